@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -219,7 +220,8 @@ def _of_bytes(data: bytes) -> ArrayData:
     return ArrayData(np.frombuffer(data, np.uint8))
 
 
-class StoredArray(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class StoredArray:
     """A stored array: an element type, a shape, and the bytes that they need."""
 
     dtype: str

@@ -10,7 +10,8 @@ import struct
 from collections.abc import Iterator
 
 from .errors import QfmtError
-from .model import Attribute, Blocks, Dimension, Model, Quantization, attribute_kind
+from .model import Attribute, Dimension, Model, Parameter, Quantization, attribute_kind
+from .quantization import NO_ZERO_POINT, PARAMETERS
 
 PIECE = 1 << 16
 """About how many bytes are digested at once."""
@@ -80,21 +81,19 @@ def _size_word(size: Dimension) -> str:
 
 
 def _quantization_lines(quantization: Quantization) -> Iterator[bytes]:
-    axis = "-" if quantization.axis is None else str(quantization.axis)
-    scales = (_number_word(scale) for scale in quantization.scale)
-    zero_points = (_number_word(zero_point) for zero_point in quantization.zero_point)
-    limits = (str(quantization.quant_min), str(quantization.quant_max))
-    yield from _line("quantization", axis, *limits, quantization.scale_dtype, *scales, *zero_points)
-    if quantization.blocks is not None:
-        yield from _line("blocks", *_block_words(quantization.blocks))
+    limits = str(quantization.quant_min), str(quantization.quant_max)
+    yield from _line("quantization", *limits, *map(str, quantization.block))
+    yield from _parameter_lines(quantization)
 
 
-def _block_words(blocks: Blocks) -> Iterator[str]:
-    yield from map(str, blocks.shape)
-    yield blocks.scale.data.sha256().hex()
-    if blocks.zero_point is not None:
-        yield blocks.zero_point.dtype
-        yield blocks.zero_point.data.sha256().hex()
+def _parameter_lines(quantization: Quantization) -> Iterator[bytes]:
+    for name in PARAMETERS:
+        each: Parameter | None = getattr(quantization, name)
+        if each is not None and each != NO_ZERO_POINT:
+            yield from _line(name, each.dtype, *map(str, each.shape), each.data.sha256().hex())
+            if each.quantization is not None:
+                yield from _line("level", *map(str, each.quantization.block))
+                yield from _parameter_lines(each.quantization)
 
 
 def _attribute_words(value: Attribute) -> Iterator[str]:

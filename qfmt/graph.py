@@ -68,7 +68,7 @@ class Tensor:
         Raises QfmtError for values that cannot be stored: a dtype other than the array's, integers that do not fit.
         """
         stored = StoredArray.of(array, dtype, where=name)
-        return cls(name, *stored, quantization, aliases)
+        return cls(name, stored.dtype, stored.shape, stored.data, quantization, aliases)
 
     @property
     def is_constant(self) -> bool:
@@ -85,14 +85,14 @@ class Tensor:
         return StoredArray(self.dtype, static_shape(self), self.data).array
 
     def stored(self) -> Iterator[tuple[str, Data]]:
-        """All arrays of the tensor, in the order of a file: its data "", then "scale" and "zero_point"."""
+        """All arrays of the tensor that a file has in its data segment, in their order: its data "", then the large
+        ones of its quantization, as `Quantization.parameters` names them."""
         if self.data is not None:
             yield "", self.data
-        if self.quantization is not None and self.quantization.blocks is not None:
-            blocks = self.quantization.blocks
-            yield "scale", blocks.scale.data
-            if blocks.zero_point is not None:
-                yield "zero_point", blocks.zero_point.data
+        if self.quantization is not None:
+            for name, each in self.quantization.parameters():
+                if not each.is_inline:
+                    yield name, each.data
 
     def dequantize(self) -> NDArray[np.float32]:
         """The real values, float32: `f32(q - zero_point) · f32(scale)`; a float tensor unchanged."""

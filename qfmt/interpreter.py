@@ -220,8 +220,8 @@ def _check_integers(operands: Sequence[Operand | None], outputs: Sequence[Tensor
     """RunError if a formula on integers would get block-wise scales, or floats."""
     grids = [(str(each.array.dtype), each.quantization) for each in operands if each is not None]
     for dtype, grid in (*grids, *((tensor.dtype, tensor.quantization) for tensor in outputs)):
-        if grid is not None and (grid.is_blocked or not DTYPES[dtype].is_integer):
-            what = "block-wise scales" if grid.is_blocked else f"quantized {dtype}"
+        if grid is not None and (not grid.is_affine or not DTYPES[dtype].is_integer):
+            what = "block-wise scales" if not grid.is_affine else f"quantized {dtype}"
             raise RunError(f"computes on integers, not with {what}", hint="state a quantize rule: dequantize, compute")
 
 

@@ -23,7 +23,7 @@ from .graph import (
     near_names,
     static_shape,
 )
-from .quantization import Blocks, Observed, Quantization
+from .quantization import Observed, Parameter, Quantization
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -38,7 +38,6 @@ __all__ = [
     "INT32",
     "ArrayData",
     "Attribute",
-    "Blocks",
     "DType",
     "Data",
     "Dimension",
@@ -46,6 +45,7 @@ __all__ = [
     "Model",
     "Node",
     "Observed",
+    "Parameter",
     "Quantization",
     "Shape",
     "StoredArray",

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import prod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .graph import Shape
-    from .quantization import Quantization
+    from .quantization import Parameter, Quantization
 
 NOTHING = "-"
 
@@ -28,15 +27,17 @@ def number(value: float | None) -> str:
 
 
 def span(values: Iterable[float]) -> str:
-    """One value if all are equal, else smallest..largest."""
+    """One value if all are equal, else smallest..largest; of no values a dash."""
     distinct = set(values)
+    if not distinct:
+        return NOTHING
     return "..".join(number(value) for value in sorted({min(distinct), max(distinct)}))
 
 
 def granularity(quantization: Quantization) -> str:
     """`tensor`, `channel(axis, number of scales)` or `block(size x size, number of scales)`."""
-    if quantization.blocks is not None:
-        return f"block({by(quantization.blocks.shape)}, {prod(quantization.blocks.scale.shape)})"
+    if quantization.is_blocked:
+        return f"block({by(quantization.block)}, {len(quantization.scale)})"
     if quantization.axis is None:
         return "tensor"
     return f"channel({quantization.axis}, {len(quantization.scale)})"
@@ -47,11 +48,14 @@ def quantization_cells(quantization: Quantization | None) -> list[str]:
     read."""
     if quantization is None:
         return [NOTHING] * 4
-    limits, blocks = f"{quantization.quant_min}..{quantization.quant_max}", quantization.blocks
-    scale = span(quantization.scale) if blocks is None else blocks.scale.dtype
-    own = None if blocks is None else blocks.zero_point
-    zero_point = span(quantization.zero_point) if own is None else own.dtype
+    limits = f"{quantization.quant_min}..{quantization.quant_max}"
+    scale, zero_point = map(_parameter, (quantization.scale, quantization.zero_point))
     return [scale, zero_point, limits, granularity(quantization)]
+
+
+def _parameter(values: Parameter) -> str:
+    """Its span, if it lies in the metadata."""
+    return span(values) if values.is_inline else values.dtype
 
 
 def by(sizes: Iterable[int]) -> str:

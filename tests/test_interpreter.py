@@ -69,7 +69,7 @@ def test_a_quantized_input_takes_its_integers() -> None:
 
 
 def test_integers_outside_the_range_of_a_quantized_input_are_refused() -> None:
-    grid = Quantization((0.5,), (10,), -127, 100)
+    grid = Quantization.of((0.5,), (10,), -127, 100)
     narrow = model([node("DequantizeLinear", "x", "y")], [Tensor("x", "int8", (2,), None, grid), floating("y", (2,))])
     assert run(narrow, {"x": np.array([-127, 100], np.int8)})["y"].tolist() == [-68.5, 45.0]
     for value in (-128, 101):
@@ -238,7 +238,7 @@ def test_operands_that_do_not_go_together(operator: str, arrays: list[Any], attr
         execute_one(operator, *operands, attributes=attributes)
 
 
-PER_CHANNEL = Quantization((1.0, 2.0), (0, 10), 0, 255, axis=1)
+PER_CHANNEL = Quantization.of((1.0, 2.0), (0, 10), 0, 255, axis=1)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_a_rectifier_takes_the_zero_point_of_each_slice() -> None:
 
 
 def test_averages_of_wide_integers_do_not_wrap() -> None:
-    grid = Quantization((1.0,), (1 << 30,), -(1 << 31), (1 << 31) - 1)
+    grid = Quantization.of((1.0,), (1 << 30,), -(1 << 31), (1 << 31) - 1)
     x = Operand(np.full((1, 1, 1, 1), -(1 << 31), np.int32), grid)
     tensor = Tensor("y", "int32", None, None, grid)
     computed = execute_one("GlobalAveragePool", x, tensor=tensor, rule="mean_reciprocal")

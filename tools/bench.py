@@ -105,7 +105,7 @@ def make_model(count: int, shape: tuple[int, ...], *, per_channel: bool = False)
     tensors = {}
     for index in range(count):
         scale = tuple(random.uniform(0.001, 0.1, channels).astype(np.float32).astype(float).tolist())
-        quantization = Quantization(scale, (0,) * channels, -128, 127, axis=0 if per_channel else None)
+        quantization = Quantization.of(scale, (0,) * channels, -128, 127, axis=0 if per_channel else None)
         name = f"layer{index}.weight"
         tensors[name] = Tensor.constant(name, random.integers(-128, 128, shape, dtype=np.int8), quantization)
     return Model(Graph((), (), (), tensors))

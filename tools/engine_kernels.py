@@ -34,7 +34,7 @@ class Engine(NamedTuple):
 def as_model(layer: Layer, rule: str) -> Model:
     """The layer as a model from integers to integers."""
     channels = len(layer.weight)
-    weight = Quantization(tuple(map(float, layer.weight_scale)), (0,) * channels, -128, 127, 0)
+    weight = Quantization.of(tuple(map(float, layer.weight_scale)), (0,) * channels, -128, 127, 0)
     low = layer.output.zero_point if layer.relu else None
     tensors = [
         Tensor("x", "uint8", ("N", layer.weight.shape[1] * layer.group, "H", "W"), None, _grid(layer.input)),

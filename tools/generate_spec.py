@@ -88,7 +88,7 @@ def smallest_model() -> Model:
     """One constant, one node, one output: the example of the specification."""
     import numpy as np
 
-    grid = Quantization((0.5,), (0,), -8, 7)
+    grid = Quantization.of((0.5,), (0,), -8, 7)
     w = Tensor.constant("w", np.array([1, -2, 7], np.int8), grid, dtype="int4")
     y = Tensor("y", "float32", (3,))
     node = Node("DequantizeLinear", ("w",), ("y",), version=OPERATORS["DequantizeLinear"].version)

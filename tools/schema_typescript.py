@@ -28,7 +28,13 @@ export interface Field {
 SCALARS = {"ubyte": "number", "int": "number", "uint": "number", "long": "bigint", "ulong": "bigint"}
 """A float64 is an array of one, as only arrays keep the bits of a NaN."""
 
-VECTORS = {"int": "Int32Array", "long": "BigInt64Array", "double": "Float64Array", "string": "readonly string[]"}
+VECTORS = {
+    "ubyte": "Uint8Array",
+    "int": "Int32Array",
+    "long": "BigInt64Array",
+    "double": "Float64Array",
+    "string": "readonly string[]",
+}
 
 
 def typescript(tables: dict[str, list[Field]], enums: dict[str, dict[str, int]]) -> str:

@@ -110,7 +110,7 @@ def quantize_dynamically(x: Floats, rule: str, top: int) -> tuple[Array, Quantiz
         raise RunError("cannot quantize NaN or infinity: the range is undefined")
     scale, zero_point = dynamic.grid(low, high, top)
     if dynamic.is_signed:
-        grid = Quantization((scale,), (zero_point,), -(top + 1) // 2, top // 2)
+        grid = Quantization.of(scale, zero_point, -(top + 1) // 2, top // 2)
         return quantize(x, grid, np.dtype(np.int8), dynamic.quantize), grid
     grid = Quantization.per_tensor(scale, zero_point, "uint8", scale_dtype="float64")
     return quantize(x, grid, np.dtype(np.uint8), dynamic.quantize), grid

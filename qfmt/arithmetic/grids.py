@@ -23,18 +23,12 @@ EXACT_IN_FLOAT32 = 1 << 24
 
 
 def dequantize(values: Array, quantization: Quantization, rule: str = "") -> Floats:
-    """`f32(q - z) · f32(s)`: float32, of the shape of `values`. The rule `premultiplied` has its own form."""
-    rank = np.ndim(values)
-    scale = quantization.scales(rank, f32)
-    if _is_float(np.asarray(values).dtype):
-        return values.astype(f32) * scale
-    if quantization.has_float_zero_points:
-        return (values.astype(f32) - quantization.zero_points(rank)) * scale
-    if rule == "premultiplied":
-        return fma(values.astype(f32), scale, scale * -quantization.zero_points(rank).astype(f32))
-    wide = np.int32 if np.asarray(values).dtype.itemsize < 4 else np.int64  # holds every difference
-    centred = np.subtract(values, quantization.zero_points(rank), dtype=wide)
-    return centred.astype(f32) * scale
+    """The real numbers in float32 (Quantization.dequantize). The rule `premultiplied` has its own form."""
+    shape = np.shape(values)
+    if rule != "premultiplied" or not quantization.is_plain or quantization.has_float_zero_points:
+        return quantization.dequantize(np.asarray(values))
+    scale = quantization.scales(shape, f32)
+    return fma(values.astype(f32), scale, scale * -quantization.zero_points(shape).astype(f32))
 
 
 def quantize(values: Floats, quantization: Quantization, dtype: np.dtype[Any], rule: str) -> Array:
@@ -43,15 +37,15 @@ def quantize(values: Floats, quantization: Quantization, dtype: np.dtype[Any], r
     Floats of 8 and 4 bits: `x / s` or, by every rule but `divide`, `x · f32(1 / s)`, clamped, and rounded half to even
     to `dtype`. NaN stays NaN in those of 8 bits.
     """
-    rank = np.ndim(values)
-    scale = quantization.scales(rank, f32)
+    shape = np.shape(values)
+    scale = quantization.scales(shape, f32)
     if _is_float(dtype):
         named(QUANTIZE, rule)
         with np.errstate(over="ignore", invalid="ignore"):
             x = values.astype(f32, copy=False)
             scaled = np.asarray(x / scale if rule == "divide" else x * (f32(1) / scale))
         return _clamp_float(scaled, quantization, dtype)
-    zero_point = quantization.zero_points(rank).astype(f32)
+    zero_point = quantization.zero_points(shape).astype(f32)
     with np.errstate(over="ignore", invalid="ignore"):
         rounded = named(QUANTIZE, rule)(values.astype(f32, copy=False), scale, zero_point)
     return clamp(rounded, quantization, dtype)

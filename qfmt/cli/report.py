@@ -34,8 +34,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ValidityError
-from ..model import DTYPES, Graph, Model, Node, Quantization, StoredArray, Tensor, Vector, numpy_dtype, static_shape
-from ..quantization import block_counts
+from ..model import (
+    DTYPES,
+    Graph,
+    Model,
+    Node,
+    Parameter,
+    Quantization,
+    StoredArray,
+    Tensor,
+    Vector,
+    numpy_dtype,
+    static_shape,
+)
+from ..quantization import PARAMETERS, block_counts
 from .hazards import hazard_facts
 from .source import QFB
 
@@ -152,19 +164,29 @@ def tensor_facts(tensor: Tensor, users: Users) -> Facts:
 
 
 def quantization_facts(quantization: Quantization) -> Facts:
-    """Everything except the arrays of blocks, whose sizes it states."""
-    blocks = quantization.blocks
-    facts = asdict(replace(quantization, blocks=None))
-    if blocks is not None:
-        own = blocks.zero_point
-        facts["blocks"] = {
-            "shape": list(blocks.shape),
-            "counts": list(blocks.scale.shape),
-            "scale_bytes": blocks.scale.data.nbytes,
-            "zero_point_dtype": None if own is None else own.dtype,
-            "zero_point_bytes": None if own is None else own.data.nbytes,
-        }
-    return facts
+    """Everything except the numbers of large arrays."""
+    q = quantization
+    return {
+        "block": list(q.block),
+        **{name: parameter_facts(getattr(q, name)) for name in PARAMETERS},
+        "quant_min": q.quant_min,
+        "quant_max": q.quant_max,
+        "observed": q.observed and asdict(q.observed),
+        "names": list(q.names),
+    }
+
+
+def parameter_facts(values: Parameter | None) -> Facts | None:
+    """An array of a quantization; its numbers only if they lie in the metadata."""
+    if values is None:
+        return None
+    nested = values.quantization
+    return {
+        "dtype": values.dtype,
+        "shape": list(values.shape),
+        "values": list(values.stored_numbers()) if values.is_inline else None,
+        "quantization": nested and quantization_facts(nested),
+    }
 
 
 def stored_range(tensor: Tensor) -> Facts:
@@ -192,9 +214,7 @@ def _ends(tensor: Tensor) -> tuple[Array, Array, Quantization | None]:
 
     assert tensor.data is not None
     shape, q, kind = static_shape(tensor), tensor.quantization, numpy_dtype(tensor.dtype)
-    block = shape if q is None or q.blocks is None else q.blocks.shape
-    if q is not None and q.axis is not None:
-        block = (*shape[: q.axis], 1, *shape[q.axis + 1 :])
+    block = shape if q is None else q.block_sizes(shape)
     counts = block_counts(shape, block)
     wide = np.dtype(np.float64 if DTYPES[tensor.dtype].kind == "f" else kind)
     limits = (np.inf, -np.inf) if wide.kind == "f" else (True, False) if wide.kind == "b" else _limits(wide)
@@ -207,8 +227,8 @@ def _ends(tensor: Tensor) -> tuple[Array, Array, Quantization | None]:
         np.minimum.at(low, which[runs], np.minimum.reduceat(part, runs))
         np.maximum.at(high, which[runs], np.maximum.reduceat(part, runs))
         start += part.size
-    if q is not None and q.blocks is not None:
-        q = replace(q, blocks=replace(q.blocks, shape=(1,) * len(counts), tensor_shape=counts))
+    if q is not None:
+        q = replace(q, block=tuple(min(each, 1) for each in q.block))
     return low.astype(kind).reshape(counts), high.astype(kind).reshape(counts), q
 
 
@@ -229,23 +249,24 @@ def _slices(at: Array, shape: tuple[int, ...], block: tuple[int, ...], counts: t
 
 
 def real_range(quantization: Quantization) -> tuple[float, float]:
-    """The real numbers for quant_min and quant_max, over all slices of the axis or all blocks."""
-    limits = quantization.quant_min, quantization.quant_max
-    ends = [(limit - point) * scale for scale, point in _scales_and_points(quantization) for limit in limits]
+    """The real numbers for quant_min and quant_max, over all slices of the axis or all blocks; those of a table."""
+    q = quantization
+    limits = (q.quant_min, q.quant_max) if q.table is None else (min(q.table), max(q.table))
+    ends = [(limit - point) * scale + offset for scale, point, offset in _scales_and_points(q) for limit in limits]
     return min(float(end.min()) for end in ends), max(float(end.max()) for end in ends)
 
 
-def _scales_and_points(quantization: Quantization) -> Iterator[tuple[Array, Array]]:
-    import numpy as np
-
-    blocks = quantization.blocks
-    if blocks is None:
-        yield np.array(quantization.scale), np.array(quantization.zero_point, float)
+def _scales_and_points(quantization: Quantization) -> Iterator[tuple[Array, Array, Array | float]]:
+    """Scales, zero points and offsets as float64: some at a time if there are nothing but scales and zero points."""
+    q = quantization
+    point = q.zero_point.array
+    if not q.is_plain:
+        yield q.scale.real.astype(float), point.astype(float), 0.0 if q.offset is None else q.offset.real.astype(float)
         return
-    own = blocks.zero_point
-    points = repeat(np.array(quantization.zero_point, float)) if own is None else own.parts()
-    for scale, point in zip(blocks.scale.parts(), points, strict=False):
-        yield scale.astype(float), point.astype(float)
+    for scale, part in zip(
+        q.scale.parts(), q.zero_point.parts() if q.zero_point.shape else repeat(point), strict=False
+    ):
+        yield scale.astype(float), part.astype(float), 0.0
 
 
 def why_float(model: Model, tensor: Tensor, users: Users) -> str:

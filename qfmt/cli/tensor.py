@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..model import DTYPES, Model, Quantization, StoredArray, Tensor
+from ..model import DTYPES, Model, Parameter, Quantization, Tensor
 from ..notation import number, quantization_cells, shape_text, size, span
 from .output import line, pairs
 from .report import Facts, discarded_calibration, real_range
@@ -53,16 +53,21 @@ def _quantization_lines(model: Model, tensor: Tensor, quantization: Quantization
     limits = DTYPES[tensor.dtype]
     low, high = real_range(quantization)
     yield "per", quantization_cells(quantization)[-1]
-    if quantization.blocks is None:
-        yield "scale", f"{_first(quantization.scale)} ({quantization.scale_dtype} in the source)"
-        yield "zero point", span(quantization.zero_point)
+    if quantization.is_blocked:
+        yield "scale", _of_blocks(quantization.scale)
     else:
-        yield "scale", _of_blocks(quantization.blocks.scale)
-        own = quantization.blocks.zero_point
-        yield "zero point", span(quantization.zero_point) if own is None else _of_blocks(own)
+        yield "scale", f"{_first(quantization.scale)} ({quantization.scale_dtype} in the source)"
+    zero_point = quantization.zero_point
+    yield "zero point", _of_blocks(zero_point) if quantization.is_blocked and zero_point.shape else span(zero_point)
+    if (offset := quantization.offset) is not None:
+        yield "offset", _of_blocks(offset) if offset.shape else span(offset)
+    if (table := quantization.table) is not None:
+        yield "table", f"{span(table)}, {table.dtype}, what the {len(table)} codes mean"
+    if (index := quantization.group_index) is not None:
+        yield "group index", f"{index.dtype} {shape_text(index.shape)}, the block of each position"
     yield "quant_min", f"{quantization.quant_min} ({tensor.dtype} starts at {limits.minimum})"
     yield "quant_max", f"{quantization.quant_max} ({tensor.dtype} ends at {limits.maximum})"
-    yield "can hold", f"{number(low)}..{number(high)}, as (q - zero point) · scale"
+    yield "can hold", f"{number(low)}..{number(high)}, as {_formula(quantization)}"
     observed = quantization.observed
     if observed is not None:
         seen = f"{number(min(observed.minimum))}..{number(max(observed.maximum))}"
@@ -101,10 +106,17 @@ def _in_short(tensor: Tensor) -> str:
     return f"{tensor.name}  {tensor.dtype}, scale {scale}, zero point {zero_point}, per {per}"
 
 
-def _of_blocks(stored: StoredArray) -> str:
-    ends = [(float(part.min()), float(part.max())) for part in stored.parts()]
+def _of_blocks(values: Parameter) -> str:
+    parts = values.parts() if values.quantization is None else [values.real]
+    ends = [(float(part.min()), float(part.max())) for part in parts]
     low, high = min(low for low, _ in ends), max(high for _, high in ends)
-    return f"{number(low)}..{number(high)}, {stored.dtype} {shape_text(stored.shape)}, one for each block"
+    nested = "" if values.quantization is None else ", quantized themselves"
+    return f"{number(low)}..{number(high)}, {values.dtype} {shape_text(values.shape)}, one for each block{nested}"
+
+
+def _formula(quantization: Quantization) -> str:
+    value = "(q - zero point)" if quantization.table is None else "table[q]"
+    return f"{value} · scale" + ("" if quantization.offset is None else " + offset")
 
 
 def _first(scales: Sequence[float]) -> str:

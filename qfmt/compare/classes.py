@@ -171,8 +171,8 @@ def rounding_ties(
     without_ties = operator.moves or operator.takes_integers or node.rule in operator.sum_rules
     if quantization is None or without_ties:
         return np.zeros(halves.shape, bool)
-    step = quantization.scales(halves.ndim).astype(f32).astype(np.float64)
-    offset = quantization.zero_points(halves.ndim)
+    step = quantization.scales(halves.shape).astype(f32).astype(np.float64)
+    offset = quantization.zero_points(halves.shape)
     with np.errstate(all="ignore"):
         exact = _computed(node, operands, np.float64) / step
         error = ROUNDINGS * 2.0**-24 * (_magnitude(node, operands, exact.shape) / step + np.abs(exact) + np.abs(offset))
@@ -212,8 +212,8 @@ def _real(operand: Operand, kind: type[np.floating[Any]]) -> Array:
     if quantization is None:
         # float64 stays unchanged: the scales of Resize determine the shape of its result
         return array.astype(kind) if array.dtype.kind == "f" and array.dtype != np.float64 else array
-    scales = quantization.scales(array.ndim).astype(f32).astype(kind)
-    real: Array = (array.astype(np.float64) - quantization.zero_points(array.ndim)).astype(kind) * scales
+    scales = quantization.scales(array.shape).astype(f32).astype(kind)
+    real: Array = (array.astype(np.float64) - quantization.zero_points(array.shape)).astype(kind) * scales
     return real
 
 
@@ -247,6 +247,6 @@ def _size(operand: Operand) -> Array:
     array, quantization = operand
     if quantization is None:
         return np.abs(array.astype(np.float64))
-    integers = np.abs(array.astype(np.float64)) + np.abs(quantization.zero_points(array.ndim))
-    size: Array = integers * quantization.scales(array.ndim)
+    integers = np.abs(array.astype(np.float64)) + np.abs(quantization.zero_points(array.shape))
+    size: Array = integers * quantization.scales(array.shape)
     return size

@@ -11,6 +11,7 @@ from ..engines import engine_of
 from ..errors import RunError
 from ..frontends.isolation.parent import EngineDied
 from ..frontends.witness import Computed
+from ..model import Quantization
 from . import random_inputs
 from .converted import Converted
 from .lowered import Lowered
@@ -48,7 +49,8 @@ class Comparison:
             different, _ = values_differ(read, mine)
             words = [f"{who} {different} different values"] if different else []
         if tensor.quantization is not None and (theirs.is_quantized or not self.relation.integer_only):
-            stated = replace(tensor.quantization, scale=theirs.scale, zero_point=theirs.zero_point, axis=theirs.axis)
+            limits = tensor.quantization.quant_min, tensor.quantization.quant_max
+            stated = Quantization.of(theirs.scale, theirs.zero_point, *limits, theirs.axis)
             words += [f"{who} {word}" for word in quantization_words(stated, tensor.quantization)]
         if not weight.ok:  # differences from the conversion are already reported
             words = []

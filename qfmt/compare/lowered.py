@@ -279,7 +279,7 @@ def _known(
 
 def _centred(weight: Tensor) -> Array:
     grid = weight.quantization
-    points = 0 if grid is None else grid.zero_points(weight.array.ndim)
+    points = 0 if grid is None else grid.zero_points(weight.array.shape)
     centred: Array = weight.array.astype(np.int64) - points
     return centred
 

@@ -143,7 +143,7 @@ def _same_grid(stated: Quantization | None, theirs: Computed) -> bool:
     if stated is None or not theirs.is_quantized:
         return stated is None and not theirs.is_quantized
     scales = np.array_equal(np.array(stated.scale, np.float32), np.array(theirs.scale, np.float32))
-    return scales and (stated.zero_point, stated.axis) == (theirs.zero_point, theirs.axis)
+    return scales and (stated.each_zero_point, stated.axis) == (theirs.zero_point, theirs.axis)
 
 
 def _grid(theirs: Computed) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import prod
 from typing import Any
 
-from ..model import Quantization, Tensor
+from ..model import Parameter, Quantization, Tensor
+from ..quantization import PARAMETERS
 
 NOWHERE = "nothing"
 ARROW = "→"
@@ -53,27 +53,28 @@ def quantization_words(a: Quantization | None, b: Quantization | None) -> Iterat
         return
     for name in ("axis", "quant_min", "quant_max"):
         yield from changed(name, getattr(a, name), getattr(b, name))
-    yield from _firstchanged("scale", a.scale, b.scale)
-    if bool(a.zero_point) == bool(b.zero_point):
-        yield from _firstchanged("zero point", a.zero_point, b.zero_point)
-    yield from _blocks_words(a, b)
+    if a.is_blocked or b.is_blocked:
+        yield from changed("blocks", sizes(a.block), sizes(b.block))
+    for what in PARAMETERS:
+        mine, theirs = getattr(a, what), getattr(b, what)
+        if a.is_affine and b.is_affine and what == "zero_point":  # one for all, or one for each scale
+            mine, theirs = a.each_zero_point, b.each_zero_point
+        if a.is_affine and b.is_affine and mine is not None:
+            yield from _firstchanged(what.replace("_", " "), mine, theirs)
+        else:
+            yield from _parameter_words(what.replace("_", " "), mine, theirs)
 
 
-def _blocks_words(a: Quantization, b: Quantization) -> Iterator[str]:
-    mine, theirs = a.blocks, b.blocks
-    if mine is None or theirs is None:
-        yield from present("block-wise scales", mine, theirs)
-        return
-    yield from changed("blocks", sizes(mine.shape), sizes(theirs.shape))
-    pairs = (("scale", mine.scale, theirs.scale), ("zero point", mine.zero_point, theirs.zero_point))
-    for what, x, y in pairs:
-        if x is None or y is None:
-            yield from present(f"block-wise {what}s", x, y)
-        elif (x.dtype, x.shape) != (y.dtype, y.shape):
-            yield from changed(f"{what}s", f"{x.dtype}{sizes(x.shape)}", f"{y.dtype}{sizes(y.shape)}")
-        elif x != y:
-            different, largest = values_differ(x.array, y.array)
-            yield f"{different:,} of {prod(x.shape):,} {what}s of blocks differ by at most {largest:g}"
+def _parameter_words(what: str, a: Parameter | None, b: Parameter | None) -> Iterator[str]:
+    if a is None or b is None:
+        yield from present(what, a, b)
+    elif sum(size > 1 for size in a.shape) < 2 and len(a.shape) == len(b.shape):
+        yield from _firstchanged(what, a, b)
+    elif (a.dtype, a.shape) != (b.dtype, b.shape):
+        yield from changed(f"{what}s", f"{a.dtype}{sizes(a.shape)}", f"{b.dtype}{sizes(b.shape)}")
+    elif a != b:
+        different, largest = values_differ(a.real, b.real)
+        yield f"{different:,} of {len(a):,} {what}s of blocks differ by at most {largest:g}"
 
 
 def _firstchanged(what: str, a: Sequence[float], b: Sequence[float]) -> Iterator[str]:

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from ..errors import FormatError, ValidityError, VersionError, Violation
-from ..model import Model, Node
+from ..model import Model, Node, Tensor
 from ..rules import data_violations, graph_violations, vector_data_violations
+from ..rules.rule import quoted
 from . import header
 from .reader import Container, Stored
 
@@ -43,14 +44,13 @@ CONTAINER_RULES: tuple[tuple[str, str], ...] = (
     (
         "F12",
         "If there are names of sizes, there is one, possibly empty, for each size, and a size with a name is -1. Every "
-        "quantization has a quant_min and a quant_max, and its zero_point is empty if zero_point_float is present. "
-        "Blocks have a scale, and a zero_point_dtype if and only if they have a zero_point. An attribute has a known "
-        "type and a value of that type. The values of test vectors have a buffer.",
+        "quantization has a quant_min and a quant_max; each of its arrays has either bytes or a buffer. An attribute "
+        "has a known type and a value of that type. The values of test vectors have a buffer.",
     ),
     (
         "F13",
-        "Every buffer holds the data of a tensor, of its blocks, or of a test vector, and no two buffers hold the same "
-        "bytes.",
+        "Every buffer holds the data of a tensor, of its quantization, or of a test vector, and no two buffers hold "
+        "the same bytes. An array of a quantization is a buffer if it has more than 4096 bytes.",
     ),
 )
 """The rules for the file as a container: number and sentence."""
@@ -137,7 +137,7 @@ def _check_buffers(container: Container, found: Found) -> set[int]:
 
 
 def _check_tensors(container: Container, damaged: set[int], used: set[int], found: Found) -> bool:
-    """F11 and V1-V29; whether every tensor could be decoded. `used` gets the buffers that are theirs."""
+    """F11 and V1-V25; whether every tensor could be decoded. `used` gets the buffers that are theirs."""
     tensors, before, decoded = container.tensors, None, True
     for index in range(len(tensors)):
         tensor = None
@@ -151,9 +151,20 @@ def _check_tensors(container: Container, damaged: set[int], used: set[int], foun
         if tensor is not None:
             own = {data.index for _, data in tensor.stored() if isinstance(data, Stored)}
             used |= own
+            found.add(_misplaced(tensor))
             if not own & damaged:
                 found.add(data_violations(tensor))
     return decoded
+
+
+def _misplaced(tensor: Tensor) -> Iterator[Violation]:
+    """F13: small arrays of a quantization in a buffer, and large ones in the metadata."""
+    for name, each in () if tensor.quantization is None else tensor.quantization.parameters():
+        if each.is_inline == isinstance(each.data, Stored):
+            where = "the metadata" if each.is_inline else "a buffer"
+            yield Violation(
+                "F13", f"tensor {quoted(tensor.name)}", f"{name} has {each.data.nbytes} bytes, its place is {where}"
+            )
 
 
 def _check_nodes(nodes: Sequence[Node], container: Container, found: Found) -> bool:
@@ -166,12 +177,12 @@ def _check_nodes(nodes: Sequence[Node], container: Container, found: Found) -> b
 
 
 def _check_vectors(model: Model, container: Container, damaged: set[int], used: set[int], found: Found) -> bool:
-    """V50, V51, and of what the values hold V10-V12 and V26; whether every test vector could be decoded."""
+    """V50, V51, and of what the values hold V10-V12 and V23; whether every test vector could be decoded."""
     decoded = 0
     for index in range(len(model.vectors)):
         with _collecting(found, container, f"test vector {index}"):
             vector = model.vectors[index]
-            own = {data.index for *_, (_, _, data) in vector.stored(model.graph) if isinstance(data, Stored)}
+            own = {value.data.index for *_, value in vector.stored(model.graph) if isinstance(value.data, Stored)}
             used |= own
             if not own & damaged:
                 found.add(vector_data_violations(vector, model.graph, f"test vector {index}"))

@@ -139,8 +139,11 @@ class Decoder:
         self._strings[position] = text
         return text
 
-    def _scalars(self, kind: str, position: int, place: str) -> tuple[Any, ...]:
+    def _scalars(self, kind: str, position: int, place: str) -> tuple[Any, ...] | bytes:
         count = self._count(position, SIZES[kind], place)
+        if kind == "ubyte":
+            self._spend(count, position)
+            return self._data[position + 4 : position + 4 + count]
         self._spend(_NUMBER * count, position)
         return struct.unpack_from(f"<{count}{SCALARS[kind]}", self._data, position + 4)
 

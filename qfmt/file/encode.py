@@ -77,6 +77,8 @@ class _Encoder:
         if field.kind == "[table]":
             return self._references([self.table(field.of, element) for element in value])
         kind = field.kind[1:-1]
+        if kind == "ubyte":
+            return self._vector(len(value), value, 4)
         return self._vector(len(value), struct.pack(f"<{len(value)}{SCALARS[kind]}", *value), max(4, SIZES[kind]))
 
     def _string(self, text: str) -> int:

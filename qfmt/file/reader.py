@@ -1,6 +1,6 @@
 """Opening a `.qfb`: the header and the digest of the metadata are checked, the rest waits until it is asked for.
 
-Tensors and nodes are decoded one by one and checked as they are (`decode.py`, rules V1–V29); their data is mapped,
+Tensors and nodes are decoded one by one and checked as they are (`decode.py`, rules V1–V25); their data is mapped,
 not read, and its digest verified at the first use. So opening takes as long for a gigabyte as for a megabyte.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import DigestError, FormatError, QfmtError, ValidityError, VersionError, some
-from ..model import Data, Graph, Model, Node, Quantization, Shape, StoredArray, Tensor, Vector
+from ..model import Data, Graph, Model, Node, Quantization, StoredArray, Tensor, Vector
 from ..regular import irregular, refusal
 from ..rules import tensor_violations, vector_violations
 from . import header
@@ -67,7 +67,7 @@ class Container:
         self.buffers: Tables = self.root["buffers"]
         self._spans: dict[int, Span] = {}
         self.tensors = Tensors(self, self.root["graph"]["tensors"])
-        self._quantizations: dict[tuple[int, Shape], Quantization] = {}
+        self._quantizations: dict[int, Quantization] = {}
 
     def _open(self) -> None:
         """Map the file and read its metadata, which is copied: what has been verified cannot change any more."""
@@ -146,14 +146,14 @@ class Container:
         )
 
     def tensor(self, record: Record) -> Tensor:
-        """A tensor, after a check of the rules V1–V29."""
+        """A tensor, after a check of the rules V1–V25."""
         name, sizes = record["name"], shape(record)
         tensor = Tensor(
             name,
             dtype_name(record["dtype"]),
             sizes,
             None if record["buffer"] is None else self.buffer(record["buffer"], _tensor(name)),
-            None if record["quantization"] is None else self.quantization(record["quantization"], sizes, name),
+            None if record["quantization"] is None else self.quantization(record["quantization"], name),
             record["aliases"] or (),
         )
         if broken := tensor_violations(tensor):
@@ -188,12 +188,11 @@ class Container:
         data = self.buffer(record["buffer"], f"the value of {name!r} in a test vector")
         return StoredArray(self.tensors[name].dtype, record["shape"], data)
 
-    def quantization(self, record: Record, sizes: Shape, name: str) -> Quantization:
-        """One object for all tensors that share a record, which the decoder keeps, and a shape if it has blocks."""
-        key = id(record), sizes if record["blocks"] else None
-        if key not in self._quantizations:
-            self._quantizations[key] = quantization(record, sizes, lambda index: self.buffer(index, _tensor(name)))
-        return self._quantizations[key]
+    def quantization(self, record: Record, name: str) -> Quantization:
+        """One object for all tensors that share a record, which the decoder keeps."""
+        if id(record) not in self._quantizations:
+            self._quantizations[id(record)] = quantization(record, lambda index: self.buffer(index, _tensor(name)))
+        return self._quantizations[id(record)]
 
     def buffer(self, index: int, place: str) -> Stored:
         """The data at `place` in the model, which is inside the data segment."""

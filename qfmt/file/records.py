@@ -6,23 +6,24 @@ What is written here is canonical: maps sorted by key, nothing written that may 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 from ..errors import FormatError
 from ..model import (
     DTYPES,
     Attribute,
-    Blocks,
     Data,
     Node,
     Observed,
+    Parameter,
     Quantization,
     Shape,
     StoredArray,
     Tensor,
     attribute_kind,
 )
-from ..quantization import block_counts
+from ..quantization import NO_ZERO_POINT, PARAMETERS, Bytes
 from .decode import Record
 from .schema import ENUMS
 
@@ -54,41 +55,35 @@ Buffers = Callable[[int], Data]
 """The data of the buffer at an index."""
 
 
-def quantization(record: Record, shape: Shape, buffers: Buffers) -> Quantization:
-    """The quantization of a tensor of that shape."""
+def quantization(record: Record, buffers: Buffers) -> Quantization:
+    """The quantization of a tensor."""
     if record["quant_min"] is None or record["quant_max"] is None:
         raise FormatError("a quantization lacks quant_min or quant_max", rule="F12")
-    observed, floats = record["observed"], record["zero_point_float"]
-    if floats is not None and record["zero_point"]:
-        raise FormatError("a quantization has both zero_point and zero_point_float", rule="F12")
-    return Quantization(
-        record["scale"],
-        record["zero_point"] if floats is None else floats,
-        record["quant_min"],
-        record["quant_max"],
-        record["axis"],
-        dtype_name(record["scale_dtype"]),
-        None if observed is None else observation(observed),
-        record["blocks"] and blocks(record["blocks"], dtype_name(record["scale_dtype"]), shape, buffers),
-        (record["scale_name"] or "", record["zero_point_name"] or ""),
-    )
+    made = _quantization(record, (record["quant_min"], record["quant_max"]), buffers)
+    observed = record["observed"] and observation(record["observed"])
+    return replace(made, observed=observed, names=(record["scale_name"] or "", record["zero_point_name"] or ""))
 
 
-def blocks(record: Record, scale_dtype: str, shape: Shape, buffers: Buffers) -> Blocks:
-    """The blocks of a tensor of that shape. What they need to be decoded at all is rule V27."""
-    sizes, own = record["shape"], record["zero_point"]
-    if shape is None or len(shape) != len(sizes) or min(sizes, default=0) < 1:
-        raise FormatError(f"blocks of {list(sizes)} in a tensor of {shape}", rule="V27")
-    fixed = tuple(size for size in shape if isinstance(size, int))
-    if len(fixed) != len(sizes):
-        raise FormatError("a tensor with blocks has an unknown size", rule="V27")
-    if record["scale"] is None or (own is None) != (record["zero_point_dtype"] == 0):
-        raise FormatError("blocks lack scales, or the type of their zero points", rule="F12")
-    counts = block_counts(fixed, sizes)
-    scale = StoredArray(scale_dtype, counts, buffers(record["scale"]))
-    if own is None:
-        return Blocks(sizes, fixed, scale)
-    return Blocks(sizes, fixed, scale, StoredArray(dtype_name(record["zero_point_dtype"]), counts, buffers(own)))
+def _quantization(record: Record, limits: tuple[int, int], buffers: Buffers) -> Quantization:
+    """What a Quantization and a SecondLevel have in common."""
+    given = {name: parameter(record[name], name, buffers) for name in PARAMETERS if record.get(name) is not None}
+    scale, zero_point = given["scale"], given.get("zero_point", NO_ZERO_POINT)
+    offset, table, group_index = (given.get(name) for name in ("offset", "table", "group_index"))
+    return Quantization(scale, zero_point, *limits, record["block"] or (), offset, table, group_index)
+
+
+def parameter(record: Record, name: str, buffers: Buffers) -> Parameter:
+    """The numbers of a quantization, with as many bytes as they need."""
+    own, index = record["bytes"], record["buffer"]
+    if (own is None) == (index is None):
+        raise FormatError(f"{name} has {'neither' if own is None else 'both'} bytes and a buffer", rule="F12")
+    sizes = record["shape"] or ()
+    if any(size < 0 for size in sizes):
+        raise FormatError(f"{name} has the shape {list(sizes)}", rule="V20")
+    dtype, own_level = dtype_name(record["dtype"]), record.get("quantization")
+    limits = DTYPES[dtype].minimum, DTYPES[dtype].maximum
+    nested = None if own_level is None else _quantization(own_level, limits, buffers)
+    return Parameter(dtype, sizes, Bytes(own) if own is not None else buffers(index), nested)
 
 
 def observation(record: Record) -> Observed:
@@ -96,28 +91,35 @@ def observation(record: Record) -> Observed:
     return Observed(record["observer"], record["minimum"], record["maximum"], *limits, record["qscheme"] or "")
 
 
-def quantization_record(value: Quantization, scale: int | None, zero_point: int | None) -> Record:
-    """`scale` and `zero_point`: the buffers of its blocks."""
-    floats = value.has_float_zero_points and bool(value.zero_point)
+def quantization_record(value: Quantization, buffer: Callable[[str], int]) -> Record:
+    """`buffer` returns that of an array by its name, as `Quantization.parameters` has it."""
     return {
-        "scale": value.scale,
-        "zero_point": () if floats else value.zero_point,
+        **level_record(value, buffer),
         "quant_min": value.quant_min,
         "quant_max": value.quant_max,
-        "axis": value.axis,
-        "scale_dtype": DTYPES[value.scale_dtype].code,
         "observed": value.observed and observed_record(value.observed),
-        "zero_point_float": value.zero_point if floats else None,
-        "blocks": value.blocks and blocks_record(value.blocks, scale, zero_point),
         "scale_name": value.names[0] or None,
         "zero_point_name": value.names[1] or None,
     }
 
 
-def blocks_record(value: Blocks, scale: int | None, zero_point: int | None) -> Record:
-    own = value.zero_point
-    dtype = 0 if own is None else DTYPES[own.dtype].code
-    return {"shape": value.shape, "scale": scale, "zero_point": zero_point, "zero_point_dtype": dtype}
+def level_record(value: Quantization, buffer: Callable[[str], int], prefix: str = "") -> Record:
+    """What the two levels have in common."""
+    parts = {name: getattr(value, name) for name in PARAMETERS}
+    written = {name: each for name, each in parts.items() if each is not None and each != NO_ZERO_POINT}
+    arrays = {name: parameter_record(each, buffer, prefix + name) for name, each in written.items()}
+    return {"block": value.block or None, **arrays}
+
+
+def parameter_record(value: Parameter, buffer: Callable[[str], int], name: str) -> Record:
+    nested = value.quantization
+    return {
+        "dtype": DTYPES[value.dtype].code,
+        "shape": value.shape or None,
+        "bytes": bytes(value.data.view()) if value.is_inline else None,
+        "buffer": None if value.is_inline else buffer(name),
+        "quantization": nested and level_record(nested, buffer, f"{name}."),
+    }
 
 
 def observed_record(value: Observed) -> Record:

@@ -24,6 +24,13 @@ class Field(NamedTuple):
 
 
 TABLES: dict[str, tuple[Field, ...]] = {
+    "Array": (
+        Field("dtype", 0, "ubyte", "", 1, 0, False),
+        Field("shape", 1, "[long]", "", 4, None, False),
+        Field("bytes", 2, "[ubyte]", "", 4, None, False),
+        Field("buffer", 3, "uint", "", 4, None, False),
+        Field("quantization", 4, "table", "SecondLevel", 4, None, False),
+    ),
     "Attribute": (
         Field("name", 0, "string", "", 4, None, True),
         Field("type", 1, "ubyte", "", 1, 0, False),
@@ -33,12 +40,6 @@ TABLES: dict[str, tuple[Field, ...]] = {
         Field("ints", 5, "[long]", "", 4, None, False),
         Field("floats", 6, "[double]", "", 4, None, False),
         Field("strings", 7, "[string]", "", 4, None, False),
-    ),
-    "Blocks": (
-        Field("shape", 0, "[long]", "", 4, None, True),
-        Field("scale", 1, "uint", "", 4, None, False),
-        Field("zero_point", 2, "uint", "", 4, None, False),
-        Field("zero_point_dtype", 3, "ubyte", "", 1, 0, False),
     ),
     "Buffer": (
         Field("offset", 0, "ulong", "", 8, 0, False),
@@ -78,6 +79,12 @@ TABLES: dict[str, tuple[Field, ...]] = {
         Field("scope", 7, "string", "", 4, None, False),
         Field("source_operator", 8, "string", "", 4, None, False),
     ),
+    "Numbers": (
+        Field("dtype", 0, "ubyte", "", 1, 0, False),
+        Field("shape", 1, "[long]", "", 4, None, False),
+        Field("bytes", 2, "[ubyte]", "", 4, None, False),
+        Field("buffer", 3, "uint", "", 4, None, False),
+    ),
     "Observed": (
         Field("observer", 0, "string", "", 4, None, True),
         Field("minimum", 1, "[double]", "", 4, None, True),
@@ -87,17 +94,24 @@ TABLES: dict[str, tuple[Field, ...]] = {
         Field("qscheme", 5, "string", "", 4, None, False),
     ),
     "Quantization": (
-        Field("scale", 0, "[double]", "", 4, None, True),
-        Field("zero_point", 1, "[int]", "", 4, None, True),
-        Field("quant_min", 2, "long", "", 8, None, False),
-        Field("quant_max", 3, "long", "", 8, None, False),
-        Field("axis", 4, "uint", "", 4, None, False),
-        Field("scale_dtype", 5, "ubyte", "", 1, 12, False),
-        Field("observed", 6, "table", "Observed", 4, None, False),
-        Field("zero_point_float", 7, "[double]", "", 4, None, False),
-        Field("blocks", 8, "table", "Blocks", 4, None, False),
+        Field("block", 0, "[long]", "", 4, None, False),
+        Field("scale", 1, "table", "Array", 4, None, True),
+        Field("zero_point", 2, "table", "Numbers", 4, None, False),
+        Field("offset", 3, "table", "Array", 4, None, False),
+        Field("table", 4, "table", "Numbers", 4, None, False),
+        Field("group_index", 5, "table", "Numbers", 4, None, False),
+        Field("quant_min", 6, "long", "", 8, None, False),
+        Field("quant_max", 7, "long", "", 8, None, False),
+        Field("observed", 8, "table", "Observed", 4, None, False),
         Field("scale_name", 9, "string", "", 4, None, False),
         Field("zero_point_name", 10, "string", "", 4, None, False),
+    ),
+    "SecondLevel": (
+        Field("block", 0, "[long]", "", 4, None, False),
+        Field("scale", 1, "table", "Numbers", 4, None, True),
+        Field("zero_point", 2, "table", "Numbers", 4, None, False),
+        Field("offset", 3, "table", "Numbers", 4, None, False),
+        Field("table", 4, "table", "Numbers", 4, None, False),
     ),
     "Tensor": (
         Field("name", 0, "string", "", 4, None, True),

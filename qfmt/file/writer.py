@@ -9,6 +9,7 @@ from __future__ import annotations
 import marshal
 import os
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import BinaryIO, NamedTuple
 
 from ..errors import ValidityError
@@ -121,8 +122,7 @@ def _model_record(model: Model, buffers: list[Buffer], indices: Mapping[Name, in
     for name in names:
         tensor, shared = graph.tensors[name], None
         if tensor.quantization is not None:  # its bytes tell apart all that differs, as == does not: 0.0 and -0.0
-            own = indices.get((name, "scale")), indices.get((name, "zero_point"))
-            record = quantization_record(tensor.quantization, *own)
+            record = quantization_record(tensor.quantization, partial(_buffer, indices, name))
             shared = quantizations.setdefault(marshal.dumps(record, _WITHOUT_REFERENCES), record)
         tensors.append(tensor_record(tensor, indices.get((name, "")), shared))
     positions = {name: index for index, name in enumerate(names)} | {"": -1}
@@ -142,6 +142,10 @@ def _model_record(model: Model, buffers: list[Buffer], indices: Mapping[Name, in
         "metadata": pair_records(model.metadata),
         "vectors": [_vector_record(number, model, indices) for number in range(len(model.vectors))] or None,
     }
+
+
+def _buffer(indices: Mapping[Name, int], name: str, part: str) -> int:
+    return indices[name, part]
 
 
 def _vector_record(number: int, model: Model, indices: Mapping[Name, int]) -> Record:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ..arithmetic import dequantize, quantize
 from ..arrays import Array
-from ..model import Model, Tensor, numpy_dtype
+from ..model import Model, Quantization, Tensor, numpy_dtype
 from .isolation.wire import record
 
 
@@ -45,10 +45,14 @@ def is_array(value: Any) -> bool:
 
 def computed(array: Array, tensor: Tensor) -> Computed:
     """What was computed for a tensor, with what the tensor says that it means."""
-    grid = tensor.quantization
-    if grid is None or grid.is_blocked:
-        return Computed(array)
-    return Computed(array, grid.scale, tuple(int(point) for point in grid.zero_point), grid.axis)
+    return Computed(array, *stated(tensor.quantization))
+
+
+def stated(grid: Quantization | None) -> tuple[tuple[float, ...], tuple[int, ...], int | None]:
+    """Scales, a zero point for each, and the axis; nothing without a quantization per tensor or per channel."""
+    if grid is None or not grid.is_affine:
+        return (), (), None
+    return grid.scale.numbers(), tuple(int(point) for point in grid.each_zero_point), grid.axis
 
 
 OFF_GRID = 2.0**-10
@@ -60,11 +64,11 @@ def integers_of(array: Array, tensor: Tensor) -> Computed | None:
     import numpy as np
 
     grid = tensor.quantization
-    if grid is None or grid.is_blocked or array.dtype.kind != "f":
+    if grid is None or not grid.is_affine or array.dtype.kind != "f":
         return None
     integers = quantize(array.astype(np.float32), grid, numpy_dtype(tensor.dtype), "divide")
     apart = np.abs(dequantize(integers, grid).astype(np.float64) - array)
-    if not (apart <= OFF_GRID * grid.scales(array.ndim)).all():
+    if not (apart <= OFF_GRID * grid.scales(array.shape)).all():
         return None
     return computed(integers, tensor)
 

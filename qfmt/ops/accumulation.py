@@ -28,7 +28,7 @@ def centred(operand: Operand, dtype: np.dtype[Any]) -> Array:
         return operand.array.astype(dtype)
     if operand.quantization.has_float_zero_points:
         raise QfmtError("cannot sum integers whose zero points are floats")
-    zero_points = operand.quantization.zero_points(operand.array.ndim)
+    zero_points = operand.quantization.zero_points(operand.array.shape)
     return np.subtract(operand.array, zero_points.astype(dtype), dtype=dtype, casting="unsafe")
 
 
@@ -88,7 +88,7 @@ def real_sums(
         raise QfmtError("needs a quantized weight")
     along = _along(acc, attributes)
     bias = None if b is None else real(b).reshape(along)
-    scale = x.quantization.scales(acc.ndim)
+    scale = x.quantization.scales(acc.shape)
     return dequantize_sums(acc, bias, scale, _scales(w.quantization, along, attributes), rule)
 
 
@@ -172,7 +172,7 @@ def int32_bias(node: Node, x: Tensor, w: Tensor, b: Tensor) -> Tensor | None:
     if not np.abs(whole).max(initial=0) <= INT32:
         return None
     axis = 0 if unit.size > 1 else None
-    grid = Quantization(tuple(unit.tolist()), (0,) * unit.size, -INT32 - 1, INT32, axis)
+    grid = Quantization.of(unit, 0, -INT32 - 1, INT32, axis)
     return Tensor.constant(b.name, whole.astype(np.int32), grid, aliases=b.aliases)
 
 

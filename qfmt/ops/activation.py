@@ -19,7 +19,7 @@ from .shapes import bounded, broadcast_pair, same
 
 def _relu_integer(x: Operand, *, result: Result) -> Array:
     """y = max(q, z), within [quant_min, quant_max]"""
-    zero_points = result.quantization.zero_points(x.array.ndim).astype(x.array.dtype)
+    zero_points = result.quantization.zero_points(x.array.shape).astype(x.array.dtype)
     return clamp(np.maximum(x.array, zero_points), result.quantization, result.dtype)
 
 

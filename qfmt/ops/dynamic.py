@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ..arithmetic import DYNAMIC, dequantize, quantize_dynamically
 from ..arrays import Array
-from ..model import numpy_dtype
+from ..model import Quantization, numpy_dtype
 from .accumulation import real, real_sums, requantize_sums
 from .convolution import (
     ATTRIBUTES,
@@ -49,8 +48,9 @@ def _rows_quantized_now(x: Operand, rule: str, reduce_range: int) -> Operand:
     grids = [row.quantization for row in rows if row.quantization is not None]
     if not grids:
         return quantized_now(x, rule, reduce_range)
-    scales, points = tuple(grid.scale[0] for grid in grids), tuple(int(grid.zero_point[0]) for grid in grids)
-    return Operand(np.stack([row.array for row in rows]), replace(grids[0], scale=scales, zero_point=points, axis=0))
+    scales, points = [grid.scale[0] for grid in grids], [int(grid.zero_point[0]) for grid in grids]
+    limits = grids[0].quant_min, grids[0].quant_max
+    return Operand(np.stack([row.array for row in rows]), Quantization.of(scales, points, *limits, 0, "float64"))
 
 
 def linear_integer(

@@ -38,7 +38,7 @@ def _lines(w: Operand, rule: str) -> tuple[Array, Array]:
     """Slope and offset of every row of a quantized table: [rows, 1] each, or one for all."""
     grid = w.quantization
     assert grid is not None
-    scales, zero_points = grid.scales(2).astype(f32), grid.zero_points(2).astype(f32)
+    scales, zero_points = grid.scales(w.array.shape).astype(f32), grid.zero_points(w.array.shape).astype(f32)
     slopes, offsets = named(LOOKUP, rule)(scales, zero_points)
     shape = (w.array.shape[0], 1)
     return np.broadcast_to(slopes, shape), np.broadcast_to(offsets, shape)

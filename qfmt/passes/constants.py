@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ def moved_constant(node: Node, source: Tensor, others: Sequence[Tensor | None], 
     If each slice has a scale, the slice indices are moved as well, to find the new axis.
     """
     grid = source.quantization
-    if grid is None or grid.is_blocked:
+    if grid is None or not grid.is_affine:
         return None
     operands = [None if other is None else Operand(other.array, other.quantization) for other in others]
 
@@ -34,7 +33,7 @@ def moved_constant(node: Node, source: Tensor, others: Sequence[Tensor | None], 
         axis = _axis_of(move(np.broadcast_to(numbers, source.array.shape), "int32"), len(grid.scale))
         if axis is None:
             return None
-        grid = replace(grid, axis=axis)
+        grid = grid.along(axis)
     aliases = tuple(sorted({*source.aliases, source.name}))
     return Tensor.constant(name, moved, grid, dtype=source.dtype, aliases=aliases)
 

@@ -105,7 +105,7 @@ class _Dynamic:
             return None
         limits, axis = DTYPES[stored.dtype], None if len(values) == 1 else 0
         zero_points = tuple(int(value) for value in np.broadcast_to(points, len(values)))
-        return Quantization(values, zero_points, limits.minimum, limits.maximum, axis)
+        return Quantization.of(values, zero_points, limits.minimum, limits.maximum, axis)
 
     def _bias(self, product: Node, weight: str, name: str) -> str:
         """A constant with a number for each output channel, as a vector; "" if the addend is not such a constant."""

@@ -112,10 +112,10 @@ def replace_tensor(model: Model, name: str, values: ArrayLike, quantization: Qua
     old = existing(model.graph, name)
     if not old.is_constant:
         raise QfmtError("is computed, not stored: it has no values to replace", where=old.name)
-    dtype, shape, data = StoredArray.of(values, old.dtype, where=old.name)
-    if shape != old.shape:
-        raise QfmtError(f"has the shape {list(old.shape or ())}, the new values {list(shape)}", where=old.name)
-    new = replace(old, dtype=dtype, data=data, quantization=quantization or old.quantization)
+    stored = StoredArray.of(values, old.dtype, where=old.name)
+    if stored.shape != old.shape:
+        raise QfmtError(f"has the shape {list(old.shape or ())}, the new values {list(stored.shape)}", where=old.name)
+    new = replace(old, dtype=stored.dtype, data=stored.data, quantization=quantization or old.quantization)
     return replace(model, graph=replace(model.graph, tensors={**model.graph.tensors, old.name: new}), vectors=())
 
 

@@ -98,7 +98,7 @@ class _Folding:
     def _adds_up(self, node: Node, inputs: tuple[str, ...]) -> bool:
         """Whether exact sums of products are defined for the grids."""
         x, w = (self.tensors[name].quantization for name in inputs[:2])
-        if any(grid is not None and (grid.is_blocked or grid.has_float_zero_points) for grid in (x, w)):
+        if any(grid is not None and (not grid.is_affine or grid.has_float_zero_points) for grid in (x, w)):
             return False
         if x is not None and x.is_per_channel:
             return False
@@ -120,7 +120,7 @@ class _Folding:
             per_channel = target is None or target.is_per_channel
             return not per_channel and all(grid is not None for grid in grids[:2])
         if operator.quantized is Quantized.OWN:
-            return all(grid is None or not (grid.is_per_channel or grid.is_blocked) for grid in (*grids, target))
+            return all(grid is None or not (grid.is_per_channel or not grid.is_affine) for grid in (*grids, target))
         return bool(operator.rules)
 
     def _quantized_after(self, node: Node) -> tuple[list[Node], Node] | None:
@@ -190,7 +190,7 @@ class _Folding:
         """Moving the integers and dequantizing afterwards is equivalent; inserted values have to wait for the grid."""
         grid = source.quantization
         assert grid is not None
-        if grid.is_per_channel or grid.is_blocked:
+        if grid.is_per_channel or not grid.is_affine:
             self.kept.append(node)
             return
         if OPERATORS[node.operator].integer is not None:

@@ -162,4 +162,4 @@ def _centred(node: Node, w: Tensor, terms: Array) -> Array:
     grid = w.quantization
     if grid is None or not any(grid.zero_point):
         return terms
-    return terms_of(node, w.array.astype(np.int32) - np.asarray(grid.zero_points(w.array.ndim), np.int32))
+    return terms_of(node, w.array.astype(np.int32) - np.asarray(grid.zero_points(w.array.shape), np.int32))

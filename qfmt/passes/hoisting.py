@@ -60,7 +60,7 @@ def _moves(node: Node, tensors: dict[str, Tensor]) -> bool:
 
 def _is_per_tensor(tensor: Tensor) -> bool:
     grid = tensor.quantization
-    return grid is not None and not grid.is_per_channel and not grid.is_blocked
+    return grid is not None and not grid.is_per_channel and grid.is_affine
 
 
 def _exchanged(mover: Node, quantizer: Node, tensors: dict[str, Tensor]) -> tuple[Node, Node]:

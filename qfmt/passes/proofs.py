@@ -122,7 +122,7 @@ def _sums(node: Node, tensors: Tensors, budget: Budget) -> Range:
         return _of_two(node, x, w)
     weights = w.array.astype(np.int64)
     if node.rule == "exact" and w.quantization is not None:
-        weights = weights - w.quantization.zero_points(weights.ndim).astype(np.int64)
+        weights = weights - w.quantization.zero_points(weights.shape).astype(np.int64)
     weights = columns(node, weights)
     low, high = limits(x) if node.rule == "folded" else _centred(x)
     low, high = range_met(node, low, high, _zero_point(x) if node.rule == "folded" else 0)

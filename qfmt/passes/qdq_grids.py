@@ -59,7 +59,7 @@ def _grid(node: Node, data: Tensor, tensors: Mapping[str, Tensor]) -> Quantizati
         axis = axis_of(node.int("axis"), len(data.shape))
     if zero_points is None or (not limits.is_integer and any(zero_points)):
         return None
-    return Quantization(tuple(scales), zero_points, limits.minimum, limits.maximum, axis, scale.dtype)
+    return Quantization.of(scales, zero_points, limits.minimum, limits.maximum, axis, scale.dtype)
 
 
 def _are_scales(array: Any) -> bool:
@@ -90,6 +90,6 @@ def _by_blocks(node: Node, data: Tensor, scale: Any, points: Tensor | None) -> Q
     size = node.int("block_size")
     block = tuple(size if each == axis else 1 for each in range(len(sizes)))
     grid = Quantization.of_blocks(data.dtype, sizes, block, scale, 0 if points is None else points.array)
-    if grid.blocks is not None and data.is_constant:  # these may have negative scales: nothing is quantized to them
+    if not grid.is_affine and data.is_constant:  # these may have negative scales: nothing is quantized to them
         return grid if bool(np.isfinite(scale.astype(np.float32)).all()) else None
     return grid if _are_scales(scale) else None

@@ -74,7 +74,7 @@ def _movable(model: Model) -> set[str]:
 
 def _has_grid(tensor: Tensor) -> bool:
     grid = tensor.quantization
-    return grid is not None and grid.blocks is None and not grid.has_float_zero_points
+    return grid is not None and grid.is_affine and not grid.has_float_zero_points
 
 
 class _SameTypes:
@@ -130,6 +130,4 @@ class _SameTypes:
 
 
 def _moved(grid: Quantization, offset: int) -> Quantization:
-    points = tuple(int(point) + offset for point in grid.zero_point)
-    low, high = grid.quant_min + offset, grid.quant_max + offset
-    return replace(grid, zero_point=points, quant_min=low, quant_max=high, names=(grid.names[0], ""))
+    return replace(grid.shifted(offset), names=(grid.names[0], ""))

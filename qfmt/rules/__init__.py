@@ -14,7 +14,7 @@ from ..model import Model, Node
 from . import integers as integers  # its rules join MEANING
 from .graph import EDGES, ENDS, GRAPH, MODEL
 from .nodes import MEANING, SIGNATURE, known
-from .quantization import BLOCKS, QUANTIZATION
+from .quantization import NUMBERS, QUANTIZATION
 from .rule import Rule, quoted
 from .tensors import DATA, NAMING, data_violations, tensor_violations
 from .values import VALUES
@@ -34,11 +34,11 @@ __all__ = [
 ]
 
 _STAGES = (
-    NAMING, DATA, QUANTIZATION, BLOCKS, VALUES, GRAPH, EDGES, ENDS, MODEL, SIGNATURE, MEANING, VECTOR_ENDS, SIZES,
+    NAMING, DATA, QUANTIZATION, NUMBERS, VALUES, GRAPH, EDGES, ENDS, MODEL, SIGNATURE, MEANING, VECTOR_ENDS, SIZES,
 )  # fmt: skip
 
 RULES: tuple[Rule, ...] = tuple(
-    sorted((rule for stage in _STAGES for rule in stage.rules), key=lambda rule: int(rule.number[1:]))
+    sorted((rule for stage in _STAGES for rule in stage.rules if rule.sentence), key=lambda rule: int(rule.number[1:]))
 )
 """Every rule, by number."""
 

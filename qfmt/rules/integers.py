@@ -69,7 +69,7 @@ def _not_a_factor(tensor: Tensor, *, per_channel: bool) -> str:
     q = tensor.quantization
     if not _is_integer(tensor, 16):
         return f"{quoted(tensor.name)} is {tensor.dtype}, not an integer type of at most 16 bits"
-    if q is not None and (q.is_blocked or q.has_float_zero_points or (q.is_per_channel and not per_channel)):
+    if q is not None and (not q.is_affine or q.has_float_zero_points or (q.is_per_channel and not per_channel)):
         return f"{quoted(tensor.name)} is not quantized per tensor"
     return ""
 
@@ -165,7 +165,7 @@ def _requantized(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) 
 
     x, out = tensors[node.inputs[0]], tensors[node.outputs[0]]
     q = out.quantization
-    if q is None or q.is_per_channel or q.is_blocked or not _is_integer(out, 32) or q.has_float_zero_points:
+    if q is None or q.is_per_channel or not q.is_affine or not _is_integer(out, 32) or q.has_float_zero_points:
         return f"{quoted(out.name)} must be quantized per tensor, in at most 32 bits (it is {out.dtype})"
     given = dict(zip(PARAMETERS, _inputs(node, tensors)[1:], strict=False))
     found = {name: tensor for name, tensor in given.items() if tensor is not None}

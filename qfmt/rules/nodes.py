@@ -133,7 +133,7 @@ def _moved(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str
     from ..ops import Trait
 
     source = tensors[node.inputs[0]].quantization
-    if source is not None and source.is_blocked:
+    if source is not None and not source.is_affine:
         return f"{quoted(node.inputs[0])} has block-wise scales, which an operator that moves integers does not support"
     for name in node.outputs:
         target = tensors[name].quantization
@@ -206,7 +206,7 @@ def _scales_of_products(node: Node, operator: Operator, tensors: Mapping[str, Te
 def _is_beyond_integers(node: Node, tensors: Mapping[str, Tensor]) -> bool:
     """Whether there are block-wise scales or quantized floats, which cannot be summed as integers."""
     grids = ((tensors[name].dtype, tensors[name].quantization) for name in (*node.inputs, *node.outputs) if name)
-    return any(grid is not None and (grid.is_blocked or not DTYPES[dtype].is_integer) for dtype, grid in grids)
+    return any(grid is not None and (not grid.is_affine or not DTYPES[dtype].is_integer) for dtype, grid in grids)
 
 
 def _first_version(operator: str) -> int:

@@ -1,137 +1,233 @@
-"""V20–V28: how the values of a tensor represent real numbers. Nothing here reads data or imports NumPy."""
+"""V20–V25: how the values of a tensor represent real numbers. Nothing here imports NumPy, or reads a buffer."""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from math import frexp, inf, isfinite, isnan
+from math import inf, isfinite, isnan, prod
+from typing import Generic, TypeVar
 
-from ..model import DTYPES, INT32, Blocks, Quantization, Tensor
-from ..quantization import block_counts, is_by_blocks
+from ..graph import MAXIMUM_RANK
+from ..model import DTYPES, INT32, Parameter, Quantization, Tensor, first_holding
+from ..quantization import NO_ZERO_POINT, ZERO_POINTS, block_counts
 from .rule import Stage, is_int
 
+Value = TypeVar("Value")
+
 QUANTIZATION = Stage()
-BLOCKS = Stage()
+NUMBERS = Stage()
 
 REMEMBERED = 64
-"""How many lists of numbers keep their verdict: tensors may share a list. The more lists, the shorter each of them."""
+"""How many arrays keep their verdict: tensors may share one. The more arrays, the smaller each of them."""
+
+SCALE_DTYPES = ("float16", "bfloat16", "float32", "float64", "float8_e8m0fnu", "float8_e4m3fn")
+CODED = ("int8", "uint8", "float8_e4m3fn")
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+GROUPS = ("uint8", "uint16", "int32")
 
 
-class _Same:
-    """A tuple of numbers that equals only itself: comparing or hashing it does not read the numbers."""
+class _Same(Generic[Value]):
+    """A value that equals only itself: comparing or hashing it does not read its numbers."""
 
-    __slots__ = ("values",)
+    __slots__ = ("value",)
 
-    def __init__(self, values: tuple[float, ...]) -> None:
-        self.values = values
+    def __init__(self, value: Value) -> None:
+        self.value = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.values is other.values
+        return isinstance(other, _Same) and self.value is other.value
 
     def __hash__(self) -> int:
-        return id(self.values)
-
-
-SCALE_DTYPES = ("float16", "bfloat16", "float32", "float64", "float8_e8m0fnu")
+        return id(self.value)
 
 
 @QUANTIZATION.rule(
     20,
-    "There are blocks, or at least one scale. Each scale is finite, greater than 0, and a value that `scale_dtype` "
-    "(float16, bfloat16, float32, float64 or float8_e8m0fnu) represents exactly. Rounded to float32, it is still "
-    "finite and greater than 0.",
+    "A scale has the type float16, bfloat16, float32, float64, float8_e8m0fnu or float8_e4m3fn, an offset one of the "
+    "first four. Either may be quantized: then it has the type int8, uint8 or float8_e4m3fn, and a quantization of its "
+    "own, the second level, in which nothing is quantized. Zero points have the type uint8, int8, uint16, int16 or "
+    "int32, or that of a scale that is not quantized; where the elements are floats, there are none. Zero points have "
+    "the shape of the scale, or are one number; so have offsets. A table is for integers of at most 8 bits; it has one "
+    "dimension, an element for each code, and one of the types float16 to float64, or an integer type of at most 16 "
+    "bits. Each array has exactly the bytes that its type and shape need.",
 )
-def _scale(tensor: Tensor, quantization: Quantization) -> str:
-    scales = quantization.scale
-    if quantization.scale_dtype not in SCALE_DTYPES:
-        return f"scale_dtype is {quantization.scale_dtype!r}, not one of {', '.join(SCALE_DTYPES)}"
-    if quantization.blocks is not None:
-        return f"has both blocks and {len(scales)} scales" if scales else ""
-    return _wrong_scales(_Same(scales), quantization.scale_dtype)
+def _form(tensor: Tensor, quantization: Quantization) -> str:
+    return _wrong_form(tensor.dtype, quantization, quantization.scale.shape, level=1)
 
 
-@lru_cache(REMEMBERED)
-def _wrong_scales(same: _Same, scale_dtype: str) -> str:
-    """What is wrong with scales that are not those of blocks."""
-    scales = same.values
-    if not scales:
-        return "there is no scale"
-    if set(map(type, scales)) != {float}:
-        return "a scale is not a float"
-    if not (all(map(isfinite, scales)) and min(scales) > 0):
-        wrong = next(scale for scale in scales if not (isfinite(scale) and scale > 0))
-        return f"scale {wrong} is not finite and greater than 0"
-    if not _representable(scales, scale_dtype):
-        return f"a scale cannot be represented exactly in {scale_dtype}"
-    lost = [scale for scale in (min(scales), max(scales)) if not is_float32_scale(scale)]  # rounding is monotone
-    return f"scale {lost[0]} is 0 or infinite in float32" if lost else ""
+def _wrong_form(dtype: str, q: Quantization, shape: tuple[int, ...], level: int) -> str:
+    """What is wrong with the arrays of a quantization, of which the scales have that shape."""
+    for name, stored in q.parameters():
+        if stored.nbytes_needed != stored.data.nbytes:
+            return f"{name.replace('_', ' ')} of shape {list(stored.shape)} has {stored.data.nbytes} bytes"
+    for what, each, plain in (("scale", q.scale, SCALE_DTYPES), ("offset", q.offset, FLOATS)):
+        if each is None:
+            continue
+        if each.quantization is None and each.dtype not in plain:
+            return f"{what}s are {each.dtype}, not one of {', '.join(plain)}"
+        if each.quantization is not None:
+            if level == 2 or each.dtype not in CODED:
+                return f"{what}s of {each.dtype} cannot be quantized"
+            if wrong := _wrong_form(each.dtype, each.quantization, each.quantization.scale.shape, 2):
+                return f"{what}s: {wrong}"
+            if wrong := wrong_blocks(each.shape, each.quantization):
+                return f"{what}s: {wrong}"
+    for what, each in (("zero point", q.zero_point), ("offset", q.offset)):
+        if each is not None and each.shape not in ((), shape):
+            return f"{what}s of shape {list(each.shape)} for scales of shape {list(shape)}"
+    return _wrong_zero_points(dtype, q) or _wrong_table(dtype, q.table)
+
+
+def _wrong_zero_points(dtype: str, q: Quantization) -> str:
+    point, kind = q.zero_point, DTYPES[dtype]
+    if point.quantization is not None:
+        return "zero points cannot be quantized"
+    if point.dtype in ZERO_POINTS:
+        return "" if kind.is_integer or point == NO_ZERO_POINT else f"a zero point of {dtype} is not 0"
+    fits = point.dtype == q.scale.dtype and q.scale.quantization is None and kind.is_integer
+    return "" if fits else f"zero points of {point.dtype} for scales of {q.scale.dtype} and elements of {dtype}"
+
+
+def _wrong_table(dtype: str, table: Parameter | None) -> str:
+    if table is None:
+        return ""
+    kind, held = DTYPES[dtype], DTYPES[table.dtype]
+    if not kind.is_integer or kind.bits > 8 or table.shape != (1 << kind.bits,):
+        return f"a table of shape {list(table.shape)} for codes of {dtype}"
+    if table.quantization is not None or not (table.dtype in FLOATS or (held.is_integer and held.bits <= 16)):
+        return f"a table cannot be {table.dtype}"
+    return ""
 
 
 @QUANTIZATION.rule(
     21,
-    "Without an axis there is one scale, or there are blocks. The axis is a dimension of the tensor, counted from 0, "
-    "and there are as many scales as its size, where that is known.",
+    "`block` has at most 32 entries, and at most as many as the tensor has dimensions; the last one is not 0. An entry "
+    "above 1 is less than the size of the dimension, which is known. Along each dimension there are ceil(size / block) "
+    "scales where the entry is not 0 and the size is known, one where it is 0, and one in all without `block`. With a "
+    "group index exactly one entry is above 1; there is an index for each position along that dimension, of type "
+    "uint8, uint16 or int32, and its scales may be more or fewer.",
 )
-def _axis(tensor: Tensor, quantization: Quantization) -> str:
-    axis, count = quantization.axis, len(quantization.scale)
-    if axis is None:
-        return "" if count == 1 or quantization.is_blocked else f"{count} scales without an axis"
-    if not is_int(axis) or axis < 0:
-        return f"axis {axis!r} is not an integer of at least 0"
-    if tensor.shape is None:
-        return ""
-    if axis >= len(tensor.shape):
-        return f"axis {axis} of a tensor with {len(tensor.shape)} dimensions"
-    size = tensor.shape[axis]
-    return f"{count} scales for {size} slices" if isinstance(size, int) and size != count else ""
+def _blocks(tensor: Tensor, quantization: Quantization) -> str:
+    return wrong_blocks(tensor.shape, quantization)
 
 
-@QUANTIZATION.rule(
+def wrong_blocks(shape: Sequence[int | str | None] | None, q: Quantization) -> str:
+    """What is wrong with the blocks of a tensor of that shape."""
+    block, counts = q.block, q.scale.shape
+    if not all(is_int(each) and each >= 0 for each in block) or block[-1:] == (0,):
+        return f"blocks of {list(block)} have a negative entry, or end with 0"
+    if len(block) > MAXIMUM_RANK:
+        return f"blocks with {len(block)} entries, more than {MAXIMUM_RANK}"
+    if len(counts) != len(block):
+        return f"scales of shape {list(counts)} for blocks of {list(block)}"
+    sizes: Sequence[int | str | None] = shape if shape is not None else (None,) * len(block)
+    if len(block) > len(sizes):
+        return f"blocks of {list(block)} in a tensor with {len(sizes)} dimensions"
+    index = q.group_index
+    if index is not None and (sum(each > 1 for each in block) != 1 or index.dtype not in GROUPS or index.quantization):
+        return f"a group index of {index.dtype} for blocks of {list(block)}"
+    for size, each, count in zip(sizes, block, counts, strict=False):
+        if each > 1 and not (isinstance(size, int) and each < size):
+            return f"blocks of {list(block)} do not fit a tensor of {list(sizes)}"
+        if each > 1 and index is not None:
+            if index.shape != (size,):
+                return f"a group index of shape {list(index.shape)} for {size} positions"
+        elif each == 0 and count != 1:
+            return f"{count} scales along a dimension with one block"
+        elif each and isinstance(size, int) and count != block_counts((size,), (each,))[0]:
+            return f"{count} scales for {size} elements in blocks of {each}"
+    return ""
+
+
+@NUMBERS.rule(
     22,
-    "There are as many zero points as scales; with blocks there is one for all, or none if the blocks have their own. "
-    "Each is within the range of the element type and of int32. Or all are floats: finite, and values that "
-    "`scale_dtype` represents exactly. The zero point of 4-bit and 8-bit floats is the integer 0.",
+    "Scales are finite, also as float32, and greater than 0; those of a constant with blocks may be any finite "
+    "numbers. Zero points, offsets and tables are finite. Zero points that are integers are within the range of the "
+    "element type of the tensor, and have the first of the types uint8, int8, uint16, int16 and int32 that holds them "
+    "all. More than one zero point is written only if they are not all equal. An index of a group is that of a scale.",
 )
-def _zero_point(tensor: Tensor, quantization: Quantization) -> str:
-    zero_points, blocks = quantization.zero_point, quantization.blocks
-    count = len(quantization.scale) if blocks is None else int(blocks.zero_point is None)
-    if len(zero_points) != count:
-        return f"{len(zero_points)} zero points instead of {count}"
-    return _wrong_zero_points(_Same(zero_points), tensor.dtype, quantization.scale_dtype)
+def _numbers(tensor: Tensor, quantization: Quantization) -> str:
+    """Of the arrays that lie in the metadata; `values` checks the others."""
+    return wrong_numbers(tensor, quantization, is_inline=True)
+
+
+def wrong_numbers(tensor: Tensor, q: Quantization, *, is_inline: bool) -> str:
+    any_sign = tensor.is_constant and q.is_blocked
+    found = (
+        _wrong_numbers(name, _Same(each), tensor.dtype, any_sign or "." in name, _groups(q))
+        for name, each in q.parameters()
+        if each.is_inline == is_inline
+    )
+    return next(filter(None, found), "")
+
+
+def _groups(q: Quantization) -> int:
+    """How many scales there are along the dimension that has larger blocks."""
+    return next((count for count, block in zip(q.scale.shape, q.block, strict=True) if block > 1), 0)
 
 
 @lru_cache(REMEMBERED)
-def _wrong_zero_points(same: _Same, element_type: str, scale_dtype: str) -> str:
-    """What is wrong with zero points whose number is right."""
-    zero_points, dtype = same.values, DTYPES[element_type]
-    if not dtype.is_integer and set(map(repr, zero_points)) - {"0"}:
-        return f"a zero point of {element_type} is not 0"
-    if set(map(type, zero_points)) == {float}:
-        fits = all(map(isfinite, zero_points)) and _representable(zero_points, scale_dtype)
-        return "" if fits else f"a zero point is not a finite {scale_dtype}"
-    low, high = max(dtype.minimum, -INT32 - 1), min(dtype.maximum, INT32)
-    if (
-        set(map(type, zero_points)) <= {int}
-        and low <= min(zero_points, default=low) <= max(zero_points, default=low) <= high
-    ):
+def _wrong_numbers(name: str, same: _Same[Parameter], dtype: str, any_sign: bool, groups: int) -> str:
+    stored, what = same.value, name.replace("_", " ")
+    least, most, count = inf, -inf, 0
+    differ, first = False, None
+    for part in parts(stored):
+        if not all(map(isfinite, part)):
+            return f"a {what} is {next(each for each in part if not isfinite(each))}"
+        if part:
+            first = part[0] if first is None else first
+            differ = differ or part.count(first) != len(part)
+            least, most, count = min(least, min(part)), max(most, max(part)), count + len(part)
+    if not count:
         return ""
-    wrong = next(value for value in zero_points if not is_int(value) or not low <= value <= high)
-    return f"zero point {wrong!r} is not an integer in the range of {element_type} and int32"
+    last = name.rpartition(".")[2]
+    if last == "scale":
+        return _wrong_scales(what, least, most, stored, any_sign)
+    if last == "zero_point" and DTYPES[stored.dtype].is_integer:
+        low, high = max(DTYPES[dtype].minimum, -INT32 - 1), min(DTYPES[dtype].maximum, INT32)
+        if "." not in name and not low <= least <= most <= high:
+            return f"zero points in {least}..{most} do not fit {dtype}"
+        if first_holding(ZERO_POINTS, least, most) != stored.dtype:
+            return f"zero points in {least}..{most} are stored as {stored.dtype}"
+    if last == "zero_point" and stored.shape and not differ:
+        return f"all zero points are {first}, which is written once"
+    if last == "group_index" and not 0 <= least <= most < groups:
+        return f"indices in {least}..{most} of {groups} groups"
+    return ""
 
 
-@QUANTIZATION.rule(23, "quant_min and quant_max are within the range of the element type; quant_min ≤ quant_max.")
-def _range(tensor: Tensor, quantization: Quantization) -> str:
-    low, high, dtype = quantization.quant_min, quantization.quant_max, DTYPES[tensor.dtype]
-    if is_int(low) and is_int(high) and dtype.minimum <= low <= high <= dtype.maximum:
+def _wrong_scales(what: str, least: float, most: float, stored: Parameter, any_sign: bool) -> str:
+    if stored.quantization is not None:
         return ""
-    return f"the range [{low!r}, {high!r}] is not a range of {tensor.dtype}"
+    if not any_sign and not least > 0:
+        return f"{what} {least} is not greater than 0"
+    lost = [each for each in (least, most) if not is_float32_scale(abs(each)) and (each or not any_sign)]
+    return f"{what} {lost[0]} is 0 or infinite in float32" if lost else ""
+
+
+def parts(stored: Parameter) -> Iterator[Sequence[float]]:
+    """The stored numbers: those in the metadata at once, those in a buffer some at a time."""
+    if stored.is_inline:
+        yield stored.stored_numbers()
+    else:
+        for part in stored.parts():
+            yield part.astype(float).tolist() if DTYPES[stored.dtype].kind == "f" else part.tolist()
 
 
 @QUANTIZATION.rule(
-    24, "A quantized tensor holds integers of at most 32 bits, or 4-bit or 8-bit floats other than float8_e8m0fnu."
+    23,
+    "A quantized tensor holds integers of at most 32 bits, or 4-bit or 8-bit floats other than float8_e8m0fnu. "
+    "quant_min and quant_max are within the range of its type; quant_min ≤ quant_max. The integers of a constant, and "
+    "its floats that are finite, are within [quant_min, quant_max].",
 )
-def _quantizable(tensor: Tensor, quantization: Quantization) -> str:
-    return "" if DTYPES[tensor.dtype].is_quantizable else f"{tensor.dtype} cannot be quantized"
+def _range(tensor: Tensor, quantization: Quantization) -> str:
+    low, high, dtype = quantization.quant_min, quantization.quant_max, DTYPES[tensor.dtype]
+    if not dtype.is_quantizable:
+        return f"{tensor.dtype} cannot be quantized"
+    if is_int(low) and is_int(high) and dtype.minimum <= low <= high <= dtype.maximum:
+        return ""
+    return f"the range [{low!r}, {high!r}] is not a range of {tensor.dtype}"
 
 
 @QUANTIZATION.rule(
@@ -146,7 +242,7 @@ def _observed(tensor: Tensor, quantization: Quantization) -> str:
     count = len(observed.minimum)
     if not observed.observer:
         return "the observer has no name"
-    if count != len(observed.maximum) or count not in (1, len(quantization.scale) or 1):
+    if count != len(observed.maximum) or count not in (1, prod(quantization.scale.shape)):
         return f"{count} minima and {len(observed.maximum)} maxima were observed"
     if not _are_ordered(_Same(observed.minimum), _Same(observed.maximum)):
         return "an observed minimum is above its maximum"
@@ -160,39 +256,9 @@ def _observed(tensor: Tensor, quantization: Quantization) -> str:
 
 
 @lru_cache(REMEMBERED)
-def _are_ordered(minimum: _Same, maximum: _Same) -> bool:
-    pairs = zip(minimum.values, maximum.values, strict=True)
+def _are_ordered(minimum: _Same[Sequence[float]], maximum: _Same[Sequence[float]]) -> bool:
+    pairs = zip(minimum.value, maximum.value, strict=True)
     return not any(isnan(low) or isnan(high) or low > high for low, high in pairs)
-
-
-@BLOCKS.rule(
-    27,
-    "Blocks have a size for each dimension, from 1 to that of the tensor, which is known and not 0. Their scales have "
-    "the type scale_dtype; their zero points, if any, have the element type or scale_dtype. Both have exactly the "
-    "bytes of one element per block.",
-)
-def _blocks(tensor: Tensor, quantization: Quantization, blocks: Blocks) -> str:
-    sizes = blocks.shape
-    if quantization.scale_dtype not in SCALE_DTYPES:
-        return ""  # V20 says it
-    if blocks.tensor_shape != tensor.shape or len(sizes) != len(blocks.tensor_shape):
-        return f"blocks of {list(sizes)} do not fit a tensor of {tensor.shape}"
-    if not all(is_int(block) and 1 <= block <= size for block, size in zip(sizes, blocks.tensor_shape, strict=True)):
-        return f"blocks of {list(sizes)} do not fit a tensor of {list(blocks.tensor_shape)}"
-    allowed = {"scale": {quantization.scale_dtype}, "zero point": {tensor.dtype, quantization.scale_dtype}}
-    for (what, dtypes), stored in zip(allowed.items(), (blocks.scale, blocks.zero_point), strict=True):
-        if stored is None:
-            continue
-        if stored.dtype not in dtypes or (what == "zero point" and not DTYPES[tensor.dtype].is_integer):
-            return f"blocks of {tensor.dtype} cannot have a {what} of type {stored.dtype}"
-        if stored.shape != block_counts(blocks.tensor_shape, sizes) or stored.nbytes_needed != stored.data.nbytes:
-            return f"{stored.data.nbytes} bytes of {what}s do not fit {list(stored.shape)} blocks"
-    return ""
-
-
-@BLOCKS.rule(28, "Blocks are not used where one scale, or one scale per slice along an axis, says the same.")
-def _needs_blocks(tensor: Tensor, quantization: Quantization, blocks: Blocks) -> str:
-    return "" if is_by_blocks(blocks.scale.shape, blocks.shape) else f"blocks of {list(blocks.shape)} are not needed"
 
 
 def is_float32_scale(scale: float) -> bool:
@@ -202,18 +268,3 @@ def is_float32_scale(scale: float) -> bool:
     except OverflowError:
         return False
     return 0 < rounded < inf
-
-
-def _representable(scales: tuple[float, ...], dtype: str) -> bool:
-    if dtype == "float64":
-        return True
-    if dtype == "float8_e8m0fnu":
-        return all(frexp(scale)[0] == 0.5 and -126 <= frexp(scale)[1] <= 128 for scale in scales)
-    code = f"<{len(scales)}{'e' if dtype == 'float16' else 'f'}"
-    try:
-        packed = struct.pack(code, *scales)
-    except OverflowError:
-        return False
-    if dtype == "bfloat16" and any(packed[0::4]) | any(packed[1::4]):
-        return False
-    return struct.unpack(code, packed) == scales

@@ -36,6 +36,10 @@ class Stage:
 
         return register
 
+    def also(self, number: int) -> Callable[[Check], Check]:
+        """Make the decorated check another part of a rule, of which a different stage has the sentence."""
+        return self.rule(number, "")
+
     def broken(self, where: str | Callable[[], str], *subject: object) -> list[Violation]:
         """The violations of this stage's rules by `subject`; `where` names it, and is called only when needed."""
         found = []

@@ -9,7 +9,7 @@ from math import prod
 from ..errors import Violation
 from ..graph import MAXIMUM_RANK
 from ..model import DTYPES, StoredArray, Tensor, static_shape
-from .quantization import BLOCKS, QUANTIZATION
+from .quantization import NUMBERS, QUANTIZATION
 from .rule import Stage, first_of, is_int, is_text, quoted
 from .values import VALUES
 
@@ -18,14 +18,14 @@ DATA = Stage()
 
 
 def tensor_violations(tensor: Tensor) -> list[Violation]:
-    """The rules V1–V29 that a tensor breaks, without reading its data."""
+    """The rules V1–V25 that a tensor breaks, without reading its data."""
     found = NAMING.broken(_place(tensor), tensor)
     if not found and tensor.data is not None:
         found += DATA.broken(_place(tensor), tensor)
     if not found and tensor.quantization is not None:
         found += QUANTIZATION.broken(_place(tensor), tensor, tensor.quantization)
-        if tensor.quantization.blocks is not None:
-            found += BLOCKS.broken(_place(tensor), tensor, tensor.quantization, tensor.quantization.blocks)
+    if not found and tensor.quantization is not None:
+        found += NUMBERS.broken(_place(tensor), tensor, tensor.quantization)
     return found
 
 

@@ -1,11 +1,15 @@
-"""V11–V12, V26, V29: what is stored, value by value. `check` and `save` apply them; opening a file does not."""
+"""V11–V12, and the parts of V22 and V23 that read stored values from a buffer.
+
+`check` and `save` apply them; opening a file does not.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
 
-from ..model import DTYPES, INT32, Blocks, StoredArray, Tensor, static_shape
+from ..model import DTYPES, StoredArray, Tensor, static_shape
+from .quantization import wrong_numbers
 from .rule import Stage
 
 VALUES = Stage()
@@ -29,9 +33,7 @@ def _unused_bits(tensor: Tensor) -> str:
     return ""
 
 
-@VALUES.rule(
-    26, "The integers of a quantized constant are within [quant_min, quant_max]; so are its floats that are finite."
-)
+@VALUES.also(23)
 def _stored_range(tensor: Tensor) -> str:
     quantization, dtype = tensor.quantization, DTYPES[tensor.dtype]
     if quantization is None or tensor.data is None:
@@ -49,49 +51,14 @@ def _stored_range(tensor: Tensor) -> str:
     return ""
 
 
-@VALUES.rule(
-    29,
-    "Scales of blocks are finite, also as float32, and greater than 0 unless the tensor is a constant. Zero points of "
-    "blocks are finite, within the range of int32 if they are integers, and not all equal.",
-)
-def _block_values(tensor: Tensor) -> str:
-    if tensor.quantization is None or tensor.quantization.blocks is None:
-        return ""
-    blocks = tensor.quantization.blocks
-    return _scale_values(blocks.scale, tensor.is_constant) or _zero_point_values(blocks)
-
-
-def _scale_values(scale: StoredArray, is_constant: bool) -> str:
-    import numpy as np
-
-    for part in scale.parts():
-        with np.errstate(over="ignore", under="ignore"):
-            scales = part.astype(np.float32)
-        if not np.isfinite(scales).all():
-            return f"a block has the scale {scales[~np.isfinite(scales)][0]}"
-        if not is_constant and not (scales > 0).all():
-            return f"a block has the scale {scales[~(scales > 0)][0]}, which only constants may have"
-    return ""
-
-
-def _zero_point_values(blocks: Blocks) -> str:
-    import numpy as np
-
-    if blocks.zero_point is None:
-        return ""
-    limit, first = INT32, next(blocks.zero_point.parts())[:1]
-    differ = False
-    for part in blocks.zero_point.parts():
-        differ = differ or bool((part != first).any())
-        if not np.isfinite(part.astype(np.float64)).all() or (part.dtype.kind == "u" and int(part.max()) > limit):
-            return "a zero point of a block is not finite, or outside int32"
-    return "" if differ else f"all blocks have the zero point {first[0]}, which is stored only once"
+@VALUES.also(22)
+def _large_arrays(tensor: Tensor) -> str:
+    return "" if tensor.quantization is None else wrong_numbers(tensor, tensor.quantization, is_inline=False)
 
 
 def _arrays(tensor: Tensor) -> Iterator[StoredArray]:
     """Every array that is stored with a tensor."""
     if tensor.data is not None:
         yield StoredArray(tensor.dtype, static_shape(tensor), tensor.data)
-    if tensor.quantization is not None and tensor.quantization.blocks is not None:
-        blocks = tensor.quantization.blocks
-        yield from filter(None, (blocks.scale, blocks.zero_point))
+    if tensor.quantization is not None:
+        yield from (each for _, each in tensor.quantization.parameters())

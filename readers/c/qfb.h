@@ -55,6 +55,7 @@ typedef enum {
 } qfb_dtype;
 
 enum { QFB_MAX_RANK = 32, QFB_HEADER_SIZE = 128, QFB_PAGE = 4096, QFB_ALIGNMENT = 64 };
+#define QFB_INLINE UINT32_MAX /* instead of the index of a buffer: the bytes lie in the metadata */
 
 enum {
     QFB_SKIP_DIGESTS = 1, /* do not check the sha256 of the metadata (its structure is checked all the same) */
@@ -91,19 +92,26 @@ typedef struct {
     uint32_t buffer;
 } qfb_array;
 
-/* real = (q - zero_point) * scale, quant_min <= q <= quant_max. */
+/* The numbers of a quantization: one for each block, or one for all. Take them with qfb_number. */
 typedef struct {
-    qfb_list scale;            /* doubles; empty if there are blocks */
-    qfb_list zero_point;       /* integers; or empty, and zero_point_float has them */
-    qfb_list zero_point_float; /* doubles */
+    qfb_dtype dtype; /* 0: there are none */
+    qfb_list shape;  /* empty: one number */
+    uint64_t count;
+    qfb_array array;
+    uint32_t second_level; /* not 0: they are codes, and qfb_second_level says of which real numbers */
+} qfb_numbers;
+
+/* real = (q - zero_point) * scale + offset, quant_min <= q <= quant_max. */
+typedef struct {
+    qfb_list block; /* elements of a block along each dimension, 0: all of them; empty: one scale for the tensor */
+    qfb_numbers scale;
+    qfb_numbers zero_point;  /* integers, or floats of the type of the scales; the integer 0 where the file has none */
+    qfb_numbers offset;
+    qfb_numbers table;       /* what the codes mean, from the smallest on: instead of q - zero_point */
+    qfb_numbers group_index; /* the block of each position along the one dimension that has blocks of more than 1 */
     int64_t quant_min, quant_max;
-    int64_t axis; /* the dimension that scales run along; -1: one scale for all */
-    qfb_dtype scale_dtype;
     qfb_string scale_name, zero_point_name;
-    qfb_list block_shape; /* present if there are blocks: how many elements a block has along each dimension */
-    qfb_array block_scale, block_zero_point;
-    qfb_dtype block_zero_point_dtype; /* 0: the blocks have no zero points of their own */
-    qfb_string observer, qscheme;     /* what calibration saw; no influence on any result */
+    qfb_string observer, qscheme; /* what calibration saw; no influence on any result */
     qfb_list observed_minimum, observed_maximum;
     uint8_t has_observed_range;
     int64_t observed_quant_min, observed_quant_max;
@@ -293,13 +301,14 @@ static inline int qfb_sha256_is_(qfb_sha256_ *hash, const uint8_t *wanted)
 
 enum { QFB_SCALAR_, QFB_STRUCT_, QFB_STRING_, QFB_TABLE_, QFB_SCALARS_, QFB_STRINGS_, QFB_TABLES_ };
 enum {
-    QFB_T_ATTRIBUTE_, QFB_T_BLOCKS_, QFB_T_BUFFER_, QFB_T_GRAPH_, QFB_T_PAIR_, QFB_T_MODEL_, QFB_T_NODE_,
-    QFB_T_OBSERVED_, QFB_T_QUANTIZATION_, QFB_T_TENSOR_, QFB_T_VALUE_, QFB_T_VECTOR_
+    QFB_T_ARRAY_, QFB_T_ATTRIBUTE_, QFB_T_BUFFER_, QFB_T_GRAPH_, QFB_T_PAIR_, QFB_T_MODEL_, QFB_T_NODE_,
+    QFB_T_NUMBERS_, QFB_T_OBSERVED_, QFB_T_QUANTIZATION_, QFB_T_LEVEL_, QFB_T_TENSOR_, QFB_T_VALUE_, QFB_T_VECTOR_
 };
 
-/* Numbers of the fields that are read one by one. */
+/* Numbers of the fields that are read one by one. Numbers have the first fields of an Array, a SecondLevel those of a
+ * Quantization. */
+enum { QFB_ARRAY_DTYPE_, QFB_ARRAY_SHAPE_, QFB_ARRAY_BYTES_, QFB_ARRAY_BUFFER_, QFB_ARRAY_QUANTIZATION_ };
 enum { QFB_ATTRIBUTE_TYPE_ = 1, QFB_ATTRIBUTE_INT_, QFB_ATTRIBUTE_FLOAT_, QFB_ATTRIBUTE_STRING_, QFB_ATTRIBUTE_INTS_ };
-enum { QFB_BLOCKS_SHAPE_, QFB_BLOCKS_SCALE_, QFB_BLOCKS_ZERO_, QFB_BLOCKS_ZERO_DTYPE_ };
 enum { QFB_GRAPH_TENSORS_, QFB_GRAPH_NODES_, QFB_GRAPH_INPUTS_, QFB_GRAPH_OUTPUTS_, QFB_GRAPH_NAME_ };
 enum {
     QFB_MODEL_MINOR_, QFB_MODEL_FEATURES_, QFB_MODEL_GRAPH_, QFB_MODEL_BUFFERS_, QFB_MODEL_PRODUCER_,
@@ -314,8 +323,8 @@ enum {
     QFB_OBSERVED_SCHEME_
 };
 enum {
-    QFB_Q_SCALE_, QFB_Q_ZERO_, QFB_Q_MIN_, QFB_Q_MAX_, QFB_Q_AXIS_, QFB_Q_SCALE_DTYPE_, QFB_Q_OBSERVED_,
-    QFB_Q_ZERO_FLOAT_, QFB_Q_BLOCKS_, QFB_Q_SCALE_NAME_, QFB_Q_ZERO_NAME_
+    QFB_Q_BLOCK_, QFB_Q_SCALE_, QFB_Q_ZERO_, QFB_Q_OFFSET_, QFB_Q_TABLE_, QFB_Q_GROUPS_, QFB_Q_MIN_, QFB_Q_MAX_,
+    QFB_Q_OBSERVED_, QFB_Q_SCALE_NAME_, QFB_Q_ZERO_NAME_
 };
 enum {
     QFB_TENSOR_NAME_, QFB_TENSOR_DTYPE_, QFB_TENSOR_SHAPE_, QFB_TENSOR_DIMS_, QFB_TENSOR_BUFFER_,
@@ -333,11 +342,12 @@ typedef struct {
 
 static inline qfb_table_ qfb_schema_(int table)
 {
+    static const qfb_field_ array[] = {
+        {QFB_SCALAR_, 1, 0, 0}, {QFB_SCALARS_, 8, 0, 0}, {QFB_SCALARS_, 1, 0, 0}, {QFB_SCALAR_, 4, 0, 0},
+        {QFB_TABLE_, 4, QFB_T_LEVEL_, 0}};
     static const qfb_field_ attribute[] = {
         {QFB_STRING_, 4, 0, 1}, {QFB_SCALAR_, 1, 0, 0}, {QFB_SCALAR_, 8, 0, 0}, {QFB_SCALAR_, 8, 0, 0},
         {QFB_STRING_, 4, 0, 0}, {QFB_SCALARS_, 8, 0, 0}, {QFB_SCALARS_, 8, 0, 0}, {QFB_STRINGS_, 4, 0, 0}};
-    static const qfb_field_ blocks[] = {
-        {QFB_SCALARS_, 8, 0, 1}, {QFB_SCALAR_, 4, 0, 0}, {QFB_SCALAR_, 4, 0, 0}, {QFB_SCALAR_, 1, 0, 0}};
     static const qfb_field_ buffer[] = {{QFB_SCALAR_, 8, 0, 0}, {QFB_SCALAR_, 8, 0, 0}, {QFB_STRUCT_, 32, 0, 1}};
     static const qfb_field_ graph[] = {
         {QFB_TABLES_, 4, QFB_T_TENSOR_, 1}, {QFB_TABLES_, 4, QFB_T_NODE_, 1}, {QFB_SCALARS_, 4, 0, 1},
@@ -351,13 +361,19 @@ static inline qfb_table_ qfb_schema_(int table)
         {QFB_STRING_, 4, 0, 1}, {QFB_SCALAR_, 4, 0, 0}, {QFB_SCALARS_, 4, 0, 1}, {QFB_SCALARS_, 4, 0, 1},
         {QFB_TABLES_, 4, QFB_T_ATTRIBUTE_, 0}, {QFB_STRING_, 4, 0, 0}, {QFB_STRING_, 4, 0, 0}, {QFB_STRING_, 4, 0, 0},
         {QFB_STRING_, 4, 0, 0}};
+    static const qfb_field_ numbers[] = {
+        {QFB_SCALAR_, 1, 0, 0}, {QFB_SCALARS_, 8, 0, 0}, {QFB_SCALARS_, 1, 0, 0}, {QFB_SCALAR_, 4, 0, 0}};
     static const qfb_field_ observed[] = {
         {QFB_STRING_, 4, 0, 1}, {QFB_SCALARS_, 8, 0, 1}, {QFB_SCALARS_, 8, 0, 1}, {QFB_SCALAR_, 8, 0, 0},
         {QFB_SCALAR_, 8, 0, 0}, {QFB_STRING_, 4, 0, 0}};
     static const qfb_field_ quantization[] = {
-        {QFB_SCALARS_, 8, 0, 1}, {QFB_SCALARS_, 4, 0, 1}, {QFB_SCALAR_, 8, 0, 0}, {QFB_SCALAR_, 8, 0, 0},
-        {QFB_SCALAR_, 4, 0, 0}, {QFB_SCALAR_, 1, 0, 0}, {QFB_TABLE_, 4, QFB_T_OBSERVED_, 0}, {QFB_SCALARS_, 8, 0, 0},
-        {QFB_TABLE_, 4, QFB_T_BLOCKS_, 0}, {QFB_STRING_, 4, 0, 0}, {QFB_STRING_, 4, 0, 0}};
+        {QFB_SCALARS_, 8, 0, 0}, {QFB_TABLE_, 4, QFB_T_ARRAY_, 1}, {QFB_TABLE_, 4, QFB_T_NUMBERS_, 0},
+        {QFB_TABLE_, 4, QFB_T_ARRAY_, 0}, {QFB_TABLE_, 4, QFB_T_NUMBERS_, 0}, {QFB_TABLE_, 4, QFB_T_NUMBERS_, 0},
+        {QFB_SCALAR_, 8, 0, 0}, {QFB_SCALAR_, 8, 0, 0}, {QFB_TABLE_, 4, QFB_T_OBSERVED_, 0}, {QFB_STRING_, 4, 0, 0},
+        {QFB_STRING_, 4, 0, 0}};
+    static const qfb_field_ level[] = {
+        {QFB_SCALARS_, 8, 0, 0}, {QFB_TABLE_, 4, QFB_T_NUMBERS_, 1}, {QFB_TABLE_, 4, QFB_T_NUMBERS_, 0},
+        {QFB_TABLE_, 4, QFB_T_NUMBERS_, 0}, {QFB_TABLE_, 4, QFB_T_NUMBERS_, 0}};
     static const qfb_field_ tensor[] = {
         {QFB_STRING_, 4, 0, 1}, {QFB_SCALAR_, 1, 0, 0}, {QFB_SCALARS_, 8, 0, 0}, {QFB_STRINGS_, 4, 0, 0},
         {QFB_SCALAR_, 4, 0, 0}, {QFB_TABLE_, 4, QFB_T_QUANTIZATION_, 0}, {QFB_STRINGS_, 4, 0, 0}};
@@ -365,8 +381,8 @@ static inline qfb_table_ qfb_schema_(int table)
     static const qfb_field_ vector[] = {
         {QFB_STRING_, 4, 0, 0}, {QFB_TABLES_, 4, QFB_T_VALUE_, 1}, {QFB_TABLES_, 4, QFB_T_VALUE_, 1}};
     static const qfb_table_ tables[] = {
-        {attribute, 8}, {blocks, 4}, {buffer, 3}, {graph, 5}, {pair, 2}, {model, 9}, {node, 9}, {observed, 6},
-        {quantization, 11}, {tensor, 7}, {value, 2}, {vector, 3}};
+        {array, 5}, {attribute, 8}, {buffer, 3}, {graph, 5}, {pair, 2}, {model, 9}, {node, 9}, {numbers, 4},
+        {observed, 6}, {quantization, 11}, {level, 5}, {tensor, 7}, {value, 2}, {vector, 3}};
     return tables[table];
 }
 
@@ -504,7 +520,7 @@ static inline qfb_code qfb_walk_field_(qfb_walk_ *walk, const qfb_field_ *field,
     }
 }
 
-/* A table and all below it. The schema is not recursive: it is five tables deep. */
+/* A table and all below it. The schema is not recursive: it is seven tables deep. */
 static inline qfb_code qfb_walk_table_(qfb_walk_ *walk, int table, uint32_t at)
 {
     qfb_file *file = walk->file;
@@ -641,51 +657,131 @@ static inline int64_t qfb_stored(const uint8_t *data, qfb_dtype dtype, uint64_t 
     return info->kind == 'i' ? qfb_signed_(code, info->bits) : (int64_t)code;
 }
 
-/* Whether the double of these bits is finite and exactly a value of a type that scales may have. */
-static inline int qfb_is_exact_(uint64_t bits, qfb_dtype dtype)
+/* The float at an index of an array of the file: the bits of the double that it equals. */
+static inline uint64_t qfb_float_bits(const uint8_t *data, qfb_dtype dtype, uint64_t index)
 {
-    uint64_t fraction = bits & 0xfffffffffffff;
-    int exponent = (int)(bits >> 52 & 0x7ff), digits = 0, top;
-    if (exponent == 0x7ff)
-        return 0;
+    static const struct {
+        uint8_t exponent, fraction, bias;
+        char special; /* 'i' infinities and NaNs, as in IEEE 754; 'n' a NaN of all ones; 'z' a NaN instead of -0 */
+    } forms[] = {{5, 10, 15, 'i'}, {8, 7, 127, 'i'}, {8, 23, 127, 'i'}, {4, 3, 7, 'n'},
+                 {5, 2, 15, 'i'},  {4, 3, 8, 'z'},   {5, 2, 16, 'z'},   {2, 1, 1, ' '}};
+    const uint64_t nan = (uint64_t)0x7ff8 << 48;
+    uint64_t code = (uint64_t)qfb_stored(data, dtype, index), one, sign, fraction;
+    int form = dtype <= QFB_FLOAT32 ? (int)dtype - QFB_FLOAT16 : 3 + (int)dtype - QFB_FLOAT8_E4M3FN;
+    int exponent, most, width;
     if (dtype == QFB_FLOAT64)
-        return 1;
+        return code;
+    if (dtype == QFB_FLOAT8_E8M0FNU)
+        return code == 255 ? nan : (code + 1023 - 127) << 52;
+    form = dtype == QFB_FLOAT4_E2M1FN ? 7 : form;
+    width = forms[form].fraction, one = (uint64_t)1 << width, most = (1 << forms[form].exponent) - 1;
+    fraction = code & (one - 1), exponent = (int)(code >> width) & most;
+    sign = code >> width >> forms[form].exponent << 63;
+    if (exponent == most && forms[form].special == 'i')
+        return sign | (uint64_t)0x7ff << 52 | fraction << (52 - width);
+    if (exponent == most && forms[form].special == 'n' && fraction == one - 1)
+        return nan;
     if (!exponent && !fraction)
-        return dtype != QFB_FLOAT8_E8M0FNU;
-    if (exponent)
-        fraction |= (uint64_t)1 << 52;
-    else
-        exponent = 1;
-    for (exponent -= 1075; !(fraction & 1); exponent++)
-        fraction >>= 1;
-    for (; fraction >> digits; digits++) {
-    }
-    top = exponent + digits - 1; /* the value is odd * 2^exponent, and lies in [2^top, 2^(top + 1)) */
-    switch (dtype) {
-    case QFB_FLOAT32: return digits <= 24 && exponent >= -149 && top <= 127;
-    case QFB_BFLOAT16: return digits <= 8 && exponent >= -133 && top <= 127;
-    case QFB_FLOAT16: return digits <= 11 && exponent >= -24 && top <= 15;
-    case QFB_FLOAT8_E8M0FNU: return digits == 1 && top >= -127 && top <= 127 && !(bits >> 63);
-    default: return 0;
-    }
+        return sign && forms[form].special == 'z' ? nan : sign;
+    if (!exponent)
+        for (exponent = 1; fraction < one; exponent--)
+            fraction <<= 1;
+    return sign | (uint64_t)(exponent + 1023 - forms[form].bias) << 52 | (fraction & (one - 1)) << (52 - width);
 }
 
-/* Whether a scale is greater than 0 and finite, and stays so when it is rounded to float32. */
-static inline int qfb_is_scale_(uint64_t bits)
+/* An integer between -2^53 and 2^53: the bits of the double that it equals. */
+static inline uint64_t qfb_whole_bits_(int64_t x)
 {
-    return bits > (uint64_t)873 << 52 && bits < ((uint64_t)1150 << 52 | (((uint64_t)1 << 52) - ((uint64_t)1 << 28)));
+    uint64_t size = x < 0 ? 0 - (uint64_t)x : (uint64_t)x, exponent = 1023 + 52;
+    if (!x)
+        return 0;
+    for (; !(size >> 52); exponent--)
+        size <<= 1;
+    return (uint64_t)(x < 0) << 63 | exponent << 52 | (size & (((uint64_t)1 << 52) - 1));
 }
 
-/* An order of the bits of doubles that are not NaN which is that of their values. */
+/* Whether the double with the bits of that key, or of its negative, stays finite and not 0 as float32. */
+static inline int qfb_is_scale_(int64_t key)
+{
+    int64_t size = key < 0 ? -key : key, one = (int64_t)1 << 52;
+    return size > 873 * one && size < 1151 * one - one / (1 << 24);
+}
+
+/* An integer for each element, in the order of their values: integers themselves, floats by the bits of a double. */
 static inline int64_t qfb_order_(uint64_t bits)
 {
     int64_t size = (int64_t)(bits & INT64_MAX);
     return bits >> 63 ? -size : size;
 }
+static inline int64_t qfb_key_(const uint8_t *data, qfb_dtype dtype, uint64_t index)
+{
+    return qfb_is_integer_type(dtype) ? qfb_stored(data, dtype, index) : qfb_order_(qfb_float_bits(data, dtype, index));
+}
 
 static inline int qfb_is_nan_(uint64_t bits) { return (bits & INT64_MAX) > (uint64_t)0x7ff << 52; }
+static inline int qfb_is_finite_(int64_t order)
+{
+    const int64_t infinite = INT64_C(0x7ff) << 52;
+    return -infinite < order && order < infinite;
+}
 
-/* ---- The rules of tensors (V1 to V28), each checked once, when a file is opened ---- */
+/* ---- The numbers of a quantization ---- */
+
+/* The bits of the double that the stored number of a block is. */
+static inline uint64_t qfb_number_bits(const qfb_numbers *numbers, uint64_t block)
+{
+    uint64_t at = numbers->shape.count ? block : 0;
+    return qfb_is_integer_type(numbers->dtype) ? qfb_whole_bits_(qfb_stored(numbers->array.data, numbers->dtype, at))
+                                               : qfb_float_bits(numbers->array.data, numbers->dtype, at);
+}
+
+/* The scale of a block, if it is not quantized itself. Of per-channel quantization the blocks are the slices. */
+static inline double qfb_scale(const qfb_quantization *q, uint64_t block)
+{
+    uint64_t bits = qfb_number_bits(&q->scale, block);
+    double value;
+    memcpy(&value, &bits, 8);
+    return value;
+}
+
+/* The zero point of a block, if zero points are integers. */
+static inline int64_t qfb_zero_point(const qfb_quantization *q, uint64_t block)
+{
+    return qfb_stored(q->zero_point.array.data, q->zero_point.dtype, q->zero_point.shape.count ? block : 0);
+}
+
+/* The block that an element belongs to, of an array of that shape; `element` counts in row-major order. */
+static inline uint64_t qfb_block_of(const qfb_quantization *q, const qfb_list *shape, uint64_t element)
+{
+    uint64_t found = 0, step = 1;
+    uint32_t i;
+    for (i = shape->count; i-- > 0;) {
+        uint64_t size = (uint64_t)qfb_integer(shape, i), at = element % size, block, count;
+        element /= size;
+        if (i >= q->block.count)
+            continue;
+        block = (uint64_t)qfb_integer(&q->block, i), count = (uint64_t)qfb_integer(&q->scale.shape, i);
+        if (block > 1 && q->group_index.dtype)
+            at = (uint64_t)qfb_stored(q->group_index.array.data, q->group_index.dtype, at);
+        else
+            at = block ? at / block : 0;
+        found += (at < count ? at : 0) * step; /* a group index in a buffer may not have been checked */
+        step *= count;
+    }
+    return found;
+}
+
+/* The dimension that has a scale for each slice; -1: one scale for all; -2: there are blocks. */
+static inline int64_t qfb_channel_axis(const qfb_quantization *q)
+{
+    uint32_t i;
+    for (i = 0; i < q->block.count; i++)
+        if (qfb_integer(&q->block, i) != (i + 1 == q->block.count))
+            return -2;
+    return (int64_t)q->block.count - 1;
+}
+
+/* ---- The rules of tensors (V1 to V25), each checked once, when a file is opened ---- */
 
 static inline qfb_code qfb_invalid_(qfb_file *file, const char *rule, uint32_t tensor, const char *what)
 {
@@ -702,17 +798,28 @@ static inline qfb_code qfb_get_buffer(qfb_file *file, uint32_t index, qfb_array 
     return QFB_OK;
 }
 
-/* The bytes that an array of known sizes needs. Its sizes were found good by rule V3. */
-static inline uint64_t qfb_needed_(const qfb_list *shape, uint32_t bits)
+/* The elements of an array; UINT64_MAX if they are 2^60 or more, or a size is negative. */
+static inline uint64_t qfb_elements_(const qfb_list *shape)
 {
-    uint64_t elements = 1;
+    uint64_t product = 1;
     uint32_t i;
     for (i = 0; i < shape->count; i++)
         if (!qfb_integer(shape, i))
             return 0;
-    for (i = 0; i < shape->count; i++)
-        elements *= (uint64_t)qfb_integer(shape, i);
-    return bits < 8 ? (elements * bits + 7) / 8 : elements * (bits / 8);
+    for (i = 0; i < shape->count; i++) {
+        int64_t size = qfb_integer(shape, i);
+        if (size < 0 || (uint64_t)size > (((uint64_t)1 << 60) - 1) / product)
+            return UINT64_MAX;
+        product *= (uint64_t)size;
+    }
+    return product;
+}
+
+/* The bytes that they need. */
+static inline uint64_t qfb_needed_(const qfb_list *shape, uint32_t bits)
+{
+    uint64_t count = qfb_elements_(shape);
+    return count == UINT64_MAX ? count : bits < 8 ? (count * bits + 7) / 8 : count * (bits / 8);
 }
 
 static inline qfb_code qfb_check_shape_(qfb_file *file, uint32_t index, const qfb_tensor *tensor)
@@ -738,147 +845,32 @@ static inline qfb_code qfb_check_shape_(qfb_file *file, uint32_t index, const qf
     return QFB_OK;
 }
 
-static inline qfb_code qfb_check_scales_(qfb_file *file, uint32_t index, const qfb_quantization *q)
-{
-    qfb_dtype d = q->scale_dtype;
-    uint32_t i;
-    if (d != QFB_FLOAT16 && d != QFB_BFLOAT16 && d != QFB_FLOAT32 && d != QFB_FLOAT64 && d != QFB_FLOAT8_E8M0FNU)
-        return qfb_invalid_(file, "V20", index, "scale_dtype is not a type for scales");
-    if (q->block_shape.present ? q->scale.count != 0 : q->scale.count == 0)
-        return qfb_invalid_(file, "V20", index, "there are both scales and blocks, or neither");
-    for (i = 0; i < q->scale.count; i++)
-        if (!qfb_is_scale_(qfb_bits(&q->scale, i)) || !qfb_is_exact_(qfb_bits(&q->scale, i), d))
-            return qfb_invalid_(
-                file, "V20", index, "a scale is not finite, not greater than 0, or not representable in scale_dtype");
-    return QFB_OK;
-}
+/* ---- Quantizations ---- */
 
-static inline qfb_code qfb_check_axis_(qfb_file *file, uint32_t index, const qfb_tensor *tensor)
+/* The numbers that the Array at that position is, or, without a second level, the Numbers; all 0 if there are none. */
+static inline qfb_code qfb_read_numbers_(
+    qfb_file *file, uint32_t index, uint32_t at, int is_array, qfb_numbers *numbers)
 {
-    const qfb_quantization *q = &tensor->quantization;
-    int64_t size;
-    if (q->axis < 0)
-        return q->scale.count > 1 ? qfb_invalid_(file, "V21", index, "more than one scale without an axis") : QFB_OK;
-    if (q->block_shape.present || (tensor->shape.present && q->axis >= (int64_t)tensor->shape.count))
-        return qfb_invalid_(file, "V21", index, "the axis is not a dimension of the tensor");
-    size = tensor->shape.present ? qfb_integer(&tensor->shape, (uint32_t)q->axis) : -1;
-    if (size >= 0 && size != (int64_t)q->scale.count)
-        return qfb_invalid_(file, "V21", index, "the numbers of scales and of slices along the axis differ");
-    return QFB_OK;
-}
-
-static inline qfb_code qfb_check_zero_points_(qfb_file *file, uint32_t index, const qfb_tensor *tensor)
-{
-    const qfb_quantization *q = &tensor->quantization;
-    const qfb_dtype_info *info = qfb_dtype_of(tensor->dtype);
-    uint32_t i, count = q->zero_point_float.present ? q->zero_point_float.count : q->zero_point.count;
-    uint32_t wanted = q->block_shape.present ? q->block_zero_point_dtype == 0 : q->scale.count;
-    if (q->zero_point_float.present && q->zero_point.count)
-        return qfb_invalid_(file, "F12", index, "both zero_point and zero_point_float are present");
-    if (count != wanted)
-        return qfb_invalid_(file, "V22", index, "the numbers of zero points and scales differ");
-    for (i = 0; i < q->zero_point_float.count; i++)
-        if (!qfb_is_integer_type(tensor->dtype) || !qfb_is_exact_(qfb_bits(&q->zero_point_float, i), q->scale_dtype))
-            return qfb_invalid_(file, "V22", index, "a zero point is not finite, or not representable in scale_dtype");
-    for (i = 0; i < q->zero_point.count; i++) {
-        int64_t z = qfb_integer(&q->zero_point, i);
-        if (qfb_is_integer_type(tensor->dtype) ? z < info->low || z > info->high : z != 0)
-            return qfb_invalid_(file, "V22", index, "a zero point is outside the range of the element type");
-    }
-    return QFB_OK;
-}
-
-static inline qfb_code qfb_check_observed_(qfb_file *file, uint32_t index, const qfb_quantization *q)
-{
-    uint32_t i, count = q->observed_minimum.count, scales = q->scale.count ? q->scale.count : 1;
-    if (!q->observed_minimum.present)
+    uint32_t inside;
+    if (!at)
         return QFB_OK;
-    if (!q->observer.size)
-        return qfb_invalid_(file, "V25", index, "the observer has no name");
-    if (count != q->observed_maximum.count || (count != 1 && count != scales))
-        return qfb_invalid_(file, "V25", index, "the numbers of observed ranges and scales differ");
-    for (i = 0; i < count; i++) {
-        uint64_t low = qfb_bits(&q->observed_minimum, i), high = qfb_bits(&q->observed_maximum, i);
-        if (qfb_is_nan_(low) || qfb_is_nan_(high) || qfb_order_(low) > qfb_order_(high))
-            return qfb_invalid_(file, "V25", index, "an observed minimum is above its maximum");
+    numbers->dtype = (qfb_dtype)qfb_ubyte_(file, at, QFB_ARRAY_DTYPE_, 0);
+    numbers->shape = qfb_list_(file, at, QFB_ARRAY_SHAPE_, 8);
+    numbers->count = qfb_elements_(&numbers->shape);
+    numbers->second_level = is_array ? qfb_to_(file, at, QFB_ARRAY_QUANTIZATION_) : 0;
+    inside = qfb_to_(file, at, QFB_ARRAY_BYTES_);
+    if (!qfb_dtype_of(numbers->dtype)) {
+        qfb_invalid_(file, "V2", index, "the type of the numbers of a quantization is not known");
+        return qfb_unknown_(file, "", numbers->dtype);
     }
-    if (q->has_observed_range > 1 || (q->has_observed_range && q->observed_quant_min > q->observed_quant_max))
-        return qfb_invalid_(file, "V25", index, "the range of the observer is not valid");
-    return QFB_OK;
-}
-
-static inline qfb_code qfb_check_blocks_(qfb_file *file, uint32_t index, const qfb_tensor *tensor)
-{
-    const qfb_quantization *q = &tensor->quantization;
-    uint64_t blocks = 1, bits = qfb_dtype_of(q->scale_dtype)->bits;
-    uint32_t i, several = 0, of_many = 0;
-    if (!q->block_shape.present)
-        return QFB_OK;
-    if (!q->block_shape.count || !tensor->shape.present || q->block_shape.count != tensor->shape.count)
-        return qfb_invalid_(file, "V27", index, "the numbers of block sizes and dimensions differ");
-    for (i = 0; i < q->block_shape.count; i++) {
-        int64_t size = qfb_integer(&tensor->shape, i), block = qfb_integer(&q->block_shape, i);
-        if (block < 1 || block > size)
-            return qfb_invalid_(file, "V27", index, "a block size is less than 1, or greater than the tensor");
-        blocks *= (uint64_t)((size - 1) / block + 1);
-        several += block < size, of_many += block < size && block != 1;
-    }
-    if (q->block_scale.size != blocks * bits / 8)
-        return qfb_invalid_(file, "V27", index, "the scales of the blocks have the wrong number of bytes");
-    if (q->block_zero_point_dtype) {
-        bits = qfb_dtype_of(q->block_zero_point_dtype)->bits;
-        if ((q->block_zero_point_dtype != tensor->dtype && q->block_zero_point_dtype != q->scale_dtype) ||
-            !qfb_is_integer_type(tensor->dtype) ||
-            q->block_zero_point.size != (bits < 8 ? (blocks * bits + 7) / 8 : blocks * (bits / 8)))
-            return qfb_invalid_(file, "V27", index, "the zero points of the blocks have the wrong type or size");
-    }
-    if (several < 2 && !of_many)
-        return qfb_invalid_(file, "V28", index, "the blocks are not needed: one scale, or one per slice, is enough");
-    return QFB_OK;
-}
-
-static inline qfb_code qfb_check_quantization_(qfb_file *file, uint32_t index, const qfb_tensor *tensor)
-{
-    const qfb_quantization *q = &tensor->quantization;
-    const qfb_dtype_info *info = qfb_dtype_of(tensor->dtype);
-    if (qfb_check_scales_(file, index, q) || qfb_check_axis_(file, index, tensor) ||
-        qfb_check_zero_points_(file, index, tensor) || qfb_check_observed_(file, index, q) ||
-        qfb_check_blocks_(file, index, tensor))
-        return file->error.code;
-    if (info->high == 0 || info->bits > 32)
-        return qfb_invalid_(file, "V24", index, "the element type cannot be quantized");
-    if (q->quant_min < info->low || q->quant_min > q->quant_max || q->quant_max > info->high)
-        return qfb_invalid_(file, "V23", index, "[quant_min, quant_max] is not a range of the element type");
-    return QFB_OK;
-}
-
-static inline qfb_code qfb_check_aliases_(qfb_file *file, uint32_t index, const qfb_tensor *tensor)
-{
-    uint32_t i;
-    for (i = 0; i < tensor->aliases.count; i++)
-        if (!qfb_text(&tensor->aliases, i).size ||
-            (i && qfb_compare(qfb_text(&tensor->aliases, i - 1), qfb_text(&tensor->aliases, i)) >= 0))
-            return qfb_invalid_(file, "V4", index, "an alias is empty, out of order, or repeated");
-    return QFB_OK;
-}
-
-/* ---- Tables as structs ---- */
-
-static inline qfb_code qfb_read_blocks_(qfb_file *file, uint32_t index, uint32_t at, qfb_quantization *q)
-{
-    uint32_t zero_dtype = qfb_ubyte_(file, at, QFB_BLOCKS_ZERO_DTYPE_, 0);
-    int has_zero = qfb_at_(file, at, QFB_BLOCKS_ZERO_) != 0;
-    q->block_shape = qfb_list_(file, at, QFB_BLOCKS_SHAPE_, 8);
-    if (!qfb_at_(file, at, QFB_BLOCKS_SCALE_) || has_zero != (zero_dtype != 0))
-        return qfb_invalid_(file, "F12", index, "blocks lack scales, or the type of their zero points");
-    if (zero_dtype && !qfb_dtype_of(zero_dtype)) {
-        qfb_invalid_(file, "V2", index, "the type of the blocks' zero points is not known");
-        return qfb_unknown_(file, "", zero_dtype);
-    }
-    q->block_zero_point_dtype = (qfb_dtype)zero_dtype;
-    if (qfb_get_buffer(file, qfb_uint_(file, at, QFB_BLOCKS_SCALE_, 0), &q->block_scale) ||
-        (has_zero && qfb_get_buffer(file, qfb_uint_(file, at, QFB_BLOCKS_ZERO_, 0), &q->block_zero_point)))
+    if (!inside == !qfb_at_(file, at, QFB_ARRAY_BUFFER_))
+        return qfb_invalid_(file, "F12", index, "numbers of a quantization have neither bytes nor a buffer, or both");
+    numbers->array.data = file->bytes + inside + 4, numbers->array.size = qfb_count_(file, inside);
+    numbers->array.buffer = QFB_INLINE;
+    if (!inside && qfb_get_buffer(file, qfb_uint_(file, at, QFB_ARRAY_BUFFER_, 0), &numbers->array))
         return qfb_invalid_(file, "F7", index, "there is no such buffer");
+    if (numbers->array.size != qfb_needed_(&numbers->shape, qfb_dtype_of(numbers->dtype)->bits))
+        return qfb_invalid_(file, "V20", index, "the bytes of numbers of a quantization do not fit type and shape");
     return QFB_OK;
 }
 
@@ -895,38 +887,275 @@ static inline void qfb_read_observed_(const qfb_file *file, uint32_t at, qfb_qua
         q->has_observed_range = 2; /* one without the other: refused */
 }
 
+/* Whether a field of a Quantization (level 1) or a SecondLevel (2) is an Array, which may have a second level. */
+static inline int qfb_is_array_(int level, int field)
+{
+    return level == 1 && (field == QFB_Q_SCALE_ || field == QFB_Q_OFFSET_);
+}
+
+/* What a Quantization (level 1) and a SecondLevel (2) at that position have in common. */
+static inline qfb_code qfb_read_level_(qfb_file *file, uint32_t index, uint32_t at, int level, qfb_quantization *q)
+{
+    static const uint8_t zero = 0;
+    qfb_numbers *all[] = {&q->scale, &q->zero_point, &q->offset, &q->table, &q->group_index};
+    int field, last = level == 1 ? QFB_Q_GROUPS_ : QFB_Q_TABLE_;
+    q->block = qfb_list_(file, at, QFB_Q_BLOCK_, 8);
+    for (field = QFB_Q_SCALE_; field <= last; field++)
+        if (qfb_read_numbers_(
+                file, index, qfb_to_(file, at, field), qfb_is_array_(level, field), all[field - QFB_Q_SCALE_]))
+            return file->error.code;
+    if (!q->zero_point.dtype) {
+        q->zero_point.dtype = QFB_UINT8, q->zero_point.count = q->zero_point.array.size = 1;
+        q->zero_point.array.data = &zero, q->zero_point.array.buffer = QFB_INLINE;
+    }
+    return QFB_OK;
+}
+
+static inline void qfb_no_quantization_(qfb_quantization *q)
+{
+    memset(q, 0, sizeof *q);
+    q->scale_name.text = q->zero_point_name.text = q->observer.text = q->qscheme.text = "";
+}
+
+/* The Quantization at that position. */
 static inline qfb_code qfb_read_quantization_(qfb_file *file, uint32_t index, uint32_t at, qfb_quantization *q)
 {
-    uint32_t scale_dtype = qfb_ubyte_(file, at, QFB_Q_SCALE_DTYPE_, QFB_FLOAT32);
-    uint32_t observed = qfb_to_(file, at, QFB_Q_OBSERVED_), blocks = qfb_to_(file, at, QFB_Q_BLOCKS_);
-    q->scale = qfb_list_(file, at, QFB_Q_SCALE_, 8);
-    q->zero_point = qfb_list_(file, at, QFB_Q_ZERO_, 4);
-    q->zero_point_float = qfb_list_(file, at, QFB_Q_ZERO_FLOAT_, 8);
+    uint32_t observed = qfb_to_(file, at, QFB_Q_OBSERVED_);
     q->scale_name = qfb_string_(file, at, QFB_Q_SCALE_NAME_);
     q->zero_point_name = qfb_string_(file, at, QFB_Q_ZERO_NAME_);
-    q->axis = qfb_at_(file, at, QFB_Q_AXIS_) ? (int64_t)qfb_uint_(file, at, QFB_Q_AXIS_, 0) : -1;
-    if (!qfb_at_(file, at, QFB_Q_MIN_) || !qfb_at_(file, at, QFB_Q_MAX_))
-        return qfb_invalid_(file, "F12", index, "a quantization lacks quant_min or quant_max");
     q->quant_min = qfb_signed_(qfb_ulong_(file, at, QFB_Q_MIN_), 64);
     q->quant_max = qfb_signed_(qfb_ulong_(file, at, QFB_Q_MAX_), 64);
-    if (!qfb_dtype_of(scale_dtype)) {
-        qfb_invalid_(file, "V2", index, "the type of the scales is not known");
-        return qfb_unknown_(file, "", scale_dtype);
-    }
-    q->scale_dtype = (qfb_dtype)scale_dtype;
     if (observed)
         qfb_read_observed_(file, observed, q);
-    return blocks ? qfb_read_blocks_(file, index, blocks, q) : QFB_OK;
+    if (!qfb_at_(file, at, QFB_Q_MIN_) || !qfb_at_(file, at, QFB_Q_MAX_))
+        return qfb_invalid_(file, "F12", index, "a quantization lacks quant_min or quant_max");
+    return qfb_read_level_(file, index, at, 1, q);
 }
+
+/* How the codes of numbers are quantized that have a second level: block, scale, zero_point, offset, table. */
+static inline qfb_code qfb_read_second_(qfb_file *file, uint32_t index, const qfb_numbers *numbers, qfb_quantization *q)
+{
+    qfb_no_quantization_(q);
+    return qfb_read_level_(file, index, numbers->second_level, 2, q);
+}
+static inline void qfb_second_level(qfb_file *file, const qfb_numbers *numbers, qfb_quantization *q)
+{
+    qfb_read_second_(file, 0, numbers, q);
+}
+
+/* ---- Their rules: form (V20), blocks (V21), numbers (V22), range (V23), observers (V25) ---- */
+
+enum {
+    QFB_REALS_ = 1 << QFB_FLOAT16 | 1 << QFB_BFLOAT16 | 1 << QFB_FLOAT32 | 1 << QFB_FLOAT64,
+    QFB_SCALES_ = QFB_REALS_ | 1 << QFB_FLOAT8_E8M0FNU | 1 << QFB_FLOAT8_E4M3FN,
+    QFB_CODES_ = 1 << QFB_INT8 | 1 << QFB_UINT8 | 1 << QFB_FLOAT8_E4M3FN,
+    QFB_GROUPS_ = 1 << QFB_UINT8 | 1 << QFB_UINT16 | 1 << QFB_INT32,
+    QFB_SMALL_ = 1 << QFB_INT4 | 1 << QFB_UINT4 | 1 << QFB_INT2 | 1 << QFB_UINT2,
+    QFB_IN_TABLES_ = QFB_REALS_ | QFB_SMALL_ | 1 << QFB_INT8 | 1 << QFB_UINT8 | 1 << QFB_INT16 | 1 << QFB_UINT16
+};
+
+static inline int qfb_is_among_(qfb_dtype dtype, int types) { return types >> dtype & 1; }
+
+static inline int qfb_same_list_(const qfb_list *a, const qfb_list *b)
+{
+    return a->count == b->count &&
+           (!a->count || !memcmp(a->bytes + a->at, b->bytes + b->at, (size_t)a->count * a->width));
+}
+
+/* There are as many blocks as an array of that shape has. */
+static inline qfb_code qfb_check_blocks_(
+    qfb_file *file, uint32_t index, const qfb_list *shape, const qfb_quantization *q)
+{
+    const qfb_numbers *groups = &q->group_index;
+    uint32_t i, large = 0;
+    if (q->scale.shape.count != q->block.count || (shape->present && q->block.count > shape->count))
+        return qfb_invalid_(file, "V21", index, "the numbers of dimensions of blocks, scales and tensor do not fit");
+    for (i = 0; i < q->block.count; i++) {
+        int64_t block = qfb_integer(&q->block, i), count = qfb_integer(&q->scale.shape, i);
+        int64_t size = shape->present ? qfb_integer(shape, i) : -1;
+        large += block > 1;
+        if (block < 0 || (!block && i + 1 == q->block.count) || (block > 1 && block >= size))
+            return qfb_invalid_(file, "V21", index, "a size of blocks is negative, or too large, or a 0 at the end");
+        if (block > 1 && groups->dtype
+                ? groups->shape.count != 1 || qfb_integer(&groups->shape, 0) != size
+                : !block ? count != 1 : size >= 0 && count != size / block + (size % block != 0))
+            return qfb_invalid_(file, "V21", index, "the numbers of blocks and of scales or group indices differ");
+    }
+    if (groups->dtype && (large != 1 || !qfb_is_among_(groups->dtype, QFB_GROUPS_)))
+        return qfb_invalid_(file, "V21", index, "a group index of an invalid type, or without blocks in one dimension");
+    return QFB_OK;
+}
+
+static inline qfb_code qfb_check_form_(qfb_file *file, uint32_t index, qfb_dtype dtype, const qfb_quantization *q);
+
+/* Scales or offsets have one of those types, or are quantized, which the second level is not. */
+static inline qfb_code qfb_check_reals_(qfb_file *file, uint32_t index, const qfb_numbers *numbers, int types)
+{
+    qfb_quantization second;
+    if (!qfb_is_among_(numbers->dtype, numbers->second_level ? QFB_CODES_ : types))
+        return qfb_invalid_(file, "V20", index, "scales or offsets do not have a type for them");
+    if (numbers->second_level && (qfb_read_second_(file, index, numbers, &second) ||
+                                  qfb_check_form_(file, index, numbers->dtype, &second) ||
+                                  qfb_check_blocks_(file, index, &numbers->shape, &second)))
+        return file->error.code;
+    return QFB_OK;
+}
+
+/* The types and shapes of the numbers by which an array of that type is quantized. */
+static inline qfb_code qfb_check_form_(qfb_file *file, uint32_t index, qfb_dtype dtype, const qfb_quantization *q)
+{
+    const qfb_numbers *zero = &q->zero_point, *table = &q->table;
+    uint32_t bits = qfb_dtype_of(dtype)->bits;
+    if (qfb_check_reals_(file, index, &q->scale, QFB_SCALES_) ||
+        (q->offset.dtype && qfb_check_reals_(file, index, &q->offset, QFB_REALS_)))
+        return file->error.code;
+    if ((zero->shape.count && !qfb_same_list_(&zero->shape, &q->scale.shape)) ||
+        (q->offset.shape.count && !qfb_same_list_(&q->offset.shape, &q->scale.shape)))
+        return qfb_invalid_(file, "V20", index, "there are neither as many zero points or offsets as scales, nor one");
+    if (qfb_is_integer_type(dtype) ? !qfb_is_integer_type(zero->dtype) && zero->dtype != q->scale.dtype
+                                   : zero->dtype != QFB_UINT8 || zero->shape.count || zero->array.data[0])
+        return qfb_invalid_(file, "V20", index, "the zero points have an invalid type, or are not 0");
+    if (table->dtype && (!qfb_is_among_(table->dtype, QFB_IN_TABLES_) || bits > 8 ||
+                         !qfb_is_integer_type(dtype) || table->shape.count != 1 || table->count != 1u << bits))
+        return qfb_invalid_(file, "V20", index, "the table does not have a value for each code, or an invalid type");
+    return QFB_OK;
+}
+
+/* The first type that holds both of two integers, of those that zero points have; 0 if none does. */
+static inline int qfb_first_holding_(int64_t least, int64_t most)
+{
+    static const uint8_t types[] = {QFB_UINT8, QFB_INT8, QFB_UINT16, QFB_INT16, QFB_INT32};
+    uint32_t i;
+    for (i = 0; i < sizeof types; i++)
+        if (qfb_dtype_of(types[i])->low <= least && most <= qfb_dtype_of(types[i])->high)
+            return types[i];
+    return 0;
+}
+
+/* What is wrong with numbers of that field between two keys; NULL if nothing is. `element` is the type that they are
+ * for, 0 at the second level; `signs`: whether scales may be 0 and less. */
+static inline const char *qfb_wrong_numbers_(
+    const qfb_quantization *q, const qfb_numbers *n, const qfb_dtype_info *element, int signs, int64_t least,
+    int64_t most)
+{
+    int64_t groups = 0;
+    uint32_t i;
+    if (n == &q->scale && !n->second_level) {
+        if (least <= 0 && !signs)
+            return "a scale is not greater than 0";
+        if ((least && !qfb_is_scale_(least)) || (most && !qfb_is_scale_(most)))
+            return "a scale is 0 or infinite as float32";
+    }
+    if (n == &q->zero_point && qfb_is_integer_type(n->dtype)) {
+        if (element && (least < element->low || most > element->high))
+            return "a zero point is outside the range of the element type";
+        if (qfb_first_holding_(least, most) != (int)n->dtype)
+            return "the zero points are not of the first type that holds them";
+    }
+    for (i = 0; n == &q->group_index && i < q->block.count; i++)
+        groups = qfb_integer(&q->block, i) > 1 ? qfb_integer(&q->scale.shape, i) : groups;
+    return n == &q->group_index && (least < 0 || most >= groups) ? "a group index is not that of a block" : NULL;
+}
+
+enum { QFB_AT_ONCE_ = 4096 }; /* the most bytes of numbers that are checked when a file is opened, with its metadata */
+
+/* The numbers of a quantization, and of the second level below it: small ones, or large ones. */
+static inline qfb_code qfb_check_numbers_(
+    qfb_walk_ *walk, uint32_t index, const qfb_quantization *q, const qfb_dtype_info *element, int signs, int large)
+{
+    const qfb_numbers *all[] = {&q->scale, &q->zero_point, &q->offset, &q->table, &q->group_index};
+    qfb_quantization second;
+    uint64_t k;
+    size_t i;
+    for (i = 0; i < sizeof all / sizeof *all; i++) {
+        const qfb_numbers *n = all[i];
+        int64_t least = INT64_MAX, most = INT64_MIN;
+        const char *wrong = NULL;
+        if (n->second_level && (qfb_read_second_(walk->file, index, n, &second) ||
+                                qfb_check_numbers_(walk, index, &second, NULL, 1, large)))
+            return walk->file->error.code;
+        if (!n->count || (n->array.size > QFB_AT_ONCE_) != large)
+            continue;
+        if (qfb_spend_(walk, n->array.size, 0))
+            return walk->file->error.code;
+        for (k = 0; k < n->count; k++) {
+            int64_t key = qfb_key_(n->array.data, n->dtype, k);
+            least = key < least ? key : least, most = key > most ? key : most;
+        }
+        if (!qfb_is_integer_type(n->dtype) && !(qfb_is_finite_(least) && qfb_is_finite_(most)))
+            wrong = "a scale, zero point, offset or value of a table is not finite";
+        else if (n == &q->zero_point && n->shape.count && least == most)
+            wrong = "all zero points are equal";
+        else
+            wrong = qfb_wrong_numbers_(q, n, element, signs, least, most);
+        if (wrong)
+            return qfb_invalid_(walk->file, "V22", index, wrong);
+    }
+    return QFB_OK;
+}
+
+/* The same for a tensor, unless it was done before: tensors may share a quantization. */
+static inline qfb_code qfb_check_numbers_of_(qfb_walk_ *walk, uint32_t index, const qfb_tensor *tensor, int large)
+{
+    int signs = tensor->is_constant && qfb_channel_axis(&tensor->quantization) < -1;
+    uint32_t at = qfb_to_(walk->file, qfb_element_(walk->file, walk->file->tensors, index), QFB_TENSOR_QUANTIZATION_);
+    if (!at || qfb_is_known_(walk, 64u + 2u * tensor->dtype + (uint32_t)signs, at))
+        return QFB_OK;
+    return qfb_check_numbers_(walk, index, &tensor->quantization, qfb_dtype_of(tensor->dtype), signs, large);
+}
+
+static inline qfb_code qfb_check_observed_(qfb_file *file, uint32_t index, const qfb_quantization *q)
+{
+    uint32_t i, count = q->observed_minimum.count;
+    if (!q->observed_minimum.present)
+        return QFB_OK;
+    if (!q->observer.size)
+        return qfb_invalid_(file, "V25", index, "the observer has no name");
+    if (count != q->observed_maximum.count || (count != 1 && count != q->scale.count))
+        return qfb_invalid_(file, "V25", index, "the numbers of observed ranges and scales differ");
+    for (i = 0; i < count; i++) {
+        uint64_t low = qfb_bits(&q->observed_minimum, i), high = qfb_bits(&q->observed_maximum, i);
+        if (qfb_is_nan_(low) || qfb_is_nan_(high) || qfb_order_(low) > qfb_order_(high))
+            return qfb_invalid_(file, "V25", index, "an observed minimum is above its maximum");
+    }
+    if (q->has_observed_range > 1 || (q->has_observed_range && q->observed_quant_min > q->observed_quant_max))
+        return qfb_invalid_(file, "V25", index, "the range of the observer is not valid");
+    return QFB_OK;
+}
+
+static inline qfb_code qfb_check_quantization_(qfb_walk_ *walk, uint32_t index, const qfb_tensor *tensor)
+{
+    qfb_file *file = walk->file;
+    const qfb_quantization *q = &tensor->quantization;
+    const qfb_dtype_info *info = qfb_dtype_of(tensor->dtype);
+    if (qfb_check_form_(file, index, tensor->dtype, q) || qfb_check_blocks_(file, index, &tensor->shape, q) ||
+        qfb_check_observed_(file, index, q))
+        return file->error.code;
+    if (info->high == 0 || info->bits > 32)
+        return qfb_invalid_(file, "V23", index, "the element type cannot be quantized");
+    if (q->quant_min < info->low || q->quant_min > q->quant_max || q->quant_max > info->high)
+        return qfb_invalid_(file, "V23", index, "[quant_min, quant_max] is not a range of the element type");
+    return qfb_check_numbers_of_(walk, index, tensor, 0);
+}
+
+static inline qfb_code qfb_check_aliases_(qfb_file *file, uint32_t index, const qfb_tensor *tensor)
+{
+    uint32_t i;
+    for (i = 0; i < tensor->aliases.count; i++)
+        if (!qfb_text(&tensor->aliases, i).size ||
+            (i && qfb_compare(qfb_text(&tensor->aliases, i - 1), qfb_text(&tensor->aliases, i)) >= 0))
+            return qfb_invalid_(file, "V4", index, "an alias is empty, out of order, or repeated");
+    return QFB_OK;
+}
+
+/* ---- Tables as structs ---- */
 
 static inline qfb_code qfb_read_tensor_(qfb_file *file, uint32_t index, qfb_tensor *tensor)
 {
     uint32_t at = qfb_element_(file, file->tensors, index), dtype = qfb_ubyte_(file, at, QFB_TENSOR_DTYPE_, 0);
     uint32_t quantization = qfb_to_(file, at, QFB_TENSOR_QUANTIZATION_);
     memset(tensor, 0, sizeof *tensor);
-    tensor->quantization.axis = -1;
-    tensor->quantization.scale_name.text = tensor->quantization.zero_point_name.text = "";
-    tensor->quantization.observer.text = tensor->quantization.qscheme.text = "";
+    qfb_no_quantization_(&tensor->quantization);
     tensor->name = qfb_string_(file, at, QFB_TENSOR_NAME_);
     tensor->shape = qfb_list_(file, at, QFB_TENSOR_SHAPE_, 8);
     tensor->dims = qfb_list_(file, at, QFB_TENSOR_DIMS_, 4);
@@ -1167,12 +1396,12 @@ static inline qfb_code qfb_check_buffer(qfb_file *file, uint32_t index)
     return QFB_OK;
 }
 
-/* What is stored for a tensor: bools are 0 or 1, integers lie in their range, unused bits are zero. */
+/* What is stored for a tensor: bools are 0 or 1, quantized values lie in their range, unused bits are zero. */
 static inline qfb_code qfb_check_values_(
     qfb_file *file, uint32_t index, const qfb_tensor *tensor, qfb_array array, const qfb_list *shape)
 {
     const qfb_dtype_info *info = qfb_dtype_of(tensor->dtype);
-    int64_t low = tensor->quantization.quant_min, high = tensor->quantization.quant_max;
+    int64_t low = tensor->quantization.quant_min, high = tensor->quantization.quant_max, key;
     uint64_t i, count = array.size * 8 / info->bits, used;
     if (info->bits < 8 && array.size) {
         for (i = 0, used = 1; i < shape->count; i++)
@@ -1184,29 +1413,33 @@ static inline qfb_code qfb_check_values_(
     for (i = 0; tensor->dtype == QFB_BOOL && i < count; i++)
         if (array.data[i] > 1)
             return qfb_invalid_(file, "V11", index, "a bool is neither 0 nor 1");
-    if (!tensor->is_quantized || !qfb_is_integer_type(tensor->dtype) || (low == info->low && high == info->high))
+    if (!tensor->is_quantized || (low == info->low && high == info->high))
         return QFB_OK;
+    if (info->kind == 'f')
+        low = qfb_order_(qfb_whole_bits_(low)), high = qfb_order_(qfb_whole_bits_(high));
     for (i = 0; i < count; i++) {
-        int64_t value = qfb_stored(array.data, tensor->dtype, i);
-        if (value < low || value > high)
-            return qfb_invalid_(file, "V26", index, "an integer lies outside [quant_min, quant_max]");
+        key = qfb_key_(array.data, tensor->dtype, i);
+        if ((key < low || key > high) && (info->kind != 'f' || qfb_is_finite_(key)))
+            return qfb_invalid_(file, "V23", index, "a value lies outside [quant_min, quant_max]");
     }
     return QFB_OK;
 }
 
 static inline qfb_code qfb_nth_value_(qfb_file *file, uint32_t v, uint32_t index, qfb_tensor *tensor, qfb_value *value);
 
-/* The values of all constants and test vectors. Many of them may share a buffer; in sum they are read so often only. */
+/* The values of all constants, large arrays of quantizations, and test vectors. Many of them may share a buffer; in sum
+ * they are read so often only. */
 static inline qfb_code qfb_check_all_values_(qfb_file *file)
 {
     uint32_t i, v, ends = qfb_inputs(file).count + qfb_outputs(file).count;
     qfb_tensor tensor;
     qfb_value value;
     qfb_walk_ walk;
+    memset(&walk, 0, sizeof walk);
     walk.file = file;
     walk.budget = file->size > UINT64_MAX / QFB_REPETITIONS_ ? UINT64_MAX : QFB_REPETITIONS_ * file->size;
     for (i = 0; i < qfb_tensor_count(file); i++)
-        if (qfb_get_tensor(file, i, &tensor) ||
+        if (qfb_get_tensor(file, i, &tensor) || qfb_check_numbers_of_(&walk, i, &tensor, 1) ||
             (tensor.is_constant && (qfb_spend_(&walk, tensor.array.size, 0) ||
                                     qfb_check_values_(file, i, &tensor, tensor.array, &tensor.shape))))
             return file->error.code;
@@ -1236,8 +1469,9 @@ static inline qfb_code qfb_check_data(qfb_file *file)
     return qfb_check_all_values_(file);
 }
 
-static inline qfb_code qfb_check_tensors_(qfb_file *file)
+static inline qfb_code qfb_check_tensors_(qfb_walk_ *walk)
 {
+    qfb_file *file = walk->file;
     qfb_string before = {"", 0};
     qfb_tensor tensor;
     uint32_t i;
@@ -1253,7 +1487,7 @@ static inline qfb_code qfb_check_tensors_(qfb_file *file)
             return file->error.code;
         if (tensor.is_constant && tensor.array.size != qfb_needed_(&tensor.shape, qfb_dtype_of(tensor.dtype)->bits))
             return qfb_invalid_(file, "V10", i, "the number of stored bytes does not fit type and shape");
-        if (tensor.is_quantized && qfb_check_quantization_(file, i, &tensor))
+        if (tensor.is_quantized && qfb_check_quantization_(walk, i, &tensor))
             return file->error.code;
     }
     return QFB_OK;
@@ -1268,7 +1502,21 @@ static inline void qfb_mark_(uint8_t *marks, uint64_t first, uint32_t buffer)
         marks[(buffer - first) / 8] |= (uint8_t)(1u << (buffer - first) % 8);
 }
 
-/* Every buffer belongs to a tensor, its blocks or a test vector (rule F13). */
+/* Mark the buffers of a Quantization, or of a SecondLevel below it. */
+static inline void qfb_mark_level_(const qfb_file *file, uint8_t *marks, uint64_t first, uint32_t at, int level)
+{
+    int field, last = level == 1 ? QFB_Q_GROUPS_ : QFB_Q_TABLE_;
+    for (field = QFB_Q_SCALE_; at && field <= last; field++) {
+        uint32_t array = qfb_to_(file, at, field);
+        if (!array)
+            continue;
+        qfb_mark_(marks, first, qfb_uint_(file, array, QFB_ARRAY_BUFFER_, UINT32_MAX));
+        if (qfb_is_array_(level, field))
+            qfb_mark_level_(file, marks, first, qfb_to_(file, array, QFB_ARRAY_QUANTIZATION_), 2);
+    }
+}
+
+/* Every buffer belongs to a tensor, its quantization or a test vector (rule F13). */
 static inline qfb_code qfb_check_used_(qfb_walk_ *walk)
 {
     qfb_file *file = walk->file;
@@ -1277,17 +1525,12 @@ static inline qfb_code qfb_check_used_(qfb_walk_ *walk)
     uint64_t first;
     for (first = 0; first < count; first += QFB_MARKS_) {
         memset(marks, 0, sizeof marks);
-        if (qfb_spend_(walk, first ? (uint64_t)8 * qfb_tensor_count(file) : 0, 0))
+        if (qfb_spend_(walk, first ? (uint64_t)16 * qfb_tensor_count(file) : 0, 0))
             return file->error.code;
         for (i = 0; i < qfb_tensor_count(file); i++) {
-            uint32_t tensor = qfb_element_(file, file->tensors, i), blocks;
-            uint32_t quantization = qfb_to_(file, tensor, QFB_TENSOR_QUANTIZATION_);
+            uint32_t tensor = qfb_element_(file, file->tensors, i);
             qfb_mark_(marks, first, qfb_uint_(file, tensor, QFB_TENSOR_BUFFER_, UINT32_MAX));
-            blocks = quantization ? qfb_to_(file, quantization, QFB_Q_BLOCKS_) : 0;
-            if (blocks) {
-                qfb_mark_(marks, first, qfb_uint_(file, blocks, QFB_BLOCKS_SCALE_, UINT32_MAX));
-                qfb_mark_(marks, first, qfb_uint_(file, blocks, QFB_BLOCKS_ZERO_, UINT32_MAX));
-            }
+            qfb_mark_level_(file, marks, first, qfb_to_(file, tensor, QFB_TENSOR_QUANTIZATION_), 1);
         }
         for (v = 0; v < qfb_vector_count(file); v++)
             for (end = 1; end <= 2; end++) {
@@ -1416,7 +1659,7 @@ static inline qfb_code qfb_check_value_(qfb_walk_ *walk, uint32_t v, uint32_t in
         return file->error.code;
     constant = tensor, constant.is_constant = 1, constant.shape = value.shape, constant.dims.count = 0;
     if (qfb_check_shape_(file, v, &constant) == QFB_OK && constant.is_quantized)
-        qfb_check_quantization_(file, v, &constant);
+        qfb_check_blocks_(file, v, &constant.shape, &constant.quantization);
     if (!file->error.code && value.array.size != qfb_needed_(&value.shape, qfb_dtype_of(tensor.dtype)->bits))
         return qfb_fail_(file, QFB_INVALID, "V10", "vector", v, "the size of a value does not fit type and shape");
     if (file->error.code) {
@@ -1509,7 +1752,7 @@ static inline qfb_code qfb_open(qfb_file *file, const void *bytes, uint64_t size
     file->nodes = qfb_to_(file, file->graph, QFB_GRAPH_NODES_);
     file->inputs = qfb_to_(file, file->graph, QFB_GRAPH_INPUTS_);
     file->outputs = qfb_to_(file, file->graph, QFB_GRAPH_OUTPUTS_);
-    if (qfb_check_layout_(file) || qfb_check_tensors_(file) || qfb_check_nodes_(file) ||
+    if (qfb_check_layout_(file) || qfb_check_tensors_(&walk) || qfb_check_nodes_(file) ||
         qfb_check_pairs_(file, file->sources) || qfb_check_pairs_(file, file->metadata) || qfb_check_vectors_(&walk) ||
         qfb_check_used_(&walk))
         return file->error.code;

@@ -57,29 +57,45 @@ static void elements(qfb_list list, int kind)
 
 static void list(const char *name, qfb_list value, int kind) { key(name), elements(value, kind); }
 
-static void quantization(const qfb_quantization *q)
+static void level(qfb_file *file, const qfb_quantization *q);
+
+static void numbers(qfb_file *file, const char *name, const qfb_numbers *n)
 {
-    open_("{");
-    list("scale", q->scale, DOUBLES);
-    if (q->zero_point_float.present)
-        list("zero_point", q->zero_point_float, DOUBLES);
-    else
-        list("zero_point", q->zero_point, INTEGERS);
-    number("quant_min", q->quant_min), number("quant_max", q->quant_max), number("axis", q->axis);
-    dtype("scale_dtype", q->scale_dtype);
+    qfb_quantization second;
+    uint64_t i;
+    if (!n->dtype)
+        return;
+    key(name), open_("{"), dtype("dtype", n->dtype), list("shape", n->shape, INTEGERS), key("values"), open_("[");
+    for (i = 0; i < n->count; i++)
+        if (qfb_is_integer_type(n->dtype))
+            integer(qfb_stored(n->array.data, n->dtype, i));
+        else
+            bits(qfb_float_bits(n->array.data, n->dtype, i));
+    close_("]");
+    if (n->array.buffer != QFB_INLINE)
+        number("buffer", n->array.buffer);
+    if (n->second_level)
+        qfb_second_level(file, n, &second), key("quantization"), open_("{"), level(file, &second), close_("}");
+    close_("}");
+}
+
+static void level(qfb_file *file, const qfb_quantization *q)
+{
+    list("block", q->block, INTEGERS), numbers(file, "scale", &q->scale), numbers(file, "zero_point", &q->zero_point);
+    numbers(file, "offset", &q->offset), numbers(file, "table", &q->table);
+    numbers(file, "group_index", &q->group_index);
+}
+
+static void quantization(qfb_file *file, const qfb_quantization *q)
+{
+    open_("{"), level(file, q);
+    number("quant_min", q->quant_min), number("quant_max", q->quant_max);
     text("scale_name", q->scale_name), text("zero_point_name", q->zero_point_name);
     if (q->observed_minimum.present) {
         text("observer", q->observer), text("qscheme", q->qscheme);
         list("minimum", q->observed_minimum, DOUBLES), list("maximum", q->observed_maximum, DOUBLES);
         if (q->has_observed_range)
             number("observed_min", q->observed_quant_min), number("observed_max", q->observed_quant_max);
-    }
-    if (q->block_shape.present) {
-        list("block_shape", q->block_shape, INTEGERS), number("block_scale", q->block_scale.buffer);
-        if (q->block_zero_point_dtype) {
-            number("block_zero_point", q->block_zero_point.buffer);
-            dtype("block_zero_point_dtype", q->block_zero_point_dtype);
-        }
     }
     close_("}");
 }
@@ -97,7 +113,7 @@ static void tensor(qfb_file *file, uint32_t index)
     if (t.is_constant)
         number("buffer", t.array.buffer);
     if (t.is_quantized)
-        key("quantization"), quantization(&t.quantization);
+        key("quantization"), quantization(file, &t.quantization);
     close_("}");
 }
 

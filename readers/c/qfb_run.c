@@ -5,7 +5,7 @@
  *     qfb_run --list MODEL.qfb [--shape NAME=...]
  *
  * INPUT.bin holds the integers of an input of the graph, as qfb_run.h describes them; there is one file for each. The
- * integers of the outputs are printed one a line, or written as bytes (--raw). --vectors runs the test vectors that are
+ * elements of the outputs are printed one a line, or written as bytes (--raw). --vectors runs the test vectors that are
  * in files and tells how many integers are equal. Exit status: 0 done, or all equal; 1 some differ; 2 trouble. */
 #if defined(__unix__) || defined(__APPLE__)
 #define _POSIX_C_SOURCE 200809L
@@ -153,12 +153,16 @@ static int write_outputs(job_t *job, int raw)
             return failed(job);
         for (k = 0; k < output->count; k++) {
             int64_t x = qfb_element(output, k);
+            uint32_t b, bits = (uint32_t)x;
             uint8_t bytes[8];
-            uint32_t b;
+            float real;
+            memcpy(&real, &bits, sizeof real);
             for (b = 0; b < 8; b++)
                 bytes[b] = (uint8_t)((uint64_t)x >> (8 * b));
             if (raw)
                 fwrite(bytes, 1, output->width, stdout);
+            else if (output->dtype == QFB_FLOAT32)
+                printf("%.9g\n", (double)real);
             else
                 printf("%" PRId64 "\n", x);
         }
@@ -179,9 +183,10 @@ static void print_value(const job_t *job, const char *what, uint32_t index, cons
     for (i = 0; i < value->rank; i++)
         printf("%s%" PRId64, i ? "," : "", value->shape[i]);
     printf("]");
-    if (tensor.is_quantized && tensor.quantization.scale.count == 1 && tensor.quantization.zero_point.count)
+    if (tensor.is_quantized && !tensor.quantization.block.count && !tensor.quantization.scale.second_level &&
+        qfb_is_integer_type(tensor.quantization.zero_point.dtype))
         printf(" scale %.17g zero point %" PRId64 " range %" PRId64 "..%" PRId64,
-               qfb_double(&tensor.quantization.scale, 0), qfb_integer(&tensor.quantization.zero_point, 0),
+               qfb_scale(&tensor.quantization, 0), qfb_zero_point(&tensor.quantization, 0),
                tensor.quantization.quant_min, tensor.quantization.quant_max);
     printf(" %" PRIu64 " bytes\n", value->size);
 }
@@ -213,7 +218,8 @@ static int vector_value(job_t *job, uint32_t vector, int is_output, uint32_t ind
     if (qfb_get_value(&job->file, vector, is_output, index, &value) ||
         qfb_get_tensor(&job->file, (uint32_t)qfb_integer(&ends, index), &tensor))
         return failed(job);
-    if (value.shape.count > QFB_RUN_RANK || !(qfb_is_integer_type(tensor.dtype) || tensor.dtype == QFB_BOOL))
+    if (value.shape.count > QFB_RUN_RANK || !(qfb_is_integer_type(tensor.dtype) || tensor.dtype == QFB_BOOL ||
+                                              (is_output && tensor.dtype == QFB_FLOAT32)))
         return trouble(job->path, "a test vector has real numbers, or more than 8 dimensions");
     memset(state, 0, sizeof *state);
     info = qfb_dtype_of(tensor.dtype);
@@ -252,6 +258,13 @@ static int vector_inputs(job_t *job, uint32_t vector)
     return 0;
 }
 
+/* Whether elements are equal; one NaN is as good as another. */
+static int is_same(uint32_t dtype, int64_t a, int64_t b)
+{
+    const int64_t magnitude = 0x7fffffff, infinite = 0x7f800000;
+    return a == b || (dtype == QFB_FLOAT32 && (a & magnitude) > infinite && (b & magnitude) > infinite);
+}
+
 static int compare_outputs(job_t *job, uint32_t vector, uint64_t *equal, uint64_t *total)
 {
     const qfb_value_state *output;
@@ -267,7 +280,7 @@ static int compare_outputs(job_t *job, uint32_t vector, uint64_t *equal, uint64_
         if (output->rank != wanted.rank || memcmp(output->shape, wanted.shape, wanted.rank * sizeof *wanted.shape))
             continue; /* another shape: none of them is equal */
         for (k = 0; k < wanted.count; k++)
-            *equal += qfb_element(output, k) == qfb_element(&wanted, k);
+            *equal += (uint64_t)is_same(wanted.dtype, qfb_element(output, k), qfb_element(&wanted, k));
     }
     return 0;
 }

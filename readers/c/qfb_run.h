@@ -10,7 +10,7 @@
  * take more work or memory than allowed. Failures are told in file->error. `memory` and `arena` are aligned to 8 bytes.
  *
  * Elements of inputs and outputs are integers of 1, 2, 4 or 8 bytes, little-endian, row-major; those of types of less
- * than 8 bits take a byte each. */
+ * than 8 bits take a byte each. Constants that are dequantized are float32, told by its bits. */
 #ifndef QFB_RUN_H
 #define QFB_RUN_H
 

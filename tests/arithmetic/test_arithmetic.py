@@ -152,7 +152,7 @@ def test_quantize_rules(rule: str, steps: float, ulps: int, scale: float, zero_p
     s = np.float32(scale)
     x = near(steps, s, ulps)
     expected = QUANTIZE_FORMULAS[rule](real(x), real(s), Fraction(zero_point))
-    q = Quantization((float(s),), (zero_point,), -(2**15), 2**15 - 1)
+    q = Quantization.of((float(s),), (zero_point,), -(2**15), 2**15 - 1)
     assert int(quantize(np.array(x), q, np.dtype(np.int16), rule)) == expected
 
 
@@ -170,7 +170,7 @@ def test_requantize_rules(rule: str, acc: int, steps: float, at: float, scale: f
     b = np.float32(steps * float(s) - acc * float(unit)) if abs(acc) <= 2**20 else np.float32(0)
     arguments = (Fraction(acc), real(b), real(unit), real(s), Fraction(zero_point))
     expected = REQUANTIZE_FORMULAS[rule](*arguments)
-    q = Quantization((float(s),), (zero_point,), -(2**31), 2**31 - 1)
+    q = Quantization.of((float(s),), (zero_point,), -(2**31), 2**31 - 1)
     given_ = (np.array(acc, np.int64), np.array(b), 1.0)
     ours = requantize(*given_, np.array(float(unit)), q, np.dtype(np.int64), rule)
     assert int(ours) == max(-(2**31), min(expected, 2**31 - 1))
@@ -227,10 +227,10 @@ def test_dequantize_does_not_wrap(dtype: str, q: int, zero_point: int) -> None:
 def test_slices_along_an_axis_are_quantized_each_by_its_own_scale(axis: int, rule: str) -> None:
     rng = np.random.default_rng(axis)
     x = rng.normal(0, 5, (3, 3, 3)).astype(np.float32)
-    many = Quantization((0.1, 0.25, 0.03), (3, 200, 100), 0, 255, axis)
+    many = Quantization.of((0.1, 0.25, 0.03), (3, 200, 100), 0, 255, axis)
     whole = quantize(x, many, np.dtype(np.uint8), rule)
     for i in range(3):
-        one = Quantization((many.scale[i],), (many.zero_point[i],), 0, 255)
+        one = Quantization.of((many.scale[i],), (many.zero_point[i],), 0, 255)
         part = quantize(np.take(x, i, axis), one, np.dtype(np.uint8), rule)
         assert (np.take(whole, i, axis) == part).all()
         assert (np.take(dequantize(whole, many), i, axis) == dequantize(part, one)).all()
@@ -241,7 +241,7 @@ def test_slices_along_an_axis_are_quantized_each_by_its_own_scale(axis: int, rul
 )
 def test_clamp_keeps_to_the_range_and_makes_nan_the_least(dtype: str) -> None:
     limits = DTYPES[dtype]
-    q = Quantization((1.0,), (0,), limits.minimum + 1, limits.maximum - 1)
+    q = Quantization.of((1.0,), (0,), limits.minimum + 1, limits.maximum - 1)
     inside = [limits.minimum + 1, 0 if limits.minimum < 0 else 5, limits.maximum - 1]
     outside = [float(limits.minimum) - 3, float(limits.maximum) + 3, -np.inf, np.inf, np.nan]
     low, high = q.quant_min, q.quant_max

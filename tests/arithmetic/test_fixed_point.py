@@ -65,7 +65,7 @@ def cases(seed: int = 5) -> Iterator[Case]:
 
 def by_qfmt(case: Case, rule: str) -> Array:
     limits = np.iinfo(case.dtype)
-    grid = Quantization((1.0,), (case.zero_point,), int(limits.min), int(limits.max))
+    grid = Quantization.of((1.0,), (case.zero_point,), int(limits.min), int(limits.max))
     known = {"axis": 1, "reach_low": (-(1 << 31),), "reach_high": ((1 << 31) - 1,)}
     entry = OPERATORS["qfmt.Requantize"]
     node = Node(entry.name, ("x", "m", "shift"), ("y",), entry.complete(known), "", 1, rule)

@@ -59,7 +59,7 @@ def test_what_lies_at_and_between_two_values_is_rounded_as_onnx_does(dtype: str)
 
 
 def test_the_range_of_a_float_is_its_clamp() -> None:
-    grid = Quantization((0.5,), (0,), 0, 16)
+    grid = Quantization.of((0.5,), (0,), 0, 16)
     x = np.array([-1, 0.25, 7.9, 9, np.inf], np.float32)
     assert quantize(x, grid, numpy_dtype("float8_e5m2"), "divide").astype(float).tolist() == [0, 0.5, 16, 16, 16]
 

@@ -71,7 +71,7 @@ def sums(rng: Random, operator: str, rule: str) -> tuple[Model, Feed]:
     axis = _channels(operator, second, attributes) if rng.random() < 0.6 else None
     w, points = integers_like(rng, second, None if operator == "Mul" else axis)
     if rule == "folded":
-        points = Quantization((0.5,), (0,), DTYPES[w.dtype.name].minimum, DTYPES[w.dtype.name].maximum)
+        points = Quantization.of((0.5,), (0,), DTYPES[w.dtype.name].minimum, DTYPES[w.dtype.name].maximum)
     constants: dict[int, Given] = {} if operator in ("Mul", "MatMul") and rule == "exact" else {1: (w, points)}
     computed = [x] if constants else [x, (w, points)]
     if len(case.inputs) > 2 and case.inputs[2] is not None:
@@ -96,7 +96,7 @@ def target(rng: Random) -> tuple[str, Quantization]:
     low, high = DTYPES[dtype].minimum, DTYPES[dtype].maximum
     if rng.random() < 0.5:
         low, high = sorted(int(each) for each in rng.integers(low, high + 1, 2))
-    return dtype, Quantization((0.25,), (int(rng.integers(low, high + 1)),), low, high)
+    return dtype, Quantization.of((0.25,), (int(rng.integers(low, high + 1)),), low, high)
 
 
 def requantize(rng: Random, rule: str) -> tuple[Model, Feed]:
@@ -137,7 +137,7 @@ def requant_shift(rng: Random, rule: str) -> tuple[Model, Feed]:
     shape = (x.shape[1], 1, 1) if rng.random() < 0.5 else ()
     mul = rng.integers(-999, 999, shape).astype(np.int32)
     add = rng.integers(-(10**9), 10**9, shape)
-    points = Quantization((1.0,), (int(rng.integers(-9, 9)),), -(1 << 31), (1 << 31) - 1)
+    points = Quantization.of((1.0,), (int(rng.integers(-9, 9)),), -(1 << 31), (1 << 31) - 1)
     div = {"div": int(rng.integers(1, 10**6))}
     constants = {1: (np.asarray(mul), None), 2: (np.asarray(add), None)}
     return network("qfmt.RequantShift", rule, [(x, points)], constants, div, [(dtype, grid)])
@@ -172,7 +172,7 @@ def move(rng: Random, operator: str) -> tuple[Model, Feed]:
     case = CASES[operator](rng)
     dtype = str(rng.choice(["uint8", "int8", "int16", *(("int32",) if operator != "Concat" else ())]))
     scale = float(np.float32(rng.uniform(0.001, 1)))
-    grid = Quantization((scale,), (3,), DTYPES[dtype].minimum, DTYPES[dtype].maximum) if rng.random() < 0.6 else None
+    grid = Quantization.of((scale,), (3,), DTYPES[dtype].minimum, DTYPES[dtype].maximum) if rng.random() < 0.6 else None
     if operator == "Clip" and grid is not None:
         case = Case(case.inputs[:1], case.attributes)
     computed: list[Given | None] = []
@@ -195,7 +195,7 @@ def move(rng: Random, operator: str) -> tuple[Model, Feed]:
 def resize(rng: Random, rule: str) -> tuple[Model, Feed]:
     """By nearest neighbour, in every way of rounding float32: sizes, or scales, of some axes."""
     x = rng.integers(0, 256, rng.integers(1, 16, 3)).astype(np.uint8)
-    grid = Quantization((0.25,), (7,), 0, 255) if rng.random() < 0.6 else None
+    grid = Quantization.of((0.25,), (7,), 0, 255) if rng.random() < 0.6 else None
     axes = rng.permutation(3)[: rng.integers(1, 4)]
     sizes = rng.integers(1, 30, len(axes))
     scales = rng.uniform(0.3, 3, len(axes)).astype(np.float32)
@@ -218,7 +218,7 @@ def position(rng: Random, operator: str) -> tuple[Model, Feed]:
     """Of few different integers, so that the greatest stands more than once."""
     case = CASES[operator](rng)
     dtype = str(rng.choice(["int8", "int16", "int32"]))
-    grid = Quantization((0.25,), (7,), -128, 127) if dtype == "int8" and rng.random() < 0.5 else None
+    grid = Quantization.of((0.25,), (7,), -128, 127) if dtype == "int8" and rng.random() < 0.5 else None
     x = rng.integers(-3, 3, case.inputs[0].shape).astype(dtype)
     return network(operator, "", [(x, grid)], {}, case.attributes, [("int64", None)])
 

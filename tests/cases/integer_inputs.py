@@ -66,4 +66,4 @@ def integers_like(rng: Random, array: Array, axis: int | None = None) -> tuple[A
     count = 1 if axis is None else array.shape[axis]
     points = tuple(rng.integers(limits.minimum, limits.maximum + 1, count).tolist())
     values = rng.integers(limits.minimum, limits.maximum + 1, array.shape).astype(dtype)
-    return values, Quantization((0.5,) * count, points, limits.minimum, limits.maximum, axis)
+    return values, Quantization.of((0.5,) * count, points, limits.minimum, limits.maximum, axis)

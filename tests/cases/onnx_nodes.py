@@ -92,9 +92,9 @@ def grid_of(array: np.ndarray, dtype: str, rng: np.random.Generator) -> Quantiza
 def weight_grid(array: np.ndarray, axis: int) -> Quantization:
     others = tuple(i for i in range(array.ndim) if i != axis)
     scales = np.abs(array).max(others, initial=0.1) / np.float32(127)
-    return Quantization(tuple(scales.astype(np.float32).tolist()), (0,) * scales.size, -128, 127, axis)
+    return Quantization.of(tuple(scales.astype(np.float32).tolist()), (0,) * scales.size, -128, 127, axis)
 
 
 def on_grid(array: np.ndarray, grid: Quantization, dtype: str) -> np.ndarray:
-    values = np.rint(array / grid.scales(array.ndim)) + grid.zero_points(array.ndim)
+    values = np.rint(array / grid.scales(array.shape)) + grid.zero_points(array.shape)
     return np.asarray(np.clip(values, grid.quant_min, grid.quant_max)).astype(dtype)

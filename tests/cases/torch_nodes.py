@@ -35,14 +35,14 @@ def grid(rng: Rng, values: Array, dtype: str, axis: int | None = None) -> Quanti
     middle = (limits.minimum + limits.maximum + 1) // 2
     if axis is not None:
         points = [int(rng.integers(limits.minimum, limits.maximum + 1)) if rng.random() < 0.2 else 0 for _ in parts]
-        return Quantization(tuple(scales), tuple(points), limits.minimum, limits.maximum, axis=axis)
+        return Quantization.of(tuple(scales), tuple(points), limits.minimum, limits.maximum, axis=axis)
     point = int(rng.integers(limits.minimum, limits.maximum + 1)) if rng.random() < 0.5 else middle
     low = point if rng.random() < 0.2 else limits.minimum
-    return Quantization((scales[0],), (point,), low, limits.maximum)
+    return Quantization.of((scales[0],), (point,), low, limits.maximum)
 
 
 def stored(values: Array, q: Quantization, dtype: str) -> Array:
-    steps = np.rint(np.nan_to_num(values) / q.scales(values.ndim) + q.zero_points(values.ndim))
+    steps = np.rint(np.nan_to_num(values) / q.scales(values.shape) + q.zero_points(values.shape))
     return np.clip(steps, q.quant_min, q.quant_max).astype(dtype)
 
 
@@ -94,6 +94,6 @@ def _bias(rng: Rng, tensors: dict[str, Tensor], name: str, attributes: Any) -> t
     if x is None or w is None or rng.random() < 0.6:
         return "float32", None
     groups = int(attributes["group"]) if name == "ConvTranspose" and w.is_per_channel else 1
-    scales = tuple(float(np.float32(x.scale[0] * scale)) for scale in w.scale * groups)
+    scales = tuple(float(np.float32(x.scale[0] * scale)) for scale in w.scale.numbers() * groups)
     axis = 0 if w.is_per_channel else None
-    return "int32", Quantization(scales, (0,) * len(scales), -(2**31), 2**31 - 1, axis=axis)
+    return "int32", Quantization.of(scales, (0,) * len(scales), -(2**31), 2**31 - 1, axis=axis)

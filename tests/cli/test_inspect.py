@@ -71,8 +71,9 @@ def test_inspect_json_holds_everything(tiny: Path) -> None:
         held = tensors[name]["quantization"]
         assert (held is None) == (tensor.quantization is None)
         if tensor.quantization is not None:
-            assert held["scale"] == list(tensor.quantization.scale)
-            assert held["zero_point"] == list(tensor.quantization.zero_point)
+            assert held["block"] == list(tensor.quantization.block)
+            for key in ("scale", "zero_point"):
+                assert held[key]["values"] == list(getattr(tensor.quantization, key))
             assert held["quant_min"] == tensor.quantization.quant_min
     assert tensors["fc1"]["written_by"] == 1
     assert tensors["fc1"]["read_by"] == [2]
@@ -88,28 +89,25 @@ def test_inspect_one_tensor_by_any_of_its_names(tiny: Path) -> None:
 
 
 def test_inspect_shows_blocks_without_reading_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scale = np.linspace(-1, 2, 8, dtype=np.float16).reshape(4, 2)
-    grid = Quantization.of_blocks("uint4", (4, 64), (1, 32), scale, np.arange(8).reshape(4, 2))
-    weight = Tensor.constant("w", np.arange(256).reshape(4, 64) % 16, grid, dtype="uint4")
+    scale, points = np.linspace(-1, 2, 4096, dtype=np.float16).reshape(64, 64), np.arange(4097) % 8
+    grid = Quantization.of_blocks("uint4", (64, 2048), (1, 32), scale, points[1:].reshape(64, 64))
+    weight = Tensor.constant("w", np.arange(1 << 17).reshape(64, 2048) % 16, grid, dtype="uint4")
     Model(Graph((), (), (), {"w": weight})).save(tmp_path / "m.qfb")
+    ends = [(end - points[1:]) * scale.reshape(-1).astype(float) for end in (0, 15)]
+    can_hold = f"can hold    {np.min(ends):.5g}..{np.max(ends):.5g}"
     shown = invoke("inspect", tmp_path / "m.qfb", "--tensor", "w.scale").output
     assert shown.startswith("w.scale is the scale of the constant w\n")
-    for words in ("block(1x32, 8)", "-1..2, float16 [4,2]", "0..7, uint4 [4,2]", "can hold    -15..16"):
+    for words in ("block(1x32, 4096)", "-1..2, float16 [64,64]", "0..7, uint8 [64,64]", can_hold):
         assert words in shown
     monkeypatch.setattr("qfmt.file.reader.Stored.view", lambda self: pytest.fail("was read"))
-    assert re.search(
-        r"w +\[4,64\] +uint4 +float16 +uint4 +0\.\.15 +block\(1x32, 8\)", invoke("inspect", tmp_path / "m.qfb").output
-    )
+    shown = invoke("inspect", tmp_path / "m.qfb").output
+    assert re.search(r"w +\[64,2048\] +uint4 +float16 +0\.\.7 +0\.\.15 +block\(1x32, 4096\)", shown)
     monkeypatch.undo()
     (tensor,) = json.loads(invoke("inspect", tmp_path / "m.qfb", "--json").output)["tensors"]
-    assert tensor["quantization"]["scale"] == []
-    assert tensor["quantization"]["blocks"] == {
-        "shape": [1, 32],
-        "counts": [4, 2],
-        "scale_bytes": 16,
-        "zero_point_dtype": "uint4",
-        "zero_point_bytes": 4,
-    }
+    assert tensor["quantization"]["block"] == [1, 32]
+    form = {"shape": [64, 64], "quantization": None}
+    assert tensor["quantization"]["scale"] == {"dtype": "float16", "values": None, **form}
+    assert tensor["quantization"]["zero_point"] == {"dtype": "uint8", "values": points[1:].tolist(), **form}
 
 
 def test_inspect_says_what_a_scale_in_a_state_dict_is(tiny: Path) -> None:

@@ -64,11 +64,11 @@ def test_blocks() -> None:
     assert qfmt.diff(first, model([1, 2, 3, 4])).is_equal
     for other, words in (
         (model([1, 2, 3.5, 4.25]), "2 of 4 scales of blocks differ by at most 0.5"),
-        (model([1, 2, 3, 4], [[8, 8], [8, 9]]), "without block-wise zero points → with block-wise zero points"),
+        (model([1, 2, 3, 4], [[8, 8], [8, 9]]), "zero points uint8[] → uint8[2,2]"),
         (model([1, 2, 3, 4], 7), "zero point 8 → 7"),
         (model([1, 2, 3, 4], block=3), "blocks [1,2] → [1,3]"),
         (model([1, 1, 2, 2, 3, 3, 4, 4], block=1), "blocks [1,2] → [1,1]; scales float32[2,2] → float32[2,4]"),
-        (model([1, 2], block=4), "with block-wise scales → without block-wise scales"),
+        (model([1, 2], block=4), "axis nothing → 0; blocks [1,2] → [1]"),
     ):
         (found,) = qfmt.diff(first, other).tensors
         assert words in str(found)
@@ -97,7 +97,7 @@ def test_quantization(digits: Model) -> None:
     quantization = digits.tensors["fc.weight"].quantization
     assert quantization is not None
     scale = (*quantization.scale[:3], 2.0, *quantization.scale[4:8], 3.0, *quantization.scale[9:])
-    changed = with_tensor(digits, "fc.weight", quantization=replace(quantization, scale=scale, quant_min=-127))
+    changed = with_tensor(digits, "fc.weight", quantization=replace(quantization.with_values(scale), quant_min=-127))
     (found,) = qfmt.diff(digits, changed).tensors
     old = f"{quantization.scale[3]:.9g}"
     assert found.words == ("quant_min -128 → -127", f"scale[3] {old} → 2 and 1 more")

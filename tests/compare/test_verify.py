@@ -189,13 +189,13 @@ def one_scale_changed(model: Model, name: str) -> Model:
     quantization = model.tensors[name].quantization
     assert quantization is not None
     scale = (*quantization.scale[:-1], float(np.nextafter(np.float32(quantization.scale[-1]), np.float32(9))))
-    return with_tensor(model, name, quantization=replace(quantization, scale=scale))
+    return with_tensor(model, name, quantization=quantization.with_values(scale))
 
 
 def zero_point_moved(model: Model, name: str) -> Model:
     quantization = model.tensors[name].quantization
     assert quantization is not None
-    return with_tensor(model, name, quantization=replace(quantization, zero_point=(quantization.zero_point[0] + 1,)))
+    return with_tensor(model, name, quantization=quantization.with_values(zero_point=quantization.zero_point[0] + 1))
 
 
 def relu_forgotten(model: Model, name: str) -> Model:
@@ -387,7 +387,7 @@ def test_an_overflow_of_fbgemm_is_computed_bit_by_bit(kernel: tuple[int, ...], s
     output = Tensor("y", "uint8", None, quantization=Quantization.per_tensor(4.0, 120, "uint8"))
     operands = [
         Operand(x, Quantization.per_tensor(0.125, 9, "uint8")),
-        Operand(w, Quantization(tuple(scales.tolist()), tuple(points.tolist()), -128, 127, 0)),
+        Operand(w, Quantization.of(tuple(scales.tolist()), tuple(points.tolist()), -128, 127, 0)),
         Operand(bias, None),
     ]
     attributes = {"kernel_shape": kernel, "strides": (stride,) * rank, "pads": (*pads, *pads)}
@@ -410,7 +410,7 @@ def test_an_overflow_of_fbgemm_is_computed_bit_by_bit(kernel: tuple[int, ...], s
 def _fbgemm(operands: list[Operand], rank: int, stride: int, pads: list[int], channels: int) -> np.ndarray:
     (x, _), (w, quantization), (bias, _) = operands
     assert quantization is not None
-    scales, points = torch.tensor(quantization.scale, dtype=torch.float64), torch.tensor(quantization.zero_point)
+    scales, points = torch.tensor(quantization.scale, dtype=torch.float64), torch.tensor(quantization.each_zero_point)
     weight = torch._make_per_channel_quantized_tensor(torch.from_numpy(w), scales, points, 0)
     ops = torch.ops.quantized
     prepack, conv = (ops.conv2d_prepack, ops.conv2d) if rank == 2 else (ops.conv3d_prepack, ops.conv3d)

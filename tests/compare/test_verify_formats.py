@@ -106,7 +106,7 @@ def test_a_damaged_weight_of_an_onnx_model_is_found(name: str, folder: Path) -> 
 def test_a_model_that_is_not_made_of_it_is_found(folder: Path) -> None:
     source = source_of(folder, "two_inputs", "eager")
     model = qfmt.convert(source)
-    other = replace(model.tensors["add"].quantization, zero_point=(3,))  # type: ignore[type-var]
+    other = model.tensors["add"].quantization.with_values(zero_point=3)  # type: ignore[union-attr]
     tensors = {**model.tensors, "add": replace(model.tensors["add"], quantization=other)}
     moved = model.replace(graph=replace(model.graph, tensors=tensors))
     report = qfmt.verify(source, qfmt.convert(written(moved, folder / "moved.onnx")), samples=1)
@@ -163,7 +163,7 @@ def test_faults_stay_faults(damage: str, stated: tuple[Path, Model]) -> None:
     else:
         grid = model.tensors[name].quantization
         assert grid is not None
-        moved = replace(grid, zero_point=(grid.zero_point[0] + 1,))
+        moved = grid.with_values(zero_point=grid.zero_point[0] + 1)
         tensors = {**model.tensors, name: replace(model.tensors[name], quantization=moved)}
         broken = model.replace(graph=replace(model.graph, tensors=tensors))
     report = qfmt.verify(source, broken, samples=1)

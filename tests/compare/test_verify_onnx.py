@@ -105,7 +105,7 @@ def test_a_bias_of_groups_that_share_scales(tmp_path: Path) -> None:
     """Of a file beside the ONNX that was made of it, where the bias is int32."""
     rng, scale = np.random.default_rng(3), np.float32(0.05)
     x = Tensor("x", "uint8", (1, 4, 5, 5), quantization=Quantization.per_tensor(float(scale), 9, "uint8"))
-    grid = Quantization((0.25, 0.5), (0, 0), -128, 127, 1)
+    grid = Quantization.of((0.25, 0.5), 0, -128, 127, 1)
     w = Tensor.constant("w", rng.integers(-9, 9, (4, 2, 3, 3)).astype(np.int8), grid)
     b = Tensor.constant("b", rng.normal(0, 1, 4).astype(np.float32))
     y = Tensor("y", "uint8", (1, 4, 7, 7), quantization=Quantization.per_tensor(0.3, 120, "uint8"))
@@ -141,13 +141,13 @@ def one_scale_changed(model: Model, name: str) -> Model:
     quantization = model.tensors[name].quantization
     assert quantization is not None
     scale = (*quantization.scale[:-1], float(np.nextafter(np.float32(quantization.scale[-1]), np.float32(9))))
-    return with_tensor(model, name, quantization=replace(quantization, scale=scale))
+    return with_tensor(model, name, quantization=quantization.with_values(scale))
 
 
 def zero_point_moved(model: Model, name: str) -> Model:
     quantization = model.tensors[name].quantization
     assert quantization is not None
-    return with_tensor(model, name, quantization=replace(quantization, zero_point=(quantization.zero_point[0] + 1,)))
+    return with_tensor(model, name, quantization=quantization.with_values(zero_point=quantization.zero_point[0] + 1))
 
 
 def output_of(model: Model, name: str) -> str:

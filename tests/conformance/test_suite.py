@@ -28,7 +28,7 @@ RELEASED: dict[str, str] = {}
 """Version of the format → sha256 of its index.json, which has the digests of all its files: pinned at the release."""
 
 
-NEEDED = ("V2", "V3", "V10", "V27", "V50")
+NEEDED = ("V2", "V3", "V10", "V20", "V21", "V50")
 """The rules of validity on which decoding arrays rests."""
 
 
@@ -91,7 +91,7 @@ def items(array: spec_reader.Array) -> list[Any]:
     return [f"{code:0{-(-array.bits // 4)}x}" for code in codes]
 
 
-def tensor_facts(tensor: spec_reader.Tensor, record: dict[str, Any]) -> dict[str, Any]:
+def tensor_facts(tensor: spec_reader.Array, record: dict[str, Any]) -> dict[str, Any]:
     return {
         "dtype": tensor.dtype,
         "shape": tensor.shape,
@@ -101,17 +101,12 @@ def tensor_facts(tensor: spec_reader.Tensor, record: dict[str, Any]) -> dict[str
     }
 
 
-def quantization_facts(tensor: spec_reader.Tensor) -> dict[str, Any]:
-    q, points = tensor.quantization, tensor.zero_points
-    floats, seen, blocks = q["zero_point_float"], q["observed"], q["blocks"]
+def quantization_facts(array: spec_reader.Array) -> dict[str, Any]:
+    q, seen = array.quantization, array.quantization["observed"]
     return {
-        "scale": [bits_of(scale) for scale in q["scale"]],
-        "zero_point": q["zero_point"],
-        "zero_point_float": None if floats is None else [bits_of(point) for point in floats],
+        **level_facts(array),
         "quant_min": q["quant_min"],
         "quant_max": q["quant_max"],
-        "axis": q["axis"],
-        "scale_dtype": spec_reader.DTYPES[q["scale_dtype"]][0],
         "scale_name": q["scale_name"] or "",
         "zero_point_name": q["zero_point_name"] or "",
         "observed": seen
@@ -123,14 +118,20 @@ def quantization_facts(tensor: spec_reader.Tensor) -> dict[str, Any]:
             "quant_max": None if seen["quant_max"] is None else str(seen["quant_max"]),
             "qscheme": seen["qscheme"] or "",
         },
-        "blocks": blocks
-        and {
-            "shape": blocks["shape"],
-            "scale": items(tensor.scales),
-            "zero_point": None if points is None else items(points),
-            "zero_point_dtype": None if points is None else points.dtype,
-        },
     }
+
+
+def level_facts(array: spec_reader.Array) -> dict[str, Any]:
+    """What a quantization has in common with a second level."""
+    numbers = {each.name: array_facts(each) for each in array.numbers}
+    zero = {"zero_point": {"dtype": "uint8", "shape": [], "values": [0], "quantization": None}}
+    names = ("scale", "zero_point", "offset", "table", "group_index")
+    return {"block": array.quantization["block"] or []} | dict.fromkeys(names) | zero | numbers
+
+
+def array_facts(array: spec_reader.Array) -> dict[str, Any]:
+    nested = None if array.quantization is None else level_facts(array)
+    return {"dtype": array.dtype, "shape": array.shape, "values": items(array), "quantization": nested}
 
 
 def attribute_facts(record: dict[str, Any]) -> dict[str, Any]:

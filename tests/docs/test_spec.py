@@ -26,6 +26,7 @@ from qfmt.file import CONTAINER_RULES, load, save
 from qfmt.file.schema import ENUMS, TABLES
 from qfmt.model import DTYPES, Graph, Model, Node, Observed, Quantization, StoredArray, Tensor, Vector
 from qfmt.ops import OPERATORS
+from qfmt.quantization import NO_ZERO_POINT, PARAMETERS
 from qfmt.rules import RULES
 from support import spec_reader
 from support.paths import DIGITS, ROOT
@@ -213,7 +214,7 @@ def test_the_reader_knows_nothing_of_qfmt() -> None:
 
 def everything() -> Model:
     """Each element type, kind of shape, quantization, attribute and absent thing that the format can say."""
-    tensors = [Tensor("x", "uint8", ("N", None, 3), None, Quantization((0.1,), (7,), 7, 255, None, "float64"))]
+    tensors = [Tensor("x", "uint8", ("N", None, 3), None, Quantization.of((0.1,), (7,), 7, 255, None, "float64"))]
     tensors += [Tensor("unknown rank", "float32", None), Tensor("y", "int8", (), aliases=("a", "b.ü"))]
     generator = np.random.default_rng(1)
     for entry in DTYPES.values():
@@ -225,9 +226,9 @@ def everything() -> Model:
             scales = tuple(0.25 * (i + 1) for i in range(shape[0]))
             low, high = max(entry.minimum, -2), min(entry.maximum, 1)
             observed = Observed("MinMaxObserver", (-1.5,), (2.0,))
-            grid = Quantization(scales, (0,) * shape[0], low, high, 0, "bfloat16", observed)
+            grid = Quantization.of(scales, (0,) * shape[0], low, high, 0, "bfloat16", observed=observed)
         tensors.append(Tensor.constant(f"constant {entry.name}", array, grid, dtype=entry.name))
-    rows = Quantization((0.5, 0.25, 1.0), (7.5, -0.0, 3.0), 0, 15, 0)
+    rows = Quantization.of((0.5, 0.25, 1.0), (7.5, -0.0, 3.0), 0, 15, 0)
     tensors.append(Tensor.constant("embedding", np.arange(15).reshape(3, 5), rows, dtype="uint4"))
     tensors += [by_blocks("blocks", 7), by_blocks("blocks with zero points", np.arange(6).reshape(3, 2))]
     tensors.append(Tensor.constant("scalar", np.float32(0.1)))
@@ -272,13 +273,9 @@ def assert_read_alike(path: Path) -> int:
         assert (None if seen.shape is None else tuple(seen.shape)) == tensor.shape
         assert (seen.quantization is None) == (tensor.quantization is None)
         if tensor.quantization is not None:
-            for key in ("scale", "zero_point", "quant_min", "quant_max", "axis"):
-                value = getattr(tensor.quantization, key)
-                floats = key == "zero_point" and tensor.quantization.has_float_zero_points
-                stated = seen.quantization["zero_point_float" if floats else key]
-                assert stated == (list(value) if isinstance(value, tuple) else value)
-            count += assert_blocks_read_alike(tensor.quantization, seen)
-            assert spec_reader.DTYPES[seen.quantization["scale_dtype"]][0] == tensor.quantization.scale_dtype
+            for key in ("quant_min", "quant_max"):
+                assert seen.quantization[key] == getattr(tensor.quantization, key)
+            count += assert_level_read_alike(tensor.quantization, seen)
         assert (seen.data is None) == (tensor.data is None)
         if tensor.data is not None:
             assert seen.data == bytes(tensor.data.view())
@@ -305,17 +302,19 @@ def assert_vectors_read_alike(model: Model, network: spec_reader.Network) -> int
     return count
 
 
-def assert_blocks_read_alike(quantization: Quantization, seen: Any) -> int:
-    if quantization.blocks is None:
-        assert seen.scales is None
-        return 0
-    blocks, count = quantization.blocks, 0
-    assert seen.quantization["blocks"]["shape"] == list(blocks.shape)
-    for mine, theirs in ((blocks.scale, seen.scales), (blocks.zero_point, seen.zero_points)):
-        assert (mine is None) == (theirs is None)
-        if mine is not None:
-            assert (mine.dtype, mine.array.reshape(-1).tolist()) == (theirs.dtype, theirs.values())
-            count += theirs.count
+def assert_level_read_alike(quantization: Quantization, seen: spec_reader.Array) -> int:
+    assert tuple(seen.quantization["block"] or ()) == quantization.block
+    mine = {name: stored for name in PARAMETERS if (stored := getattr(quantization, name)) not in (None, NO_ZERO_POINT)}
+    assert [each.name for each in seen.numbers] == list(mine)
+    count = 0
+    for theirs in seen.numbers:
+        stored = mine[theirs.name]
+        assert (theirs.dtype, tuple(theirs.shape or ())) == (stored.dtype, stored.shape)
+        assert theirs.data == bytes(stored.data.view())
+        assert (theirs.quantization is None) == (stored.quantization is None)
+        if stored.quantization is not None:
+            count += assert_level_read_alike(stored.quantization, theirs)
+        count += len(stored)
     return count
 
 

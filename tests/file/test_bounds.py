@@ -156,7 +156,7 @@ def test_ranges_that_are_found_in_parts(dtype: str, monkeypatch: pytest.MonkeyPa
 
 def along(shape: tuple[int, ...], axis: int, dtype: str, rng: np.random.Generator) -> Quantization:
     limits = int(DTYPES[dtype].minimum), int(DTYPES[dtype].maximum)
-    return Quantization(tuple(rng.uniform(0.1, 2, shape[axis])), (0,) * shape[axis], *limits, axis)
+    return Quantization.of(tuple(rng.uniform(0.1, 2, shape[axis])), (0,) * shape[axis], *limits, axis)
 
 
 def in_blocks(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> Quantization:

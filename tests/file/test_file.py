@@ -205,9 +205,9 @@ def test_scales_of_blocks_are_read_when_they_are_used(tmp_path: Path, monkeypatc
     data[-1] ^= 1
     (tmp_path / "m.qfb").write_bytes(data)
     quantization = qfmt.load(tmp_path / "m.qfb").tensors["w"].quantization
-    assert quantization is not None and quantization.blocks is not None
-    stored = quantization.blocks.scale.array
-    assert stored.ctypes.data == quantization.blocks.scale.array.ctypes.data and stored.ctypes.data % 64 == 0
+    assert quantization is not None
+    stored = quantization.scale.array
+    assert stored.ctypes.data == quantization.scale.array.ctypes.data and stored.ctypes.data % 64 == 0
     assert len(data) - header.PAGE == 64 * 2048 + 2 * scale.size  # nothing of it is in the metadata
     assert np.array_equal(tensor.quantization and stored, scale)
     tensor = qfmt.load(tmp_path / "m.qfb").tensors["w"]
@@ -216,9 +216,9 @@ def test_scales_of_blocks_are_read_when_they_are_used(tmp_path: Path, monkeypatc
 
 def test_equal_blocks_are_stored_once(tmp_path: Path) -> None:
     def weight(name: str) -> Tensor:
-        scale = np.linspace(0.5, 1, 64, dtype=np.float16).reshape(8, 8)
-        grid = Quantization.of_blocks("int8", (8, 256), (1, 32), scale)
-        return Tensor.constant(name, np.zeros((8, 256), np.int8), grid)
+        scale = np.linspace(0.5, 1, 4096, dtype=np.float16).reshape(64, 64)
+        grid = Quantization.of_blocks("int8", (64, 2048), (1, 32), scale)
+        return Tensor.constant(name, np.zeros((64, 2048), np.int8), grid)
 
     written(Model(Graph((), (), (), {name: weight(name) for name in "abc"})), tmp_path)
     container = Container(tmp_path / "m.qfb", verify=True)
@@ -439,11 +439,11 @@ def test_modes_and_links(tmp_path: Path) -> None:
 
 
 def test_an_invalid_model_is_not_written(tmp_path: Path) -> None:
-    wrong = Quantization((0.0,), (300,), 5, 2)
-    tensors = {"a": Tensor("a", "uint8", (2,), ArrayData(np.zeros(2, np.uint8)), wrong)}
-    with pytest.raises(ValidityError) as caught:
-        Model(Graph(("a",), (), (), tensors)).save(tmp_path / "m.qfb")
-    assert {broken.rule for broken in caught.value.violations} == {"V20", "V22", "V23", "V30"}
+    for wrong, rule in ((Quantization.of(0.0, 300, 0, 2), "V22"), (Quantization.of(1.0, 0, 5, 2), "V23")):
+        tensors = {"a": Tensor("a", "uint8", (2,), ArrayData(np.zeros(2, np.uint8)), wrong)}
+        with pytest.raises(ValidityError) as caught:
+            Model(Graph(("a",), (), (), tensors)).save(tmp_path / "m.qfb")
+        assert {broken.rule for broken in caught.value.violations} == {rule, "V30"}
     assert not list(tmp_path.iterdir())
 
 

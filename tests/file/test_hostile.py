@@ -17,7 +17,7 @@ from qfmt.errors import FormatError, QfmtError
 from qfmt.file import header
 from qfmt.file.decode import Record
 from qfmt.file.reader import Container
-from support.crafted import BUFFERS, GRAPHS, QUANTIZATIONS, SHAPES, TENSORS, crafted
+from support.crafted import BUFFERS, GRAPHS, GRID, QUANTIZATIONS, SHAPES, TENSORS, crafted
 from support.mutants import mutants, overwrite, sealed, small_file, survives, touch
 
 
@@ -143,9 +143,8 @@ def test_shapes_that_cannot_be(shape: list[int] | None, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", QUANTIZATIONS, ids=str)
 def test_quantizations_that_cannot_be(wrong: Record, tmp_path: Path) -> None:
-    good = {"scale": [0.5], "zero_point": [0], "quant_min": -128, "quant_max": 127}
-    assert qfmt.check(crafted(tmp_path, tensor={"quantization": good})) == []
-    refusal(crafted(tmp_path, tensor={"quantization": good | wrong}))
+    assert qfmt.check(crafted(tmp_path, tensor={"quantization": GRID})) == []
+    refusal(crafted(tmp_path, tensor={"quantization": GRID | wrong}))
 
 
 @pytest.mark.parametrize("wrong", TENSORS, ids=str)
@@ -218,8 +217,7 @@ def test_shared_vectors_do_not_multiply(tmp_path: Path) -> None:
 
 
 def test_a_shared_quantization_is_one_object(tmp_path: Path) -> None:
-    quantization = {"scale": [0.5], "zero_point": [0], "quant_min": -128, "quant_max": 127}
-    tensors = [{"name": n, "dtype": 2, "shape": [64], "buffer": 0, "quantization": quantization} for n in "ab"]
+    tensors = [{"name": n, "dtype": 2, "shape": [64], "buffer": 0, "quantization": GRID} for n in "ab"]
     tensors_of = qfmt.load(crafted(tmp_path, graph={"tensors": tensors})).tensors
     assert tensors_of["a"].quantization is tensors_of["b"].quantization
 

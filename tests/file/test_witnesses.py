@@ -25,6 +25,7 @@ from golden.model import blocks_model, golden_model
 from qfmt.file.decode import SCALARS
 from qfmt.file.schema import ENUMS, TABLES
 from qfmt.model import DTYPES, Attribute, Data, Model, attribute_kind
+from qfmt.quantization import NO_ZERO_POINT, PARAMETERS, Quantization
 from support.mutants import mutants, survives
 from support.paths import GOLDEN, PROGRAMS, ROOT, TOOLS
 from support.strategies import models
@@ -143,14 +144,7 @@ def our_lines(model: Model) -> Iterator[str]:
             f"{several(tensor.aliases, text)}"
         )
         if (q := tensor.quantization) is not None:
-            scales, zero_points = several(q.scale, number), several(q.zero_point, number)
-            code = DTYPES[q.scale_dtype].code
-            yield f"  quantization {scales} {zero_points} {q.quant_min} {q.quant_max} {optional(q.axis)} {code}"
-            if (b := q.blocks) is not None:
-                own = b.zero_point
-                code = 0 if own is None else DTYPES[own.dtype].code
-                zero_points = "" if own is None else data_line(own.data)
-                yield f"  blocks {several(b.shape, number)} {code}{data_line(b.scale.data)}{zero_points}"
+            yield from quantization_lines(q)
             if (o := q.observed) is not None:
                 ranges = f"{several(o.minimum, number)} {several(o.maximum, number)}"
                 limits = f"{optional(o.quant_min)} {optional(o.quant_max)} {text(o.qscheme)}"
@@ -166,6 +160,21 @@ def our_lines(model: Model) -> Iterator[str]:
         yield f"vector {text(vector.name)}"
         for _, _, value in vector.stored(graph):
             yield f"  value {several(value.shape, number)}{data_line(value.data)}"
+
+
+def quantization_lines(q: Quantization) -> Iterator[str]:
+    yield f"  quantization {several(q.block or None, number)} {q.quant_min} {q.quant_max}"
+    yield from array_lines(q)
+
+
+def array_lines(q: Quantization) -> Iterator[str]:
+    for name in PARAMETERS:
+        if (each := getattr(q, name)) is not None and (name, each) != ("zero_point", NO_ZERO_POINT):
+            stored = f" {bytes(each.data.view()).hex()}" if each.is_inline else data_line(each.data)
+            yield f"  array {DTYPES[each.dtype].code} {several(each.shape or None, number)}{stored}"
+            if each.quantization is not None:
+                yield f"  level {several(each.quantization.block or None, number)}"
+                yield from array_lines(each.quantization)
 
 
 def data_line(data: Data) -> str:
@@ -207,6 +216,19 @@ def generated_lines(data: bytes) -> Iterator[str]:
         begin = start + found.Offset()
         return f" data {found.Size()} {digest.hex()} {fnv1a(data[begin : begin + found.Size()])}"
 
+    def quantization(q: Any) -> Iterator[str]:
+        yield f"  quantization {scalars(q, 'Block')} {optional(q.QuantMin())} {optional(q.QuantMax())}"
+        yield from arrays(q.Scale(), q.ZeroPoint(), q.Offset(), q.Table(), q.GroupIndex())
+
+    def arrays(*given: Any) -> Iterator[str]:
+        for each in filter(None, given):
+            inline = "" if each.BytesIsNone() else " " + bytes(elements(each, "Bytes")).hex()
+            yield f"  array {each.Dtype()} {scalars(each, 'Shape')}{inline}{buffer(each.Buffer())}"
+            level = each.Quantization() if hasattr(each, "Quantization") else None
+            if level is not None:
+                yield f"  level {scalars(level, 'Block')}"
+                yield from arrays(level.Scale(), level.ZeroPoint(), level.Offset(), level.Table())
+
     yield f"model {text(model.Producer())} {text(model.Engine())} {text(graph.Name())}"
     yield f"inputs {scalars(graph, 'Inputs')}"
     yield f"outputs {scalars(graph, 'Outputs')}"
@@ -216,12 +238,7 @@ def generated_lines(data: bytes) -> Iterator[str]:
         dims, aliases = (several(elements(tensor, field), text) for field in ("Dims", "Aliases"))
         yield f"tensor {text(tensor.Name())} {tensor.Dtype()} {scalars(tensor, 'Shape')} {dims} {aliases}"
         if (q := tensor.Quantization()) is not None:
-            limits = f"{optional(q.QuantMin())} {optional(q.QuantMax())} {optional(q.Axis())} {q.ScaleDtype()}"
-            zero_points = scalars(q, "ZeroPoint" if q.ZeroPointFloatIsNone() else "ZeroPointFloat")
-            yield f"  quantization {scalars(q, 'Scale')} {zero_points} {limits}"
-            if (b := q.Blocks()) is not None:
-                stored = buffer(b.Scale()) + buffer(b.ZeroPoint())
-                yield f"  blocks {scalars(b, 'Shape')} {b.ZeroPointDtype()}{stored}"
+            yield from quantization(q)
             if (o := q.Observed()) is not None:
                 limits = f"{optional(o.QuantMin())} {optional(o.QuantMax())} {text(o.Qscheme())}"
                 yield f"  observed {text(o.Observer())} {scalars(o, 'Minimum')} {scalars(o, 'Maximum')} {limits}"
@@ -270,7 +287,7 @@ def test_tables_do_not_contain_themselves() -> None:
         assert name not in above
         return 1 + max((depth(f.of, (*above, name)) for f in TABLES[name] if f.kind in ("table", "[table]")), default=0)
 
-    assert depth("Model") == 5
+    assert depth("Model") == 7
 
 
 @given(st.sampled_from(sorted(TABLES)))

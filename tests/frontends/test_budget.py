@@ -34,7 +34,7 @@ REFUSED = {
     "ts-dtype8.pt": "quantizes to the element type 8",
     "ts-nan-addend.pt": "with the scale nan",
     "ts-rebuild.pt": "other than a weight and a bias",
-    "verify-runtimeerror.pt": "breaks rule V22",
+    "verify-runtimeerror.pt": "do not all fit int32",
 }
 CONVERTED = ("verify-segfault.pt", "verify-executes-code.pt", "verify-setstate-unreachable.pt")
 

@@ -47,8 +47,8 @@ def test_arguments_of_another_type(body: str, words: str, tmp_path: Path) -> Non
 
 
 def _convolution(bias: list[float]) -> Model:
-    scales = Quantization((0.5, 0.25, 0.125), (0, 0, 0), -127, 127, axis=0)
-    grid = Quantization((0.5,), (3,), 0, 255)
+    scales = Quantization.of((0.5, 0.25, 0.125), (0, 0, 0), -127, 127, axis=0)
+    grid = Quantization.of((0.5,), (3,), 0, 255)
     tensors = [
         Tensor("x", "uint8", (1, 1, 2, 2), None, grid),
         Tensor.constant("w", np.ones((3, 1, 1, 1), np.int8), scales),

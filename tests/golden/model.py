@@ -20,15 +20,15 @@ CONV = {"dilations": (1, 1), "group": 1, "kernel_shape": (3, 3), "pads": (1, 1, 
 
 def golden_model() -> Model:
     """A quantized convolution between quantize and dequantize, an unknown operator, and a constant of every dtype."""
-    image = Quantization((0.0078125,), (128,), 0, 255)
-    activation = Quantization(
+    image = Quantization.of((0.0078125,), (128,), 0, 255)
+    activation = Quantization.of(
         (0.05000000074505806,),
         (3,),
         3,
         255,
         observed=Observed("HistogramObserver", (-0.15,), (12.5,), 0, 127, "per_tensor_affine"),
     )
-    weight = Quantization((0.5, 0.001953125), (0, 0), -127, 127, axis=0, scale_dtype="float64")
+    weight = Quantization.of((0.5, 0.001953125), (0, 0), -127, 127, axis=0, scale_dtype="float64")
     taps = (np.arange(2 * 3 * 3 * 3) % 255 - 127).astype(np.int8).reshape(2, 3, 3, 3)
     tensors = [
         Tensor("x", "float32", ("N", 3, 8, 8), aliases=("args.0", "image")),
@@ -79,7 +79,7 @@ def blocks_model() -> Model:
         "tiles": ("int8", Quantization.of_blocks("int8", (3, 7), (2, 5), tiles, limits=(-127, 127))),
         "mx": ("float4_e2m1fn", Quantization.of_blocks("float4_e2m1fn", (3, 7), (1, 4), mx)),
         "float8": ("float8_e4m3fn", Quantization.per_tensor(0.5, 0, "float8_e4m3fn")),
-        "channels": ("float8_e5m2", Quantization((0.5, 1.0, 2.0), (0, 0, 0), -8, 8, 0, "float8_e8m0fnu")),
+        "channels": ("float8_e5m2", Quantization.of((0.5, 1.0, 2.0), (0, 0, 0), -8, 8, 0, "float8_e8m0fnu")),
     }
     tensors = [
         Tensor("x", "float32", (3, 7)),

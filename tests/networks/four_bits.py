@@ -6,7 +6,7 @@ import numpy as np
 
 from qfmt import Graph, Model, Node, Quantization, Tensor
 
-GRID = Quantization((0.5,), (3,), -8, 7)
+GRID = Quantization.of((0.5,), (3,), -8, 7)
 
 
 def network() -> Model:

@@ -25,7 +25,7 @@ STEPS = np.array([np.linspace(-60000, 60000, 15), np.linspace(0, 0, 15)]).astype
 
 
 def grid(scale: float, zero_point: int, low: int = 0, high: int = 255) -> Quantization:
-    return Quantization((scale,), (zero_point,), low, high)
+    return Quantization.of((scale,), (zero_point,), low, high)
 
 
 def node(operator: str, inputs: str, output: str, rule: str = "", **attributes: Any) -> Node:
@@ -43,7 +43,7 @@ def requantized(inputs: str, output: str, rule: str, axis: int = 1, reach: int =
 def network(nodes: dict[str, Node] | None = None, *tensors: Tensor, inputs: tuple[str, ...] = ("x",)) -> Model:
     """The network, with other nodes (by their outputs) and other tensors."""
     image = ("N", 3, 5, 5)
-    unit = Quantization((0.5, 0.25, 1.0), (0, 0, 0), -(1 << 24), 1 << 24, 1)
+    unit = Quantization.of((0.5, 0.25, 1.0), (0, 0, 0), -(1 << 24), 1 << 24, 1)
     known = [
         Tensor("x", "uint8", ("N", 2, 5, 5), None, grid(0.5, 7)),
         Tensor.constant("w", WEIGHT),
@@ -97,19 +97,19 @@ WIDE = Tensor.constant("wide", np.array(7))
 
 BROKEN: list[tuple[str, Model]] = [
     ("V48", other("sums", quantization=grid(1.0, 1, -9, 9))),
-    ("V48", other("x", quantization=Quantization((0.5, 0.5), (7, 8), 0, 255, 1))),
+    ("V48", other("x", quantization=Quantization.of((0.5, 0.5), (7, 8), 0, 255, 1))),
     ("V48", other("x", dtype="float32", quantization=None)),
     ("V48", other("x", dtype="uint32")),
     ("V48", other("x", dtype="int32")),
     ("V48", constant("w", WEIGHT.astype(np.float32))),
-    ("V48", constant("w", WEIGHT, Quantization((1.0,) * 3, (0, 1, 0), -128, 127, 0))),
+    ("V48", constant("w", WEIGHT, Quantization.of((1.0,) * 3, (0, 1, 0), -128, 127, 0))),
     ("V48", network({}, Tensor("w", "int8", (3, 2, 3, 3)), inputs=("x", "w"))),
     ("V48", constant("b", BIAS.astype(np.int64))),
     ("V48", constant("b", BIAS, grid(1.0, 0, -9999, 9999))),
     ("V43", constant("b", BIAS[:2])),
     ("V43", constant("b", BIAS[:1])),
     ("V49", other("y", dtype="uint32")),
-    ("V49", other("y", quantization=Quantization((1.0,) * 3, (5,) * 3, 3, 18, 1))),
+    ("V49", other("y", quantization=Quantization.of((1.0,) * 3, (5,) * 3, 3, 18, 1))),
     ("V49", changed("y", inputs=("sums", "m", "shift"))),
     ("V49", changed("y", inputs=("sums", "m", "shift", "add", "steps"))),
     ("V49", changed("y", inputs=("sums", "m", "shift", "add", "", "row"))),

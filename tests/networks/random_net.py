@@ -19,7 +19,7 @@ def grid(rng: Random, dtype: str = "uint8", scale: float | None = None) -> Quant
     limits = DTYPES[dtype]
     low, high = int(limits.minimum), int(limits.maximum)  # type: ignore[arg-type]
     own = float(f32(scale if scale is not None else rng.uniform(0.01, 0.1)))
-    return Quantization((own,), (int(rng.integers(low, high + 1)),), low, high)
+    return Quantization.of((own,), (int(rng.integers(low, high + 1)),), low, high)
 
 
 class Net:

@@ -68,7 +68,7 @@ def weights(rng: np.random.Generator, shape: tuple[int, ...], per_channel: bool,
     if not per_channel:
         return values, grid(rng.uniform(0.001, 0.02), zero_point, "int8")
     scales = tuple(float(f32(scale)) for scale in rng.uniform(0.001, 0.02, shape[0]))
-    return values, Quantization(scales, (0,) * shape[0], -128, 127, 0)
+    return values, Quantization.of(scales, (0,) * shape[0], -128, 127, 0)
 
 
 def inputs(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -245,7 +245,7 @@ def test_a_dynamic_convolution_without_a_second_rounding() -> None:
     ours = run("qfmt.DynamicConv", [x, (w, wq)], "dynamic_divide", **a)
     scale = (max(x.max(), 0) - min(x.min(), 0)) / 255
     rounded = np.round(x.astype(np.float64) / scale) * scale
-    real = w * wq.scales(4)
+    real = w * wq.scales(w.shape)
     exact = OPERATORS["Conv"].reference(rounded, real, None, **a)
     np.testing.assert_allclose(ours, exact, rtol=0, atol=1e-5 * np.abs(exact).max())
 
@@ -266,7 +266,7 @@ def table(rng: np.random.Generator, rows: int, columns: int, bits: int) -> tuple
     )
     stored = tensor.int_repr().numpy()
     integers = stored if bits == 8 else np.stack([stored & 15, stored >> 4], -1).reshape(rows, -1)[:, :columns]
-    quantization = Quantization(tuple(scales.tolist()), tuple(points.tolist()), 0, top, 0)
+    quantization = Quantization.of(tuple(scales.tolist()), tuple(points.tolist()), 0, top, 0)
     return integers, quantization, quantized.embedding_bag_prepack(tensor)
 
 

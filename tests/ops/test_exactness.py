@@ -97,7 +97,7 @@ def weight_grid(rng: np.random.Generator, channels: int, per_channel: bool, engi
     """Per tensor with a zero point other than 0, where the engine takes it: onednn does not."""
     if per_channel:
         scales = rng.uniform(0.001, 0.02, channels).astype(f32)
-        return Quantization(tuple(map(float, scales)), (0,) * channels, -128, 127, 0)
+        return Quantization.of(tuple(map(float, scales)), (0,) * channels, -128, 127, 0)
     return grid(rng.uniform(0.001, 0.02), int(rng.integers(-3, 4)) if engine in ("fbgemm", "qnnpack") else 0, "int8")
 
 
@@ -190,7 +190,7 @@ def test_fbgemm_brings_the_bias_to_the_accumulator_by_the_granularity_of_the_wei
     assert split.size
     b = rng.choice(split, channels)
     sw = float(f32(0.0043))
-    wq = Quantization((sw,) * channels, (0,) * channels, -128, 127, 0) if per_channel else grid(sw, 0, "int8")
+    wq = Quantization.of((sw,) * channels, (0,) * channels, -128, 127, 0) if per_channel else grid(sw, 0, "int8")
     x, w = np.full((3, 8), 5, np.uint8), integers(rng, (channels, 8), "int8")
     packed = quantized.linear_prepack(to_torch(w, wq), torch.from_numpy(b))
     theirs = quantized.linear(to_torch(x, xq), packed, scale, 128)
@@ -245,13 +245,13 @@ def quantizations(engine: str, axis: int | None) -> Iterator[Comparison]:
             x = x.reshape(4, -1) if axis == 0 else x.reshape(-1, 4)
             scales = tuple(float(f32(q.scale[0] * factor)) for factor in (1, 2, 0.7, 1.5))
             points = tuple(int(point) for point in rng.integers(q.quant_min, q.quant_max + 1, 4))
-            along = Quantization(scales, points, q.quant_min, q.quant_max, axis)
+            along = Quantization.of(scales, points, q.quant_min, q.quant_max, axis)
             theirs = torch.quantize_per_channel(
                 torch.from_numpy(x), torch.tensor(scales, dtype=torch.float64), torch.tensor(points), axis, kind
             )
             node = Node("QuantizeLinear", ("x",), ("y",), rule="reciprocal_offset")
             (ours,) = execute(node, [Operand(x, None)], [Tensor("y", dtype, None, None, along)])
-            exact = x / along.scales(2) + along.zero_points(2)
+            exact = x / along.scales(x.shape) + along.zero_points(x.shape)
             yield Comparison(ours, theirs.int_repr().numpy(), exact, 256 + np.abs(exact))
 
 

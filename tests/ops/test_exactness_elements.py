@@ -211,5 +211,5 @@ def moved(engine: str) -> Iterator[Comparison]:
             else:
                 expected = (scale, zero_point)
             assert (theirs.q_scale(), theirs.q_zero_point()) == (pytest.approx(expected[0], rel=1e-12), expected[1])
-            constant = (np.array(steps, np.int32), Quantization((scale,), (0,), -(2**31), 2**31 - 1))
+            constant = (np.array(steps, np.int32), Quantization.of((scale,), (0,), -(2**31), 2**31 - 1))
             yield compare("Add", [(x, xq), constant], theirs, "sum")

@@ -85,25 +85,25 @@ def test_a_bias_of_int32_is_added_to_the_accumulator(rule: str) -> None:
     scales = tuple(float(np.float32(scale)) for scale in rng.uniform(0.001, 0.01, 5))
     x, w = rng.integers(0, 256, (7, 30)).astype(np.uint8), rng.integers(-128, 128, (5, 30)).astype(np.int8)
     b = rng.integers(-5000, 5000, 5).astype(np.int32)
-    xq, wq, yq = grid(0.02, 100), Quantization(scales, (0,) * 5, -128, 127, 0), grid(0.9, 120)
-    bq = Quantization(tuple(0.02 * scale for scale in scales), (0,) * 5, -(2**31), 2**31 - 1, 0)
+    xq, wq, yq = grid(0.02, 100), Quantization.of(scales, (0,) * 5, -128, 127, 0), grid(0.9, 120)
+    bq = Quantization.of(tuple(0.02 * scale for scale in scales), (0,) * 5, -(2**31), 2**31 - 1, 0)
     with_bias = run("qfmt.Linear", [(x, xq), (w, wq), (b, bq)], yq, "uint8", rule)
 
     # The same sums without a bias: one more input of 1 + zero point with the bias for a weight, of int32.
     longer = np.concatenate([x, np.full((7, 1), 101, np.uint8)], 1)
     weights = np.concatenate([w.astype(np.int32), b[:, None]], 1)
-    wide = Quantization(scales, (0,) * 5, -(2**31), 2**31 - 1, 0)
+    wide = Quantization.of(scales, (0,) * 5, -(2**31), 2**31 - 1, 0)
     assert (with_bias == run("qfmt.Linear", [(longer, xq), (weights, wide), None], yq, "uint8", rule)).all()
 
 
 def test_scales_of_a_transposed_convolution_run_along_the_outputs_of_each_group() -> None:
     rng = np.random.default_rng(3)
     scales = (0.01, 0.02, 0.05)
-    wq, xq = Quantization(scales, (1, 2, 3), -128, 127, 1), grid(0.1, 7)
+    wq, xq = Quantization.of(scales, (1, 2, 3), -128, 127, 1), grid(0.1, 7)
     x, w = rng.integers(0, 256, (2, 4, 5)).astype(np.uint8), rng.integers(-128, 128, (4, 3, 2)).astype(np.int8)
     a = {"kernel_shape": (2,), "strides": (2,), "pads": (0, 0), "dilations": (1,), "group": 2, "output_padding": (0,)}
     y = run("ConvTranspose", [(x, xq), (w, wq), None], grid(0.5, 0, "int16"), "int16", "float_bias", **a)
-    real = [(x.astype(np.float64) - 7) * 0.1, (w - wq.zero_points(3)) * wq.scales(3)]
+    real = [(x.astype(np.float64) - 7) * 0.1, (w - wq.zero_points(w.shape)) * wq.scales(w.shape)]
     exact = OPERATORS["ConvTranspose"].reference(*real, None, **a) / 0.5
     assert np.abs(y - exact).max() <= 0.5 + 1e-3
 

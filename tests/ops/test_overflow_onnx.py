@@ -106,7 +106,7 @@ def requantized(
 
 def grid(array: np.ndarray, scale: tuple[float, ...] = (1.0,)) -> Quantization:
     limits, points = np.iinfo(array.dtype), (ZERO[array.dtype.name],) * len(scale)
-    return Quantization(scale, points, int(limits.min), int(limits.max), 0 if len(scale) > 1 else None)
+    return Quantization.of(scale, points, int(limits.min), int(limits.max), 0 if len(scale) > 1 else None)
 
 
 def node(operator: str, rule: str, inputs: str = "x w", outputs: str = "y", **attributes: Any) -> Node:

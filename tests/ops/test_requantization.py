@@ -59,7 +59,7 @@ def some_grid(rng: np.random.Generator) -> tuple[str, Quantization]:
     dtype = str(rng.choice(["int8", "uint8", "int16", "int4", "uint2"]))
     limits = DTYPES[dtype]
     low, high = sorted(rng.integers(limits.minimum, limits.maximum + 1, 2).tolist())
-    return dtype, Quantization((0.5,), (int(rng.integers(limits.minimum, limits.maximum + 1)),), low, high)
+    return dtype, Quantization.of((0.5,), (int(rng.integers(limits.minimum, limits.maximum + 1)),), low, high)
 
 
 def any_int32(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -111,7 +111,7 @@ def test_requantization_is_that_of_whole_numbers(rule: str, seed: int) -> None:
 @pytest.mark.parametrize(("x", "m", "add"), list(product(INT32, [INT32[1]], [LARGEST_ADD, -LARGEST_ADD])))
 def test_nothing_overflows_at_the_ends(x: int, m: int, add: int) -> None:
     parameters = {"multiplier": np.array([m], np.int32), "shift": np.array([0], np.uint8), "add": np.array([add])}
-    q = Quantization((1.0,), (INT32[1] if x > 0 else INT32[0],), *INT32)
+    q = Quantization.of((1.0,), (INT32[1] if x > 0 else INT32[0],), *INT32)
     y = requantize(np.array([x], np.int32), parameters, "int32", q, "multiply_shift")
     assert y.tolist() == [min(max(x * m + add + q.zero_point[0], INT32[0]), INT32[1])]
 
@@ -124,7 +124,7 @@ def test_thresholds_are_counted(seed: int, rule: str) -> None:
     rng = np.random.default_rng(seed)
     shape = (2, int(rng.integers(1, 6)), 3)
     low, steps = int(rng.integers(-8, 4)), int(rng.integers(0, 12))
-    q = Quantization((0.5,), (3,), low, low + steps)
+    q = Quantization.of((0.5,), (3,), low, low + steps)
     x = np.clip(any_int32(rng, shape), -50, 50) if rng.random() < 0.5 else any_int32(rng, shape)
     rows = int(rng.integers(1, 4))
     chosen = np.sort(np.where(rng.random((rows, steps)) < 0.2, rng.choice(INT32), rng.integers(-50, 50, (rows, steps))))
@@ -150,7 +150,7 @@ def test_thresholds_are_counted(seed: int, rule: str) -> None:
 def test_any_monotone_rule_is_thresholds() -> None:
     """A table of thresholds that was searched for, against the formula on every x near a step."""
     x = np.arange(-4000, 4000, dtype=np.int32)
-    q = Quantization((1.0,), (-7,), -128, 127)
+    q = Quantization.of((1.0,), (-7,), -128, 127)
     parameters = {"multiplier": np.array([1234567891], np.int32), "shift": np.array([35], np.uint8)}
     y = requantize(x, parameters, "int8", q, "fixed_point_double")
     steps = [[int(x[y >= level].min(initial=INT32[1])) for level in range(-127, 128)]]
@@ -210,7 +210,7 @@ def test_weighted_sums_are_exact_or_refused(seed: int) -> None:
 
 
 def whole(values: Array, q: Quantization) -> Array:
-    return values.astype(np.int64) - q.zero_points(values.ndim)
+    return values.astype(np.int64) - q.zero_points(values.shape)
 
 
 def convolved(x: Array, w: Array, padding: int, a: dict[str, Any]) -> Array:

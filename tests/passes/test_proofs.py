@@ -28,7 +28,7 @@ WINDOW = {"kernel_shape": (2, 2), "strides": (1, 1), "dilations": (1, 1), "pads"
 
 
 def grid(zero: int, low: int = 0, high: int = 255) -> Quantization:
-    return Quantization((0.5,), (zero,), low, high)
+    return Quantization.of((0.5,), (zero,), low, high)
 
 
 def with_reach(node: Node, low: tuple[int, ...], high: tuple[int, ...]) -> Node:
@@ -64,14 +64,14 @@ def random(rng: np.random.Generator, shape: tuple[int, ...], low: int = -128, hi
 
 def linear(rng: np.random.Generator, rule: str) -> Model:
     zero = 0 if rule == "folded" else int(rng.integers(-50, 50))
-    w = Tensor.constant("w", random(rng, (3, 7)).astype(np.int8), Quantization((0.5,), (zero,), -128, 127))
+    w = Tensor.constant("w", random(rng, (3, 7)).astype(np.int8), Quantization.of((0.5,), (zero,), -128, 127))
     b = Tensor.constant("b", random(rng, (3,), -1000, 1000).astype(np.int32))
     x = Tensor("x", "uint8", (1, 7), None, grid(int(rng.integers(256)), 10, 200))
     return net([adder("qfmt.Linear", ("x", "w", "b"), rule)], [x, w, b], (1, 3))
 
 
 def conv(rng: np.random.Generator, rule: str, size: int = 2, pads: tuple[int, ...] = (0, 0, 0, 0)) -> Model:
-    w = Tensor.constant("w", random(rng, (4, 1, 2, 2)).astype(np.int8), Quantization((0.5,), (0,), -128, 127))
+    w = Tensor.constant("w", random(rng, (4, 1, 2, 2)).astype(np.int8), Quantization.of((0.5,), (0,), -128, 127))
     x = Tensor("x", "uint8", (1, 2, size, size), None, grid(5, 10, 200))
     across = size - 1 + sum(pads) // 2
     attributes = {**WINDOW, "pads": pads, "group": 2}
@@ -79,7 +79,7 @@ def conv(rng: np.random.Generator, rule: str, size: int = 2, pads: tuple[int, ..
 
 
 def gemm(rng: np.random.Generator) -> Model:
-    w = Tensor.constant("w", random(rng, (7, 3)).astype(np.int8), Quantization((0.5,), (0,), -128, 127))
+    w = Tensor.constant("w", random(rng, (7, 3)).astype(np.int8), Quantization.of((0.5,), (0,), -128, 127))
     c = Tensor.constant("c", random(rng, (2, 3), -1000, 1000).astype(np.int32))
     return net(
         [adder("Gemm", ("x", "w", "c"), "folded")], [Tensor("x", "int8", (2, 7), None, grid(3, -5, 90)), w, c], (2, 3)
@@ -179,7 +179,7 @@ def test_reach_of_each_channel() -> None:
 
 def test_sums_that_leave_int32_are_found_before_they_do() -> None:
     def wide(bias: int) -> Model:
-        w = Tensor.constant("w", np.full((1, 100), 32767, np.int16), Quantization((1.0,), (0,), -32768, 32767))
+        w = Tensor.constant("w", np.full((1, 100), 32767, np.int16), Quantization.of((1.0,), (0,), -32768, 32767))
         b = Tensor.constant("b", np.array([bias], np.int32))
         x = Tensor("x", "uint8", (1, 100), None, grid(0))
         return net([adder("qfmt.Linear", ("x", "w", "b"), "folded")], [x, w, b], (1, 1))
@@ -196,7 +196,7 @@ def test_sums_that_leave_int32_are_found_before_they_do() -> None:
 def test_the_range_that_sums_state_holds_them() -> None:
     x = Tensor("x", "uint8", (1, 2), None, grid(0, 10))
     for low, high, rules in ((20, 510, []), (20, 509, ["P2"]), (21, 510, ["P2"])):
-        stated = Quantization((1.0,), (0,), low, high)
+        stated = Quantization.of((1.0,), (0,), low, high)
         model = net([adder("qfmt.WeightedSum", ("x",), weights=(2,))], [x], (1, 2), stated)
         assert [each.rule for each in proofs(model).violations] == rules
 

@@ -8,6 +8,8 @@ import struct
 import subprocess
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +21,15 @@ from cases.integer_graphs import kinds
 from fuzzing.altered import altered, written
 from networks.integer import BROKEN, changed, network
 from qfmt import Graph, Model, Node, Quantization, Tensor
-from qfmt.model import numpy_dtype
+from qfmt.model import DTYPES, Parameter, numpy_dtype
 from qfmt.ops import OPERATORS
 from qfmt.passes import lower_integer
+from qfmt.quantization import NO_ZERO_POINT, block_counts, zero_points_of
 from support.c_reader import INTERPRETER, SANITIZED, STRICT, build, compiler, expected_hash, run_disagreement
 from support.conformance import outputs_of
 from support.counts import tell
 from support.mutants import mutants, overwrite
-from support.paths import EXAMPLES, HOSTILE, INTEGER_SUITE
+from support.paths import EXAMPLES, HOSTILE, INTEGER_SUITE, SUITE
 
 
 def run(*arguments: Any, program: Path | None = None) -> subprocess.CompletedProcess[bytes]:
@@ -66,6 +69,84 @@ def test_every_operator_and_rule_on_random_integers(count: int, tmp_path: Path) 
     assert equal == total == outputs_of(tmp_path.iterdir())
     assert files == count * len([*kinds()])
     tell(f"C interpreter: {equal:,} of {total:,} integers of {files:,} random networks equal to the reference")
+
+
+FORMS = sorted((SUITE / "float").glob("form-*.qfb"))
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(1500, marks=pytest.mark.slow)])
+def test_constants_of_every_form(count: int, tmp_path: Path) -> None:
+    """Those of the suite, and random ones: element types, blocks, levels, scales to the ends of float32."""
+    rng = np.random.default_rng(count)
+    for at in range(count):
+        constant_of_random_form(rng).with_vectors({}).save(tmp_path / f"{at}.qfb")
+    files = [*FORMS, *tmp_path.iterdir()]
+    done = run("--vectors", *files)
+    assert (done.returncode, done.stderr) == (0, b"")
+    equal, total, found = counted(done)
+    assert (equal, found) == (total, len(files))
+    tell(f"C interpreter: {equal:,} of {total:,} elements of {found} quantized constants equal to the reference")
+
+
+def constant_of_random_form(rng: np.random.Generator) -> Model:
+    """A network that dequantizes a constant."""
+    dtype = str(rng.choice([name for name, each in DTYPES.items() if each.is_quantizable]))
+    shape = tuple(int(size) for size in rng.integers(4, 9, rng.integers(1, 4)))
+    codes = np.frombuffer(rng.bytes(8 * prod(shape)), np.int64).reshape(shape)
+    q = random_form(dtype, shape, rng, 1)
+    if not DTYPES[dtype].is_integer:
+        values = (codes % 256 if DTYPES[dtype].bits == 8 else codes % 16).astype(np.uint8).view(numpy_dtype(dtype))
+    else:
+        low, high = DTYPES[dtype].minimum, DTYPES[dtype].maximum
+        values = (codes % (high - low + 1) + low).astype(numpy_dtype(dtype))
+    constant = Tensor.constant("x", values, q, dtype=dtype)
+    y = Tensor("y", "float32", shape)
+    return Model(Graph((), ("y",), (Node("DequantizeLinear", ("x",), ("y",), {}, "", 23),), {"x": constant, "y": y}))
+
+
+def random_form(dtype: str, shape: tuple[int, ...], rng: np.random.Generator, level: int) -> Quantization:
+    """A quantization of an array of that type and shape; the form is valid, and the numbers are extreme."""
+    kind = DTYPES[dtype]
+    block = tuple(int(rng.choice([0, 1, max(0, size // 2)])) for size in shape[: rng.integers(0, len(shape) + 1)])
+    block = block[: max((axis + 1 for axis, each in enumerate(block) if each), default=0)]
+    counts = block_counts(shape, block)
+    large = [axis for axis, each in enumerate(block) if each > 1]
+    groups = None
+    if level == 1 and len(large) == 1 and rng.random() < 0.5:
+        groups = Parameter.of_values(rng.integers(0, counts[large[0]], shape[large[0]]).astype(np.uint16))
+    scale_dtype = str(rng.choice(["float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e8m0fnu"]))
+    scale, offset, table = random_reals(scale_dtype, counts, rng), None, None
+    if rng.random() < 0.5:
+        offset = random_reals("float64", counts if rng.random() < 0.5 else (), rng)
+    if level == 1 and rng.random() < 0.4:
+        scale = random_codes(counts, rng)
+    if level == 1 and offset is not None and rng.random() < 0.4:
+        offset = random_codes(offset.shape, rng)
+    zero_point = NO_ZERO_POINT
+    if kind.is_integer and rng.random() < 0.3 and scale.quantization is None:
+        zero_point = replace(random_reals(scale.dtype, (), rng), shape=())
+    elif kind.is_integer:
+        points = rng.integers(max(kind.minimum, -(2**31)), min(kind.maximum, 2**31 - 1), counts, endpoint=True)
+        zero_point = zero_points_of(points, scale)
+    if kind.is_integer and kind.bits <= 8 and rng.random() < 0.3:
+        table = random_reals("float16", (1 << kind.bits,), rng)
+    return Quantization(scale, zero_point, kind.minimum, kind.maximum, block, offset, table, groups)
+
+
+def random_codes(shape: tuple[int, ...], rng: np.random.Generator) -> Parameter:
+    """Scales or offsets that are quantized themselves."""
+    codes = random_reals("float8_e4m3fn", shape, rng)
+    if rng.random() < 0.6:
+        codes = Parameter.of_values(rng.integers(-128, 128, shape).astype(np.int8))
+    return replace(codes, quantization=random_form(codes.dtype, shape, rng, 2))
+
+
+def random_reals(dtype: str, shape: tuple[int, ...], rng: np.random.Generator) -> Parameter:
+    """Positive numbers of every size that float32 and the type have."""
+    with np.errstate(over="ignore"):
+        numbers = np.exp2(rng.uniform(-148, 127, shape) * rng.choice([1, 0.1, 0.03])).astype(numpy_dtype(dtype))
+        finite = np.isfinite(numbers.astype(np.float32)) & (numbers.astype(np.float32) > 0)
+    return Parameter.of_values(np.where(finite, numbers, numpy_dtype(dtype).type(1)))
 
 
 def compare(model: Model, feeds: Iterable[Mapping[str, Any]], folder: Path) -> tuple[int, int]:
@@ -217,6 +298,13 @@ def test_mutants_of_the_suite(tmp_path: Path) -> None:
     assert compare_runs(files, tmp_path / "m.qfb", "mutants of bytes")["equal"]
 
 
+def test_mutants_of_quantized_constants(tmp_path: Path) -> None:
+    models = enumerate(map(qfmt.load, FORMS))
+    files = [data for path in FORMS for data in mutants(path.read_bytes(), count=20, seed=1)]
+    files += [data for index, model in models for data in altered(model, 20, index, tmp_path / "a.qfb")]
+    assert compare_runs(files, tmp_path / "m.qfb", "mutants of quantized constants")["equal"]
+
+
 def test_networks_with_something_altered(tmp_path: Path) -> None:
     """Well-formed files of networks in which a number, a size, an edge or a type is another one."""
     files = _altered(8, 1, tmp_path / "a.qfb")
@@ -245,7 +333,7 @@ def _known_about(model: Model) -> list[Any]:
 def linear(count: int, weight: int = 127, rows: int = 1) -> Model:
     """x · w, with one weight for all."""
     tensors = [
-        Tensor("x", "uint8", ("N", count), None, Quantization((1.0,), (0,), 0, 255)),
+        Tensor("x", "uint8", ("N", count), None, Quantization.of((1.0,), (0,), 0, 255)),
         Tensor.constant("w", np.full((rows, count), weight, np.int8)),
         Tensor("y", "int32", ("N", rows)),
     ]
@@ -333,7 +421,7 @@ def test_shapes_come_from_the_command_line(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_run_is_said(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
-    bytes_, grid = Quantization((1.0,), (0,), 0, 255), Quantization((1.0,), (0,), 0, 10)
+    bytes_, grid = Quantization.of((1.0,), (0,), 0, 255), Quantization.of((1.0,), (0,), 0, 10)
     narrow = [Tensor("x", "uint8", (12,), None, grid), Tensor("y", "uint8", (12,), None, grid)]
     wide = [Tensor("x", "float32", (12,)), Tensor("y", "uint8", (12,), None, bytes_)]
     linear(4).save(tmp_path / "m.qfb")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
 import struct
 import subprocess
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,11 @@ from hypothesis import HealthCheck, given, settings
 import qfmt
 from networks.four_bits import INPUT, network
 from qfmt import Graph, Model, Quantization, Tensor
-from qfmt.model import DTYPES, numpy_dtype
+from qfmt.model import DTYPES, Parameter, numpy_dtype
+from qfmt.quantization import NO_ZERO_POINT, block_counts, zero_points_of
 from support import conformance
 from support.counts import tell
-from support.crafted import BUFFERS, GRAPHS, QUANTIZATIONS, SHAPES, TENSORS, crafted
+from support.crafted import BUFFERS, GRAPHS, GRID, QUANTIZATIONS, SHAPES, TENSORS, crafted, numbers
 from support.js_reader import PACKAGE, ROOT, Reader, dump, facts, refusal
 from support.mutants import mutants, overwrite, small_file
 from support.paths import DIGITS, GOLDEN
@@ -96,6 +99,38 @@ def _compare(reader: Reader, paths: list[Path]) -> tuple[int, int]:
 def test_golden_files_are_read_alike(reader: Reader) -> None:
     tensors, equal = _compare(reader, FILES)
     tell(f"JavaScript: {len(FILES)} golden files, {tensors} tensors, {equal} facts equal those that Python finds")
+    forms = Counter(form for path in FILES for tensor in qfmt.load(path).tensors.values() for form in _forms(tensor))
+    assert forms.keys() == FORMS
+    tell("JavaScript: dequantized constants of them by form, equal to the bit: " + _counted(forms))
+
+
+FORMS = {
+    "per tensor", "per channel", "blocks", "zero points", "float zero points", "quantized floats", "offset", "table",
+    "group index", "quantized scale", "quantized offset",
+}  # fmt: skip
+
+
+def _forms(tensor: Tensor) -> Iterator[str]:
+    """What is special about the quantization of a constant."""
+    grid, data = tensor.quantization, tensor.data
+    if grid is None or data is None:
+        return
+    yield "blocks" if grid.is_blocked else "per channel" if grid.block else "per tensor"
+    found = {
+        "zero points": len(grid.zero_point) > 1,
+        "float zero points": grid.has_float_zero_points,
+        "quantized floats": not DTYPES[tensor.dtype].is_integer,
+        "offset": grid.offset is not None,
+        "table": grid.table is not None,
+        "group index": grid.group_index is not None,
+        "quantized scale": grid.scale.quantization is not None,
+        "quantized offset": grid.offset is not None and grid.offset.quantization is not None,
+    }
+    yield from (form for form, has in found.items() if has)
+
+
+def _counted(forms: Counter[str]) -> str:
+    return ", ".join(f"{count} {form}" for form, count in forms.items())
 
 
 def test_a_real_network_is_read_alike(reader: Reader, tmp_path: Path) -> None:
@@ -146,14 +181,74 @@ def _quantized(name: str, chance: np.random.Generator) -> Tensor:
     shape, scales = (3, 5, 7), tuple(np.exp(chance.normal(0, 30, 5)).astype(np.float32).astype(float).tolist())
     if not entry.is_integer:
         codes = chance.integers(0, 1 << entry.bits, shape).astype(np.uint8)
-        grid = Quantization(scales, (0,) * 5, entry.minimum, entry.maximum, 1)
+        grid = Quantization.of(scales, (0,) * 5, entry.minimum, entry.maximum, 1)
         return Tensor.constant(f"quantized {name}", codes.view(getattr(ml_dtypes, name)), grid, dtype=name)
     values = chance.integers(entry.minimum, entry.maximum, shape, endpoint=True).astype(numpy_dtype(name))
     points: tuple[float, ...] = tuple(chance.integers(entry.minimum, min(entry.maximum, 2**31 - 1), 5).tolist())
     if name == "uint8":
         points = tuple(chance.normal(100, 50, 5).astype(np.float32).astype(float).tolist())
-    grid = Quantization(scales, points, entry.minimum, entry.maximum, 1)
+    grid = Quantization.of(scales, points, entry.minimum, entry.maximum, 1)
     return Tensor.constant(f"quantized {name}", values, grid, dtype=name)
+
+
+def test_every_form_of_quantization_with_random_numbers(reader: Reader, tmp_path: Path) -> None:
+    """Any combination of blocks, zero points, offset, table, groups and a second level; arrays in both places."""
+    chance = np.random.default_rng(1)
+    tensors = [_of_a_random_form(f"t{index:03}", chance) for index in range(200)]
+    path = tmp_path / "m.qfb"
+    Model(Graph((), (), (), {tensor.name: tensor for tensor in tensors})).save(path)
+    _compare(reader, [path])
+    forms = Counter(form for tensor in tensors for form in _forms(tensor))
+    assert forms.keys() == FORMS
+    count = sum(tensor.array.size for tensor in tensors)
+    tell(f"JavaScript: {count} random numbers dequantized as by Python, to the bit, in tensors with " + _counted(forms))
+
+
+def _of_a_random_form(name: str, chance: np.random.Generator) -> Tensor:
+    dtype = str(chance.choice(["int8", "uint8", "int4", "uint4", "uint2", "int16", "int32", "float8_e4m3fn"]))
+    entry = DTYPES[dtype]
+    shape = tuple(chance.integers(4, 12, 3).tolist()) if chance.random() < 0.9 else (4, 50, 50)
+    grid = _random_grid(dtype, shape, chance)
+    if entry.is_integer:
+        values = chance.integers(entry.minimum, entry.maximum, shape, endpoint=True).astype(numpy_dtype(dtype))
+    else:
+        values = chance.integers(0, 0x7F, shape).astype(np.uint8).view(numpy_dtype(dtype))
+    return Tensor.constant(name, values, grid, dtype=dtype)
+
+
+def _random_grid(
+    dtype: str, shape: tuple[int, ...], chance: np.random.Generator, *, nested: bool = False
+) -> Quantization:
+    entry = DTYPES[dtype]
+    block = tuple(int(chance.choice([0, 1, 2, 3])) for _ in shape[: chance.integers(0, len(shape) + 1)])
+    block = tuple(each if each < size else 1 for each, size in zip(block, shape, strict=False))
+    block = block[: max((axis + 1 for axis, each in enumerate(block) if each), default=0)]
+    counts = block_counts(shape, block)
+    larger = [axis for axis, each in enumerate(block) if each > 1]
+    groups = None
+    if len(larger) == 1 and not nested and chance.random() < 0.5:
+        groups = Parameter.of_values(chance.integers(0, counts[larger[0]], shape[larger[0]]).astype(np.uint8))
+
+    def real(kind: str) -> Parameter:
+        numbers = np.exp(chance.normal(0, 2, counts))
+        if nested or kind == "float64" or chance.random() < 0.6:
+            return Parameter.of_values(numbers.astype(kind))
+        codes = Parameter.of_values(chance.integers(1, 127, counts).astype(np.uint8))
+        return replace(codes, quantization=_random_grid("uint8", counts, chance, nested=True))
+
+    scale_dtype = str(chance.choice(["float16", "float32", "float64"]))
+    scale, zero_point = real(scale_dtype), NO_ZERO_POINT
+    drawn = chance.random()
+    if entry.is_integer and drawn < 0.4:
+        low, high = max(entry.minimum, -(2**31)), min(entry.maximum, 2**31 - 1)
+        zero_point = zero_points_of(chance.integers(low, high, counts, endpoint=True), scale)
+    elif entry.is_integer and drawn < 0.7 and scale.quantization is None:
+        zero_point = zero_points_of(chance.normal(0, 9, counts).astype(scale_dtype), scale)
+    table = None
+    if entry.is_integer and entry.bits <= 8 and chance.random() < 0.3:
+        table = Parameter.of_values(np.sort(chance.normal(0, 1, 1 << entry.bits)).astype(np.float32))
+    offset = real("float32") if chance.random() < 0.4 else None
+    return Quantization(scale, zero_point, entry.minimum, entry.maximum, block, offset, table, groups)
 
 
 def test_random_models_are_read_alike(reader: Reader, tmp_path: Path) -> None:
@@ -203,9 +298,7 @@ def test_crafted_files(reader: Reader, tmp_path: Path) -> None:
     records += [{"tensor": {"shape": shape}} for shape in SHAPES]
     records += [{"tensor": wrong} for wrong in TENSORS]
     records += [{"graph": wrong} for wrong in GRAPHS]
-    good = {"scale": [0.5], "zero_point": [0], "quant_min": -128, "quant_max": 127}
-    quantizations = [{}, *QUANTIZATIONS]
-    records += [{"tensor": {"quantization": good | wrong}} for wrong in quantizations]
+    records += [{"tensor": {"quantization": GRID | wrong}} for wrong in ({}, *QUANTIZATIONS)]
     for offset, size in BUFFERS:
         records.append({"buffers": [{"offset": offset, "size": size, "sha256": bytes(32)}]})
     records += [{"required_features": ["sparse"]}, {"minor_version": 7}, {"metadata": [{"key": "a", "value": ""}] * 2}]
@@ -221,15 +314,30 @@ def test_files_that_are_refused(reader: Reader, tmp_path: Path) -> None:
 
 
 def test_what_is_referred_to_again_and_again(reader: Reader, tmp_path: Path) -> None:
-    """Files that are small, and would be large if everything were written out as often as it is referred to."""
+    """Files that are small, and would be large if everything were written out as often as it is referred to. Of many
+    scales the content id has the digest, which is computed once."""
     name, count = "n" * 20_000, 20_000
     long_name = {"tensors": [{"name": name, "dtype": 2}], "nodes": [_node([0] * count)]}
-    scales = {"scale": [0.5] * count, "zero_point": [0] * count, "quant_min": -128, "quant_max": 127, "axis": 0}
-    tensor = {"dtype": 2, "shape": [count], "quantization": scales}
+    tensor = {
+        "dtype": 2,
+        "shape": [count],
+        "quantization": GRID | {"block": [1], "scale": numbers("float32", *[0.5] * count)},
+    }
     shared = {"tensors": [{"name": f"t{index:04}", **tensor} for index in range(2000)]}
     files = [crafted(tmp_path, graph=graph).read_bytes() for graph in (long_name, shared)]
     first, second = reader.verdicts(files, tmp_path)
-    assert first == second == "the text of the content id is too long"
+    assert (first, second) == ("the text of the content id is too long", "ok")
+
+
+def test_groups_that_do_not_exist(reader: Reader, tmp_path: Path) -> None:
+    """In the data segment, which is read when it is used."""
+    ends = [(0, bytes(5000)), (5056, bytes([2]) * 5000)]
+    buffers = [{"offset": at, "size": 5000, "sha256": hashlib.sha256(data).digest()} for at, data in ends]
+    index = {"dtype": DTYPES["uint8"].code, "shape": [5000], "buffer": 1}
+    grid = GRID | {"block": [2500], "scale": numbers("float32", 1.0, 2.0), "group_index": index}
+    data = b"".join(data.ljust(5056, b"\0") for _, data in ends)
+    path = crafted(tmp_path, tensor={"shape": [5000], "quantization": grid}, data=data, buffers=buffers)
+    assert reader.verdicts([path.read_bytes()], tmp_path) == ["V22"]
 
 
 def _node(inputs: list[int]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from support.paths import ROOT
 def tiny_model(weight_name: str = "fc1.weight") -> Model:
     """x → quantize → Linear with a fused ReLU → dequantize → y; then a float Relu → z."""
     weight = np.array([[1, -2, 3], [-128, 5, 6]], np.int8)
-    per_channel = Quantization((0.5, 0.25), (0, 0), -128, 127, axis=0, scale_dtype="float64")
+    per_channel = Quantization.of((0.5, 0.25), (0, 0), -128, 127, axis=0, scale_dtype="float64")
     tensors = [
         Tensor("x", "float32", ("N", 3)),
         Tensor("quant", "uint8", ("N", 3), quantization=Quantization.per_tensor(0.125, 64, "uint8")),

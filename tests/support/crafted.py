@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from qfmt.file import header
 from qfmt.file.decode import Record
 from qfmt.file.encode import encode
 from qfmt.file.schema import ENUMS
+from qfmt.model import DTYPES, numpy_dtype
 
 
 def crafted(tmp_path: Path, *, tensor: Record | None = None, data: bytes = bytes(64), **fields: Any) -> Path:
@@ -33,30 +36,79 @@ BUFFERS = [(2**64 - 64, 64), (2**64 - 64, 128), (0, 2**64 - 1), (64, 64), (2**63
 
 SHAPES = [[2**62, 4], [2**32, 2**32], [0, 2**62], [-2], [-1], [65], [1] * 33, [2**63 - 1], [-(2**63)], None]
 
-QUANTIZATIONS = [
-    {"scale": []},
-    {"scale": [0.0]},
-    {"scale": [float("nan")]},
-    {"scale": [float("inf")]},
-    {"scale": [-1.0]},
-    {"scale": [0.1]},
-    {"scale": [1e300]},
-    {"scale": [1.0, 2.0]},
-    {"scale_dtype": 2},
-    {"scale_dtype": 99},
-    {"zero_point": []},
-    {"zero_point": [128]},
-    {"zero_point": [0, 0]},
-    {"zero_point_float": [0.5]},
-    {"zero_point": [], "zero_point_float": []},
-    {"zero_point": [], "zero_point_float": [float("nan")]},
+
+def numbers(dtype: str, *values: float, **fields: Any) -> Record:
+    """An array of a quantization: several numbers, or one."""
+    shape = [len(values)] if len(values) > 1 else None
+    stored = np.array(values).astype(numpy_dtype(dtype)).tobytes()
+    return {"dtype": DTYPES[dtype].code, "shape": shape, "bytes": stored, **fields}
+
+
+GRID: Record = {
+    "scale": numbers("float32", 0.5),
+    "zero_point": numbers("int8", -3),
+    "quant_min": -128,
+    "quant_max": 127,
+}
+"""The good one, of which QUANTIZATIONS have wrong fields."""
+
+_CODES = numbers("uint8", 2, quantization={"scale": numbers("float32", 0.5)})
+_EIGHT = numbers("float32", *range(1, 9))
+
+QUANTIZATIONS: list[Record] = [
+    {"scale": numbers("float32", shape=[0], bytes=b"")},
+    *({"scale": numbers("float32", value)} for value in (0.0, float("nan"), float("inf"), -1.0)),
+    {"scale": numbers("float64", 1e300)},
+    {"scale": numbers("float64", 1e-60)},
+    {"scale": numbers("float32", 1.0, 2.0)},
+    {"scale": numbers("float32", 1.0, shape=[1])},
+    {"scale": numbers("float32", 1.0, shape=[-1])},
+    {"scale": numbers("float32", 1.0, shape=[2**32, 2**32])},
+    {"scale": numbers("float32", 1.0, bytes=None)},
+    {"scale": numbers("float32", 1.0, buffer=0)},
+    {"scale": numbers("float32", 1.0, bytes=None, buffer=1)},
+    {"scale": numbers("float32", 1.0, bytes=None, buffer=0)},
+    {"scale": numbers("float32", 1.0, bytes=bytes(5))},
+    {"scale": numbers("float32", 1.0) | {"dtype": 99}},
+    {"scale": numbers("int8", 1)},
+    {"scale": numbers("float8_e4m3fn", float("nan"))},
+    {"scale": _CODES | {"dtype": DTYPES["int4"].code}},
+    {"scale": _CODES | {"quantization": {"scale": numbers("float32", 0.5), "block": [1]}}},
+    {"scale": _CODES | {"quantization": {"scale": numbers("int8", 1)}}},
+    {"scale": _CODES | {"quantization": {"scale": numbers("float32", float("inf"))}}},
+    {"scale": _CODES | {"quantization": {"scale": numbers("float32", 1.0), "zero_point": numbers("float16", 1.0)}}},
+    {
+        "scale": _CODES
+        | {"quantization": {"scale": numbers("float32", 1.0), "offset": numbers("float32", float("nan"))}}
+    },
+    {"zero_point": numbers("int16", 128)},
+    {"zero_point": numbers("int16", 3)},
+    {"zero_point": numbers("int64", 3)},
+    {"zero_point": numbers("int8", -1, -2)},
+    {"zero_point": numbers("float64", 0.5)},
+    {"zero_point": numbers("float32", float("nan"))},
+    {"offset": numbers("int8", 1)},
+    {"offset": numbers("float32", float("inf"))},
+    {"offset": numbers("float32", 1.0, 2.0)},
+    {"table": numbers("float32", *range(255))},
+    {"table": numbers("float32", *range(255), float("nan"))},
+    {"table": numbers("int32", *range(256))},
+    {"group_index": numbers("uint8", *range(8))},
+    {"block": [0]},
+    {"block": [1]},
+    {"block": [-8], "scale": _EIGHT},
+    {"block": [8, 1], "scale": _EIGHT | {"shape": [8, 1]}},
+    {"block": [8], "scale": numbers("float32", *range(1, 8))},
+    {"block": [64], "scale": numbers("float32", 1.0, shape=[1])},
+    {"block": [8], "scale": _EIGHT, "zero_point": numbers("int8", *[-3] * 8)},
+    {"block": [8], "scale": _EIGHT, "group_index": numbers("uint8", *range(8))},
+    {"block": [8], "scale": _EIGHT, "group_index": numbers("int8", *[0] * 64)},
+    {"block": [8], "scale": _EIGHT, "group_index": numbers("uint8", *[8] * 64)},
     {"quant_min": None},
     {"quant_max": None},
     {"quant_min": -129},
     {"quant_max": 128},
     {"quant_min": 1, "quant_max": 0},
-    {"axis": 0},
-    {"axis": 2**32 - 1},
     {"observed": {"observer": "", "minimum": [0.0], "maximum": [1.0]}},
     {"observed": {"observer": "a", "minimum": [0.0], "maximum": []}},
     {"observed": {"observer": "a", "minimum": [float("nan")], "maximum": [1.0]}},

@@ -106,6 +106,24 @@ static void describe(const std::vector<uint8_t> &file) {
         << fnv1a(file.data() + data_offset + b->offset(), b->size());
     return out.str();
   };
+  const auto array = [&](const auto *a) {
+    if (!a) return;
+    std::cout << "  array " << static_cast<int>(a->dtype()) << " " << numbers(a->shape());
+    if (a->bytes()) std::cout << " " << hex(a->bytes()->data(), a->bytes()->size());
+    std::cout << data(a->buffer()) << "\n";
+  };
+  const auto level = [&](const qfb::SecondLevel *l) {
+    if (!l) return;
+    std::cout << "  level " << numbers(l->block()) << "\n";
+    for (const qfb::Numbers *a : {l->scale(), l->zero_point(), l->offset(), l->table()}) array(a);
+  };
+  const auto quantization = [&](const qfb::Quantization *q) {
+    std::cout << "  quantization " << numbers(q->block()) << " " << optional(q->quant_min()) << " "
+              << optional(q->quant_max()) << "\n";
+    array(q->scale()), level(q->scale()->quantization()), array(q->zero_point()), array(q->offset());
+    if (q->offset()) level(q->offset()->quantization());
+    array(q->table()), array(q->group_index());
+  };
   pairs("source", model->source());
   pairs("metadata", model->metadata());
   for (const qfb::Tensor *t : *graph->tensors()) {
@@ -113,13 +131,7 @@ static void describe(const std::vector<uint8_t> &file) {
     std::cout << "tensor " << text(t->name()) << " " << static_cast<int>(t->dtype()) << " " << numbers(t->shape()) << " "
               << texts(t->dims()) << " " << texts(t->aliases()) << "\n";
     if (const qfb::Quantization *q = t->quantization()) {
-      const std::string zero_points = q->zero_point_float() ? numbers(q->zero_point_float()) : numbers(q->zero_point());
-      std::cout << "  quantization " << numbers(q->scale()) << " " << zero_points << " "
-                << optional(q->quant_min()) << " " << optional(q->quant_max()) << " " << optional(q->axis()) << " "
-                << static_cast<int>(q->scale_dtype()) << "\n";
-      if (const qfb::Blocks *b = q->blocks())
-        std::cout << "  blocks " << numbers(b->shape()) << " " << static_cast<int>(b->zero_point_dtype())
-                  << data(b->scale()) << data(b->zero_point()) << "\n";
+      quantization(q);
       if (const qfb::Observed *o = q->observed())
         std::cout << "  observed " << text(o->observer()) << " " << numbers(o->minimum()) << " "
                   << numbers(o->maximum()) << " " << optional(o->quant_min()) << " " << optional(o->quant_max()) << " "

@@ -16,7 +16,9 @@ import numpy as np
 import pytest
 
 import qfmt
+from qfmt.arithmetic import dequantize
 from qfmt.model import Attribute, Model, Node, Quantization, StoredArray, Tensor, attribute_kind
+from qfmt.quantization import PARAMETERS, Parameter
 
 from .paths import ROOT
 
@@ -92,7 +94,11 @@ def dump(model: Model) -> dict[str, Any]:
         "vectors": [
             [
                 vector.name,
-                [[name, _stored(value)] for end in (vector.inputs, vector.outputs) for name, value in end.items()],
+                [
+                    [name, _stored(value, graph.tensors[name].quantization)]
+                    for end in (vector.inputs, vector.outputs)
+                    for name, value in end.items()
+                ],
             ]
             for vector in model.vectors
         ],
@@ -120,10 +126,14 @@ def _digest_of_floats(values: np.ndarray) -> str:
     return _digest(codes.tobytes())
 
 
-def _stored(stored: StoredArray) -> dict[str, Any]:
+def _stored(stored: StoredArray | None, quantization: Quantization | None) -> dict[str, Any] | None:
+    """An array and what it means: a constant, a value of a test vector, numbers of a quantization."""
+    if stored is None:
+        return None
     array = stored.array
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         real = array.astype(np.float32)
+        dequantized = real if quantization is None else dequantize(array, quantization)
     return {
         "dtype": stored.dtype,
         "shape": [str(size) for size in stored.shape],
@@ -131,18 +141,25 @@ def _stored(stored: StoredArray) -> dict[str, Any]:
         "bytes": _digest(stored.data.view()),
         "array": _digest(array.tobytes()),
         "float32": _digest_of_floats(real),
+        "dequantized": _digest_of_floats(dequantized),
+        "sha256": stored.data.sha256().hex(),
+        "quantization": quantization and _level(quantization),
+    }
+
+
+def _level(q: Quantization) -> dict[str, Any]:
+    parameters: list[Parameter | None] = [getattr(q, name) for name in PARAMETERS]
+    return {
+        "block": [str(size) for size in q.block],
+        **{name: _stored(each, each and each.quantization) for name, each in zip(PARAMETERS, parameters, strict=True)},
     }
 
 
 def _grid(q: Quantization) -> dict[str, Any]:
-    floats = bool(q.zero_point) and isinstance(q.zero_point[0], float)
-    seen, blocks = q.observed, q.blocks
+    seen = q.observed
     return {
-        "scale": _bits(q.scale),
-        "zero_point": _bits(q.zero_point) if floats else [str(value) for value in q.zero_point],
-        "limits": [q.quant_min, q.quant_max],
-        "axis": q.axis,
-        "scale_dtype": q.scale_dtype,
+        **_level(q),
+        "limits": [str(q.quant_min), str(q.quant_max)],
         "names": list(q.names),
         "observed": seen
         and [
@@ -153,30 +170,19 @@ def _grid(q: Quantization) -> dict[str, Any]:
             "null" if seen.quant_max is None else str(seen.quant_max),
             seen.qscheme,
         ],
-        "blocks": blocks
-        and [
-            [str(size) for size in blocks.shape],
-            _stored(blocks.scale),
-            blocks.zero_point and _stored(blocks.zero_point),
-        ],
     }
 
 
 def _tensor(tensor: Tensor) -> dict[str, Any]:
     sizes = None if tensor.shape is None else [_size(size) for size in tensor.shape]
-    stored = dequantized = None
-    if tensor.data is not None:
-        stored = _stored(StoredArray(tensor.dtype, tensor.array.shape, tensor.data))
-        with np.errstate(over="ignore"):
-            dequantized = _digest_of_floats(tensor.dequantize())
+    stored = None if tensor.data is None else StoredArray(tensor.dtype, tensor.array.shape, tensor.data)
     return {
         "name": tensor.name,
         "dtype": tensor.dtype,
         "shape": sizes,
         "aliases": list(tensor.aliases),
         "quantization": tensor.quantization and _grid(tensor.quantization),
-        "data": stored,
-        "dequantized": dequantized,
+        "data": _stored(stored, tensor.quantization),
     }
 
 

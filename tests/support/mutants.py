@@ -60,11 +60,11 @@ def small_file(path: Path) -> bytes:
 
     weight = np.array([[-127, 3], [4, 127]], np.int8)
     tensors = [
-        Tensor("x", "uint8", ("N", 2), None, Quantization((0.5,), (3,), 0, 255)),
-        Tensor.constant("w", weight, Quantization((0.25, 0.5), (0, 0), -127, 127, axis=0), aliases=("fc._packed",)),
-        Tensor.constant("i", np.array([1, -8, 7]), Quantization((1.0,), (0,), -8, 7), dtype="int4"),
+        Tensor("x", "uint8", ("N", 2), None, Quantization.of((0.5,), (3,), 0, 255)),
+        Tensor.constant("w", weight, Quantization.of((0.25, 0.5), (0, 0), -127, 127, axis=0), aliases=("fc._packed",)),
+        Tensor.constant("i", np.array([1, -8, 7]), Quantization.of((1.0,), (0,), -8, 7), dtype="int4"),
         Tensor.constant("g", np.arange(10).reshape(2, 5), _groups(), dtype="uint4"),
-        Tensor("y", "uint8", ("N", 2), None, Quantization((0.125,), (3,), 3, 255)),
+        Tensor("y", "uint8", ("N", 2), None, Quantization.of((0.125,), (3,), 3, 255)),
     ]
     attributes = {"alpha": 0.5, "axes": (1, 2), "mode": "linear", "names": ("a", "b"), "n": 7}
     nodes = (Node("vendor.Linear", ("x", "w", "", "i"), ("y",), attributes, "fc", 3, "float_bias", "fc", "q::linear"),)

@@ -26,13 +26,15 @@ DTYPES = {
 }  # fmt: skip
 
 # Tables: the fields in the order of their numbers. "?" marks a number that may be absent, "!" a required field,
-# "=1" a default; [..] a vector, "s" a string, "D" a digest; letters are those of `struct`.
+# "=1" a default; [..] a vector, "b" one of bytes, "s" a string, "D" a digest; letters are those of `struct`.
 TABLES = {
     "Buffer": "offset:Q size:Q sha256:D!",
     "Observed": "observer:s! minimum:[d]! maximum:[d]! quant_min:q? quant_max:q? qscheme:s",
-    "Quantization": "scale:[d]! zero_point:[i]! quant_min:q? quant_max:q? axis:I? scale_dtype:B=12 observed:Observed "
-    "zero_point_float:[d] blocks:Blocks scale_name:s zero_point_name:s",
-    "Blocks": "shape:[q]! scale:I? zero_point:I? zero_point_dtype:B",
+    "Numbers": "dtype:B shape:[q] bytes:b buffer:I?",
+    "SecondLevel": "block:[q] scale:Numbers! zero_point:Numbers offset:Numbers table:Numbers",
+    "Array": "dtype:B shape:[q] bytes:b buffer:I? quantization:SecondLevel",
+    "Quantization": "block:[q] scale:Array! zero_point:Numbers offset:Array table:Numbers group_index:Numbers "
+    "quant_min:q? quant_max:q? observed:Observed scale_name:s zero_point_name:s",
     "Tensor": "name:s! dtype:B shape:[q] dims:[s] buffer:I? quantization:Quantization aliases:[s]",
     "Attribute": "name:s! type:B int_value:q float_value:d string_value:s ints:[q] floats:[d] strings:[s]",
     "Node": "operator:s! version:I=1 inputs:[i]! outputs:[i]! attributes:[Attribute] rule:s name:s scope:s "
@@ -44,6 +46,13 @@ TABLES = {
     "TestValue": "shape:[q]! buffer:I?",
     "TestVector": "name:s inputs:[TestValue]! outputs:[TestValue]!",
 }
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+PLAIN = {"scale": (*FLOATS, "float8_e8m0fnu", "float8_e4m3fn"), "offset": FLOATS}
+CODES = ("int8", "uint8", "float8_e4m3fn")
+POINTS = ("uint8", "int8", "uint16", "int16", "int32")
+MEANINGS = (*FLOATS, *POINTS[:4], "int4", "uint4", "int2", "uint2")
+GROUPS = ("uint8", "uint16", "int32")
 
 SCALARS = {"B": 1, "i": 4, "I": 4, "q": 8, "Q": 8, "d": 8}
 
@@ -60,18 +69,64 @@ def check(condition: bool, what: str) -> None:
 
 
 class Array:
-    def __init__(self, code: int, index: int | None, buffers: list[tuple[bytes, str]]) -> None:
-        check(code in DTYPES, f"V2: element type {code} is unknown")
-        self.dtype, self.bits, self.letter = DTYPES[code]
-        check(index is None or index < len(buffers), f"F7: there is no buffer {index}")
-        self.data, self.digest = (None, "") if index is None else buffers[index]
+    """A tensor, a value of a test vector, or an array of a quantization, which has a name and a level."""
 
-    def sized(self, shape: list[Any] | None, rule: str = "V10") -> Array:
-        check(shape is not None and all(isinstance(size, int) and size >= 0 for size in shape), "V3: size not fixed")
-        self.count = math.prod(shape)
-        check(self.data is not None, "F12: there is no buffer")
-        check(len(self.data) == -(-self.count * self.bits // 8), f"{rule}: wrong number of bytes")
-        return self
+    def __init__(self, record: Record, buffers: list[tuple[bytes, str]], name: str = "", level: int = 0) -> None:
+        check((code := record["dtype"]) in DTYPES, f"V2: element type {code} is unknown")
+        check((index := record["buffer"]) is None or index < len(buffers), f"F7: there is no buffer {index}")
+        self.dtype, self.bits, self.letter = DTYPES[code]
+        self.data, self.digest = (record.get("bytes"), "") if index is None else buffers[index]
+        self.name, self.level, self.quantization = name or record.get("name"), level, record.get("quantization")
+        self.shape = shape_of(record["shape"] or [] if level else record["shape"], record.get("dims"))
+        if level:
+            check((record["bytes"] is None) != (index is None), f"F12: {name} has no bytes, or a buffer, too")
+        self.is_large = bool(level) and index is None and len(self.data) > 4096
+        if self.data is not None:
+            check(self.shape is not None and all(isinstance(size, int) for size in self.shape), "V3: size not fixed")
+            self.count = math.prod(self.shape)
+            needed = -(-self.count * self.bits // 8)
+            check(len(self.data) == needed, f"{'V20' if level else 'V10'}: wrong number of bytes")
+            self.digest = self.digest or hashlib.sha256(self.data).hexdigest()
+        self.numbers: list[Array] = []
+        if (q := self.quantization) is not None:
+            keys = [key for key in ("scale", "zero_point", "offset", "table", "group_index") if q.get(key) is not None]
+            self.numbers = [Array(q[key], buffers, key, level + 1) for key in keys]
+            self.form({each.name: each for each in self.numbers})
+            self.blocks(q["block"] or [], {each.name: each for each in self.numbers})
+
+    def form(self, own: dict[str, Array]) -> None:
+        """V20: the types and shapes of the arrays."""
+        q, scale, holds = self.quantization, own["scale"], "int" in self.dtype
+        check(self.level > 0 or None not in (q["quant_min"], q["quant_max"]), "F12: no quant_min or quant_max")
+        for name in own.keys() & PLAIN.keys():
+            types = PLAIN[name] if own[name].quantization is None else CODES
+            check(own[name].dtype in types, f"V20: the type of an array {name}")
+        for name in own.keys() & {"zero_point", "offset"}:
+            check(own[name].shape in ([], scale.shape), f"V20: not one {name} for each scale")
+        if (zero := own.get("zero_point")) is not None:
+            check(zero.dtype in POINTS or zero.dtype == scale.dtype, "V20: the type of zero points")
+            check(holds, "V20: zero points of floats")
+        if (table := own.get("table")) is not None:
+            check(holds and self.bits <= 8 and table.shape == [1 << self.bits], "V20: not a value for each code")
+            check(table.dtype in MEANINGS, "V20: the type of a table")
+
+    def blocks(self, block: list[int], own: dict[str, Array]) -> None:
+        """V21: as many scales as blocks."""
+        counts, group, sizes = own["scale"].shape, own.get("group_index"), self.shape
+        sizes = [None] * len(block) if sizes is None else sizes
+        check(all(each >= 0 for each in block), "V21: a negative block")
+        check(block[-1:] != [0], "V21: blocks that end with 0")
+        check(len(counts) == len(block) <= 32, "V21: scales and blocks of different dimensions")
+        check(len(block) <= len(sizes), "V21: blocks of more dimensions than there are")
+        if group is not None:
+            check(sum(each > 1 for each in block) == 1 and group.dtype in GROUPS, "V21: a group index without groups")
+        for size, each, count in zip(sizes, block, counts, strict=False):
+            known = isinstance(size, int)
+            check(each <= 1 or (known and each < size), "V21: a block is not smaller than the dimension")
+            if each > 1 and group is not None:
+                check(group.shape == [size], "V21: not an index for each position")
+            elif known or not each:
+                check(count == (-(-size // each) if each else 1), "V21: not a scale for each block")
 
     def values(self) -> list[Any]:
         """The stored values; of float types that `struct` does not know, their bit patterns."""
@@ -81,32 +136,20 @@ class Array:
         codes = [byte >> shift & mask for byte in self.data for shift in range(0, 8, self.bits)]
         return [(code ^ sign) - sign for code in codes[: self.count]]
 
+    def arrays(self) -> list[Array]:
+        """It, and all that belong to its quantization."""
+        return [self, *(below for each in self.numbers for below in each.arrays())]
 
-class Tensor(Array):
-    def __init__(self, record: Record, buffers: list[tuple[bytes, str]]) -> None:
-        super().__init__(record["dtype"], record["buffer"], buffers)
-        self.name, self.quantization = record["name"], record["quantization"]
-        self.shape = shape_of(record["shape"], record["dims"])
-        if self.data is not None:
-            self.sized(self.shape)
-        self.scales = self.zero_points = None
-        if (q := self.quantization) is not None:
-            check(q["quant_min"] is not None and q["quant_max"] is not None, "F12: no quant_min or quant_max")
-            check(q["zero_point_float"] is None or not q["zero_point"], "F12: zero points of two kinds")
-            check(q["scale_dtype"] in DTYPES, "V2: the type of the scales is unknown")
-            if q["blocks"] is not None:
-                self.with_blocks(q["scale_dtype"], q["blocks"], buffers)
-
-    def with_blocks(self, dtype: int, blocks: Record, buffers: list[tuple[bytes, str]]) -> None:
-        sizes, own = self.shape or [], blocks["zero_point"]
-        check(len(sizes) == len(blocks["shape"]), "V27: not a block size for each dimension")
-        check(all(isinstance(size, int) for size in sizes), "V27: blocks of an unknown size")
-        check(all(1 <= block <= size for block, size in zip(blocks["shape"], sizes, strict=True)), "V27: a block size")
-        check((own is None) == (blocks["zero_point_dtype"] == 0), "F12: zero points of blocks without a type")
-        counts = [-(-size // block) for size, block in zip(sizes, blocks["shape"], strict=True)]
-        self.scales = Array(dtype, blocks["scale"], buffers).sized(counts, "V27")
-        if own is not None:
-            self.zero_points = Array(blocks["zero_point_dtype"], own, buffers).sized(counts, "V27")
+    def content_lines(self) -> list[str]:
+        """Those of its quantization."""
+        if (q := self.quantization) is None:
+            return []
+        limits = ("level",) if self.level else ("quantization", q["quant_min"], q["quant_max"])
+        lines = [words(*limits, *(q["block"] or ()))]
+        for each in self.numbers:
+            if (each.name, each.dtype, each.shape, each.data) != ("zero_point", "uint8", [], bytes(1)):
+                lines += [words(each.name, each.dtype, *each.shape, each.digest), *each.content_lines()]
+        return lines
 
 
 def shape_of(sizes: list[int] | None, dims: list[str] | None) -> list[int | str | None] | None:
@@ -169,10 +212,13 @@ class Metadata:
         if kind in TABLES:
             return self.table(kind, at)
         of, count = kind.strip("[]"), self.get("I", at)
-        size = 1 if kind == "s" else SCALARS.get(of, 4)
+        size = SCALARS.get(of, 4)
         if kind == "s":
             check(self.data[at + 4 + count :][:1] == b"\0", "F6: a string does not end with a zero byte")
             return self.text(at + 4, count)
+        if kind == "b":
+            check(at + 4 + count <= len(self.data), "F6: a vector ends outside")
+            return self.data[at + 4 : at + 4 + count]
         check(count == 0 or (at + 4) % size == 0, "F6: the elements of a vector are not aligned")
         return [self.value(of, place) for place in range(at + 4, at + 4 + count * size, size)]
 
@@ -206,7 +252,7 @@ class Network:
         check(not self.model["required_features"], f"F10: needs {self.model['required_features']}")
         buffers = self.buffers(file[data_offset:file_size])
         self.graph = self.model["graph"]
-        self.order = [Tensor(record, buffers) for record in self.graph["tensors"]]
+        self.order = [Array(record, buffers) for record in self.graph["tensors"]]
         self.tensors = {tensor.name: tensor for tensor in self.order}
         self.indices(buffers)
         self.vectors = [self.vector(record, buffers) for record in self.model["vectors"] or ()]
@@ -242,7 +288,8 @@ class Network:
             check(value_of(attribute) is not None, "F12: an attribute without a value")
 
     def used(self, buffers: list[tuple[bytes, str]]) -> None:
-        arrays = [array for tensor in self.order for array in (tensor, tensor.scales, tensor.zero_points) if array]
+        arrays = [array for tensor in self.order for array in tensor.arrays()]
+        check(not any(array.is_large for array in arrays), "F13: a large array that is no buffer")
         arrays += [value for _, inputs, outputs in self.vectors for value in (*inputs, *outputs)]
         digests = [digest for _, digest in buffers]
         check({array.digest for array in arrays} >= {*digests}, "F13: a buffer belongs to nothing")
@@ -253,9 +300,8 @@ class Network:
 
         def value(index: int, record: Record) -> Array:
             check(index >= 0, "V30: an absent input or output of the graph")
-            found = Array(self.graph["tensors"][index]["dtype"], record["buffer"], buffers).sized(record["shape"])
-            found.shape = record["shape"]
-            return found
+            check(record["buffer"] is not None, "F12: there is no buffer")
+            return Array({**record, "dtype": self.graph["tensors"][index]["dtype"]}, buffers)
 
         for end in ("inputs", "outputs"):
             check(len(self.graph[end]) == len(record[end]), f"V50: not a value for each of the {end}")
@@ -272,13 +318,7 @@ class Network:
             shape = ["?" if size is None else f"={size}" if isinstance(size, str) else size for size in sizes]
             shape = ["*"] if tensor.shape is None else shape
             lines.append(words("tensor", tensor.name, tensor.dtype, len(shape), *shape))
-            if (q := tensor.quantization) is not None:
-                rest = (q["quant_min"], q["quant_max"], DTYPES[q["scale_dtype"]][0], *map(real, q["scale"]))
-                zero_points = (*q["zero_point"], *map(real, q["zero_point_float"] or ()))
-                lines.append(words("quantization", "-" if q["axis"] is None else q["axis"], *rest, *zero_points))
-            if tensor.scales is not None:
-                own = [] if (own := tensor.zero_points) is None else [own.dtype, own.digest]
-                lines.append(words("blocks", *q["blocks"]["shape"], tensor.scales.digest, *own))
+            lines += tensor.content_lines()
             if tensor.data is not None:
                 lines.append(words("data", tensor.digest))
         for node in self.graph["nodes"]:

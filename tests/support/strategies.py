@@ -174,14 +174,14 @@ def quantizations(draw: Draw, dtype: str, shape: Shape) -> Quantization | None:
     scale_dtype = draw(st.sampled_from(SCALE_DTYPES))
     low, high = sorted(draw(st.tuples(*[integers(dtype)] * 2)))
     zero_point = draw(zero_points(dtype, scale_dtype))
-    return Quantization(
+    return Quantization.of(
         tuple(draw(scales(scale_dtype)) for _ in range(count)),
         tuple(draw(zero_point) for _ in range(count)),
         low,
         high,
         axis,
         scale_dtype,
-        draw(st.one_of(st.none(), observations(count))),
+        observed=draw(st.one_of(st.none(), observations(count))),
         names=draw(st.tuples(*[st.sampled_from(["", "x_scale", "Skala µ"])] * 2)),
     )
 

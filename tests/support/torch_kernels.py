@@ -92,7 +92,7 @@ def to_torch(array: np.ndarray, q: Quantization) -> torch.Tensor:
     values = torch.from_numpy(np.ascontiguousarray(array))
     if q.axis is None:
         return torch._make_per_tensor_quantized_tensor(values, q.scale[0], q.zero_point[0])
-    scales, zero_points = torch.tensor(q.scale, dtype=torch.float64), torch.tensor(q.zero_point)
+    scales, zero_points = torch.tensor(q.scale, dtype=torch.float64), torch.tensor(q.each_zero_point)
     return torch._make_per_channel_quantized_tensor(values, scales, zero_points, q.axis)
 
 
@@ -128,8 +128,8 @@ def compare(
 def _float64(array: np.ndarray, q: Quantization | None) -> np.ndarray:
     if q is None:
         return array.astype(np.float64) if array.dtype.kind == "f" else array
-    rank = array.ndim
-    return (array.astype(np.float64) - q.zero_points(rank)) * q.scales(rank).astype(f32).astype(np.float64)
+    scales = q.scales(array.shape).astype(f32).astype(np.float64)
+    return (array.astype(np.float64) - q.zero_points(array.shape)) * scales
 
 
 def rule_of(operator: str, engine: str) -> str:

@@ -25,16 +25,16 @@ def sound() -> Model:
     """What is broken: a layer, a ReLU, blocks, a bool, a test vector."""
     scales = np.array([[0.5, -0.25], [0.0, 1.5], [2.0, 0.125]], np.float16)
     groups = Quantization.of_blocks("uint4", (3, 5), (1, 3), scales, np.arange(6).reshape(3, 2))
-    out = Quantization((0.25,), (3,), 3, 255)
+    out = Quantization.of((0.25,), (3,), 3, 255)
     tensors = [
         Tensor.constant("b", np.array([0.5, -0.5, 0.0], np.float32)),
         Tensor.constant("flag", np.array([True, False, True])),
         Tensor.constant("g", np.arange(15).reshape(3, 5), groups, dtype="uint4"),
         Tensor("r", "uint8", ("N", 3), None, out),
         Tensor.constant(
-            "w", np.arange(12, dtype=np.int8).reshape(3, 4), Quantization((0.5, 1.0, 2.0), (0,) * 3, -127, 127, 0)
+            "w", np.arange(12, dtype=np.int8).reshape(3, 4), Quantization.of((0.5, 1.0, 2.0), (0,) * 3, -127, 127, 0)
         ),
-        Tensor("x", "uint8", ("N", 4), None, Quantization((0.5,), (7,), 0, 255)),
+        Tensor("x", "uint8", ("N", 4), None, Quantization.of((0.5,), (7,), 0, 255)),
         Tensor("y", "uint8", ("N", 3), None, out),
     ]
     nodes = (
@@ -51,17 +51,17 @@ def sound() -> Model:
 def integers() -> Model:
     """What is broken in integer-only networks: sums, then multiplied or counted, then a table."""
     tensors = [
-        Tensor("x", "uint8", (1, 4), None, Quantization((0.5,), (7,), 0, 255)),
-        Tensor.constant("w", np.arange(8, dtype=np.int8).reshape(2, 4), Quantization((0.5,), (0,), -127, 127)),
+        Tensor("x", "uint8", (1, 4), None, Quantization.of((0.5,), (7,), 0, 255)),
+        Tensor.constant("w", np.arange(8, dtype=np.int8).reshape(2, 4), Quantization.of((0.5,), (0,), -127, 127)),
         Tensor("sums", "int32", (1, 2)),
         Tensor.constant("multiplier", np.array([3, 5], np.int32)),
         Tensor.constant("shift", np.array([2, 3], np.uint8)),
         Tensor.constant("add", np.array([1, 2], np.int64)),
         Tensor.constant("thresholds", np.array([[-5, 0, 5], [1, 1, 9]], np.int32)),
         Tensor.constant("row", np.array([-1, 1], np.int32)),
-        Tensor("y", "uint2", (1, 2), None, Quantization((0.25,), (1,), 0, 3)),
+        Tensor("y", "uint2", (1, 2), None, Quantization.of((0.25,), (1,), 0, 3)),
         Tensor.constant("table", np.array([0, 10, 20, 30], np.int8)),
-        Tensor("z", "int8", (1, 2), None, Quantization((0.25,), (0,), -50, 50)),
+        Tensor("z", "int8", (1, 2), None, Quantization.of((0.25,), (0,), -50, 50)),
     ]
     known = {"axis": 1, "reach_low": (-9999,), "reach_high": (9999,), "compared": "", "differs": (), "largest": 0}
     names = ("sums", "multiplier", "shift", "add", "thresholds", "row")
@@ -136,10 +136,15 @@ def grid(which: str, **fields: Any) -> Callable[[Record], object]:
     return change
 
 
-def blocks(**fields: Any) -> Callable[[Record], object]:
+def numbers(
+    which: str, name: str, *, new: bool = False, block: list[int] | None = None, **fields: Any
+) -> Callable[[Record], object]:
+    """A tensor with other fields of an array of its quantization, or, if it is `new`, with these alone."""
+
     def change(record: Record) -> None:
-        own = tensor(record, "g")["quantization"]
-        tensor(record, "g")["quantization"] = {**own, "blocks": {**own["blocks"], **fields}}
+        own = tensor(record, which)["quantization"]
+        made = {**own, name: fields if new else {**own[name], **fields}}
+        tensor(record, which)["quantization"] = made if block is None else {**made, "block": block}
 
     return change
 

@@ -72,31 +72,31 @@ def arrays() -> Iterator[Case]:
 
 
 def quantizations() -> Iterator[Case]:
-    every = Quantization((0.5,), (3,), 3, 255)
+    every = Quantization.of((0.5,), (3,), 3, 255)
     yield Case(
         "range", "A fused ReLU: the least integer is the zero point", of(constant("w", [3, 255, 77], "uint8", every))
     )
     w = numbers(2, (3, 2, 2), -7, 7)
-    each = Quantization((0.1, 1e-30, 3.5), (0, -3, 7), -7, 7, 0, "float64")
+    each = Quantization.of((0.1, 1e-30, 3.5), (0, -3, 7), -7, 7, 0, "float64")
     yield Case(
         "channels-float64", "Scales of float64 along axis 0, each with a zero point", of(constant("w", w, "int8", each))
     )
-    other = Quantization((0.25, 0.5), (0, 0), -8, 7, 2, "float16")
+    other = Quantization.of((0.25, 0.5), (0, 0), -8, 7, 2, "float16")
     yield Case("channels-last", "Scales of float16 along the last axis, of int4", of(constant("w", w, "int4", other)))
     kinds = []
     for name, scale in (("bfloat16", 0.0078125), ("float8_e8m0fnu", 2.0**-5), ("float16", 0.333251953125)):
-        kinds.append(constant(name, [1, 2], "int8", Quantization((scale,), (0,), -128, 127, None, name)))
+        kinds.append(constant(name, [1, 2], "int8", Quantization.of((scale,), (0,), -128, 127, None, name)))
     yield Case("scale-dtypes", "The types in which sources hold their scales", of(*kinds))
-    rows = Quantization((0.5, 0.25), (7.5, -0.0), 0, 15, 0)
+    rows = Quantization.of((0.5, 0.25), (7.5, -0.0), 0, 15, 0)
     yield Case(
         "float-zero-points", "Zero points that are no integers", of(constant("w", [[1, 15], [0, 7]], "uint4", rows))
     )
-    floats = [constant(name, [0.5, -2.0, 1.0], name, Quantization((0.5,), (0,), -limit, limit))
+    floats = [constant(name, [0.5, -2.0, 1.0], name, Quantization.of((0.5,), (0,), -limit, limit))
               for name, limit in (("float8_e4m3fn", 448), ("float8_e5m2", 57344), ("float4_e2m1fn", 6))]  # fmt: skip
     yield Case("quantized-floats", "Floats of 8 and 4 bits with a scale", of(*floats))
     seen = Observed("HistogramObserver", (-1.5, -0.0), (2.0, 1e9), 0, 127, "per_channel_affine")
-    grid = Quantization((0.5, 1.0), (0, 1), 0, 255, 0, observed=seen)
-    names = Quantization((0.5,), (1,), 0, 255, names=("x_scale", "größe"))
+    grid = Quantization.of((0.5, 1.0), (0, 1), 0, 255, 0, observed=seen)
+    names = Quantization.of((0.5,), (1,), 0, 255, names=("x_scale", "größe"))
     yield Case("observed", "What calibration saw, and names that scales had", of(
         constant("a", [[1], [2]], "uint8", grid), constant("b", [1], "uint8", names)))  # fmt: skip
     scales = np.array([[0.5, -0.25], [0.0, 1.5], [2.0, 0.125]], np.float16)
@@ -119,7 +119,7 @@ def quantizations() -> Iterator[Case]:
 
 def graphs() -> Iterator[Case]:
     yield Case("nothing", "No tensor, no node", of())
-    loose = Tensor("fc1", "uint8", None, None, Quantization((0.5,), (7,), 0, 255))
+    loose = Tensor("fc1", "uint8", None, None, Quantization.of((0.5,), (7,), 0, 255))
     archive = of(loose, constant("fc1.weight", [[1, 2]], "int8"), source={"no_graph": "a state_dict has none"})
     yield Case("archive", "Tensors without a graph; one is known by its quantization alone", archive)
     names = ["Z", "a", "aa", "b", "é", "日本", "ｚ", "😀", "a.b", "a b", "\n", "~"]
@@ -155,7 +155,7 @@ def graphs() -> Iterator[Case]:
 
 
 def vectors() -> Iterator[Case]:
-    grid = Quantization((0.5,), (3,), -8, 7)
+    grid = Quantization.of((0.5,), (3,), -8, 7)
     tensors = (Tensor("a", "int4", ("N", 3), None, grid), Tensor("b", "bool", None), Tensor("c", "float16", (None,)))
     model = of(*tensors, Tensor("y", "uint2", ("N",)), nodes=(Node("com.example.F", ("a", "b", "c"), ("y",)),),
                ends=(("a", "b", "c"), ("y", "a", "y")))  # fmt: skip
@@ -174,7 +174,7 @@ def vectors() -> Iterator[Case]:
 
 
 def later() -> Iterator[Case]:
-    model = of(constant("w", [1, -2, 7], "int4", Quantization((0.5,), (0,), -8, 7)))
+    model = of(constant("w", [1, -2, 7], "int4", Quantization.of((0.5,), (0,), -8, 7)))
     yield Case(
         "later-flags", "Optional flags that no reader knows are ignored", model, lambda data: patched(data, 52, b"\5")
     )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+import ml_dtypes
 import numpy as np
 
-from qfmt.model import DTYPES, Quantization
+from qfmt.arrays import Array
+from qfmt.model import DTYPES, Parameter, Quantization
 
 from .networks import Case, Network, channels, grid, numbers
 
@@ -61,6 +64,39 @@ def into() -> Iterator[Case]:
         yield net.case(f"quantize-{dtype}", f"QuantizeLinear to {dtype}", {"x": reals(4, 20, size)})
 
 
+def forms() -> Iterator[tuple[str, str, str, Array, Quantization]]:
+    """What today's files have: name, what it is, element type, integers, quantization."""
+    codes = numbers(11, (2, 16), 0, 15)
+    scales = np.array([[1.5, -0.25, 2, 4], [0.1, 100, -8, 0.5]], np.float16)
+    of_rows = Quantization.of(np.array([0.0123, 0.25], np.float16), 0, 0, 63, 0)
+    sub_scales = replace(Parameter.of_values(numbers(12, (2, 4), 0, 63).astype(np.uint8)), quantization=of_rows)
+    mins = replace(Parameter.of_values(numbers(13, (2, 4), 0, 63).astype(np.uint8)), quantization=of_rows.negated())
+    plain = Quantization.of_blocks("uint4", (2, 16), (1, 4), scales)
+    yield "offset", "GGUF's Q4_1: d · q + m for groups of 4", "uint4", codes, replace(
+        plain, offset=Parameter.of_values(scales[:, ::-1].copy()))  # fmt: skip
+    about = "GGUF's Q4_K: scales and offsets of 6 bits, with scales of float16 for a row"
+    yield "levels", about, "uint4", codes, replace(
+        plain, scale=sub_scales, offset=mins)  # fmt: skip
+    table = np.sort(np.random.default_rng(3).normal(0, 0.5, 16)).astype(np.float32)
+    nf4 = replace(plain, scale=Parameter.of_values(scales.astype(np.float32)), table=Parameter.of_values(table))
+    yield "table", "bitsandbytes' NF4: a table of 16 values, scales for groups of 4", "uint4", codes, nf4
+    dynamic = Parameter.of_values(np.linspace(-0.9, 1, 256).astype(np.float32))
+    own = Quantization.of(np.array([0.5, 0.07], np.float32), 0, 0, 255, 0)
+    own = replace(own, table=dynamic, offset=Parameter.of_values(np.float32(0.031)))
+    absmax = replace(Parameter.of_values(numbers(14, (2, 4), 0, 255).astype(np.uint8)), quantization=own)
+    about = "bitsandbytes' double quantization: scales by a table, a scale for a row and a mean"
+    yield "double", about, "uint4", codes, replace(nf4, scale=absmax)
+    fp8 = np.array([[0.5, 448], [1.75, -(2**-9)]]).astype(ml_dtypes.float8_e4m3fn)
+    block_scales = replace(Parameter.of_values(fp8), quantization=Quantization.of(0.0371, 0, -448, 448))
+    grid = Quantization.of_blocks("float4_e2m1fn", (2, 16), (1, 8), fp8)
+    yield "nvfp4", "NVFP4: scales of float8_e4m3fn for groups, which have a scale of float32", "float4_e2m1fn", (
+        np.array([-6, -0.5, -2, 1, 3, 4], np.float32)[codes % 6]), replace(grid, scale=block_scales)  # fmt: skip
+    points = numbers(15, (2, 4), 0, 15)
+    index = Parameter.of_values(np.array([3, 0, 1, 1, 2, 0, 3, 3, 2, 2, 1, 0, 0, 1, 2, 3], np.uint8))
+    yield "group-index", "GPTQ's g_idx: the group of each column", "uint4", codes, replace(
+        Quantization.of_blocks("uint4", (2, 16), (1, 4), abs(scales), points), group_index=index)  # fmt: skip
+
+
 def out_of() -> Iterator[Case]:
     for dtype in ("uint8", "int8", "int4", "int16", "int32"):
         kind = DTYPES[dtype]
@@ -75,6 +111,11 @@ def out_of() -> Iterator[Case]:
     net.constant("x", numbers(3, (3, 5), 0, 255), "uint8", channels((0.1, 0.5, 2.0), (3, 128, 250), 0, "uint8"))
     net.node("DequantizeLinear", ["x"], "y", "float32")
     yield net.case("dequantize-channels", "DequantizeLinear of a constant, per channel; a graph without inputs", {})
+    for name, about, dtype, values, form in forms():
+        net = Network()
+        net.constant("x", values, dtype, form)
+        net.node("DequantizeLinear", ["x"], "y", "float32")
+        yield net.case(f"form-{name}", about, {})
     for rule in ("lookup_float32", "lookup_float16"):
         net = Network()
         bits = 8 if rule == "lookup_float32" else 4
@@ -145,7 +186,9 @@ def joined() -> Iterator[Case]:
     net = Network()
     net.input("x", "float32", (1, 2, 4, 4))
     net.node("QuantizeLinear", ["x"], "q", "uint8", U8, "reciprocal_fma")
-    net.constant("w", numbers(9, (2, 2, 3, 3), -127, 127), "int8", Quantization((0.0078125, 0.5), (0, 0), -127, 127, 0))
+    net.constant(
+        "w", numbers(9, (2, 2, 3, 3), -127, 127), "int8", Quantization.of((0.0078125, 0.5), (0, 0), -127, 127, 0)
+    )
     net.constant("b", np.array([0.5, -0.25]), "float32")
     shape = {"kernel_shape": (3, 3), "pads": (1,) * 4, "strides": (1, 1), "dilations": (1, 1)}
     net.node("Conv", ["q", "w", "b"], "conv", "uint8", grid(0.3, 0), "float_bias", **shape)

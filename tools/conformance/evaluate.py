@@ -13,7 +13,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from .reals import FORMATS, Real, f32, from_bits, to_bits
+from .reals import FORMATS, SMALL, Real, f32, from_bits, to_bits
 
 LIMITS = {f"{'u' * (not signed)}int{bits}": (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
           for bits in (2, 4, 8, 16, 32, 64) for signed in (True, False)}  # fmt: skip
@@ -21,14 +21,33 @@ LIMITS = {f"{'u' * (not signed)}int{bits}": (-(1 << bits - 1), (1 << bits - 1) -
 
 @dataclass(frozen=True)
 class Grid:
-    """What a tensor's integers mean; the scales as float32."""
+    """What a tensor's integers mean; the scales as float32. All but `low` and `high` are as the JSON has them."""
 
     scale: list[Fraction]
     zero_point: list[int]
     low: int
     high: int
-    axis: int | None
+    block: tuple[int, ...]
+    counts: tuple[int, ...]
     scale64: list[Fraction]
+    offset: list[Fraction] | None = None
+    table: list[Fraction] | None = None
+    group_index: list[int] | None = None
+
+    @property
+    def axis(self) -> int | None:
+        """The dimension that the scales run along, if there is one."""
+        return len(self.block) - 1 if self.block else None
+
+    def at(self, place: Sequence[int]) -> int:
+        """The number of the block of an element."""
+        found = 0
+        for index, block, count in zip(place, self.block, self.counts, strict=False):
+            inside = 0 if block == 0 else index // block
+            if block > 1 and self.group_index is not None:
+                inside = self.group_index[index]
+            found = found * count + inside
+        return found
 
     def clamp(self, value: int) -> int:
         return min(max(value, self.low), self.high)
@@ -56,7 +75,7 @@ class Value:
     def slice_of(self, place: Sequence[int], values: Sequence[Any]) -> Any:
         """Which of the scales or zero points counts at a place."""
         assert self.grid is not None
-        return values[0] if self.grid.axis is None else values[place[self.grid.axis]]
+        return values[0] if len(values) == 1 else values[self.grid.at(place)]
 
 
 def filled(shape: Sequence[int], dtype: str, item: Callable[[tuple[int, ...]], Any], grid: Grid | None = None) -> Value:
@@ -87,7 +106,7 @@ def outputs(twin: dict[str, Any], vector: dict[str, Any]) -> dict[str, dict[str,
 
 def _value(tensor: dict[str, Any], shape: Sequence[int], items: Sequence[Any]) -> Value:
     dtype = tensor["dtype"]
-    decode = (lambda item: from_bits(item, dtype)) if dtype in FORMATS else int
+    decode = (lambda item: from_bits(item, dtype)) if dtype in (*FORMATS, *SMALL) else int
     assert len(items) == prod(shape)
     return Value(tuple(shape), [decode(item) for item in items], dtype, _grid(tensor["quantization"]))
 
@@ -95,10 +114,27 @@ def _value(tensor: dict[str, Any], shape: Sequence[int], items: Sequence[Any]) -
 def _grid(quantization: dict[str, Any] | None) -> Grid | None:
     if quantization is None:
         return None
-    exact = [from_bits(scale, "float64") for scale in quantization["scale"]]
-    scale = [f32(each) for each in exact]  # type: ignore[arg-type]
-    limits = quantization["quant_min"], quantization["quant_max"]
-    return Grid(scale, quantization["zero_point"], *limits, quantization["axis"], exact)  # type: ignore[arg-type]
+    exact = _numbers(quantization["scale"])
+    scale = [f32(each) for each in exact]
+    limits = quantization.get("quant_min", 0), quantization.get("quant_max", 0)
+    layout = tuple(quantization["block"]), tuple(quantization["scale"]["shape"])
+    points, offset, table, index = (
+        None if quantization[name] is None else _numbers(quantization[name])
+        for name in ("zero_point", "offset", "table", "group_index")
+    )
+    assert points is not None
+    points = points * len(scale) if len(points) == 1 else points
+    return Grid(scale, points, *limits, *layout, exact, offset, table, index)  # type: ignore[arg-type]
+
+
+def _numbers(stated: dict[str, Any]) -> list[Any]:
+    """The numbers of an array of a quantization: exact, or in float32 if they are quantized themselves."""
+    if stated["quantization"] is None:
+        return [from_bits(item, stated["dtype"]) if isinstance(item, str) else int(item) for item in stated["values"]]
+    from .evaluate_real import real
+
+    codes = _value(stated, stated["shape"], stated["values"])
+    return [real(codes, place) for place in codes.places()]
 
 
 def _attribute(stated: dict[str, Any]) -> Any:

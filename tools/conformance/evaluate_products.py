@@ -94,7 +94,8 @@ def _linear(x: Value, w: Value, at: Attributes, folded: bool) -> Value:
 def transposed(x: Value) -> Value:
     grid = x.grid
     if grid is not None and grid.axis is not None:
-        grid = Grid(grid.scale, grid.zero_point, grid.low, grid.high, 1 - grid.axis, grid.scale64)
+        block, counts = ((1,), grid.counts[-1:]) if grid.axis == 1 else ((0, 1), (1, *grid.counts))
+        grid = Grid(grid.scale, grid.zero_point, grid.low, grid.high, block, counts, grid.scale64)
     return filled(x.shape[::-1], x.dtype, lambda place: x[place[::-1]], grid)
 
 

@@ -37,7 +37,10 @@ def real(x: Value, place: Sequence[int], rule: str = "") -> Fraction:
     if x.grid is None:
         return x[place]  # type: ignore[no-any-return]
     q, s, z = x[place], x.slice_of(place, x.grid.scale), x.slice_of(place, x.grid.zero_point)
-    return f32(q * s + f32(-z * s)) if rule == PREMULTIPLIED else f32(f32(q - z) * s)
+    if x.grid.table is not None:
+        q = f32(x.grid.table[q if x.dtype.startswith("u") else q + len(x.grid.table) // 2])
+    found = f32(q * s + f32(-z * s)) if rule == PREMULTIPLIED else f32(f32(q - z) * s)
+    return found if x.grid.offset is None else f32(found + f32(x.slice_of(place, x.grid.offset)))
 
 
 def all_real(x: Value, rule: str) -> Value:
@@ -229,7 +232,7 @@ def _dynamic_linear(operands: Operands, at: Attributes, rule: str, forms: list[F
     results: list[Fraction] = []
     for row in rows:
         s, z, low, high = dynamic_grid(row if at["per_token"] else x.items, rule, top)
-        grid = Grid([f32(s)], [z], low, high, None, [s])
+        grid = Grid([f32(s)], [z], low, high, (), (), [s])
         q = [quantize(value, grid, (0,), DYNAMIC_QUANTIZE.get(rule, "reciprocal")) for value in row]
         for m in range(w.shape[0]):
             place = (m, 0)

@@ -40,7 +40,7 @@ def grid(
     """Per tensor, in float32; [low, high] is the range of the type where it is not said."""
     kind = DTYPES[dtype]
     limits = kind.minimum if low is None else low, kind.maximum if high is None else high
-    return Quantization((float(np.float32(scale)),), (zero_point,), *limits)
+    return Quantization.of((float(np.float32(scale)),), (zero_point,), *limits)
 
 
 def channels(
@@ -50,7 +50,7 @@ def channels(
     points = (zero_points,) * len(scales) if isinstance(zero_points, int) else tuple(zero_points)
     kind = DTYPES[dtype]
     limits = kind.minimum if low is None else low, kind.maximum
-    return Quantization(tuple(float(np.float32(scale)) for scale in scales), points, *limits, axis)
+    return Quantization.of(tuple(float(np.float32(scale)) for scale in scales), points, *limits, axis)
 
 
 class Network:
@@ -69,7 +69,11 @@ class Network:
 
     def constant(self, name: str, values: Any, dtype: str, quantization: Quantization | None = None) -> str:
         array = np.asarray(values)
-        kept = array.astype(np.int64) if DTYPES[dtype].bits < 8 else array.astype(numpy_dtype(dtype))
+        kept = (
+            array.astype(np.int64)
+            if DTYPES[dtype].bits < 8 and DTYPES[dtype].is_integer
+            else array.astype(numpy_dtype(dtype))
+        )
         self.tensors[name] = Tensor.constant(name, kept, quantization, dtype=dtype)
         return name
 

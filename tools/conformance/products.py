@@ -85,7 +85,7 @@ def convolutions() -> Iterator[Case]:
     yield conv("folded", x, ("int8", (3, 2, 3, 3), points), pads=(1, 1, 1, 1)).case(
         "conv-folded-channels", "Conv by folded: a weight per channel; its scales change nothing"
     )
-    units = Quantization((0.0005, 0.001, 0.002), (0, 0, 0), -2000000, 2000000, 1, "float64")
+    units = Quantization.of((0.0005, 0.001, 0.002), (0, 0, 0), -2000000, 2000000, 1, "float64")
     yield conv("folded", x, ("int8", (3, 2, 3, 3), points), pads=(1, 1, 1, 1), units=units).case(
         "conv-folded-units", "Conv by folded: the sums state their units, and the range that they reach"
     )
@@ -214,7 +214,7 @@ def elements() -> Iterator[Case]:
         yield net.case(name, f"WeightedSum: {about}; zero points are not subtracted")
     net = Network()
     net.input("a", "int16", (2,), None)
-    net.input("b", "int32", (2,), Quantization((1.0,), (0,), -(1 << 20), 1 << 20))
+    net.input("b", "int32", (2,), Quantization.of((1.0,), (0,), -(1 << 20), 1 << 20))
     net.input("c", "uint4", (2, 1), grid(0.1, 7, "uint4"))
     net.node("qfmt.WeightedSum", ["a", "b", "c"], "y.sums", "int32", weights=(-100, 7, 1))
     yield net.case("weighted-sum-types", "WeightedSum: three inputs, of 16, 32 and 4 bits")

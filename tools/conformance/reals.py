@@ -14,6 +14,9 @@ Real = Fraction | float
 FORMATS = {"float16": ("e", 11, -14), "float32": ("f", 24, -126), "float64": ("d", 53, -1022)}
 """struct's letter, digits of the significand, the least exponent of normal numbers."""
 
+SMALL = {"float8_e4m3fn": (4, 3, 7), "float4_e2m1fn": (2, 1, 1)}
+"""Of floats without infinities: bits of the exponent, bits of the fraction, what is taken off the exponent."""
+
 
 def nearest(value: Fraction | int, name: str) -> Fraction:
     """The nearest number of a binary format, halves to the even neighbour; overflow is an error of the case."""
@@ -50,8 +53,18 @@ def rint(value: Fraction) -> int:
 
 def from_bits(digits: str, name: str) -> Real:
     """The number that hexadecimal digits, the highest byte first, stand for."""
+    if name in SMALL:
+        return _small(int(digits, 16), *SMALL[name])
     value: float = struct.unpack(">" + FORMATS[name][0], bytes.fromhex(digits))[0]
     return Fraction(value) if math.isfinite(value) else value
+
+
+def _small(bits: int, exponents: int, fractions: int, bias: int) -> Fraction:
+    """A finite float of few bits."""
+    fraction, exponent = bits & ((1 << fractions) - 1), bits >> fractions & ((1 << exponents) - 1)
+    size = Fraction(fraction, 1 << fractions) + (exponent > 0)
+    sign = -1 if bits >> (exponents + fractions) else 1
+    return sign * size * Fraction(2) ** (max(exponent, 1) - bias)
 
 
 def to_bits(value: Real, name: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from . import flatbuffers
-from .altered import Base, Record, blocks, graph, grid, node, root, setting, tensor, value, written
+from .altered import Base, Record, graph, grid, node, numbers, root, setting, value, written
 from .containers import PRODUCER, patched
 
 EVERY, VALIDATING, BOUNDED = "every reader", "readers that check validity", "readers that bound their work"
@@ -41,12 +41,9 @@ def cases(base: Base, whole: Base) -> Iterator[Refused]:
         "unused-bits", "V12", "Bits that no element uses are set", base.with_data(base.offset("g") + 7, b"\xff")
     )
     yield Refused(
-        "weight-range", "V26", "A weight of -128, where -127 is the least", base.with_data(base.offset("w"), b"\x80")
+        "weight-range", "V23", "A weight of -128, where -127 is the least", base.with_data(base.offset("w"), b"\x80")
     )
 
-    scale = base.record()
-    start = scale["buffers"][tensor(scale, "g")["quantization"]["blocks"]["scale"]]["offset"]
-    yield Refused("block-scale", "V29", "An infinite scale of a block", base.with_data(start, b"\x00\x7c"))
     for name, rule, about, change in INTEGERS:
         yield Refused(name, rule, about, whole.changed(change))
     for name, parameter, new, about in (
@@ -142,8 +139,9 @@ def of_tables(base: Base) -> Iterator[Refused]:
     yield table("node-input-index", "F7", "An input of a node that is no tensor", node(2, inputs=[99]))
     yield table("node-input-negative", "F7", "An input of a node with the index -2", node(2, inputs=[-2]))
     yield table("node-output-index", "F7", "An output of a node that is no tensor", node(2, outputs=[99]))
-    yield table("block-scale-index", "F7", "Scales of blocks in a buffer that is not there", blocks(scale=99))
-    yield table("block-zero-index", "F7", "Zero points of blocks in a buffer that is not there", blocks(zero_point=99))
+    yield table(
+        "scale-index", "F7", "Scales in a buffer that is not there", numbers("w", "scale", bytes=None, buffer=99)
+    )
     yield table("value-index", "F7", "A value of a test vector in no buffer", value("inputs", buffer=99))
     yield table("buffer-index", "F7", "A buffer that is not there", setting("w", buffer=99))
     yield table("overlap", "F8", "A buffer begins inside another", buffer(1, offset=0))
@@ -169,9 +167,8 @@ def of_tables(base: Base) -> Iterator[Refused]:
     yield table("size-name-number", "F12", "A size with a name and a number", setting("x", shape=[2, 4]))
     yield table("no-quant-min", "F12", "A quantization without quant_min", grid("x", quant_min=None))
     yield table("no-quant-max", "F12", "A quantization without quant_max", grid("x", quant_max=None))
-    yield table("two-zero-points", "F12", "Zero points of two kinds", grid("x", zero_point_float=[0.5]))
-    yield table("no-block-scale", "F12", "Blocks without scales", blocks(scale=None))
-    yield table("block-dtype", "F12", "Zero points of blocks without a type", blocks(zero_point_dtype=0))
+    yield table("no-numbers", "F12", "A scale without bytes and without a buffer", numbers("x", "scale", bytes=None))
+    yield table("numbers-twice", "F12", "A scale with bytes and a buffer", numbers("x", "scale", buffer=0))
     kinds = [{"name": "a", "type": 9}], [{"name": "a", "type": 3}]
     yield table("attribute-type", "F12", "An attribute of an unknown type", node(2, attributes=kinds[0]))
     yield table("attribute-value", "F12", "An attribute without the value of its type", node(2, attributes=kinds[1]))
@@ -182,9 +179,10 @@ def of_tables(base: Base) -> Iterator[Refused]:
     record = base.record()
     record["buffers"].append(more)
     yield Refused("unused-buffer", "F13", "A buffer that belongs to nothing", written(record, padded))
-    own = record["buffers"][tensor(record, "g")["quantization"]["blocks"]["zero_point"]]
-    flag = base.data[base.data_offset + base.offset("flag") :][: own["size"]]
-    yield Refused("equal-buffers", "F13", "Two buffers with the same bytes", base.with_data(own["offset"], flag))
+    same = base.data[base.data_offset + base.offset("b") :][:12]
+    yield Refused("equal-buffers", "F13", "Two buffers with the same bytes", base.with_data(base.offset("w"), same))
+    large = {"block": [1], "bytes": struct.pack("<1025f", *[0.25] * 1025), "shape": [1025]}
+    yield table("large-inline", "F13", "4100 bytes of scales in the metadata", numbers("r", "scale", **large))
 
 
 def with_hole(base: Base) -> bytes:
@@ -201,7 +199,7 @@ Change = tuple[str, str, str, Callable[[Record], object]]
 TENSORS: tuple[Change, ...] = (
     ("no-name", "V1", "A tensor without a name", setting("b", name="")),
     ("dtype", "V2", "An element type that is not in the table", setting("y", dtype=99)),
-    ("scale-dtype", "V2", "A type of scales that is not in the table", grid("x", scale_dtype=99)),
+    ("scale-unknown", "V2", "A type of scales that is not in the table", numbers("x", "scale", dtype=99)),
     ("size", "V3", "A size of -2", setting("x", shape=[-2, 4], dims=None)),
     ("sizes", "V3", "Sizes of 2^61 together", setting("y", shape=[1 << 31, 1 << 30], dims=None)),
     ("rank", "V3", "33 dimensions", setting("y", shape=[1] * 33, dims=None)),
@@ -212,26 +210,45 @@ TENSORS: tuple[Change, ...] = (
     ("bytes", "V10", "More bytes than the shape needs", setting("b", shape=[2])),
 )
 
+FLOAT32 = 12
+
+
+def _floats(*values: float) -> dict[str, Any]:
+    return {"bytes": struct.pack(f"<{len(values)}f", *values), "shape": [len(values)] if len(values) > 1 else None}
+
+
 GRIDS: tuple[Change, ...] = (
-    ("scale-zero", "V20", "A scale of 0", grid("x", scale=[0.0])),
-    ("scale-infinite", "V20", "An infinite scale", grid("x", scale=[float("inf")])),
-    ("scale-nan", "V20", "A scale that is no number", grid("x", scale=[float("nan")])),
-    ("scale-float32", "V20", "A scale that is no float32", grid("x", scale=[0.1])),
-    ("axis", "V21", "An axis beyond the dimensions", grid("w", axis=2)),
-    ("scales", "V21", "Two scales for three slices", grid("w", scale=[0.5, 1.0], zero_point=[0, 0])),
-    ("zero-point", "V22", "A zero point outside uint8", grid("x", zero_point=[256])),
-    ("zero-points", "V22", "Two zero points for three scales", grid("w", zero_point=[0, 0])),
+    ("scale-dtype", "V20", "A scale of int32", numbers("x", "scale", dtype=6)),
+    ("zero-points", "V20", "Two zero points for three scales", numbers("w", "zero_point", new=True, dtype=3,
+        bytes=b"\0\1", shape=[2])),
+    ("offset-dtype", "V20", "An offset of int8", numbers("w", "offset", new=True, dtype=2, bytes=b"\1")),
+    ("table-size", "V20", "A table of 15 values for 16 codes", numbers("g", "table", new=True, dtype=FLOAT32,
+        **_floats(*range(15)))),
+    ("number-bytes", "V20", "A scale of 3 bytes", numbers("x", "scale", bytes=b"\0\0\0")),
+    ("axis", "V21", "Blocks of three dimensions in a tensor with two", grid("w", block=[0, 0, 1])),
+    ("scales", "V21", "Two scales for three slices", numbers("w", "scale", **_floats(0.5, 1.0))),
+    ("block-negative", "V21", "A block of -1", grid("w", block=[-1])),
+    ("block-size", "V21", "A block of the size of its dimension", grid("g", block=[1, 5])),
+    ("block-end", "V21", "Blocks that end with 0", grid("w", block=[1, 0])),
+    ("group-index", "V21", "A group index without groups", numbers("w", "group_index", new=True, dtype=3,
+        bytes=b"\0\0\0", shape=[3])),
+    ("scale-zero", "V22", "A scale of 0", numbers("x", "scale", **_floats(0.0))),
+    ("scale-negative", "V22", "A scale of -1", numbers("x", "scale", **_floats(-1.0))),
+    ("scale-infinite", "V22", "An infinite scale", numbers("x", "scale", **_floats(float("inf")))),
+    ("scale-nan", "V22", "A scale that is no number", numbers("x", "scale", **_floats(float("nan")))),
+    ("scale-float32", "V22", "A scale of float64 that is 0 in float32", numbers("x", "scale", dtype=13,
+        bytes=struct.pack("<d", 1e-60))),
+    ("zero-point", "V22", "A zero point outside uint8", numbers("x", "zero_point", dtype=5, bytes=b"\0\1")),
+    ("zero-point-dtype", "V22", "A zero point of int32 where uint8 holds it", numbers("x", "zero_point", dtype=6,
+        bytes=b"\7\0\0\0")),
+    ("zero-points-equal", "V22", "Three equal zero points", numbers("w", "zero_point", new=True, dtype=3,
+        bytes=b"\1\1\1", shape=[3])),
     ("quant-range", "V23", "quant_min above quant_max", grid("x", quant_min=9, quant_max=8)),
     ("quant-limit", "V23", "quant_max beyond the type", grid("x", quant_max=256)),
-    ("quantized-float", "V24", "A quantized float32", setting("b", quantization={
-        "scale": [1.0], "zero_point": [0], "quant_min": 0, "quant_max": 1})),
+    ("quantized-float", "V23", "A quantized float32", setting("b", quantization={
+        "scale": {"dtype": FLOAT32, "bytes": b"\0\0\x80?"}, "quant_min": 0, "quant_max": 1})),
     ("observed", "V25", "A minimum above its maximum", grid("x", observed={
         "observer": "MinMaxObserver", "minimum": [2.0], "maximum": [1.0]})),
-    ("block-size", "V27", "A block of 0", blocks(shape=[1, 0])),
-    ("block-count", "V27", "Fewer scales than blocks", blocks(shape=[1, 2])),
-    ("block-rank", "V27", "One size of blocks for two dimensions", blocks(shape=[3])),
-    ("block-open-size", "V27", "Blocks along a size that is not fixed", setting("g", shape=[3, -1], buffer=None)),
-    ("blocks-per-tensor", "V28", "One block, which is the tensor", blocks(shape=[3, 5])),
 )  # fmt: skip
 
 GRAPHS: tuple[Change, ...] = (
@@ -247,14 +264,15 @@ GRAPHS: tuple[Change, ...] = (
     ("attribute", "V42", "An attribute that the operator does not have", node(1, attributes=[
         {"name": "slope", "type": 1, "int_value": 1}])),
     ("shape", "V43", "An output of another size than the operator gives", setting("y", shape=[-1, 2])),
-    ("moved-grid", "V45", "An operator that moves integers, to another grid", grid("r", scale=[0.5])),
+    ("moved-grid", "V45", "An operator that moves integers, to another grid", numbers("r", "scale", **_floats(0.5))),
     ("rule", "V47", "A rounding rule that is not known", node(0, rule="nearest")),
-    ("weight-axis", "V52", "A weight with scales along its input channels", grid("w", scale=[0.5] * 4,
-        zero_point=[0] * 4, axis=1)),
+    ("weight-axis", "V52", "A weight with scales along its input channels", numbers("w", "scale", block=[0, 1],
+        bytes=struct.pack("<4f", *[0.5] * 4), shape=[1, 4])),
 )  # fmt: skip
 
 INTEGERS: tuple[Change, ...] = (
-    ("folded-zero-point", "V48", "By folded, a weight with a zero point", grid("w", zero_point=[1])),
+    ("folded-zero-point", "V48", "By folded, a weight with a zero point", numbers("w", "zero_point", new=True, dtype=3,
+        bytes=b"\1")),
     ("folded-int64", "V48", "By folded, sums of int64", setting("sums", dtype=8)),
     ("no-shift", "V49", "multiply_shift without a shift", node(1, inputs=[4, 1, -1, 0, 6, 2])),
     ("unknown-rule", "V47", "A rule that is not one of qfmt.Requantize", node(1, rule="float_bias")),

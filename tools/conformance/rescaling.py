@@ -85,7 +85,7 @@ def multiply_shift() -> Iterator[Case]:
     yield net.case("multiply-shift-int16", f"{rule}: to 16 bits", {"x": [-50000, 50000, 7, -7]})
     net = requantize(rule, (7,), ("int4", grid(0.5, -2, "int4")), multiplier=[3], shift=[4], add=[8])
     yield net.case("multiply-shift-int4", f"{rule}: to 4 bits", {"x": [-1000, -30, -3, 0, 3, 30, 1000]})
-    wide = Quantization((1.0,), (100,), LEAST, NEVER)
+    wide = Quantization.of((1.0,), (100,), LEAST, NEVER)
     net = requantize(rule, (5,), ("int32", wide), multiplier=[NEVER], shift=[30], add=[0])
     yield net.case("multiply-shift-int32", f"{rule}: to 32 bits", {"x": [LEAST, -1, 0, 1, NEVER]})
     net = requantize(rule, (6,), U8, reach=(-128, 127), x="int8", multiplier=[37], shift=[6], add=[32])
@@ -166,7 +166,7 @@ def shifts() -> Iterator[Case]:
         ("requant-shift-narrow", (), 1, 0, 2, NARROW),
     ):
         net = Network()
-        net.input("x", "int32", (1, 3, 2, 4), Quantization((0.5,), (-3,), -(1 << 24), 1 << 24))
+        net.input("x", "int32", (1, 3, 2, 4), Quantization.of((0.5,), (-3,), -(1 << 24), 1 << 24))
         names = ["x", net.constant("mul", numbers(1, (), mul, mul) if shape == () else [[[v]] for v in mul], "int32")]
         names.append(net.constant("add", numbers(1, (), add, add) if shape == () else [[[v]] for v in add], "int64"))
         net.node("qfmt.RequantShift", names, "y", *out, "multiply_add_divide", div=div)

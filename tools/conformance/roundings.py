@@ -92,7 +92,7 @@ def bounding() -> Iterator[Case]:
 
 def overflowing() -> Iterator[Case]:
     """What float32 does not hold, and the clamp to limits that it does not hold."""
-    whole = Quantization((1.0,), (1,), -(1 << 31), (1 << 31) - 1)
+    whole = Quantization.of((1.0,), (1,), -(1 << 31), (1 << 31) - 1)
     for rule in ("divide", "reciprocal_fma"):
         net = Network()
         net.input("x", "float32", (9,))

@@ -12,7 +12,19 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from qfmt.model import DTYPES, Attribute, Model, Node, Observed, Quantization, StoredArray, Tensor, attribute_kind
+from qfmt.model import (
+    DTYPES,
+    Attribute,
+    Model,
+    Node,
+    Observed,
+    Parameter,
+    Quantization,
+    StoredArray,
+    Tensor,
+    attribute_kind,
+)
+from qfmt.quantization import PARAMETERS
 
 Json = dict[str, Any]
 
@@ -97,29 +109,25 @@ def _several(values: Sequence[float]) -> list[str]:
 
 
 def _quantization(given: Quantization) -> Json:
-    floats = given.has_float_zero_points and bool(given.zero_point)
-    found: Json = {
-        "scale": _several(given.scale),
-        "zero_point": [] if floats else list(given.zero_point),
-        "zero_point_float": _several(given.zero_point) if floats else None,
+    return {
+        **_level(given),
         "quant_min": given.quant_min,
         "quant_max": given.quant_max,
-        "axis": given.axis,
-        "scale_dtype": given.scale_dtype,
         "scale_name": given.names[0],
         "zero_point_name": given.names[1],
         "observed": given.observed and _observed(given.observed),
-        "blocks": None,
     }
-    if (blocks := given.blocks) is not None:
-        own = blocks.zero_point
-        found["blocks"] = {
-            "shape": list(blocks.shape),
-            "scale": items(blocks.scale),
-            "zero_point": None if own is None else items(own),
-            "zero_point_dtype": None if own is None else own.dtype,
-        }
-    return found
+
+
+def _level(given: Quantization) -> Json:
+    return {"block": list(given.block), **{name: _parameter(getattr(given, name)) for name in PARAMETERS}}
+
+
+def _parameter(given: Parameter | None) -> Json | None:
+    if given is None:
+        return None
+    nested = None if given.quantization is None else _level(given.quantization)
+    return {"dtype": given.dtype, "shape": list(given.shape), "values": items(given), "quantization": nested}
 
 
 def _observed(given: Observed) -> Json:

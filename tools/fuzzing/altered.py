@@ -4,7 +4,7 @@ itself stands between them and a crash."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from unittest import mock
 import numpy as np
 
 from qfmt.file import writer
-from qfmt.model import DTYPES, Model, Node, Tensor
+from qfmt.model import DTYPES, Model, Node, Parameter, Tensor, numpy_dtype
 
 EVIL = (0, 1, -1, 2, 3, 5, 7, 8, 31, 32, 63, 255, 256, -128, 1 << 15, 1 << 31, (1 << 31) - 1, -(1 << 31), 1 << 32,
         1 << 40, 1 << 59, 1 << 62, (1 << 63) - 1, -(1 << 63))  # fmt: skip
@@ -97,7 +97,7 @@ def _operator(model: Model, chance: Random) -> Model:
 NODES = (("Conv", 22), ("qfmt.Linear", 1), ("MatMul", 13), ("Mul", 14), ("qfmt.Table", 1), ("qfmt.PairTable", 1),
          ("Reshape", 23), ("Concat", 13), ("Gather", 13), ("Slice", 13), ("Split", 18), ("Pad", 23),
          ("Squeeze", 23), ("Transpose", 23), ("Tile", 13), ("Expand", 13), ("MaxPool", 22),
-         ("ReduceMean", 18), ("Relu", 14))  # fmt: skip
+         ("ReduceMean", 18), ("Relu", 14), ("DequantizeLinear", 23))  # fmt: skip
 
 
 def _shape(model: Model, chance: Random) -> Model:
@@ -135,7 +135,7 @@ def _constant(model: Model, chance: Random) -> Model:
 
 
 def _quantization(model: Model, chance: Random) -> Model:
-    """None, another zero point or range, or one along an axis."""
+    """None, other numbers or blocks, or another form."""
     tensor = model.tensors[chance.choice(sorted(model.tensors))]
     q = tensor.quantization
     if q is None:
@@ -143,14 +143,21 @@ def _quantization(model: Model, chance: Random) -> Model:
     other = chance.choice(
         [
             None,
-            replace(q, zero_point=tuple(chance.choice((0, 1, 3, 127)) for _ in q.zero_point)),
+            replace(q, zero_point=_numbers(q.zero_point, [chance.choice((0, 1, 3, 127)) for _ in q.zero_point])),
             replace(q, quant_min=q.quant_max),
             replace(q, quant_max=q.quant_min),
-            replace(q, scale=tuple(each * 2 for each in q.scale)),
-            replace(q, scale=q.scale[:1] * 2, zero_point=q.zero_point[:1] * 2, axis=chance.choice((0, 1, 2, 9))),
+            replace(q, scale=_numbers(q.scale, [each * 2 for each in q.scale])),
+            replace(q, block=(*(0 for _ in range(chance.choice((0, 1, 2, 9)))), chance.choice((0, 1, 2)))),
+            replace(q, offset=q.scale),
+            replace(q, scale=replace(q.scale, quantization=q)),
+            replace(q, table=Parameter.of_values(np.arange(256, dtype=np.int16))),
         ]
     )
     return _with_tensor(model, replace(tensor, quantization=other))
+
+
+def _numbers(like: Parameter, values: Sequence[float]) -> Parameter:
+    return Parameter.of_values(np.array(values).reshape(like.shape).astype(numpy_dtype(like.dtype)), like.dtype)
 
 
 def _ends(model: Model, chance: Random) -> Model:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
 
 from ...arithmetic import f32
-from ...model import DTYPES, Quantization, Tensor
-from ...quantization import Blocks
+from ...model import DTYPES, Quantization, Tensor, static_shape
 from .constants import onnx_dtype
 from .opsets import Lacks, schema, takes
 
@@ -29,14 +28,16 @@ HALVES = ("float16", "bfloat16")
 
 def dequantized(builder: Builder, tensor: Tensor, stored: ir.Value, axis: int | None = None) -> ir.Value:
     """The real numbers of a tensor, or of its transpose, whose scales are along another axis."""
+    if not grid_of(tensor).is_plain:
+        raise Lacks("has a quantization with offsets, a table, or quantized scales")
     grid, name = grid_of(tensor), f"{tensor.name}_dequantized"
     if axis is not None and grid.is_per_channel:
-        grid = replace(grid, axis=axis)
+        grid = grid.along(axis)
     domain = domain_of(builder, "DequantizeLinear", tensor.dtype)
     wide = DTYPES[tensor.dtype].bits == 32
     if domain is None or grid.has_float_zero_points or (wide and any(grid.zero_point)):
         return _dequantized_by_formula(builder, tensor, grid, stored)
-    attributes = _layout(builder, grid, domain)
+    attributes = _layout(builder, tensor, grid, domain)
     if builder.opset >= 23 and grid.is_blocked and grid.scale_dtype in HALVES:
         attributes["output_dtype"] = int(ir.DataType.FLOAT)
     inputs = [stored, scale(builder, tensor)]
@@ -56,7 +57,7 @@ def quantized(builder: Builder, tensor: Tensor, real: ir.Value, inside: bool = F
         return _quantized_by_formula(builder, tensor, real)
     real = real if inside else _limited(builder, tensor, real)
     inputs = (real, scale(builder, tensor), zero_point(builder, tensor))
-    return builder.emit("QuantizeLinear", *inputs, name=name, domain=domain, **_layout(builder, grid, domain))
+    return builder.emit("QuantizeLinear", *inputs, name=name, domain=domain, **_layout(builder, tensor, grid, domain))
 
 
 def scale(builder: Builder, tensor: Tensor) -> ir.Value:
@@ -65,13 +66,13 @@ def scale(builder: Builder, tensor: Tensor) -> ir.Value:
 
     def make() -> ir.Value:
         name = grid.names[0] or f"{tensor.name}.scale"
-        if grid.blocks is None:
+        if not grid.is_blocked:
             return builder.constant(name, _shaped(grid, np.array(grid.scale, f32)))
         kept = builder.opset >= 23 and grid.scale_dtype in HALVES
-        values = _of_blocks(grid.blocks, grid.blocks.scale.array)
+        values = _of_blocks(tensor, grid, grid.scale.array)
         return builder.constant(name, values if kept else values.astype(f32))
 
-    return builder.once(_key(tensor, "scale", grid.names[0], grid.scale), make)
+    return builder.once(_key(tensor, "scale", grid.names[0], grid.scale.numbers), make)
 
 
 def zero_point(builder: Builder, tensor: Tensor) -> ir.Value:
@@ -80,21 +81,20 @@ def zero_point(builder: Builder, tensor: Tensor) -> ir.Value:
 
     def make() -> ir.Value:
         name = grid.names[1] or f"{tensor.name}.zero_point"
-        if grid.blocks is None:
-            return builder.constant(name, _shaped(grid, np.array(grid.zero_point, np.int64)), tensor.dtype)
-        stored = grid.blocks.zero_point
-        values = np.full(grid.blocks.scale.shape, grid.zero_point[0]) if stored is None else stored.array
-        return builder.constant(name, _of_blocks(grid.blocks, values), tensor.dtype)
+        if not grid.is_blocked:
+            return builder.constant(name, _shaped(grid, np.array(grid.each_zero_point, np.int64)), tensor.dtype)
+        values = np.broadcast_to(grid.zero_point.array, grid.scale.shape)
+        return builder.constant(name, _of_blocks(tensor, grid, values), tensor.dtype)
 
-    return builder.once(_key(tensor, "zero_point", grid.names[1], (tensor.dtype, *grid.zero_point)), make)
+    return builder.once(_key(tensor, "zero_point", grid.names[1], lambda: (tensor.dtype, *grid.each_zero_point)), make)
 
 
-def _key(tensor: Tensor, role: str, name: str, values: tuple[object, ...]) -> tuple[str, ...]:
+def _key(tensor: Tensor, role: str, name: str, values: Callable[[], tuple[object, ...]]) -> tuple[str, ...]:
     """The name of a scale or zero point: tensors share one that had one name in the source, if it is equal."""
     grid = grid_of(tensor)
-    if not name or grid.blocks is not None:
+    if not name or grid.is_blocked:
         return (tensor.name, role)
-    return (role, name, str(grid.axis is not None), *map(repr, values))
+    return (role, name, str(grid.axis is not None), *map(repr, values()))
 
 
 def grid_of(tensor: Tensor) -> Quantization:
@@ -108,29 +108,33 @@ def _shaped(grid: Quantization, values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _has_zero_points(grid: Quantization) -> bool:
-    return any(grid.zero_point) or (grid.blocks is not None and grid.blocks.zero_point is not None)
+    return any(grid.zero_point)
 
 
-def _layout(builder: Builder, grid: Quantization, domain: str) -> dict[str, int]:
+def _layout(builder: Builder, tensor: Tensor, grid: Quantization, domain: str) -> dict[str, int]:
     """The axis of the scales, and how many elements share one."""
-    if grid.blocks is None:
+    if not grid.is_blocked:
         return {} if grid.axis is None else {"axis": grid.axis}
     if domain or builder.opset < 21:
         raise Lacks("has block-wise scales, which ONNX supports from opset 21 on")
-    axis = _block_axis(grid.blocks)
-    return {"axis": axis, "block_size": grid.blocks.shape[axis]}
+    sizes = grid.block_sizes(static_shape(tensor))
+    axis = _block_axis(sizes)
+    return {"axis": axis, "block_size": sizes[axis]}
 
 
-def _block_axis(blocks: Blocks) -> int:
+def _block_axis(sizes: Sequence[int]) -> int:
     """The axis of ONNX's blocks: the one along which they are largest."""
-    return int(np.argmax(blocks.shape))
+    return int(np.argmax(sizes))
 
 
-def _of_blocks(blocks: Blocks, values: NDArray[Any]) -> NDArray[Any]:
+def _of_blocks(tensor: Tensor, grid: Quantization, values: NDArray[Any]) -> NDArray[Any]:
     """One value for each block, as in ONNX: blocks have a size along one axis only, values of tiles are repeated."""
-    for axis, size in enumerate(blocks.shape):
-        if size > 1 and axis != _block_axis(blocks):
-            values = values.repeat(size, axis).take(range(blocks.tensor_shape[axis]), axis)
+    shape = static_shape(tensor)
+    sizes = grid.block_sizes(shape)
+    values = values.reshape(*values.shape, *(1 for _ in shape[values.ndim :]))
+    for axis, size in enumerate(sizes):
+        if size > 1 and axis != _block_axis(sizes):
+            values = values.repeat(size, axis).take(range(shape[axis]), axis)
     return values
 
 
@@ -186,13 +190,13 @@ def _dequantized_by_formula(builder: Builder, tensor: Tensor, grid: Quantization
     wide, dtype = (ir.DataType.FLOAT, f32) if grid.has_float_zero_points else (ir.DataType.INT64, np.int64)
     if tensor.shape is None and grid.is_per_channel:
         raise Lacks("requires a known input rank")
-    rank = 0 if tensor.shape is None else len(tensor.shape)
-    offset = builder.constant(f"{tensor.name}.zero_point", grid.zero_points(rank).astype(dtype))
+    sizes = [1 for _ in tensor.shape or ()] if grid.is_affine else static_shape(tensor)
+    offset = builder.constant(f"{tensor.name}.zero_point", grid.zero_points(sizes).astype(dtype))
     difference = builder.emit("Cast", stored, name=f"{tensor.name}_wide", to=int(wide))
     difference = builder.emit("Sub", difference, offset, name=f"{tensor.name}_centred")
     if wide != ir.DataType.FLOAT:
         difference = builder.emit("Cast", difference, name=f"{tensor.name}_float", to=int(ir.DataType.FLOAT))
-    step = builder.constant(f"{tensor.name}.scale", grid.scales(rank, f32))
+    step = builder.constant(f"{tensor.name}.scale", grid.scales(sizes, f32))
     return builder.emit("Mul", difference, step, name=f"{tensor.name}_dequantized")
 
 

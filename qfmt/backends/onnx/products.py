@@ -40,7 +40,7 @@ def transposed_weight(site: Site, index: int) -> ir.Value:
     tensor = site.tensor(index)
     if tensor.quantization is None:
         return site.emit("Transpose", real_weight(site, index), perm=[1, 0])
-    if tensor.quantization.is_blocked:
+    if not tensor.quantization.is_affine:
         return site.emit("Transpose", site.real(index), perm=[1, 0])
     axis = None if tensor.quantization.axis is None else 1 - tensor.quantization.axis
     return grids.dequantized(site.builder, tensor, site.emit("Transpose", site.stored(index), perm=[1, 0]), axis)

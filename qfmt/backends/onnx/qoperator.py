@@ -31,13 +31,13 @@ def _is_plain(*tensors: Tensor) -> bool:
 
 
 def _has_one_scale(grid: Quantization) -> bool:
-    return grid.axis is None and not grid.is_blocked and not grid.has_float_zero_points
+    return grid.axis is None and grid.is_affine and not grid.has_float_zero_points
 
 
 def _is_weight(x: Tensor, w: Tensor, axis: int) -> bool:
     """Whether kernels for x support a weight with scales along that axis, or one scale."""
     grid = w.quantization
-    if grid is None or grid.is_blocked or grid.has_float_zero_points or grid.axis not in (None, axis):
+    if grid is None or not grid.is_affine or grid.has_float_zero_points or grid.axis not in (None, axis):
         return False
     return w.dtype == "int8" or (w.dtype == "uint8" and x.dtype == "uint8")
 
@@ -190,7 +190,7 @@ def softmax(site: Site) -> ir.Value | None:
     """QLinearSoftmax, if ONNX Runtime's is correct: on the grid of 1/256, for more than one number."""
     x, y, axis = site.tensor(0), site.output(), site.attributes["axis"]
     size = None if x.shape is None else x.shape[axis]
-    if not _is_plain(x, y) or not isinstance(size, int) or size < 2 or grids.grid_of(y).scale != (1 / 256,):
+    if not _is_plain(x, y) or not isinstance(size, int) or size < 2 or grids.grid_of(y).scale.numbers() != (1 / 256,):
         return None
     inputs = [*_with_grid(site, 0), *_grid(site, y)]
     return site.emit("QLinearSoftmax", *inputs, domain=MICROSOFT, opset=13, axis=axis)

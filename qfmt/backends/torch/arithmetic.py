@@ -31,7 +31,7 @@ class Grid(NamedTuple):
         q = quantization
         if q.axis is None:
             return cls(q.scale[0], q.zero_point[0], q.quant_min, q.quant_max, dtype)
-        return cls(list(q.scale), list(q.zero_point), q.quant_min, q.quant_max, dtype, q.axis)
+        return cls(list(q.scale), list(q.each_zero_point), q.quant_min, q.quant_max, dtype, q.axis)
 
     def scales(self, rank: int) -> Tensor:
         """float32; 0-d, or shaped so that it broadcasts against a tensor of `rank`."""

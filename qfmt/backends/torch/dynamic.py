@@ -66,7 +66,7 @@ def dynamic_linear_by_rule(s: Site) -> Any:
     q = w.quantization
     if rule not in DYNAMIC:
         raise Lacks(f"does not support the rule {rule!r}")
-    if w.data is None or q is None or q.is_blocked or q.has_float_zero_points or not DTYPES[w.dtype].is_integer:
+    if w.data is None or q is None or not q.is_affine or q.has_float_zero_points or not DTYPES[w.dtype].is_integer:
         raise Lacks("needs a constant weight of integers, quantized per tensor or per channel")
     if q.axis not in (None, 0) or not all(w.shape or ()) or DTYPES[w.dtype].bits > 8:
         raise Lacks("needs a weight of at most 8 bits, quantized per output")
@@ -74,7 +74,7 @@ def dynamic_linear_by_rule(s: Site) -> Any:
         raise Lacks("requires a float32 input")
     if s.has(2) and (s.tensor(2).quantization is not None or s.tensor(2).dtype != "float32"):
         raise Lacks("requires float32 biases")
-    exact, sums = _exact(s.constant(1), q.zero_points(2)), None
+    exact, sums = _exact(s.constant(1), q.zero_points((0, 0))), None
     if exact == torch.int8 and not RULES[rule].is_signed:
         sums = s.builder.derive(f"{s.node.outputs[0]}_sums", s.constant(1).sum(1, dtype=torch.int32))
     top = 127 if s.attribute("reduce_range") else 255

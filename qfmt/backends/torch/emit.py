@@ -227,7 +227,7 @@ class Builder:
         if operator is not None and node.rule in operator.sum_rules:
             return f"does not compute sums with the rule {node.rule!r}"
         for tensor in (self.model.tensors[name] for name in (*node.inputs, *node.outputs) if name):
-            if tensor.quantization is not None and tensor.quantization.is_blocked:
+            if tensor.quantization is not None and not tensor.quantization.is_affine:
                 return "does not support block-wise scales"
             if tensor.quantization is not None and not DTYPES[tensor.dtype].is_integer:
                 return f"has no quantized {tensor.dtype}"

@@ -14,9 +14,10 @@ import torch
 from torch import fx, nn
 
 from ...errors import RunError, ValidityError
-from ...model import Data, Graph, Model, StoredArray
+from ...model import Graph, Model
 from ...model import Tensor as ModelTensor
 from ...ops import OPERATORS, Trait
+from ...quantization import Bytes
 from ...rules import tensor_violations
 from .compiled import compiled
 from .emit import Builder, Engine, Row
@@ -248,25 +249,6 @@ def _in_memory(model: Model) -> Model:
 
 def _owned(tensor: ModelTensor) -> ModelTensor:
     q = tensor.quantization
-    if q is not None and q.blocks is not None:
-        own = q.blocks.zero_point
-        owned = replace(q.blocks, scale=_copied(q.blocks.scale), zero_point=None if own is None else _copied(own))
-        tensor = replace(tensor, quantization=replace(q, blocks=owned))
-    return tensor if tensor.data is None else replace(tensor, data=BytesData(bytes(tensor.data.view())))
-
-
-def _copied(stored: StoredArray) -> StoredArray:
-    return stored._replace(data=BytesData(bytes(stored.data.view())))
-
-
-class BytesData(Data):
-    """Data with its own memory."""
-
-    __slots__ = ("_content",)
-
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-        self.nbytes = len(content)
-
-    def view(self) -> memoryview:
-        return memoryview(self._content)
+    if q is not None:
+        tensor = replace(tensor, quantization=replace(q, scale=q.scale.copied(), zero_point=q.zero_point.copied()))
+    return tensor if tensor.data is None else replace(tensor, data=Bytes(bytes(tensor.data.view())))

@@ -41,7 +41,7 @@ def quantized_weight(s: Site, index: int) -> torch.Tensor:
             values.shape, scale=q.scale[0], zero_point=int(q.zero_point[0]), dtype=kind
         )
     else:
-        scales, points = torch.tensor(q.scale, dtype=torch.float64), torch.tensor(q.zero_point, dtype=torch.int64)
+        scales, points = torch.tensor(q.scale, dtype=torch.float64), torch.tensor(q.each_zero_point, dtype=torch.int64)
         made = torch._empty_per_channel_affine_quantized(
             values.shape, scales=scales, zero_points=points, axis=q.axis, dtype=kind
         )

@@ -49,7 +49,7 @@ def _weight(s: Site) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Any]:
             raise Lacks(reason)
         s.builder.notes.append(s.row("onednn", reason))
     count = (weight.shape or (0,))[0]
-    scales = torch.tensor(q.scale if q.is_per_channel else q.scale * int(count or 1), dtype=torch.float32)
+    scales = torch.tensor(q.scale.numbers() * (1 if q.is_per_channel else int(count or 1)), dtype=torch.float32)
     bias = real_bias(s)
     if bias is None or s.tensor(2).quantization is None:
         value = s.x(2)

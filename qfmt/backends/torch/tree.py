@@ -11,7 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...model import DTYPES, Model, Node, Quantization, Tensor
+from ...model import DTYPES, Model, Node, Parameter, Quantization, Tensor
+from ...notation import by
+from ...quantization import zero_points_of
 from .values import to_array, to_tensor
 
 
@@ -90,32 +92,21 @@ def register(paths: Paths, tensor: Tensor) -> str:
 
 def _parameters(q: Quantization) -> tuple[torch.Tensor, torch.Tensor]:
     """Scales and zero points; those of blocks in their own type, an element for each."""
-    scale, zero_point = (q.scale, q.zero_point) if q.is_per_channel else (q.scale[:1], q.zero_point[:1])
+    if q.is_blocked:
+        return to_tensor(q.scale.array, q.scale.dtype), to_tensor(q.zero_point.array, q.zero_point.dtype)
     shape = (-1,) if q.is_per_channel else ()
-    if q.blocks is None:
-        scales = torch.tensor(scale, dtype=torch.float64).reshape(shape)
-        return scales, torch.tensor(zero_point, dtype=_point_dtype(q)).reshape(shape)
-    scales = to_tensor(q.blocks.scale.array, q.blocks.scale.dtype)
-    if (own := q.blocks.zero_point) is not None:
-        return scales, to_tensor(own.array, own.dtype)
-    return scales, torch.tensor(zero_point[0], dtype=_point_dtype(q))
+    scales = torch.tensor(q.scale.numbers(), dtype=torch.float64).reshape(shape)
+    return scales, torch.tensor(q.each_zero_point, dtype=_point_dtype(q)).reshape(shape)
 
 
 def _quantization(q: Quantization, tensor: Tensor, scale: torch.Tensor, zero_point: torch.Tensor) -> Quantization:
     """The inverse: the tensor's quantization `q` with the numbers of these buffers."""
-    if q.blocks is None:
+    if not q.is_blocked:
         scales, points = (values.reshape(-1).tolist() for values in (scale, zero_point))
-        return replace(q, scale=tuple(map(float, scales)), zero_point=tuple(points))
-    own = q.blocks.zero_point
-    changed = Quantization.of_blocks(
-        tensor.dtype,
-        q.blocks.tensor_shape,
-        q.blocks.shape,
-        to_array(scale, q.blocks.scale.dtype),
-        zero_point.numpy() if own is None else to_array(zero_point, own.dtype),
-        limits=(q.quant_min, q.quant_max),
-    )
-    return replace(changed, observed=q.observed)
+        limits = q.quant_min, q.quant_max
+        return Quantization.of(scales, points, *limits, q.axis, q.scale_dtype, observed=q.observed, names=q.names)
+    stored = Parameter.of_values(to_array(scale, q.scale_dtype))
+    return replace(q, scale=stored, zero_point=zero_points_of(to_array(zero_point, q.zero_point.dtype), stored))
 
 
 def _point_dtype(q: Quantization) -> torch.dtype:
@@ -156,8 +147,8 @@ _USUAL = {"kernel_shape": None, "strides": 1, "pads": 0, "dilations": 1, "group"
 
 
 def _grid(q: Quantization, dtype: str) -> str:
-    if q.blocks is not None:
-        return f"scales of blocks of {'x'.join(map(str, q.blocks.shape))}"
+    if q.is_blocked:
+        return f"scales of blocks of {by(q.block)}"
     scale = f"scale={q.scale[0]:.6g}, zero_point={q.zero_point[0]}" if q.axis is None else f"scales along axis {q.axis}"
     limits = DTYPES[dtype]
     whole = (q.quant_min, q.quant_max) == (limits.minimum, limits.maximum)

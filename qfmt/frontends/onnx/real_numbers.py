@@ -82,7 +82,7 @@ class _Rewriting:
         """Whether real numbers tell all integers apart: one scale for all, of a type of at most 16 bits."""
         grid = self.grid_of(quantizer)
         data = self.tensors[quantizer.outputs[0]]
-        known = grid is not None and grid.axis is None and not grid.is_blocked and not grid.has_float_zero_points
+        known = grid is not None and grid.axis is None and grid.is_affine and not grid.has_float_zero_points
         kind = DTYPES[data.dtype]
         return known and kind.is_integer and kind.bits <= 16 and self.tensors[quantizer.inputs[1]].dtype == "float32"
 

@@ -14,12 +14,12 @@ from ...arithmetic import dequantize
 from ...arrays import Array
 from ...engines import RUNTIMES
 from ...errors import MissingPackageError, RunError
-from ...model import Model, Tensor, numpy_dtype
+from ...model import Model, Parameter, Tensor, numpy_dtype
 from ...ops import OPERATORS, Trait, has
 from ...ops.accumulation import int32_bias
 from ...passes.same_types import with_same_types
 from ..isolation.parent import Session, is_installed
-from ..witness import Computed, integers_of, is_array
+from ..witness import Computed, integers_of, is_array, stated
 from .execution import REFERENCE
 from .external import Files, open_proto, take_large
 from .spelled import in_standard_operators
@@ -105,7 +105,7 @@ class Witness:
                 grid, quantization = self._grid(tensor, name), tensor.quantization
                 if array is None or (array.dtype, array.shape) != (numpy_dtype(tensor.dtype), tensor.shape):
                     continue  # packed or laid out in another way: the nodes tell
-                if quantization is None or (quantization.blocks is None and grid is not None):
+                if quantization is None or (quantization.is_affine and grid is not None):
                     yield name, Computed(array, *(grid or ()))
 
     def _batches(self) -> Iterator[list[str]]:
@@ -122,8 +122,8 @@ class Witness:
     @cached_property
     def _read(self) -> dict[str, Array]:
         """Scales and zero points, by onnx's own reader and reference."""
-        stated = (name for grids in self._grids.values() for grid in grids for name in (grid.scale, grid.zero_point))
-        return self.session.ask("constants", [name for name in dict.fromkeys(stated) if name])
+        names = (name for grids in self._grids.values() for grid in grids for name in (grid.scale, grid.zero_point))
+        return self.session.ask("constants", [name for name in dict.fromkeys(names) if name])
 
     def _grid(self, tensor: Tensor, name: str) -> tuple[Any, ...] | None:
         """Scale, zero point and axis that the nodes around a value state; None if none does, or not as constants.
@@ -131,19 +131,19 @@ class Witness:
         Nodes may take the same integers for different numbers: of two such tensors each must be one of them.
         """
         found = [grid for each in self._grids.get(name, ()) if (grid := self._means(each, tensor)) is not None]
-        mine = tensor.quantization
-        like = [grid for grid in found if mine is not None and grid == (mine.scale, mine.zero_point, mine.axis)]
+        mine = stated(tensor.quantization)
+        like = [grid for grid in found if grid == mine]
         return next(iter((*like, *found)), None)
 
-    def _means(self, stated: Grid, tensor: Tensor) -> tuple[Any, ...] | None:
-        scale = self._read.get(stated.scale)
+    def _means(self, grid: Grid, tensor: Tensor) -> tuple[Any, ...] | None:
+        scale = self._read.get(grid.scale)
         if scale is None:
             return None
-        point = self._read.get(stated.zero_point) if stated.zero_point else np.zeros(scale.shape, np.int32)
+        point = self._read.get(grid.zero_point) if grid.zero_point else np.zeros(scale.shape, np.int32)
         if point is None or point.size != scale.size or point.dtype.name.startswith("float"):
             return None
         rank = len(tensor.shape or ())
-        axis = None if scale.size == 1 else stated.axis % rank if rank else None
+        axis = None if scale.size == 1 else grid.axis % rank if rank else None
         scales = tuple(float(each) for each in scale.reshape(-1).astype(np.float64))
         return scales, tuple(int(each) for each in point.reshape(-1)), axis
 
@@ -176,10 +176,9 @@ class Witness:
 
     def _stated_of(self, tensor: Tensor, place: str) -> tuple[Any, ...]:
         """What ONNX says that a value means; what it does not say itself, as a value that is only moved, is ours."""
-        mine = tensor.quantization
-        if mine is None:
+        if tensor.quantization is None:
             return ()
-        return self._grid(tensor, place) or (mine.scale, mine.zero_point, mine.axis)
+        return self._grid(tensor, place) or stated(tensor.quantization)
 
     def _placed(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """The first run, not optimized, of all values: each tensor is the value of its name and its type.
@@ -228,9 +227,9 @@ def in_terms_of_onnx(file: Model, source: Model) -> Model:
     tensors = dict(file.graph.tensors)
     for name, tensor in tensors.items():
         grid = tensor.quantization
-        if grid is not None and grid.scale_dtype == "float64" and grid.blocks is None:
-            scale = tuple(float(np.float32(each)) for each in grid.scale)
-            tensors[name] = replace(tensor, quantization=replace(grid, scale=scale, scale_dtype="float32"))
+        if grid is not None and grid.scale_dtype == "float64" and grid.is_affine:
+            scale = Parameter.of_values(grid.scale.array.astype(np.float32))
+            tensors[name] = replace(tensor, quantization=replace(grid, scale=scale))
     readers = file.graph.readers()
     for node in file.nodes:
         if node.rule == "integer_bias" and len(node.inputs) > 2 and len(readers.get(node.inputs[2], ())) == 1:

@@ -202,7 +202,7 @@ def _quantization(
         quantization = Quantization.of_blocks(dtype, shape, blocks, scales, points, limits=limits)
     except QfmtError as error:
         raise _damaged(error.what) from None
-    smallest = scales.min(initial=1) if not quantization.is_blocked else 1
+    smallest = scales.min(initial=1) if quantization.is_affine else 1
     if not np.isfinite(scales.astype(np.float64)).all() or smallest <= 0:
         raise _damaged("has scales that are not positive numbers")
     return quantization
@@ -264,7 +264,7 @@ def _static(activation: Activation, parts: Mapping[str, StoredTensor]) -> Quanti
     low, high = activation.limits
     if not low <= zero_point <= high:
         raise _damaged(f"has an input of zero point {zero_point}")
-    return Quantization((float(scale),), (zero_point,), low, high, None, narrowest(float(scale)))
+    return Quantization.of((float(scale),), (zero_point,), low, high, None, narrowest(float(scale)))
 
 
 # -- descriptions ----------------------------------------------------------------------------------------

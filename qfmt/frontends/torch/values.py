@@ -124,4 +124,4 @@ def stored_quantization(value: StoredTensor) -> Quantization | None:
     zero_points = value.quantizer.zero_points()
     floats = tuple(point for point in zero_points if isinstance(point, float))
     kind = "float32" if all(narrowest(number) == "float32" for number in (*scales, *floats)) else "float64"
-    return Quantization(scales, zero_points, limits.minimum, limits.maximum, axis, kind)
+    return Quantization.of(scales, zero_points, limits.minimum, limits.maximum, axis, kind)

@@ -112,7 +112,10 @@ def _is_plain_sum(node: Node, context: Context) -> bool:
         return False
     tensors = [context.tensors[name] for name in (*node.inputs, *node.outputs)]
     grids = [context.grid(tensor) for tensor in tensors]
-    if any(grid.scale != (1.0,) or any(grid.zero_point) for grid in grids) or DTYPES[tensors[-1].dtype].bits <= SMALL:
+    if (
+        any(grid.scale.numbers() != (1.0,) or any(grid.zero_point) for grid in grids)
+        or DTYPES[tensors[-1].dtype].bits <= SMALL
+    ):
         return False
     low, high = _sum_range(node, context)
     within = grids[-1].quant_min <= low <= high <= grids[-1].quant_max

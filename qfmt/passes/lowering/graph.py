@@ -230,7 +230,7 @@ def _are_the_output(sums: Sums, y: Tensor, context: Context) -> bool:
     low, high = int(sums.low.min()), int(sums.high.max())
     if max(-low, high) > EXACT_IN_FLOAT32 or not grid.quant_min <= low <= high <= grid.quant_max:
         return False
-    if not (sums.multiplier == 1).all() or grid.scale != (1.0,):
+    if not (sums.multiplier == 1).all() or grid.scale.numbers() != (1.0,):
         return False
     count = len(sums.low)
     tried = np.stack([sums.low, sums.high, (sums.low + sums.high) >> 1], axis=1)

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from ...arithmetic import EXACT_IN_FLOAT32, REQUANTIZE, f32, requantize, whole_bias
-from ...model import DTYPES, INT32, Node, Quantization, Tensor
+from ...model import DTYPES, INT32, Node, Parameter, Quantization, Tensor
 from ...ops import OPERATORS
 from ...ops.accumulation import columns, in_units_of_sums, inner_size, range_met, scales_of_channels, unit_of_sums
 from .context import Context, NoForm
@@ -138,10 +138,10 @@ def _spread(bias: Array, count: int) -> Array:
 
 def _centred(w: Tensor) -> Integers:
     assert w.quantization is not None
-    if w.quantization.is_blocked or w.quantization.has_float_zero_points:
+    if not w.quantization.is_affine or w.quantization.has_float_zero_points:
         raise NoForm("has weights with block-wise scales")
     array: Integers = w.array.astype(np.int64)
-    return array - w.quantization.zero_points(array.ndim).astype(np.int64)
+    return array - w.quantization.zero_points(array.shape).astype(np.int64)
 
 
 def _weight(w: Tensor, context: Context) -> str:
@@ -152,7 +152,7 @@ def _weight(w: Tensor, context: Context) -> str:
     centred = _centred(w)
     name = context.free(f"{w.name}.centred")
     dtype = next(each for each in ("int8", "int16") if _holds(each, centred))
-    limits, zero = DTYPES[dtype], (0,) * len(w.quantization.zero_point)
+    limits, zero = DTYPES[dtype], Parameter.of_values(np.uint8(0))
     grid = replace(w.quantization, zero_point=zero, quant_min=limits.minimum, quant_max=limits.maximum, names=("", ""))
     context.add(Tensor.constant(name, centred.astype(dtype), grid))
     return name

@@ -46,4 +46,4 @@ def unit_of(scale: Array, axis: int, low: Integers, high: Integers) -> Quantizat
     least, most = min(0, int(low.min(initial=0))), max(0, int(high.max(initial=0)))
     exact = all(float(f32(each)) == each for each in scales)
     zeros, stored = (0,) * len(scales), "float32" if exact else "float64"
-    return Quantization(scales, zeros, least, most, axis if len(scales) > 1 else None, stored)
+    return Quantization.of(scales, zeros, least, most, axis if len(scales) > 1 else None, stored)

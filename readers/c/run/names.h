@@ -4,6 +4,12 @@
 
 #define axis_from_start qfb_axis_from_start_
 #define copy_view qfb_copy_view_
+#define f32_floor qfb_f32_floor_
+#define f32_of_double qfb_f32_of_double_
+#define f32_of_integer qfb_f32_of_integer_
+#define f32_product qfb_f32_product_
+#define f32_quotient qfb_f32_quotient_
+#define f32_sum qfb_f32_sum_
 #define node_axis qfb_node_axis_
 #define node_broadcast qfb_node_broadcast_
 #define node_constants qfb_node_constants_

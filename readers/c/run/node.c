@@ -107,21 +107,33 @@ qfb_code node_integers(node_t *node, uint32_t input, uint32_t bits)
     return QFB_OK;
 }
 
+qfb_code node_affine(node_t *node, const qfb_quantization *q)
+{
+    const char *what = q->scale.second_level                       ? "scales that are quantized"
+                       : q->offset.dtype                           ? "offsets of a quantization"
+                       : q->table.dtype                            ? "a table of what codes mean"
+                       : q->group_index.dtype                      ? "a group index"
+                       : qfb_channel_axis(q) < -1                  ? "block-wise scales"
+                       : !qfb_is_integer_type(q->zero_point.dtype) ? "float zero points"
+                                                                   : NULL;
+    return what ? UNSUPPORTED(what) : QFB_OK;
+}
+
 qfb_code node_zero_points(node_t *node, uint32_t tensor, uint32_t axis, zero_points_t *points)
 {
     qfb_tensor found;
+    int64_t along;
     memset(points, 0, sizeof *points);
     TRY(qfb_get_tensor(node->file, tensor, &found));
     if (!found.is_quantized)
         return QFB_OK;
-    if (found.quantization.block_shape.present || found.quantization.zero_point_float.present)
-        return UNSUPPORTED("block-wise scales, or float zero points");
-    if (found.quantization.axis >= 0 &&
-        (found.quantization.axis != (int64_t)axis || axis >= node->plan->values[tensor].rank))
+    TRY(node_affine(node, &found.quantization));
+    along = qfb_channel_axis(&found.quantization);
+    if (along >= 0 && (along != (int64_t)axis || axis >= node->plan->values[tensor].rank))
         return UNSUPPORTED("a quantization along an axis that the operator does not support");
-    points->list = found.quantization.zero_point;
-    points->zero = qfb_integer(&points->list, 0);
-    if (points->list.count > 1 && (int64_t)points->list.count != node->plan->values[tensor].shape[axis])
+    points->numbers = found.quantization.zero_point;
+    points->zero = points->numbers.count ? qfb_zero_point(&found.quantization, 0) : 0;
+    if (points->numbers.count > 1 && (int64_t)points->numbers.count != node->plan->values[tensor].shape[axis])
         return INVALID("V21", "the numbers of zero points and of slices along the axis differ");
     return QFB_OK;
 }
@@ -136,26 +148,29 @@ qfb_code node_zero_point(node_t *node, uint32_t tensor, int64_t *zero_point)
 
 qfb_code node_plain_sums(node_t *node)
 {
+    const qfb_numbers *zero;
     qfb_tensor sums;
-    uint32_t i;
+    uint64_t i;
     TRY(qfb_get_tensor(node->file, (uint32_t)qfb_integer(&node->node.outputs, 0), &sums));
-    for (i = 0; i < sums.quantization.zero_point.count; i++)
-        if (qfb_integer(&sums.quantization.zero_point, i))
+    zero = &sums.quantization.zero_point;
+    if (sums.is_quantized)
+        TRY(node_affine(node, &sums.quantization));
+    for (i = 0; i < zero->count; i++)
+        if (qfb_zero_point(&sums.quantization, i))
             return INVALID("V48", "the sums have a zero point");
-    if (sums.dtype != QFB_INT32 || sums.quantization.zero_point_float.present || sums.quantization.block_shape.present)
-        return INVALID("V48", "the sums are not int32, or have a zero point");
-    return QFB_OK;
+    return sums.dtype == QFB_INT32 ? QFB_OK : INVALID("V48", "the sums are not int32");
 }
 
-static int same_list(const qfb_list *a, const qfb_list *b)
+static int same_numbers(const qfb_numbers *a, const qfb_numbers *b)
 {
-    return a->count == b->count && !memcmp(a->bytes + a->at, b->bytes + b->at, (size_t)a->count * a->width);
+    return a->dtype == b->dtype && qfb_same_list_(&a->shape, &b->shape) &&
+           !memcmp(a->array.data, b->array.data, (size_t)a->array.size);
 }
 
 static int same_grid(const qfb_quantization *a, const qfb_quantization *b)
 {
-    return a->axis == b->axis && same_list(&a->scale, &b->scale) && same_list(&a->zero_point, &b->zero_point) &&
-           same_list(&a->zero_point_float, &b->zero_point_float);
+    return qfb_same_list_(&a->block, &b->block) && same_numbers(&a->scale, &b->scale) &&
+           same_numbers(&a->zero_point, &b->zero_point);
 }
 
 qfb_code node_moves(node_t *node, uint32_t input, uint32_t output)
@@ -170,8 +185,10 @@ qfb_code node_moves(node_t *node, uint32_t input, uint32_t output)
     TRY(qfb_get_tensor(node->file, (uint32_t)qfb_integer(&node->node.outputs, output), &to));
     if (from.is_quantized != to.is_quantized)
         return INVALID("V45", "input and output of an operator that moves integers are quantized differently");
-    if (from.is_quantized && (from.quantization.block_shape.present || to.quantization.block_shape.present))
-        return UNSUPPORTED("block-wise scales");
+    if (from.is_quantized) {
+        TRY(node_affine(node, &from.quantization));
+        TRY(node_affine(node, &to.quantization));
+    }
     if (from.is_quantized && !same_grid(&from.quantization, &to.quantization))
         return INVALID("V45", "input and output of an operator that moves integers are quantized differently");
     return QFB_OK;

@@ -29,7 +29,7 @@ typedef struct {
 
 /* The tables of the operators, in the files of those names. Each ends with a name of NULL. */
 extern const operator_t qfb_sum_operators[], qfb_grid_operators[], qfb_window_operators[], qfb_layout_operators[],
-    qfb_selection_operators[], qfb_resize_operators[];
+    qfb_selection_operators[], qfb_resize_operators[], qfb_real_operators[];
 
 /* A failure at the node. */
 qfb_code node_fail(node_t *node, qfb_code code, const char *rule, const char *what);
@@ -59,18 +59,22 @@ qfb_code node_constants(node_t *node, uint32_t input, int64_t *values, uint32_t 
 /* The integers of the input must be of at most `bits` bits, signed or not, and be there. */
 qfb_code node_integers(node_t *node, uint32_t input, uint32_t bits);
 
+/* Fails for a quantization that is more than scales and zero points that are integers, per tensor or per channel. */
+qfb_code node_affine(node_t *node, const qfb_quantization *q);
+
 /* The one zero point of an input or output (0 without quantization); fails if there are several, or blocks. */
 qfb_code node_zero_point(node_t *node, uint32_t tensor, int64_t *zero_point);
 
 /* The zero points of a weight, per tensor or along `axis`, to be read by slice. */
 typedef struct {
-    qfb_list list;
-    int64_t zero;
+    qfb_numbers numbers;
+    int64_t zero; /* the first of them */
 } zero_points_t;
 qfb_code node_zero_points(node_t *node, uint32_t tensor, uint32_t axis, zero_points_t *points);
 static inline int64_t zero_point_of(const zero_points_t *points, uint32_t slice)
 {
-    return points->list.count > 1 ? qfb_integer(&points->list, slice) : points->zero;
+    const qfb_numbers *numbers = &points->numbers;
+    return numbers->count > 1 ? qfb_stored(numbers->array.data, numbers->dtype, slice) : points->zero;
 }
 
 /* The sums that are the only output are int32, and their zero points 0. */
@@ -121,7 +125,7 @@ static inline int64_t get(const value_t *value, uint64_t index)
     case QFB_INT16: return qfb_signed_(qfb_u16_(p), 16);
     case QFB_UINT16: return qfb_u16_(p);
     case QFB_INT32: return qfb_signed_(qfb_u32_(p), 32);
-    case QFB_UINT32: return qfb_u32_(p);
+    case QFB_UINT32: case QFB_FLOAT32: return qfb_u32_(p);
     case QFB_INT64: case QFB_UINT64: return qfb_signed_(qfb_u64_(p), 64);
     default: return *p;
     }

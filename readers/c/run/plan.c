@@ -15,7 +15,7 @@ size_t qfb_plan_size(const qfb_file *file)
 static const operator_t *find_operator(const qfb_node *node)
 {
     const operator_t *tables[] = {qfb_sum_operators, qfb_grid_operators, qfb_window_operators, qfb_layout_operators,
-                                  qfb_selection_operators, qfb_resize_operators};
+                                  qfb_selection_operators, qfb_resize_operators, qfb_real_operators};
     const operator_t *found;
     size_t i;
     for (i = 0; i < sizeof tables / sizeof *tables; i++)
@@ -226,7 +226,8 @@ qfb_code qfb_plan_make(qfb_plan *plan, qfb_file *file, void *memory, size_t size
         uint64_t index = (uint64_t)qfb_integer(&outputs, i);
         if (!plan->values[index].known)
             return qfb_fail_(file, QFB_INVALID, "V34", "tensor", index, "is not computed");
-        if (!qfb_is_integer_type(plan->values[index].dtype) && plan->values[index].dtype != QFB_BOOL)
+        if (!qfb_is_integer_type(plan->values[index].dtype) && plan->values[index].dtype != QFB_BOOL &&
+            !plan->values[index].in_arena) /* a node computes only integers, but for DequantizeLinear */
             return qfb_fail_(
                 file, QFB_UNSUPPORTED, "", "tensor", index, "is an output of real numbers: convert with --integer-only");
     }

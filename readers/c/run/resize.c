@@ -1,84 +1,16 @@
 /* Resize by nearest neighbour. Which element is nearest is defined in float32 (docs/spec/operators.md, "Resize"),
- * operation by operation; here float32 is computed with integers: a number is mantissa * 2^exponent, rounded to 24 bits, halves to
- * even. Sizes are below 2^24 and scales between 2^-24 and 2^24, so that nothing gets too large or too small. */
+ * operation by operation. Sizes are up to 2^24 and scales between 2^-24 and 2^24, so that nothing gets too large. */
+#include "float32.h"
 #include "node.h"
 
 enum { MOST_SIZE = 1 << 24 };
-
-typedef struct {
-    int64_t mantissa;
-    int exponent;
-} number_t;
-
-static int length(uint64_t x)
-{
-    int bits = 0;
-    for (; x; x >>= 1)
-        bits++;
-    return bits;
-}
-
-static number_t rounded_number(int64_t mantissa, int exponent)
-{
-    uint64_t size = mantissa < 0 ? (uint64_t)-mantissa : (uint64_t)mantissa, rest, half;
-    int excess = length(size) - 24;
-    number_t result;
-    if (excess > 0) {
-        rest = size & ((UINT64_C(1) << excess) - 1), half = UINT64_C(1) << (excess - 1);
-        size >>= excess, exponent += excess;
-        size += rest > half || (rest == half && (size & 1));
-    }
-    result.mantissa = mantissa < 0 ? -(int64_t)size : (int64_t)size, result.exponent = size ? exponent : 0;
-    return result;
-}
-
-static number_t multiply(number_t a, number_t b)
-{
-    return rounded_number(a.mantissa * b.mantissa, a.exponent + b.exponent);
-}
-
-/* Where the numbers are so far apart that 62 bits do not hold both, the smaller does not count. */
-static number_t add(number_t a, number_t b)
-{
-    number_t large = a.exponent > b.exponent ? a : b, small = a.exponent > b.exponent ? b : a;
-    int apart = large.exponent - small.exponent;
-    uint64_t size = large.mantissa < 0 ? (uint64_t)-large.mantissa : (uint64_t)large.mantissa;
-    if (!small.mantissa || length(size) + apart > 62)
-        return large.mantissa ? large : small;
-    return rounded_number(large.mantissa * (INT64_C(1) << apart) + small.mantissa, small.exponent);
-}
-
-/* a / b of positive integers of at most 24 bits, rounded once; the last bit says whether there was a rest. */
-static number_t divide(int64_t a, int64_t b)
-{
-    int shift = 61 - length((uint64_t)a);
-    uint64_t wide = (uint64_t)a << shift;
-    return rounded_number((int64_t)(wide / (uint64_t)b << 1 | (wide % (uint64_t)b != 0)), -shift - 1);
-}
-
-static int64_t floor_of(number_t x)
-{
-    if (x.exponent >= 0)
-        return x.mantissa * (INT64_C(1) << (x.exponent < 24 ? x.exponent : 24));
-    if (x.exponent < -62)
-        return x.mantissa < 0 ? -1 : 0;
-    return x.mantissa >= 0 ? x.mantissa >> -x.exponent : ~(~x.mantissa >> -x.exponent);
-}
-
-static int64_t ceiling_of(number_t x)
-{
-    x.mantissa = -x.mantissa;
-    return -floor_of(x);
-}
-
-/* ---- The operator ---- */
 
 enum { ASYMMETRIC, HALF_PIXEL, PYTORCH_HALF_PIXEL, ALIGN_CORNERS };
 enum { ROUND_FLOOR, ROUND_CEIL, PREFER_FLOOR, PREFER_CEIL };
 
 typedef struct {
     int64_t out[QFB_RUN_RANK];
-    number_t step[QFB_RUN_RANK];
+    f32_t step[QFB_RUN_RANK];
     int place, rounding;
 } resize_t;
 
@@ -107,17 +39,14 @@ static qfb_code resize_modes(node_t *node, resize_t *r)
 }
 
 /* A scale, which is a float32: floor(size * scale) positions, 1 / scale apart. */
-static qfb_code scaled(node_t *node, uint32_t bits, int64_t size, int64_t *out, number_t *step)
+static qfb_code scaled(node_t *node, uint32_t bits, int64_t size, int64_t *out, f32_t *step)
 {
     int64_t mantissa = (int64_t)(bits & 0x7fffff) | 0x800000;
     int exponent = (int)(bits >> 23) - 150;
-    number_t product;
     if (exponent < -24 - 23 || exponent > 24 - 23) /* negative ones, infinities and NaN are beyond, too */
         return UNSUPPORTED("a scale that is not between 2^-24 and 2^24");
-    product.mantissa = size * mantissa, product.exponent = exponent;
-    *out = exponent < 0 ? product.mantissa >> -exponent : product.mantissa << exponent;
-    *step = divide(1, mantissa);
-    step->exponent -= exponent;
+    *out = exponent < 0 ? size * mantissa >> -exponent : size * mantissa << exponent;
+    *step = f32_quotient(f32_of_integer(1), bits);
     return QFB_OK;
 }
 
@@ -134,11 +63,11 @@ static qfb_code resized_axis(node_t *node, uint32_t axis, uint32_t place, resize
     if (size < 1 || size > MOST_SIZE || r->out[axis] < 0 || r->out[axis] > MOST_SIZE)
         return UNSUPPORTED("sizes of 0, or of more than 2^24");
     if (sizes && sizes->count && r->out[axis])
-        r->step[axis] = divide(size, r->out[axis]);
+        r->step[axis] = f32_quotient(f32_of_integer(size), f32_of_integer(r->out[axis]));
     if (r->place == ALIGN_CORNERS && r->out[axis] > 1 && size > 1)
-        r->step[axis] = divide(size - 1, r->out[axis] - 1);
+        r->step[axis] = f32_quotient(f32_of_integer(size - 1), f32_of_integer(r->out[axis] - 1));
     if (r->place == ALIGN_CORNERS && size == 1)
-        r->step[axis] = rounded_number(0, 0);
+        r->step[axis] = 0;
     return QFB_OK;
 }
 
@@ -189,21 +118,21 @@ static qfb_code resize_plan(node_t *node)
 /* Which element of the input a position of the output takes, along a dimension. */
 static int64_t nearest(const resize_t *r, uint32_t axis, int64_t position, int64_t size)
 {
-    const number_t half = {1, -1}, minus_half = {-1, -1};
-    number_t place = rounded_number(position, 0);
+    const f32_t half = F32_HALF, minus_half = F32_HALF | F32_SIGN;
+    f32_t place = f32_of_integer(position);
     if (r->out[axis] == size)
         return position;
     if (r->out[axis] == 1 && (r->place == PYTORCH_HALF_PIXEL || r->place == ALIGN_CORNERS))
-        place.mantissa = 0;
+        place = 0;
     else if (r->place == HALF_PIXEL || r->place == PYTORCH_HALF_PIXEL)
-        place = add(multiply(add(place, half), r->step[axis]), minus_half);
+        place = f32_sum(f32_product(f32_sum(place, half), r->step[axis]), minus_half);
     else
-        place = multiply(place, r->step[axis]);
+        place = f32_product(place, r->step[axis]);
     switch (r->rounding) {
-    case ROUND_FLOOR: position = floor_of(place); break;
-    case ROUND_CEIL: position = ceiling_of(place); break;
-    case PREFER_FLOOR: position = ceiling_of(add(place, minus_half)); break;
-    default: position = floor_of(add(place, half));
+    case ROUND_FLOOR: position = f32_floor(place); break;
+    case ROUND_CEIL: position = -f32_floor(place ^ F32_SIGN); break;
+    case PREFER_FLOOR: position = -f32_floor(f32_sum(place, minus_half) ^ F32_SIGN); break;
+    default: position = f32_floor(f32_sum(place, half));
     }
     return clamp(position, 0, size - 1);
 }

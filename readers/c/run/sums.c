@@ -42,8 +42,8 @@ static qfb_code factor_points(node_t *node, uint32_t axis, int64_t *zx, zero_poi
         return QFB_OK;
     if (node_input(node, 1)->in_arena || !node_input(node, 1)->data)
         return INVALID("V48", "with the rule `folded`, the weight must be a constant");
-    for (i = 0; i < zw->list.count; i++)
-        if (qfb_integer(&zw->list, i))
+    for (i = 0; i < zw->numbers.count; i++)
+        if (zero_point_of(zw, i))
             return INVALID("V48", "with the rule `folded`, the zero points of the weight must be 0");
     return QFB_OK;
 }

@@ -5,13 +5,14 @@ import { hex, sha256 } from "./digest.js";
 import { QfbError } from "./errors.js";
 import { bitsOf, type Attribute } from "./graph.js";
 import type { Model } from "./model.js";
-import type { Quantization, Tensor } from "./tensor.js";
+import { parameters, type Level } from "./quantization.js";
+import type { Tensor } from "./tensor.js";
 import type { Text } from "./text.js";
 
 type Word = string | number | bigint;
 
 /** The lines that the content id is the sha256 of, each as its words. */
-function* contentLines(model: Model, text: Text): Iterable<Iterable<Word>> {
+async function* contentLines(model: Model, text: Text): AsyncIterable<Iterable<Word>> {
   yield line("inputs", model.inputs);
   yield line("outputs", model.outputs);
   for (const tensor of [...model.tensors].sort((a, b) => text.compare(a.name, b.name))) {
@@ -34,7 +35,7 @@ function* contentLines(model: Model, text: Text): Iterable<Iterable<Word>> {
 export async function contentId(model: Model, text: Text, limit: number): Promise<string> {
   const parts = ["qfb content 1\n"];
   let length = 0;
-  for (const words of contentLines(model, text)) {
+  for await (const words of contentLines(model, text)) {
     let separator = "";
     for (const word of words) {
       const written = String(word);
@@ -58,25 +59,32 @@ function* line(first: string, ...rest: Iterable<Word>[]): Iterable<Word> {
   }
 }
 
-function* tensorLines({ name, dtype, shape, dims, quantization, data }: Tensor): Iterable<Iterable<Word>> {
+async function* tensorLines({ name, dtype, shape, dims, quantization, data }: Tensor): AsyncIterable<Iterable<Word>> {
   const sizes = shape?.map((size, axis) => (size !== null ? size : dims[axis] ? `=${dims[axis]}` : "?")) ?? ["*"];
   yield ["tensor", name, dtype, sizes.length, ...sizes];
   if (quantization) {
-    yield quantizationLine(quantization);
-    const { blocks } = quantization;
-    if (blocks) {
-      const own = blocks.zeroPoint ? [blocks.zeroPoint.dtype, hex(blocks.zeroPoint.sha256)] : [];
-      yield ["blocks", ...blocks.shape, hex(blocks.scale.sha256), ...own];
-    }
+    yield ["quantization", quantization.quantMin, quantization.quantMax, ...quantization.block];
+    yield* levelLines(quantization);
   }
   if (data) {
-    yield ["data", hex(data.sha256)];
+    yield ["data", hex(await data.sha256())];
   }
 }
 
-function quantizationLine({ axis, quantMin, quantMax, scaleDtype, scale, zeroPoint }: Quantization): Iterable<Word> {
-  const zeroPoints = zeroPoint instanceof Int32Array ? zeroPoint : floatWords(zeroPoint);
-  return line("quantization", [axis ?? "-", quantMin, quantMax, scaleDtype], floatWords(scale), zeroPoints);
+/** A zero point that is 0 is not written: neither is one that is absent. */
+const ZERO = "zero_point uint8  6e340b9cffb37a989ca544e6bb780a2c78901d3fb33738768511a30617afa01d";
+
+async function* levelLines(level: Level): AsyncIterable<Iterable<Word>> {
+  for (const [name, array] of parameters(level)) {
+    const digest = hex(await array.sha256());
+    if (`${name} ${array.dtype} ${array.shape} ${digest}` !== ZERO) {
+      yield [name, array.dtype, ...array.shape, digest];
+    }
+    if (array.quantization) {
+      yield ["level", ...array.quantization.block];
+      yield* levelLines(array.quantization);
+    }
+  }
 }
 
 function attributeWords(attribute: Attribute): Iterable<Word> {

@@ -142,10 +142,12 @@ export class Decoder {
   }
 
   /** `count` numbers, copied: a FlatBuffer may lie anywhere in memory, and a big-endian machine turns them round. */
-  #numbers(kind: string, at: number, count: number): Int32Array | BigInt64Array | Float64Array {
+  #numbers(kind: string, at: number, count: number): Uint8Array | Int32Array | BigInt64Array | Float64Array {
     const size = SIZES[kind]!;
     const bytes = littleEndian(this.#data.slice(at, at + count * size), size);
     switch (kind) {
+      case "ubyte":
+        return bytes;
       case "int":
         return new Int32Array(bytes.buffer);
       case "long":

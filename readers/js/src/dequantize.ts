@@ -1,75 +1,89 @@
-// The real values of a tensor's integers, bit for bit as in spec.md, "Dequantize".
+// The real values of stored numbers, bit for bit as in spec.md, "Dequantize".
 
-import { isInteger, type TypedArray } from "./dtypes.js";
-import { inMemory } from "./errors.js";
+import type { StoredArray } from "./arrays.js";
+import { DTYPES, isInteger, type TypedArray } from "./dtypes.js";
+import { inMemory, QfbError } from "./errors.js";
 import { toFloat32 } from "./floats.js";
-import type { Blocks, Quantization, StoredArray } from "./tensor.js";
+import type { Level } from "./quantization.js";
 
 const { fround } = Math;
 
-/** Which scale is that of the element at an index. */
-type Place = (index: number) => number;
+/** Arrays of numbers: nothing of 64 bits is quantized. */
+type Numbers = Exclude<TypedArray, BigInt64Array | BigUint64Array>;
 
 /**
- * `f32(q - zeroPoint) · f32(scale)`. A product or a difference of two float32 in float64, rounded to float32, is what
- * float32 arithmetic gives: float64 has more than twice the digits.
+ * `f32(d · s)`, and `f32(… + o)` with an offset, where d is `f32(q - z)`. A sum, a difference or a product of two
+ * float32 in float64, rounded to float32, is what float32 arithmetic gives: float64 has more than twice the digits.
  */
 export async function dequantize(
   { dtype, shape }: StoredArray,
   array: TypedArray,
-  quantization: Quantization,
+  { block, scale, zeroPoint, offset, table, groupIndex }: Level,
 ): Promise<Float32Array<ArrayBuffer>> {
-  const { blocks } = quantization;
-  const values = array as Exclude<TypedArray, BigInt64Array | BigUint64Array>; // nothing of 64 bits is quantized
-  const scales = blocks
-    ? toFloat32(await blocks.scale.array(), blocks.scale.dtype)
-    : Float32Array.from(quantization.scale);
-  const place = places(shape.map(Number), quantization);
-  if (!isInteger(dtype)) {
-    return inMemory(() => toFloat32(values, dtype)).map((value, index) => value * scales[place(index)]!);
-  }
-  const zeroPoints = await zeroPointsOf(quantization);
-  const [areFloats, isOne] = [zeroPoints instanceof Float32Array, zeroPoints.length === 1];
-  const result = inMemory(() => new Float32Array(values.length));
-  for (let index = 0; index < values.length; index++) {
-    const at = place(index);
-    const q = areFloats ? fround(values[index]!) : values[index]!;
-    result[index] = fround(q - zeroPoints[isOne ? 0 : at]!) * scales[at]!;
-  }
-  return result;
+  const [scales, offsets] = [await scale.dequantize(), await offset?.dequantize()];
+  const zeroPointsAreFloats = !isInteger(zeroPoint.dtype);
+  const [zeroPoints, meanings] = [await numbers(zeroPoint), table && (await table.dequantize())];
+  const groups = groupIndex && (await numbers(groupIndex));
+  const blockAt = places(shape.map(Number), block.map(Number), scale.shape.map(Number), groups);
+  return inMemory(() => {
+    let [values, zeros] = [array as Numbers, zeroPoints];
+    if (meanings) {
+      const first = Number(DTYPES[dtype].minimum);
+      [values, zeros] = [Float32Array.from(values, (q) => meanings[q - first]!), Float32Array.of(0)];
+    } else if (zeroPointsAreFloats || !isInteger(dtype)) {
+      values = toFloat32(values, dtype);
+    }
+    const result = new Float32Array(values.length);
+    for (let index = 0; index < result.length; index++) {
+      const at = blockAt(index);
+      const real = fround(fround(values[index]! - ofBlock(zeros, at)) * scales[at]!);
+      result[index] = offsets ? real + ofBlock(offsets, at) : real;
+    }
+    return result;
+  });
 }
 
-/** Int32 or, if they are not integers, float32: one for all, or as many as scales. */
-async function zeroPointsOf({ blocks, zeroPoint }: Quantization): Promise<Int32Array | Float32Array> {
-  if (!blocks?.zeroPoint) {
-    return zeroPoint instanceof Int32Array ? zeroPoint : Float32Array.from(zeroPoint);
-  }
-  const { dtype } = blocks.zeroPoint;
-  const stored = await blocks.zeroPoint.array();
-  return isInteger(dtype) ? Int32Array.from(stored as Int32Array) : toFloat32(stored, dtype);
+/** Integers as they are, floats as float32. */
+async function numbers(stored: StoredArray): Promise<Numbers> {
+  return isInteger(stored.dtype) ? ((await stored.array()) as Numbers) : stored.dequantize();
 }
 
-function places(shape: readonly number[], { axis, blocks }: Quantization): Place {
-  if (blocks) {
-    return blockPlaces(shape, blocks);
-  }
-  if (axis === null) {
-    return () => 0;
-  }
-  const inner = shape.slice(axis + 1).reduce((product, size) => product * size, 1);
-  return (index) => Math.floor(index / inner) % shape[axis]!;
+/** One for each block, or one for all. */
+function ofBlock(values: Numbers, at: number): number {
+  return values[values.length === 1 ? 0 : at]!;
 }
 
-function blockPlaces(shape: readonly number[], blocks: Blocks): Place {
-  const counts = blocks.scale.shape.map(Number);
-  const sizes = blocks.shape.map(Number);
+/** Which block the element at an index of an array of that shape is in; `counts` has the blocks along each dimension. */
+function places(
+  shape: readonly number[],
+  block: readonly number[],
+  counts: readonly number[],
+  groups: Numbers | null,
+): (index: number) => number {
+  const axes: { inner: number; size: number; step: number; blockOf: (position: number) => number }[] = [];
+  let [inner, step] = [1, 1];
+  for (let axis = shape.length - 1; axis >= 0; axis--) {
+    const [size, count, each] = [shape[axis]!, counts[axis]!, block[axis] ?? 0];
+    if (each > 0) {
+      const blockOf = groups && each > 1 ? groupOf(groups, count) : (position: number) => Math.floor(position / each);
+      axes.push({ inner, size, step, blockOf });
+      step *= count;
+    }
+    inner *= size;
+  }
   return (index) => {
-    let [place, step] = [0, 1];
-    for (let axis = shape.length - 1; axis >= 0; axis--) {
-      place += Math.floor((index % shape[axis]!) / sizes[axis]!) * step;
-      step *= counts[axis]!;
-      index = Math.floor(index / shape[axis]!);
+    let place = 0;
+    for (const { inner, size, step, blockOf } of axes) {
+      place += blockOf(Math.floor(index / inner) % size) * step;
     }
     return place;
   };
+}
+
+function groupOf(groups: Numbers, count: number): (position: number) => number {
+  const wrong = groups.find((group: number) => group < 0 || group >= count);
+  if (wrong !== undefined) {
+    throw new QfbError(`breaks rule V22: a group index is ${wrong} of ${count} groups`, { rule: "V22" });
+  }
+  return (position) => groups[position]!;
 }

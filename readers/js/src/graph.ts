@@ -1,9 +1,9 @@
 // Nodes as users see them, and how they come from the records of a file.
 
+import { integer, type Integer } from "./arrays.js";
 import { QfbError, quoted } from "./errors.js";
 import type { Reader } from "./reader.js";
 import { AttributeType, type Records } from "./schema.js";
-import { integer, type Integer } from "./tensor.js";
 import type { Text } from "./text.js";
 
 /** A parameter of a node: what it is, and its value. An empty list is one of integers. */

@@ -9,15 +9,28 @@ import type { Records } from "./schema.js";
 import type { Source } from "./sources.js";
 import { Text } from "./text.js";
 
-/** Bytes in the data segment. */
+/** The bytes of an array. */
 export interface Stored {
   readonly nbytes: bigint;
-  /** The sha256 that the file states. */
+  /** All bytes, if they are in the metadata. */
+  readonly inline: Uint8Array | null;
+  /** Of those in the data segment the one that the file states. */
+  sha256(): Promise<Uint8Array>;
+  /** All bytes; QfbError if they are not those that were written. `always`: also if digests are waived. */
+  bytes(always?: boolean): Promise<Uint8Array>;
+}
+
+/** Bytes in the data segment. */
+export interface Segment extends Stored {
   readonly digest: Uint8Array;
   /** Where they begin in the data segment. */
   readonly offset: number;
-  /** All bytes; QfbError if they are not those that were written. `always`: also if digests are waived. */
-  bytes(always?: boolean): Promise<Uint8Array>;
+}
+
+/** Bytes in the metadata. */
+export function stored(inline: Uint8Array): Stored {
+  let digest: Promise<Uint8Array> | undefined;
+  return { nbytes: BigInt(inline.length), inline, sha256: () => (digest ??= sha256(inline)), bytes: async () => inline };
 }
 
 export class Reader {
@@ -109,7 +122,7 @@ export class Reader {
   }
 
   /** The data at `where` in the model, which is inside the data segment. */
-  buffer(index: number, where: string): Stored {
+  buffer(index: number, where: string): Segment {
     const { buffers } = this.root;
     if (index >= buffers.length) {
       throw new QfbError(`there is no buffer ${index}, only ${buffers.length}`, { where, rule: "F7" });
@@ -126,7 +139,7 @@ export class Reader {
       }
       return found;
     };
-    return { nbytes: size, digest, offset: place, bytes };
+    return { nbytes: size, inline: null, digest, offset: place, sha256: async () => digest, bytes };
   }
 
   /** Bytes of the data segment. */

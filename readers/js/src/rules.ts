@@ -1,8 +1,12 @@
-// The rules V1 to V29 about single tensors, except those that need the stored values. They are applied whenever a
+// The rules V1 to V25 about single tensors, except those that need the stored values. They are applied whenever a
 // tensor is decoded, so no caller ever sees a tensor that breaks them. spec.md, "Validity rules", has the sentences.
 
-import { bytesNeeded, DTYPES, isInteger, type DTypeName } from "./dtypes.js";
-import { QfbError, quoted } from "./errors.js";
+import { checkBytes, MAXIMUM_RANK, type StoredArray } from "./arrays.js";
+import { DTYPES, elements, isInteger, type DTypeName } from "./dtypes.js";
+import { placed, QfbError, quoted } from "./errors.js";
+import { toFloat32 } from "./floats.js";
+import { parameters, type Level, type Quantization } from "./quantization.js";
+import type { Stored } from "./reader.js";
 import type { Text } from "./text.js";
 
 /** A size, its name, or null for neither. Bigints: sizes of a hostile file multiply beyond 2⁵³. */
@@ -13,64 +17,28 @@ export interface TensorFacts {
   readonly name: string;
   readonly dtype: DTypeName;
   readonly shape: readonly Size[] | null;
-  /** How many bytes are stored; null if it is not a constant. */
-  readonly nbytes: bigint | null;
+  /** Its bytes; null if it is not a constant. */
+  readonly stored: Stored | null;
   readonly aliases: readonly string[];
-  readonly quantization: QuantizationFacts | null;
+  readonly quantization: Quantization | null;
 }
 
-export interface QuantizationFacts {
-  readonly scale: Float64Array;
-  readonly zeroPoint: Int32Array | Float64Array;
-  readonly quantMin: bigint;
-  readonly quantMax: bigint;
-  readonly axis: number | null;
-  readonly scaleDtype: DTypeName;
-  readonly observed: ObservedFacts | null;
-  readonly blocks: BlocksFacts | null;
-  readonly texts: readonly string[];
-  readonly summary: Summary;
-}
-
-export interface ObservedFacts {
-  readonly observer: string;
-  readonly minimum: Float64Array;
-  readonly maximum: Float64Array;
-  readonly quantMin: bigint | null;
-  readonly quantMax: bigint | null;
-}
-
-export interface BlocksFacts {
-  readonly shape: readonly bigint[];
-  /** How many blocks there are along each dimension. */
-  readonly counts: readonly bigint[];
-  readonly scale: { readonly nbytes: bigint };
-  readonly zeroPoint: { readonly nbytes: bigint; readonly dtype: DTypeName } | null;
-}
-
-/** What is slow to compute about scales and zero points: computed once, however many tensors share them. */
-export interface Summary {
-  readonly scales: string;
-  readonly observed: string;
-  readonly zeroPointsAreFloats: boolean;
-  readonly zeroPointsAreRepresentable: boolean;
-  readonly smallest: number;
-  readonly largest: number;
-}
-
-const SCALE_DTYPES: readonly DTypeName[] = ["float16", "bfloat16", "float32", "float64", "float8_e8m0fnu"];
-const MAXIMUM_RANK = 32;
+const FLOATS: readonly DTypeName[] = ["float16", "bfloat16", "float32", "float64"];
+const SCALES: readonly DTypeName[] = [...FLOATS, "float8_e8m0fnu", "float8_e4m3fn"];
+const CODED: readonly DTypeName[] = ["int8", "uint8", "float8_e4m3fn"];
+const ZERO_POINTS: readonly DTypeName[] = ["uint8", "int8", "uint16", "int16", "int32"];
+const GROUPS: readonly DTypeName[] = ["uint8", "uint16", "int32"];
 
 /** Throws QfbError for the first rule that a tensor breaks. */
 export function checkTensor(tensor: TensorFacts, text: Text): void {
   checkNames(tensor, text);
   checkShape(tensor);
-  if (tensor.nbytes !== null) {
-    const needed = bytesNeeded(tensor.dtype, tensor.shape as readonly bigint[]);
-    refuseIf(tensor.nbytes !== needed, "V10", tensor, `${tensor.nbytes} bytes stored, ${needed} needed`);
+  const { dtype, shape, stored, quantization } = tensor;
+  if (stored !== null) {
+    placed(`tensor ${quoted(tensor.name)}`, () => checkBytes(dtype, shape as readonly bigint[], stored, "V10"));
   }
-  if (tensor.quantization !== null) {
-    checkQuantization(tensor, tensor.quantization);
+  if (quantization !== null) {
+    checkQuantization(tensor, quantization);
   }
 }
 
@@ -81,18 +49,17 @@ function checkNames(tensor: TensorFacts, text: Text): void {
   const wrong = aliases.find((alias, index) => index > 0 && text.compare(aliases[index - 1]!, alias) >= 0);
   refuseIf(wrong !== undefined, "V4", tensor, () => `the alias ${quoted(wrong!)} is out of order or repeated`);
   const names = (shape ?? []).filter((size) => typeof size === "string");
-  for (const each of [tensor.name, ...names, ...(quantization?.texts ?? [])]) {
-    refuseIf(!text.isText(each), "V5", tensor, () => `${quoted(each)} is not valid text`);
-  }
-  for (const each of aliases) {
+  const { scaleName = "", zeroPointName = "", observed = null } = quantization ?? {};
+  const { observer = "", qscheme = "" } = observed ?? {};
+  for (const each of [tensor.name, scaleName, zeroPointName, observer, qscheme].concat(names, aliases)) {
     refuseIf(!text.isText(each), "V5", tensor, () => `${quoted(each)} is not valid text`);
   }
 }
 
 function checkShape(tensor: TensorFacts): void {
-  const { shape, nbytes } = tensor;
+  const { shape, stored } = tensor;
   if (shape === null) {
-    refuseIf(nbytes !== null, "V3", tensor, "a constant has no shape");
+    refuseIf(stored !== null, "V3", tensor, "a constant has no shape");
     return;
   }
   refuseIf(shape.length > MAXIMUM_RANK, "V3", tensor, `${shape.length} dimensions, more than ${MAXIMUM_RANK}`);
@@ -102,124 +69,189 @@ function checkShape(tensor: TensorFacts): void {
       refuseIf(size < 0n, "V3", tensor, `dimension ${axis} has the size ${size}`);
       product *= size || 1n;
     } else {
-      refuseIf(nbytes !== null, "V3", tensor, `dimension ${axis} of a constant has no fixed size`);
+      refuseIf(stored !== null, "V3", tensor, `dimension ${axis} of a constant has no fixed size`);
     }
   }
   refuseIf(product >= 1n << 60n, "V3", tensor, "the product of the sizes is 2^60 or more");
 }
 
-function checkQuantization(tensor: TensorFacts, quantization: QuantizationFacts): void {
-  const { summary, blocks, quantMin, quantMax } = quantization;
+/** V20 to V25. The arrays of a quantization are as large as they have to be. */
+function checkQuantization(tensor: TensorFacts, quantization: Quantization): void {
   const { minimum, maximum, bits } = DTYPES[tensor.dtype];
-  refuseIf(summary.scales !== "", "V20", tensor, summary.scales);
-  checkAxis(tensor, quantization);
-  checkZeroPoints(tensor, quantization);
+  const { quantMin, quantMax } = quantization;
+  const form = wrongForm(tensor.dtype, quantization);
+  refuseIf(form !== "", "V20", tensor, form);
+  const blocks = wrongBlocks(tensor.shape, quantization);
+  refuseIf(blocks !== "", "V21", tensor, blocks);
+  refuseIf(maximum === 0n || bits > 32, "V23", tensor, `${tensor.dtype} cannot be quantized`);
   const ordered = minimum <= quantMin && quantMin <= quantMax && quantMax <= maximum;
   refuseIf(!ordered, "V23", tensor, `the range [${quantMin}, ${quantMax}] is not a range of ${tensor.dtype}`);
-  refuseIf(maximum === 0n || bits > 32, "V24", tensor, `${tensor.dtype} cannot be quantized`);
-  refuseIf(summary.observed !== "", "V25", tensor, summary.observed);
-  if (blocks !== null) {
-    checkBlocks(tensor, quantization, blocks);
-  }
+  const observed = remembered(observations, quantization, wrongObservation);
+  refuseIf(observed !== "", "V25", tensor, observed);
+  const numbers = wrongNumbers(tensor.dtype, quantization, tensor.stored !== null && hasBlocks(quantization));
+  refuseIf(numbers !== "", "V22", tensor, numbers);
 }
 
-function checkAxis(tensor: TensorFacts, { axis, scale, blocks }: QuantizationFacts): void {
-  if (axis === null) {
-    refuseIf(scale.length !== 1 && blocks === null, "V21", tensor, `${scale.length} scales without an axis`);
-  } else if (tensor.shape !== null) {
-    const rank = tensor.shape.length;
-    refuseIf(axis >= rank, "V21", tensor, `axis ${axis} of a tensor with ${rank} dimensions`);
-    const size = tensor.shape[axis];
-    const differs = typeof size === "bigint" && size !== BigInt(scale.length);
-    refuseIf(differs, "V21", tensor, `${scale.length} scales for ${size} slices`);
-  }
-}
-
-function checkZeroPoints(tensor: TensorFacts, quantization: QuantizationFacts): void {
-  const { scale, zeroPoint, blocks, summary } = quantization;
-  const count = blocks === null ? scale.length : blocks.zeroPoint === null ? 1 : 0;
-  refuseIf(zeroPoint.length !== count, "V22", tensor, `${zeroPoint.length} zero points instead of ${count}`);
-  if (count === 0) {
-    return;
-  }
-  if (!isInteger(tensor.dtype)) {
-    const isZero = !summary.zeroPointsAreFloats && summary.smallest === 0 && summary.largest === 0;
-    refuseIf(!isZero, "V22", tensor, `a zero point of ${tensor.dtype} is not 0`);
-  } else if (summary.zeroPointsAreFloats) {
-    const what = `a zero point is not a finite ${quantization.scaleDtype}`;
-    refuseIf(!summary.zeroPointsAreRepresentable, "V22", tensor, what);
-  } else {
-    const { minimum, maximum } = DTYPES[tensor.dtype];
-    const inside = minimum <= summary.smallest && summary.largest <= maximum;
-    refuseIf(!inside, "V22", tensor, `a zero point is outside the range of ${tensor.dtype}`);
-  }
-}
-
-function checkBlocks(tensor: TensorFacts, quantization: QuantizationFacts, blocks: BlocksFacts): void {
-  const { shape, counts, zeroPoint } = blocks;
-  const sizes = tensor.shape as readonly bigint[];
-  const fits = shape.every((block, axis) => 1n <= block && block <= sizes[axis]!);
-  refuseIf(!fits, "V27", tensor, `blocks of [${shape}] do not fit a tensor of [${sizes}]`);
-  const stored = { dtype: quantization.scaleDtype, nbytes: blocks.scale.nbytes };
-  for (const { dtype, nbytes } of zeroPoint === null ? [stored] : [stored, zeroPoint]) {
-    const what = `${nbytes} bytes of ${dtype} do not fit [${counts}] blocks`;
-    refuseIf(nbytes !== bytesNeeded(dtype, counts), "V27", tensor, what);
-  }
-  if (zeroPoint !== null) {
-    const allowed = zeroPoint.dtype === tensor.dtype || zeroPoint.dtype === quantization.scaleDtype;
-    const what = `blocks of ${tensor.dtype} cannot have a zero point of type ${zeroPoint.dtype}`;
-    refuseIf(!allowed || !isInteger(tensor.dtype), "V27", tensor, what);
-  }
-  const several = shape.filter((_, axis) => counts[axis] !== 1n);
-  const isNeeded = several.length > 1 || several.some((block) => block !== 1n);
-  refuseIf(!isNeeded, "V28", tensor, `blocks of [${shape}] are not needed`);
-}
-
-/** The slow part of V20, V22 and V25. */
-export function summarize(facts: Omit<QuantizationFacts, "summary">): Summary {
-  const { zeroPoint, scaleDtype } = facts;
-  const zeroPointsAreFloats = zeroPoint instanceof Float64Array && zeroPoint.length > 0;
-  let [smallest, largest] = [Infinity, -Infinity];
-  for (const value of zeroPoint) {
-    smallest = Math.min(smallest, value);
-    largest = Math.max(largest, value);
-  }
-  return {
-    scales: wrongScales(facts),
-    observed: wrongObservation(facts),
-    zeroPointsAreFloats,
-    zeroPointsAreRepresentable: zeroPointsAreFloats && zeroPoint.every((value) => isRepresentable(value, scaleDtype)),
-    smallest,
-    largest,
-  };
-}
-
-function wrongScales({ scale, scaleDtype, blocks }: Omit<QuantizationFacts, "summary">): string {
-  if (!SCALE_DTYPES.includes(scaleDtype)) {
-    return `scale_dtype is ${scaleDtype}, not one of ${SCALE_DTYPES.join(", ")}`;
-  }
-  if (blocks !== null) {
-    return scale.length ? `has both blocks and ${scale.length} scales` : "";
-  }
-  if (!scale.length) {
-    return "there is no scale";
-  }
-  for (const each of scale) {
-    if (!(Number.isFinite(each) && each > 0)) {
-      return `scale ${each} is not finite and greater than 0`;
+function wrongForm(dtype: DTypeName, { scale, zeroPoint, offset, table }: Level): string {
+  for (const [what, array, plain] of [["scale", scale, SCALES], ["offset", offset, FLOATS]] as const) {
+    const own = array?.quantization;
+    if (array && !(own ? CODED : plain).includes(array.dtype)) {
+      return `a ${own ? "quantized " : ""}${what} cannot be ${array.dtype}`;
     }
-    if (!isRepresentable(each, scaleDtype)) {
-      return `a scale cannot be represented exactly in ${scaleDtype}`;
+    const wrong = array && own ? wrongForm(array.dtype, own) || wrongBlocks(array.shape.map(BigInt), own) : "";
+    if (wrong) {
+      return `${what}s: ${wrong}`;
     }
-    const rounded = Math.fround(each);
-    if (!(Number.isFinite(rounded) && rounded > 0)) {
-      return `scale ${each} is 0 or infinite in float32`;
+  }
+  for (const [what, array] of [["zero points", zeroPoint], ["offsets", offset]] as const) {
+    if (array?.shape.length && String(array.shape) !== String(scale.shape)) {
+      return `${what} of shape [${array.shape}] for scales of shape [${scale.shape}]`;
+    }
+  }
+  return wrongZeroPoints(dtype, zeroPoint, scale) || (table ? wrongTable(dtype, table) : "");
+}
+
+function wrongZeroPoints(dtype: DTypeName, zeroPoint: StoredArray, scale: StoredArray): string {
+  if (isInteger(zeroPoint.dtype)) {
+    const isZero = zeroPoint.dtype === "uint8" && !zeroPoint.shape.length && zeroPoint.inline?.[0] === 0;
+    return isInteger(dtype) || isZero ? "" : `a zero point of ${dtype} is not 0`;
+  }
+  const fits = zeroPoint.dtype === scale.dtype && isInteger(dtype);
+  return fits ? "" : `zero points of ${zeroPoint.dtype} for scales of ${scale.dtype} and elements of ${dtype}`;
+}
+
+function wrongTable(dtype: DTypeName, table: StoredArray): string {
+  const { bits } = DTYPES[dtype];
+  if (!isInteger(dtype) || bits > 8 || table.shape.length !== 1 || table.length !== 1 << bits) {
+    return `a table of shape [${table.shape}] for codes of ${dtype}`;
+  }
+  const isPlain = FLOATS.includes(table.dtype) || (isInteger(table.dtype) && DTYPES[table.dtype].bits <= 16);
+  return isPlain ? "" : `a table cannot be ${table.dtype}`;
+}
+
+/** What is wrong with the blocks of a tensor of that shape. */
+function wrongBlocks(shape: readonly Size[] | null, { block, scale, groupIndex }: Level): string {
+  const [rank, counts] = [block.length, scale.shape.length];
+  if (counts !== rank || (shape && rank > shape.length)) {
+    return `blocks of ${rank} dimensions, scales of ${counts}, in a tensor of ${shape?.length ?? "some"}`;
+  }
+  if (block.some((each) => each < 0) || block.at(-1) === 0) {
+    return `blocks of [${block}] have a negative entry, or end with 0`;
+  }
+  const larger = block.filter((each) => each > 1);
+  if (groupIndex && (larger.length !== 1 || !GROUPS.includes(groupIndex.dtype))) {
+    return `a group index of ${groupIndex.dtype} for blocks of [${block}]`;
+  }
+  for (const [axis, each] of block.entries()) {
+    const [size, count] = [shape?.[axis], scale.shape[axis]!];
+    if (each > 1 && !(typeof size === "bigint" && each < size)) {
+      return `blocks of [${block}] do not fit a tensor of [${shape}]`;
+    }
+    if (each > 1 && groupIndex) {
+      if (String(groupIndex.shape) !== String(size)) {
+        return `a group index of shape [${groupIndex.shape}] for ${String(size)} positions`;
+      }
+    } else if (each === 0 && count !== 1) {
+      return `${count} scales along a dimension with one block`;
+    } else if (each && typeof size === "bigint" && BigInt(count) !== (size + BigInt(each) - 1n) / BigInt(each)) {
+      return `${count} scales for ${size} elements in blocks of ${each}`;
     }
   }
   return "";
 }
 
-function wrongObservation({ observed, scale }: Omit<QuantizationFacts, "summary">): string {
+/** Whether scales are neither per tensor nor per channel. */
+function hasBlocks({ block }: Level): boolean {
+  return block.some((each, axis) => each > 1 || (each === 1 && axis < block.length - 1));
+}
+
+/** What is wrong with the numbers of the arrays in the metadata; those in the data segment are not read. */
+function wrongNumbers(dtype: DTypeName, level: Level, anySign: boolean, isNested = false): string {
+  const { block, scale } = level;
+  const groups = scale.shape[block.findIndex((each) => each > 1)] ?? 0;
+  for (const [name, array] of parameters(level)) {
+    const range = remembered(ranges, array, rangeOf);
+    const [low, high] = isNested ? [-Infinity, Infinity] : [DTYPES[dtype].minimum, DTYPES[dtype].maximum];
+    const wrong =
+      name === "zero_point" ? wrongZeroPoint(array, range, low, high)
+      : range === null ? ""
+      : !range.areFinite ? `a number of ${name} is not finite`
+      : name === "scale" && !array.quantization ? wrongScales(range, anySign)
+      : name === "group_index" && !(0 <= range.least && range.most < groups) ? `a group index is not one of ${groups}`
+      : "";
+    const found = wrong || (array.quantization ? wrongNumbers(array.dtype, array.quantization, true, true) : "");
+    if (found) {
+      return found;
+    }
+  }
+  return "";
+}
+
+function wrongScales({ least, most }: Range, anySign: boolean): string {
+  if (!anySign && !(least > 0)) {
+    return `scale ${least} is not greater than 0`;
+  }
+  const lost = [least, most].find((each) => (each || !anySign) && !(Math.fround(each) && Number.isFinite(Math.fround(each))));
+  return lost === undefined ? "" : `scale ${lost} is 0 or infinite in float32`;
+}
+
+function wrongZeroPoint(array: StoredArray, range: Range | null, low: bigint | number, high: bigint | number): string {
+  if (isInteger(array.dtype) && !ZERO_POINTS.includes(array.dtype)) {
+    return `zero points are stored as ${array.dtype}`;
+  }
+  if (range === null) {
+    return "";
+  }
+  const { least, most, areFinite, differ } = range;
+  if (!areFinite) {
+    return "a zero point is not finite";
+  }
+  if (isInteger(array.dtype)) {
+    if (!(low <= least && most <= high)) {
+      return `zero points in ${least}..${most} are outside the range of the tensor`;
+    }
+    const first = ZERO_POINTS.find((each) => DTYPES[each].minimum <= least && most <= DTYPES[each].maximum);
+    if (first !== array.dtype) {
+      return `zero points in ${least}..${most} are stored as ${array.dtype}`;
+    }
+  }
+  return array.shape.length && !differ ? `all zero points are ${least}, which is written once` : "";
+}
+
+interface Range {
+  readonly least: number;
+  readonly most: number;
+  readonly areFinite: boolean;
+  readonly differ: boolean;
+}
+
+/** Of the stored numbers in the metadata; null if they are not there, or none. */
+function rangeOf({ dtype, inline, length }: StoredArray): Range | null {
+  if (!inline || !length || (DTYPES[dtype].bits > 32 && dtype !== "float64")) {
+    return null;
+  }
+  const array = elements(inline, dtype, length);
+  let [least, most, areFinite] = [Infinity, -Infinity, true];
+  for (const each of isInteger(dtype) || dtype === "float64" ? (array as Float64Array) : toFloat32(array, dtype)) {
+    least = Math.min(least, each);
+    most = Math.max(most, each);
+    areFinite &&= Number.isFinite(each);
+  }
+  return { least, most, areFinite, differ: least !== most };
+}
+
+/** What is slow to say is said once, however many tensors share it. */
+const ranges = new WeakMap<StoredArray, Range | null>();
+const observations = new WeakMap<Quantization, string>();
+
+function remembered<Key extends object, Value>(known: WeakMap<Key, Value>, key: Key, say: (key: Key) => Value): Value {
+  if (!known.has(key)) {
+    known.set(key, say(key));
+  }
+  return known.get(key)!;
+}
+
+function wrongObservation({ observed, scale }: Quantization): string {
   if (observed === null) {
     return "";
   }
@@ -227,7 +259,7 @@ function wrongObservation({ observed, scale }: Omit<QuantizationFacts, "summary"
   if (!observed.observer) {
     return "the observer has no name";
   }
-  if (minimum.length !== maximum.length || ![1, scale.length || 1].includes(minimum.length)) {
+  if (minimum.length !== maximum.length || ![1, scale.length].includes(minimum.length)) {
     return `${minimum.length} minima and ${maximum.length} maxima were observed`;
   }
   if (!minimum.every((low, index) => low <= maximum[index]!)) {
@@ -235,34 +267,6 @@ function wrongObservation({ observed, scale }: Omit<QuantizationFacts, "summary"
   }
   const bothOrNone = (quantMin === null) === (quantMax === null);
   return bothOrNone && (quantMin === null || quantMin <= quantMax!) ? "" : `the observer's range [${quantMin}, ${quantMax}] is not valid`;
-}
-
-/** Whether a type of scales represents a finite number exactly. */
-function isRepresentable(value: number, dtype: DTypeName): boolean {
-  const size = Math.abs(value);
-  switch (dtype) {
-    case "float64":
-      return Number.isFinite(value);
-    case "float32":
-      return Number.isFinite(value) && Math.fround(value) === value;
-    case "bfloat16":
-      return Number.isFinite(value) && Math.fround(value) === value && !(bits32(value) & 0xffff);
-    case "float16":
-      return size <= 65504 && Number.isInteger(size * 2 ** 24) && !(bits32(value) & 0x1fff) && Math.fround(value) === value;
-    default: // float8_e8m0fnu: the powers of two from 2⁻¹²⁷ to 2¹²⁷
-      DOUBLE[0] = value;
-      return value >= 2 ** -127 && value <= 2 ** 127 && (BITS_OF_DOUBLE[0]! & ((1n << 52n) - 1n)) === 0n;
-  }
-}
-
-const FLOAT = new Float32Array(1);
-const BITS = new Uint32Array(FLOAT.buffer);
-const DOUBLE = new Float64Array(1);
-const BITS_OF_DOUBLE = new BigUint64Array(DOUBLE.buffer);
-
-function bits32(value: number): number {
-  FLOAT[0] = value;
-  return BITS[0]!;
 }
 
 function refuseIf(isBroken: boolean, rule: string, tensor: TensorFacts, what: string | (() => string)): void {

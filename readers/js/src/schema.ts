@@ -17,6 +17,14 @@ export interface Field {
   readonly required: boolean;
 }
 
+export interface ArrayRecord {
+  readonly dtype: number;
+  readonly shape: BigInt64Array | null;
+  readonly bytes: Uint8Array | null;
+  readonly buffer: number | null;
+  readonly quantization: SecondLevelRecord | null;
+}
+
 export interface AttributeRecord {
   readonly name: string;
   readonly type: number;
@@ -26,13 +34,6 @@ export interface AttributeRecord {
   readonly ints: BigInt64Array | null;
   readonly floats: Float64Array | null;
   readonly strings: readonly string[] | null;
-}
-
-export interface BlocksRecord {
-  readonly shape: BigInt64Array;
-  readonly scale: number | null;
-  readonly zero_point: number | null;
-  readonly zero_point_dtype: number;
 }
 
 export interface BufferRecord {
@@ -78,6 +79,13 @@ export interface NodeRecord {
   readonly source_operator: string | null;
 }
 
+export interface NumbersRecord {
+  readonly dtype: number;
+  readonly shape: BigInt64Array | null;
+  readonly bytes: Uint8Array | null;
+  readonly buffer: number | null;
+}
+
 export interface ObservedRecord {
   readonly observer: string;
   readonly minimum: Float64Array;
@@ -88,17 +96,25 @@ export interface ObservedRecord {
 }
 
 export interface QuantizationRecord {
-  readonly scale: Float64Array;
-  readonly zero_point: Int32Array;
+  readonly block: BigInt64Array | null;
+  readonly scale: ArrayRecord;
+  readonly zero_point: NumbersRecord | null;
+  readonly offset: ArrayRecord | null;
+  readonly table: NumbersRecord | null;
+  readonly group_index: NumbersRecord | null;
   readonly quant_min: bigint | null;
   readonly quant_max: bigint | null;
-  readonly axis: number | null;
-  readonly scale_dtype: number;
   readonly observed: ObservedRecord | null;
-  readonly zero_point_float: Float64Array | null;
-  readonly blocks: BlocksRecord | null;
   readonly scale_name: string | null;
   readonly zero_point_name: string | null;
+}
+
+export interface SecondLevelRecord {
+  readonly block: BigInt64Array | null;
+  readonly scale: NumbersRecord;
+  readonly zero_point: NumbersRecord | null;
+  readonly offset: NumbersRecord | null;
+  readonly table: NumbersRecord | null;
 }
 
 export interface TensorRecord {
@@ -124,15 +140,17 @@ export interface TestVectorRecord {
 
 /** What the decoder makes of each table. */
 export interface Records {
+  readonly Array: ArrayRecord;
   readonly Attribute: AttributeRecord;
-  readonly Blocks: BlocksRecord;
   readonly Buffer: BufferRecord;
   readonly Graph: GraphRecord;
   readonly KeyValue: KeyValueRecord;
   readonly Model: ModelRecord;
   readonly Node: NodeRecord;
+  readonly Numbers: NumbersRecord;
   readonly Observed: ObservedRecord;
   readonly Quantization: QuantizationRecord;
+  readonly SecondLevel: SecondLevelRecord;
   readonly Tensor: TensorRecord;
   readonly TestValue: TestValueRecord;
   readonly TestVector: TestVectorRecord;
@@ -140,6 +158,13 @@ export interface Records {
 
 /** Every table, its fields by number. */
 export const TABLES: { readonly [Name in keyof Records]: readonly Field[] } = {
+  Array: [
+    { name: "dtype", kind: "ubyte", of: "", size: 1, default: 0, required: false },
+    { name: "shape", kind: "[long]", of: "", size: 4, default: null, required: false },
+    { name: "bytes", kind: "[ubyte]", of: "", size: 4, default: null, required: false },
+    { name: "buffer", kind: "uint", of: "", size: 4, default: null, required: false },
+    { name: "quantization", kind: "table", of: "SecondLevel", size: 4, default: null, required: false },
+  ],
   Attribute: [
     { name: "name", kind: "string", of: "", size: 4, default: null, required: true },
     { name: "type", kind: "ubyte", of: "", size: 1, default: 0, required: false },
@@ -149,12 +174,6 @@ export const TABLES: { readonly [Name in keyof Records]: readonly Field[] } = {
     { name: "ints", kind: "[long]", of: "", size: 4, default: null, required: false },
     { name: "floats", kind: "[double]", of: "", size: 4, default: null, required: false },
     { name: "strings", kind: "[string]", of: "", size: 4, default: null, required: false },
-  ],
-  Blocks: [
-    { name: "shape", kind: "[long]", of: "", size: 4, default: null, required: true },
-    { name: "scale", kind: "uint", of: "", size: 4, default: null, required: false },
-    { name: "zero_point", kind: "uint", of: "", size: 4, default: null, required: false },
-    { name: "zero_point_dtype", kind: "ubyte", of: "", size: 1, default: 0, required: false },
   ],
   Buffer: [
     { name: "offset", kind: "ulong", of: "", size: 8, default: 0n, required: false },
@@ -194,6 +213,12 @@ export const TABLES: { readonly [Name in keyof Records]: readonly Field[] } = {
     { name: "scope", kind: "string", of: "", size: 4, default: null, required: false },
     { name: "source_operator", kind: "string", of: "", size: 4, default: null, required: false },
   ],
+  Numbers: [
+    { name: "dtype", kind: "ubyte", of: "", size: 1, default: 0, required: false },
+    { name: "shape", kind: "[long]", of: "", size: 4, default: null, required: false },
+    { name: "bytes", kind: "[ubyte]", of: "", size: 4, default: null, required: false },
+    { name: "buffer", kind: "uint", of: "", size: 4, default: null, required: false },
+  ],
   Observed: [
     { name: "observer", kind: "string", of: "", size: 4, default: null, required: true },
     { name: "minimum", kind: "[double]", of: "", size: 4, default: null, required: true },
@@ -203,17 +228,24 @@ export const TABLES: { readonly [Name in keyof Records]: readonly Field[] } = {
     { name: "qscheme", kind: "string", of: "", size: 4, default: null, required: false },
   ],
   Quantization: [
-    { name: "scale", kind: "[double]", of: "", size: 4, default: null, required: true },
-    { name: "zero_point", kind: "[int]", of: "", size: 4, default: null, required: true },
+    { name: "block", kind: "[long]", of: "", size: 4, default: null, required: false },
+    { name: "scale", kind: "table", of: "Array", size: 4, default: null, required: true },
+    { name: "zero_point", kind: "table", of: "Numbers", size: 4, default: null, required: false },
+    { name: "offset", kind: "table", of: "Array", size: 4, default: null, required: false },
+    { name: "table", kind: "table", of: "Numbers", size: 4, default: null, required: false },
+    { name: "group_index", kind: "table", of: "Numbers", size: 4, default: null, required: false },
     { name: "quant_min", kind: "long", of: "", size: 8, default: null, required: false },
     { name: "quant_max", kind: "long", of: "", size: 8, default: null, required: false },
-    { name: "axis", kind: "uint", of: "", size: 4, default: null, required: false },
-    { name: "scale_dtype", kind: "ubyte", of: "", size: 1, default: 12, required: false },
     { name: "observed", kind: "table", of: "Observed", size: 4, default: null, required: false },
-    { name: "zero_point_float", kind: "[double]", of: "", size: 4, default: null, required: false },
-    { name: "blocks", kind: "table", of: "Blocks", size: 4, default: null, required: false },
     { name: "scale_name", kind: "string", of: "", size: 4, default: null, required: false },
     { name: "zero_point_name", kind: "string", of: "", size: 4, default: null, required: false },
+  ],
+  SecondLevel: [
+    { name: "block", kind: "[long]", of: "", size: 4, default: null, required: false },
+    { name: "scale", kind: "table", of: "Numbers", size: 4, default: null, required: true },
+    { name: "zero_point", kind: "table", of: "Numbers", size: 4, default: null, required: false },
+    { name: "offset", kind: "table", of: "Numbers", size: 4, default: null, required: false },
+    { name: "table", kind: "table", of: "Numbers", size: 4, default: null, required: false },
   ],
   Tensor: [
     { name: "name", kind: "string", of: "", size: 4, default: null, required: true },

@@ -1,11 +1,12 @@
 // Test vectors: inputs, and the outputs that the graph gives for them. Rules V36, V50 and V51.
 
+import { StoredArray } from "./arrays.js";
 import type { Tables } from "./decode.js";
 import { QfbError, placed, quoted } from "./errors.js";
 import type { Reader } from "./reader.js";
 import { checkTensor, type TensorFacts } from "./rules.js";
 import type { Records } from "./schema.js";
-import { factsOf, StoredArray, type Tensor } from "./tensor.js";
+import { factsOf, type Tensor } from "./tensor.js";
 
 /** A value for each input of the graph, and for each output the one that it gives for them, by names of tensors. */
 export interface TestVector {
@@ -78,9 +79,9 @@ function valueOf(
   }
   const shape = Array.from(record.shape);
   const stored = reader.buffer(record.buffer, `a test vector's ${quoted(facts.name)}`);
-  checkTensor({ ...facts, shape, nbytes: stored.nbytes }, reader.text);
+  checkTensor({ ...facts, shape, stored }, reader.text);
   checkSizes(facts, shape, named);
-  return new StoredArray(facts.dtype, shape, stored);
+  return new StoredArray(facts.dtype, shape, stored, facts.quantization);
 }
 
 /** V51: the sizes are those of the tensor, and one with a name is the same wherever it stands. */

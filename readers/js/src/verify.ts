@@ -1,20 +1,25 @@
 // Every rule of a file at once: what is read only where it is used is read now (spec.md, "Rules", F1 to F13).
 
 import { hex } from "./digest.js";
-import { QfbError, quoted } from "./errors.js";
+import { placed, QfbError, quoted } from "./errors.js";
 import { ALIGNMENT } from "./header.js";
 import type { Model } from "./model.js";
+import { checkPlaces } from "./quantization.js";
 import type { Reader } from "./reader.js";
+import type { ArrayRecord, NumbersRecord, QuantizationRecord, SecondLevelRecord } from "./schema.js";
 
 /** Decodes and reads all there is. Throws QfbError for the first rule that is broken. */
 export async function verifyAll(model: Model, reader: Reader): Promise<void> {
   let before: string | undefined;
-  for (const { name } of model.tensors) {
+  for (const { name, quantization } of model.tensors) {
+    const where = `tensor ${quoted(name)}`;
     if (before !== undefined && reader.text.compare(before, name) >= 0) {
-      const what = `follows ${quoted(before)}, out of order or repeated`;
-      throw new QfbError(what, { where: `tensor ${quoted(name)}`, rule: "F11" });
+      throw new QfbError(`follows ${quoted(before)}, out of order or repeated`, { where, rule: "F11" });
     }
     before = name;
+    if (quantization) {
+      placed(where, () => checkPlaces(quantization));
+    }
   }
   for (const elements of [model.nodes, model.vectors]) {
     for (const _ of elements) {
@@ -60,8 +65,20 @@ async function verifyBuffers(reader: Reader): Promise<void> {
 
 function usedBuffers({ root, tensors }: Reader): Set<number | null> {
   const used = new Set<number | null>();
+  const use = ({ scale, zero_point, offset, table }: QuantizationRecord | SecondLevelRecord): void => {
+    const arrays: (ArrayRecord | NumbersRecord | null)[] = [scale, zero_point, offset, table];
+    for (const array of arrays) {
+      used.add(array?.buffer ?? null);
+      if (array && "quantization" in array && array.quantization) {
+        use(array.quantization);
+      }
+    }
+  };
   for (const { buffer, quantization } of tensors) {
-    used.add(buffer).add(quantization?.blocks?.scale ?? null).add(quantization?.blocks?.zero_point ?? null);
+    used.add(buffer).add(quantization?.group_index?.buffer ?? null);
+    if (quantization) {
+      use(quantization);
+    }
   }
   for (const { inputs, outputs } of root.vectors ?? []) {
     for (const { buffer } of [...inputs, ...outputs]) {

@@ -5,7 +5,7 @@ import assert from "node:assert/strict";
 import { existsSync } from "node:fs";
 import { readFile } from "node:fs/promises";
 import { test } from "node:test";
-import { DTYPES, open, QfbError, type Attribute, type Model, type Quantization, type StoredArray, type Tensor } from "qfb-reader";
+import { DTYPES, open, QfbError, type Attribute, type Level, type Model, type Quantization, type StoredArray, type Tensor } from "qfb-reader";
 import { PACKAGE } from "./files.js";
 
 const SUITE = new URL("../../tests/golden/1.0/", PACKAGE);
@@ -49,17 +49,29 @@ async function items(stored: StoredArray): Promise<unknown[]> {
   return Array.from(codes as Iterable<number | bigint>, (code) => digits(code, bits));
 }
 
-async function quantization(q: Quantization): Promise<unknown> {
-  const floats = q.zeroPoint instanceof Float64Array && q.zeroPoint.length ? q.zeroPoint : null;
-  const { observed, blocks } = q;
+/** An array of a quantization. */
+async function parameter(stored: StoredArray | null): Promise<unknown> {
+  const { dtype, shape, quantization: own } = stored ?? {};
+  return stored && { dtype, shape, values: await items(stored), quantization: own && (await level(own)) };
+}
+
+async function level(q: Level): Promise<object> {
   return {
-    scale: bits(q.scale),
-    zero_point: floats ? [] : [...q.zeroPoint],
-    zero_point_float: floats && bits(floats),
+    block: q.block,
+    scale: await parameter(q.scale),
+    zero_point: await parameter(q.zeroPoint),
+    offset: await parameter(q.offset),
+    table: await parameter(q.table),
+    group_index: await parameter(q.groupIndex),
+  };
+}
+
+async function quantization(q: Quantization): Promise<unknown> {
+  const { observed } = q;
+  return {
+    ...(await level(q)),
     quant_min: q.quantMin,
     quant_max: q.quantMax,
-    axis: q.axis,
-    scale_dtype: q.scaleDtype,
     scale_name: q.scaleName,
     zero_point_name: q.zeroPointName,
     observed: observed && {
@@ -69,12 +81,6 @@ async function quantization(q: Quantization): Promise<unknown> {
       quant_min: observed.quantMin === null ? null : String(observed.quantMin),
       quant_max: observed.quantMax === null ? null : String(observed.quantMax),
       qscheme: observed.qscheme,
-    },
-    blocks: blocks && {
-      shape: blocks.shape,
-      scale: await items(blocks.scale),
-      zero_point: blocks.zeroPoint && (await items(blocks.zeroPoint)),
-      zero_point_dtype: blocks.zeroPoint && blocks.zeroPoint.dtype,
     },
   };
 }

@@ -3,7 +3,7 @@
 
 import { createHash } from "node:crypto";
 import { argv } from "node:process";
-import { open, toFloat32, type Attribute, type Quantization, type StoredArray, type Tensor, type TypedArray } from "qfb-reader";
+import { open, toFloat32, type Attribute, type Level, type Quantization, type StoredArray, type Tensor, type TypedArray } from "qfb-reader";
 
 /** float64 as 16 hexadecimal digits: JSON knows neither -0 nor infinities. */
 function bits(values: Iterable<number>): string[] {
@@ -26,24 +26,35 @@ function digestOfFloats(values: Float32Array): string {
   return digest(codes);
 }
 
-async function stored(array: StoredArray): Promise<unknown> {
-  return {
+async function stored(array: StoredArray | null): Promise<unknown> {
+  return array && {
     dtype: array.dtype,
     shape: array.shape.map(String),
     length: array.length,
     bytes: digest(await array.bytes()),
     array: digest(await array.array()),
     float32: digestOfFloats(toFloat32(await array.array(), array.dtype)),
+    dequantized: digestOfFloats(await array.dequantize()),
+    sha256: Buffer.from(await array.sha256()).toString("hex"),
+    quantization: array.quantization && (await level(array.quantization)),
+  };
+}
+
+async function level(q: Level): Promise<object> {
+  return {
+    block: q.block.map(String),
+    scale: await stored(q.scale),
+    zero_point: await stored(q.zeroPoint),
+    offset: await stored(q.offset),
+    table: await stored(q.table),
+    group_index: await stored(q.groupIndex),
   };
 }
 
 async function grid(q: Quantization): Promise<unknown> {
   return {
-    scale: bits(q.scale),
-    zero_point: q.zeroPoint instanceof Int32Array ? Array.from(q.zeroPoint, String) : bits(q.zeroPoint),
-    limits: [q.quantMin, q.quantMax],
-    axis: q.axis,
-    scale_dtype: q.scaleDtype,
+    ...(await level(q)),
+    limits: [String(q.quantMin), String(q.quantMax)],
     names: [q.scaleName, q.zeroPointName],
     observed: q.observed && [
       q.observed.observer,
@@ -52,11 +63,6 @@ async function grid(q: Quantization): Promise<unknown> {
       String(q.observed.quantMin),
       String(q.observed.quantMax),
       q.observed.qscheme,
-    ],
-    blocks: q.blocks && [
-      q.blocks.shape.map(String),
-      await stored(q.blocks.scale),
-      q.blocks.zeroPoint && (await stored(q.blocks.zeroPoint)),
     ],
   };
 }
@@ -68,8 +74,7 @@ async function tensorFacts(tensor: Tensor): Promise<unknown> {
     shape: tensor.shape?.map((size, axis) => (size === null ? `?${tensor.dims[axis]}` : String(size))) ?? null,
     aliases: tensor.aliases,
     quantization: tensor.quantization && (await grid(tensor.quantization)),
-    data: tensor.data && (await stored(tensor.data)),
-    dequantized: tensor.data && digestOfFloats(await tensor.dequantize()),
+    data: await stored(tensor.data),
   };
 }
 

@@ -23,9 +23,10 @@ test("tensors", async () => {
   const weight = tensors.get("conv.weight")!;
   assert.deepEqual(weight.shape, [2, 3, 3, 3]);
   assert.deepEqual(weight.aliases, ["conv._packed_params._packed_params"]);
-  const { scale, zeroPoint, axis, quantMin, quantMax, scaleDtype } = weight.quantization!;
-  assert.deepEqual([[...scale], [...zeroPoint]], [[0.5, 0.001953125], [0, 0]]);
-  assert.deepEqual([axis, quantMin, quantMax, scaleDtype], [0, -127, 127, "float64"]);
+  const { block, scale, zeroPoint, offset, quantMin, quantMax } = weight.quantization!;
+  assert.deepEqual([await scale.array(), await zeroPoint.array()], [Float64Array.of(0.5, 0.001953125), Uint8Array.of(0)]);
+  assert.deepEqual([block, scale.shape, zeroPoint.shape, offset], [[1], [2], [], null]);
+  assert.deepEqual([quantMin, quantMax, scale.dtype, zeroPoint.dtype], [-127, 127, "float64", "uint8"]);
   assert.deepEqual(tensors.get("größe")!.shape, null);
   const { observed } = tensors.get("conv")!.quantization!;
   assert.deepEqual([observed!.observer, [...observed!.minimum], observed!.quantMax], ["HistogramObserver", [-0.15], 127]);
@@ -67,8 +68,8 @@ test("messages hold no control characters", () => {
 test("block-wise scales", async () => {
   const { tensors } = await open(BLOCKS);
   const tiles = tensors.get("tiles")!;
-  assert.deepEqual(tiles.quantization!.blocks!.shape, [2, 5]);
-  assert.deepEqual([...(await tiles.quantization!.blocks!.scale.array())], [1, 2, 0.5, 0.25]);
+  assert.deepEqual(tiles.quantization!.block, [2, 5]);
+  assert.deepEqual(await tiles.quantization!.scale.array(), Float32Array.of(1, 2, 0.5, 0.25));
   const [q, real] = [await tiles.array(), await tiles.dequantize()];
   const scale = (index: number) => [1, 2, 0.5, 0.25][(index % 7 < 5 ? 0 : 1) + (index < 14 ? 0 : 2)]!;
   assert.deepEqual(real, Float32Array.from(q as Int8Array, (value, index) => value * scale(index)));

@@ -23,8 +23,14 @@ struct BufferBuilder;
 struct Observed;
 struct ObservedBuilder;
 
-struct Blocks;
-struct BlocksBuilder;
+struct Numbers;
+struct NumbersBuilder;
+
+struct SecondLevel;
+struct SecondLevelBuilder;
+
+struct Array;
+struct ArrayBuilder;
 
 struct Quantization;
 struct QuantizationBuilder;
@@ -312,7 +318,7 @@ struct Observed FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const ::flatbuffers::String *observer() const {
     return GetPointer<const ::flatbuffers::String *>(VT_OBSERVER);
   }
-  /// The smallest real values seen: one, or one per slice of the axis.
+  /// The smallest real values seen: one, or one for each slice that has a scale.
   const ::flatbuffers::Vector<double> *minimum() const {
     return GetPointer<const ::flatbuffers::Vector<double> *>(VT_MINIMUM);
   }
@@ -431,165 +437,398 @@ inline ::flatbuffers::Offset<Observed> CreateObservedDirect(
       qscheme__);
 }
 
-/// The scales of a block-wise quantization: arrays in the data segment, with an element for each block,
-/// ceil(size / block) along each dimension, in row-major order. Rules V27, V28.
-struct Blocks FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
-  typedef BlocksBuilder Builder;
+/// Numbers of a quantization: zero points, a table.
+struct Numbers FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
+  typedef NumbersBuilder Builder;
   struct Traits;
   enum FlatBuffersVTableOffset FLATBUFFERS_VTABLE_UNDERLYING_TYPE {
-    VT_SHAPE = 4,
-    VT_SCALE = 6,
-    VT_ZERO_POINT = 8,
-    VT_ZERO_POINT_DTYPE = 10
+    VT_DTYPE = 4,
+    VT_SHAPE = 6,
+    VT_BYTES = 8,
+    VT_BUFFER = 10
   };
-  /// The number of elements of a block along each dimension of the tensor: from 1 (a scale per element) to the size
-  /// (one block). Trap: the last block along a dimension is smaller if the size is not a multiple.
+  /// The element type. Never Unknown. Rule V2.
+  qfb::DType dtype() const {
+    return static_cast<qfb::DType>(GetField<uint8_t>(VT_DTYPE, 0));
+  }
+  /// Sizes. Absent: one number.
   const ::flatbuffers::Vector<int64_t> *shape() const {
     return GetPointer<const ::flatbuffers::Vector<int64_t> *>(VT_SHAPE);
   }
-  /// Index into Model.buffers: the scales, of type Quantization.scale_dtype. Always written. Rules F7, F12.
-  ::flatbuffers::Optional<uint32_t> scale() const {
-    return GetOptional<uint32_t, uint32_t>(VT_SCALE);
+  /// The elements, stored as those of a constant, if they are at most 4096 bytes. Rules F12, F13.
+  const ::flatbuffers::Vector<uint8_t> *bytes() const {
+    return GetPointer<const ::flatbuffers::Vector<uint8_t> *>(VT_BYTES);
   }
-  /// Index into Model.buffers: the zero points. Absent if all blocks have the same: Quantization.zero_point. Rule V29.
-  ::flatbuffers::Optional<uint32_t> zero_point() const {
-    return GetOptional<uint32_t, uint32_t>(VT_ZERO_POINT);
-  }
-  /// The type of the zero points: that of the tensor, or scale_dtype. Unknown if and only if there is no `zero_point`.
-  qfb::DType zero_point_dtype() const {
-    return static_cast<qfb::DType>(GetField<uint8_t>(VT_ZERO_POINT_DTYPE, 0));
+  /// Index into Model.buffers: the elements, if they are more. Rules F7, F12, F13.
+  ::flatbuffers::Optional<uint32_t> buffer() const {
+    return GetOptional<uint32_t, uint32_t>(VT_BUFFER);
   }
   template <bool B = false>
   bool Verify(::flatbuffers::VerifierTemplate<B> &verifier) const {
     return VerifyTableStart(verifier) &&
-           VerifyOffsetRequired(verifier, VT_SHAPE) &&
+           VerifyField<uint8_t>(verifier, VT_DTYPE, 1) &&
+           VerifyOffset(verifier, VT_SHAPE) &&
            verifier.VerifyVector(shape()) &&
-           VerifyField<uint32_t>(verifier, VT_SCALE, 4) &&
-           VerifyField<uint32_t>(verifier, VT_ZERO_POINT, 4) &&
-           VerifyField<uint8_t>(verifier, VT_ZERO_POINT_DTYPE, 1) &&
+           VerifyOffset(verifier, VT_BYTES) &&
+           verifier.VerifyVector(bytes()) &&
+           VerifyField<uint32_t>(verifier, VT_BUFFER, 4) &&
            verifier.EndTable();
   }
 };
 
-struct BlocksBuilder {
-  typedef Blocks Table;
+struct NumbersBuilder {
+  typedef Numbers Table;
   ::flatbuffers::FlatBufferBuilder &fbb_;
   ::flatbuffers::uoffset_t start_;
+  void add_dtype(qfb::DType dtype) {
+    fbb_.AddElement<uint8_t>(Numbers::VT_DTYPE, static_cast<uint8_t>(dtype), 0);
+  }
   void add_shape(::flatbuffers::Offset<::flatbuffers::Vector<int64_t>> shape) {
-    fbb_.AddOffset(Blocks::VT_SHAPE, shape);
+    fbb_.AddOffset(Numbers::VT_SHAPE, shape);
   }
-  void add_scale(uint32_t scale) {
-    fbb_.AddElement<uint32_t>(Blocks::VT_SCALE, scale);
+  void add_bytes(::flatbuffers::Offset<::flatbuffers::Vector<uint8_t>> bytes) {
+    fbb_.AddOffset(Numbers::VT_BYTES, bytes);
   }
-  void add_zero_point(uint32_t zero_point) {
-    fbb_.AddElement<uint32_t>(Blocks::VT_ZERO_POINT, zero_point);
+  void add_buffer(uint32_t buffer) {
+    fbb_.AddElement<uint32_t>(Numbers::VT_BUFFER, buffer);
   }
-  void add_zero_point_dtype(qfb::DType zero_point_dtype) {
-    fbb_.AddElement<uint8_t>(Blocks::VT_ZERO_POINT_DTYPE, static_cast<uint8_t>(zero_point_dtype), 0);
-  }
-  explicit BlocksBuilder(::flatbuffers::FlatBufferBuilder &_fbb)
+  explicit NumbersBuilder(::flatbuffers::FlatBufferBuilder &_fbb)
         : fbb_(_fbb) {
     start_ = fbb_.StartTable();
   }
-  ::flatbuffers::Offset<Blocks> Finish() {
+  ::flatbuffers::Offset<Numbers> Finish() {
     const auto end = fbb_.EndTable(start_);
-    auto o = ::flatbuffers::Offset<Blocks>(end);
-    fbb_.Required(o, Blocks::VT_SHAPE);
+    auto o = ::flatbuffers::Offset<Numbers>(end);
     return o;
   }
 };
 
-inline ::flatbuffers::Offset<Blocks> CreateBlocks(
+inline ::flatbuffers::Offset<Numbers> CreateNumbers(
     ::flatbuffers::FlatBufferBuilder &_fbb,
+    qfb::DType dtype = qfb::DType::Unknown,
     ::flatbuffers::Offset<::flatbuffers::Vector<int64_t>> shape = 0,
-    ::flatbuffers::Optional<uint32_t> scale = ::flatbuffers::nullopt,
-    ::flatbuffers::Optional<uint32_t> zero_point = ::flatbuffers::nullopt,
-    qfb::DType zero_point_dtype = qfb::DType::Unknown) {
-  BlocksBuilder builder_(_fbb);
-  if(zero_point) { builder_.add_zero_point(*zero_point); }
-  if(scale) { builder_.add_scale(*scale); }
+    ::flatbuffers::Offset<::flatbuffers::Vector<uint8_t>> bytes = 0,
+    ::flatbuffers::Optional<uint32_t> buffer = ::flatbuffers::nullopt) {
+  NumbersBuilder builder_(_fbb);
+  if(buffer) { builder_.add_buffer(*buffer); }
+  builder_.add_bytes(bytes);
   builder_.add_shape(shape);
-  builder_.add_zero_point_dtype(zero_point_dtype);
+  builder_.add_dtype(dtype);
   return builder_.Finish();
 }
 
-struct Blocks::Traits {
-  using type = Blocks;
-  static auto constexpr Create = CreateBlocks;
+struct Numbers::Traits {
+  using type = Numbers;
+  static auto constexpr Create = CreateNumbers;
 };
 
-inline ::flatbuffers::Offset<Blocks> CreateBlocksDirect(
+inline ::flatbuffers::Offset<Numbers> CreateNumbersDirect(
     ::flatbuffers::FlatBufferBuilder &_fbb,
+    qfb::DType dtype = qfb::DType::Unknown,
     const std::vector<int64_t> *shape = nullptr,
-    ::flatbuffers::Optional<uint32_t> scale = ::flatbuffers::nullopt,
-    ::flatbuffers::Optional<uint32_t> zero_point = ::flatbuffers::nullopt,
-    qfb::DType zero_point_dtype = qfb::DType::Unknown) {
+    const std::vector<uint8_t> *bytes = nullptr,
+    ::flatbuffers::Optional<uint32_t> buffer = ::flatbuffers::nullopt) {
   auto shape__ = shape ? _fbb.CreateVector<int64_t>(*shape) : 0;
-  return qfb::CreateBlocks(
+  auto bytes__ = bytes ? _fbb.CreateVector<uint8_t>(*bytes) : 0;
+  return qfb::CreateNumbers(
       _fbb,
+      dtype,
       shape__,
-      scale,
-      zero_point,
-      zero_point_dtype);
+      bytes__,
+      buffer);
 }
 
-/// real = (q - zero_point) * scale, with quant_min <= q <= quant_max. Equal ones may be one shared table.
+/// How numbers are quantized that belong to a quantization: the fields of Quantization that count, under its numbers.
+struct SecondLevel FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
+  typedef SecondLevelBuilder Builder;
+  struct Traits;
+  enum FlatBuffersVTableOffset FLATBUFFERS_VTABLE_UNDERLYING_TYPE {
+    VT_BLOCK = 4,
+    VT_SCALE = 6,
+    VT_ZERO_POINT = 8,
+    VT_OFFSET = 10,
+    VT_TABLE = 12
+  };
+  /// As Quantization.block, of the array of codes. Rule V21.
+  const ::flatbuffers::Vector<int64_t> *block() const {
+    return GetPointer<const ::flatbuffers::Vector<int64_t> *>(VT_BLOCK);
+  }
+  /// As Quantization.scale; not quantized. Rule V20.
+  const qfb::Numbers *scale() const {
+    return GetPointer<const qfb::Numbers *>(VT_SCALE);
+  }
+  /// As Quantization.zero_point.
+  const qfb::Numbers *zero_point() const {
+    return GetPointer<const qfb::Numbers *>(VT_ZERO_POINT);
+  }
+  /// As Quantization.offset; not quantized.
+  const qfb::Numbers *offset() const {
+    return GetPointer<const qfb::Numbers *>(VT_OFFSET);
+  }
+  /// As Quantization.table.
+  const qfb::Numbers *table() const {
+    return GetPointer<const qfb::Numbers *>(VT_TABLE);
+  }
+  template <bool B = false>
+  bool Verify(::flatbuffers::VerifierTemplate<B> &verifier) const {
+    return VerifyTableStart(verifier) &&
+           VerifyOffset(verifier, VT_BLOCK) &&
+           verifier.VerifyVector(block()) &&
+           VerifyOffsetRequired(verifier, VT_SCALE) &&
+           verifier.VerifyTable(scale()) &&
+           VerifyOffset(verifier, VT_ZERO_POINT) &&
+           verifier.VerifyTable(zero_point()) &&
+           VerifyOffset(verifier, VT_OFFSET) &&
+           verifier.VerifyTable(offset()) &&
+           VerifyOffset(verifier, VT_TABLE) &&
+           verifier.VerifyTable(table()) &&
+           verifier.EndTable();
+  }
+};
+
+struct SecondLevelBuilder {
+  typedef SecondLevel Table;
+  ::flatbuffers::FlatBufferBuilder &fbb_;
+  ::flatbuffers::uoffset_t start_;
+  void add_block(::flatbuffers::Offset<::flatbuffers::Vector<int64_t>> block) {
+    fbb_.AddOffset(SecondLevel::VT_BLOCK, block);
+  }
+  void add_scale(::flatbuffers::Offset<qfb::Numbers> scale) {
+    fbb_.AddOffset(SecondLevel::VT_SCALE, scale);
+  }
+  void add_zero_point(::flatbuffers::Offset<qfb::Numbers> zero_point) {
+    fbb_.AddOffset(SecondLevel::VT_ZERO_POINT, zero_point);
+  }
+  void add_offset(::flatbuffers::Offset<qfb::Numbers> offset) {
+    fbb_.AddOffset(SecondLevel::VT_OFFSET, offset);
+  }
+  void add_table(::flatbuffers::Offset<qfb::Numbers> table) {
+    fbb_.AddOffset(SecondLevel::VT_TABLE, table);
+  }
+  explicit SecondLevelBuilder(::flatbuffers::FlatBufferBuilder &_fbb)
+        : fbb_(_fbb) {
+    start_ = fbb_.StartTable();
+  }
+  ::flatbuffers::Offset<SecondLevel> Finish() {
+    const auto end = fbb_.EndTable(start_);
+    auto o = ::flatbuffers::Offset<SecondLevel>(end);
+    fbb_.Required(o, SecondLevel::VT_SCALE);
+    return o;
+  }
+};
+
+inline ::flatbuffers::Offset<SecondLevel> CreateSecondLevel(
+    ::flatbuffers::FlatBufferBuilder &_fbb,
+    ::flatbuffers::Offset<::flatbuffers::Vector<int64_t>> block = 0,
+    ::flatbuffers::Offset<qfb::Numbers> scale = 0,
+    ::flatbuffers::Offset<qfb::Numbers> zero_point = 0,
+    ::flatbuffers::Offset<qfb::Numbers> offset = 0,
+    ::flatbuffers::Offset<qfb::Numbers> table = 0) {
+  SecondLevelBuilder builder_(_fbb);
+  builder_.add_table(table);
+  builder_.add_offset(offset);
+  builder_.add_zero_point(zero_point);
+  builder_.add_scale(scale);
+  builder_.add_block(block);
+  return builder_.Finish();
+}
+
+struct SecondLevel::Traits {
+  using type = SecondLevel;
+  static auto constexpr Create = CreateSecondLevel;
+};
+
+inline ::flatbuffers::Offset<SecondLevel> CreateSecondLevelDirect(
+    ::flatbuffers::FlatBufferBuilder &_fbb,
+    const std::vector<int64_t> *block = nullptr,
+    ::flatbuffers::Offset<qfb::Numbers> scale = 0,
+    ::flatbuffers::Offset<qfb::Numbers> zero_point = 0,
+    ::flatbuffers::Offset<qfb::Numbers> offset = 0,
+    ::flatbuffers::Offset<qfb::Numbers> table = 0) {
+  auto block__ = block ? _fbb.CreateVector<int64_t>(*block) : 0;
+  return qfb::CreateSecondLevel(
+      _fbb,
+      block__,
+      scale,
+      zero_point,
+      offset,
+      table);
+}
+
+/// Numbers of a quantization that may be quantized themselves: scales, offsets. The first fields are those of Numbers.
+struct Array FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
+  typedef ArrayBuilder Builder;
+  struct Traits;
+  enum FlatBuffersVTableOffset FLATBUFFERS_VTABLE_UNDERLYING_TYPE {
+    VT_DTYPE = 4,
+    VT_SHAPE = 6,
+    VT_BYTES = 8,
+    VT_BUFFER = 10,
+    VT_QUANTIZATION = 12
+  };
+  /// The element type. Never Unknown. Rule V2.
+  qfb::DType dtype() const {
+    return static_cast<qfb::DType>(GetField<uint8_t>(VT_DTYPE, 0));
+  }
+  /// Sizes. Absent: one number.
+  const ::flatbuffers::Vector<int64_t> *shape() const {
+    return GetPointer<const ::flatbuffers::Vector<int64_t> *>(VT_SHAPE);
+  }
+  /// The elements, stored as those of a constant, if they are at most 4096 bytes. Rules F12, F13.
+  const ::flatbuffers::Vector<uint8_t> *bytes() const {
+    return GetPointer<const ::flatbuffers::Vector<uint8_t> *>(VT_BYTES);
+  }
+  /// Index into Model.buffers: the elements, if they are more. Rules F7, F12, F13.
+  ::flatbuffers::Optional<uint32_t> buffer() const {
+    return GetOptional<uint32_t, uint32_t>(VT_BUFFER);
+  }
+  /// Absent: the elements are the numbers themselves. Else they are codes: the second level of GGUF, NVFP4 and double
+  /// quantization. Rule V20.
+  const qfb::SecondLevel *quantization() const {
+    return GetPointer<const qfb::SecondLevel *>(VT_QUANTIZATION);
+  }
+  template <bool B = false>
+  bool Verify(::flatbuffers::VerifierTemplate<B> &verifier) const {
+    return VerifyTableStart(verifier) &&
+           VerifyField<uint8_t>(verifier, VT_DTYPE, 1) &&
+           VerifyOffset(verifier, VT_SHAPE) &&
+           verifier.VerifyVector(shape()) &&
+           VerifyOffset(verifier, VT_BYTES) &&
+           verifier.VerifyVector(bytes()) &&
+           VerifyField<uint32_t>(verifier, VT_BUFFER, 4) &&
+           VerifyOffset(verifier, VT_QUANTIZATION) &&
+           verifier.VerifyTable(quantization()) &&
+           verifier.EndTable();
+  }
+};
+
+struct ArrayBuilder {
+  typedef Array Table;
+  ::flatbuffers::FlatBufferBuilder &fbb_;
+  ::flatbuffers::uoffset_t start_;
+  void add_dtype(qfb::DType dtype) {
+    fbb_.AddElement<uint8_t>(Array::VT_DTYPE, static_cast<uint8_t>(dtype), 0);
+  }
+  void add_shape(::flatbuffers::Offset<::flatbuffers::Vector<int64_t>> shape) {
+    fbb_.AddOffset(Array::VT_SHAPE, shape);
+  }
+  void add_bytes(::flatbuffers::Offset<::flatbuffers::Vector<uint8_t>> bytes) {
+    fbb_.AddOffset(Array::VT_BYTES, bytes);
+  }
+  void add_buffer(uint32_t buffer) {
+    fbb_.AddElement<uint32_t>(Array::VT_BUFFER, buffer);
+  }
+  void add_quantization(::flatbuffers::Offset<qfb::SecondLevel> quantization) {
+    fbb_.AddOffset(Array::VT_QUANTIZATION, quantization);
+  }
+  explicit ArrayBuilder(::flatbuffers::FlatBufferBuilder &_fbb)
+        : fbb_(_fbb) {
+    start_ = fbb_.StartTable();
+  }
+  ::flatbuffers::Offset<Array> Finish() {
+    const auto end = fbb_.EndTable(start_);
+    auto o = ::flatbuffers::Offset<Array>(end);
+    return o;
+  }
+};
+
+inline ::flatbuffers::Offset<Array> CreateArray(
+    ::flatbuffers::FlatBufferBuilder &_fbb,
+    qfb::DType dtype = qfb::DType::Unknown,
+    ::flatbuffers::Offset<::flatbuffers::Vector<int64_t>> shape = 0,
+    ::flatbuffers::Offset<::flatbuffers::Vector<uint8_t>> bytes = 0,
+    ::flatbuffers::Optional<uint32_t> buffer = ::flatbuffers::nullopt,
+    ::flatbuffers::Offset<qfb::SecondLevel> quantization = 0) {
+  ArrayBuilder builder_(_fbb);
+  builder_.add_quantization(quantization);
+  if(buffer) { builder_.add_buffer(*buffer); }
+  builder_.add_bytes(bytes);
+  builder_.add_shape(shape);
+  builder_.add_dtype(dtype);
+  return builder_.Finish();
+}
+
+struct Array::Traits {
+  using type = Array;
+  static auto constexpr Create = CreateArray;
+};
+
+inline ::flatbuffers::Offset<Array> CreateArrayDirect(
+    ::flatbuffers::FlatBufferBuilder &_fbb,
+    qfb::DType dtype = qfb::DType::Unknown,
+    const std::vector<int64_t> *shape = nullptr,
+    const std::vector<uint8_t> *bytes = nullptr,
+    ::flatbuffers::Optional<uint32_t> buffer = ::flatbuffers::nullopt,
+    ::flatbuffers::Offset<qfb::SecondLevel> quantization = 0) {
+  auto shape__ = shape ? _fbb.CreateVector<int64_t>(*shape) : 0;
+  auto bytes__ = bytes ? _fbb.CreateVector<uint8_t>(*bytes) : 0;
+  return qfb::CreateArray(
+      _fbb,
+      dtype,
+      shape__,
+      bytes__,
+      buffer,
+      quantization);
+}
+
+/// real = (q - zero_point) * scale + offset, with quant_min <= q <= quant_max. Equal ones may be one shared table.
 struct Quantization FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   typedef QuantizationBuilder Builder;
   struct Traits;
   enum FlatBuffersVTableOffset FLATBUFFERS_VTABLE_UNDERLYING_TYPE {
-    VT_SCALE = 4,
-    VT_ZERO_POINT = 6,
-    VT_QUANT_MIN = 8,
-    VT_QUANT_MAX = 10,
-    VT_AXIS = 12,
-    VT_SCALE_DTYPE = 14,
-    VT_OBSERVED = 16,
-    VT_ZERO_POINT_FLOAT = 18,
-    VT_BLOCKS = 20,
+    VT_BLOCK = 4,
+    VT_SCALE = 6,
+    VT_ZERO_POINT = 8,
+    VT_OFFSET = 10,
+    VT_TABLE = 12,
+    VT_GROUP_INDEX = 14,
+    VT_QUANT_MIN = 16,
+    VT_QUANT_MAX = 18,
+    VT_OBSERVED = 20,
     VT_SCALE_NAME = 22,
     VT_ZERO_POINT_NAME = 24
   };
-  /// One element (per tensor), or one per slice along `axis`; empty if there are `blocks`. Finite and greater than 0.
-  /// Holds the value of the source exactly. Trap: engines compute with float32(scale). Rule V20.
-  const ::flatbuffers::Vector<double> *scale() const {
-    return GetPointer<const ::flatbuffers::Vector<double> *>(VT_SCALE);
+  /// The number of elements of a block along each dimension, which all have one scale: 1 is a scale for each of them,
+  /// 0 one for the whole dimension. Absent: one scale for the tensor. Trap: the last block along a dimension is smaller
+  /// if the size is not a multiple. Rule V21.
+  const ::flatbuffers::Vector<int64_t> *block() const {
+    return GetPointer<const ::flatbuffers::Vector<int64_t> *>(VT_BLOCK);
   }
-  /// As many as `scale`, or none if `zero_point_float` is present. With `blocks`, one for all, or none if they have their
-  /// own. The integer that represents real 0; within the range of the dtype and of int32. Rule V22.
-  const ::flatbuffers::Vector<int32_t> *zero_point() const {
-    return GetPointer<const ::flatbuffers::Vector<int32_t> *>(VT_ZERO_POINT);
+  /// One for each block: the shape of the array has ceil(size / block) along each dimension, 1 where `block` is 0.
+  /// One number without `block`. In the type of the source, exactly. Trap: engines compute with float32(scale). Rule V20.
+  const qfb::Array *scale() const {
+    return GetPointer<const qfb::Array *>(VT_SCALE);
+  }
+  /// The integer that represents real 0, or a float: one for each block, or one number for all. Absent: 0. Rule V22.
+  const qfb::Numbers *zero_point() const {
+    return GetPointer<const qfb::Numbers *>(VT_ZERO_POINT);
+  }
+  /// Real numbers that are added: one for each block, or one for all. Absent: 0. Rule V22.
+  const qfb::Array *offset() const {
+    return GetPointer<const qfb::Array *>(VT_OFFSET);
+  }
+  /// What the codes q mean: element i is the value of the i-th code, in the order of the numbers q. Absent: q itself.
+  /// Rule V22.
+  const qfb::Numbers *table() const {
+    return GetPointer<const qfb::Numbers *>(VT_TABLE);
+  }
+  /// The block of each position along the only dimension whose entry in `block` is above 1, where that is not
+  /// position div block: GPTQ's g_idx. Absent otherwise. Rule V21.
+  const qfb::Numbers *group_index() const {
+    return GetPointer<const qfb::Numbers *>(VT_GROUP_INDEX);
   }
   /// The smallest integer that the tensor takes; always written, even where it is the dtype's own limit.
   /// A fused ReLU is quant_min = zero_point. Trap: it is the clamp of the node that computes the tensor.
   ::flatbuffers::Optional<int64_t> quant_min() const {
     return GetOptional<int64_t, int64_t>(VT_QUANT_MIN);
   }
-  /// The largest integer that the tensor takes; always written. Constants stay inside. Rules V23, V26, F12.
+  /// The largest integer that the tensor takes; always written. Constants stay inside. Rules V23, F12.
   ::flatbuffers::Optional<int64_t> quant_max() const {
     return GetOptional<int64_t, int64_t>(VT_QUANT_MAX);
-  }
-  /// The dimension that `scale` runs along, from 0; absent: per tensor. Never negative. Rule V21.
-  ::flatbuffers::Optional<uint32_t> axis() const {
-    return GetOptional<uint32_t, uint32_t>(VT_AXIS);
-  }
-  /// The type in which the source held the scale (Float32, Float64, Float16, BFloat16, Float8E8M0FNU): exporters
-  /// narrow to it without loss, and the scales of `blocks` are stored in it. Rule V20.
-  qfb::DType scale_dtype() const {
-    return static_cast<qfb::DType>(GetField<uint8_t>(VT_SCALE_DTYPE, 12));
   }
   /// Absent: the source does not have it.
   const qfb::Observed *observed() const {
     return GetPointer<const qfb::Observed *>(VT_OBSERVED);
-  }
-  /// Zero points that are not integers, as many as `scale`: those of PyTorch's embeddings. They replace `zero_point`,
-  /// which is then empty. Absent everywhere else. Rules F12, V22.
-  const ::flatbuffers::Vector<double> *zero_point_float() const {
-    return GetPointer<const ::flatbuffers::Vector<double> *>(VT_ZERO_POINT_FLOAT);
-  }
-  /// Block-wise scales, stored in the data segment. Absent: per tensor, or per slice along `axis`.
-  const qfb::Blocks *blocks() const {
-    return GetPointer<const qfb::Blocks *>(VT_BLOCKS);
   }
   /// The name of the scale in the source, if it was a tensor itself: an ONNX initializer.
   const ::flatbuffers::String *scale_name() const {
@@ -602,20 +841,22 @@ struct Quantization FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   template <bool B = false>
   bool Verify(::flatbuffers::VerifierTemplate<B> &verifier) const {
     return VerifyTableStart(verifier) &&
+           VerifyOffset(verifier, VT_BLOCK) &&
+           verifier.VerifyVector(block()) &&
            VerifyOffsetRequired(verifier, VT_SCALE) &&
-           verifier.VerifyVector(scale()) &&
-           VerifyOffsetRequired(verifier, VT_ZERO_POINT) &&
-           verifier.VerifyVector(zero_point()) &&
+           verifier.VerifyTable(scale()) &&
+           VerifyOffset(verifier, VT_ZERO_POINT) &&
+           verifier.VerifyTable(zero_point()) &&
+           VerifyOffset(verifier, VT_OFFSET) &&
+           verifier.VerifyTable(offset()) &&
+           VerifyOffset(verifier, VT_TABLE) &&
+           verifier.VerifyTable(table()) &&
+           VerifyOffset(verifier, VT_GROUP_INDEX) &&
+           verifier.VerifyTable(group_index()) &&
            VerifyField<int64_t>(verifier, VT_QUANT_MIN, 8) &&
            VerifyField<int64_t>(verifier, VT_QUANT_MAX, 8) &&
-           VerifyField<uint32_t>(verifier, VT_AXIS, 4) &&
-           VerifyField<uint8_t>(verifier, VT_SCALE_DTYPE, 1) &&
            VerifyOffset(verifier, VT_OBSERVED) &&
            verifier.VerifyTable(observed()) &&
-           VerifyOffset(verifier, VT_ZERO_POINT_FLOAT) &&
-           verifier.VerifyVector(zero_point_float()) &&
-           VerifyOffset(verifier, VT_BLOCKS) &&
-           verifier.VerifyTable(blocks()) &&
            VerifyOffset(verifier, VT_SCALE_NAME) &&
            verifier.VerifyString(scale_name()) &&
            VerifyOffset(verifier, VT_ZERO_POINT_NAME) &&
@@ -628,11 +869,23 @@ struct QuantizationBuilder {
   typedef Quantization Table;
   ::flatbuffers::FlatBufferBuilder &fbb_;
   ::flatbuffers::uoffset_t start_;
-  void add_scale(::flatbuffers::Offset<::flatbuffers::Vector<double>> scale) {
+  void add_block(::flatbuffers::Offset<::flatbuffers::Vector<int64_t>> block) {
+    fbb_.AddOffset(Quantization::VT_BLOCK, block);
+  }
+  void add_scale(::flatbuffers::Offset<qfb::Array> scale) {
     fbb_.AddOffset(Quantization::VT_SCALE, scale);
   }
-  void add_zero_point(::flatbuffers::Offset<::flatbuffers::Vector<int32_t>> zero_point) {
+  void add_zero_point(::flatbuffers::Offset<qfb::Numbers> zero_point) {
     fbb_.AddOffset(Quantization::VT_ZERO_POINT, zero_point);
+  }
+  void add_offset(::flatbuffers::Offset<qfb::Array> offset) {
+    fbb_.AddOffset(Quantization::VT_OFFSET, offset);
+  }
+  void add_table(::flatbuffers::Offset<qfb::Numbers> table) {
+    fbb_.AddOffset(Quantization::VT_TABLE, table);
+  }
+  void add_group_index(::flatbuffers::Offset<qfb::Numbers> group_index) {
+    fbb_.AddOffset(Quantization::VT_GROUP_INDEX, group_index);
   }
   void add_quant_min(int64_t quant_min) {
     fbb_.AddElement<int64_t>(Quantization::VT_QUANT_MIN, quant_min);
@@ -640,20 +893,8 @@ struct QuantizationBuilder {
   void add_quant_max(int64_t quant_max) {
     fbb_.AddElement<int64_t>(Quantization::VT_QUANT_MAX, quant_max);
   }
-  void add_axis(uint32_t axis) {
-    fbb_.AddElement<uint32_t>(Quantization::VT_AXIS, axis);
-  }
-  void add_scale_dtype(qfb::DType scale_dtype) {
-    fbb_.AddElement<uint8_t>(Quantization::VT_SCALE_DTYPE, static_cast<uint8_t>(scale_dtype), 12);
-  }
   void add_observed(::flatbuffers::Offset<qfb::Observed> observed) {
     fbb_.AddOffset(Quantization::VT_OBSERVED, observed);
-  }
-  void add_zero_point_float(::flatbuffers::Offset<::flatbuffers::Vector<double>> zero_point_float) {
-    fbb_.AddOffset(Quantization::VT_ZERO_POINT_FLOAT, zero_point_float);
-  }
-  void add_blocks(::flatbuffers::Offset<qfb::Blocks> blocks) {
-    fbb_.AddOffset(Quantization::VT_BLOCKS, blocks);
   }
   void add_scale_name(::flatbuffers::Offset<::flatbuffers::String> scale_name) {
     fbb_.AddOffset(Quantization::VT_SCALE_NAME, scale_name);
@@ -669,22 +910,21 @@ struct QuantizationBuilder {
     const auto end = fbb_.EndTable(start_);
     auto o = ::flatbuffers::Offset<Quantization>(end);
     fbb_.Required(o, Quantization::VT_SCALE);
-    fbb_.Required(o, Quantization::VT_ZERO_POINT);
     return o;
   }
 };
 
 inline ::flatbuffers::Offset<Quantization> CreateQuantization(
     ::flatbuffers::FlatBufferBuilder &_fbb,
-    ::flatbuffers::Offset<::flatbuffers::Vector<double>> scale = 0,
-    ::flatbuffers::Offset<::flatbuffers::Vector<int32_t>> zero_point = 0,
+    ::flatbuffers::Offset<::flatbuffers::Vector<int64_t>> block = 0,
+    ::flatbuffers::Offset<qfb::Array> scale = 0,
+    ::flatbuffers::Offset<qfb::Numbers> zero_point = 0,
+    ::flatbuffers::Offset<qfb::Array> offset = 0,
+    ::flatbuffers::Offset<qfb::Numbers> table = 0,
+    ::flatbuffers::Offset<qfb::Numbers> group_index = 0,
     ::flatbuffers::Optional<int64_t> quant_min = ::flatbuffers::nullopt,
     ::flatbuffers::Optional<int64_t> quant_max = ::flatbuffers::nullopt,
-    ::flatbuffers::Optional<uint32_t> axis = ::flatbuffers::nullopt,
-    qfb::DType scale_dtype = qfb::DType::Float32,
     ::flatbuffers::Offset<qfb::Observed> observed = 0,
-    ::flatbuffers::Offset<::flatbuffers::Vector<double>> zero_point_float = 0,
-    ::flatbuffers::Offset<qfb::Blocks> blocks = 0,
     ::flatbuffers::Offset<::flatbuffers::String> scale_name = 0,
     ::flatbuffers::Offset<::flatbuffers::String> zero_point_name = 0) {
   QuantizationBuilder builder_(_fbb);
@@ -692,13 +932,13 @@ inline ::flatbuffers::Offset<Quantization> CreateQuantization(
   if(quant_min) { builder_.add_quant_min(*quant_min); }
   builder_.add_zero_point_name(zero_point_name);
   builder_.add_scale_name(scale_name);
-  builder_.add_blocks(blocks);
-  builder_.add_zero_point_float(zero_point_float);
   builder_.add_observed(observed);
-  if(axis) { builder_.add_axis(*axis); }
+  builder_.add_group_index(group_index);
+  builder_.add_table(table);
+  builder_.add_offset(offset);
   builder_.add_zero_point(zero_point);
   builder_.add_scale(scale);
-  builder_.add_scale_dtype(scale_dtype);
+  builder_.add_block(block);
   return builder_.Finish();
 }
 
@@ -709,33 +949,31 @@ struct Quantization::Traits {
 
 inline ::flatbuffers::Offset<Quantization> CreateQuantizationDirect(
     ::flatbuffers::FlatBufferBuilder &_fbb,
-    const std::vector<double> *scale = nullptr,
-    const std::vector<int32_t> *zero_point = nullptr,
+    const std::vector<int64_t> *block = nullptr,
+    ::flatbuffers::Offset<qfb::Array> scale = 0,
+    ::flatbuffers::Offset<qfb::Numbers> zero_point = 0,
+    ::flatbuffers::Offset<qfb::Array> offset = 0,
+    ::flatbuffers::Offset<qfb::Numbers> table = 0,
+    ::flatbuffers::Offset<qfb::Numbers> group_index = 0,
     ::flatbuffers::Optional<int64_t> quant_min = ::flatbuffers::nullopt,
     ::flatbuffers::Optional<int64_t> quant_max = ::flatbuffers::nullopt,
-    ::flatbuffers::Optional<uint32_t> axis = ::flatbuffers::nullopt,
-    qfb::DType scale_dtype = qfb::DType::Float32,
     ::flatbuffers::Offset<qfb::Observed> observed = 0,
-    const std::vector<double> *zero_point_float = nullptr,
-    ::flatbuffers::Offset<qfb::Blocks> blocks = 0,
     const char *scale_name = nullptr,
     const char *zero_point_name = nullptr) {
-  auto scale__ = scale ? _fbb.CreateVector<double>(*scale) : 0;
-  auto zero_point__ = zero_point ? _fbb.CreateVector<int32_t>(*zero_point) : 0;
-  auto zero_point_float__ = zero_point_float ? _fbb.CreateVector<double>(*zero_point_float) : 0;
+  auto block__ = block ? _fbb.CreateVector<int64_t>(*block) : 0;
   auto scale_name__ = scale_name ? _fbb.CreateString(scale_name) : 0;
   auto zero_point_name__ = zero_point_name ? _fbb.CreateString(zero_point_name) : 0;
   return qfb::CreateQuantization(
       _fbb,
-      scale__,
-      zero_point__,
+      block__,
+      scale,
+      zero_point,
+      offset,
+      table,
+      group_index,
       quant_min,
       quant_max,
-      axis,
-      scale_dtype,
       observed,
-      zero_point_float__,
-      blocks,
       scale_name__,
       zero_point_name__);
 }

@@ -188,7 +188,7 @@ class Observed(object):
             return self._tab.String(o + self._tab.Pos)
         return None
 
-    # The smallest real values seen: one, or one per slice of the axis.
+    # The smallest real values seen: one, or one for each slice that has a scale.
     # Observed
     def Minimum(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
@@ -301,107 +301,385 @@ def ObservedEnd(builder):
 
 
 
-# The scales of a block-wise quantization: arrays in the data segment, with an element for each block,
-# ceil(size / block) along each dimension, in row-major order. Rules V27, V28.
-class Blocks(object):
+# Numbers of a quantization: zero points, a table.
+class Numbers(object):
     __slots__ = ['_tab']
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
         n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
-        x = Blocks()
+        x = Numbers()
         x.Init(buf, n + offset)
         return x
 
     @classmethod
-    def GetRootAsBlocks(cls, buf, offset=0):
+    def GetRootAsNumbers(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
     @classmethod
-    def BlocksBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
+    def NumbersBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
         return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x51\x46\x42\x31", size_prefixed=size_prefixed)
 
-    # Blocks
+    # Numbers
     def Init(self, buf, pos):
         self._tab = flatbuffers.table.Table(buf, pos)
 
-    # The number of elements of a block along each dimension of the tensor: from 1 (a scale per element) to the size
-    # (one block). Trap: the last block along a dimension is smaller if the size is not a multiple.
-    # Blocks
+    # The element type. Never Unknown. Rule V2.
+    # Numbers
+    def Dtype(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
+        return 0
+
+    # Sizes. Absent: one number.
+    # Numbers
     def Shape(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            a = self._tab.Vector(o)
+            return self._tab.Get(flatbuffers.number_types.Int64Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 8))
+        return 0
+
+    # Numbers
+    def ShapeAsNumpy(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Int64Flags, o)
+        return 0
+
+    # Numbers
+    def ShapeLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Numbers
+    def ShapeIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        return o == 0
+
+    # The elements, stored as those of a constant, if they are at most 4096 bytes. Rules F12, F13.
+    # Numbers
+    def Bytes(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        if o != 0:
+            a = self._tab.Vector(o)
+            return self._tab.Get(flatbuffers.number_types.Uint8Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 1))
+        return 0
+
+    # Numbers
+    def BytesAsNumpy(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        if o != 0:
+            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint8Flags, o)
+        return 0
+
+    # Numbers
+    def BytesLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Numbers
+    def BytesIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        return o == 0
+
+    # Index into Model.buffers: the elements, if they are more. Rules F7, F12, F13.
+    # Numbers
+    def Buffer(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
+        return None
+
+def NumbersStart(builder):
+    builder.StartObject(4)
+
+def NumbersAddDtype(builder, dtype):
+    builder.PrependUint8Slot(0, dtype, 0)
+
+def NumbersAddShape(builder, shape):
+    builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(shape), 0)
+
+def NumbersStartShapeVector(builder, numElems):
+    return builder.StartVector(8, numElems, 8)
+
+def NumbersAddBytes(builder, bytes):
+    builder.PrependUOffsetTRelativeSlot(2, flatbuffers.number_types.UOffsetTFlags.py_type(bytes), 0)
+
+def NumbersStartBytesVector(builder, numElems):
+    return builder.StartVector(1, numElems, 1)
+
+def NumbersAddBuffer(builder, buffer):
+    builder.PrependUint32Slot(3, buffer, None)
+
+def NumbersEnd(builder):
+    return builder.EndObject()
+
+
+
+# How numbers are quantized that belong to a quantization: the fields of Quantization that count, under its numbers.
+class SecondLevel(object):
+    __slots__ = ['_tab']
+
+    @classmethod
+    def GetRootAs(cls, buf, offset=0):
+        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
+        x = SecondLevel()
+        x.Init(buf, n + offset)
+        return x
+
+    @classmethod
+    def GetRootAsSecondLevel(cls, buf, offset=0):
+        """This method is deprecated. Please switch to GetRootAs."""
+        return cls.GetRootAs(buf, offset)
+    @classmethod
+    def SecondLevelBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x51\x46\x42\x31", size_prefixed=size_prefixed)
+
+    # SecondLevel
+    def Init(self, buf, pos):
+        self._tab = flatbuffers.table.Table(buf, pos)
+
+    # As Quantization.block, of the array of codes. Rule V21.
+    # SecondLevel
+    def Block(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
         if o != 0:
             a = self._tab.Vector(o)
             return self._tab.Get(flatbuffers.number_types.Int64Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 8))
         return 0
 
-    # Blocks
-    def ShapeAsNumpy(self):
+    # SecondLevel
+    def BlockAsNumpy(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
         if o != 0:
             return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Int64Flags, o)
         return 0
 
-    # Blocks
-    def ShapeLength(self):
+    # SecondLevel
+    def BlockLength(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
         if o != 0:
             return self._tab.VectorLen(o)
         return 0
 
-    # Blocks
-    def ShapeIsNone(self):
+    # SecondLevel
+    def BlockIsNone(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
         return o == 0
 
-    # Index into Model.buffers: the scales, of type Quantization.scale_dtype. Always written. Rules F7, F12.
-    # Blocks
+    # As Quantization.scale; not quantized. Rule V20.
+    # SecondLevel
     def Scale(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
         if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
+            x = self._tab.Indirect(o + self._tab.Pos)
+            obj = Numbers()
+            obj.Init(self._tab.Bytes, x)
+            return obj
         return None
 
-    # Index into Model.buffers: the zero points. Absent if all blocks have the same: Quantization.zero_point. Rule V29.
-    # Blocks
+    # As Quantization.zero_point.
+    # SecondLevel
     def ZeroPoint(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
         if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
+            x = self._tab.Indirect(o + self._tab.Pos)
+            obj = Numbers()
+            obj.Init(self._tab.Bytes, x)
+            return obj
         return None
 
-    # The type of the zero points: that of the tensor, or scale_dtype. Unknown if and only if there is no `zero_point`.
-    # Blocks
-    def ZeroPointDtype(self):
+    # As Quantization.offset; not quantized.
+    # SecondLevel
+    def Offset(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
         if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
-        return 0
+            x = self._tab.Indirect(o + self._tab.Pos)
+            obj = Numbers()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
 
-def BlocksStart(builder):
-    builder.StartObject(4)
+    # As Quantization.table.
+    # SecondLevel
+    def Table(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
+        if o != 0:
+            x = self._tab.Indirect(o + self._tab.Pos)
+            obj = Numbers()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
 
-def BlocksAddShape(builder, shape):
-    builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(shape), 0)
+def SecondLevelStart(builder):
+    builder.StartObject(5)
 
-def BlocksStartShapeVector(builder, numElems):
+def SecondLevelAddBlock(builder, block):
+    builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(block), 0)
+
+def SecondLevelStartBlockVector(builder, numElems):
     return builder.StartVector(8, numElems, 8)
 
-def BlocksAddScale(builder, scale):
-    builder.PrependUint32Slot(1, scale, None)
+def SecondLevelAddScale(builder, scale):
+    builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(scale), 0)
 
-def BlocksAddZeroPoint(builder, zeroPoint):
-    builder.PrependUint32Slot(2, zeroPoint, None)
+def SecondLevelAddZeroPoint(builder, zeroPoint):
+    builder.PrependUOffsetTRelativeSlot(2, flatbuffers.number_types.UOffsetTFlags.py_type(zeroPoint), 0)
 
-def BlocksAddZeroPointDtype(builder, zeroPointDtype):
-    builder.PrependUint8Slot(3, zeroPointDtype, 0)
+def SecondLevelAddOffset(builder, offset):
+    builder.PrependUOffsetTRelativeSlot(3, flatbuffers.number_types.UOffsetTFlags.py_type(offset), 0)
 
-def BlocksEnd(builder):
+def SecondLevelAddTable(builder, table):
+    builder.PrependUOffsetTRelativeSlot(4, flatbuffers.number_types.UOffsetTFlags.py_type(table), 0)
+
+def SecondLevelEnd(builder):
     return builder.EndObject()
 
 
 
-# real = (q - zero_point) * scale, with quant_min <= q <= quant_max. Equal ones may be one shared table.
+# Numbers of a quantization that may be quantized themselves: scales, offsets. The first fields are those of Numbers.
+class Array(object):
+    __slots__ = ['_tab']
+
+    @classmethod
+    def GetRootAs(cls, buf, offset=0):
+        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
+        x = Array()
+        x.Init(buf, n + offset)
+        return x
+
+    @classmethod
+    def GetRootAsArray(cls, buf, offset=0):
+        """This method is deprecated. Please switch to GetRootAs."""
+        return cls.GetRootAs(buf, offset)
+    @classmethod
+    def ArrayBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x51\x46\x42\x31", size_prefixed=size_prefixed)
+
+    # Array
+    def Init(self, buf, pos):
+        self._tab = flatbuffers.table.Table(buf, pos)
+
+    # The element type. Never Unknown. Rule V2.
+    # Array
+    def Dtype(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
+        return 0
+
+    # Sizes. Absent: one number.
+    # Array
+    def Shape(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            a = self._tab.Vector(o)
+            return self._tab.Get(flatbuffers.number_types.Int64Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 8))
+        return 0
+
+    # Array
+    def ShapeAsNumpy(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Int64Flags, o)
+        return 0
+
+    # Array
+    def ShapeLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Array
+    def ShapeIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        return o == 0
+
+    # The elements, stored as those of a constant, if they are at most 4096 bytes. Rules F12, F13.
+    # Array
+    def Bytes(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        if o != 0:
+            a = self._tab.Vector(o)
+            return self._tab.Get(flatbuffers.number_types.Uint8Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 1))
+        return 0
+
+    # Array
+    def BytesAsNumpy(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        if o != 0:
+            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint8Flags, o)
+        return 0
+
+    # Array
+    def BytesLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Array
+    def BytesIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        return o == 0
+
+    # Index into Model.buffers: the elements, if they are more. Rules F7, F12, F13.
+    # Array
+    def Buffer(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
+        return None
+
+    # Absent: the elements are the numbers themselves. Else they are codes: the second level of GGUF, NVFP4 and double
+    # quantization. Rule V20.
+    # Array
+    def Quantization(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
+        if o != 0:
+            x = self._tab.Indirect(o + self._tab.Pos)
+            obj = SecondLevel()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
+
+def ArrayStart(builder):
+    builder.StartObject(5)
+
+def ArrayAddDtype(builder, dtype):
+    builder.PrependUint8Slot(0, dtype, 0)
+
+def ArrayAddShape(builder, shape):
+    builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(shape), 0)
+
+def ArrayStartShapeVector(builder, numElems):
+    return builder.StartVector(8, numElems, 8)
+
+def ArrayAddBytes(builder, bytes):
+    builder.PrependUOffsetTRelativeSlot(2, flatbuffers.number_types.UOffsetTFlags.py_type(bytes), 0)
+
+def ArrayStartBytesVector(builder, numElems):
+    return builder.StartVector(1, numElems, 1)
+
+def ArrayAddBuffer(builder, buffer):
+    builder.PrependUint32Slot(3, buffer, None)
+
+def ArrayAddQuantization(builder, quantization):
+    builder.PrependUOffsetTRelativeSlot(4, flatbuffers.number_types.UOffsetTFlags.py_type(quantization), 0)
+
+def ArrayEnd(builder):
+    return builder.EndObject()
+
+
+
+# real = (q - zero_point) * scale + offset, with quant_min <= q <= quant_max. Equal ones may be one shared table.
 class Quantization(object):
     __slots__ = ['_tab']
 
@@ -424,145 +702,118 @@ class Quantization(object):
     def Init(self, buf, pos):
         self._tab = flatbuffers.table.Table(buf, pos)
 
-    # One element (per tensor), or one per slice along `axis`; empty if there are `blocks`. Finite and greater than 0.
-    # Holds the value of the source exactly. Trap: engines compute with float32(scale). Rule V20.
+    # The number of elements of a block along each dimension, which all have one scale: 1 is a scale for each of them,
+    # 0 one for the whole dimension. Absent: one scale for the tensor. Trap: the last block along a dimension is smaller
+    # if the size is not a multiple. Rule V21.
     # Quantization
-    def Scale(self, j):
+    def Block(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
         if o != 0:
             a = self._tab.Vector(o)
-            return self._tab.Get(flatbuffers.number_types.Float64Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 8))
+            return self._tab.Get(flatbuffers.number_types.Int64Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 8))
         return 0
 
     # Quantization
-    def ScaleAsNumpy(self):
+    def BlockAsNumpy(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
         if o != 0:
-            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Float64Flags, o)
+            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Int64Flags, o)
         return 0
 
     # Quantization
-    def ScaleLength(self):
+    def BlockLength(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
         if o != 0:
             return self._tab.VectorLen(o)
         return 0
 
     # Quantization
-    def ScaleIsNone(self):
+    def BlockIsNone(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
         return o == 0
 
-    # As many as `scale`, or none if `zero_point_float` is present. With `blocks`, one for all, or none if they have their
-    # own. The integer that represents real 0; within the range of the dtype and of int32. Rule V22.
+    # One for each block: the shape of the array has ceil(size / block) along each dimension, 1 where `block` is 0.
+    # One number without `block`. In the type of the source, exactly. Trap: engines compute with float32(scale). Rule V20.
     # Quantization
-    def ZeroPoint(self, j):
+    def Scale(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
         if o != 0:
-            a = self._tab.Vector(o)
-            return self._tab.Get(flatbuffers.number_types.Int32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
-        return 0
+            x = self._tab.Indirect(o + self._tab.Pos)
+            obj = Array()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
 
+    # The integer that represents real 0, or a float: one for each block, or one number for all. Absent: 0. Rule V22.
     # Quantization
-    def ZeroPointAsNumpy(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+    def ZeroPoint(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
         if o != 0:
-            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Int32Flags, o)
-        return 0
+            x = self._tab.Indirect(o + self._tab.Pos)
+            obj = Numbers()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
 
+    # Real numbers that are added: one for each block, or one for all. Absent: 0. Rule V22.
     # Quantization
-    def ZeroPointLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+    def Offset(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
         if o != 0:
-            return self._tab.VectorLen(o)
-        return 0
+            x = self._tab.Indirect(o + self._tab.Pos)
+            obj = Array()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
 
+    # What the codes q mean: element i is the value of the i-th code, in the order of the numbers q. Absent: q itself.
+    # Rule V22.
     # Quantization
-    def ZeroPointIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
-        return o == 0
+    def Table(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
+        if o != 0:
+            x = self._tab.Indirect(o + self._tab.Pos)
+            obj = Numbers()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
+
+    # The block of each position along the only dimension whose entry in `block` is above 1, where that is not
+    # position div block: GPTQ's g_idx. Absent otherwise. Rule V21.
+    # Quantization
+    def GroupIndex(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
+        if o != 0:
+            x = self._tab.Indirect(o + self._tab.Pos)
+            obj = Numbers()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
 
     # The smallest integer that the tensor takes; always written, even where it is the dtype's own limit.
     # A fused ReLU is quant_min = zero_point. Trap: it is the clamp of the node that computes the tensor.
     # Quantization
     def QuantMin(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(16))
         if o != 0:
             return self._tab.Get(flatbuffers.number_types.Int64Flags, o + self._tab.Pos)
         return None
 
-    # The largest integer that the tensor takes; always written. Constants stay inside. Rules V23, V26, F12.
+    # The largest integer that the tensor takes; always written. Constants stay inside. Rules V23, F12.
     # Quantization
     def QuantMax(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
         if o != 0:
             return self._tab.Get(flatbuffers.number_types.Int64Flags, o + self._tab.Pos)
         return None
-
-    # The dimension that `scale` runs along, from 0; absent: per tensor. Never negative. Rule V21.
-    # Quantization
-    def Axis(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
-        return None
-
-    # The type in which the source held the scale (Float32, Float64, Float16, BFloat16, Float8E8M0FNU): exporters
-    # narrow to it without loss, and the scales of `blocks` are stored in it. Rule V20.
-    # Quantization
-    def ScaleDtype(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
-        if o != 0:
-            return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
-        return 12
 
     # Absent: the source does not have it.
     # Quantization
     def Observed(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(16))
-        if o != 0:
-            x = self._tab.Indirect(o + self._tab.Pos)
-            obj = Observed()
-            obj.Init(self._tab.Bytes, x)
-            return obj
-        return None
-
-    # Zero points that are not integers, as many as `scale`: those of PyTorch's embeddings. They replace `zero_point`,
-    # which is then empty. Absent everywhere else. Rules F12, V22.
-    # Quantization
-    def ZeroPointFloat(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
-        if o != 0:
-            a = self._tab.Vector(o)
-            return self._tab.Get(flatbuffers.number_types.Float64Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 8))
-        return 0
-
-    # Quantization
-    def ZeroPointFloatAsNumpy(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
-        if o != 0:
-            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Float64Flags, o)
-        return 0
-
-    # Quantization
-    def ZeroPointFloatLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
-        if o != 0:
-            return self._tab.VectorLen(o)
-        return 0
-
-    # Quantization
-    def ZeroPointFloatIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
-        return o == 0
-
-    # Block-wise scales, stored in the data segment. Absent: per tensor, or per slice along `axis`.
-    # Quantization
-    def Blocks(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(20))
         if o != 0:
             x = self._tab.Indirect(o + self._tab.Pos)
-            obj = Blocks()
+            obj = Observed()
             obj.Init(self._tab.Bytes, x)
             return obj
         return None
@@ -586,41 +837,35 @@ class Quantization(object):
 def QuantizationStart(builder):
     builder.StartObject(11)
 
-def QuantizationAddScale(builder, scale):
-    builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(scale), 0)
+def QuantizationAddBlock(builder, block):
+    builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(block), 0)
 
-def QuantizationStartScaleVector(builder, numElems):
+def QuantizationStartBlockVector(builder, numElems):
     return builder.StartVector(8, numElems, 8)
+
+def QuantizationAddScale(builder, scale):
+    builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(scale), 0)
 
 def QuantizationAddZeroPoint(builder, zeroPoint):
-    builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(zeroPoint), 0)
+    builder.PrependUOffsetTRelativeSlot(2, flatbuffers.number_types.UOffsetTFlags.py_type(zeroPoint), 0)
 
-def QuantizationStartZeroPointVector(builder, numElems):
-    return builder.StartVector(4, numElems, 4)
+def QuantizationAddOffset(builder, offset):
+    builder.PrependUOffsetTRelativeSlot(3, flatbuffers.number_types.UOffsetTFlags.py_type(offset), 0)
+
+def QuantizationAddTable(builder, table):
+    builder.PrependUOffsetTRelativeSlot(4, flatbuffers.number_types.UOffsetTFlags.py_type(table), 0)
+
+def QuantizationAddGroupIndex(builder, groupIndex):
+    builder.PrependUOffsetTRelativeSlot(5, flatbuffers.number_types.UOffsetTFlags.py_type(groupIndex), 0)
 
 def QuantizationAddQuantMin(builder, quantMin):
-    builder.PrependInt64Slot(2, quantMin, None)
+    builder.PrependInt64Slot(6, quantMin, None)
 
 def QuantizationAddQuantMax(builder, quantMax):
-    builder.PrependInt64Slot(3, quantMax, None)
-
-def QuantizationAddAxis(builder, axis):
-    builder.PrependUint32Slot(4, axis, None)
-
-def QuantizationAddScaleDtype(builder, scaleDtype):
-    builder.PrependUint8Slot(5, scaleDtype, 12)
+    builder.PrependInt64Slot(7, quantMax, None)
 
 def QuantizationAddObserved(builder, observed):
-    builder.PrependUOffsetTRelativeSlot(6, flatbuffers.number_types.UOffsetTFlags.py_type(observed), 0)
-
-def QuantizationAddZeroPointFloat(builder, zeroPointFloat):
-    builder.PrependUOffsetTRelativeSlot(7, flatbuffers.number_types.UOffsetTFlags.py_type(zeroPointFloat), 0)
-
-def QuantizationStartZeroPointFloatVector(builder, numElems):
-    return builder.StartVector(8, numElems, 8)
-
-def QuantizationAddBlocks(builder, blocks):
-    builder.PrependUOffsetTRelativeSlot(8, flatbuffers.number_types.UOffsetTFlags.py_type(blocks), 0)
+    builder.PrependUOffsetTRelativeSlot(8, flatbuffers.number_types.UOffsetTFlags.py_type(observed), 0)
 
 def QuantizationAddScaleName(builder, scaleName):
     builder.PrependUOffsetTRelativeSlot(9, flatbuffers.number_types.UOffsetTFlags.py_type(scaleName), 0)

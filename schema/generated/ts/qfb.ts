@@ -2,9 +2,9 @@
 
 /* eslint-disable @typescript-eslint/no-unused-vars, @typescript-eslint/no-explicit-any, @typescript-eslint/no-non-null-assertion */
 
+export { Array } from './qfb/array.js';
 export { Attribute } from './qfb/attribute.js';
 export { AttributeType } from './qfb/attribute-type.js';
-export { Blocks } from './qfb/blocks.js';
 export { Buffer } from './qfb/buffer.js';
 export { DType } from './qfb/dtype.js';
 export { Digest } from './qfb/digest.js';
@@ -12,8 +12,10 @@ export { Graph } from './qfb/graph.js';
 export { KeyValue } from './qfb/key-value.js';
 export { Model } from './qfb/model.js';
 export { Node } from './qfb/node.js';
+export { Numbers } from './qfb/numbers.js';
 export { Observed } from './qfb/observed.js';
 export { Quantization } from './qfb/quantization.js';
+export { SecondLevel } from './qfb/second-level.js';
 export { Tensor } from './qfb/tensor.js';
 export { TestValue } from './qfb/test-value.js';
 export { TestVector } from './qfb/test-vector.js';

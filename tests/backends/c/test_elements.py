@@ -13,7 +13,7 @@ from qfmt.ops import OPERATORS
 from support.c_program import Together, flat, random_inputs
 from support.counts import tell
 
-GRID = Quantization((0.5,), (3,), -128, 127)
+GRID = Quantization.of((0.5,), (3,), -128, 127)
 
 # What moves elements
 
@@ -127,7 +127,7 @@ def counted(seed: int) -> Model:
         "x": Tensor("x", "int32", (2, 4, 50)),
         "rows": Tensor.constant("rows", chosen.astype(np.int32)),
         "y": Tensor(
-            "y", "uint8" if low == 0 else "int8", (2, 4, 50), quantization=Quantization((1.0,), (0,), low, high)
+            "y", "uint8" if low == 0 else "int8", (2, 4, 50), quantization=Quantization.of((1.0,), (0,), low, high)
         ),
     }
     node = Node("qfmt.Requantize", ("x", "", "", "", "rows"), ("y",), reach, rule="thresholds")

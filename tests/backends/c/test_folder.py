@@ -81,7 +81,7 @@ def test_a_header_says_what_was_not_compared(digits: Model, tmp_path: Path) -> N
 
 def test_macros_are_numbers_that_c_and_cpp_read(tmp_path: Path) -> None:
     """The header by itself in C++; MIN, MAX, ZERO_POINT and SCALE are those of the file, and the least int32."""
-    x = qfmt.Tensor("x", "int32", (1, 3), quantization=qfmt.Quantization((1e-05,), (-7,), -(2**31), 2**31 - 1))
+    x = qfmt.Tensor("x", "int32", (1, 3), quantization=qfmt.Quantization.of((1e-05,), (-7,), -(2**31), 2**31 - 1))
     node = qfmt.Node("Identity", ("x",), ("y",), version=23)
     model = Model(qfmt.Graph(("x",), ("y",), (node,), {"x": x, "y": replace(x, name="y")}))
     write_c(model, tmp_path / "net")

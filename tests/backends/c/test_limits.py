@@ -24,9 +24,9 @@ from qfmt.rules import violations
 from support.c_program import Together, flat, program, random_inputs, run_main
 from support.counts import tell
 
-GRID = Quantization((0.5,), (0,), 0, 255)
+GRID = Quantization.of((0.5,), (0,), 0, 255)
 ONES = Quantization.per_tensor(1.0, 0, "int8")
-WIDE = Quantization((1.0,), (0,), -(1 << 31), (1 << 31) - 1)
+WIDE = Quantization.of((1.0,), (0,), -(1 << 31), (1 << 31) - 1)
 LARGEST = (1 << 31) - 1
 
 
@@ -53,7 +53,7 @@ def net(
 
 def of_bias(kind: str, bias: int) -> Model:
     """4,000 products of 255 and 127, which come to 129,540,000, and a bias beside them."""
-    weights = Quantization((0.25,), (0,), -128, 127)
+    weights = Quantization.of((0.25,), (0,), -128, 127)
     sums: tuple[str, Quantization | None] = ("int32", None)
     if kind == "depthwise":
         x = Tensor("x", "uint8", (1, 2, 40, 100), None, GRID)
@@ -86,7 +86,7 @@ def test_a_bias_counts_among_what_int32_must_hold(kind: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("low", "high"), [(-(1 << 30) + 1, (1 << 30) - 1), (-5, 7)])
 def test_a_weighted_sum_of_wide_integers_within_int32(low: int, high: int, tmp_path: Path) -> None:
-    grid = Quantization((1.0,), (0,), low, high)
+    grid = Quantization.of((1.0,), (0,), low, high)
     pair = [Tensor(name, "int32", (2,), None, grid) for name in ("a", "b")]
     model = net("qfmt.WeightedSum", pair, ("int32", None), weights=(1, -1))
     equal(model, {"a": np.array([low, high], np.int32), "b": np.array([high, low], np.int32)}, tmp_path / "net")
@@ -108,9 +108,9 @@ def test_a_weighted_sum_that_leaves_int32_is_refused(tmp_path: Path) -> None:
 
 def test_sums_that_state_a_range_which_they_leave_are_refused(tmp_path: Path) -> None:
     """What reads them may be right for that range alone."""
-    x = Tensor("x", "int32", (2,), None, Quantization((1.0,), (0,), -(1 << 30), 1 << 30))
+    x = Tensor("x", "int32", (2,), None, Quantization.of((1.0,), (0,), -(1 << 30), 1 << 30))
     for high, refused in ((1 << 30, False), (5, True)):
-        stated = Quantization((1.0,), (0,), -(1 << 30), high)
+        stated = Quantization.of((1.0,), (0,), -(1 << 30), high)
         s, y = Tensor("s", "int32", (2,), None, stated), Tensor("y", "int32", (2,))
         nodes = [
             Node("qfmt.WeightedSum", (a,), (b,), {"weights": (weight,)}, "", 1)
@@ -127,14 +127,14 @@ def test_sums_that_state_a_range_which_they_leave_are_refused(tmp_path: Path) ->
 
 def requant_shift(zero: int, add: int, dtype: str = "int32") -> Model:
     limits = DTYPES[dtype]
-    grid = Quantization((1.0,), (zero,), int(limits.minimum or 0), int(limits.maximum or 0))
+    grid = Quantization.of((1.0,), (zero,), int(limits.minimum or 0), int(limits.maximum or 0))
     given = [
         Tensor("x", dtype, (1, 3), None, grid),
         constant("mul", np.array([LARGEST], np.int32)),
         constant("add", np.array([add], np.int64)),
     ]
     return net(
-        "qfmt.RequantShift", given, ("int8", Quantization((1.0,), (0,), -128, 127)), "multiply_add_divide", div=3
+        "qfmt.RequantShift", given, ("int8", Quantization.of((1.0,), (0,), -128, 127)), "multiply_add_divide", div=3
     )
 
 
@@ -156,8 +156,8 @@ def empty(operator: str) -> Model:
     x = Tensor("x", "uint8", (0, 3), None, GRID)
     other = Tensor("b", "uint8", (1, 3), None, GRID)
     table, pairs = np.zeros(256, np.uint8), np.zeros((256, 256), np.uint8)
-    weights = Quantization((0.25,), (0,), -128, 127)
-    one = Quantization((1.0,), (0,), -128, 127)
+    weights = Quantization.of((0.25,), (0,), -128, 127)
+    one = Quantization.of((1.0,), (0,), -128, 127)
     numbers = [constant(f"c{i}", np.ones(1, kind)) for i, kind in enumerate((np.int32, np.uint8, np.int64))]
     sums = Tensor("x", "int32", (0, 3), None, None)
     made = {

@@ -29,7 +29,7 @@ from support.c_program import SANITIZED, compile_c, flat, program, random_inputs
 from support.counts import tell
 from support.paths import DIGITS, INTEGER_SUITE
 
-GRID = Quantization((0.5,), (3,), -128, 127)
+GRID = Quantization.of((0.5,), (3,), -128, 127)
 
 
 @pytest.fixture(scope="module")
@@ -290,8 +290,8 @@ def test_an_integer_beyond_its_type_reads_nothing_beyond_a_table(tmp_path: Path)
 
 
 def test_sums_that_may_leave_int32_are_refused(tmp_path: Path) -> None:
-    x = Tensor("x", "int16", (1, 3), quantization=Quantization((0.5,), (0,), -32768, 32767))
-    w = Tensor.constant("w", np.full((1, 3), 32767, np.int16), Quantization((1.0,), (0,), -32768, 32767))
+    x = Tensor("x", "int16", (1, 3), quantization=Quantization.of((0.5,), (0,), -32768, 32767))
+    w = Tensor.constant("w", np.full((1, 3), 32767, np.int16), Quantization.of((1.0,), (0,), -32768, 32767))
     node = Node("qfmt.Linear", ("x", "w"), ("y",), rule="exact")
     model = Model(Graph(("x",), ("y",), (node,), {"x": x, "w": w, "y": Tensor("y", "int32", (1, 1))}))
     with pytest.raises(InexpressibleNodesError, match="computes sums that may exceed int32"):

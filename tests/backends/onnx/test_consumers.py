@@ -103,7 +103,7 @@ def _integers(_: Path, form: str, bits: str) -> Case:
 def _recurrent(_: Path, kind: str, gates: str) -> Case:
     """A layer of PyTorch with int8 weights, in which each step quantizes its state."""
     rng, size, inputs = np.random.default_rng(0), 5, 6
-    grid = Quantization((0.004,), (0,), -128, 127)
+    grid = Quantization.of((0.004,), (0,), -128, 127)
     rows = int(gates) * size
     constants = [
         Tensor.constant(name, rng.integers(-128, 128, (rows, columns)).astype(np.int8), grid)

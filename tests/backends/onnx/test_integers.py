@@ -69,7 +69,7 @@ def test_operators_on_integers(name: str) -> None:
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 def test_softmax_of_the_usual_grid(dtype: str) -> None:
     limits = np.iinfo(dtype)
-    grid = Quantization((1 / 256,), (int(limits.min),), int(limits.min), int(limits.max))
+    grid = Quantization.of((1 / 256,), (int(limits.min),), int(limits.min), int(limits.max))
     x = Tensor("x", dtype, ("N", 7), quantization=Quantization.per_tensor(0.05, 3, dtype))
     model = witness.one("Softmax", [x], Tensor("y", dtype, ("N", 7), quantization=grid), "divide", 13, axis=-1)
     proto = model.to_onnx(form="qoperator")
@@ -97,8 +97,8 @@ def test_a_bias_is_rounded_as_the_rule_rounds_it(form: str, rule: str, whole: in
 @pytest.mark.parametrize("low", [-128, -3, 20])
 def test_narrow_ranges_are_clips_of_integers(low: int) -> None:
     rng = np.random.default_rng(1)
-    grid = Quantization((0.3,), (-3,), low, 100)
-    w = Tensor.constant("w", rng.integers(-128, 128, (4, 6)).astype(np.int8), Quantization((0.02,), (5,), -128, 127))
+    grid = Quantization.of((0.3,), (-3,), low, 100)
+    w = Tensor.constant("w", rng.integers(-128, 128, (4, 6)).astype(np.int8), Quantization.of((0.02,), (5,), -128, 127))
     x = Tensor("x", "int8", ("N", 6), quantization=Quantization.per_tensor(0.05, -7, "int8"))
     model = witness.one("qfmt.Linear", [x, w], Tensor("y", "int8", ("N", 4), quantization=grid), "integer_bias")
     proto = model.to_onnx(form="qoperator")

@@ -23,7 +23,7 @@ def weights(name: str, rows: int, columns: int, dtype: str = "int8", *, axis: in
     scales = tuple(rng.uniform(0.005, 0.02, count).astype(f32).tolist())
     points = tuple(int(each) for each in rng.integers(limits.minimum, limits.maximum, count))
     return Tensor.constant(
-        name, values, Quantization(scales, points, limits.minimum, limits.maximum, axis), dtype=dtype
+        name, values, Quantization.of(scales, points, limits.minimum, limits.maximum, axis), dtype=dtype
     )
 
 
@@ -70,7 +70,7 @@ def test_dynamic_convolution(name: str, rule: str) -> None:
         f"qfmt.Dynamic{name}",
         [
             Tensor("x", "float32", ("N", 4, 6, 7)),
-            Tensor.constant("w", w, Quantization(scales, (0,) * len(scales), -128, 127, axis)),
+            Tensor.constant("w", w, Quantization.of(scales, (0,) * len(scales), -128, 127, axis)),
             floats("b", 4),
         ],
         out,
@@ -135,7 +135,7 @@ def test_embeddings(rule: str, dtype: str, mode: str) -> None:
     values = rng.integers(0, limits.maximum + 1, (20, 6)).astype(np.uint8)
     scales = rng.uniform(0.01, 0.1, 20).astype(f32).astype(float)
     points = rng.uniform(0, limits.maximum, 20).astype(f32).astype(float)
-    grid = Quantization(tuple(scales.tolist()), tuple(points.tolist()), 0, limits.maximum, 0)
+    grid = Quantization.of(tuple(scales.tolist()), tuple(points.tolist()), 0, limits.maximum, 0)
     table = Tensor.constant("w", values, grid, dtype=dtype)
     indices = Tensor("i", "int64", ("N",))
     offsets = [Tensor("o", "int64", ("B",))] if mode != "row" else []

@@ -120,7 +120,7 @@ def requantized(rule: str, rng: Random) -> tuple[Model, dict[str, Array]]:
     x, *numbers = case.inputs
     assert x is not None
     axis = case.attributes["axis"]
-    q = Quantization((0.5,), (int(rng.integers(-128, 128)),), int(rng.integers(-128, 0)), int(rng.integers(0, 128)))
+    q = Quantization.of((0.5,), (int(rng.integers(-128, 128)),), int(rng.integers(-128, 0)), int(rng.integers(0, 128)))
     rows = np.sort(rng.integers(-40000, 40000, (3, q.quant_max - q.quant_min)))
     chosen = rng.integers(-1 if rule == "multiply_shift" else 0, 3, x.shape[axis])
     arrays = dict(zip(PARAMETERS, [*numbers, rows.astype(np.int32), chosen.astype(np.int32)], strict=True))
@@ -142,7 +142,7 @@ def test_requantization(rule: str) -> None:
 
 def test_what_is_clamped_may_be_beyond_int32() -> None:
     x = np.array([-(1 << 31), (1 << 31) - 1, 0, 5, -(1 << 31), (1 << 31) - 1, 7, -7], np.int32)
-    q = Quantization((0.5,), (7,), -100, 100)
+    q = Quantization.of((0.5,), (7,), -100, 100)
     for shift in (0, 1, 30, 62):
         numbers = {"multiplier": np.array([(1 << 31) - 1], np.int32), "shift": np.array([shift], np.uint8)}
         parameters = [Tensor.constant(name, numbers[name]) if name in numbers else None for name in PARAMETERS]
@@ -180,10 +180,10 @@ def test_shifts_of_accelerators_read_no_scale() -> None:
     """The rule `multiply_add_divide` on sums with a unit for each channel."""
     rng = np.random.default_rng(2)
     x = rng.integers(-(1 << 20), 1 << 20, (2, 3, 4)).astype(np.int32)
-    unit = Quantization((0.5, 0.25, 3.0), (0, 0, 0), -(1 << 20), 1 << 20, 1)
+    unit = Quantization.of((0.5, 0.25, 3.0), (0, 0, 0), -(1 << 20), 1 << 20, 1)
     numbers = [rng.integers(1, 999, (3, 1)).astype(np.int32), rng.integers(-(1 << 30), 1 << 30, (3, 1))]
     tensors = [Tensor("x", "int32", x.shape, None, unit), *(Tensor.constant(f"c{i}", n) for i, n in enumerate(numbers))]
-    out = Tensor("y", "int8", x.shape, None, Quantization((0.7,), (5,), -128, 127))
+    out = Tensor("y", "int8", x.shape, None, Quantization.of((0.7,), (5,), -128, 127))
     model = single("qfmt.RequantShift", "multiply_add_divide", tensors, out, {"div": 1 << 21})
     whole = (x.astype(np.int64) * numbers[0] + numbers[1] + (1 << 20)) >> 21
     assert (model.run({"x": x})["y"] == np.clip(whole + 5, -128, 127)).all()

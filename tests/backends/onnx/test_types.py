@@ -30,7 +30,7 @@ def test_narrow_ranges_clamp_exactly(dtype: str, scale: float, data: st.DataObje
     low, high = sorted(data.draw(st.integers(limits.minimum, limits.maximum)) for _ in range(2))
     point = 0 if dtype == "int32" else data.draw(st.sampled_from([low, high, 0, limits.minimum, limits.maximum]))
     point = min(max(point, limits.minimum), limits.maximum)
-    grid = Quantization((float(f32(scale)),), (point,), low, high)
+    grid = Quantization.of((float(f32(scale)),), (point,), low, high)
     model = witness.one(
         "QuantizeLinear",
         [Tensor("x", "float32", ("N",))],
@@ -63,14 +63,14 @@ def _readable(model: Model) -> onnx.ModelProto:
 def test_a_fused_relu_is_a_relu() -> None:
     x = Tensor("x", "float32", ("N",))
     for point, low, expected in ((0, 0, []), (7, 7, ["Relu"]), (7, 0, []), (7, 9, ["Clip"]), (0, 1, ["Clip"])):
-        grid = Quantization((0.5,), (point,), low, 255)
+        grid = Quantization.of((0.5,), (point,), low, 255)
         model = witness.one("QuantizeLinear", [x], Tensor("y", "uint8", ("N",), quantization=grid), "divide", 23)
         assert witness.operators(model.to_onnx()) == [*expected, "QuantizeLinear"]
 
 
 def linear(bias: np.ndarray, rule: str) -> Model:
     rng = np.random.default_rng(5)
-    grid = Quantization((0.01, 0.02, 0.04), (0, 0, 0), -128, 127, 0)
+    grid = Quantization.of((0.01, 0.02, 0.04), (0, 0, 0), -128, 127, 0)
     return witness.one(
         "qfmt.Linear",
         [
@@ -107,7 +107,7 @@ def test_a_bias_is_written_as_the_rule_adds_it() -> None:
 
 def test_integers_of_32_bits_stay_exact() -> None:
     """DequantizeLinear knows no zero point for them, and QuantizeLinear does not know them: formulas stand for both."""
-    grid = Quantization((0.5,), (3,), -(1 << 31), (1 << 31) - 1)
+    grid = Quantization.of((0.5,), (3,), -(1 << 31), (1 << 31) - 1)
     values = np.array([[-(1 << 31), (1 << 31) - 1, 0, 3, 16777217]], np.int32)
     x, y = Tensor("x", "int32", (1, 5), quantization=grid), Tensor("y", "int32", (5, 1), quantization=grid)
     turned = witness.one("Transpose", [x], y, version=23, perm=(1, 0))
@@ -127,7 +127,7 @@ def test_other_element_types(dtype: str) -> None:
     floats = dtype.startswith("float8")
     values = values.astype(getattr(ml_dtypes, dtype)) if floats else values.astype(numpy_dtype(dtype))
     points = (0, 0, 0) if floats else (1, 0, 1)
-    grid = Quantization((0.25, 0.5, 3.0), points, limits.minimum, limits.maximum, 0)
+    grid = Quantization.of((0.25, 0.5, 3.0), points, limits.minimum, limits.maximum, 0)
     w = Tensor.constant("w", values, grid, dtype=dtype)
     model = witness.one("DequantizeLinear", [w], Tensor("y", "float32", (3, 5)), version=23)
     expected = w.dequantize()

@@ -96,7 +96,7 @@ def run(model: Model, seed: int = 0) -> int:
         tensor = model.tensors[name]
         assert tensor.shape is not None
         sizes = [size if isinstance(size, int) else 3 for size in tensor.shape]
-        q = tensor.quantization or Quantization((1.0,), (0,), -100, 100)
+        q = tensor.quantization or Quantization.of((1.0,), (0,), -100, 100)
         given[name] = rng.integers(q.quant_min, q.quant_max + 1, sizes).astype(numpy_dtype(tensor.dtype))
     proto = model.to_onnx()
     onnx.checker.check_model(proto, full_check=True)
@@ -150,7 +150,7 @@ def test_a_pad_by_a_quantized_number() -> None:
 @pytest.mark.parametrize("operator", ["Relu", "Reshape", "ReduceMax", "Pad", "Transpose"])
 def test_what_moves_integers_of_any_width(operator: str, dtype: str) -> None:
     limits = DTYPES[dtype]
-    q = Quantization((0.5,), (1,), int(limits.minimum or 0), int(limits.maximum or 0))
+    q = Quantization.of((0.5,), (1,), int(limits.minimum or 0), int(limits.maximum or 0))
     x = Tensor("x", dtype, (2, 3, 4), None, q)
     more = {
         "Reshape": [Tensor.constant("shape", np.array([2, 12]))],
@@ -172,7 +172,7 @@ def test_products_of_integers_of_any_width_are_sums_of_products_of_bytes(kind: s
     def made(dtype: str, *points: int) -> Quantization:
         limits = DTYPES[dtype]
         axis = 0 if len(points) > 1 else None
-        return Quantization((0.5,) * len(points), points, int(limits.minimum or 0), int(limits.maximum or 0), axis)
+        return Quantization.of((0.5,) * len(points), points, int(limits.minimum or 0), int(limits.maximum or 0), axis)
 
     def integers(dtype: str, shape: tuple[int, ...]) -> Array:
         limits = DTYPES[dtype]
@@ -202,7 +202,7 @@ def test_products_of_integers_of_any_width_are_sums_of_products_of_bytes(kind: s
 
 def test_bins() -> None:
     """Of equal and of other sizes, along one axis and two."""
-    q = Quantization((0.5,), (9,), 0, 255)
+    q = Quantization.of((0.5,), (9,), 0, 255)
     total = 0
     for shape, size in (
         ((1, 3, 12), (4,)),

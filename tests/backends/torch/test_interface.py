@@ -34,7 +34,7 @@ def test_names_and_dtypes_of_the_state() -> None:
             assert state[tensor.name].dtype == getattr(torch, tensor.dtype)
             np.testing.assert_array_equal(state[tensor.name].numpy(), tensor.array)
             if tensor.quantization is not None:
-                assert tuple(state[f"{tensor.name}_scale"].tolist()) == tensor.quantization.scale
+                assert tuple(state[f"{tensor.name}_scale"].tolist()) == tensor.quantization.scale.numbers()
         assert not list(module.parameters())
         assert not module.training
         assert "scale=" in repr(module.get_submodule("features.0.0"))
@@ -141,7 +141,9 @@ def test_names_that_are_no_attributes() -> None:
     names = [name or "_" for name in NAMES_OF_ALL_KINDS]
     values = np.random.default_rng(0).normal(size=(len(names), 3)).astype(np.float32)
     tensors = {name: Tensor.constant(name, value) for name, value in zip(names, values, strict=True)}
-    tensors["weight"] = Tensor.constant("weight", np.array([1, 2, 3], np.int8), Quantization((0.5,), (0,), -128, 127))
+    tensors["weight"] = Tensor.constant(
+        "weight", np.array([1, 2, 3], np.int8), Quantization.of((0.5,), (0,), -128, 127)
+    )
     nodes = [Node("DequantizeLinear", ("weight",), ("sum0",), version=23)]
     for index, name in enumerate(names[1:]):
         nodes.append(Node("Add", (f"sum{index}", name), (f"sum{index + 1}",), version=14))
@@ -189,8 +191,8 @@ def test_bits_below_eight_and_foreign_floats() -> None:
     import ml_dtypes
 
     tensors = {
-        "i4": Tensor.constant("i4", np.array([[1, -2, 7]]), Quantization((0.5,), (0,), -8, 7), dtype="int4"),
-        "u2": Tensor.constant("u2", np.array([[3, 0, 1]]), Quantization((0.25,), (1,), 0, 3), dtype="uint2"),
+        "i4": Tensor.constant("i4", np.array([[1, -2, 7]]), Quantization.of((0.5,), (0,), -8, 7), dtype="int4"),
+        "u2": Tensor.constant("u2", np.array([[3, 0, 1]]), Quantization.of((0.25,), (1,), 0, 3), dtype="uint2"),
         "bf": Tensor.constant("bf", np.array([1.5, -2.0], ml_dtypes.bfloat16)),
         "a": Tensor("a", "float32", (1, 3)),
         "b": Tensor("b", "float32", (1, 3)),
@@ -257,7 +259,7 @@ def test_padding_of_convolutions_like_torch() -> None:
     weight = np.random.default_rng(0).integers(-128, 128, (3, 2, 3, 3)).astype(np.int8)
     tensors = {
         "x": Tensor("x", "uint8", ("N", 2, "H", "W"), quantization=grid),
-        "w": Tensor.constant("w", weight, Quantization((0.01, 0.02, 0.03), (0, 0, 0), -128, 127, axis=0)),
+        "w": Tensor.constant("w", weight, Quantization.of((0.01, 0.02, 0.03), (0, 0, 0), -128, 127, axis=0)),
         "y": Tensor("y", "uint8", ("N", 3, None, None), quantization=out),
     }
     attributes = {"dilations": (1, 1), "group": 1, "kernel_shape": (3, 3), "pads": (0, 1, 2, 0), "strides": (1, 1)}

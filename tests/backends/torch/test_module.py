@@ -58,7 +58,7 @@ def convolution() -> tuple[Model, torch.Tensor]:
     tensors = {
         "x": Tensor("x", "float32", ("N", 8, "H", "W")),
         "q": Tensor("q", "uint8", ("N", 8, "H", "W"), quantization=grid),
-        "conv.weight": Tensor.constant("conv.weight", weight, Quantization(scales, (0,) * 8, -128, 127, axis=0)),
+        "conv.weight": Tensor.constant("conv.weight", weight, Quantization.of(scales, (0,) * 8, -128, 127, axis=0)),
         "conv.bias": Tensor.constant("conv.bias", rng.normal(size=8).astype(np.float32)),
         "c": Tensor("c", "uint8", ("N", 8, None, None), quantization=out),
         "y": Tensor("y", "float32", ("N", 8, None, None)),

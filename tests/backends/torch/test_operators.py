@@ -95,8 +95,8 @@ def test_biases_of_onnx_need_no_help() -> None:
     """int32 in units of the sums: the reference adds them to the sums, kernels get the real numbers they stand for."""
     rng = np.random.default_rng(0)
     x, out = Quantization.per_tensor(0.5, 3, "uint8"), Quantization.per_tensor(2.0, 100, "uint8")
-    w = Quantization((0.25, 0.125), (0, 0), -128, 127, axis=0)
-    b = Quantization((0.125, 0.0625), (0, 0), -(2**31), 2**31 - 1, axis=0)
+    w = Quantization.of((0.25, 0.125), (0, 0), -128, 127, axis=0)
+    b = Quantization.of((0.125, 0.0625), (0, 0), -(2**31), 2**31 - 1, axis=0)
     tensors = {
         "x": Tensor("x", "uint8", ("N", 5), quantization=x),
         "w": Tensor.constant("w", rng.integers(-128, 128, (2, 5)).astype(np.int8), w),

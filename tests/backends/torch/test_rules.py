@@ -26,7 +26,7 @@ def grids() -> Iterator[tuple[Quantization, str]]:
             scale = float(np.float32(generator.uniform(0.001, 0.2)))
             yield Quantization.per_tensor(scale, zero_point, dtype), dtype
             yield Quantization.per_tensor(0.125, zero_point, dtype, quant_min=zero_point), dtype
-    yield Quantization((0.5, 0.03), (3, 4), 0, 255, axis=1), "uint8"
+    yield Quantization.of((0.5, 0.03), (3, 4), 0, 255, axis=1), "uint8"
 
 
 def test_both_know_the_same_rules() -> None:

@@ -39,7 +39,7 @@ def test_a_network_between_requant_shifts_is_one_of_integers(
     for name in ("b", "e", "t", "p", "f", "c", "s")[0 if given else 1 :]:
         tensor = model.tensors[name]
         assert tensor.quantization is not None, name
-        assert (tensor.quantization.scale, tensor.quantization.zero_point) == ((1.0,), (0,))
+        assert (tensor.quantization.scale.numbers(), tensor.quantization.zero_point.numbers()) == ((1.0,), (0,))
     assert [model.tensors[name].dtype for name in ("e", "t", "c")] == ["uint8", "int8", "int32"]
     assert operators(model)["qfmt.RequantShift@multiply_add_divide"] == (3 if given else 2)
     kinds = {each.dtype for each in model.graph.constants() if given or each.name != "w"}
@@ -265,7 +265,7 @@ def test_requant_shift_in_standard_operators_is_exact(div: int, signed: int) -> 
 def test_windows_of_many_ones_are_not_written() -> None:
     """A kernel of ones for each channel is far larger than the file that asks for it."""
     side = 1 << 15
-    grid = qfmt.Quantization((0.5,), (0,), 0, 255)
+    grid = qfmt.Quantization.of((0.5,), (0,), 0, 255)
     window = {
         "ceil_mode": 0,
         "count_include_pad": 0,

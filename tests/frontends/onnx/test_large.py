@@ -16,8 +16,8 @@ import qfmt
 from networks.onnx_models import node, proto
 from qfmt.engines import RUNTIMES
 from qfmt.frontends.onnx import external
+from qfmt.frontends.onnx.execution import Engine
 from qfmt.frontends.onnx.external import open_proto, take_large
-from qfmt.frontends.onnx.runtime import Engine
 
 FLOAT = TensorProto.FLOAT
 GENERATOR = np.random.default_rng(0)

@@ -171,8 +171,7 @@ def test_matmul_nbits_quantizer(columns: int, form: str, bits: int, symmetric: b
     model = through_file(qfmt.convert(source), tmp_path)
     (weight,) = (tensor for tensor in model.graph.constants() if tensor.quantization is not None)
     assert weight.quantization is not None
-    assert weight.quantization.blocks is not None
-    assert weight.quantization.blocks.shape == ((1, 32) if form == "QOperator" else (32, 1))
+    assert weight.quantization.block == ((1, 32) if form == "QOperator" else (32, 1))
     assert weight.dtype in (f"uint{bits}", f"int{bits}")
     assert weight.name in {each.name for each in source.graph.initializer}
     assert not {"ai.onnx.DequantizeLinear", "com.microsoft.MatMulNBits"} & set(operators(model))

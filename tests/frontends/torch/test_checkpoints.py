@@ -79,7 +79,7 @@ def assert_same(tensor: Tensor, theirs: torch.Tensor, key: str) -> None:
     if tensor.data is None:  # the quantization of the output of the module
         assert tensor.quantization is not None
         mine = tensor.quantization.scale if key.endswith(".scale") else tensor.quantization.zero_point
-        assert mine == (theirs.item(),) and key in (f"{tensor.name}.scale", f"{tensor.name}.zero_point")
+        assert mine.numbers() == (theirs.item(),) and key in (f"{tensor.name}.scale", f"{tensor.name}.zero_point")
         return
     assert tensor.shape == tuple(theirs.shape), key
     if not theirs.is_quantized:
@@ -97,11 +97,15 @@ def assert_same(tensor: Tensor, theirs: torch.Tensor, key: str) -> None:
 
 def assert_same_grid(mine: Quantization, theirs: torch.Tensor) -> None:
     if theirs.qscheme() == torch.per_tensor_affine:
-        assert (mine.scale, mine.zero_point, mine.axis) == ((theirs.q_scale(),), (theirs.q_zero_point(),), None)
+        assert (mine.scale.numbers(), mine.zero_point.numbers(), mine.axis) == (
+            (theirs.q_scale(),),
+            (theirs.q_zero_point(),),
+            None,
+        )
         return
     scales, points = theirs.q_per_channel_scales(), theirs.q_per_channel_zero_points()
-    assert (mine.scale, mine.axis) == (tuple(scales.tolist()), theirs.q_per_channel_axis())
-    assert mine.zero_point == tuple(points.tolist())
+    assert (mine.scale.numbers(), mine.axis) == (tuple(scales.tolist()), theirs.q_per_channel_axis())
+    assert mine.each_zero_point == tuple(points.tolist())
 
 
 @pytest.mark.parametrize("name", ["mbv2_eager", "zoo_eager", "lm_dyn", "emb"])
@@ -174,7 +178,7 @@ def test_modules_in_both_forms_are_one(form: dict[str, bool], tmp_path: Path) ->
     for name, layer in network.named_modules():
         if isinstance(getattr(layer, "scale", None), float) and (layer.scale, layer.zero_point) != (1.0, 0):
             assert named(module, f"{name}.scale").quantization == named(module, f"{name}.zero_point").quantization
-            assert named(module, f"{name}.scale").quantization.scale == (layer.scale,)  # type: ignore[union-attr]
+            assert named(module, f"{name}.scale").quantization.scale.numbers() == (layer.scale,)  # type: ignore[union-attr]
 
 
 def test_a_checkpoint_around_a_state_dict(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_names_are_those_of_the_modules(tmp_path: Path) -> None:
         assert tensor.aliases == (f"_frozen_param{index}",)
         assert np.array_equal(tensor.array, state[f"_frozen_param{index}"].numpy())
         assert tensor.quantization is not None
-        assert tensor.quantization.scale == tuple(state[f"_scale_{index}"].tolist())
+        assert tensor.quantization.scale.numbers() == tuple(state[f"_scale_{index}"].tolist())
         assert (tensor.quantization.quant_min, tensor.quantization.quant_max) == (-128, 127)
 
 

@@ -362,12 +362,12 @@ def test_a_quantized_example_tells_how_the_input_is_quantized() -> None:
     model = qfmt.convert(network, example_inputs=(x,))
     (name,) = model.graph.inputs
     grid = model.tensors[name].quantization
-    assert grid is not None and (grid.scale, grid.zero_point) == ((0.25,), (3,))
+    assert grid is not None and (grid.scale.numbers(), grid.zero_point.numbers()) == ((0.25,), (3,))
     (output,) = model.run({name: x.int_repr().numpy()}).values()
     assert np.array_equal(output, network(x).int_repr().numpy())
     given = qfmt.convert(network, example_inputs=(x,), input_quantization={name: (0.5, 1, "uint8")})
     grid = given.tensors[name].quantization
-    assert grid is not None and (grid.scale, grid.zero_point) == ((0.5,), (1,))
+    assert grid is not None and (grid.scale.numbers(), grid.zero_point.numbers()) == ((0.5,), (1,))
 
 
 def named_network(name: str) -> nn.Module:

@@ -144,7 +144,10 @@ def test_names_and_numbers_of_packed_parameters_are_found_again(cell: Cell) -> N
             node = next(node for node in model.nodes if weight.name in node.inputs)
             quantization = model.tensors[node.outputs[0]].quantization
             assert quantization is not None
-            assert (quantization.scale, quantization.zero_point) == ((module.scale,), (module.zero_point,))
+            assert (quantization.scale.numbers(), quantization.zero_point.numbers()) == (
+                (module.scale,),
+                (module.zero_point,),
+            )
 
 
 def _assert_same_parameters(model: Model, weight: Tensor, theirs: torch.Tensor, bias: torch.Tensor | None) -> None:
@@ -157,7 +160,7 @@ def _assert_same_parameters(model: Model, weight: Tensor, theirs: torch.Tensor, 
         scales, zero_points = theirs.q_per_channel_scales(), theirs.q_per_channel_zero_points()
         expected = tuple(scales.tolist()), tuple(zero_points.tolist()), theirs.q_per_channel_axis()
     quantization = weight.quantization
-    assert (quantization.scale, quantization.zero_point, quantization.axis) == expected
+    assert (quantization.scale.numbers(), quantization.each_zero_point, quantization.axis) == expected
     node = next(node for node in model.nodes if weight.name in node.inputs)
     if bias is None:
         assert len(node.inputs) < 3 or not node.inputs[2]

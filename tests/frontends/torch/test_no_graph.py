@@ -64,9 +64,9 @@ def test_tensors_are_kept(case: tuple[Any, str, Path]) -> None:
     assert why in model.no_graph and model.source["format"] == "torchscript" and not model.nodes
     weight = module.fc.weight()
     assert np.array_equal(model.tensors["fc.weight"].array, weight.int_repr().numpy())
-    assert model.tensors["fc.weight"].quantization.scale == (weight.q_scale(),)
+    assert model.tensors["fc.weight"].quantization.scale.numbers() == (weight.q_scale(),)
     grid = model.tensors["fc"].quantization
-    assert (grid.scale, grid.zero_point) == ((0.5,), (3,))
+    assert (grid.scale.numbers(), grid.zero_point.numbers()) == ((0.5,), (3,))
     for name in ("weight", "bias"):
         found = model.graph.find(f"conv.{name}") or model.graph.find(f"again.{name}")
         assert np.array_equal(found.array, getattr(module.conv, name).detach().numpy())

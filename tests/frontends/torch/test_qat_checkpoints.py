@@ -62,7 +62,7 @@ def test_weights_are_what_the_fake_quantizers_make_of_them(mode: str, backend: s
             real = fake(module.weight).numpy()
         assert tensor.dtype == "int8" and tensor.quantization is not None
         np.testing.assert_array_equal(np.float32(tensor.quantization.scale), fake.scale.numpy())
-        assert list(tensor.quantization.zero_point) == fake.zero_point.tolist()
+        assert list(tensor.quantization.each_zero_point) == fake.zero_point.tolist()
         equal, total = equal + int((tensor.dequantize() == real).sum()), total + real.size
         seen = tensor.quantization.observed
         assert seen is not None
@@ -88,7 +88,10 @@ def test_outputs_get_the_grids_of_their_fake_quantizers(backend: str, tmp_path: 
         fake: Any = net.get_submodule(name).activation_post_process
         quantization = model.tensors[name].quantization
         assert quantization is not None and quantization.observed is not None
-        assert (quantization.scale, quantization.zero_point) == ((fake.scale.item(),), (fake.zero_point.item(),))
+        assert (quantization.scale.numbers(), quantization.zero_point.numbers()) == (
+            (fake.scale.item(),),
+            (fake.zero_point.item(),),
+        )
         inner, seen = fake.activation_post_process, quantization.observed
         assert (seen.minimum, seen.maximum) == ((inner.min_val.item(),), (inner.max_val.item(),))
         assert (seen.quant_min, seen.quant_max) == (fake.quant_min, fake.quant_max)

@@ -139,22 +139,22 @@ def test_both_forms_give_the_same_network() -> None:
 
 def test_types_limits_and_scales() -> None:
     tensors = qfmt.convert(SAMPLES / "torchao.safetensors").tensors
-    for name, dtype, limits, blocks, scales in (
-        ("int8_row", "int8", (-128, 127), None, "float32"),
+    for name, dtype, limits, block, scales in (
+        ("int8_row", "int8", (-128, 127), (1,), "float32"),
         ("int8_group", "int8", (-128, 127), (1, 8), "float32"),
-        ("int3_row", "int4", (-4, 3), None, "float32"),
+        ("int3_row", "int4", (-4, 3), (1,), "float32"),
         ("int4_group", "int4", (-8, 7), (1, 8), "float32"),
         ("int4_bfloat16", "int4", (-8, 7), (1, 8), "bfloat16"),
-        ("float8", "float8_e4m3fn", (-448, 448), None, "float32"),
+        ("float8", "float8_e4m3fn", (-448, 448), (1,), "float32"),
     ):
         tensor = tensors[f"{name}.weight"]
         grid = tensor.quantization
         assert grid is not None and (grid.quant_min, grid.quant_max) == limits
         assert tensor.dtype == dtype and grid.scale_dtype == scales
-        assert (grid.blocks.shape if grid.blocks else None) == blocks
+        assert grid.block == block
     static = tensors["static.input"]
     assert static.shape is None and static.quantization is not None
-    assert static.quantization.scale == (float(np.float32(0.02)),)
+    assert static.quantization.scale.numbers() == (float(np.float32(0.02)),)
 
 
 def test_no_torch_is_needed(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ f32 = np.float32
 
 
 def q(scale: float, zero_point: int, low: int, high: int) -> Quantization:
-    return Quantization((float(f32(scale)),), (zero_point,), low, high)
+    return Quantization.of((float(f32(scale)),), (zero_point,), low, high)
 
 
 def every_pair(model: Model) -> dict[str, np.ndarray]:

@@ -68,7 +68,7 @@ def weights(rng: Random, net: Net, shape: tuple[int, ...], axis: int | None, dty
     count = 1 if axis is None else shape[axis]
     scales = tuple(float(f32(each)) for each in rng.uniform(0.002, 0.02, count))
     zeros = (int(rng.integers(low, high + 1)),) if axis is None else (0,) * count
-    q = Quantization(scales, zeros, low, high, axis)
+    q = Quantization.of(scales, zeros, low, high, axis)
     return net.constant(rng.integers(low, high + 1, shape).astype(numpy_dtype(dtype)), q, dtype)
 
 
@@ -77,7 +77,7 @@ def bias(rng: Random, net: Net, x: str, w: str, count: int, rule: str) -> str:
     if rule != "integer_bias":
         return net.constant(rng.normal(0, 2, count).astype(f32))
     units = [f32(net.tensors[x].quantization.scale[0]) * f32(s) for s in net.tensors[w].quantization.scale]  # type: ignore[union-attr]
-    q = Quantization(
+    q = Quantization.of(
         tuple(map(float, units)), (0,) * len(units), -(2**31), 2**31 - 1, 0 if len(units) > 1 else None, "float32"
     )
     return net.constant(rng.integers(-20_000, 20_000, count).astype(np.int32), q)
@@ -109,7 +109,7 @@ def test_convolutions_and_matrix_products(rule: str, axis: int | None, dtype: st
         y = net.node(operator, inputs, out, rule, dtype="int8", **a)
         same(operator, net.model(y), rng)
         net.nodes.clear()
-        net.tensors[x] = Tensor(x, dtype, (7, 24), None, Quantization((0.05,), (0,), *span(dtype)))
+        net.tensors[x] = Tensor(x, dtype, (7, 24), None, Quantization.of((0.05,), (0,), *span(dtype)))
         same(operator, net.model(net.node(operator, inputs, out, rule, dtype="int8", **a)), rng)
 
 
@@ -291,7 +291,7 @@ def test_forms_that_add_nothing_have_a_constant_among_the_sums(form: str) -> Non
             scales = [float(f32(each / 32)) for each in rng.integers(1, 9, 2)]
             for name, scale in zip((a, b), scales, strict=True):
                 own = net.tensors[name]
-                net.tensors[name] = replace(own, quantization=replace(own.quantization, scale=(scale,)))
+                net.tensors[name] = replace(own, quantization=own.quantization.with_values(scale))
             model = net.model(net.node("Add", [a, b], grid(rng, "uint8", 0.11), rule))
             (found,) = requantizations(same(f"Add, {form}", model, rng, form=form))
             assert found.rule in (form, "thresholds")
@@ -477,9 +477,9 @@ def test_numbers_of_which_others_would_make_real_ones() -> None:
     with pytest.raises(NoIntegerFormError, match="Greater"):
         lower_integer(net.model(y))
     net = Net(rng)
-    w = net.constant(rng.integers(-9, 9, (4, 6)).astype(np.int8), Quantization((0.1,), (0,), -128, 127))
-    x = net.input(2, 6, q=Quantization((float(f32(1e-36)),), (3,), 0, 255))
-    y = net.node("qfmt.Linear", [x, w], Quantization((1e10,), (0,), 0, 255), "float_bias")
+    w = net.constant(rng.integers(-9, 9, (4, 6)).astype(np.int8), Quantization.of((0.1,), (0,), -128, 127))
+    x = net.input(2, 6, q=Quantization.of((float(f32(1e-36)),), (3,), 0, 255))
+    y = net.node("qfmt.Linear", [x, w], Quantization.of((1e10,), (0,), 0, 255), "float_bias")
     with pytest.raises(NoIntegerFormError, match="float32 cannot represent"):
         lower_integer(net.model(y))
 
@@ -489,7 +489,7 @@ def narrow(rng: Random, dtype: str) -> Quantization:
     ends = sorted(int(each) for each in rng.integers(*span(dtype), 2, endpoint=True))
     low, high = ends if rng.random() < 0.4 else span(dtype)
     scale = 2.0 ** (rng.uniform(-12, 2) if rng.random() < 0.5 else rng.uniform(-60, 60))
-    return Quantization((float(f32(scale)),), (int(rng.integers(low, high + 1)),), low, high)
+    return Quantization.of((float(f32(scale)),), (int(rng.integers(low, high + 1)),), low, high)
 
 
 @pytest.mark.parametrize("start", range(0, 240, 60))
@@ -560,8 +560,8 @@ def test_sums_beyond_int32_are_refused_with_their_bound() -> None:
     rng = np.random.default_rng(23)
     net = Net(rng)
     x = net.input(1, 70_000)
-    w = net.constant(np.full((2, 70_000), 127, np.int8), Quantization((0.01,), (0,), -128, 127))
-    net.tensors[x] = Tensor(x, "uint8", (1, 70_000), None, Quantization((0.01,), (0,), 0, 255))
+    w = net.constant(np.full((2, 70_000), 127, np.int8), Quantization.of((0.01,), (0,), -128, 127))
+    net.tensors[x] = Tensor(x, "uint8", (1, 70_000), None, Quantization.of((0.01,), (0,), 0, 255))
     y = net.node("qfmt.Linear", [x, w], grid(rng, "uint8", 100), "float_bias")
     with pytest.raises(NoIntegerFormError, match=r"2,266,950,000, outside int32"):
         lower_integer(net.model(y))
@@ -571,8 +571,8 @@ def test_sums_that_fit_once_the_zero_point_is_taken_off() -> None:
     """Σ q·w would leave int32 on the way, Σ (q - z)·w does not: `exact` instead of `folded`."""
     rng = np.random.default_rng(24)
     net = Net(rng)
-    x = net.input(2, 70_000, q=Quantization((0.01,), (128,), 0, 255))
-    w = net.constant(np.full((2, 70_000), 127, np.int8), Quantization((0.01,), (0,), -128, 127))
+    x = net.input(2, 70_000, q=Quantization.of((0.01,), (128,), 0, 255))
+    w = net.constant(np.full((2, 70_000), 127, np.int8), Quantization.of((0.01,), (0,), -128, 127))
     lowered = same("sums near 2³¹", net.model(net.node("qfmt.Linear", [x, w], grid(rng, "uint8", 500), "affine")), rng)
     assert lowered.nodes[0].rule == "exact"
 

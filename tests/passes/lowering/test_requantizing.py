@@ -45,10 +45,10 @@ def layer(rng: np.random.Generator, rule: str, channels: int = 4, wide: bool = T
     low = int(rng.integers(limits.min // 2, limits.min // 2 + 100)) if wide else int(limits.min)
     high = low + int(rng.integers(2000, 15_000)) if wide else int(limits.max)
     zero = int(rng.integers(low, high + 1))
-    x = Quantization((float(f32(rng.uniform(1e-4, 0.05))),), (zero,), low, high)
+    x = Quantization.of((float(f32(rng.uniform(1e-4, 0.05))),), (zero,), low, high)
     per_tensor = rng.random() < 0.3
     scales = [float(f32(each)) for each in rng.uniform(1e-3, 0.1, 1 if per_tensor else channels)]
-    w = Quantization(tuple(scales), (0,) * len(scales), -128, 127, None if per_tensor else 0)
+    w = Quantization.of(tuple(scales), (0,) * len(scales), -128, 127, None if per_tensor else 0)
     weight = rng.integers(-3, 4, (channels, 1)).astype(np.int8)
     unit = x.scale[0] * max(scales)
     lowest = int(rng.choice([0, 0, 128]))
@@ -57,7 +57,7 @@ def layer(rng: np.random.Generator, rule: str, channels: int = 4, wide: bool = T
     tensors = [
         Tensor("x", dtype, (None, 1), None, x),
         Tensor.constant("w", weight, w),
-        Tensor("y", "uint8", (None, channels), None, Quantization(*grid)),
+        Tensor("y", "uint8", (None, channels), None, Quantization.of(*grid)),
     ]
     names = ["x", "w"]
     if bias is not None:

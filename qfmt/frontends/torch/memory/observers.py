@@ -25,7 +25,7 @@ class Observation(NamedTuple):
 
     def of(self, tensor: Tensor) -> Observed | None:
         grid = tensor.quantization
-        fits = grid is not None and (self.scale, self.zero_point) == (grid.scale, grid.zero_point)
+        fits = grid is not None and (self.scale, self.zero_point) == (grid.scale.numbers(), grid.each_zero_point)
         return self.observed if fits else None
 
 

@@ -22,7 +22,7 @@ def dtype_of(code: Any) -> str:
 def per_tensor(lift: Builder, scale: Any, zero_point: Any, dtype: str, limits: tuple[Any, Any]) -> Quantization:
     factor = _positive(float(arguments.number(lift, scale)))
     low, high = limits_of(lift, dtype, limits)
-    return Quantization((factor,), (arguments.whole(lift, zero_point),), low, high, None, narrowest(factor))
+    return Quantization.of((factor,), (arguments.whole(lift, zero_point),), low, high, None, narrowest(factor))
 
 
 def per_channel(
@@ -34,7 +34,7 @@ def per_channel(
         raise SourceError(f"has {len(factors)} scales and {len(points)} zero points along the axis {axis}")
     low, high = limits_of(lift, dtype, limits)
     kind = "float32" if all(narrowest(factor) == "float32" for factor in factors) else "float64"
-    return Quantization(factors, points, low, high, axis, kind)
+    return Quantization.of(factors, points, low, high, axis, kind)
 
 
 def _positive(scale: float) -> float:

@@ -33,7 +33,7 @@ def quantize_per_channel(lift: Builder, self: Any, scales: Any, zero_points: Any
     points = tuple(int(point) for point in _constants(zero_points))
     source = "float32" if all(narrowest(scale) == "float32" for scale in values) else "float64"
     limits = DTYPES[kind]
-    quantization = Quantization(tuple(values), points, limits.minimum, limits.maximum, axis, source)
+    quantization = Quantization.of(tuple(values), points, limits.minimum, limits.maximum, axis, source)
     rule = "" if lift.engine == "onnx" else "reciprocal_offset"  # unlike quantize_per_tensor, which fuses
     return lift.emit("QuantizeLinear", [self], quantization=quantization, dtype=kind, rule=rule)
 

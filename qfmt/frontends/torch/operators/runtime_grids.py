@@ -87,7 +87,7 @@ def dynamic_linear(lift: Builder, value: Any, weight: Any, bias: Any) -> Any:
         return NotImplemented
     stored = lift.tensors[w.inputs[0]]
     per = stored.quantization
-    if stored.data is None or per is None or per.is_blocked or per.axis not in (None, 0):
+    if stored.data is None or per is None or not per.is_affine or per.axis not in (None, 0):
         return NotImplemented
     source = _handle(lift, grid.source)
     if shape is not None:

@@ -102,7 +102,7 @@ def _grid(
     if not ((limits.minimum <= zero_point) & (zero_point <= limits.maximum)).all():
         return None
     numbers = tuple(scale.tolist()), tuple(zero_point.tolist())
-    grid = Quantization(*numbers, limits.minimum, limits.maximum, axis, "float32")
+    grid = Quantization.of(*numbers, limits.minimum, limits.maximum, axis, "float32")
     low, high = (state.numbers(f"{quantizer}.{INNER}.{name}_val", "float32") for name in ("min", "max"))
     if low is None or high is None or low.shape != high.shape or low.size not in (1, scale.size):
         return grid

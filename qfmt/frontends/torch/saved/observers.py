@@ -102,7 +102,7 @@ def _of_weight(tensor: Tensor, stored: Tensors) -> Observed | None:
     if grid is None or last != "weight" or weight is None or weight.dtype != "float32" or weight.shape != tensor.shape:
         return None
     values = weight.array()
-    if not values.size or not np.isfinite(values).all() or grid.blocks is not None:
+    if not values.size or not np.isfinite(values).all() or not grid.is_affine:
         return None
     rows = (
         values.reshape(1, -1) if grid.axis is None else np.moveaxis(values, grid.axis, 0).reshape(len(grid.scale), -1)

@@ -37,7 +37,7 @@ observer(optionalEncoding?:any):string|Uint8Array|null {
 }
 
 /**
- * The smallest real values seen: one, or one per slice of the axis.
+ * The smallest real values seen: one, or one for each slice that has a scale.
  */
 minimum(index: number):number|null {
   const offset = this.bb!.__offset(this.bb_pos, 6);

@@ -4,13 +4,13 @@
 
 import * as flatbuffers from 'flatbuffers';
 
-import { Blocks } from '../qfb/blocks.js';
-import { DType } from '../qfb/dtype.js';
+import { Array } from '../qfb/array.js';
+import { Numbers } from '../qfb/numbers.js';
 import { Observed } from '../qfb/observed.js';
 
 
 /**
- * real = (q - zero_point) * scale, with quant_min <= q <= quant_max. Equal ones may be one shared table.
+ * real = (q - zero_point) * scale + offset, with quant_min <= q <= quant_max. Equal ones may be one shared table.
  */
 export class Quantization {
   bb: flatbuffers.ByteBuffer|null = null;
@@ -31,41 +31,61 @@ static getSizePrefixedRootAsQuantization(bb:flatbuffers.ByteBuffer, obj?:Quantiz
 }
 
 /**
- * One element (per tensor), or one per slice along `axis`; empty if there are `blocks`. Finite and greater than 0.
- * Holds the value of the source exactly. Trap: engines compute with float32(scale). Rule V20.
+ * The number of elements of a block along each dimension, which all have one scale: 1 is a scale for each of them,
+ * 0 one for the whole dimension. Absent: one scale for the tensor. Trap: the last block along a dimension is smaller
+ * if the size is not a multiple. Rule V21.
  */
-scale(index: number):number|null {
+block(index: number):bigint|null {
   const offset = this.bb!.__offset(this.bb_pos, 4);
-  return offset ? this.bb!.readFloat64(this.bb!.__vector(this.bb_pos + offset) + index * 8) : 0;
+  return offset ? this.bb!.readInt64(this.bb!.__vector(this.bb_pos + offset) + index * 8) : BigInt(0);
 }
 
-scaleLength():number {
+blockLength():number {
   const offset = this.bb!.__offset(this.bb_pos, 4);
   return offset ? this.bb!.__vector_len(this.bb_pos + offset) : 0;
-}
-
-scaleArray():Float64Array|null {
-  const offset = this.bb!.__offset(this.bb_pos, 4);
-  return offset ? new Float64Array(this.bb!.bytes().buffer, this.bb!.bytes().byteOffset + this.bb!.__vector(this.bb_pos + offset), this.bb!.__vector_len(this.bb_pos + offset)) : null;
 }
 
 /**
- * As many as `scale`, or none if `zero_point_float` is present. With `blocks`, one for all, or none if they have their
- * own. The integer that represents real 0; within the range of the dtype and of int32. Rule V22.
+ * One for each block: the shape of the array has ceil(size / block) along each dimension, 1 where `block` is 0.
+ * One number without `block`. In the type of the source, exactly. Trap: engines compute with float32(scale). Rule V20.
  */
-zeroPoint(index: number):number|null {
+scale(obj?:Array):Array|null {
   const offset = this.bb!.__offset(this.bb_pos, 6);
-  return offset ? this.bb!.readInt32(this.bb!.__vector(this.bb_pos + offset) + index * 4) : 0;
+  return offset ? (obj || new Array()).__init(this.bb!.__indirect(this.bb_pos + offset), this.bb!) : null;
 }
 
-zeroPointLength():number {
-  const offset = this.bb!.__offset(this.bb_pos, 6);
-  return offset ? this.bb!.__vector_len(this.bb_pos + offset) : 0;
+/**
+ * The integer that represents real 0, or a float: one for each block, or one number for all. Absent: 0. Rule V22.
+ */
+zeroPoint(obj?:Numbers):Numbers|null {
+  const offset = this.bb!.__offset(this.bb_pos, 8);
+  return offset ? (obj || new Numbers()).__init(this.bb!.__indirect(this.bb_pos + offset), this.bb!) : null;
 }
 
-zeroPointArray():Int32Array|null {
-  const offset = this.bb!.__offset(this.bb_pos, 6);
-  return offset ? new Int32Array(this.bb!.bytes().buffer, this.bb!.bytes().byteOffset + this.bb!.__vector(this.bb_pos + offset), this.bb!.__vector_len(this.bb_pos + offset)) : null;
+/**
+ * Real numbers that are added: one for each block, or one for all. Absent: 0. Rule V22.
+ */
+offset(obj?:Array):Array|null {
+  const offset = this.bb!.__offset(this.bb_pos, 10);
+  return offset ? (obj || new Array()).__init(this.bb!.__indirect(this.bb_pos + offset), this.bb!) : null;
+}
+
+/**
+ * What the codes q mean: element i is the value of the i-th code, in the order of the numbers q. Absent: q itself.
+ * Rule V22.
+ */
+table(obj?:Numbers):Numbers|null {
+  const offset = this.bb!.__offset(this.bb_pos, 12);
+  return offset ? (obj || new Numbers()).__init(this.bb!.__indirect(this.bb_pos + offset), this.bb!) : null;
+}
+
+/**
+ * The block of each position along the only dimension whose entry in `block` is above 1, where that is not
+ * position div block: GPTQ's g_idx. Absent otherwise. Rule V21.
+ */
+groupIndex(obj?:Numbers):Numbers|null {
+  const offset = this.bb!.__offset(this.bb_pos, 14);
+  return offset ? (obj || new Numbers()).__init(this.bb!.__indirect(this.bb_pos + offset), this.bb!) : null;
 }
 
 /**
@@ -73,68 +93,24 @@ zeroPointArray():Int32Array|null {
  * A fused ReLU is quant_min = zero_point. Trap: it is the clamp of the node that computes the tensor.
  */
 quantMin():bigint|null {
-  const offset = this.bb!.__offset(this.bb_pos, 8);
+  const offset = this.bb!.__offset(this.bb_pos, 16);
   return offset ? this.bb!.readInt64(this.bb_pos + offset) : null;
 }
 
 /**
- * The largest integer that the tensor takes; always written. Constants stay inside. Rules V23, V26, F12.
+ * The largest integer that the tensor takes; always written. Constants stay inside. Rules V23, F12.
  */
 quantMax():bigint|null {
-  const offset = this.bb!.__offset(this.bb_pos, 10);
+  const offset = this.bb!.__offset(this.bb_pos, 18);
   return offset ? this.bb!.readInt64(this.bb_pos + offset) : null;
-}
-
-/**
- * The dimension that `scale` runs along, from 0; absent: per tensor. Never negative. Rule V21.
- */
-axis():number|null {
-  const offset = this.bb!.__offset(this.bb_pos, 12);
-  return offset ? this.bb!.readUint32(this.bb_pos + offset) : null;
-}
-
-/**
- * The type in which the source held the scale (Float32, Float64, Float16, BFloat16, Float8E8M0FNU): exporters
- * narrow to it without loss, and the scales of `blocks` are stored in it. Rule V20.
- */
-scaleDtype():DType {
-  const offset = this.bb!.__offset(this.bb_pos, 14);
-  return offset ? this.bb!.readUint8(this.bb_pos + offset) : DType.Float32;
 }
 
 /**
  * Absent: the source does not have it.
  */
 observed(obj?:Observed):Observed|null {
-  const offset = this.bb!.__offset(this.bb_pos, 16);
-  return offset ? (obj || new Observed()).__init(this.bb!.__indirect(this.bb_pos + offset), this.bb!) : null;
-}
-
-/**
- * Zero points that are not integers, as many as `scale`: those of PyTorch's embeddings. They replace `zero_point`,
- * which is then empty. Absent everywhere else. Rules F12, V22.
- */
-zeroPointFloat(index: number):number|null {
-  const offset = this.bb!.__offset(this.bb_pos, 18);
-  return offset ? this.bb!.readFloat64(this.bb!.__vector(this.bb_pos + offset) + index * 8) : 0;
-}
-
-zeroPointFloatLength():number {
-  const offset = this.bb!.__offset(this.bb_pos, 18);
-  return offset ? this.bb!.__vector_len(this.bb_pos + offset) : 0;
-}
-
-zeroPointFloatArray():Float64Array|null {
-  const offset = this.bb!.__offset(this.bb_pos, 18);
-  return offset ? new Float64Array(this.bb!.bytes().buffer, this.bb!.bytes().byteOffset + this.bb!.__vector(this.bb_pos + offset), this.bb!.__vector_len(this.bb_pos + offset)) : null;
-}
-
-/**
- * Block-wise scales, stored in the data segment. Absent: per tensor, or per slice along `axis`.
- */
-blocks(obj?:Blocks):Blocks|null {
   const offset = this.bb!.__offset(this.bb_pos, 20);
-  return offset ? (obj || new Blocks()).__init(this.bb!.__indirect(this.bb_pos + offset), this.bb!) : null;
+  return offset ? (obj || new Observed()).__init(this.bb!.__indirect(this.bb_pos + offset), this.bb!) : null;
 }
 
 /**
@@ -161,91 +137,52 @@ static startQuantization(builder:flatbuffers.Builder) {
   builder.startObject(11);
 }
 
-static addScale(builder:flatbuffers.Builder, scaleOffset:flatbuffers.Offset) {
-  builder.addFieldOffset(0, scaleOffset, 0);
+static addBlock(builder:flatbuffers.Builder, blockOffset:flatbuffers.Offset) {
+  builder.addFieldOffset(0, blockOffset, 0);
 }
 
-static createScaleVector(builder:flatbuffers.Builder, data:number[]|Float64Array):flatbuffers.Offset;
-/**
- * @deprecated This Uint8Array overload will be removed in the future.
- */
-static createScaleVector(builder:flatbuffers.Builder, data:number[]|Uint8Array):flatbuffers.Offset;
-static createScaleVector(builder:flatbuffers.Builder, data:number[]|Float64Array|Uint8Array):flatbuffers.Offset {
+static createBlockVector(builder:flatbuffers.Builder, data:bigint[]):flatbuffers.Offset {
   builder.startVector(8, data.length, 8);
   for (let i = data.length - 1; i >= 0; i--) {
-    builder.addFloat64(data[i]!);
+    builder.addInt64(data[i]!);
   }
   return builder.endVector();
 }
 
-static startScaleVector(builder:flatbuffers.Builder, numElems:number) {
+static startBlockVector(builder:flatbuffers.Builder, numElems:number) {
   builder.startVector(8, numElems, 8);
+}
+
+static addScale(builder:flatbuffers.Builder, scaleOffset:flatbuffers.Offset) {
+  builder.addFieldOffset(1, scaleOffset, 0);
 }
 
 static addZeroPoint(builder:flatbuffers.Builder, zeroPointOffset:flatbuffers.Offset) {
-  builder.addFieldOffset(1, zeroPointOffset, 0);
+  builder.addFieldOffset(2, zeroPointOffset, 0);
 }
 
-static createZeroPointVector(builder:flatbuffers.Builder, data:number[]|Int32Array):flatbuffers.Offset;
-/**
- * @deprecated This Uint8Array overload will be removed in the future.
- */
-static createZeroPointVector(builder:flatbuffers.Builder, data:number[]|Uint8Array):flatbuffers.Offset;
-static createZeroPointVector(builder:flatbuffers.Builder, data:number[]|Int32Array|Uint8Array):flatbuffers.Offset {
-  builder.startVector(4, data.length, 4);
-  for (let i = data.length - 1; i >= 0; i--) {
-    builder.addInt32(data[i]!);
-  }
-  return builder.endVector();
+static addOffset(builder:flatbuffers.Builder, offsetOffset:flatbuffers.Offset) {
+  builder.addFieldOffset(3, offsetOffset, 0);
 }
 
-static startZeroPointVector(builder:flatbuffers.Builder, numElems:number) {
-  builder.startVector(4, numElems, 4);
+static addTable(builder:flatbuffers.Builder, tableOffset:flatbuffers.Offset) {
+  builder.addFieldOffset(4, tableOffset, 0);
+}
+
+static addGroupIndex(builder:flatbuffers.Builder, groupIndexOffset:flatbuffers.Offset) {
+  builder.addFieldOffset(5, groupIndexOffset, 0);
 }
 
 static addQuantMin(builder:flatbuffers.Builder, quantMin:bigint) {
-  builder.addFieldInt64(2, quantMin, null);
+  builder.addFieldInt64(6, quantMin, null);
 }
 
 static addQuantMax(builder:flatbuffers.Builder, quantMax:bigint) {
-  builder.addFieldInt64(3, quantMax, null);
-}
-
-static addAxis(builder:flatbuffers.Builder, axis:number) {
-  builder.addFieldInt32(4, axis, null);
-}
-
-static addScaleDtype(builder:flatbuffers.Builder, scaleDtype:DType) {
-  builder.addFieldInt8(5, scaleDtype, DType.Float32);
+  builder.addFieldInt64(7, quantMax, null);
 }
 
 static addObserved(builder:flatbuffers.Builder, observedOffset:flatbuffers.Offset) {
-  builder.addFieldOffset(6, observedOffset, 0);
-}
-
-static addZeroPointFloat(builder:flatbuffers.Builder, zeroPointFloatOffset:flatbuffers.Offset) {
-  builder.addFieldOffset(7, zeroPointFloatOffset, 0);
-}
-
-static createZeroPointFloatVector(builder:flatbuffers.Builder, data:number[]|Float64Array):flatbuffers.Offset;
-/**
- * @deprecated This Uint8Array overload will be removed in the future.
- */
-static createZeroPointFloatVector(builder:flatbuffers.Builder, data:number[]|Uint8Array):flatbuffers.Offset;
-static createZeroPointFloatVector(builder:flatbuffers.Builder, data:number[]|Float64Array|Uint8Array):flatbuffers.Offset {
-  builder.startVector(8, data.length, 8);
-  for (let i = data.length - 1; i >= 0; i--) {
-    builder.addFloat64(data[i]!);
-  }
-  return builder.endVector();
-}
-
-static startZeroPointFloatVector(builder:flatbuffers.Builder, numElems:number) {
-  builder.startVector(8, numElems, 8);
-}
-
-static addBlocks(builder:flatbuffers.Builder, blocksOffset:flatbuffers.Offset) {
-  builder.addFieldOffset(8, blocksOffset, 0);
+  builder.addFieldOffset(8, observedOffset, 0);
 }
 
 static addScaleName(builder:flatbuffers.Builder, scaleNameOffset:flatbuffers.Offset) {
@@ -258,8 +195,7 @@ static addZeroPointName(builder:flatbuffers.Builder, zeroPointNameOffset:flatbuf
 
 static endQuantization(builder:flatbuffers.Builder):flatbuffers.Offset {
   const offset = builder.endObject();
-  builder.requiredField(offset, 4) // scale
-  builder.requiredField(offset, 6) // zero_point
+  builder.requiredField(offset, 6) // scale
   return offset;
 }
 
