@@ -71,8 +71,6 @@ def _wrong_form(dtype: str, q: Quantization, shape: tuple[int, ...], level: int)
                 return f"{what}s of {each.dtype} cannot be quantized"
             if wrong := _wrong_form(each.dtype, each.quantization, each.quantization.scale.shape, 2):
                 return f"{what}s: {wrong}"
-            if wrong := wrong_blocks(each.shape, each.quantization):
-                return f"{what}s: {wrong}"
     for what, each in (("zero point", q.zero_point), ("offset", q.offset)):
         if each is not None and each.shape not in ((), shape):
             return f"{what}s of shape {list(each.shape)} for scales of shape {list(shape)}"
@@ -109,6 +107,9 @@ def _wrong_table(dtype: str, table: Parameter | None) -> str:
     "uint8, uint16 or int32, and its scales may be more or fewer.",
 )
 def _blocks(tensor: Tensor, quantization: Quantization) -> str:
+    for name, each in quantization.parameters():
+        if each.quantization is not None and (wrong := wrong_blocks(each.shape, each.quantization)):
+            return f"{name}: {wrong}"
     return wrong_blocks(tensor.shape, quantization)
 
 

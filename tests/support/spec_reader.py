@@ -47,12 +47,13 @@ TABLES = {
     "TestVector": "name:s inputs:[TestValue]! outputs:[TestValue]!",
 }
 
+# Rule V20: the arrays of a quantization; the types of scales and offsets, of their codes, of zero points, of tables.
+PARTS = ("scale", "zero_point", "offset", "table", "group_index")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 PLAIN = {"scale": (*FLOATS, "float8_e8m0fnu", "float8_e4m3fn"), "offset": FLOATS}
-CODES = ("int8", "uint8", "float8_e4m3fn")
-POINTS = ("uint8", "int8", "uint16", "int16", "int32")
-MEANINGS = (*FLOATS, *POINTS[:4], "int4", "uint4", "int2", "uint2")
-GROUPS = ("uint8", "uint16", "int32")
+CODES, POINTS = ("int8", "uint8", "float8_e4m3fn"), ("uint8", "int8", "uint16", "int16", "int32")
+SMALL = ("int8", "uint8", "int4", "uint4", "int2", "uint2")
+MEANINGS = (*FLOATS, *SMALL, "int16", "uint16")
 
 SCALARS = {"B": 1, "i": 4, "I": 4, "q": 8, "Q": 8, "d": 8}
 
@@ -80,52 +81,45 @@ class Array:
         self.shape = shape_of(record["shape"] or [] if level else record["shape"], record.get("dims"))
         if level:
             check((record["bytes"] is None) != (index is None), f"F12: {name} has no bytes, or a buffer, too")
-        self.is_large = bool(level) and index is None and len(self.data) > 4096
+            check(len(record["bytes"] or ()) <= 4096, f"F13: {name} is large, and no buffer")
         if self.data is not None:
             check(self.shape is not None and all(isinstance(size, int) for size in self.shape), "V3: size not fixed")
             self.count = math.prod(self.shape)
-            needed = -(-self.count * self.bits // 8)
-            check(len(self.data) == needed, f"{'V20' if level else 'V10'}: wrong number of bytes")
+            rule, needed = "V20" if level else "V10", -(-self.count * self.bits // 8)
+            check(len(self.data) == needed, f"{rule}: wrong number of bytes")
             self.digest = self.digest or hashlib.sha256(self.data).hexdigest()
         self.numbers: list[Array] = []
         if (q := self.quantization) is not None:
-            keys = [key for key in ("scale", "zero_point", "offset", "table", "group_index") if q.get(key) is not None]
-            self.numbers = [Array(q[key], buffers, key, level + 1) for key in keys]
-            self.form({each.name: each for each in self.numbers})
-            self.blocks(q["block"] or [], {each.name: each for each in self.numbers})
+            check(level > 0 or None not in (q["quant_min"], q["quant_max"]), "F12: no quant_min or quant_max")
+            self.numbers = [Array(q[key], buffers, key, level + 1) for key in PARTS if q.get(key) is not None]
+            self.check_numbers(q["block"] or [], {each.name: each for each in self.numbers})
 
-    def form(self, own: dict[str, Array]) -> None:
-        """V20: the types and shapes of the arrays."""
-        q, scale, holds = self.quantization, own["scale"], "int" in self.dtype
-        check(self.level > 0 or None not in (q["quant_min"], q["quant_max"]), "F12: no quant_min or quant_max")
-        for name in own.keys() & PLAIN.keys():
-            types = PLAIN[name] if own[name].quantization is None else CODES
-            check(own[name].dtype in types, f"V20: the type of an array {name}")
-        for name in own.keys() & {"zero_point", "offset"}:
-            check(own[name].shape in ([], scale.shape), f"V20: not one {name} for each scale")
-        if (zero := own.get("zero_point")) is not None:
-            check(zero.dtype in POINTS or zero.dtype == scale.dtype, "V20: the type of zero points")
-            check(holds, "V20: zero points of floats")
-        if (table := own.get("table")) is not None:
-            check(holds and self.bits <= 8 and table.shape == [1 << self.bits], "V20: not a value for each code")
+    def check_numbers(self, block: list[int], own: dict[str, Array]) -> None:
+        """The types and shapes of the arrays of the quantization (V20), and as many scales as blocks (V21)."""
+        scale, zero_point, offset, table, group_index = map(own.get, PARTS)
+        for each in filter(None, (scale, offset)):
+            check(each.dtype in (CODES if each.quantization else PLAIN[each.name]), f"V20: the type of an {each.name}")
+        for each in filter(None, (zero_point, offset)):
+            check(each.shape in ([], scale.shape), f"V20: not one {each.name} for each scale")
+        if zero_point is not None:
+            plain = "" if scale.quantization else scale.dtype
+            check(zero_point.dtype in (*POINTS, plain) and "int" in self.dtype, "V20: the type of zero points")
+        if table is not None:
+            check(self.dtype in SMALL and table.shape == [1 << self.bits], "V20: not a value for each code")
             check(table.dtype in MEANINGS, "V20: the type of a table")
-
-    def blocks(self, block: list[int], own: dict[str, Array]) -> None:
-        """V21: as many scales as blocks."""
-        counts, group, sizes = own["scale"].shape, own.get("group_index"), self.shape
-        sizes = [None] * len(block) if sizes is None else sizes
-        check(all(each >= 0 for each in block), "V21: a negative block")
-        check(block[-1:] != [0], "V21: blocks that end with 0")
-        check(len(counts) == len(block) <= 32, "V21: scales and blocks of different dimensions")
-        check(len(block) <= len(sizes), "V21: blocks of more dimensions than there are")
-        if group is not None:
-            check(sum(each > 1 for each in block) == 1 and group.dtype in GROUPS, "V21: a group index without groups")
-        for size, each, count in zip(sizes, block, counts, strict=False):
-            known = isinstance(size, int)
-            check(each <= 1 or (known and each < size), "V21: a block is not smaller than the dimension")
-            if each > 1 and group is not None:
-                check(group.shape == [size], "V21: not an index for each position")
-            elif known or not each:
+        sizes = [None] * len(block) if self.shape is None else self.shape
+        check(all(each >= 0 for each in block) and block[-1:] != [0], "V21: blocks that are negative, or end with 0")
+        check(len(scale.shape) == len(block) <= 32 and len(block) <= len(sizes), "V21: blocks of other dimensions")
+        if group_index is not None:
+            check(sum(each > 1 for each in block) == 1, "V21: a group index without groups")
+            check(group_index.dtype in ("uint8", "uint16", "int32"), "V21: the type of a group index")
+        for size, each, count in zip(sizes, block, scale.shape, strict=False):
+            check(
+                each <= 1 or (isinstance(size, int) and each < size), "V21: a block is not smaller than the dimension"
+            )
+            if each > 1 and group_index is not None:
+                check(group_index.shape == [size], "V21: not an index for each position")
+            elif isinstance(size, int) or not each:
                 check(count == (-(-size // each) if each else 1), "V21: not a scale for each block")
 
     def values(self) -> list[Any]:
@@ -153,10 +147,9 @@ class Array:
 
 
 def shape_of(sizes: list[int] | None, dims: list[str] | None) -> list[int | str | None] | None:
+    check(not dims or len(dims) == len(sizes or ()), "F12: not a name for each size")
     if sizes is None:
-        check(not dims, "F12: names of sizes that are not known")
         return None
-    check(not dims or len(dims) == len(sizes), "F12: not a name for each size")
     check(len(sizes) <= 32 and all(size >= -1 for size in sizes), "V3: more than 32 sizes, or a negative one")
     check(math.prod(size for size in sizes if size > 0) < 1 << 60, "V3: the sizes are too large together")
     names = dims or [""] * len(sizes)
@@ -178,17 +171,14 @@ class Metadata:
         return struct.unpack_from("<" + letter, self.data, at)[0]
 
     def follow(self, at: int, distance: int) -> int:
-        check(distance > 0, "F6: an offset of 0")
-        check((at + distance) % 4 == 0, "F6: what an offset leads to is not aligned")
+        check(distance > 0 and (at + distance) % 4 == 0, "F6: an offset of 0, or to a place that is not aligned")
         return at + distance
 
     def table(self, name: str, at: int) -> Record:
         vtable = at - self.get("i", at)
         length, size = self.get("H", vtable), self.get("H", vtable + 2)
-        check(vtable % 2 == 0, "F6: a vtable is not aligned")
-        check(length % 2 == 0, "F6: a vtable of an odd size")
-        check(vtable + length <= len(self.data), "F6: a vtable ends outside")
-        check(at + size <= len(self.data), "F6: a table ends outside")
+        check(vtable % 2 == 0 and length % 2 == 0, "F6: a vtable at an odd position, or of an odd size")
+        check(max(vtable + length, at + size) <= len(self.data), "F6: a table or its vtable ends outside")
         record: Record = {}
         for number, text in enumerate(TABLES[name].split()):
             key, kind = text.split(":")
@@ -212,21 +202,16 @@ class Metadata:
         if kind in TABLES:
             return self.table(kind, at)
         of, count = kind.strip("[]"), self.get("I", at)
-        size = SCALARS.get(of, 4)
+        size, plain = SCALARS.get(of, 4), self.data[at + 4 : at + 4 + count]
         if kind == "s":
             check(self.data[at + 4 + count :][:1] == b"\0", "F6: a string does not end with a zero byte")
-            return self.text(at + 4, count)
+            check(plain.decode(errors="ignore").encode() == plain, "F6: a string is not UTF-8")
+            return plain.decode()
         if kind == "b":
-            check(at + 4 + count <= len(self.data), "F6: a vector ends outside")
-            return self.data[at + 4 : at + 4 + count]
+            check(len(plain) == count, "F6: a vector ends outside")
+            return plain
         check(count == 0 or (at + 4) % size == 0, "F6: the elements of a vector are not aligned")
         return [self.value(of, place) for place in range(at + 4, at + 4 + count * size, size)]
-
-    def text(self, at: int, count: int) -> str:
-        try:
-            return self.data[at : at + count].decode()
-        except UnicodeDecodeError:
-            raise Broken("F6: a string is not UTF-8") from None
 
 
 class Network:
@@ -241,8 +226,7 @@ class Network:
         check(not any(file[56:64] + file[96:128]), "F2: reserved bytes are not zero")
         check(128 <= header_size <= meta_size < 1 << 31 and header_size % 8 == 0, "F3: impossible sizes")
         check(data_offset == -(-meta_size // 4096) * 4096, "F3: the data begin elsewhere")
-        check(file_size == data_offset + data_size, "F3: the sizes disagree")
-        check(file_size == len(file), "F3: truncated, or too long")
+        check(file_size == data_offset + data_size and file_size == len(file), "F3: truncated, or too long")
         meta = file[:meta_size]
         self.digest = hashlib.sha256(meta[:64] + bytes(32) + meta[96:]).digest()
         check(self.digest == meta[64:96], "F4: the metadata are damaged")
@@ -254,17 +238,18 @@ class Network:
         self.graph = self.model["graph"]
         self.order = [Array(record, buffers) for record in self.graph["tensors"]]
         self.tensors = {tensor.name: tensor for tensor in self.order}
-        self.indices(buffers)
+        for holder in (self.graph, *self.graph["nodes"]):
+            indices = (*holder["inputs"], *holder["outputs"])
+            check(all(-1 <= index < len(self.order) for index in indices), "F7: a tensor that is not there")
         self.vectors = [self.vector(record, buffers) for record in self.model["vectors"] or ()]
-        self.orders()
-        self.used(buffers)
+        self.check_orders()
+        self.check_uses(buffers)
 
     def buffers(self, segment: bytes) -> list[tuple[bytes, str]]:
         found, end = [], 0
         for buffer in self.model["buffers"]:
             start = -(-end // 64) * 64
-            check(buffer["offset"] == start, "F8: a buffer lies elsewhere")
-            check(not any(segment[end:start]), "F8: bytes between buffers are not zero")
+            check(buffer["offset"] == start and not any(segment[end:start]), "F8: not right after the last buffer")
             end = start + buffer["size"]
             check(end <= len(segment), "F8: a buffer ends outside the data")
             check(hashlib.sha256(segment[start:end]).hexdigest() == buffer["sha256"], "F9: a buffer is damaged")
@@ -272,35 +257,29 @@ class Network:
         check(end == len(segment), "F8: the buffers do not end where the file ends")
         return found
 
-    def indices(self, buffers: list[tuple[bytes, str]]) -> None:
-        for holder in (self.graph, *self.graph["nodes"]):
-            for end in ("inputs", "outputs"):
-                check(all(-1 <= index < len(self.order) for index in holder[end]), f"F7: {end} that are not there")
-
-    def orders(self) -> None:
+    def check_orders(self) -> None:
         maps = [[pair["key"] for pair in self.model[field] or ()] for field in ("source", "metadata")]
         maps += [[each["name"] for each in node["attributes"] or ()] for node in self.graph["nodes"]]
         for names in (*maps, [tensor.name for tensor in self.order]):
             keys = [name.encode() for name in names]
             check(all(one < next for one, next in pairwise(keys)), "F11: names that are not sorted")
         for attribute in (each for node in self.graph["nodes"] for each in node["attributes"] or ()):
-            check(1 <= attribute["type"] <= 6, "F12: an attribute of an unknown type")
-            check(value_of(attribute) is not None, "F12: an attribute without a value")
+            known = 1 <= attribute["type"] <= 6
+            check(known and value_of(attribute) is not None, "F12: an attribute without a type or a value")
 
-    def used(self, buffers: list[tuple[bytes, str]]) -> None:
+    def check_uses(self, buffers: list[tuple[bytes, str]]) -> None:
         arrays = [array for tensor in self.order for array in tensor.arrays()]
-        check(not any(array.is_large for array in arrays), "F13: a large array that is no buffer")
         arrays += [value for _, inputs, outputs in self.vectors for value in (*inputs, *outputs)]
         digests = [digest for _, digest in buffers]
-        check({array.digest for array in arrays} >= {*digests}, "F13: a buffer belongs to nothing")
-        check(len({*digests}) == len(digests), "F13: two buffers hold the same bytes")
+        used, distinct = {array.digest for array in arrays}, {*digests}
+        check(used >= distinct and len(distinct) == len(digests), "F13: a buffer of nothing, or two of the same bytes")
 
     def vector(self, record: Record, buffers: list[tuple[bytes, str]]) -> tuple[str, list[Array], list[Array]]:
         """Name, inputs and outputs of a test vector."""
 
         def value(index: int, record: Record) -> Array:
             check(index >= 0, "V30: an absent input or output of the graph")
-            check(record["buffer"] is not None, "F12: there is no buffer")
+            check(record["buffer"] is not None, "F12: a value without a buffer")
             return Array({**record, "dtype": self.graph["tensors"][index]["dtype"]}, buffers)
 
         for end in ("inputs", "outputs"):

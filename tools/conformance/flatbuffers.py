@@ -32,6 +32,7 @@ def cases(base: Base) -> Iterator[tuple[str, str, bytes]]:
     yield "offset-0", "An offset of 0, which leads to itself", rerooted(base, producer=36, offsets={"producer": 0})
     yield "unaligned-string", "A string at an odd position", rerooted(base, tail=b"\0\4\0\0\0test\0", led="producer")
     yield "unaligned-vector", "A vector of i64 that is not at a multiple of 8", unaligned_sizes(base)
+    yield "bytes-end", "The bytes of a scale end outside the metadata", long_bytes(base)
 
 
 def rerooted(
@@ -79,17 +80,34 @@ def followed(data: bytes, table: int, number: int) -> int:
     return at + int(struct.unpack_from("<I", data, at)[0])
 
 
-def unaligned_sizes(base: Base) -> bytes:
-    """The sound file, whose first tensor has its sizes in a vector at the end of the metadata."""
-    root = struct.unpack_from("<I", base.data)[0]
-    tensors = followed(base.data, followed(base.data, root, MODEL["graph"].id), 0) + 4
-    at = field(base.data, tensors + struct.unpack_from("<I", base.data, tensors)[0], 2)
-    sizes = at + struct.unpack_from("<I", base.data, at)[0]
-    count = struct.unpack_from("<I", base.data, sizes)[0]
+def tensor_at(data: bytes, index: int) -> int:
+    """The position of a tensor."""
+    tensors = followed(data, followed(data, struct.unpack_from("<I", data)[0], MODEL["graph"].id), 0)
+    at = tensors + 4 + 4 * index
+    return at + int(struct.unpack_from("<I", data, at)[0])
+
+
+def with_last(base: Base, at: int, vector: bytes) -> bytes:
+    """The sound file, in which the offset at a position leads to a vector at the end of the metadata."""
     body = bytearray(base.data[header.SIZE : base.meta_size])
     struct.pack_into("<I", body, at - header.SIZE, base.meta_size - at)
-    body += base.data[sizes : sizes + 4 + 8 * count]
-    return completed(header.seal(root - header.SIZE, bytes(body), len(base.data) - base.data_offset), base)
+    root = struct.unpack_from("<I", base.data)[0]
+    return completed(header.seal(root - header.SIZE, bytes(body) + vector, len(base.data) - base.data_offset), base)
+
+
+def unaligned_sizes(base: Base) -> bytes:
+    """The sizes of the first tensor."""
+    first = tensor_at(base.data, 0)
+    sizes, at = followed(base.data, first, 2), field(base.data, first, 2)
+    count = struct.unpack_from("<I", base.data, sizes)[0]
+    return with_last(base, at, base.data[sizes : sizes + 4 + 8 * count])
+
+
+def long_bytes(base: Base) -> bytes:
+    """The scale of `x`, a float32, of which the file states five bytes."""
+    names = [each["name"] for each in base.record()["graph"]["tensors"]]
+    scale = followed(base.data, followed(base.data, tensor_at(base.data, names.index("x")), 5), 1)
+    return with_last(base, field(base.data, scale, 2), struct.pack("<If", 5, 0.5))
 
 
 def references(base: Base) -> bytes:

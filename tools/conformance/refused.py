@@ -217,21 +217,57 @@ def _floats(*values: float) -> dict[str, Any]:
     return {"bytes": struct.pack(f"<{len(values)}f", *values), "shape": [len(values)] if len(values) > 1 else None}
 
 
+def _groups(dtype: int, *index: int, of: str = "g") -> Callable[[Record], object]:
+    """A group index of bytes."""
+    return numbers(of, "group_index", new=True, dtype=dtype, bytes=bytes(index), shape=[len(index)])
+
+
+def _levels(dtype: int, codes: bytes, **second: Any) -> Callable[[Record], object]:
+    """Scales of the weight that are codes; one scale for them."""
+    level = {"scale": {"dtype": FLOAT32, **_floats(0.5)}, **second}
+    return numbers("w", "scale", new=True, dtype=dtype, shape=[3], bytes=codes, quantization=level)
+
+
+def _small_floats(**fields: Any) -> Callable[[Record], object]:
+    """A tensor of float8_e4m3fn that is quantized."""
+    whole = {"scale": {"dtype": FLOAT32, **_floats(0.5)}, "quant_min": -448, "quant_max": 448}
+    return setting("b", dtype=18, shape=[12], quantization=whole | fields)
+
+
 GRIDS: tuple[Change, ...] = (
     ("scale-dtype", "V20", "A scale of int32", numbers("x", "scale", dtype=6)),
     ("zero-points", "V20", "Two zero points for three scales", numbers("w", "zero_point", new=True, dtype=3,
         bytes=b"\0\1", shape=[2])),
+    ("zero-point-type", "V20", "A zero point of float64 for a scale of float32", numbers("x", "zero_point", dtype=13,
+        bytes=struct.pack("<d", 7.0))),
+    ("zero-point-float", "V20", "A zero point of floats", _small_floats(zero_point={"dtype": 3, "bytes": b"\1"})),
+    ("level-dtype", "V20", "Quantized scales of uint16", _levels(5, struct.pack("<3H", 1, 2, 3))),
+    ("level-bytes", "V20", "Quantized scales whose own scale has 3 bytes", _levels(3, b"\1\2\3", scale={
+        "dtype": FLOAT32, "bytes": b"\0\0\0"})),
     ("offset-dtype", "V20", "An offset of int8", numbers("w", "offset", new=True, dtype=2, bytes=b"\1")),
     ("table-size", "V20", "A table of 15 values for 16 codes", numbers("g", "table", new=True, dtype=FLOAT32,
         **_floats(*range(15)))),
+    ("table-dtype", "V20", "A table of int32", numbers("g", "table", new=True, dtype=6, shape=[16], bytes=bytes(64))),
+    ("table-float", "V20", "A table for floats of 8 bits", _small_floats(table={"dtype": 2, "shape": [256],
+        "bytes": bytes(256)})),
     ("number-bytes", "V20", "A scale of 3 bytes", numbers("x", "scale", bytes=b"\0\0\0")),
-    ("axis", "V21", "Blocks of three dimensions in a tensor with two", grid("w", block=[0, 0, 1])),
+    ("axis", "V21", "Blocks of three dimensions in a tensor with two", numbers("w", "scale", block=[0, 0, 1],
+        shape=[1, 1, 3])),
+    ("scale-dimensions", "V21", "One number for the rows of an unknown size", grid("r", block=[1])),
+    ("level-scales", "V21", "Two scales of the second level for three codes", _levels(3, b"\1\2\3", block=[1],
+        scale={"dtype": FLOAT32, **_floats(0.5, 1.0)})),
     ("scales", "V21", "Two scales for three slices", numbers("w", "scale", **_floats(0.5, 1.0))),
-    ("block-negative", "V21", "A block of -1", grid("w", block=[-1])),
-    ("block-size", "V21", "A block of the size of its dimension", grid("g", block=[1, 5])),
-    ("block-end", "V21", "Blocks that end with 0", grid("w", block=[1, 0])),
-    ("group-index", "V21", "A group index without groups", numbers("w", "group_index", new=True, dtype=3,
-        bytes=b"\0\0\0", shape=[3])),
+    ("scales-whole", "V21", "Three scales along a dimension that is one block", numbers("w", "scale", block=[0, 1],
+        shape=[3, 4], bytes=struct.pack("<12f", *[0.5] * 12))),
+    ("block-negative", "V21", "A block of -1", numbers("r", "scale", block=[-1], shape=[1])),
+    ("block-size", "V21", "A block of the size of its dimension", numbers("w", "scale", block=[0, 4], shape=[1, 1],
+        bytes=struct.pack("<f", 0.5))),
+    ("block-open-size", "V21", "Blocks along a size that is not fixed", numbers("r", "scale", block=[2], shape=[1])),
+    ("block-end", "V21", "Blocks that end with 0", numbers("w", "scale", block=[1, 0], shape=[3, 1])),
+    ("group-index", "V21", "A group index without groups", _groups(3, 0, 0, 0, of="w")),
+    ("group-index-dtype", "V21", "A group index of int8", _groups(2, 0, 0, 1, 1, 0)),
+    ("group-index-size", "V21", "A group index of 4 of 5 positions", _groups(3, 0, 0, 1, 1)),
+    ("group-index-beyond", "V22", "A group index of 2, of 2 groups", _groups(3, 0, 0, 1, 1, 2)),
     ("scale-zero", "V22", "A scale of 0", numbers("x", "scale", **_floats(0.0))),
     ("scale-negative", "V22", "A scale of -1", numbers("x", "scale", **_floats(-1.0))),
     ("scale-infinite", "V22", "An infinite scale", numbers("x", "scale", **_floats(float("inf")))),
