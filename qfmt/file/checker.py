@@ -50,7 +50,7 @@ CONTAINER_RULES: tuple[tuple[str, str], ...] = (
     (
         "F13",
         "Every buffer holds the data of a tensor, of its quantization, or of a test vector, and no two buffers hold "
-        "the same bytes. An array of a quantization is a buffer if it has more than 4096 bytes.",
+        "the same bytes. An array of a quantization is a buffer if and only if it has more than 4096 bytes.",
     ),
 )
 """The rules for the file as a container: number and sentence."""

@@ -81,7 +81,7 @@ class Array:
         self.shape = shape_of(record["shape"] or [] if level else record["shape"], record.get("dims"))
         if level:
             check((record["bytes"] is None) != (index is None), f"F12: {name} has no bytes, or a buffer, too")
-            check(len(record["bytes"] or ()) <= 4096, f"F13: {name} is large, and no buffer")
+            check((index is None) == (len(self.data) <= 4096), f"F13: {name} is a buffer, or none, wrongly")
         if self.data is not None:
             check(self.shape is not None and all(isinstance(size, int) for size in self.shape), "V3: size not fixed")
             self.count = math.prod(self.shape)

@@ -38,8 +38,9 @@ def real(x: Value, place: Sequence[int], rule: str = "") -> Fraction:
         return x[place]  # type: ignore[no-any-return]
     q, s, z = x[place], x.slice_of(place, x.grid.scale), x.slice_of(place, x.grid.zero_point)
     if x.grid.table is not None:
-        q = f32(x.grid.table[q if x.dtype.startswith("u") else q + len(x.grid.table) // 2])
-    found = f32(q * s + f32(-z * s)) if rule == PREMULTIPLIED else f32(f32(q - z) * s)
+        q, z = x.grid.table[q if x.dtype.startswith("u") else q + len(x.grid.table) // 2], 0
+    d = f32(q - z) if isinstance(z, int) else f32(f32(q) - f32(z))
+    found = f32(q * s + f32(-z * s)) if rule == PREMULTIPLIED else f32(d * s)
     return found if x.grid.offset is None else f32(found + f32(x.slice_of(place, x.grid.offset)))
 
 

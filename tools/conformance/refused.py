@@ -13,6 +13,9 @@ from .containers import PRODUCER, patched
 
 EVERY, VALIDATING, BOUNDED = "every reader", "readers that check validity", "readers that bound their work"
 
+DECODING = ("V2", "V3", "V10", "V20", "V21", "V50")
+"""The rules of validity on which decoding rests."""
+
 
 class Refused(NamedTuple):
     """A file, the rule that it breaks, and what is wrong with it."""
@@ -26,7 +29,7 @@ class Refused(NamedTuple):
     @property
     def by(self) -> str:
         """Who refuses it."""
-        everyone = self.rule.startswith("F") and self.rule != "F13"
+        everyone = (self.rule.startswith("F") and self.rule != "F13") or self.rule in DECODING
         return BOUNDED if self.is_large else EVERY if everyone else VALIDATING
 
 
@@ -183,6 +186,8 @@ def of_tables(base: Base) -> Iterator[Refused]:
     yield Refused("equal-buffers", "F13", "Two buffers with the same bytes", base.with_data(base.offset("w"), same))
     large = {"block": [1], "bytes": struct.pack("<1025f", *[0.25] * 1025), "shape": [1025]}
     yield table("large-inline", "F13", "4100 bytes of scales in the metadata", numbers("r", "scale", **large))
+    small = {"dtype": FLOAT32, "shape": [3], "buffer": 0}
+    yield table("small-buffer", "F13", "12 bytes of offsets in a buffer", numbers("w", "offset", new=True, **small))
 
 
 def with_hole(base: Base) -> bytes:
@@ -311,6 +316,9 @@ INTEGERS: tuple[Change, ...] = (
         bytes=b"\1")),
     ("folded-int64", "V48", "By folded, sums of int64", setting("sums", dtype=8)),
     ("no-shift", "V49", "multiply_shift without a shift", node(1, inputs=[4, 1, -1, 0, 6, 2])),
+    ("row-thresholds", "V49", "A row of -1 by the rule thresholds", node(1, rule="thresholds",
+        inputs=[4, -1, -1, -1, 6, 2])),
+    ("thresholds-alone", "V49", "multiply_shift with thresholds, but no rows", node(1, inputs=[4, 1, 3, 0, 6, -1])),
     ("unknown-rule", "V47", "A rule that is not one of qfmt.Requantize", node(1, rule="float_bias")),
     ("reach", "V49", "What is in reach is upside down", lambda record: record["graph"]["nodes"][1]["attributes"][5]
         .update(ints=[10000])),

@@ -10,6 +10,7 @@
 #define f32_product qfb_f32_product_
 #define f32_quotient qfb_f32_quotient_
 #define f32_sum qfb_f32_sum_
+#define node_affine qfb_node_affine_
 #define node_axis qfb_node_axis_
 #define node_broadcast qfb_node_broadcast_
 #define node_constants qfb_node_constants_
