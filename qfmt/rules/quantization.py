@@ -143,8 +143,8 @@ def wrong_blocks(shape: Sequence[int | str | None] | None, q: Quantization) -> s
 
 @NUMBERS.rule(
     22,
-    "Scales are finite, also as float32, and greater than 0; those of a constant with blocks may be any finite "
-    "numbers. Zero points, offsets and tables are finite. Zero points that are integers are within the range of the "
+    "Scales are finite, also as float32, and greater than 0; those of a constant that is block-wise, and those of a "
+    "second level, may be any finite numbers. Zero points, offsets and tables are finite. Zero points that are integers are within the range of the "
     "element type of the tensor, and have the first of the types uint8, int8, uint16, int16 and int32 that holds them "
     "all. More than one zero point is written only if they are not all equal. An index of a group is that of a scale.",
 )

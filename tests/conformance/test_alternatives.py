@@ -61,7 +61,7 @@ WAYS = (
     Otherwise("q - z of float32 numbers", REAL, "d = f32(q - z) if isinstance(z, int)", "d = f32(f32(q) - f32(z)) if "
               "isinstance(z, int)", "float/dequantize-int32"),
     Otherwise("a float zero point is not rounded", REAL, "f32(f32(q) - f32(z))", "f32(q - z)", "float/form-float64"),
-    Otherwise("a zero point is multiplied by the scale", REAL, DEQUANTIZED, "found = f32(q * s + f32(-z * s))",
+    Otherwise("a zero point is multiplied by the scale", REAL, DEQUANTIZED, "found = f32(f32(q * s) - f32(z * s))",
               "float/dequantize-channels"),
     Otherwise("scales of float64", "evaluate", "scale = [f32(each) for each in exact]", "scale = list(exact)",
               "float/form-float64"),

@@ -92,7 +92,7 @@ def forms() -> Iterator[tuple[str, str, str, Array, Quantization]]:
     yield "nvfp4", "NVFP4: scales of float8_e4m3fn for groups, which have a scale of float32", "float4_e2m1fn", (
         np.array([-6, -0.5, -2, 1, 3, 4], np.float32)[codes % 6]), replace(grid, scale=block_scales)  # fmt: skip
     signed = replace(
-        Quantization.of(np.array([1.0, 0.1]), 0, -8, 7, 0), table=Parameter.of_values(np.linspace(-1, 1, 16) ** 3)
+        Quantization.of(np.array([0.7, 0.1]), 0, -8, 7, 0), table=Parameter.of_values(np.linspace(-1, 1, 16) ** 3)
     )
     yield "table-signed", "A table of float64 for int4: its first value is that of -8", "int4", codes - 8, signed
     wide = np.random.default_rng(5).uniform(0.1, 9, (3, 4))

@@ -1344,7 +1344,8 @@ struct Node FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const ::flatbuffers::Vector<int32_t> *inputs() const {
     return GetPointer<const ::flatbuffers::Vector<int32_t> *>(VT_INPUTS);
   }
-  /// Indices into Graph.tensors; each tensor is the output of at most one node. Rule V32.
+  /// Indices into Graph.tensors; each tensor is the output of at most one node. An output that nothing uses is a tensor,
+  /// too; optional ones at the end may be left out. Rules F7, V31, V32.
   const ::flatbuffers::Vector<int32_t> *outputs() const {
     return GetPointer<const ::flatbuffers::Vector<int32_t> *>(VT_OUTPUTS);
   }
