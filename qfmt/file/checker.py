@@ -21,7 +21,7 @@ CONTAINER_RULES: tuple[tuple[str, str], ...] = (
     ("F2", "The reserved bytes of the header are zero."),
     (
         "F3",
-        "The header has a size of at least 128 bytes, a multiple of 8, and ends inside the metadata, which is "
+        "The header has a size of at least 128 bytes, a multiple of 8, and is not longer than the metadata, which is "
         "shorter than 2^31 bytes. The data begins at the next multiple of 4096, and the file ends where the data ends.",
     ),
     ("F4", "The 32 bytes at byte 64 are the sha256 of the metadata, with these 32 bytes taken as zeros."),

@@ -134,7 +134,7 @@ def _moved(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str
 
     source = tensors[node.inputs[0]].quantization
     if source is not None and not source.is_affine:
-        return f"{quoted(node.inputs[0])} has more than scales and zero points, which an operator that moves integers does not support"
+        return f"{quoted(node.inputs[0])} has a grid that is not affine, which an operator that moves integers needs"
     for name in node.outputs:
         target = tensors[name].quantization
         if (source is None) != (target is None) or (source is not None and not source.same_grid(target)):
@@ -158,9 +158,9 @@ def _float_only(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -
 @MEANING.rule(
     47,
     "A node with a quantized output states one of the rounding rules of its operator, if the operator has any. So does "
-    "a node with a quantized input, if its operator uses quantized weights. Any other node states none. Where quantized "
-    "floats, or grids that are not affine, are involved, an operator that accumulates states a quantize rule instead. "
-    "Any node may state a sum rule that its operator has.",
+    "a node with a quantized input, if its operator uses quantized weights. Any other node states none. Where "
+    "quantized floats, or grids that are not affine, are involved, an operator that accumulates states a quantize rule "
+    "instead. Any node may state a sum rule that its operator has.",
 )
 def _rounding_rule(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     if node.rule and node.rule in operator.sum_rules:

@@ -144,9 +144,10 @@ def wrong_blocks(shape: Sequence[int | str | None] | None, q: Quantization) -> s
 @NUMBERS.rule(
     22,
     "Scales are finite, also as float32, and greater than 0; those of a constant that is block-wise, and those of a "
-    "second level, may be any finite numbers. Zero points, offsets and tables are finite. Zero points that are integers are within the range of the "
-    "element type of the tensor, and have the first of the types uint8, int8, uint16, int16 and int32 that holds them "
-    "all. More than one zero point is written only if they are not all equal. An index of a group is that of a scale.",
+    "second level, may be any finite numbers. Zero points, offsets and tables are finite. Zero points that are "
+    "integers are within the range of the element type of the tensor, and have the first of the types uint8, int8, "
+    "uint16, int16 and int32 that holds them all. Zero points that are all equal are one number without a shape. An "
+    "index of a group is that of a scale.",
 )
 def _numbers(tensor: Tensor, quantization: Quantization) -> str:
     """Of the arrays that lie in the metadata; `values` checks the others."""
