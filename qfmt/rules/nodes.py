@@ -134,7 +134,7 @@ def _moved(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str
 
     source = tensors[node.inputs[0]].quantization
     if source is not None and not source.is_affine:
-        return f"{quoted(node.inputs[0])} has a grid that is not affine, which an operator that moves integers needs"
+        return f"{quoted(node.inputs[0])} has a grid that is not affine, as an operator that moves integers needs it"
     for name in node.outputs:
         target = tensors[name].quantization
         if (source is None) != (target is None) or (source is not None and not source.same_grid(target)):
