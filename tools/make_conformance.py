@@ -37,6 +37,7 @@ from conformance import (  # noqa: E402
     requantized,
     rescaling,
     resizing,
+    roundings,
     tables,
     windows,
 )
@@ -51,8 +52,11 @@ FOLDER = ROOT / "tests" / "golden" / VERSION
 LEVELS: dict[str, tuple[Callable[[], Iterator[Case]], ...]] = {
     "integer": (products.cases, windows.cases, rescaling.cases, tables.cases, moves.cases, resizing.nearest),
     "read": (containers.cases,),
-    "float": (requantized.cases, means.cases, elements.cases, resizing.linear, dynamic.cases, distinguishing.cases),
-}
+    "float": (
+        requantized.cases, means.cases, elements.cases, resizing.linear, dynamic.cases, distinguishing.cases,
+        roundings.cases,
+    ),
+}  # fmt: skip
 """What a reader may claim: it reads files; it runs integer-only networks; it runs those with float rules."""
 
 
@@ -107,8 +111,7 @@ def _refused(folder: Path) -> Iterator[dict[str, Any]]:
         path.write_bytes(case.data)
         if case.rule not in (found := rules_broken(path)):
             raise Wrong(f"refused/{case.name} breaks {', '.join(sorted(found)) or 'no rule'}, not {case.rule}")
-        who = "every reader" if case.rule.startswith("F") and case.rule != "F13" else "readers that check validity"
-        yield _entry(path, "refused", about=case.about, rule=case.rule, refused_by=who)
+        yield _entry(path, "refused", about=case.about, rule=case.rule, refused_by=case.by)
 
 
 def rules_broken(path: Path) -> set[str]:

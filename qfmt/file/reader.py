@@ -1,6 +1,6 @@
 """Opening a `.qfb`: the header and the digest of the metadata are checked, the rest waits until it is asked for.
 
-Tensors and nodes are decoded one by one and checked as they are (`decode.py`, rules V1–V29); their data is mapped,
+Tensors and nodes are decoded one by one and checked as they are (`decode.py`, rules V1–V25); their data is mapped,
 not read, and its digest verified at the first use. So opening takes as long for a gigabyte as for a megabyte.
 """
 
@@ -146,7 +146,7 @@ class Container:
         )
 
     def tensor(self, record: Record) -> Tensor:
-        """A tensor, after a check of the rules V1–V29."""
+        """A tensor, after a check of the rules V1–V25."""
         name, sizes = record["name"], shape(record)
         tensor = Tensor(
             name,

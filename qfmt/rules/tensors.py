@@ -18,7 +18,7 @@ DATA = Stage()
 
 
 def tensor_violations(tensor: Tensor) -> list[Violation]:
-    """The rules V1–V29 that a tensor breaks, without reading its data."""
+    """The rules V1–V25 that a tensor breaks, without reading its data."""
     found = NAMING.broken(_place(tensor), tensor)
     if not found and tensor.data is not None:
         found += DATA.broken(_place(tensor), tensor)

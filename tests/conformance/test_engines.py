@@ -48,9 +48,22 @@ BEYOND_INT32 = {
 """Where numbers leave int32 before they are clamped: ONNX Runtime 1.31 does not clamp them in vectors of int64."""
 
 
+OTHERWISE = {
+    "add-sum-telling": "torch's add_scalar has a grid of its own; quantized::add rounds in another way",
+    "linear-affine-telling": "onednn differs at some ties",
+    "linear-affine-channels-telling": "the same",
+    "linear-integer-bias-overflow": "ONNX Runtime gets the bias as a real number",
+    "linear-integer-bias-reciprocal-overflow": "qnnpack converts an infinite bias to int32",
+    "quantize-divide-int32": "ONNX Runtime adds the zero point exactly, also beyond 2^24",
+    "resize-nearest-float32": "ONNX Runtime divides by the factor, and does not multiply by f32(in / out)",
+    "resize-nearest-float32-floor": "the same",
+}
+"""Files for which an engine does not compute what the specification states, and why."""
+
+
 def files(level: str) -> Iterator[tuple[str, Model, set[str]]]:
     for entry in READABLE:
-        if entry["level"] == level:
+        if entry["level"] == level and entry["name"] not in OTHERWISE:
             model = qfmt.load(path_of(entry))
             yield entry["name"], model, {node.rule for node in model.nodes} - {""}
 
