@@ -118,7 +118,7 @@ def _check_buffers(container: Container, found: Found) -> set[int]:
     for index in range(len(container.buffers)):
         where = f"buffer {index}"
         with _collecting(found, container, where):
-            stored = container.buffer(index, "")
+            stored = container.buffer(index, "buffer", "")
             gap = container.data[end : stored.offset]
             if stored.offset < end or len(gap) >= header.ALIGNMENT or any(gap):
                 found.add([Violation("F8", where, f"begins at {stored.offset}, but the previous one ends at {end}")])
@@ -146,7 +146,9 @@ def _check_tensors(container: Container, damaged: set[int], used: set[int], foun
             if before is not None and name <= before:
                 found.add([Violation("F11", f"tensor {name!r}", f"follows {before!r}, out of order or repeated")])
             before = name
-            tensor = tensors[name]
+            asked = tensors[name]
+            _ = asked.quantization  # decoded, and checked
+            tensor = asked
         decoded = decoded and tensor is not None
         if tensor is not None:
             own = {data.index for _, data in tensor.stored() if isinstance(data, Stored)}

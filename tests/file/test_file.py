@@ -180,8 +180,8 @@ def test_opening_and_listing_imports_neither_numpy_nor_flatbuffers() -> None:
 def test_opening_decodes_no_tensor_and_no_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(_constants(**{f"t{index}": np.array(index) for index in range(100)}), tmp_path)
     decoded = []
-    real = Container.tensor
-    monkeypatch.setattr(Container, "tensor", lambda self, record: decoded.append(record) or real(self, record))
+    real = Container.decode
+    monkeypatch.setattr(Container, "decode", lambda *given: decoded.append(given) or real(*given))
     model = qfmt.load(tmp_path / "m.qfb")
     assert list(model.tensors) == sorted(f"t{index}" for index in range(100))
     assert not decoded
@@ -223,7 +223,7 @@ def test_equal_blocks_are_stored_once(tmp_path: Path) -> None:
     written(Model(Graph((), (), (), {name: weight(name) for name in "abc"})), tmp_path)
     container = Container(tmp_path / "m.qfb", verify=True)
     assert len(container.buffers) == 2
-    records = [container.tensors._tables[index]["quantization"] for index in range(3)]
+    records = [container.root["graph"]["tensors"][index]["quantization"] for index in range(3)]
     assert records[0] is records[1] is records[2]
 
 
