@@ -103,8 +103,8 @@ class Zip:
 
 
 class _Charged:
-    """The file that zipfile opens. zipfile reads the whole directory at once; this charges the budget before it does
-    so."""
+    """The file that zipfile opens. zipfile reads the whole directory at once; the budget is charged for it before
+    zipfile creates the entries."""
 
     def __init__(self, file: IO[bytes], budget: Budget) -> None:
         self.seek, self.tell = file.seek, file.tell

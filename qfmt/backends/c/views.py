@@ -1,4 +1,4 @@
-"""Memory as the steps of a program see it: buffers, and the tensors that lie in them."""
+"""Memory as the steps of a program see it: buffers, and the tensors in them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class View:
 
     @property
     def physical(self) -> tuple[int, ...]:
-        """The sizes as they lie in memory."""
+        """The sizes in memory order."""
         return tuple(self.shape[axis] for axis in self.order)
 
     def positions(self) -> Array:

@@ -131,7 +131,7 @@ def _linear(s: Site) -> Any:
     return within_range(s, target, s.x(0), packed, *scale_and_zero_point(s))
 
 
-# Into and out of integers
+# Quantize and dequantize
 
 
 def _quantize(s: Site) -> Any:

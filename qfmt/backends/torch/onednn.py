@@ -176,7 +176,7 @@ def _moved(grid: Grid, steps: int) -> Grid:
     return grid._replace(scale=float(scale))
 
 
-# Into and out of integers, in operators of torch, so that torch's interpreter can run them
+# Quantize and dequantize with operators of torch, so that torch's interpreter can run them
 
 
 def real(s: Site, index: int) -> Any:
