@@ -53,7 +53,7 @@ def write(model: ir.Model, path: str | os.PathLike[str], external: int) -> None:
 
 
 def _digest(model: ir.Model) -> str:
-    """A digest for the name of the constants file: an interrupted write never leaves a model with other
+    """A digest of all constants, for the name of their file: an interrupted write never leaves a model with other
     constants."""
     digest = hashlib.sha256()
     for value in model.graph.initializers.values():

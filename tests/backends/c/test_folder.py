@@ -1,4 +1,4 @@
-"""What surrounds a C program: header, main, Makefile, test vectors, memory as a linker counts it."""
+"""The parts around a C program: header, main, Makefile, test vectors, memory as a linker counts it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def digits() -> Model:
 
 @pytest.fixture(scope="module")
 def tested(digits: Model) -> Model:
-    """The same with two test vectors, and one of another batch."""
+    """The same network with two test vectors, and one with another batch size."""
     rng = np.random.default_rng(2)
     three = {"quant": rng.integers(0, 256, (3, 1, 8, 8)).astype(np.uint8)}
     given = [random_inputs(digits, rng), three, random_inputs(digits, rng)]
@@ -80,7 +80,8 @@ def test_a_header_says_what_was_not_compared(digits: Model, tmp_path: Path) -> N
 
 
 def test_macros_are_numbers_that_c_and_cpp_read(tmp_path: Path) -> None:
-    """The header by itself in C++; MIN, MAX, ZERO_POINT and SCALE are those of the file, and the least int32."""
+    """Compiles the header alone as C++; MIN, MAX, ZERO_POINT and SCALE equal those of the file, or the least
+    int32."""
     x = qfmt.Tensor("x", "int32", (1, 3), quantization=qfmt.Quantization.of((1e-05,), (-7,), -(2**31), 2**31 - 1))
     node = qfmt.Node("Identity", ("x",), ("y",), version=23)
     model = Model(qfmt.Graph(("x",), ("y",), (node,), {"x": x, "y": replace(x, name="y")}))
@@ -108,7 +109,7 @@ def test_the_makefile_builds_it(digits: Model, tmp_path: Path) -> None:
     assert run_main(folder / "main", digits, inputs).tolist() == flat(digits.run(inputs), digits).tolist()
     done = make(folder, "-s", "check")
     assert done.returncode == 2 and "has no test vector to compare with: qfmt run FILE" in done.stderr
-    write_c(digits, folder)  # over what was built
+    write_c(digits, folder)  # over the built program
     assert not (folder / "main").exists()
 
 
@@ -152,7 +153,7 @@ def constants(archive: Path, size: str) -> int:
 
 @pytest.mark.parametrize("network", ["digits", "two_layers"])
 def test_constants_are_what_a_linker_sees(network: str, digits: Model, tmp_path: Path) -> None:
-    """For a Cortex-M4, by the command that the Makefile names; within 3 percent, for compilers leave some out."""
+    """For a Cortex-M4, with the command in the Makefile; within 3 percent, because compilers omit some constants."""
     model = digits
     if network == "two_layers":
         model = lower_integer(qfmt.convert(EXAMPLES / network / f"{network}_int8.pt"), exact=True, input_shapes=SIZES)

@@ -1,4 +1,4 @@
-"""C programs beside their arithmetic: names that are hostile, memory, what moves elements, folders, refusals."""
+"""C programs apart from arithmetic: malicious names, memory, operators that move elements, folders, refusals."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def digits() -> Model:
 
 
 def renamed(model: Model, names: dict[str, str]) -> Model:
-    """The same network under other names."""
+    """The same network with other names."""
 
     def of(name: str) -> str:
         return names.get(name, name)
@@ -150,7 +150,7 @@ def test_memory_is_used_again(digits: Model) -> None:
 
 
 def test_sums_are_never_stored_whole(digits: Model) -> None:
-    """An accumulator that one requantization reads lives in rows of a few positions."""
+    """An accumulator with one requantization as its reader is stored for only a few positions at a time."""
     plan, sizes = planned(digits)
     stem = digits.tensors[digits.nodes[0].outputs[0]].shape
     assert stem is not None and stem[1:] == (16, 8, 8)
@@ -282,7 +282,7 @@ def test_inputs_that_nothing_reads_and_outputs_that_nothing_computes(tmp_path: P
 
 
 def test_an_integer_beyond_its_type_reads_nothing_beyond_a_table(tmp_path: Path) -> None:
-    """4 bits lie in a byte, and a caller may put more into it."""
+    """A 4-bit integer is in a byte, in which a caller may pass a larger value."""
     model = qfmt.load(next(path for path in INTEGER_SUITE if path.stem == "pair-table-uint4-int4"))
     main = program(model, tmp_path / "net")
     given = {name: np.full(vector.array.shape, 77, np.uint8) for name, vector in model.vectors[0].inputs.items()}
@@ -337,7 +337,7 @@ def test_from_torch_to_c_in_one_command(tmp_path: Path) -> None:
 
 
 def test_what_to_do_next_can_be_pasted(digits: Model, tmp_path: Path) -> None:
-    """Spaces, brackets and what else a shell takes for its own; a name that promises another kind of file."""
+    """Names with spaces, brackets and other special characters of a shell; and with a misleading suffix."""
     source, folder = tmp_path / "digits.qfb", tmp_path / "my net-1.0 (ü); $x"
     digits.save(source)
     result = CliRunner().invoke(cli, ["convert", str(source), f"{folder}/"])

@@ -1,4 +1,4 @@
-"""What `Model.to_torch` returns, handled as modules are: moved, converted, shared by threads; and names from a file."""
+"""Usual operations on the module of `Model.to_torch`: moved, converted, shared by threads; and names from a file."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_scales_stand_beside_a_constant_also_where_their_names_are_taken() -> No
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_name_is_never_code(engine: str, tmp_path: Path) -> None:
-    """fx writes names of buffers into the code of `forward`; what a file calls its tensors is not to be run."""
+    """fx writes names of buffers into the code of `forward`; names from a file must not be executed."""
     marker = tmp_path / "marker"
     path = str(marker).replace(".", "_")
     call = f'getattr(__import__("pathlib"), "Path")("{path}")'
@@ -137,7 +137,7 @@ def test_a_name_is_never_code(engine: str, tmp_path: Path) -> None:
     module = qfmt.load(tmp_path / "m.qfb").to_torch(engine)
     assert module(torch.zeros(1, 3)).tolist() == [[3.0] * 3]
     type(module).forward(module, torch.zeros(1, 3))
-    module.recompile()  # by the generated code
+    module.recompile()  # so that the generated code runs
     assert module(torch.zeros(1, 3)).tolist() == [[3.0] * 3]
     assert not marker.exists()
     assert compile(module.code.strip(), "code", "exec").co_names == ("forward",)
@@ -209,7 +209,7 @@ def test_modes_of_torch_that_change_nothing(engine: str) -> None:
         inside = model.to_torch(engine)
         assert torch.equal(inside(x), before)
     assert torch.equal(inside(x), before)
-    for _ in range(3):  # the interpreter of TorchScript changes its mind after some runs
+    for _ in range(3):  # TorchScript optimizes the graph after some runs
         assert torch.equal(model.to_torch(engine)(x.clone().requires_grad_(True)), before)
     assert model.to_torch(engine)(x[:0]).shape == (0, 8, 9, 11)
 
@@ -217,7 +217,7 @@ def test_modes_of_torch_that_change_nothing(engine: str) -> None:
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("name", ["averagepool", "adaptiveaveragepool"])
 def test_means_can_be_traced(name: str) -> None:
-    """Counts of windows are computed by torch: in a trace, sizes are tensors."""
+    """torch computes the counts of windows: in a trace, sizes are tensors."""
     model = qfmt.load(SUITE / "float" / f"{name}-mean-reciprocal.qfb")
     (given,) = model.vectors[0].inputs.values()
     x = torch.from_numpy(np.array(given.array))
@@ -287,7 +287,7 @@ def test_quantized_tensors_of_another_grid_are_refused(engine: str) -> None:
 
 
 def test_inputs_whose_names_come_down_to_one_identifier() -> None:
-    """A sign more for each of them would be names of quadratic length, found in cubic time."""
+    """One more character per name would make names of quadratic length, found in cubic time."""
     names = tuple("é" * (1 + i) for i in range(300))
     tensors = {name: Tensor(name, "float32", (1,)) for name in names} | {"y": Tensor("y", "float32", (300,))}
     node = Node("Concat", names, ("y",), {"axis": 0}, version=OPERATORS["Concat"].version)
