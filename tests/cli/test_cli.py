@@ -1,4 +1,4 @@
-"""The command line as a whole: help, exit status, trouble in one line, terminals; `check` and `ops`."""
+"""The command line as a whole: help, exit status, one-line errors, terminals; `check` and `ops`."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_ops_explains_one_by_its_name_here_or_in_torch() -> None:
 
 
 def on_a_terminal(*command: str, **variables: str) -> tuple[int, bytes]:
-    """Status and everything that a process prints when both its streams are a terminal of 120 columns."""
+    """Exit status and output of a process whose stdout and stderr are a terminal of 120 columns."""
     if not hasattr(os, "openpty"):
         pytest.skip("this system has no pseudo-terminals")
     ours, theirs = os.openpty()
@@ -183,7 +183,7 @@ def on_a_terminal(*command: str, **variables: str) -> tuple[int, bytes]:
     printed = b""
     with subprocess.Popen([sys.executable, *command], env=environment, stdout=theirs, stderr=theirs) as running:
         os.close(theirs)
-        with contextlib.suppress(OSError):  # Linux's way to say that the other side was closed
+        with contextlib.suppress(OSError):  # Linux raises it when the other side is closed
             while block := os.read(ours, 4096):
                 printed += block
     os.close(ours)

@@ -1,4 +1,4 @@
-"""`qfmt convert`: what it writes, says and refuses."""
+"""`qfmt convert`: files that it writes, messages, and errors."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_convert_explains_its_options(option: tuple[str, str], tmp_path: Path) -
 
 
 def test_convert_of_a_qfb_takes_no_options_of_its_source(tmp_path: Path) -> None:
-    """They would change nothing: the file states its engine."""
+    """The options would have no effect: the file states its engine."""
     source = tmp_path / "digits.qfb"
     qfmt.save(qfmt.convert(DIGITS), source)
     for option in (("--engine", "onnx"), ("--input-shape", "x=1,1,8,8"), ("--input-quantization", "x=0.1,2")):

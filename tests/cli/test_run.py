@@ -1,4 +1,4 @@
-"""`qfmt run`: arrays in and out, and what is refused."""
+"""`qfmt run`: input and output arrays, and errors."""
 
 from __future__ import annotations
 

@@ -151,7 +151,8 @@ def test_a_renamed_network_is_matched_in_order(digits: Model) -> None:
 
 
 def test_a_network_and_what_it_was_lowered_to(digits: Model) -> None:
-    """Weights are the same tensors by their names; what lowering made is new, and no values are set against others."""
+    """Weights are matched by name. Tensors that the lowering made are new; no values are compared with unrelated
+    ones."""
     narrow = qfmt.passes.lower_integer(digits, input_shapes={"x": ("N", 1, 8, 8)})
     found = qfmt.diff(digits, narrow)
     only = {"only in the first", "only in the second"}

@@ -1,5 +1,5 @@
-"""`qfmt verify` where file and source are of two kinds, or the file states the rules of an engine that is not
-there: what is computed counts, and what differs by the stated rules alone is told apart."""
+"""`qfmt verify` for a file and a source of two formats, or a file with the rules of another engine: computed values
+count, and differences that follow only from the stated rules are reported separately."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_rules_of_onnx_are_told_apart_from_faults(stated: tuple[Path, Model]) ->
 
 
 def test_what_is_counted_as_stated_is_what_the_two_rules_give(stated: tuple[Path, Model]) -> None:
-    """An independent count: the first layer by both rules, on the integers that the source gives it."""
+    """Counts independently: computes the first layer by both rules, on the integers of the source."""
     source, model = stated
     plain = qfmt.convert(source)
     image = {"x": np.random.default_rng(7).standard_normal((4, 3, 64, 64)).astype(np.float32)}
@@ -179,7 +179,7 @@ def test_a_file_of_onnx_that_states_another_engine(folder: Path) -> None:
 
 
 def test_a_file_does_not_choose_how_strictly_it_is_compared(folder: Path) -> None:
-    """What a file says of its origin decides what is compared, so that nothing compared may not count as equal."""
+    """The stated origin of a file decides what is compared. If nothing is compared, the result must not be equal."""
     source = source_of(folder, "two_inputs", "eager")
     model = qfmt.convert(source, engine="onnx")
     ends = (*model.graph.inputs, *model.graph.outputs)

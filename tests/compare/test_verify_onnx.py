@@ -1,4 +1,4 @@
-"""`qfmt verify` with an ONNX model as the source: clean files pass, damaged ones are told apart, whoever is asked."""
+"""`qfmt verify` with an ONNX model as the source: clean files pass and damaged ones are found, with every engine."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_every_engine_can_be_asked(engine: str, source: Path, model: Model) -> N
     print(f"{engine}: {outputs_of(report, 'equal')} of {outputs_of(report, 'outputs')} equal, "
           f"{outputs_of(report, 'tie')} ties, {outputs_of(report, 'wrong')} wrong")  # fmt: skip
     assert report.engine == engine and report.version.startswith("onnx")
-    looked_up = engine in ("onnxruntime:extended", "onnxruntime:all")  # its QLinearSoftmax has a table of integers
+    looked_up = engine in ("onnxruntime:extended", "onnxruntime:all")  # QLinearSoftmax uses a table of integers
     assert [node.operator for node in report.nodes if not node.ok] == ["Softmax"] * (looked_up and not report.ok)
     assert {weight.witnesses for weight in report.weights} == {("conversion", "onnx")}
 
@@ -102,7 +102,7 @@ def test_a_network_of_pytorch_against_the_onnx_made_of_it(name: str, engine: str
 
 
 def test_a_bias_of_groups_that_share_scales(tmp_path: Path) -> None:
-    """Of a file beside the ONNX that was made of it, where the bias is int32."""
+    """Compares a file with the ONNX model that was exported from it, in which the bias is int32."""
     rng, scale = np.random.default_rng(3), np.float32(0.05)
     x = Tensor("x", "uint8", (1, 4, 5, 5), quantization=Quantization.per_tensor(float(scale), 9, "uint8"))
     grid = Quantization.of((0.25, 0.5), 0, -128, 127, 1)
@@ -187,7 +187,7 @@ def test_every_constant_that_was_changed_is_found(source: Path, model: Model) ->
 
 
 DILATED = {"dilations": (2, 2), "pads": (2, 2, 2, 2)}
-"""Another convolution of 3 × 3, of the same shape."""
+"""Attributes of another 3 × 3 convolution with the same output shape."""
 
 MISREAD: dict[str, Change] = {
     "a weight": lambda m: one_value_changed(m, "w3_quantized"),
@@ -206,7 +206,7 @@ MISREAD: dict[str, Change] = {
 def test_a_converter_that_misreads_the_source_is_found_out(
     misread: str, source: Path, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The fresh conversion is wrong in the same way as the file: onnx's reading and ONNX Runtime are not."""
+    """The fresh conversion has the same error as the file, but onnx's reader and ONNX Runtime do not."""
     wrong = MISREAD[misread](model)
     monkeypatch.setattr(onnx_source, "convert", lambda *_: wrong)
     report = qfmt.verify(source, wrong, samples=2)
@@ -220,7 +220,7 @@ def test_another_source_is_told(source: Path, model: Model, tmp_path: Path) -> N
     assert not report.ok and report.same_source is False
 
 
-# -- trouble -------------------------------------------------------------------------------------------
+# -- errors --------------------------------------------------------------------------------------------
 
 
 def test_trouble_is_one_line_and_status_2(source: Path, model: Model, tmp_path: Path) -> None:

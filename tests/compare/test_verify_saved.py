@@ -1,4 +1,4 @@
-"""`qfmt verify` against files of torch.save: the graph of FX is carried out, of others tensors are compared."""
+"""`qfmt verify` with torch.save files: FX graphs are executed; for other files, tensors are compared."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_graph_of_fx_is_carried_out(name: str, tmp_path: Path) -> None:
     equal, total = sum(node.equal for node in nodes), sum(node.outputs for node in nodes)
     print(f"{name}: {equal} of {total} outputs of {len(nodes)} nodes equal")
     assert report.ok and report.same_source and not report.skipped
-    assert len(nodes) >= len(model.nodes) - 1 and equal > 0.85 * total  # Sigmoid of SiLU is no call of its own
+    assert len(nodes) >= len(model.nodes) - 1 and equal > 0.85 * total  # the Sigmoid of SiLU is not a separate call
     assert [output.name for output in report.outputs] == list(model.graph.outputs)
 
 

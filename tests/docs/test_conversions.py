@@ -1,4 +1,4 @@
-"""The table "what converts to what" of README.md is what really passes (tools/conversions.py)."""
+"""Compares the table "what converts to what" of README.md with the conversions that pass (tools/conversions.py)."""
 
 from __future__ import annotations
 

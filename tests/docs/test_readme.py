@@ -1,4 +1,4 @@
-"""README.md tells the truth: its examples are executed, and print what it says they print (tools/readme.py)."""
+"""Executes the examples of README.md and compares their output with the page (tools/readme.py)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMPILED = {index for index, (_, example) in enumerate(EXAMPLES) if "make -s" in
 
 @pytest.fixture(scope="module")
 def results() -> list[str]:
-    """What each prints; "" where it needs a compiler and there is none."""
+    """The output of each example; "" if it needs a compiler and there is none."""
     left_out = set() if CAN_COMPILE else COMPILED
     printed = readme.executed([example for index, example in enumerate(EXAMPLES) if index not in left_out])
     return ["" if index in left_out else next(printed) for index in range(len(EXAMPLES))]
@@ -37,7 +37,8 @@ def test_an_example_prints_what_the_readme_says(index: int, results: list[str]) 
 
 
 def test_the_network_is_rescued_exactly(results: list[str]) -> None:
-    """Not only as the README says, but as it should be: all outputs equal, at least 95 % right."""
+    """Checks that the results are right, not only that they match the README: all outputs equal, at least 95 %
+    correct."""
     text = "".join(results)
     equal, total = re.search(r"torch's outputs: (\d+) of (\d+)", text).groups()
     assert (int(equal), int(total)) == (3600, 3600)

@@ -1,4 +1,4 @@
-"""What a file asks for is counted before it is done: decoded bytes, violations, windows, elements, parts of arrays."""
+"""Limits that are checked before the work: decoded bytes, violations, windows, elements, parts of arrays."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from support.paths import HOSTILE
 
 
 def shared_table(tmp_path: Path, count: int, inputs: int) -> Path:
-    """A file of `count` nodes, all of which are the same table, with that many inputs."""
+    """A file with `count` nodes that all are the same table, with this many inputs."""
     first = {"operator": "vendor.a", "inputs": [0] * inputs, "outputs": [0]}
     nodes = [first, *({"operator": "vendor.b", "inputs": [], "outputs": [0]} for _ in range(count - 1))]
     data = bytearray(crafted(tmp_path, graph={"nodes": nodes}).read_bytes())
@@ -75,7 +75,7 @@ def test_what_is_said_is_cut_and_escaped() -> None:
 
 
 def test_windows_that_meet_padding_alone() -> None:
-    """The closed form against the taps of every window."""
+    """Compares the closed formula with the taps of every window."""
     ranges = (range(6), range(1, 5), range(1, 8), range(6), range(4), range(1, 5), (False, True))
     count = 0
     for size, kernel, dilation, head, tail, stride, ceil_mode in itertools.product(*ranges):
@@ -129,7 +129,7 @@ SHAPES = ((), (7,), (5, 30), (3, 4, 5, 6), (1, 200))
     "dtype", ["int8", "uint8", "int4", "uint2", "int32", "float32", "float16", "bool", "bfloat16", "float8_e4m3fn"]
 )
 def test_ranges_that_are_found_in_parts(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Against the smallest and largest of all values, in every granularity of scales."""
+    """Compares with the minimum and maximum of all values, for every granularity of scales."""
     monkeypatch.setattr(qfmt.arrays, "PART", 64)
     rng, kind, count = np.random.default_rng(0), DTYPES[dtype], 0
     for shape in SHAPES:
@@ -168,7 +168,7 @@ def in_blocks(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> Q
 
 @pytest.mark.parametrize("reader", ["head -1", "true"])
 def test_the_verdict_outlives_its_reader(reader: str) -> None:
-    """`check FILE | head -1` has the status of the verdict, though nobody reads the rest."""
+    """`check FILE | head -1` has the right exit status, though the rest of the output is not read."""
     file = HOSTILE / "B.qfb"
     script = f'"{sys.executable}" -m qfmt check "{file}" 2>/dev/null | {reader} >/dev/null; echo ${{PIPESTATUS[0]}}'
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120)

@@ -1,4 +1,4 @@
-"""Bad days: writers that are killed, full disks, signals, and sources that are no files."""
+"""Faults: killed writers, full disks, signals, and sources that are not regular files."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ for turn in range(1 << 30):
             for _ in range(4):
                 file.write(part)
 """
-"""Writes without end; in each turn another byte, all over what it writes."""
+"""Writes in an endless loop; in each iteration all data is another byte."""
 
 
 def child(*arguments: object, **options: Any) -> subprocess.Popen[bytes]:
@@ -66,7 +66,7 @@ def child(*arguments: object, **options: Any) -> subprocess.Popen[bytes]:
 
 
 def killed_writer(number: int, where: Path, kind: str, nameless: bool, seconds: float) -> None:
-    """A writer that a signal ends in the midst of its work."""
+    """Start a writer, and end it by a signal while it writes."""
     with child("-c", WRITER, kind, where, int(nameless), stdout=subprocess.PIPE) as running:
         assert running.stdout is not None
         assert running.stdout.readline() == b"ready\n"
@@ -76,7 +76,7 @@ def killed_writer(number: int, where: Path, kind: str, nameless: bool, seconds: 
 
 
 def contents(where: Path, kind: str) -> list[bytes]:
-    """What one turn wrote, in parts."""
+    """The contents that one iteration wrote, in parts."""
     if not where.exists():
         return []
     if kind == "folder":
@@ -102,7 +102,7 @@ def kill_again_and_again(times: int, folder: Path, kind: str, nameless: bool, se
         most = max(most, len(list(folder.iterdir())))
     print(f"{kind}, {'nameless' if nameless else 'named'}: {times} kills, at most {most} names")
     own = 2 if kind == "onnx" else 1
-    assert most <= own + 2  # a name that was to be the next, and weights of the last
+    assert most <= own + 2  # the unfinished file, and weights of the last one
     done = child("-c", WRITER.replace("range(1 << 30)", "range(1)"), kind, dest, int(nameless), stdout=subprocess.PIPE)
     done.communicate(timeout=60)
     assert done.returncode == 0
@@ -137,7 +137,7 @@ def test_a_file_in_the_making_has_no_name(tmp_path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def signals_are_not_ignored() -> Iterator[None]:
-    """Programs that are started inherit what is ignored; `nohup` and `&` of a script ignore signals."""
+    """Reset ignored signals, which child processes inherit; `nohup` and `&` of a script ignore signals."""
     hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
@@ -147,7 +147,7 @@ def signals_are_not_ignored() -> Iterator[None]:
 
 @pytest.fixture
 def named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a system without O_TMPFILE."""
+    """Simulate a system without O_TMPFILE."""
     monkeypatch.setattr(replacing, "_nameless", lambda _directory: None)
 
 
@@ -157,7 +157,7 @@ def test_what_a_living_writer_writes_is_not_swept(tmp_path: Path) -> None:
     abandoned.write_bytes(b"left")
     folder.mkdir()
     (folder / "file").write_bytes(b"left")
-    os.mkfifo(tmp_path / f".qfmt-{'2' * 16}.tmp")  # not ours: a FIFO is never made here; it must not block
+    os.mkfifo(tmp_path / f".qfmt-{'2' * 16}.tmp")  # not one of ours; it must not block
     (tmp_path / "target").write_bytes(b"kept")
     (tmp_path / f".qfmt-{'3' * 16}.tmp").symlink_to("target")
     (tmp_path / ".qfmt-notes.tmp").write_bytes(b"kept")
@@ -277,7 +277,7 @@ def test_an_interruption_of_the_start_is_silent(module: str) -> None:
 
 
 def command(*arguments: object) -> tuple[int, str]:
-    """Exit status, and the line that a failing command prints."""
+    """Exit status, and the error line of a command."""
     result = CliRunner().invoke(main, [*map(str, arguments)], prog_name="qfmt")
     if result.exit_code == 2:
         assert result.stderr.startswith("qfmt: error: ")
@@ -287,7 +287,7 @@ def command(*arguments: object) -> tuple[int, str]:
 
 @pytest.fixture(scope="module")
 def integers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An integer-only network, with an input for it beside it."""
+    """An integer-only network, and a file with its input."""
     path = tmp_path_factory.mktemp("integers") / "integers.qfb"
     assert command("convert", DIGITS, path, "--integer-only", "--input-shape", "x=N,1,8,8")[0] == 0
     np.save(path.with_name("x.npy"), np.zeros((1, 1, 8, 8), np.float32))
@@ -295,7 +295,7 @@ def integers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def writing(form: str, source: Path, dest: Path) -> list[object]:
-    """The arguments of a command that writes this form."""
+    """The arguments of a command that writes this format."""
     if form == "npz":
         return ["run", DIGITS, "--input", source.with_name("x.npy"), "--output", dest]
     return ["convert", source, dest]
@@ -360,7 +360,7 @@ def test_a_file_that_grows_too_large_leaves_what_was_there(form: str, integers: 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of a megabyte, where these tests may mount one."""
+    """A file system of one megabyte; skipped if it cannot be mounted."""
     folder = tmp_path / "disk"
     folder.mkdir()
     options = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
@@ -392,12 +392,12 @@ def torch_zeros(count: int) -> Any:
     return torch.zeros(count)
 
 
-# Sources that are no regular files
+# Sources that are not regular files
 
 
 @pytest.fixture
 def special(tmp_path: Path) -> Iterator[list[tuple[Path, str]]]:
-    """Files that must not be opened, and what they are called."""
+    """Files that must not be opened, and their names in messages."""
     fifo, path = tmp_path / "fifo.pt", tmp_path / "socket.pt"
     os.mkfifo(fifo)
     with socket.socket(socket.AF_UNIX) as listening:
@@ -452,7 +452,7 @@ def test_the_c_reader_waits_for_no_fifo(special: list[tuple[Path, str]], integer
             assert done.stderr.count(b"\n") == 1
 
 
-# Words
+# Messages
 
 
 @pytest.mark.parametrize(

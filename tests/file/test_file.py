@@ -1,4 +1,4 @@
-"""The container: what is written is read again, byte for byte the same, lazily, and never half."""
+"""The container: files are read back byte for byte, lazily, and are never written partially."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_scales_of_blocks_are_read_when_they_are_used(tmp_path: Path, monkeypatc
     assert quantization is not None
     stored = quantization.scale.array
     assert stored.ctypes.data == quantization.scale.array.ctypes.data and stored.ctypes.data % 64 == 0
-    assert len(data) - header.PAGE == 64 * 2048 + 2 * scale.size  # nothing of it is in the metadata
+    assert len(data) - header.PAGE == 64 * 2048 + 2 * scale.size  # the metadata contains none of it
     assert np.array_equal(tensor.quantization and stored, scale)
     tensor = qfmt.load(tmp_path / "m.qfb").tensors["w"]
     assert np.array_equal(tensor.dequantize(), np.repeat(scale, 32, 1).astype(np.float32) * 3)
@@ -319,7 +319,7 @@ def test_what_cannot_be_opened(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_breaks_no_specification(tmp_path: Path) -> None:
-    """It is said in the same way wherever a path is read, and caught as in the standard library, too."""
+    """The error is the same wherever a path is read, and is also the standard library's exception."""
     missing, model = str(tmp_path / "missing"), golden_model()
     reads: dict[str, Callable[[], object]] = {
         "load": lambda: qfmt.load(missing),

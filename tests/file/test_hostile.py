@@ -1,4 +1,4 @@
-"""Damaged and malicious files: an error of qfmt, or a model that equals the original. Nothing else, and soon."""
+"""Damaged and malicious files cause a qfmt error, or yield a model equal to the original, in a short time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def test_appended_bytes_are_refused(small: bytes, tmp_path: Path) -> None:
 
 
 def test_every_changed_byte_is_noticed_or_does_not_matter(small: bytes, tmp_path: Path) -> None:
-    """Every byte, three values each, in the header all 255. What matters not is zero padding in the data segment."""
+    """Tests three values for every byte, and all 255 in the header. Only zero padding in the data segment may
+    change."""
     original = qfmt.load(tmp_path / "original.qfb")
     path, data = tmp_path / "m.qfb", bytearray(small)
     changed = unnoticed = 0
@@ -73,7 +74,7 @@ def test_changed_bytes_without_digests_raise_nothing_else(small: bytes, tmp_path
 
 
 def test_mutants_with_a_fitting_digest(small: bytes, tmp_path: Path) -> None:
-    """The decoder itself under attack; what reading refuses, check lists."""
+    """Attacks the decoder itself; `check` reports every file that reading refuses."""
     path = tmp_path / "m.qfb"
     count, refused, checked = 20_000, 0, 0
     for index, data in enumerate(mutants(small, count=count, seed=1)):
@@ -90,7 +91,7 @@ def test_mutants_with_a_fitting_digest(small: bytes, tmp_path: Path) -> None:
 
 
 def test_running_what_could_be_read_raises_nothing_else(tmp_path: Path) -> None:
-    """Mutants of a quantized convolution: rules broken by the graph stop it before the first node."""
+    """Mutants of a quantized convolution: a graph that breaks rules stops before the first node."""
     model = golden_model()
     tensors = {name: tensor for name, tensor in model.tensors.items() if name != "größe"}
     network = Graph(("x",), ("y",), model.nodes[:3], tensors)
@@ -112,7 +113,7 @@ def test_running_what_could_be_read_raises_nothing_else(tmp_path: Path) -> None:
 
 
 def refusal(path: Path) -> str:
-    """Why a file is refused: the rule, and the message. Both reading and check must refuse it."""
+    """The rule and message with which a file is refused. Both reading and `check` must refuse it."""
     with pytest.raises(FormatError) as caught:
         touch(qfmt.load(path))
     with suppress(FormatError):
@@ -203,7 +204,7 @@ def test_shared_vectors_do_not_multiply(tmp_path: Path) -> None:
     redirected = 0
     for at in range(header.SIZE, meta_size - 7, 4):
         target = at + struct.unpack_from("<I", data, at)[0]
-        if data[target : target + 8] == struct.pack("<II", 1, 7):  # leads to [7]
+        if data[target : target + 8] == struct.pack("<II", 1, 7):  # a reference to [7]
             data[at : at + 4] = struct.pack("<I", big - at)
             redirected += 1
     assert redirected == 4000

@@ -1,4 +1,4 @@
-"""Engines in a worker process: what is sent and comes back, what a crash and a bomb become, what torch is not given."""
+"""Engines in a worker process: messages, crashes, bombs, and data that torch must not get."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from qfmt.frontends.witness import is_array, is_computed
 from support.paths import DIGITS, HOSTILE, ROOT
 
 QUIET = pytest.mark.filterwarnings("ignore")
-"""torch announces what it will drop, in words that change."""
+"""Ignores torch's deprecation warnings, whose text changes."""
 
 
 # -- messages --------------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ def test_what_is_no_data_is_not_sent(value: Any) -> None:
 @QUIET
 @pytest.mark.parametrize("code", [*DTYPE_CODES])
 def test_codes_of_element_types_are_those_of_torch(code: int) -> None:
-    """torch itself takes the integer, too; of quantized ones it makes no plain tensors."""
+    """torch itself also accepts the integer; it cannot make plain tensors of quantized types."""
     if code in (12, 13, 14, 16, 17):
         return
     theirs = torch.ops.aten.empty([1], dtype=code)
@@ -144,7 +144,7 @@ def test_arguments_of_other_types_are_refused(args: list[Any]) -> None:
 
 
 def session(*calls: tuple[str, tuple[Any, ...]], constants: Any = ()) -> Session:
-    """The last call's result is "y"."""
+    """A session for these calls; the result of the last one is "y"."""
     entries = [
         Call(target, args, {}, Slot("y" if index == len(calls) - 1 else index), f"place {index}")
         for index, (target, args) in enumerate(calls)
@@ -216,7 +216,7 @@ dict(worker.exchange(session, session.takes, "run"))
 
 @pytest.mark.skipif(os.name != "posix", reason="kills by signal")
 def test_a_worker_ends_with_its_parent(tmp_path: Path) -> None:
-    """Even if it computes, and the parent had no time to end it."""
+    """A worker ends even while it computes, and if the parent could not stop it."""
     code = PARENT.replace("SOURCES", repr(str(ROOT))).replace("CODE", repr(SLEEPING))
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
@@ -301,7 +301,7 @@ wire.read(sys.stdin.buffer)
 message = json.dumps(["value", "y", ANSWER]).encode()
 sys.stdout.buffer.write(len(message).to_bytes(4, "little") + message + bytes(64))
 """
-"""A worker that starts as it should, and answers what it likes."""
+"""A worker that starts normally, and then sends arbitrary answers."""
 
 _ARRAY: Any = {"array": ["int8", [1]]}
 _TUPLE: Any = {"tuple": []}
@@ -363,7 +363,7 @@ def test_packed_parameters_are_made_of_what_was_read() -> None:
 
 
 def command(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """`qfmt` as it is installed: the working directory is not among the places that Python imports from."""
+    """Run `qfmt` as installed: Python does not import from the working directory."""
     script = cwd.parent / "qfmt_command.py"
     script.write_text("import sys\nfrom qfmt.cli import main\nmain(sys.argv[1:])\n")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -390,7 +390,7 @@ def test_nor_where_python_was_started_there(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(sys, "path", ["", ".", str(tmp_path), *sys.path])
     assert parent._path() in (before, [str(ROOT), *before])
     monkeypatch.chdir(ROOT)
-    assert str(ROOT) in parent._path()  # where qfmt itself is
+    assert str(ROOT) in parent._path()  # the location of qfmt
 
 
 def test_the_process_that_verifies_does_not_import_torch(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Pickles read as data: what PyTorch writes comes out right, whatever else is refused and never executed."""
+"""Pickles read as data: those of PyTorch are read correctly, all others are refused; nothing is executed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def read(data: bytes, **options: Any) -> Any:
 
 
 def torch_saved(value: Any, path: Path) -> tuple[Any, bytes]:
-    """What we read of what torch.save wrote, and the pickle itself."""
+    """A value that torch.save wrote, as qfmt reads it, and its pickle."""
     torch.save(value, path)
     archive = zipfile.ZipFile(path)
     root = archive.namelist()[0].partition("/")[0]
@@ -42,7 +42,7 @@ def torch_saved(value: Any, path: Path) -> tuple[Any, bytes]:
     return unpickle(data, storage, where="data.pkl"), data
 
 
-# -- what is read --------------------------------------------------------------------------------------
+# -- values --------------------------------------------------------------------------------------------
 
 keys = st.one_of(st.text(max_size=8), st.integers(-(2**63), 2**63 - 1), st.booleans(), st.none())
 plain = st.recursive(

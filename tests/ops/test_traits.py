@@ -1,4 +1,4 @@
-"""What operators and nodes say about themselves to those that ask: traits, and attributes by their types."""
+"""Traits of operators and nodes, and typed access to attributes."""
 
 from __future__ import annotations
 

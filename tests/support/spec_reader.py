@@ -1,4 +1,4 @@
-"""A reader of .qfb files written from spec.md alone: the standard library, nothing of qfmt.
+"""A reader of .qfb files, written only from spec.md, with the standard library and without qfmt.
 
 network = spec_reader.Network(open("model.qfb", "rb").read())      # digests and structure checked
 network.tensors["conv1.weight"].values()                            # integers or floats, a flat list
@@ -48,7 +48,7 @@ SCALARS = {"B": 1, "i": 4, "I": 4, "q": 8, "Q": 8, "d": 8}
 
 
 class Broken(ValueError):
-    """The file breaks the specification (any ValueError says so)."""
+    """The file breaks the specification (as any ValueError means)."""
 
 
 def check(condition: bool, what: str) -> None:
@@ -83,7 +83,7 @@ class Array:
                 self.numbers.append(Array(each, buffers, key, level + 1))
 
     def values(self) -> list[Any]:
-        """The stored values; of float types that `struct` does not know, their bit patterns."""
+        """The stored values; bit patterns for float types that `struct` does not support."""
         if self.bits >= 8:
             return list(struct.unpack(f"<{self.count}{self.letter or {8: 'B', 16: 'H'}[self.bits]}", self.data))
         mask, sign = (1 << self.bits) - 1, 0 if self.dtype.startswith(("u", "f")) else 1 << self.bits - 1
@@ -91,7 +91,7 @@ class Array:
         return [(code ^ sign) - sign for code in codes[: self.count]]
 
     def content_lines(self) -> list[str]:
-        """Those of its quantization."""
+        """The lines of its quantization."""
         if (q := self.quantization) is None:
             return []
         limits = ("level",) if self.level else ("quantization", q["quant_min"], q["quant_max"])

@@ -1,4 +1,4 @@
-"""Files of torch.save, zip and not, read without torch: state_dicts and what is around them."""
+"""torch.save files in both forms, read without torch: state_dicts, and objects that contain them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_state_dicts_give_the_tensors_that_torch_gives(shared_data: Path, file: 
 
 
 def compare(model: Model, key: str, value: Any) -> int:
-    """How many tensors of an entry of a state_dict were found again, each of them equal."""
+    """The number of tensors of an entry of a state_dict that the model contains; asserts that all are equal."""
     if isinstance(value, torch.Tensor):
         assert_same(named(model, key), value, key)
         return 1
@@ -110,7 +110,7 @@ def assert_same_grid(mine: Quantization, theirs: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("name", ["mbv2_eager", "zoo_eager", "lm_dyn", "emb"])
 def test_pickled_eager_modules_keep_every_tensor(shared_data: Path, name: str) -> None:
-    """Also those that torch itself can load no longer."""
+    """Also modules that torch itself can no longer load."""
     folder = shared_data / "torch_legacy" / "t1131"
     module, state = qfmt.convert(folder / f"{name}.mod.pt"), qfmt.convert(folder / f"{name}.sd.pt")
     assert "is not in the file" in module.no_graph and "models." in module.no_graph
@@ -217,7 +217,7 @@ def test_modules_beside_other_tensors_keep_all(tmp_path: Path) -> None:
 
 
 def test_the_state_dict_of_a_trace_lacks_the_weights(tmp_path: Path) -> None:
-    """What the thread "the packing format of quantized parameters after jitting" is about."""
+    """See the forum thread "the packing format of quantized parameters after jitting"."""
     with pytorch.quiet():
         traced = torch.jit.trace(quantized_chain(), torch.rand(2, 4))
     model = qfmt.convert(saved(traced.state_dict(), tmp_path / "m.pt"))
@@ -261,7 +261,7 @@ def test_what_is_no_network_is_refused(tmp_path: Path) -> None:
         qfmt.convert(saved({"z": torch.ones(1, dtype=torch.complex64)}, tmp_path / "m.pt"))
 
 
-# -- what people see --------------------------------------------------------------------------------------
+# -- messages ---------------------------------------------------------------------------------------------
 
 
 def test_one_sentence_says_that_there_is_no_graph(tmp_path: Path) -> None:

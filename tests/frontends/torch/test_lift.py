@@ -1,4 +1,4 @@
-"""The lifter on hand-made calls, and its tables against PyTorch's own schemas."""
+"""Tests the lifter on hand-made calls, and compares its tables with PyTorch's own schemas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules in memory: one path with archives, what observers saw, and what is refused."""
+"""Modules in memory: the same path as archives, observed ranges, and errors."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_one_tensor_may_stand_for_a_tuple() -> None:
     )
 
 
-# -- what observers saw --------------------------------------------------------------------------------
+# -- observed ranges -----------------------------------------------------------------------------------
 
 
 def small() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
@@ -120,7 +120,8 @@ def test_eager_observers_are_kept_exactly(qat: bool, tmp_path: Path) -> None:
 
 @pytorch.quiet()
 def weight_seen(observed: nn.Module, network: nn.Module, name: str) -> Observed:
-    """By the steps of torch's own `from_float`, on a copy: what the observer has that gave the weight its scales."""
+    """The range of the observer that computed the weight's scales, by the steps of torch's `from_float` on a
+    copy."""
     module = copy.deepcopy(observed.get_submodule(name))
     if hasattr(module, "weight_fake_quant"):
         conv = type(network.get_submodule(name)).from_float(module)
@@ -154,7 +155,7 @@ def test_fx_observers_are_kept_exactly(qat: bool) -> None:
 
 
 def test_reduced_ranges_are_the_observers_not_the_clamp() -> None:
-    """fbgemm calibrates activations for 7 bits; what its kernels clamp to is 8 bits."""
+    """fbgemm calibrates activations for 7 bits; its kernels clamp to 8 bits."""
     observed = prepared("eager", qat=False)
     assert observed.conv2.activation_post_process.quant_max == 127
     quantization = grid(qfmt.convert(converted(observed), example_inputs=(images(9),), prepared=observed), "conv2")
@@ -178,7 +179,7 @@ def test_inspect_answers_what_the_observer_had(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "mode"), [("mobilenet_v3", "fx"), ("linears", "eager"), ("unet", "eager")])
 @pytorch.quiet()
 def test_no_tensor_gets_what_another_observer_saw(name: str, mode: str) -> None:
-    """Every range that is kept is one that an observer had; an eager module's tensor has that of its own observer."""
+    """Every stored range is that of an observer; in eager mode it is that of the module's own observer."""
     network, inputs = pytorch.build(name)
     qconfig = tq.get_default_qconfig("fbgemm")
     observed = (
@@ -389,7 +390,7 @@ def test_names_that_mean_something_in_python(name: str, kind: str, tmp_path: Pat
     network, x = named_network(name), torch.rand(2, 4)
     try:
         path = pytorch.save_as(network, (x,), kind, tmp_path / "m.pt")
-    except RuntimeError as error:  # TorchScript compiles no such name
+    except RuntimeError as error:  # TorchScript cannot compile this name
         pytest.skip(str(error).strip().partition("\n")[0])
     model = qfmt.convert(path)
     assert f"{name}.0.weight" in model.tensors

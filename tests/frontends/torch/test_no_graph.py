@@ -1,4 +1,4 @@
-"""TorchScript whose code is no single graph: an archive of its tensors, that says why."""
+"""TorchScript whose code is not a single graph becomes an archive of its tensors, with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pickled modules and graphs of FX: their code is followed, and never run."""
+"""Pickled modules and FX graphs: their code is interpreted, never executed."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from support.saved import FORMS, chain, saved
 FX = [name for name, mode in pytorch.cells() if mode == "fx"]
 
 SHAPES = {"linears": {"x": ("N", None, "F")}}
-"""Nothing in the code of these says how many dimensions the input has, and 4 is taken first."""
+"""Networks whose code does not determine the rank of the input; rank 4 is tried first."""
 
 OWN_NAMES = {"linears", "islands", "two_inputs"}
-"""Traces name sizes and constants that the code of FX does not: equal otherwise."""
+"""Networks whose traces have names of sizes and constants that FX code lacks; they are equal otherwise."""
 
 pytestmark = pytest.mark.usefixtures("fbgemm")
 
@@ -92,7 +92,7 @@ def test_fx_modules_with_recurrent_layers(kind: type[nn.RNNBase], options: dict[
 
 
 class Twice(nn.Sequential):
-    """A Sequential that is none."""
+    """A Sequential with another `forward`."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(super().forward(x))

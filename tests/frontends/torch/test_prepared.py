@@ -1,4 +1,5 @@
-"""`prepared` from a file or a state_dict: tensors get what their own observers saw, as from the module in memory."""
+"""`prepared` from a file or a state_dict: tensors get the ranges of their observers, as from the module in
+memory."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def expected() -> Mapping[str, Any]:
         return dict(file)
 
 
-# -- what torchao says of the same tensors ---------------------------------------------------------------
+# -- comparison with torchao -----------------------------------------------------------------------------
 
 
 @FILES
@@ -87,7 +87,7 @@ def test_classes_that_torchao_has_no_longer() -> None:
 
 
 def affine(**changes: Any) -> Subclass:
-    """A tensor of torchao 0.9 as its pickle has it, with something changed; `layout` is the class of what it holds."""
+    """A torchao 0.9 tensor as in its pickle, with changes; `layout` is the class of its contents."""
     held = Subclass(f"torchao.dtypes.{changes.pop('layout', 'PlainAQTTensorImpl')}", "int8", (2, 4))
     held.state = {"int_data": stored(np.zeros((2, 4), np.int8)), "scale": stored(np.ones(2, np.float32))}
     tensor = Subclass("torchao.dtypes.affine_quantized_tensor.AffineQuantizedTensor", "float32", (2, 4))
@@ -188,7 +188,7 @@ def layers(made: ModuleType) -> Mapping[str, nn.Module]:
 
 
 def quietly(function: Any, *arguments: Any) -> Any:
-    """torchao warns, when it is imported, of what this machine lacks."""
+    """Call without torchao's import warnings about this machine."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return function(*arguments)
@@ -227,7 +227,7 @@ def test_layers_that_compute_reals_agree_with_torchao(name: str, layers: Mapping
 @pytest.mark.parametrize("per", ["PerRow", "PerTensor"])
 @pytest.mark.parametrize("reduce_range", [False, True])
 def test_dynamic_layers_give_what_torchao_gives(per: str, reduce_range: bool, made: ModuleType) -> None:
-    """Row by row or all at once, to the last bit: by the reference, back in torch, and in ONNX Runtime."""
+    """Per row or per tensor, results are equal bit by bit: in the reference, back in torch, and in ONNX Runtime."""
     from torchao import quantization as ao
 
     equal = total = 0
@@ -315,7 +315,7 @@ def test_other_modules_are_named() -> None:
 
 
 def test_a_network_that_asks_for_sizes_is_exported(made: ModuleType) -> None:
-    """What TorchScript's trace cannot tell, torch.export does: attention whose heads are made of sizes."""
+    """torch.export supports attention whose heads are computed from sizes; TorchScript's trace does not."""
     from torchao import quantization as ao
 
     class Attention(nn.Module):
@@ -362,7 +362,7 @@ def test_plain_safetensors_keep_every_type(tmp_path: Path) -> None:
         assert bytes(value.reshape(-1).view(torch.uint8).numpy()) == tensors[name].array.tobytes()
 
 
-# -- what is wrong with files ---------------------------------------------------------------------------------
+# -- invalid files --------------------------------------------------------------------------------------------
 
 
 def file_of(header: Any, data: bytes = b"", length: int | None = None) -> bytes:

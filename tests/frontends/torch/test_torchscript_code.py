@@ -1,4 +1,4 @@
-"""What the evaluator makes of TorchScript as a language, with torch running the same code as the witness.
+"""Tests the evaluator on TorchScript as a language; torch runs the same code as the witness.
 
 No `from __future__ import annotations` here: torch.jit.script reads the annotations.
 """
@@ -200,7 +200,7 @@ class RangeOnData(nn.Module):
 
 
 class AssertOnData(nn.Module):
-    """Decisions that only ever end in an exception leave one path."""
+    """If all other branches raise an exception, one path remains."""
 
     def forward(self, x: torch.Tensor):
         if x.size(0) == 3 or x.size(1) < 2:
@@ -269,7 +269,7 @@ class Cache(nn.Module):
 
 
 class Scratch(nn.Module):
-    """Writes an attribute before it reads it: no memory from run to run."""
+    """Writes an attribute before it reads it, so it keeps no state between runs."""
 
     def __init__(self):
         super().__init__()
