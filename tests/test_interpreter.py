@@ -1,4 +1,4 @@
-"""Running models: values, what is kept and for how long, and what is said when a model cannot be run."""
+"""Running models: values, lifetimes of tensors, and errors of models that cannot be run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def q8(scale: float = 0.5, zero_point: int = 10) -> Quantization:
 
 
 def node(operator: str, inputs: str, outputs: str, **fields: Any) -> Node:
-    """Names in one string; "-" is an absent input."""
+    """Names are separated by spaces; "-" is an absent input."""
     names = tuple("" if name == "-" else name for name in inputs.split())
     version = OPERATORS[operator].version if operator in OPERATORS else 1
     return Node(operator, names, tuple(outputs.split()), version=version, **fields)
@@ -38,7 +38,7 @@ def floating(name: str, shape: Shape = None) -> Tensor:
 
 
 def chain() -> Model:
-    """x → quantized → Relu → dequantized; `y` is the result, `q` comes out as integers."""
+    """x → quantize → Relu → dequantize; the outputs are `y` and the integers `q`."""
     tensors = [
         floating("x", ("N", 3)),
         Tensor("q", "uint8", ("N", 3), None, q8()),
@@ -138,7 +138,7 @@ def test_values_are_dropped_when_their_last_reader_has_run() -> None:
 
 
 def test_results_do_not_share_memory_with_constants_or_inputs() -> None:
-    """What a caller does with an output must not reach the next run."""
+    """A change of an output by the caller must not affect the next run."""
     constant = Tensor.constant("c", np.ones((2, 2), np.float32))
     nodes = [node("Transpose", "c", "t", attributes={"perm": (1, 0)}), node("Add", "t x", "y")]
     shared = model(nodes, [constant, floating("t"), floating("x", (2, 2)), floating("y")])
@@ -147,7 +147,7 @@ def test_results_do_not_share_memory_with_constants_or_inputs() -> None:
     assert run(shared, {"x": np.zeros((2, 2))})["y"].tolist() == [[1.0, 1.0], [1.0, 1.0]]
 
 
-# What cannot be run
+# Models that cannot be run
 
 
 def execute_one(

@@ -1,4 +1,4 @@
-"""Parts of a network, other names, other weights: what is left computes the same."""
+"""Parts of a network, new names, new weights: the remaining nodes compute the same."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_every_cut_computes_what_the_whole_does(model: Model, values: dict[str, 
             begin, end = names[first], names[last]
             try:
                 part = model.subgraph([begin], [end])
-            except QfmtError as error:  # a branch goes around the tensor
+            except QfmtError as error:  # a branch bypasses the tensor
                 assert "the outputs need more inputs" in str(error)
                 continue
             assert graph_violations(part) == []

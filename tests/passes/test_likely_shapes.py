@@ -1,4 +1,4 @@
-"""Shapes of inputs that nobody stated: what is tried, and what a hint names, is a command line that works."""
+"""Shapes of inputs that are not stated: the likely shapes work, and so does the command line in a hint."""
 
 from __future__ import annotations
 
