@@ -178,7 +178,7 @@ def quantization_facts(quantization: Quantization) -> Facts:
 
 
 def parameter_facts(values: Parameter | None) -> Facts | None:
-    """An array of a quantization; its numbers only if they lie in the metadata."""
+    """An array of a quantization; its numbers only if they are in the metadata."""
     if values is None:
         return None
     nested = values.quantization

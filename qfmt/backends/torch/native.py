@@ -241,7 +241,7 @@ def _with_grid(kernel: Kernel) -> Emitter:
 
 
 FIXED = {"Sigmoid": (1 / 256, 0, -128), "Tanh": (2 / 256, 128, 0), "HardSigmoid": (1 / 256, 0, -128)}
-"""The grid (zero point for uint8, for int8) that torch gives these outputs, independent of the input."""
+"""Scale, and zero point for uint8 and for int8, of these outputs in torch, independent of the input."""
 
 
 def _bounded(target: Any, general: Any = None) -> Emitter:

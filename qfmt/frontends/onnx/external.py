@@ -199,7 +199,7 @@ class _Folder:
 
     def _checked(self, tensor: Any, entries: Mapping[str, str]) -> Place:
         location = entries.get("location", "")
-        if not isinstance(location, str):  # protobuf gives bytes where a string is not UTF-8
+        if not isinstance(location, str):  # protobuf returns bytes for a string that is not UTF-8
             raise SourceError(
                 "the location of its external data is not text", hint="the file is damaged; download it again"
             )
