@@ -60,7 +60,7 @@ def test_integers_come_out_of_a_quantized_output_and_reals_of_a_float_one() -> N
     assert result["y"].dtype == np.float32 and result["y"].tolist() == [[1.0, 0.0, 3.0]]
 
 
-def test_a_quantized_input_takes_its_integers() -> None:
+def test_a_quantized_input_accepts_its_integers() -> None:
     tensors = [Tensor("x", "uint8", (2,), None, q8()), floating("y", (2,))]
     quantized = model([node("DequantizeLinear", "x", "y")], tensors)
     assert run(quantized, {"x": np.array([10, 13], np.uint8)})["y"].tolist() == [0.0, 1.5]
@@ -165,7 +165,7 @@ def test_an_operator_without_a_reference_is_named() -> None:
         run(silent, {"x": FLOATS})
 
 
-def test_the_name_that_people_gave_a_node_stands_in_the_message() -> None:
+def test_messages_contain_the_name_of_a_node() -> None:
     with pytest.raises(RunError, match=r"^node features.3 \(vendor.Magic\): "):
         execute_one("vendor.Magic", Operand(FLOATS, None), name="features.3")
 
@@ -260,7 +260,7 @@ def test_sums_are_not_requantized_by_the_first_scale_of_the_output() -> None:
         execute_one("qfmt.Linear", x, w, None, tensor=tensor, rule="float_bias")
 
 
-def test_a_rectifier_takes_the_zero_point_of_each_slice() -> None:
+def test_relu_uses_the_zero_point_of_each_slice() -> None:
     x = Operand(np.array([[0, 0], [20, 20]], np.uint8), PER_CHANNEL)
     tensor = Tensor("y", "uint8", None, None, PER_CHANNEL)
     assert execute_one("Relu", x, tensor=tensor)[0].tolist() == [[0, 10], [20, 20]]

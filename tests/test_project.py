@@ -192,7 +192,7 @@ def test_importing_qfmt_imports_neither_numpy_nor_a_framework() -> None:
 # Tools
 
 
-def test_tools_say_what_they_cannot_work_with(tmp_path: Path) -> None:
+def test_tools_report_unsupported_arguments(tmp_path: Path) -> None:
     words = tmp_path / "tools" / "words.py"
     words.parent.mkdir()
     words.write_bytes((ROOT / "tools" / "words.py").read_bytes())
@@ -235,7 +235,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: zipfile.ZipFile) ->
     assert wheel.read(about("entry_points.txt")).split() == [b"[console_scripts]", b"qfmt=qfmt.__main__:run"]
 
 
-def test_what_the_wheel_says_of_itself(wheel: zipfile.ZipFile) -> None:
+def test_metadata_of_the_wheel(wheel: zipfile.ZipFile) -> None:
     metadata = Parser().parsestr(wheel.read(about("METADATA")).decode())
     assert metadata["Version"] == qfmt.__version__
     assert (metadata["License-Expression"], metadata["License-File"]) == ("MIT", "LICENSE")

@@ -332,7 +332,7 @@ def test_valid_models_of_every_kind_break_none(model: Model) -> None:
     assert violations(model) == []
 
 
-def test_everything_wrong_is_said_at_once(tmp_path: Path) -> None:
+def test_all_violations_are_reported_together(tmp_path: Path) -> None:
     wrong = Quantization.of((0.0,), (300,), 5, 2)
     tensors = {
         "a": Tensor("a", "uint8", (2,), ArrayData(np.zeros(2, np.uint8)), wrong),
@@ -369,7 +369,7 @@ def test_unknown_operators_and_versions_are_kept(tmp_path: Path) -> None:
     assert qfmt.load(tmp_path / "m.qfb") == newer
 
 
-def test_every_operator_says_what_the_rules_need() -> None:
+def test_every_operator_has_the_facts_that_rules_need() -> None:
     for operator in OPERATORS.values():
         assert operator.version >= 1
         assert operator.quantized is not Quantized.MOVES or operator.inputs
@@ -443,7 +443,7 @@ class Counted(Bytes):
         return super().view()
 
 
-def test_scales_that_tensors_share_are_looked_at_once() -> None:
+def test_shared_scales_are_checked_once() -> None:
     """Otherwise a file of 600 KB, 3,000 tensors with 30,000 scales, would take seconds."""
     weights = np.zeros((4, 2), np.int8)
     for scales, broken in (((1.0, 2.0, 3.0, 4.0), set()), ((1.0, 2.0, 0.0, 4.0), {"V22"})):
@@ -488,7 +488,7 @@ def test_container_rules_broken_by_contents(tmp_path: Path) -> None:
         rules(required_features=["x"])
 
 
-def test_every_container_rule_is_broken_somewhere() -> None:
+def test_every_container_rule_has_a_test() -> None:
     """F1 and F10 raise an error instead of being listed: the file is not a .qfb, or too new (test_file.py)."""
     broken = {*CONTAINER_CASES, "F7", "F8", "F11", "F12", "F13", "F1", "F10"}
     assert broken == {number for number, _ in CONTAINER_RULES}

@@ -201,7 +201,7 @@ def test_rescale(total: int, multiplier: float, zero_point: int) -> None:
 
 
 @given(scale=scales, zero_point=zero_points)
-def test_dequantize_and_quantize_give_every_integer_back(scale: float, zero_point: int) -> None:
+def test_quantize_inverts_dequantize_for_every_integer(scale: float, zero_point: int) -> None:
     q = Quantization.per_tensor(float(np.float32(scale)), zero_point, "uint8")
     every = np.arange(256).astype(np.uint8)
     for rule in QUANTIZE:

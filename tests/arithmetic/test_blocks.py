@@ -102,7 +102,7 @@ def test_an_element_has_the_scale_and_zero_point_of_its_block(data: st.DataObjec
     assert grid.is_blocked is not per_slice
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_blocks_that_do_not_fit_are_refused() -> None:
     scale, points = np.ones((3, 2), np.float32), np.arange(6).reshape(3, 2)
     for arguments, words in (
         (("uint4", (3, 5), (1, 3), scale[:2]), "4 scales, 1 zero points for 6 blocks"),

@@ -35,7 +35,7 @@ def test_every_code_is_dequantized_as_onnx_does(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_what_lies_at_and_between_two_values_is_rounded_as_onnx_does(dtype: str) -> None:
+def test_values_and_ties_are_rounded_as_in_onnx(dtype: str) -> None:
     """Tests every value, every tie, their float32 neighbours, values beyond the range, and NaN."""
     codes = np.arange(1 << DTYPES[dtype].bits).astype(np.uint8).view(numpy_dtype(dtype)).astype(np.float32)
     values = np.unique(codes[np.isfinite(codes)]) + np.float32(0)  # np.unique may keep 0.0 or -0.0
@@ -81,7 +81,7 @@ def test_an_input_may_come_from_a_file_of_numpy(dtype: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("dtype", ["int4", "uint2", "float8_e4m3fn", "float4_e2m1fn"])
-def test_a_graph_takes_and_gives_narrow_numbers(dtype: str) -> None:
+def test_a_graph_has_narrow_inputs_and_outputs(dtype: str) -> None:
     grid = Quantization.per_tensor(0.5, 0, dtype)
     tensors = [
         Tensor("x", dtype, ("N",), None, grid),
@@ -109,7 +109,7 @@ def on(grid: Quantization, real: np.ndarray, kind: Any) -> np.ndarray:
 
 @pytest.mark.parametrize("name", [name for name, each in OPERATORS.items() if each.moves])
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_what_moves_integers_moves_floats(dtype: str, name: str) -> None:
+def test_moves_support_narrow_floats(dtype: str, name: str) -> None:
     """The results equal those of the operator on the same real numbers, inside the range."""
     operator, grid, kind = OPERATORS[name], Quantization.per_tensor(0.5, 0, dtype), numpy_dtype(dtype)
     for seed in range(3):

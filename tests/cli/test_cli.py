@@ -63,7 +63,7 @@ def test_bad_arguments_are_trouble(arguments: tuple[object, ...]) -> None:
     assert "--help" in trouble(*arguments)
 
 
-def test_unexpected_errors_ask_for_a_report_and_show_no_traceback(monkeypatch: pytest.MonkeyPatch, tiny: Path) -> None:
+def test_unexpected_errors_request_a_report_without_a_traceback(monkeypatch: pytest.MonkeyPatch, tiny: Path) -> None:
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("surprise")
 
@@ -191,7 +191,7 @@ def on_a_terminal(*command: str, **variables: str) -> tuple[int, bytes]:
 
 
 @pytest.mark.parametrize("no_color", [False, True])
-def test_a_terminal_gets_a_drawn_table_and_color_unless_told_otherwise(tiny: Path, no_color: bool) -> None:
+def test_a_terminal_gets_tables_and_color_by_default(tiny: Path, no_color: bool) -> None:
     variables = {"NO_COLOR": "1"} if no_color else {}
     status, drawn = on_a_terminal("-m", "qfmt", "inspect", str(tiny), **variables)
     assert status == 0
@@ -199,7 +199,7 @@ def test_a_terminal_gets_a_drawn_table_and_color_unless_told_otherwise(tiny: Pat
     assert (b"\x1b[36m" in drawn) != no_color
 
 
-def test_work_that_takes_long_says_so_on_a_terminal_only() -> None:
+def test_a_spinner_appears_only_on_a_terminal() -> None:
     code = (
         "import time; from qfmt.cli import output; output.PATIENCE = 0.01\n"
         "with output.working('converting [bold]net.pt'): time.sleep(0.5)"

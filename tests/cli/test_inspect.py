@@ -110,7 +110,7 @@ def test_inspect_shows_blocks_without_reading_them(tmp_path: Path, monkeypatch: 
     assert tensor["quantization"]["zero_point"] == {"dtype": "uint8", "values": points[1:].tolist(), **form}
 
 
-def test_inspect_says_what_a_scale_in_a_state_dict_is(tiny: Path) -> None:
+def test_inspect_explains_scales_of_a_state_dict(tiny: Path) -> None:
     text = invoke("inspect", tiny, "--tensor", "fc1.scale").stdout
     assert text.startswith("fc1.scale is the scale of the output of fc1\n")
     assert "quant  uint8, scale 0.125, zero point 64" in text  # the origin of its input's quantization
@@ -137,7 +137,7 @@ def test_inspect_suggests_names_that_are_near(tiny: Path) -> None:
     assert "--tensors` lists them" in trouble("inspect", tiny, "--tensor", "zzz")
 
 
-def test_inspect_gives_a_reason_for_every_float(tiny: Path) -> None:
+def test_inspect_states_a_reason_for_every_float(tiny: Path) -> None:
     rows = invoke("inspect", tiny, "--floats").stdout.splitlines()[1:]
     reasons = {row.split()[0]: row.split("]", 1)[1].strip() for row in rows}
     assert reasons == {
@@ -150,7 +150,7 @@ def test_inspect_gives_a_reason_for_every_float(tiny: Path) -> None:
     assert {entry["name"]: entry["why"] for entry in listed} == reasons
 
 
-def test_inspect_tells_floats_of_what_has_quantized_weights(tmp_path: Path) -> None:
+def test_inspect_distinguishes_floats_of_quantized_layers(tmp_path: Path) -> None:
     grid = Quantization.per_tensor(0.5, 0, "int8")
     weight = Tensor.constant("w", np.ones((3, 4), np.int8), grid)
     bias = Tensor.constant("b", np.ones(3, np.float32))

@@ -121,7 +121,7 @@ def test_nothing_is_wrong_with_a_conversion(name: str, mode: str, kind: str, tmp
     assert all(weight.ok for weight in report.weights)
 
 
-def test_every_call_is_computed_as_the_module_computes_it(tmp_path: Path) -> None:
+def test_calls_compute_the_output_of_the_module(tmp_path: Path) -> None:
     """The calls, executed one by one, compute the module's output; torch is the witness."""
     module, inputs = pytorch.quantized("resnet18", "fx")
     source = pytorch.save_as(module, inputs, "trace", tmp_path / "m.pt")
@@ -152,7 +152,7 @@ def test_the_engine_is_that_of_the_file(digits: Model) -> None:
     assert qfmt.verify(DIGITS, qfmt.convert(DIGITS, engine="onnx")).engine == "fbgemm"
 
 
-def test_a_file_by_another_engine_is_not_taken_for_ties(tmp_path: Path) -> None:
+def test_rules_of_another_engine_do_not_count_as_ties(tmp_path: Path) -> None:
     """qnnpack rounds the bias. Few outputs of fbgemm differ because of this, and the file states the difference."""
     source = archive(tmp_path, "resnet18")
     model = qfmt.convert(source, engine="qnnpack")
@@ -239,7 +239,7 @@ def test_what_was_changed_is_named(damage: str, digits: Model, tmp_path: Path) -
         assert result.stdout.endswith(f"first wrong: {layer}\n")
 
 
-def test_a_damaged_weight_shows_in_the_outputs_of_its_node_alone(digits: Model) -> None:
+def test_a_damaged_weight_affects_only_the_outputs_of_its_node(digits: Model) -> None:
     """Every node gets the inputs of the source's node, so that a fault does not spread."""
     tensor = digits.tensors["depthwise.0.weight"]
     array = np.roll(tensor.array, 1)
@@ -293,7 +293,7 @@ def test_nodes_that_are_missing_or_added(digits: Model) -> None:
     st.sampled_from(["float_bias", "affine", "integer_bias"]),
     st.sampled_from([-1, 1]),
 )
-def test_a_tie_is_one_if_and_only_if_exact_fractions_say_so(
+def test_ties_agree_with_exact_fractions(
     x: list[int], w: list[int], zero_point: int, exponent: int, bias: int, rule: str, step: int
 ) -> None:
     """With scales that are powers of two, Python computes the value before the rounding exactly, as a fraction."""
@@ -317,7 +317,7 @@ def test_a_tie_is_one_if_and_only_if_exact_fractions_say_so(
 
 
 @pytest.mark.parametrize("transposed", [0, 1])
-def test_a_tie_of_float_sums_knows_how_many_products_they_are(transposed: int) -> None:
+def test_ties_of_float_sums_depend_on_the_number_of_products(transposed: int) -> None:
     """float32 sums 1,000 products with a relative error of up to 1,000 · 2^-24, in both layouts of the weight."""
     attributes = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": transposed}
     node = Node("Gemm", ("x", "w"), ("y",), attributes, rule="integer_bias")
@@ -362,7 +362,7 @@ def test_another_shape_or_dtype_is_wrong() -> None:
         assert classify(node, [], output, mine, theirs).wrong == 4
 
 
-def test_ties_of_torch_are_ties_not_wrong(tmp_path: Path) -> None:
+def test_ties_of_torch_count_as_ties(tmp_path: Path) -> None:
     """torch's own average pooling breaks ties by memory layout, its `add` by the position in a block of 64."""
     source = archive(tmp_path, "pooling")
     report = qfmt.verify(source, qfmt.convert(source), samples=2)
@@ -420,7 +420,7 @@ def _fbgemm(operands: list[Operand], rank: int, stride: int, pads: list[int], ch
     return result
 
 
-def test_overflows_are_not_held_against_a_file(tmp_path: Path) -> None:
+def test_overflows_of_the_engine_do_not_count_as_wrong(tmp_path: Path) -> None:
     source = archive(tmp_path, "mobilenet_v2", "eager")
     model = qfmt.convert(source)
     loud = {model.graph.inputs[0]: 40 * torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(3)).numpy()}
@@ -453,7 +453,7 @@ def test_open_sizes(tmp_path: Path) -> None:
         qfmt.verify(source, model, samples=1, input_shapes={"x": (1, 5, 16, 16)})
 
 
-def test_inputs_that_a_file_states_too_large_are_not_drawn(digits: Model) -> None:
+def test_too_large_inputs_are_not_drawn(digits: Model) -> None:
     (name,) = digits.graph.inputs
     computed = {output: None for node in digits.nodes for output in node.outputs}
     tensors = {
@@ -467,7 +467,7 @@ def test_inputs_that_a_file_states_too_large_are_not_drawn(digits: Model) -> Non
         qfmt.verify(DIGITS, large)
 
 
-def test_sizes_that_a_layer_takes(tmp_path: Path) -> None:
+def test_shapes_that_a_layer_requires(tmp_path: Path) -> None:
     source = archive(tmp_path, "linears", kind="script")  # accepts [N, 6, 24], which the archive does not state
     model = qfmt.convert(source, input_shapes={"x": ("N", 6, None)})
     report = qfmt.verify(source, model, samples=1)
@@ -553,7 +553,7 @@ def test_without_torch_constants_are_compared(digits: Model, tmp_path: Path) -> 
         assert result.stdout.endswith("constants equal\n" if name == "clean" else "first wrong: fc (qfmt.Linear)\n")
 
 
-def test_only_operators_that_the_lifter_knows_are_carried_out(tmp_path: Path) -> None:
+def test_only_operators_that_the_lifter_knows_are_executed(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_bytes(b"untouched")
     for target in ("aten::from_file", "aten::save", "quantized::nothing", "torch::jit", "os::system"):
@@ -573,7 +573,7 @@ class InPlace(torch.nn.Module):
 
 
 @pytest.mark.parametrize("kind", ["trace", "script"])
-def test_values_are_those_before_they_are_overwritten(kind: str, tmp_path: Path) -> None:
+def test_values_are_recorded_before_they_are_overwritten(kind: str, tmp_path: Path) -> None:
     source = pytorch.save_as(InPlace(), (torch.ones(2, 3),), kind, tmp_path / "m.pt")
     report = qfmt.verify(source, qfmt.convert(source, input_shapes={"x": (2, 3)}))
     print(told(report))
@@ -605,7 +605,7 @@ class Positions(torch.nn.Module):
         return self.words(ids) + self.places(torch.arange(ids.shape[1]).unsqueeze(0))
 
 
-def test_numbers_in_a_row_are_made_by_torch(tmp_path: Path) -> None:
+def test_ranges_of_numbers_are_created_by_torch(tmp_path: Path) -> None:
     ids = torch.randint(0, 9, (2, 7))
     source = pytorch.save_as(Positions(), (ids,), "trace", tmp_path / "m.pt")
     report = qfmt.verify(source, qfmt.convert(source), {"ids": ids[:, :5].numpy()})

@@ -86,7 +86,7 @@ def test_every_tensor_that_the_source_has_is_compared(source: str, digits: Model
     assert (output.name, output.outputs, output.equal) == ("fc", 40, 40)
 
 
-def test_what_the_file_states_is_told_apart(digits: Model, narrow: Model) -> None:
+def test_stated_differences_are_counted_separately(digits: Model, narrow: Model) -> None:
     report = told("8 bits", qfmt.verify(DIGITS, narrow))
     assert report.ok and not report.is_exact
     assert total(report, "stated") > 100 and total(report, "wrong") == total(report, "tie") == 0
@@ -102,7 +102,7 @@ def test_what_the_file_states_is_told_apart(digits: Model, narrow: Model) -> Non
     assert not after.ok and after.first_wrong == f"{name} (qfmt.Requantize)"
 
 
-def test_shifts_of_accelerators_state_it_too(digits: Model) -> None:
+def test_requant_shift_also_states_differences(digits: Model) -> None:
     report = told(
         "multiply, add, divide",
         qfmt.verify(DIGITS, lower_integer(digits, form="multiply_add_divide", bits=8, input_shapes=SIZES)),
@@ -169,7 +169,7 @@ def forgery(model: Model) -> Model:
 
 
 @pytest.mark.parametrize("form", ["power_of_two", "fixed_point_double", "fixed_point_single"])
-def test_every_form_may_differ_as_it_does(form: str, digits: Model) -> None:
+def test_stated_differences_are_accepted_in_every_form(form: str, digits: Model) -> None:
     report = told(form, qfmt.verify(DIGITS, lower_integer(digits, form=form, input_shapes=SIZES)))
     assert report.ok and total(report, "stated") > 0
 
@@ -232,7 +232,7 @@ def test_inputs_are_those_of_the_source_or_of_the_file(exact: Model, tmp_path: P
         qfmt.verify(DIGITS, exact, {"x": x[0, 0]})
 
 
-def test_what_a_file_says_of_its_arithmetic_need_not_be_known(exact: Model, digits: Model, tmp_path: Path) -> None:
+def test_unknown_statements_on_arithmetic_are_accepted(exact: Model, digits: Model, tmp_path: Path) -> None:
     source = {key: value for key, value in exact.source.items() if key != "lowered_from"}
     assert exact.source["lowered_from"] == "fbgemm"
     for said in (source, {**source, "lowered_from": "abacus"}):
@@ -292,7 +292,7 @@ def test_onnx(form: str, bits: int, tmp_path: Path) -> None:
             break
 
 
-def test_integers_beside_what_they_were_exported_to(digits: Model, exact: Model, narrow: Model, tmp_path: Path) -> None:
+def test_integer_only_against_its_onnx_export(digits: Model, exact: Model, narrow: Model, tmp_path: Path) -> None:
     """ONNX Runtime computes the same integers with ConvInteger and int64; ONNX does not state their quantization."""
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")

@@ -60,7 +60,7 @@ def test_a_clean_file_is_equal(source: Path, model: Model, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("engine", RUNTIMES)
-def test_every_engine_can_be_asked(engine: str, source: Path, model: Model) -> None:
+def test_every_engine_is_supported(engine: str, source: Path, model: Model) -> None:
     report = qfmt.verify(source, model, samples=2, engine=engine)
     print(f"{engine}: {outputs_of(report, 'equal')} of {outputs_of(report, 'outputs')} equal, "
           f"{outputs_of(report, 'tie')} ties, {outputs_of(report, 'wrong')} wrong")  # fmt: skip
@@ -70,9 +70,7 @@ def test_every_engine_can_be_asked(engine: str, source: Path, model: Model) -> N
     assert {weight.witnesses for weight in report.weights} == {("conversion", "onnx")}
 
 
-def test_without_onnx_runtime_the_reference_is_asked(
-    source: Path, model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_onnx_runtime_the_reference_runs(source: Path, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)  # any import of it raises
     report = qfmt.verify(source, model, samples=1)
     assert report.ok and report.engine == "reference" and not report.skipped
@@ -91,7 +89,7 @@ def test_inputs_of_ones_own(source: Path, model: Model, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("engine", ["onnx", "fbgemm"])
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "arithmetic"])
-def test_a_network_of_pytorch_against_the_onnx_made_of_it(name: str, engine: str, tmp_path: Path) -> None:
+def test_pytorch_against_its_onnx_export(name: str, engine: str, tmp_path: Path) -> None:
     module, inputs = pytorch.quantized(name, "direct" if name == "arithmetic" else "fx")
     model = qfmt.convert(pytorch.save_as(module, inputs, "trace", tmp_path / "m.pt"), engine=engine)
     (tmp_path / "m.onnx").write_bytes(model.to_onnx().SerializeToString())
@@ -248,7 +246,7 @@ def test_operators_without_a_reference_are_named_not_blamed(tmp_path: Path) -> N
     assert [note for note in report.notes if "no reference for ai.onnx.Det" in note]
 
 
-def test_what_is_an_output_twice_is_compared_under_both_names(tmp_path: Path) -> None:
+def test_duplicate_outputs_are_compared_under_both_names(tmp_path: Path) -> None:
     path, text = tmp_path / "m.onnx", "agraph (float[2] x) => (float[2] y, float[2] y) { y = Relu(x) }"
     onnx.save(onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]> {text}'), path)
     model = qfmt.convert(path)

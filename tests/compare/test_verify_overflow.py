@@ -145,7 +145,7 @@ def test_pseudo_random_inputs_are_not_clamped(source: Path) -> None:
             assert low - 1e-6 <= sample["input"].min() < sample["input"].max() <= high + 1e-6
 
 
-def test_the_page_says_what_verify_says_without_vnni(
+def test_the_page_matches_verify_without_vnni(
     variables: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tests docs/other-machines.md; test_docs.py executes its other examples on every processor."""

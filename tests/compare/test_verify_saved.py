@@ -43,7 +43,7 @@ def changed(model: Model, name: str) -> Model:
 
 
 @pytest.mark.parametrize("name", ["mobilenet_v3", "islands", "pooling", "two_inputs", "dictionary"])
-def test_the_graph_of_fx_is_carried_out(name: str, tmp_path: Path) -> None:
+def test_fx_graphs_are_executed(name: str, tmp_path: Path) -> None:
     path, inputs = pickled(name, tmp_path)
     model = qfmt.convert(path)
     given = {key: value.numpy() for key, value in zip(model.graph.inputs, inputs, strict=True)}
@@ -92,9 +92,7 @@ def test_nothing_of_a_pickle_is_executed(tmp_path: Path, monkeypatch: pytest.Mon
     assert qfmt.verify(path, model, {"x": np.asarray(inputs[0])}).ok
 
 
-def test_a_graph_that_cannot_be_carried_out_is_no_bag_of_tensors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unsupported_graph_is_not_treated_as_tensors_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, _ = pickled("islands", tmp_path)
     model = qfmt.convert(path)
 
@@ -106,7 +104,7 @@ def test_a_graph_that_cannot_be_carried_out_is_no_bag_of_tensors(
         qfmt.verify(path, model)
 
 
-def test_a_source_that_takes_too_much_is_not_converted_again(tmp_path: Path) -> None:
+def test_a_source_that_exceeds_the_budget_is_not_converted_again(tmp_path: Path) -> None:
     path, _ = pickled("islands", tmp_path)
     lifts: list[Options] = []
 

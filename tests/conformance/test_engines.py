@@ -63,7 +63,7 @@ def equal(ours: np.ndarray, theirs: Any) -> int:
 
 
 @pytest.mark.parametrize("engine", sorted({*TORCH.values()}))
-def test_torch_gives_what_the_suite_states(engine: str) -> None:
+def test_torch_agrees_with_the_suite(engine: str) -> None:
     if engine not in torch.backends.quantized.supported_engines:
         pytest.skip(f"this torch has no {engine}")
     counts: dict[str, list[int]] = {}
@@ -96,7 +96,7 @@ def test_torch_gives_what_the_suite_states(engine: str) -> None:
 
 
 @pytest.mark.parametrize("level", ["integer", "float"])
-def test_onnx_runtime_gives_what_the_suite_states(level: str) -> None:
+def test_onnx_runtime_agrees_with_the_suite(level: str) -> None:
     total, count, left_out = 0, 0, []
     for name, model, rules in files(level):
         if level == "float" and not rules <= ONNX:

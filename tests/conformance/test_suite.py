@@ -31,13 +31,13 @@ RELEASED: dict[str, str] = {}
 # The suite itself
 
 
-def test_the_suite_is_what_would_be_made_today() -> None:
+def test_the_suite_is_current() -> None:
     import make_conformance
 
     assert make_conformance.differences() == [], "run tools/make_conformance.py, and read what it changes"
 
 
-def test_no_file_is_another_than_the_index_says() -> None:
+def test_files_match_the_index() -> None:
     for entry in INDEX["files"]:
         for key, path in (("sha256", path_of(entry)), ("json_sha256", path_of(entry).with_suffix(".json"))):
             digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
@@ -55,7 +55,7 @@ def test_no_released_suite_has_changed() -> None:
         assert RELEASED.get(version, digest if is_draft else "") == digest, f"suite {version} was changed"
 
 
-def test_it_stays_small() -> None:
+def test_the_suite_is_small() -> None:
     sizes = {path.name: path.stat().st_size for path in SUITE.rglob("*.qfb")}
     assert {name: size for name, size in sizes.items() if size > 16_000} == {}
     assert sum(path.stat().st_size for path in SUITE.rglob("*.*")) < 4_000_000
@@ -184,7 +184,7 @@ def count_facts(value: object) -> int:
     return sum(map(count_facts, value)) if isinstance(value, list) else 1
 
 
-def test_the_reader_of_the_specification_finds_what_the_json_says() -> None:
+def test_the_specifications_reader_agrees_with_the_json() -> None:
     count = 0
     for entry in READABLE:
         said = said_of(entry)
@@ -229,7 +229,7 @@ def test_refused_files_are_refused() -> None:
     tell(f"conformance suite: {len(REFUSED)} of {len(REFUSED)} broken files refused, each by its rule")
 
 
-def test_what_is_refused_by_everyone_is_refused_by_the_reader_of_the_specification() -> None:
+def test_the_specifications_reader_refuses_invalid_files() -> None:
     """This reader uses a dict of names and reads fields one by one: it ignores order and size of tables."""
     for entry in BY_EVERYONE:
         if entry["rule"] not in ("F11", "F12") and entry["name"] != "table-end":
@@ -305,7 +305,7 @@ def outputs_by(rule: str, said: dict[str, Any]) -> list[Any]:
     return [evaluate.outputs(said | {"nodes": nodes}, vector) for vector in said["vectors"]]
 
 
-def test_it_tells_every_two_rules_apart() -> None:
+def test_the_suite_distinguishes_every_two_rules() -> None:
     """A reader that uses a similar rule fails: for each rule a file shows the difference."""
     told = set()
     for entry in READABLE:
@@ -337,7 +337,7 @@ def digits() -> qfmt.Model:
     return qfmt.convert(DIGITS)
 
 
-def test_the_second_evaluation_gives_what_torch_gave() -> None:
+def test_the_second_evaluation_agrees_with_torch() -> None:
     """The example contains the outputs of torch's own kernels for the held-back images."""
     from conformance import evaluate
     from conformance.twin import items, twin
@@ -353,7 +353,7 @@ def test_the_second_evaluation_gives_what_torch_gave() -> None:
 
 
 @pytest.mark.parametrize("how", [{}, {"form": "fixed_point_double"}], ids=str)
-def test_the_second_evaluation_gives_the_same_for_a_lowered_network(how: dict[str, Any]) -> None:
+def test_the_second_evaluation_agrees_on_a_lowered_network(how: dict[str, Any]) -> None:
     from conformance import evaluate
     from conformance.networks import numbers
     from conformance.twin import twin
@@ -368,7 +368,7 @@ def test_the_second_evaluation_gives_the_same_for_a_lowered_network(how: dict[st
     assert evaluate.outputs(said, said["vectors"][0]) == said["vectors"][0]["outputs"]
 
 
-def test_it_has_every_operator_of_integers_and_nearly_every_rule() -> None:
+def test_the_suite_has_every_integer_operator_and_most_rules() -> None:
     from qfmt.ops import OPERATORS
 
     nodes = [node for entry in READABLE for node in said_of(entry)["nodes"]]

@@ -63,7 +63,7 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert not anchor or anchor in anchors(there), f"{target}#{anchor}"
 
 
-def test_what_is_cited_is_there() -> None:
+def test_citations_have_a_target() -> None:
     """`spec.md, "Rules"` in a text or comment refers to a heading of that page, and `docs/spec/…` to a page."""
     suffixes = {".py", ".md", ".c", ".h", ".ts", ".fbs"}
     folders = [ROOT / name for name in ("docs", "qfmt", "readers", "schema", "tests", "tools")]
@@ -84,7 +84,7 @@ def test_what_is_cited_is_there() -> None:
     assert cited > 20
 
 
-def test_the_numbers_in_the_text_are_those_of_the_network() -> None:
+def test_numbers_in_the_text_match_the_network() -> None:
     """Checks the numbers that only a table has: M, b in units, Σw, B, m, shift, add."""
     model = qfmt.convert(EXAMPLES / "two_layers" / "two_layers_int8.pt")
     t, ints = model.tensors, lower_integer(model, exact=True).tensors
@@ -101,7 +101,7 @@ def test_the_numbers_in_the_text_are_those_of_the_network() -> None:
 
 
 @pytest.mark.slow
-def test_a_real_network_in_c_gives_pytorchs_logits(
+def test_a_real_network_in_c_computes_pytorchs_logits(
     shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks the README's statements on MobileNetV2: all commands, then torch on the same images."""
@@ -158,7 +158,7 @@ def said(name: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("name", ["engines", "ties", "saturation", "forms"])
-def test_a_table_is_what_is_measured_here(name: str, measured: dict[str, dict[str, list[str]]]) -> None:
+def test_tables_match_measurements(name: str, measured: dict[str, dict[str, list[str]]]) -> None:
     """Counts of formulas, exact fractions and qfmt are equal on every machine; for other engines, zeros must stay
     zero."""
     page, found = said(name), measured[name]
@@ -175,7 +175,7 @@ def test_a_table_is_what_is_measured_here(name: str, measured: dict[str, dict[st
 
 
 @pytest.mark.slow
-def test_tflite_does_what_the_tables_say(engines: ModuleType) -> None:
+def test_tflite_matches_the_tables(engines: ModuleType) -> None:
     """TFLITE_PYTHON is a Python with ai-edge-litert."""
     python = os.environ.get("TFLITE_PYTHON")
     if python is None:
@@ -185,7 +185,7 @@ def test_tflite_does_what_the_tables_say(engines: ModuleType) -> None:
         assert table == {row: cells for row, cells in said(name).items() if row.startswith("TFLite")}
 
 
-def test_each_engine_has_a_rule_that_gives_its_integers(measured: dict[str, dict[str, list[str]]]) -> None:
+def test_each_engine_has_a_rule_with_its_integers(measured: dict[str, dict[str, list[str]]]) -> None:
     """Checks that the results are right, not only that they match the page."""
     for name, column in (("engines", 1), ("ties", 0)):
         for row, cells in said(name).items():

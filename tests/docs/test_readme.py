@@ -29,7 +29,7 @@ def test_both_kinds_of_example_are_there() -> None:
 
 
 @pytest.mark.parametrize("index", range(len(EXAMPLES)))
-def test_an_example_prints_what_the_readme_says(index: int, results: list[str]) -> None:
+def test_examples_print_the_output_in_the_readme(index: int, results: list[str]) -> None:
     if index in COMPILED and not CAN_COMPILE:
         pytest.skip("there is no cc, or no make")
     said, printed = EXAMPLES[index][1], results[index]
@@ -45,7 +45,7 @@ def test_the_network_is_rescued_exactly(results: list[str]) -> None:
     assert float(re.search(r"held-back images: ([\d.]+)%", text).group(1)) >= 95
 
 
-def test_the_program_in_c_gives_what_pytorch_gave(results: list[str]) -> None:
+def test_the_c_program_equals_pytorch(results: list[str]) -> None:
     if not CAN_COMPILE:
         pytest.skip("there is no cc, or no make")
     (found,) = re.findall(r"(\d+) of (\d+) equal PyTorch", "".join(results))

@@ -56,7 +56,7 @@ def test_the_generated_parts_are_current() -> None:
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_every_field_of_the_schema_stands_in_its_table(name: str) -> None:
+def test_every_field_of_the_schema_is_in_its_table(name: str) -> None:
     """The tables in spec.md come from the text of the schema; this compares them with the compiled schema."""
     text = section(name)
     for field in TABLES[name]:
@@ -77,7 +77,7 @@ def test_every_code_of_the_schema_is_listed() -> None:
         assert f"{number} {name}" in section("AttributeType")
 
 
-def test_every_rounding_rule_stands_there_with_its_formula() -> None:
+def test_every_rounding_rule_is_documented_with_its_formula() -> None:
     rules = arithmetic.QUANTIZE | arithmetic.REQUANTIZE | arithmetic.MEAN | arithmetic.FIXED_POINT
     rows = {row[0]: row[1] for row in re.findall(r"^\| `(\w+)` \| (.*?) \|", ARITHMETIC, re.MULTILINE)}
     for name, function in rules.items():
@@ -86,7 +86,7 @@ def test_every_rounding_rule_stands_there_with_its_formula() -> None:
         assert any(form in rows[name] for form in forms), (name, rounded, offset)
 
 
-def test_every_rule_with_real_results_stands_there_with_its_formula() -> None:
+def test_every_rule_with_real_results_is_documented_with_its_formula() -> None:
     formulas = {name: rule.real for name, rule in arithmetic.DYNAMIC.items()} | arithmetic.LOOKUP
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", ARITHMETIC, re.MULTILINE))
     for name, function in formulas.items():
@@ -317,7 +317,7 @@ def assert_level_read_alike(quantization: Quantization, seen: spec_reader.Array)
     return count
 
 
-def test_both_readers_see_everything_alike(tmp_path: Path) -> None:
+def test_both_readers_agree_on_every_feature(tmp_path: Path) -> None:
     path = tmp_path / "everything.qfb"
     model = everything()
     save(model, path)
@@ -325,19 +325,19 @@ def test_both_readers_see_everything_alike(tmp_path: Path) -> None:
     assert spec_reader.Network(path.read_bytes()).content_id() == model.content_id().hex()
 
 
-def test_both_readers_see_a_converted_network_alike(tmp_path: Path) -> None:
+def test_both_readers_agree_on_a_converted_network(tmp_path: Path) -> None:
     path = tmp_path / "digits.qfb"
     save(convert(DIGITS), path)
     print(f"{assert_read_alike(path)} stored values equal")
 
 
-def test_both_readers_see_a_real_network_alike(shared_data: Path, tmp_path: Path) -> None:
+def test_both_readers_agree_on_a_real_network(shared_data: Path, tmp_path: Path) -> None:
     path = tmp_path / "mobilenet.qfb"
     save(convert(shared_data / "torchscript" / "ios_mobilenet_quantized.pt"), path)
     print(f"{assert_read_alike(path)} stored values equal")
 
 
-def test_no_flipped_bit_and_no_truncation_gets_past_the_reader(tmp_path: Path) -> None:
+def test_the_reader_detects_flipped_bits_and_truncation(tmp_path: Path) -> None:
     """Tests the promise of the section "Digests" with a reader written only from the specification."""
     path = tmp_path / "everything.qfb"
     save(everything(), path)
@@ -370,7 +370,7 @@ def test_infinities_are_clamped_and_nan_becomes_quant_min(dtype: str, rule: str)
     assert result.tolist() == [limits.maximum, limits.maximum, *[limits.minimum + 1] * 3]
 
 
-def test_an_own_formula_gives_way_to_a_quantize_rule() -> None:
+def test_a_quantize_rule_replaces_the_operators_formula() -> None:
     """With `divide` an average is dequantized, computed and quantized: (1 + 2) / 2 · 0.5 / 0.25 is an integer."""
     tensors = {
         "x": Tensor("x", "uint8", (1, 1, 2), None, Quantization.per_tensor(0.5, 0, "uint8")),

@@ -124,7 +124,7 @@ def test_200_killed_writers(kind: str, nameless: bool, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="O_TMPFILE is of Linux")
-def test_a_file_in_the_making_has_no_name(tmp_path: Path) -> None:
+def test_an_unfinished_file_has_no_name(tmp_path: Path) -> None:
     probe = replacing._nameless(tmp_path)
     if probe is None:
         pytest.skip("the file system has no files without names")
@@ -152,7 +152,7 @@ def named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("named")
-def test_what_a_living_writer_writes_is_not_swept(tmp_path: Path) -> None:
+def test_files_of_a_running_writer_are_not_removed(tmp_path: Path) -> None:
     abandoned, folder = tmp_path / f".qfmt-{'0' * 16}.tmp", tmp_path / f".qfmt-{'1' * 16}.tmp"
     abandoned.write_bytes(b"left")
     folder.mkdir()
@@ -305,7 +305,7 @@ WRITTEN = ["qfb", "onnx", "npz", "c"]
 
 
 @pytest.mark.parametrize("form", WRITTEN)
-def test_a_missing_folder_is_a_line(form: str, integers: Path, tmp_path: Path) -> None:
+def test_a_missing_folder_is_an_error(form: str, integers: Path, tmp_path: Path) -> None:
     suffix = "" if form == "c" else f".{form}"
     status, said = command(*writing(form, integers, tmp_path / "missing" / f"dest{suffix}"))
     assert status == 2
@@ -314,7 +314,7 @@ def test_a_missing_folder_is_a_line(form: str, integers: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("form", ["qfb", "onnx", "npz"])
-def test_a_folder_in_the_place_of_a_file_is_a_line(form: str, integers: Path, tmp_path: Path) -> None:
+def test_a_folder_instead_of_a_file_is_an_error(form: str, integers: Path, tmp_path: Path) -> None:
     (tmp_path / f"dest.{form}").mkdir()
     status, said = command(*writing(form, integers, tmp_path / f"dest.{form}"))
     assert status == 2
@@ -322,7 +322,7 @@ def test_a_folder_in_the_place_of_a_file_is_a_line(form: str, integers: Path, tm
     assert list(tmp_path.rglob("*")) == [tmp_path / f"dest.{form}"]
 
 
-def test_a_destination_that_is_the_source_is_a_line(integers: Path, tmp_path: Path) -> None:
+def test_a_destination_that_is_the_source_is_an_error(integers: Path, tmp_path: Path) -> None:
     source, link = tmp_path / "m.qfb", tmp_path / "link.qfb"
     source.write_bytes(integers.read_bytes())
     link.symlink_to("m.qfb")
@@ -419,7 +419,7 @@ COMMANDS: list[list[object]] = [
 ]
 
 
-def test_what_is_no_regular_file_is_not_opened(
+def test_only_regular_files_are_opened(
     special: list[tuple[Path, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -435,14 +435,14 @@ def test_what_is_no_regular_file_is_not_opened(
     assert not (tmp_path / "dest.qfb").exists()
 
 
-def test_standard_input_is_no_source() -> None:
+def test_standard_input_is_not_a_source() -> None:
     for arguments in COMMANDS:
         status, said = command(*("-" if each == "SOURCE" else each for each in arguments))
         assert status == 2
         assert "standard input is not supported" in said
 
 
-def test_the_c_reader_waits_for_no_fifo(special: list[tuple[Path, str]], integers: Path) -> None:
+def test_the_c_reader_does_not_wait_for_a_fifo(special: list[tuple[Path, str]], integers: Path) -> None:
     dump, interpreter = build("qfb_dump.c"), build("qfb_run.c")
     for path, _kind in special:
         for arguments in ([dump, path], [interpreter, path], [interpreter, integers, path]):
@@ -464,7 +464,7 @@ def test_the_c_reader_waits_for_no_fifo(special: list[tuple[Path, str]], integer
         (b"words", "is a file of unknown format, which cannot be converted; qfmt reads TorchScript,"),
     ],
 )
-def test_what_is_not_read_is_told_what_to_do(head: bytes, said: str, tmp_path: Path) -> None:
+def test_unsupported_files_have_a_hint(head: bytes, said: str, tmp_path: Path) -> None:
     (tmp_path / "model").write_bytes(head + bytes(100))
     for arguments in (["convert", tmp_path / "model", tmp_path / "m.qfb"], ["inspect", tmp_path / "model"]):
         status, line = command(*arguments)
@@ -473,7 +473,7 @@ def test_what_is_not_read_is_told_what_to_do(head: bytes, said: str, tmp_path: P
 
 
 @pytest.mark.parametrize("package", ["numpy", "ml_dtypes", "onnx", "onnx_ir"])
-def test_a_missing_package_is_no_fault_of_qfmt(package: str, integers: Path) -> None:
+def test_a_missing_package_is_not_a_bug_of_qfmt(package: str, integers: Path) -> None:
     code = f"import sys; sys.modules[{package!r}] = None\nfrom qfmt.__main__ import run\nrun()"
     arguments = "convert", integers, integers.with_name("missing.onnx")
     with child("-c", code, *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
@@ -485,7 +485,7 @@ def test_a_missing_package_is_no_fault_of_qfmt(package: str, integers: Path) -> 
     assert "fault" not in errors
 
 
-def test_a_float_source_is_told_that_nothing_is_quantized(tmp_path: Path) -> None:
+def test_a_float_source_causes_a_note(tmp_path: Path) -> None:
     import torch
 
     torch.save({"a.weight": torch.zeros(3)}, tmp_path / "floats.pt")
@@ -496,7 +496,7 @@ def test_a_float_source_is_told_that_nothing_is_quantized(tmp_path: Path) -> Non
     assert (floats.exit_code, quantized.exit_code) == (0, 0)
 
 
-def test_integers_that_are_computed_are_not_taken_for_floats(tmp_path: Path) -> None:
+def test_computed_integers_do_not_count_as_floats(tmp_path: Path) -> None:
     from onnx import TensorProto, helper, save
 
     made = helper.make_node("DynamicQuantizeLinear", ["x"], ["y", "scale", "zero_point"])

@@ -73,7 +73,7 @@ def test_changed_bytes_without_digests_raise_nothing_else(small: bytes, tmp_path
     assert refused > meta_size
 
 
-def test_mutants_with_a_fitting_digest(small: bytes, tmp_path: Path) -> None:
+def test_mutants_with_a_valid_digest(small: bytes, tmp_path: Path) -> None:
     """Attacks the decoder itself; `check` reports every file that reading refuses."""
     path = tmp_path / "m.qfb"
     count, refused, checked = 20_000, 0, 0
@@ -90,7 +90,7 @@ def test_mutants_with_a_fitting_digest(small: bytes, tmp_path: Path) -> None:
     assert count // 5 < refused < count
 
 
-def test_running_what_could_be_read_raises_nothing_else(tmp_path: Path) -> None:
+def test_running_a_readable_mutant_raises_only_qfmt_errors(tmp_path: Path) -> None:
     """Mutants of a quantized convolution: a graph that breaks rules stops before the first node."""
     model = golden_model()
     tensors = {name: tensor for name, tensor in model.tensors.items() if name != "größe"}
@@ -121,7 +121,7 @@ def refusal(path: Path) -> str:
     return str(caught.value)
 
 
-def test_the_crafted_file_is_fine_as_it_is(tmp_path: Path) -> None:
+def test_the_unchanged_crafted_file_is_valid(tmp_path: Path) -> None:
     path = crafted(tmp_path)
     assert qfmt.check(path) == []
     assert qfmt.load(path).tensors["t"].array.shape == (64,)
@@ -138,23 +138,23 @@ def test_buffers_outside_the_data(offset: int, size: int, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_shapes_that_cannot_be(shape: list[int] | None, tmp_path: Path) -> None:
+def test_invalid_shapes(shape: list[int] | None, tmp_path: Path) -> None:
     assert "tensor 't'" in refusal(crafted(tmp_path, tensor={"shape": shape}))
 
 
 @pytest.mark.parametrize("wrong", QUANTIZATIONS, ids=str)
-def test_quantizations_that_cannot_be(wrong: Record, tmp_path: Path) -> None:
+def test_invalid_quantizations(wrong: Record, tmp_path: Path) -> None:
     assert qfmt.check(crafted(tmp_path, tensor={"quantization": GRID})) == []
     refusal(crafted(tmp_path, tensor={"quantization": GRID | wrong}))
 
 
 @pytest.mark.parametrize("wrong", TENSORS, ids=str)
-def test_tensors_that_cannot_be(wrong: Record, tmp_path: Path) -> None:
+def test_invalid_tensors(wrong: Record, tmp_path: Path) -> None:
     refusal(crafted(tmp_path, tensor=wrong))
 
 
 @pytest.mark.parametrize("graph", GRAPHS, ids=str)
-def test_graphs_that_cannot_be(graph: Record, tmp_path: Path) -> None:
+def test_invalid_graphs(graph: Record, tmp_path: Path) -> None:
     refusal(crafted(tmp_path, graph=graph))
 
 
@@ -223,7 +223,7 @@ def test_a_shared_quantization_is_one_object(tmp_path: Path) -> None:
     assert tensors_of["a"].quantization is tensors_of["b"].quantization
 
 
-def test_a_file_that_does_not_begin_where_it_says(tmp_path: Path) -> None:
+def test_a_file_with_a_wrong_root_offset(tmp_path: Path) -> None:
     data = crafted(tmp_path).read_bytes()
     for root in (0, 4, 64, 100, 127, 2**31, 2**32 - 4):
         assert not survives(sealed(struct.pack("<I", root) + data[4:]), tmp_path / "m.qfb")

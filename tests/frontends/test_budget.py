@@ -130,7 +130,7 @@ def test_more_tensors_than_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", [b"[" * 1_000_000, b'{"a":' * 1_000_000, b"[" + b"{}," * 200_000 + b"{}]", b"[" + b"[]," * 300_000 + b"1]"]
 )
-def test_json_that_becomes_much(tmp_path: Path, text: bytes) -> None:
+def test_json_that_needs_much_memory(tmp_path: Path, text: bytes) -> None:
     """JSON is charged before it is parsed."""
     path = tmp_path / "m.safetensors"
     path.write_bytes((len(text) + 1).to_bytes(8, "little") + b"{" + text)
@@ -177,7 +177,7 @@ def test_lists_that_a_call_returns(tmp_path: Path, call: str) -> None:
     too_much(script(tmp_path / "m.pt", *body))
 
 
-def test_arguments_that_hold_themselves_often(tmp_path: Path) -> None:
+def test_arguments_with_many_shared_lists(tmp_path: Path) -> None:
     """There are few lists, but many paths through them."""
     body = ["l = [x]", *["l = [l, l]"] * 40, "return torch.cat(l)"]
     too_much(script(tmp_path / "m.pt", *body))
@@ -296,7 +296,7 @@ def test_unused_names(taken: set[int], whole: bool) -> None:
         assert name == f"x_{len(taken) + 1}"
 
 
-def test_many_equal_names_ask_few_times() -> None:
+def test_many_equal_names_need_few_lookups() -> None:
     class Counting(set[str]):
         asked = 0
 

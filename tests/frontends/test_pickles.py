@@ -117,7 +117,7 @@ def test_quantized_tensors(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "bits"), [(torch.quint4x2, 4), (torch.quint2x4, 2)])
-def test_sub_byte_tensors_come_one_value_a_byte(tmp_path: Path, dtype: torch.dtype, bits: int) -> None:
+def test_sub_byte_tensors_are_unpacked_to_bytes(tmp_path: Path, dtype: torch.dtype, bits: int) -> None:
     levels = torch.arange(32).reshape(4, 8) % (1 << bits)
     ones = torch.ones(4)
     theirs = torch.quantize_per_channel(levels.float(), ones, torch.zeros(4), 0, dtype)
@@ -138,7 +138,7 @@ def test_parameters_state_dicts_and_sizes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_a_call_of_the_system_is_named_and_not_made(tmp_path: Path, protocol: int) -> None:
+def test_a_call_of_os_system_is_reported_and_not_executed(tmp_path: Path, protocol: int) -> None:
     marker = tmp_path / "marker"
     data = pickle.dumps({"weight": Runs(f"touch {marker}")}, protocol)
     with pytest.raises(UnsafePickleError, match=rf"'{os.system.__module__}\.system'.*not on the list") as caught:
@@ -304,7 +304,7 @@ BAD_WINDOWS = {
 
 
 @pytest.mark.parametrize("name", BAD_WINDOWS)
-def test_windows_that_leave_their_storage(name: str) -> None:
+def test_windows_beyond_their_storage(name: str) -> None:
     with pytest.raises(SourceError, match="data/0: a tensor"):
         BAD_WINDOWS[name].array()
 

@@ -102,7 +102,7 @@ WRONG: dict[str, tuple[Callable[[Path, Random], str], str]] = {
 
 @pytest.mark.parametrize("name", WRONG)
 @pytest.mark.filterwarnings("ignore:.*use of fork.*")
-def test_what_is_wrong_is_found(name: str) -> None:
+def test_faults_are_found(name: str) -> None:
     consume, words = WRONG[name]
     result = attacked(consume)
     (finding,) = result.findings.values()
@@ -112,14 +112,14 @@ def test_what_is_wrong_is_found(name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork.*")
-def test_what_does_not_end_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_loops_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "STOP", 1)
     (finding,) = attacked(loops, count=1).findings.values()
     assert finding.what.startswith("TooSlow: not finished")
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork.*")
-def test_the_place_in_qfmt_tells_findings_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_findings_are_distinguished_by_their_place_in_qfmt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two faults in the reader are two findings, and their mutants can be reproduced."""
     from fuzzing.qfb import changed_records
     from qfmt.file.reader import Container

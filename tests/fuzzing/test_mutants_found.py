@@ -60,7 +60,7 @@ def _convolution(bias: list[float]) -> Model:
     return Model(Graph(("x",), ("y",), nodes, {tensor.name: tensor for tensor in tensors}))
 
 
-def test_damaged_constants_are_told_when_they_are_written_as_onnx(tmp_path: Path) -> None:
+def test_damaged_constants_are_reported_by_the_onnx_export(tmp_path: Path) -> None:
     """onnx-ir reads the constants while it makes the proto, and wraps the error in its own."""
     pytest.importorskip("onnx_ir")
     path = tmp_path / "m.qfb"
@@ -85,7 +85,7 @@ def test_rows_of_thresholds_whose_index_is_an_empty_name(tmp_path: Path) -> None
     assert programs[0] == programs[1]
 
 
-def test_what_onnx_ir_logs_is_not_printed(tmp_path: Path) -> None:
+def test_the_log_of_onnx_ir_is_not_printed(tmp_path: Path) -> None:
     """onnx-ir does not know the type of an empty list."""
     pytest.importorskip("onnx_ir")
     source = SUITE / "read" / "unknown-operator.qfb"

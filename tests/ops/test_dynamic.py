@@ -343,7 +343,7 @@ def test_indices_outside_of_a_table_are_refused(at: list[int]) -> None:
 
 
 @pytest.mark.parametrize("bounds", [[1, 2], [0, 3, 2], [0, 9]])
-def test_offsets_that_make_no_bags_are_refused(bounds: list[int]) -> None:
+def test_invalid_offsets_of_bags_are_refused(bounds: list[int]) -> None:
     w, wq, _ = table(np.random.default_rng(7), 20, 4, 8)
     with pytest.raises(RunError, match="offsets of bags"):
         run("qfmt.EmbeddingBag", [(w, wq), np.arange(5), np.array(bounds)], "lookup_float32")
@@ -394,7 +394,7 @@ def test_the_dynamic_linear_fixture(shared_data: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["trace", "script"])
-def test_tables_of_torch_1_13_give_their_rows(shared_data: Path, tmp_path: Path, kind: str) -> None:
+def test_tables_of_torch_1_13_have_their_rows(shared_data: Path, tmp_path: Path, kind: str) -> None:
     """torch 2.13 cannot load these files, since one table has 4 bits."""
     folder = shared_data / "torch_legacy" / "t1131"
     given, expected = torch.load(folder / "emb.io.pt", weights_only=True)

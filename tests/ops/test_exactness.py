@@ -258,7 +258,7 @@ def quantizations(engine: str, axis: int | None) -> Iterator[Comparison]:
             yield Comparison(ours, theirs.int_repr().numpy(), exact, 256 + np.abs(exact))
 
 
-def test_dequantize_gives_the_same_floats() -> None:
+def test_dequantize_computes_the_same_floats() -> None:
     rng = np.random.default_rng(11)
     for dtype in ("uint8", "int8"):
         for _ in range(50):

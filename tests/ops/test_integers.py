@@ -108,7 +108,7 @@ def test_scales_of_a_transposed_convolution_run_along_the_outputs_of_each_group(
     assert np.abs(y - exact).max() <= 0.5 + 1e-3
 
 
-def test_padding_of_integers_stands_for_reals() -> None:
+def test_padding_of_integers_represents_real_zeros() -> None:
     x, q = np.array([[10, 20]], np.uint8), grid(0.5, 7)
     pads = (np.array([0, 1, 0, 1]), None)
     assert run("Pad", [(x, q), pads, None, None], q, "uint8").tolist() == [[7, 10, 20, 7]]
@@ -119,7 +119,7 @@ def test_padding_of_integers_stands_for_reals() -> None:
     assert run("Pad", [(x, q), pads, None, None], q, "uint8", mode="edge").tolist() == [[10, 10, 20, 20]]
 
 
-def test_padding_never_wins_a_maximum() -> None:
+def test_padding_is_never_the_maximum() -> None:
     a = {"kernel_shape": (3,), "strides": (2,), "pads": (1, 1), "dilations": (1,), "ceil_mode": 1}
     for dtype in ("int8", "uint8", "int16"):
         x, q = np.array([[[-9, -8, -7, -6]]]).astype(dtype), grid(0.5, 3, dtype)
@@ -132,7 +132,7 @@ def test_padding_never_wins_a_maximum() -> None:
     "name",
     [name for name in OPERATORS if OPERATORS[name].quantized.name not in UNQUANTIZED and name != "DequantizeLinear"],
 )
-def test_integers_of_a_fine_grid_come_out_as_the_reals_do(name: str) -> None:
+def test_integers_with_a_small_scale_equal_the_real_results(name: str) -> None:
     """With 16 bits and a small scale, results on integers equal those on real numbers up to one step."""
     operator = OPERATORS[name]
     rng = np.random.default_rng(len(name))

@@ -23,7 +23,7 @@ def test_every_operator_has_a_cell_for_every_edge() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_the_matrix_is_what_passes() -> None:
+def test_the_matrix_is_current() -> None:
     """Checks every eighth operator; `tools/operators.py --check` checks all."""
     assert operators.matrix(SOME) == {name: MATRIX[name] for name in SOME}, ANEW
 

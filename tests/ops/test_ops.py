@@ -68,7 +68,7 @@ def schema_of(name: str) -> onnx.defs.OpSchema:
 
 
 @pytest.mark.parametrize("name", ONNX)
-def test_version_is_the_opset_in_which_onnx_gave_the_operator_its_meaning(name: str) -> None:
+def test_version_is_the_opset_that_defined_the_operator(name: str) -> None:
     assert OPERATORS[name].version == schema_of(name).since_version
 
 
@@ -97,7 +97,7 @@ def test_attributes_are_those_of_onnx(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in ONNX if name not in WITHOUT_SCALES])
-def test_attributes_that_are_left_out_have_the_value_that_onnx_takes_when_they_are_absent(name: str) -> None:
+def test_omitted_attributes_have_onnxs_default(name: str) -> None:
     schema, operator = schema_of(name), OPERATORS[name]
     left_out = {key: value for key, value in schema.attributes.items() if key not in operator.attributes}
     assert left_out.keys() == FIXED.get(name, {}).keys()
@@ -190,7 +190,7 @@ def witness(name: str, case: Case, outputs: int) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("name", ["Shrink", "ThresholdedRelu"])
-def test_nan_lies_beyond_no_threshold(name: str) -> None:
+def test_nan_exceeds_no_threshold(name: str) -> None:
     case = Case([np.array([np.nan, np.inf, -np.inf, 0.25, -2.0], np.float32)], OPERATORS[name].complete({}))
     (ours,) = compute(name, case)
     np.testing.assert_array_equal(ours, witness(name, case, 1)[0])
@@ -198,7 +198,7 @@ def test_nan_lies_beyond_no_threshold(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in ONNX if name not in (*WITHOUT_SCALES, "GlobalLpPool")])
-def test_references_agree_with_others(name: str) -> None:
+def test_references_agree_with_other_programs(name: str) -> None:
     rng = np.random.default_rng(len(name) + 3)
     done = 0
     for _ in range(40):

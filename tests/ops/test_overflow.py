@@ -43,7 +43,7 @@ def test_sums_of_pairs_are_clipped(terms: list[tuple[int, int]]) -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.integers(-128, 127), min_size=1, max_size=7), st.integers(-128, 255), st.data())
-def test_no_pair_reaches_farther_than_foretold(weights: list[int], high: int, data: st.DataObject) -> None:
+def test_no_pair_exceeds_the_predicted_sum(weights: list[int], high: int, data: st.DataObject) -> None:
     low = data.draw(st.integers(-128, high))
     w = np.array(weights, np.int8).reshape(1, -1, 1)
     padded = [*weights, 0]

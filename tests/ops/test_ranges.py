@@ -159,7 +159,7 @@ def clamp(operator: str, bounds: tuple[float | None, ...], dtype: str) -> tuple[
 LOWERED = ("Relu", "Clip", "Add", "Mul", "Conv", "qfmt.Linear", "GlobalAveragePool", "AveragePool", "Sigmoid", "Concat")
 
 
-def test_what_is_lowered_clamps_in_c(tmp_path: Path) -> None:
+def test_lowered_models_clamp_in_c(tmp_path: Path) -> None:
     models, given = [], []
     for name in LOWERED:
         for seed in range(6):

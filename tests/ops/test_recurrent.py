@@ -193,7 +193,7 @@ def test_weights_keep_the_names_of_the_layer(tmp_path: Path) -> None:
     assert model.graph.find("rnn._all_weight_values.0.param.4.0") is model.tensors["rnn.weight_ih_l0"]
 
 
-def test_half_precision_weights_are_stored_as_they_are_used(tmp_path: Path) -> None:
+def test_half_precision_weights_are_stored_as_float16(tmp_path: Path) -> None:
     module = quantized(nn.GRU, 0, torch.float16, 8, {})
     model = qfmt.convert(saved(module, [torch.randn(3, 2, 10)], "traced", tmp_path / "layer.pt"))
     weight = model.tensors["rnn.weight_ih_l0"]
@@ -341,7 +341,7 @@ def test_a_language_model_of_torch_1_13(shared_data: Path, kind: str, monkeypatc
     compare("language model of torch 1.13", model, list(inputs), expected, monkeypatch)
 
 
-def test_verify_knows_that_states_may_take_another_step(tmp_path: Path) -> None:
+def test_verify_accepts_states_that_are_one_step_off(tmp_path: Path) -> None:
     module = quantized(nn.LSTM, 0, torch.qint8, 64, {"num_layers": 3})
     archive = saved(module, [torch.randn(9, 5, 10)], "scripted", tmp_path / "layer.pt")
     qfmt.convert(archive).save(tmp_path / "layer.qfb")

@@ -86,7 +86,7 @@ def formula(rule: str, x: int, m: int, shift: int, add: int) -> int:
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule != "thresholds"])
 @settings(max_examples=60, deadline=None)
 @given(seed=seeds)
-def test_requantization_is_that_of_whole_numbers(rule: str, seed: int) -> None:
+def test_requantization_equals_python_integers(rule: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     shape = tuple(rng.integers(1, 6, int(rng.integers(1, 4))).tolist())
     axis, (dtype, q) = int(rng.integers(0, len(shape))), some_grid(rng)
@@ -164,7 +164,7 @@ def test_any_monotone_rule_is_thresholds() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(seed=seeds, kind=st.sampled_from(["int8", "uint8", "int4", "uint4", "int2", "uint2"]))
-def test_tables_are_read_at_the_place_of_the_integer(seed: int, kind: str) -> None:
+def test_tables_are_indexed_by_the_integer(seed: int, kind: str) -> None:
     rng, limits = np.random.default_rng(seed), DTYPES[kind]
     x = rng.integers(limits.minimum, limits.maximum + 1, (2, 3, 4)).astype(numpy_dtype(kind))
     size, channels = 1 << limits.bits, 3
@@ -324,7 +324,7 @@ def test_products_and_sums_over_axes_are_exact(seed: int) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(seed=seeds)
-def test_means_of_unequal_windows_come_in_one_unit(seed: int) -> None:
+def test_means_of_unequal_windows_have_one_scale(seed: int) -> None:
     rng = np.random.default_rng(seed)
     case = torch_inputs.average_pool(rng)
     x, q = integers_like(rng, case.inputs[0])
@@ -350,7 +350,7 @@ def test_means_of_unequal_windows_come_in_one_unit(seed: int) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(seed=seeds)
-def test_means_of_bins_come_in_one_unit(seed: int) -> None:
+def test_means_of_bins_have_one_scale(seed: int) -> None:
     rng = np.random.default_rng(seed)
     case = torch_inputs.adaptive(rng)
     x, q = integers_like(rng, case.inputs[0])
@@ -386,7 +386,7 @@ def images(seed: int = 0) -> dict[str, Array]:
     return {"x": np.random.default_rng(seed).integers(0, 256, (2, 2, 5, 5)).astype(np.uint8)}
 
 
-def test_a_network_of_integers_is_that_of_its_formulas() -> None:
+def test_an_integer_only_network_equals_its_formulas() -> None:
     """Computes the network of tests/networks/integer.py node by node, in Python's integers."""
     model, given_ = network(), images()
     t = {name: tensor.array.astype(np.int64) for name, tensor in model.tensors.items() if tensor.is_constant}

@@ -37,7 +37,7 @@ def infer(name: str, case: Case, shapes: list[Shape] | None = None, *, constants
 
 @pytest.mark.parametrize("name", CASES)
 @given(seed=seeds)
-def test_shape_rules_say_which_shape_comes_out(name: str, seed: int) -> None:
+def test_shape_rules_agree_with_results(name: str, seed: int) -> None:
     case = CASES[name](np.random.default_rng(seed))
     inferred, actual = infer(name, case), [array.shape for array in compute(name, case)]
     if name in BY_VALUE:
@@ -47,7 +47,7 @@ def test_shape_rules_say_which_shape_comes_out(name: str, seed: int) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 @given(seed=seeds, constants=st.booleans())
-def test_shape_rules_say_nothing_wrong_of_sizes_that_are_not_known(name: str, seed: int, constants: bool) -> None:
+def test_shape_rules_are_right_for_unknown_sizes(name: str, seed: int, constants: bool) -> None:
     """Some sizes are names, equal for equal sizes, or unknown; some ranks are unknown, too."""
     rng = np.random.default_rng(seed)
     case = CASES[name](rng)
@@ -173,7 +173,7 @@ def test_inner_sizes_of_a_matrix_product_may_be_unknown() -> None:
         ("Split", [(4,), None], {"axis": 0, "num_outputs": 1 << 40}),
     ],
 )
-def test_counts_that_no_tensor_has(operator: str, shapes: list[Shape], attributes: dict[str, int]) -> None:
+def test_impossible_counts_are_refused(operator: str, shapes: list[Shape], attributes: dict[str, int]) -> None:
     """A number of dimensions or outputs that no tensor has is refused, before anything of this size is made."""
     with pytest.raises(QfmtError, match="1,099,511,627,776"):
         OPERATORS[operator].infer(Inference(shapes, attributes, [None, None]))

@@ -59,7 +59,7 @@ def test_real_numbers_that_others_read_stay(operator: str) -> None:
         assert hoist_quantizers(before.graph) is before.graph
 
 
-def test_a_chain_takes_one_rewrite_of_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chain_needs_one_rewrite_of_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     """One rewrite per operator of the chain would take quadratic time."""
     rewritten = []
     monkeypatch.setattr(hoisting, "only_read", lambda graph: rewritten.append(1) or only_read(graph))

@@ -146,7 +146,7 @@ def climbed(model: Model, sign: int) -> int:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_reach_is_what_inputs_at_the_ends_of_their_ranges_give(kind: str) -> None:
+def test_reach_equals_the_sums_of_extreme_inputs(kind: str) -> None:
     """The stated reach is true, and a reach that is smaller by one on either side is not: a sum that exceeds it
     occurs."""
     rng = np.random.default_rng(len(kind))
@@ -202,7 +202,7 @@ def test_the_range_that_sums_state_holds_them() -> None:
         assert [each.rule for each in proofs(model).violations] == rules
 
 
-def test_whatever_lowering_states_holds_and_is_tight() -> None:
+def test_statements_of_the_lowering_are_true_and_tight() -> None:
     sums = holds = narrowed = 0
     networks = [qfmt.load(path) for path in sorted((SUITE / "float").glob("*.qfb"))]
     networks.append(qfmt.convert(DIGITS, input_shapes={"x": ("N", 1, 8, 8)}))

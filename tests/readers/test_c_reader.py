@@ -243,7 +243,7 @@ def test_changed_bytes_without_digests_do_no_harm(small: bytes, tmp_path: Path) 
     _compare(changed, found, tmp_path / "m.qfb", "changes of one byte, digests not checked", verify=False)
 
 
-def test_mutants_get_the_verdict_that_python_gives(small: bytes, tmp_path: Path) -> None:
+def test_mutants_get_the_verdict_of_python(small: bytes, tmp_path: Path) -> None:
     files = [_with_vectors(tmp_path / "v.qfb"), small, *(path.read_bytes() for path in sorted(GOLDEN.glob("*.qfb")))]
     _try_mutants(files, 800, 1, tmp_path)
 
@@ -292,7 +292,7 @@ def _with_vectors(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def test_data_that_many_share_are_not_read_again_and_again(tmp_path: Path) -> None:
+def test_shared_data_is_read_once(tmp_path: Path) -> None:
     """2000 tensors share a million bools: without sharing, two gigabytes would be read from a file of one
     megabyte."""
     path = tmp_path / "m.qfb"
@@ -349,7 +349,7 @@ int main(void)
 """
 
 
-def test_a_text_that_is_not_there_is_empty(tmp_path: Path) -> None:
+def test_a_missing_text_is_empty(tmp_path: Path) -> None:
     """As qfb.h specifies, for tensors with and without a quantization, and without an observer."""
     (tmp_path / "main.c").write_text(EVERY_TEXT)
     command = [compiler(), *STRICT, "-I", str(FOLDER), "-o", str(tmp_path / "main"), str(tmp_path / "main.c")]

@@ -78,7 +78,7 @@ def _works(program: Path, prefix: Path) -> None:
     run(program, "--vectors", *INTEGER_SUITE, LD_LIBRARY_PATH=str(prefix / "lib"))
 
 
-def test_every_name_in_it_has_its_prefix(prefix: Path) -> None:
+def test_every_exported_name_has_the_prefix(prefix: Path) -> None:
     """A library must not define names that a program may define."""
     if shutil.which("nm") is None:
         pytest.skip("needs nm")

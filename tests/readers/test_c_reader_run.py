@@ -179,7 +179,7 @@ def random_feed(model: Model, rng: np.random.Generator, shapes: Mapping[str, tup
     return feed
 
 
-def test_digits_with_integers_alone(tmp_path: Path) -> None:
+def test_integer_only_digits(tmp_path: Path) -> None:
     folder = EXAMPLES / "digits"
     model = lower_integer(qfmt.convert(folder / "digits_int8.pt", input_shapes={"x": ("N", 1, 8, 8)}), exact=True)
     (name,) = model.graph.inputs
@@ -190,7 +190,7 @@ def test_digits_with_integers_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_mobilenet_with_integers_alone(shared_data: Path, tmp_path: Path) -> None:
+def test_integer_only_mobilenet(shared_data: Path, tmp_path: Path) -> None:
     source = shared_data / "torchscript" / "ios_mobilenet_quantized.pt"
     float_rules = qfmt.convert(source, input_shapes={"X": (1, 3, 224, 224)})
     model = lower_integer(float_rules, exact=True)
@@ -211,7 +211,7 @@ LOWERED = (
 
 
 @pytest.mark.slow
-def test_networks_of_torch_with_integers_alone(tmp_path: Path) -> None:
+def test_integer_only_networks_of_torch(tmp_path: Path) -> None:
     from networks import pytorch
 
     for name in LOWERED:
@@ -421,7 +421,7 @@ def test_shapes_come_from_the_command_line(tmp_path: Path) -> None:
         (("--unknown", "m.qfb"), "usage"),
     ],
 )
-def test_what_cannot_be_run_is_said(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
+def test_unsupported_networks_are_reported(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
     bytes_, grid = Quantization.of((1.0,), (0,), 0, 255), Quantization.of((1.0,), (0,), 0, 10)
     narrow = [Tensor("x", "uint8", (12,), None, grid), Tensor("y", "uint8", (12,), None, grid)]
     wide = [Tensor("x", "float32", (12,)), Tensor("y", "uint8", (12,), None, bytes_)]

@@ -87,7 +87,7 @@ def later_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return paths
 
 
-def test_python_reads_them_as_if_nothing_were_new(later_files: list[Path]) -> None:
+def test_python_reads_later_files_like_current_ones(later_files: list[Path]) -> None:
     for path, original in zip(later_files, FILES, strict=True):
         assert "größer".encode() in path.read_bytes()
         assert qfmt.load(path) == qfmt.load(original), path.name
@@ -118,7 +118,7 @@ def test_javascript_does(later_files: list[Path], reader: Reader) -> None:
     assert reader.dump(*later_files) == reader.dump(*FILES)
 
 
-def test_they_are_run_as_if_nothing_were_new(later_files: list[Path]) -> None:
+def test_later_files_are_run_like_current_ones(later_files: list[Path]) -> None:
     networks = later_files[-len(INTEGER_SUITE) :]
     assert all(output.is_equal for path in networks for output in replay(qfmt.load(path)))
     done = subprocess.run([c_reader.build("qfb_run.c"), "--vectors", *networks], capture_output=True, text=True)

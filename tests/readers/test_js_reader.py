@@ -45,7 +45,7 @@ def test_its_own_tests(reader: Reader) -> None:
     tell(*(f"JavaScript: {line}" for line in re.findall(r"^# (conformance: .*)$", finished.stdout, re.MULTILINE)))
 
 
-def test_what_the_package_holds(reader: Reader) -> None:
+def test_files_of_the_package(reader: Reader) -> None:
     typed = reader.npm("run", "--silent", "check:types")  # without types of browsers
     assert typed.returncode == 0, typed.stdout
     packed = reader.npm("pack", "--dry-run", "--json", "--ignore-scripts")
@@ -96,7 +96,7 @@ def _compare(reader: Reader, paths: list[Path]) -> tuple[int, int]:
     return tensors, equal
 
 
-def test_golden_files_are_read_alike(reader: Reader) -> None:
+def test_both_readers_agree_on_golden_files(reader: Reader) -> None:
     tensors, equal = _compare(reader, FILES)
     tell(f"JavaScript: {len(FILES)} golden files, {tensors} tensors, {equal} facts equal those that Python finds")
     forms = Counter(form for path in FILES for tensor in qfmt.load(path).tensors.values() for form in _forms(tensor))
@@ -141,7 +141,7 @@ def test_a_real_network_is_read_alike(reader: Reader, tmp_path: Path) -> None:
     tell(f"JavaScript: digits, {tensors} tensors, {equal} facts equal those that Python finds")
 
 
-def test_a_large_network_is_read_alike(reader: Reader, shared_data: Path, tmp_path: Path) -> None:
+def test_both_readers_agree_on_a_large_network(reader: Reader, shared_data: Path, tmp_path: Path) -> None:
     path = tmp_path / "m.qfb"
     qfmt.convert(shared_data / "torchscript" / "ios_mobilenet_quantized.pt").save(path)
     tensors, equal = _compare(reader, [path])
@@ -252,7 +252,7 @@ def _random_grid(
     return Quantization(scale, zero_point, entry.minimum, entry.maximum, block, offset, table, groups)
 
 
-def test_random_models_are_read_alike(reader: Reader, tmp_path: Path) -> None:
+def test_both_readers_agree_on_random_models(reader: Reader, tmp_path: Path) -> None:
     paths: list[Path] = []
 
     @settings(max_examples=40, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
@@ -314,7 +314,7 @@ def test_files_that_are_refused(reader: Reader, tmp_path: Path) -> None:
     _told("files of the conformance suite that are broken", _verdicts(map(Path.read_bytes, REFUSED), tmp_path, reader))
 
 
-def test_what_is_referred_to_again_and_again(reader: Reader, tmp_path: Path) -> None:
+def test_references_are_not_expanded(reader: Reader, tmp_path: Path) -> None:
     """Small files that would be large if every reference were expanded. The content id contains the digest of many
     scales, which is computed once."""
     name, count = "n" * 20_000, 20_000
@@ -381,7 +381,7 @@ def _byte_changes(reader: Reader, tmp_path: Path, *, every: int, masks: tuple[in
     _told("changed bytes without digests", counts)
 
 
-def test_mutants_with_a_fitting_digest(reader: Reader, tmp_path: Path) -> None:
+def test_mutants_with_a_valid_digest(reader: Reader, tmp_path: Path) -> None:
     _mutants(reader, tmp_path, 3000)
 
 

@@ -137,7 +137,7 @@ def digits(**options: object) -> tuple[Model, Model]:
     return model, lower_integer(model, **options)  # type: ignore[arg-type]
 
 
-def test_the_digits_are_read_as_the_network_of_real_numbers_reads_them(tmp_path: Path) -> None:
+def test_digits_equal_the_float_network(tmp_path: Path) -> None:
     """End to end: the exact form computes the integers of PyTorch's rule."""
     equal_to_real_numbers(*digits(exact=True), tmp_path / "digits", 40, "digits, exact")
 
@@ -208,7 +208,7 @@ def test_the_real_mobilenet(shared_data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_real_mobilenet_gives_what_the_rule_of_pytorch_gives(shared_data: Path, tmp_path: Path) -> None:
+def test_the_real_mobilenet_follows_the_rule_of_pytorch(shared_data: Path, tmp_path: Path) -> None:
     """Compares the exact form, end to end, with the float network of the PyTorch file."""
     source = shared_data / "torchscript" / "ios_mobilenet_quantized.pt"
     model = qfmt.convert(source, input_shapes={"X": ("N", 3, 224, 224)})
@@ -282,7 +282,7 @@ def test_it_compiles_for_machines_without_a_system(tmp_path: Path, target: str) 
                       "__aeabi_idivmod"}, needed  # fmt: skip
 
 
-def test_it_is_the_same_text_each_time_and_clean_in_both_compilers(tmp_path: Path) -> None:
+def test_the_text_is_deterministic_and_compiles_without_warnings(tmp_path: Path) -> None:
     integers = digits()[1]
     for name in ("a", "b"):
         write_c(integers, tmp_path / name, name="net")

@@ -150,7 +150,7 @@ def test_thresholds_of_any_kind(tmp_path: Path) -> None:
     tell(f"C: thresholds, {total} of {total} integers equal")
 
 
-def test_lines_with_exceptions_are_the_thresholds_on_every_sum_in_reach() -> None:
+def test_lines_with_exceptions_equal_thresholds() -> None:
     """Tests thresholds near a line, with a few exceptions, and others, with too many exceptions."""
     rng = np.random.default_rng(11)
     levels = np.arange(-127, 128)

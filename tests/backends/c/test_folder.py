@@ -47,7 +47,7 @@ def make(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 # The header
 
 
-def test_the_header_says_where_it_is_from_and_what_was_proven(digits: Model, tmp_path: Path) -> None:
+def test_the_header_states_the_origin_and_the_proof(digits: Model, tmp_path: Path) -> None:
     write_c(digits, tmp_path / "net")
     header = (tmp_path / "net" / "net.h").read_text(encoding="ascii")
     assert f"written by qfmt {qfmt.__version__}" in header
@@ -59,7 +59,7 @@ def test_the_header_says_where_it_is_from_and_what_was_proven(digits: Model, tmp
     assert "may not overlap" in header and "restrict" not in header
 
 
-def test_a_header_says_what_was_not_compared(digits: Model, tmp_path: Path) -> None:
+def test_a_header_lists_what_was_not_compared(digits: Model, tmp_path: Path) -> None:
     nodes = tuple(
         replace(node, attributes=dict(node.attributes) | {"differs": (3,), "largest": 2})
         if node.attributes.get("compared") == "float_bias"
@@ -79,7 +79,7 @@ def test_a_header_says_what_was_not_compared(digits: Model, tmp_path: Path) -> N
     )
 
 
-def test_macros_are_numbers_that_c_and_cpp_read(tmp_path: Path) -> None:
+def test_macros_are_numbers_in_c_and_cpp(tmp_path: Path) -> None:
     """Compiles the header alone as C++; MIN, MAX, ZERO_POINT and SCALE equal those of the file, or the least
     int32."""
     x = qfmt.Tensor("x", "int32", (1, 3), quantization=qfmt.Quantization.of((1e-05,), (-7,), -(2**31), 2**31 - 1))
@@ -113,7 +113,7 @@ def test_the_makefile_builds_it(digits: Model, tmp_path: Path) -> None:
     assert not (folder / "main").exists()
 
 
-def test_main_takes_exactly_its_input(digits: Model, tmp_path: Path) -> None:
+def test_main_requires_an_input_of_exact_size(digits: Model, tmp_path: Path) -> None:
     main = program(digits, tmp_path / "net")
     for raw, said in ((bytes(63), "too short: it must have 64 bytes"), (bytes(65), "too long: it must have 64 bytes")):
         done = subprocess.run([main], input=raw, capture_output=True)
@@ -152,7 +152,7 @@ def constants(archive: Path, size: str) -> int:
 
 
 @pytest.mark.parametrize("network", ["digits", "two_layers"])
-def test_constants_are_what_a_linker_sees(network: str, digits: Model, tmp_path: Path) -> None:
+def test_the_size_of_constants_equals_that_of_a_linker(network: str, digits: Model, tmp_path: Path) -> None:
     """For a Cortex-M4, with the command in the Makefile; within 3 percent, because compilers omit some constants."""
     model = digits
     if network == "two_layers":

@@ -107,7 +107,7 @@ def test_a_weighted_sum_that_leaves_int32_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_sums_that_state_a_range_which_they_leave_are_refused(tmp_path: Path) -> None:
+def test_sums_that_exceed_their_stated_range_are_refused(tmp_path: Path) -> None:
     """Readers of the sums may be correct only for the stated range."""
     x = Tensor("x", "int32", (2,), None, Quantization.of((1.0,), (0,), -(1 << 30), 1 << 30))
     for high, refused in ((1 << 30, False), (5, True)):
@@ -195,13 +195,13 @@ def test_tensors_without_elements(tmp_path: Path) -> None:
 # The text
 
 
-def test_the_header_says_which_inputs_are_allowed(tmp_path: Path) -> None:
+def test_the_header_states_the_range_of_inputs(tmp_path: Path) -> None:
     write_c(of_bias("Linear", 0), tmp_path / "net")
     text = (tmp_path / "net" / "net.h").read_text(encoding="ascii")
     assert "No integer of an input may be outside its stated range" in text and "0 to 255" in text
 
 
-def test_buffers_of_one_size_and_name_lie_where_they_lie_each_time() -> None:
+def test_offsets_of_similar_buffers_are_deterministic() -> None:
     """A tensor has the name and size of scratch memory: only the order of steps distinguishes them."""
     numbers = [constant(f"c{i}", np.ones(1, kind)) for i, kind in enumerate((np.int32, np.uint8, np.int64))]
     rescaled = OPERATORS["qfmt.Requantize"].complete({"axis": 1, "reach_low": (0,), "reach_high": (2040,)})

@@ -54,7 +54,7 @@ def by_openvino(model: onnx.ModelProto, given: dict[str, Any]) -> Any:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("runs", [by_tvm, by_openvino])
 @pytest.mark.parametrize(("name", "form"), CASES)
-def test_it_is_read_as_the_source_is(name: str, form: str, runs: Any, tmp_path: Path) -> None:
+def test_exports_compute_the_same_as_the_source(name: str, form: str, runs: Any, tmp_path: Path) -> None:
     path = onnx_runtime.dynamic(name, tmp_path) if form == "dynamic" else onnx_runtime.static(name, form, tmp_path)
     source, back = onnx.load(path), qfmt.convert(path).to_onnx(opset=OPSET)
     given = onnx_runtime.inputs(source, 3)
@@ -155,7 +155,7 @@ def told(runs: Any, case: Case) -> str:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", MADE)
-def test_a_row_of_the_page_says_what_happens(name: str, tmp_path: Path) -> None:
+def test_rows_of_the_page_match_results(name: str, tmp_path: Path) -> None:
     pytest.importorskip("tvm", reason="needs apache-tvm")
     pytest.importorskip("openvino", reason="needs openvino")
     make, *arguments = MADE[name]
@@ -172,7 +172,7 @@ def test_the_page_has_no_other_rows() -> None:
 
 
 @pytest.mark.parametrize(("kind", "gates"), [("LSTM", "4"), ("GRU", "3")])
-def test_a_step_reads_nothing_from_outside_but_initializers(kind: str, gates: str, tmp_path: Path) -> None:
+def test_the_body_of_a_scan_reads_only_initializers(kind: str, gates: str, tmp_path: Path) -> None:
     """OpenVINO refuses a Scan whose body reads values of outer nodes. ONNX Runtime computes the same as qfmt."""
     case = _recurrent(tmp_path, kind, gates)
     onnx.checker.check_model(case.proto)

@@ -83,7 +83,7 @@ def test_softmax_of_the_usual_grid(dtype: str) -> None:
 
 @pytest.mark.parametrize("form", ["qdq", "qoperator"])
 @pytest.mark.parametrize(("rule", "whole"), [("integer_bias", 166), ("integer_bias_reciprocal", 165)])
-def test_a_bias_is_rounded_as_the_rule_rounds_it(form: str, rule: str, whole: int) -> None:
+def test_a_bias_is_rounded_by_the_rule(form: str, rule: str, whole: int) -> None:
     """0.08713575 / (0.081 · 0.0065) is close to 165.5, and differs from the product with the reciprocal."""
     x = Tensor("x", "uint8", ("N", 2), quantization=Quantization.per_tensor(float(f32(0.081)), 0, "uint8"))
     grid = Quantization.per_tensor(float(f32(0.0065)), 0, "int8")

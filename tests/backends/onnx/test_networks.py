@@ -50,7 +50,7 @@ def network(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return model, named(model, inputs)
 
 
-def test_every_node_gives_what_onnx_runtime_gives(network: tuple[Model, Any]) -> None:
+def test_every_node_equals_onnx_runtime(network: tuple[Model, Any]) -> None:
     """Each node alone is written as ONNX, and runs on its inputs in the network."""
     model, inputs = network
     tally, values = witness.Tally(), {}
@@ -74,7 +74,7 @@ def _alone(model: Model, node: Node, seen: Mapping[str, np.ndarray]) -> Model:
     return Model(Graph(tuple(seen), node.outputs, (node,), tensors), engine=model.engine)
 
 
-def test_a_network_gives_what_others_give(network: tuple[Model, Any], tmp_path: Path) -> None:
+def test_networks_equal_other_programs(network: tuple[Model, Any], tmp_path: Path) -> None:
     """In the whole network, the first differences are rounding ties; later differences follow from them.
 
     Every eighth mean of 8 integers is half-way, and float32 with the calibrated scale rounds it. The scales and
@@ -145,7 +145,7 @@ def test_names_are_those_of_the_model() -> None:
     }
 
 
-def test_sizes_that_are_not_known_are_computed() -> None:
+def test_unknown_sizes_are_computed_at_run_time() -> None:
     """The bins of an adaptive pool are computed from the image size at run time."""
     model = qfmt.convert(DIGITS, engine="onnx")
     x = np.load(HELD_BACK)["x"]
@@ -167,7 +167,7 @@ def test_an_operator_that_qfmt_does_not_know_goes_back_as_it_came() -> None:
     assert imports["com.example.vision"] == 3
 
 
-def test_what_cannot_be_written_is_listed() -> None:
+def test_unsupported_nodes_are_listed() -> None:
     a = {"kernel_shape": (2,), "strides": (1,), "pads": (0, 0), "dilations": (2,), "ceil_mode": 0}
     x = Tensor("x", "float32", (1, 1, 9))
     tensors = {t.name: t for t in [x, Tensor("y", "float32", (1, 1, 7)), Tensor("z", "float32", (1, 1, 5))]}

@@ -140,7 +140,7 @@ def test_requantization(rule: str) -> None:
     count(f"Requantize, {rule}", [requantized(rule, np.random.default_rng(seed)) for seed in range(SEEDS)])
 
 
-def test_what_is_clamped_may_be_beyond_int32() -> None:
+def test_sums_may_exceed_int32_before_a_clamp() -> None:
     x = np.array([-(1 << 31), (1 << 31) - 1, 0, 5, -(1 << 31), (1 << 31) - 1, 7, -7], np.int32)
     q = Quantization.of((0.5,), (7,), -100, 100)
     for shift in (0, 1, 30, 62):
@@ -176,7 +176,7 @@ def test_tables_and_weighted_sums(name: str) -> None:
     count(name, [plain(name, make(np.random.default_rng(seed))) for seed in range(SEEDS)])
 
 
-def test_shifts_of_accelerators_read_no_scale() -> None:
+def test_requant_shift_does_not_read_scales() -> None:
     """The rule `multiply_add_divide` on sums with per-channel scales."""
     rng = np.random.default_rng(2)
     x = rng.integers(-(1 << 20), 1 << 20, (2, 3, 4)).astype(np.int32)

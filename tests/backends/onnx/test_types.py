@@ -84,7 +84,7 @@ def linear(bias: np.ndarray, rule: str) -> Model:
     )
 
 
-def test_a_bias_is_written_as_the_rule_adds_it() -> None:
+def test_the_type_of_a_bias_follows_the_rule() -> None:
     """A bias is int32 with scale sx · sw if the rule rounds it and that changes it; else it is a float."""
     odd, unit = np.array([0.1234, -3.3, 9.99], f32), f32(0.1) * np.array([0.01, 0.02, 0.04], f32)
     whole = (np.array([5, -7, 1000]).astype(f32) * unit).astype(f32)

@@ -148,7 +148,7 @@ def test_a_pad_by_a_quantized_number() -> None:
 
 @pytest.mark.parametrize("dtype", ["int16", "uint16", "int8", "uint8", "int4", "uint2"])
 @pytest.mark.parametrize("operator", ["Relu", "Reshape", "ReduceMax", "Pad", "Transpose"])
-def test_what_moves_integers_of_any_width(operator: str, dtype: str) -> None:
+def test_moves_of_integers_of_any_width(operator: str, dtype: str) -> None:
     limits = DTYPES[dtype]
     q = Quantization.of((0.5,), (1,), int(limits.minimum or 0), int(limits.maximum or 0))
     x = Tensor("x", dtype, (2, 3, 4), None, q)

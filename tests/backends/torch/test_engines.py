@@ -184,7 +184,7 @@ def test_batch_size_is_free(engine: str) -> None:
     assert near.all(), f"{near.sum()} of {near.size}"
 
 
-def test_auto_says_what_it_took() -> None:
+def test_auto_reports_its_engine() -> None:
     module = model_of("resnet18").to_torch()
     assert module.engine in {*(f"native:{kernels}" for kernels in KERNELS), "onednn", "reference"}
     assert len(module.report()) == 0

@@ -96,7 +96,7 @@ NAMES = (
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_any_name_of_a_constant_is_one_of_a_buffer(engine: str) -> None:
+def test_any_constant_name_works_as_a_buffer(engine: str) -> None:
     model = named(*NAMES)
     module = model.to_torch(engine)
     assert module(torch.zeros(1, 3)).tolist() == [[2.0 ** len(NAMES) - 1] * 3]
@@ -106,7 +106,7 @@ def test_any_name_of_a_constant_is_one_of_a_buffer(engine: str) -> None:
     assert module(torch.zeros(1, 3)).tolist() == [[2.0 ** len(NAMES) - 1] * 3]
 
 
-def test_scales_stand_beside_a_constant_also_where_their_names_are_taken() -> None:
+def test_scales_are_next_to_a_constant_even_if_names_collide() -> None:
     grid = Quantization.per_tensor(0.5, 0, "int8")
     tensors = {
         "w_scale": Tensor.constant("w_scale", np.full(3, 9, np.float32)),
@@ -126,7 +126,7 @@ def test_scales_stand_beside_a_constant_also_where_their_names_are_taken() -> No
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_name_is_never_code(engine: str, tmp_path: Path) -> None:
+def test_names_are_not_executed(engine: str, tmp_path: Path) -> None:
     """fx writes names of buffers into the code of `forward`; names from a file must not be executed."""
     marker = tmp_path / "marker"
     path = str(marker).replace(".", "_")
@@ -145,7 +145,7 @@ def test_a_name_is_never_code(engine: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["torch", "self", "inf", "input", "x\n'", '") or print(1) #', "__import__", "…"])
-def test_any_name_of_an_input_is_one_of_an_argument(name: str) -> None:
+def test_any_input_name_works_as_an_argument(name: str) -> None:
     tensors = {name: Tensor(name, "float32", (name, 3)), f"out {name}": Tensor(f"out {name}", "float32", (None, 3))}
     model = Model(Graph((name,), (f"out {name}",), (Node("Neg", (name,), (f"out {name}",), version=13),), tensors))
     for engine in ENGINES:
@@ -286,7 +286,7 @@ def test_quantized_tensors_of_another_grid_are_refused(engine: str) -> None:
         model.to_torch(engine)(torch.quantize_per_tensor(x, 0.1, 0, torch.quint8))
 
 
-def test_inputs_whose_names_come_down_to_one_identifier() -> None:
+def test_inputs_with_colliding_identifiers() -> None:
     """One more character per name would make names of quadratic length, found in cubic time."""
     names = tuple("é" * (1 + i) for i in range(300))
     tensors = {name: Tensor(name, "float32", (1,)) for name in names} | {"y": Tensor("y", "float32", (300,))}

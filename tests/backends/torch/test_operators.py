@@ -69,7 +69,7 @@ def test_every_operator_by_every_engine(kind: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ["reference", "native", "onednn", "qdq"])
-def test_a_slope_that_does_not_reach_one(engine: str) -> None:
+def test_slopes_whose_range_excludes_one(engine: str) -> None:
     """torch multiplies the positive half of PReLU by a 1 quantized like the slope, whose range ends at 0.25 here."""
     x, q, w = np.arange(256, dtype=np.uint8), (0.02, 128), float(np.float32(0.25 / 255))
     kind = torch.quint8
@@ -92,7 +92,7 @@ def test_a_slope_that_does_not_reach_one(engine: str) -> None:
     assert off.max() <= (1 if engine == "qdq" else 0)
 
 
-def test_biases_of_onnx_need_no_help() -> None:
+def test_int32_biases_need_no_fallback() -> None:
     """The biases are int32 with the scale of the sums: the reference adds them to the sums, kernels get dequantized
     biases."""
     rng = np.random.default_rng(0)
@@ -160,7 +160,7 @@ def test_constants_of_any_size_on_either_side(name: str, rule: str, own: str) ->
     assert total
 
 
-def test_what_follows_a_default_is_given_by_name() -> None:
+def test_arguments_after_a_default_are_passed_by_name() -> None:
     call = "aten::embedding(weight:data, indices, padding_idx:_=-1, scale_grad_by_freq:axis, sparse:_=False)"
     parameters = {each.torch_name: each for each in parsed(call)[1]}
     kernel = Kernel(torch.ops.aten.embedding.default, OPERATORS["Gather"], parameters)

@@ -28,7 +28,7 @@ def with_all_outputs(model: Model) -> Model:
 
 @pytest.mark.parametrize("name", ["cnn", "generator"])
 @pytest.mark.parametrize("form", FORMS)
-def test_qdq_needs_no_help(name: str, form: str, tmp_path: Path) -> None:
+def test_qdq_has_no_fallbacks(name: str, form: str, tmp_path: Path) -> None:
     """Each node, on the inputs of the module's node, computes the same, except for proven ties and last bits of
     floats."""
     model = with_all_outputs(qfmt.convert(networks.static(name, form, tmp_path)))

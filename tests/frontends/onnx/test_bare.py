@@ -49,21 +49,21 @@ def test_interpolated_integers_are_those_of_their_operator(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("operator", ["ArgMax", "ArgMin"])
-def test_where_the_largest_is(operator: str, tmp_path: Path) -> None:
+def test_argmax_of_integers(operator: str, tmp_path: Path) -> None:
     nodes = [q("x", "x", "xq"), node(operator, ["xq"], ["i"], axis=1)]
     source = proto(nodes, {"x": (TensorProto.FLOAT, [2, 5])}, {"i": TensorProto.INT64}, grids(x=(0.5, np.uint8(117))))
     model = compare(source, tmp_path)
     assert model.tensors["xq"].quantization is not None
 
 
-def test_a_scale_for_each_channel_stays_as_it_is(tmp_path: Path) -> None:
+def test_per_channel_scales_are_not_changed(tmp_path: Path) -> None:
     scales = np.array([0.1, 0.2], np.float32)
     nodes = [q("x", "x", "xq", axis=1), node("Pad", ["xq", "pads"], ["p"]), dq("p", "x", "y", axis=1)]
     constants = {**grids(x=(scales, np.array([3, 200], np.uint8))), "pads": PADS}
     compare(proto(nodes, {"x": (TensorProto.FLOAT, [1, 2, 5, 6])}, ["y"], constants), tmp_path)
 
 
-def test_the_shape_of_integers_says_nothing_of_them(tmp_path: Path) -> None:
+def test_shape_of_a_quantized_tensor(tmp_path: Path) -> None:
     nodes = [q("x", "x", "xq"), node("Shape", ["xq"], ["n"]), dq("xq", "x", "xd"), node("Reshape", ["xd", "n"], ["y"])]
     source = proto(nodes, {"x": (TensorProto.FLOAT, ["N", 3])}, ["y"], grids(x=(0.05, np.uint8(117))))
     model = compare(source, tmp_path)

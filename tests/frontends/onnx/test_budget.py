@@ -45,7 +45,7 @@ def test_hostile_files_are_refused_in_one_line(name: str, tmp_path: Path) -> Non
     "concat-inference.onnx",  # after a node with a wrong axis, onnx's inference would compute vectors that double
     "laughs-uncalled.onnx",  # functions that double, but are not called
 ])  # fmt: skip
-def test_what_is_not_needed_is_not_computed(name: str, tmp_path: Path) -> None:
+def test_parts_that_are_not_needed_are_not_computed(name: str, tmp_path: Path) -> None:
     done = converted(name, tmp_path)
     assert done.returncode == 0, done.stderr
 
@@ -61,7 +61,7 @@ MUCH = {
 
 
 @pytest.mark.parametrize("name", MUCH)
-def test_what_has_few_bytes_and_takes_many(name: str, tmp_path: Path) -> None:
+def test_small_files_that_need_much_memory(name: str, tmp_path: Path) -> None:
     nodes, inputs, initializers = MUCH[name]
     values = [helper.make_tensor_value_info(each, FLOAT, [1]) for each in (*inputs, "y")]
     graph = helper.make_graph(nodes, "g", values[:-1], values[-1:], initializers)
@@ -105,7 +105,7 @@ def test_functions_that_networks_have_are_inlined(tmp_path: Path) -> None:
     ([*functions(2, 1)[:1], helper.make_function("d", "F1", ["a"], ["o"], [node("F0", ["a"], ["o"], domain="d")],
       [helper.make_opsetid("d", 1)])], "recursively"),
 ])  # fmt: skip
-def test_functions_that_have_no_end(made: list[onnx.FunctionProto], words: str) -> None:
+def test_recursive_and_deeply_nested_functions(made: list[onnx.FunctionProto], words: str) -> None:
     with pytest.raises(SourceError, match=words):
         qfmt.convert(called(made))
 

@@ -44,7 +44,7 @@ def elsewhere(location: str) -> TensorProto:
     return tensor
 
 
-def test_it_is_read_from_beside_the_model(tmp_path: Path) -> None:
+def test_external_data_is_read_from_the_folder_of_the_model(tmp_path: Path) -> None:
     assert qfmt.convert(saved(tmp_path)).content_id() == qfmt.convert(conv_net(np.random.default_rng(0))).content_id()
 
 
@@ -214,7 +214,7 @@ def _written(folder: Path, model: onnx.ModelProto) -> Path:
     return path
 
 
-def test_the_working_directory_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_working_directory_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Constant in a function body, run from a folder with its own w.bin, which was read once."""
     source = HOSTILE / "onnx-function-external" / "m.onnx"
     monkeypatch.chdir(tmp_path)
@@ -224,7 +224,7 @@ def test_the_working_directory_says_nothing(tmp_path: Path, monkeypatch: pytest.
     assert any(np.array_equal(each, weights) for each in constants)
 
 
-def test_what_is_read_is_the_file_that_was_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checked_file_is_the_one_that_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another file replaces the weights between their check and their first use."""
     path = saved(tmp_path)
     weights = (tmp_path / "weights.bin").read_bytes()
@@ -258,7 +258,7 @@ def test_a_fifo_does_not_block(tmp_path: Path) -> None:
         qfmt.convert(path)
 
 
-def test_the_same_bytes_a_thousand_times(tmp_path: Path) -> None:
+def test_tensors_that_share_their_bytes_a_thousand_times(tmp_path: Path) -> None:
     """A small file that would need a thousand times the memory of the data that it refers to."""
     (tmp_path / "w.bin").write_bytes(bytes(16 << 10))
     model = _model([node("Sum", ["x", *(f"w{index}" for index in range(1000))], ["y"])])

@@ -42,7 +42,7 @@ MS = "com.microsoft"
 @pytest.mark.parametrize(
     ("bias", "rule"), [("int32", "integer_bias"), ("float", "float_bias"), ("none", "integer_bias")]
 )
-def test_a_convolution_between_dq_and_q_is_one_on_integers(relu: bool, bias: str, rule: str, tmp_path: Path) -> None:
+def test_a_convolution_between_dq_and_q_becomes_integer(relu: bool, bias: str, rule: str, tmp_path: Path) -> None:
     model = compare(conv_net(np.random.default_rng(1), relu=relu, bias=bias), tmp_path, steps=1, share=0.999)
     assert operators(model)[f"Conv@{rule}"] == 1
     y = model.tensors["r" if relu else "c"].quantization
@@ -134,7 +134,7 @@ def test_shared_and_duplicated_nodes(tmp_path: Path) -> None:
     assert model.graph.outputs == ("out", "aq", "d2", "m")
 
 
-def test_integers_that_are_read_bare_stay_bare(tmp_path: Path) -> None:
+def test_integers_that_are_read_directly_stay_integers(tmp_path: Path) -> None:
     constants = grids(x=(0.1, np.uint8(128)), y=(0.2, np.uint8(7)))
     nodes = [q("x", "x", "xq"), dq("xq", "x", "xd"), node("Cast", ["xq"], ["c"], to=FLOAT), dq("xq", "y", "other"),
              node("Sum", ["xd", "c", "other"], ["y"])]  # fmt: skip
@@ -158,7 +158,7 @@ def test_a_constant_with_two_meanings_is_two(tmp_path: Path) -> None:
     assert "w" in model.graph.outputs
 
 
-def test_movers_stand_before_the_dequantizing(tmp_path: Path) -> None:
+def test_moves_before_dequantize(tmp_path: Path) -> None:
     """DQ → Transpose → Reshape → Conv → Q, without Q and DQ in between: integers are moved, and sums are exact."""
     source = conv_net(np.random.default_rng(6), relu=False)
     nodes = [each for each in source.graph.node if each.op_type != "Conv"]
@@ -193,7 +193,7 @@ def test_clips_before_q_are_ranges(low: float | None, high: float | None, point:
     assert operators(model) == {"QuantizeLinear@divide": 1, "Mul@divide": 1}
 
 
-def test_q_over_float_weights_is_computed_now(tmp_path: Path) -> None:
+def test_quantize_of_float_weights_is_folded(tmp_path: Path) -> None:
     """AddQDQPairToWeight: the file contains float weights; per-channel."""
     rng = np.random.default_rng(7)
     constants = {
@@ -211,7 +211,7 @@ def test_q_over_float_weights_is_computed_now(tmp_path: Path) -> None:
     assert (model.tensors["w"].array == integers).all()
 
 
-def test_clutter_of_constants(tmp_path: Path) -> None:
+def test_redundant_constant_nodes(tmp_path: Path) -> None:
     """Constant nodes, Identity, Cast of zero points and ConstantOfShape, as written by PyTorch's legacy exporter."""
     rng = np.random.default_rng(8)
     made = conv_net(rng, bias="none")
@@ -474,7 +474,7 @@ def test_the_rounding_of_another_engine_may_be_stated(engine: str, tmp_path: Pat
     assert (steps == 0).mean() > 0.99
 
 
-def test_an_operator_of_a_strange_domain_is_kept_and_named(tmp_path: Path) -> None:
+def test_an_operator_of_an_unknown_domain_is_kept_and_reported(tmp_path: Path) -> None:
     nodes = [
         node("Relu", ["x"], ["r"]),
         node("Fancy", ["r", "w"], ["f", "g"], "fancy_1", domain="my.domain", level=3, names=["a", "b"]),

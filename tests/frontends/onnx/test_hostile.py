@@ -144,7 +144,7 @@ def attempt(data: bytes, folder: Path) -> bool:
 
 @settings(max_examples=150, deadline=None)
 @given(changes=st.lists(st.tuples(st.integers(0, len(BYTES) - 1), st.integers(0, 255)), min_size=1, max_size=6))
-def test_changed_bytes_give_a_model_or_an_error(
+def test_changed_bytes_yield_a_model_or_an_error(
     changes: list[tuple[int, int]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     data = bytearray(BYTES)
@@ -267,7 +267,7 @@ def test_nodes_with_wrong_inputs_and_attributes(
         assert model.graph.outputs == ("y0",)
 
 
-def test_scales_of_nothing_or_not_a_number_stay_inputs(tmp_path: Path) -> None:
+def test_invalid_scales_stay_inputs(tmp_path: Path) -> None:
     """A scale that is invalid for a tensor stays in the graph; the result equals ONNX's."""
     for scale in (0.0, -0.5, np.nan, np.inf):
         constants = grids(x=(scale, np.uint8(3)))
@@ -278,7 +278,7 @@ def test_scales_of_nothing_or_not_a_number_stay_inputs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["tensor", "graph"])
-def test_no_file_that_an_attribute_names_is_passed_on(where: str) -> None:
+def test_external_data_in_attributes_is_refused(where: str) -> None:
     """A crafted attribute with a tensor whose values are in a file on the machine that exports."""
     import base64
 

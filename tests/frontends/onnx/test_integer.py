@@ -29,7 +29,7 @@ f32 = np.float32
 
 @pytest.mark.parametrize(("opset", "kind"), [(6, "tensor"), (9, "int"), (11, "float")])
 @pytest.mark.parametrize("given", [True, False], ids=["integer input", "float input"])
-def test_a_network_between_requant_shifts_is_one_of_integers(
+def test_networks_between_requant_shifts_become_integer_only(
     opset: int, kind: str, given: bool, tmp_path: Path
 ) -> None:
     rng = np.random.default_rng(opset)
@@ -158,7 +158,7 @@ def test_activations_of_qonnx_become_narrow_ranges(signed: int, narrow: int, bit
 
 
 @pytest.mark.parametrize("changed", [{"rounding_mode": "FLOOR"}, {"z": 1.0}])
-def test_quant_nodes_without_a_rule_here_stay_and_are_named(changed: dict[str, object]) -> None:
+def test_unsupported_quant_nodes_stay_and_are_reported(changed: dict[str, object]) -> None:
     z = changed.pop("z", 0.0)
     nodes = [node("Quant", ["x", "s", "z", "b"], ["y"], "act", domain=DOMAINS[0], signed=1, narrow=0, **changed)]
     source = proto(nodes, {"x": (1, [4])}, ["y"], {"s": f32(0.25), "z": f32(z), "b": f32(4)}, opset=13)
@@ -262,7 +262,7 @@ def test_requant_shift_in_standard_operators_is_exact(div: int, signed: int) -> 
     assert found.tolist() == exact
 
 
-def test_windows_of_many_ones_are_not_written() -> None:
+def test_large_kernels_of_ones_are_refused() -> None:
     """A kernel of ones for each channel would be far larger than the file."""
     side = 1 << 15
     grid = qfmt.Quantization.of((0.5,), (0,), 0, 255)

@@ -56,7 +56,7 @@ def test_scales_and_zero_points_keep_their_names(form: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", ["cnn", "mlp", "generator", "transformer"])
 @pytest.mark.parametrize("form", FORMS)
-def test_there_and_back_is_the_same_content(name: str, form: str, tmp_path: Path) -> None:
+def test_a_round_trip_keeps_the_content_id(name: str, form: str, tmp_path: Path) -> None:
     first = qfmt.convert(files(name, form, tmp_path))
     written = first.to_onnx()
     second = qfmt.convert(written)
@@ -65,7 +65,7 @@ def test_there_and_back_is_the_same_content(name: str, form: str, tmp_path: Path
     assert [node.name for node in second.nodes] == [node.name for node in first.nodes]
 
 
-def test_dynamic_weights_are_turned_around_once(tmp_path: Path) -> None:
+def test_dynamic_weights_are_transposed_once(tmp_path: Path) -> None:
     source = files("mlp", "dynamic", tmp_path)
     first = qfmt.convert(source)
     written = first.to_onnx()
@@ -79,7 +79,7 @@ def test_dynamic_weights_are_turned_around_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("opset", [17, 21])
-def test_averages_are_rounded_as_in_the_source(opset: int) -> None:
+def test_the_opset_keeps_the_rounding_of_averages(opset: int) -> None:
     """ONNX Runtime sums differently from opset 19 on, and rounds some ties to the other side."""
     nodes = [q("x", "x", "xq"), dq("xq", "x", "xd"), node("AveragePool", ["xd"], ["m"], kernel_shape=[3, 3],
              pads=[1, 1, 1, 1]), q("m", "m", "mq"), dq("mq", "m", "y")]  # fmt: skip

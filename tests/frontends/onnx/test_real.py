@@ -99,7 +99,7 @@ def test_every_file_is_expected(shared_data: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if FILES[name].refused])
-def test_what_cannot_be_converted_is_refused_with_the_reason(name: str, shared_data: Path) -> None:
+def test_unsupported_files_are_refused_with_the_reason(name: str, shared_data: Path) -> None:
     with pytest.raises(qfmt.QfmtError, match=FILES[name].refused):
         qfmt.convert(shared_data / name)
 

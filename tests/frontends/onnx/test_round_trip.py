@@ -23,7 +23,7 @@ QOPERATOR = ["qoperator u8s8", "qoperator s8s8 per channel"]
 @pytest.mark.parametrize("level", ["plain", "fused"])
 @pytest.mark.parametrize("form", QOPERATOR)
 @pytest.mark.parametrize("name", ["cnn", "mlp", "generator", "transformer"])
-def test_operators_on_integers_come_back_as_such(name: str, form: str, level: str, tmp_path: Path) -> None:
+def test_operators_on_integers_keep_their_form(name: str, form: str, level: str, tmp_path: Path) -> None:
     """ONNX Runtime computes the same bits, also through a file."""
     source = onnx.load(onnx_runtime.static(name, form, tmp_path))
     qfmt.save(qfmt.convert(source), tmp_path / "m.qfb")
@@ -56,7 +56,7 @@ def test_the_form_follows_the_source(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("opset", [13, 17, 21, 23])
-def test_an_unknown_operator_of_the_default_domain_goes_back_as_it_came(opset: int) -> None:
+def test_an_unknown_operator_of_the_default_domain_is_exported_unchanged(opset: int) -> None:
     """In any opset, since ONNX has no such operator in any of them."""
     with pytest.raises(onnx.defs.SchemaError):
         onnx.defs.get_schema("Sparkle", onnx.defs.onnx_opset_version(), "")
@@ -70,7 +70,7 @@ def test_an_unknown_operator_of_the_default_domain_goes_back_as_it_came(opset: i
     assert (weight.name, onnx.numpy_helper.to_array(weight).tolist()) == ("w", [0, 1, 2])
 
 
-def test_an_operator_that_another_opset_has_otherwise_is_refused() -> None:
+def test_an_operator_that_differs_in_the_opset_is_refused() -> None:
     """RotaryEmbedding is part of ONNX from opset 23 on; before, it was a custom operator with other inputs."""
     source = proto([node("RotaryEmbedding", ["x"], ["y"], style=2)], {"x": (FLOAT, [3])}, ["y"], opset=17)
     model = qfmt.convert(source)

@@ -121,7 +121,7 @@ def test_dynamic_products_with_all_operands(order: str, bias: str, name: str, tm
         np.testing.assert_array_equal(model.run(inputs)["y"], runtime(source, inputs)[0])
 
 
-def test_sums_that_are_read_elsewhere_stay(tmp_path: Path) -> None:
+def test_sums_with_other_readers_stay(tmp_path: Path) -> None:
     source = dynamic("first", "b")
     source.graph.output.append(onnx.helper.make_tensor_value_info("i", TensorProto.INT32, None))
     model = qfmt.convert(source)
@@ -218,7 +218,7 @@ def test_matmul_nbits(points: str, bits: int, block: int, columns: int, tmp_path
     np.testing.assert_allclose(model.run(inputs)["y"], want, rtol=2e-5, atol=2e-3)
 
 
-def test_matmul_nbits_with_an_order_of_groups_stays_and_is_named() -> None:
+def test_matmul_nbits_with_g_idx_stays_and_is_reported() -> None:
     source = nbits(4, 16, 64, "absent", bias=False)
     source.graph.node[0].input[4] = "g"
     source.graph.node[0].name = "ordered"

@@ -115,7 +115,7 @@ def test_each_tensor_is_an_input(case: str, tmp_path: Path) -> None:
         assert equal == total
 
 
-def test_a_module_called_as_the_source_says_what_to_pass() -> None:
+def test_calling_a_module_with_wrong_arguments_explains_them() -> None:
     network, inputs = language_model()
     module = qfmt.convert(network, example_inputs=inputs).to_torch(engine="reference")
     with pytest.raises(RunError, match=r"input hidden\.0: expects a torch\.Tensor, not tuple; pass its tensors one by"):
@@ -157,7 +157,7 @@ class Names(nn.Module):
 
 
 @pytest.mark.parametrize("name", ["reference", "native", "onednn", "qdq"])
-def test_arguments_of_a_module_are_not_mixed_up(name: str) -> None:
+def test_arguments_of_a_module_are_not_confused(name: str) -> None:
     network = Names().eval()
     network.qconfig = tq.get_default_qconfig("fbgemm")
     prepared, inputs = tq.prepare(network), tuple(torch.rand(5) for _ in range(5))

@@ -183,7 +183,7 @@ def test_writing_through_a_view_is_refused_or_right(function: Any) -> None:
 
 
 @quiet()
-def test_writing_to_what_is_read_no_more_is_no_trouble() -> None:
+def test_writing_to_a_view_that_is_not_read_again_is_supported() -> None:
     def function(x: Any) -> Any:
         y = (x * 2).flatten(1).relu_()
         z = y.add_(1)

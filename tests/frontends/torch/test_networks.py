@@ -124,7 +124,7 @@ def test_trace_script_and_freeze_are_one_network(cell: Cell) -> None:
                 np.testing.assert_array_equal(mine, first)
 
 
-def test_names_and_numbers_of_packed_parameters_are_found_again(cell: Cell) -> None:
+def test_names_and_values_of_packed_parameters_are_kept(cell: Cell) -> None:
     packed = {
         name: module
         for name, module in cell.torch_model.named_modules()
@@ -175,7 +175,7 @@ def test_every_operator_occurs_in_a_network() -> None:
     assert set().union(*OPERATORS_OF.values()) - (set(OPERATORS) - here) == here - NOT_FROM_TORCH
 
 
-def test_the_witness_sees_one_wrong_weight(tmp_path: Path) -> None:
+def test_the_witness_detects_one_wrong_weight(tmp_path: Path) -> None:
     """The comparison above can fail: it finds one weight that is changed by one step."""
     network, inputs = pytorch.quantized("dictionary", "eager")
     _, seen = torch_witness.observe(network, inputs)

@@ -143,7 +143,7 @@ def assert_all_equal(what: str, result: np.ndarray, expected: np.ndarray) -> Non
 
 @pytest.mark.parametrize("kind", ["trace", "script"])
 @pytest.mark.parametrize("name", ["mbv2_eager", "rn_fx", "zoo_eager"])
-def test_networks_of_torch_1_13_give_their_outputs(shared_data: Path, name: str, kind: str) -> None:
+def test_networks_of_torch_1_13_compute_their_stored_outputs(shared_data: Path, name: str, kind: str) -> None:
     """Also zoo_eager.script, which torch itself cannot run (its batch norm's scale has a dimension)."""
     folder = shared_data / "torch_legacy" / "t1131"
     inputs, expected = torch.load(folder / f"{name}.io.pt", weights_only=True)

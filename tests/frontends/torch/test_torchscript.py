@@ -45,7 +45,7 @@ def replayed(path: Path, inputs: tuple[torch.Tensor, ...]) -> Any:
 
 @pytest.mark.parametrize("kind", ["trace", "script"])
 @pytest.mark.parametrize("name", LEGACY)
-def test_calls_of_archives_of_torch_1_13_give_the_outputs_of_then(shared_data: Path, name: str, kind: str) -> None:
+def test_calls_of_torch_1_13_archives_compute_their_stored_outputs(shared_data: Path, name: str, kind: str) -> None:
     """Also those that torch 2.13 itself cannot load (emb) or run (zoo_eager, scripted)."""
     folder = shared_data / "torch_legacy/t1131"
     inputs, output = torch.load(folder / f"{name}.io.pt", weights_only=False)
@@ -55,7 +55,7 @@ def test_calls_of_archives_of_torch_1_13_give_the_outputs_of_then(shared_data: P
 
 @pytest.mark.parametrize("kind", ["scripted", "traced"])
 @pytest.mark.parametrize("name", FIXTURES)
-def test_calls_of_compatibility_fixtures_give_what_torch_gives(shared_data: Path, name: str, kind: str) -> None:
+def test_calls_of_compatibility_fixtures_equal_torch(shared_data: Path, name: str, kind: str) -> None:
     start = shared_data / "torchscript_bc" / f"TestSerialization.test_{name}"
     given, expected = (torch.load(f"{start}.{part}.pt", weights_only=False) for part in ("input", "expected"))
     path = Path(f"{start}.{kind}.pt")
@@ -91,7 +91,7 @@ def test_real_mobilenet(shared_data: Path) -> None:
     print(f"{len(packed)} packed parameters equal")
 
 
-def test_evaluating_twice_gives_the_same_calls(shared_data: Path) -> None:
+def test_evaluating_twice_records_the_same_calls(shared_data: Path) -> None:
     archive = Archive(shared_data / "torch_legacy/t1131/zoo_eager.script.pt")
     first, second = Notes(4), Notes(4)
     for notes in (first, second):

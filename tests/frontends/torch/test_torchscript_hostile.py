@@ -235,7 +235,7 @@ def test_every_truncation_is_a_source_error(tmp_path: Path, real: Path) -> None:
 
 @given(st.data())
 @settings(max_examples=150, deadline=None)
-def test_changed_bytes_give_calls_or_a_source_error(real: Path, data: st.DataObject) -> None:
+def test_changed_bytes_yield_calls_or_a_source_error(real: Path, data: st.DataObject) -> None:
     raw = bytearray(real.read_bytes())
     for position in data.draw(st.lists(st.integers(0, len(raw) - 1), min_size=1, max_size=3)):
         raw[position] ^= data.draw(st.integers(1, 255))
@@ -419,7 +419,7 @@ def test_a_pipe_is_refused_with_a_reason(tmp_path: Path) -> None:
     os.close(writer)
 
 
-def test_telling_the_kind_does_not_take_longer_for_a_longer_file(tmp_path: Path) -> None:
+def test_detecting_the_kind_does_not_depend_on_the_file_size(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"\x12\x00" * 3_000_000)  # an endless series of ModelProto fields
     begin = time.process_time()
     assert sniff(tmp_path / "m.onnx").key == "unknown"

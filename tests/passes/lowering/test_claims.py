@@ -77,7 +77,7 @@ def test_pairs_of_inputs_that_differ_are_counted(operators: str) -> None:
         assert not (apart.any() and (options.get("exact") or operators != "Mul")), "thresholds would have done"
 
 
-def test_a_bias_of_half_a_unit_is_no_sum_of_integers() -> None:
+def test_a_bias_of_half_a_unit_is_not_integer_only() -> None:
     """float32(sum) + 1/2 rounds half to even: an integer bias cannot express that, and int32 has too many levels for
     thresholds."""
     rng = np.random.default_rng(1)
@@ -155,7 +155,7 @@ def test_outputs_that_come_to_the_same_integers_stay_outputs() -> None:
     assert lower_integer(net.model(y), outputs=[y, real, y]).graph.outputs == (y, real, y)
 
 
-def test_zeros_that_no_integer_stands_for_are_not_padded_with() -> None:
+def test_unrepresentable_zeros_are_not_used_as_padding() -> None:
     pads = np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int64)
     for low, mode in ((0, "constant"), (50, "reflect"), (50, "constant")):
         net = Net(np.random.default_rng(5))
@@ -239,7 +239,7 @@ def test_the_place_of_the_largest_needs_numbers_that_differ() -> None:
                 lower_integer(net.model(y))
 
 
-def test_convolutions_without_a_channel_give_nothing() -> None:
+def test_convolutions_without_channels() -> None:
     for shape in ((0, 2, 3, 3), (0, 1, 3, 3)):
         net = Net(np.random.default_rng(11))
         x = net.input(1, shape[1], 4, 4)
@@ -311,7 +311,7 @@ def test_zeros_of_padding_are_in_reach_of_means_where_no_input_is_zero(form: str
         equal(net.model(y), {x: given}, form=form)
 
 
-def test_a_number_to_pad_with_is_divided_by_the_scale() -> None:
+def test_a_padding_value_is_divided_by_the_scale() -> None:
     """Some float32 padding values half-way between two integers round differently if multiplied by 1 / s."""
     s = f32(0.07)
     halves = ((np.arange(120) + 0.5) * s).astype(f32)

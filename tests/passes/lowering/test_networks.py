@@ -89,7 +89,7 @@ def test_digits_by_the_rules_of_every_engine(engine: str, images: np.ndarray) ->
 
 
 @pytest.mark.parametrize("form", ["multiply_shift", "fixed_point_single", "fixed_point_double", "multiply_add_divide"])
-def test_digits_by_forms_that_differ(form: str, digits: Model, images: np.ndarray) -> None:
+def test_digits_in_inexact_forms(form: str, digits: Model, images: np.ndarray) -> None:
     """A tensor whose proof states no differences is equal if its inputs are equal."""
     lowered = lower_integer(digits, form=form, bits=16 if form in NARROWED else 32)
     differing = compare(f"digits by {form}", digits, lowered, [{"x": images}])
@@ -101,7 +101,7 @@ def test_digits_by_forms_that_differ(form: str, digits: Model, images: np.ndarra
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_form_that_is_asked_for_stays_what_it_is(form: str, digits: Model, images: np.ndarray) -> None:
+def test_the_requested_form_is_kept(form: str, digits: Model, images: np.ndarray) -> None:
     """With --exact, channels have the requested form if it is equal, else thresholds, and no other form."""
     lowered = lower_integer(digits, form=form, exact=True)
     found = [*requantizations(lowered)]
@@ -218,7 +218,7 @@ class Pooled(architectures.Network):
         return self.dequant(nn.functional.adaptive_avg_pool2d(self.mix(self.quant(x)), 1).flatten(1))
 
 
-def test_the_size_of_an_image_is_assumed_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_of_an_image_is_assumed_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """224 × 224 with 3 channels is assumed if a mean needs the size; stated sizes are used."""
     monkeypatch.setattr(pytorch, "NETWORKS", {"pooled": pytorch.Definition(Pooled, ((2, 3, 20, 24),))})
     module, given = pytorch.quantized("pooled", "eager")
@@ -235,7 +235,7 @@ def test_the_size_of_an_image_is_assumed_and_said(tmp_path: Path, monkeypatch: p
     assert compare("a mean of an image", qfmt.load(stored), lowered, [{"x": given[0].numpy()}]) == 0
 
 
-def test_networks_of_integers_stay_what_they_are() -> None:
+def test_networks_of_requant_shifts_are_lowered() -> None:
     """Sums of integers in float32 become int32; RequantShift stays, with integer constants."""
     rng = np.random.default_rng(3)
     source, weights = network(rng, 9, "int")
@@ -380,7 +380,7 @@ def test_convert_refuses(stored: Path, options: list[str], said: str) -> None:
     assert not dest.exists()
 
 
-def test_convert_ends_where_it_is_told(stored: Path, images: np.ndarray, digits: Model) -> None:
+def test_convert_ends_at_the_given_tensors(stored: Path, images: np.ndarray, digits: Model) -> None:
     """A network can end at intermediate tensors; image sizes are not needed then."""
     dest = stored.with_name("int.qfb")
     result = invoke("convert", stored, dest, "--integer-only", "--exact", "--end-at", "residual", "--end-at", "pool")
@@ -390,7 +390,7 @@ def test_convert_ends_where_it_is_told(stored: Path, images: np.ndarray, digits:
     assert compare("digits up to the middle", digits, lowered, [{"x": images}]) == 0
 
 
-def test_the_command_line_has_the_forms_that_there_are() -> None:
+def test_the_command_line_lists_all_forms() -> None:
     """The command line has its own list, so that `--help` does not need NumPy."""
     assert command_line.FORMS == forms.FORMS
     assert tuple(map(int, command_line.WIDTHS)) == forms.WIDTHS
@@ -496,7 +496,7 @@ def test_a_failed_lowering_names_every_node_and_where_to_end(tmp_path: Path) -> 
         ("1,64", "has 4 dimensions, not 2"),
     ],
 )
-def test_sizes_that_cannot_be_are_told_in_a_sentence(stored: Path, sizes: str, said: str) -> None:
+def test_invalid_sizes_are_a_one_line_error(stored: Path, sizes: str, said: str) -> None:
     """The error comes immediately, without an array of these sizes, and without a message of NumPy."""
     result = invoke("convert", stored, stored.with_name("no.qfb"), "--integer-only", "--input-shape", f"x={sizes}")
     assert result.exit_code == 2
@@ -505,7 +505,7 @@ def test_sizes_that_cannot_be_are_told_in_a_sentence(stored: Path, sizes: str, s
     assert not stored.with_name("no.qfb").exists()
 
 
-def test_windows_along_a_large_size_are_those_of_a_small_one() -> None:
+def test_sizes_of_many_windows_are_computed_from_few() -> None:
     """Compares the sizes of windows with those of all windows, one by one."""
     for length in (*range(5, 60), 3000):
         for kernel, stride, dilation, pads, ceil in ((3, 2, 1, (1, 1), 0), (5, 3, 1, (2, 1), 1), (2, 4, 3, (0, 1), 1)):
@@ -518,7 +518,7 @@ def test_windows_along_a_large_size_are_those_of_a_small_one() -> None:
             assert sizes_along(window, length, 0) == {round(1 / each) for each in np.unique(means[means > 0])}
 
 
-def test_every_obstacle_is_named_at_once_and_the_suggestion_leads_on() -> None:
+def test_all_obstacles_are_named_and_the_suggestion_works() -> None:
     """Also obstacles after other ones: a chain of Softmax, each over all elements of a row."""
     grid = Quantization.per_tensor(0.05, 3, "uint8")
     real = [Tensor(name, "float32", (1, 8)) for name in ("a", "b", "c", "d", "e")]

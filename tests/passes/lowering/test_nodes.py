@@ -281,7 +281,7 @@ def test_functions_of_two_inputs(rule: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["fixed_point_single", "fixed_point_double", "power_of_two"])
-def test_forms_that_add_nothing_have_a_constant_among_the_sums(form: str) -> None:
+def test_forms_without_an_addend_have_a_constant_in_the_sum(form: str) -> None:
     """Add in these forms is equal on all pairs; where a line exists, thresholds are rare."""
     rng = np.random.default_rng(22)
     in_form = lines = 0
@@ -341,7 +341,7 @@ def test_joining_brings_all_to_one_grid() -> None:
         assert [node.operator for node in lowered.nodes] == ["qfmt.Table", "qfmt.Table", "Concat"]
 
 
-def test_what_moves_integers_stays() -> None:
+def test_moves_of_integers_are_kept() -> None:
     rng = np.random.default_rng(17)
     q = grid(rng)
     cases: list[tuple[str, list[Any], dict[str, Any]]] = [
@@ -386,7 +386,7 @@ def test_moves_between_real_numbers_are_moves_of_integers() -> None:
 
 @pytest.mark.parametrize("mode", ["asymmetric", "half_pixel", "align_corners"])
 @pytest.mark.parametrize("between_real_numbers", [False, True])
-def test_resizing_by_the_nearest_is_told_by_sizes(mode: str, between_real_numbers: bool) -> None:
+def test_nearest_resizing_uses_sizes(mode: str, between_real_numbers: bool) -> None:
     """No factor remains, unless it selects other elements than the sizes: 2.3 · 5 is 11 elements, and 11 / 5 is not
     2.3."""
     rng = np.random.default_rng(20)
@@ -471,7 +471,7 @@ def test_the_place_of_the_largest() -> None:
             same("places of extremes", net.model(y), rng)
 
 
-def test_numbers_of_which_others_would_make_real_ones() -> None:
+def test_operators_on_real_numbers_are_not_kept() -> None:
     """Comparisons of tensors with different scales, and rules on real numbers, are not kept unchanged."""
     rng = np.random.default_rng(26)
     net = Net(rng)
@@ -541,7 +541,7 @@ def test_grids_of_any_scale_and_range(start: int) -> None:
         assert lowered.source["integer_only"] == "exact" or operator == "AveragePool"
 
 
-def test_what_no_form_is_known_for_is_named_all_at_once() -> None:
+def test_all_unsupported_nodes_are_named_together() -> None:
     rng = np.random.default_rng(22)
     net = Net(rng)
     x = net.input(2, 6)
@@ -569,7 +569,7 @@ def test_sums_beyond_int32_are_refused_with_their_bound() -> None:
         lower_integer(net.model(y))
 
 
-def test_sums_that_fit_once_the_zero_point_is_taken_off() -> None:
+def test_sums_that_fit_without_the_zero_point() -> None:
     """Partial sums of Σ q·w would exceed int32, those of Σ (q - z)·w do not: `exact` instead of `folded`."""
     rng = np.random.default_rng(24)
     net = Net(rng)

@@ -133,7 +133,7 @@ def test_the_count_of_differing_sums_is_that_of_all_sums_tried(seed: int, rule: 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from(sorted(REQUANTIZE)), st.booleans())
-def test_sums_in_reach_are_all_that_inputs_give(seed: int, rule: str, wide: bool) -> None:
+def test_reachable_sums_are_those_of_all_inputs(seed: int, rule: str, wide: bool) -> None:
     """For every input integer, outputs are equal and the sum is inside the stated reach, whose ends occur."""
     made = layer(np.random.default_rng(seed), rule, wide=wide)
     lowered = lower_integer(made.model, exact=True)
@@ -168,7 +168,7 @@ def steps_of(rng: np.random.Generator) -> tuple[StepFunction, np.ndarray]:
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32))
-def test_a_line_is_found_where_there_is_one(seed: int) -> None:
+def test_a_line_is_found_if_one_exists(seed: int) -> None:
     """For all multipliers below 2⁶ and all shifts up to 16, tests whether an addend exists."""
     found, y = steps_of(np.random.default_rng(seed))
     low, high = int(found.low[0]), int(found.high[0])
@@ -270,7 +270,7 @@ def test_weights_make_a_sum_of_which_the_table_is_a_function(seed: int) -> None:
             assert (got == table.ravel()).all() or len(np.unique(table)) == 1
 
 
-def test_what_is_no_sum_has_no_weights() -> None:
+def test_tables_that_are_not_sums_have_no_weights() -> None:
     a = np.arange(16)
     assert not ratios(np.maximum.outer(a, a))[0] < ratios(np.maximum.outer(a, a))[1]
     assert list(weights(np.maximum.outer(a, a))) == []
