@@ -249,6 +249,19 @@ def test_a_model_outlives_the_replacement_of_its_file(tmp_path: Path) -> None:
     assert qfmt.load(tmp_path / "m.qfb") == model
 
 
+def test_a_file_is_written_for_readers_of_a_version(tmp_path: Path) -> None:
+    """It states the lowest version that can express it, so that it is the same for later readers."""
+    model = _constants(a=np.arange(3))
+    first = written(model, tmp_path)
+    for target in ("1.0", "1.1", "1.12"):
+        model.save(tmp_path / "m.qfb", target=target)
+        assert (tmp_path / "m.qfb").read_bytes() == first
+    for target in ("0.9", "2.0", "1", "1.0.0", "1.x", ""):
+        with pytest.raises(VersionError, match=r"is not supported; this qfmt writes 1\.0"):
+            model.save(tmp_path / "other.qfb", target=target)
+        assert not (tmp_path / "other.qfb").exists()
+
+
 # Damage and versions (test_hostile.py has the systematic part)
 
 
