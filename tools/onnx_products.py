@@ -84,7 +84,7 @@ def _integers(operator: str, x: Array, w: Array, attributes: dict[str, Any]) -> 
 
 
 def _dynamic(operator: str, x: Array, w: Array) -> Drawn:
-    """A dynamic product on integers in 0..255: that range gives a scale of 1 and a zero point of 0."""
+    """A dynamic product on integers in 0..255: that range results in a scale of 1 and a zero point of 0."""
     x[0, :2] = 0, 255
     real, point = x.astype(np.float32), _middle(w)
     weight = Operand(np.ascontiguousarray(w.T), Quantization.per_tensor(1.0, int(point), w.dtype.name))

@@ -86,7 +86,7 @@ def _linear(features: int, engine: str, rng: np.random.Generator) -> Drawn:
 
 
 def _dynamic_linear(features: int, engine: str, rng: np.random.Generator) -> Drawn:
-    """Draw a dynamic linear layer on integers in 0..255: that range gives a scale of 1 and a zero point of 0."""
+    """Draw a dynamic linear layer on integers in 0..255: that range results in a scale of 1 and a zero point of 0."""
     x, w = integers(rng, (100, features), "uint8"), integers(rng, (96, features), "int8")
     x[0, :2] = 0, 255
     packed = torch.ops.quantized.linear_prepack(_tensor(w), None)

@@ -1,4 +1,4 @@
-"""`qfmt.verify`: a file against what it was made from, constant by constant, node by node, and as a whole."""
+"""`qfmt.verify`: compares a file with its source, constant by constant, node by node, and as a whole."""
 
 from __future__ import annotations
 

@@ -22,5 +22,5 @@ def parse(text: bytes, budget: Budget) -> Any:
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(names := dict(pairs)) != len(pairs):
-        raise ValueError("two values of one name")
+        raise ValueError("duplicate names")
     return names

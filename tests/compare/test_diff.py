@@ -1,4 +1,4 @@
-"""`qfmt diff`: everything that differs between two files, and nothing else."""
+"""`qfmt diff`: exactly the differences between two files."""
 
 from __future__ import annotations
 

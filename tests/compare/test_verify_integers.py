@@ -1,4 +1,4 @@
-"""`qfmt verify` of integer-only files, against what they were lowered from."""
+"""`qfmt verify` of integer-only files, compared with the sources that they were lowered from."""
 
 from __future__ import annotations
 

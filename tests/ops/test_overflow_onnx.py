@@ -183,7 +183,7 @@ def test_int8_activations_between_two_layers(form: str) -> None:
 
 
 def dynamic(operator: str, rng: np.random.Generator, **attributes: Any) -> tuple[Model, Given]:
-    """A dynamic layer on integers in 0..255: that range gives a scale of 1 and a zero point of 0."""
+    """A dynamic layer on integers in 0..255: that range results in a scale of 1 and a zero point of 0."""
     shape = (2, 16, 9, 9) if attributes else (40, 64)
     x, w = integers(rng, shape, "uint8"), integers(rng, (24, 16, 3, 3) if attributes else (24, 64), "int8")
     x.reshape(-1)[:2] = 0, 255

@@ -259,7 +259,7 @@ def convert(path: Path, chance: Random) -> str:
 
 
 def verify(path: Path, chance: Random) -> str:
-    """Compare a mutant of a source with what the source itself became."""
+    """Compare a mutant of a source with the `.qfb` of the unchanged source."""
     report = qfmt.verify(path, path.with_suffix(".qfb"), samples=1)
     str(report)
     return LARGE if any(node.outputs > LARGEST_RESULT for node in report.nodes) else "compared"

@@ -47,7 +47,7 @@ def arena_type(width: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A tensor in a buffer: its logical shape, and in which order its dimensions lie there, without gaps."""
+    """A tensor in a buffer: its logical shape, and the memory order of its dimensions, without gaps."""
 
     buffer: Buffer
     shape: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""torch's own quantized kernels, with parameters packed for a named backend: what the source module ran.
+"""torch's own quantized kernels, with parameters packed for a named backend, as in the source module.
 
 Their tensors are quint8 and qint8, which PyTorch plans to remove; this engine ends with them.
 """

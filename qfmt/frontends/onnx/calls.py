@@ -36,7 +36,7 @@ def check_arity(operator: Operator, inputs: Sequence[str]) -> None:
     """Raise SourceError if a node has more inputs than the operator, or fewer than it needs."""
     wanted = operator.inputs
     if len(inputs) > len(wanted) and not wanted[-1].variadic:
-        raise SourceError(f"has {len(inputs)} inputs, but {operator.name} takes {len(wanted)}")
+        raise SourceError(f"has {len(inputs)} inputs, but {operator.name} accepts {len(wanted)}")
     given = len([parameter for parameter in wanted if not parameter.variadic])
     for index in range(max(len(inputs), given)):
         parameter = wanted[min(index, len(wanted) - 1)]
