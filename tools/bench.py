@@ -1,11 +1,12 @@
-"""Measure what the project promises, as ratios within one run: the machine may be slow or busy, ratios stay.
+"""Measure what the project promises, as ratios within one run, which do not depend on the speed or load of the
+machine.
 
     python tools/bench.py              # every section
     python tools/bench.py arrays write   # some
     python tools/bench.py --list
 
 A section is a function that yields Rows. Ours and theirs run alternately in the same process, and medians are
-compared; imports and the making of test data are not measured.
+compared. Imports and the creation of test data are not measured.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ sys.path.insert(0, str(ROOT))
 
 
 class Row(NamedTuple):
-    """One measurement: what, ours, the reference, both in `unit`, and the greatest ratio (or value) that is fine."""
+    """One measurement: what, ours, the reference, both in `unit`, and the largest acceptable ratio (or value)."""
 
     what: str
     ours: float
@@ -41,7 +42,7 @@ class Row(NamedTuple):
 
     @property
     def figure(self) -> float:
-        """What the limit is about: the ratio, or the value where there is no reference."""
+        """The figure that the limit applies to: the ratio, or the value if there is no reference."""
         return self.ours if self.reference is None else self.ours / self.reference
 
 
@@ -57,7 +58,7 @@ def section(function: Section) -> Section:
 
 
 def compare(ours: Callable[[], Any], theirs: Callable[[], Any], repeats: int = 15) -> tuple[float, float]:
-    """Median seconds of both, run alternately, after one run each that does not count."""
+    """Median seconds of both, run alternately, after one warm-up run each."""
     times: tuple[list[float], list[float]] = ([], [])
     for repeat in range(repeats + 1):
         for function, taken in zip((ours, theirs), times, strict=True):
@@ -74,7 +75,8 @@ def timed(what: str, ours: Callable[[], Any], theirs: Callable[[], Any], limit: 
 
 
 def memory(setup: str, measured: str) -> tuple[float, float]:
-    """Megabytes that a process gains (Linux) by running `measured`: anonymous memory kept, resident at the peak."""
+    """Megabytes that a process gains (Linux) by running `measured`: anonymous memory kept, resident memory at the
+    peak."""
     script = f"""
 def status(key):
     with open("/proc/self/status") as lines:
@@ -201,7 +203,7 @@ def write(folder: Path) -> Iterator[Row]:
     parts = [tensor.data.view() for tensor in model.tensors.values()]
 
     def ours() -> None:
-        (folder / "m.qfb").unlink(missing_ok=True)  # both write a new file: a kept one lends its pages to the next
+        (folder / "m.qfb").unlink(missing_ok=True)  # so that both write a new file, without pages of an old one
         model.save(folder / "m.qfb")
 
     def theirs() -> None:
@@ -217,7 +219,7 @@ def write(folder: Path) -> Iterator[Row]:
     yield timed("save 1 GB", ours, theirs, 1.1, 5)
     if sys.platform == "linux":
         path = str(folder / "peak.qfb")
-        setup = (  # a small file first: what saving imports is not counted
+        setup = (  # a small file first, so that imports are not measured
             f"import bench\nbench.make_model(1, (1,)).save({path!r})\nmodel = bench.make_model(400, (1600, 1600))"
         )
         yield Row("extra memory at the peak", memory(setup, f"model.save({path!r})")[1], None, "MB", 20)
@@ -246,14 +248,14 @@ def onnx(folder: Path) -> Iterator[Row]:
     yield timed("convert and save 105 MB", ours, theirs, 1.3, 5)
     if sys.platform == "linux":
         small, large = str(folder / "small.onnx"), str(source)
-        make_onnx(Path(small), 1)  # what converting imports is not counted
+        make_onnx(Path(small), 1)  # so that imports are not measured
         setup = f"import qfmt\nqfmt.save(qfmt.convert({small!r}), {small + '.qfb'!r})"
         measured = f"qfmt.save(qfmt.convert({large!r}), {large + '.qfb'!r})"
         yield Row("extra memory at the peak", memory(setup, measured)[1], None, "MB", 100)
 
 
 def make_onnx(path: Path, layers: int) -> None:
-    """Convolutions of 341 channels between Q and DQ, int8 per channel; weights and biases lie beside the model."""
+    """Convolutions of 341 channels between Q and DQ, per-channel int8; weights and biases are external data."""
     import numpy as np
     import onnx
     from onnx import TensorProto, helper, numpy_helper
@@ -335,8 +337,9 @@ def _seconds(function: Callable[[], Any]) -> float:
 
 
 def race(runners: dict[str, Callable[[], Any]], rounds: int = 20, runs: int = 5) -> dict[str, float]:
-    """Milliseconds of each: the lowest tenth of all runs, for these are so short that most of a busy machine's are
-    interrupted. They take turns; the first runs of a turn, while the threads of another still spin, do not count."""
+    """Milliseconds of each: the lowest tenth of all runs, because on a busy machine most of these short runs are
+    interrupted. Runners take turns; the first runs of a turn do not count, because threads of the previous one still
+    spin."""
     taken: dict[str, list[float]] = {name: [] for name in runners}
     for turn in range(rounds):
         for name, function in runners.items():
@@ -381,7 +384,7 @@ def _modules(folder: Path, network: str, kernels: str) -> Iterator[Row]:
             median = race(runners)
         for engine, reference, limit in (
             (f"native:{kernels}", "eager", 1),
-            (f"native:{kernels}", "TorchScript", 1.02),  # the same kernels: equal, but for noise
+            (f"native:{kernels}", "TorchScript", 1.02),  # the same kernels: equal except for noise
             ("onednn", "eager", 1.15),
             ("auto", "ONNX Runtime", 1.1),
         ):
@@ -451,7 +454,7 @@ def _c_program(model: Any, name: str, exact: bool, folder: Path) -> Iterator[Row
 
 
 def _has_vnni() -> bool:
-    """Whether this processor multiplies bytes into 32 bits at once, which ONNX Runtime does then."""
+    """Whether this processor has VNNI, which multiplies bytes into 32 bits, and which ONNX Runtime uses."""
     information = Path("/proc/cpuinfo")
     return information.exists() and "vnni" in information.read_text(encoding="utf-8")
 

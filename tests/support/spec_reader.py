@@ -123,7 +123,7 @@ class Array:
                 check(count == (-(-size // each) if each else 1), "V21: not a scale for each block")
 
     def values(self) -> list[Any]:
-        """The stored values; of float types that `struct` does not know, their bit patterns."""
+        """The stored values; bit patterns for float types that `struct` does not support."""
         if self.bits >= 8:
             return list(struct.unpack(f"<{self.count}{self.letter or {8: 'B', 16: 'H'}[self.bits]}", self.data))
         mask, sign = (1 << self.bits) - 1, 0 if self.dtype.startswith(("u", "f")) else 1 << self.bits - 1
@@ -135,7 +135,7 @@ class Array:
         return [self, *(below for each in self.numbers for below in each.arrays())]
 
     def content_lines(self) -> list[str]:
-        """Those of its quantization."""
+        """The lines of its quantization."""
         if (q := self.quantization) is None:
             return []
         limits = ("level",) if self.level else ("quantization", q["quant_min"], q["quant_max"])
