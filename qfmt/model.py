@@ -178,11 +178,11 @@ class Model:
 
         return to_onnx(self, form=form, opset=opset, same_types=same_types)
 
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write a `.qfb` file, atomically; see `qfmt.save`."""
+    def save(self, path: str | PathLike[str], *, target: str = "1.0") -> None:
+        """Write a `.qfb` file, atomically, for readers of the format version `target`; see `qfmt.save`."""
         from .file import save
 
-        save(self, path)
+        save(self, path, target=target)
 
     def to_integers(
         self,

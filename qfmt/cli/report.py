@@ -1,4 +1,4 @@
-"""What `qfmt inspect` says about a model, as plain data: the tables print it, `--json` writes it.
+"""The facts that `qfmt inspect` shows about a model, as plain data for the tables and for `--json`.
 
 The keys are stable: later versions may add keys, but do not change or remove any.
 
@@ -13,11 +13,12 @@ The keys are stable: later versions may add keys, but do not change or remove an
     tensors     [name, dtype, shape, constant, bytes, quantization, aliases, written_by, read_by]
     hazards     [node, operator, weight, channels, largest_sum, can_saturate, engines {name: facts}]: the products, and
                 per engine largest, channels, harmless (qfmt/passes/hazards.py); null if the graph breaks rules
-    quantization (or null)  scale [..], zero_point [..], quant_min, quant_max, axis (null: per tensor), scale_dtype,
-                blocks (null: per tensor or per slice; or shape [..], counts [..], scale_bytes, zero_point_dtype and
-                zero_point_bytes, null if `zero_point` has the one of all blocks; the scales are of type scale_dtype),
-                observed (null: not in the source; or observer, minimum [..], maximum [..], and
-                the quant_min, quant_max (or null) and qscheme that the observer chose the scale for)
+    quantization (or null)  block [..] ([]: per tensor), scale, zero_point, offset, table, group_index (an array, or
+                null), quant_min, quant_max, names [scale, zero point], observed (null: not in the source; or observer,
+                minimum [..], maximum [..], and the quant_min, quant_max (or null) and qscheme that the observer chose
+                the scale for)
+    an array    dtype, shape, values [..] (null: more than 4096 bytes, in a buffer), quantization: null, or block, scale
+                and so on if the values are codes of a second level
 
 `written_by` is the index of a node or null, `read_by` a list of indices; a dimension of a shape is a number, a name
 or null, and a shape is null where not even the rank is known. `bytes` is null for what is not stored. A number that
@@ -102,7 +103,7 @@ def _hazards(model: Model) -> list[Facts] | None:
 
 
 def file_facts(path: Path, kind: str) -> Facts:
-    """What is known of a file without its data, so a gigabyte is listed as quickly as a megabyte."""
+    """The facts of a file that do not require its data, so a gigabyte is listed as quickly as a megabyte."""
     facts: Facts = {"path": str(path), "kind": kind, "bytes": path.stat().st_size}
     if kind == QFB:
         from ..file.reader import Container
@@ -179,7 +180,7 @@ def quantization_facts(quantization: Quantization) -> Facts:
 
 
 def parameter_facts(values: Parameter | None) -> Facts | None:
-    """An array of a quantization; its numbers only if they lie in the metadata."""
+    """An array of a quantization; its numbers only if they are in the metadata."""
     if values is None:
         return None
     nested = values.quantization
@@ -322,7 +323,7 @@ def _names(nodes: list[Node]) -> str:
 
 
 def origin(source: Mapping[str, str]) -> str:
-    """What a model was converted from: file, format, framework and its version, as far as they are known."""
+    """The source of a model: file, format, framework and its version, if they are known."""
     framework = " ".join(filter(None, (source.get("framework"), source.get("framework_version"))))
     return ", ".join(filter(None, (source.get("file"), source.get("format"), framework))) or "unknown"
 

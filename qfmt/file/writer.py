@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import marshal
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import BinaryIO, NamedTuple
 
-from ..errors import ValidityError
+from ..errors import ValidityError, VersionError
 from ..model import Data, Model
 from ..rules import violations
 from .decode import Record
@@ -33,6 +34,9 @@ _LARGE = 1 << 16
 _WITHOUT_REFERENCES = 2
 """The version of marshal in which equal values give equal bytes, however many references there are."""
 
+FORMAT = "1.0"
+"""The version of the format that every file states: nothing needs a later one yet."""
+
 Name = tuple[str, str] | tuple[int, str, str]
 """Of an array: the name of a tensor, and which of its arrays it is, as `Tensor.stored` has it; or the number of a test
 vector, "input" or "output", and the name of the tensor whose value it is."""
@@ -49,14 +53,18 @@ class Buffer(NamedTuple):
     sha256: bytes
 
 
-def save(model: Model, path: str | os.PathLike[str], *, progress: Progress | None = None) -> None:
+def save(model: Model, path: str | os.PathLike[str], *, target: str = FORMAT, progress: Progress | None = None) -> None:
     """Write a model as a `.qfb` file: equal models give equal bytes.
 
     The file appears under its name when it is complete: until then, and if anything fails, what was there before
-    is untouched. `progress(done, total)` is called as bytes are hashed and written.
+    is untouched. `target` is the version of the format that the readers of the file know, such as "1.0": a file
+    states the lowest version that can express it, and this must not be a later one. `progress(done, total)` is called
+    as bytes are hashed and written.
 
-    Raises ValidityError with every rule that the model breaks, DestinationError if the file cannot be written.
+    Raises ValidityError with every rule that the model breaks, VersionError if readers of `target` cannot read the
+    file, DestinationError if the file cannot be written.
     """
+    minor = _minor_version(target)
     if broken := violations(model):
         raise ValidityError(broken)
     stored = _stored(model)
@@ -64,7 +72,7 @@ def save(model: Model, path: str | os.PathLike[str], *, progress: Progress | Non
     with replacing(os.fsdecode(path)) as file:
         buffers, indices = _layout(stored, report)
         end = buffers[-1].offset + buffers[-1].data.nbytes if buffers else 0
-        file.write(seal(*encode("Model", _model_record(model, buffers, indices)), end))
+        file.write(seal(*encode("Model", _model_record(model, buffers, indices, minor)), end))
         _pad(file, PAGE)
         for buffer in buffers:
             _pad(file, ALIGNMENT)
@@ -73,6 +81,15 @@ def save(model: Model, path: str | os.PathLike[str], *, progress: Progress | Non
                 file.write(view[start : start + CHUNK])
                 report.add(len(view[start : start + CHUNK]))
     report.finish()
+
+
+def _minor_version(target: str) -> int:
+    """The minor version that a file states; VersionError if readers of `target` do not know it."""
+    major, minor = (int(part) for part in FORMAT.split("."))
+    known = re.fullmatch(rf"{major}\.(\d{{1,9}})", target)
+    if known is None or int(known[1]) < minor:
+        raise VersionError(f"the format version {target!r} is not supported", hint=f"this qfmt writes {FORMAT}")
+    return minor
 
 
 def _stored(model: Model) -> dict[Name, Data]:
@@ -114,7 +131,7 @@ def _digests(stored: Mapping[Name, Data], report: _Report) -> Iterator[tuple[Nam
             yield name, next(digests) if data.nbytes >= _LARGE else data.sha256()
 
 
-def _model_record(model: Model, buffers: list[Buffer], indices: Mapping[Name, int]) -> Record:
+def _model_record(model: Model, buffers: list[Buffer], indices: Mapping[Name, int], minor: int) -> Record:
     graph = model.graph
     names = sorted(graph.tensors)
     quantizations: dict[bytes, Record] = {}
@@ -127,7 +144,7 @@ def _model_record(model: Model, buffers: list[Buffer], indices: Mapping[Name, in
         tensors.append(tensor_record(tensor, indices.get((name, "")), shared))
     positions = {name: index for index, name in enumerate(names)} | {"": -1}
     return {
-        "minor_version": 0,
+        "minor_version": minor,
         "graph": {
             "tensors": tensors,
             "nodes": [node_record(node, positions) for node in graph.nodes],

@@ -31,8 +31,8 @@ def _sums(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
 
 @MEANING.rule(
     58,
-    "The inputs that a node with `exact` or `folded` sums are integers of at most 16 bits: a weight per tensor or "
-    "along an axis, all others per tensor, none block-wise.",
+    "The inputs that a node with `exact` or `folded` sums are integers of at most 16 bits: an affine weight, all "
+    "others affine and per tensor.",
 )
 def _factors(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     if operator.sums is None or not _adds(node, operator):

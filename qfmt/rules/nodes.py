@@ -26,7 +26,9 @@ def known(node: Node) -> Operator | None:
     return operator if operator is not None and node.version == operator.version else None
 
 
-@SIGNATURE.rule(40, "The name of an operator is not empty. The version of a known operator is not below its first.")
+@SIGNATURE.rule(
+    40, "The name of an operator is not empty. Its version is at least 1, and that of a known one not below its first."
+)
 def _operator(node: Node, operator: Operator | None) -> str:
     if not node.operator:
         return "the operator has no name"
@@ -127,8 +129,7 @@ def _dtypes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> st
 
 @MEANING.rule(
     45,
-    "The outputs of an operator that moves integers have the blocks, scales and zero points of its first input, or "
-    "none of them is quantized.",
+    "The outputs of an operator that moves integers have the grid of its first input, or none of them is quantized.",
 )
 def _moved(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     for source, name in _moves(node, operator, tensors):
@@ -138,9 +139,7 @@ def _moved(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str
     return ""
 
 
-@MEANING.rule(
-    54, "The first input of an operator that moves integers has scales per tensor or along an axis, if it is quantized."
-)
+@MEANING.rule(54, "The grid of the first input of an operator that moves integers is affine, if it is quantized.")
 def _moved_blocks(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     for source, _ in _moves(node, operator, tensors):
         if source.quantization is not None and not source.quantization.is_affine:
@@ -185,9 +184,9 @@ def _float_only(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -
 @MEANING.rule(
     47,
     "A node with a quantized output states one of the rounding rules of its operator, if the operator has any. So does "
-    "a node with a quantized input, if its operator uses quantized weights. Where tensors with blocks or quantized "
-    "floats are involved, an operator that accumulates states a quantize rule instead. Any node may state a sum rule "
-    "that its operator has.",
+    "a node with a quantized input, if its operator uses quantized weights. Where quantized floats, or grids that are "
+    "not affine, are involved, an operator that accumulates states a quantize rule instead. Any node may state a sum "
+    "rule that its operator has.",
 )
 def _rounding_rule(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     allowed = _rules(node, operator, tensors)
@@ -253,7 +252,7 @@ def _scales_of_products(node: Node, operator: Operator, tensors: Mapping[str, Te
 
 
 def _is_beyond_integers(node: Node, tensors: Mapping[str, Tensor]) -> bool:
-    """Whether there are block-wise scales or quantized floats, which cannot be summed as integers."""
+    """Whether there are grids that are not affine, or quantized floats, which cannot be summed as integers."""
     grids = ((tensors[name].dtype, tensors[name].quantization) for name in (*node.inputs, *node.outputs) if name)
     return any(grid is not None and (not grid.is_affine or not DTYPES[dtype].is_integer) for dtype, grid in grids)
 

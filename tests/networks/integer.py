@@ -1,4 +1,4 @@
-"""A small network that computes in integer-only arithmetic, and what may be wrong with such a network.
+"""A small integer-only network, and invalid variants of it.
 
 x ─ Conv, folded ─ sums ─ Requantize ─ y ─ Table ─ t ─┬─ WeightedSum ─ total ─ Requantize ─ out
                                         └─────────────┴─ PairTable ─ pair
@@ -28,7 +28,7 @@ def grid(scale: float, zero_point: int, low: int = 0, high: int = 255) -> Quanti
 
 
 def node(operator: str, inputs: str, output: str, rule: str = "", **attributes: Any) -> Node:
-    """`inputs` are names between spaces; `-` is an absent one."""
+    """`inputs` are names separated by spaces; `-` is an absent one."""
     names = tuple(name.replace("-", "") for name in inputs.split())
     entry = OPERATORS[operator]
     return Node(operator, names, (output,), entry.complete(attributes), output, entry.version, rule)
@@ -40,7 +40,7 @@ def requantized(inputs: str, output: str, rule: str, axis: int = 1, reach: int =
 
 
 def network(nodes: dict[str, Node] | None = None, *tensors: Tensor, inputs: tuple[str, ...] = ("x",)) -> Model:
-    """The network, with other nodes (by their outputs) and other tensors."""
+    """The network, with some nodes (by their outputs) and tensors replaced."""
     image = ("N", 3, 5, 5)
     unit = Quantization.of((0.5, 0.25, 1.0), (0, 0, 0), -(1 << 24), 1 << 24, 1)
     known = [
@@ -155,4 +155,4 @@ BROKEN: list[tuple[str, Model]] = [
     ("V60", network({"f": node("Gemm", "v v", "f", "exact", alpha=2.0)}, SQUARE, Tensor("f", "int32", (2, 2)))),
     ("V62", network({"f": node("AveragePool", "o", "f", "exact", **OVER_THE_EDGE)}, OPEN, MEANS, inputs=("x", "o"))),
 ]
-"""The rule that it breaks, and the network."""
+"""Networks, each with the rule that it breaks."""

@@ -34,7 +34,7 @@ FILL = -1
 
 
 def move(plan: Plan, node: Node) -> None:
-    """An operator of the table, or Concat."""
+    """An operator of the table, or Concat of inputs with the same quantization."""
     _check_moves(node)
     moved = range(len(node.inputs)) if node.operator == "Concat" else MOVERS[node.operator]
     sources: list[View] = []

@@ -1175,7 +1175,7 @@ struct Attribute FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
     if (_name < name()->c_str()) return 1;
     return 0;
   }
-  /// Says which one of the following fields counts; the others are absent. An empty list is Ints. Rule F12.
+  /// Says which one of the following fields counts; the others are absent. An empty list is Ints. Rules F12, V42.
   qfb::AttributeType type() const {
     return static_cast<qfb::AttributeType>(GetField<uint8_t>(VT_TYPE, 0));
   }
@@ -1468,7 +1468,8 @@ struct Node FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const ::flatbuffers::Vector<int32_t> *inputs() const {
     return GetPointer<const ::flatbuffers::Vector<int32_t> *>(VT_INPUTS);
   }
-  /// Indices into Graph.tensors; each tensor is the output of at most one node. Rule V32.
+  /// Indices into Graph.tensors; each tensor is the output of at most one node. An output that nothing uses is a tensor,
+  /// too; optional ones at the end may be left out. Rules F7, V31, V32.
   const ::flatbuffers::Vector<int32_t> *outputs() const {
     return GetPointer<const ::flatbuffers::Vector<int32_t> *>(VT_OUTPUTS);
   }

@@ -39,7 +39,7 @@ name(optionalEncoding?:any):string|Uint8Array|null {
 }
 
 /**
- * Says which one of the following fields counts; the others are absent. An empty list is Ints. Rule F12.
+ * Says which one of the following fields counts; the others are absent. An empty list is Ints. Rules F12, V42.
  */
 type():AttributeType {
   const offset = this.bb!.__offset(this.bb_pos, 6);
