@@ -330,7 +330,7 @@ INTEGERS: tuple[Change, ...] = (
     ("output-scales", "V66", "Sums on a grid with two scales", numbers("y", "scale", block=[0, 1],
         bytes=struct.pack("<2f", 0.25, 0.5), shape=[1, 2])),
     ("no-shift", "V65", "multiply_shift without a shift", node(1, inputs=[4, 1, -1, 0, 6, 2])),
-    ("row-thresholds", "V65", "A row of -1 by the rule thresholds", node(1, rule="thresholds",
+    ("row-thresholds", "V64", "A row of -1 by the rule thresholds", node(1, rule="thresholds",
         inputs=[4, -1, -1, -1, 6, 2])),
     ("thresholds-alone", "V65", "multiply_shift with thresholds, but no rows", node(1, inputs=[4, 1, 3, 0, 6, -1])),
     ("unknown-rule", "V47", "A rule that is not one of qfmt.Requantize", node(1, rule="float_bias")),
