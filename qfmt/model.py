@@ -107,23 +107,28 @@ class Model:
         """Why there is nothing to run, and how to get a graph; "" for a network."""
         return self.source.get("no_graph", "there is no graph, only tensors") if self.graph.is_archive else ""
 
-    def run(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
+    def run(self, inputs: Mapping[str, ArrayLike], *, memory: int | None = None) -> dict[str, Array]:
         """Run the reference interpreter (NumPy only): {input: array} → {output: array}.
 
-        Raises RunError if there is no graph, an input is missing or misshapen or a node has no reference,
-        ValidityError if the graph breaks validity rules: a file may not have been written by `save`.
+        Checks level 3, meaning (docs/checking.md). `memory` is the most bytes that the run may take. The default is
+        4 GiB plus 256 times the bytes of constants and inputs, and at most half of the available memory.
+
+        Raises RunError if there is no graph, an input is missing or misshapen, a node has no reference or would take
+        too much memory, ValidityError if the graph breaks validity rules: a file may not have been written by `save`.
         """
         from .interpreter import run
         from .rules import require_sound
 
         require_sound(self)
-        return run(self, inputs)
+        return run(self, inputs, memory)
 
-    def with_vectors(self, *inputs: Mapping[str, ArrayLike], names: Sequence[str] = ()) -> Model:
+    def with_vectors(
+        self, *inputs: Mapping[str, ArrayLike], names: Sequence[str] = (), memory: int | None = None
+    ) -> Model:
         """The same model with additional test vectors: each of `inputs` ({input: array}), and the outputs of `run`.
 
-        `names` are for people; without them, vectors have none. Raises what `run` raises, and QfmtError if the numbers
-        of names and inputs differ.
+        `names` are for people; without them, vectors have none. `memory` is that of `run`. Raises what `run` raises, and
+        QfmtError if the numbers of names and inputs differ.
         """
         if names and len(names) != len(inputs):
             raise QfmtError(f"{len(names)} names for {len(inputs)} test vectors")
@@ -131,7 +136,7 @@ class Model:
 
         vectors = list(self.vectors)
         for given, name in zip(inputs, names or [""] * len(inputs), strict=True):
-            ends = (checked_inputs(self, given), self.run(given))
+            ends = (checked_inputs(self, given), self.run(given, memory=memory))
             taken, made = ({key: self._stored(key, array) for key, array in arrays.items()} for arrays in ends)
             vectors.append(Vector(taken, made, name))
         return replace(self, vectors=tuple(vectors))

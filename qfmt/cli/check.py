@@ -10,6 +10,7 @@ import click
 import qfmt
 
 from ..notation import number
+from .options import memory as memory_option
 from .output import as_json, line, working
 from .source import FILE
 
@@ -29,8 +30,9 @@ BROKEN = 1
 @click.option("--json", "json_", is_flag=True, help="Print {file, valid, violations: [{rule, where, what}]}.")
 @click.option("--proofs", "proven", is_flag=True, help="Recompute the bounds of integer sums, and compare.")
 @click.option("--replay", "replayed", is_flag=True, help="Run the test vectors in the file, and compare their outputs.")
+@memory_option()
 @click.pass_context
-def command(ctx: click.Context, file: Path, json_: bool, proven: bool, replayed: bool) -> None:
+def command(ctx: click.Context, file: Path, json_: bool, proven: bool, replayed: bool, memory: int | None) -> None:
     """Check FILE, a .qfb, against every rule of the specification, and list each broken rule with its number.
 
     --proofs also checks what a file states about its integer sums (P1 to P3): for any inputs in range, none overflows
@@ -43,7 +45,7 @@ def command(ctx: click.Context, file: Path, json_: bool, proven: bool, replayed:
         violations = qfmt.check(file)
         is_valid = not violations
         found = _proofs(file) if proven and is_valid else None
-        runs = _replays(file) if replayed and is_valid else None
+        runs = _replays(file, memory) if replayed and is_valid else None
     violations += [*(found.violations if found else []), *map(_violation, _different(runs or []))]
     del violations[MOST:]
     if json_:
@@ -85,10 +87,10 @@ def _counted(found: Proofs) -> str:
     )
 
 
-def _replays(file: Path) -> list[Replay]:
+def _replays(file: Path, memory: int | None) -> list[Replay]:
     from qfmt.compare import replay
 
-    return list(replay(qfmt.load(file)))
+    return list(replay(qfmt.load(file), memory))
 
 
 def _different(runs: list[Replay]) -> list[Replay]:
