@@ -127,8 +127,8 @@ class Model:
     ) -> Model:
         """The same model with additional test vectors: each of `inputs` ({input: array}), and the outputs of `run`.
 
-        `names` are for people; without them, vectors have none. `memory` is that of `run`. Raises what `run` raises, and
-        QfmtError if the numbers of names and inputs differ.
+        `names` are for people; without them, vectors have none. `memory` is that of `run`. Raises what `run` raises,
+        and QfmtError if the numbers of names and inputs differ.
         """
         if names and len(names) != len(inputs):
             raise QfmtError(f"{len(names)} names for {len(inputs)} test vectors")

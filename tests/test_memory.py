@@ -1,4 +1,4 @@
-"""The memory of a run: a small file that asks for gigabytes is refused by name before any of them is taken."""
+"""The memory of a run: a node that asks for gigabytes is named in an error, before any of them is taken."""
 
 from __future__ import annotations
 

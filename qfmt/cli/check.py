@@ -105,4 +105,4 @@ def _violation(found: Replay) -> Violation:
 
 
 def _repeated(runs: list[Replay]) -> str:
-    return f"; its test vectors give the {len(runs)} stated outputs" if runs else "; it has no test vectors"
+    return f"; all outputs of its test vectors are equal: {len(runs)}" if runs else "; it has no test vectors"

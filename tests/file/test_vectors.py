@@ -99,7 +99,7 @@ def test_check_replays_them(tmp_path: Path) -> None:
     wrong_model().save(files["wrong"])
     network().save(files["without"])
     done = {name: run(path, "--replay", command="check") for name, path in files.items()}
-    assert done["right"].output == f"{files['right']}: valid; its test vectors give the 2 stated outputs\n"
+    assert done["right"].output == f"{files['right']}: valid; all outputs of its test vectors are equal: 2\n"
     assert done["without"].output == f"{files['without']}: valid; it has no test vectors\n"
     assert done["wrong"].stdout == ("R1 test vector corners, output 'real': 1 of 6 elements differ, by up to 0.5\n")
     assert [each.exit_code for each in done.values()] == [0, 1, 0]
