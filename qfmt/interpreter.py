@@ -31,6 +31,7 @@ Measured: almost no operator needs more, but for those that ask for it (`memory.
 def run(model: Model, inputs: Mapping[str, ArrayLike], memory: int | None = None) -> dict[str, Array]:
     """{input: array} → {output: array}. Quantized inputs and outputs are their integers.
 
+    Checks the inputs and the memory, not the graph: `Model.run` does (level 3 of docs/checking.md).
     Raises RunError for a node that would take more than `memory` bytes; the default is `memory.limit_for`.
     """
     values: dict[str, Array] = {}

@@ -110,8 +110,8 @@ class Model:
     def run(self, inputs: Mapping[str, ArrayLike], *, memory: int | None = None) -> dict[str, Array]:
         """Run the reference interpreter (NumPy only): {input: array} → {output: array}.
 
-        Checks level 3, meaning (docs/checking.md). `memory` is the most bytes that the run may take. The default is
-        4 GiB plus 256 times the bytes of constants and inputs, and at most half of the available memory.
+        Checks the meaning of the graph, level 3 of docs/checking.md. `memory` is the most bytes that the run may take.
+        The default is 4 GiB plus 256 times the bytes of constants and inputs, at most half of the available memory.
 
         Raises RunError if there is no graph, an input is missing or misshapen, a node has no reference or would take
         too much memory, ValidityError if the graph breaks validity rules: a file may not have been written by `save`.
@@ -148,6 +148,8 @@ class Model:
     def to_torch(self, engine: str = "auto") -> QuantizedModule:
         """A `torch.nn.Module` that computes this network; its `engine` names the engine, `report()` lists fallbacks.
 
+        Checks the meaning of the graph, level 3 of docs/checking.md.
+
         - `reference`: plain integer tensors, the stated rules: bit for bit the results of `run`.
         - `native`: `torch.ops.quantized`, with the kernels that the model's engine names, or `native:KERNELS`
           (fbgemm, qnnpack, onednn, x86): bit for bit the results of the source module on them, also where they
@@ -172,7 +174,7 @@ class Model:
         between Q and DQ; the default is the form of an ONNX source, otherwise "qdq". `opset` is 13 or later, by default
         the newest that the installed ONNX Runtime accepts. `same_types` gives weights the type of the input that they
         are multiplied with, uint8 or int8, under another name, and makes int8 activations inside the network uint8:
-        ONNX Runtime is exact on these on every processor.
+        ONNX Runtime is exact on these on every processor. Checks the meaning of the graph, level 3 of docs/checking.md.
 
         `qfmt.backends.onnx.write_onnx` writes a file, with large weights in a second one. Raises MissingPackageError
         without onnx and onnx-ir, InexpressibleNodesError with every node that ONNX cannot express.
@@ -209,7 +211,10 @@ class Model:
         shapes: Mapping[str, Sequence[int]] | None = None,
         compact: bool = False,
     ) -> list[str]:
-        """Write an integer-only network as a C program into `folder`; see `qfmt.backends.c.write_c`."""
+        """Write an integer-only network as a C program into `folder`; see `qfmt.backends.c.write_c`.
+
+        Checks the meaning of the graph, and the stated ranges of its sums: level 3 and P2 of docs/checking.md.
+        """
         from .backends.c import write_c
 
         return write_c(self, folder, name=name, shapes=shapes, compact=compact)

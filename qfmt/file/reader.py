@@ -29,7 +29,8 @@ _HASHED = 8
 def load(path: str | os.PathLike[str], *, verify: bool = True) -> Model:
     """The model in a `.qfb` file, memory-mapped: tensors, nodes and arrays are read when they are used.
 
-    `verify=False` skips the digests (not the checks of structure). The model stays as it is when the file is
+    Checks levels 1 and 2 of docs/checking.md, and 3 of each tensor, as they are read. `verify=False` skips the digests
+    (not the checks of structure). The model stays as it is when the file is
     replaced by renaming another over it; it does not survive a change of the file in place.
 
     Raises MissingFileError, or FormatError (its subclasses DigestError, VersionError, ValidityError) for a file that
