@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 
-WORKING = 16
-"""Bytes that a node may need while it runs for each element that it reads or writes, unless it moves integers.
+WORKING, SUMMING = 16, 32
+"""Bytes that a node may need while it runs for each element that it reads or writes; if it sums products.
 
-Measured: almost no operator needs more, but for those that ask for it (`memory.require`), and none three times as much.
+Measured: few operators need more, but for those that ask for it (`memory.require`). One that moves elements needs none.
 """
 
 
@@ -231,7 +231,8 @@ def _check_sizes(
     counts = [prod(size for size in shape or () if isinstance(size, int)) for shape in shapes]
     made = sum(count * numpy_dtype(tensor.dtype).itemsize for count, tensor in zip(counts, outputs, strict=False))
     read = sum(operand.array.size for operand in operands if operand is not None)
-    require(made if operator.moves else made + WORKING * (sum(counts) + read))
+    working = 0 if operator.moves else SUMMING if operator.accumulates else WORKING
+    require(made + working * (sum(counts) + read))
 
 
 def _integers(
