@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import builtins
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -117,9 +117,12 @@ class Tensor:
 
 def static_shape(tensor: Tensor) -> tuple[int, ...]:
     """The shape of a tensor all of whose dimensions are numbers; a constant's always are."""
-    if tensor.shape is None or not all(isinstance(size, int) for size in tensor.shape):
-        raise QfmtError("has no fixed shape", where=tensor.name)
-    return tuple(size for size in tensor.shape if isinstance(size, int))
+    sizes: list[int] = []
+    for size in (None,) if tensor.shape is None else tensor.shape:
+        if not isinstance(size, int):
+            raise QfmtError("has no fixed shape", where=tensor.name)
+        sizes.append(size)
+    return tuple(sizes)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -291,6 +294,12 @@ class TensorView(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._graph.tensors)
+
+    def values(self) -> ValuesView[Tensor]:
+        return self._graph.tensors.values()
+
+    def items(self) -> ItemsView[str, Tensor]:
+        return self._graph.tensors.items()
 
     @overload
     def get(self, name: str, /) -> Tensor | None: ...

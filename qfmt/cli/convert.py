@@ -33,7 +33,7 @@ DEFAULT_DTYPE = "uint8"
 
 
 class Destination(NamedTuple):
-    """Where the result goes and its kind, which depends on the name. `place` is the folder of a C program."""
+    """The path and the kind of the result; the name determines the kind. `place` is the folder of a C program."""
 
     kind: str
     place: Path

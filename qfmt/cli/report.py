@@ -1,4 +1,4 @@
-"""What `qfmt inspect` says about a model, as plain data: the tables print it, `--json` writes it.
+"""The facts that `qfmt inspect` shows about a model, as plain data for the tables and for `--json`.
 
 The keys are stable: later versions may add keys, but do not change or remove any.
 
@@ -102,7 +102,7 @@ def _hazards(model: Model) -> list[Facts] | None:
 
 
 def file_facts(path: Path, kind: str) -> Facts:
-    """What is known of a file without its data, so a gigabyte is listed as quickly as a megabyte."""
+    """The facts of a file that do not require its data, so a gigabyte is listed as quickly as a megabyte."""
     facts: Facts = {"path": str(path), "kind": kind, "bytes": path.stat().st_size}
     if kind == QFB:
         from ..file.reader import Container
@@ -178,7 +178,7 @@ def quantization_facts(quantization: Quantization) -> Facts:
 
 
 def parameter_facts(values: Parameter | None) -> Facts | None:
-    """An array of a quantization; its numbers only if they lie in the metadata."""
+    """An array of a quantization; its numbers only if they are in the metadata."""
     if values is None:
         return None
     nested = values.quantization
@@ -321,7 +321,7 @@ def _names(nodes: list[Node]) -> str:
 
 
 def origin(source: Mapping[str, str]) -> str:
-    """What a model was converted from: file, format, framework and its version, as far as they are known."""
+    """The source of a model: file, format, framework and its version, if they are known."""
     framework = " ".join(filter(None, (source.get("framework"), source.get("framework_version"))))
     return ", ".join(filter(None, (source.get("file"), source.get("format"), framework))) or "unknown"
 

@@ -155,7 +155,7 @@ class Pairing:
         if mine.operator == theirs.operator:
             yield from changed("version", mine.version, theirs.version)
         yield from changed("rule", mine.rule, theirs.rule)
-        if mine.operator == theirs.operator:  # otherwise they have another meaning
+        if mine.operator == theirs.operator:  # attributes of different operators are not comparable
             for key in sorted(mine.attributes.keys() | theirs.attributes.keys()):
                 yield from changed(key, mine.attributes.get(key), theirs.attributes.get(key))
             for x, y in zip_longest(mine.inputs, theirs.inputs, fillvalue=""):

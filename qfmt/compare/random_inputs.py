@@ -28,9 +28,9 @@ REDUCED = ("fbgemm", "x86")
 def shapes(
     model: Model, given: Mapping[str, Sequence[int]], examples: Sequence[Sequence[int] | None]
 ) -> Iterator[dict[str, tuple[int, ...]]]:
-    """Shapes for the inputs, the likeliest first: as given; else the file's, open sizes as in the example with
-    which the network was traced, or as `likely_shape` has them; else one of SIZES. An open first dimension is one
-    sample or, as a last resort, that of the example, which a trace may have hard-coded."""
+    """Shapes for the inputs, most likely first. A shape is the given one, else that of the file. Open sizes are
+    those of the example with which the network was traced, else those of `likely_shape`, else one of SIZES. An open
+    first dimension is 1 or, as a last resort, that of the example, which a trace may have hard-coded."""
     if unknown := [name for name in given if name not in model.graph.inputs]:
         inputs = ", ".join(model.graph.inputs)
         raise QfmtError(f"the network has no input {unknown[0]!r}", hint=f"its inputs are {inputs}")
@@ -141,7 +141,7 @@ def _top(grid: Quantization, engine: str) -> int:
 
 
 def _indices(model: Model, name: str, shapes: Mapping[str, tuple[int, ...]], generator: np.random.Generator) -> Array:
-    """Rows of the table that they choose from, starts of bags; else zeros and ones."""
+    """Random row indices of the table that the input selects from, or offsets of bags; else zeros and ones."""
     shape = shapes[name]
     for node in model.nodes:
         if name not in node.inputs[1:]:

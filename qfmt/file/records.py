@@ -41,10 +41,11 @@ def dtype_name(code: int) -> str:
 def shape(record: Record) -> Shape:
     """The shape of a Tensor record: -1 is a size that is not known, or known by the name in `dims`."""
     sizes, dims = record["shape"], record["dims"]
-    if sizes is None or not dims:
+    if not dims:
         return None if sizes is None else tuple(None if size == -1 else size for size in sizes)
-    if len(dims) != len(sizes):
-        raise FormatError(f"{len(sizes)} sizes, but {len(dims)} names of sizes", rule="F12")
+    if sizes is None or len(dims) != len(sizes):
+        count = "no" if sizes is None else len(sizes)
+        raise FormatError(f"{count} sizes, but {len(dims)} names of sizes", rule="F12")
     if any(name and size != -1 for size, name in zip(sizes, dims, strict=True)):
         raise FormatError("a size has both a name and a number", rule="F12")
     return tuple(size if size != -1 else name or None for size, name in zip(sizes, dims, strict=True))

@@ -2,7 +2,8 @@
 
 A file that can be decoded may still be wrong: a scale of zero, a weight outside its range, a node that reads
 what is computed later. `save` refuses such a model and lists everything that is wrong with it. The rules about
-single tensors are applied whenever a tensor is decoded, so no caller ever sees a tensor that breaks them.
+single tensors are applied whenever a tensor is decoded, and those about its quantization when that is decoded, so no
+caller ever sees a tensor or a quantization that breaks them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,15 @@ from .graph import EDGES, ENDS, GRAPH, MODEL
 from .nodes import MEANING, SIGNATURE, known
 from .quantization import NUMBERS, QUANTIZATION
 from .rule import Rule, quoted
-from .tensors import DATA, NAMING, data_violations, tensor_violations
+from .tensors import (
+    DATA,
+    NAMING,
+    data_violations,
+    form_violations,
+    is_name,
+    quantization_violations,
+    tensor_violations,
+)
 from .values import VALUES
 from .vectors import ENDS as VECTOR_ENDS
 from .vectors import SIZES, vector_data_violations, vector_violations, vectors_violations
@@ -25,7 +34,10 @@ __all__ = [
     "RULES",
     "Rule",
     "data_violations",
+    "form_violations",
     "graph_violations",
+    "is_name",
+    "quantization_violations",
     "require_sound",
     "tensor_violations",
     "vector_data_violations",

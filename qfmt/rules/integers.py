@@ -23,7 +23,7 @@ PARAMETER_DTYPES = {"multiplier": "int32", "shift": "uint8", "add": "int64", "th
 @MEANING.rule(
     48,
     "The output of a node that states `exact` or `folded` is int32, and its zero points are 0. The inputs that it sums "
-    "are integers of at most 16 bits: a weight per tensor or along an axis, all others per tensor, none block-wise. A "
+    "are integers of at most 16 bits: an affine weight, all others affine and per tensor. A "
     "bias is int32 and not quantized; alpha and beta are 1. With `folded`, the weight is a constant whose zero points "
     "are 0. If the windows of a mean may differ in size, the sizes of the dimensions that they slide over are known.",
 )

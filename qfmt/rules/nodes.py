@@ -24,7 +24,9 @@ def known(node: Node) -> Operator | None:
     return operator if operator is not None and node.version == operator.version else None
 
 
-@SIGNATURE.rule(40, "The name of an operator is not empty. The version of a known operator is not below its first.")
+@SIGNATURE.rule(
+    40, "The name of an operator is not empty. Its version is at least 1, and that of a known one not below its first."
+)
 def _operator(node: Node, operator: Operator | None) -> str:
     if not node.operator:
         return "the operator has no name"
@@ -121,8 +123,8 @@ def _dtypes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> st
 
 @MEANING.rule(
     45,
-    "The outputs of an operator that moves integers have the scales, zero points and axis of its first input, which "
-    "has no blocks. Relu and Clip clamp to [quant_min, quant_max] of the output; for any other such operator, that "
+    "The outputs of an operator that moves integers have the grid of its first input, which is affine or not "
+    "quantized. Relu and Clip clamp to [quant_min, quant_max] of the output; for any other such operator, that "
     "range contains the range of the first input.",
 )
 def _moved(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
@@ -132,7 +134,7 @@ def _moved(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str
 
     source = tensors[node.inputs[0]].quantization
     if source is not None and not source.is_affine:
-        return f"{quoted(node.inputs[0])} has block-wise scales, which an operator that moves integers does not support"
+        return f"{quoted(node.inputs[0])} has a grid that is not affine, as an operator that moves integers needs it"
     for name in node.outputs:
         target = tensors[name].quantization
         if (source is None) != (target is None) or (source is not None and not source.same_grid(target)):
@@ -156,9 +158,9 @@ def _float_only(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -
 @MEANING.rule(
     47,
     "A node with a quantized output states one of the rounding rules of its operator, if the operator has any. So does "
-    "a node with a quantized input, if its operator uses quantized weights. Any other node states none. Where tensors "
-    "with blocks or quantized floats are involved, an operator that accumulates states a quantize rule instead. Any "
-    "node may state a sum rule that its operator has.",
+    "a node with a quantized input, if its operator uses quantized weights. Any other node states none. Where "
+    "quantized floats, or grids that are not affine, are involved, an operator that accumulates states a quantize rule "
+    "instead. Any node may state a sum rule that its operator has.",
 )
 def _rounding_rule(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     if node.rule and node.rule in operator.sum_rules:
@@ -202,7 +204,7 @@ def _scales_of_products(node: Node, operator: Operator, tensors: Mapping[str, Te
 
 
 def _is_beyond_integers(node: Node, tensors: Mapping[str, Tensor]) -> bool:
-    """Whether there are block-wise scales or quantized floats, which cannot be summed as integers."""
+    """Whether there are grids that are not affine, or quantized floats, which cannot be summed as integers."""
     grids = ((tensors[name].dtype, tensors[name].quantization) for name in (*node.inputs, *node.outputs) if name)
     return any(grid is not None and (not grid.is_affine or not DTYPES[dtype].is_integer) for dtype, grid in grids)
 

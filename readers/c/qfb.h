@@ -826,9 +826,9 @@ static inline qfb_code qfb_check_shape_(qfb_file *file, uint32_t index, const qf
 {
     uint64_t product = 1;
     uint32_t i;
-    if (!tensor->shape.present)
-        return tensor->is_constant ? qfb_invalid_(file, "V3", index, "a constant has no shape") : QFB_OK;
-    if (tensor->dims.count && tensor->dims.count != tensor->shape.count)
+    if (!tensor->shape.present && tensor->is_constant)
+        return qfb_invalid_(file, "V3", index, "a constant has no shape");
+    if (tensor->dims.count && tensor->dims.count != (tensor->shape.present ? tensor->shape.count : 0))
         return qfb_invalid_(file, "F12", index, "the numbers of sizes and of their names differ");
     if (tensor->shape.count > QFB_MAX_RANK)
         return qfb_invalid_(file, "V3", index, "more than 32 dimensions");
@@ -1261,6 +1261,8 @@ static inline void qfb_get_attribute(const qfb_file *file, const qfb_node *node,
     a->string = qfb_string_(file, at, QFB_ATTRIBUTE_STRING_);
     lists = a->type > QFB_INTS && a->type <= QFB_STRINGS ? (int)a->type - QFB_INTS : 0;
     a->list = qfb_list_(file, at, QFB_ATTRIBUTE_INTS_ + lists, a->type == QFB_STRINGS ? 4 : 8);
+    if (lists && a->list.present && !a->list.count)
+        a->type = QFB_INTS; /* an empty list has no other type */
 }
 
 /* The attribute of a name. */

@@ -1,4 +1,4 @@
-"""Networks of one node, of random cases: of floats, and on the grids of ONNX."""
+"""Networks of one node from random cases: floats, or quantized as in ONNX."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qfmt.ops import OPERATORS
 
 
 def quantized_node(name: str, case: Case, rng: np.random.Generator) -> tuple[Model, dict[str, np.ndarray]]:
-    """The same with quantized tensors, by the rule of ONNX."""
+    """The case with quantized tensors, and the rule of ONNX."""
     operator = OPERATORS[name]
     moves = operator.moves
     dtype = str(rng.choice(["uint8", "int8"]))
@@ -48,7 +48,7 @@ REAL_INPUTS = {
     "Clip": 1, "Pad": 1, "Resize": 1, "BatchNormalization": 1, "LayerNormalization": 1, "GroupNormalization": 1,
     "InstanceNormalization": 1, "Conv": 2, "ConvTranspose": 2, "qfmt.Linear": 2,
 }  # fmt: skip
-"""How many of its inputs come quantized; the others are floats. All, where nothing is said."""
+"""Operator → the number of quantized inputs; the others are floats. Default: all."""
 
 WEIGHTS = {"Conv": 0, "ConvTranspose": 1, "qfmt.Linear": 0}
 """The axis of the scales of the second input."""

@@ -1,4 +1,4 @@
-"""`qfmt convert`: what it writes, says and refuses."""
+"""`qfmt convert`: files that it writes, messages, and errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.command_line import invoke, trouble
 from support.paths import DIGITS
 
 
-def test_convert_writes_the_file_and_says_so_on_stderr(tmp_path: Path) -> None:
+def test_convert_writes_the_file_and_reports_on_stderr(tmp_path: Path) -> None:
     dest = tmp_path / "digits.qfb"
     result = invoke("convert", DIGITS, dest)
     assert (result.exit_code, result.stdout) == (0, ""), result.output
@@ -152,7 +152,7 @@ def test_convert_prints_json_or_nothing_on_request(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "option", [("--input-shape", "x=1,1,8,8", "x=2,1,8,8"), ("--input-quantization", "x=1,2", "x=1,2")]
 )
-def test_one_input_is_told_of_once(option: tuple[str, str, str], tmp_path: Path) -> None:
+def test_options_given_twice_are_refused(option: tuple[str, str, str], tmp_path: Path) -> None:
     name, first, second = option
     said = trouble("convert", DIGITS, tmp_path / "d.qfb", name, first, name, second)
     assert f"'{name}': it is given twice for x" in said
@@ -173,8 +173,8 @@ def test_convert_explains_its_options(option: tuple[str, str], tmp_path: Path) -
     assert "as in x=" in trouble("convert", DIGITS, tmp_path / "out.qfb", *option)
 
 
-def test_convert_of_a_qfb_takes_no_options_of_its_source(tmp_path: Path) -> None:
-    """They would change nothing: the file states its engine."""
+def test_convert_of_a_qfb_refuses_options_for_sources(tmp_path: Path) -> None:
+    """The options would have no effect: the file states its engine."""
     source = tmp_path / "digits.qfb"
     qfmt.save(qfmt.convert(DIGITS), source)
     for option in (("--engine", "onnx"), ("--input-shape", "x=1,1,8,8"), ("--input-quantization", "x=0.1,2")):

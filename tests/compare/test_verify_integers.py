@@ -1,4 +1,4 @@
-"""`qfmt verify` of integer-only files, against what they were lowered from."""
+"""`qfmt verify` of integer-only files, compared with the sources that they were lowered from."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_every_tensor_that_the_source_has_is_compared(source: str, digits: Model
     assert (output.name, output.outputs, output.equal) == ("fc", 40, 40)
 
 
-def test_what_the_file_states_is_told_apart(digits: Model, narrow: Model) -> None:
+def test_stated_differences_are_counted_separately(digits: Model, narrow: Model) -> None:
     report = told("8 bits", qfmt.verify(DIGITS, narrow))
     assert report.ok and not report.is_exact
     assert total(report, "stated") > 100 and total(report, "wrong") == total(report, "tie") == 0
@@ -102,7 +102,7 @@ def test_what_the_file_states_is_told_apart(digits: Model, narrow: Model) -> Non
     assert not after.ok and after.first_wrong == f"{name} (qfmt.Requantize)"
 
 
-def test_shifts_of_accelerators_state_it_too(digits: Model) -> None:
+def test_requant_shift_also_states_differences(digits: Model) -> None:
     report = told(
         "multiply, add, divide",
         qfmt.verify(DIGITS, lower_integer(digits, form="multiply_add_divide", bits=8, input_shapes=SIZES)),
@@ -111,7 +111,7 @@ def test_shifts_of_accelerators_state_it_too(digits: Model) -> None:
 
 
 def test_only_channels_that_state_it_may_differ(narrow: Model) -> None:
-    """What channels do that no longer say so is wrong."""
+    """A difference counts as wrong in channels that no longer state it."""
     name = "pointwise.0"
     (node,) = (node for node in narrow.nodes if node.outputs == (name,))
     differs = np.array(node.attributes["differs"])
@@ -122,7 +122,7 @@ def test_only_channels_that_state_it_may_differ(narrow: Model) -> None:
 
 
 def test_the_file_does_not_choose_how_strictly_it_is_compared(exact: Model) -> None:
-    """Damaged multipliers, of which the file says that they may differ by anything."""
+    """The multipliers are damaged, and the file states that they may differ by any amount."""
     name = "pointwise.0"
     damaged = changed(exact, f"{name}.multiplier", lambda a: a + a // 40)
     lying = with_attributes(damaged, name, differs=(9,) * 32, largest=255)
@@ -136,7 +136,7 @@ def test_the_file_does_not_choose_how_strictly_it_is_compared(exact: Model) -> N
 
 @pytest.mark.parametrize("form", ["multiply_shift, 8 bits", "power_of_two", "exact", "multiply_add_divide, 8 bits"])
 def test_a_forged_network_is_wrong(form: str, narrow: Model, tmp_path: Path) -> None:
-    """All constants renamed and damaged, and each requantization says that it may differ by 255."""
+    """All constants are renamed and damaged, and each requantization states that it may differ by 255."""
     forged = forgery(narrow).replace(source={**narrow.source, "integer_only": form})
     forged.save(tmp_path / "forged.qfb")
     report = told(form, qfmt.verify(DIGITS, forged))
@@ -169,7 +169,7 @@ def forgery(model: Model) -> Model:
 
 
 @pytest.mark.parametrize("form", ["power_of_two", "fixed_point_double", "fixed_point_single"])
-def test_every_form_may_differ_as_it_does(form: str, digits: Model) -> None:
+def test_stated_differences_are_accepted_in_every_form(form: str, digits: Model) -> None:
     report = told(form, qfmt.verify(DIGITS, lower_integer(digits, form=form, input_shapes=SIZES)))
     assert report.ok and total(report, "stated") > 0
 
@@ -232,7 +232,7 @@ def test_inputs_are_those_of_the_source_or_of_the_file(exact: Model, tmp_path: P
         qfmt.verify(DIGITS, exact, {"x": x[0, 0]})
 
 
-def test_what_a_file_says_of_its_arithmetic_need_not_be_known(exact: Model, digits: Model, tmp_path: Path) -> None:
+def test_unknown_statements_on_arithmetic_are_accepted(exact: Model, digits: Model, tmp_path: Path) -> None:
     source = {key: value for key, value in exact.source.items() if key != "lowered_from"}
     assert exact.source["lowered_from"] == "fbgemm"
     for said in (source, {**source, "lowered_from": "abacus"}):
@@ -265,7 +265,7 @@ def test_an_engine_does_not_apply_to_a_qfb(digits: Model, exact: Model, tmp_path
 
 
 def lowered_to_the_end(model: Model, **options: Any) -> Model:
-    """As far as integers reach: up to the tensor that the error names."""
+    """Lower the integer-only part of a model: up to the tensor that the error names."""
     with pytest.raises(NoIntegerFormError) as refused:
         lower_integer(model, **options)
     assert refused.value.hint
@@ -292,8 +292,8 @@ def test_onnx(form: str, bits: int, tmp_path: Path) -> None:
             break
 
 
-def test_integers_beside_what_they_were_exported_to(digits: Model, exact: Model, narrow: Model, tmp_path: Path) -> None:
-    """ONNX Runtime on ConvInteger and int64: the same integers, of which ONNX does not say what they mean."""
+def test_integer_only_against_its_onnx_export(digits: Model, exact: Model, narrow: Model, tmp_path: Path) -> None:
+    """ONNX Runtime computes the same integers with ConvInteger and int64; ONNX does not state their quantization."""
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     for model in (exact, narrow):
@@ -302,7 +302,7 @@ def test_integers_beside_what_they_were_exported_to(digits: Model, exact: Model,
         assert report.is_exact and not report.skipped and total(report, "equal") > 23_000
     onnx.save(digits.to_onnx(), tmp_path / "floats.onnx")
     counts = told("floats in ONNX", qfmt.verify(tmp_path / "floats.onnx", exact))
-    assert total(counts, "wrong") < 40 and not counts.skipped  # the mean of ONNX is another
+    assert total(counts, "wrong") < 40 and not counts.skipped  # ONNX computes the mean differently
 
 
 def test_an_exported_program(tmp_path: Path) -> None:
@@ -315,7 +315,7 @@ def test_an_exported_program(tmp_path: Path) -> None:
 
 
 def test_moved_inputs_and_outputs(tmp_path: Path) -> None:
-    """What is moved as real numbers in the source is moved as integers in the file, under names of its own."""
+    """Real numbers that the source moves are integers in the file, with other names."""
     import torch
     from torch import nn
 

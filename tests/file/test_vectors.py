@@ -1,4 +1,4 @@
-"""Test vectors: made by a model, kept by its file, replayed by `qfmt run --vectors`."""
+"""Test vectors: recorded by a model, stored in its file, replayed by `qfmt run --vectors`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_vector_is_read_when_it_is_used(tmp_path: Path) -> None:
     path = tmp_path / "m.qfb"
     network().with_vectors(INPUT).save(path)
     data = bytearray(path.read_bytes())
-    data[-1] ^= 1  # of the output
+    data[-1] ^= 1  # the output
     path.write_bytes(data)
     vector = qfmt.load(path).vectors[0]
     assert vector.inputs["q"].array.tolist() == INPUT["q"].tolist()

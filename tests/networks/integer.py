@@ -1,4 +1,4 @@
-"""A small network that computes in integer-only arithmetic, and what may be wrong with such a network.
+"""A small integer-only network, and invalid variants of it.
 
 x ─ Conv, folded ─ sums ─ Requantize ─ y ─ Table ─ t ─┬─ WeightedSum ─ total ─ Requantize ─ out
                                         └─────────────┴─ PairTable ─ pair
@@ -29,7 +29,7 @@ def grid(scale: float, zero_point: int, low: int = 0, high: int = 255) -> Quanti
 
 
 def node(operator: str, inputs: str, output: str, rule: str = "", **attributes: Any) -> Node:
-    """`inputs` are names between spaces; `-` is an absent one."""
+    """`inputs` are names separated by spaces; `-` is an absent one."""
     names = tuple(name.replace("-", "") for name in inputs.split())
     entry = OPERATORS[operator]
     return Node(operator, names, (output,), entry.complete(attributes), output, entry.version, rule)
@@ -41,7 +41,7 @@ def requantized(inputs: str, output: str, rule: str, axis: int = 1, reach: int =
 
 
 def network(nodes: dict[str, Node] | None = None, *tensors: Tensor, inputs: tuple[str, ...] = ("x",)) -> Model:
-    """The network, with other nodes (by their outputs) and other tensors."""
+    """The network, with some nodes (by their outputs) and tensors replaced."""
     image = ("N", 3, 5, 5)
     unit = Quantization.of((0.5, 0.25, 1.0), (0, 0, 0), -(1 << 24), 1 << 24, 1)
     known = [
@@ -149,4 +149,4 @@ BROKEN: list[tuple[str, Model]] = [
     ("V49", changed("total", weights=(1 << 56, 1))),
     ("V49", network({"total": node("qfmt.WeightedSum", "y wide", "total", weights=(1, 1))}, WIDE)),
 ]
-"""The rule that it breaks, and the network."""
+"""Networks, each with the rule that it breaks."""

@@ -1,4 +1,4 @@
-"""How far sums reach, computed from a file: against sums that are met, and against what lowering states of them."""
+"""Bounds of sums, computed from a file: compared with sums that occur, and with the statements of the lowering."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def with_reach(node: Node, low: tuple[int, ...], high: tuple[int, ...]) -> Node:
 
 
 def net(nodes: list[Node], tensors: list[Tensor], sums: tuple[int, ...], stated: Quantization | None = None) -> Model:
-    """Nodes of which the last one adds up, and one that requantizes its sums `s`, of the shape `sums`."""
+    """A network of nodes, the last of which sums, and a requantization of its sums `s` with the shape `sums`."""
     numbers = [
         Tensor.constant("m", np.ones(1, np.int32)),
         Tensor.constant("shift", np.zeros(1, np.uint8)),
@@ -121,8 +121,8 @@ KINDS: Mapping[str, Callable[[np.random.Generator], Model]] = {
 
 
 def climbed(model: Model, sign: int) -> int:
-    """The greatest sum (the least one for -1) that inputs in range were found to give: each element at either end,
-    from all at their ends, one after the other as long as that is no worse."""
+    """The largest sum (smallest for -1) found by hill climbing: start with all elements at an end of their range,
+    and move one at a time to the other end if the sum does not get worse."""
     grids = {name: cast(Quantization, model.tensors[name].quantization) for name in model.graph.inputs}
     best = -(1 << 40)
     for starts in product(*((grid.quant_min, grid.quant_max) for grid in grids.values())):
@@ -146,8 +146,9 @@ def climbed(model: Model, sign: int) -> int:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_reach_is_what_inputs_at_the_ends_of_their_ranges_give(kind: str) -> None:
-    """The stated reach holds, and one less on either side is found to be too small: by sums that were met."""
+def test_reach_equals_the_sums_of_extreme_inputs(kind: str) -> None:
+    """The stated reach is true, and a reach that is smaller by one on either side is not: a sum that exceeds it
+    occurs."""
     rng = np.random.default_rng(len(kind))
     model = KINDS[kind](rng)
     low, high = climbed(model, -1), climbed(model, 1)
@@ -201,7 +202,7 @@ def test_the_range_that_sums_state_holds_them() -> None:
         assert [each.rule for each in proofs(model).violations] == rules
 
 
-def test_whatever_lowering_states_holds_and_is_tight() -> None:
+def test_statements_of_the_lowering_are_true_and_tight() -> None:
     sums = holds = narrowed = 0
     networks = [qfmt.load(path) for path in sorted((SUITE / "float").glob("*.qfb"))]
     networks.append(qfmt.convert(DIGITS, input_shapes={"x": ("N", 1, 8, 8)}))

@@ -60,6 +60,14 @@ def pools() -> Iterator[Case]:
     yield moved("Relu", (6,), signed=True, out=narrow).case(
         "relu-narrow", "Relu: its result is clamped to the range of y", {"x": [-128, -8, -7, -3, 90, 127]}
     )
+    for name, bounds in (("both", (-3, 90)), ("low", (-3,)), ("high", (None, 90)), ("crossed", (5, -5))):
+        net = Network()
+        names = [net.input("x", "int8", (6,))]
+        for end, bound in zip(("low", "high"), bounds, strict=False):
+            names.append("" if bound is None else net.constant(end, bound, "int8"))
+        net.node("Clip", names, "y", "int8")
+        about = f"Clip of integers without a quantization: {name}"
+        yield net.case(f"clip-plain-{name}", about, {"x": [-128, -4, -3, 0, 91, 127]})
     yield moved("Clip", (6,), signed=True, out=narrow).case(
         "clip-range", "Clip without bounds: clamps to the range of y", {"x": [-128, -4, -3, 0, 91, 127]}
     )
@@ -89,6 +97,9 @@ def parts() -> Iterator[Case]:
         ("slice", ([1, 0], [3, 2]), "the first axes"),
         ("slice-axes", ([1, -3], [100, -1], [2, 0], [2, 1]), "axes and steps, ends beyond the size and from the back"),
         ("slice-backwards", ([-1], [-100], [1], [-2]), "a negative step to the beginning"),
+        ("slice-backwards-beyond", ([100, 100], [0, -100], [1, 2], [-1, -2]), "negative steps from beyond the end"),
+        ("slice-backwards-part", ([-2, 3], [-4, -4], [1, 2], [-1, -1]), "negative steps between inner bounds"),
+        ("slice-backwards-none", ([-100], [-200], [1], [-1]), "a negative step from before the first element: none"),
     ):
         yield moved("Slice", (3, 4, 5), *constants).case(name, f"Slice: {about}")
     yield moved("Pad", (2, 3), [1, 0, 0, 2]).case("pad", "Pad: without a constant it adds the zero point")

@@ -33,7 +33,7 @@ FILL = -1
 
 
 def move(plan: Plan, node: Node) -> None:
-    """An operator of the table, or Concat of inputs that are quantized alike."""
+    """An operator of the table, or Concat of inputs with the same quantization."""
     _check_moves(plan, node)
     moved = range(len(node.inputs)) if node.operator == "Concat" else MOVERS[node.operator]
     sources: list[View] = []

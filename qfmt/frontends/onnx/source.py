@@ -1,4 +1,4 @@
-"""The whole way from ONNX to a Model."""
+"""The complete conversion from ONNX to a Model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def convert(path: Path, options: Options) -> Model:
 
 
 def witness(path: Path, file: Model, engine: str | None = None) -> Witness:
-    """The source converted as the file was; without its shapes of inputs where they do not go."""
+    """Convert the source with the options of the file; without its input shapes if they do not fit."""
     try:
         model = convert(path, Options.like(file, file.graph.inputs))
     except SourceError:
@@ -47,7 +47,7 @@ def convert_object(source: Any, options: Options, example_inputs: Any, prepared:
 def convert_onnx(source: Path | Any, options: Options, description: Mapping[str, str]) -> Model:
     """The Model of an ONNX file or ModelProto.
 
-    Raises SourceError for an invalid ONNX model, or one with tensors of a type that cannot be stored.
+    Raises SourceError for an invalid ONNX model, or for tensors of a type that .qfb cannot store.
     """
     engine = options.engine or "onnx"
     onnx, budget = read(source)
@@ -69,7 +69,7 @@ def convert_onnx(source: Path | Any, options: Options, description: Mapping[str,
 
 
 def _stored_otherwise(graph: Graph, initializers: Mapping[str, str]) -> dict[str, str]:
-    """Constants that are an initializer in another element type: its quantized or unpacked values, under its name."""
+    """Constant → the initializer that it is a quantized or unpacked form of."""
     return {
         tensor.name: alias
         for tensor in graph.constants()

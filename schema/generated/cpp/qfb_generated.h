@@ -822,7 +822,7 @@ struct Quantization FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   ::flatbuffers::Optional<int64_t> quant_min() const {
     return GetOptional<int64_t, int64_t>(VT_QUANT_MIN);
   }
-  /// The largest integer that the tensor takes; always written. Constants stay inside. Rules V23, V26, F12.
+  /// The largest integer that the tensor takes; always written. Constants stay inside. Rules V23, F12.
   ::flatbuffers::Optional<int64_t> quant_max() const {
     return GetOptional<int64_t, int64_t>(VT_QUANT_MAX);
   }
@@ -1172,7 +1172,8 @@ struct Attribute FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
     if (_name < name()->c_str()) return 1;
     return 0;
   }
-  /// Says which one of the following fields counts; the others are absent. An empty list is Ints. Rules F12, V42.
+  /// Says which one of the following fields counts. A writer leaves the others out, and writes an empty list as Ints; a
+  /// reader ignores the others, and reads an empty list of any type alike. Rules F12, V42.
   qfb::AttributeType type() const {
     return static_cast<qfb::AttributeType>(GetField<uint8_t>(VT_TYPE, 0));
   }
@@ -1343,7 +1344,8 @@ struct Node FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const ::flatbuffers::Vector<int32_t> *inputs() const {
     return GetPointer<const ::flatbuffers::Vector<int32_t> *>(VT_INPUTS);
   }
-  /// Indices into Graph.tensors; each tensor is the output of at most one node. Rule V32.
+  /// Indices into Graph.tensors; each tensor is the output of at most one node. An output that nothing uses is a tensor,
+  /// too; optional ones at the end may be left out. Rules F7, V31, V32.
   const ::flatbuffers::Vector<int32_t> *outputs() const {
     return GetPointer<const ::flatbuffers::Vector<int32_t> *>(VT_OUTPUTS);
   }

@@ -799,7 +799,7 @@ class Quantization(object):
             return self._tab.Get(flatbuffers.number_types.Int64Flags, o + self._tab.Pos)
         return None
 
-    # The largest integer that the tensor takes; always written. Constants stay inside. Rules V23, V26, F12.
+    # The largest integer that the tensor takes; always written. Constants stay inside. Rules V23, F12.
     # Quantization
     def QuantMax(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
@@ -1079,7 +1079,8 @@ class Attribute(object):
             return self._tab.String(o + self._tab.Pos)
         return None
 
-    # Says which one of the following fields counts; the others are absent. An empty list is Ints. Rules F12, V42.
+    # Says which one of the following fields counts. A writer leaves the others out, and writes an empty list as Ints; a
+    # reader ignores the others, and reads an empty list of any type alike. Rules F12, V42.
     # Attribute
     def Type(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
@@ -1297,7 +1298,8 @@ class Node(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
         return o == 0
 
-    # Indices into Graph.tensors; each tensor is the output of at most one node. Rule V32.
+    # Indices into Graph.tensors; each tensor is the output of at most one node. An output that nothing uses is a tensor,
+    # too; optional ones at the end may be left out. Rules F7, V31, V32.
     # Node
     def Outputs(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))

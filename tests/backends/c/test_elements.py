@@ -1,4 +1,4 @@
-"""C programs of random graphs: whatever moves elements, and requantization by thresholds of any kind."""
+"""C programs of random graphs: operators that move elements, and requantization by any thresholds."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from support.counts import tell
 
 GRID = Quantization.of((0.5,), (3,), -128, 127)
 
-# What moves elements
+# Operators that move elements
 
 
 def mover(rng: np.random.Generator, shape: tuple[int, ...], constants: dict[str, np.ndarray]) -> tuple[str, Any, Any]:
-    """A random operator that moves elements of a tensor of that shape: operator, inputs after the first, attributes."""
+    """A random operator that moves elements of a tensor with this shape: operator, inputs after the first,
+    attributes."""
     rank = len(shape)
     axis = int(rng.integers(rank))
 
@@ -61,7 +62,7 @@ def mover(rng: np.random.Generator, shape: tuple[int, ...], constants: dict[str,
 
 
 def chain(seed: int) -> Model:
-    """Operators that move elements, one after the other, with a Concat of what was there before where it fits."""
+    """A chain of operators that move elements, with a Concat of earlier tensors where shapes allow it."""
     rng = np.random.default_rng(seed)
     shape: tuple[int, ...] = tuple(rng.integers(1, 6, 4).tolist())
     tensors = {"x": Tensor("x", "int8", shape, quantization=GRID)}
@@ -109,7 +110,7 @@ def test_random_chains_of_moves(tmp_path: Path) -> None:
 
 
 def counted(seed: int) -> Model:
-    """Thresholds of any kind: in a line, all alike, at both ends of int32, never reached."""
+    """Thresholds of any kind: linear, all equal, at both ends of int32, never reached."""
     rng = np.random.default_rng(seed)
     extreme = np.array([-(1 << 31), (1 << 31) - 1])
     low, high = (0, 255) if seed % 2 else (-7, 5)
@@ -149,8 +150,8 @@ def test_thresholds_of_any_kind(tmp_path: Path) -> None:
     tell(f"C: thresholds, {total} of {total} integers equal")
 
 
-def test_lines_with_exceptions_are_the_thresholds_on_every_sum_in_reach() -> None:
-    """Thresholds of lines that a few roundings disturb, and of crooked ones, which have too many exceptions."""
+def test_lines_with_exceptions_equal_thresholds() -> None:
+    """Tests thresholds near a line, with a few exceptions, and others, with too many exceptions."""
     rng = np.random.default_rng(11)
     levels = np.arange(-127, 128)
     slopes = rng.uniform(0.001, 0.5, 60)

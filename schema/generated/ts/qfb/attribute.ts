@@ -39,7 +39,8 @@ name(optionalEncoding?:any):string|Uint8Array|null {
 }
 
 /**
- * Says which one of the following fields counts; the others are absent. An empty list is Ints. Rules F12, V42.
+ * Says which one of the following fields counts. A writer leaves the others out, and writes an empty list as Ints; a
+ * reader ignores the others, and reads an empty list of any type alike. Rules F12, V42.
  */
 type():AttributeType {
   const offset = this.bb!.__offset(this.bb_pos, 6);

@@ -66,7 +66,8 @@ inputsArray():Int32Array|null {
 }
 
 /**
- * Indices into Graph.tensors; each tensor is the output of at most one node. Rule V32.
+ * Indices into Graph.tensors; each tensor is the output of at most one node. An output that nothing uses is a tensor,
+ * too; optional ones at the end may be left out. Rules F7, V31, V32.
  */
 outputs(index: number):number|null {
   const offset = this.bb!.__offset(this.bb_pos, 10);
