@@ -92,6 +92,7 @@ Examples:
   qfmt convert model.pt model.onnx --same-types              for processors without VNNI
   qfmt convert model.onnx model.qfb                          any form of quantized ONNX
   qfmt convert model.qfb integers.qfb --integer-only --exact   integer-only, with equal outputs
+  qfmt convert model.pt model.qfb --vectors 4                with test vectors: qfmt check --replay
   qfmt convert integers.qfb folder                           a C program of an integer-only network""",
 )
 @click.argument("source", type=FILE)
@@ -129,6 +130,11 @@ Examples:
     help="To ONNX: weights in the type of their inputs, uint8 or int8, on which ONNX Runtime never saturates.",
 )
 @click.option("--compact", is_flag=True, help="To C: use less memory and more time.")
+@click.option(
+    "--vectors",
+    type=click.IntRange(min=1),
+    help="To .qfb: store this many test vectors, pseudo-random inputs with the outputs that qfmt computes.",
+)
 @click.option("--quiet", is_flag=True, help="Print errors only.")
 @click.option("--json", "json_", is_flag=True, help="Print {source, dest, bytes, written, nodes, tensors, notes, …}.")
 def command(
@@ -142,6 +148,7 @@ def command(
     form: str | None,
     same_types: bool,
     compact: bool,
+    vectors: int | None,
     quiet: bool,
     json_: bool,
     **integer: Any,
@@ -161,13 +168,15 @@ def command(
         raise DestinationError(what, where=dest, hint="end the name in .onnx")
     if compact and target.kind != "c":
         raise click.UsageError("--compact is for C programs: name a folder")
+    if vectors and target.kind != "qfb":
+        raise click.UsageError("--vectors is for .qfb files: end the name in .qfb")
     spare(target.place, source)
     lowering = Lowering.of(**integer)
     times = [time.monotonic()]
     with working(f"converting {source.name}"):
         opened = kind_of(source) == QFB
         if opened:
-            is_used = lowering is not None or target.kind == "c"
+            is_used = lowering is not None or target.kind == "c" or vectors
             if engine or quantizations or prepared or (shapes and not is_used):
                 hint = "give --engine, --prepared and --input-… when you convert the original"
                 raise SourceError("is a .qfb, whose engine and inputs are fixed", where=str(source), hint=hint)
@@ -183,11 +192,14 @@ def command(
             model, lowered = lowering.apply(model, str(source), shapes if opened else {})
         notes.extend(lowering.notes(model))
     times.append(time.monotonic())
+    fixed = _sizes(shapes) if opened and lowering is None else {}
+    if vectors:
+        from ..compare import with_random_vectors
+
+        with working(f"running {source.name}"):
+            model = with_random_vectors(model, vectors, fixed)
     with working(f"writing {target.place.name}"):
-        if target.kind == "c":
-            how = _write_c(model, target, shapes if opened and lowering is None else {}, compact)
-        else:
-            how = _write(model, target, for_onnx)
+        how = _write_c(model, target, fixed, compact) if target.kind == "c" else _write(model, target, for_onnx)
     times.append(time.monotonic())
     hazard = "" if same_types else _hazards(model, target)
     what = f"a .qfb, from {origin(model.source)}" if opened else origin(model.source)
@@ -264,13 +276,18 @@ def _write(model: Model, dest: Destination, for_onnx: dict[str, Any]) -> str:
         raise error.at(str(dest.place)) from None
 
 
-def _write_c(model: Model, dest: Destination, shapes: Shapes, compact: bool) -> str:
+def _sizes(shapes: Shapes) -> dict[str, tuple[int, ...]]:
+    """Shapes for one run, or a C program."""
+    sizes = {name: tuple(size for size in shape if isinstance(size, int)) for name, shape in shapes.items()}
+    if named := [name for name, shape in shapes.items() if len(sizes[name]) != len(shape)]:
+        raise DestinationError("C and test vectors require fixed sizes", where=f"--input-shape {named[0]}")
+    return sizes
+
+
+def _write_c(model: Model, dest: Destination, sizes: dict[str, tuple[int, ...]], compact: bool) -> str:
     """Write a C program, for inputs of these shapes where the model leaves sizes open."""
     from ..backends.c import write_c
 
-    sizes = {name: tuple(size for size in shape if isinstance(size, int)) for name, shape in shapes.items()}
-    if named := [name for name, shape in shapes.items() if len(sizes[name]) != len(shape)]:
-        raise DestinationError("C requires fixed sizes", where=f"--input-shape {named[0]}")
     try:
         return f"{len(write_c(model, dest.place, name=dest.program, shapes=sizes, compact=compact))} files"
     except QfmtError as error:

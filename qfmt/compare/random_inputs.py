@@ -80,6 +80,29 @@ def draw(model: Model, shapes: Mapping[str, tuple[int, ...]], count: int, engine
         yield {name: _array(model, model.tensors[name], shapes, engine, generator) for name in shapes}
 
 
+def with_random_vectors(model: Model, count: int, given: Mapping[str, Sequence[int]]) -> Model:
+    """The model with `count` more test vectors: drawn inputs, and what the reference interpreter computes from them.
+
+    Their names state the seed. Raises what `Model.run` raises, if the network runs on none of the likely shapes.
+    """
+    refused: RunError | None = None
+    for chosen in shapes(model, given, ()):
+        made = _tried(model, count, chosen)
+        if not isinstance(made, RunError):
+            return made
+        refused = refused or made
+    assert refused is not None
+    raise refused
+
+
+def _tried(model: Model, count: int, chosen: Mapping[str, tuple[int, ...]]) -> Model | RunError:
+    names = [f"random {index} of seed {SEED}" for index in range(count)]
+    try:
+        return model.with_vectors(*draw(model, chosen, count, model.engine), names=names)
+    except RunError as error:
+        return error
+
+
 def _array(
     model: Model, tensor: Tensor, shapes: Mapping[str, tuple[int, ...]], engine: str, generator: np.random.Generator
 ) -> Array:

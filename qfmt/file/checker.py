@@ -77,6 +77,8 @@ class Found(list[Violation]):
 def check(path: str | os.PathLike[str]) -> list[Violation]:
     """Every rule that a file breaks, by number; an empty list if it is valid, the first 1000 if there are more.
 
+    These are levels 1 to 3 of docs/checking.md: bytes, structure, meaning.
+
     Raises MissingFileError, FormatError if it is not a `.qfb` file at all, VersionError for one that needs a newer
     reader.
     """

@@ -40,6 +40,8 @@ def load(
 ) -> Model:
     """The model in a `.qfb` file, memory-mapped: tensors, nodes and arrays are read when they are used.
 
+    Checks levels 1 and 2 of docs/checking.md, and level 3 of each tensor, as they are read.
+
     `verify` says when digests are compared: `True`, that of the metadata now and that of each array at its first use;
     `"all"`, all of them now, on all processors, with calls of `progress(done, total)` that count bytes; `False`, none.
     The structure is checked in any case: of a tensor when it is used, of its quantization when that is used.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import floor, prod
+from math import ceil, floor, prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from ..arithmetic import clamp, f32, fma
 from ..arrays import Array
 from ..errors import QfmtError
+from ..memory import require
 from ..model import Dimension, Shape
 from .registry import (
     QUANTIZE_RULES,
@@ -23,7 +24,7 @@ from .registry import (
     operator,
     optional,
 )
-from .shapes import affordable, axis_of
+from .shapes import axis_of
 
 
 def _resize_shape(given: Inference) -> list[Shape]:
@@ -141,10 +142,15 @@ def _stays(axis: Axis) -> bool:
     return axis.out == axis.size and (axis.start, axis.end) == (0, 1)
 
 
+def _require_along(x: Array, number: int, axis: Axis) -> None:
+    """RunError if x, resized along one axis, needs more memory than there is: another axis may shrink it later."""
+    require(x.itemsize * prod((*x.shape[:number], axis.out, *x.shape[number + 1 :])))
+
+
 def _nearest(x: Array, geometry: list[Axis], mode: str, rounding: str) -> Array:
     for number, axis in enumerate(geometry):
         if not _stays(axis):
-            affordable(x.itemsize * prod((*x.shape[:number], axis.out, *x.shape[number + 1 :])))
+            _require_along(x, number, axis)
             x = np.take(x, _neighbours(axis, mode, rounding), number)
     return x
 
@@ -197,6 +203,7 @@ def _linear(x: Array, geometry: list[Axis], mode: str, multiply_add: Callable[..
     for number in reversed(range(x.ndim)):
         axis = geometry[number]
         if not _stays(axis):
+            _require_along(x, number, axis)
             place = np.clip(_places(axis, mode, multiply_add), 0, axis.size - 1)
             low = np.floor(place).astype(np.int64)
             t = (place - low.astype(f32)).astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 1 - number))
@@ -224,6 +231,8 @@ def _weighted(x: Array, geometry: list[Axis], a: Mapping[str, Any]) -> Array:
             continue
         wide = max(1.0, float(axis.step)) if a["antialias"] else 1.0
         reach = (2 if a["mode"] == "cubic" else 1) * wide
+        _require_along(x, number, axis)
+        require(8 * axis.out * (axis.size + 4 * (2 * ceil(reach) + 2)))
         place = _places(axis, a["coordinate_transformation_mode"]).astype(np.float64)[:, None]
         met = np.floor(place) + np.arange(-floor(reach), floor(reach) + 2)
         distance = np.abs(met - place) / wide

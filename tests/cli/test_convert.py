@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 import qfmt
 from qfmt.errors import SourceError, UnsupportedOperatorsError
@@ -52,6 +53,30 @@ def test_convert_replaces_what_was_there_as_cp_does(tmp_path: Path) -> None:
 def test_convert_refuses_kinds_that_it_cannot_write(tmp_path: Path, name: str, said: str) -> None:
     assert said in trouble("convert", DIGITS, f"{tmp_path}/{name}")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_convert_stores_test_vectors_that_another_reader_can_repeat(tmp_path: Path) -> None:
+    first, again, more = (tmp_path / f"{name}.qfb" for name in ("first", "again", "more"))
+    for dest in (first, again):
+        assert invoke("convert", DIGITS, dest, "--vectors", 2, "--input-shape", "x=N,1,8,8").exit_code == 0
+    assert first.read_bytes() == again.read_bytes()
+    model = qfmt.load(first)
+    assert [vector.name for vector in model.vectors] == ["random 0 of seed 0", "random 1 of seed 0"]
+    assert model.content_id() == qfmt.convert(DIGITS, input_shapes={"x": ("N", 1, 8, 8)}).content_id()
+    one, two = (vector.inputs["x"].array for vector in model.vectors)
+    assert one.shape == two.shape == (1, 1, 8, 8) and (one != two).any()
+    low, high = 0.0, 127 * model.tensors["quant"].quantization.scale[0]  # the calibrated range, of 7 bits
+    assert low <= one.min() < one.max() <= high
+    assert len(set(one.ravel())) > 20
+    network = torch.jit.load(DIGITS)
+    for vector in model.vectors:
+        theirs = network(torch.from_numpy(vector.inputs["x"].array.copy())).numpy()
+        assert vector.outputs["dequant"].array.tolist() == theirs.tolist()
+    assert invoke("check", first, "--replay").exit_code == 0
+    assert invoke("convert", first, more, "--vectors", 1, "--input-shape", "x=3,1,8,8").exit_code == 0
+    assert [vector.inputs["x"].shape[0] for vector in qfmt.load(more).vectors] == [1, 1, 3]
+    assert "--vectors is for .qfb files" in trouble("convert", DIGITS, tmp_path / "x.onnx", "--vectors", 1)
+    assert "require fixed sizes" in trouble("convert", first, more, "--vectors", 1, "--input-shape", "x=N,1,8,8")
 
 
 def test_convert_refuses_to_replace_its_source(tmp_path: Path) -> None:

@@ -114,6 +114,16 @@ def test_run_notes_what_it_converts_and_refuses_the_rest(tmp_path: Path) -> None
     assert "input x: expects int32, not float64" in said("index", np.ones(2))
 
 
+def test_run_takes_a_limit_of_memory(tiny: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones((100, 3), np.float32))
+    given = ("run", tiny, "--input", tmp_path / "x.npy", "--memory")
+    for enough in ("2M", "2MB", "1g", "2000000"):
+        assert invoke(*given, enough).exit_code == 0
+    said = trouble(*given, "2K")
+    assert "node quant (QuantizeLinear): needs " in said and "more than the limit of 2.0 kB" in said
+    assert "'much' is not a number of bytes, as in 500M or 4G" in trouble(*given, "much")
+
+
 def test_run_explains_what_does_not_fit(tiny: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", a=np.zeros(3), b=np.zeros(3))
     assert "no array 'x', only a, b; the inputs are x" in trouble("run", tiny, "--input", tmp_path / "x.npz")

@@ -110,7 +110,7 @@ def pooled(size: int, kernel: int, pad: int, dilation: int = 1) -> Model:
 
 @pytest.mark.parametrize(("kernel", "pad"), [(1 << 40, (1 << 40) - 1), (1 << 62, (1 << 62) - 1)])
 def test_padding_beyond_memory(kernel: int, pad: int) -> None:
-    with pytest.raises(RunError, match=r"node y \(MaxPool\): needs .* elements, and this machine has .* bytes"):
+    with pytest.raises(RunError, match=r"node y \(MaxPool\): needs .* GB of memory .* more than the limit"):
         pooled(2, kernel, pad).run({"x": np.zeros((1, 1, 2), np.float32)})
 
 
@@ -118,7 +118,7 @@ def test_outputs_beyond_memory() -> None:
     shape = Tensor.constant("shape", np.array([1 << 40, 1 << 18]))
     tensors = {"shape": shape, "x": Tensor("x", "float32", (1, 1)), "y": Tensor("y", "float32", (None, None))}
     model = Model(Graph(("x",), ("y",), [Node("Expand", ("x", "shape"), ("y",), version=13)], tensors))
-    with pytest.raises(RunError, match=r"node y \(Expand\): needs 288,230,376,151,711,744 elements"):
+    with pytest.raises(RunError, match=r"node y \(Expand\): needs 1152921504.6 GB of memory"):
         model.run({"x": np.zeros((1, 1), np.float32)})
 
 

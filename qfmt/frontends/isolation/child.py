@@ -18,10 +18,8 @@ from time import sleep
 from typing import IO, Any, Protocol
 
 from ...errors import MissingPackageError, QfmtError, first_line
+from ...memory import BASE, FACTOR, physical
 from . import wire
-
-BASE, FACTOR = 4 << 30, 256
-"""Memory limit of a run in bytes: BASE, plus FACTOR times the size of the engine's arrays. Networks need far less."""
 
 
 class Engine(Protocol):
@@ -110,9 +108,8 @@ def _limit_memory(given: int) -> None:
         return
     import resource
 
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    limit = written + min(BASE + FACTOR * given, physical)
+    limit = written + min(BASE + FACTOR * given, physical())
     resource.setrlimit(resource.RLIMIT_DATA, (limit if hard < 0 else min(limit, hard), hard))
 
 
