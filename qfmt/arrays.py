@@ -6,6 +6,7 @@ import hashlib
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -101,6 +102,7 @@ def first_holding(names: Iterable[str], low: float, high: float) -> str | None:
     return next((name for name in names if DTYPES[name].holds(low, high)), None)
 
 
+@cache
 def numpy_dtype(name: str) -> np.dtype[np.generic]:
     """The NumPy dtype of an element type, which for int4 and the like holds one value a byte."""
     import numpy as np
@@ -256,7 +258,7 @@ class StoredArray:
         Raises DigestError if the bytes were changed.
         """
         values = elements(self.data.view(), self.dtype, prod(self.shape)).reshape(self.shape)
-        values.flags.writeable = False
+        values.setflags(write=False)
         return values
 
     def parts(self) -> Iterator[Array]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import builtins
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -117,9 +117,28 @@ class Tensor:
 
 def static_shape(tensor: Tensor) -> tuple[int, ...]:
     """The shape of a tensor all of whose dimensions are numbers; a constant's always are."""
-    if tensor.shape is None or not all(isinstance(size, int) for size in tensor.shape):
-        raise QfmtError("has no fixed shape", where=tensor.name)
-    return tuple(size for size in tensor.shape if isinstance(size, int))
+    sizes: list[int] = []
+    for size in (None,) if tensor.shape is None else tensor.shape:
+        if not isinstance(size, int):
+            raise QfmtError("has no fixed shape", where=tensor.name)
+        sizes.append(size)
+    return tuple(sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What is known of a requantization (docs/spec/integer-only.md, "Lowering and proofs").
+
+    `low` and `high`: the least and the greatest sum that can occur, for each channel or one for all. `compared`: the
+    rule with which it was compared, or empty. `differs`: in how many cases its output is another, for each channel or
+    one for all; empty: in none. `largest`: the largest such difference.
+    """
+
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+    compared: str = ""
+    differs: tuple[int, ...] = ()
+    largest: int = 0
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -128,7 +147,8 @@ class Node:
 
     An absent optional input is the empty name. `rule` names the rounding rule of the
     outputs (docs/spec/running.md); it is empty if nothing is rounded.
-    `scope` and `source_operator` say where the node came from: the module path, and the operator there.
+    `scope` and `source_operator` say where the node came from: the module path, and the operator there. `proof` is
+    what is known of a requantization.
     """
 
     operator: str
@@ -140,6 +160,7 @@ class Node:
     rule: str = ""
     scope: str = ""
     source_operator: str = ""
+    proof: Proof | None = None
 
     @property
     def label(self) -> str:
@@ -291,6 +312,12 @@ class TensorView(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._graph.tensors)
+
+    def values(self) -> ValuesView[Tensor]:
+        return self._graph.tensors.values()
+
+    def items(self) -> ItemsView[str, Tensor]:
+        return self._graph.tensors.items()
 
     @overload
     def get(self, name: str, /) -> Tensor | None: ...

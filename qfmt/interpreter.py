@@ -11,25 +11,38 @@ import numpy as np
 from .arithmetic import QUANTIZE, dequantize, quantize
 from .arrays import Array
 from .errors import QfmtError, RunError
+from .memory import Memory, limit_for, require
 from .model import DTYPES, Model, Node, Quantization, Tensor, numpy_dtype
 from .ops import OPERATORS, UNFIT, Inference, Operand, Operator, Quantized, Result, UnknownRank
 from .ops.accumulation import int32_sums
 from .ops.rescaling import multiply_add_divide
-from .ops.shapes import affordable
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 
-def run(model: Model, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
-    """{input: array} → {output: array}. Quantized inputs and outputs are their integers."""
+WORKING, SUMMING = 16, 32
+"""Bytes that a node may need while it runs for each element that it reads or writes; if it sums products.
+
+Measured: few operators need more, but for those that ask for it (`memory.require`). One that moves elements needs none.
+"""
+
+
+def run(model: Model, inputs: Mapping[str, ArrayLike], memory: int | None = None) -> dict[str, Array]:
+    """{input: array} → {output: array}. Quantized inputs and outputs are their integers.
+
+    Checks the inputs and the memory, not the graph: `Model.run` does (level 3 of docs/checking.md).
+    Raises RunError for a node that would take more than `memory` bytes; the default is `memory.limit_for`.
+    """
     values: dict[str, Array] = {}
-    for _ in trace(model, inputs, values):
+    for _ in trace(model, inputs, values, memory):
         pass
     return {name: values[name] if name in values else model.tensors[name].array for name in model.graph.outputs}
 
 
-def trace(model: Model, inputs: Mapping[str, ArrayLike], values: dict[str, Array]) -> Iterator[Node]:
+def trace(
+    model: Model, inputs: Mapping[str, ArrayLike], values: dict[str, Array], memory: int | None = None
+) -> Iterator[Node]:
     """Run node by node: after each yield the outputs of that node are in `values`.
 
     A value is dropped when its last reader has run, unless it is an output of the graph. To keep one, read it
@@ -39,18 +52,33 @@ def trace(model: Model, inputs: Mapping[str, ArrayLike], values: dict[str, Array
         raise RunError(model.no_graph)
     graph, tensors = model.graph, model.graph.tensors
     values.update(checked_inputs(model, inputs))
+    budget = _memory(model, values, memory)
     uses = graph.uses()
     constants: dict[str, Array] = {}
     for node in graph.nodes:
         operands = [_operand(name, values, constants, tensors) for name in node.inputs]
-        results = execute(node, operands, [tensors[name] for name in node.outputs])
+        with budget.spent():
+            results = execute(node, operands, [tensors[name] for name in node.outputs])
         values.update(zip(node.outputs, results, strict=True))
+        budget.held += sum(result.nbytes for result in results)
         yield node
         for name in node.inputs:
             uses[name] -= 1
             if uses[name] == 0:
+                budget.held -= values[name].nbytes if name in values else 0
                 values.pop(name, None)
                 constants.pop(name, None)
+
+
+def _memory(model: Model, inputs: Mapping[str, Array], limit: int | None) -> Memory:
+    """What a run may take, of which the inputs already take a part."""
+    given = sum(array.nbytes for array in inputs.values())
+    if limit is None:
+        constants = (data.nbytes for tensor in model.graph.constants() for _, data in tensor.stored())
+        limit = limit_for(given + sum(constants))
+    memory = Memory(limit, "allow more with --memory, or run(…, memory=…)")
+    memory.held = given
+    return memory
 
 
 def _operand(
@@ -155,9 +183,11 @@ def check_versions(model: Model) -> None:
 def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[Tensor]) -> list[Array]:
     operator = operator_of(node)
     wanted = outputs[0].quantization
+    only_moves = operator.selects is not None and wanted is not None and not node.rule
+    moves = operator.moves or only_moves
     quantized = any(operand is not None and operand.quantization is not None for operand in operands)
     attributes = operator.complete(node.attributes)
-    _check_sizes(operator, operands, attributes)
+    _check_sizes(operator, operands, outputs, attributes)
     if node.rule in operator.sum_rules and operator.sums is not None:
         sums = operator.sums.function(*_filled(operator, operands), rule=node.rule, **attributes)
         return [int32_sums(sums)]
@@ -165,14 +195,14 @@ def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[T
         return [_integers(operator, node.rule, operands, outputs[0], attributes)]
     if operator.integer is not None and node.rule not in QUANTIZE and node.rule:
         _check_integers(operands, outputs)
-    if wanted is not None and operator.integer is not None and node.rule not in QUANTIZE:
+    if wanted is not None and operator.integer is not None and node.rule not in QUANTIZE and not only_moves:
         _check_per_tensor(operator, node.rule, operands, wanted)
         result = Result(numpy_dtype(outputs[0].dtype), wanted, node.rule)
         return [operator.integer(*_filled(operator, operands), result=result, **attributes)]
     if operator.takes_weights and quantized:
         assert operator.integer is not None
         return _several(operator.integer(*_filled(operator, operands), rule=node.rule, **attributes))
-    if operator.moves:
+    if moves:
         _check_same_grid(operands[0], outputs)
         arrays = _filled(operator, [operand and _movable(operand.array) for operand in operands])
     else:
@@ -183,14 +213,16 @@ def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[T
             else [operand and operand.array for operand in operands],
         )
     results = _several(operator.reference(*arrays, **attributes))[: len(outputs)]  # optional ones may be absent
-    if operator.moves:
+    if moves:
         kinds = [numpy_dtype(tensor.dtype) for tensor in outputs]
         return [np.asarray(result).astype(kind, copy=False) for result, kind in zip(results, kinds, strict=True)]
     return [_finish(np.asarray(result), tensor, node) for result, tensor in zip(results, outputs, strict=True)]
 
 
-def _check_sizes(operator: Operator, operands: Sequence[Operand | None], attributes: Mapping[str, Any]) -> None:
-    """QfmtError for outputs that do not fit into memory. The reference finds any other fault of the operands."""
+def _check_sizes(
+    operator: Operator, operands: Sequence[Operand | None], outputs: Sequence[Tensor], attributes: Mapping[str, Any]
+) -> None:
+    """RunError for outputs that need more memory than there is. The reference finds any other fault of the operands."""
     arrays = _filled(operator, [operand and operand.array for operand in operands])
     try:
         shapes = operator.infer(
@@ -198,7 +230,11 @@ def _check_sizes(operator: Operator, operands: Sequence[Operand | None], attribu
         )
     except (QfmtError, UnknownRank):
         return
-    affordable(sum(prod(size for size in shape or () if isinstance(size, int)) for shape in shapes))
+    counts = [prod(size for size in shape or () if isinstance(size, int)) for shape in shapes]
+    made = sum(count * numpy_dtype(tensor.dtype).itemsize for count, tensor in zip(counts, outputs, strict=False))
+    read = sum(operand.array.size for operand in operands if operand is not None)
+    working = 0 if operator.moves else SUMMING if operator.accumulates else WORKING
+    require(made + working * (sum(counts) + read))
 
 
 def _integers(

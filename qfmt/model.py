@@ -16,6 +16,7 @@ from .graph import (
     Dimension,
     Graph,
     Node,
+    Proof,
     Shape,
     Tensor,
     TensorView,
@@ -46,6 +47,7 @@ __all__ = [
     "Node",
     "Observed",
     "Parameter",
+    "Proof",
     "Quantization",
     "Shape",
     "StoredArray",
@@ -107,23 +109,28 @@ class Model:
         """Why there is nothing to run, and how to get a graph; "" for a network."""
         return self.source.get("no_graph", "there is no graph, only tensors") if self.graph.is_archive else ""
 
-    def run(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
+    def run(self, inputs: Mapping[str, ArrayLike], *, memory: int | None = None) -> dict[str, Array]:
         """Run the reference interpreter (NumPy only): {input: array} → {output: array}.
 
-        Raises RunError if there is no graph, an input is missing or misshapen or a node has no reference,
-        ValidityError if the graph breaks validity rules: a file may not have been written by `save`.
+        Checks the meaning of the graph, level 3 of docs/checking.md. `memory` is the most bytes that the run may take.
+        The default is 4 GiB plus 256 times the bytes of constants and inputs, at most half of the available memory.
+
+        Raises RunError if there is no graph, an input is missing or misshapen, a node has no reference or would take
+        too much memory, ValidityError if the graph breaks validity rules: a file may not have been written by `save`.
         """
         from .interpreter import run
         from .rules import require_sound
 
         require_sound(self)
-        return run(self, inputs)
+        return run(self, inputs, memory)
 
-    def with_vectors(self, *inputs: Mapping[str, ArrayLike], names: Sequence[str] = ()) -> Model:
+    def with_vectors(
+        self, *inputs: Mapping[str, ArrayLike], names: Sequence[str] = (), memory: int | None = None
+    ) -> Model:
         """The same model with additional test vectors: each of `inputs` ({input: array}), and the outputs of `run`.
 
-        `names` are for people; without them, vectors have none. Raises what `run` raises, and QfmtError if the numbers
-        of names and inputs differ.
+        `names` are for people; without them, vectors have none. `memory` is that of `run`. Raises what `run` raises,
+        and QfmtError if the numbers of names and inputs differ.
         """
         if names and len(names) != len(inputs):
             raise QfmtError(f"{len(names)} names for {len(inputs)} test vectors")
@@ -131,7 +138,7 @@ class Model:
 
         vectors = list(self.vectors)
         for given, name in zip(inputs, names or [""] * len(inputs), strict=True):
-            ends = (checked_inputs(self, given), self.run(given))
+            ends = (checked_inputs(self, given), self.run(given, memory=memory))
             taken, made = ({key: self._stored(key, array) for key, array in arrays.items()} for arrays in ends)
             vectors.append(Vector(taken, made, name))
         return replace(self, vectors=tuple(vectors))
@@ -142,6 +149,8 @@ class Model:
 
     def to_torch(self, engine: str = "auto") -> QuantizedModule:
         """A `torch.nn.Module` that computes this network; its `engine` names the engine, `report()` lists fallbacks.
+
+        Checks the meaning of the graph, level 3 of docs/checking.md.
 
         - `reference`: plain integer tensors, the stated rules: bit for bit the results of `run`.
         - `native`: `torch.ops.quantized`, with the kernels that the model's engine names, or `native:KERNELS`
@@ -167,7 +176,7 @@ class Model:
         between Q and DQ; the default is the form of an ONNX source, otherwise "qdq". `opset` is 13 or later, by default
         the newest that the installed ONNX Runtime accepts. `same_types` gives weights the type of the input that they
         are multiplied with, uint8 or int8, under another name, and makes int8 activations inside the network uint8:
-        ONNX Runtime is exact on these on every processor.
+        ONNX Runtime is exact on these on every processor. Checks the meaning of the graph, level 3 of docs/checking.md.
 
         `qfmt.backends.onnx.write_onnx` writes a file, with large weights in a second one. Raises MissingPackageError
         without onnx and onnx-ir, InexpressibleNodesError with every node that ONNX cannot express.
@@ -204,7 +213,10 @@ class Model:
         shapes: Mapping[str, Sequence[int]] | None = None,
         compact: bool = False,
     ) -> list[str]:
-        """Write an integer-only network as a C program into `folder`; see `qfmt.backends.c.write_c`."""
+        """Write an integer-only network as a C program into `folder`; see `qfmt.backends.c.write_c`.
+
+        Checks the meaning of the graph, and the stated ranges of its sums: level 3 and P2 of docs/checking.md.
+        """
         from .backends.c import write_c
 
         return write_c(self, folder, name=name, shapes=shapes, compact=compact)

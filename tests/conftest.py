@@ -1,4 +1,4 @@
-"""What several test modules need."""
+"""Fixtures that multiple test modules need."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.paths import ROOT
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """Files that other people made (real networks, old formats); they are not part of the project."""
+    """Published files (real networks, old formats); they are not part of the project."""
     folder = ROOT.parent / "shared" / "data"
     if not folder.is_dir():
         pytest.skip("needs the real files in ../shared/data beside the repository")
@@ -23,7 +23,7 @@ def shared_data() -> Path:
 
 @pytest.fixture
 def fbgemm() -> Iterator[None]:
-    """The engine of torch while a test runs; afterwards it is what it was."""
+    """Set torch's engine to fbgemm during a test."""
     import torch
 
     before = torch.backends.quantized.engine
@@ -34,7 +34,7 @@ def fbgemm() -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker of pytest-xdist hands what was counted in it to the process that prints."""
+    """Pass the counts of a pytest-xdist worker to the process that prints."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["counts"] = (counts.TOLD, dict(counts.OUTPUTS), counts.ENGINES)
 

@@ -62,7 +62,7 @@ def test_the_table_of_a_graph_has_a_row_for_each_node(model: Model) -> None:
     assert {node.operator for node in model.nodes} <= set(found.texts)
 
 
-def test_a_long_graph_is_cut_and_says_so() -> None:
+def test_a_long_graph_is_truncated_with_a_note() -> None:
     tensors = {f"t{i}": Tensor(f"t{i}", "float32", (1,)) for i in range(1001)}
     nodes = [Node("Relu", (f"t{i}",), (f"t{i + 1}",), name=f"n{i}") for i in range(1000)]
     page = Graph(("t0",), ("t1000",), nodes, tensors)._repr_html_()
@@ -70,7 +70,7 @@ def test_a_long_graph_is_cut_and_says_so() -> None:
     assert "… 800 more nodes" in page
 
 
-def test_names_of_strangers_drive_neither_a_terminal_nor_a_page() -> None:
+def test_untrusted_names_are_escaped() -> None:
     evil = "<script>alert(1)</script>\x1b[31m" + "x" * 1_000_000
     graph = Graph(
         (evil,), (evil,), [Node("Relu", (evil,), ("y",), name=evil)], {evil: Tensor(evil, "float32", (1,))}, evil
@@ -82,7 +82,7 @@ def test_names_of_strangers_drive_neither_a_terminal_nor_a_page() -> None:
     assert all("script" not in Tags(page).tags for page in pages)
 
 
-def test_a_damaged_part_is_said_and_not_raised(path: Path) -> None:
+def test_a_damaged_part_is_shown_without_an_error(path: Path) -> None:
     sound, opened = path.read_bytes(), 0
     for position in range(len(sound) // 8 * 8 - 8, 0, -8):
         data = bytearray(sound)
@@ -128,7 +128,7 @@ def test_a_closed_file_is_no_longer_mapped(path: Path) -> None:
     model.close()
 
 
-def test_dir_lists_what_there_is() -> None:
+def test_dir_lists_contents() -> None:
     assert set(qfmt.__all__) <= set(dir(qfmt))
 
 

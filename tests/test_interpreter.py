@@ -1,4 +1,4 @@
-"""Running models: values, what is kept and for how long, and what is said when a model cannot be run."""
+"""Running models: values, lifetimes of tensors, and errors of models that cannot be run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def q8(scale: float = 0.5, zero_point: int = 10) -> Quantization:
 
 
 def node(operator: str, inputs: str, outputs: str, **fields: Any) -> Node:
-    """Names in one string; "-" is an absent input."""
+    """Names are separated by spaces; "-" is an absent input."""
     names = tuple("" if name == "-" else name for name in inputs.split())
     version = OPERATORS[operator].version if operator in OPERATORS else 1
     return Node(operator, names, tuple(outputs.split()), version=version, **fields)
@@ -38,7 +38,7 @@ def floating(name: str, shape: Shape = None) -> Tensor:
 
 
 def chain() -> Model:
-    """x → quantized → Relu → dequantized; `y` is the result, `q` comes out as integers."""
+    """x → quantize → Relu → dequantize; the outputs are `y` and the integers `q`."""
     tensors = [
         floating("x", ("N", 3)),
         Tensor("q", "uint8", ("N", 3), None, q8()),
@@ -60,7 +60,7 @@ def test_integers_come_out_of_a_quantized_output_and_reals_of_a_float_one() -> N
     assert result["y"].dtype == np.float32 and result["y"].tolist() == [[1.0, 0.0, 3.0]]
 
 
-def test_a_quantized_input_takes_its_integers() -> None:
+def test_a_quantized_input_accepts_its_integers() -> None:
     tensors = [Tensor("x", "uint8", (2,), None, q8()), floating("y", (2,))]
     quantized = model([node("DequantizeLinear", "x", "y")], tensors)
     assert run(quantized, {"x": np.array([10, 13], np.uint8)})["y"].tolist() == [0.0, 1.5]
@@ -138,7 +138,7 @@ def test_values_are_dropped_when_their_last_reader_has_run() -> None:
 
 
 def test_results_do_not_share_memory_with_constants_or_inputs() -> None:
-    """What a caller does with an output must not reach the next run."""
+    """A change of an output by the caller must not affect the next run."""
     constant = Tensor.constant("c", np.ones((2, 2), np.float32))
     nodes = [node("Transpose", "c", "t", attributes={"perm": (1, 0)}), node("Add", "t x", "y")]
     shared = model(nodes, [constant, floating("t"), floating("x", (2, 2)), floating("y")])
@@ -147,7 +147,7 @@ def test_results_do_not_share_memory_with_constants_or_inputs() -> None:
     assert run(shared, {"x": np.zeros((2, 2))})["y"].tolist() == [[1.0, 1.0], [1.0, 1.0]]
 
 
-# What cannot be run
+# Models that cannot be run
 
 
 def execute_one(
@@ -165,7 +165,7 @@ def test_an_operator_without_a_reference_is_named() -> None:
         run(silent, {"x": FLOATS})
 
 
-def test_the_name_that_people_gave_a_node_stands_in_the_message() -> None:
+def test_messages_contain_the_name_of_a_node() -> None:
     with pytest.raises(RunError, match=r"^node features.3 \(vendor.Magic\): "):
         execute_one("vendor.Magic", Operand(FLOATS, None), name="features.3")
 
@@ -260,7 +260,7 @@ def test_sums_are_not_requantized_by_the_first_scale_of_the_output() -> None:
         execute_one("qfmt.Linear", x, w, None, tensor=tensor, rule="float_bias")
 
 
-def test_a_rectifier_takes_the_zero_point_of_each_slice() -> None:
+def test_relu_uses_the_zero_point_of_each_slice() -> None:
     x = Operand(np.array([[0, 0], [20, 20]], np.uint8), PER_CHANNEL)
     tensor = Tensor("y", "uint8", None, None, PER_CHANNEL)
     assert execute_one("Relu", x, tensor=tensor)[0].tolist() == [[0, 10], [20, 20]]

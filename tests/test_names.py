@@ -1,4 +1,4 @@
-"""Tensors by the names that they had in their source, what is near a wrong name, and the order of names for people."""
+"""Tensors by their names in the source, suggestions for a wrong name, and the natural order of names."""
 
 from __future__ import annotations
 

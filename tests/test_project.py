@@ -1,4 +1,4 @@
-"""The project as a whole: layout, floors, pins, what is shipped, and what must not be in it."""
+"""The project as a whole: layout, floors, pins, published files, and forbidden contents."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ TOP_LEVEL = {
 FLOORS = {
     "__init__": 0, "errors": 0, "regular": 0, "engines": 0,
     "budget": 1, "arrays": 1, "quantization": 1, "graph": 1, "model": 1, "content": 1, "notation": 1, "display": 1,
+    "memory": 1,
     "arithmetic": 2, "ops": 2, "rules": 3, "interpreter": 3, "passes": 3, "file": 4, "frontends": 5, "backends": 5,
     "archive": 6, "compare": 6, "cli": 7, "__main__": 7,
 }  # fmt: skip
@@ -39,7 +40,7 @@ FRAMEWORKS = ("torch", "onnx", "onnxruntime")
 UNWANTED = re.compile(
     rb"/w[o]rk/|/r[o]ot/|/h[o]me/[a-z]|/U[s]ers/[a-z]|C:\\U[s]ers|p[y]pi\.org|python[h]osted|npm[j]s\.org|deb\.deb[i]an"
 )
-"""Paths of a machine and addresses of registries. The brackets keep this line from finding itself."""
+"""Paths of a machine and addresses of registries. The brackets keep this line from matching itself."""
 
 
 def tracked(*others: str) -> list[Path]:
@@ -60,7 +61,7 @@ def test_no_file_names_a_machine_or_a_registry() -> None:
 
 
 def _unwanted(path: Path) -> Iterator[re.Match[bytes]]:
-    """Hits in a file, or in the members of a file that is an archive."""
+    """Matches in a file, or in the members of an archive."""
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             for member in archive.namelist():
@@ -104,7 +105,8 @@ def test_setting_up_needs_the_standard_library_only() -> None:
 
 
 def _imports(path: Path, package: tuple[str, ...] = (), inside_functions: bool = False) -> Iterator[str]:
-    """The modules that a file imports when it is imported, or inside functions, too; not for type checkers."""
+    """The modules that a file imports at module level, or also inside functions; not those only for type
+    checkers."""
     pending: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
     while pending:
         node = pending.pop()
@@ -133,7 +135,7 @@ def _parts(path: Path) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_module_imports_no_higher_floor_and_no_framework(path: Path) -> None:
-    """A framework is imported inside functions, or by the package of `backends/` that bears its name, likewise."""
+    """A framework is imported inside functions, or by the package of `backends/` with its name."""
     parts = _parts(path)
     own, is_backend = FLOORS[parts[1]], parts[1] == "backends" and parts[2] in FRAMEWORKS
     for name in _imports(path, parts[:-1]):
@@ -145,7 +147,7 @@ def test_a_module_imports_no_higher_floor_and_no_framework(path: Path) -> None:
 
 
 def test_no_modules_import_each_other() -> None:
-    """Not inside functions either; except in those of `Model`, which lead to every floor."""
+    """Not inside functions either, except in the methods of `Model`, which import from every floor."""
     paths = {".".join(_parts(path)).removesuffix(".__init__"): path for path in MODULES}
     imported: dict[str, set[str]] = {}
     for module, path in paths.items():
@@ -191,7 +193,7 @@ def test_importing_qfmt_imports_neither_numpy_nor_a_framework() -> None:
 # Tools
 
 
-def test_tools_say_what_they_cannot_work_with(tmp_path: Path) -> None:
+def test_tools_report_unsupported_arguments(tmp_path: Path) -> None:
     words = tmp_path / "tools" / "words.py"
     words.parent.mkdir()
     words.write_bytes((ROOT / "tools" / "words.py").read_bytes())
@@ -204,11 +206,11 @@ def test_tools_say_what_they_cannot_work_with(tmp_path: Path) -> None:
         assert finding in done.stderr
 
 
-# What is shipped: tests/test_release.py installs it
+# Published files: tests/test_release.py installs them
 
 
 def shipped() -> set[str]:
-    """Every file of the checkout but what git ignores, and its own."""
+    """Every file of the checkout, except git's own and ignored ones."""
     paths = (path.relative_to(ROOT) for path in tracked("--others", "--exclude-standard"))
     return {path.as_posix() for path in paths if path.parts[0] in TOP_LEVEL - {".ci", ".gitignore"}}
 
@@ -222,7 +224,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zipfile.ZipFile]
 
 
 def about(name: str) -> str:
-    """The path in the wheel of a file about it."""
+    """The path in the wheel of a metadata file."""
     return f"qfmt-{qfmt.__version__}.dist-info/{name}"
 
 
@@ -234,7 +236,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: zipfile.ZipFile) ->
     assert wheel.read(about("entry_points.txt")).split() == [b"[console_scripts]", b"qfmt=qfmt.__main__:run"]
 
 
-def test_what_the_wheel_says_of_itself(wheel: zipfile.ZipFile) -> None:
+def test_metadata_of_the_wheel(wheel: zipfile.ZipFile) -> None:
     metadata = Parser().parsestr(wheel.read(about("METADATA")).decode())
     assert metadata["Version"] == qfmt.__version__
     assert (metadata["License-Expression"], metadata["License-File"]) == ("MIT", "LICENSE")

@@ -1,4 +1,4 @@
-"""What a release publishes: built by `tools/dev.py build`, then installed and used on every Python that is here."""
+"""The files of a release, built by `tools/dev.py build`, then installed and used on every installed Python."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PYTHONS = re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text(
 
 
 def run(*command: str | Path, folder: Path = ROOT, **environment: str) -> str:
-    """What a command prints, which must not fail."""
+    """Run a command that must succeed; return its output."""
     clean = dev.clean_environment() | environment
     done = subprocess.run([*map(str, command)], cwd=folder, env=clean, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -75,11 +75,11 @@ def test_the_wheel_needs_no_framework(dist: Path, environment: Path, tmp_path: P
 
 
 def test_the_source_archive_is_installed_and_tested(dist: Path, environment: Path, tmp_path: Path) -> None:
-    """By the tests that need neither torch nor onnx."""
+    """Runs the tests that need neither torch nor onnx."""
     (archive,) = dist.glob("*.tar.gz")
     run(environment / "python", "-m", "pip", "install", archive, *other_architectures.PURE)
     with tarfile.open(archive) as file:
         file.extractall(tmp_path, filter="data")
-    options = ["-q", "-p", "no:cacheprovider", "--hypothesis-profile=ci"]  # without it, a slow machine is a failure
+    options = ["-q", "-p", "no:cacheprovider", "--hypothesis-profile=ci"]  # otherwise tests fail on a slow machine
     folder = tmp_path / archive.name.removesuffix(".tar.gz")
     print(run(environment / "pytest", *options, *other_architectures.CORE_TESTS, folder=folder))

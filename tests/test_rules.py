@@ -1,4 +1,4 @@
-"""Validity rules: each has a model that breaks it and, as far as it can be, no other; files report the same."""
+"""Validity rules: for each, a model breaks it and, if possible, no other; files report the same."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def quantized(**changes: Any) -> Quantization:
 
 
 def tensor(name: str, /, **changes: Any) -> Model:
-    """The golden model with one tensor changed, found under its old name."""
+    """The golden model with one tensor changed, selected by its old name."""
     model = golden_model()
     tensors = {**model.tensors, name: replace(model.tensors[name], **changes)}
     return replace(model, graph=replace(model.graph, tensors=tensors))
@@ -58,7 +58,7 @@ def graph(**changes: Any) -> Model:
 
 
 def extended(extra: Node, *tensors: Tensor) -> Model:
-    """The golden model with a node and tensors more."""
+    """The golden model with an additional node and tensors."""
     model = golden_model()
     known = {**model.tensors, **{tensor.name: tensor for tensor in tensors}}
     return replace(model, graph=replace(model.graph, nodes=[*model.nodes, extra], tensors=known))
@@ -74,7 +74,7 @@ def conv(**attributes: Any) -> Model:
 
 
 def numbers(dtype: str, *values: float) -> Parameter:
-    """Numbers as they are, whatever the rules say."""
+    """Numbers that are not checked against the rules."""
     return Parameter.of_values(np.array(values if len(values) > 1 else values[0], dtype))
 
 
@@ -89,7 +89,7 @@ def by_blocks(
 
 
 def dequantized(model: Model) -> Model:
-    """The model whose Conv states a quantize rule, as it must with a block-wise weight."""
+    """The model with a quantize rule for Conv, which a block-wise weight requires."""
     nodes = tuple(replace(node, rule=node.rule.replace("float_bias", "divide")) for node in model.nodes)
     return replace(model, graph=replace(model.graph, nodes=nodes))
 
@@ -102,7 +102,7 @@ SIZE = StoredArray.of(np.int64(3))
 def vector(
     inputs: dict[str, StoredArray] | None = None, *, outputs: dict[str, StoredArray] | None = None, name: str = ""
 ) -> Model:
-    """The golden model with a test vector, whose output `conv` is one of the graph if it has a value."""
+    """The golden model with a test vector; `conv` is an output of the graph if it has a value."""
     given = Vector(inputs or {"x": IMAGE}, outputs or {"y": MAP, "größe": SIZE}, name)
     model = golden_model() if "conv" not in given.outputs else graph(outputs=("y", "größe", "conv"))
     return replace(model, vectors=(given,))
@@ -113,15 +113,23 @@ def tensors_only() -> Model:
 
 
 def archived(**changes: Any) -> Model:
-    """The weight of the golden model in an archive, where no node asks for an axis."""
+    """The weight of the golden model without a graph, where no node requires an axis."""
     return Model(Graph((), (), (), {"conv.weight": weight(**changes).tensors["conv.weight"]}))
 
 
 COMPUTED = Quantization.of_blocks("int8", (3, 4), (2, 2), np.array([1, 2, -1, 1], np.float32))
+TILES = Quantization.of_blocks("int8", (3, 4), (2, 2), np.array([1, 2, 1, 1], np.float32))
 POINTS = StoredArray.of(np.arange(4, dtype=np.int8).reshape(2, 2, 1, 1))
 PLAIN = Quantization.of(0.5, 0, 0, 255)
 CODES = replace(numbers("uint8", 1), quantization=PLAIN)
 ACTIVATION = Quantization.of((0.05000000074505806,), (3,), 3, 255)
+
+
+def joined(grid: Quantization, rule: str = "") -> Model:
+    """The golden model with a Concat onto a grid."""
+    join = Node("Concat", ("conv", "conv"), ("z",), {"axis": 0}, version=13, rule=rule)
+    return extended(join, Tensor("z", "uint8", (None, 2, 4, 4), None, grid))
+
 
 BROKEN: list[tuple[str, Model]] = [
     ("V1", tensor("y", name="")),
@@ -146,16 +154,16 @@ BROKEN: list[tuple[str, Model]] = [
     ("V20", weight(scale=numbers("int8", 1, 1))),
     ("V20", weight(scale=replace(numbers("float32", 1, 1), data=ArrayData(np.ones(3, np.float32))))),
     ("V20", weight(zero_point=numbers("uint8", 1, 2, 3))),
-    ("V20", weight(zero_point=numbers("float32", 0.5, 1))),  # of float64 scales
+    ("V20", weight(zero_point=numbers("float32", 0.5, 1))),  # float64 scales
     ("V20", archived(offset=numbers("int8", 1, 2))),
     ("V20", archived(offset=numbers("float16", 1, 2, 3))),
     ("V20", archived(scale=replace(numbers("int16", 1, 2), quantization=PLAIN))),
     ("V20", archived(scale=replace(numbers("uint8", 1, 2), quantization=replace(PLAIN, scale=CODES)))),
-    ("V20", archived(scale=replace(numbers("uint8", 1, 2), quantization=replace(PLAIN, block=(0, 1))))),
     ("V20", archived(table=numbers("float32", *range(255)))),
     ("V20", archived(table=numbers("int32", *range(256)))),
     ("V20", tensor("constant.float8_e5m2", quantization=Quantization.of(1.0, 1, -8, 57344))),
     ("V20", tensor("constant.float8_e5m2", quantization=Quantization.of(1.0, 0.0, -8, 57344))),
+    ("V21", archived(scale=replace(numbers("uint8", 1, 2), quantization=replace(PLAIN, block=(0, 1))))),
     ("V21", archived(block=())),
     ("V21", archived(block=(0, 0, 0, 0, 1))),
     ("V21", archived(block=(-1,))),
@@ -175,7 +183,7 @@ BROKEN: list[tuple[str, Model]] = [
     ("V22", weight(scale=numbers("float64", 1e-60, 1))),
     ("V22", weight(scale=numbers("float64", 1e300, 1))),
     ("V22", weight(zero_point=numbers("int16", 0, 128))),
-    ("V22", weight(zero_point=numbers("int8", 1, 2))),  # which uint8 holds
+    ("V22", weight(zero_point=numbers("int8", 1, 2))),  # uint8 is required
     ("V22", weight(zero_point=numbers("uint8", 1, 1))),
     ("V22", weight(zero_point=numbers("float64", 0.5, float("inf")))),
     ("V22", archived(offset=numbers("float16", 1, float("nan")))),
@@ -227,11 +235,11 @@ BROKEN: list[tuple[str, Model]] = [
     ("V42", conv(group=None)),
     ("V42", conv(color=1)),
     ("V42", conv(group=1.0)),
-    ("V42", conv(group=True)),
-    ("V42", conv(pads=(1, 1, 1, 1.0))),
-    ("V42", node(3, attributes={"a": [1]})),
-    ("V42", node(3, attributes={"a": 2**63})),
-    ("V42", node(3, attributes={"": 1})),
+    ("V53", conv(group=True)),
+    ("V53", conv(pads=(1, 1, 1, 1.0))),
+    ("V53", node(3, attributes={"a": [1]})),
+    ("V53", node(3, attributes={"a": 2**63})),
+    ("V53", node(3, attributes={"": 1})),
     ("V43", tensor("conv", shape=("N", 2, 4, 5))),
     ("V43", tensor("conv", shape=("N", 2, 4))),
     ("V43", conv(pads=(1,))),
@@ -253,14 +261,22 @@ BROKEN: list[tuple[str, Model]] = [
     ),
     ("V45", extended(Node("Identity", ("conv",), ("z",), version=23), Tensor("z", "uint8", ("N", 2, 4, 4)))),
     (
-        "V45",
+        "V54",
+        extended(
+            Node("Identity", ("blocks",), ("z",), version=23),
+            Tensor.constant("blocks", np.zeros((3, 4), np.int8), TILES),
+            Tensor("z", "int8", (3, 4), None, TILES),
+        ),
+    ),
+    (
+        "V55",
         extended(
             Node("Identity", ("conv",), ("z",), version=23),
             Tensor("z", "uint8", ("N", 2, 4, 4), None, replace(ACTIVATION, quant_max=200)),
         ),
     ),
     (
-        "V45",
+        "V55",
         extended(
             Node("Pad", ("conv", "pads"), ("z",), {"mode": "edge"}, version=23),
             Tensor.constant("pads", np.zeros(8, np.int64)),
@@ -276,11 +292,13 @@ BROKEN: list[tuple[str, Model]] = [
     ),
     ("V47", node(1, rule="")),
     ("V47", node(1, rule="reciprocal_fma")),
-    ("V47", node(2, rule="divide")),
+    ("V47", joined(ACTIVATION.with_values(zero_point=4))),
+    ("V56", node(2, rule="divide")),
+    ("V56", joined(ACTIVATION, "divide")),
     ("V47", by_blocks()),
     *BROKEN_INTEGERS,
     ("V52", tensor("conv.weight", quantization=Quantization.of((0.5, 1.0, 2.0), 0, -127, 127, 1))),
-    ("V52", tensor("x/quantized", quantization=Quantization.of((1.0, 1.0, 1.0), (0, 0, 0), 0, 255, 1))),
+    ("V57", tensor("x/quantized", quantization=Quantization.of((1.0, 1.0, 1.0), (0, 0, 0), 0, 255, 1))),
     ("V50", vector({"y": POINTS})),
     ("V50", vector({"x": IMAGE, "y": POINTS})),
     ("V50", vector({"x": IMAGE}, outputs={"y": MAP})),
@@ -332,7 +350,7 @@ def test_valid_models_of_every_kind_break_none(model: Model) -> None:
     assert violations(model) == []
 
 
-def test_everything_wrong_is_said_at_once(tmp_path: Path) -> None:
+def test_all_violations_are_reported_together(tmp_path: Path) -> None:
     wrong = Quantization.of((0.0,), (300,), 5, 2)
     tensors = {
         "a": Tensor("a", "uint8", (2,), ArrayData(np.zeros(2, np.uint8)), wrong),
@@ -369,7 +387,7 @@ def test_unknown_operators_and_versions_are_kept(tmp_path: Path) -> None:
     assert qfmt.load(tmp_path / "m.qfb") == newer
 
 
-def test_every_operator_says_what_the_rules_need() -> None:
+def test_every_operator_has_the_facts_that_rules_need() -> None:
     for operator in OPERATORS.values():
         assert operator.version >= 1
         assert operator.quantized is not Quantized.MOVES or operator.inputs
@@ -378,7 +396,7 @@ def test_every_operator_says_what_the_rules_need() -> None:
 
 
 UNWRITABLE = {"V1", "V2", "V5", "V36"}
-"""What these forbid, the encoder cannot write, or a map cannot hold."""
+"""Rules whose violations the encoder cannot write, or a map cannot contain."""
 
 
 @pytest.mark.parametrize(
@@ -389,15 +407,15 @@ UNWRITABLE = {"V1", "V2", "V5", "V36"}
 def test_a_file_that_breaks_a_rule_is_read_with_errors_only(
     rule: str, model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a writer without validation would write it: check finds the same, and reading raises nothing but QfmtError."""
+    """For files of a writer without validation, `check` finds the same, and reading raises only QfmtError."""
     path = tmp_path / "m.qfb"
     monkeypatch.setattr("qfmt.file.writer.violations", lambda model: [])
     try:
         model.save(path)
     except (KeyError, TypeError, struct.error):
-        return  # a file cannot even say it: an index of a tensor that is not there, a number that is none
+        return  # a file cannot represent it: the index of a missing tensor, a value that is not a number
     found = {broken.rule for broken in qfmt.check(path)}
-    if survives(path.read_bytes(), path):  # what a file cannot say (a size of True) became something valid
+    if survives(path.read_bytes(), path):  # a value that a file cannot represent (a size of True) became valid
         assert found == {broken.rule for broken in violations(qfmt.load(path))} <= {rule}
     else:
         assert found & {rule, "F12"}
@@ -434,7 +452,7 @@ def test_container_rules_broken_by_bytes(rule: str, tmp_path: Path) -> None:
 
 
 class Counted(Bytes):
-    """Bytes that count how often somebody reads them."""
+    """Bytes that count how often they are read."""
 
     looks = 0
 
@@ -443,8 +461,8 @@ class Counted(Bytes):
         return super().view()
 
 
-def test_scales_that_tensors_share_are_looked_at_once() -> None:
-    """Else a file of 600 KB, 3,000 tensors with 30,000 scales, would take seconds."""
+def test_shared_scales_are_checked_once() -> None:
+    """Otherwise a file of 600 KB, 3,000 tensors with 30,000 scales, would take seconds."""
     weights = np.zeros((4, 2), np.int8)
     for scales, broken in (((1.0, 2.0, 3.0, 4.0), set()), ((1.0, 2.0, 0.0, 4.0), {"V22"})):
         shared = Quantization.of(scales, 0, -128, 127, 0)
@@ -488,7 +506,7 @@ def test_container_rules_broken_by_contents(tmp_path: Path) -> None:
         rules(required_features=["x"])
 
 
-def test_every_container_rule_is_broken_somewhere() -> None:
-    """F1 and F10 are not listed by check but raised: such a file is none of ours, or too new (test_file.py)."""
+def test_every_container_rule_has_a_test() -> None:
+    """F1 and F10 raise an error instead of being listed: the file is not a .qfb, or too new (test_file.py)."""
     broken = {*CONTAINER_CASES, "F7", "F8", "F11", "F12", "F13", "F1", "F10"}
     assert broken == {number for number, _ in CONTAINER_RULES}

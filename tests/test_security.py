@@ -1,4 +1,4 @@
-"""No command runs code of a file: every file that would leave a trace is given to every command, and leaves none."""
+"""No command executes code from a file: every command gets every file with a trap, and no trap leaves a trace."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ TRACE = "PWNED"
 
 
 def trap() -> Runs:
-    """Pickles as `os.system("touch PWNED")`."""
+    """An object that pickles as `os.system("touch PWNED")`."""
     return Runs(f"touch {TRACE}")
 
 
 class Module(torch.nn.Module):
-    """Holds a trap among its attributes."""
+    """Has a trap among its attributes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Module(torch.nn.Module):
 
 
 def replaced(source: Path, path: Path, *members: str) -> Path:
-    """A zip archive with traps in the place of members, or added to it."""
+    """A zip archive with traps instead of members, or added to it."""
     with zipfile.ZipFile(source) as archive, zipfile.ZipFile(path, "w") as target:
         names = archive.namelist()
         root = names[0].partition("/")[0]
@@ -59,7 +59,7 @@ def replaced(source: Path, path: Path, *members: str) -> Path:
 
 
 def exported(path: Path) -> Path:
-    """A program of torch.export of which a weight, a constant and the sample inputs are traps."""
+    """A program of torch.export whose weight, constant and sample inputs are traps."""
     plain = path.with_suffix(".plain")
     with quiet():
         torch.export.save(torch.export.export(Layer().eval(), (X,)), plain)
@@ -103,7 +103,7 @@ FILES: dict[str, Callable[[Path], Path]] = {
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, in which the traces would be."""
+    """The working directory, in which traps would leave their traces."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -142,7 +142,7 @@ def test_no_command_runs_code_of_a_file(kind: str, folder: Path) -> None:
 
 
 def test_the_traps_work(folder: Path) -> None:
-    """What qfmt does not do would leave a trace."""
+    """Executing the traps leaves a trace."""
     if os.name == "posix":
         pickle.loads(pickle.dumps(trap()))
         assert (folder / TRACE).exists()
@@ -212,7 +212,7 @@ def references(text: str) -> Iterator[str]:
 
 
 def dangers(text: str) -> set[str]:
-    """What a module refers to that FORBIDDEN or METHODS name."""
+    """The names in a module that FORBIDDEN or METHODS list."""
     found = set()
     for name in references(text):
         parts = name.split(".")
@@ -221,7 +221,7 @@ def dangers(text: str) -> set[str]:
     return found
 
 
-def test_nothing_in_qfmt_runs_what_it_reads() -> None:
+def test_qfmt_does_not_execute_what_it_reads() -> None:
     found = {
         (path.relative_to(ROOT).as_posix(), name)
         for path in sorted((ROOT / "qfmt").rglob("*.py"))
@@ -256,5 +256,5 @@ def test_the_search_finds(text: str, name: str) -> None:
     assert name in dangers(text)
 
 
-def test_the_search_leaves_alone() -> None:
+def test_the_search_ignores_harmless_code() -> None:
     assert dangers("import re, torch\nre.compile(x)\nself.eval()\nmodule.load(x)\ntorch.jit.save(x)") == set()

@@ -1,14 +1,18 @@
-"""The table "what converts to what" of README.md, from what really passes; tests/docs/test_conversions.py asks
-whether it is current.
+"""Write the table "what converts to what" of README.md from actual conversions; tests/docs/test_conversions.py
+checks that it is current.
 
     python tools/conversions.py            # rewrite the table
     python tools/conversions.py --check
 
-Each row is a quantized network in one kind of file. A cell says yes if the file converts and is valid; if what `run`
-computes is, node by node, what PyTorch or ONNX Runtime computes, but for proven ties; if the module of PyTorch gives
-the same bits as `run`; if ONNX Runtime, not optimized, computes from the ONNX that is written what it computes from the
-source, or, for sources of PyTorch, what `run` does, but for ties of float32. What other converters make of the same
-ONNX files stands in tools/peers.json, which tools/peers.py writes.
+Each row is a quantized network in one kind of file. The columns' cells are "yes" if
+
+- the file converts and is valid;
+- `run` equals PyTorch or ONNX Runtime, node by node, except for proven ties;
+- the module of PyTorch computes the same bits as `run`;
+- ONNX Runtime, not optimized, computes from the exported ONNX what it computes from the source, or, for PyTorch
+sources, what `run` computes, except for ties of float32.
+
+tools/peers.json, which tools/peers.py writes, has the results of other converters on the same ONNX files.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ COLUMNS = (".qfb", "run", "PyTorch", "ONNX")
 OTHERS = ("onnx2torch", "onnx2pytorch")
 
 OPSET = 17
-"""Of the ONNX files: the newest that the other converters have all float operators of."""
+"""The opset of the ONNX files: the newest of which the other converters support all float operators."""
 
 Make = Callable[[Path], Path]
 
@@ -102,7 +106,7 @@ ROWS: dict[str, Make] = {
 
 
 def cells(path: Path) -> dict[str, str]:
-    """Column → "yes", or why not."""
+    """Column → "yes", or the reason why not."""
     import qfmt
 
     model = qfmt.convert(path)
@@ -154,7 +158,7 @@ def _same_in_onnx(model: Any, source: Path | None) -> bool:
 
 
 def _as(source: Path | None) -> dict[str, Any]:
-    """The form and the opset of a source: operators of another opset are other kernels of ONNX Runtime."""
+    """The form and the opset of a source: ONNX Runtime has other kernels for other opsets."""
     import onnx
 
     if source is None:
@@ -167,7 +171,7 @@ def _as(source: Path | None) -> dict[str, Any]:
 
 
 def table() -> str:
-    """In Markdown."""
+    """The table in Markdown."""
     versions = json.loads(PEERS.read_text(encoding="utf-8"))["versions"]
     heads = [f"{name} {versions[name]}" for name in OTHERS]
     lines = [f"| from | {' | '.join((*COLUMNS, *heads))} |", "|---" * (1 + len(COLUMNS) + len(OTHERS)) + "|"]
@@ -183,7 +187,7 @@ def row(name: str) -> str:
 
 
 def written(text: str) -> str:
-    """What stands between the marks in README.md."""
+    """The text between the marks in README.md."""
     return text.partition(BEGIN + "\n")[2].partition(END)[0]
 
 

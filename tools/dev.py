@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Set up and run: `python3 tools/dev.py demo`, likewise `test`, `lint`, `build`.
 
-Each command makes the virtual environment that it needs, once: `.venv-demo` holds qfmt and what it depends on,
-and no torch; `.venv-test` and `.venv-release` hold the extra of that name, too. An environment is created again when
-pyproject.toml or the Python that runs this changes. Needs Python 3.10 or newer and a network, and only the standard
-library.
+Each command creates the virtual environment that it needs, once. `.venv-demo` contains qfmt and its dependencies,
+without torch; `.venv-test` and `.venv-release` also contain the extra of that name. An environment is created again
+when pyproject.toml or the Python that runs this changes. Needs Python 3.10 or newer and a network connection, and
+only the standard library.
 """
 
 import argparse
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PYPROJECT = ROOT / "pyproject.toml"
 OLDEST = (3, 10)
 SCRIPTS = "Scripts" if os.name == "nt" else "bin"
-EVERY_CORE = ["-n", "auto", "--dist", "loadfile"]  # a file in one process, so that what it counts is told once
+EVERY_CORE = ["-n", "auto", "--dist", "loadfile"]  # one process per file, so that its counts are printed once
 
 
 def main():
@@ -46,7 +46,7 @@ def main():
 
 
 def demo(_rest):
-    """The main job on a real network: convert, check, inspect, run. Stops at the first failure."""
+    """The main use on a real network: convert, check, inspect, run. Stops at the first failure."""
     python = environment("demo", [["-e", "."]])
     qfmt = str(Path(python).with_name("qfmt"))
     source, result = "examples/digits/digits_int8.pt", "digits.qfb"
@@ -80,12 +80,12 @@ def lint(_rest):
 
 
 def build(_rest):
-    """The source archive and the wheel that is made from it, as the index of packages will check them."""
+    """Build the source archive, and the wheel from it, and check them as the package index will."""
     python = environment("release", [["-e", ".[release]"]])
     shutil.rmtree("dist", ignore_errors=True)
     committed = subprocess.run(["git", "log", "-1", "--format=%ct"], capture_output=True, text=True).stdout.strip()
     if committed:
-        os.environ["SOURCE_DATE_EPOCH"] = committed  # equal sources give equal bytes
+        os.environ["SOURCE_DATE_EPOCH"] = committed  # for reproducible builds
     call([python, "-m", "build"])
     artefacts = sorted(map(str, Path("dist").iterdir()))
     call([python, "-m", "twine", "check", "--strict", *artefacts])
@@ -94,13 +94,13 @@ def build(_rest):
 
 
 def test_environment():
-    """torch comes first and alone: what depends on it then takes the build that is there."""
+    """Install torch first, separately: packages that depend on it then use this build."""
     torch = re.search(r'"(torch==[^"]+)"', PYPROJECT.read_text(encoding="utf-8")).group(1)
     return environment("test", [[torch], ["-e", ".[test]"]])
 
 
 def environment(name, installs):
-    """The Python of `.venv-NAME`, made and filled by `pip install` unless its stamp says that it is current."""
+    """The Python of `.venv-NAME`, created with `pip install` unless its stamp is current."""
     folder = ROOT / f".venv-{name}"
     python = str(folder / SCRIPTS / "python")
     stamp = folder / "stamp"
@@ -119,7 +119,7 @@ def environment(name, installs):
 
 
 def make(folder):
-    """An empty virtual environment with pip, in place of whatever stood there."""
+    """Create an empty virtual environment with pip; replaces an existing folder."""
     try:
         import ensurepip  # noqa: F401  Debian leaves it out of its Python, and venv then fails halfway
         import venv  # noqa: F401
@@ -134,12 +134,12 @@ def make(folder):
 
 
 def call(command):
-    """Run to the end; CalledProcessError if it fails."""
+    """Run a command to its end; CalledProcessError if it fails."""
     subprocess.run(command, env=clean_environment(), check=True)
 
 
 def clean_environment():
-    """This process's environment without what would let packages from outside in."""
+    """This process's environment without variables that would add outside packages."""
     hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
     return {**{key: value for key, value in os.environ.items() if key not in hidden}, "PYTHONNOUSERSITE": "1"}
 

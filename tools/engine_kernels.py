@@ -1,5 +1,5 @@
-"""Who computes the convolutions of tools/two_convolutions.py: PyTorch, ONNX Runtime, TFLite, formulas, and qfmt by its
-rules. Each takes a layer and x, uint8 [1, I, H, W], and gives y, uint8 [1, O, H, W]."""
+"""Engines that compute the convolutions of tools/two_convolutions.py: PyTorch, ONNX Runtime, TFLite, formulas, and
+qfmt with each rule. Each accepts a layer and x, uint8 [1, I, H, W], and returns y, uint8 [1, O, H, W]."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Run = Callable[[Layer, np.ndarray], np.ndarray]
 
 
 class Engine(NamedTuple):
-    """`stated` is the rule that qfmt states for it, `rule` what the rule is called."""
+    """An engine. `stated` is the rule that qfmt states for it, `rule` is the name of the rule."""
 
     name: str
     run: Run
@@ -56,7 +56,7 @@ def by_rule(rule: str) -> Run:
 
 
 def lowered(rule: str, form: str, **options: Any) -> Run:
-    """The rule as integers only, in one of the forms of `--integer-only`."""
+    """The rule, lowered in one of the forms of `--integer-only`."""
     return lambda layer, x: lower_integer(as_model(layer, rule), form=form, **options).run({"x": x})["y"]
 
 
@@ -78,7 +78,7 @@ def torch_engine(kernels: str) -> Run:
 
 
 def _convolved(layer: Layer, x: np.ndarray) -> np.ndarray:
-    """By the engine that torch is set to."""
+    """Compute with torch's current engine."""
     import torch
 
     quantized = torch.ops.quantized
@@ -95,7 +95,7 @@ def _convolved(layer: Layer, x: np.ndarray) -> np.ndarray:
 
 
 def onnx_runtime(form: str, is_optimized: bool) -> Run:
-    """The rule of ONNX, and so an int32 bias, as qfmt writes it."""
+    """ONNX Runtime on a model that qfmt exports by the rule of ONNX, with an int32 bias."""
 
     def run(layer: Layer, x: np.ndarray) -> np.ndarray:
         import onnxruntime
@@ -111,7 +111,7 @@ def onnx_runtime(form: str, is_optimized: bool) -> Run:
 
 
 def tflite(python: str, kernels: str) -> Run:
-    """TFLite as another Python has it; int8 there: 128 less than our uint8, channels last."""
+    """TFLite in another Python, with int8: 128 less than our uint8, channels last."""
 
     def run(layer: Layer, x: np.ndarray) -> np.ndarray:
         with tempfile.TemporaryDirectory() as folder:
@@ -136,7 +136,7 @@ def tflite(python: str, kernels: str) -> Run:
 
 
 def x86_takes() -> str:
-    """The engine whose kernels x86 has for convolutions on this processor: onednn where there are VNNI instructions.
+    """The engine whose kernels x86 uses for convolutions on this processor: onednn if it has VNNI instructions.
 
     fbgemm's depthwise kernel saturates on any processor.
     """
@@ -146,7 +146,7 @@ def x86_takes() -> str:
 
 
 def engines(python: str | None) -> list[Engine]:
-    """`python` is one that has TFLite."""
+    """All engines; `python` is a Python with TFLite."""
     whole = by_rule("integer_bias")
     x86_rule = {"fbgemm": "float_bias", "onednn": "affine"}[x86_takes()]
     double, single = (lowered("integer_bias", f"fixed_point_{each}") for each in ("double", "single"))
@@ -202,7 +202,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "`fixed_point_double`": {"form": "fixed_point_double"},
     "`power_of_two`": {"form": "power_of_two"},
 }
-"""Of `--integer-only`, from the rule of fbgemm."""
+"""Options of `--integer-only`, for the rule of fbgemm."""
 
 
 def forms() -> list[Engine]:

@@ -1,8 +1,8 @@
-"""Which sums of products of 8-bit integers engines get right on this processor, and which pairs saturate in the others.
+"""Find which engines sum products of 8-bit integers exactly on this processor, and which pairs saturate in the
+others.
 
-Every product is drawn at random, with many integers at the ends of their ranges. Scales are powers of two: then each
-engine computes all but the sums without rounding errors, whatever its rule, and an output that differs is a sum that
-differs.
+Products are random, with many integers at the ends of their ranges. Scales are powers of two, so that everything
+except the sums is exact in every engine, whatever its rule: an output that differs is a sum that differs.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ ORDERS: Mapping[str, PairSums | None] = {
     "halves": HALVES,
     "channels": CHANNELS_FIRST,
 }
-"""Where two neighbours are added up in int16, what the terms of a sum run over: the taps of the kernel, for each over
-the channels (`fours`: padded with zeros to a multiple of 4; `halves`: of a matrix product each half by itself), or
-the channels, for each over the taps."""
+"""Orders of the terms of a sum, of which two neighbours are added in int16: taps of the kernel, then channels
+(`fours`: padded with zeros to a multiple of 4; `halves`: each half of a matrix product separately), or channels,
+then taps."""
 
 
 class Drawn(NamedTuple):
-    """A node on operands, and the integers or real numbers that an engine computed for it."""
+    """A node with operands, and the integers or real numbers that an engine computed for it."""
 
     node: Node
     operands: list[Operand | None]
@@ -41,7 +41,7 @@ class Drawn(NamedTuple):
 
 
 class Product(NamedTuple):
-    """One cell of a table: an operator as one engine computes it, or with operands of some types."""
+    """One cell of a table: an operator in one engine, or with operands of some types."""
 
     table: str
     row: str
@@ -50,7 +50,7 @@ class Product(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The keys of ORDERS that give all of so many outputs."""
+    """The keys of ORDERS that reproduce all of these outputs."""
 
     outputs: int
     orders: list[str]
@@ -62,7 +62,7 @@ class Found(NamedTuple):
 
 
 def measure(product: Product, outputs: int) -> Found:
-    """Draws until so many outputs have been compared, or no order is left."""
+    """Draw until this many outputs have been compared, or no order remains."""
     rng, found = np.random.default_rng(7), Found(0, list(ORDERS))
     while found.outputs < outputs and found.orders:
         drawn = product.draw(rng)
@@ -78,7 +78,7 @@ def _gives(kernel: PairSums | None, drawn: Drawn) -> bool:
 
 
 def tables(products: Iterable[Product], outputs: int) -> dict[str, dict[str, dict[str, Found]]]:
-    """Table → row → column → what was found."""
+    """Table → row → column → result."""
     found: dict[str, dict[str, dict[str, Found]]] = {}
     for each in products:
         found.setdefault(each.table, {}).setdefault(each.row, {})[each.column] = measure(each, outputs)
@@ -86,7 +86,7 @@ def tables(products: Iterable[Product], outputs: int) -> dict[str, dict[str, dic
 
 
 def integers(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Of which many are the largest, and some the least."""
+    """Random integers; many are the largest, and some the smallest."""
     limits = np.iinfo(dtype)
     values = rng.integers(limits.min, limits.max, shape, endpoint=True)
     chance = rng.random(shape)
@@ -94,6 +94,7 @@ def integers(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np
 
 
 def step(node: Node, operands: list[Operand | None]) -> float:
-    """A power of two so large that 8 bits hold the sums of the node, in such steps; the node states `exact`."""
+    """The smallest power of two as a scale with which the sums of the node fit in 8 bits; the node states
+    `exact`."""
     (sums,) = execute(node, operands, [Tensor("y", "int32", None)])
     return float(2.0 ** np.ceil(np.log2(max(int(np.abs(sums).max()), 1) / 100)))

@@ -1,11 +1,12 @@
-"""What engines make of two quantized convolutions: the tables of docs/integers.md.
+"""Compare engines on two quantized convolutions: the tables of docs/integers.md.
 
     python tools/engines.py --tflite PYTHON    # rewrite them; that Python has ai-edge-litert (tools/run_litert.py)
     python tools/engines.py                    # print them, without TFLite
     python tools/engines.py --sums 1000000     # which sums are exact on this processor, from so many outputs each
 
-Each engine computes conv1 from the same input, conv2 from what fbgemm made of conv1, and both in a row. Counted are the
-outputs that differ from the rule that qfmt states for the engine, from fbgemm, and from exact rational arithmetic.
+Each engine computes conv1 from the same input, conv2 from fbgemm's output of conv1, and both in sequence. The tables
+count outputs that differ from the rule that qfmt states for the engine, from fbgemm, and from exact rational
+arithmetic.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from two_convolutions import Network, depthwise_layer, exact, measured_network, 
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "integers.md"
 SIZE = 128
-"""Of an image: 16 channels of 128 x 128 are 262,144 outputs."""
+"""The size of an image: 16 channels of 128 x 128 are 262,144 outputs."""
 
 COLUMNS = {
     "engines": [
@@ -56,14 +57,14 @@ COLUMNS = {
         "of both in a row",
     ],
 }
-"""Of the tables, which stand in the page between `<!-- NAME: tools/engines.py -->` and `<!-- end -->`."""
+"""The tables, which are in the page between `<!-- NAME: tools/engines.py -->` and `<!-- end -->`."""
 
 Table = dict[str, list[str]]
 """The cells of each row, by its first one."""
 
 
 class Outputs(NamedTuple):
-    """Of conv1, of conv2 from what fbgemm makes of conv1, and of both in a row."""
+    """Outputs of conv1, of conv2 on fbgemm's output of conv1, and of both in sequence."""
 
     conv1: np.ndarray
     conv2: np.ndarray
@@ -98,7 +99,7 @@ def table_of_engines(found: list[Engine], size: int = SIZE) -> Table:
 
 
 def _compared(engine: Engine, network: Network, between: np.ndarray) -> tuple[Outputs, str]:
-    """What it makes of the network, and how many outputs of conv1 and conv2 differ from its rule."""
+    """The outputs of an engine, and how many of conv1 and conv2 differ from its rule."""
     outputs = Outputs.of(engine.run, network, between)
     if engine.stated is None:
         return outputs, ""
@@ -138,14 +139,14 @@ def table_of_forms(size: int = SIZE) -> Table:
 
 
 def _proofs(network: Network, options: dict[str, Any]) -> list[str]:
-    """Of conv1 and conv2: how many of all reachable accumulators give another output than by the float rule."""
+    """For conv1 and conv2: the number of reachable accumulators whose output differs from that of the float rule."""
     cells = []
     for layer in (network.conv1, network.conv2):
         model = lower_integer(as_model(layer, "float_bias"), **options)
         (node,) = (each for each in model.nodes if each.operator == "qfmt.Requantize")
         channels = len(layer.weight)
-        low, high = (np.broadcast_to(node.attributes[name], channels) for name in ("reach_low", "reach_high"))
-        cells.append(f"{sum(node.attributes['differs']):,} of {int((high - low + 1).sum()):,}")
+        low, high = (np.broadcast_to(each, channels) for each in (node.proof.low, node.proof.high))
+        cells.append(f"{sum(node.proof.differs):,} of {int((high - low + 1).sum()):,}")
     return cells
 
 

@@ -1,7 +1,7 @@
 """Reads schema/qfb.fbs: enums, structs and tables with their comments, in the order that gives field numbers.
 
-Only the part of FlatBuffers' schema language that qfb.fbs uses. The specification's tables and the annotated
-hex dump are made from what it returns, so that the schema is the one place where a field is described.
+Supports only the part of FlatBuffers' schema language that qfb.fbs uses. The specification's tables and the
+annotated hex dump are made from its result, so that fields are described only in the schema.
 """
 
 from __future__ import annotations

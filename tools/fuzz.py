@@ -6,11 +6,11 @@
     python tools/fuzz.py onnx --file build/fuzz/onnx/X.onnx --mutants 20   # this file, as it is
     python tools/fuzz.py --list
 
-A finding is an exception that is not a QfmtError, a crash, more memory than 10 times the file and 64 MB, more than two
-seconds of the processor (4 are measured), a file or a process that reading a file must not make, and a file that one
-part of qfmt takes for valid and another does not. One mutant of each distinct finding (what, and the innermost line of
-qfmt) is kept in build/fuzz. Mutants are the same for the same `--seed` and the same seeds; what is done with
-a mutant depends on its number, so that a finding may need several tries with `--file`. Linux only.
+A finding is an exception that is not a QfmtError, a crash, more memory than 10 times the file plus 64 MB, more than
+two seconds of processor time (4 are measured), a file or a process that reading must not create, or a file that is
+valid for one part of qfmt and not for another. One mutant of each distinct finding (what, and the innermost line of
+qfmt) is kept in build/fuzz. Mutants are the same for the same `--seed` and the same seeds. The action on a mutant
+depends on its number, so a finding may need multiple tries with `--file`. Linux only.
 Exit status: 0 if nothing is found, 1 if something is.
 """
 
@@ -77,7 +77,7 @@ def results(target: Target, seed: int, first: int, count: int, jobs: int) -> Ite
 
 
 _attack: dict[str, Any] = {}
-"""What the processes of the pool attack: a target cannot be sent to them."""
+"""The target of the pool's processes, which inherit it: it cannot be sent to them."""
 
 
 def _batch(indices: range) -> Result:

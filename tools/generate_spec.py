@@ -1,10 +1,10 @@
-"""Rewrite the generated parts of spec.md and docs/spec; `--check` says whether they are current.
+"""Rewrite the generated parts of spec.md and docs/spec; `--check` tests whether they are current.
 
     python tools/generate_spec.py            # rewrite
     python tools/generate_spec.py --check    # exit 1 and name the parts that are stale
 
-A part stands between `<!-- generated: NAME -->` and `<!-- end -->`. It comes from the one place that knows: the schema,
-the operator table, the rules, or the bytes of a real file.
+A part is between `<!-- generated: NAME -->` and `<!-- end -->`. It is made from the only place with the facts: the
+schema, the operator table, the rules, or the bytes of a real file.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ FAMILIES = {
 }
 
 INTEGER_FAMILIES = {"requantization": "Integers only", "rescaling": "Rescaling of integers"}
-"""Those of the page of integer-only networks, beside the integer rules."""
+"""Families of operators on the page of integer-only networks, in addition to the integer rules."""
 
 WAYS = {
     Quantized.FLOAT_ONLY: "float only",
@@ -85,7 +85,7 @@ RULE_SETS = {
 
 
 def smallest_model() -> Model:
-    """One constant, one node, one output: the example of the specification."""
+    """The example of the specification: one constant, one node, one output."""
     import numpy as np
 
     grid = Quantization.of((0.5,), (0,), -8, 7)
@@ -127,7 +127,7 @@ def schema_tables() -> str:
 
 
 def _here(comment: str) -> str:
-    """A comment of the schema as it stands in spec.md, with links."""
+    """A comment of the schema in the form of spec.md, with links."""
     return re.sub(r"docs/spec/([\w-]+)\.md", r"[\g<0>](\g<0>)", comment)
 
 
@@ -136,11 +136,11 @@ def _type(field: Field) -> str:
 
 
 def _stated(spec: AttributeSpec) -> str:
-    return "known" if spec.may_lack else "required" if spec.default is None else f"`{spec.default}`"
+    return "required" if spec.default is None else f"`{spec.default}`"
 
 
 def _default(field: Field) -> str:
-    """What an absent field means."""
+    """The meaning of an absent field."""
     if field.required:
         return "refused"
     scalar = field.type in hexdump.SCALARS or field.type in read_schema().enums
@@ -209,7 +209,7 @@ def _output(operator: Operator, word: str) -> str:
 
 
 def _rule_names(rules: tuple[str, ...], engines: Mapping[str, str]) -> str:
-    """The rules that a node may state, and which of them conversion takes for each engine."""
+    """The rules that a node may state, and the rule that conversion chooses for each engine."""
     names = []
     for rule_set, title in RULE_SETS.items():
         if set(rule_set) <= set(rules):
@@ -253,7 +253,7 @@ PARTS: dict[str, Callable[[], str]] = {
 
 
 def generated(text: str) -> str:
-    """A page with its generated parts made anew."""
+    """A page with its generated parts renewed."""
     return PART.sub(lambda part: f"{part[1]}{PARTS[part[2]]()}{part[4]}", text)
 
 

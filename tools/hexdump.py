@@ -1,7 +1,7 @@
-"""An annotated hex dump of a .qfb file: every byte once, with what it means.
+"""An annotated hex dump of a .qfb file: every byte once, with its meaning.
 
-Walks the file by the schema alone and imports nothing of qfmt, so that the dump in spec.md says what the bytes
-say and not what our reader makes of them. It trusts its input: use it on files that `qfmt check` has accepted.
+Uses only the schema and imports nothing of qfmt, so that the dump in spec.md shows the contents of the file and not
+our reader's interpretation. It trusts its input: use it on files that `qfmt check` accepts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from fbs import Field, Schema
 
 WIDTH = 12
-"""Bytes a line."""
+"""Bytes per line."""
 
 SCALARS = {"ubyte": "<B", "int": "<i", "uint": "<I", "long": "<q", "ulong": "<Q", "double": "<d"}
 
@@ -31,7 +31,7 @@ HEADER = (
     (64, 32, "sha256 of the metadata"),
     (96, 32, "reserved"),
 )
-"""Offset, bytes and name of every field of the header: the table in spec.md, "Header"."""
+"""Offset, size in bytes and name of every field of the header: the table in spec.md, "Header"."""
 
 
 def hexdump(data: bytes, schema: Schema) -> str:
@@ -64,7 +64,7 @@ def _lines(data: bytes, start: int, end: int, text: str) -> list[str]:
 
 
 class Annotator:
-    """Collects spans (start, end, text) over a whole file; what is shared is annotated once."""
+    """Collects spans (start, end, text) over a whole file; shared parts are annotated once."""
 
     def __init__(self, data: bytes, schema: Schema) -> None:
         self.data = data

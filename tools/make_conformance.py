@@ -1,12 +1,12 @@
-"""Make the conformance suite of the format, tests/golden/1.0; `--check` says whether it is what would be made today.
+"""Make the conformance suite of the format, tests/golden/1.0; `--check` tests whether it is current.
 
     python tools/make_conformance.py            # rewrite it; files that no case makes are removed
     python tools/make_conformance.py --check    # exit 1 and name what differs
 
-Small files, each with a JSON of the same name that says what is in it: names, shapes, element types, integers, the bits
-of floats, test vectors. The outputs of the vectors are computed twice, by qfmt and by tools/conformance/evaluate.py,
-which shares nothing with it; where they differ nothing is written. tests/golden/1.0/README.md says how an author of
-another reader uses the suite.
+Small files, each with a JSON file of the same name that lists its contents: names, shapes, element types, integers,
+the bits of floats, test vectors. The outputs of the vectors are computed twice, by qfmt and by
+tools/conformance/evaluate.py, which shares no code with it; if they differ, nothing is written.
+tests/golden/1.0/README.md explains how an author of another reader uses the suite.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from conformance import (  # noqa: E402
     requantized,
     rescaling,
     resizing,
+    roundings,
     tables,
     windows,
 )
@@ -51,8 +52,11 @@ FOLDER = ROOT / "tests" / "golden" / VERSION
 LEVELS: dict[str, tuple[Callable[[], Iterator[Case]], ...]] = {
     "integer": (products.cases, windows.cases, rescaling.cases, tables.cases, moves.cases, resizing.nearest),
     "read": (containers.cases,),
-    "float": (requantized.cases, means.cases, elements.cases, resizing.linear, dynamic.cases, distinguishing.cases),
-}
+    "float": (
+        requantized.cases, means.cases, elements.cases, resizing.linear, dynamic.cases, distinguishing.cases,
+        roundings.cases,
+    ),
+}  # fmt: skip
 """What a reader may claim: it reads files; it runs integer-only networks; it runs those with float rules."""
 
 
@@ -61,7 +65,7 @@ class Wrong(Exception):
 
 
 def make(folder: Path) -> int:
-    """Write the suite into an empty folder; how many outputs were computed twice, and are equal."""
+    """Write the suite into an empty folder; return the number of outputs that both evaluations agree on."""
     files: list[dict[str, Any]] = []
     compared = 0
     for level, sources in LEVELS.items():
@@ -107,8 +111,7 @@ def _refused(folder: Path) -> Iterator[dict[str, Any]]:
         path.write_bytes(case.data)
         if case.rule not in (found := rules_broken(path)):
             raise Wrong(f"refused/{case.name} breaks {', '.join(sorted(found)) or 'no rule'}, not {case.rule}")
-        who = "every reader" if case.rule.startswith("F") and case.rule != "F13" else "readers that check validity"
-        yield _entry(path, "refused", about=case.about, rule=case.rule, refused_by=who)
+        yield _entry(path, "refused", about=case.about, rule=case.rule, refused_by=case.by)
 
 
 def rules_broken(path: Path) -> set[str]:
@@ -120,7 +123,7 @@ def rules_broken(path: Path) -> set[str]:
 
 
 def compare(said: dict[str, Any]) -> int:
-    """How many outputs the second evaluation gives as the JSON has them; Wrong if one is another."""
+    """The number of outputs on which the second evaluation and the JSON agree; Wrong if one differs."""
     count = 0
     for vector in said["vectors"]:
         for name, computed in evaluate.outputs(said, vector).items():
@@ -143,7 +146,7 @@ def _entry(path: Path, level: str, **facts: str) -> dict[str, Any]:
 
 
 def differences() -> list[str]:
-    """What is not as it would be made today: paths below the folder of the suite."""
+    """The files that are not current, as paths below the folder of the suite."""
     with tempfile.TemporaryDirectory() as temporary:
         make(Path(temporary))
         fresh, there = (_contents(folder) for folder in (Path(temporary), FOLDER))
@@ -156,7 +159,7 @@ def _contents(folder: Path) -> dict[str, bytes]:
 
 
 def write() -> None:
-    """Make the suite, then put it in the place of what was there."""
+    """Make the suite, then replace the existing one."""
     with tempfile.TemporaryDirectory() as temporary:
         compared = make(Path(temporary))
         fresh = _contents(Path(temporary))

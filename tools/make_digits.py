@@ -1,15 +1,15 @@
 """Make the network that ships with the project: `python tools/make_digits.py` (needs torch and scikit-learn).
 
-A small CNN learns scikit-learn's digits (1797 images of 8 × 8, of which a fifth is held back), is quantized by
-PyTorch's eager static quantization (engine fbgemm, weights per channel), and is traced to TorchScript. Written are
+A small CNN is trained on scikit-learn's digits (1797 images of 8 × 8, a fifth of them held back), quantized by
+PyTorch's eager static quantization (engine fbgemm, per-channel weights), and traced to TorchScript. The files are
 
     examples/digits/digits_int8.pt   the quantized network as `torch.jit.save` wrote it, less debug entries and id
     examples/digits/heldback.npz     x: images [360, 1, 8, 8], float32 from 0 to 1; labels: uint8 [360];
                                      outputs: what torch computed for x, float32 [360, 10]
 
-Deterministic: fixed seeds, one thread, no dates in the archives. The same torch on the
-same kind of processor gives the same bytes; another one may round a training step differently and so give another
-network, which is why the result is committed. The files in the repository come from torch 2.13.0 on x86-64.
+Deterministic: fixed seeds, one thread, no dates in the archives. The same torch on the same kind of processor writes
+the same bytes. Another one may round a training step differently and train another network, so the result is
+committed. The files in the repository were made with torch 2.13.0 on x86-64.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ConvBnReLU(nn.Sequential):
 
 
 class Residual(nn.Module):
-    """x + convolution(x), then ReLU; the sum goes through FloatFunctional, which learns its own scale."""
+    """x + convolution(x), then ReLU; the sum is a FloatFunctional, which has its own observer."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ def train(network: Digits, images: Tensor, labels: Tensor) -> None:
 
 
 def quantize(network: Digits, calibration: Tensor) -> nn.Module:
-    """Fuse, observe, convert: what PyTorch's tutorial on static quantization does."""
+    """Fuse, observe and convert, as in PyTorch's tutorial on static quantization."""
     network.eval()
     blocks = ("stem", "depthwise", "pointwise")
     fused = quantization.fuse_modules(
@@ -105,7 +105,8 @@ def quantize(network: Digits, calibration: Tensor) -> nn.Module:
 
 
 def save(quantized: nn.Module, example: Tensor, path: Path) -> None:
-    """Trace and save, without the debug entries, which hold paths of this machine, and the id, which hashes them."""
+    """Trace and save, without the debug entries, which contain paths of this machine, and the id, which is a hash of
+    them."""
     written = io.BytesIO()
     torch.jit.save(torch.jit.trace(quantized, example), written)
     with zipfile.ZipFile(written) as source, zipfile.ZipFile(path, "w") as destination:
@@ -115,7 +116,7 @@ def save(quantized: nn.Module, example: Tensor, path: Path) -> None:
 
 
 def save_arrays(path: Path, **arrays: np.ndarray[Any, Any]) -> None:
-    """`numpy.savez_compressed` without the time of day."""
+    """`numpy.savez_compressed` without timestamps."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as destination:
         for name, array in arrays.items():
             member = io.BytesIO()

@@ -1,9 +1,9 @@
-"""Layers quantized by each of torchao's configurations, in the two forms that keep them: tests/samples/torchao.*.
+"""Make layers quantized by each of torchao's configurations, in both file formats: tests/samples/torchao.*.
 
     python tools/make_torchao.py      (torch 2.13.0, torchao 0.18.0, safetensors)
 
-`torchao.npz` holds what torchao itself says of each: integers (`NAME/q`), real values (`NAME/real`).
-With torchao 0.9 installed it makes `torchao-0.9.pt` and its `.npz`: classes that torchao has no longer.
+`torchao.npz` contains torchao's own values of each: integers (`NAME/q`), real values (`NAME/real`). With torchao 0.9
+installed, it makes `torchao-0.9.pt` and its `.npz`, with classes that torchao has since removed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SAMPLES = Path(__file__).parents[1] / "tests/samples"
 
 
 def layers() -> nn.ModuleDict:
-    """A linear layer for each configuration, by a name that says which."""
+    """A linear layer for each configuration, with the name of the configuration."""
     from torchao import quantization as ao
     from torchao.quantization import granularity as per
 
@@ -58,7 +58,7 @@ def layers() -> nn.ModuleDict:
 
 
 def write(folder: Path) -> None:
-    """The three files."""
+    """Write the three files."""
     from safetensors.torch import save_file
     from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
 
@@ -76,7 +76,7 @@ def write(folder: Path) -> None:
 
 
 def write_earlier(folder: Path) -> None:
-    """The same of torchao 0.9, in the one form that it had."""
+    """Write the files of torchao 0.9, which has only one format."""
     from torchao import quantization as ao
 
     torch.manual_seed(0)

@@ -1,8 +1,8 @@
-"""Make the two layers that docs/integers.md computes by hand: `python tools/make_two_layers.py` (as make_digits.py).
+"""Make the two layers that docs/integers.md computes by hand: `python tools/make_two_layers.py`.
 
-A convolution with ReLU and another one, with the weights that PyTorch begins with, quantized by its eager static
-quantization (engine fbgemm, weights per channel) and traced to examples/two_layers/two_layers_int8.pt. Deterministic,
-as make_digits.py is.
+A convolution with ReLU and a second convolution, with PyTorch's initial weights, quantized by its eager static
+quantization (engine fbgemm, per-channel weights) and traced to examples/two_layers/two_layers_int8.pt. It needs the
+same packages as make_digits.py, and is as deterministic.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from make_digits import EXAMPLE, save
 
 ARCHIVE = EXAMPLE.parent / "two_layers" / "two_layers_int8.pt"
 SEED = 4
-"""One of those by which every layer has weights and biases of both signs."""
+"""With this seed, every layer has weights and biases of both signs."""
 
 
 class TwoLayers(nn.Module):
@@ -36,7 +36,7 @@ class TwoLayers(nn.Module):
 
 
 def quantized() -> nn.Module:
-    """Converted after it saw 64 images with values from -0.41 to 0.99."""
+    """The network, calibrated with 64 images with values from -0.41 to 0.99, and converted."""
     torch.manual_seed(SEED)
     network = TwoLayers().eval()
     quantization.fuse_modules(network, [["conv1", "relu"]], inplace=True)

@@ -1,4 +1,5 @@
-"""ONNX Runtime's integer kernels for tools/engine_sums.py: each operator, with factors of each pair of types."""
+"""Runs ONNX Runtime's integer kernels for tools/engine_sums.py: each operator, with factors of each pair of
+types."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ OPERATORS_OF = {
     "QLinearConv": (CONV, ALIKE), "ConvInteger": (CONV, EVERY), "QLinearMatMul": (MATRIX, ALIKE),
     "QGemm": (MATRIX, ALIKE), "MatMulInteger": (MATRIX, EVERY), "DynamicQuantizeMatMul": (MATRIX, UNSIGNED),
 }  # fmt: skip
-"""Operator → what it multiplies, and the types of input and weight that ONNX Runtime has it for."""
+"""Operator → the kind of its operands, and the types of input and weight that ONNX Runtime supports."""
 
 Array = np.ndarray
 
@@ -40,7 +41,7 @@ def products() -> Iterator[Product]:
 
 
 def _shapes(kind: str) -> Iterator[tuple[str, Any]]:
-    """What is said of a product behind the name of its operator, and what draws one."""
+    """The suffix for the name of a product, and a function that draws one."""
     if kind == CONV:
         for name, (operator, shape, group, pad) in CONVOLUTIONS.items():
             attributes = {"kernel_shape": shape[2:], "pads": (pad,) * 4, "group": group}
@@ -83,7 +84,7 @@ def _integers(operator: str, x: Array, w: Array, attributes: dict[str, Any]) -> 
 
 
 def _dynamic(operator: str, x: Array, w: Array) -> Drawn:
-    """Integers of which the range is 0..255 are on the grid that it gives."""
+    """A dynamic product on integers in 0..255: that range results in a scale of 1 and a zero point of 0."""
     x[0, :2] = 0, 255
     real, point = x.astype(np.float32), _middle(w)
     weight = Operand(np.ascontiguousarray(w.T), Quantization.per_tensor(1.0, int(point), w.dtype.name))
@@ -93,7 +94,7 @@ def _dynamic(operator: str, x: Array, w: Array) -> Drawn:
 
 
 def _middle(array: Array) -> Array:
-    """The zero point of integers of that type."""
+    """The zero point of integers of this type."""
     return np.array(ZERO if array.dtype == np.uint8 else 0, array.dtype)
 
 
@@ -105,7 +106,7 @@ def _node(operator: str, rule: str, inputs: int, attributes: dict[str, Any]) -> 
 
 
 def _computed(operator: str, given: list[Any], attributes: dict[str, Any]) -> Array:
-    """What ONNX Runtime gives for one node; all inputs but the first are constants."""
+    """The result of one node in ONNX Runtime; all inputs except the first are constants."""
     x, *constants = given
     names = [f"x{index}" for index in range(len(given))]
     domain = MICROSOFT if operator in ("QGemm", "DynamicQuantizeMatMul") else ""

@@ -1,12 +1,13 @@
-"""The matrix of operators and edges, qfmt/ops/matrix.json, from what really passes; `qfmt ops --matrix` prints it.
+"""Write the matrix of operators and edges, qfmt/ops/matrix.json, from tests of each; `qfmt ops --matrix` prints it.
 
     python tools/operators.py              # rewrite the file
     python tools/operators.py --check
     python tools/operators.py Conv Gelu    # print the rows of some operators
 
-A cell is empty where the edge supports the operator, else it says why not. Each is a network of one node, from the
-random cases of tests/cases/operators.py: as soon as one of them passes, the edge supports the operator. The sources of
-PyTorch are read instead: an operator is there if a call of torch is spelled as it, or is lifted to it.
+A cell is empty if the edge supports the operator, else it has the reason why not. Each test is a network of one
+node, from the random cases of tests/cases/operators.py: the edge supports the operator if one of them passes. For
+PyTorch, the frontend is examined instead: it supports an operator if a call of torch is spelled as it, or lifted to
+it.
 """
 
 from __future__ import annotations
@@ -41,16 +42,16 @@ from qfmt.rules import graph_violations  # noqa: E402
 
 MATRIX = ROOT / "qfmt" / "ops" / "matrix.json"
 FEW, MANY = 6, 60
-"""Random cases of each operator: more of those with many forms and rules, of which an edge may have few."""
+"""Random cases of each operator; more for operators with many forms and rules, of which an edge may support few."""
 
 ENGINES = ("reference", "native", "onednn", "qdq")
 
 Try = Callable[[Model], str]
-"""What stands against a network of one node at an edge; "" if nothing does."""
+"""The reason why an edge does not support a network of one node; "" if it does."""
 
 
 def case(name: str, kind: str, seed: int) -> Model:
-    """A network of one node, all of whose sizes are known."""
+    """A network of one node with known sizes."""
     model, inputs = one_node(name, kind, np.random.default_rng([seed, *name.encode(), len(kind)]))
     tensors = {
         key: replace(tensor, shape=inputs[key].shape) if key in inputs else tensor
@@ -63,7 +64,7 @@ def case(name: str, kind: str, seed: int) -> Model:
 
 
 def on_weights(model: Model, inputs: dict[str, np.ndarray[Any, Any]]) -> Model:
-    """The same with its weights as constants on a grid."""
+    """The same, with its weights as quantized constants."""
     (node,) = model.nodes
     tensors = dict(model.tensors)
     places = OPERATORS[node.operator].weights or (0,)
@@ -77,7 +78,7 @@ def on_weights(model: Model, inputs: dict[str, np.ndarray[Any, Any]]) -> Model:
 
 
 def requantizing(model: Model) -> Model:
-    """The same with a grid of its output, and the rule that its parameters are of."""
+    """The same, with a quantized output, and the rule that its parameters belong to."""
     (node,) = model.nodes
     output = replace(model.tensors["y0"], quantization=SOME_GRID)
     node = replace(node, rule=OPERATORS[node.operator].rules[0])
@@ -85,7 +86,7 @@ def requantizing(model: Model) -> Model:
 
 
 def commonest_reason(name: str, kinds: Iterable[str], tried: Try) -> str:
-    """Empty if one of the random cases passes, else what most of them lack."""
+    """The most frequent reason why cases fail; "" if one of the random cases passes."""
     found: Counter[str] = Counter()
     has_forms = OPERATORS[name].quantized in (Quantized.ACCUMULATES, Quantized.OWN, Quantized.MOVES)
     for index, kind in enumerate(kinds):
@@ -106,7 +107,7 @@ def commonest_reason(name: str, kinds: Iterable[str], tried: Try) -> str:
 
 @cache
 def lifted() -> set[str]:
-    """Operators that a call of torch becomes: spelled, or named in the code of the frontend for torch."""
+    """Operators that torch calls are converted to: spelled, or named in the code of the frontend for torch."""
     names = {name for name, entry in OPERATORS.items() if entry.torch}
     folder = ROOT / "qfmt" / "frontends" / "torch"
     for path in sorted((*folder.glob("*.py"), *(folder / "operators").glob("*.py"))):
@@ -118,7 +119,8 @@ def lifted() -> set[str]:
 
 
 def of_integers(name: str) -> str:
-    """The kind of cases of an operator among integers: some take no quantized tensors, they stand among such."""
+    """The kind of integer cases of an operator: one that supports no quantized tensors is tested between quantized
+    ones."""
     return "float" if OPERATORS[name].is_real else "8 bits"
 
 
@@ -127,7 +129,8 @@ def from_torch(name: str) -> str:
 
 
 def from_onnx(name: str) -> str:
-    """An operator of ONNX is read as what it is called; qfmt's own are found in what is written of them."""
+    """The reason why ONNX models cannot contain an operator. ONNX's operators keep their names; qfmt's own are found
+    by converting their export."""
     if onnx.defs.has(name.removeprefix("ai.onnx.")):
         return ""
     return commonest_reason(name, ("float", "8 bits"), _comes_back)
@@ -170,7 +173,7 @@ def _lowered(model: Model) -> str:
 
 
 def among_quantized(model: Model) -> Model:
-    """The model with a DequantizeLinear before each input of real numbers, and beside all one more, of one number."""
+    """The model with a DequantizeLinear before each float input, and a separate one of a single number."""
     if any(tensor.quantization for tensor in model.tensors.values()):
         return model
     grid, version = Quantization.per_tensor(0.1, 3, "int8"), OPERATORS["DequantizeLinear"].version
@@ -212,7 +215,8 @@ def row(name: str) -> dict[str, str]:
 
 
 def matrix(names: Iterable[str]) -> dict[str, dict[str, str]]:
-    """The cells of each operator: "" or a reason. Kernels that could overflow on this processor count as there."""
+    """The cells of each operator: "" or a reason. Kernels that could overflow on this processor count as
+    supported."""
     torch.backends.quantized.engine = "fbgemm"
     before, processor.saturates = processor.saturates, lambda *_: False
     try:

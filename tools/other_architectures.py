@@ -1,10 +1,11 @@
-"""Tests on emulated processors of other architectures: see `tools/processors.py`, whose part for these this is.
+"""Run tests on emulated processors of other architectures, for `tools/processors.py`.
 
-First the reader in C, compiled for that architecture: its tests run here, its programs under qemu. Then what every
-TorchScript file becomes, there and here. Then tests of the core, which needs no torch, by a Python of its own.
-All is kept in `build/processors`. ml_dtypes is compiled there, since PyPI has no wheel of it for s390x.
+First the reader in C, compiled for the architecture: its tests run here, its programs under qemu. Then the
+conversion of every TorchScript file, compared with the conversion here. Then tests of the core, which needs no
+torch, in a Python of that architecture. Everything is kept in `build/processors`. ml_dtypes is compiled there, since
+PyPI has no wheel for s390x.
 
-It needs Debian, a network, and the packages qemu-user, g++-aarch64-linux-gnu and g++-s390x-linux-gnu.
+It needs Debian, a network connection, and the packages qemu-user, g++-aarch64-linux-gnu and g++-s390x-linux-gnu.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 HERE = ROOT / ".venv-test" / "bin" / "python"
 ARCHITECTURES = {"aarch64": "arm64", "s390x": "s390x"}
-"""Name → what Debian calls it."""
+"""Name → its name in Debian."""
 
 RELEASE, PYTHON = "trixie", "3.13"
 PACKAGES = ("python3", "python3-numpy", f"libpython{PYTHON}-dev")
@@ -28,7 +29,7 @@ ML_DTYPES = "0.6.0"
 
 C_TESTS = ("tests/readers/test_c_reader.py", "tests/readers/test_c_reader_run.py")
 NATIVE = "not clang and not registers_for_floats"
-"""Other C tests are about this machine's compilers."""
+"""Excludes C tests of this machine's compilers."""
 
 CORE_TESTS = tuple(
     f"tests/{name}.py"
@@ -66,11 +67,11 @@ class Machine:
 
     @property
     def root(self) -> Path:
-        """What Debian installs for this architecture, unpacked."""
+        """Unpacked Debian packages of this architecture."""
         return self.folder / "root"
 
     def prepare(self) -> None:
-        """A Python with all that the core and its tests need."""
+        """Make a Python with everything that the core and its tests need."""
         if (self.folder / "ready").exists():
             return
         self.root.mkdir(parents=True, exist_ok=True)
@@ -80,7 +81,7 @@ class Machine:
         (self.folder / "ready").touch()
 
     def _unpack(self) -> None:
-        """Debian's packages, by an apt that leaves the system's alone."""
+        """Unpack Debian packages, with a separate apt that does not change the system's."""
         apt = self.folder / "apt"
         for each in ("lists/partial", "cache/archives/partial"):
             (apt / each).mkdir(parents=True, exist_ok=True)
@@ -102,11 +103,11 @@ class Machine:
             if not (self.root / link).exists():
                 (self.root / link).symlink_to(f"usr/{link}")
         libraries = self.root / "usr" / "lib" / f"{self.name}-linux-gnu"
-        for name in ("blas", "lapack"):  # which Debian's alternatives would link
+        for name in ("blas", "lapack"):  # Debian's alternatives would create these links
             (libraries / f"lib{name}.so.3").symlink_to(f"{name}/lib{name}.so.3")
 
     def _install(self) -> None:
-        """What is written in Python alone."""
+        """Install packages that are pure Python."""
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", self.folder / "site"]
         pure = ["--only-binary=:all:", "--platform=any", "--implementation=py", "--abi=none"]
         subprocess.run([*pip, *pure, f"--python-version={PYTHON}", *PURE], check=True)
@@ -131,7 +132,7 @@ class Machine:
         subprocess.run(command, check=True)
 
     def python(self) -> Path:
-        """A Python of this architecture, as a program that also its own children can start."""
+        """A Python of this architecture, as a program that its child processes can start, too."""
         launcher = self.folder / "python"
         launcher.write_text(
             "#!/bin/sh\n"
@@ -152,7 +153,7 @@ class Machine:
 
 
 def _archive() -> str:
-    """Where this system has its Debian packages from."""
+    """The archive from which this system gets its Debian packages."""
     command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     found = [uri for uri in listed if uri.rstrip("/").endswith("/debian")]
@@ -179,7 +180,7 @@ chmod +x "$out"
 
 
 def pytest(python: Path | str, arguments: list[str], **variables: str) -> int:
-    untimed = "--hypothesis-profile=ci"  # without it, Hypothesis fails what takes an emulator more than 200 ms
+    untimed = "--hypothesis-profile=ci"  # otherwise Hypothesis fails tests that take more than 200 ms
     command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "timeout=3000", untimed, *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
     print(*command, flush=True)
@@ -187,7 +188,7 @@ def pytest(python: Path | str, arguments: list[str], **variables: str) -> int:
 
 
 def conversions(python: Path) -> int:
-    """What every TorchScript file becomes, there and here."""
+    """Compare the conversion of every TorchScript file with the conversion here."""
     folders = (ROOT / "examples", ROOT.parent / "shared" / "data")
     files = [str(path) for folder in folders for path in sorted(folder.rglob("*.pt"))]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -201,7 +202,7 @@ def conversions(python: Path) -> int:
 
 
 def run(name: str, chosen: list[str]) -> int:
-    """All tests, or pytest there with these arguments."""
+    """Run all tests, or pytest there with these arguments."""
     machine = Machine(name)
     machine.prepare()
     if chosen:

@@ -1,10 +1,10 @@
-"""What other converters make of the same ONNX files as README.md's table: tools/peers.json.
+"""Test other converters on the ONNX files of README.md's table, and write tools/peers.json.
 
-    pip install onnx2torch onnx2pytorch   # and the torchvision of that torch, into an environment of their own
+    pip install onnx2torch onnx2pytorch   # and a matching torchvision, in a separate environment
     python tools/peers.py
 
-Each is given the file, as it is, and asked for a module; its outputs are compared with those of ONNX Runtime without
-optimizations: "yes" is a largest difference below a hundredth of the largest output.
+Each converts the unchanged file to a module. Its outputs are compared with those of ONNX Runtime without
+optimizations: "yes" means that the largest difference is below a hundredth of the largest output.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from conversions import OPSET, OTHERS, PEERS, ROWS  # which puts the project on the path
+from conversions import OPSET, OTHERS, PEERS, ROWS  # adds the project to the path
 
 
 def let_torchvision_be_imported() -> None:
-    """Both converters import it. Its wheel's own kernels need the libraries of a GPU; without them it fails at once,
-    unless the operators whose shapes it describes are there by name. None of these networks has them."""
+    """Make torchvision importable, which both converters import. The kernels in its wheel need GPU libraries.
+    Without them the import fails, unless the operators that it registers shapes for exist. These networks do not use
+    them."""
     import torch
 
     for name in ("nms", "qnms"):
-        with contextlib.suppress(RuntimeError):  # it is there
+        with contextlib.suppress(RuntimeError):  # it exists
             torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 
@@ -49,7 +50,7 @@ def onnx2pytorch(model: Any) -> Any:
 
 
 def tried(convert: Callable[[Any], Any], path: Path) -> str:
-    """The cell: "yes", or why not."""
+    """The cell: "yes", or the reason why not."""
     import numpy as np
     import onnx
     import torch
@@ -83,7 +84,7 @@ def _first(error: Exception) -> str:
 
 
 def _float_networks() -> Iterator[tuple[str, Path]]:
-    """The same networks before they were quantized: that the converters work here."""
+    """The same networks before quantization, to test that the converters work here."""
     import onnx
 
     from networks import onnx_runtime
@@ -98,7 +99,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     let_torchvision_be_imported()
     for other in OTHERS:
-        importlib.import_module(other)  # that it cannot be imported is no result
+        importlib.import_module(other)  # an import error is not a result
     converters = {"onnx2torch": onnx2torch, "onnx2pytorch": onnx2pytorch}
     rows = {}
     for name, make in ROWS.items():

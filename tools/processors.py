@@ -1,4 +1,4 @@
-"""The tests on processors that this machine does not have.
+"""Run the tests on processors that this machine does not have.
 
 python tools/processors.py without-vnni    # all tests, at full speed: VNNI and AVX-512 hidden (gcc, Linux on Intel)
 python tools/processors.py avx2            # some, on x86 with AVX2: emulated by qemu-user, as all of the following
@@ -8,7 +8,7 @@ python tools/processors.py s390x           # big-endian, likewise
 python tools/processors.py avx2 sums       # not the tests: what `tools/engines.py --sums 5000` prints there
 python tools/processors.py avx2 -k linear  # other arguments go to pytest, instead of the chosen tests
 
-Debian has qemu-user as a package of that name.
+qemu-user is a Debian package.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class Processor(NamedTuple):
 
 
 PROCESSORS = {
-    # NumPy's own AVX2 kernels come out wrong in qemu 7.2, an error of the emulator
+    # NumPy's AVX2 kernels compute wrong results in qemu 7.2, a bug of the emulator
     "avx2": Processor(("qemu-x86_64", "-cpu", "max"), {"NPY_DISABLE_CPU_FEATURES": "X86_V3 X86_V4"}),
     "sse": Processor(("qemu-x86_64", "-cpu", "Nehalem"), {}),
 }
 
 CHOSEN = (
     "tests/ops/test_overflow.py",
-    "--deselect=tests/ops/test_overflow.py::test_torch_as_on_a_processor_without_vnni",  # hides instructions by itself
+    "--deselect=tests/ops/test_overflow.py::test_torch_as_on_a_processor_without_vnni",  # hides instructions itself
     "tests/ops/test_overflow_onnx.py",
     "tests/backends/onnx/test_sums.py::test_sums",
     "tests/ops/test_recurrent.py::test_cells",
@@ -49,15 +49,15 @@ CHOSEN = (
     "tests/frontends/torch/test_networks.py::test_other_engines_differ_only_where_rounding_ties[onednn-linears]",
     "tests/frontends/torch/test_networks.py::test_other_engines_differ_only_where_rounding_ties[qnnpack-conv1d]",
 )
-"""What compares with engines, and is quick: emulation takes ten times as long."""
+"""Fast tests that compare with engines: emulation takes ten times as long."""
 
 STARTED = "import sys; sys.executable = sys.argv.pop(1); import pytest; sys.exit(pytest.main(sys.argv[1:]))"
 
 
 def run(processor: Processor, arguments: list[str]) -> int:
-    """Python on that processor, with these arguments; `PYTHON` among them is the path of the emulated Python itself.
+    """Run Python on this processor; the argument `PYTHON` stands for the path of the emulated Python.
 
-    A process that qemu starts is not emulated unless its program says so: hence a script as the interpreter.
+    A child process is emulated only if its program is a script that calls qemu, so the interpreter is such a script.
     """
     with tempfile.TemporaryDirectory() as folder:
         python = Path(folder, "python")
@@ -69,7 +69,7 @@ def run(processor: Processor, arguments: list[str]) -> int:
 
 
 def hidden(arguments: list[str]) -> int:
-    """pytest on this processor, whose newer instructions `without_vnni.c` hides from every program that is started."""
+    """Run pytest on this processor; `without_vnni.c` hides its newer instructions from every program."""
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder, "without_vnni.so")
         compiler = ["cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(ROOT / "tools/without_vnni.c"), "-ldl"]

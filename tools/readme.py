@@ -1,9 +1,9 @@
-"""Execute the examples in README.md and docs/ and write what they print: `python tools/readme.py`; `--check` compares.
+"""Execute the examples in README.md and docs/ and write their output: `python tools/readme.py`; `--check` compares.
 
-A `console` block holds commands (`$ …`), each followed by what it prints, stderr included. In a `python` block each
-`print` at the start of a line is followed by `# → ` and what it prints. All blocks of a page share one folder, with
-`examples/` in it, and the Python blocks their names. Seconds, digests and sizes of programs may differ. A `sh` block is
-set-up and is not executed.
+A `console` block contains commands (`$ …`), each followed by its output, including stderr. In a `python` block each
+`print` at the start of a line is followed by `# → ` and its output. All blocks of a page share one folder, which
+contains `examples/`, and Python blocks share their names. Seconds, digests and sizes of programs may differ. A `sh`
+block is set-up and is not executed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 VARYING = re.compile(r"\d+\.\d+ s$|\b[0-9a-f]{64}\b|\d+\.\d kB, \d+ files", re.MULTILINE)
-"""Seconds, digests, which every version of the program that signs a file changes, and sizes of programs in C."""
+"""Output that varies: seconds, sizes of C programs, and digests of files, which contain the version of qfmt."""
 
 
 def blocks(text: str) -> list[tuple[str, str]]:
@@ -32,7 +32,7 @@ def blocks(text: str) -> list[tuple[str, str]]:
 
 
 def executed(examples: list[tuple[str, str]]) -> Iterator[str]:
-    """Each example of a page as it should stand there."""
+    """Each example of a page with its current output."""
     names: dict[str, object] = {"__name__": "__main__"}
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(ROOT / "examples", Path(folder, "examples"))
@@ -41,13 +41,14 @@ def executed(examples: list[tuple[str, str]]) -> Iterator[str]:
 
 
 def console(content: str, folder: str) -> str:
-    """The commands of a block, each with what it prints."""
+    """The commands of a block, each with its output."""
     commands = re.findall(r"^\$ .*$", content, re.MULTILINE)
     return "\n".join(f"{command}\n{shell(command[2:], folder)}" for command in commands)
 
 
 def shell(command: str, folder: str) -> str:
-    """What a command prints on stdout and stderr; `qfmt` and `python` are those of this checkout and interpreter."""
+    """The output of a command on stdout and stderr; `qfmt` and `python` are those of this checkout and
+    interpreter."""
     interpreter = f'"{sys.executable}"'
     functions = f'qfmt() {{ {interpreter} -m qfmt "$@"; }}; python() {{ {interpreter} "$@"; }}; '
     finished = subprocess.run(
@@ -65,7 +66,7 @@ def shell(command: str, folder: str) -> str:
 
 
 def python(content: str, folder: str, names: dict[str, object]) -> str:
-    """The block with what its prints print, each of which must print one line."""
+    """The block with the output of its prints, each of which must print one line."""
     bare = re.sub(r"  # → .*$", "", content, flags=re.MULTILINE)
     printed = io.StringIO()
     before = Path.cwd()
@@ -80,12 +81,12 @@ def python(content: str, folder: str, names: dict[str, object]) -> str:
 
 
 def fixed(text: str) -> str:
-    """The text without what may differ from one run to the next."""
+    """The text without parts that differ between runs."""
     return VARYING.sub("…", text)
 
 
 def renewed(text: str) -> str:
-    """A page with what its examples print now."""
+    """A page with the current output of its examples."""
     examples = blocks(text)
     contents = iter(
         [

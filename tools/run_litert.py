@@ -1,10 +1,11 @@
-"""One quantized convolution through TFLite (the wheel ai-edge-litert, in an environment of its own):
+"""Run one quantized convolution in TFLite (the wheel ai-edge-litert, in a separate environment):
 
     python tools/run_litert.py KERNELS given.npz y.npy
 
-`given.npz` holds x [1, H, W, C] int8 and w [O, kh, kw, C] int8 (zero point 0), b [O] int32, the scales and zero points
-`x_scale`, `x_zero`, `w_scale` [O], `y_scale`, `y_zero`, and `relu`. Strides are 1, the padding is SAME. KERNELS are
-"reference", "built-in" (optimized, without a delegate) or "XNNPACK" (the default). tools/engines.py calls this.
+`given.npz` contains x [1, H, W, C] int8 and w [O, kh, kw, C] int8 (zero point 0), b [O] int32, the scales and zero
+points `x_scale`, `x_zero`, `w_scale` [O], `y_scale`, `y_zero`, and `relu`. Strides are 1, the padding is SAME.
+KERNELS are "reference", "built-in" (optimized, without a delegate) or "XNNPACK" (the default). tools/engines.py calls
+this.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ KERNELS = {
 
 
 def tensor(name: str, shape: tuple[int, ...], dtype: int, buffer: int, scale: Any, zero_points: Any) -> Any:
-    """A quantized tensor; where there are several scales they run along axis 0."""
+    """A quantized tensor; multiple scales are along axis 0."""
     quantization = schema.QuantizationParametersT()
     quantization.scale = [float(each) for each in np.atleast_1d(scale)]
     quantization.zeroPoint = [int(each) for each in np.broadcast_to(zero_points, len(quantization.scale))]

@@ -1,4 +1,4 @@
-"""What qfb.fbs says as TypeScript: readers/js/src/schema.ts, by which the reader in JavaScript is driven."""
+"""Generates readers/js/src/schema.ts from qfb.fbs: the descriptors of the reader in JavaScript."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ export interface Field {
 """
 
 SCALARS = {"ubyte": "number", "int": "number", "uint": "number", "long": "bigint", "ulong": "bigint"}
-"""A float64 is an array of one, as only arrays keep the bits of a NaN."""
+"""A float64 is an array of one element, since only arrays keep the bits of a NaN."""
 
 VECTORS = {
     "ubyte": "Uint8Array",

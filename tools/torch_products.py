@@ -1,4 +1,4 @@
-"""Torch's quantized kernels for tools/engine_sums.py: each operator on each engine."""
+"""Runs torch's quantized kernels for tools/engine_sums.py: each operator in each engine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CONVOLUTIONS = {
 """Name → operator, shape of the weight, groups, padding."""
 
 LINEAR = (64, 63, 5, 301)
-"""Features."""
+"""Numbers of features."""
 
 
 def products() -> Iterator[Product]:
@@ -41,7 +41,7 @@ def products() -> Iterator[Product]:
 
 
 def convolution(engine: str, operator: str, shape: tuple[int, ...], window: dict[str, Any], name: str = "") -> Product:
-    """Of a weight of that shape, with the attributes of a node."""
+    """Draw a convolution with a weight of this shape and these attributes."""
     return _product(engine, name, partial(_conv, operator, shape, window))
 
 
@@ -72,7 +72,7 @@ def _conv(operator: str, shape: tuple[int, ...], window: dict[str, Any], engine:
 
 
 SPREAD = 24
-"""How many places of the kernel fit along each axis, about."""
+"""The approximate number of kernel positions along each axis."""
 
 
 def _sizes(window: dict[str, Any]) -> Iterator[tuple[int, int, int]]:
@@ -86,7 +86,7 @@ def _linear(features: int, engine: str, rng: np.random.Generator) -> Drawn:
 
 
 def _dynamic_linear(features: int, engine: str, rng: np.random.Generator) -> Drawn:
-    """Integers of which the range is 0..255 are on the grid that it gives."""
+    """Draw a dynamic linear layer on integers in 0..255: that range results in a scale of 1 and a zero point of 0."""
     x, w = integers(rng, (100, features), "uint8"), integers(rng, (96, features), "int8")
     x[0, :2] = 0, 255
     packed = torch.ops.quantized.linear_prepack(_tensor(w), None)
@@ -97,7 +97,7 @@ def _dynamic_linear(features: int, engine: str, rng: np.random.Generator) -> Dra
 
 
 def _drawn(operator: str, x: np.ndarray, w: np.ndarray, call: Any, engine: str, **attributes: Any) -> Drawn:
-    """A product with scales 1; the zero point of the input is its middle, so that sums stay small."""
+    """A product with scales of 1; the zero point of the input is its middle, so that sums stay small."""
     node = _node(operator, engine, **attributes)
     operands: list[Operand | None] = [
         Operand(x, Quantization.per_tensor(1.0, ZERO, "uint8")),
@@ -109,7 +109,8 @@ def _drawn(operator: str, x: np.ndarray, w: np.ndarray, call: Any, engine: str, 
 
 
 ZERO = 128
-"""The zero point of inputs and outputs: even, so that a tie goes to the same integer before and after it is added."""
+"""The zero point of inputs and outputs: even, so that a tie rounds to the same integer before and after the
+addition."""
 
 
 def _node(operator: str, engine: str, **attributes: Any) -> Node:

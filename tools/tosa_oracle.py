@@ -1,12 +1,12 @@
-"""What Arm's TOSA reference model gives for RESCALE: an independent witness of the rules `fixed_point_…`.
+"""Run RESCALE in Arm's TOSA reference model: an independent witness of the rules `fixed_point_…`.
 
     python -m venv FOLDER && FOLDER/bin/pip install tosa-tools==2026.8.0 "numpy<2.2" flatbuffers==25.2.10
     FOLDER/bin/python tools/tosa_oracle.py CASES.npz RESULTS.npz
 
-It needs an environment of its own, and knows nothing of qfmt. CASES.npz holds for each case NAME the arrays NAME.x
-(int32 [N, C]), NAME.multiplier (int32), NAME.shift (int8; both of C elements or of one), NAME.zero_point (int),
-NAME.dtype ("int8", "uint8", "int16") and NAME.rounding ("SINGLE_ROUND", "DOUBLE_ROUND"). RESULTS.npz holds an
-array NAME for each, of that dtype and the shape of x.
+It needs a separate environment, and does not import qfmt. CASES.npz contains for each case NAME the arrays NAME.x
+(int32 [N, C]), NAME.multiplier (int32), NAME.shift (int8; both with C elements or one), NAME.zero_point (int),
+NAME.dtype ("int8", "uint8", "int16") and NAME.rounding ("SINGLE_ROUND", "DOUBLE_ROUND"). RESULTS.npz contains an
+array NAME for each case, with this dtype and the shape of x.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STORED = {"int8": ts.DType.INT8, "int16": ts.DType.INT16}
 
 
 class Graph:
-    """Nodes RESCALE, one behind the other."""
+    """A chain of RESCALE nodes."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.graph = ts.TosaSerializer("")
@@ -39,7 +39,8 @@ class Graph:
         *,
         last: bool,
     ) -> None:
-        """`points` and `dtypes` are those of input and output; per channel along the last axis, or one for all."""
+        """Add a node. `points` and `dtypes` are those of input and output; parameters are per tensor, or per channel
+        along the last axis."""
         kinds = [ts.DType.INT32 if each == "int32" else STORED[each.removeprefix("u")] for each in dtypes]
         constants = [
             self.graph.addConst(multiplier.shape, ts.DType.INT32, multiplier),
@@ -62,7 +63,7 @@ class Graph:
 
 
 def rescale(x: Any, multiplier: Any, shift: Any, zero_point: int, dtype: str, rounding: str) -> Any:
-    """From int32. There is no way to uint8 but by int8, whose integers are brought to uint8 by a second RESCALE."""
+    """Rescale from int32. uint8 is only possible through int8, with a second RESCALE from int8 to uint8."""
     graph, mode = Graph(x.shape), getattr(ts.RoundingMode, rounding)
     if dtype != "uint8":
         graph.rescale(multiplier, shift, (0, zero_point), ("int32", dtype), mode, last=True)

@@ -1,6 +1,7 @@
-"""Two quantized convolutions, and their outputs by formulas that are written down here; tools/engines.py compares them.
+"""Two quantized convolutions, and their outputs by formulas that are implemented here; tools/engines.py compares
+them.
 
-Nothing here calls qfmt: these are the published formulas, and exact rational numbers.
+This module does not call qfmt: it has the published formulas, and exact rational arithmetic.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ class Layer:
 
     @property
     def units(self) -> np.ndarray:
-        """Of the accumulator, per channel: `sx · sw`, which float64 holds exactly."""
+        """The scales of the accumulator, per channel: `sx · sw`, which float64 represents exactly."""
         return np.float64(self.input.scale) * self.weight_scale.astype(np.float64)
 
     @property
     def whole_bias(self) -> np.ndarray:
-        """The bias in these units, rounded, for engines that take it as int32: `rint(b / f32(sx · sw))`."""
+        """The bias in these units, rounded, for engines with an int32 bias: `rint(b / f32(sx · sw))`."""
         return np.rint(self.bias / (self.input.scale * self.weight_scale)).astype(np.int64)
 
     def clamp(self, y: np.ndarray) -> np.ndarray:
@@ -55,7 +56,7 @@ class Network(NamedTuple):
 
 
 def measured_network(size: int) -> Network:
-    """Scales as observers give them, biases between the steps of the accumulator, activations up to 127."""
+    """Scales as from observers, biases that are not multiples of the accumulator's scale, activations up to 127."""
     rng = np.random.default_rng(1)
     conv1 = _layer("conv1", rng, 8, Grid(f32(0.0173), 57), Grid(f32(0.0319), 0), relu=True)
     conv2 = _layer("conv2", rng, 16, conv1.output, Grid(f32(0.0871), 131))
@@ -63,7 +64,8 @@ def measured_network(size: int) -> Network:
 
 
 def tied_network(size: int) -> Network:
-    """All scales are powers of two and each bias is a multiple of the accumulator's unit: nothing is left but ties."""
+    """All scales are powers of two and each bias is a multiple of the accumulator's scale: only ties are rounded
+    differently."""
     rng = np.random.default_rng(2)
     conv1 = _layer("conv1", rng, 8, Grid(f32(2**-6), 57), Grid(f32(2**-5), 0), relu=True)
     conv2 = _layer("conv2", rng, 16, conv1.output, Grid(f32(2**-4), 131))
@@ -71,7 +73,7 @@ def tied_network(size: int) -> Network:
 
 
 def depthwise_layer(size: int) -> tuple[np.ndarray, Layer]:
-    """A depthwise convolution, and x over the whole range of uint8."""
+    """A depthwise convolution, and x in the whole range of uint8."""
     rng = np.random.default_rng(3)
     layer = _layer("depthwise", rng, 1, Grid(f32(0.0173), 57), Grid(f32(0.0319), 101))
     return _image(rng, 256, 16, size), replace(layer, group=16)
@@ -106,13 +108,13 @@ def sums(layer: Layer, x: np.ndarray) -> np.ndarray:
 
 
 def exact(layer: Layer, x: np.ndarray, ties: str, *, whole_bias: bool = False) -> np.ndarray:
-    """Rational arithmetic on the scales and biases as they are; ties go to "even", "away" from zero, or "up"."""
+    """Exact rational arithmetic on scales and biases; ties round to "even", "away" from zero, or "up"."""
     acc, bias = sums(layer, x), layer.bias.astype(np.float64)
     if whole_bias:
         acc, bias = acc + layer.whole_bias.reshape(1, -1, 1, 1), np.zeros(len(layer.bias))
     real = (acc * layer.units.reshape(1, -1, 1, 1) + bias.reshape(1, -1, 1, 1)) / np.float64(layer.output.scale)
     rounded = np.rint(real)
-    for at in zip(*np.nonzero(np.abs(real - np.floor(real) - 0.5) < 1e-9), strict=True):  # float64 cannot tell
+    for at in zip(*np.nonzero(np.abs(real - np.floor(real) - 0.5) < 1e-9), strict=True):  # uncertain in float64
         channel = at[1]
         unit = Fraction(float(layer.input.scale)) * Fraction(float(layer.weight_scale[channel]))
         value = (int(acc[at]) * unit + Fraction(float(bias[channel]))) / Fraction(float(layer.output.scale))
@@ -123,11 +125,11 @@ def exact(layer: Layer, x: np.ndarray, ties: str, *, whole_bias: bool = False) -
 
 
 def fixed_point(layer: Layer, x: np.ndarray, rounding: str) -> np.ndarray:
-    """int32 bias, and a multiplier of 31 bits with a shift, which `QuantizeMultiplier` of TFLite makes.
+    """int32 bias, and a 31-bit multiplier with a shift, from `QuantizeMultiplier` of TFLite.
 
     `rounding` is "single" (TOSA; CMSIS-NN with CMSIS_NN_USE_SINGLE_ROUNDING), "double" (gemmlowp's
-    `RoundingDivideByPOT(SaturatingRoundingDoublingHighMul(x, m))`, as in TFLite and CMSIS-NN) or "double up": double,
-    but the second division sends its ties up, not away from zero.
+    `RoundingDivideByPOT(SaturatingRoundingDoublingHighMul(x, m))`, as in TFLite and CMSIS-NN) or "double up":
+    double, but the second division rounds ties up, not away from zero.
     """
     acc = sums(layer, x) + layer.whole_bias.reshape(1, -1, 1, 1)
     rounded = np.empty_like(acc)
@@ -144,7 +146,7 @@ def fixed_point(layer: Layer, x: np.ndarray, rounding: str) -> np.ndarray:
 
 
 def quantized_multiplier(real: float) -> tuple[int, int]:
-    """(m, right): real ≈ m · 2^-(31 + right), m of 31 bits; here real < 1, and right ≥ 0."""
+    """(m, right): real ≈ m · 2^-(31 + right), with m of 31 bits; here real < 1, and right ≥ 0."""
     fraction, exponent = np.frexp(real)
     multiplier = int(np.floor(fraction * 2**31 + 0.5))
     return (multiplier // 2, -int(exponent) - 1) if multiplier == 2**31 else (multiplier, -int(exponent))

@@ -1,8 +1,8 @@
-"""Find words and phrases that the project does not use, in its texts, messages, code and comments.
+"""Find words and phrases that the project avoids, in its texts, messages, code and comments.
 
     python tools/words.py
 
-Prints each place with what to write instead. Exit status: 0 if there is none, 1 if there is one, 2 outside a git
+Prints each place with the word to use instead. Exit status: 0 if there is none, 1 if there is one, 2 outside a git
 checkout.
 """
 

@@ -1,7 +1,7 @@
-"""Every rounding rule, once. Formulas as in docs/spec/running.md and integer-only.md; everything else calls these.
+"""The implementation of every rounding rule, with the formulas of docs/spec/running.md and integer-only.md.
 
-`f32` is rounding to float32, `rint` rounding half to even, `clamp` to [quant_min, quant_max] of the
-result. `s` and `z` are scale and zero point. A fused multiply-add rounds once.
+`f32` rounds to float32, `rint` rounds half to even, `clamp` limits to [quant_min, quant_max] of the result. `s` and
+`z` are scale and zero point. `fma`, a fused multiply-add, rounds once.
 """
 
 from .dynamic import (

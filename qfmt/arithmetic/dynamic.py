@@ -1,4 +1,4 @@
-"""Inputs that are quantized at run time, sums that become real numbers, and rows of tables."""
+"""Dynamic quantization of inputs, dequantization of integer sums, and rows of embedding tables."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float32]
 
 SMALLEST_SCALE = float(f32(6.1e-5))
-"""What PyTorch raises the scale of a dynamic grid to."""
+"""PyTorch's minimum for a dynamic scale."""
 
 
 def _nudged_grid(low: float, high: float, top: int) -> tuple[float, int]:
-    """`s = (high - low) / top`, `z = rint(-low / s)`, in float64; narrow ranges are stretched"""
+    """`s = (high - low) / top`, `z = rint(-low / s)`, in float64; a scale below the minimum is raised to it, with
+    the range"""
     scale = (high - low) / top
     if f32(scale) == 0 or np.isinf(f32(1) / f32(scale)):
         scale = 0.1
@@ -38,7 +39,7 @@ def _divided_grid(low: float, high: float, top: int) -> tuple[float, int]:
 
 
 LEAST_SCALE = 2.0**-12
-"""What PT2E puts into a program as the least scale of a dynamic grid."""
+"""The minimum for a dynamic scale in PT2E programs."""
 
 
 def _floored_grid(low: float, high: float, top: int) -> tuple[float, int]:
@@ -48,7 +49,7 @@ def _floored_grid(low: float, high: float, top: int) -> tuple[float, int]:
 
 
 SYMMETRIC_LEAST_SCALE = 2.0**-23
-"""What torchao raises the scale of the dynamic grids of its int8 layers to."""
+"""torchao's minimum for a dynamic scale of its int8 layers."""
 
 
 def _symmetric_grid(low: float, high: float, top: int) -> tuple[float, int]:
@@ -77,8 +78,8 @@ def _dynamic_twice(acc: Floats, bias: Floats, s: Array, sw: Array) -> Floats:
 
 
 class Dynamic(NamedTuple):
-    """A rule for an input that is quantized at run time: how its range becomes a grid, the quantize rule
-    (a key of QUANTIZE), and how exact sums of integers become real numbers."""
+    """A rule for dynamic quantization: scale and zero point from the range, the quantize rule (a key of QUANTIZE),
+    and the dequantization of exact integer sums."""
 
     grid: Callable[[float, float, int], tuple[float, int]]
     quantize: str
@@ -94,15 +95,16 @@ DYNAMIC: dict[str, Dynamic] = {
     "dynamic_reciprocal": Dynamic(_floored_grid, "reciprocal", _dynamic_add),
     "dynamic_symmetric": Dynamic(_symmetric_grid, "reciprocal", _dynamic_twice, is_signed=True),
 }
-"""Rules that quantize a float32 input to uint8, or int8, and turn exact integer sums into float32. `s` is the scale of
-the input."""
+"""Rules that quantize a float32 input to uint8 or int8, and convert exact integer sums to float32. `s` is the scale
+of the input."""
 
 
 def quantize_dynamically(x: Floats, rule: str, top: int) -> tuple[Array, Quantization]:
-    """float32 → uint8, and the grid that its range gives: [min(x, 0), max(x, 0)] on 0..top, clamped to 0..255.
+    """Quantize float32 to uint8, with [min(x, 0), max(x, 0)] mapped to 0..top and clamped to 0..255; also return the
+    quantization.
 
-    A rule that is signed gives int8, clamped to -(top + 1) / 2..(top - 1) / 2. Raises RunError if x holds NaN or
-    infinity, and has no range.
+    A signed rule quantizes to int8, clamped to -(top + 1) / 2..(top - 1) / 2. Raises RunError if x contains NaN or
+    infinity, since the range is undefined.
     """
     dynamic: Dynamic = named(DYNAMIC, rule)
     low, high = float(x.min(initial=0)), float(x.max(initial=0))
@@ -117,8 +119,8 @@ def quantize_dynamically(x: Floats, rule: str, top: int) -> tuple[Array, Quantiz
 
 
 def dequantize_sums(acc: Array, bias: Array | None, input_scale: Array, weight_scale: Array, rule: str) -> Floats:
-    """Exact integer sums → float32 by a dynamic rule (a key of DYNAMIC); arguments as in `requantize`, but the scale of
-    the input broadcasts against `acc`, too."""
+    """Exact integer sums → float32 by a dynamic rule (a key of DYNAMIC). Arguments are those of `requantize`, but
+    the scale of the input also broadcasts against `acc`."""
     addend = np.zeros((), f32) if bias is None else bias.astype(f32, copy=False)
     dynamic: Dynamic = named(DYNAMIC, rule)
     return dynamic.real(acc.astype(f32, copy=False), addend, input_scale, np.asarray(weight_scale))
@@ -138,4 +140,5 @@ LOOKUP: dict[str, Callable[[Floats, Floats], tuple[Floats, Floats]]] = {
     "lookup_float32": _lookup_float32,
     "lookup_float16": _lookup_float16,
 }
-"""Rules for rows of a table: scales and zero points → slopes and offsets, `real = fma(f32(q), slope, offset)`."""
+"""Rules for rows of an embedding table: scales and zero points → slopes and offsets of `real = fma(f32(q), slope,
+offset)`."""

@@ -1,4 +1,4 @@
-"""Into integers and out of them: dequantize, the quantize rules, the clamp, and the fused multiply-add."""
+"""Dequantize, the quantize rules, the clamp, and the fused multiply-add."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 f32 = np.float32
 
 EXACT_IN_FLOAT32 = 1 << 24
-"""Integers up to this are exact in float32; in float64 up to 2**53."""
+"""float32 represents integers up to this exactly; float64 up to 2**53."""
 
 
 def dequantize(values: Array, quantization: Quantization, rule: str = "") -> Floats:
@@ -34,8 +34,8 @@ def dequantize(values: Array, quantization: Quantization, rule: str = "") -> Flo
 def quantize(values: Floats, quantization: Quantization, dtype: np.dtype[Any], rule: str) -> Array:
     """float32 → integers by a quantize rule (a key of QUANTIZE). NaN becomes quant_min.
 
-    Floats of 8 and 4 bits: `x / s` or, by every rule but `divide`, `x · f32(1 / s)`, clamped, and rounded half to even
-    to `dtype`. NaN stays NaN in those of 8 bits.
+    Floats of 8 and 4 bits: `x / s` by the rule `divide`, `x · f32(1 / s)` by any other, then clamped, and rounded
+    half to even to `dtype`. 8-bit floats keep NaN.
     """
     shape = np.shape(values)
     scale = quantization.scales(shape, f32)
@@ -52,23 +52,25 @@ def quantize(values: Floats, quantization: Quantization, dtype: np.dtype[Any], r
 
 
 def clamp(rounded: Array, quantization: Quantization, dtype: np.dtype[Any]) -> Array:
-    """Integral values (float or integer) into the range of the result, as integers of `dtype`; NaN → quant_min."""
+    """Clamp integral values (float or integer) to the range of the result, as integers of `dtype`; NaN →
+    quant_min."""
     low, high = quantization.quant_min, quantization.quant_max
     if rounded.dtype.kind != "f":
         return np.clip(rounded, low, high).astype(dtype)
-    if max(-low, high) > EXACT_IN_FLOAT32:  # float32 would round the limit of int32 up, and out of its range
+    if max(-low, high) > EXACT_IN_FLOAT32:  # float32 would round the upper limit of int32 out of its range
         rounded = rounded.astype(np.float64)
     kind = rounded.dtype.type
     return np.minimum(np.fmax(rounded, kind(low)), kind(high)).astype(dtype)
 
 
 def _is_float(dtype: np.dtype[Any]) -> bool:
-    """Whether it is a float type, of ml_dtypes too (some of which NumPy takes for raw bytes)."""
+    """Whether it is a float type. Some types of ml_dtypes have the kind of raw bytes in NumPy."""
     return dtype.kind == "f" or DTYPES[dtype.name].kind == "f"
 
 
 def _clamp_float(scaled: Floats, quantization: Quantization, dtype: np.dtype[Any]) -> Array:
-    """float32 into the range of the result, then half to even to a float of 8 or 4 bits; 4 bits have no NaN."""
+    """Clamp float32 to the range of the result, then round half to even to a float of 8 or 4 bits; 4-bit types have
+    no NaN."""
     low, high = f32(quantization.quant_min), f32(quantization.quant_max)
     at_least = np.fmax(scaled, low) if DTYPES[dtype.name].bits < 8 else np.maximum(scaled, low)
     return np.minimum(at_least, high).astype(dtype)
@@ -109,14 +111,14 @@ QUANTIZE: dict[str, Callable[[Floats, Floats, Floats], Floats]] = {
     "reciprocal_fma": _reciprocal_fma,
     "premultiplied": _premultiplied,
 }
-"""Rules that turn a real number into an integer; before the clamp."""
+"""Rules that quantize a real number, before the clamp."""
 
 
 def fma(a: Floats, b: Floats, c: Floats) -> Floats:
     """`a · b + c` in float32 with one rounding.
 
-    The product is exact in float64, and the sum nearly always comes out right when it is rounded there and then to
-    float32. It may not where float64 ends up half-way between two float32, or below the normal ones.
+    The product is exact in float64. Rounding the sum to float64 and then to float32 is almost always correct. It may
+    be wrong if the float64 is half-way between two float32, or below the normal float32 numbers.
     """
     product = np.asarray(a.astype(np.float64) * b.astype(np.float64))
     addend = np.asarray(c, np.float64)
@@ -132,10 +134,10 @@ def fma(a: Floats, b: Floats, c: Floats) -> Floats:
 
 
 def _sum_rounded_once(a: Array, b: Array) -> Floats:
-    """The sum of float64 values, rounded to float32 only.
+    """The sum of float64 values, rounded once, to float32.
 
-    It is first rounded to odd in float64, which makes the second rounding come out as if it were the only one
-    (Boldo and Melquiond, "When double rounding is odd").
+    It is first rounded to odd in float64, so that the rounding to float32 is as if from the exact sum (Boldo and
+    Melquiond, "When double rounding is odd").
     """
     total = a + b
     virtual = total - a
@@ -147,7 +149,7 @@ def _sum_rounded_once(a: Array, b: Array) -> Floats:
 
 
 def named(rules: Mapping[str, Any], rule: str) -> Any:
-    """The rule of that name; RunError if this version of qfmt does not know it."""
+    """The rule with that name; RunError if this version of qfmt does not support it."""
     if rule not in rules:
         raise RunError(f"the rounding rule {rule!r} is not supported here", hint=f"use one of {', '.join(rules)}")
     return rules[rule]

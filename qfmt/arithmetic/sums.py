@@ -1,4 +1,4 @@
-"""Exact sums of integers onto a grid: with real numbers, as engines do, and with integers only."""
+"""Requantization of exact integer sums: with floats, as engines do, and integer-only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def _float_bias(acc: Array, bias: Floats, at: Floats, s: Floats, z: Floats) -> Floats:
     """`rint(F · f32(at / s)) + z`, `F` = `f32(f32(acc) + b / at)`, or `fma(b, f32(1 / at), f32(acc))` per tensor
 
-    fbgemm with a float bias: the bias is brought to the accumulator's unit. Per tensor is what a 0-d `at` says.
+    fbgemm with a float bias, which is converted to the accumulator's unit. `at` is 0-d if the weight is per tensor.
     """
     total = acc.astype(f32, copy=False)
     if bias.any():
@@ -29,9 +29,10 @@ def _float_bias(acc: Array, bias: Floats, at: Floats, s: Floats, z: Floats) -> F
 
 
 def whole_bias(bias: Array, at: Array, rule: str) -> Array:
-    """A real bias in units of sums, `at`, as a requantize rule rounds it: by division, unless it takes the reciprocal.
+    """Quantize a real bias with the scale of the sums, `at`, by division or by the reciprocal, depending on the
+    requantize rule.
 
-    In float64, since int32 may not hold it.
+    The result is float64, since it may exceed int32.
     """
     real = bias.astype(f32, copy=False)
     return np.rint(real * (f32(1) / at) if rule == "integer_bias_reciprocal" else real / at).astype(np.float64)
@@ -58,9 +59,9 @@ REQUANTIZE: dict[str, Callable[[Array, Floats, Floats, Floats, Floats], Floats]]
     "integer_bias_reciprocal": _integer_bias_reciprocal,
     "affine": _affine,
 }
-"""Rules that turn an exact integer accumulator into an output integer; before the clamp.
+"""Rules that requantize an exact integer accumulator, before the clamp.
 
-`at` = `f32(f32(sx) · f32(sw))` is the accumulator's unit, `s` and `z` are the output's.
+`at` = `f32(f32(sx) · f32(sw))` is the scale of the accumulator, `s` and `z` are scale and zero point of the output.
 """
 
 
@@ -73,10 +74,10 @@ def requantize(
     dtype: np.dtype[Any],
     rule: str,
 ) -> Array:
-    """Accumulators → output integers by a requantize rule (a key of REQUANTIZE).
+    """Requantize accumulators to output integers by a requantize rule (a key of REQUANTIZE).
 
-    `acc` holds exact integers, of any dtype. `weight_scale` is 0-d if the weight is quantized per tensor; else it
-    broadcasts against `acc`, as does `bias`, which is real (float32) or None.
+    `acc` contains exact integers of any dtype. `weight_scale` is 0-d for a per-tensor weight; else it broadcasts
+    against `acc`. `bias` is None, or a float32 array that broadcasts against `acc`.
     """
     at = f32(input_scale) * np.asarray(weight_scale).astype(f32)
     addend = np.zeros((), f32) if bias is None else bias.astype(f32, copy=False)
@@ -110,11 +111,12 @@ MEAN: dict[str, Callable[[Array, Floats, Floats], Floats]] = {
     "mean_reciprocal_fma": _mean_reciprocal_fma,
     "mean_stored": _mean_stored,
 }
-"""Rules that turn an exact integer sum of n centred integers into their mean, on the same grid; before the clamp."""
+"""Rules that compute the mean of n centred integers from their exact sum, with the same scale and zero point, before
+the clamp."""
 
 
 def rescale(total: Array, multiplier: np.float32, output: Quantization, dtype: np.dtype[Any]) -> Array:
-    """Exact integers → output integers: `rint(f32(total) · multiplier) + z`."""
+    """Rescale exact integers to output integers: `rint(f32(total) · multiplier) + z`."""
     return clamp(np.rint(total.astype(f32) * multiplier) + f32(output.zero_point[0]), output, dtype)
 
 
@@ -130,16 +132,16 @@ def _multiply_shift(x: Array, m: Array, shift: Array, add: Array) -> Array:
 def _fixed_point_single(x: Array, m: Array, shift: Array, add: Array) -> Array:
     """`(x · m + half) >> shift`
 
-    TFLite and CMSIS-NN where they are built to round once, and TOSA's RESCALE with SINGLE_ROUND.
+    TFLite and CMSIS-NN if they are built with single rounding, and TOSA's RESCALE with SINGLE_ROUND.
     """
     return (x * m + _half(shift)) >> shift
 
 
 def _fixed_point_double(x: Array, m: Array, shift: Array, add: Array) -> Array:
-    """`(x · m + half ± 2³⁰) >> shift`, + where x ≥ 0, and 0 instead of 2³⁰ where shift ≤ 31
+    """`(x · m + half ± 2³⁰) >> shift`: + if x ≥ 0, else -; 0 instead of 2³⁰ if shift ≤ 31
 
-    As if the product were rounded at bit 31, halves up, and the quotient once more, halves away from zero: gemmlowp,
-    TFLite and CMSIS-NN. TOSA's RESCALE with DOUBLE_ROUND, whose formula this is.
+    The formula is that of TOSA's RESCALE with DOUBLE_ROUND. It equals rounding the product at bit 31, half up, then
+    rounding the quotient half away from zero, as gemmlowp, TFLite and CMSIS-NN do.
     """
     first = np.where(shift > 31, np.int64(1 << 30), np.int64(0))
     return (x * m + _half(shift) + np.where(x >= 0, first, -first)) >> shift
@@ -156,7 +158,7 @@ FIXED_POINT: dict[str, Callable[[Array, Array, Array, Array], Array]] = {
     "fixed_point_double": _fixed_point_double,
     "power_of_two": _power_of_two,
 }
-"""Rules that turn an int32 x into an output integer with integers only, in int64; before zero point and clamp.
+"""Integer-only rules that requantize an int32 x, in int64, before zero point and clamp.
 
-`half` is 2^(shift - 1), and 0 where shift is 0. `>>` rounds down. Arguments that a rule does not take are ignored.
+`half` is 2^(shift - 1), or 0 if shift is 0. `>>` rounds down. A rule ignores the arguments that it does not need.
 """

@@ -33,7 +33,7 @@ def arrays(path: Path) -> dict[str, Array]:
         return {"": np.load(path, allow_pickle=False)}
     except QfmtError as error:
         raise RunError(error.what, where=str(path), hint=error.hint) from None
-    except Exception as error:  # NumPy raises whatever zipfile, zlib and its header parser do
+    except Exception as error:  # any error of zipfile, zlib and NumPy's header parser
         advice = "pickle" in str(error)  # NumPy's own hint is to trust the file
         why = "" if advice else f" ({error})"
         raise RunError(f"is not a .npy or .npz file of plain arrays{why}", where=str(path)) from None

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 import qfmt
 
 from ..errors import QfmtError, Violation
+from ..notation import number
+from .options import memory as memory_option
 from .output import as_json, line, working
 from .source import FILE_OR_ARCHIVE
 
 if TYPE_CHECKING:
+    from qfmt.compare import Replay
     from qfmt.passes import Proofs
 
     from ..archive.manifest import Entry
@@ -22,29 +25,41 @@ if TYPE_CHECKING:
 BROKEN = 1
 
 
+class Levels(NamedTuple):
+    """What is checked beside the rules: proofs of sums, and the test vectors, within that many bytes of memory."""
+
+    proofs: bool
+    replay: bool
+    memory: int | None
+
+
 @click.command(
     short_help="List every rule of the specification that a file, or the files of an archive, break.",
-    epilog="Exit status: 0 valid, 1 invalid, 2 cannot be read.",
+    epilog="Exit status: 0 valid, 1 invalid, or a test vector differs, 2 cannot be read, or not run.",
 )
 @click.argument("file", type=FILE_OR_ARCHIVE)
 @click.option("--json", "json_", is_flag=True, help="Print {file, valid, violations: [{rule, where, what}]}.")
 @click.option("--proofs", "proven", is_flag=True, help="Recompute the bounds of integer sums, and compare.")
+@click.option("--replay", "replayed", is_flag=True, help="Run the test vectors in the file, and compare their outputs.")
+@memory_option()
 @click.pass_context
-def command(ctx: click.Context, file: Path, json_: bool, proven: bool) -> None:
+def command(ctx: click.Context, file: Path, json_: bool, proven: bool, replayed: bool, memory: int | None) -> None:
     """Check FILE, a .qfb, against every rule of the specification, and list each broken rule with its number.
 
     --proofs also checks what a file states about its integer sums (P1 to P3): for any inputs in range, none overflows
-    int32, and none exceeds the stated bounds.
+    int32, and none exceeds the stated bounds. --replay also runs its test vectors, and lists each output that is not
+    equal, bit by bit, to the one in the file (R1). Neither is done for a file that is not valid.
 
     FILE may also be an archive, the folder of `qfmt convert --out`: every file of its manifest is checked, and also
     whether its digest and its content id are the stated ones.
     """
+    levels = Levels(proven, replayed, memory)
     if file.is_dir():
-        ctx.exit(_check_archive(file, json_, proven))
+        ctx.exit(_check_archive(file, json_, levels))
     with working(f"checking {file.name}"):
-        violations, found = _checked(file, proven)
+        violations, found, runs = _checked(file, levels)
     if json_:
-        as_json(_facts(file, violations, found))
+        as_json(_facts(file, violations, found, runs))
     else:
         for broken in violations:
             line(str(broken))
@@ -57,25 +72,36 @@ def command(ctx: click.Context, file: Path, json_: bool, proven: bool) -> None:
             plural = "" if len(violations) == 1 else "s"
             line(f"{file}: {len(violations)} violation{plural}{stopped}", err=True)
         else:
-            line(f"{file}: valid{_counted(found) if found else ''}")
+            line(f"{file}: valid{_counted(found) if found else ''}{_repeated(runs) if runs is not None else ''}")
     ctx.exit(BROKEN if violations else 0)
 
 
-def _checked(file: Path, proven: bool) -> tuple[list[Violation], Proofs | None]:
+def _checked(file: Path, levels: Levels) -> tuple[list[Violation], Proofs | None, list[Replay] | None]:
+    """The violations of a file; of a valid one also the proofs and the outputs of the test vectors."""
+    from ..file.checker import MOST
+
     violations = qfmt.check(file)
-    found = _proofs(file) if proven and not violations else None
-    return violations + (found.violations if found else []), found
+    if violations:
+        return violations, None, None
+    found = _proofs(file) if levels.proofs else None
+    runs = _replays(file, levels.memory) if levels.replay else None
+    violations = [*(found.violations if found else []), *map(_violation, _different(runs or []))]
+    return violations[:MOST], found, runs
 
 
-def _facts(file: Path, violations: Sequence[Violation], found: Proofs | None) -> dict[str, Any]:
+def _facts(
+    file: Path, violations: Sequence[Violation], found: Proofs | None, runs: list[Replay] | None
+) -> dict[str, Any]:
     listed = [{"rule": broken.rule, "where": broken.where, "what": broken.what} for broken in violations]
     told: dict[str, Any] = {"file": str(file), "valid": not violations, "violations": listed}
     if found:
         told["proofs"] = {"sums": found.sums, "reaches": found.reaches, "unknown": found.unknown}
+    if runs is not None:
+        told["replay"] = {"outputs": len(runs), "equal": len(runs) - len(_different(runs))}
     return told
 
 
-def _check_archive(folder: Path, json_: bool, proven: bool) -> int:
+def _check_archive(folder: Path, json_: bool, levels: Levels) -> int:
     """Check every file of an archive; the exit status."""
     from ..archive.manifest import Manifest
 
@@ -85,7 +111,7 @@ def _check_archive(folder: Path, json_: bool, proven: bool) -> int:
     with working(f"checking {folder}") as say:
         for number, entry in enumerate(entries.values()):
             say(f"checking {number} of {len(entries)}: {entry.file}")
-            told.append(_archived(manifest.place(entry), entry, proven))
+            told.append(_archived(manifest.place(entry), entry, levels))
     wrong = [facts for facts in told if not facts["valid"]]
     if json_:
         as_json({"archive": str(folder), "valid": not wrong, "files": told})
@@ -103,7 +129,7 @@ def _check_archive(folder: Path, json_: bool, proven: bool) -> int:
     return 0
 
 
-def _archived(path: Path, entry: Entry, proven: bool) -> dict[str, Any]:
+def _archived(path: Path, entry: Entry, levels: Levels) -> dict[str, Any]:
     """What is wrong with a file of an archive: rules that it breaks, or as `problem` how the manifest differs."""
     from ..archive.manifest import is_there
 
@@ -113,7 +139,7 @@ def _archived(path: Path, entry: Entry, proven: bool) -> dict[str, Any]:
     if not is_there(path, entry):
         return told | {"problem": "is not the file that was written: its sha256 differs"}
     try:
-        told |= _facts(Path(entry.file), *_checked(path, proven))
+        told |= _facts(Path(entry.file), *_checked(path, levels))
         if told["valid"]:
             with qfmt.load(path) as model:
                 if model.content_id().hex() != entry.content_id:
@@ -138,3 +164,22 @@ def _counted(found: Proofs) -> str:
         f"; the sums of {found.sums} nodes fit in int32, and the stated ranges of {found.reaches} requantizations"
         f" hold{unknown}"
     )
+
+
+def _replays(file: Path, memory: int | None) -> list[Replay]:
+    from qfmt.compare import replay
+
+    return list(replay(qfmt.load(file), memory))
+
+
+def _different(runs: list[Replay]) -> list[Replay]:
+    return [each for each in runs if not each.is_equal]
+
+
+def _violation(found: Replay) -> Violation:
+    what = f"{found.different:,} of {found.elements:,} elements differ, by up to {number(found.largest)}"
+    return Violation("R1", f"test vector {found.vector}, output {found.output!r}", what)
+
+
+def _repeated(runs: list[Replay]) -> str:
+    return f"; all outputs of its test vectors are equal: {len(runs)}" if runs else "; it has no test vectors"

@@ -34,7 +34,7 @@ DEFAULT_DTYPE = "uint8"
 
 
 class Destination(NamedTuple):
-    """Where the result goes and its kind, which depends on the name. `place` is the folder of a C program."""
+    """The path and the kind of the result; the name determines the kind. `place` is the folder of a C program."""
 
     kind: str
     place: Path
@@ -116,12 +116,19 @@ def make(
     outputs: tuple[str, ...] = (),
     requantize: str | None = None,
     bits: str | None = None,
+    vectors: int | None = None,
 ) -> Model:
-    """The model of a source by the options of the command line, lowered if that is asked for."""
+    """The model of a source by the options of the command line, with test vectors if these are requested."""
     lowering = Lowering.of(integer_only, exact, outputs, requantize, bits)
     conversion = Conversion(engine, input_shapes or {}, input_quantization or {}, None, lowering)
-    model, opened = conversion.read(source)
-    return model if lowering is None else conversion.lower(model, source, opened)[0]
+    model, opened = conversion.read(source, needs_shapes=vectors is not None)
+    if lowering is not None:
+        model = conversion.lower(model, source, opened)[0]
+    if vectors is None:
+        return model
+    from ..compare import with_random_vectors
+
+    return with_random_vectors(model, vectors, _sizes(conversion.shapes) if opened and lowering is None else {})
 
 
 def _quantization(value: str) -> tuple[str, tuple[float, int, str]]:
@@ -145,6 +152,7 @@ Examples:
   qfmt convert model.pt model.onnx --same-types              for processors without VNNI
   qfmt convert model.onnx model.qfb                          any form of quantized ONNX
   qfmt convert model.qfb integers.qfb --integer-only --exact   integer-only, with equal outputs
+  qfmt convert model.pt model.qfb --vectors 4                with test vectors: qfmt check --replay
   qfmt convert integers.qfb folder                           a C program of an integer-only network
   qfmt convert models '*.onnx' --out archive --jobs 4        everything in a folder, and more, into an archive""",
 )
@@ -191,6 +199,11 @@ Examples:
     help="To ONNX: weights in the type of their inputs, uint8 or int8, on which ONNX Runtime never saturates.",
 )
 @click.option("--compact", is_flag=True, help="To C: use less memory and more time.")
+@click.option(
+    "--vectors",
+    type=click.IntRange(min=1),
+    help="To .qfb: store this many test vectors, pseudo-random inputs with the outputs that qfmt computes.",
+)
 @click.option("--quiet", is_flag=True, help="Print errors only.")
 @click.option(
     "--json",
@@ -213,6 +226,7 @@ def command(
     form: str | None,
     same_types: bool,
     compact: bool,
+    vectors: int | None,
     quiet: bool,
     json_: bool,
     **integer: Any,
@@ -236,6 +250,7 @@ def command(
         from .convert_many import convert_many
 
         options = {"engine": engine, "input_shapes": shapes, "input_quantization": quantizations, **integer}
+        options["vectors"] = vectors
         stated = {name: value for name, value in options.items() if value}
         ctx.exit(convert_many(paths, out, jobs, stated, quiet=quiet, json_=json_))
     source, dest = _pair(ctx, paths)
@@ -249,11 +264,14 @@ def command(
         raise DestinationError(what, where=dest, hint="end the name in .onnx")
     if compact and target.kind != "c":
         raise click.UsageError("--compact is for C programs: name a folder")
+    if vectors and target.kind != "qfb":
+        raise click.UsageError("--vectors is for .qfb files: end the name in .qfb")
     spare(target.place, source)
     lowering = conversion.lowering
     times = [time.monotonic()]
     with working(f"converting {source.name}"):
-        model, opened = conversion.read(source, needs_shapes=target.kind == "c")
+        needs_shapes = target.kind == "c" or vectors is not None
+        model, opened = conversion.read(source, needs_shapes=needs_shapes)
     times.append(time.monotonic())
     notes, lowered = list(_notes(model)), ""
     if lowering is not None:
@@ -261,11 +279,14 @@ def command(
             model, lowered = conversion.lower(model, source, opened)
         notes.extend(lowering.notes(model))
     times.append(time.monotonic())
+    fixed = _sizes(shapes) if opened and lowering is None else {}
+    if vectors:
+        from ..compare import with_random_vectors
+
+        with working(f"running {source.name}"):
+            model = with_random_vectors(model, vectors, fixed)
     with working(f"writing {target.place.name}"):
-        if target.kind == "c":
-            how = _write_c(model, target, shapes if opened and lowering is None else {}, compact)
-        else:
-            how = _write(model, target, for_onnx)
+        how = _write_c(model, target, fixed, compact) if target.kind == "c" else _write(model, target, for_onnx)
     times.append(time.monotonic())
     hazard = "" if same_types else _hazards(model, target)
     what = f"a .qfb, from {origin(model.source)}" if opened else origin(model.source)
@@ -353,13 +374,18 @@ def _write(model: Model, dest: Destination, for_onnx: dict[str, Any]) -> str:
         raise error.at(str(dest.place)) from None
 
 
-def _write_c(model: Model, dest: Destination, shapes: Shapes, compact: bool) -> str:
+def _sizes(shapes: Shapes) -> dict[str, tuple[int, ...]]:
+    """Shapes for one run, or a C program."""
+    sizes = {name: tuple(size for size in shape if isinstance(size, int)) for name, shape in shapes.items()}
+    if named := [name for name, shape in shapes.items() if len(sizes[name]) != len(shape)]:
+        raise DestinationError("C and test vectors require fixed sizes", where=f"--input-shape {named[0]}")
+    return sizes
+
+
+def _write_c(model: Model, dest: Destination, sizes: dict[str, tuple[int, ...]], compact: bool) -> str:
     """Write a C program, for inputs of these shapes where the model leaves sizes open."""
     from ..backends.c import write_c
 
-    sizes = {name: tuple(size for size in shape if isinstance(size, int)) for name, shape in shapes.items()}
-    if named := [name for name, shape in shapes.items() if len(sizes[name]) != len(shape)]:
-        raise DestinationError("C requires fixed sizes", where=f"--input-shape {named[0]}")
     try:
         return f"{len(write_c(model, dest.place, name=dest.program, shapes=sizes, compact=compact))} files"
     except QfmtError as error:

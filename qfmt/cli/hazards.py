@@ -52,7 +52,7 @@ def summary(found: Sequence[Hazard], engine: str = "") -> str:
 
 
 def hazard_facts(found: Iterable[Hazard]) -> list[dict[str, Any]]:
-    """For JSON; qfmt/cli/report.py says what the keys are."""
+    """The hazards for JSON; qfmt/cli/report.py lists the keys."""
     return [{**asdict(each), "can_saturate": each.can_saturate} for each in found]
 
 

@@ -1,4 +1,4 @@
-"""`qfmt inspect`: what is in a file."""
+"""`qfmt inspect`: the contents of a file."""
 
 from __future__ import annotations
 

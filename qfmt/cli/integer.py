@@ -228,8 +228,8 @@ def _show_channels(found: Facts, model: Model) -> None:
     words = [word for word in ("bias", "multiplier", "shift", "add") if data[word] is not None]
     columns = [Column(word, right=True) for word in ("channel", "reachable sums", *words)]
     with_rows = [Column("thresholds")] if data["thresholds"] is not None else []
-    differs = found.node.attributes.get("differs") or ()
-    counted = [Column("differ", right=True)] if isinstance(differs, tuple) and any(differs) else []
+    differs = found.node.proof.differs if found.node.proof else ()
+    counted = [Column("differ", right=True)] if any(differs) else []
     table([*columns, *with_rows, *counted], [_channel(c, found, data, words, differs) for c in range(found.channels)])
 
 

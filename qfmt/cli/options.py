@@ -10,6 +10,8 @@ import click
 if TYPE_CHECKING:
     from ..model import Dimension
 
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
 Shapes = dict[str, "tuple[Dimension, ...]"]
 
 
@@ -18,6 +20,25 @@ def input_shapes(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
     return click.option(
         "--input-shape", "shapes", multiple=True, callback=named(_shape), metavar="NAME=SIZE,…", help=help
     )
+
+
+def memory() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`--memory 4G`, as bytes; None if it is not given."""
+    return click.option(
+        "--memory",
+        callback=lambda _ctx, _option, value: None if value is None else _bytes(value),
+        metavar="SIZE",
+        help="The most memory that the run may take, as in 500M or 4G  [default: 4 GiB and 256 times the size of"
+        " constants and inputs, at most half of what is available]",
+    )
+
+
+def _bytes(value: str) -> int:
+    text = value.upper().removesuffix("B")
+    count, unit = (text[:-1], text[-1]) if text[-1:] in UNITS and text else (text, "")
+    if not count.isdecimal():
+        raise click.BadParameter(f"{value!r} is not a number of bytes, as in 500M or 4G")
+    return int(count) * UNITS[unit]
 
 
 def named(parse: Callable[[str], tuple[str, Any]]) -> Callable[..., dict[str, Any]]:

@@ -1,7 +1,7 @@
-"""What commands print: lines, tables, JSON, and a spinner during long work.
+"""The output of commands: lines, tables, JSON, and a spinner during long work.
 
-To a pipe, tables are plain text of whatever width they need, so that nothing is cut or wrapped; on a
-terminal rich draws them. rich is imported only then.
+In a pipe, tables are plain text of any width, so that nothing is truncated or wrapped. On a terminal rich draws
+them; it is imported only then.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PATIENCE = 1.0
 WIDEST = 400
 """The most characters of a cell in a table; `--json` has all of them."""
 DRAWN = 1000
-"""The most rows that rich draws: each takes half a millisecond, and nobody reads more on a terminal."""
+"""The most rows that rich draws: each takes half a millisecond, and a terminal is not for more."""
 
 
 class Column(NamedTuple):

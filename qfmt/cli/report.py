@@ -1,4 +1,4 @@
-"""What `qfmt inspect` says about a model, as plain data: the tables print it, `--json` writes it.
+"""The facts that `qfmt inspect` shows about a model, as plain data for the tables and for `--json`.
 
 The keys are stable: later versions may add keys, but do not change or remove any.
 
@@ -7,7 +7,8 @@ The keys are stable: later versions may add keys, but do not change or remove an
     producer, engine, source {key: text}, metadata {key: text}, inputs [name], outputs [name]
     counts      nodes, tensors, parameters (elements of constants), operators {name: count},
                 parameter_dtypes {dtype: elements}
-    nodes       [index, name, operator, version, inputs, outputs, attributes, rule, scope, source_operator]
+    nodes       [index, name, operator, version, inputs, outputs, attributes, rule, scope, source_operator, proof (null,
+                or low [..], high [..], compared, differs [..], largest)]
     vectors     [name, inputs {name: shape}, outputs {name: shape}]: the test vectors
     tensors     [name, dtype, shape, constant, bytes, quantization, aliases, written_by, read_by]
     hazards     [node, operator, weight, channels, largest_sum, can_saturate, engines {name: facts}]: the products, and
@@ -102,7 +103,7 @@ def _hazards(model: Model) -> list[Facts] | None:
 
 
 def file_facts(path: Path, kind: str) -> Facts:
-    """What is known of a file without its data, so a gigabyte is listed as quickly as a megabyte."""
+    """The facts of a file that do not require its data, so a gigabyte is listed as quickly as a megabyte."""
     facts: Facts = {"path": str(path), "kind": kind, "bytes": path.stat().st_size}
     if kind == QFB:
         from ..file.reader import Container
@@ -140,6 +141,7 @@ def node_facts(index: int, node: Node) -> Facts:
         "rule": node.rule,
         "scope": node.scope,
         "source_operator": node.source_operator,
+        "proof": node.proof and asdict(node.proof),
     }
 
 
@@ -178,7 +180,7 @@ def quantization_facts(quantization: Quantization) -> Facts:
 
 
 def parameter_facts(values: Parameter | None) -> Facts | None:
-    """An array of a quantization; its numbers only if they lie in the metadata."""
+    """An array of a quantization; its numbers only if they are in the metadata."""
     if values is None:
         return None
     nested = values.quantization
@@ -321,7 +323,7 @@ def _names(nodes: list[Node]) -> str:
 
 
 def origin(source: Mapping[str, str]) -> str:
-    """What a model was converted from: file, format, framework and its version, as far as they are known."""
+    """The source of a model: file, format, framework and its version, if they are known."""
     framework = " ".join(filter(None, (source.get("framework"), source.get("framework_version"))))
     return ", ".join(filter(None, (source.get("file"), source.get("format"), framework))) or "unknown"
 

@@ -13,6 +13,7 @@ import click
 from ..errors import DestinationError, RunError
 from ..notation import NOTHING, number, shape_text
 from .arrays import arrays, matched, taken
+from .options import memory as memory_option
 from .output import Column, as_json, line, table, working
 from .source import FILE, open_model, spare
 
@@ -58,6 +59,7 @@ Exit status: 0 success, and all test vectors equal; 1 a test vector differs; 2 a
     "--record", type=click.Path(path_type=Path), help="Copy FILE to this .qfb, with this run as a test vector."
 )
 @click.option("--vectors", is_flag=True, help="Run the test vectors in the file, and compare their outputs.")
+@memory_option()
 @click.option("--json", "json_", is_flag=True, help="Print {output: {dtype, shape, min, max, argmax}}.")
 @click.pass_context
 def command(
@@ -67,6 +69,7 @@ def command(
     dest: Path | None,
     record: Path | None,
     vectors: bool,
+    memory: int | None,
     json_: bool,
 ) -> None:
     """Run FILE, a .qfb or anything that can be converted, exactly, with NumPy only, and summarize its outputs.
@@ -87,13 +90,13 @@ def command(
     if model.no_graph:
         raise RunError(model.no_graph, where=str(file))
     if source is None:
-        ctx.exit(_replayed(model, file, json_))
+        ctx.exit(_replayed(model, file, memory, json_))
     if dest is not None and dest.suffix == ".npy" and len(model.graph.outputs) > 1:
         what = f"a .npy file holds one array, and there are {len(model.graph.outputs)} outputs"
         raise DestinationError(what, where=str(dest), hint="end its name in .npz")
     inputs = taken(model, matched(model.graph.inputs, arrays(source), source), source)
     with working(f"running {file.name}"):
-        made = model.with_vectors(inputs, names=(source.stem,))
+        made = model.with_vectors(inputs, names=(source.stem,), memory=memory)
         outputs = {name: value.array for name, value in made.vectors[-1].outputs.items()}
     if record is not None:
         made.save(record)
@@ -107,7 +110,7 @@ def command(
         table(columns, [[name, *_words(facts)] for name, facts in summary.items()])
 
 
-def _replayed(model: Model, file: Path, json_: bool) -> int:
+def _replayed(model: Model, file: Path, memory: int | None, json_: bool) -> int:
     """Every output of every test vector, equal or not; the exit status."""
     from ..compare import replay
 
@@ -116,7 +119,7 @@ def _replayed(model: Model, file: Path, json_: bool) -> int:
             "has no test vectors", where=str(file), hint="`qfmt run FILE --input X --record DEST` adds one to a copy"
         )
     with working(f"running {file.name}"):
-        found = list(replay(model))
+        found = list(replay(model, memory))
     if json_:
         as_json([asdict(each) | {"largest": _finite(each.largest)} for each in found])
     else:

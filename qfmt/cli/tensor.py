@@ -16,7 +16,7 @@ Lines = Iterator[tuple[str, str]]
 
 
 def show_tensor(model: Model, tensor: Tensor, facts: Facts, *, asked: str) -> None:
-    """Print what `tensor_facts` and `stored_range` found, and which nodes write and read the tensor."""
+    """Print the results of `tensor_facts` and `stored_range`, and which nodes write and read the tensor."""
     if asked != tensor.name:
         line(_explain_name(asked, tensor))
         line()

@@ -1,4 +1,4 @@
-"""`qfmt verify`: a file against the one that it was made from."""
+"""`qfmt verify`: compares a file with its source."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ def _count(report: Report, name: str) -> int:
 
 
 def _stated(report: Report) -> None:
-    """What nodes of the file state differently from the source, and nodes that are missing."""
+    """Print the different statements of nodes in file and source, and nodes that are missing."""
     for node in report.nodes:
         if node.differences:
             line(f"{node.name} ({node.operator}), source → file: {'; '.join(node.differences)}")

@@ -1,6 +1,7 @@
 """Compare a file with its source, another file, or its own test vectors: `qfmt.verify`, `qfmt.diff`, `replay`."""
 
 from .difference import Difference, NodeDifference, TensorDifference, diff
+from .random_inputs import with_random_vectors
 from .replay import Replay, replay
 from .report import NodeComparison, OutputComparison, Report, WeightComparison
 from .verification import verify
@@ -17,4 +18,5 @@ __all__ = [
     "diff",
     "replay",
     "verify",
+    "with_random_vectors",
 ]

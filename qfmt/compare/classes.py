@@ -168,7 +168,7 @@ def rounding_ties(
 ) -> Array:
     """Where the exact value before the rounding equals `halves`, within float32 precision."""
     operator, quantization = OPERATORS[node.operator], output.quantization
-    without_ties = operator.moves or operator.takes_integers or node.rule in operator.sum_rules
+    without_ties = operator.takes_integers or not node.rule or node.rule in operator.sum_rules
     if quantization is None or without_ties:
         return np.zeros(halves.shape, bool)
     step = quantization.scales(halves.shape).astype(f32).astype(np.float64)

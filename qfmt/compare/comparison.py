@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 class Comparison:
-    """One file beside one source; what is stored and stated is compared at once, the rest when it can be run.
+    """Compares one file with one source: stored data at construction, computed values in `run`.
 
-    `relation` tells what of the one is compared with what of the other.
+    `relation` maps the parts of the file to those of the source.
     """
 
     def __init__(self, relation: Converted | Lowered) -> None:
@@ -34,7 +34,7 @@ class Comparison:
         self.version = self.inputs = self.skipped = ""
 
     def reread(self) -> None:
-        """The same constants, against another reader's view of the source."""
+        """Compare the same constants with those that another reader reads from the source."""
         for name, theirs in self.witness.constants():
             weight = self.weights.get(self.relation.tensors.get(name, ""))
             if weight is not None and self.witness.name not in weight.witnesses:
@@ -70,7 +70,7 @@ class Comparison:
             self.relation.sample(drawn, values if index == 0 else self.relation.theirs(drawn))
 
     def _fitting(self, given: Mapping[str, Sequence[int]]) -> tuple[dict[str, tuple[int, ...]], dict[str, Computed]]:
-        """The likeliest shapes that the source runs on, and its values for the first sample."""
+        """The most likely input shapes with which the source runs, and its values for the first sample."""
         refused: RunError | None = None
         for chosen in random_inputs.shapes(self.relation.takes, given, self.witness.example_shapes()):
             values = self._tried(chosen)

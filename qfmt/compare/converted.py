@@ -1,4 +1,4 @@
-"""A file with the nodes of its source; spelled otherwise if one of the two is ONNX and the other is not."""
+"""Relates a converted file to its source. Their nodes have other forms if only one of the two is ONNX."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ LISTED = 3
 
 
 class Converted:
-    """How a file relates to the source that it was converted from. `Lowered` answers the same questions.
+    """Relates a file to the source that it was converted from. `Lowered` has the same interface.
 
-    `foreign`: one of the two is ONNX, and the other is not, nor was it made of it. Nodes are spelled otherwise there,
-    and constants, so only what is computed counts. `rules`: the source with the rules of the engine, where the file
-    states those of another.
+    `foreign`: one of the two is ONNX, and the other neither is ONNX nor was made from it. Their nodes and constants
+    have other forms, so only computed values count. `rules`: the source with the rules of the engine, if the file
+    states those of another engine.
     """
 
     integer_only = False
@@ -41,7 +41,7 @@ class Converted:
         self.tensors = self._paired()
         """Tensor of the source → tensor of the file."""
         self.takes = file
-        """The network whose inputs are given or drawn."""
+        """The network whose inputs the caller passes, or that are drawn."""
         self.by_source: BySource | None = None
         if rules is not None:
             names = {theirs: mine for mine, theirs in self.tensors.items()}
@@ -59,7 +59,7 @@ class Converted:
         return paired
 
     def constants(self) -> Iterator[WeightComparison]:
-        """Constants, and inputs that are declared otherwise, against the fresh conversion."""
+        """Compare constants, and inputs with different declarations, with the fresh conversion."""
         readers = self.file.graph.readers()
         for found in self.pairing.tensor_differences(provenance=False):
             name = found.other or found.name
@@ -90,11 +90,11 @@ class Converted:
         return checked_inputs(self.takes, inputs)
 
     def sample(self, inputs: Mapping[str, Array], theirs: Mapping[str, Computed]) -> None:
-        """Run the file on one sample, of which the source's values are known."""
+        """Run the file on one sample; `theirs` are the source's values."""
         self.side_by_side.sample(inputs, theirs)
 
     def theirs(self, inputs: Mapping[str, Array]) -> dict[str, Computed]:
-        """What the source computes, by the names of the file."""
+        """The values that the source computes, by the names of the file."""
         names = zip(self.witness.model.graph.inputs, self.file.graph.inputs, strict=True)
         given = {mine: inputs[theirs] for mine, theirs in names}
         seen = self.witness.run(given)
@@ -104,8 +104,8 @@ class Converted:
         return {name: value for name, (mine, each) in found.items() if (value := self._in_terms(name, mine, each))}
 
     def _in_terms(self, name: str, mine: str, value: Computed) -> Computed | None:
-        """What the source computes, as the file has it: a foreign one may move integers where the source moves the real
-        numbers that they represent, or the reverse. None if it has something else."""
+        """A value of the source in the form of the file. A foreign file may move integers where the source moves the
+        real numbers that they represent, or the reverse. None if the values are not comparable."""
         grid, own = self.file.tensors[name].quantization, self.witness.model.tensors[mine].quantization
         if not self.foreign or (grid is None) == (own is None):
             return value
@@ -131,13 +131,14 @@ class Converted:
             self.notes.append(f"source and file state these differently, which is allowed: {_most(spelled)}")
 
     def missing(self) -> Iterator[str]:
-        """Nodes that only the source has."""
+        """Nodes that exist only in the source."""
         for mine, theirs in self.pairing.nodes:
             if mine is not None and theirs is None and not self.foreign:
                 yield mine.title
 
     def interface(self, skipped: bool) -> Iterator[str]:
-        """Outputs that are others, in another order, or not compared. A foreign file may have other inputs, too."""
+        """Outputs that differ, have another order, or were not compared. A foreign file may also have other
+        inputs."""
         source, file = self.witness.model.graph, self.file.graph
         if self.foreign and len(source.inputs) != len(file.inputs):
             yield f"the network's inputs {', '.join(source.inputs)} → {', '.join(file.inputs)}"
@@ -148,7 +149,7 @@ class Converted:
             yield from self.side_by_side.not_compared()
 
     def beyond(self) -> Iterator[str]:
-        """Outputs of the source that the file ends before."""
+        """Outputs of the source that the file does not compute, because it ends earlier."""
         return iter(())
 
 

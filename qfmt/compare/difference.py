@@ -155,7 +155,7 @@ class Pairing:
         if mine.operator == theirs.operator:
             yield from changed("version", mine.version, theirs.version)
         yield from changed("rule", mine.rule, theirs.rule)
-        if mine.operator == theirs.operator:  # otherwise they have another meaning
+        if mine.operator == theirs.operator:  # attributes of different operators are not comparable
             for key in sorted(mine.attributes.keys() | theirs.attributes.keys()):
                 yield from changed(key, mine.attributes.get(key), theirs.attributes.get(key))
             for x, y in zip_longest(mine.inputs, theirs.inputs, fillvalue=""):
@@ -172,6 +172,7 @@ class Pairing:
             yield from changed("name", mine.label, theirs.label)
             yield from changed("scope", mine.scope, theirs.scope)
             yield from changed("source operator", mine.source_operator, theirs.source_operator)
+            yield from changed("proof", mine.proof, theirs.proof)
 
     def tensor_differences(self, *, provenance: bool) -> Iterator[TensorDifference]:
         """Every constant and input of either graph; the other name of a tensor is empty if only one graph has it."""

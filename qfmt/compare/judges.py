@@ -1,5 +1,5 @@
-"""Judge outputs by the node of the source that computes them: there a tie can be proven, and a difference that the
-file states can be told from an error."""
+"""Judges outputs by the node of the source that computes them. It proves ties, and distinguishes differences that
+the file states from errors."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 
 def by_file(file: Model, engine: str) -> Judge:
-    """The judge by the nodes of the file itself."""
+    """A judge that uses the nodes of the file."""
     return lambda node, name, mine, theirs, operands: classify(node, operands, file.tensors[name], mine, theirs, engine)
 
 
 class BySource:
-    """The judge by the nodes of a source, by whose rules `engine` computes.
+    """A judge that uses the nodes of a source, whose rules `engine` follows.
 
-    An output that follows the source's rule is judged by it. Another one is `stated` if that is what the file states,
-    and if the rule itself gives what the engine computes; else it is wrong. `states` tells where a file says
-    so that has the nodes in another form: (node, name in the source, ours, what the rule gives, the source's values).
-    Other files say it by the rules of their nodes, and outputs of other operators than the source's are judged by the
-    file. `names`: tensor of the file → tensor of the source.
+    An output that follows the source's rule is judged by it. A different output counts as `stated` if the file
+    states the difference, and if the rule yields the engine's result; else it is wrong. A file states a difference
+    by the rules of its nodes. For a file with nodes in another form, `states` finds the stated differences: (node,
+    name in the source, our output, output by the source's rule, all values of the source). Outputs of operators that
+    the source does not have are judged by the file. `names`: tensor of the file → tensor of the source.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class BySource:
         )
 
     def _read(self, origin: Node) -> list[Operand | None] | None:
-        """The inputs of a node of the source; None if they are not known."""
+        """The inputs of a node of the source; None if one is not known."""
         tensors = self.source.tensors
         if not all(not name or name in self.values or tensors[name].is_constant for name in origin.inputs):
             return None
@@ -87,13 +87,14 @@ class BySource:
         return made[origin.outputs.index(own)]
 
     def _by_rule(self, node: Node, origin: Node, own: str, mine: Array, read: Sequence[Operand | None]) -> Array:
-        """Where the source's node gives the same as the file's by the rule that this one states, which is another."""
+        """Where the source's node, computed by the different rule of the file's node, has the result of the file."""
         alike = None if node.rule == origin.rule else self._by(replace(origin, rule=node.rule), own, read)
         return np.zeros(mine.shape, bool) if alike is None or alike.shape != mine.shape else _same(mine, alike)
 
 
 def completed(model: Model, inputs: Mapping[str, Array], seen: Mapping[str, Computed]) -> dict[str, Array]:
-    """All tensors of a network: as another library computed them; the reference computes what follows from these."""
+    """All tensors of a network: those that another library computed, and the results of the reference for the
+    rest."""
     values = {**inputs, **{name: value.array for name, value in seen.items()}}
     for node in model.nodes:
         if all(name in values for name in node.outputs):

@@ -1,7 +1,7 @@
-"""Compare an integer-only file with its source: each common tensor, judged by the rule that it was lowered from.
+"""Compares an integer-only file with its source: each common tensor, judged by the rule that it was lowered from.
 
 Its nodes are not those of the source: sums, then a requantization. Their inputs are the source's values of the same
-name, or their own results where the source has none (sums).
+name, or the file's own results if the source has no such tensor (sums).
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from ..errors import QfmtError
 from ..frontends.witness import Computed, computed
 from ..interpreter import checked_inputs, execute
 from ..model import DTYPES, Graph, Model, Node, Tensor, numpy_dtype, static_shape
-from ..ops import Trait, has
 from .judges import BySource, completed, operand
 from .report import NodeComparison, WeightComparison
 from .side_by_side import SideBySide
@@ -35,7 +34,8 @@ KEY, SOURCE_KEY = "integer_only", "lowered_from"
 
 
 MOVED, CENTRED = ".quantized", ".centred"
-"""Names that the lowering gives to integers for moved real numbers, and to weights without their zero point."""
+"""Suffixes that the lowering appends to moved real numbers that become integers, and to weights minus their zero
+point."""
 
 
 def is_lowered(file: Model) -> bool:
@@ -43,8 +43,8 @@ def is_lowered(file: Model) -> bool:
 
 
 def likenesses(file: Model) -> Iterator[Model]:
-    """The ways in which the network's source may have been converted before it was lowered: engine and inputs.
-    The likeliest come first: float inputs, integers as in the file, unknown."""
+    """The possible engines and inputs of the conversion before the lowering, most likely first: float inputs,
+    integers as in the file, unknown."""
     before = file.replace(engine=file.source.get(SOURCE_KEY, ""))
     real = {
         name: replace(tensor, dtype="float32", quantization=None)
@@ -57,8 +57,8 @@ def likenesses(file: Model) -> Iterator[Model]:
 
 
 def same_tensor(name: str, source: Graph, file: Graph) -> bool:
-    """Whether a tensor of the file is one of the source, which may not state what its integers mean: ONNX does not
-    for an integer-only network."""
+    """Whether a tensor of the file is a tensor of the source. The source may not state its quantization, as in an
+    integer-only ONNX network."""
     mine, theirs = file.tensors[name], source.tensors.get(name)
     if theirs is None or theirs.dtype != mine.dtype:
         return False
@@ -68,7 +68,7 @@ def same_tensor(name: str, source: Graph, file: Graph) -> bool:
 
 
 def moved_from(name: str, source: Graph, file: Graph) -> str:
-    """The float tensor of the source that a tensor of the file has as integers; "" if there is none."""
+    """The float tensor of the source that a tensor of the file contains as integers; "" if there is none."""
     real = name.removesuffix(MOVED)
     is_real = real in source.tensors and DTYPES[source.tensors[real].dtype].kind == "f"
     return real if is_real and file.tensors[name].quantization is not None else ""
@@ -81,7 +81,8 @@ def has_inputs_of(source: Model, file: Model) -> bool:
 
 
 class Lowered:
-    """How an integer-only file relates to its source, as `Converted` does of others. Inputs are those of the source."""
+    """Relates an integer-only file to its source, as `Converted` does for other files. Inputs are those of the
+    source."""
 
     integer_only, foreign = True, False
 
@@ -96,7 +97,7 @@ class Lowered:
         self.notes: list[str] = []
 
     def _inputs_of_source(self) -> dict[str, str]:
-        """Input of the source → input of the file that is made of it."""
+        """Input of the source → input of the file that is made from it."""
         made_by = self.witness.model.graph.producers()
         found = {}
         for name in self.file.graph.inputs:
@@ -109,7 +110,7 @@ class Lowered:
     # -- what is stored ----------------------------------------------------------------------------------------
 
     def constants(self) -> Iterator[WeightComparison]:
-        """Weights that both have. The nodes that read the others are compared instead."""
+        """Compare weights that both have. For other weights, the nodes that read them are compared."""
         readers = self.file.graph.readers()
         for tensor in self.file.graph.constants():
             source = self.witness.model.tensors.get(tensor.name.removesuffix(CENTRED))
@@ -151,7 +152,7 @@ class Lowered:
         self.side_by_side.sample(checked_inputs(self.file, taken), theirs)
 
     def theirs(self, inputs: Mapping[str, Array]) -> dict[str, Computed]:
-        """What the source computes; the reference computes the rest."""
+        """The values that the source computes, completed by the reference."""
         seen = dict(self.witness.run(inputs))
         self.by_source.values = values = completed(self.witness.model, inputs, seen)
         return _known(self.witness.model, self.file, values, seen)
@@ -171,7 +172,7 @@ class Lowered:
     # -- the report --------------------------------------------------------------------------------------------
 
     def interface(self, skipped: bool) -> Iterator[str]:
-        """Outputs that are nothing of the source. The file may end before the source does."""
+        """Inputs and outputs that are not tensors of the source. The file may end before the source does."""
         source, file = self.witness.model.graph, self.file.graph
         for name in file.inputs:
             if not same_tensor(name, source, file) and not moved_from(name, source, file):
@@ -186,7 +187,7 @@ class Lowered:
             yield from (f"no node was compared, and the output {name} is not in the file" for name in self.beyond())
 
     def beyond(self) -> Iterator[str]:
-        """Outputs of the source that the file ends before."""
+        """Outputs of the source that the file does not compute, because it ends earlier."""
         made_by = self.witness.model.graph.producers()
         for name in self.witness.model.graph.outputs:
             node = made_by.get(name)
@@ -195,7 +196,7 @@ class Lowered:
                 yield name
 
     def missing(self) -> Iterator[str]:
-        """The nodes are others, and a file may end early."""
+        """None: the nodes differ, and a file may end early."""
         return iter(())
 
     def nodes(self) -> Iterator[NodeComparison]:
@@ -206,8 +207,8 @@ class Lowered:
 
 
 class IntegerForm:
-    """An integer-only file may differ where it says so, and where the source, lowered anew in the same form, gives the
-    same integers. The file chooses the form, and nothing else."""
+    """Finds the differences that an integer-only file states: where it allows them, and where the source, lowered
+    again in the same form, has the same integers. The file determines only the form."""
 
     def __init__(self, file: Model, source: Model, lower: Callable[[], Model | None]) -> None:
         self.file, self.source, self.lower = file, source, lower
@@ -232,7 +233,7 @@ class IntegerForm:
         return self.lower()
 
     def _lowered_values(self, values: Mapping[str, Array]) -> dict[str, Array]:
-        """What each node of the source, lowered anew, makes of what the source has."""
+        """The results of each node of the source, lowered again, for the source's values."""
         if self._again is None:
             return {}
         known = _known(self.source, self._again, values, {})
@@ -250,13 +251,13 @@ class IntegerForm:
         return found
 
     def _allowed(self, node: Node, rank: int) -> Array:
-        """By how much a node states that it may differ from the rule, per channel; 0: not at all."""
-        differs = np.array(node.ints("differs", ()), np.int64)
-        if not has(node, Trait.REQUANTIZE) or not differs.size:
+        """The largest difference from the rule that a node states, per channel."""
+        if node.proof is None or not node.proof.differs:
             return np.zeros((), np.int64)
-        allowed = np.where(differs > 0, node.int("largest"), 0)
+        differs = np.array(node.proof.differs)
+        allowed = np.where(differs > 0, node.proof.largest, 0)
         axis = node.attributes.get("axis")
-        if axis is None:  # of RequantShift: a multiplier [C, 1, 1] broadcasts
+        if axis is None:  # RequantShift, whose multiplier [C, 1, 1] broadcasts
             axis = rank - self.file.tensors[node.inputs[1]].array.ndim
         return allowed.reshape([-1 if each == axis and differs.size > 1 else 1 for each in range(rank)])
 
@@ -264,7 +265,7 @@ class IntegerForm:
 def _known(
     source: Model, lowered: Model, values: Mapping[str, Array], seen: Mapping[str, Computed]
 ) -> dict[str, Computed]:
-    """The values of the source, by the names of a network that it was lowered to, and as integers."""
+    """The values of the source as integers, by the names of the lowered network."""
     found = {}
     for name, tensor in lowered.tensors.items():
         if name in values and same_tensor(name, source.graph, lowered.graph):

@@ -28,9 +28,9 @@ REDUCED = ("fbgemm", "x86")
 def shapes(
     model: Model, given: Mapping[str, Sequence[int]], examples: Sequence[Sequence[int] | None]
 ) -> Iterator[dict[str, tuple[int, ...]]]:
-    """Shapes for the inputs, the likeliest first: as given; else the file's, open sizes as in the example with
-    which the network was traced, or as `likely_shape` has them; else one of SIZES. An open first dimension is one
-    sample or, as a last resort, that of the example, which a trace may have hard-coded."""
+    """Shapes for the inputs, most likely first. A shape is the given one, else that of the file. Open sizes are
+    those of the example with which the network was traced, else those of `likely_shape`, else one of SIZES. An open
+    first dimension is 1 or, as a last resort, that of the example, which a trace may have hard-coded."""
     if unknown := [name for name in given if name not in model.graph.inputs]:
         inputs = ", ".join(model.graph.inputs)
         raise QfmtError(f"the network has no input {unknown[0]!r}", hint=f"its inputs are {inputs}")
@@ -80,6 +80,29 @@ def draw(model: Model, shapes: Mapping[str, tuple[int, ...]], count: int, engine
         yield {name: _array(model, model.tensors[name], shapes, engine, generator) for name in shapes}
 
 
+def with_random_vectors(model: Model, count: int, given: Mapping[str, Sequence[int]]) -> Model:
+    """The model with `count` more test vectors: drawn inputs, and what the reference interpreter computes from them.
+
+    Their names state the seed. Raises what `Model.run` raises, if the network runs on none of the likely shapes.
+    """
+    refused: RunError | None = None
+    for chosen in shapes(model, given, ()):
+        made = _tried(model, count, chosen)
+        if not isinstance(made, RunError):
+            return made
+        refused = refused or made
+    assert refused is not None
+    raise refused
+
+
+def _tried(model: Model, count: int, chosen: Mapping[str, tuple[int, ...]]) -> Model | RunError:
+    names = [f"random {index} of seed {SEED}" for index in range(count)]
+    try:
+        return model.with_vectors(*draw(model, chosen, count, model.engine), names=names)
+    except RunError as error:
+        return error
+
+
 def _array(
     model: Model, tensor: Tensor, shapes: Mapping[str, tuple[int, ...]], engine: str, generator: np.random.Generator
 ) -> Array:
@@ -118,7 +141,7 @@ def _top(grid: Quantization, engine: str) -> int:
 
 
 def _indices(model: Model, name: str, shapes: Mapping[str, tuple[int, ...]], generator: np.random.Generator) -> Array:
-    """Rows of the table that they choose from, starts of bags; else zeros and ones."""
+    """Random row indices of the table that the input selects from, or offsets of bags; else zeros and ones."""
     shape = shapes[name]
     for node in model.nodes:
         if name not in node.inputs[1:]:

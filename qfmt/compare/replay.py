@@ -27,14 +27,15 @@ class Replay:
         return not self.different
 
 
-def replay(model: Model) -> Iterator[Replay]:
-    """Run every test vector in the reference interpreter, and compare each output with the one in the file.
+def replay(model: Model, memory: int | None = None) -> Iterator[Replay]:
+    """Run every test vector in the reference interpreter, and compare each output with the one in the file: level 5 of
+    docs/checking.md.
 
-    Raises what `Model.run` raises.
+    `memory` is that of `Model.run`. Raises what `Model.run` raises.
     """
     for index, vector in enumerate(model.vectors):
         name = vector.name or str(index)
-        computed = model.run({key: value.array for key, value in vector.inputs.items()})
+        computed = model.run({key: value.array for key, value in vector.inputs.items()}, memory=memory)
         for output in dict.fromkeys(model.graph.outputs):
             ours, theirs = computed[output], vector.outputs[output].array
             if (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype):

@@ -2,8 +2,8 @@
 
 Recomputing in the kernel's order reproduces its outputs bit by bit. That proves that an output differs for this reason
 and no other. The kernel that an engine uses depends on the layer and on the processor, so all its kernels are tried.
-An output that none of them gives may still be an overflow, in an order that qfmt does not know: if the kernel saturates
-elsewhere in the node, and two products of the sum together exceed int16.
+An output that none of them reproduces may still be an overflow, in an order that qfmt does not know: if the kernel
+saturates elsewhere in the node, and two products of the sum together exceed int16.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Run the nodes of a file: each on the inputs of the source's node, and all as a whole network."""
+"""Runs a file in two ways: each node on the inputs of the source's node, and the whole network."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class OutputFindings:
 class SideBySide:
     """Runs a file on samples of which the source's values are known, and collects what differs.
 
-    `judge` tells what an output of a node counts as: (node, name of the output, ours, theirs, what the node got).
+    `judge` classifies an output of a node: (node, name of the output, our values, their values, inputs of the node).
     """
 
     def __init__(self, model: Model, judge: Judge) -> None:
@@ -59,13 +59,13 @@ class SideBySide:
         }
         """Outputs that the source lists twice: a file has a copy of them."""
         self.compared: set[str] = set()
-        """Outputs that the source has, too; they may have no elements."""
+        """Outputs that also exist in the source; they may have no elements."""
         self._constants: dict[str, Array] = {}
 
     def sample(self, inputs: Mapping[str, Array], theirs: Mapping[str, Computed]) -> None:
-        """One run. `theirs` are the values of the source, by the names of the file, as far as it has them.
+        """Run one sample. `theirs` are the known values of the source, by the names of the file.
 
-        Where it has none, because one call of the source became multiple nodes, our value is used.
+        If one call of the source became multiple nodes, values in between are missing there, and ours are used.
         """
         theirs = {**{copy: theirs[name] for copy, name in self._copies.items() if name in theirs}, **theirs}
         given: dict[str, Array] = dict(inputs)
@@ -139,7 +139,7 @@ def _same(a: Array, b: Array) -> bool:
 
 
 def _same_grid(stated: Quantization | None, theirs: Computed) -> bool:
-    """Torch computes with float32 scales, whatever type it was given."""
+    """Compare scales as float32, the type that torch computes with."""
     if stated is None or not theirs.is_quantized:
         return stated is None and not theirs.is_quantized
     scales = np.array_equal(np.array(stated.scale, np.float32), np.array(theirs.scale, np.float32))

@@ -1,4 +1,4 @@
-"""`qfmt.verify`: a file against what it was made from, constant by constant, node by node, and as a whole."""
+"""`qfmt.verify`: compares a file with its source, constant by constant, node by node, and as a whole."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def verify(
     from those of the source: each node that computes a tensor of the source is compared. `inputs` are then those of
     the source, or the integer inputs of the model.
 
-    Constants are compared bit by bit with a fresh conversion; those of ONNX also with what the onnx package reads. Then
+    Constants are compared bit by bit with a fresh conversion; those of ONNX also with the onnx package's reader.
+    Then
     torch runs the calls of the source under `engine` (one of TORCH_ENGINES, default: the one whose rules the file
     states), or ONNX Runtime runs the model's nodes (one of RUNTIMES, default: not optimized). Each node of the file
     gets the inputs that the source's node got. Both run in a worker process. torch never gets the file, only the calls
@@ -86,7 +87,7 @@ def verify(
 
 
 def _relation(path: Path, file: Model, witness: Witness, engine: str | None) -> Converted:
-    """A file beside its source, or beside one of another kind, as m.onnx beside the m.pt that it was made of.
+    """Relate a file to its source, or to a source of another kind, as m.onnx to the m.pt that it was made from.
 
     If the engine follows rules other than those of the file, the source is converted with the engine's. Outputs that
     differ only by the rules count as stated.
@@ -117,7 +118,7 @@ def _witness(path: Path, file: Model, engine: str | None) -> Witness:
 
 
 def _before_lowering(path: Path, file: Model, engine: str | None) -> Witness:
-    """The source of a lowered file, converted as it was then: the first way that gives the file's inputs."""
+    """The source of a lowered file, with the first conversion options that yield the file's inputs."""
     if sniff(path).key == "qfb":
         return FileWitness(path, engine)
     converted: Witness | None = None

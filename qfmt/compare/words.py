@@ -18,7 +18,7 @@ def changed(what: str, mine: Any, theirs: Any) -> Iterator[str]:
 
 
 def present(what: str, mine: object, theirs: object) -> Iterator[str]:
-    """A difference that only one of two has; None if there is none."""
+    """The difference if only one of two values is present."""
     if (mine is None) != (theirs is None):
         had, has = ("without" if each is None else "with" for each in (mine, theirs))
         yield f"{had} {what} {ARROW} {has} {what}"

@@ -21,10 +21,10 @@ CONTAINER_RULES: tuple[tuple[str, str], ...] = (
     ("F2", "The reserved bytes of the header are zero."),
     (
         "F3",
-        "The header has a size of at least 128 bytes, a multiple of 8, and ends inside the metadata, which is "
+        "The header has a size of at least 128 bytes, a multiple of 8, and is not longer than the metadata, which is "
         "shorter than 2^31 bytes. The data begins at the next multiple of 4096, and the file ends where the data ends.",
     ),
-    ("F4", "Bytes 64 to 95 are the sha256 of the metadata, from byte 0 on, with these 32 bytes taken as zeros."),
+    ("F4", "The 32 bytes at byte 64 are the sha256 of the metadata, with these 32 bytes taken as zeros."),
     ("F5", "The bytes between metadata and data are zero."),
     (
         "F6",
@@ -32,7 +32,7 @@ CONTAINER_RULES: tuple[tuple[str, str], ...] = (
         "and is aligned; required fields are present; strings are UTF-8 and end with a zero byte. Strings and nested "
         "tables may be shared; a reader may refuse a file that refers to anything else too often.",
     ),
-    ("F7", "Every index refers to an element that exists."),
+    ("F7", "Every index refers to an element that exists; the index -1 of a tensor stands for none."),
     (
         "F8",
         "Buffers begin at multiples of 64, in the order of their offsets, and do not overlap. Fewer than 64 bytes are "
@@ -43,14 +43,15 @@ CONTAINER_RULES: tuple[tuple[str, str], ...] = (
     ("F11", "Tensors and attributes are sorted by name, the pairs of maps by key; none appears twice."),
     (
         "F12",
-        "If sizes have names, there is one, possibly empty, for each size, and a size with a name is -1. Every "
+        "If there are names of sizes, there is one, possibly empty, for each size, and a size with a name is -1. Every "
         "quantization has a quant_min and a quant_max; each of its arrays has either bytes or a buffer. An attribute "
-        "has a known type and a value of that type. The values of test vectors have a buffer.",
+        "has a known type, a value of that type and none of another; a list that is empty has the type Ints. The "
+        "values of test vectors have a buffer.",
     ),
     (
         "F13",
         "Every buffer holds the data of a tensor, of its quantization, or of a test vector, and no two buffers hold "
-        "the same bytes. An array of a quantization is a buffer if it has more than 4096 bytes.",
+        "the same bytes. An array of a quantization is a buffer if and only if it has more than 4096 bytes.",
     ),
 )
 """The rules for the file as a container: number and sentence."""
@@ -75,6 +76,8 @@ class Found(list[Violation]):
 
 def check(path: str | os.PathLike[str]) -> list[Violation]:
     """Every rule that a file breaks, by number; an empty list if it is valid, the first 1000 if there are more.
+
+    These are levels 1 to 3 of docs/checking.md: bytes, structure, meaning.
 
     Raises MissingFileError, FormatError if it is not a `.qfb` file at all, VersionError for one that needs a newer
     reader.
@@ -118,7 +121,7 @@ def _check_buffers(container: Container, found: Found) -> set[int]:
     for index in range(len(container.buffers)):
         where = f"buffer {index}"
         with _collecting(found, container, where):
-            stored = container.buffer(index, "")
+            stored = container.buffer(index, "buffer", "")
             gap = container.data[end : stored.offset]
             if stored.offset < end or len(gap) >= header.ALIGNMENT or any(gap):
                 found.add([Violation("F8", where, f"begins at {stored.offset}, but the previous one ends at {end}")])
@@ -137,7 +140,7 @@ def _check_buffers(container: Container, found: Found) -> set[int]:
 
 
 def _check_tensors(container: Container, damaged: set[int], used: set[int], found: Found) -> bool:
-    """F11 and V1-V29; whether every tensor could be decoded. `used` gets the buffers that are theirs."""
+    """F11 and V1-V25; whether every tensor could be decoded. `used` gets the buffers that are theirs."""
     tensors, before, decoded = container.tensors, None, True
     for index in range(len(tensors)):
         tensor = None
@@ -146,7 +149,9 @@ def _check_tensors(container: Container, damaged: set[int], used: set[int], foun
             if before is not None and name <= before:
                 found.add([Violation("F11", f"tensor {name!r}", f"follows {before!r}, out of order or repeated")])
             before = name
-            tensor = tensors[name]
+            asked = tensors[name]
+            _ = asked.quantization  # decoded, and checked
+            tensor = asked
         decoded = decoded and tensor is not None
         if tensor is not None:
             own = {data.index for _, data in tensor.stored() if isinstance(data, Stored)}
@@ -177,7 +182,7 @@ def _check_nodes(nodes: Sequence[Node], container: Container, found: Found) -> b
 
 
 def _check_vectors(model: Model, container: Container, damaged: set[int], used: set[int], found: Found) -> bool:
-    """V50, V51, and of what the values hold V10-V12 and V26; whether every test vector could be decoded."""
+    """V50, V51, and of what the values hold V10-V12 and V23; whether every test vector could be decoded."""
     decoded = 0
     for index in range(len(model.vectors)):
         with _collecting(found, container, f"test vector {index}"):

@@ -1,7 +1,8 @@
 """Opening a `.qfb`: the header and the digest of the metadata are checked, the rest waits until it is asked for.
 
-Tensors and nodes are decoded one by one and checked as they are (`decode.py`, rules V1–V29); their data is mapped,
-not read, and its digest verified at the first use. So opening takes as long for a gigabyte as for a megabyte.
+Tensors and nodes are decoded one by one and checked as they are (`decode.py`, rules V1–V25); where many arrays are
+asked for, they are found in columns (`columns.py`). Their data is mapped, not read, and its digest verified at the
+first use. So opening takes as long for a gigabyte as for a megabyte.
 """
 
 from __future__ import annotations
@@ -9,33 +10,54 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ..errors import DigestError, FormatError, QfmtError, ValidityError, VersionError, some
-from ..model import Data, Graph, Model, Node, Quantization, StoredArray, Tensor, Vector
+from ..model import Data, Graph, Model, Node, Quantization, Shape, StoredArray, Tensor, Vector
 from ..regular import irregular, refusal
-from ..rules import tensor_violations, vector_violations
+from ..rules import form_violations, is_name, quantization_violations, vector_violations
 from . import header
 from .decode import Decoder, Record, Tables
 from .decoded import Decoded, Placed
-from .records import attribute_value, dtype_name, quantization, shape, sorted_map
+from .records import attribute_value, dtype_name, proof, quantization, shape, sorted_map
+from .tensors import DecodedTensor, Tensors
+
+if TYPE_CHECKING:
+    from .writer import Progress
 
 _HASHED = 8
 """How many times over the data may be hashed: once by each of some threads that all begin with the same buffer."""
 
 
-def load(path: str | os.PathLike[str], *, verify: bool = True) -> Model:
+_BATCH = 1 << 20
+"""Bytes that are verified between two reports of progress, or more."""
+
+
+def load(
+    path: str | os.PathLike[str], *, verify: bool | Literal["all"] = True, progress: Progress | None = None
+) -> Model:
     """The model in a `.qfb` file, memory-mapped: tensors, nodes and arrays are read when they are used.
 
-    `verify=False` skips the digests (not the checks of structure). The model stays as it is when the file is
-    replaced by renaming another over it; it does not survive a change of the file in place.
+    Checks levels 1 and 2 of docs/checking.md, and level 3 of each tensor, as they are read.
+
+    `verify` says when digests are compared: `True`, that of the metadata now and that of each array at its first use;
+    `"all"`, all of them now, on all processors, with calls of `progress(done, total)` that count bytes; `False`, none.
+    The structure is checked in any case: of a tensor when it is used, of its quantization when that is used.
+
+    The model stays as it is when the file is replaced by renaming another over it; it does not survive a change of
+    the file in place.
 
     Raises MissingFileError, or FormatError (its subclasses DigestError, VersionError, ValidityError) for a file that
     cannot be read: here, or where the broken part is first used.
     """
-    return Container(path, verify=verify).model()
+    if verify not in (True, False, "all"):
+        raise QfmtError(f"verify is {verify!r}", hint='it is True, False or "all"')
+    container = Container(path, verify=bool(verify))
+    if verify == "all":
+        container.verify_all(progress)
+    return container.model()
 
 
 def _other_kind(path: Path) -> str:
@@ -68,6 +90,7 @@ class Container:
         self._spans: dict[int, Span] = {}
         self.tensors = Tensors(self, self.root["graph"]["tensors"])
         self._quantizations: dict[int, Quantization] = {}
+        self._sound: set[tuple[str, Shape, int | None]] = set()
 
     def _open(self) -> None:
         """Map the file and read its metadata, which is copied: what has been verified cannot change any more."""
@@ -81,14 +104,17 @@ class Container:
                 if not header.is_qfb(head):
                     raise FormatError("is not a .qfb file", hint=_other_kind(path), rule="F1")
                 self.header = header.parse(head, size)
-                rest = file.read(self.header.data_offset - header.SIZE)
+                file.seek(0)
+                self.metadata = file.read(self.header.meta_size)
+                padding = file.read(self.header.data_offset - self.header.meta_size)
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             raise refusal(error, FormatError) from None
-        self.metadata = head + rest[: self.header.meta_size - header.SIZE]
+        if self.metadata[: header.SIZE] != head:
+            raise FormatError("was changed while it was read", hint=header.AGAIN)
         if self.verify:
             header.check_digest(self.header, self.metadata)
-        header.check_padding(rest[len(self.metadata) - header.SIZE :])
+        header.check_padding(padding)
         self._data: memoryview | None = memoryview(mapped)[self.header.data_offset : self.header.file_size]
 
     @property
@@ -101,6 +127,19 @@ class Container:
     def close(self) -> None:
         """Unmap the data as soon as no array uses it."""
         self._data = None
+
+    def verify_all(self, progress: Progress | None = None) -> None:
+        """Verify the digests of all buffers, on all processors; DigestError for one that is damaged."""
+        from concurrent.futures import ThreadPoolExecutor  # hashlib lets other threads run
+
+        with self.placed:
+            stored = [self.buffer(index, "buffer {}", str(index)) for index in range(len(self.buffers))]
+        total, done = sum(data.nbytes for data in stored), 0
+        with ThreadPoolExecutor(_processors()) as threads:
+            for size in threads.map(_verify, _batches(stored)):
+                done += size
+                if progress is not None:
+                    progress(done, total)
 
     def _check_version(self) -> None:
         if features := self.root["required_features"]:
@@ -143,22 +182,26 @@ class Container:
             record["rule"] or "",
             record["scope"] or "",
             record["source_operator"] or "",
+            record["proof"] and proof(record["proof"]),
         )
 
-    def tensor(self, record: Record) -> Tensor:
-        """A tensor, after a check of the rules V1–V29."""
-        name, sizes = record["name"], shape(record)
-        tensor = Tensor(
-            name,
-            dtype_name(record["dtype"]),
-            sizes,
-            None if record["buffer"] is None else self.buffer(record["buffer"], _tensor(name)),
-            None if record["quantization"] is None else self.quantization(record["quantization"], name),
-            record["aliases"] or (),
-        )
-        if broken := tensor_violations(tensor):
+    def decode(self, tensor: DecodedTensor, record: Record) -> None:
+        """Give a tensor its fields but the quantization, after a check of the rules V1–V10."""
+        name, dtype, sizes = record["name"], dtype_name(record["dtype"]), shape(record)
+        data = None if record["buffer"] is None else self.buffer(record["buffer"], _TENSOR, name)
+        form, aliases = (dtype, sizes, None if data is None else data.nbytes), record["aliases"] or ()
+        if aliases or not is_name(name) or form not in self._sound:
+            if broken := form_violations(Tensor(name, dtype, sizes, data, None, aliases)):
+                raise ValidityError(broken, in_file=True)
+            self._sound.add(form)
+        tensor.fill(name=name, dtype=dtype, shape=sizes, data=data, aliases=aliases)
+
+    def quantization_of(self, tensor: Tensor, record: Record | None) -> Quantization | None:
+        """The quantization of a tensor, after a check of the rules V5 and V20–V25."""
+        found = None if record is None else self.quantization(record, tensor.name)
+        if found and (broken := quantization_violations(tensor, found)):
             raise ValidityError(broken, in_file=True)
-        return tensor
+        return found
 
     def vector(self, record: Record, graph: Graph) -> Vector:
         """A test vector, after a check of the rules V50 and V51."""
@@ -185,31 +228,31 @@ class Container:
             raise FormatError(f"{name!r} is not a tensor of the graph", rule="V50")
         if record["buffer"] is None:
             raise FormatError(f"{name!r} has no buffer", rule="F12")
-        data = self.buffer(record["buffer"], f"the value of {name!r} in a test vector")
+        data = self.buffer(record["buffer"], "the value of {!r} in a test vector", name)
         return StoredArray(self.tensors[name].dtype, record["shape"], data)
 
     def quantization(self, record: Record, name: str) -> Quantization:
         """One object for all tensors that share a record, which the decoder keeps."""
         if id(record) not in self._quantizations:
-            self._quantizations[id(record)] = quantization(record, lambda index: self.buffer(index, _tensor(name)))
+            self._quantizations[id(record)] = quantization(record, lambda index: self.buffer(index, _TENSOR, name))
         return self._quantizations[id(record)]
 
-    def buffer(self, index: int, place: str) -> Stored:
-        """The data at `place` in the model, which is inside the data segment."""
-        if index >= len(self.buffers):
-            raise FormatError(f"there is no buffer {index}, only {len(self.buffers)}", where=place, rule="F7")
+    def buffer(self, index: int, place: str, name: str) -> Stored:
+        """The data at `place` in the model, which is inside the data segment; `name` is that of its tensor."""
         if index not in self._spans:
+            if index >= len(self.buffers):
+                what = f"there is no buffer {index}, only {len(self.buffers)}"
+                raise FormatError(what, where=place.format(name), rule="F7")
             record = self.buffers[index]
-            self._spans[index] = Span(record["offset"], record["size"], record["sha256"])
-        offset, size, digest = self._spans[index]
-        if offset % header.ALIGNMENT or offset + size > len(self.data):
-            raise FormatError(f"buffer {index} ({size} bytes at {offset}) is not inside the data", rule="F8")
-        return Stored(self, index, offset, size, digest, place)
+            offset, size = record["offset"], record["size"]
+            if offset % header.ALIGNMENT or offset + size > len(self.data):
+                raise FormatError(f"buffer {index} ({size} bytes at {offset}) is not inside the data", rule="F8")
+            self._spans[index] = Span(offset, size, record["sha256"])
+        return Stored(self, index, *self._spans[index], place, name)
 
 
-def _tensor(name: str) -> str:
-    """Where data is that belongs to a tensor."""
-    return f"tensor {name!r}"
+_TENSOR = "tensor {!r}"
+"""Where data is that belongs to a tensor."""
 
 
 class Span(NamedTuple):
@@ -223,14 +266,16 @@ class Span(NamedTuple):
 class Stored(Data):
     """Bytes in the data segment of an open file; their digest is verified when they are first used."""
 
-    __slots__ = ("_container", "_place", "digest", "index", "offset")
+    __slots__ = ("_container", "_name", "_place", "digest", "index", "offset")
 
-    def __init__(self, container: Container, index: int, offset: int, size: int, digest: bytes, place: str) -> None:
+    def __init__(
+        self, container: Container, index: int, offset: int, size: int, digest: bytes, place: str, name: str
+    ) -> None:
         self._container = container
         self.index = index
         self.offset = offset
         self.digest = digest
-        self._place = place
+        self._place, self._name = place, name
         self.nbytes = size
 
     def view(self) -> memoryview:
@@ -240,13 +285,17 @@ class Stored(Data):
         if container.verify and self.index not in container.verified:
             container.hashed += self.nbytes
             if container.hashed > _HASHED * len(container.data):
-                raise FormatError("buffers overlap", where=f"{container.where}: {self._place}", rule="F8")
+                raise FormatError("buffers overlap", where=self.place, rule="F8")
             if not self.is_intact():
-                place = f"{container.where}: {self._place}"
                 what = "the data is damaged: its sha256 differs from the one stated"
-                raise DigestError(what, where=place, hint=header.AGAIN, rule="F9")
+                raise DigestError(what, where=self.place, hint=header.AGAIN, rule="F9")
             container.verified.add(self.index)
         return view
+
+    @property
+    def place(self) -> str:
+        """The file, and where in the model the bytes are."""
+        return f"{self._container.where}: {self._place.format(self._name)}"
 
     def is_intact(self) -> bool:
         """Whether the bytes have the digest that the metadata states."""
@@ -260,69 +309,25 @@ class Stored(Data):
         return self.digest
 
 
-class Tensors(Mapping[str, Tensor]):
-    """The tensors of a file by name, in the order of their names; each is decoded when it is asked for."""
+def _batches(stored: Iterable[Stored]) -> Iterator[list[Stored]]:
+    """Data in parts of some size: to hand a small one to a thread takes longer than to hash it."""
+    batch, size = [], 0
+    for data in stored:
+        batch.append(data)
+        size += data.nbytes
+        if size >= _BATCH:
+            yield batch
+            batch, size = [], 0
+    yield batch
 
-    __slots__ = ("_container", "_indices", "_names", "_tables", "_tensors")
 
-    def __init__(self, container: Container, tables: Tables) -> None:
-        self._container = container
-        self._tables = tables
-        self._names: dict[int, str] = {}
-        self._indices: dict[str, int] = {}
-        self._tensors: dict[str, Tensor] = {}
+def _verify(batch: Sequence[Stored]) -> int:
+    """Verify some data; its bytes."""
+    for data in batch:
+        data.view()
+    return sum(data.nbytes for data in batch)
 
-    def __len__(self) -> int:
-        return len(self._tables)
 
-    def __iter__(self) -> Iterator[str]:
-        for index in range(len(self)):
-            with self._container.placed:
-                name = self.name(index)
-            yield name
-
-    def __contains__(self, name: object) -> bool:
-        with self._container.placed:
-            return isinstance(name, str) and self._index(name) is not None
-
-    def __getitem__(self, name: str) -> Tensor:
-        if name not in self._tensors:
-            with self._container.placed:
-                index = self._index(name)
-                if index is None:
-                    raise KeyError(name)
-                self._tensors[name] = self._container.tensor(self._tables[index])
-        return self._tensors[name]
-
-    def __repr__(self) -> str:
-        return f"<{len(self)} tensors of {self._container.where}>"
-
-    def __reduce__(self) -> tuple[type, tuple[dict[str, Tensor]]]:
-        """A copy, or a pickle, does not depend on the file."""
-        return dict, (dict(self),)
-
-    def close(self) -> None:
-        """See `Model.close`."""
-        self._container.close()
-
-    def name(self, index: int) -> str:
-        """The name of the tensor at an index, which from then on is found under it; FormatError if there is none."""
-        if index not in self._names:
-            if not 0 <= index < len(self):
-                raise FormatError(f"there is no tensor {index}, only {len(self)}", rule="F7")
-            name = self._tables.string_field(index, "name")
-            if self._indices.setdefault(name, index) != index:
-                raise FormatError(f"two tensors have the name {name!r}", rule="F11")
-            self._names[index] = name
-        return self._names[index]
-
-    def _index(self, name: str) -> int | None:
-        """Where a tensor is, found by halves: the names are sorted, in a valid file."""
-        low, high = 0, len(self)
-        while name not in self._indices and low < high:
-            middle = (low + high) // 2
-            if self.name(middle) < name:
-                low = middle + 1
-            else:
-                high = middle
-        return self._indices.get(name)
+def _processors() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -17,6 +17,7 @@ from ..model import (
     Node,
     Observed,
     Parameter,
+    Proof,
     Quantization,
     Shape,
     StoredArray,
@@ -41,10 +42,11 @@ def dtype_name(code: int) -> str:
 def shape(record: Record) -> Shape:
     """The shape of a Tensor record: -1 is a size that is not known, or known by the name in `dims`."""
     sizes, dims = record["shape"], record["dims"]
-    if sizes is None or not dims:
+    if not dims:
         return None if sizes is None else tuple(None if size == -1 else size for size in sizes)
-    if len(dims) != len(sizes):
-        raise FormatError(f"{len(sizes)} sizes, but {len(dims)} names of sizes", rule="F12")
+    if sizes is None or len(dims) != len(sizes):
+        count = "no" if sizes is None else len(sizes)
+        raise FormatError(f"{count} sizes, but {len(dims)} names of sizes", rule="F12")
     if any(name and size != -1 for size, name in zip(sizes, dims, strict=True)):
         raise FormatError("a size has both a name and a number", rule="F12")
     return tuple(size if size != -1 else name or None for size, name in zip(sizes, dims, strict=True))
@@ -162,6 +164,21 @@ def node_record(node: Node, indices: Mapping[str, int]) -> Record:
         "name": node.name or None,
         "scope": node.scope or None,
         "source_operator": node.source_operator or None,
+        "proof": node.proof and proof_record(node.proof),
+    }
+
+
+def proof(record: Record) -> Proof:
+    return Proof(record["low"], record["high"], record["compared"] or "", record["differs"] or (), record["largest"])
+
+
+def proof_record(value: Proof) -> Record:
+    return {
+        "low": value.low,
+        "high": value.high,
+        "compared": value.compared or None,
+        "differs": value.differs or None,
+        "largest": value.largest,
     }
 
 
@@ -179,11 +196,16 @@ _ATTRIBUTE_FIELDS = {ENUMS["AttributeType"][name]: field for name, field in ATTR
 
 
 def attribute_value(record: Record) -> Attribute:
-    if record["type"] not in _ATTRIBUTE_FIELDS:
-        raise FormatError(f"the attribute {record['name']!r} has the unknown type {record['type']}", rule="F12")
-    value: Attribute | None = record[_ATTRIBUTE_FIELDS[record["type"]]]
+    name, field = f"the attribute {record['name']!r}", _ATTRIBUTE_FIELDS.get(record["type"])
+    if field is None:
+        raise FormatError(f"{name} has the unknown type {record['type']}", rule="F12")
+    value: Attribute | None = record[field]
     if value is None:
-        raise FormatError(f"the attribute {record['name']!r} has no value", rule="F12")
+        raise FormatError(f"{name} has no value", rule="F12")
+    if any(record[other] not in (None, 0) for other in _ATTRIBUTE_FIELDS.values() if other != field):
+        raise FormatError(f"{name} has values of two types", rule="F12")
+    if value == () and field != "ints":
+        raise FormatError(f"{name} is an empty list, which has the type Ints", rule="F12")
     return value
 
 

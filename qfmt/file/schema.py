@@ -78,6 +78,7 @@ TABLES: dict[str, tuple[Field, ...]] = {
         Field("name", 6, "string", "", 4, None, False),
         Field("scope", 7, "string", "", 4, None, False),
         Field("source_operator", 8, "string", "", 4, None, False),
+        Field("proof", 9, "table", "Proof", 4, None, False),
     ),
     "Numbers": (
         Field("dtype", 0, "ubyte", "", 1, 0, False),
@@ -92,6 +93,13 @@ TABLES: dict[str, tuple[Field, ...]] = {
         Field("quant_min", 3, "long", "", 8, None, False),
         Field("quant_max", 4, "long", "", 8, None, False),
         Field("qscheme", 5, "string", "", 4, None, False),
+    ),
+    "Proof": (
+        Field("low", 0, "[int]", "", 4, None, True),
+        Field("high", 1, "[int]", "", 4, None, True),
+        Field("compared", 2, "string", "", 4, None, False),
+        Field("differs", 3, "[long]", "", 4, None, False),
+        Field("largest", 4, "uint", "", 4, 0, False),
     ),
     "Quantization": (
         Field("block", 0, "[long]", "", 4, None, False),

@@ -23,30 +23,32 @@ def convert(
 ) -> Model:
     """The Model of a quantized network, from a file or from memory.
 
-    `source` is the path of a file, which is read without any framework and without executing code of it:
+    `source` is the path of a file, which is read without any framework and without executing code from it:
 
     - a TorchScript archive; only its tensors if its code has no single graph;
-    - a pickled module (torch.save of a model): with its graph if it is one of torch.fx or a chain of known
-      modules, otherwise only its tensors;
-    - a state_dict: only its tensors. `Model.no_graph` says so then;
-    - safetensors: tensors only, with their quantization where torchao wrote them;
+    - a pickled module (torch.save of a model): with its graph if it is a torch.fx module or a chain of known
+    modules, otherwise only its tensors;
+    - a state_dict: only its tensors, and `Model.no_graph` states the reason;
+    - safetensors: only its tensors, with their quantization if torchao wrote them;
     - a program of torch.export, quantized by PT2E (`.pt2`);
-    - an ONNX model, quantized in any form; it needs the packages onnx and onnx-ir.
+    - an ONNX model, quantized in any form; this needs the packages onnx and onnx-ir.
 
-    Or it is an onnx.ModelProto, or an object of torch: an nn.Module, quantized and converted, or by torchao's
-    `quantize_`, which is traced with `example_inputs` (a tuple of tensors, or a dict by name), or, if PT2E made it,
-    exported with them; an ExportedProgram; a ScriptModule; a state_dict. `prepared` is the same module after
-    calibration and before `convert`: each tensor keeps what its observer saw (`Quantization.observed`). It may also be
-    the path of a file that torch.save wrote of it, or for a source in memory its state_dict.
+    `source` may also be an onnx.ModelProto or an object of torch: an ExportedProgram, a ScriptModule, a state_dict,
+    or an nn.Module that was converted or quantized by torchao's `quantize_`. A module is traced with
+    `example_inputs` (a tuple of tensors, or a dict by name), or exported with them if PT2E made it. `prepared` is
+    the same module after calibration and before `convert`: each tensor keeps the range that its observer saw
+    (`Quantization.observed`). It may also be the path of its torch.save file, or, for a source in memory, its
+    state_dict.
 
-    `engine` names the engine whose rounding the nodes state: one of ENGINES; None: "onnx" for ONNX, "pt2e" for
-    exported programs, otherwise "fbgemm". `input_shapes` gives sizes, names or None per dimension, if the source does
-    not state enough; `input_quantization` is (scale, zero point, dtype) for inputs that are quantized already. Raises
-    MissingFileError, or SourceError or a subclass, that says what is wrong, where, and what to do.
+    `engine` is the engine whose rounding rules the nodes state, one of ENGINES. The default is "onnx" for ONNX,
+    "pt2e" for exported programs, else "fbgemm". `input_shapes` gives a size, name or None per dimension, if the
+    source does not state enough. `input_quantization` is (scale, zero point, dtype) for inputs that are already
+    quantized. Raises MissingFileError, or SourceError or a subclass of it, which says what is wrong, where, and what
+    to do.
     """
     if engine is not None and engine not in ENGINES:
         raise SourceError(f"unknown engine {engine!r}", hint=f"choose one of {', '.join(ENGINES)}")
-    own = getattr(source, "__qfmt_model__", None)  # what a Model was made into knows where it came from
+    own = getattr(source, "__qfmt_model__", None)  # an object made from a Model refers to it
     if own is not None:
         model: Model = own() if callable(own) else own
         return model

@@ -1,4 +1,4 @@
-"""What identifies a kind of file: its first bytes, and what its archive holds. Read on demand."""
+"""The content that identifies a kind of file: its first bytes, and the members of its archive. Read on demand."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .stored import Storage, StoredTensor
 from .zips import Zip
 
 ONNX_FIELDS = 10_000
-"""The most fields before the graph that are read; exporters write about five, and one for each property."""
+"""The most fields that are read before the graph; exporters write about five, and one per property."""
 
 
 class Content:
-    """A file: its first bytes and its size; as a zip archive, what is in it.
+    """A file: its first bytes, its size, and the members of a zip archive.
 
     Raises MissingFileError, SourceError if the file cannot be read, UnsafePickleError if it is a torch.save file whose
-    pickle names something that is not harmless.
+    pickle refers to an unsafe name.
     """
 
     def __init__(self, path: str | PathLike[str]) -> None:
@@ -36,12 +36,12 @@ class Content:
             with self.path.open("rb") as file:
                 self.head = file.read(4096)
                 self.size = file.seek(0, 2)
-        except (OSError, ValueError) as error:  # a path cannot hold a zero byte
+        except (OSError, ValueError) as error:  # a path cannot contain a zero byte
             raise refusal(error, SourceError) from None
 
     @cached_property
     def is_zip(self) -> bool | None:
-        """None for the end of an archive that speaks of more than one disk."""
+        """Whether the file is a zip archive; None for the end of an archive on multiple disks."""
         try:
             return zipfile.is_zipfile(self.path)
         except zipfile.BadZipFile:
@@ -53,13 +53,13 @@ class Content:
 
     @cached_property
     def members(self) -> frozenset[str]:
-        """What an archive holds, without the folder that PyTorch puts around it."""
+        """The members of an archive, without the folder that PyTorch puts around them."""
         root = "" if self.archive is None else root_of(self.archive)
         return frozenset(name.removeprefix(root) for name in (self.archive.entries if self.archive else ()))
 
     @cached_property
     def saved(self) -> str:
-        """What torch.save saved: see `saved_as`; "" if it did not write this archive."""
+        """The kind of object that torch.save saved (see `saved_as`); "" if it did not write this archive."""
         if self.archive is None or "data.pkl" not in self.members:
             return ""
         data, budget = self.archive.read(f"{root_of(self.archive)}data.pkl"), self.archive.budget
@@ -67,16 +67,16 @@ class Content:
 
 
 Sniffer = Callable[[Content], bool]
-"""Whether a file is of one kind, and of none before it in the table of kinds."""
+"""Whether a file is of a kind, if no kind before it in the table matches."""
 
 
 def starts(*magic: bytes, at: int = 0) -> Sniffer:
-    """For files with one of these words at this place."""
+    """Matches files with one of these magic words at offset `at`."""
     return lambda content: content.head[at:].startswith(magic)
 
 
 def holds(*names: str, code: bool = False) -> Sniffer:
-    """For zip archives that hold one of these files, and with `code` a folder of that name, too."""
+    """Matches zip archives that contain one of these files, and, with `code`, a folder of that name, too."""
     return lambda content: (
         not content.members.isdisjoint(names)
         and (not code or any(member.startswith("code/") for member in content.members))
@@ -84,7 +84,7 @@ def holds(*names: str, code: bool = False) -> Sniffer:
 
 
 def is_saved(key: str) -> Sniffer:
-    """For archives that torch.save wrote of such a thing."""
+    """Matches archives in which torch.save saved this kind of object."""
     return lambda content: content.saved == key
 
 
@@ -128,7 +128,7 @@ def is_onnx(content: Content) -> bool:
 
 
 def _varint(file: BinaryIO) -> int:
-    """A protobuf varint; 0 at the end of the file or where there is none."""
+    """A protobuf varint; 0 at the end of the file or for an invalid one."""
     value = 0
     for shift in range(0, 35, 7):
         byte = file.read(1)
@@ -141,7 +141,7 @@ def _varint(file: BinaryIO) -> int:
 
 
 def root_of(archive: Zip) -> str:
-    """The folder that all entries of a PyTorch archive lie in, with its slash; "" if there is none."""
+    """The folder that contains all entries of a PyTorch archive, with its slash; "" if there is none."""
     for name in archive.entries:
         folder, slash, rest = name.partition("/")
         if rest in ("data.pkl", "model.json", "bytecode.pkl", "version", "archive_format", ".data/version"):
@@ -150,7 +150,7 @@ def root_of(archive: Zip) -> str:
 
 
 def saved_as(value: Any) -> str:
-    """What torch.save saved: "torch_module", "state_dict", or "torch_data" for anything else."""
+    """The kind of object that torch.save saved: "torch_module", "state_dict", or "torch_data" for any other."""
     if isinstance(value, Inert) and _is_module(value):
         return "torch_module"
     holders = StoredTensor, Subclass, Inert, dict
@@ -169,6 +169,6 @@ def _no_storage(key: str, dtype: str) -> Storage:
 
 
 def sha256_of(path: str | PathLike[str]) -> str:
-    """The digest of a file that is not empty, in hexadecimal digits."""
+    """The SHA-256 digest of a non-empty file, in hexadecimal digits."""
     with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         return hashlib.sha256(content).hexdigest()

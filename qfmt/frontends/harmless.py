@@ -1,7 +1,7 @@
-"""What a pickle of PyTorch may name, and what each name means here.
+"""The names that a PyTorch pickle may refer to, and their replacements.
 
-Tensors are rebuilt as StoredTensors by functions of this module; classes stay names. Front ends that need
-more pass their own `find_global` to `unpickle`, built on these.
+Functions of this module rebuild tensors as StoredTensors; classes remain names. Front ends that need more pass their
+own `find_global`, based on these, to `unpickle`.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class StorageType(NamedTuple):
 
 
 class InertClass(NamedTuple):
-    """A class that stays a name."""
+    """A class that remains a name."""
 
     name: str
 
 
 class Inert:
-    """An object of a class that stays a name: what it was made with, and its state as pickled."""
+    """An object of such a class: its arguments, and its pickled state."""
 
     __slots__ = ("arguments", "class_name", "state")
 
@@ -50,7 +50,7 @@ class Inert:
 
 
 class Subclass:
-    """A tensor of a class of its own that holds other tensors, its `state`: what it looks like to the program."""
+    """A tensor subclass that contains other tensors, its `state`. The fields are how it appears to the program."""
 
     __slots__ = ("class_name", "dtype", "shape", "state")
 
@@ -62,7 +62,7 @@ class Subclass:
 
 
 class Rebuild:
-    """One of our own functions, standing in for the one that a pickle names."""
+    """A function of qfmt that replaces the one that a pickle names."""
 
     __slots__ = ("function",)
 
@@ -117,7 +117,7 @@ def _fits(quantizer: PerTensor | PerChannel, shape: tuple[int, ...]) -> bool:
 
 
 def _sizes(values: Any) -> bool:
-    """Whether these are numbers in the range of int64; that they make sense is checked when they are used."""
+    """Whether these are integers in the range of int64; their values are checked when they are used."""
     return isinstance(values, tuple) and len(values) <= 64 and all(type(v) is int and abs(v) < 1 << 63 for v in values)
 
 
@@ -128,15 +128,15 @@ def _numbers(scales: list[Any], zero_points: list[Any]) -> bool:
 
 
 def _subclass(cls: Any, dtype: Any, shape: Any, *_: Any) -> Subclass:
-    """torch._utils._rebuild_wrapper_subclass: strides, offset, layout and device say nothing."""
+    """torch._utils._rebuild_wrapper_subclass; strides, offset, layout and device are ignored."""
     if not isinstance(cls, InertClass) or not isinstance(dtype, TorchDType) or not _sizes(shape):
         raise SourceError("the sizes of a tensor subclass are not integers", hint="the file is damaged")
     return Subclass(cls.name, dtype.name, shape)
 
 
 def _of_type(rebuild: Any, _type: Any, arguments: Any, state: Any = None) -> Any:
-    """A tensor of a class of its own, or with attributes of its own: the tensor, and those only of a Subclass."""
-    makers = _tensor, _tensor_v3, _quantized, _subclass, _first  # not itself: it would recurse
+    """A tensor subclass, or a tensor with attributes. Attributes are kept only for a Subclass."""
+    makers = _tensor, _tensor_v3, _quantized, _subclass, _first  # not this one: it would recurse
     makes_tensors = isinstance(rebuild, Rebuild) and rebuild.function in makers
     if not makes_tensors or not isinstance(arguments, tuple):
         raise SourceError("a tensor is created by a function that does not create tensors")
@@ -154,10 +154,10 @@ KEY_PARTS = 16
 
 
 def flat_key(key: Any) -> Any:
-    """Only keys that are quick to hash, and whose hashes a file cannot choose.
+    """Accept only keys that are fast to hash, and whose hashes a file cannot choose.
 
-    Python hashes a tuple anew each time, and a nested one by recursion; of large integers, and of tuples of integers,
-    any number have the same hash, which makes a dict quadratic. (Strings are hashed with a secret.)
+    Python recomputes the hash of a tuple each time, recursively. A file can choose large integers, or tuples of
+    integers, with equal hashes, which makes a dict quadratic. (The hashes of strings are randomized.)
     """
     if type(key) is tuple:
         fits = len(key) <= KEY_PARTS and all(
@@ -188,7 +188,7 @@ DTYPES = {
     "complex64": "complex64", "complex128": "complex128",
     "qint8": "int8", "quint8": "uint8", "qint32": "int32", "quint4x2": "uint4", "quint2x4": "uint2",
 }  # fmt: skip
-"""PyTorch's dtypes → qfmt's, quantized ones by the integers they store."""
+"""PyTorch's dtypes → qfmt's; quantized ones map to the integers they store."""
 
 _STORAGES = {
     "Byte": "uint8", "Char": "int8", "Short": "int16", "Int": "int32", "Long": "int64", "Bool": "bool",
@@ -221,11 +221,11 @@ HARMLESS: Mapping[str, Any] = {
         for name in ("per_tensor_affine", "per_channel_affine", "per_channel_affine_float_qparams")
     },
 }
-"""What a pickle may name, by qualified name."""
+"""Qualified name that a pickle may refer to → its replacement."""
 
 
 def harmless(module: str, name: str) -> Any:
-    """The meaning of a global in a TorchScript archive: an entry of HARMLESS, or a class that stays inert."""
+    """The replacement of a global in a TorchScript archive: an entry of HARMLESS, or an inert class."""
     known = HARMLESS.get(f"{module}.{name}")
     if known is None and module.partition(".")[0] == "__torch__":
         return InertClass(f"{module}.{name}")
@@ -237,7 +237,7 @@ PLAIN_MODULES = {
     "fractions", "functools", "inspect", "logging", "math", "numbers", "operator", "pathlib", "random", "re", "string",
     "time", "types", "typing", "uuid", "weakref",
 }  # fmt: skip
-"""Modules of Python's library whose classes stand in checkpoints and modules: they stay names."""
+"""Modules of Python's library whose classes occur in checkpoints and modules; the classes remain names."""
 
 PLAIN_BUILTINS = {
     "NoneType", "bool", "bytearray", "bytes", "complex", "dict", "float", "frozenset", "getattr", "int", "list", "long",
@@ -248,10 +248,10 @@ ATTACKERS_TOOLS = {"operator.attrgetter", "operator.methodcaller", "types.CodeTy
 
 
 def harmless_or_inert(module: str, name: str) -> Any:
-    """The meaning of a global in a file of torch.save: an entry of HARMLESS, or a class that stays inert.
+    """The replacement of a global in a torch.save file: an entry of HARMLESS, or an inert class.
 
-    Nothing is ever called. What only an attack would name, such as `os.system`, is refused all the same:
-    whoever has the file should hear of it.
+    Inert classes are never called. Names that only an attack would use, such as `os.system`, are refused all the
+    same, so that the user knows.
     """
     package, qualified = module.partition(".")[0], f"{module}.{name}"
     if package in ("builtins", "__builtin__"):
@@ -264,5 +264,5 @@ def harmless_or_inert(module: str, name: str) -> Any:
 
 
 def inert(module: str, name: str) -> Any:
-    """A meaning for every global, none of them callable: to look at a pickle, not to convert it."""
+    """An inert replacement for every global: to inspect a pickle, not to convert it."""
     return HARMLESS.get(f"{module}.{name}", InertClass(f"{module}.{name}"))

@@ -1,4 +1,4 @@
-"""Untrusted JSON: its cost is charged before it is parsed, and no two values have one name."""
+"""Parses untrusted JSON: charges its cost before parsing, and refuses duplicate names."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from ..budget import Budget
 
 SIZES = {b"{": 180, b"[": 64, b",": 40}
-"""About how many bytes Python takes for what begins or ends so, beside the text."""
+"""Approximate memory in bytes per character: of an object, an array, or an element."""
 
 
 def parse(text: bytes, budget: Budget) -> Any:
-    """The value of a JSON text in UTF-8. ValueError if it is not one, or has two values of one name."""
+    """The value of a JSON text in UTF-8. ValueError if it is invalid or has duplicate names."""
     budget.allocate(sum(text.count(mark) * size for mark, size in SIZES.items()) + len(text))
     try:
         return json.loads(text.decode(), object_pairs_hook=_unique)
@@ -22,5 +22,5 @@ def parse(text: bytes, budget: Budget) -> Any:
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(names := dict(pairs)) != len(pairs):
-        raise ValueError("two values of one name")
+        raise ValueError("duplicate names")
     return names

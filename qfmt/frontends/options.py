@@ -1,4 +1,4 @@
-"""What the user says about a network that is converted: see `qfmt.convert`."""
+"""The user's options for a conversion: see `qfmt.convert`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..model import Dimension, Model, Shape
 
 
 class Options(NamedTuple):
-    """`engine` "" is that of the source; sizes and quantization (scale, zero point, dtype) of inputs by name."""
+    """`engine` "" means that of the source. Shapes and quantization (scale, zero point, dtype) are by input name."""
 
     engine: str = ""
     shapes: Mapping[str, Shape] = {}
@@ -19,7 +19,7 @@ class Options(NamedTuple):
 
     @classmethod
     def checked(cls, engine: str | None, shapes: Mapping[str, Any] | None, grids: Mapping[str, Any] | None) -> Options:
-        """From what a caller passed, which may be anything; SourceError, placed at the input, if it makes no sense."""
+        """Check the arguments of a caller, of any type; a SourceError names the input that is invalid."""
         return cls(
             engine or "",
             {name: _shape(name, shape) for name, shape in (shapes or {}).items()},
@@ -28,9 +28,10 @@ class Options(NamedTuple):
 
     @classmethod
     def like(cls, file: Model, names: Sequence[str]) -> Options:
-        """What a file says of its inputs, for the network that it was made from: its inputs, by `names`, in order.
+        """The options that a file states for the network that it was made from; `names` are the network's inputs, in
+        order.
 
-        Nothing if it has another number of them.
+        Without input options if the numbers of inputs differ.
         """
         tensors = [file.tensors[name] for name in file.graph.inputs]
         like = dict(zip(names, tensors, strict=True)) if len(names) == len(tensors) else {}
@@ -43,7 +44,7 @@ class Options(NamedTuple):
         return cls(file.engine, shapes, quantized)
 
     def check_names(self, names: Sequence[str]) -> None:
-        """Refuse statements about an input that the network does not have."""
+        """Raise SourceError for options of an input that the network does not have."""
         for name in (*self.shapes, *self.quantization):
             if name not in names:
                 hint = f"its inputs are {', '.join(names)}" if names else "it has none"

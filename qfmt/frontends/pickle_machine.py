@@ -1,4 +1,4 @@
-"""Pickle's stack machine, of the opcodes that PyTorch writes; each is counted before it is carried out."""
+"""Pickle's stack machine, for the opcodes that PyTorch writes; each is charged before it is executed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .stored import Storage
 
 
 class Machine:
-    """Pickle's stack machine. Opcodes are methods named after those of `pickletools`."""
+    """Pickle's stack machine. Opcodes are methods with the names of `pickletools`."""
 
     def __init__(
         self,
@@ -87,8 +87,8 @@ class Machine:
         self.push(meaning)
 
     def make(self, maker: Any, arguments: Any) -> Any:
-        """Call one of our rebuilders, or note how an inert object was made."""
-        if isinstance(maker, InertClass):  # TorchScript gives enumerations their bare value
+        """Call one of qfmt's rebuilders, or record the arguments of an inert object."""
+        if isinstance(maker, InertClass):  # TorchScript passes the bare value to an enumeration
             return Inert(maker.name, arguments if isinstance(arguments, tuple) else (arguments,))
         if not isinstance(arguments, tuple):
             raise SourceError("the arguments of an object are not a tuple")
@@ -191,7 +191,7 @@ def _build(machine: Machine) -> None:
     state, target = machine.stack.pop(), machine.stack[-1]
     if isinstance(target, Inert):
         target.state = state
-    elif type(target) is not dict:  # a state_dict is built with its `_metadata`, which says nothing here
+    elif type(target) is not dict:  # a state_dict has its `_metadata` as state, which is not needed
         raise SourceError(f"a {type(target).__name__} gets a state, but supports none")
 
 
@@ -199,7 +199,7 @@ def _persistent(machine: Machine) -> None:
     match machine.stack.pop():
         case ("storage", StorageType(dtype), str(key), str(), int(), *_):
             machine.push(machine.storage(key, dtype))
-        case ("module", InertClass() as cls, *_):  # before PyTorch 1.6 classes of modules came with their source
+        case ("module", InertClass() as cls, *_):  # before PyTorch 1.6 classes of modules were saved with their source
             machine.push(cls)
         case _:
             raise SourceError("the pickle refers to an external object that is not a storage")
@@ -275,7 +275,7 @@ def _opcodes() -> Iterator[tuple[str, Callable[[Machine], None]]]:
 
 
 def _elements(arguments: tuple[Any, ...]) -> int:
-    """How many elements a rebuilder may copy: a file can hand it the same list again and again."""
+    """The number of elements that a rebuilder may copy; a file can pass it the same list many times."""
     inner = [part for each in arguments for part in (each if type(each) is tuple else ()) if type(part) is list]
     return sum(len(each) for each in (*arguments, *inner) if isinstance(each, list | tuple | dict | str))
 
@@ -291,6 +291,6 @@ _SIZES = {
     )
     for code in codes
 }  # fmt: skip
-"""About how many bytes what an opcode makes takes in memory, beside its text; of others, the place on the stack."""
+"""Approximate memory in bytes of the object that an opcode creates, besides its text; by default a stack slot."""
 
 _OPCODES = {ord(code): opcode for code, opcode in _opcodes()}

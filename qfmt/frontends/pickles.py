@@ -1,9 +1,9 @@
-"""Pickles of PyTorch, read as data: nothing that a file names is ever imported or called.
+"""Reads PyTorch pickles as data: nothing that a file names is ever imported or called.
 
-This is a pickle machine of its own, not a subclass of Python's, because the standard one can be crashed
-by a file (memo bombs, keys nested a million deep). It knows the opcodes that PyTorch writes. A GLOBAL
-becomes what `harmless.py` says: one of our own rebuilders, a dtype, an inert class. Anything else is an
-UnsafePickleError. Nothing but our own rebuilders is ever called.
+This is an independent pickle machine, not a subclass of Python's, because a file can crash the standard one (memo
+bombs, keys nested a million deep). It supports the opcodes that PyTorch writes. `harmless.py` maps a GLOBAL to one
+of qfmt's own rebuilders, a dtype or an inert class. Any other global raises UnsafePickleError. Only qfmt's own
+rebuilders are ever called.
 """
 
 from __future__ import annotations
@@ -42,20 +42,17 @@ def unpickle(
     find_global: Callable[[str, str], Any] = harmless,
     budget: Budget | None = None,
 ) -> Any:
-    """The object that a pickle describes, of dicts, lists, tuples, numbers, strings, StoredTensors, Inerts.
+    """The object in a pickle: dicts, lists, tuples, numbers, strings, StoredTensors, Inerts.
 
-    `storage(key, dtype)` gives the storage that a tensor lies in. `find_global(module, name)` gives the
-    meaning of a global, None if it is not allowed. `budget` is that of the conversion; None: in proportion to `data`.
-    Raises UnsafePickleError for such a global, SourceError for whatever else is wrong.
+    `storage(key, dtype)` returns the storage of a tensor. `find_global(module, name)` maps a global to its
+    replacement, None if it is not allowed. `budget` is that of the conversion; None: in proportion to `data`. Raises
+    UnsafePickleError for a global that is not allowed, SourceError for any other error.
     """
     return Pickles(bytes(data), storage, where=where, find_global=find_global, budget=budget).next()
 
 
 class Pickles:
-    """Pickles that stand one after the other in a file; `position` is where the last one that was read ends.
-
-    The arguments are those of `unpickle`.
-    """
+    """Consecutive pickles in a file; `position` is the end of the last one that was read."""
 
     def __init__(
         self,
@@ -71,7 +68,7 @@ class Pickles:
         self.position = 0
 
     def next(self) -> Any:
-        """The object that the next one describes."""
+        """The object in the next pickle."""
         machine = Machine(self._data, self.position, self._storage, self._find_global, self._budget)
         try:
             return machine.run()

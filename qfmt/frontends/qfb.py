@@ -1,4 +1,4 @@
-"""A `.qfb` as a source: only as the witness against what was lowered from it.
+"""A `.qfb` as a source: only as the witness for a file that was lowered from it.
 
 The reference interpreter computes its nodes as stated.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class FileWitness:
-    """The source of a file; see `frontends.witness.Witness`. Nobody else reads it, and no engine has a say in it."""
+    """The source of a file; see `frontends.witness.Witness`. No other program reads or runs it."""
 
     name = "qfmt"
 
@@ -31,21 +31,21 @@ class FileWitness:
         self.engine = "reference"
 
     def open(self) -> str:
-        """Our own interpreter."""
+        """The reference interpreter."""
         from .. import __version__
 
         return f"qfmt {__version__}"
 
     def example_shapes(self) -> list[tuple[int, ...] | None]:
-        """The file states what it knows."""
+        """None: the file states its shapes."""
         return []
 
     def constants(self) -> Iterator[tuple[str, Computed]]:
-        """There is no other reader."""
+        """None: there is no other reader."""
         return iter(())
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, Computed]:
-        """Every tensor that is computed, by name, and the inputs."""
+        """Every computed tensor by name, and the inputs."""
         tensors = self.model.tensors
         values: dict[str, NDArray[Any]] = {}
         seen = {name: computed(array, tensors[name]) for name, array in inputs.items()}

@@ -1,4 +1,4 @@
-"""The table of sources: every kind of file that is told apart, and the module that reads it.
+"""The table of sources: every kind of file that is recognized, and the module that reads it.
 
 The content of a file decides its kind, never its name. To add a source, write its module and its line here.
 """
@@ -39,7 +39,7 @@ class FileReader(Protocol):
         """The Model of a file."""
 
     def witness(self, path: Path, file: Model, engine: str | None) -> Witness:
-        """The source of `file`, converted with the same options, and a program that can run it."""
+        """Convert the source of `file` with the same options, together with a program that can run it."""
 
 
 class ObjectReader(Protocol):
@@ -50,7 +50,7 @@ class ObjectReader(Protocol):
 
 
 class Source(NamedTuple):
-    """A source of files: what people call them, and the module that reads them."""
+    """A source of files: their name in messages, and the module that reads them."""
 
     files: str
     module: str
@@ -61,7 +61,7 @@ class Source(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """A kind of file: a key for programs, a name for people; if it cannot be converted, what to do."""
+    """A kind of file: a key for programs, a name for messages, and, if it cannot be converted, a hint."""
 
     key: str
     name: str
@@ -74,14 +74,14 @@ class Kind(NamedTuple):
 
     @property
     def reader(self) -> FileReader:
-        """The module that reads it; SourceError if there is none."""
+        """The module that reads this kind; SourceError if there is none."""
         if self.source is None:
             raise SourceError(f"is {self}, which cannot be converted", hint=self.hint or READABLE)
         return self.source.reader
 
 
 def _is_torch(source: object, depth: int = 8) -> bool:
-    """Whether it is an object of torch, or a dict that holds some; torch is not imported to find out."""
+    """Whether it is an object of torch, or a dict that contains one; does not import torch."""
     if isinstance(source, dict):
         return depth > 0 and any(_is_torch(value, depth - 1) for value in source.values())
     return any(base.__module__.partition(".")[0] == "torch" for base in type(source).__mro__)
@@ -99,7 +99,7 @@ IN_MEMORY: dict[str, Callable[[Any], bool]] = {
     ".onnx.source": lambda source: type(source).__name__ == "ModelProto",
     ".torch.memory.source": _is_torch,
 }
-"""Modules that convert what is in memory, and which objects each takes."""
+"""Modules that convert objects in memory → a test for the objects that each accepts."""
 
 *_FIRST, _LAST = (source.files for source in SOURCES)
 READABLE = f"qfmt reads {', '.join(_FIRST)} and {_LAST} files"
@@ -154,7 +154,7 @@ KINDS = {
         Kind("unknown", "a file of unknown format", lambda content: True),
     )
 }  # fmt: skip
-"""All kinds, in the order they are tried: a specific one before a more general one."""
+"""All kinds, in the order of matching: a specific one before a more general one."""
 
 
 def sniff(path: str | PathLike[str]) -> Kind:
@@ -176,6 +176,6 @@ def external_files(path: Path) -> list[Path]:
 
 
 def object_reader(source: Any) -> ObjectReader | None:
-    """The module that converts an object in memory, if one does."""
+    """The module that converts an object in memory; None if there is none."""
     modules = (module for module, takes in IN_MEMORY.items() if takes(source))
     return next((cast(ObjectReader, import_module(module, __package__)) for module in modules), None)

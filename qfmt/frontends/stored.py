@@ -1,4 +1,4 @@
-"""Tensors as an archive stores them: a window (offset, shape, strides) on a storage, read only when asked for."""
+"""Tensors as an archive stores them: a window (offset, shape, strides) on a storage, read on demand."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 EXPANSION_LIMIT = 64 << 20
-"""Bytes that one tensor with overlapping or zero strides may have beyond those of its storage."""
+"""Bytes that a tensor with overlapping or zero strides may have in addition to those of its storage."""
 
 TENSOR_BYTES = 500
-"""What the description of a tensor takes in memory."""
+"""Memory in bytes of the description of a tensor."""
 
 ELEMENT_BITS = {name: dtype.bits for name, dtype in DTYPES.items()} | {"complex64": 64, "complex128": 128}
 
 
 class Storage:
-    """A run of elements of one dtype; `fetch` gets the bytes, at the first use and only then.
+    """Consecutive elements of one dtype; `fetch` reads the bytes at the first use.
 
-    The tensors in it are charged to `budget`: strides of 0 make large ones of few bytes, and windows overlap.
+    Its tensors are charged to `budget`: with strides of 0 a few bytes make a large tensor, and windows may overlap.
     """
 
     __slots__ = ("_bytes", "_fetch", "budget", "dtype", "name")
@@ -47,11 +47,11 @@ class Storage:
         return self._bytes
 
     def as_dtype(self, dtype: str) -> Storage:
-        """The same bytes seen as another dtype (PyTorch's untyped storages)."""
+        """The same bytes as another dtype (PyTorch's untyped storages)."""
         return Storage(self.name, dtype, self.bytes, self.budget)
 
     def tensor(self, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> StoredTensor:
-        """A window on it; that it lies within is checked when it is read."""
+        """A window on the storage; its bounds are checked when it is read."""
         if self.budget is not None:
             elements = prod(max(size, 0) for size in shape)
             self.budget.allocate(TENSOR_BYTES + -(-elements * ELEMENT_BITS[self.dtype] // 8))
@@ -78,7 +78,7 @@ class PerTensor:
 class PerChannel:
     """A quantizer with a scale and zero point per slice of `axis`.
 
-    Zero points are integers, or floats (PyTorch's `per_channel_affine_float_qparams`): their dtype tells.
+    The dtype of the zero points is an integer type, or a float type (PyTorch's `per_channel_affine_float_qparams`).
     """
 
     scale: StoredTensor
@@ -119,7 +119,7 @@ class StoredTensor:
         return self.names[0] if self.names else ""
 
     def unsqueeze(self, axis: int) -> StoredTensor:
-        """The same tensor with a dimension of 1 put in at `axis` (not the quantized axis or before it)."""
+        """The same tensor with a dimension of 1 inserted at `axis`, which must be after the quantized axis."""
         shape = (*self.shape[:axis], 1, *self.shape[axis:])
         strides = (*self.strides[:axis], 0, *self.strides[axis:])
         return StoredTensor(self.storage, self.dtype, shape, strides, self.offset, self.quantizer, self.names)
@@ -131,9 +131,9 @@ class StoredTensor:
         return StoredTensor(self.storage, self.dtype, shape, strides, self.offset, self.quantizer, self.names)
 
     def array(self) -> NDArray[Any]:
-        """The elements in logical order, contiguous and read-only; zero-copy where they are stored so.
+        """The elements in logical order, contiguous and read-only; zero-copy if they are stored this way.
 
-        Sub-byte types come one value a byte. Raises SourceError if the window leaves its storage.
+        Sub-byte types are unpacked to one value per byte. Raises SourceError if the window exceeds its storage.
         """
         import numpy as np
 
@@ -144,7 +144,7 @@ class StoredTensor:
         else:
             values = _elements(raw, self.dtype, self._last() + 1)[self.offset :]
             steps = tuple(stride * values.itemsize for stride in self.strides)
-            # as bytes: NumPy makes no windows on types of 8-bit floats
+            # as bytes: NumPy has no strided views of 8-bit floats
             cells = values.view(f"V{values.itemsize}")
             window = np.lib.stride_tricks.as_strided(cells, self.shape, steps, writeable=False)
             array = np.ascontiguousarray(window).reshape(self.shape)  # ascontiguousarray makes 0-d 1-d
@@ -153,7 +153,7 @@ class StoredTensor:
         return array
 
     def item(self) -> int | float | bool | complex:
-        """The value of a tensor of one element; floats keep their value as doubles."""
+        """The value of a tensor of one element; a float is widened to a double."""
         if prod(self.shape) != 1 or self.quantizer is not None:
             raise SourceError(f"a tensor of shape {list(self.shape)} is used where one number is needed")
         value: int | float | bool | complex = self.array().reshape(-1)[0].item()
@@ -163,7 +163,7 @@ class StoredTensor:
         return self.offset + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
 
     def check_bounds(self, nbytes: int) -> None:
-        """SourceError if the window leaves a storage of so many bytes, or repeats it too often."""
+        """Raise SourceError if the window exceeds a storage of `nbytes`, or repeats it too often."""
         where = self.path or self.storage.name
         numbers = (self.offset, *self.shape, *self.strides)
         if len(self.shape) != len(self.strides) or len(self.shape) > 32 or min(numbers) < 0:

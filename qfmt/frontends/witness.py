@@ -1,4 +1,4 @@
-"""What `verify` asks of the source of a file: who else can carry it out, and what that one computes."""
+"""The interface of `verify` to the source of a file: another program that runs it, and the values it computes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Computed(NamedTuple):
 
 
 def is_computed(value: Any) -> bool:
-    """Whether a value is a Computed whose parts are what they should be."""
+    """Whether a value is a Computed with valid fields."""
     import numpy as np
 
     match value:
@@ -44,23 +44,24 @@ def is_array(value: Any) -> bool:
 
 
 def computed(array: Array, tensor: Tensor) -> Computed:
-    """What was computed for a tensor, with what the tensor says that it means."""
+    """The computed array of a tensor, with the tensor's quantization."""
     return Computed(array, *stated(tensor.quantization))
 
 
 def stated(grid: Quantization | None) -> tuple[tuple[float, ...], tuple[int, ...], int | None]:
-    """Scales, a zero point for each, and the axis; nothing without a quantization per tensor or per channel."""
+    """Scales, zero points and axis of a per-tensor or per-channel quantization; empty for any other."""
     if grid is None or not grid.is_affine:
         return (), (), None
     return grid.scale.numbers(), tuple(int(point) for point in grid.each_zero_point), grid.axis
 
 
 OFF_GRID = 2.0**-10
-"""So far from a multiple of the scale, in scales, real numbers may be that represent integers."""
+"""The distance from a multiple of the scale, in units of the scale, at which a real number still counts as one."""
 
 
 def integers_of(array: Array, tensor: Tensor) -> Computed | None:
-    """The integers of a quantized tensor that these real numbers represent; None if they represent none."""
+    """The integers of a quantized tensor that these real numbers represent; None if one is not a multiple of the
+    scale."""
     import numpy as np
 
     grid = tensor.quantization
@@ -74,22 +75,24 @@ def integers_of(array: Array, tensor: Tensor) -> Computed | None:
 
 
 class Witness(Protocol):
-    """The source of a file. `model` is what it is converted to now. First `open`, then `constants` and `run`."""
+    """The source of a file. `model` is a fresh conversion of it. Call `open` before `constants` and `run`."""
 
     model: Model
     name: str
-    """Who carries the source out: "torch", "onnx"."""
+    """The program that runs the source: "torch", "onnx"."""
     engine: str
-    """Which one of its engines."""
+    """The engine of that program."""
 
     def open(self) -> str:
-        """Make ready whoever carries the source out; gives its name and version. MissingPackageError without it."""
+        """Start the program that runs the source; return its name and version. MissingPackageError if it is
+        missing."""
 
     def example_shapes(self) -> list[tuple[int, ...] | None]:
-        """The shapes of inputs that the source was made with, as far as it says."""
+        """The input shapes that the source was made with, if it states them."""
 
     def constants(self) -> Iterator[tuple[str, Computed]]:
-        """(name of a constant of `model`, how another reader reads it); nothing if there is no other reader."""
+        """Yield (name of a constant of `model`, its value from another reader); nothing if there is no other
+        reader."""
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Computed]:
-        """Tensors of `model` by name, as computed from these inputs. RunError if that cannot be."""
+        """Tensors of `model` by name, computed from these inputs. RunError if the source cannot be run."""

@@ -1,4 +1,4 @@
-"""Zip archives read with care: nothing is extracted to disk, stored entries are seen in place."""
+"""Reads untrusted zip archives: nothing is extracted to disk; uncompressed entries are read in place."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..errors import BudgetError, SourceError
 from ..regular import refusal
 
 DIRECTORY = 30
-"""Bytes that the entries of a directory take, for each of its bytes in the file: 46 and a name are one entry."""
+"""Bytes of memory per byte of the central directory, in which an entry has 46 bytes and a name."""
 
 _AGAIN = "the file is damaged; download it again"
 
@@ -24,9 +24,9 @@ _LOCAL_MAGIC = b"PK\x03\x04"
 
 
 class Zip:
-    """A zip archive, on disk or as bytes. `entries` maps names to what the directory says of them.
+    """A zip archive, on disk or as bytes. `entries` maps names to directory entries.
 
-    `budget` is what its conversion may cost; None: in proportion to its size.
+    `budget` limits the cost of the conversion; None: in proportion to its size.
     """
 
     def __init__(self, source: str | PathLike[str] | bytes, budget: Budget | None = None) -> None:
@@ -55,7 +55,7 @@ class Zip:
         return bytes(self.view(name, limit))
 
     def view(self, name: str, limit: int | None = None, *, checksum: bool = True) -> memoryview:
-        """The same without a copy where the entry is stored uncompressed; it stays valid on its own."""
+        """The same, without a copy if the entry is uncompressed. The view remains valid without the archive."""
         info = self.entries.get(name)
         if info is None:
             raise SourceError("the archive lacks this entry", where=name, hint="the file is damaged")
@@ -75,7 +75,7 @@ class Zip:
         return data
 
     def _raw(self, info: zipfile.ZipInfo) -> memoryview:
-        """The bytes of an entry as they lie in the file."""
+        """The stored bytes of an entry, compressed or not."""
         start = info.header_offset + _LOCAL_HEADER
         header = self._map[info.header_offset : start]
         if len(header) != _LOCAL_HEADER or header[:4] != _LOCAL_MAGIC:
@@ -103,7 +103,8 @@ class Zip:
 
 
 class _Charged:
-    """A file as zipfile opens it. It reads the directory at once, and is charged for it before it makes entries."""
+    """The file that zipfile opens. zipfile reads the whole directory at once; the budget is charged for it before
+    zipfile creates the entries."""
 
     def __init__(self, file: IO[bytes], budget: Budget) -> None:
         self.seek, self.tell = file.seek, file.tell

@@ -5,6 +5,7 @@ Importing this package fills the table `OPERATORS`.
 
 from importlib import import_module
 
+from .moves import only_moves
 from .registry import OPERATORS, UNFIT, Inference, Operand, Operator, Quantized, Result, Trait, UnknownRank, has
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Trait",
     "UnknownRank",
     "has",
+    "only_moves",
 ]
 
 for _module in (

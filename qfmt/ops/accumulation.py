@@ -32,6 +32,14 @@ def centred(operand: Operand, dtype: np.dtype[Any]) -> Array:
     return np.subtract(operand.array, zero_points.astype(dtype), dtype=dtype, casting="unsafe")
 
 
+def real_scalar(value: Operand | None) -> Array:
+    """The real number of an input that is one number: 0 for an absent one."""
+    if value is None:
+        return np.zeros((), np.float32)
+    scalar = value.array.reshape(())
+    return scalar.astype(np.float32) if value.quantization is None else dequantize(scalar, value.quantization)
+
+
 def exact_dtype(x: Operand, weights: Array, axes: tuple[int, ...]) -> np.dtype[Any]:
     """The fastest type in which all sums of x · weights over `axes` of the weights are exact, in any order.
 
@@ -159,7 +167,8 @@ def int32_bias(node: Node, x: Tensor, w: Tensor, b: Tensor) -> Tensor | None:
     if b.quantization is not None or not b.is_constant or b.array.ndim != 1 or not (x.quantization and w.quantization):
         return None
     unit = unit_of_sums(x.quantization, w.quantization, node.attributes)
-    whole = whole_bias(b.array, unit, node.rule)
+    with np.errstate(over="ignore"):  # what is infinite, int32 does not hold
+        whole = whole_bias(b.array, unit, node.rule)
     if not np.abs(whole).max(initial=0) <= INT32:
         return None
     axis = 0 if unit.size > 1 else None

@@ -11,7 +11,7 @@ from ..arithmetic import clamp, f32, quantize, rescale
 from ..arrays import Array
 from ..errors import QfmtError
 from ..model import Node, Shape, Tensor
-from .accumulation import centred
+from .accumulation import centred, real_scalar
 from .functions import erf
 from .registry import QUANTIZE_RULES, Inference, Operand, Quantized, Result, Trait, by_engine, operator, optional
 from .shapes import bounded, broadcast_pair, same
@@ -39,12 +39,13 @@ def relu(x: Array) -> Array:
 
 
 def _clip_integer(x: Operand, low: Operand | None, high: Operand | None, *, result: Result) -> Array:
-    """y = min(max(q, Q(min)), Q(max)); Q is the quantize rule `reciprocal_offset`, as in PyTorch"""
+    """y = clamp(min(max(q, Q(min)), Q(max))): Q is the quantize rule `reciprocal_offset` to the grid of y, as in
+    PyTorch. A bound that is quantized itself is dequantized first.
+    """
     y = x.array
     for bound, limit in ((low, np.maximum), (high, np.minimum)):
         if bound is not None:
-            real = bound.array.astype(f32).reshape(())
-            y = limit(y, quantize(real, result.quantization, result.dtype, "reciprocal_offset"))
+            y = limit(y, quantize(real_scalar(bound), result.quantization, result.dtype, "reciprocal_offset"))
     return clamp(y, result.quantization, result.dtype)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import sqrt
+from math import prod, sqrt
 from typing import Any
 
 import numpy as np
 
 from ..arrays import Array
 from ..errors import QfmtError
+from ..memory import require
 from ..model import Dimension, Shape, numpy_dtype
 from .registry import Inference, Quantized, operator, optional
 from .shapes import same
@@ -121,6 +122,7 @@ def attention(
     keys = k if past_key is None else np.concatenate([past_key, k], 2)
     values = v if past_value is None else np.concatenate([past_value, v], 2)
     repeat = q.shape[1] // keys.shape[1]
+    require(3 * q.itemsize * prod(q.shape[:3]) * keys.shape[2])  # products, weights, and one more in between
     root = kind.type(sqrt(a["scale"] or 1 / sqrt(q.shape[3])))
     products = np.matmul(q * root, np.repeat(keys, repeat, 1).swapaxes(2, 3) * root).astype(kind)
     cap = kind.type(a["softcap"])

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..arrays import Array
 from ..errors import QfmtError
+from ..memory import require
 from ..model import Dimension, Shape
 from .accumulation import as_stored, centred, exact_dtype, requantize_sums, stored_zero, whole, with_bias
 from .geometry import check_window, tap, windows
@@ -108,6 +109,7 @@ def _convolve(
     group, kernel, pads = a["group"], a["kernel_shape"], a["pads"]
     rank = len(kernel)
     widths = [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)]
+    require(x.itemsize * prod(size + sum(width) for size, width in zip(x.shape, widths, strict=True)))
     padded = np.pad(x, widths, constant_values=padding) if any(pads) else x
     given = windows(a)
     out = [window.positions(size) for window, size in zip(given, x.shape[2:], strict=True)]
@@ -117,6 +119,7 @@ def _convolve(
     batch, filters = x.shape[0], w.shape[0] // group
     matrix = w.reshape(group, filters, w.shape[1], len(taps))
     grouped = padded.reshape(batch, group, w.shape[1], *padded.shape[2:])
+    require(x.itemsize * x.shape[1] * len(taps) * prod(out))
     result = np.empty((batch, group, filters, prod(out)), dtype or x.dtype)
     for image in range(batch):
         met = [grouped[image][index] for index in taps]
@@ -227,6 +230,7 @@ def _convolve_transposed(x: Array, w: Array, **a: Any) -> Array:
     given = windows(a)
     grown = zip(given, a["output_padding"], spatial, strict=True)
     size = [int(window.painted(each, more) or 0) + window.pads for window, more, each in grown]
+    require(x.itemsize * batch * group * filters * prod(size))
     total = np.zeros((batch, group * filters, *size), x.dtype)
     columns = x.reshape(batch, group, channels, prod(x.shape[2:]))
     for position in np.ndindex(*kernel):

@@ -64,7 +64,7 @@ def sub(a: Array, b: Array) -> Array:
 
 
 def _mul_integer(a: Operand, b: Operand, *, result: Result) -> Array:
-    """`product`: rint(f32((qa - za) · (qb - zb)) · f32(f32(sa · sb) · f32(1 / s))) + z
+    """`product`: rint(f32((qa - za) · (qb - zb)) · f32(f32(sa · sb) · f32(1 / s))) + z.
 
     An input that is not quantized is used unchanged, with scale 1 and zero point 0.
     """

@@ -17,8 +17,9 @@ import numpy as np
 from ..arrays import Array
 from ..budget import Budget
 from ..errors import QfmtError
+from ..memory import require
 from ..model import INT32, Dimension, Node, Tensor
-from .shapes import affordable, axis_of
+from .shapes import axis_of
 
 ONE_SIZE = ("GlobalAveragePool", "ReduceMean")
 """Means over whole axes: one window, of all their elements."""
@@ -122,7 +123,7 @@ class Window(NamedTuple):
 
     def _starts(self, size: int) -> Array:
         count = self.positions(size)
-        affordable(count)
+        require(8 * count)
         return np.arange(count, dtype=np.int64) * self.stride - self.head
 
     def _taps(self, starts: Array, bound: int) -> Array:
@@ -167,7 +168,7 @@ def tap(position: Sequence[int], given: Sequence[Window], out: Sequence[int]) ->
 def window_counts(shape: Sequence[int], a: Mapping[str, Any]) -> Array:
     """How many elements each window of an average divides by, [1, 1, *positions]."""
     along = [w.counts(size, a["count_include_pad"]) for w, size in zip(windows(a), shape, strict=True)]
-    affordable(prod(each.nbytes for each in along))
+    require(8 * prod(each.size for each in along))
     return reduce(np.multiply.outer, along)[None, None]
 
 

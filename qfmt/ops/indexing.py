@@ -46,7 +46,10 @@ def _elements_shape(given: Inference) -> list[Shape]:
     quantized=Quantized.MOVES,
 )
 def gather_elements(x: Array, indices: Array, *, axis: int) -> Array:
-    """output[…, i, …] = data[…, indices[…, i, …], …]: indexed along the axis, at the same position along the others."""
+    """output[…, i, …] = data[…, indices[…, i, …], …]: indexed along the axis, at the same position along the others.
+
+    Negative indices count from the end.
+    """
     along = axis_of(axis, x.ndim)
     return x[_along(indices, along, x.shape[along])]
 
@@ -99,7 +102,10 @@ def _gather_nd_shape(given: Inference) -> list[Shape]:
     quantized=Quantized.MOVES,
 )
 def gather_nd(x: Array, indices: Array, *, batch_dims: int) -> Array:
-    """output[i] = data[indices[i]]: the last axis of indices has indices for the first axes of data."""
+    """output[i] = data[indices[i]]: the last axis of indices has indices for the first axes of data.
+
+    Negative indices count from the end.
+    """
     lead: list[Array] = list(np.indices(indices.shape[:batch_dims], sparse=True))
     shared = tuple(axis.reshape(*axis.shape, *(1,) * (indices.ndim - 1 - batch_dims)) for axis in lead)
     return x[(*shared, *_tuples(indices, x.shape, batch_dims))]

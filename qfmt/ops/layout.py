@@ -176,7 +176,7 @@ def _unsqueeze_shape(given: Inference) -> list[Shape]:
 
 @operator("Unsqueeze", 23, "data axes -> expanded", shape=_unsqueeze_shape, quantized=Quantized.MOVES)
 def unsqueeze(x: Array, axes: Array) -> Array:
-    """expanded = data with new axes of size 1 at the given positions in the output."""
+    """expanded = data with new axes of size 1 at the given positions, which count in the output, also negative ones."""
     return np.expand_dims(x, tuple(int(axis) for axis in axes.reshape(-1)))
 
 
@@ -256,7 +256,11 @@ def _depth_to_space_shape(given: Inference) -> list[Shape]:
     quantized=Quantized.MOVES,
 )
 def depth_to_space(x: Array, *, blocksize: int, mode: str) -> Array:
-    """output moves blocks of channels of [N, C, H, W] into blocks of space: [N, C / b², H · b, W · b]."""
+    """output[n, c, h·b + i, w·b + j] = input[n, k, h, w], with b = blocksize.
+
+    k is (i·b + j)·(C / b²) + c (`DCR`) or c·b² + i·b + j (`CRD`). input is [N, C, H, W], output
+    [N, C / b², H·b, W·b].
+    """
     n, c, h, w = x.shape
     b = blocksize
     if mode == "DCR":
@@ -287,7 +291,10 @@ def _space_to_depth_shape(given: Inference) -> list[Shape]:
     quantized=Quantized.MOVES,
 )
 def space_to_depth(x: Array, *, blocksize: int) -> Array:
-    """output moves blocks of space of [N, C, H, W] into channels: [N, C · b², H / b, W / b], block first."""
+    """output[n, (i·b + j)·C + c, h, w] = input[n, c, h·b + i, w·b + j], with b = blocksize.
+
+    input is [N, C, H, W], output [N, C·b², H / b, W / b].
+    """
     n, c, h, w = x.shape
     b = blocksize
     blocks = x.reshape(n, c, h // b, b, w // b, b).transpose(0, 3, 5, 1, 2, 4)

@@ -12,6 +12,7 @@ import numpy as np
 from ..arithmetic import MEAN, clamp, f32, named
 from ..arrays import Array
 from ..errors import QfmtError
+from ..memory import require
 from ..model import Shape
 from .accumulation import centred, whole
 from .geometry import bins, check_window, tap, unit_factors, window_counts, windows
@@ -27,7 +28,6 @@ from .registry import (
     optional,
     required,
 )
-from .shapes import affordable
 
 WINDOW = {
     "ceil_mode": optional(0, "1: a last, partial window counts, too"),
@@ -56,7 +56,8 @@ def _taps(x: Array, a: Any, pad: Any) -> Iterator[Array]:
     given = windows(a)
     out = [w.positions(size) for w, size in zip(given, x.shape[2:], strict=True)]
     margins = [w.margins(size) for w, size in zip(given, x.shape[2:], strict=True)]
-    affordable(prod(x.shape[:2]) * prod(size + sum(each) for size, each in zip(x.shape[2:], margins, strict=True)))
+    spatial = (size + sum(each) for size, each in zip(x.shape[2:], margins, strict=True))
+    require(x.itemsize * prod(x.shape[:2]) * prod(spatial))
     padded = np.pad(x, [(0, 0), (0, 0), *margins], constant_values=pad)
     return (padded[tap(position, given, out)] for position in np.ndindex(*a["kernel_shape"]))
 
@@ -66,7 +67,7 @@ def _combined(combine: np.ufunc, x: Array, a: Any, pad: Any) -> Array:
     for i, (w, size) in enumerate(zip(windows(a), x.shape[2:], strict=True)):
         rest = (slice(None),) * (x.ndim - 3 - i)
         margins = w.margins(size)
-        affordable(x.size // max(size, 1) * (size + sum(margins)))
+        require(x.nbytes // max(size, 1) * (size + sum(margins)))
         padded = np.pad(x, [margins if axis == i + 2 else (0, 0) for axis in range(x.ndim)], constant_values=pad)
         out = [w.positions(size)]
         x = reduce(combine, (padded[(*tap((k,), [w], out), *rest)] for k in range(w.kernel)))

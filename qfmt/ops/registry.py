@@ -108,15 +108,11 @@ class Parameter(NamedTuple):
 
 
 class AttributeSpec(NamedTuple):
-    """A parameter fixed at conversion. `default` None: required. `kind` as in the file: i, f, s, or a list.
-
-    `may_lack`: a node may lack it, because it only describes the node.
-    """
+    """A parameter fixed at conversion. `default` None: required. `kind` as in the file: i, f, s, or a list."""
 
     kind: str
     default: Attribute | None
     meaning: str
-    may_lack: bool = False
 
 
 class Operand(NamedTuple):
@@ -214,6 +210,7 @@ class Operator:
     sums: Sums | None = None
     constants: tuple[str, ...] = ()
     weights: tuple[int, ...] = ()
+    selects: Callable[[Mapping[str, Attribute]], slice] | None = None
     torch: tuple[str, ...] = field(default=())
     traits: Trait = Trait.NONE
 
@@ -254,8 +251,6 @@ class Operator:
             raise QfmtError(f"{self.name} has no attribute {', '.join(sorted(unknown))}")
         values = {}
         for name, spec in self.attributes.items():
-            if spec.may_lack and name not in given:
-                continue
             value = given.get(name, spec.default)
             if value is None:
                 raise QfmtError(f"{self.name} needs the attribute {name}")
@@ -340,6 +335,7 @@ def operator(
     sums: Sums | None = None,
     constants: tuple[str, ...] = (),
     weights: tuple[int, ...] | None = None,
+    selects: Callable[[Mapping[str, Attribute]], slice] | None = None,
     torch: tuple[str, ...] = (),
     traits: Trait = Trait.NONE,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -349,6 +345,8 @@ def operator(
     name, or "attribute:NAME" (if that is empty: as the first input); if outputs differ, one word for each, "same
     int64". `engines`: the rule that each engine uses, where it rounds. `constants`: the inputs that are constants in
     every valid model. `weights`: the places of inputs that are multiplied with the first, or with the state.
+    `selects`: the inputs whose elements the output consists of, by the attributes; between equal quantizations it
+    moves integers (`only_moves`).
     `traits`: those that do not follow from the rest.
     """
 
@@ -374,6 +372,7 @@ def operator(
             sums=sums,
             constants=constants,
             weights=default_weights if weights is None else weights,
+            selects=selects,
             torch=torch,
             traits=traits | _implied(quantized, shape, left, integer, sums),
         )

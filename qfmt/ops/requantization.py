@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import reduce
-from typing import Any
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from ..arrays import Array
 from ..errors import QfmtError, RunError
 from ..model import Shape
 from .accumulation import int32_sums
-from .registry import AttributeSpec, Inference, Operand, Quantized, Result, Trait, operator, optional, required
+from .registry import Inference, Operand, Quantized, Result, Trait, operator, optional, required
 from .shapes import axis_of, broadcast, broadcast_pair, same
 
 THRESHOLDS = "thresholds"
@@ -44,10 +43,9 @@ def _requantize_integer(
     *,
     result: Result,
     axis: int,
-    **stated: Any,
 ) -> Array:
-    """a channel has the parameters at its index along `axis`, or the only ones. Every rule may have thresholds and
-    rows, too: a channel whose row is not negative uses that row, with the rule `thresholds`.
+    """a channel has the parameters at its index along `axis`, or the only ones. A channel whose row is not negative is
+    computed by the rule `thresholds` with that row, whatever rule is stated.
     """
     result.expect(*RULES)
     rows = None if thresholds is None else _rows(thresholds.array, row)
@@ -99,11 +97,6 @@ def _count(x: Array, thresholds: Array, rows: Array, axis: int, low: int, y: Arr
     "x multiplier? shift? add? thresholds? row? -> y",
     attributes={
         "axis": required("i", "the dimension of x that channels run along, from 0"),
-        "reach_low": required("ii", "the least x that can occur, for each channel or one for all"),
-        "reach_high": required("ii", "the greatest x that can occur, likewise"),
-        "compared": optional("", "the rule that it was compared with; empty: none"),
-        "differs": AttributeSpec("ii", (), 'for each channel, in how many cases y differs from that rule ("Proof")'),
-        "largest": optional(0, "the largest such difference"),
     },
     shape=same,
     quantized=Quantized.INTEGERS,
@@ -112,14 +105,27 @@ def _count(x: Array, thresholds: Array, rows: Array, axis: int, low: int, y: Arr
     constants=PARAMETERS,
     traits=Trait.REQUANTIZE,
 )
-def requantize(x: Array, *parameters: Array | None, axis: int, **stated: Any) -> Array:
+def requantize(x: Array, *parameters: Array | None, axis: int) -> Array:
     """y = the sums x on another grid, that of y, with the stated rule; integers only.
 
-    x is int32 (or narrower), of any rank. Parameters are vectors of one element for all channels or one for each:
-    multiplier int32, 1 … 2³¹ - 1; shift uint8, 0 … 62; add int64, |add| < 2⁶². thresholds are int32 [R, K],
-    K = quant_max - quant_min of y, each row ascending (2³¹ - 1 if no reachable x gets there); row is int32. It is
-    absent if row c belongs to channel c, or one row serves all channels. The attributes from reach_low on describe the
-    node; they do not affect the result.
+    x is int32 (or narrower), of any rank; a zero point of x is not subtracted. A rule has these inputs, and no others:
+
+    - `multiply_shift`: multiplier, shift and add;
+    - `fixed_point_single`, `fixed_point_double`: multiplier and shift;
+    - `power_of_two`: shift;
+    - each of these may have both thresholds and row;
+    - `thresholds`: thresholds, with or without row.
+
+    Their types and values:
+
+    - multiplier is int32, 1 … 2³¹ - 1; shift is uint8, 0 … 62; add is int64, |add| < 2⁶².
+    - thresholds are int32 [R, K], K = quant_max - quant_min of y. Each row ascends; equal neighbours are allowed. A
+      threshold that no reachable x attains is 2³¹ - 1.
+    - row is int32. It selects a row of thresholds for a channel, 0 … R - 1. A channel of row -1 uses the stated rule;
+      by the rule `thresholds` there is no row -1. If row is absent, R is 1, and this row serves all channels, or R is
+      the number of channels, and row c belongs to channel c.
+
+    All but thresholds are vectors, of one element for all channels or of one for each.
     """
     raise QfmtError("sums are requantized to a grid, but the output has none")
 

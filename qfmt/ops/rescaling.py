@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ..arithmetic import clamp
@@ -13,7 +11,6 @@ from ..model import Shape
 from .accumulation import whole
 from .registry import (
     QUANTIZE_RULES,
-    AttributeSpec,
     Inference,
     Operand,
     Quantized,
@@ -48,7 +45,7 @@ def multiply_add_divide(x: Array, mul: Array, add: Array, div: int) -> Array:
     return (wide + div // 2) // div
 
 
-def _integer(x: Operand, mul: Operand, add: Operand, *, result: Result, div: int, **stated: Any) -> Array:
+def _integer(x: Operand, mul: Operand, add: Operand, *, result: Result, div: int) -> Array:
     """`multiply_add_divide`: y = zy + floor(((q - zx) · mul + add) / div + 1/2), clamped; in int64, exact"""
     result.expect(RULE)
     q = multiply_add_divide(whole(x), mul.array, add.array, div) + int(result.quantization.zero_point[0])
@@ -61,11 +58,6 @@ def _integer(x: Operand, mul: Operand, add: Operand, *, result: Result, div: int
     "x mul add -> y",
     attributes={
         "div": required("i", "the divisor, at least 1"),
-        "reach_low": AttributeSpec("ii", (), "the least x that can occur, for each channel or one for all", True),
-        "reach_high": AttributeSpec("ii", (), "the greatest x that can occur, likewise", True),
-        "compared": AttributeSpec("s", "", "the rule that it was compared with", True),
-        "differs": AttributeSpec("ii", (), "for each channel, for how many reachable x y differs from that rule", True),
-        "largest": AttributeSpec("i", 0, "the largest such difference", True),
     },
     shape=_shape,
     quantized=Quantized.OWN,
@@ -74,12 +66,11 @@ def _integer(x: Operand, mul: Operand, add: Operand, *, result: Result, div: int
     engines=dict.fromkeys(by_engine(RULE), RULE),
     traits=Trait.REQUANTIZE,
 )
-def requant_shift(x: Array, mul: Array, add: Array, *, div: int, **stated: Any) -> Array:
+def requant_shift(x: Array, mul: Array, add: Array, *, div: int) -> Array:
     """y = floor((x · mul + add) / div + 1/2); exact if all of them are integers, otherwise in float64.
 
     mul and add are integers, of float32 or an integer type; they broadcast to x: one for all, or one per channel
-    ([C, 1, 1]). This is the requantization of accelerators without floating point: accumulators to 8 bits. The
-    attributes from reach_low on describe the node; they do not affect the result, and a node may lack them.
+    ([C, 1, 1]). This is the requantization of accelerators without floating point: accumulators to 8 bits.
     """
     if all(bool((each == np.rint(each)).all()) for each in (x, mul, add)):
         return multiply_add_divide(x, mul, add, div).astype(x.dtype)

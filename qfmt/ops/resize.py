@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import floor, prod
+from math import ceil, floor, prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from ..arithmetic import clamp, f32, fma
 from ..arrays import Array
 from ..errors import QfmtError
+from ..memory import require
 from ..model import Dimension, Shape
 from .registry import (
     QUANTIZE_RULES,
@@ -23,7 +24,7 @@ from .registry import (
     operator,
     optional,
 )
-from .shapes import affordable, axis_of
+from .shapes import axis_of
 
 
 def _resize_shape(given: Inference) -> list[Shape]:
@@ -141,10 +142,15 @@ def _stays(axis: Axis) -> bool:
     return axis.out == axis.size and (axis.start, axis.end) == (0, 1)
 
 
+def _require_along(x: Array, number: int, axis: Axis) -> None:
+    """RunError if x, resized along one axis, needs more memory than there is: another axis may shrink it later."""
+    require(x.itemsize * prod((*x.shape[:number], axis.out, *x.shape[number + 1 :])))
+
+
 def _nearest(x: Array, geometry: list[Axis], mode: str, rounding: str) -> Array:
     for number, axis in enumerate(geometry):
         if not _stays(axis):
-            affordable(x.itemsize * prod((*x.shape[:number], axis.out, *x.shape[number + 1 :])))
+            _require_along(x, number, axis)
             x = np.take(x, _neighbours(axis, mode, rounding), number)
     return x
 
@@ -197,6 +203,7 @@ def _linear(x: Array, geometry: list[Axis], mode: str, multiply_add: Callable[..
     for number in reversed(range(x.ndim)):
         axis = geometry[number]
         if not _stays(axis):
+            _require_along(x, number, axis)
             place = np.clip(_places(axis, mode, multiply_add), 0, axis.size - 1)
             low = np.floor(place).astype(np.int64)
             t = (place - low.astype(f32)).astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 1 - number))
@@ -224,6 +231,8 @@ def _weighted(x: Array, geometry: list[Axis], a: Mapping[str, Any]) -> Array:
             continue
         wide = max(1.0, float(axis.step)) if a["antialias"] else 1.0
         reach = (2 if a["mode"] == "cubic" else 1) * wide
+        _require_along(x, number, axis)
+        require(8 * axis.out * (axis.size + 4 * (2 * ceil(reach) + 2)))
         place = _places(axis, a["coordinate_transformation_mode"]).astype(np.float64)[:, None]
         met = np.floor(place) + np.arange(-floor(reach), floor(reach) + 2)
         distance = np.abs(met - place) / wide
@@ -255,13 +264,18 @@ def _outside(geometry: list[Axis], mode: str) -> Array:
     return result
 
 
+def is_nearest(a: Mapping[str, Any]) -> bool:
+    """Whether attributes select the nearest element, without a value outside the edges."""
+    return a["mode"] == "nearest" and a["coordinate_transformation_mode"] != "tf_crop_and_resize"
+
+
 def _resize_integer(
     x: Operand, roi: Operand | None, scales: Operand | None, sizes: Operand | None, *, result: Result, **a: Any
 ) -> Array:
-    """nearest: moves integers. linear: rint(f32(R(f32(q)) - z) + z), R the formula above in float32.
-
-    With the rule `interpolate_fma`, i · r - ½ is a fused multiply-add, as is (t · high) + ((1 - t) · low). Other modes,
-    and antialias, take a quantize rule.
+    """by `interpolate`, nearest is clamp(q), and linear is clamp(rint(f32(f32(R(f32(q)) - z) + z))), R the formula
+    of linear; X and Y have the same grid. `interpolate_fma` is the same, but the last two steps of p in half_pixel and
+    pytorch_half_pixel are fma(i + ½, r, -½), and those of the value are fma(X[h], t, f32(X[l] · (1 - t))). Other modes,
+    tf_crop_and_resize and antialias need a quantize rule.
     """
     result.expect("interpolate", "interpolate_fma")
     q = result.quantization
@@ -272,7 +286,7 @@ def _resize_integer(
         raise QfmtError("integers are only resized with nearest and linear", hint="a quantize rule supports any mode")
     geometry = _geometry(x.array.shape, None, scales and scales.array, sizes and sizes.array, a)
     if a["mode"] == "nearest":
-        return _nearest(x.array, geometry, mode, a["nearest_mode"])
+        return clamp(_nearest(x.array, geometry, mode, a["nearest_mode"]), q, result.dtype)
     multiply_add = fma if result.rule == "interpolate_fma" else _multiply_add
     between = _linear(x.array.astype(f32), geometry, mode, multiply_add)
     zero_point = f32(q.zero_point[0])
@@ -307,19 +321,45 @@ def _resize_integer(
     integer=_resize_integer,
     rules=("interpolate", "interpolate_fma", *QUANTIZE_RULES),
     engines=by_engine("interpolate_fma"),
+    selects=lambda a: slice(int(is_nearest(a))),
 )
 def resize(x: Array, roi: Array | None, scales: Array | None, sizes: Array | None, **a: Any) -> Array:
-    """Y[i] = X at the position of i in X: asymmetric i · r, half_pixel (i + ½) · r - ½, align_corners
-    i · (in - 1) / (out - 1), in float32, moved to the edge if it is outside. pytorch_half_pixel is half_pixel,
-    but 0 if out = 1; half_pixel_symmetric adds in / 2 · (1 - out · r / in). tf_crop_and_resize, with start and end
-    from roi: start · (in - 1) + i · (end - start) · (in - 1) / (out - 1), and (start + end) / 2 · (in - 1) if out = 1.
+    """Y = X, resized along the axes. An axis whose size stays the same is left as it is.
 
-    Either scales (out = floor(in · scale), r = f32(1 / scale)) or sizes (r = f32(in / out)) is given, for all axes.
-    If the aspect ratio is kept, out = floor(in · scale + ½). Scales are float32, or float64 if the source held doubles.
-    nearest selects the element at the rounded position; linear weights the two neighbours along each axis, the last
-    axis first; cubic, and antialias, weight neighbours with a kernel of their distance d (antialias: d / r where r > 1)
-    and divide by the sum of the weights. The kernel is 1 - d, or (a + 2) · d³ - (a + 3) · d² + 1 up to d = 1 and
-    a · d³ - 5 · a · d² + 8 · a · d - 4 · a up to 2. A neighbour outside X is the one at the edge.
+    Sizes. Either scales or sizes is given, for all axes. in and out are the sizes of an axis of X and of Y, and r is
+    the step in X for a step of 1 in Y, a float32:
+
+    - by scales, out = floor(in · scale) and r = f32(1 / scale). Scales are float32, or float64 if the source held
+      doubles;
+    - by sizes, out is stated and r = f32(in / out);
+    - if the aspect ratio is kept, one scale serves all axes, the least or the greatest of all size / in (`not_larger`,
+      `not_smaller`), a float64; out = floor(in · scale + ½) and r = f32(1 / scale).
+
+    Positions. Element i of an axis of Y is at the position p of X, in float32, each operation rounded in this order:
+
+    | `coordinate_transformation_mode` | p |
+    | --- | --- |
+    | `asymmetric` | i · r |
+    | `half_pixel` | ((i + ½) · r) - ½ |
+    | `pytorch_half_pixel` | the same, or 0 if out = 1 |
+    | `half_pixel_symmetric` | (o + ((i + ½) · r)) - ½, with o = (in / 2) · (1 - ((out · r) / in)) |
+    | `align_corners` | i · ((in - 1) / (out - 1)), or 0 if out = 1 |
+    | `tf_crop_and_resize` | start · (in - 1) + (i · c), or (start + end) / 2 · (in - 1) if out = 1 |
+
+    start and end are those of roi, and c = (end - start) · (in - 1) / (out - 1). These products and quotients are
+    float64, rounded to float32 at their end. Where p is less than 0 or more than in - 1, Y is extrapolation_value.
+
+    Values:
+
+    - `nearest` selects the element at ceil(p - ½) (`round_prefer_floor`), floor(p + ½) (`round_prefer_ceil`), floor(p)
+      or ceil(p); p - ½ and p + ½ are rounded to float32. An index outside X is clamped to the edge.
+    - `linear` goes along one axis after the other, the last one first, in float32. p is clamped to 0..in - 1; l =
+      floor(p), h = min(l + 1, in - 1), t = p - l; the value is (X[h] · t) + (X[l] · (1 - t)).
+    - `cubic`, and `linear` with antialias or exclude_outside, go along the axes from the first, in float64. An element
+      at the distance d from p has the weight of a kernel; weights are divided by their sum. An element outside X is
+      that at the edge, or, with exclude_outside, has the weight 0. With antialias, where r > 1, d is divided by r.
+      The kernel of linear is 1 - d up to d = 1. That of cubic, with a = cubic_coeff_a, is
+      (a + 2) · d³ - (a + 3) · d² + 1 up to d = 1, and a · d³ - 5 · a · d² + 8 · a · d - 4 · a up to d = 2.
     """
     geometry, places = _geometry(x.shape, roi, scales, sizes, a), a["coordinate_transformation_mode"]
     if a["mode"] == "nearest":

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..arrays import Array
 from ..errors import QfmtError
+from ..memory import require
 from ..model import Shape
 from .registry import Inference, Quantized, operator, optional
 from .resize import cubic_kernel
@@ -73,6 +74,7 @@ def grid_sample(x: Array, grid: Array, *, align_corners: int, mode: str, padding
         unit = (grid[..., count - 1 - axis].astype(np.float64) + 1) / 2
         place = unit * (size - 1) if corners else unit * size - 0.5
         taps.append(_taps(place, mode))
+    require(5 * 8 * prod(x.shape[:2]) * prod(grid.shape[1:-1]))
     flat = x.reshape(*x.shape[:2], prod(shape))
     total = np.zeros((*x.shape[:2], *grid.shape[1:-1]), np.float64)
     batch = np.arange(x.shape[0]).reshape(-1, *(1,) * (grid.ndim - 2))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..arithmetic import dequantize, quantize
+from ..arithmetic import quantize
 from ..arrays import Array
 from ..errors import QfmtError
 from ..model import Dimension, Shape
+from .accumulation import real_scalar
 from .registry import Inference, Operand, Quantized, Result, Trait, by_engine, operator, optional, required
 from .shapes import axis_of, check_scalar, integers, is_present
 
@@ -41,6 +42,7 @@ def _concat_shape(given: Inference) -> list[Shape]:
     shape=_concat_shape,
     quantized=Quantized.COMPUTES,
     engines=by_engine("premultiplied"),
+    selects=lambda a: slice(None),
 )
 def concat(*inputs: Array, axis: int) -> Array:
     """concat_result = the inputs joined along the axis, in order."""
@@ -92,7 +94,8 @@ def _equal_parts(size: int, count: int) -> list[int]:
 def split(x: Array, parts: Array | None, *, axis: int, num_outputs: int) -> list[Array]:
     """outputs = consecutive parts of input along the axis, of the sizes in split (an int64 vector).
 
-    Without split, all have the size ⌈size of the axis / num_outputs⌉, except the last, which may be smaller.
+    Without split, all have the size ⌈size of the axis / num_outputs⌉, as long as there are elements left: later parts
+    are smaller, or empty.
     """
     sizes = _equal_parts(x.shape[axis], num_outputs) if parts is None else parts
     return np.split(x, np.cumsum(sizes)[:-1], axis)
@@ -143,7 +146,9 @@ def _sliced(size: Dimension, part: slice) -> Dimension:
 def slice_(x: Array, starts: Array, ends: Array, axes: Array | None, steps: Array | None) -> Array:
     """output = data[start : end : step] along each of the axes (all from the first, if absent; steps of 1).
 
-    Bounds are int64 vectors; negative ones count from the end, and those outside are clamped to the edge.
+    Bounds are int64 vectors. Along an axis of n elements, n is added to a negative bound. Then bounds are clamped: to
+    0..n, or, if the step is negative, to -1..n - 1. The elements are start, start + step, … before end is reached: with
+    a negative step, end = -n - 1 or less includes element 0. A step is not 0.
     """
     lists = [None if item is None else [int(i) for i in item] for item in (starts, ends, axes, steps)]
     return x[tuple(_slices(x.shape, *lists))]  # type: ignore[arg-type]
@@ -171,18 +176,13 @@ def _pad_shape(given: Inference) -> list[Shape]:
     return [tuple(result)]
 
 
-def _real_scalar(value: Operand | None) -> Array:
-    if value is None:
-        return np.zeros((), np.float32)
-    scalar = value.array.reshape(())
-    return scalar.astype(np.float32) if value.quantization is None else dequantize(scalar, value.quantization)
-
-
 def _pad_integer(
     x: Operand, pads: Operand, value: Operand | None, axes: Operand | None, *, result: Result, mode: str
 ) -> Array:
-    """The constant v is real (or quantized itself): rint(v / s) + z, within [quant_min, quant_max]."""
-    fill = quantize(_real_scalar(value), result.quantization, result.dtype, "divide")
+    """the constant v is real, and dequantized first if it is quantized. What is added is clamp(rint(v / s) + z), the
+    quantize rule `divide`; without a constant clamp(z).
+    """
+    fill = quantize(real_scalar(value), result.quantization, result.dtype, "divide")
     return pad(x.array, pads.array, fill, axes and axes.array, mode=mode)
 
 
@@ -199,8 +199,10 @@ def _pad_integer(
 def pad(x: Array, pads: Array, value: Array | None, axes: Array | None, *, mode: str) -> Array:
     """output = data with elements added (or, negative, removed) before and after each of the axes.
 
-    pads is an int64 vector: all numbers before, then all numbers after. The added elements are constant_value (0 if
-    absent), the mirror image without its edge (reflect), the edge, or the other end (wrap).
+    pads is an int64 vector: all numbers before, then all numbers after. Element i of output is element i - before of
+    data, along each axis of n elements. Where data has no such element k, it is constant_value (0 if absent), or the
+    element at the nearest edge (`edge`), at k modulo n (`wrap`), or mirrored at the edge elements, again and again
+    (`reflect`: -1 is 1, and n is n - 2).
     """
     widths = _pad_widths(x.ndim, [int(p) for p in pads], None if axes is None else [int(axis) for axis in axes])
     grown = [(max(0, before), max(0, after)) for before, after in widths]
@@ -230,7 +232,10 @@ def _gather_shape(given: Inference) -> list[Shape]:
     quantized=Quantized.MOVES,
 )
 def gather(x: Array, indices: Array, *, axis: int) -> Array:
-    """output[…, i, …] = data[…, indices[i], …] along the axis; the axes of indices replace it."""
+    """output[…, i, …] = data[…, indices[i], …] along the axis; the axes of indices replace it.
+
+    Negative indices count from the end. A number without dimensions drops the axis.
+    """
     try:
         return np.take(x, indices, axis)
     except IndexError:

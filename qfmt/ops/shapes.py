@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -113,16 +112,3 @@ def length(given: Inference, index: int) -> int | None:
     if count is not None and count > MAXIMUM_RANK:
         raise QfmtError(f"input {index} has {count:,} sizes or axes; a tensor has up to {MAXIMUM_RANK} dimensions")
     return count
-
-
-def affordable(count: int) -> None:
-    """QfmtError for more elements than this machine has bytes of memory: checked before any of it is allocated."""
-    try:
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):  # not on every system
-        memory = UNKNOWN_MEMORY
-    if count > memory:
-        raise QfmtError(f"needs {count:,} elements, and this machine has {memory:,} bytes of memory")
-
-
-UNKNOWN_MEMORY = 1 << 40

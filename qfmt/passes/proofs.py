@@ -16,8 +16,8 @@ import numpy as np
 
 from ..budget import Budget
 from ..errors import BudgetError, QfmtError, Violation
-from ..model import DTYPES, Model, Node, Tensor
-from ..ops import OPERATORS
+from ..model import DTYPES, Model, Node, Proof, Tensor
+from ..ops import OPERATORS, Trait, has
 from ..ops.accumulation import columns, inner_size, range_met
 from ..ops.geometry import mean_sizes
 
@@ -64,8 +64,8 @@ def proofs(model: Model) -> Proofs:
                 ranges[node.outputs[0]] = reached = add(node, tensors, budget)
                 broken = _beyond(reached, tensors[node.outputs[0]], where)
                 found.sums += not any(each.rule == "P1" for each in broken)
-            elif node.attributes.get("reach_low"):
-                broken = _reach(node, tensors[node.inputs[0]], ranges.get(node.inputs[0]), where)
+            elif node.proof is not None and has(node, Trait.REQUANTIZE):
+                broken = _reach(node, node.proof, tensors[node.inputs[0]], ranges.get(node.inputs[0]), where)
                 found.reaches += not broken
             else:
                 continue
@@ -198,12 +198,12 @@ def _beyond(reached: Range, sums: Tensor, where: str) -> list[Violation]:
     return found
 
 
-def _reach(node: Node, x: Tensor, reached: Range | None, where: str) -> list[Violation]:
+def _reach(node: Node, proof: Proof, x: Tensor, reached: Range | None, where: str) -> list[Violation]:
     nothing_stated = reached is None and x.quantization is None
     reached = reached or _one(*limits(x))
-    low, high = (np.array(node.ints(name), np.int64) for name in ("reach_low", "reach_high"))
+    low, high = np.array(proof.low, np.int64), np.array(proof.high, np.int64)
     own = reached.low, reached.high
-    channels = max(len(low), len(high))
+    channels = len(low)
     axis = node.attributes.get("axis", reached.axis)
     if channels > 1 and own[0].size and (channels, axis) != (len(own[0]), reached.axis):
         own = own[0].min(keepdims=True), own[1].max(keepdims=True)

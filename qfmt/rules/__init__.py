@@ -2,7 +2,8 @@
 
 A file that can be decoded may still be wrong: a scale of zero, a weight outside its range, a node that reads
 what is computed later. `save` refuses such a model and lists everything that is wrong with it. The rules about
-single tensors are applied whenever a tensor is decoded, so no caller ever sees a tensor that breaks them.
+single tensors are applied whenever a tensor is decoded, and those about its quantization when that is decoded, so no
+caller ever sees a tensor or a quantization that breaks them.
 """
 
 from __future__ import annotations
@@ -11,12 +12,20 @@ from functools import partial
 
 from ..errors import ValidityError, Violation, some
 from ..model import Model, Node
-from . import integers as integers  # its rules join MEANING
+from . import integers as integers  # its rules join MEANING and CONSTANTS
 from .graph import EDGES, ENDS, GRAPH, MODEL
-from .nodes import MEANING, SIGNATURE, known
+from .nodes import CONSTANTS, MEANING, SIGNATURE, known
 from .quantization import NUMBERS, QUANTIZATION
 from .rule import Rule, quoted
-from .tensors import DATA, NAMING, data_violations, tensor_violations
+from .tensors import (
+    DATA,
+    NAMING,
+    data_violations,
+    form_violations,
+    is_name,
+    quantization_violations,
+    tensor_violations,
+)
 from .values import VALUES
 from .vectors import ENDS as VECTOR_ENDS
 from .vectors import SIZES, vector_data_violations, vector_violations, vectors_violations
@@ -25,7 +34,10 @@ __all__ = [
     "RULES",
     "Rule",
     "data_violations",
+    "form_violations",
     "graph_violations",
+    "is_name",
+    "quantization_violations",
     "require_sound",
     "tensor_violations",
     "vector_data_violations",
@@ -34,7 +46,8 @@ __all__ = [
 ]
 
 _STAGES = (
-    NAMING, DATA, QUANTIZATION, NUMBERS, VALUES, GRAPH, EDGES, ENDS, MODEL, SIGNATURE, MEANING, VECTOR_ENDS, SIZES,
+    NAMING, DATA, QUANTIZATION, NUMBERS, VALUES, GRAPH, EDGES, ENDS, MODEL, SIGNATURE, MEANING, CONSTANTS, VECTOR_ENDS,
+    SIZES,
 )  # fmt: skip
 
 RULES: tuple[Rule, ...] = tuple(
@@ -71,7 +84,7 @@ def require_sound(model: Model) -> None:
 
 
 def graph_violations(model: Model) -> list[Violation]:
-    """The rules V30–V49 that the graph and its nodes break."""
+    """The rules of the graph and its nodes that they break: V30–V49, and from V52 on."""
     graph = model.graph
     found = GRAPH.broken("graph", graph)
     available = set(graph.inputs) | {tensor.name for tensor in graph.constants()}
@@ -79,7 +92,8 @@ def graph_violations(model: Model) -> list[Violation]:
         where, operator = partial(_place, index, node), known(node)
         broken = EDGES.broken(where, node, graph.tensors, available) + SIGNATURE.broken(where, node, operator)
         if operator is not None and not broken:
-            broken = MEANING.broken(where, node, operator, graph.tensors)
+            subject = where, node, operator, graph.tensors
+            broken = MEANING.broken(*subject) or CONSTANTS.broken(*subject)
         available.update(node.outputs)
         found += broken
     return found + ENDS.broken("graph", graph, available) + MODEL.broken("model", model)

@@ -1,4 +1,4 @@
-"""V40–V49: each node against its operator."""
+"""V40–V47 and V52–V57: each node against its operator."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 SIGNATURE = Stage()
 MEANING = Stage()
+CONSTANTS = Stage()
+"""The values of constants that a node uses as integers."""
 
 
 def known(node: Node) -> Operator | None:
@@ -24,7 +26,9 @@ def known(node: Node) -> Operator | None:
     return operator if operator is not None and node.version == operator.version else None
 
 
-@SIGNATURE.rule(40, "The name of an operator is not empty. The version of a known operator is not below its first.")
+@SIGNATURE.rule(
+    40, "The name of an operator is not empty. Its version is at least 1, and that of a known one not below its first."
+)
 def _operator(node: Node, operator: Operator | None) -> str:
     if not node.operator:
         return "the operator has no name"
@@ -51,24 +55,28 @@ def _arity(node: Node, operator: Operator | None) -> str:
     return ""
 
 
-@SIGNATURE.rule(
-    42,
-    "An attribute has a name and is a 64-bit integer, a float, a string, or a list of one of these. A known operator "
-    "has exactly the attributes of its table, of the types stated there; those that are `known` may be missing.",
-)
-def _attributes(node: Node, operator: Operator | None) -> str:
+@SIGNATURE.rule(53, "An attribute has a name and is a 64-bit integer, a float, a string, or a list of one of these.")
+def _values(node: Node, operator: Operator | None) -> str:
     for name, value in node.attributes.items():
         if not name or not _is_attribute(value):
             return f"the attribute {quoted(name)} has the value {value!r}, which no attribute may have"
+    return ""
+
+
+@SIGNATURE.rule(
+    42,
+    "A known operator has exactly the attributes of its table, of the types stated there.",
+)
+def _attributes(node: Node, operator: Operator | None) -> str:
     if operator is None:
         return ""
-    if missing := [
-        name for name, spec in operator.attributes.items() if not spec.may_lack and name not in node.attributes
-    ]:
+    if missing := [name for name in operator.attributes if name not in node.attributes]:
         return f"the attribute {first_of(missing)} is missing"
     for name, value in node.attributes.items():
         if name not in operator.attributes:
             return f"the operator has no attribute {quoted(name)}"
+        if not _is_attribute(value):
+            continue
         wanted = operator.attributes[name].kind
         kind = attribute_kind(value) * (2 if isinstance(value, tuple) else 1)
         if kind != wanted and not (value == () and len(wanted) == 2):
@@ -105,7 +113,7 @@ def _shapes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> st
 @MEANING.rule(
     44,
     "Outputs without quantization have the element type that the operator defines. With an operator that moves "
-    "integers, every output has the element type of the first input. With `exact` or `folded`, the output is int32.",
+    "integers, every output has the element type of the first input.",
 )
 def _dtypes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     if not node.inputs:
@@ -121,28 +129,48 @@ def _dtypes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> st
 
 @MEANING.rule(
     45,
-    "The outputs of an operator that moves integers have the scales, zero points and axis of its first input, which "
-    "has no blocks. Relu and Clip clamp to [quant_min, quant_max] of the output; for any other such operator, that "
-    "range contains the range of the first input.",
+    "The outputs of an operator that moves integers have the grid of its first input, or none of them is quantized.",
 )
 def _moved(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
-    if not operator.moves or not node.inputs or not node.inputs[0]:
-        return ""
+    for source, name in _moves(node, operator, tensors):
+        grid, own = source.quantization, tensors[name].quantization
+        if (grid is None) != (own is None) or (grid is not None and not grid.same_grid(own)):
+            return f"the quantization of {quoted(name)} differs from that of {quoted(source.name)}"
+    return ""
+
+
+@MEANING.rule(54, "The grid of the first input of an operator that moves integers is affine, if it is quantized.")
+def _moved_blocks(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
+    for source, _ in _moves(node, operator, tensors):
+        if source.quantization is not None and not source.quantization.is_affine:
+            return (
+                f"{quoted(source.name)} has block-wise scales, which an operator that moves integers does not support"
+            )
+    return ""
+
+
+@MEANING.rule(
+    55,
+    "[quant_min, quant_max] of the outputs of an operator that moves integers contains that of its first input; those "
+    "of Relu and Clip clamp to it instead.",
+)
+def _moved_range(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     from ..ops import Trait
 
-    source = tensors[node.inputs[0]].quantization
-    if source is not None and not source.is_affine:
-        return f"{quoted(node.inputs[0])} has block-wise scales, which an operator that moves integers does not support"
-    for name in node.outputs:
-        target = tensors[name].quantization
-        if (source is None) != (target is None) or (source is not None and not source.same_grid(target)):
-            return f"the quantization of {quoted(name)} differs from that of {quoted(node.inputs[0])}"
-        if source is None or target is None or operator.traits & Trait.CLAMP:
+    for source, name in _moves(node, operator, tensors):
+        grid, own = source.quantization, tensors[name].quantization
+        if grid is None or own is None or operator.traits & Trait.CLAMP:
             continue
-        if not target.quant_min <= source.quant_min <= source.quant_max <= target.quant_max:
-            outer, inner = ([each.quant_min, each.quant_max] for each in (target, source))
-            return f"the range {outer} of {quoted(name)} does not contain {inner}, that of {quoted(node.inputs[0])}"
+        if not own.quant_min <= grid.quant_min <= grid.quant_max <= own.quant_max:
+            outer, inner = ([each.quant_min, each.quant_max] for each in (own, grid))
+            return f"the range {outer} of {quoted(name)} does not contain {inner}, that of {quoted(source.name)}"
     return ""
+
+
+def _moves(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> list[tuple[Tensor, str]]:
+    """The first input with the name of each output, of an operator that moves integers."""
+    moves = operator.moves and node.inputs and node.inputs[0]
+    return [(tensors[node.inputs[0]], name) for name in node.outputs] if moves else []
 
 
 @MEANING.rule(46, "An operator without a quantized form has no quantized outputs.")
@@ -156,53 +184,75 @@ def _float_only(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -
 @MEANING.rule(
     47,
     "A node with a quantized output states one of the rounding rules of its operator, if the operator has any. So does "
-    "a node with a quantized input, if its operator uses quantized weights. Any other node states none. Where tensors "
-    "with blocks or quantized floats are involved, an operator that accumulates states a quantize rule instead. Any "
-    "node may state a sum rule that its operator has.",
+    "a node with a quantized input, if its operator uses quantized weights. Where quantized floats, or grids that are "
+    "not affine, are involved, an operator that accumulates states a quantize rule instead. Any node may state a sum "
+    "rule that its operator has.",
 )
 def _rounding_rule(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
-    if node.rule and node.rule in operator.sum_rules:
+    allowed = _rules(node, operator, tensors)
+    if not allowed or node.rule in (*allowed, *operator.sum_rules):
         return ""
-    deciding = node.inputs if operator.takes_weights else node.outputs
-    rounds = any(tensors[name].quantization is not None for name in deciding if name)
-    allowed = operator.rules if rounds and operator.rules else ("",)
-    if rounds and operator.accumulates and _is_beyond_integers(node, tensors):
-        from ..ops.registry import QUANTIZE_RULES
+    return f"the rounding rule is {quoted(node.rule)}, expected {' or '.join(allowed)}"
 
-        allowed = QUANTIZE_RULES
-    if node.rule in allowed:
+
+@MEANING.rule(
+    56,
+    "A node that rounds nothing states no rounding rule: neither does a Concat, or a Resize to the nearest neighbour, "
+    "that only moves integers.",
+)
+def _no_rule(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
+    if not node.rule or node.rule in operator.sum_rules or _rules(node, operator, tensors):
         return ""
-    return f"the rounding rule is {quoted(node.rule)}, expected {' or '.join(allowed) or 'none'}"
+    return f"the rounding rule is {quoted(node.rule)}, but the node rounds nothing"
+
+
+def _rules(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
+    """Those of which the node must state one, or a sum rule; empty if it rounds nothing."""
+    from ..ops import only_moves
+    from ..ops.registry import QUANTIZE_RULES
+
+    if only_moves(node, tensors):
+        return ()
+    deciding = node.inputs if operator.takes_weights else node.outputs
+    if not any(tensors[name].quantization is not None for name in deciding if name):
+        return ()
+    return QUANTIZE_RULES if operator.accumulates and _is_beyond_integers(node, tensors) else operator.rules
 
 
 @MEANING.rule(
     52,
     "The weights of a node that states a requantize, dynamic or lookup rule have scales per tensor or along the axis "
     "of its output channels: axis 1 for a transposed convolution, the columns of the product for MatMul and Gemm, "
-    "axis 0 otherwise. With a requantize rule, its first input has scales per tensor.",
+    "axis 0 otherwise.",
 )
-def _scales_of_products(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
+def _scales_of_weights(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     from ..ops.accumulation import output_axis
     from ..ops.registry import DYNAMIC_RULES, LOOKUP_RULES, REQUANTIZE_RULES
 
-    accumulates = operator.accumulates
     if node.rule not in (*REQUANTIZE_RULES, *DYNAMIC_RULES, *LOOKUP_RULES):
         return ""
-    for index, name in enumerate(node.inputs):
-        quantization, shape = (tensors[name].quantization, tensors[name].shape) if name else (None, None)
-        if quantization is None or not quantization.is_per_channel:
+    for index in operator.weights or (0,):  # the first is the table of a lookup rule
+        if not (name := next(iter(node.inputs[index : index + 1]), "")):
             continue
-        if index == 0 and accumulates:
-            return f"the scales of {quoted(name)} are per channel, expected one scale"
-        if index in (operator.weights or (0,)):  # the first is the table of a lookup rule
-            axis = output_axis(node, len(shape or ()))
-            if quantization.axis != axis:
-                return f"the scales of {quoted(name)} are along axis {quantization.axis}, expected axis {axis}"
+        quantization, shape = tensors[name].quantization, tensors[name].shape
+        axis = output_axis(node, len(shape or ()))
+        if quantization is not None and quantization.is_per_channel and quantization.axis != axis:
+            return f"the scales of {quoted(name)} are along axis {quantization.axis}, expected axis {axis}"
     return ""
 
 
+@MEANING.rule(57, "The first input of a node that states a requantize rule has scales per tensor.")
+def _scales_of_products(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
+    from ..ops.registry import REQUANTIZE_RULES
+
+    name = node.inputs[0] if node.inputs and node.rule in REQUANTIZE_RULES else ""
+    quantization = tensors[name].quantization if name else None
+    is_one = quantization is None or not quantization.is_per_channel
+    return "" if is_one else f"the scales of {quoted(name)} are per channel, expected one scale"
+
+
 def _is_beyond_integers(node: Node, tensors: Mapping[str, Tensor]) -> bool:
-    """Whether there are block-wise scales or quantized floats, which cannot be summed as integers."""
+    """Whether there are grids that are not affine, or quantized floats, which cannot be summed as integers."""
     grids = ((tensors[name].dtype, tensors[name].quantization) for name in (*node.inputs, *node.outputs) if name)
     return any(grid is not None and (not grid.is_affine or not DTYPES[dtype].is_integer) for dtype, grid in grids)
 
@@ -235,9 +285,7 @@ def _output_dtype(
 ) -> str | None:
     if operator.moves:
         return None if inputs[0] is None else inputs[0].dtype
-    if node.rule and node.rule in operator.sum_rules:
-        return "int32"
-    if output.quantization is not None:
+    if output.quantization is not None or (node.rule and node.rule in operator.sum_rules):
         return None
     as_stored = operator.takes_integers
     dtypes = [None if x is None else x.dtype if x.quantization is None or as_stored else "float32" for x in inputs]

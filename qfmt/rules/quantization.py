@@ -44,13 +44,13 @@ class _Same(Generic[Value]):
 
 @QUANTIZATION.rule(
     20,
-    "A scale has the type float16, bfloat16, float32, float64, float8_e8m0fnu or float8_e4m3fn, or it is quantized: "
-    "then it has the type int8, uint8 or float8_e4m3fn, and a quantization of its own, the second level, in which "
-    "nothing is quantized. So may an offset, of the types float16 to float64. There is a scale for each block, a zero "
-    "point and an offset for each block or one for all. Zero points are integers, the first of uint8, int8, uint16, "
-    "int16 and int32 that holds them all, or they have the type of the scale, if the tensor holds integers. A table "
-    "has one of the types float16 to float64, or an integer type, and as many elements as the element type has codes, "
-    "which are integers of at most 8 bits. Each array has exactly the bytes that its type and shape need.",
+    "A scale has the type float16, bfloat16, float32, float64, float8_e8m0fnu or float8_e4m3fn, an offset one of the "
+    "first four. Either may be quantized: then it has the type int8, uint8 or float8_e4m3fn, and a quantization of its "
+    "own, the second level, in which nothing is quantized. Zero points have the type uint8, int8, uint16, int16 or "
+    "int32, or that of a scale that is not quantized; where the elements are floats, there are none. Zero points have "
+    "the shape of the scale, or are one number; so have offsets. A table is for integers of at most 8 bits; it has one "
+    "dimension, an element for each code, and one of the types float16 to float64, or an integer type of at most 16 "
+    "bits. Each array has exactly the bytes that its type and shape need.",
 )
 def _form(tensor: Tensor, quantization: Quantization) -> str:
     return _wrong_form(tensor.dtype, quantization, quantization.scale.shape, level=1)
@@ -71,8 +71,6 @@ def _wrong_form(dtype: str, q: Quantization, shape: tuple[int, ...], level: int)
                 return f"{what}s of {each.dtype} cannot be quantized"
             if wrong := _wrong_form(each.dtype, each.quantization, each.quantization.scale.shape, 2):
                 return f"{what}s: {wrong}"
-            if wrong := wrong_blocks(each.shape, each.quantization):
-                return f"{what}s: {wrong}"
     for what, each in (("zero point", q.zero_point), ("offset", q.offset)):
         if each is not None and each.shape not in ((), shape):
             return f"{what}s of shape {list(each.shape)} for scales of shape {list(shape)}"
@@ -85,7 +83,7 @@ def _wrong_zero_points(dtype: str, q: Quantization) -> str:
         return "zero points cannot be quantized"
     if point.dtype in ZERO_POINTS:
         return "" if kind.is_integer or point == NO_ZERO_POINT else f"a zero point of {dtype} is not 0"
-    fits = point.dtype == q.scale.dtype and kind.is_integer
+    fits = point.dtype == q.scale.dtype and q.scale.quantization is None and kind.is_integer
     return "" if fits else f"zero points of {point.dtype} for scales of {q.scale.dtype} and elements of {dtype}"
 
 
@@ -109,6 +107,9 @@ def _wrong_table(dtype: str, table: Parameter | None) -> str:
     "uint8, uint16 or int32, and its scales may be more or fewer.",
 )
 def _blocks(tensor: Tensor, quantization: Quantization) -> str:
+    for name, each in quantization.parameters():
+        if each.quantization is not None and (wrong := wrong_blocks(each.shape, each.quantization)):
+            return f"{name}: {wrong}"
     return wrong_blocks(tensor.shape, quantization)
 
 
@@ -142,9 +143,10 @@ def wrong_blocks(shape: Sequence[int | str | None] | None, q: Quantization) -> s
 
 @NUMBERS.rule(
     22,
-    "Scales are finite, also as float32, and greater than 0; those of a constant with blocks may be any finite "
-    "numbers. Zero points, offsets and tables are finite. A zero point that is an integer is within the range of the "
-    "element type. More than one zero point is written only if they are not all equal, and none only if all are 0. An "
+    "Scales are finite, also as float32, and greater than 0; those of a constant that is block-wise, and those of a "
+    "second level, may be any finite numbers. Zero points, offsets and tables are finite. Zero points that are "
+    "integers are within the range of the element type of the tensor, and have the first of the types uint8, int8, "
+    "uint16, int16 and int32 that holds them all. Zero points that are all equal are one number without a shape. An "
     "index of a group is that of a scale.",
 )
 def _numbers(tensor: Tensor, quantization: Quantization) -> str:

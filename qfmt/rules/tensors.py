@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from math import prod
 
 from ..errors import Violation
 from ..graph import MAXIMUM_RANK
-from ..model import DTYPES, StoredArray, Tensor, static_shape
+from ..model import DTYPES, Quantization, StoredArray, Tensor, static_shape
 from .quantization import NUMBERS, QUANTIZATION
 from .rule import Stage, first_of, is_int, is_text, quoted
 from .values import VALUES
@@ -18,20 +19,34 @@ DATA = Stage()
 
 
 def tensor_violations(tensor: Tensor) -> list[Violation]:
-    """The rules V1–V29 that a tensor breaks, without reading its data."""
-    found = NAMING.broken(_place(tensor), tensor)
-    if not found and tensor.data is not None:
-        found += DATA.broken(_place(tensor), tensor)
-    if not found and tensor.quantization is not None:
-        found += QUANTIZATION.broken(_place(tensor), tensor, tensor.quantization)
-    if not found and tensor.quantization is not None:
-        found += NUMBERS.broken(_place(tensor), tensor, tensor.quantization)
-    return found
+    """The rules V1–V25 that a tensor breaks, without reading its data."""
+    found = form_violations(tensor)
+    if found or tensor.quantization is None:
+        return found
+    return quantization_violations(tensor, tensor.quantization)
+
+
+def form_violations(tensor: Tensor) -> list[Violation]:
+    """The rules V1–V10 that a tensor breaks, without a look at its quantization."""
+    found = NAMING.broken(partial(_place, tensor), tensor)
+    return found if found or tensor.data is None else DATA.broken(partial(_place, tensor), tensor)
+
+
+def quantization_violations(tensor: Tensor, quantization: Quantization) -> list[Violation]:
+    """The rules V5 and V20–V25 that a quantization of a tensor breaks, which breaks none of the others."""
+    place = partial(_place, tensor)
+    return QUANTIZATION.broken(place, tensor, quantization) or NUMBERS.broken(place, tensor, quantization)
+
+
+def is_name(name: str) -> bool:
+    """Whether it may be the name of a tensor by V1 and V5. Without aliases, the others of the rules V1–V10 are about
+    what tensors have in common: element type, sizes and bytes."""
+    return bool(name) and is_text(name)
 
 
 def data_violations(tensor: Tensor) -> list[Violation]:
     """The rules about stored values that a tensor breaks; it must break none of the others."""
-    return VALUES.broken(_place(tensor), tensor)
+    return VALUES.broken(partial(_place, tensor), tensor)
 
 
 def _place(tensor: Tensor) -> str:
@@ -79,11 +94,16 @@ def _aliases(tensor: Tensor) -> str:
     "without surrogates and without U+0000.",
 )
 def _text(tensor: Tensor) -> str:
-    texts = [tensor.name, *tensor.aliases, *(size for size in tensor.shape or () if isinstance(size, str))]
-    if tensor.quantization is not None:
-        texts += tensor.quantization.names
-    if tensor.quantization is not None and tensor.quantization.observed is not None:
-        texts += [tensor.quantization.observed.observer, tensor.quantization.observed.qscheme]
+    return _wrong_text([tensor.name, *tensor.aliases, *(size for size in tensor.shape or () if isinstance(size, str))])
+
+
+@QUANTIZATION.also(5)
+def _text_of_quantization(tensor: Tensor, quantization: Quantization) -> str:
+    observed = quantization.observed
+    return _wrong_text([*quantization.names, *((observed.observer, observed.qscheme) if observed else ())])
+
+
+def _wrong_text(texts: Sequence[str]) -> str:
     wrong = [text for text in texts if not is_text(text)]
     return f"{first_of(wrong)} is not valid text" if wrong else ""
 

@@ -1,4 +1,4 @@
-"""V50, V51: test vectors against the graph. Their values obey the rules for constants: V3, V10-V12, V26."""
+"""V50, V51: test vectors against the graph. Their values obey the rules for constants: V3, V10-V12, V23."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _ends(vector: Vector, graph: Graph) -> str:
 @SIZES.rule(
     51,
     "The value of a tensor in a test vector obeys the rules for a constant with its quantization (V3, V10, V11, V12, "
-    "V21, V26, V27), and has the sizes of the tensor where they are known; a named size is the same everywhere in the "
+    "V21, V23), and has the sizes of the tensor where they are known; a named size is the same everywhere in the "
     "vector.",
 )
 def _sizes(vector: Vector, graph: Graph) -> str:

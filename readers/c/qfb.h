@@ -302,7 +302,8 @@ static inline int qfb_sha256_is_(qfb_sha256_ *hash, const uint8_t *wanted)
 enum { QFB_SCALAR_, QFB_STRUCT_, QFB_STRING_, QFB_TABLE_, QFB_SCALARS_, QFB_STRINGS_, QFB_TABLES_ };
 enum {
     QFB_T_ARRAY_, QFB_T_ATTRIBUTE_, QFB_T_BUFFER_, QFB_T_GRAPH_, QFB_T_PAIR_, QFB_T_MODEL_, QFB_T_NODE_,
-    QFB_T_NUMBERS_, QFB_T_OBSERVED_, QFB_T_QUANTIZATION_, QFB_T_LEVEL_, QFB_T_TENSOR_, QFB_T_VALUE_, QFB_T_VECTOR_
+    QFB_T_NUMBERS_, QFB_T_OBSERVED_, QFB_T_PROOF_, QFB_T_QUANTIZATION_, QFB_T_LEVEL_, QFB_T_TENSOR_, QFB_T_VALUE_,
+    QFB_T_VECTOR_
 };
 
 /* Numbers of the fields that are read one by one. Numbers have the first fields of an Array, a SecondLevel those of a
@@ -360,12 +361,15 @@ static inline qfb_table_ qfb_schema_(int table)
     static const qfb_field_ node[] = {
         {QFB_STRING_, 4, 0, 1}, {QFB_SCALAR_, 4, 0, 0}, {QFB_SCALARS_, 4, 0, 1}, {QFB_SCALARS_, 4, 0, 1},
         {QFB_TABLES_, 4, QFB_T_ATTRIBUTE_, 0}, {QFB_STRING_, 4, 0, 0}, {QFB_STRING_, 4, 0, 0}, {QFB_STRING_, 4, 0, 0},
-        {QFB_STRING_, 4, 0, 0}};
+        {QFB_STRING_, 4, 0, 0}, {QFB_TABLE_, 4, QFB_T_PROOF_, 0}};
     static const qfb_field_ numbers[] = {
         {QFB_SCALAR_, 1, 0, 0}, {QFB_SCALARS_, 8, 0, 0}, {QFB_SCALARS_, 1, 0, 0}, {QFB_SCALAR_, 4, 0, 0}};
     static const qfb_field_ observed[] = {
         {QFB_STRING_, 4, 0, 1}, {QFB_SCALARS_, 8, 0, 1}, {QFB_SCALARS_, 8, 0, 1}, {QFB_SCALAR_, 8, 0, 0},
         {QFB_SCALAR_, 8, 0, 0}, {QFB_STRING_, 4, 0, 0}};
+    static const qfb_field_ proof[] = {
+        {QFB_SCALARS_, 4, 0, 1}, {QFB_SCALARS_, 4, 0, 1}, {QFB_STRING_, 4, 0, 0}, {QFB_SCALARS_, 8, 0, 0},
+        {QFB_SCALAR_, 4, 0, 0}};
     static const qfb_field_ quantization[] = {
         {QFB_SCALARS_, 8, 0, 0}, {QFB_TABLE_, 4, QFB_T_ARRAY_, 1}, {QFB_TABLE_, 4, QFB_T_NUMBERS_, 0},
         {QFB_TABLE_, 4, QFB_T_ARRAY_, 0}, {QFB_TABLE_, 4, QFB_T_NUMBERS_, 0}, {QFB_TABLE_, 4, QFB_T_NUMBERS_, 0},
@@ -381,8 +385,8 @@ static inline qfb_table_ qfb_schema_(int table)
     static const qfb_field_ vector[] = {
         {QFB_STRING_, 4, 0, 0}, {QFB_TABLES_, 4, QFB_T_VALUE_, 1}, {QFB_TABLES_, 4, QFB_T_VALUE_, 1}};
     static const qfb_table_ tables[] = {
-        {array, 5}, {attribute, 8}, {buffer, 3}, {graph, 5}, {pair, 2}, {model, 9}, {node, 9}, {numbers, 4},
-        {observed, 6}, {quantization, 11}, {level, 5}, {tensor, 7}, {value, 2}, {vector, 3}};
+        {array, 5}, {attribute, 8}, {buffer, 3}, {graph, 5}, {pair, 2}, {model, 9}, {node, 10}, {numbers, 4},
+        {observed, 6}, {proof, 5}, {quantization, 11}, {level, 5}, {tensor, 7}, {value, 2}, {vector, 3}};
     return tables[table];
 }
 
@@ -826,9 +830,9 @@ static inline qfb_code qfb_check_shape_(qfb_file *file, uint32_t index, const qf
 {
     uint64_t product = 1;
     uint32_t i;
-    if (!tensor->shape.present)
-        return tensor->is_constant ? qfb_invalid_(file, "V3", index, "a constant has no shape") : QFB_OK;
-    if (tensor->dims.count && tensor->dims.count != tensor->shape.count)
+    if (!tensor->shape.present && tensor->is_constant)
+        return qfb_invalid_(file, "V3", index, "a constant has no shape");
+    if (tensor->dims.count && tensor->dims.count != (tensor->shape.present ? tensor->shape.count : 0))
         return qfb_invalid_(file, "F12", index, "the numbers of sizes and of their names differ");
     if (tensor->shape.count > QFB_MAX_RANK)
         return qfb_invalid_(file, "V3", index, "more than 32 dimensions");
@@ -1261,6 +1265,8 @@ static inline void qfb_get_attribute(const qfb_file *file, const qfb_node *node,
     a->string = qfb_string_(file, at, QFB_ATTRIBUTE_STRING_);
     lists = a->type > QFB_INTS && a->type <= QFB_STRINGS ? (int)a->type - QFB_INTS : 0;
     a->list = qfb_list_(file, at, QFB_ATTRIBUTE_INTS_ + lists, a->type == QFB_STRINGS ? 4 : 8);
+    if (lists && a->list.present && !a->list.count)
+        a->type = QFB_INTS; /* an empty list has no other type */
 }
 
 /* The attribute of a name. */
@@ -1562,6 +1568,7 @@ static inline qfb_code qfb_check_attributes_(qfb_file *file, uint32_t index, con
     qfb_string before = {"", 0};
     qfb_attribute a;
     uint32_t i, at;
+    int k;
     for (i = 0; i < node->attribute_count; i++) {
         qfb_get_attribute(file, node, i, &a);
         at = qfb_element_(file, node->attributes, i);
@@ -1573,6 +1580,13 @@ static inline qfb_code qfb_check_attributes_(qfb_file *file, uint32_t index, con
         if ((a.type == QFB_STRING && !qfb_at_(file, at, QFB_ATTRIBUTE_STRING_)) ||
             (a.type >= QFB_INTS && !a.list.present))
             return qfb_fail_(file, QFB_BROKEN, "F12", "node", index, "an attribute has no value");
+        if (a.type > QFB_INTS && !a.list.count)
+            return qfb_fail_(file, QFB_BROKEN, "F12", "node", index, "an empty list does not have the type Ints");
+        if ((a.type != QFB_INT && a.integer) || (a.type != QFB_FLOAT && a.float_bits << 1))
+            return qfb_fail_(file, QFB_BROKEN, "F12", "node", index, "an attribute has values of two types");
+        for (k = QFB_STRING; k <= QFB_STRINGS; k++)
+            if (k != (int)a.type && qfb_at_(file, at, QFB_ATTRIBUTE_INT_ + k - QFB_INT))
+                return qfb_fail_(file, QFB_BROKEN, "F12", "node", index, "an attribute has values of two types");
     }
     return QFB_OK;
 }

@@ -1,4 +1,4 @@
-"""Every rounding rule against the same formula in exact fractions, rounded to float32 where the formula says so."""
+"""Compares every rounding rule with its formula in exact fractions, rounded to float32 where the formula rounds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LARGEST = (2 - Fraction(1, 2**23)) * 2**127
 
 
 def f32(x: Fraction | int) -> Fraction:
-    """The float32 nearest to x, halves to even; beyond the largest, itself."""
+    """The float32 nearest to x, half to even; x itself beyond the largest float32."""
     x = Fraction(x)
     if x == 0:
         return x
@@ -62,7 +62,8 @@ def test_fma_rounds_once(a: float, b: float, c: float) -> None:
 def test_fma_rounds_once_where_two_roundings_would_not_do(
     odd: int, step: int, exponent: int, signs: tuple[int, int]
 ) -> None:
-    """c has an odd last place, and a · b = (1 - step² / 2⁴⁶) / 2 of it: less than a half by more than float64 holds."""
+    """The last bit of c is set, and a · b is (1 - step² / 2⁴⁶) / 2 of that bit: float64 cannot tell it from a
+    half."""
     scale = 2.0**exponent
     a = np.array([(1 + step * 2.0**-23) * scale], np.float32)
     b = np.array([(1 - step * 2.0**-23) / 2 * signs[0]], np.float32)
@@ -72,7 +73,7 @@ def test_fma_rounds_once_where_two_roundings_would_not_do(
 
 @given(odd=st.integers(2**20, 2**22 - 1).map(lambda k: 2 * k + 1), step=st.integers(1, 1000))
 def test_fma_rounds_once_below_the_normal_numbers(odd: int, step: int) -> None:
-    """The same where places are coarser: c is odd times the smallest float32."""
+    """The same for subnormal numbers: c is an odd multiple of the smallest float32."""
     a = np.array([(1 + step * 2.0**-23) * 2.0**-70], np.float32)
     b = np.array([(1 - step * 2.0**-23) * 2.0**-80], np.float32)
     check_fma(a, b, np.array([odd * 2.0**-149], np.float32))
@@ -139,7 +140,7 @@ halves = st.integers(-1000, 1000).map(lambda k: k / 2)
 
 
 def near(steps: float, unit: np.float32, ulps: int) -> np.float32:
-    """`steps` units, or a float32 some places beside it."""
+    """`steps` units, or a float32 that is `ulps` away."""
     value = np.float32(steps) * unit
     for _ in range(abs(ulps)):
         value = np.nextafter(value, np.float32(np.copysign(np.inf, ulps)))
@@ -200,7 +201,7 @@ def test_rescale(total: int, multiplier: float, zero_point: int) -> None:
 
 
 @given(scale=scales, zero_point=zero_points)
-def test_dequantize_and_quantize_give_every_integer_back(scale: float, zero_point: int) -> None:
+def test_quantize_inverts_dequantize_for_every_integer(scale: float, zero_point: int) -> None:
     q = Quantization.per_tensor(float(np.float32(scale)), zero_point, "uint8")
     every = np.arange(256).astype(np.uint8)
     for rule in QUANTIZE:

@@ -1,4 +1,4 @@
-"""Block-wise scales: against their definition, ONNX's reference evaluator and ONNX Runtime."""
+"""Compares block-wise scales with their definition, ONNX's reference evaluator and ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from support.onnx_evaluator import ONNX, by_onnx
 
 
 def as_onnx(array: np.ndarray, dtype: str) -> np.ndarray:
-    """One value a byte → the type that the evaluator computes with."""
+    """One value per byte → the type that the evaluator computes with."""
     return array.astype(getattr(ml_dtypes, dtype)) if dtype in ("int4", "uint4") else array
 
 
@@ -83,7 +83,7 @@ def test_blocks_along_an_axis_are_those_of_onnx(dtype: str, shape: tuple[int, ..
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_an_element_has_the_scale_and_zero_point_of_its_block(data: st.DataObject) -> None:
-    """Any blocks of any tensor, against the definition: index divided by block."""
+    """For any blocks of any tensor, the definition applies: index divided by block size."""
     shape = tuple(data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=3)))
     block = tuple(data.draw(st.integers(1, size + 2)) for size in shape)
     counts = tuple(-(-size // each) for size, each in zip(shape, block, strict=True))
@@ -102,7 +102,7 @@ def test_an_element_has_the_scale_and_zero_point_of_its_block(data: st.DataObjec
     assert grid.is_blocked is not per_slice
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_blocks_that_do_not_fit_are_refused() -> None:
     scale, points = np.ones((3, 2), np.float32), np.arange(6).reshape(3, 2)
     for arguments, words in (
         (("uint4", (3, 5), (1, 3), scale[:2]), "4 scales, 1 zero points for 6 blocks"),
@@ -129,7 +129,8 @@ def test_zero_points_of_any_integer_type_are_stored_in_the_first_that_holds_them
 
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_four_bit_weights_of_onnx_runtime(symmetric: bool) -> None:
-    """Its quantizer, whose scales may be negative and 0, and its own dequantization of the same integers."""
+    """Uses ONNX Runtime's quantizer, whose scales may be negative or 0, and its dequantization of the same
+    integers."""
     runtime = pytest.importorskip("onnxruntime")
     quantizer = pytest.importorskip("onnxruntime.quantization.matmul_nbits_quantizer")
     random = np.random.default_rng(11)
@@ -167,7 +168,7 @@ def test_four_bit_weights_of_onnx_runtime(symmetric: bool) -> None:
 
 
 def networks() -> dict[str, Model]:
-    """x · w + b and then a table's rows, w block-wise in each way, or a quantized float."""
+    """x · w + b, and rows of a table. w has each kind of block-wise quantization, or is a quantized float."""
     random = np.random.default_rng(3)
     grids = {}
     for dtype in ("uint4", "int4", "int8", "float8_e4m3fn", "float4_e2m1fn"):
@@ -214,7 +215,7 @@ def test_every_engine_of_torch_computes_them_as_the_reference_does(name: str, en
     assert module.to_model().tensors["w"] == model.tensors["w"]
     theirs = dict(zip(ours, module(torch.from_numpy(x)), strict=True))
     given = {output: theirs[output].to(torch.float32).numpy() for output in ours}
-    if engine != "reference":  # torch adds up real numbers in another order; what follows starts from its sums
+    if engine != "reference":  # torch sums floats in another order; the rest of the test starts from its sums
         np.testing.assert_allclose(given["product"], ours["product"], rtol=1e-5, atol=1e-4)
         rest = replace(model.graph, inputs=("product",), outputs=("f8", "y"), nodes=model.nodes[1:])
         ours = run(Model(rest), {"product": theirs["product"].numpy()})

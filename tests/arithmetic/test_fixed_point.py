@@ -1,7 +1,7 @@
-"""The rules `fixed_point_single` and `fixed_point_double` against those who use them.
+"""Compares the rules `fixed_point_single` and `fixed_point_double` with the programs that use them.
 
-- TFLite, gemmlowp, CMSIS-NN: the formulas that they publish, written here from their definitions.
-- TOSA: Arm's reference model, which runs in an environment of its own (CONTRIBUTING.md, "Ask TOSA's reference model").
+- TFLite, gemmlowp, CMSIS-NN: their published formulas, implemented here.
+- TOSA: Arm's reference model, which runs in a separate environment (CONTRIBUTING.md, "Ask TOSA's reference model").
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OUTPUTS = (("int8", -3), ("int8", 127), ("uint8", 0), ("uint8", 131), ("int16", 
 
 
 class Case(NamedTuple):
-    """x is [ROWS, C]; for one channel, and for each of many."""
+    """x is [ROWS, C]; parameters are per-tensor or per-channel."""
 
     x: Array
     multiplier: Array
@@ -42,10 +42,11 @@ class Case(NamedTuple):
 
 
 def cases(seed: int = 5) -> Iterator[Case]:
-    """What TOSA defines: x in 1 - 2^(shift - 1) … 2^(shift - 1) - 1, multipliers normalized, shifts from 20 to 50.
+    """Cases that TOSA defines: x in 1 - 2^(shift - 1) … 2^(shift - 1) - 1, normalized multipliers, shifts from 20 to
+    50.
 
-    The sums reach a little further than the output: some saturate. A third of the channels have multipliers with few
-    bits, of which many products lie halfway between two integers.
+    The range of the sums slightly exceeds the output's, so some saturate. A third of the channels have multipliers
+    with few bits, with which many products are half-way between two integers.
     """
     rng = np.random.default_rng(seed)
     for dtype, zero_point in OUTPUTS:
@@ -55,7 +56,7 @@ def cases(seed: int = 5) -> Iterator[Case]:
             multiplier = rng.integers(1 << 30, 1 << 31, count)
             few = np.arange(count) % 3 == 0
             multiplier[few] = rng.choice([4, 5, 6, 7], few.sum()) << 28
-            step = np.ldexp(1.0, shift) / multiplier  # of x, for one of the output
+            step = np.ldexp(1.0, shift) / multiplier  # the change of x per output step
             reach = np.minimum(step * np.iinfo(dtype).max * 1.2, np.minimum(np.ldexp(1.0, shift - 1), 2.0**31) - 1)
             x = np.rint(rng.uniform(-1, 1, (ROWS, count)) * reach).astype(np.int64)
             halves = np.rint((np.rint(x / step) + 0.5) * step)
@@ -66,9 +67,8 @@ def cases(seed: int = 5) -> Iterator[Case]:
 def by_qfmt(case: Case, rule: str) -> Array:
     limits = np.iinfo(case.dtype)
     grid = Quantization.of((1.0,), (case.zero_point,), int(limits.min), int(limits.max))
-    known = {"axis": 1, "reach_low": (-(1 << 31),), "reach_high": ((1 << 31) - 1,)}
     entry = OPERATORS["qfmt.Requantize"]
-    node = Node(entry.name, ("x", "m", "shift"), ("y",), entry.complete(known), "", 1, rule)
+    node = Node(entry.name, ("x", "m", "shift"), ("y",), {"axis": 1}, "", 1, rule)
     operands = [Operand(case.x, None), Operand(case.multiplier, None), Operand(case.shift, None), None, None, None]
     return execute(node, operands, [Tensor("y", case.dtype, case.x.shape, None, grid)])[0]
 
@@ -78,12 +78,12 @@ def saturated(rounded: Array, case: Case) -> Array:
     return np.clip(rounded + case.zero_point, limits.min, limits.max).astype(case.dtype)
 
 
-# What others publish. Theirs is a left shift, positive or negative, of a multiplier between 1/2 and 1: 31 - shift.
+# Published formulas. They use a left shift, positive or negative, of a multiplier between 1/2 and 1: 31 - shift.
 
 
 def gemmlowp_high_mul(a: Array, b: Array) -> Array:
-    """SaturatingRoundingDoublingHighMul of gemmlowp's fixedpoint.h: the product of 64 bits is nudged, and divided by
-    2³¹ towards zero. (The one overflow, -2³¹ · -2³¹, is not reached by positive multipliers.)"""
+    """SaturatingRoundingDoublingHighMul of gemmlowp's fixedpoint.h: adds a nudge to the 64-bit product, and divides
+    by 2³¹ towards zero. (The only overflow, -2³¹ · -2³¹, does not occur with positive multipliers.)"""
     product = a * b
     nudged = product + np.where(product >= 0, 1 << 30, 1 - (1 << 30))
     return np.sign(nudged) * (np.abs(nudged) // (1 << 31))
@@ -143,7 +143,7 @@ def test_published_formulas(rule: str) -> None:
 
 
 def test_rounding_twice_differs_from_rounding_once_only_next_to_a_half() -> None:
-    """The second rounding starts from a product that the first has moved by up to 2³⁰."""
+    """The first rounding changes the product by up to 2³⁰ before the second."""
     differ = total = 0
     for case in cases():
         x, multiplier, shift = (each.astype(np.int64) for each in case[:3])

@@ -1,4 +1,4 @@
-"""Floats of 8 and 4 bits that are quantized: against ONNX's reference evaluator, to the bit."""
+"""Compares quantization to floats of 8 and 4 bits with ONNX's reference evaluator, bit by bit."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def test_every_code_is_dequantized_as_onnx_does(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_what_lies_at_and_between_two_values_is_rounded_as_onnx_does(dtype: str) -> None:
-    """Every value, every tie, their neighbours in float32, what is beyond the range, NaN."""
+def test_values_and_ties_are_rounded_as_in_onnx(dtype: str) -> None:
+    """Tests every value, every tie, their float32 neighbours, values beyond the range, and NaN."""
     codes = np.arange(1 << DTYPES[dtype].bits).astype(np.uint8).view(numpy_dtype(dtype)).astype(np.float32)
-    values = np.unique(codes[np.isfinite(codes)]) + np.float32(0)  # of 0.0 and -0.0 either one may be the unique one
+    values = np.unique(codes[np.isfinite(codes)]) + np.float32(0)  # np.unique may keep 0.0 or -0.0
     points = np.concatenate([values, (values[1:] + values[:-1]) / 2])
     points = np.concatenate(
         [points, np.nextafter(points, np.float32(np.inf)), np.nextafter(points, np.float32(-np.inf))]
@@ -50,7 +50,7 @@ def test_what_lies_at_and_between_two_values_is_rounded_as_onnx_does(dtype: str)
     kinds = [TensorProto.FLOAT, TensorProto.FLOAT, ONNX[dtype]]
     zero = np.zeros((), numpy_dtype(dtype))
     theirs = by_onnx("QuantizeLinear", {}, x, np.ones((), np.float32), zero, kinds=kinds, to=ONNX[dtype])
-    for rule in QUANTIZE:  # with a scale of 1 they are all the same
+    for rule in QUANTIZE:  # all rules are equal with a scale of 1
         ours = quantize(x, grid, numpy_dtype(dtype), rule)
         assert np.array_equal(ours.view(np.uint8), np.asarray(theirs).astype(ours.dtype).view(np.uint8))
     print(f"{dtype}: {x.size} of {x.size} equal, by {len(QUANTIZE)} rules")
@@ -66,7 +66,7 @@ def test_the_range_of_a_float_is_its_clamp() -> None:
 
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "bfloat16"])
 def test_an_input_may_come_from_a_file_of_numpy(dtype: str, tmp_path: Path) -> None:
-    """Which does not know the type, and has only its bytes."""
+    """A .npy file does not state the type, only its bytes."""
     kind = numpy_dtype(dtype)
     x = np.array([1, -2.5, 0]).astype(kind)
     np.savez(tmp_path / "x.npz", x=x)
@@ -81,7 +81,7 @@ def test_an_input_may_come_from_a_file_of_numpy(dtype: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("dtype", ["int4", "uint2", "float8_e4m3fn", "float4_e2m1fn"])
-def test_a_graph_takes_and_gives_narrow_numbers(dtype: str) -> None:
+def test_a_graph_has_narrow_inputs_and_outputs(dtype: str) -> None:
     grid = Quantization.per_tensor(0.5, 0, dtype)
     tensors = [
         Tensor("x", dtype, ("N",), None, grid),
@@ -109,8 +109,8 @@ def on(grid: Quantization, real: np.ndarray, kind: Any) -> np.ndarray:
 
 @pytest.mark.parametrize("name", [name for name, each in OPERATORS.items() if each.moves])
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_what_moves_integers_moves_floats(dtype: str, name: str) -> None:
-    """Exactly the reals that the operator computes from the same reals, inside the range."""
+def test_moves_support_narrow_floats(dtype: str, name: str) -> None:
+    """The results equal those of the operator on the same real numbers, inside the range."""
     operator, grid, kind = OPERATORS[name], Quantization.per_tensor(0.5, 0, dtype), numpy_dtype(dtype)
     for seed in range(3):
         case = CASES[name](np.random.default_rng(seed))

@@ -1,4 +1,4 @@
-"""Random networks of one node that computes in integer-only arithmetic, for every operator and rule that C runs."""
+"""Random integer-only networks of one node, for every operator and rule that C supports."""
 
 from __future__ import annotations
 
@@ -10,17 +10,14 @@ import numpy as np
 from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.model import DTYPES, numpy_dtype
 from qfmt.ops import OPERATORS
-from qfmt.ops.registry import QUANTIZE_RULES
 
 from .integer_inputs import integers_like, narrow, pairs
 from .operators import CASES
 from .torch_inputs import Case, Random
 
-KNOWN = {"compared": "", "differs": (), "largest": 0, "reach_low": (-(1 << 31),), "reach_high": ((1 << 31) - 1,)}
-
 Array = np.ndarray
 Given = tuple[Array, Quantization | None]
-"""Integers and what they mean."""
+"""Integers, and their quantization."""
 
 Feed = dict[str, Array]
 
@@ -33,7 +30,7 @@ def network(
     attributes: dict[str, Any],
     outputs: list[tuple[str, Quantization | None]],
 ) -> tuple[Model, Feed]:
-    """A node over inputs of the graph and, at their places among the operands, constants; and what to feed it."""
+    """A node on inputs of the graph and constants, in the order of the operands; and its inputs."""
     tensors, names, feed = [], [], {}
     for place in range(len(computed) + len(constants)):
         given = constants[place] if place in constants else computed[place - sum(at < place for at in constants)]
@@ -59,7 +56,7 @@ def network(
 
 
 def sums(rng: Random, operator: str, rule: str) -> tuple[Model, Feed]:
-    """Operands of the shapes of the operator's case: integers of 8 or 16 bits, zero points of all kinds."""
+    """Operands with the shapes of the operator's case: integers of 8 or 16 bits, any zero points."""
     case = CASES[operator](rng)
     attributes = case.attributes | {name: 1.0 for name in ("alpha", "beta") if name in case.attributes}
     x = integers_like(rng, case.inputs[0])
@@ -87,7 +84,7 @@ def _channels(operator: str, weight: Array, attributes: dict[str, Any]) -> int |
     return 1 if operator == "ConvTranspose" else 0
 
 
-# To other grids
+# Requantization
 
 
 def target(rng: Random) -> tuple[str, Quantization]:
@@ -128,7 +125,7 @@ def requantize(rng: Random, rule: str) -> tuple[Model, Feed]:
         given.pop()
     constants = {at: (each, None) for at, each in enumerate(given, 1) if each is not None}
     computed = [(x.astype(np.int32), None), *(None for each in given if each is None)]
-    return network("qfmt.Requantize", rule, computed, constants, KNOWN | {"axis": axis}, [(dtype, grid)])
+    return network("qfmt.Requantize", rule, computed, constants, {"axis": axis}, [(dtype, grid)])
 
 
 def requant_shift(rng: Random, rule: str) -> tuple[Model, Feed]:
@@ -164,11 +161,11 @@ def weighted_sum(rng: Random, rule: str) -> tuple[Model, Feed]:
     return network("qfmt.WeightedSum", "", given, {}, case.attributes, [("int32", None)])
 
 
-# What moves integers
+# Operators that move integers
 
 
 def move(rng: Random, operator: str) -> tuple[Model, Feed]:
-    """Integers in place of the floats of the operator's case: quantized ones, or plain."""
+    """The operator's case with quantized or plain integers instead of floats."""
     case = CASES[operator](rng)
     dtype = str(rng.choice(["uint8", "int8", "int16", *(("int32",) if operator != "Concat" else ())]))
     scale = float(np.float32(rng.uniform(0.001, 1)))
@@ -188,12 +185,11 @@ def move(rng: Random, operator: str) -> tuple[Model, Feed]:
             limits = DTYPES[dtype]
             computed.append((rng.integers(limits.minimum, limits.maximum + 1, array.shape).astype(dtype), grid))
     count = _output_count(operator, case)
-    rule = str(rng.choice(QUANTIZE_RULES)) if operator == "Concat" and grid is not None else ""
-    return network(operator, rule, computed, constants, case.attributes, [(dtype, grid)] * count)
+    return network(operator, "", computed, constants, case.attributes, [(dtype, grid)] * count)
 
 
 def resize(rng: Random, rule: str) -> tuple[Model, Feed]:
-    """By nearest neighbour, in every way of rounding float32: sizes, or scales, of some axes."""
+    """Nearest-neighbour resizing in every rounding mode, by sizes or scales of some axes."""
     x = rng.integers(0, 256, rng.integers(1, 16, 3)).astype(np.uint8)
     grid = Quantization.of((0.25,), (7,), 0, 255) if rng.random() < 0.6 else None
     axes = rng.permutation(3)[: rng.integers(1, 4)]
@@ -208,14 +204,13 @@ def resize(rng: Random, rule: str) -> tuple[Model, Feed]:
         "coordinate_transformation_mode": str(rng.choice(places)),
         "nearest_mode": str(rng.choice(roundings)),
     }
-    stated = str(rng.choice(["interpolate", "interpolate_fma", *QUANTIZE_RULES])) if grid is not None else ""
     chosen = {3: (sizes, None)} if rng.random() < 0.5 else {2: (np.maximum(scales, 1 / 30), None)}
     computed: list[Given | None] = [(x, grid), None, *([None] if 3 in chosen else [])]
-    return network("Resize", stated, computed, chosen, attributes, [("uint8", grid)])
+    return network("Resize", "", computed, chosen, attributes, [("uint8", grid)])
 
 
 def position(rng: Random, operator: str) -> tuple[Model, Feed]:
-    """Of few different integers, so that the greatest stands more than once."""
+    """A case with few different integers, so that the largest occurs more than once."""
     case = CASES[operator](rng)
     dtype = str(rng.choice(["int8", "int16", "int32"]))
     grid = Quantization.of((0.25,), (7,), -128, 127) if dtype == "int8" and rng.random() < 0.5 else None
@@ -242,7 +237,7 @@ Make = Callable[[Random], tuple[Model, Feed]]
 
 
 def kinds() -> Iterator[tuple[str, Make]]:
-    """Every operator and rule, and what makes a network of it."""
+    """Every operator and rule, and a function that makes a network of it."""
     for operator in (*SUMS, *MEANS):
         for rule in OPERATORS[operator].sum_rules:
             yield f"{operator} {rule}", lambda rng, operator=operator, rule=rule: sums(rng, operator, rule)

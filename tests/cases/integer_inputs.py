@@ -18,7 +18,7 @@ def narrow(rng: Random, *shape: int) -> Array:
 
 
 def requantize(rng: Random) -> Case:
-    """By the rule `multiply_shift`, for all channels or for each."""
+    """A case of the rule `multiply_shift`, per tensor or per channel."""
     x = rng.integers(-40000, 40000, sizes(rng, int(rng.integers(1, 5)))).astype(np.int32)
     axis = int(rng.integers(0, x.ndim))
     count = x.shape[axis] if rng.random() < 0.7 else 1
@@ -28,8 +28,7 @@ def requantize(rng: Random) -> Case:
         shift,
         (1 << shift.astype(np.int64)) // 2 + rng.integers(-999, 999, count),
     ]
-    attributes = {"axis": axis, "reach_low": (-40000,), "reach_high": (40000,)}
-    return Case([x, *parameters], {**attributes, "compared": "", "differs": (), "largest": 0})
+    return Case([x, *parameters], {"axis": axis})
 
 
 def table(rng: Random) -> Case:
@@ -60,7 +59,7 @@ def weighted_sum(rng: Random) -> Case:
 
 
 def integers_like(rng: Random, array: Array, axis: int | None = None) -> tuple[Array, Quantization]:
-    """Integers of 8 bits of that shape, with a zero point, or one for every slice of an axis."""
+    """8-bit integers of this shape, with a zero point, or one per slice of an axis."""
     dtype = str(rng.choice(["int8", "uint8"]))
     limits = DTYPES[dtype]
     count = 1 if axis is None else array.shape[axis]

@@ -9,7 +9,7 @@ from qfmt.ops import OPERATORS
 
 
 def single(name: str, rule: str, tensors: list[Tensor | None], output: Tensor, attributes: dict[str, Any]) -> Model:
-    """A model of one node; what is no constant is an input."""
+    """A model of one node; tensors that are not constant are inputs."""
     entry = OPERATORS[name]
     names = tuple("" if each is None else each.name for each in tensors)
     given = {each.name: each for each in tensors if each is not None}

@@ -154,7 +154,7 @@ def gather_elements(rng: Random) -> Case:
 
 
 def scatter_elements(rng: Random) -> Case:
-    """Indices that name no place twice, but for those that add up."""
+    """Unique indices, except for reductions that accumulate."""
     x, indices = (case := gather_elements(rng)).inputs
     axis, reduction = case.attributes["axis"], str(rng.choice(["none", "add", "mul", "min", "max"]))
     if reduction == "none":
@@ -226,7 +226,7 @@ def local_response(rng: Random) -> Case:
 
 
 def attention(rng: Random) -> Case:
-    """3 or 4 dimensions, heads that serve several, masks that hide or add, what was before."""
+    """3 or 4 dimensions, shared key and value heads, boolean or additive masks, past keys and values."""
     batch, heads, times, rows, columns, size, past = sizes(rng, 7, 1, 4)
     attributes: dict[str, Any] = {
         "is_causal": int(rng.integers(0, 2)),
@@ -246,7 +246,7 @@ def attention(rng: Random) -> Case:
         attributes |= {"q_num_heads": heads * times, "kv_num_heads": heads}
         q, k, v = (each.swapaxes(1, 2).reshape(batch, each.shape[2], -1) for each in (q, k, v))
     if not attributes["qk_matmul_output_mode"]:
-        attributes["softcap"] = 0.0  # onnx's own reference outputs capped products for raw ones
+        attributes["softcap"] = 0.0  # onnx's reference outputs capped products instead of raw ones
     attributes |= {f"{side}_window_size": int(rng.integers(-1, 3)) for side in ("left", "right")}
     return Case([q, k, v, mask, *before], attributes)
 

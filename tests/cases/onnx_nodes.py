@@ -1,18 +1,19 @@
-"""Networks of one node, of random cases: of floats, and on the grids of ONNX."""
+"""Networks of one node from random cases: floats, or quantized as in ONNX."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from cases.operators import CASES, Case, compute
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
-from qfmt.ops import OPERATORS
+from qfmt.ops import OPERATORS, only_moves
 
 
 def quantized_node(name: str, case: Case, rng: np.random.Generator) -> tuple[Model, dict[str, np.ndarray]]:
-    """The same with quantized tensors, by the rule of ONNX."""
+    """The case with quantized tensors, and the rule of ONNX."""
     operator = OPERATORS[name]
     moves = operator.moves
     dtype = str(rng.choice(["uint8", "int8"]))
@@ -48,7 +49,7 @@ REAL_INPUTS = {
     "Clip": 1, "Pad": 1, "Resize": 1, "BatchNormalization": 1, "LayerNormalization": 1, "GroupNormalization": 1,
     "InstanceNormalization": 1, "Conv": 2, "ConvTranspose": 2, "qfmt.Linear": 2,
 }  # fmt: skip
-"""How many of its inputs come quantized; the others are floats. All, where nothing is said."""
+"""Operator → the number of quantized inputs; the others are floats. Default: all."""
 
 WEIGHTS = {"Conv": 0, "ConvTranspose": 1, "qfmt.Linear": 0}
 """The axis of the scales of the second input."""
@@ -79,6 +80,7 @@ def _model(
     made = tuple(tensor.name for tensor in outputs)
     node = Node(name, names, made, operator.complete(case.attributes), "node", operator.version, rule)
     tensors |= {tensor.name: tensor for tensor in outputs}
+    node = replace(node, rule="") if only_moves(node, tensors) else node
     return Model(Graph(tuple(inputs), made, (node,), tensors), engine="onnx")
 
 

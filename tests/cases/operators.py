@@ -1,4 +1,4 @@
-"""Random float inputs and attributes for every operator: what shape rules, references and witnesses are tried on.
+"""Random float inputs and attributes for every operator, for tests of shape rules, references and witnesses.
 
 case = CASES["Conv"](np.random.default_rng(7))
 OPERATORS["Conv"].reference(*case.inputs, **case.attributes)
@@ -165,7 +165,8 @@ SOME_GRID = Quantization.per_tensor(0.5, 3, "int8")
 
 
 def compute(name: str, case: Case) -> list[np.ndarray]:
-    """The outputs of the operator's reference; where that has to have a grid, those of its first rule on some grid."""
+    """The outputs of the operator's reference; if it needs a quantization, those of its first rule with some
+    quantization."""
     operator = OPERATORS[name]
     if operator.takes_integers and operator.integer is not None:
         result = Result(np.dtype(np.int8), SOME_GRID, operator.rules[0])

@@ -1,4 +1,4 @@
-"""Random inputs and attributes: what they are made of, and those of the operators that PyTorch's networks have."""
+"""Random inputs and attributes of operators in PyTorch networks, and functions to make them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Random = np.random.Generator
 
 
 class Case(NamedTuple):
-    """Inputs in order (None: absent) and all attributes. Inputs of int64 are constants, whose values are known."""
+    """Inputs in order (None: absent) and all attributes. int64 inputs are constants with known values."""
 
     inputs: list[np.ndarray | None]
     attributes: dict[str, Any]
@@ -103,7 +103,7 @@ def conv_transpose(rng: Random) -> Case:
 
 
 def pool(rng: Random, **attributes: Any) -> Case:
-    """Padding is less than the kernel, as everywhere; no window lies entirely in the padding."""
+    """Padding is smaller than the kernel, so no window is entirely inside the padding."""
     a = window(rng, int(rng.integers(1, 4)))
     limits = a["kernel_shape"] * 2
     a["pads"] = tuple(min(pad, limit - 1) for pad, limit in zip(a["pads"], limits, strict=True))
@@ -178,7 +178,7 @@ def prelu(rng: Random) -> Case:
 
 
 def reshape(rng: Random) -> Case:
-    """Any factors of the number of elements, some of them written as 0 or -1."""
+    """Any factors of the number of elements, some of them replaced by 0 or -1."""
     x = floats(rng, *sizes(rng, int(rng.integers(1, 4)), 1, 6))
     shape = list(x.shape)
     rng.shuffle(shape)
@@ -226,7 +226,7 @@ def split(rng: Random) -> Case:
     rank = int(rng.integers(1, 5))
     shape, axis, parts = sizes(rng, rank), int(rng.integers(-rank, rank)), sizes(rng, int(rng.integers(1, 4)), 0, 3)
     shape[axis] = sum(parts)
-    if rng.random() < 0.3:  # equal parts, and one that is smaller
+    if rng.random() < 0.3:  # equal parts, except a smaller last one
         count = int(rng.integers(1, 4))
         shape[axis] = count * 3 - int(rng.integers(0, 3))
         return Case([floats(rng, *shape), None], {"axis": axis, "num_outputs": count})
@@ -291,7 +291,7 @@ def space_to_depth(rng: Random) -> Case:
 
 
 def resize(rng: Random) -> Case:
-    """Quarters: sums and quotients without rounding, on which references agree."""
+    """Multiples of a quarter: sums and quotients are exact, so references agree."""
     x = floats(rng, 1, 2, *sizes(rng, int(rng.integers(1, 3)), 2, 6))
     attributes: dict[str, Any] = {
         "mode": str(rng.choice(["nearest", "linear", "cubic"]))

@@ -1,14 +1,15 @@
-"""Networks of one node on all kinds of grids, of random cases."""
+"""Networks of one node from random cases, with any quantization parameters."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from cases.operators import CASES, compute
 from qfmt.model import DTYPES, Graph, Model, Node, Quantization, Tensor
-from qfmt.ops import OPERATORS
+from qfmt.ops import OPERATORS, only_moves
 
 Array = np.ndarray[Any, Any]
 
@@ -20,14 +21,14 @@ REAL_INPUTS = {
     "Clip": 1, "Pad": 1, "Resize": 1, "BatchNormalization": 1, "LayerNormalization": 1, "GroupNormalization": 1,
     "InstanceNormalization": 1,
 }  # fmt: skip
-"""How many of its inputs come quantized; the others are floats. All, where nothing is said."""
+"""Operator → the number of quantized inputs; the others are floats. Default: all."""
 
 WEIGHTS = {"Conv": 0, "ConvTranspose": 1, "qfmt.Linear": 0}
 """The axis along which the second input may have its scales; the third is a bias."""
 
 
 def grid(rng: Rng, values: Array, dtype: str, axis: int | None = None) -> Quantization:
-    """Scales that hold about the range of the values; zero points, and clamped ranges, anywhere."""
+    """Scales that approximately cover the range of the values; any zero points and clamped ranges."""
     limits = DTYPES[dtype]
     parts = [values] if axis is None else [np.take(values, i, axis) for i in range(values.shape[axis])]
     reach = [float(np.abs(part[np.isfinite(part)]).max(initial=0.1)) for part in parts]
@@ -85,11 +86,12 @@ def one_node(name: str, kind: str, rng: Rng) -> tuple[Model, dict[str, Array]]:
     names = tuple("" if each is None else f"x{i}" for i, each in enumerate(case.inputs))
     outputs = tuple(f"y{i}" for i in range(len(results)))
     node = Node(name, names, outputs, operator.complete(case.attributes), "node", operator.version, rule)
+    node = replace(node, rule="") if only_moves(node, tensors) else node
     return Model(Graph(tuple(inputs), outputs, (node,), tensors), engine="fbgemm"), inputs
 
 
 def _bias(rng: Rng, tensors: dict[str, Tensor], name: str, attributes: Any) -> tuple[str, Quantization | None]:
-    """Floats as PyTorch has them, or int32 in units of the sums, as ONNX has."""
+    """A float bias, as in PyTorch, or int32 with the scale of the sums, as in ONNX."""
     x, w = tensors["x0"].quantization, tensors["x1"].quantization
     if x is None or w is None or rng.random() < 0.6:
         return "float32", None

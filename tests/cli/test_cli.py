@@ -1,4 +1,4 @@
-"""The command line as a whole: help, exit status, trouble in one line, terminals; `check` and `ops`."""
+"""The command line as a whole: help, exit status, one-line errors, terminals; `check` and `ops`."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_bad_arguments_are_trouble(arguments: tuple[object, ...]) -> None:
     assert "--help" in trouble(*arguments)
 
 
-def test_unexpected_errors_ask_for_a_report_and_show_no_traceback(monkeypatch: pytest.MonkeyPatch, tiny: Path) -> None:
+def test_unexpected_errors_request_a_report_without_a_traceback(monkeypatch: pytest.MonkeyPatch, tiny: Path) -> None:
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("surprise")
 
@@ -174,7 +174,7 @@ def test_ops_explains_one_by_its_name_here_or_in_torch() -> None:
 
 
 def on_a_terminal(*command: str, **variables: str) -> tuple[int, bytes]:
-    """Status and everything that a process prints when both its streams are a terminal of 120 columns."""
+    """Exit status and output of a process whose stdout and stderr are a terminal of 120 columns."""
     if not hasattr(os, "openpty"):
         pytest.skip("this system has no pseudo-terminals")
     ours, theirs = os.openpty()
@@ -183,7 +183,7 @@ def on_a_terminal(*command: str, **variables: str) -> tuple[int, bytes]:
     printed = b""
     with subprocess.Popen([sys.executable, *command], env=environment, stdout=theirs, stderr=theirs) as running:
         os.close(theirs)
-        with contextlib.suppress(OSError):  # Linux's way to say that the other side was closed
+        with contextlib.suppress(OSError):  # Linux raises it when the other side is closed
             while block := os.read(ours, 4096):
                 printed += block
     os.close(ours)
@@ -191,7 +191,7 @@ def on_a_terminal(*command: str, **variables: str) -> tuple[int, bytes]:
 
 
 @pytest.mark.parametrize("no_color", [False, True])
-def test_a_terminal_gets_a_drawn_table_and_color_unless_told_otherwise(tiny: Path, no_color: bool) -> None:
+def test_a_terminal_gets_tables_and_color_by_default(tiny: Path, no_color: bool) -> None:
     variables = {"NO_COLOR": "1"} if no_color else {}
     status, drawn = on_a_terminal("-m", "qfmt", "inspect", str(tiny), **variables)
     assert status == 0
@@ -199,7 +199,7 @@ def test_a_terminal_gets_a_drawn_table_and_color_unless_told_otherwise(tiny: Pat
     assert (b"\x1b[36m" in drawn) != no_color
 
 
-def test_work_that_takes_long_says_so_on_a_terminal_only() -> None:
+def test_a_spinner_appears_only_on_a_terminal() -> None:
     code = (
         "import time; from qfmt.cli import output; output.PATIENCE = 0.01\n"
         "with output.working('converting [bold]net.pt'): time.sleep(0.5)"

@@ -1,4 +1,4 @@
-"""`qfmt convert`: what it writes, says and refuses."""
+"""`qfmt convert`: files that it writes, messages, and errors."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 import qfmt
 from qfmt.errors import SourceError, UnsupportedOperatorsError
@@ -14,7 +15,7 @@ from support.command_line import invoke, trouble
 from support.paths import DIGITS
 
 
-def test_convert_writes_the_file_and_says_so_on_stderr(tmp_path: Path) -> None:
+def test_convert_writes_the_file_and_reports_on_stderr(tmp_path: Path) -> None:
     dest = tmp_path / "digits.qfb"
     result = invoke("convert", DIGITS, dest)
     assert (result.exit_code, result.stdout) == (0, ""), result.output
@@ -52,6 +53,30 @@ def test_convert_replaces_what_was_there_as_cp_does(tmp_path: Path) -> None:
 def test_convert_refuses_kinds_that_it_cannot_write(tmp_path: Path, name: str, said: str) -> None:
     assert said in trouble("convert", DIGITS, f"{tmp_path}/{name}")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_convert_stores_test_vectors_that_another_reader_can_repeat(tmp_path: Path) -> None:
+    first, again, more = (tmp_path / f"{name}.qfb" for name in ("first", "again", "more"))
+    for dest in (first, again):
+        assert invoke("convert", DIGITS, dest, "--vectors", 2, "--input-shape", "x=N,1,8,8").exit_code == 0
+    assert first.read_bytes() == again.read_bytes()
+    model = qfmt.load(first)
+    assert [vector.name for vector in model.vectors] == ["random 0 of seed 0", "random 1 of seed 0"]
+    assert model.content_id() == qfmt.convert(DIGITS, input_shapes={"x": ("N", 1, 8, 8)}).content_id()
+    one, two = (vector.inputs["x"].array for vector in model.vectors)
+    assert one.shape == two.shape == (1, 1, 8, 8) and (one != two).any()
+    low, high = 0.0, 127 * model.tensors["quant"].quantization.scale[0]  # the calibrated range, of 7 bits
+    assert low <= one.min() < one.max() <= high
+    assert len(set(one.ravel())) > 20
+    network = torch.jit.load(DIGITS)
+    for vector in model.vectors:
+        theirs = network(torch.from_numpy(vector.inputs["x"].array.copy())).numpy()
+        assert vector.outputs["dequant"].array.tolist() == theirs.tolist()
+    assert invoke("check", first, "--replay").exit_code == 0
+    assert invoke("convert", first, more, "--vectors", 1, "--input-shape", "x=3,1,8,8").exit_code == 0
+    assert [vector.inputs["x"].shape[0] for vector in qfmt.load(more).vectors] == [1, 1, 3]
+    assert "--vectors is for .qfb files" in trouble("convert", DIGITS, tmp_path / "x.onnx", "--vectors", 1)
+    assert "require fixed sizes" in trouble("convert", first, more, "--vectors", 1, "--input-shape", "x=N,1,8,8")
 
 
 def test_convert_refuses_to_replace_its_source(tmp_path: Path) -> None:
@@ -127,7 +152,7 @@ def test_convert_prints_json_or_nothing_on_request(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "option", [("--input-shape", "x=1,1,8,8", "x=2,1,8,8"), ("--input-quantization", "x=1,2", "x=1,2")]
 )
-def test_one_input_is_told_of_once(option: tuple[str, str, str], tmp_path: Path) -> None:
+def test_options_given_twice_are_refused(option: tuple[str, str, str], tmp_path: Path) -> None:
     name, first, second = option
     said = trouble("convert", DIGITS, tmp_path / "d.qfb", name, first, name, second)
     assert f"'{name}': it is given twice for x" in said
@@ -148,8 +173,8 @@ def test_convert_explains_its_options(option: tuple[str, str], tmp_path: Path) -
     assert "as in x=" in trouble("convert", DIGITS, tmp_path / "out.qfb", *option)
 
 
-def test_convert_of_a_qfb_takes_no_options_of_its_source(tmp_path: Path) -> None:
-    """They would change nothing: the file states its engine."""
+def test_convert_of_a_qfb_refuses_options_for_sources(tmp_path: Path) -> None:
+    """The options would have no effect: the file states its engine."""
     source = tmp_path / "digits.qfb"
     qfmt.save(qfmt.convert(DIGITS), source)
     for option in (("--engine", "onnx"), ("--input-shape", "x=1,1,8,8"), ("--input-quantization", "x=0.1,2")):

@@ -1,4 +1,4 @@
-"""Files that attack: every command ends with its status, at most one line of error, in little memory.
+"""Malicious files: every command ends with the expected status, at most one line of error, and little memory.
 
 A row of EXPECTED is a file in `tests/hostile`: for each command its exit status, or status and a part of the message.
 `{file}` is the path of the file, `{out}` a new path without suffix. Commands are run in another process, with
@@ -35,14 +35,14 @@ READING = (
     "convert {file} {out}.qfb",
     "convert {file} {out}.qfb --integer-only",
     "convert {file} {out}/",
-    "convert {file} {out}.onnx --opset 21",  # stated, so that ONNX Runtime is not asked: its threads survive no fork
+    "convert {file} {out}.onnx --opset 21",  # --opset: does not ask ONNX Runtime, whose threads do not survive a fork
     "to_torch {file}",
 )
 """Every command that takes a `.qfb`."""
 
 
 def qfb(statuses: str, **says: str) -> dict[str, Outcome]:
-    """A row for a `.qfb`: the statuses of READING in their order, and for some of the commands what they say."""
+    """A row for a `.qfb`: the statuses of the commands in READING, in order, and messages for some of them."""
     assert len(statuses) == len(READING)
     return {
         command: (int(status), says[word]) if (word := command.split()[0]) in says else int(status)
@@ -57,7 +57,7 @@ EXPECTED: dict[str, dict[str, Outcome]] = {
     "clip-no-bound.qfb": qfb("11000022222222", to_torch="V43"),
     "c-unknown.qfb": qfb("00000020202202"),
     "c-unsigned.qfb": qfb("00000000200000"),
-    "inspect-integer-broadcast.qfb": qfb("11000022222222", to_torch="V49 node 1 (qfmt.Requantize → y): add is int8"),
+    "inspect-integer-broadcast.qfb": qfb("11000022222222", to_torch="V63 node 1 (qfmt.Requantize → y): add is int8"),
     "inspect-integer-no-output.qfb": qfb(
         "11000022222222", run="V41 node 0 (qfmt.Requantize → ): the output y is absent"
     ),
@@ -92,7 +92,7 @@ Run = Callable[[Path, list[str]], tuple[int, str, str]]
 
 @pytest.fixture(scope="module")
 def run() -> Iterator[Run]:
-    """Runs one command under the limits; the process that forks for it imports heavy modules once."""
+    """A function that runs one command under the limits; a server process imports heavy modules once, and forks."""
     few = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}  # each reserves memory
     command = [sys.executable, str(PROGRAMS / "hostile_commands.py")]
     with subprocess.Popen(
@@ -111,7 +111,7 @@ def run() -> Iterator[Run]:
 
 
 def complaints(run: Run, file: Path, command: str, expected: Outcome, out: Path) -> list[str]:
-    """What is wrong with how a command ended."""
+    """The differences between the result of a command and the expected one."""
     status, told, error = run(file, command.format(file=file, out=out).split())
     wanted, says = expected if isinstance(expected, tuple) else (expected, "")
     lines = [line for line in error.splitlines() if line.startswith("qfmt: error:")]

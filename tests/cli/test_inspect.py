@@ -1,4 +1,4 @@
-"""`qfmt inspect`: what it prints of files, sources and damaged files."""
+"""`qfmt inspect`: its output for files, sources and damaged files."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def test_inspect_lists_nodes_and_tensors(tiny: Path) -> None:
     assert rows["1"] == ["qfmt.Linear", "fc1", "[N,2]", "uint8", "0.25", "3", "3..255", "tensor"]
     assert rows["fc1.weight"] == ["[2,3]", "int8", "0.25..0.5", "0", "-128..127", "channel(0,", "2)"]
     assert rows["fc1.bias"] == ["[2]", "float32", "-", "-", "-", "-"]
-    assert "quant" not in rows  # what a node computes stands with the node
+    assert "quant" not in rows  # the node's row has the quantization of its output
 
 
 def test_inspect_of_a_graph_whose_input_is_no_tensor(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A damaged file may say so, and is opened all the same: `qfmt check` names the rule."""
+    """A damaged file may be like that. It is opened all the same, and `qfmt check` reports the rule."""
     model = qfmt.load(tiny)
     broken = dataclasses.replace(model, graph=dataclasses.replace(model.graph, inputs=("",)))
     monkeypatch.setattr("qfmt.cli.inspect.open_model", lambda file: (broken, "qfb"))
@@ -110,10 +110,10 @@ def test_inspect_shows_blocks_without_reading_them(tmp_path: Path, monkeypatch: 
     assert tensor["quantization"]["zero_point"] == {"dtype": "uint8", "values": points[1:].tolist(), **form}
 
 
-def test_inspect_says_what_a_scale_in_a_state_dict_is(tiny: Path) -> None:
+def test_inspect_explains_scales_of_a_state_dict(tiny: Path) -> None:
     text = invoke("inspect", tiny, "--tensor", "fc1.scale").stdout
     assert text.startswith("fc1.scale is the scale of the output of fc1\n")
-    assert "quant  uint8, scale 0.125, zero point 64" in text  # where the quantization of its input comes from
+    assert "quant  uint8, scale 0.125, zero point 64" in text  # the origin of its input's quantization
     assert "can hold     0..63" in text
 
 
@@ -137,7 +137,7 @@ def test_inspect_suggests_names_that_are_near(tiny: Path) -> None:
     assert "--tensors` lists them" in trouble("inspect", tiny, "--tensor", "zzz")
 
 
-def test_inspect_gives_a_reason_for_every_float(tiny: Path) -> None:
+def test_inspect_states_a_reason_for_every_float(tiny: Path) -> None:
     rows = invoke("inspect", tiny, "--floats").stdout.splitlines()[1:]
     reasons = {row.split()[0]: row.split("]", 1)[1].strip() for row in rows}
     assert reasons == {
@@ -150,7 +150,7 @@ def test_inspect_gives_a_reason_for_every_float(tiny: Path) -> None:
     assert {entry["name"]: entry["why"] for entry in listed} == reasons
 
 
-def test_inspect_tells_floats_of_what_has_quantized_weights(tmp_path: Path) -> None:
+def test_inspect_distinguishes_floats_of_quantized_layers(tmp_path: Path) -> None:
     grid = Quantization.per_tensor(0.5, 0, "int8")
     weight = Tensor.constant("w", np.ones((3, 4), np.int8), grid)
     bias = Tensor.constant("b", np.ones(3, np.float32))

@@ -1,4 +1,4 @@
-"""`qfmt run`: arrays in and out, and what is refused."""
+"""`qfmt run`: input and output arrays, and errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def arrays(tmp_path: Path) -> Path:
     return path
 
 
-def test_run_takes_arrays_by_name_and_sums_up(tiny: Path, arrays: Path, tmp_path: Path) -> None:
+def test_run_matches_arrays_by_name_and_prints_a_summary(tiny: Path, arrays: Path, tmp_path: Path) -> None:
     dest = tmp_path / "out.npz"
     result = invoke("run", tiny, "--input", arrays, "--output", dest)
     assert result.exit_code == 0, result.output
@@ -43,7 +43,7 @@ def test_run_takes_arrays_by_name_and_sums_up(tiny: Path, arrays: Path, tmp_path
     assert summary["y"]["max"] == expected["y"].max()
 
 
-def test_run_takes_the_only_array_for_the_only_input(tiny: Path, tmp_path: Path) -> None:
+def test_run_uses_the_only_array_for_the_only_input(tiny: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros((1, 3), np.float32))
     np.savez(tmp_path / "x.npz", other_name=np.zeros((1, 3), np.float32))
     answers = [invoke("run", tiny, "--input", tmp_path / name) for name in ("x.npy", "x.npz")]
@@ -112,6 +112,16 @@ def test_run_notes_what_it_converts_and_refuses_the_rest(tmp_path: Path) -> None
     assert said("index", np.array([1, 1 << 40])).startswith(refused)
     assert "input x: expects uint8, not int64" in said("grid", np.ones(2, np.int64))
     assert "input x: expects int32, not float64" in said("index", np.ones(2))
+
+
+def test_run_takes_a_limit_of_memory(tiny: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones((100, 3), np.float32))
+    given = ("run", tiny, "--input", tmp_path / "x.npy", "--memory")
+    for enough in ("2M", "2MB", "1g", "2000000"):
+        assert invoke(*given, enough).exit_code == 0
+    said = trouble(*given, "2K")
+    assert "node quant (QuantizeLinear): needs " in said and "more than the limit of 2.0 kB" in said
+    assert "'much' is not a number of bytes, as in 500M or 4G" in trouble(*given, "much")
 
 
 def test_run_explains_what_does_not_fit(tiny: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`qfmt diff`: everything that differs between two files, and nothing else."""
+"""`qfmt diff`: exactly the differences between two files."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_nodes(digits: Model) -> None:
     assert found.words == (f"reads {first} → {second}", f"reads {second} → {first}")
 
 
-def test_a_node_of_one_only(digits: Model) -> None:
+def test_a_node_of_only_one_model(digits: Model) -> None:
     graph = digits.graph
     tensors = {name: tensor for name, tensor in graph.tensors.items() if name != "dequant"}
     shorter = digits.replace(graph=replace(graph, nodes=list(graph.nodes)[:-1], outputs=("fc",), tensors=tensors))
@@ -150,8 +150,9 @@ def test_a_renamed_network_is_matched_in_order(digits: Model) -> None:
     assert not any(tensor.different for tensor in found.tensors)
 
 
-def test_a_network_and_what_it_was_lowered_to(digits: Model) -> None:
-    """Weights are the same tensors by their names; what lowering made is new, and no values are set against others."""
+def test_a_network_and_its_lowered_form(digits: Model) -> None:
+    """Weights are matched by name. Tensors that the lowering made are new; no values are compared with unrelated
+    ones."""
     narrow = qfmt.passes.lower_integer(digits, input_shapes={"x": ("N", 1, 8, 8)})
     found = qfmt.diff(digits, narrow)
     only = {"only in the first", "only in the second"}

@@ -1,4 +1,4 @@
-"""`qfmt verify`: clean files pass, damaged ones are told apart, with the layer that was damaged by name."""
+"""`qfmt verify`: clean files pass; for a damaged file it names the damaged layer."""
 
 from __future__ import annotations
 
@@ -121,8 +121,8 @@ def test_nothing_is_wrong_with_a_conversion(name: str, mode: str, kind: str, tmp
     assert all(weight.ok for weight in report.weights)
 
 
-def test_every_call_is_computed_as_the_module_computes_it(tmp_path: Path) -> None:
-    """The witness is torch itself: what is carried out call by call is the output of the module."""
+def test_calls_compute_the_output_of_the_module(tmp_path: Path) -> None:
+    """The calls, executed one by one, compute the module's output; torch is the witness."""
     module, inputs = pytorch.quantized("resnet18", "fx")
     source = pytorch.save_as(module, inputs, "trace", tmp_path / "m.pt")
     model = qfmt.convert(source)
@@ -140,7 +140,7 @@ def test_each_engine(engine_name: str, tmp_path: Path) -> None:
     print(f"{engine_name}: {told(report)}")
     assert report.ok, report.first_wrong
     assert report.engine == engine_name
-    assert torch.backends.quantized.engine == engine_name  # as it was before
+    assert torch.backends.quantized.engine == engine_name  # unchanged
 
 
 def test_the_engine_is_that_of_the_file(digits: Model) -> None:
@@ -152,8 +152,8 @@ def test_the_engine_is_that_of_the_file(digits: Model) -> None:
     assert qfmt.verify(DIGITS, qfmt.convert(DIGITS, engine="onnx")).engine == "fbgemm"
 
 
-def test_a_file_by_another_engine_is_not_taken_for_ties(tmp_path: Path) -> None:
-    """qnnpack rounds the bias. Few outputs of fbgemm differ from that, and where they do, the file states it."""
+def test_rules_of_another_engine_do_not_count_as_ties(tmp_path: Path) -> None:
+    """qnnpack rounds the bias. Few outputs of fbgemm differ because of this, and the file states the difference."""
     source = archive(tmp_path, "resnet18")
     model = qfmt.convert(source, engine="qnnpack")
     report = qfmt.verify(source, model, engine="fbgemm")
@@ -239,8 +239,8 @@ def test_what_was_changed_is_named(damage: str, digits: Model, tmp_path: Path) -
         assert result.stdout.endswith(f"first wrong: {layer}\n")
 
 
-def test_a_damaged_weight_shows_in_the_outputs_of_its_node_alone(digits: Model) -> None:
-    """Every node gets what the source's node got, so that one fault does not spread."""
+def test_a_damaged_weight_affects_only_the_outputs_of_its_node(digits: Model) -> None:
+    """Every node gets the inputs of the source's node, so that a fault does not spread."""
     tensor = digits.tensors["depthwise.0.weight"]
     array = np.roll(tensor.array, 1)
     damaged = with_tensor(digits, tensor.name, data=Tensor.constant("", array).data)
@@ -293,10 +293,10 @@ def test_nodes_that_are_missing_or_added(digits: Model) -> None:
     st.sampled_from(["float_bias", "affine", "integer_bias"]),
     st.sampled_from([-1, 1]),
 )
-def test_a_tie_is_one_if_and_only_if_exact_fractions_say_so(
+def test_ties_agree_with_exact_fractions(
     x: list[int], w: list[int], zero_point: int, exponent: int, bias: int, rule: str, step: int
 ) -> None:
-    """Scales are powers of two, so that the value before the rounding is a fraction that Python computes exactly."""
+    """With scales that are powers of two, Python computes the value before the rounding exactly, as a fraction."""
     node = Node("qfmt.Linear", ("x", "w", "b"), ("y",), {}, rule=rule)
     scale = Fraction(2) ** exponent * 16
     real = Fraction(sum((a - 7) * b for a, b in zip(x, w, strict=True))) / 64 + Fraction(bias, 64)
@@ -317,8 +317,8 @@ def test_a_tie_is_one_if_and_only_if_exact_fractions_say_so(
 
 
 @pytest.mark.parametrize("transposed", [0, 1])
-def test_a_tie_of_float_sums_knows_how_many_products_they_are(transposed: int) -> None:
-    """1,000 products, which float32 adds up to within 1,000 · 2^-24 of their size, on either layout of the weight."""
+def test_ties_of_float_sums_depend_on_the_number_of_products(transposed: int) -> None:
+    """float32 sums 1,000 products with a relative error of up to 1,000 · 2^-24, in both layouts of the weight."""
     attributes = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": transposed}
     node = Node("Gemm", ("x", "w"), ("y",), attributes, rule="integer_bias")
     output = Tensor("y", "uint8", (1, 2), quantization=Quantization.per_tensor(1000 / 100.502, 0, "uint8"))
@@ -362,7 +362,7 @@ def test_another_shape_or_dtype_is_wrong() -> None:
         assert classify(node, [], output, mine, theirs).wrong == 4
 
 
-def test_ties_of_torch_are_ties_not_wrong(tmp_path: Path) -> None:
+def test_ties_of_torch_count_as_ties(tmp_path: Path) -> None:
     """torch's own average pooling breaks ties by memory layout, its `add` by the position in a block of 64."""
     source = archive(tmp_path, "pooling")
     report = qfmt.verify(source, qfmt.convert(source), samples=2)
@@ -420,7 +420,7 @@ def _fbgemm(operands: list[Operand], rank: int, stride: int, pads: list[int], ch
     return result
 
 
-def test_overflows_are_not_held_against_a_file(tmp_path: Path) -> None:
+def test_overflows_of_the_engine_do_not_count_as_wrong(tmp_path: Path) -> None:
     source = archive(tmp_path, "mobilenet_v2", "eager")
     model = qfmt.convert(source)
     loud = {model.graph.inputs[0]: 40 * torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(3)).numpy()}
@@ -453,7 +453,7 @@ def test_open_sizes(tmp_path: Path) -> None:
         qfmt.verify(source, model, samples=1, input_shapes={"x": (1, 5, 16, 16)})
 
 
-def test_inputs_that_a_file_states_too_large_are_not_drawn(digits: Model) -> None:
+def test_too_large_inputs_are_not_drawn(digits: Model) -> None:
     (name,) = digits.graph.inputs
     computed = {output: None for node in digits.nodes for output in node.outputs}
     tensors = {
@@ -467,8 +467,8 @@ def test_inputs_that_a_file_states_too_large_are_not_drawn(digits: Model) -> Non
         qfmt.verify(DIGITS, large)
 
 
-def test_sizes_that_a_layer_takes(tmp_path: Path) -> None:
-    source = archive(tmp_path, "linears", kind="script")  # takes [N, 6, 24], of which the archive says nothing
+def test_shapes_that_a_layer_requires(tmp_path: Path) -> None:
+    source = archive(tmp_path, "linears", kind="script")  # accepts [N, 6, 24], which the archive does not state
     model = qfmt.convert(source, input_shapes={"x": ("N", 6, None)})
     report = qfmt.verify(source, model, samples=1)
     print(told(report))
@@ -531,7 +531,7 @@ def test_trouble_is_one_line_and_status_2(trouble: str, digits: Model, tmp_path:
     assert message in result.stderr
 
 
-# -- without torch, and what torch is not asked to do ----------------------------------------------------
+# -- without torch, and calls that torch must not run ----------------------------------------------------
 
 WITHOUT_TORCH = """
 import sys
@@ -553,7 +553,7 @@ def test_without_torch_constants_are_compared(digits: Model, tmp_path: Path) -> 
         assert result.stdout.endswith("constants equal\n" if name == "clean" else "first wrong: fc (qfmt.Linear)\n")
 
 
-def test_only_operators_that_the_lifter_knows_are_carried_out(tmp_path: Path) -> None:
+def test_only_operators_that_the_lifter_knows_are_executed(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_bytes(b"untouched")
     for target in ("aten::from_file", "aten::save", "quantized::nothing", "torch::jit", "os::system"):
@@ -563,7 +563,7 @@ def test_only_operators_that_the_lifter_knows_are_carried_out(tmp_path: Path) ->
 
 
 class InPlace(torch.nn.Module):
-    """What torch overwrites was something else when the calls before were made."""
+    """torch overwrites a tensor that earlier calls have read."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         doubled = x * 2
@@ -573,7 +573,7 @@ class InPlace(torch.nn.Module):
 
 
 @pytest.mark.parametrize("kind", ["trace", "script"])
-def test_values_are_those_before_they_are_overwritten(kind: str, tmp_path: Path) -> None:
+def test_values_are_recorded_before_they_are_overwritten(kind: str, tmp_path: Path) -> None:
     source = pytorch.save_as(InPlace(), (torch.ones(2, 3),), kind, tmp_path / "m.pt")
     report = qfmt.verify(source, qfmt.convert(source, input_shapes={"x": (2, 3)}))
     print(told(report))
@@ -605,7 +605,7 @@ class Positions(torch.nn.Module):
         return self.words(ids) + self.places(torch.arange(ids.shape[1]).unsqueeze(0))
 
 
-def test_numbers_in_a_row_are_made_by_torch(tmp_path: Path) -> None:
+def test_ranges_of_numbers_are_created_by_torch(tmp_path: Path) -> None:
     ids = torch.randint(0, 9, (2, 7))
     source = pytorch.save_as(Positions(), (ids,), "trace", tmp_path / "m.pt")
     report = qfmt.verify(source, qfmt.convert(source), {"ids": ids[:, :5].numpy()})

@@ -1,5 +1,5 @@
-"""`qfmt verify` where file and source are of two kinds, or the file states the rules of an engine that is not
-there: what is computed counts, and what differs by the stated rules alone is told apart."""
+"""`qfmt verify` for a file and a source of two formats, or a file with the rules of another engine: computed values
+count, and differences that follow only from the stated rules are reported separately."""
 
 from __future__ import annotations
 
@@ -61,9 +61,7 @@ def damaged(model: Model, name: str) -> Model:
 
 @pytest.mark.parametrize("engine", ["fbgemm", "onnx"])
 @pytest.mark.parametrize(("name", "mode"), NETWORKS, ids=[name for name, _ in NETWORKS])
-def test_onnx_against_the_network_of_pytorch_that_it_was_made_of(
-    name: str, mode: str, engine: str, folder: Path
-) -> None:
+def test_onnx_against_its_pytorch_source(name: str, mode: str, engine: str, folder: Path) -> None:
     source = source_of(folder, name, mode)
     model = qfmt.convert(source, engine=engine)
     file = written(model, folder / f"{name}.{engine}.onnx")
@@ -81,7 +79,7 @@ def test_onnx_against_the_network_of_pytorch_that_it_was_made_of(
                for note in report.notes)  # fmt: skip
 
 
-def test_what_is_stated_otherwise_is_a_line_and_no_fault(folder: Path) -> None:
+def test_different_statements_are_reported_without_a_fault(folder: Path) -> None:
     source = source_of(folder, "two_inputs", "eager")
     file = written(qfmt.convert(source), folder / "said.onnx")
     result = command(source, file, "--samples", 1)
@@ -103,7 +101,7 @@ def test_a_damaged_weight_of_an_onnx_model_is_found(name: str, folder: Path) -> 
         assert [weight.name for weight in report.weights if not weight.ok] == [name]
 
 
-def test_a_model_that_is_not_made_of_it_is_found(folder: Path) -> None:
+def test_a_model_from_another_source_is_found(folder: Path) -> None:
     source = source_of(folder, "two_inputs", "eager")
     model = qfmt.convert(source)
     other = model.tensors["add"].quantization.with_values(zero_point=3)  # type: ignore[union-attr]
@@ -122,7 +120,7 @@ def stated(folder: Path) -> tuple[Path, Model]:
     return source, qfmt.convert(source, engine="onnx")
 
 
-def test_rules_of_onnx_are_told_apart_from_faults(stated: tuple[Path, Model]) -> None:
+def test_rules_of_onnx_are_distinguished_from_faults(stated: tuple[Path, Model]) -> None:
     source, model = stated
     images = {"x": np.random.default_rng(5).standard_normal((8, 3, 64, 64)).astype(np.float32)}
     report = qfmt.verify(source, model, images)
@@ -132,8 +130,8 @@ def test_rules_of_onnx_are_told_apart_from_faults(stated: tuple[Path, Model]) ->
     assert qfmt.verify(source, model, images, engine="fbgemm") == report
 
 
-def test_what_is_counted_as_stated_is_what_the_two_rules_give(stated: tuple[Path, Model]) -> None:
-    """An independent count: the first layer by both rules, on the integers that the source gives it."""
+def test_stated_differences_equal_those_of_the_two_rules(stated: tuple[Path, Model]) -> None:
+    """Counts independently: computes the first layer by both rules, on the integers of the source."""
     source, model = stated
     plain = qfmt.convert(source)
     image = {"x": np.random.default_rng(7).standard_normal((4, 3, 64, 64)).astype(np.float32)}
@@ -179,7 +177,7 @@ def test_a_file_of_onnx_that_states_another_engine(folder: Path) -> None:
 
 
 def test_a_file_does_not_choose_how_strictly_it_is_compared(folder: Path) -> None:
-    """What a file says of its origin decides what is compared, so that nothing compared may not count as equal."""
+    """The stated origin of a file decides what is compared. If nothing is compared, the result must not be equal."""
     source = source_of(folder, "two_inputs", "eager")
     model = qfmt.convert(source, engine="onnx")
     ends = (*model.graph.inputs, *model.graph.outputs)
@@ -202,9 +200,7 @@ def test_a_file_does_not_choose_how_strictly_it_is_compared(folder: Path) -> Non
 
 
 @pytest.mark.parametrize("origin", [{"format": "onnx"}, {"integer_only": "multiply_shift"}], ids=["onnx", "lowered"])
-def test_tensors_without_a_graph_are_compared_whatever_the_file_says_of_its_origin(
-    origin: dict[str, str], tmp_path: Path
-) -> None:
+def test_tensors_without_a_graph_are_compared_for_any_stated_origin(origin: dict[str, str], tmp_path: Path) -> None:
     source = tmp_path / "weights.safetensors"
     save_file({"w": np.arange(16, dtype=np.int8)}, source)
     model = qfmt.convert(source)

@@ -1,4 +1,4 @@
-"""`qfmt verify` of integer-only files, against what they were lowered from."""
+"""`qfmt verify` of integer-only files, compared with the sources that they were lowered from."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def changed(model: Model, name: str, change: Callable[[Any], Any]) -> Model:
     return model.replace(graph=replace(model.graph, tensors=tensors))
 
 
-def with_attributes(model: Model, output: str, **attributes: Any) -> Model:
+def with_proof(model: Model, output: str, **changes: Any) -> Model:
     nodes = [
-        replace(node, attributes={**node.attributes, **attributes}) if node.outputs == (output,) else node
+        replace(node, proof=replace(node.proof, **changes)) if node.proof and node.outputs == (output,) else node
         for node in model.nodes
     ]
     return model.replace(graph=replace(model.graph, nodes=nodes))
@@ -86,7 +86,7 @@ def test_every_tensor_that_the_source_has_is_compared(source: str, digits: Model
     assert (output.name, output.outputs, output.equal) == ("fc", 40, 40)
 
 
-def test_what_the_file_states_is_told_apart(digits: Model, narrow: Model) -> None:
+def test_stated_differences_are_counted_separately(digits: Model, narrow: Model) -> None:
     report = told("8 bits", qfmt.verify(DIGITS, narrow))
     assert report.ok and not report.is_exact
     assert total(report, "stated") > 100 and total(report, "wrong") == total(report, "tie") == 0
@@ -95,14 +95,15 @@ def test_what_the_file_states_is_told_apart(digits: Model, narrow: Model) -> Non
     name = next(node.name for node in report.nodes if node.stated)
     before = next(node for node in report.nodes if node.name == name)
     (node,) = (node for node in narrow.nodes if node.outputs == (name,))
-    silent = with_attributes(narrow, name, differs=(0,) * len(node.attributes["differs"]))  # type: ignore[arg-type]
+    assert node.proof is not None and any(node.proof.differs)
+    silent = with_proof(narrow, name, differs=())
     after = qfmt.verify(DIGITS, silent)
     found = next(each for each in after.nodes if each.name == name)
     assert (found.stated, found.wrong) == (0, before.stated)
     assert not after.ok and after.first_wrong == f"{name} (qfmt.Requantize)"
 
 
-def test_shifts_of_accelerators_state_it_too(digits: Model) -> None:
+def test_requant_shift_also_states_differences(digits: Model) -> None:
     report = told(
         "multiply, add, divide",
         qfmt.verify(DIGITS, lower_integer(digits, form="multiply_add_divide", bits=8, input_shapes=SIZES)),
@@ -111,21 +112,22 @@ def test_shifts_of_accelerators_state_it_too(digits: Model) -> None:
 
 
 def test_only_channels_that_state_it_may_differ(narrow: Model) -> None:
-    """What channels do that no longer say so is wrong."""
+    """A difference counts as wrong in channels that no longer state it."""
     name = "pointwise.0"
     (node,) = (node for node in narrow.nodes if node.outputs == (name,))
-    differs = np.array(node.attributes["differs"])
+    assert node.proof is not None
+    differs = np.array(node.proof.differs)
     whole = next(each for each in qfmt.verify(DIGITS, narrow).nodes if each.name == name)
-    half = with_attributes(narrow, name, differs=tuple(np.where(np.arange(len(differs)) % 2, differs, 0).tolist()))
+    half = with_proof(narrow, name, differs=tuple(np.where(np.arange(len(differs)) % 2, differs, 0).tolist()))
     silent = next(each for each in qfmt.verify(DIGITS, half).nodes if each.name == name)
     assert 0 < silent.stated < whole.stated and silent.stated + silent.wrong == whole.stated
 
 
 def test_the_file_does_not_choose_how_strictly_it_is_compared(exact: Model) -> None:
-    """Damaged multipliers, of which the file says that they may differ by anything."""
+    """The multipliers are damaged, and the file states that they may differ by any amount."""
     name = "pointwise.0"
     damaged = changed(exact, f"{name}.multiplier", lambda a: a + a // 40)
-    lying = with_attributes(damaged, name, differs=(9,) * 32, largest=255)
+    lying = with_proof(damaged, name, differs=(9,) * 32, largest=255)
     for said in ("exact", "multiply_shift, 32 bits", "multiply_shift, 0 bits", "nonsense"):
         model = lying.replace(source={**lying.source, "integer_only": said})
         found = [
@@ -136,7 +138,7 @@ def test_the_file_does_not_choose_how_strictly_it_is_compared(exact: Model) -> N
 
 @pytest.mark.parametrize("form", ["multiply_shift, 8 bits", "power_of_two", "exact", "multiply_add_divide, 8 bits"])
 def test_a_forged_network_is_wrong(form: str, narrow: Model, tmp_path: Path) -> None:
-    """All constants renamed and damaged, and each requantization says that it may differ by 255."""
+    """All constants are renamed and damaged, and each requantization states that it may differ by 255."""
     forged = forgery(narrow).replace(source={**narrow.source, "integer_only": form})
     forged.save(tmp_path / "forged.qfb")
     report = told(form, qfmt.verify(DIGITS, forged))
@@ -153,14 +155,7 @@ def forgery(model: Model) -> Model:
         replace(
             node,
             inputs=tuple(new.get(name, name) for name in node.inputs),
-            attributes={
-                **node.attributes,
-                **(
-                    {"differs": (9,) * len(node.attributes["differs"]), "largest": 255}
-                    if "differs" in node.attributes
-                    else {}
-                ),  # type: ignore[arg-type]
-            },
+            proof=node.proof and replace(node.proof, differs=(9,) * len(node.proof.low), largest=255),
         )
         for node in model.nodes
     ]
@@ -169,7 +164,7 @@ def forgery(model: Model) -> Model:
 
 
 @pytest.mark.parametrize("form", ["power_of_two", "fixed_point_double", "fixed_point_single"])
-def test_every_form_may_differ_as_it_does(form: str, digits: Model) -> None:
+def test_stated_differences_are_accepted_in_every_form(form: str, digits: Model) -> None:
     report = told(form, qfmt.verify(DIGITS, lower_integer(digits, form=form, input_shapes=SIZES)))
     assert report.ok and total(report, "stated") > 0
 
@@ -232,7 +227,7 @@ def test_inputs_are_those_of_the_source_or_of_the_file(exact: Model, tmp_path: P
         qfmt.verify(DIGITS, exact, {"x": x[0, 0]})
 
 
-def test_what_a_file_says_of_its_arithmetic_need_not_be_known(exact: Model, digits: Model, tmp_path: Path) -> None:
+def test_unknown_statements_on_arithmetic_are_accepted(exact: Model, digits: Model, tmp_path: Path) -> None:
     source = {key: value for key, value in exact.source.items() if key != "lowered_from"}
     assert exact.source["lowered_from"] == "fbgemm"
     for said in (source, {**source, "lowered_from": "abacus"}):
@@ -265,7 +260,7 @@ def test_an_engine_does_not_apply_to_a_qfb(digits: Model, exact: Model, tmp_path
 
 
 def lowered_to_the_end(model: Model, **options: Any) -> Model:
-    """As far as integers reach: up to the tensor that the error names."""
+    """Lower the integer-only part of a model: up to the tensor that the error names."""
     with pytest.raises(NoIntegerFormError) as refused:
         lower_integer(model, **options)
     assert refused.value.hint
@@ -292,8 +287,8 @@ def test_onnx(form: str, bits: int, tmp_path: Path) -> None:
             break
 
 
-def test_integers_beside_what_they_were_exported_to(digits: Model, exact: Model, narrow: Model, tmp_path: Path) -> None:
-    """ONNX Runtime on ConvInteger and int64: the same integers, of which ONNX does not say what they mean."""
+def test_integer_only_against_its_onnx_export(digits: Model, exact: Model, narrow: Model, tmp_path: Path) -> None:
+    """ONNX Runtime computes the same integers with ConvInteger and int64; ONNX does not state their quantization."""
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     for model in (exact, narrow):
@@ -302,7 +297,7 @@ def test_integers_beside_what_they_were_exported_to(digits: Model, exact: Model,
         assert report.is_exact and not report.skipped and total(report, "equal") > 23_000
     onnx.save(digits.to_onnx(), tmp_path / "floats.onnx")
     counts = told("floats in ONNX", qfmt.verify(tmp_path / "floats.onnx", exact))
-    assert total(counts, "wrong") < 40 and not counts.skipped  # the mean of ONNX is another
+    assert total(counts, "wrong") < 40 and not counts.skipped  # ONNX computes the mean differently
 
 
 def test_an_exported_program(tmp_path: Path) -> None:
@@ -315,7 +310,7 @@ def test_an_exported_program(tmp_path: Path) -> None:
 
 
 def test_moved_inputs_and_outputs(tmp_path: Path) -> None:
-    """What is moved as real numbers in the source is moved as integers in the file, under names of its own."""
+    """Real numbers that the source moves are integers in the file, with other names."""
     import torch
     from torch import nn
 

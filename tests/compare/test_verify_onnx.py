@@ -1,4 +1,4 @@
-"""`qfmt verify` with an ONNX model as the source: clean files pass, damaged ones are told apart, whoever is asked."""
+"""`qfmt verify` with an ONNX model as the source: clean files pass and damaged ones are found, with every engine."""
 
 from __future__ import annotations
 
@@ -60,19 +60,17 @@ def test_a_clean_file_is_equal(source: Path, model: Model, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("engine", RUNTIMES)
-def test_every_engine_can_be_asked(engine: str, source: Path, model: Model) -> None:
+def test_every_engine_is_supported(engine: str, source: Path, model: Model) -> None:
     report = qfmt.verify(source, model, samples=2, engine=engine)
     print(f"{engine}: {outputs_of(report, 'equal')} of {outputs_of(report, 'outputs')} equal, "
           f"{outputs_of(report, 'tie')} ties, {outputs_of(report, 'wrong')} wrong")  # fmt: skip
     assert report.engine == engine and report.version.startswith("onnx")
-    looked_up = engine in ("onnxruntime:extended", "onnxruntime:all")  # its QLinearSoftmax has a table of integers
+    looked_up = engine in ("onnxruntime:extended", "onnxruntime:all")  # QLinearSoftmax uses a table of integers
     assert [node.operator for node in report.nodes if not node.ok] == ["Softmax"] * (looked_up and not report.ok)
     assert {weight.witnesses for weight in report.weights} == {("conversion", "onnx")}
 
 
-def test_without_onnx_runtime_the_reference_is_asked(
-    source: Path, model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_onnx_runtime_the_reference_runs(source: Path, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)  # any import of it raises
     report = qfmt.verify(source, model, samples=1)
     assert report.ok and report.engine == "reference" and not report.skipped
@@ -91,7 +89,7 @@ def test_inputs_of_ones_own(source: Path, model: Model, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("engine", ["onnx", "fbgemm"])
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "arithmetic"])
-def test_a_network_of_pytorch_against_the_onnx_made_of_it(name: str, engine: str, tmp_path: Path) -> None:
+def test_pytorch_against_its_onnx_export(name: str, engine: str, tmp_path: Path) -> None:
     module, inputs = pytorch.quantized(name, "direct" if name == "arithmetic" else "fx")
     model = qfmt.convert(pytorch.save_as(module, inputs, "trace", tmp_path / "m.pt"), engine=engine)
     (tmp_path / "m.onnx").write_bytes(model.to_onnx().SerializeToString())
@@ -102,7 +100,7 @@ def test_a_network_of_pytorch_against_the_onnx_made_of_it(name: str, engine: str
 
 
 def test_a_bias_of_groups_that_share_scales(tmp_path: Path) -> None:
-    """Of a file beside the ONNX that was made of it, where the bias is int32."""
+    """Compares a file with the ONNX model that was exported from it, in which the bias is int32."""
     rng, scale = np.random.default_rng(3), np.float32(0.05)
     x = Tensor("x", "uint8", (1, 4, 5, 5), quantization=Quantization.per_tensor(float(scale), 9, "uint8"))
     grid = Quantization.of((0.25, 0.5), 0, -128, 127, 1)
@@ -187,7 +185,7 @@ def test_every_constant_that_was_changed_is_found(source: Path, model: Model) ->
 
 
 DILATED = {"dilations": (2, 2), "pads": (2, 2, 2, 2)}
-"""Another convolution of 3 × 3, of the same shape."""
+"""Attributes of another 3 × 3 convolution with the same output shape."""
 
 MISREAD: dict[str, Change] = {
     "a weight": lambda m: one_value_changed(m, "w3_quantized"),
@@ -206,7 +204,7 @@ MISREAD: dict[str, Change] = {
 def test_a_converter_that_misreads_the_source_is_found_out(
     misread: str, source: Path, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The fresh conversion is wrong in the same way as the file: onnx's reading and ONNX Runtime are not."""
+    """The fresh conversion has the same error as the file, but onnx's reader and ONNX Runtime do not."""
     wrong = MISREAD[misread](model)
     monkeypatch.setattr(onnx_source, "convert", lambda *_: wrong)
     report = qfmt.verify(source, wrong, samples=2)
@@ -220,7 +218,7 @@ def test_another_source_is_told(source: Path, model: Model, tmp_path: Path) -> N
     assert not report.ok and report.same_source is False
 
 
-# -- trouble -------------------------------------------------------------------------------------------
+# -- errors --------------------------------------------------------------------------------------------
 
 
 def test_trouble_is_one_line_and_status_2(source: Path, model: Model, tmp_path: Path) -> None:
@@ -248,7 +246,7 @@ def test_operators_without_a_reference_are_named_not_blamed(tmp_path: Path) -> N
     assert [note for note in report.notes if "no reference for ai.onnx.Det" in note]
 
 
-def test_what_is_an_output_twice_is_compared_under_both_names(tmp_path: Path) -> None:
+def test_duplicate_outputs_are_compared_under_both_names(tmp_path: Path) -> None:
     path, text = tmp_path / "m.onnx", "agraph (float[2] x) => (float[2] y, float[2] y) { y = Relu(x) }"
     onnx.save(onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]> {text}'), path)
     model = qfmt.convert(path)

@@ -1,6 +1,7 @@
-"""`qfmt verify` where the engine's own kernels overflow: explained in one line, and faults are found all the same.
+"""`qfmt verify` where the engine's own kernels overflow: it explains this in one line, and still finds faults.
 
-Each test runs as this processor is, and as one without VNNI: torch looks at these variables once, so in a new process.
+Each test runs as on this processor, and as on one without VNNI. torch reads the environment variables only once, so
+each run is a new process.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ w = torch._make_per_tensor_quantized_tensor(torch.full((1, 64, 1, 1), 127, dtype
 packed = torch.ops.quantized.conv2d_prepack(w, None, [1, 1], [0, 0], [1, 1], 1)
 print(int(torch.ops.quantized.conv2d(x, packed, 64 * 255.0, 0).int_repr()))
 """
-"""127 where the convolution is exact."""
+"""127 if the convolution is exact."""
 
 
 @pytest.fixture(scope="module", params=[{}, WITHOUT_VNNI], ids=["this processor", "without VNNI"])
 def variables(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
-    """What the process gets in which torch runs for `verify`."""
+    """Environment variables of the process in which torch runs for `verify`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parent, "_WORKERS", {})
         for name, value in request.param.items():
@@ -117,7 +118,7 @@ def changed(model: Model, name: str) -> Model:
 
 @pytest.mark.usefixtures("variables")
 def test_a_changed_weight_is_found(source: Path) -> None:
-    """In the constants, and in the outputs of the layer, of which some overflow."""
+    """The change is found in the constants, and in the outputs of the layer, some of which overflow."""
     report = qfmt.verify(source, changed(qfmt.convert(source), "3.weight"))
     assert not report.ok and report.first_wrong == "3 (Conv)"
     assert [weight.name for weight in report.weights if weight.different] == ["3.weight"]
@@ -126,7 +127,7 @@ def test_a_changed_weight_is_found(source: Path) -> None:
 
 @pytest.mark.usefixtures("variables")
 def test_a_changed_weight_of_an_integer_only_file_is_found(source: Path) -> None:
-    """There only the outputs tell of it."""
+    """Only the outputs show the change."""
     whole = lower_integer(qfmt.convert(source), exact=True)
     assert qfmt.verify(source, whole).ok
     report = qfmt.verify(source, changed(whole, "3.weight"))
@@ -134,7 +135,7 @@ def test_a_changed_weight_of_an_integer_only_file_is_found(source: Path) -> None
 
 
 def test_pseudo_random_inputs_are_not_clamped(source: Path) -> None:
-    """All that the input's quantizer gets lies in its range."""
+    """All values are inside the range of the input's quantizer."""
     model = qfmt.convert(source)
     (grid,) = (model.tensors[node.outputs[0]].quantization for node in model.nodes if node.operator == "QuantizeLinear")
     assert grid is not None
@@ -144,10 +145,10 @@ def test_pseudo_random_inputs_are_not_clamped(source: Path) -> None:
             assert low - 1e-6 <= sample["input"].min() < sample["input"].max() <= high + 1e-6
 
 
-def test_the_page_says_what_verify_says_without_vnni(
+def test_the_page_matches_verify_without_vnni(
     variables: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """docs/other-machines.md, whose other examples are executed everywhere (test_docs.py)."""
+    """Tests docs/other-machines.md; test_docs.py executes its other examples on every processor."""
     if not variables or is_exact(*variables.items()):
         pytest.skip("is for a processor whose kernels overflow")
     monkeypatch.chdir(ROOT)

@@ -1,4 +1,4 @@
-"""`qfmt verify` against files of torch.save: the graph of FX is carried out, of others tensors are compared."""
+"""`qfmt verify` with torch.save files: FX graphs are executed; for other files, tensors are compared."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def changed(model: Model, name: str) -> Model:
 
 
 @pytest.mark.parametrize("name", ["mobilenet_v3", "islands", "pooling", "two_inputs", "dictionary"])
-def test_the_graph_of_fx_is_carried_out(name: str, tmp_path: Path) -> None:
+def test_fx_graphs_are_executed(name: str, tmp_path: Path) -> None:
     path, inputs = pickled(name, tmp_path)
     model = qfmt.convert(path)
     given = {key: value.numpy() for key, value in zip(model.graph.inputs, inputs, strict=True)}
@@ -52,7 +52,7 @@ def test_the_graph_of_fx_is_carried_out(name: str, tmp_path: Path) -> None:
     equal, total = sum(node.equal for node in nodes), sum(node.outputs for node in nodes)
     print(f"{name}: {equal} of {total} outputs of {len(nodes)} nodes equal")
     assert report.ok and report.same_source and not report.skipped
-    assert len(nodes) >= len(model.nodes) - 1 and equal > 0.85 * total  # Sigmoid of SiLU is no call of its own
+    assert len(nodes) >= len(model.nodes) - 1 and equal > 0.85 * total  # the Sigmoid of SiLU is not a separate call
     assert [output.name for output in report.outputs] == list(model.graph.outputs)
 
 
@@ -92,9 +92,7 @@ def test_nothing_of_a_pickle_is_executed(tmp_path: Path, monkeypatch: pytest.Mon
     assert qfmt.verify(path, model, {"x": np.asarray(inputs[0])}).ok
 
 
-def test_a_graph_that_cannot_be_carried_out_is_no_bag_of_tensors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unsupported_graph_is_not_treated_as_tensors_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, _ = pickled("islands", tmp_path)
     model = qfmt.convert(path)
 
@@ -106,7 +104,7 @@ def test_a_graph_that_cannot_be_carried_out_is_no_bag_of_tensors(
         qfmt.verify(path, model)
 
 
-def test_a_source_that_takes_too_much_is_not_converted_again(tmp_path: Path) -> None:
+def test_a_source_that_exceeds_the_budget_is_not_converted_again(tmp_path: Path) -> None:
     path, _ = pickled("islands", tmp_path)
     lifts: list[Options] = []
 

@@ -1,4 +1,4 @@
-"""The table "what converts to what" of README.md is what really passes (tools/conversions.py)."""
+"""Compares the table "what converts to what" of README.md with the conversions that pass (tools/conversions.py)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LINES = conversions.written(conversions.README.read_text(encoding="utf-8")).spli
 
 
 @pytest.mark.parametrize("name", conversions.ROWS)
-def test_a_row_says_what_passes(name: str) -> None:
+def test_rows_match_conversions(name: str) -> None:
     found = conversions.row(name)
     print(found)
     assert found in LINES, "python tools/conversions.py writes the table anew"

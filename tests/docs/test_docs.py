@@ -1,6 +1,4 @@
-"""docs/: examples print what the pages say, engines do what the tables say of them, and what any page or comment of the
-project links to or cites is there.
-"""
+"""docs/: examples print what the pages say, tables of engines are true, and links and citations have a target."""
 
 from __future__ import annotations
 
@@ -40,7 +38,7 @@ PARTS = ("bias.folded", "multiplier", "shift", "add")
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_examples_of_a_page_print_what_it_says(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.quantized, "engine", torch.backends.quantized.engine)  # which a page may change
+    monkeypatch.setattr(torch.backends.quantized, "engine", torch.backends.quantized.engine)  # a page may change it
     examples = readme.blocks(page.read_text(encoding="utf-8"))
     assert examples
     for (_, said), printed in zip(examples, readme.executed(examples), strict=True):
@@ -52,7 +50,7 @@ def headings(page: Path) -> set[str]:
 
 
 def anchors(page: Path) -> set[str]:
-    """The headings as GitHub makes them parts of an address."""
+    """The anchors that GitHub makes from the headings."""
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings(page)}
 
 
@@ -65,8 +63,8 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert not anchor or anchor in anchors(there), f"{target}#{anchor}"
 
 
-def test_what_is_cited_is_there() -> None:
-    """`spec.md, "Rules"` in a text or comment names a heading of that page, and `docs/spec/…` a page."""
+def test_citations_have_a_target() -> None:
+    """`spec.md, "Rules"` in a text or comment refers to a heading of that page, and `docs/spec/…` to a page."""
     suffixes = {".py", ".md", ".c", ".h", ".ts", ".fbs"}
     folders = [ROOT / name for name in ("docs", "qfmt", "readers", "schema", "tests", "tools")]
     paths = [*ROOT.glob("*.md"), *(path for folder in folders for path in folder.rglob("*.*"))]
@@ -86,8 +84,8 @@ def test_what_is_cited_is_there() -> None:
     assert cited > 20
 
 
-def test_the_numbers_in_the_text_are_those_of_the_network() -> None:
-    """Those that no example prints, but a table: M, b in units, Σw, B, m, shift, add."""
+def test_numbers_in_the_text_match_the_network() -> None:
+    """Checks the numbers that only a table has: M, b in units, Σw, B, m, shift, add."""
     model = qfmt.convert(EXAMPLES / "two_layers" / "two_layers_int8.pt")
     t, ints = model.tensors, lower_integer(model, exact=True).tensors
     cells: list[str] = []
@@ -103,10 +101,10 @@ def test_the_numbers_in_the_text_are_those_of_the_network() -> None:
 
 
 @pytest.mark.slow
-def test_a_real_network_in_c_gives_pytorchs_logits(
+def test_a_real_network_in_c_computes_pytorchs_logits(
     shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the README says of the MobileNetV2: the whole way by commands, and then torch itself on the same images."""
+    """Checks the README's statements on MobileNetV2: all commands, then torch on the same images."""
     if not CAN_COMPILE:
         pytest.skip("there is no cc, or no make")
     source = shared_data / "torchscript" / "ios_mobilenet_quantized.pt"
@@ -122,7 +120,7 @@ def test_a_real_network_in_c_gives_pytorchs_logits(
     assert lowered is not None, output
     assert f"{lowered[1]} channels are proven equal on all of {lowered[2]} sums" in README
     model = qfmt.load(tmp_path / "net_int.qfb")
-    assert not any(any(node.attributes.get("differs", ())) for node in model.nodes)
+    assert not any(node.proof is not None and any(node.proof.differs) for node in model.nodes)
     (given,), (result,) = model.graph.inputs, model.graph.outputs
     into, out = model.tensors[given].quantization, model.tensors[result].quantization
     monkeypatch.setattr(torch.backends.quantized, "engine", "fbgemm")
@@ -149,7 +147,7 @@ def engines() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def measured(engines: ModuleType) -> dict[str, dict[str, list[str]]]:
-    """Without TFLite, which lives in an environment of its own."""
+    """The measured tables, without TFLite, which needs a separate environment."""
     return engines.tables(engines.engines(None))
 
 
@@ -160,8 +158,9 @@ def said(name: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("name", ["engines", "ties", "saturation", "forms"])
-def test_a_table_is_what_is_measured_here(name: str, measured: dict[str, dict[str, list[str]]]) -> None:
-    """Formulas, rational numbers and qfmt count the same everywhere; other engines must keep what is zero at zero."""
+def test_tables_match_measurements(name: str, measured: dict[str, dict[str, list[str]]]) -> None:
+    """Counts of formulas, exact fractions and qfmt are equal on every machine; for other engines, zeros must stay
+    zero."""
     page, found = said(name), measured[name]
     if name != "forms":
         page["PyTorch, x86"] = page[f"PyTorch, {x86_takes()}"]
@@ -176,8 +175,8 @@ def test_a_table_is_what_is_measured_here(name: str, measured: dict[str, dict[st
 
 
 @pytest.mark.slow
-def test_tflite_does_what_the_tables_say(engines: ModuleType) -> None:
-    """TFLITE_PYTHON is a Python that has ai-edge-litert."""
+def test_tflite_matches_the_tables(engines: ModuleType) -> None:
+    """TFLITE_PYTHON is a Python with ai-edge-litert."""
     python = os.environ.get("TFLITE_PYTHON")
     if python is None:
         pytest.skip("TFLITE_PYTHON names no Python with ai-edge-litert")
@@ -186,8 +185,8 @@ def test_tflite_does_what_the_tables_say(engines: ModuleType) -> None:
         assert table == {row: cells for row, cells in said(name).items() if row.startswith("TFLite")}
 
 
-def test_each_engine_has_a_rule_that_gives_its_integers(measured: dict[str, dict[str, list[str]]]) -> None:
-    """Not only as the page says, but as it should be, ties or no ties."""
+def test_each_engine_has_a_rule_with_its_integers(measured: dict[str, dict[str, list[str]]]) -> None:
+    """Checks that the results are right, not only that they match the page."""
     for name, column in (("engines", 1), ("ties", 0)):
         for row, cells in said(name).items():
             if not row.startswith(("rational", "ONNX Runtime, Q and DQ, not optimized")):

@@ -1,4 +1,4 @@
-"""README.md tells the truth: its examples are executed, and print what it says they print (tools/readme.py)."""
+"""Executes the examples of README.md and compares their output with the page (tools/readme.py)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMPILED = {index for index, (_, example) in enumerate(EXAMPLES) if "make -s" in
 
 @pytest.fixture(scope="module")
 def results() -> list[str]:
-    """What each prints; "" where it needs a compiler and there is none."""
+    """The output of each example; "" if it needs a compiler and there is none."""
     left_out = set() if CAN_COMPILE else COMPILED
     printed = readme.executed([example for index, example in enumerate(EXAMPLES) if index not in left_out])
     return ["" if index in left_out else next(printed) for index in range(len(EXAMPLES))]
@@ -29,7 +29,7 @@ def test_both_kinds_of_example_are_there() -> None:
 
 
 @pytest.mark.parametrize("index", range(len(EXAMPLES)))
-def test_an_example_prints_what_the_readme_says(index: int, results: list[str]) -> None:
+def test_examples_print_the_output_in_the_readme(index: int, results: list[str]) -> None:
     if index in COMPILED and not CAN_COMPILE:
         pytest.skip("there is no cc, or no make")
     said, printed = EXAMPLES[index][1], results[index]
@@ -37,14 +37,15 @@ def test_an_example_prints_what_the_readme_says(index: int, results: list[str]) 
 
 
 def test_the_network_is_rescued_exactly(results: list[str]) -> None:
-    """Not only as the README says, but as it should be: all outputs equal, at least 95 % right."""
+    """Checks that the results are right, not only that they match the README: all outputs equal, at least 95 %
+    correct."""
     text = "".join(results)
     equal, total = re.search(r"torch's outputs: (\d+) of (\d+)", text).groups()
     assert (int(equal), int(total)) == (3600, 3600)
     assert float(re.search(r"held-back images: ([\d.]+)%", text).group(1)) >= 95
 
 
-def test_the_program_in_c_gives_what_pytorch_gave(results: list[str]) -> None:
+def test_the_c_program_equals_pytorch(results: list[str]) -> None:
     if not CAN_COMPILE:
         pytest.skip("there is no cc, or no make")
     (found,) = re.findall(r"(\d+) of (\d+) equal PyTorch", "".join(results))

@@ -1,4 +1,4 @@
-"""What a file asks for is counted before it is done: decoded bytes, violations, windows, elements, parts of arrays."""
+"""Limits that are checked before the work: decoded bytes, violations, windows, elements, parts of arrays."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from support.paths import HOSTILE
 
 
 def shared_table(tmp_path: Path, count: int, inputs: int) -> Path:
-    """A file of `count` nodes, all of which are the same table, with that many inputs."""
+    """A file with `count` nodes that all are the same table, with this many inputs."""
     first = {"operator": "vendor.a", "inputs": [0] * inputs, "outputs": [0]}
     nodes = [first, *({"operator": "vendor.b", "inputs": [], "outputs": [0]} for _ in range(count - 1))]
     data = bytearray(crafted(tmp_path, graph={"nodes": nodes}).read_bytes())
@@ -64,7 +64,7 @@ def test_buffers_that_overlap_are_hashed_a_few_times(tmp_path: Path) -> None:
             assert not tensor.array.any()
 
 
-def test_what_is_said_is_cut_and_escaped() -> None:
+def test_messages_are_truncated_and_escaped() -> None:
     violation = Violation("V1", "tensor '" + "A" * 100_000 + "\x1b[31m'", "\n" * 100_000)
     assert len(violation.where) < 600 and len(violation.what) < 600
     assert str(violation).isprintable()
@@ -74,8 +74,8 @@ def test_what_is_said_is_cut_and_escaped() -> None:
     assert str(error).startswith("x\\ny: BBB") and str(error).endswith("B\\u202e; \\x07")
 
 
-def test_windows_that_meet_padding_alone() -> None:
-    """The closed form against the taps of every window."""
+def test_windows_inside_the_padding() -> None:
+    """Compares the closed formula with the taps of every window."""
     ranges = (range(6), range(1, 5), range(1, 8), range(6), range(4), range(1, 5), (False, True))
     count = 0
     for size, kernel, dilation, head, tail, stride, ceil_mode in itertools.product(*ranges):
@@ -109,16 +109,16 @@ def pooled(size: int, kernel: int, pad: int, dilation: int = 1) -> Model:
 
 
 @pytest.mark.parametrize(("kernel", "pad"), [(1 << 40, (1 << 40) - 1), (1 << 62, (1 << 62) - 1)])
-def test_padding_that_no_memory_holds(kernel: int, pad: int) -> None:
-    with pytest.raises(RunError, match=r"node y \(MaxPool\): needs .* elements, and this machine has .* bytes"):
+def test_padding_beyond_memory(kernel: int, pad: int) -> None:
+    with pytest.raises(RunError, match=r"node y \(MaxPool\): needs .* GB of memory .* more than the limit"):
         pooled(2, kernel, pad).run({"x": np.zeros((1, 1, 2), np.float32)})
 
 
-def test_outputs_that_no_memory_holds() -> None:
+def test_outputs_beyond_memory() -> None:
     shape = Tensor.constant("shape", np.array([1 << 40, 1 << 18]))
     tensors = {"shape": shape, "x": Tensor("x", "float32", (1, 1)), "y": Tensor("y", "float32", (None, None))}
     model = Model(Graph(("x",), ("y",), [Node("Expand", ("x", "shape"), ("y",), version=13)], tensors))
-    with pytest.raises(RunError, match=r"node y \(Expand\): needs 288,230,376,151,711,744 elements"):
+    with pytest.raises(RunError, match=r"node y \(Expand\): needs 1152921504.6 GB of memory"):
         model.run({"x": np.zeros((1, 1), np.float32)})
 
 
@@ -128,8 +128,8 @@ SHAPES = ((), (7,), (5, 30), (3, 4, 5, 6), (1, 200))
 @pytest.mark.parametrize(
     "dtype", ["int8", "uint8", "int4", "uint2", "int32", "float32", "float16", "bool", "bfloat16", "float8_e4m3fn"]
 )
-def test_ranges_that_are_found_in_parts(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Against the smallest and largest of all values, in every granularity of scales."""
+def test_ranges_are_computed_in_parts(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compares with the minimum and maximum of all values, for every granularity of scales."""
     monkeypatch.setattr(qfmt.arrays, "PART", 64)
     rng, kind, count = np.random.default_rng(0), DTYPES[dtype], 0
     for shape in SHAPES:
@@ -167,8 +167,8 @@ def in_blocks(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> Q
 
 
 @pytest.mark.parametrize("reader", ["head -1", "true"])
-def test_the_verdict_outlives_its_reader(reader: str) -> None:
-    """`check FILE | head -1` has the status of the verdict, though nobody reads the rest."""
+def test_the_exit_status_does_not_depend_on_the_reader(reader: str) -> None:
+    """`check FILE | head -1` has the right exit status, though the rest of the output is not read."""
     file = HOSTILE / "B.qfb"
     script = f'"{sys.executable}" -m qfmt check "{file}" 2>/dev/null | {reader} >/dev/null; echo ${{PIPESTATUS[0]}}'
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120)

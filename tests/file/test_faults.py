@@ -1,4 +1,4 @@
-"""Bad days: writers that are killed, full disks, signals, and sources that are no files."""
+"""Faults: killed writers, full disks, signals, and sources that are not regular files."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ for turn in range(1 << 30):
             for _ in range(4):
                 file.write(part)
 """
-"""Writes without end; in each turn another byte, all over what it writes."""
+"""Writes in an endless loop; in each iteration all data is another byte."""
 
 
 def child(*arguments: object, **options: Any) -> subprocess.Popen[bytes]:
@@ -66,7 +66,7 @@ def child(*arguments: object, **options: Any) -> subprocess.Popen[bytes]:
 
 
 def killed_writer(number: int, where: Path, kind: str, nameless: bool, seconds: float) -> None:
-    """A writer that a signal ends in the midst of its work."""
+    """Start a writer, and end it by a signal while it writes."""
     with child("-c", WRITER, kind, where, int(nameless), stdout=subprocess.PIPE) as running:
         assert running.stdout is not None
         assert running.stdout.readline() == b"ready\n"
@@ -76,7 +76,7 @@ def killed_writer(number: int, where: Path, kind: str, nameless: bool, seconds: 
 
 
 def contents(where: Path, kind: str) -> list[bytes]:
-    """What one turn wrote, in parts."""
+    """The contents that one iteration wrote, in parts."""
     if not where.exists():
         return []
     if kind == "folder":
@@ -102,7 +102,7 @@ def kill_again_and_again(times: int, folder: Path, kind: str, nameless: bool, se
         most = max(most, len(list(folder.iterdir())))
     print(f"{kind}, {'nameless' if nameless else 'named'}: {times} kills, at most {most} names")
     own = 2 if kind == "onnx" else 1
-    assert most <= own + 2  # a name that was to be the next, and weights of the last
+    assert most <= own + 2  # the unfinished file, and weights of the last one
     done = child("-c", WRITER.replace("range(1 << 30)", "range(1)"), kind, dest, int(nameless), stdout=subprocess.PIPE)
     done.communicate(timeout=60)
     assert done.returncode == 0
@@ -124,7 +124,7 @@ def test_200_killed_writers(kind: str, nameless: bool, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="O_TMPFILE is of Linux")
-def test_a_file_in_the_making_has_no_name(tmp_path: Path) -> None:
+def test_an_unfinished_file_has_no_name(tmp_path: Path) -> None:
     probe = replacing._nameless(tmp_path)
     if probe is None:
         pytest.skip("the file system has no files without names")
@@ -137,7 +137,7 @@ def test_a_file_in_the_making_has_no_name(tmp_path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def signals_are_not_ignored() -> Iterator[None]:
-    """Programs that are started inherit what is ignored; `nohup` and `&` of a script ignore signals."""
+    """Reset ignored signals, which child processes inherit; `nohup` and `&` of a script ignore signals."""
     hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
@@ -147,17 +147,17 @@ def signals_are_not_ignored() -> Iterator[None]:
 
 @pytest.fixture
 def named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a system without O_TMPFILE."""
+    """Simulate a system without O_TMPFILE."""
     monkeypatch.setattr(replacing, "_nameless", lambda _directory: None)
 
 
 @pytest.mark.usefixtures("named")
-def test_what_a_living_writer_writes_is_not_swept(tmp_path: Path) -> None:
+def test_files_of_a_running_writer_are_not_removed(tmp_path: Path) -> None:
     abandoned, folder = tmp_path / f".qfmt-{'0' * 16}.tmp", tmp_path / f".qfmt-{'1' * 16}.tmp"
     abandoned.write_bytes(b"left")
     folder.mkdir()
     (folder / "file").write_bytes(b"left")
-    os.mkfifo(tmp_path / f".qfmt-{'2' * 16}.tmp")  # not ours: a FIFO is never made here; it must not block
+    os.mkfifo(tmp_path / f".qfmt-{'2' * 16}.tmp")  # not one of ours; it must not block
     (tmp_path / "target").write_bytes(b"kept")
     (tmp_path / f".qfmt-{'3' * 16}.tmp").symlink_to("target")
     (tmp_path / ".qfmt-notes.tmp").write_bytes(b"kept")
@@ -277,7 +277,7 @@ def test_an_interruption_of_the_start_is_silent(module: str) -> None:
 
 
 def command(*arguments: object) -> tuple[int, str]:
-    """Exit status, and the line that a failing command prints."""
+    """Exit status, and the error line of a command."""
     result = CliRunner().invoke(main, [*map(str, arguments)], prog_name="qfmt")
     if result.exit_code == 2:
         assert result.stderr.startswith("qfmt: error: ")
@@ -287,7 +287,7 @@ def command(*arguments: object) -> tuple[int, str]:
 
 @pytest.fixture(scope="module")
 def integers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An integer-only network, with an input for it beside it."""
+    """An integer-only network, and a file with its input."""
     path = tmp_path_factory.mktemp("integers") / "integers.qfb"
     assert command("convert", DIGITS, path, "--integer-only", "--input-shape", "x=N,1,8,8")[0] == 0
     np.save(path.with_name("x.npy"), np.zeros((1, 1, 8, 8), np.float32))
@@ -295,7 +295,7 @@ def integers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def writing(form: str, source: Path, dest: Path) -> list[object]:
-    """The arguments of a command that writes this form."""
+    """The arguments of a command that writes this format."""
     if form == "npz":
         return ["run", DIGITS, "--input", source.with_name("x.npy"), "--output", dest]
     return ["convert", source, dest]
@@ -305,7 +305,7 @@ WRITTEN = ["qfb", "onnx", "npz", "c"]
 
 
 @pytest.mark.parametrize("form", WRITTEN)
-def test_a_missing_folder_is_a_line(form: str, integers: Path, tmp_path: Path) -> None:
+def test_a_missing_folder_is_an_error(form: str, integers: Path, tmp_path: Path) -> None:
     suffix = "" if form == "c" else f".{form}"
     status, said = command(*writing(form, integers, tmp_path / "missing" / f"dest{suffix}"))
     assert status == 2
@@ -314,7 +314,7 @@ def test_a_missing_folder_is_a_line(form: str, integers: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("form", ["qfb", "onnx", "npz"])
-def test_a_folder_in_the_place_of_a_file_is_a_line(form: str, integers: Path, tmp_path: Path) -> None:
+def test_a_folder_instead_of_a_file_is_an_error(form: str, integers: Path, tmp_path: Path) -> None:
     (tmp_path / f"dest.{form}").mkdir()
     status, said = command(*writing(form, integers, tmp_path / f"dest.{form}"))
     assert status == 2
@@ -322,7 +322,7 @@ def test_a_folder_in_the_place_of_a_file_is_a_line(form: str, integers: Path, tm
     assert list(tmp_path.rglob("*")) == [tmp_path / f"dest.{form}"]
 
 
-def test_a_destination_that_is_the_source_is_a_line(integers: Path, tmp_path: Path) -> None:
+def test_a_destination_that_is_the_source_is_an_error(integers: Path, tmp_path: Path) -> None:
     source, link = tmp_path / "m.qfb", tmp_path / "link.qfb"
     source.write_bytes(integers.read_bytes())
     link.symlink_to("m.qfb")
@@ -360,7 +360,7 @@ def test_a_file_that_grows_too_large_leaves_what_was_there(form: str, integers: 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of a megabyte, where these tests may mount one."""
+    """A file system of one megabyte; skipped if it cannot be mounted."""
     folder = tmp_path / "disk"
     folder.mkdir()
     options = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
@@ -392,12 +392,12 @@ def torch_zeros(count: int) -> Any:
     return torch.zeros(count)
 
 
-# Sources that are no regular files
+# Sources that are not regular files
 
 
 @pytest.fixture
 def special(tmp_path: Path) -> Iterator[list[tuple[Path, str]]]:
-    """Files that must not be opened, and what they are called."""
+    """Files that must not be opened, and their names in messages."""
     fifo, path = tmp_path / "fifo.pt", tmp_path / "socket.pt"
     os.mkfifo(fifo)
     with socket.socket(socket.AF_UNIX) as listening:
@@ -419,7 +419,7 @@ COMMANDS: list[list[object]] = [
 ]
 
 
-def test_what_is_no_regular_file_is_not_opened(
+def test_only_regular_files_are_opened(
     special: list[tuple[Path, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -435,14 +435,14 @@ def test_what_is_no_regular_file_is_not_opened(
     assert not (tmp_path / "dest.qfb").exists()
 
 
-def test_standard_input_is_no_source() -> None:
+def test_standard_input_is_not_a_source() -> None:
     for arguments in COMMANDS:
         status, said = command(*("-" if each == "SOURCE" else each for each in arguments))
         assert status == 2
         assert "standard input is not supported" in said
 
 
-def test_the_c_reader_waits_for_no_fifo(special: list[tuple[Path, str]], integers: Path) -> None:
+def test_the_c_reader_does_not_wait_for_a_fifo(special: list[tuple[Path, str]], integers: Path) -> None:
     dump, interpreter = build("qfb_dump.c"), build("qfb_run.c")
     for path, _kind in special:
         for arguments in ([dump, path], [interpreter, path], [interpreter, integers, path]):
@@ -452,7 +452,7 @@ def test_the_c_reader_waits_for_no_fifo(special: list[tuple[Path, str]], integer
             assert done.stderr.count(b"\n") == 1
 
 
-# Words
+# Messages
 
 
 @pytest.mark.parametrize(
@@ -464,7 +464,7 @@ def test_the_c_reader_waits_for_no_fifo(special: list[tuple[Path, str]], integer
         (b"words", "is a file of unknown format, which cannot be converted; qfmt reads TorchScript,"),
     ],
 )
-def test_what_is_not_read_is_told_what_to_do(head: bytes, said: str, tmp_path: Path) -> None:
+def test_unsupported_files_have_a_hint(head: bytes, said: str, tmp_path: Path) -> None:
     (tmp_path / "model").write_bytes(head + bytes(100))
     for arguments in (["convert", tmp_path / "model", tmp_path / "m.qfb"], ["inspect", tmp_path / "model"]):
         status, line = command(*arguments)
@@ -473,7 +473,7 @@ def test_what_is_not_read_is_told_what_to_do(head: bytes, said: str, tmp_path: P
 
 
 @pytest.mark.parametrize("package", ["numpy", "ml_dtypes", "onnx", "onnx_ir"])
-def test_a_missing_package_is_no_fault_of_qfmt(package: str, integers: Path) -> None:
+def test_a_missing_package_is_not_a_bug_of_qfmt(package: str, integers: Path) -> None:
     code = f"import sys; sys.modules[{package!r}] = None\nfrom qfmt.__main__ import run\nrun()"
     arguments = "convert", integers, integers.with_name("missing.onnx")
     with child("-c", code, *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
@@ -485,7 +485,7 @@ def test_a_missing_package_is_no_fault_of_qfmt(package: str, integers: Path) -> 
     assert "fault" not in errors
 
 
-def test_a_float_source_is_told_that_nothing_is_quantized(tmp_path: Path) -> None:
+def test_a_float_source_causes_a_note(tmp_path: Path) -> None:
     import torch
 
     torch.save({"a.weight": torch.zeros(3)}, tmp_path / "floats.pt")
@@ -496,7 +496,7 @@ def test_a_float_source_is_told_that_nothing_is_quantized(tmp_path: Path) -> Non
     assert (floats.exit_code, quantized.exit_code) == (0, 0)
 
 
-def test_integers_that_are_computed_are_not_taken_for_floats(tmp_path: Path) -> None:
+def test_computed_integers_do_not_count_as_floats(tmp_path: Path) -> None:
     from onnx import TensorProto, helper, save
 
     made = helper.make_node("DynamicQuantizeLinear", ["x"], ["y", "scale", "zero_point"])

@@ -1,4 +1,4 @@
-"""The container: what is written is read again, byte for byte the same, lazily, and never half."""
+"""The container: files are read back byte for byte, lazily, and are never written partially."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def written(model: Model, folder: Path, name: str = "m.qfb") -> bytes:
 
 @per_example
 @given(models())
-def test_what_is_written_is_read_and_written_again_as_the_same_bytes(tmp_path: Path, model: Model) -> None:
+def test_round_trips_keep_the_bytes(tmp_path: Path, model: Model) -> None:
     first = written(model, tmp_path)
     loaded = qfmt.load(tmp_path / "m.qfb")
     assert loaded == model
@@ -103,7 +103,7 @@ GOLDEN_FILES = {"1.0.qfb": golden_model, "1.0-blocks.qfb": blocks_model}
 
 
 @pytest.mark.parametrize("name", GOLDEN_FILES)
-def test_the_golden_files_are_read_for_ever(name: str, tmp_path: Path) -> None:
+def test_the_golden_files_are_readable(name: str, tmp_path: Path) -> None:
     path = GOLDEN / name
     loaded = qfmt.load(path)
     assert loaded == GOLDEN_FILES[name]()
@@ -112,7 +112,7 @@ def test_the_golden_files_are_read_for_ever(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", GOLDEN_FILES)
-def test_the_golden_models_give_the_golden_bytes_on_this_python(name: str, tmp_path: Path) -> None:
+def test_the_golden_models_yield_the_golden_bytes(name: str, tmp_path: Path) -> None:
     assert written(GOLDEN_FILES[name](), tmp_path) == (GOLDEN / name).read_bytes()
 
 
@@ -180,8 +180,8 @@ def test_opening_and_listing_imports_neither_numpy_nor_flatbuffers() -> None:
 def test_opening_decodes_no_tensor_and_no_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(_constants(**{f"t{index}": np.array(index) for index in range(100)}), tmp_path)
     decoded = []
-    real = Container.tensor
-    monkeypatch.setattr(Container, "tensor", lambda self, record: decoded.append(record) or real(self, record))
+    real = Container.decode
+    monkeypatch.setattr(Container, "decode", lambda *given: decoded.append(given) or real(*given))
     model = qfmt.load(tmp_path / "m.qfb")
     assert list(model.tensors) == sorted(f"t{index}" for index in range(100))
     assert not decoded
@@ -208,7 +208,7 @@ def test_scales_of_blocks_are_read_when_they_are_used(tmp_path: Path, monkeypatc
     assert quantization is not None
     stored = quantization.scale.array
     assert stored.ctypes.data == quantization.scale.array.ctypes.data and stored.ctypes.data % 64 == 0
-    assert len(data) - header.PAGE == 64 * 2048 + 2 * scale.size  # nothing of it is in the metadata
+    assert len(data) - header.PAGE == 64 * 2048 + 2 * scale.size  # the metadata contains none of it
     assert np.array_equal(tensor.quantization and stored, scale)
     tensor = qfmt.load(tmp_path / "m.qfb").tensors["w"]
     assert np.array_equal(tensor.dequantize(), np.repeat(scale, 32, 1).astype(np.float32) * 3)
@@ -223,11 +223,11 @@ def test_equal_blocks_are_stored_once(tmp_path: Path) -> None:
     written(Model(Graph((), (), (), {name: weight(name) for name in "abc"})), tmp_path)
     container = Container(tmp_path / "m.qfb", verify=True)
     assert len(container.buffers) == 2
-    records = [container.tensors._tables[index]["quantization"] for index in range(3)]
+    records = [container.root["graph"]["tensors"][index]["quantization"] for index in range(3)]
     assert records[0] is records[1] is records[2]
 
 
-def test_looking_up_what_is_not_there() -> None:
+def test_looking_up_missing_names() -> None:
     model = qfmt.load(GOLDEN / "1.0.qfb")
     assert "nothing" not in model.tensors
     assert model.tensors.get("nothing") is None
@@ -265,7 +265,7 @@ def test_a_file_is_written_for_readers_of_a_version(tmp_path: Path) -> None:
 # Damage and versions (test_hostile.py has the systematic part)
 
 
-def test_damaged_data_is_noticed_at_its_first_use_unless_told_otherwise(tmp_path: Path) -> None:
+def test_damaged_data_is_detected_at_its_first_use_by_default(tmp_path: Path) -> None:
     data = bytearray(written(_constants(a=np.arange(64), b=np.arange(3)), tmp_path))
     data[header.PAGE + 8] ^= 1
     (tmp_path / "m.qfb").write_bytes(data)
@@ -311,7 +311,7 @@ NO_QFB = {
 
 
 @pytest.mark.parametrize("start", NO_QFB, ids=NO_QFB.values())
-def test_what_is_no_qfb_is_said_to_be_what_it_seems(start: bytes, tmp_path: Path) -> None:
+def test_other_kinds_of_files_are_named(start: bytes, tmp_path: Path) -> None:
     (tmp_path / "m.qfb").write_bytes(start)
     for read in (qfmt.load, qfmt.check):
         with pytest.raises(FormatError, match=r"is not a \.qfb file") as caught:
@@ -321,7 +321,7 @@ def test_what_is_no_qfb_is_said_to_be_what_it_seems(start: bytes, tmp_path: Path
         assert "\n" not in str(caught.value)
 
 
-def test_what_cannot_be_opened(tmp_path: Path) -> None:
+def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
     for path, finding in (
         (tmp_path, "is a directory"),
         (Path("/dev/null"), "not a regular file"),
@@ -331,8 +331,8 @@ def test_what_cannot_be_opened(tmp_path: Path) -> None:
             qfmt.load(path)
 
 
-def test_a_missing_file_breaks_no_specification(tmp_path: Path) -> None:
-    """It is said in the same way wherever a path is read, and caught as in the standard library, too."""
+def test_a_missing_file_is_not_a_format_error(tmp_path: Path) -> None:
+    """The error is the same wherever a path is read, and is also the standard library's exception."""
     missing, model = str(tmp_path / "missing"), golden_model()
     reads: dict[str, Callable[[], object]] = {
         "load": lambda: qfmt.load(missing),
@@ -405,7 +405,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
     assert (tmp_path / "m.qfb").read_bytes() == before
 
 
-def test_destinations_that_cannot_be(tmp_path: Path) -> None:
+def test_invalid_destinations(tmp_path: Path) -> None:
     model = _constants(a=np.arange(3))
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_bytes(b"")
@@ -424,7 +424,7 @@ def test_destinations_that_cannot_be(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
-def test_what_is_read_only_is_not_replaced(tmp_path: Path) -> None:
+def test_read_only_files_are_not_replaced(tmp_path: Path) -> None:
     written(_constants(a=np.arange(3)), tmp_path)
     (tmp_path / "m.qfb").chmod(0o444)
     with pytest.raises(DestinationError):
@@ -475,7 +475,7 @@ def test_a_constant_is_not_stored_as_other_values(values: np.ndarray, dtype: str
         Tensor.constant("w", values, dtype=dtype)
 
 
-def test_integers_of_4_bits_may_come_as_such() -> None:
+def test_native_4_bit_integers_are_accepted() -> None:
     assert Tensor.constant("w", np.array([-8, 7], ml_dtypes.int4)).array.tolist() == [-8, 7]
 
 
@@ -489,7 +489,7 @@ def test_progress_counts_up_to_its_end(tmp_path: Path) -> None:
     assert len(calls) > 5
 
 
-def test_the_file_is_laid_out_as_the_specification_says(tmp_path: Path) -> None:
+def test_the_layout_of_a_file_follows_the_specification(tmp_path: Path) -> None:
     data = written(_constants(a=np.arange(5, dtype=np.int8), b=np.arange(9.0)), tmp_path)
     parsed = header.parse(data[:128], len(data))
     assert data[4:12] == b"QFB1qh01"

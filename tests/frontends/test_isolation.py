@@ -1,4 +1,4 @@
-"""Engines in a worker process: what is sent and comes back, what a crash and a bomb become, what torch is not given."""
+"""Engines in a worker process: messages, crashes, bombs, and data that torch must not get."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from qfmt.frontends.witness import is_array, is_computed
 from support.paths import DIGITS, HOSTILE, ROOT
 
 QUIET = pytest.mark.filterwarnings("ignore")
-"""torch announces what it will drop, in words that change."""
+"""Ignores torch's deprecation warnings, whose text changes."""
 
 
 # -- messages --------------------------------------------------------------------------------------------
@@ -75,13 +75,13 @@ def is_same(a: Any, b: Any) -> bool:
 
 
 @given(values)
-def test_what_is_sent_arrives(value: Any) -> None:
+def test_messages_arrive_unchanged(value: Any) -> None:
     assert is_same(wire.read(io.BytesIO(sent(value))), value)
 
 
 @given(values, st.data())
 @settings(max_examples=300)
-def test_damaged_messages_are_no_messages_or_plain_data(value: Any, data: st.DataObject) -> None:
+def test_damaged_messages_are_refused_or_plain_data(value: Any, data: st.DataObject) -> None:
     message = bytearray(sent([value]))
     for _ in range(data.draw(st.integers(1, 3))):
         message[data.draw(st.integers(0, len(message) - 1))] = data.draw(st.integers(0, 255))
@@ -92,7 +92,7 @@ def test_damaged_messages_are_no_messages_or_plain_data(value: Any, data: st.Dat
 
 
 @pytest.mark.parametrize("value", [object(), np.array(["text"]), np.array([object()]), 1j, {1, 2}, [b"bytes"]])
-def test_what_is_no_data_is_not_sent(value: Any) -> None:
+def test_values_that_are_not_data_are_not_sent(value: Any) -> None:
     with pytest.raises(RunError, match="cannot be sent to the worker"):
         sent(value)
 
@@ -103,7 +103,7 @@ def test_what_is_no_data_is_not_sent(value: Any) -> None:
 @QUIET
 @pytest.mark.parametrize("code", [*DTYPE_CODES])
 def test_codes_of_element_types_are_those_of_torch(code: int) -> None:
-    """torch itself takes the integer, too; of quantized ones it makes no plain tensors."""
+    """torch itself also accepts the integer; it cannot make plain tensors of quantized types."""
     if code in (12, 13, 14, 16, 17):
         return
     theirs = torch.ops.aten.empty([1], dtype=code)
@@ -121,15 +121,13 @@ def test_codes_of_element_types_are_those_of_torch(code: int) -> None:
         ("aten::contiguous", [torch.ones(2)], {"memory_format": -1}, "is not a MemoryFormat"),
     ],
 )
-def test_codes_that_are_none_do_not_reach_torch(
-    target: str, args: list[Any], kwargs: dict[str, Any], words: str
-) -> None:
+def test_invalid_codes_do_not_reach_torch(target: str, args: list[Any], kwargs: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         apply(target, args, kwargs)
 
 
 @given(st.integers(-(2**63), 2**63 - 1).filter(lambda code: code not in DTYPE_CODES))
-def test_no_other_integer_is_an_element_type(code: int) -> None:
+def test_other_integers_are_not_element_types(code: int) -> None:
     with pytest.raises(ValueError, match="is not a ScalarType"):
         apply("aten::to", [torch.ones(1), code], {})
 
@@ -144,7 +142,7 @@ def test_arguments_of_other_types_are_refused(args: list[Any]) -> None:
 
 
 def session(*calls: tuple[str, tuple[Any, ...]], constants: Any = ()) -> Session:
-    """The last call's result is "y"."""
+    """A session for these calls; the result of the last one is "y"."""
     entries = [
         Call(target, args, {}, Slot("y" if index == len(calls) - 1 else index), f"place {index}")
         for index, (target, args) in enumerate(calls)
@@ -174,7 +172,7 @@ main(sys.argv[2])
 
 
 @pytest.mark.skipif(os.name != "posix", reason="kills by signal")
-def test_a_crash_is_a_message_and_the_next_session_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_is_an_error_and_the_next_session_works(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(parent, "_START", parent._START.replace("main(sys.argv[2])\n", DYING))
         patched.setattr(parent, "_WORKERS", {})
@@ -185,7 +183,7 @@ def test_a_crash_is_a_message_and_the_next_session_goes_on(monkeypatch: pytest.M
 
 
 @pytest.mark.skipif(os.name != "posix", reason="kills by signal")
-def test_a_worker_that_is_gone_is_replaced() -> None:
+def test_a_dead_worker_is_replaced() -> None:
     ours = session(DOUBLED)
     assert ours.open().startswith("torch ")
     parent._WORKERS["torch"].process.kill()
@@ -216,7 +214,7 @@ dict(worker.exchange(session, session.takes, "run"))
 
 @pytest.mark.skipif(os.name != "posix", reason="kills by signal")
 def test_a_worker_ends_with_its_parent(tmp_path: Path) -> None:
-    """Even if it computes, and the parent had no time to end it."""
+    """A worker ends even while it computes, and if the parent could not stop it."""
     code = PARENT.replace("SOURCES", repr(str(ROOT))).replace("CODE", repr(SLEEPING))
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
@@ -245,7 +243,7 @@ BOMBS = {
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the limit is one of Linux")
 @pytest.mark.parametrize("bomb", BOMBS)
-def test_bombs_are_messages(bomb: str) -> None:
+def test_bombs_are_errors(bomb: str) -> None:
     with pytest.raises(RunError) as caught:
         session(DOUBLED, BOMBS[bomb]).ask("run", X)
     assert not isinstance(caught.value, EngineDied), caught.value
@@ -255,7 +253,7 @@ def test_bombs_are_messages(bomb: str) -> None:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the limit is one of Linux")
 @pytest.mark.parametrize("engine", ["onnxruntime", "reference"])
-def test_bombs_of_onnx_are_messages(engine: str, tmp_path: Path) -> None:
+def test_onnx_bombs_are_errors(engine: str, tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     nodes = "s = Constant <value = int64[2] {SIZES}> ()  y = Expand(x, s)"
@@ -282,7 +280,7 @@ def test_bombs_of_onnx_are_messages(engine: str, tmp_path: Path) -> None:
      ["error", "RunError", 1, "", ""], [["done"]], {"array": ["int8", [1 << 70]]}],
     ids=str,
 )  # fmt: skip
-def test_answers_that_no_worker_gives_end_it(answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_answers_end_the_worker(answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     message = json.dumps(answer).encode()
     said = len(message).to_bytes(4, "little") + message
     monkeypatch.setattr(parent, "_WORKERS", {})
@@ -301,7 +299,7 @@ wire.read(sys.stdin.buffer)
 message = json.dumps(["value", "y", ANSWER]).encode()
 sys.stdout.buffer.write(len(message).to_bytes(4, "little") + message + bytes(64))
 """
-"""A worker that starts as it should, and answers what it likes."""
+"""A worker that starts normally, and then sends arbitrary answers."""
 
 _ARRAY: Any = {"array": ["int8", [1]]}
 _TUPLE: Any = {"tuple": []}
@@ -329,7 +327,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_results_that_are_not_what_was_asked_for_are_an_error(lie: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_that_were_not_requested_are_an_error(lie: str, monkeypatch: pytest.MonkeyPatch) -> None:
     start = parent._START.partition("from qfmt")[0] + LYING.replace("ANSWER", repr(LIES[lie]))
     monkeypatch.setattr(parent, "_WORKERS", {})
     monkeypatch.setattr(parent, "_START", start)
@@ -337,7 +335,7 @@ def test_results_that_are_not_what_was_asked_for_are_an_error(lie: str, monkeypa
         session(DOUBLED).ask("run", X)
 
 
-def test_an_engine_that_never_starts_is_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_does_not_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parent, "_WORKERS", {})
     monkeypatch.setattr(parent, "_START", "raise SystemExit(3)")
     with pytest.raises(RunError, match=r"torch died \(exit status 3\) before its first call"):
@@ -347,7 +345,7 @@ def test_an_engine_that_never_starts_is_a_message(monkeypatch: pytest.MonkeyPatc
         session(DOUBLED).open()
 
 
-def test_packed_parameters_are_made_of_what_was_read() -> None:
+def test_packed_parameters_have_the_values_that_were_read() -> None:
     """A linear layer computes with the integers, scale and zero point that were sent."""
     weight = Stored(np.arange(-6, 6, dtype=np.int8).reshape(3, 4), "int8", 0.5, 1)
     packed = Made("quantized::linear_prepack", (weight, Stored(np.ones(3, np.float32), "float32")))
@@ -363,7 +361,7 @@ def test_packed_parameters_are_made_of_what_was_read() -> None:
 
 
 def command(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """`qfmt` as it is installed: the working directory is not among the places that Python imports from."""
+    """Run `qfmt` as installed: Python does not import from the working directory."""
     script = cwd.parent / "qfmt_command.py"
     script.write_text("import sys\nfrom qfmt.cli import main\nmain(sys.argv[1:])\n")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -383,14 +381,14 @@ def test_the_working_directory_is_not_imported_from(tmp_path: Path) -> None:
     assert not (folder / "PWNED").exists()
 
 
-def test_nor_where_python_was_started_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nor_with_the_working_directory_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`python -m` and an interactive session put the working directory first."""
     monkeypatch.chdir(tmp_path)
     before = [entry for entry in sys.path if Path(entry).is_absolute()]
     monkeypatch.setattr(sys, "path", ["", ".", str(tmp_path), *sys.path])
     assert parent.import_path() in (before, [str(ROOT), *before])
     monkeypatch.chdir(ROOT)
-    assert str(ROOT) in parent.import_path()  # where qfmt itself is
+    assert str(ROOT) in parent.import_path()  # the location of qfmt
 
 
 def test_the_process_that_verifies_does_not_import_torch(tmp_path: Path) -> None:
@@ -405,7 +403,7 @@ def test_the_process_that_verifies_does_not_import_torch(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["verify-segfault", "verify-runtimeerror"])
-def test_hostile_calls_are_one_line(name: str, tmp_path: Path) -> None:
+def test_malicious_calls_are_one_line_errors(name: str, tmp_path: Path) -> None:
     runner, source, file = CliRunner(), HOSTILE / f"{name}.pt", tmp_path / "m.qfb"
     converted = runner.invoke(main, ["convert", str(source), str(file)], catch_exceptions=False)
     done = converted if converted.exit_code else runner.invoke(main, ["verify", str(source), str(file)])

@@ -1,4 +1,4 @@
-"""Pickles read as data: what PyTorch writes comes out right, whatever else is refused and never executed."""
+"""Pickles read as data: those of PyTorch are read correctly, all others are refused; nothing is executed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def read(data: bytes, **options: Any) -> Any:
 
 
 def torch_saved(value: Any, path: Path) -> tuple[Any, bytes]:
-    """What we read of what torch.save wrote, and the pickle itself."""
+    """A value that torch.save wrote, as qfmt reads it, and its pickle."""
     torch.save(value, path)
     archive = zipfile.ZipFile(path)
     root = archive.namelist()[0].partition("/")[0]
@@ -42,7 +42,7 @@ def torch_saved(value: Any, path: Path) -> tuple[Any, bytes]:
     return unpickle(data, storage, where="data.pkl"), data
 
 
-# -- what is read --------------------------------------------------------------------------------------
+# -- values --------------------------------------------------------------------------------------------
 
 keys = st.one_of(st.text(max_size=8), st.integers(-(2**63), 2**63 - 1), st.booleans(), st.none())
 plain = st.recursive(
@@ -117,7 +117,7 @@ def test_quantized_tensors(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "bits"), [(torch.quint4x2, 4), (torch.quint2x4, 2)])
-def test_sub_byte_tensors_come_one_value_a_byte(tmp_path: Path, dtype: torch.dtype, bits: int) -> None:
+def test_sub_byte_tensors_are_unpacked_to_bytes(tmp_path: Path, dtype: torch.dtype, bits: int) -> None:
     levels = torch.arange(32).reshape(4, 8) % (1 << bits)
     ones = torch.ones(4)
     theirs = torch.quantize_per_channel(levels.float(), ones, torch.zeros(4), 0, dtype)
@@ -138,7 +138,7 @@ def test_parameters_state_dicts_and_sizes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_a_call_of_the_system_is_named_and_not_made(tmp_path: Path, protocol: int) -> None:
+def test_a_call_of_os_system_is_reported_and_not_executed(tmp_path: Path, protocol: int) -> None:
     marker = tmp_path / "marker"
     data = pickle.dumps({"weight": Runs(f"touch {marker}")}, protocol)
     with pytest.raises(UnsafePickleError, match=rf"'{os.system.__module__}\.system'.*not on the list") as caught:
@@ -304,7 +304,7 @@ BAD_WINDOWS = {
 
 
 @pytest.mark.parametrize("name", BAD_WINDOWS)
-def test_windows_that_leave_their_storage(name: str) -> None:
+def test_windows_beyond_their_storage(name: str) -> None:
     with pytest.raises(SourceError, match="data/0: a tensor"):
         BAD_WINDOWS[name].array()
 

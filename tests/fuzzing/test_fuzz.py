@@ -1,4 +1,4 @@
-"""tools/fuzz.py: it finds what is wrong, and a short attack on qfmt finds nothing."""
+"""tools/fuzz.py finds faults, and a short attack on qfmt finds none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from support.mutants import small_file
 from support.paths import ROOT, TOOLS
 
 TESTED_ELSEWHERE = ("c-reader", "c-interpreter", "js-reader")
-"""By mutants of their own: test_c_reader.py, test_c_reader_run.py, test_js_reader.py."""
+"""Targets with mutants in other tests: test_c_reader.py, test_c_reader_run.py, test_js_reader.py."""
 
 
 def test_a_short_attack_on_everything_finds_nothing(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_a_short_attack_on_everything_finds_nothing(tmp_path: Path) -> None:
 
 
 def attacked(consume: Callable[[Path, Random], str], count: int = 3) -> Result:
-    """What is found where some consumer does wrong with files of 100 bytes."""
+    """The findings for a faulty consumer of files of 100 bytes."""
     target = Target("t", ".bin", [Seed("s", bytes(100))], lambda data, chance: data, consume, lambda: None, frozenset())
     return run_batch(target, 0, range(count))
 
@@ -102,7 +102,7 @@ WRONG: dict[str, tuple[Callable[[Path, Random], str], str]] = {
 
 @pytest.mark.parametrize("name", WRONG)
 @pytest.mark.filterwarnings("ignore:.*use of fork.*")
-def test_what_is_wrong_is_found(name: str) -> None:
+def test_faults_are_found(name: str) -> None:
     consume, words = WRONG[name]
     result = attacked(consume)
     (finding,) = result.findings.values()
@@ -112,15 +112,15 @@ def test_what_is_wrong_is_found(name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork.*")
-def test_what_does_not_end_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_loops_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "STOP", 1)
     (finding,) = attacked(loops, count=1).findings.values()
     assert finding.what.startswith("TooSlow: not finished")
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork.*")
-def test_the_place_in_qfmt_tells_findings_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two faults in the reader are two findings, and the mutants that show them are the same when made again."""
+def test_findings_are_distinguished_by_their_place_in_qfmt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two faults in the reader are two findings, and their mutants can be reproduced."""
     from fuzzing.qfb import changed_records
     from qfmt.file.reader import Container
 

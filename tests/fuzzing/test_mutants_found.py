@@ -1,4 +1,4 @@
-"""What tools/fuzz.py found, in the smallest form."""
+"""Findings of tools/fuzz.py, in the smallest form."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def _convolution(bias: list[float]) -> Model:
     return Model(Graph(("x",), ("y",), nodes, {tensor.name: tensor for tensor in tensors}))
 
 
-def test_damaged_constants_are_told_when_they_are_written_as_onnx(tmp_path: Path) -> None:
-    """onnx-ir reads them while it makes the proto, and hides the error in one of its own."""
+def test_damaged_constants_are_reported_by_the_onnx_export(tmp_path: Path) -> None:
+    """onnx-ir reads the constants while it makes the proto, and wraps the error in its own."""
     pytest.importorskip("onnx_ir")
     path = tmp_path / "m.qfb"
     _convolution([1.0, 2.0, 3.0]).save(path)
@@ -73,7 +73,7 @@ def test_damaged_constants_are_told_when_they_are_written_as_onnx(tmp_path: Path
 
 
 def test_rows_of_thresholds_whose_index_is_an_empty_name(tmp_path: Path) -> None:
-    """In C they were taken for one row for all channels."""
+    """The C backend treated them as one row for all channels."""
     model = qfmt.load(SUITE / "integer" / "thresholds-rows.qfb")
     (node,) = model.nodes
     programs = []
@@ -85,8 +85,8 @@ def test_rows_of_thresholds_whose_index_is_an_empty_name(tmp_path: Path) -> None
     assert programs[0] == programs[1]
 
 
-def test_what_onnx_ir_logs_is_not_printed(tmp_path: Path) -> None:
-    """It does not know the type of a list without elements."""
+def test_the_log_of_onnx_ir_is_not_printed(tmp_path: Path) -> None:
+    """onnx-ir does not know the type of an empty list."""
     pytest.importorskip("onnx_ir")
     source = SUITE / "read" / "unknown-operator.qfb"
     command = [sys.executable, "-m", "qfmt", "convert", str(source), str(tmp_path / "m.onnx"), "--opset", "21"]

@@ -1,7 +1,7 @@
-"""The models in the golden files: something of everything that the format can say.
+"""The models in the golden files, which use every feature of the format.
 
-`python tests/golden/model.py` wrote `1.0.qfb` and `1.0-blocks.qfb`. The files are never written again: they stand for
-those that people have. What a later minor version adds gets a file of its own.
+`python tests/golden/model.py` wrote `1.0.qfb` and `1.0-blocks.qfb`. The files are never written again: they
+represent existing files of users. Additions of a later minor version get a separate file.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def golden_model() -> Model:
 
 
 def blocks_model() -> Model:
-    """Block-wise scales of every kind, quantized floats, and the element types that came with them."""
+    """Block-wise scales of every kind, quantized floats, and the element types that were added with them."""
     table = np.arange(21).reshape(3, 7) % 16
     rows = np.array([[0.5, -0.25], [0.0, 1.5], [2.0, 0.125]], np.float16)
     points = np.array([[0, 15], [8, 7], [1, 2]])
@@ -99,7 +99,7 @@ def blocks_model() -> Model:
 
 
 def _constant(dtype: str) -> Tensor:
-    """Five values of a dtype: the least, the greatest, and three between."""
+    """Five values of a dtype: the smallest, the largest, and three in between."""
     entry = DTYPES[dtype]
     if entry.kind == "f":
         values = np.array([-1.5, 0.0, 0.25, 1.0, 448.0]).astype(numpy_dtype(dtype))

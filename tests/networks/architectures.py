@@ -54,7 +54,7 @@ class InvertedResidual(nn.Module):
 
 
 class MobileNetV2(Network):
-    """MobileNetV2 with ReLU for ReLU6, as its quantizable form has it; names are torchvision's."""
+    """MobileNetV2 with ReLU instead of ReLU6, as in torchvision's quantizable version, with its names."""
 
     SETTINGS: ClassVar = [
         # expansion, channels, repeats, stride
@@ -183,7 +183,7 @@ def channel_shuffle(x: torch.Tensor, groups: int) -> torch.Tensor:
 
 
 class ShuffleUnit(nn.Module):
-    """Ma et al. 2018 (ShuffleNetV2): half of the channels pass, or both branches where the unit strides."""
+    """Ma et al. 2018 (ShuffleNetV2): half of the channels pass unchanged; a unit with stride 2 has two branches."""
 
     def __init__(self, channels: int, stride: int) -> None:
         super().__init__()
@@ -224,10 +224,10 @@ class ShuffleNetV2(Network):
 
 
 class UNet(Network):
-    """Ronneberger et al. 2015 in small: every way up once (learned, nearest, bilinear of both kinds).
+    """Ronneberger et al. 2015 in small: each kind of upsampling once (learned, nearest, both bilinear ones).
 
-    The learned one has 12 channels: with a kernel of height 2 and channels in multiples of 8, fbgemm's
-    transposed convolution (torch 2.13) gives other numbers each time its weights are packed.
+    The learned one has 12 channels: with a kernel of height 2 and a multiple of 8 channels, fbgemm's transposed
+    convolution (torch 2.13) computes different numbers each time its weights are packed.
     """
 
     def __init__(self) -> None:
@@ -261,7 +261,7 @@ class UNet(Network):
 class Conv1dNet(Network):
     """A keyword spotter on raw samples.
 
-    The transposed convolution keeps the number of channels: onednn's (torch 2.13) is wrong where it changes.
+    The transposed convolution keeps the number of channels: onednn's (torch 2.13) is wrong if it changes.
     """
 
     def __init__(self) -> None:

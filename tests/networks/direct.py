@@ -1,4 +1,4 @@
-"""Networks that call quantized operators as converted code does, for those that no conversion emits on its own."""
+"""Networks that call quantized operators directly, for operators that no conversion emits."""
 
 import torch
 from torch import nn
@@ -10,7 +10,7 @@ def _grid(x: torch.Tensor) -> torch.Tensor:
 
 
 class Arithmetic(nn.Module):
-    """Arithmetic of two quantized tensors, and of one with a number; results that leave the range clamp."""
+    """Arithmetic of two quantized tensors, and of one with a number; results outside the range are clamped."""
 
     def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
         ops = torch.ops.quantized
@@ -76,7 +76,7 @@ class Functions(nn.Module):
 
 
 class Volumes(nn.Module):
-    """What the quantized kernels do on three dimensions and on one, without convolutions around them."""
+    """Quantized kernels on one and three spatial dimensions, without convolutions around them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class Volumes(nn.Module):
 
 
 class Signed(nn.Module):
-    """qint8 activations: the kernels that have them."""
+    """Kernels that support qint8 activations."""
 
     def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
         a = torch.quantize_per_tensor(x, 0.0317, -5, torch.qint8)

@@ -20,13 +20,13 @@ from .pytorch import quiet
 
 Inputs = tuple[torch.Tensor, ...]
 
-with redirect_stderr(StringIO()):  # it complains of libraries for GPUs
+with redirect_stderr(StringIO()):  # it warns of missing GPU libraries
     pt2e = pytest.importorskip("torchao.quantization.pt2e.quantize_pt2e", reason="needs torchao")
     x86 = pytest.importorskip("torchao.quantization.pt2e.quantizer.x86_inductor_quantizer")
 
 
 class ConvNet(nn.Module):
-    """Batch norm, a residual, an in-place ReLU, pooling, a block with names in it."""
+    """Batch norm, a residual, an in-place ReLU, pooling, a nested block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class ConvNet(nn.Module):
 
 
 class Linears(nn.Module):
-    """Linear layers over rows, an activation between."""
+    """Linear layers over rows, with an activation in between."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Linears(nn.Module):
 
 
 class Inverted(nn.Module):
-    """Blocks of MobileNetV2, and what stands behind them."""
+    """Blocks of MobileNetV2, and the layers after them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ def built(name: str) -> nn.Module:
 @cache
 @quiet()
 def quantized(name: str, *, fold: bool = True, sizes: bool = False) -> tuple[Any, Any]:
-    """The module that convert_pt2e returns, and the program that it is exported as; `sizes`: of any batch."""
+    """The module that convert_pt2e returns, and its exported program; `sizes`: with any batch size."""
     definition, inputs = NETWORKS[name], inputs_of(name, 100)
     dimensions = tuple({0: torch.export.Dim("batch", min=1, max=64)} for _ in inputs) if sizes else None
     exported = torch.export.export(built(name), inputs, dynamic_shapes=dimensions)

@@ -1,4 +1,4 @@
-"""A network of integers of 4 bits."""
+"""A network of 4-bit integers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ GRID = Quantization.of((0.5,), (3,), -8, 7)
 
 
 def network() -> Model:
-    """4-bit integers, doubled and given back as floats; the input is an output, too, and one output stands twice."""
+    """Doubles 4-bit integers and outputs them as floats; the input is also an output, and one output is listed
+    twice."""
     tensors = {
         "q": Tensor("q", "int4", ("N", 3), None, GRID),
         "real": Tensor("real", "float32", ("N", 3)),

@@ -1,4 +1,4 @@
-"""A small network that computes in integer-only arithmetic, and what may be wrong with such a network.
+"""A small integer-only network, and invalid variants of it.
 
 x ─ Conv, folded ─ sums ─ Requantize ─ y ─ Table ─ t ─┬─ WeightedSum ─ total ─ Requantize ─ out
                                         └─────────────┴─ PairTable ─ pair
@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from qfmt.model import Graph, Model, Node, Quantization, Tensor
+from qfmt.model import Graph, Model, Node, Proof, Quantization, Tensor
 from qfmt.ops import OPERATORS
 
 CONV = {"kernel_shape": (3, 3), "strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1}
-KNOWN = {"compared": "", "differs": (), "largest": 0}
 PARAMETERS = ("multiplier", "shift", "add", "thresholds", "row")
 
 RANDOM = np.random.default_rng(3)
@@ -29,19 +28,19 @@ def grid(scale: float, zero_point: int, low: int = 0, high: int = 255) -> Quanti
 
 
 def node(operator: str, inputs: str, output: str, rule: str = "", **attributes: Any) -> Node:
-    """`inputs` are names between spaces; `-` is an absent one."""
+    """`inputs` are names separated by spaces; `-` is an absent one."""
     names = tuple(name.replace("-", "") for name in inputs.split())
     entry = OPERATORS[operator]
     return Node(operator, names, (output,), entry.complete(attributes), output, entry.version, rule)
 
 
-def requantized(inputs: str, output: str, rule: str, axis: int = 1, reach: int = 1 << 24, **known: Any) -> Node:
-    known = {**KNOWN, "reach_low": (-reach,), "reach_high": (reach,), **known}
-    return node("qfmt.Requantize", inputs, output, rule, axis=axis, **known)
+def requantized(inputs: str, output: str, rule: str, axis: int = 1, reach: int = 1 << 24) -> Node:
+    made = node("qfmt.Requantize", inputs, output, rule, axis=axis)
+    return replace(made, proof=Proof((-reach,), (reach,)))
 
 
 def network(nodes: dict[str, Node] | None = None, *tensors: Tensor, inputs: tuple[str, ...] = ("x",)) -> Model:
-    """The network, with other nodes (by their outputs) and other tensors."""
+    """The network, with some nodes (by their outputs) and tensors replaced."""
     image = ("N", 3, 5, 5)
     unit = Quantization.of((0.5, 0.25, 1.0), (0, 0, 0), -(1 << 24), 1 << 24, 1)
     known = [
@@ -94,59 +93,66 @@ def other(name: str, **changes: Any) -> Model:
 INT32, INT64, BYTE = np.int32, np.int64, np.uint8
 ONE_STEP_BACK = np.where(np.arange(15) == 9, -99999, STEPS).astype(np.int32)
 WIDE = Tensor.constant("wide", np.array(7))
+SQUARE = Tensor.constant("v", np.eye(2, dtype=np.int8))
+OPEN = Tensor("o", "uint8", ("N", 3, None, None), None, grid(1.0, 0))
+MEANS = Tensor("f", "int32", ("N", 3, None, None))
+OVER_THE_EDGE = {"kernel_shape": (2, 2), "strides": (2, 2), "pads": (0, 0, 0, 0), "dilations": (1, 1), "ceil_mode": 1}
 
 BROKEN: list[tuple[str, Model]] = [
     ("V48", other("sums", quantization=grid(1.0, 1, -9, 9))),
-    ("V48", other("x", quantization=Quantization.of((0.5, 0.5), (7, 8), 0, 255, 1))),
-    ("V48", other("x", dtype="float32", quantization=None)),
-    ("V48", other("x", dtype="uint32")),
-    ("V48", other("x", dtype="int32")),
-    ("V48", constant("w", WEIGHT.astype(np.float32))),
-    ("V48", constant("w", WEIGHT, Quantization.of((1.0,) * 3, (0, 1, 0), -128, 127, 0))),
-    ("V48", network({}, Tensor("w", "int8", (3, 2, 3, 3)), inputs=("x", "w"))),
-    ("V48", constant("b", BIAS.astype(np.int64))),
-    ("V48", constant("b", BIAS, grid(1.0, 0, -9999, 9999))),
+    ("V58", other("x", quantization=Quantization.of((0.5, 0.5), (7, 8), 0, 255, 1))),
+    ("V58", other("x", dtype="float32", quantization=None)),
+    ("V58", other("x", dtype="uint32")),
+    ("V58", other("x", dtype="int32")),
+    ("V58", constant("w", WEIGHT.astype(np.float32))),
+    ("V61", constant("w", WEIGHT, Quantization.of((1.0,) * 3, (0, 1, 0), -128, 127, 0))),
+    ("V61", network({}, Tensor("w", "int8", (3, 2, 3, 3)), inputs=("x", "w"))),
+    ("V59", constant("b", BIAS.astype(np.int64))),
+    ("V59", constant("b", BIAS, grid(1.0, 0, -9999, 9999))),
     ("V43", constant("b", BIAS[:2])),
     ("V43", constant("b", BIAS[:1])),
-    ("V49", other("y", dtype="uint32")),
-    ("V49", other("y", quantization=Quantization.of((1.0,) * 3, (5,) * 3, 3, 18, 1))),
-    ("V49", changed("y", inputs=("sums", "m", "shift"))),
-    ("V49", changed("y", inputs=("sums", "m", "shift", "add", "steps"))),
-    ("V49", changed("y", inputs=("sums", "m", "shift", "add", "", "row"))),
-    ("V49", changed("y", rule="fixed_point_single")),
-    ("V49", changed("y", rule="power_of_two")),
-    ("V49", changed("out", inputs=("total", "", "one", "add"))),
-    ("V49", changed("y", rule="thresholds")),
-    ("V49", changed("y", axis=4)),
-    ("V49", changed("y", axis=-1)),
-    ("V49", changed("y", axis=2)),
-    ("V49", changed("y", reach_low=())),
-    ("V49", changed("y", reach_low=(-1, 2))),
-    ("V49", changed("y", reach_low=(5,), reach_high=(4,))),
-    ("V49", changed("y", reach_high=(1 << 31,))),
-    ("V49", changed("y", differs=(1, 2))),
-    ("V49", constant("m", np.array([1, 2, 3]))),
-    ("V49", constant("m", np.array([1, 0, 3], INT32))),
-    ("V49", constant("m", np.array([1, 2], INT32))),
-    ("V49", constant("m", np.array([[1, 2, 3]], INT32))),
-    ("V49", constant("m", np.array([], INT32))),
-    ("V49", constant("m", np.array([1, 2, 3], INT32), grid(1.0, 0, 0, 9))),
-    ("V49", network({}, Tensor("m", "int32", (3,)), inputs=("x", "m"))),
-    ("V49", constant("shift", np.array([42, 63, 20], BYTE))),
-    ("V49", constant("add", np.array([0, 1 << 62, 0], INT64))),
-    ("V49", constant("add", np.array([0, -(1 << 63), 0], INT64))),
-    ("V49", constant("row", np.array([-1, 2, 0], INT32))),
-    ("V49", constant("row", np.array([-2, 1, 0], INT32))),
-    ("V49", constant("steps", STEPS[:, :14])),
-    ("V49", constant("steps", ONE_STEP_BACK)),
-    ("V49", constant("steps", np.zeros((0, 15), INT32))),
-    ("V49", constant("table", np.arange(255).astype(BYTE))),
-    ("V49", constant("table", np.arange(256).astype(np.int16))),
-    ("V49", other("t", quantization=grid(2.0, 9, 0, 254))),
-    ("V49", network({}, Tensor("table", "uint8", (256,)), inputs=("x", "table"))),
-    ("V49", constant("pairs", np.zeros((256, 255), BYTE))),
-    ("V49", changed("total", weights=(5,))),
-    ("V49", changed("total", weights=(1 << 56, 1))),
+    ("V66", other("out", dtype="uint32", quantization=grid(1.0, 3, 0, 9))),
+    ("V66", other("y", quantization=Quantization.of((1.0,) * 3, (5,) * 3, 3, 18, 1))),
+    ("V65", changed("y", inputs=("sums", "m", "shift"))),
+    ("V65", changed("y", inputs=("sums", "m", "shift", "add", "steps"))),
+    ("V65", changed("y", inputs=("sums", "m", "shift", "add", "", "row"))),
+    ("V65", changed("y", rule="fixed_point_single")),
+    ("V65", changed("y", rule="power_of_two")),
+    ("V65", changed("out", inputs=("total", "", "one", "add"))),
+    ("V65", changed("y", rule="thresholds")),
+    ("V63", changed("y", axis=4)),
+    ("V63", changed("y", axis=-1)),
+    ("V63", changed("y", axis=2)),
+    ("V68", changed("y", proof=Proof((), ()))),
+    ("V68", changed("y", proof=Proof((-1,), (2, 3, 4)))),
+    ("V68", changed("y", proof=Proof((-1, 2), (3, 4)))),
+    ("V68", changed("y", proof=Proof((5,), (4,)))),
+    ("V68", changed("y", proof=Proof((-1,), (2,), "float_bias", (1, 2), 1))),
+    ("V68", changed("t", proof=Proof((-1,), (2,)))),
+    ("V63", constant("m", np.array([1, 2, 3]))),
+    ("V64", constant("m", np.array([1, 0, 3], INT32))),
+    ("V63", constant("m", np.array([1, 2], INT32))),
+    ("V63", constant("m", np.array([[1, 2, 3]], INT32))),
+    ("V63", constant("m", np.array([], INT32))),
+    ("V63", constant("m", np.array([1, 2, 3], INT32), grid(1.0, 0, 0, 9))),
+    ("V63", network({}, Tensor("m", "int32", (3,)), inputs=("x", "m"))),
+    ("V64", constant("shift", np.array([42, 63, 20], BYTE))),
+    ("V64", constant("add", np.array([0, 1 << 62, 0], INT64))),
+    ("V64", constant("add", np.array([0, -(1 << 63), 0], INT64))),
+    ("V64", constant("row", np.array([-1, 2, 0], INT32))),
+    ("V64", constant("row", np.array([-2, 1, 0], INT32))),
+    ("V63", constant("steps", STEPS[:, :14])),
+    ("V64", constant("steps", ONE_STEP_BACK)),
+    ("V63", constant("steps", np.zeros((0, 15), INT32))),
+    ("V63", constant("table", np.arange(255).astype(BYTE))),
+    ("V63", constant("table", np.arange(256).astype(np.int16))),
+    ("V64", other("t", quantization=grid(2.0, 9, 0, 254))),
+    ("V63", network({}, Tensor("table", "uint8", (256,)), inputs=("x", "table"))),
+    ("V63", constant("pairs", np.zeros((256, 255), BYTE))),
+    ("V67", changed("total", weights=(5,))),
+    ("V67", changed("total", weights=(1 << 56, 1))),
     ("V49", network({"total": node("qfmt.WeightedSum", "y wide", "total", weights=(1, 1))}, WIDE)),
+    ("V60", network({"f": node("Gemm", "v v", "f", "exact", alpha=2.0)}, SQUARE, Tensor("f", "int32", (2, 2)))),
+    ("V62", network({"f": node("AveragePool", "o", "f", "exact", **OVER_THE_EDGE)}, OPEN, MEANS, inputs=("x", "o"))),
 ]
-"""The rule that it breaks, and the network."""
+"""Networks, each with the rule that it breaks."""

@@ -54,18 +54,19 @@ node = helper.make_node
 
 
 def small(kind: int, values: Any) -> TensorProto:
-    """A tensor of int4, uint4, int2, … : one value a number."""
+    """A tensor of int4, uint4, int2, … from one number per value."""
     array = np.asarray(values)
     return helper.make_tensor("", kind, array.shape, array.reshape(-1).tolist())
 
 
 def operators(model: Model) -> Counter[str]:
-    """How often each operator stands in a model, with its rule: "Conv@integer_bias"."""
+    """The number of occurrences of each operator with its rule: "Conv@integer_bias"."""
     return Counter(f"{each.operator}@{each.rule}" if each.rule else each.operator for each in model.nodes)
 
 
 def random_inputs(model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]:
-    """For each input normal numbers, or integers over the whole range of its type; unknown sizes are 2."""
+    """For each input, normally distributed floats or integers in the whole range of its type; unknown sizes are
+    2."""
     rng = np.random.default_rng(seed)
     stored = {tensor.name for tensor in model.graph.initializer}
     feeds = {}
@@ -83,7 +84,7 @@ def random_inputs(model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray
 
 
 def through_file(model: Model, folder: Any) -> Model:
-    """What comes back from a `.qfb`."""
+    """The model, saved to a `.qfb` and loaded."""
     path = folder / "m.qfb"
     qfmt.save(model, path)
     return qfmt.load(path)
@@ -101,7 +102,7 @@ def dq(x: str, name: str, y: str, domain: str = "", **attributes: Any) -> onnx.N
 
 
 def grids(**named: tuple[Any, Any]) -> dict[str, np.ndarray]:
-    """name → (scale, zero point): the two constants of each."""
+    """name → (scale, zero point): the constants of both, by their names in the model."""
     result = {}
     for name, (scale, point) in named.items():
         result[f"{name}.s"], result[f"{name}.z"] = np.asarray(scale, f32), np.asarray(point)

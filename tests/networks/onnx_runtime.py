@@ -1,4 +1,4 @@
-"""Small float networks in ONNX, and what ONNX Runtime's own tools make of them when they quantize."""
+"""Small float networks in ONNX, and their quantization by ONNX Runtime's own tools."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def cnn() -> onnx.ModelProto:
 
 
 def generator() -> onnx.ModelProto:
-    """Upwards: transposed convolutions, resizing, sigmoid gates."""
+    """Upsampling: transposed convolutions, resizing, sigmoid gates."""
     b = Builder({"code": [1, 8, 4, 4]}, 1)
     x = b("ConvTranspose", "code", b.weight(8, 6, 3, 3), b.weight(6, spread=0.1), strides=[2, 2])
     x = b("Mul", x, b("Sigmoid", x))
@@ -155,14 +155,14 @@ def inputs(model: onnx.ModelProto, seed: int) -> dict[str, Any]:
 
 
 def network(name: str, opset: int = OPSET) -> onnx.ModelProto:
-    """Made anew: the tools change what they are given. The operators have the same form from opset 17 on."""
+    """A new model each time, since the tools modify it. The operators have the same form from opset 17 on."""
     model = NETWORKS[name]()
     model.opset_import[0].version = opset
     return model
 
 
 def static(name: str, form: str, folder: Path, opset: int = OPSET) -> Path:
-    """A network as quantize_static leaves it."""
+    """A network, quantized by quantize_static."""
     path = folder / "m.onnx"
     with _silence():
         quantize_static(network(name, opset), path, Batches(network(name)), **STATIC[form])
@@ -170,7 +170,7 @@ def static(name: str, form: str, folder: Path, opset: int = OPSET) -> Path:
 
 
 def dynamic(name: str, folder: Path, **options: Any) -> Path:
-    """A network as quantize_dynamic leaves it."""
+    """A network, quantized by quantize_dynamic."""
     path = folder / "m.onnx"
     with _silence():
         quantize_dynamic(network(name), path, **options)
@@ -178,7 +178,7 @@ def dynamic(name: str, folder: Path, **options: Any) -> Path:
 
 
 def weight_only(name: str, folder: Path, **options: Any) -> Path:
-    """A network whose products have block-wise weights of few bits."""
+    """A network whose products have block-wise low-bit weights."""
     from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
     path = folder / "m.onnx"
@@ -192,7 +192,7 @@ def weight_only(name: str, folder: Path, **options: Any) -> Path:
 
 
 class _silence:  # noqa: N801
-    """The tools log what they think of models."""
+    """Silences the log of the tools."""
 
     def __enter__(self) -> None:
         logging.disable(logging.CRITICAL)

@@ -1,6 +1,6 @@
-"""Networks that between them use every operator that a statically quantized network can hold.
+"""Networks that together use every operator of statically quantized networks.
 
-This is float code that torch quantizes, by eager mode and by FX; what neither emits is in `direct.py`.
+This is float code that torch quantizes, in eager mode and by FX; operators that neither emits are in `direct.py`.
 """
 
 import torch
@@ -113,7 +113,7 @@ class Activations(Network):
 
 
 class Normalizations(Network):
-    """Normalizations that stay operators of their own, quantized and in float islands."""
+    """Normalizations that are not folded, quantized and in float islands."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class Normalizations(Network):
 
 
 class Pooling(Network):
-    """Pooling of 2-d maps and of the lines and volumes they can be seen as."""
+    """Pooling of 2-d maps, and of 1-d and 3-d views of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -185,7 +185,7 @@ class Pooling(Network):
 
 
 class Resizing(Network):
-    """Interpolation by size and by scale, and the rearrangements that go with it."""
+    """Interpolation by size and by scale, and related rearrangements."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -260,7 +260,7 @@ class Layout(Network):
 
 
 class Islands(Network):
-    """Float modules between quantized ones, as real networks carry them."""
+    """Float modules between quantized ones, as in real networks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -299,7 +299,7 @@ class Islands(Network):
 
 
 class TwoInputs(Network):
-    """An image and a vector in, a tuple out that nests a list; one output is an input's."""
+    """Inputs: an image and a vector. Output: a tuple with a nested list; one output is an input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -317,7 +317,7 @@ class TwoInputs(Network):
 
 
 class DictionaryOutput(Network):
-    """Names its outputs."""
+    """Outputs a dict."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A small network that is prepared for quantization, and what its observers saw."""
+"""A small network that is prepared for quantization, and the ranges of its observers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Small(nn.Module):
 
 
 class SmallFX(Small):
-    """The same, written as FX takes it."""
+    """The same, in the form that FX requires."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.relu1(self.bn1(self.conv1(x)))

@@ -1,7 +1,7 @@
 """Networks for the tests: built, calibrated, quantized and saved by torch, with fixed seeds.
 
-`NETWORKS` maps a name to its definition and input shapes; `quantized(name, mode)` gives the converted
-model and inputs of the calibrated kind; `save_as` writes it as each kind of TorchScript archive.
+`NETWORKS` maps a name to its definition and input shapes; `quantized(name, mode)` returns the converted model and
+inputs in the calibrated range; `save_as` writes it as each kind of TorchScript archive.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ KINDS = ("trace", "script", "freeze")
 
 @dataclass(frozen=True)
 class Definition:
-    """How to make a network. `modes`: eager and fx quantize a float network; direct is quantized as written.
+    """Defines a network. `modes`: eager and fx quantize a float network; direct is quantized as written.
 
     `histograms`: calibrate with torch's default observer, or with the range alone (deep networks, for speed).
-    `declared`: the code does not tell the rank of the input, so whoever converts must.
+    `declared`: the code does not determine the rank of the input, so a conversion must state it.
     """
 
     make: Callable[[], nn.Module]
@@ -90,7 +90,7 @@ def example_inputs(name: str, seed: int) -> Inputs:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """What torch warns of while it makes and runs networks (tracing, observers) is not what the tests are about."""
+    """Ignore torch's warnings about making and running networks (tracing, observers)."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -98,13 +98,13 @@ def quiet() -> Iterator[None]:
 
 @quiet()
 def build(name: str) -> tuple[nn.Module, Inputs]:
-    """The float network in eval mode, batch statistics settled, and example inputs."""
+    """The float network in eval mode, with settled batch statistics, and example inputs."""
     torch.manual_seed(sum(name.encode()))
     model = definition(name).make()
     norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
     with torch.no_grad():
         for norm in norms:
-            norm.momentum = None  # plain averages, which three batches settle
+            norm.momentum = None  # plain averages, which settle after three batches
             norm.weight.uniform_(0.7, 1.3)
             norm.bias.uniform_(-0.3, 0.3)
         if norms:
@@ -116,7 +116,7 @@ def build(name: str) -> tuple[nn.Module, Inputs]:
 
 @quiet()
 def quantize(name: str, mode: str, engine: str = "fbgemm") -> tuple[nn.Module, Inputs]:
-    """The converted model (in eval mode) and inputs that calibration did not see."""
+    """The converted model (in eval mode), and inputs that were not used for calibration."""
     if mode == "direct":
         torch.manual_seed(sum(name.encode()))
         return definition(name).make().eval(), example_inputs(name, 101)
@@ -168,7 +168,7 @@ def definition(name: str) -> Definition:
 
 def _prepare_fx(model: nn.Module, qconfig: tq.QConfig, inputs: Inputs) -> nn.Module:
     if isinstance(model, published.Network):
-        model.quant = model.dequant = nn.Identity()  # FX puts its own where they belong
+        model.quant = model.dequant = nn.Identity()  # FX inserts its own
     mapping = tq.get_default_qconfig_mapping().set_global(qconfig)
     mapping.set_module_name_regex(rf".*{re.escape(operators.STAYS_FLOAT)}\b.*", None)
     return prepare_fx(model, mapping, inputs)
@@ -188,7 +188,7 @@ def _prepare_eager(model: nn.Module, qconfig: tq.QConfig) -> nn.Module:
 
 
 _PER_TENSOR_WEIGHT = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.PReLU)
-"""Eager mode has no weight observer per channel for these."""
+"""Eager mode has no per-channel weight observer for these."""
 
 _FUSABLE = [
     (nn.Conv1d, nn.BatchNorm1d, nn.ReLU),
@@ -222,7 +222,7 @@ def _runs(module: nn.Module) -> list[list[str]]:
 
 
 def convert(name: str, archive: Path, engine: str = "fbgemm") -> Model:
-    """Convert an archive with no more help than its network's definition says is needed."""
+    """Convert an archive, with input shapes only if the definition of its network requires them."""
     network = definition(name)
     if not network.declared:
         return qfmt.convert(archive, engine=engine)

@@ -1,4 +1,4 @@
-"""Networks that are put together node by node, on random grids."""
+"""Networks that are built node by node, with random quantization parameters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def grid(rng: Random, dtype: str = "uint8", scale: float | None = None) -> Quant
 
 
 class Net:
-    """A graph that is put together node by node; shapes follow from the operators."""
+    """A graph that is built node by node; operators determine the shapes."""
 
     def __init__(self, rng: Random) -> None:
         self.rng = rng

@@ -1,4 +1,4 @@
-"""A network of convolutions between RequantShifts, as QuantLab writes it, and what NumPy says of it."""
+"""A network of convolutions between RequantShifts, as QuantLab writes it, and its results in NumPy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ f32 = np.float32
 
 
 def rescale(x: np.ndarray, mul: np.ndarray, add: np.ndarray, div: int, levels: int, signed: bool) -> np.ndarray:
-    """The formula of RequantShift, in whole numbers of any size."""
+    """The formula of RequantShift, in integers of any size."""
     low = -(levels // 2) if signed else 0
     exact = np.vectorize(lambda a, m, b: (2 * (int(a) * int(m) + int(b)) + div) // (2 * div), otypes=[object])(
         x, mul, add

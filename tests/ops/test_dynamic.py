@@ -1,4 +1,4 @@
-"""Products that quantize their input while they run, and tables of embeddings, against torch's kernels: to the bit."""
+"""Compares dynamically quantized products and embeddings with torch's kernels, bit by bit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COUNTS: dict[str, list[int]] = defaultdict(lambda: [0, 0])
 
 @pytest.fixture(scope="module", autouse=True)
 def _printed() -> Iterator[None]:
-    """Counts of all outputs that were compared, at the end."""
+    """Print the number of compared outputs at the end."""
     engine = torch.backends.quantized.engine
     yield
     torch.backends.quantized.engine = engine
@@ -40,7 +40,7 @@ def _printed() -> Iterator[None]:
 
 
 def assert_equal(what: str, ours: np.ndarray, theirs: torch.Tensor) -> None:
-    """Bit for bit, but for the sign of zeros."""
+    """Assert equality bit by bit, except for the sign of zeros."""
     expected = theirs.numpy()
     assert (ours.shape, ours.dtype) == (expected.shape, expected.dtype)
     equal = (ours == expected) | (np.isnan(ours) & np.isnan(expected))
@@ -51,7 +51,7 @@ def assert_equal(what: str, ours: np.ndarray, theirs: torch.Tensor) -> None:
 
 
 def run(operator: str, operands: list[Any], rule: str, **attributes: Any) -> np.ndarray:
-    """A node on arrays or (array, quantization)."""
+    """Run a node on arrays or (array, quantization)."""
     entry = OPERATORS[operator]
     assert rule in entry.rules
     given = [
@@ -72,7 +72,7 @@ def weights(rng: np.random.Generator, shape: tuple[int, ...], per_channel: bool,
 
 
 def inputs(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Of either sign, of one, or mostly ties."""
+    """Inputs of both signs, of one sign, or mostly at ties."""
     x = rng.standard_normal(shape) * 10 ** rng.uniform(-3, 2) + rng.choice([-3, 0, 0, 3])
     if rng.random() < 0.3:
         x = (rng.integers(-400, 600, shape) + 0.5) * f32(0.0037)
@@ -83,8 +83,8 @@ def inputs(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def in_steps(x: np.ndarray, w: np.ndarray, wq: Quantization, b: np.ndarray | None, reduce_range: bool) -> np.ndarray:
-    """What oneDNN computes on other processors than the rule was found on: it scales by input and weight in two steps,
-    `f32(f32(f32(acc) · i(s)) · i(sw)) + b`."""
+    """oneDNN's result on processors where it scales by input and weight in two steps, `f32(f32(f32(acc) · i(s)) ·
+    i(sw)) + b`. The rule was found on another processor."""
     q = quantized_now(Operand(x, None), "dynamic_inverse", int(reduce_range))
     acc = linear_sums(q, Operand(w, wq)).astype(f32)
     y = acc * twice_inverted(q.quantization.scale) * twice_inverted(wq.scale)
@@ -172,7 +172,7 @@ def test_onnx_quantizes_dynamically_as_its_runtime() -> None:
 
 @pytest.mark.parametrize("relu", [False, True])
 def test_linear_with_weights_of_float16(relu: bool) -> None:
-    """Up to 512 features: beyond, fbgemm's last columns are sums of sums. Weights beyond float16 are saturated."""
+    """Up to 512 features; with more, fbgemm's last columns are sums of sums. Weights beyond float16 saturate."""
     torch.backends.quantized.engine = "fbgemm"
     rng = np.random.default_rng(8)
     for x_shape, n in [((300, 65), 256), ((3, 50, 96), 40), ((1, 512), 300), ((64, 31), 17)]:
@@ -212,7 +212,7 @@ class Net(torch.nn.Module):
 @pytest.mark.parametrize("engine", ["fbgemm", "qnnpack"])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_dynamic_convolutions_of_archives(name: str, engine: str, tmp_path: Path) -> None:
-    """What PyTorch computes: the result of the quantized convolution, on the grid of its input."""
+    """PyTorch quantizes the result of the convolution with the parameters of its input."""
     if engine == "qnnpack" and name in ("Conv3d", "ConvTranspose3d"):
         pytest.skip("qnnpack does not have it")
     torch.backends.quantized.engine = engine
@@ -238,7 +238,7 @@ def test_dynamic_convolutions_of_archives(name: str, engine: str, tmp_path: Path
 
 
 def test_a_dynamic_convolution_without_a_second_rounding() -> None:
-    """By ONNX's rule (`ConvInteger`) the sums become real numbers as they are."""
+    """By ONNX's rule (`ConvInteger`) the sums are dequantized directly."""
     rng = np.random.default_rng(9)
     x, (w, wq) = inputs(rng, (2, 4, 9, 9)), weights(rng, (6, 4, 3, 3), True)
     a = {"kernel_shape": (3, 3), "strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1}
@@ -250,11 +250,11 @@ def test_a_dynamic_convolution_without_a_second_rounding() -> None:
     np.testing.assert_allclose(ours, exact, rtol=0, atol=1e-5 * np.abs(exact).max())
 
 
-# Tables of embeddings
+# Embedding tables
 
 
 def table(rng: np.random.Generator, rows: int, columns: int, bits: int) -> tuple[np.ndarray, Quantization, Any]:
-    """Integers, quantization, and torch's packed table. torch makes 4-bit tensors by quantizing only."""
+    """Integers, quantization, and torch's packed table. torch creates 4-bit tensors only by quantizing."""
     real = rng.standard_normal((rows, columns)) * rng.uniform(0.1, 3, (rows, 1)) + rng.uniform(-1, 1, (rows, 1))
     top = 2**bits - 1
     low, high = np.minimum(real.min(1), 0), np.maximum(real.max(1), 0)
@@ -286,7 +286,7 @@ def test_embedding(bits: int) -> None:
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("include_last", [False, True])
 def test_embedding_bag(bits: int, weighted: bool, include_last: bool) -> None:
-    """Bags of any size, also empty ones."""
+    """Bags of any size, including empty ones."""
     rng = np.random.default_rng(3)
     call = quantized.embedding_bag_byte if bits == 8 else quantized.embedding_bag_4bit
     rule = "lookup_float32" if bits == 8 else "lookup_float16"
@@ -318,7 +318,7 @@ def test_bags_of_one_size(bits: int) -> None:
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 @pytest.mark.parametrize("padding", [None, 3])
 def test_float_embedding_bag(mode: str, padding: int | None) -> None:
-    """Sums row after row; torch's means and sums differ from it in the last bits."""
+    """qfmt sums row by row; torch's means and sums differ in the last bits."""
     rng = np.random.default_rng(6)
     w = rng.standard_normal((20, 32)).astype(f32)
     at, bounds = rng.integers(0, 20, 300), np.sort(rng.integers(0, 300, 60))
@@ -343,7 +343,7 @@ def test_indices_outside_of_a_table_are_refused(at: list[int]) -> None:
 
 
 @pytest.mark.parametrize("bounds", [[1, 2], [0, 3, 2], [0, 9]])
-def test_offsets_that_make_no_bags_are_refused(bounds: list[int]) -> None:
+def test_invalid_offsets_of_bags_are_refused(bounds: list[int]) -> None:
     w, wq, _ = table(np.random.default_rng(7), 20, 4, 8)
     with pytest.raises(RunError, match="offsets of bags"):
         run("qfmt.EmbeddingBag", [(w, wq), np.arange(5), np.array(bounds)], "lookup_float32")
@@ -373,7 +373,7 @@ def test_archives_with_float_bags(mode: str, kind: str, tmp_path: Path) -> None:
     with pytorch.quiet():
         archive = torch.jit.trace(module, given) if kind == "traced" else torch.jit.script(module)
         torch.jit.save(archive, tmp_path / "bags.pt")
-    shapes = {"indices": (None,), "offsets": (None,), "square": (None, None)}  # a script does not say, and asks
+    shapes = {"indices": (None,), "offsets": (None,), "square": (None, None)}  # a script does not state its rank
     model = qfmt.convert(tmp_path / "bags.pt", input_shapes=shapes if kind == "scripted" else None)
     assert [model.tensors[name].dtype for name in model.graph.inputs] == ["int64"] * 3
     (ours,) = model.run(dict(zip(model.graph.inputs, (tensor.numpy() for tensor in given), strict=True))).values()
@@ -394,8 +394,8 @@ def test_the_dynamic_linear_fixture(shared_data: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["trace", "script"])
-def test_tables_of_torch_1_13_give_their_rows(shared_data: Path, tmp_path: Path, kind: str) -> None:
-    """torch 2.13 cannot load these files: one table has 4 bits."""
+def test_tables_of_torch_1_13_have_their_rows(shared_data: Path, tmp_path: Path, kind: str) -> None:
+    """torch 2.13 cannot load these files, since one table has 4 bits."""
     folder = shared_data / "torch_legacy" / "t1131"
     given, expected = torch.load(folder / "emb.io.pt", weights_only=True)
     qfmt.save(qfmt.convert(folder / f"emb.{kind}.pt"), tmp_path / "emb.qfb")

@@ -1,4 +1,5 @@
-"""Convolutions, matrix products and quantization, against torch's kernels: to the bit where the kernel is known so."""
+"""Compares convolutions, matrix products and quantization with torch's kernels, bit by bit if the kernel is known
+exactly."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ from support.torch_kernels import (
 quantized = torch.ops.quantized
 
 EXACT = ("fbgemm", "qnnpack")
-"""Engines whose requantization is known to the bit; onednn's is, but for a few ties in a million."""
+"""Engines whose requantization is known exactly; onednn's is, except for a few ties in a million."""
 
 MILLION = 1_000_000
 
@@ -39,7 +40,7 @@ def _ledger() -> Iterator[None]:
     yield from printed_ledger()
 
 
-# Convolutions and matrix products. Activations go up to 127: beyond, fbgemm's depthwise kernel saturates.
+# Convolutions and matrix products. Activations are at most 127: beyond, fbgemm's depthwise kernel saturates.
 
 
 class Weights(NamedTuple):
@@ -94,7 +95,8 @@ def convolutions(name: str, engine: str, rng: np.random.Generator) -> Iterator[C
 
 
 def weight_grid(rng: np.random.Generator, channels: int, per_channel: bool, engine: str) -> Quantization:
-    """Per tensor with a zero point other than 0, where the engine takes it: onednn does not."""
+    """Scales and zero points of a weight; a per-tensor zero point is not 0, unless the engine is onednn, which
+    requires 0."""
     if per_channel:
         scales = rng.uniform(0.001, 0.02, channels).astype(f32)
         return Quantization.of(tuple(map(float, scales)), (0,) * channels, -128, 127, 0)
@@ -102,7 +104,8 @@ def weight_grid(rng: np.random.Generator, channels: int, per_channel: bool, engi
 
 
 def output_grid(rng: np.random.Generator, unit: float, products: int) -> tuple[float, int]:
-    """A scale with which sums of so many products mostly stay within the range; half of them round."""
+    """A scale with which most sums of this many products are inside the range; half of the scales are round
+    numbers."""
     scale = unit * np.sqrt(products) * 74 * 60 / 100
     return float(f32(scale)), int(rng.integers(1, 255))
 
@@ -140,7 +143,7 @@ def convolution(
     operator = "ConvTranspose" if transposed else "Conv"
     if transposed:
         attributes["output_padding"] = (kind.output_padding,) * rank
-    # The engine x86 hands what onednn cannot do, such as output padding, to fbgemm.
+    # The engine x86 uses fbgemm for what onednn does not support, such as output padding.
     rule = rule_of(operator, "fbgemm" if engine == "x86" and kind.output_padding else engine)
     operands = [(x, xq), (w, wq), None if b is None else (b, None)]
     return compare(operator, operands, theirs, rule, relu=relu, **attributes)
@@ -178,7 +181,7 @@ def linears(engine: str) -> Iterator[Comparison]:
 def test_fbgemm_brings_the_bias_to_the_accumulator_by_the_granularity_of_the_weight(
     channels: int, per_channel: bool
 ) -> None:
-    """Accumulators of 0, and biases for which b / at and b · (1 / at) round to different outputs."""
+    """Accumulators are 0, and biases are such that b / at and b · (1 / at) round to different outputs."""
     torch.backends.quantized.engine = "fbgemm"
     rng = np.random.default_rng(channels)
     xq, scale = grid(0.02, 5, "uint8"), 0.0371
@@ -200,7 +203,7 @@ def test_fbgemm_brings_the_bias_to_the_accumulator_by_the_granularity_of_the_wei
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_matmul(engine: str) -> None:
-    """Torch multiplies dequantized floats here, so that its sums are not exact: ties only, but ties there are."""
+    """torch multiplies dequantized floats here, so its sums are not exact: ties occur, but no other differences."""
     check("matmul", engine, matmuls(engine))
 
 
@@ -215,7 +218,7 @@ def matmuls(engine: str) -> Iterator[Comparison]:
             yield compare("MatMul", [(a, qa), (b, qb)], theirs, rule_of("MatMul", engine))
 
 
-# Into and out of integers
+# Quantize and dequantize
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -255,7 +258,7 @@ def quantizations(engine: str, axis: int | None) -> Iterator[Comparison]:
             yield Comparison(ours, theirs.int_repr().numpy(), exact, 256 + np.abs(exact))
 
 
-def test_dequantize_gives_the_same_floats() -> None:
+def test_dequantize_computes_the_same_floats() -> None:
     rng = np.random.default_rng(11)
     for dtype in ("uint8", "int8"):
         for _ in range(50):

@@ -1,4 +1,4 @@
-"""Operators that work element by element, against torch's kernels, on every input where there are only 256."""
+"""Compares elementwise operators with torch's kernels; 8-bit unary operators on all 256 inputs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _ledger() -> Iterator[None]:
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("operator", ["Add", "Mul"])
 def test_two_tensors(operator: str, engine: str) -> None:
-    """Whole blocks of 64. In the last elements of a tensor, add rounds otherwise; qnnpack adds in fixed point."""
+    """Whole blocks of 64. In the last elements of a tensor, add rounds differently; qnnpack adds in fixed point."""
     strict = operator == "Mul" or engine != "qnnpack"
     check(operator, engine, pairs(operator, engine), strict=strict, at_least=MILLION if engine == "fbgemm" else 0)
 
@@ -74,7 +74,7 @@ def tails(rng: np.random.Generator) -> Iterator[Comparison]:
 
 
 class Activation(NamedTuple):
-    """An element-wise function: the operator, the call, its attributes, and whether no library function is in it."""
+    """An elementwise function: the operator, the call, its attributes, and whether it uses no library function."""
 
     operator: str
     call: Callable[[torch.Tensor, float, int], torch.Tensor]
@@ -189,7 +189,7 @@ def scaled(engine: str) -> Iterator[Comparison]:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_add_scalar_is_a_sum_with_a_constant_of_the_same_scale(engine: str) -> None:
-    """n = rint(c / s), zero point z - n; the scale grows where that leaves the range. `sum` rounds as torch does."""
+    """n = rint(c / s), zero point z - n; if that is out of range, the scale grows. `sum` rounds as torch does."""
     check("add_scalar", engine, moved(engine), strict=True)
 
 

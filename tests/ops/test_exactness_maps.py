@@ -1,4 +1,5 @@
-"""Pools, means, normalizations, cat and resizing against torch's kernels, by memory layout where it counts."""
+"""Compares pools, means, normalizations, cat and resizing with torch's kernels, in each memory layout if it
+matters."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def _ledger() -> Iterator[None]:
     yield from printed_ledger()
 
 
-# What moves integers, or joins them
+# Operators that move or concatenate integers
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -113,7 +114,7 @@ def average_pools(rank: int, layout: Callable[[torch.Tensor], torch.Tensor], rul
             (3, 1, 1, False, False),
         ):
             if engine == "qnnpack" and not count:
-                continue  # it counts the padding all the same
+                continue  # torch counts the padding all the same
             x, q = integers(rng, (2, 64, 11, 12, 9)[: rank + 2], dtype), any_grid(rng, dtype)
             theirs = pool(layout(to_torch(x, q)), kernel, stride, pad, ceil, count)
             window = {"kernel_shape": (kernel,) * rank, "strides": (stride,) * rank, "pads": (pad,) * (2 * rank)}
@@ -125,7 +126,7 @@ def average_pools(rank: int, layout: Callable[[torch.Tensor], torch.Tensor], rul
 @pytest.mark.parametrize("size", [(1, 1), (3, 5), (6, 6)])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_adaptive_average_pool(layout: str, size: tuple[int, int], engine: str) -> None:
-    """Networks pool in NHWC, which is what quantized convolutions give; qnnpack does it in its own fixed point."""
+    """Networks pool in NHWC, the layout of quantized convolutions; qnnpack uses fixed point."""
     torch.backends.quantized.engine = engine
     rng = np.random.default_rng(15)
     for dtype in ("uint8", "int8"):
@@ -143,7 +144,7 @@ def test_adaptive_average_pool(layout: str, size: tuple[int, int], engine: str) 
 @pytest.mark.parametrize("axes", [(2, 3), (3,), (1, 2, 3), (1,)])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_mean(layout: str, axes: tuple[int, ...], engine: str) -> None:
-    """Over the innermost axes torch sums up integers; otherwise dequantized floats, which may miss a tie."""
+    """Over the innermost axes torch sums integers; otherwise it sums dequantized floats, which may miss a tie."""
     torch.backends.quantized.engine = engine
     rng = np.random.default_rng(16)
     inner = axes != (1,) and layout == "NCHW" and engine != "qnnpack"
@@ -156,7 +157,7 @@ def test_mean(layout: str, axes: tuple[int, ...], engine: str) -> None:
             check(f"mean, {'innermost' if inner else 'other'} axes", engine, iter([found]), strict=inner)
 
 
-# Normalizations. Inputs within few steps, far from 0, show how the variance is computed.
+# Normalizations. Inputs with a small range far from 0 show how the variance is computed.
 
 
 def narrow(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Integer formulas: exact sums, biases of int32, grids that move, and agreement with the formulas on reals."""
+"""Integer formulas: exact sums, int32 biases, per-channel axes, and agreement with the formulas on real numbers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from qfmt.ops import OPERATORS, Operand
 from qfmt.ops.accumulation import exact_dtype
 
 PLAIN = {"Gemm": {"alpha": 1.0, "beta": 1.0}}
-"""What the rules on integers ask of attributes."""
+"""Attributes that the integer formulas require."""
 
 seeds = st.integers(0, 2**32)
 
 UNQUANTIZED = ("FLOAT_ONLY", "WEIGHTS", "INTEGERS")
-"""Ways of operators whose outputs are not quantized, or do not follow from real numbers."""
+"""Kinds of operators whose outputs are not quantized, or not computed from real numbers."""
 
 
 def run(
@@ -50,7 +50,7 @@ def grid(scale: float, zero_point: int, dtype: str = "uint8") -> Quantization:
     seed=seeds,
 )
 def test_sums_of_products_are_exact(x_dtype: str, w_dtype: str, inner: int, extreme: bool, seed: int) -> None:
-    """In the type that was chosen for speed, against whole numbers of any size; worst cases included."""
+    """Compares sums in the type that was chosen for speed with Python's integers, including the worst cases."""
     rng = np.random.default_rng(seed)
     x_range, w_range = np.iinfo(x_dtype), np.iinfo(w_dtype)
     x = rng.integers(x_range.min, x_range.max + 1, (3, inner)).astype(x_dtype)
@@ -67,7 +67,7 @@ def test_sums_of_products_are_exact(x_dtype: str, w_dtype: str, inner: int, extr
 
 @given(seeds)
 def test_convolutions_of_integers_are_exact(seed: int) -> None:
-    """With scales of 1 and an output wide enough the result is the accumulator itself."""
+    """With scales of 1 and a wide output, the result is the accumulator itself."""
     rng = np.random.default_rng(seed)
     for name in ("Conv", "ConvTranspose"):
         case = CASES[name](rng)
@@ -89,7 +89,7 @@ def test_a_bias_of_int32_is_added_to_the_accumulator(rule: str) -> None:
     bq = Quantization.of(tuple(0.02 * scale for scale in scales), (0,) * 5, -(2**31), 2**31 - 1, 0)
     with_bias = run("qfmt.Linear", [(x, xq), (w, wq), (b, bq)], yq, "uint8", rule)
 
-    # The same sums without a bias: one more input of 1 + zero point with the bias for a weight, of int32.
+    # The same sums without a bias: one more input, 1 + zero point, whose int32 weight is the bias.
     longer = np.concatenate([x, np.full((7, 1), 101, np.uint8)], 1)
     weights = np.concatenate([w.astype(np.int32), b[:, None]], 1)
     wide = Quantization.of(scales, (0,) * 5, -(2**31), 2**31 - 1, 0)
@@ -108,7 +108,7 @@ def test_scales_of_a_transposed_convolution_run_along_the_outputs_of_each_group(
     assert np.abs(y - exact).max() <= 0.5 + 1e-3
 
 
-def test_padding_of_integers_stands_for_reals() -> None:
+def test_padding_of_integers_represents_real_zeros() -> None:
     x, q = np.array([[10, 20]], np.uint8), grid(0.5, 7)
     pads = (np.array([0, 1, 0, 1]), None)
     assert run("Pad", [(x, q), pads, None, None], q, "uint8").tolist() == [[7, 10, 20, 7]]
@@ -119,7 +119,7 @@ def test_padding_of_integers_stands_for_reals() -> None:
     assert run("Pad", [(x, q), pads, None, None], q, "uint8", mode="edge").tolist() == [[10, 10, 20, 20]]
 
 
-def test_padding_never_wins_a_maximum() -> None:
+def test_padding_is_never_the_maximum() -> None:
     a = {"kernel_shape": (3,), "strides": (2,), "pads": (1, 1), "dilations": (1,), "ceil_mode": 1}
     for dtype in ("int8", "uint8", "int16"):
         x, q = np.array([[[-9, -8, -7, -6]]]).astype(dtype), grid(0.5, 3, dtype)
@@ -132,8 +132,8 @@ def test_padding_never_wins_a_maximum() -> None:
     "name",
     [name for name in OPERATORS if OPERATORS[name].quantized.name not in UNQUANTIZED and name != "DequantizeLinear"],
 )
-def test_integers_of_a_fine_grid_come_out_as_the_reals_do(name: str) -> None:
-    """16 bits and a fine scale: on integers an operator computes what it does on reals, up to the grid's step."""
+def test_integers_with_a_small_scale_equal_the_real_results(name: str) -> None:
+    """With 16 bits and a small scale, results on integers equal those on real numbers up to one step."""
     operator = OPERATORS[name]
     rng = np.random.default_rng(len(name))
     rules = [rule for rule in operator.rules or ("",) if rule not in ("sum", "multiply_add_divide")]
@@ -150,7 +150,7 @@ def test_integers_of_a_fine_grid_come_out_as_the_reals_do(name: str) -> None:
             reals += [None] * (len([p for p in operator.inputs if not p.variadic]) - len(reals))
             expected = operator.reference(*reals, **operator.complete(case.attributes))
             if isinstance(expected, list):
-                continue  # Split: moves
+                continue  # Split only moves
             highest = float(np.abs(expected).max(initial=1))
             moves = operator.moves or rule.startswith(("mean", "interpolate"))
             q = fine if moves else grid(highest / 30000, 0, "int16")
@@ -160,7 +160,7 @@ def test_integers_of_a_fine_grid_come_out_as_the_reals_do(name: str) -> None:
 
 
 def _is_quantized(name: str, index: int) -> bool:
-    """Bounds, constants, weights of normalizations and slopes' exponents are given as floats."""
+    """Whether an input is quantized; bounds, constants, weights of normalizations and exponents are floats."""
     if name in ("Clip", "Pad", "Resize", "BatchNormalization", "LayerNormalization", "RMSNormalization"):
         return index == 0
     if name in ("GroupNormalization", "InstanceNormalization"):

@@ -1,4 +1,4 @@
-"""The matrix of operators and edges (tools/operators.py): no operator without a word for an edge, and all are true."""
+"""The matrix of operators and edges (tools/operators.py) is complete and true."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def test_every_operator_has_a_cell_for_every_edge() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_the_matrix_is_what_passes() -> None:
-    """Of every eighth operator; `tools/operators.py --check` asks all of them."""
+def test_the_matrix_is_current() -> None:
+    """Checks every eighth operator; `tools/operators.py --check` checks all."""
     assert operators.matrix(SOME) == {name: MATRIX[name] for name in SOME}, ANEW
 
 

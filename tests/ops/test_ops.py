@@ -1,4 +1,5 @@
-"""Every operator: as ONNX defines it, computed as ONNX's own reference computes it, with shapes as they come out."""
+"""Compares every operator with ONNX: signatures with its schemas, results with its reference, shape rules with
+results."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ NEWER = {"Attention": 25, "Swish": 24}
 """Operators that the pinned opset does not have yet."""
 
 WITHOUT_SCALES = ("QuantizeLinear", "DequantizeLinear")
-"""Scale and zero point are the quantization of the tensor, not inputs."""
+"""Operators whose scale and zero point are the quantization of the tensor, not inputs."""
 
 FIXED = {
     "BatchNormalization": {"training_mode": 0, "momentum": 0.9},
@@ -40,7 +41,7 @@ FIXED = {
     "RMSNormalization": {"stash_type": 1},
     "ai.onnx.QuantizeLinear": {"precision": 0},
 }
-"""ONNX's attributes that qfmt leaves out: they have one value, which is ONNX's own default (None: absent)."""
+"""ONNX's attributes that qfmt omits: their only value is ONNX's default (None: absent)."""
 
 ABSENT = {
     ("EyeLike", "dtype"),
@@ -52,14 +53,14 @@ ABSENT = {
         for key in ("activation_alpha", "activation_beta", "activations", "clip", "hidden_size")
     ),
 }
-"""Attributes that ONNX gives no default: here one stands for absence."""
+"""Attributes without a default in ONNX: qfmt's default means absence."""
 
 DTYPE_ATTRIBUTES = {"to", "dtype", "output_dtype", "softmax_precision"}
 
 KINDS = {"INT": "i", "FLOAT": "f", "STRING": "s", "INTS": "ii", "FLOATS": "ff", "STRINGS": "ss"}
 
 
-# As ONNX defines it
+# Signatures
 
 
 def schema_of(name: str) -> onnx.defs.OpSchema:
@@ -67,7 +68,7 @@ def schema_of(name: str) -> onnx.defs.OpSchema:
 
 
 @pytest.mark.parametrize("name", ONNX)
-def test_version_is_the_opset_in_which_onnx_gave_the_operator_its_meaning(name: str) -> None:
+def test_version_is_the_opset_that_defined_the_operator(name: str) -> None:
     assert OPERATORS[name].version == schema_of(name).since_version
 
 
@@ -78,7 +79,7 @@ def test_inputs_and_outputs_are_those_of_onnx(name: str) -> None:
     ours = [(p.name, p.optional, p.variadic) for p in operator.inputs]
     assert ours == [(p.name, p.option == options.Optional, p.option == options.Variadic) for p in schema.inputs]
     names = [p.name for p in schema.outputs]
-    assert [p.name for p in operator.outputs] == names[: len(operator.outputs)]  # the others belong to training
+    assert [p.name for p in operator.outputs] == names[: len(operator.outputs)]  # the others are for training
 
 
 @pytest.mark.parametrize("name", [name for name in ONNX if name not in WITHOUT_SCALES])
@@ -87,7 +88,7 @@ def test_attributes_are_those_of_onnx(name: str) -> None:
     for attribute, spec in operator.attributes.items():
         theirs = schema.attributes[attribute]
         if attribute in DTYPE_ATTRIBUTES:
-            assert spec.kind == "s"  # a dtype by name; ONNX has a number
+            assert spec.kind == "s"  # a dtype by name; ONNX uses a number
             continue
         assert spec.kind == KINDS[theirs.type.name]
         if spec.default is not None and (name, attribute) not in ABSENT:
@@ -96,7 +97,7 @@ def test_attributes_are_those_of_onnx(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in ONNX if name not in WITHOUT_SCALES])
-def test_attributes_that_are_left_out_have_the_value_that_onnx_takes_when_they_are_absent(name: str) -> None:
+def test_omitted_attributes_have_onnxs_default(name: str) -> None:
     schema, operator = schema_of(name), OPERATORS[name]
     left_out = {key: value for key, value in schema.attributes.items() if key not in operator.attributes}
     assert left_out.keys() == FIXED.get(name, {}).keys()
@@ -106,7 +107,7 @@ def test_attributes_that_are_left_out_have_the_value_that_onnx_takes_when_they_a
         assert theirs == (pytest.approx(FIXED[name][key]) if FIXED[name][key] is not None else None)
 
 
-# What it computes, and which shape that has
+# Results and shapes
 
 
 def test_there_is_a_case_for_every_operator() -> None:
@@ -139,9 +140,9 @@ def _plain(value: Any) -> Any:
 
 
 def is_refused(name: str, case: Case) -> bool:
-    """Where ONNX Runtime cannot do what is asked, or does otherwise than the specification says."""
+    """Whether ONNX Runtime does not support a case, or deviates from the specification."""
     a = case.attributes
-    if name in ("RNN", "GRU", "LSTM"):  # no layout; what the cell's activation takes is not clipped
+    if name in ("RNN", "GRU", "LSTM"):  # no layout; it does not clip the inputs of the activation
         return bool(a["layout"] or (name == "LSTM" and a["clip"]))
     if name == "Resize":
         x, _, scales, wanted = case.inputs
@@ -172,11 +173,12 @@ RUNTIME = (
         "ScatterElements",
     ),
 )
-"""Here onnx's own reference lacks cases (three dimensions, groups, negative pads, scalars) or errs (borders)."""
+"""Operators for which onnx's reference lacks cases (three dimensions, groups, negative pads, scalars) or errs
+(borders)."""
 
 
 def witness(name: str, case: Case, outputs: int) -> list[np.ndarray]:
-    """What ONNX Runtime or onnx's own reference computes."""
+    """The outputs of ONNX Runtime or onnx's own reference."""
     model = single_node(name, case, outputs)
     feed = {f"x{i}": each for i, each in enumerate(case.inputs) if each is not None}
     if name in RUNTIME:
@@ -188,7 +190,7 @@ def witness(name: str, case: Case, outputs: int) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("name", ["Shrink", "ThresholdedRelu"])
-def test_nan_lies_beyond_no_threshold(name: str) -> None:
+def test_nan_exceeds_no_threshold(name: str) -> None:
     case = Case([np.array([np.nan, np.inf, -np.inf, 0.25, -2.0], np.float32)], OPERATORS[name].complete({}))
     (ours,) = compute(name, case)
     np.testing.assert_array_equal(ours, witness(name, case, 1)[0])
@@ -196,7 +198,7 @@ def test_nan_lies_beyond_no_threshold(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in ONNX if name not in (*WITHOUT_SCALES, "GlobalLpPool")])
-def test_references_agree_with_others(name: str) -> None:
+def test_references_agree_with_other_programs(name: str) -> None:
     rng = np.random.default_rng(len(name) + 3)
     done = 0
     for _ in range(40):
@@ -223,12 +225,12 @@ OTHERWISE = {
     ("ReduceSumSquare", "int32"): "onnx's reference gives int64",
     **{(name, "float64"): "onnx's reference knows default activations only" for name in ("RNN", "GRU", "LSTM")},
 }
-"""Where the witness for other types has another result."""
+"""Cases of other types in which the witness has another result."""
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_references_agree_in_other_types() -> None:
-    """Every type that ONNX allows for the inputs that are float32 in the cases."""
+    """Tests every type that ONNX allows for inputs that are float32 in the cases."""
     rng, equal, differ, unseen = np.random.default_rng(5), 0, [], list[str]()
     witnessed: set[str] = set()
     for name in sorted({*ONNX} - {*WITHOUT_SCALES, "GlobalLpPool"}):
@@ -253,7 +255,7 @@ def test_references_agree_in_other_types() -> None:
             ours = compute(name, case)
             try:
                 theirs = witness(name, case, len(ours))
-            except Exception:  # neither has to know every type
+            except Exception:  # neither needs to support every type
                 unseen.append(name)
                 continue
             tolerance = 2e-2 if kind == "float16" else 1e-5
@@ -271,7 +273,7 @@ def test_references_agree_in_other_types() -> None:
 
 
 def test_global_lp_pooling_is_the_norm_of_each_channel() -> None:
-    """Neither ONNX Runtime nor onnx's own reference has it."""
+    """Neither ONNX Runtime nor onnx's own reference supports it."""
     rng = np.random.default_rng(4)
     for _ in range(10):
         case = CASES["GlobalLpPool"](rng)

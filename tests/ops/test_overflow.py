@@ -1,4 +1,4 @@
-"""Kernels that add up pairs of products in 16 bits: recomputed bit by bit, and foretold from the weights."""
+"""Kernels that sum pairs of products in 16 bits: recomputed bit by bit, and predicted from the weights."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from support.paths import DIGITS, PROGRAMS
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 255), st.integers(-128, 127)), min_size=1, max_size=9))
 def test_sums_of_pairs_are_clipped(terms: list[tuple[int, int]]) -> None:
-    """Against Python's own integers."""
+    """Compares with Python's integers."""
     x, w = np.array([[a for a, _ in terms]], np.uint8), np.array([[b for _, b in terms]], np.int8)
     products = [a * b for a, b in terms] + [0] * (len(terms) % 2)
     expected = sum(min(max(products[i] + products[i + 1], -32768), 32767) for i in range(0, len(products), 2))
@@ -43,7 +43,7 @@ def test_sums_of_pairs_are_clipped(terms: list[tuple[int, int]]) -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.integers(-128, 127), min_size=1, max_size=7), st.integers(-128, 255), st.data())
-def test_no_pair_reaches_farther_than_foretold(weights: list[int], high: int, data: st.DataObject) -> None:
+def test_no_pair_exceeds_the_predicted_sum(weights: list[int], high: int, data: st.DataObject) -> None:
     low = data.draw(st.integers(-128, high))
     w = np.array(weights, np.int8).reshape(1, -1, 1)
     padded = [*weights, 0]
@@ -67,7 +67,7 @@ def test_kernels_of_one_order_form_the_same_pairs(channels: int, taps: int) -> N
 
 
 def test_torch_as_on_a_processor_without_vnni() -> None:
-    """What torch computes there is explained output by output, and nothing else is."""
+    """Every wrong output of torch is explained, and no other one."""
     pytest.importorskip("torch")
     done = subprocess.run([sys.executable, str(PROGRAMS / "avx2_kernels.py")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -130,7 +130,7 @@ def max_of_pair(pair: list[int], grid: Quantization) -> int:
 
 
 def test_the_largest_sum_is_reached() -> None:
-    """By the activations that suit the signs of the weights, and by no others."""
+    """Only activations that match the signs of the weights reach the largest sum."""
     model, found = digits()
     weight, grid = model.tensors["fc.weight"].array, model.tensors["flatten"].quantization
     assert grid is not None
@@ -140,7 +140,7 @@ def test_the_largest_sum_is_reached() -> None:
 
 
 def test_types_that_no_kernel_clips_have_sums_only() -> None:
-    """uint8 by uint8, and 16 bits; there the accumulator may be too narrow."""
+    """Products of uint8 and uint8, and of 16 bits, for which the accumulator may be too narrow."""
     grid = Quantization.per_tensor(1.0, 0, "uint16")
     tensors = {
         "x": Tensor("x", "uint16", (1, 70000), None, grid),

@@ -1,6 +1,6 @@
-"""ONNX Runtime's integer kernels: exact, or saturating as docs/spec/conversions.md says.
+"""ONNX Runtime's integer kernels are exact, or saturate as docs/spec/conversions.md says.
 
-With factors of one type they are exact everywhere.
+With factors of one type they are exact on every processor.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PRODUCTS = list(products())
 
 
 def stated(product: Product) -> str:
-    """The order of its sums on an x86 processor with AVX2 and without VNNI, as docs/spec/conversions.md says."""
+    """The order of sums on an x86 processor with AVX2 and without VNNI, according to docs/spec/conversions.md."""
     if product.row.startswith("ConvInteger"):
         return CHANNELS if product.column == SIGNED_BY_UNSIGNED else EXACT
     exact = product.column != UNSIGNED_BY_SIGNED or "depthwise" in product.row
@@ -95,7 +95,8 @@ STATIC: dict[str, Callable[..., tuple[Model, Given]]] = {
 def requantized(
     operator: str, x: np.ndarray, w: np.ndarray, per_channel: bool = False, **attributes: Any
 ) -> tuple[Model, Given]:
-    """From integers to integers of that type. All scales are powers of two: then only sums can be off."""
+    """A layer from integers to integers of this type. All scales are powers of two, so that only sums can be
+    wrong."""
     weight = grid(w, tuple(2.0 ** (index % 3) for index in range(len(w))) if per_channel else (1.0,))
     scale = 4 * step(node(operator, "exact", **attributes), [Operand(x, grid(x)), Operand(w, grid(w))])
     given, result = grid(x), grid(x, (scale,))
@@ -122,7 +123,7 @@ def model(made: Node, given: list[Tensor], results: list[Tensor]) -> Model:
 
 
 def of_weights(proto: onnx.ModelProto) -> set[str]:
-    """The types of the constants of two dimensions and more."""
+    """The types of constants with two or more dimensions."""
     return {array.dtype.name for array in onnx_witness.initializers(proto).values() if array.ndim > 1}
 
 
@@ -130,7 +131,7 @@ def of_weights(proto: onnx.ModelProto) -> set[str]:
 @pytest.mark.parametrize("form", ["qdq", "qoperator"])
 @pytest.mark.parametrize("name", STATIC)
 def test_static_layers(name: str, form: str, types: Types) -> None:
-    """Equal to `run`, where the kernels of mixed types saturate as well."""
+    """Results equal `run`, also where the kernels of mixed types saturate."""
     made, given = STATIC[name](np.random.default_rng(3), types)
     (expected,) = made.run(given).values()
     default, same = made.to_onnx(form=form), made.to_onnx(form=form, same_types=True)
@@ -150,7 +151,7 @@ def test_static_layers(name: str, form: str, types: Types) -> None:
 
 @pytest.mark.parametrize("form", ["qdq", "qoperator"])
 def test_int8_activations_between_two_layers(form: str) -> None:
-    """What ONNX Runtime makes uint8 while it optimizes, unless its session keeps int8."""
+    """ONNX Runtime converts these to uint8 when it optimizes, unless its session keeps int8."""
     rng = np.random.default_rng(9)
     x, weights = integers(rng, (40, 64), "int8"), [integers(rng, (64, 64), "int8") for _ in range(2)]
     scales = (1.0, 2.0**12, 2.0**24)
@@ -182,7 +183,7 @@ def test_int8_activations_between_two_layers(form: str) -> None:
 
 
 def dynamic(operator: str, rng: np.random.Generator, **attributes: Any) -> tuple[Model, Given]:
-    """Integers of which the range is 0..255 are on the grid that it gives."""
+    """A dynamic layer on integers in 0..255: that range results in a scale of 1 and a zero point of 0."""
     shape = (2, 16, 9, 9) if attributes else (40, 64)
     x, w = integers(rng, shape, "uint8"), integers(rng, (24, 16, 3, 3) if attributes else (24, 64), "int8")
     x.reshape(-1)[:2] = 0, 255
@@ -238,7 +239,7 @@ def test_zero_points_that_are_inputs(operator: str, zero_point: int | None, type
 
 
 def test_a_weight_of_two_layers() -> None:
-    """One reads uint8, the other int8: each has its own."""
+    """One layer reads uint8, the other int8: each gets its own weight."""
     rng = np.random.default_rng(7)
     w = integers(rng, (24, 64), "int8")
     given = {name: integers(rng, (40, 64), name) for name in ZERO}
@@ -254,7 +255,7 @@ def test_a_weight_of_two_layers() -> None:
 
 
 def test_a_changed_weight_is_found(tmp_path: Path) -> None:
-    """Also in a layer of which most outputs are off."""
+    """The change is found even if most outputs of the layer are wrong."""
     made, given = conv(np.random.default_rng(9), ("uint8", "int8"))
     onnx.save(made.to_onnx(form="qoperator"), tmp_path / "m.onnx")
     network = qfmt.convert(tmp_path / "m.onnx")
@@ -277,7 +278,8 @@ def test_a_changed_weight_is_found(tmp_path: Path) -> None:
     ],
 )
 def test_verify_of_networks_of_onnx_runtimes_own_tools(name: str, form: str, engine: str, tmp_path: Path) -> None:
-    """Exit status 0 everywhere, and one line that says how many outputs are off because kernels saturate."""
+    """Exit status 0 on every processor, and one line with the number of outputs that are wrong because kernels
+    saturate."""
     make = onnx_runtime.dynamic if form == "dynamic" else partial(onnx_runtime.static, form=form)
     path = str(make(name, folder=tmp_path))
     done = CliRunner().invoke(main, ["verify", path, path, "--engine", engine], catch_exceptions=False)

@@ -1,4 +1,4 @@
-"""An output's [quant_min, quant_max] clamps: every operator, by every engine, in ONNX and in C."""
+"""[quant_min, quant_max] of an output clamps it: for every operator, in every engine, in ONNX and in C."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CLAMPING = [
 
 
 def narrowed(model: Model, outputs: Outputs) -> Model | None:
-    """The model with ranges that cut off both ends of its outputs; None if no output is quantized."""
+    """The model with ranges that clamp both ends of its outputs; None if no output is quantized."""
     tensors = dict(model.tensors)
     for name, array in outputs.items():
         q = tensors[name].quantization
@@ -79,7 +79,8 @@ def assert_equal(got: Outputs, wanted: Outputs, what: object) -> int:
 @pytest.mark.filterwarnings("ignore:All inputs of this cat operator must share the same quantization parameters")
 @pytest.mark.parametrize("kind", ["8 bits", "more bits"])
 def test_every_operator_clamps_in_every_engine(kind: str) -> None:
-    """A narrower range gives what the full one gives, clamped: by `run`, and by each engine of its own numbers."""
+    """With a narrower range the results are the clamped results of the full range: for `run`, and for each
+    engine."""
     counts = dict.fromkeys(("run", *ENGINES), 0)
     ran = set()
     for name in CLAMPING:
@@ -88,7 +89,7 @@ def test_every_operator_clamps_in_every_engine(kind: str) -> None:
             try:
                 before = full.run(inputs)
             except QfmtError:
-                continue  # a random rule or grid that this operator does not have
+                continue  # the operator does not support the random rule or quantization
             model = narrowed(full, before)
             if model is None:
                 continue
@@ -139,7 +140,7 @@ def test_relu_and_clip_on_every_integer(operator: str, bounds: tuple[float | Non
 
 
 def clamp(operator: str, bounds: tuple[float | None, ...], dtype: str) -> tuple[Model, Array]:
-    """Relu or Clip to -50 … 60 and within bounds, and every integer."""
+    """Relu or Clip with these bounds and an output range of -50 … 60, and every integer as input."""
     limits = np.iinfo(dtype)
     x = Quantization.per_tensor(0.02, 3, dtype)
     tensors = {
@@ -158,7 +159,7 @@ def clamp(operator: str, bounds: tuple[float | None, ...], dtype: str) -> tuple[
 LOWERED = ("Relu", "Clip", "Add", "Mul", "Conv", "qfmt.Linear", "GlobalAveragePool", "AveragePool", "Sigmoid", "Concat")
 
 
-def test_what_is_lowered_clamps_in_c(tmp_path: Path) -> None:
+def test_lowered_models_clamp_in_c(tmp_path: Path) -> None:
     models, given = [], []
     for name in LOWERED:
         for seed in range(6):
@@ -167,7 +168,7 @@ def test_what_is_lowered_clamps_in_c(tmp_path: Path) -> None:
                 model = narrowed(full, full.run(inputs))
                 lowered = None if model is None else lower_integer(fixed(model, inputs))
             except QfmtError:
-                continue  # a random rule, or inputs that are not lowered
+                continue  # the random rule or inputs cannot be lowered
             if lowered is not None:
                 models.append(lowered)
                 given.append(inputs)
@@ -182,7 +183,7 @@ def test_what_is_lowered_clamps_in_c(tmp_path: Path) -> None:
 
 
 def fixed(model: Model, inputs: Outputs) -> Model:
-    """The model with the sizes that these inputs have."""
+    """The model with the sizes of these inputs."""
     tensors = {**model.tensors, **{name: replace(model.tensors[name], shape=x.shape) for name, x in inputs.items()}}
     for name, array in model.run(inputs).items():
         tensors[name] = replace(tensors[name], shape=array.shape)
@@ -191,7 +192,8 @@ def fixed(model: Model, inputs: Outputs) -> Model:
 
 @pytest.mark.parametrize("operator", ["Identity", "Pad"])
 def test_a_quantizer_that_clamps_is_not_folded_away(operator: str) -> None:
-    """Between grids that are alike a QuantizeLinear still clamps, behind what moves integers, too."""
+    """A QuantizeLinear with equal parameters before and after still clamps, also after operators that move
+    integers."""
     wide = Quantization.per_tensor(0.5, 0, "int8")
     narrow = replace(wide, quant_min=-20, quant_max=20)
     tensors = {

@@ -1,7 +1,6 @@
-"""Recurrent layers and cells against torch. Order and rounding of every operation are torch's: with its sigmoid and
-tanh in place of ours all outputs are equal, bit for bit. Ours round correctly; torch's differ from them in the last
-bit, by the length of the rows and the libraries that it was built with.
-"""
+"""Compares recurrent layers and cells with torch. Order and rounding of all operations are torch's: with its sigmoid
+and tanh instead of ours, all outputs are equal bit by bit. Ours round correctly. torch's differ in the last bit,
+depending on the length of the rows and the libraries that it was built with."""
 
 from __future__ import annotations
 
@@ -28,10 +27,10 @@ Outputs = list[np.ndarray]
 f32 = np.float32
 
 COUNTS: dict[str, list[float]] = defaultdict(lambda: [0, 0, 0, 0.0])
-"""What was compared → outputs, equal with torch's functions, equal with ours, largest difference with ours."""
+"""Case → outputs, equal with torch's functions, equal with ours, largest difference with ours."""
 
 ONE_STEP = 2.0**-6
-"""A state that differs in the last bit may be quantized to a neighbour on a grid of 7 bits."""
+"""A state that differs in the last bit may be quantized to a neighbouring 7-bit integer."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -53,7 +52,7 @@ def _seed() -> None:
 
 
 def by_torch(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[np.ndarray], np.ndarray]:
-    """Torch's function as its cells call it: on rows that do not lie side by side, so that each ends a run."""
+    """torch's function as its cells call it: on non-contiguous rows, so that each row has a remainder."""
 
     def call(x: np.ndarray) -> np.ndarray:
         rows = torch.empty(*x.shape[:-1], x.shape[-1] + 1)[..., :-1]
@@ -72,7 +71,8 @@ def compare(
     engine: str = "fbgemm",
     exact: bool = True,
 ) -> None:
-    """All outputs equal with torch's sigmoid and tanh, and near with ours; sums as the engine adds up here."""
+    """Outputs are equal with torch's sigmoid and tanh, and close with ours; sums are those of the engine on this
+    processor."""
     given = dict(zip(model.graph.inputs, (tensor.numpy() for tensor in inputs), strict=True))
     expected = [tensor.detach().numpy() for tensor in pytorch.flat(theirs)]
     with processor.as_computed_here(engine), monkeypatch.context() as patch:
@@ -94,7 +94,7 @@ def compare(
 
 
 class Layer(nn.Module):
-    """A layer that begins with zeros, or with the states that it is given."""
+    """A layer that starts from zeros or from given states."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ def test_layers(
 def test_layers_of_other_engines(
     layer: type[nn.Module], engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kernels of onednn for small products multiply by one scale after the other."""
+    """onednn's kernels for small products multiply by the two scales one after the other."""
     torch.backends.quantized.engine = engine
     module = quantized(layer, 0, torch.qint8, 32, {"num_layers": 2})
     x = torch.randn(6, 3, 10)
@@ -193,7 +193,7 @@ def test_weights_keep_the_names_of_the_layer(tmp_path: Path) -> None:
     assert model.graph.find("rnn._all_weight_values.0.param.4.0") is model.tensors["rnn.weight_ih_l0"]
 
 
-def test_half_precision_weights_are_stored_as_they_are_used(tmp_path: Path) -> None:
+def test_half_precision_weights_are_stored_as_float16(tmp_path: Path) -> None:
     module = quantized(nn.GRU, 0, torch.float16, 8, {})
     model = qfmt.convert(saved(module, [torch.randn(3, 2, 10)], "traced", tmp_path / "layer.pt"))
     weight = model.tensors["rnn.weight_ih_l0"]
@@ -212,7 +212,7 @@ class Cell(nn.Module):
 
 
 class CellWithState(Cell):
-    """Two steps, so that the second begins with the state of the first."""
+    """Two steps, so that the second starts from the state of the first."""
 
     def forward(self, x: torch.Tensor) -> Any:
         return self.cell(x * 0.5, self.cell(x))
@@ -243,7 +243,7 @@ def test_cells(name: str, dtype: torch.dtype, tmp_path: Path, monkeypatch: pytes
 
 
 class Oldest(nn.Module):
-    """A layer with the packed parameters that PyTorch had before `quantized_dynamic`."""
+    """A layer with PyTorch's packed parameters from before `quantized_dynamic`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -318,12 +318,12 @@ def test_the_formulas_are_those_of_torchs_float_layers(name: str) -> None:
             np.testing.assert_allclose(mine, other.reshape(mine.shape), rtol=0, atol=1e-5)
 
 
-# Archives of others
+# Published archives
 
 
 @pytest.mark.parametrize("kind", ["scripted", "traced"])
 def test_the_lstm_fixture_as_torch_computes_it(shared_data: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its stored output is another's: no torch of today gives it, on any engine."""
+    """Its stored output is from an old torch: no engine of current torch computes it."""
     folder = shared_data / "torchscript_bc"
     archive = folder / f"TestSerialization.test_lstm.{kind}.pt"
     given = torch.load(folder / "TestSerialization.test_lstm.input.pt", weights_only=True)
@@ -341,7 +341,7 @@ def test_a_language_model_of_torch_1_13(shared_data: Path, kind: str, monkeypatc
     compare("language model of torch 1.13", model, list(inputs), expected, monkeypatch)
 
 
-def test_verify_knows_that_states_may_take_another_step(tmp_path: Path) -> None:
+def test_verify_accepts_states_that_are_one_step_off(tmp_path: Path) -> None:
     module = quantized(nn.LSTM, 0, torch.qint8, 64, {"num_layers": 3})
     archive = saved(module, [torch.randn(9, 5, 10)], "scripted", tmp_path / "layer.pt")
     qfmt.convert(archive).save(tmp_path / "layer.qfb")

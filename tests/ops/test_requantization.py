@@ -1,4 +1,4 @@
-"""Integer-only nodes against whole numbers of any size: Requantize, tables, weighted sums, exact sums."""
+"""Compares integer-only nodes with Python's integers: Requantize, tables, weighted sums, exact sums."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ INT32 = (-(1 << 31), (1 << 31) - 1)
 def run(
     name: str, operands: list[Any], dtype: str, q: Quantization | None = None, rule: str = "", **attributes: Any
 ) -> Array:
-    """One node on arrays, or arrays with their quantization; None is absent."""
+    """Run one node on arrays, or arrays with their quantization; None is absent."""
     given_ = [
         None if each is None else Operand(*each) if isinstance(each, tuple) else Operand(each, None)
         for each in operands
@@ -50,12 +50,11 @@ def run(
 
 def requantize(x: Array, parameters: dict[str, Array], dtype: str, q: Quantization, rule: str, axis: int = 0) -> Array:
     inputs = [parameters.get(name) for name in ("multiplier", "shift", "add", "thresholds", "row")]
-    reach = {"reach_low": (INT32[0],), "reach_high": (INT32[1],)}
-    return run("qfmt.Requantize", [x, *inputs], dtype, q, rule, axis=axis, **reach)
+    return run("qfmt.Requantize", [x, *inputs], dtype, q, rule, axis=axis)
 
 
 def some_grid(rng: np.random.Generator) -> tuple[str, Quantization]:
-    """Any range within any type of up to 16 bits, any zero point."""
+    """Any range inside any type of up to 16 bits, with any zero point."""
     dtype = str(rng.choice(["int8", "uint8", "int16", "int4", "uint2"]))
     limits = DTYPES[dtype]
     low, high = sorted(rng.integers(limits.minimum, limits.maximum + 1, 2).tolist())
@@ -63,13 +62,13 @@ def some_grid(rng: np.random.Generator) -> tuple[str, Quantization]:
 
 
 def any_int32(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Of every magnitude, and the ends."""
+    """int32 of every magnitude, and its limits."""
     x = rng.integers(*INT32, shape, endpoint=True) >> rng.integers(0, 32, shape)
     return np.where(rng.random(shape) < 0.1, rng.choice([*INT32, 0, -1, 1], shape), x).astype(np.int32)
 
 
 def formula(rule: str, x: int, m: int, shift: int, add: int) -> int:
-    """The rules as docs/spec/integer-only.md has them, in Python's whole numbers."""
+    """The rules of docs/spec/integer-only.md, in Python's integers."""
     half = 2 ** (shift - 1) if shift else 0
     if rule == "multiply_shift":
         return (x * m + add) // 2**shift
@@ -86,7 +85,7 @@ def formula(rule: str, x: int, m: int, shift: int, add: int) -> int:
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule != "thresholds"])
 @settings(max_examples=60, deadline=None)
 @given(seed=seeds)
-def test_requantization_is_that_of_whole_numbers(rule: str, seed: int) -> None:
+def test_requantization_equals_python_integers(rule: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     shape = tuple(rng.integers(1, 6, int(rng.integers(1, 4))).tolist())
     axis, (dtype, q) = int(rng.integers(0, len(shape))), some_grid(rng)
@@ -119,7 +118,7 @@ def test_nothing_overflows_at_the_ends(x: int, m: int, add: int) -> None:
 @settings(max_examples=60, deadline=None)
 @given(seed=seeds, rule=st.sampled_from(RULES))
 def test_thresholds_are_counted(seed: int, rule: str) -> None:
-    """Of channels with a row, beside any rule for the others."""
+    """Some channels have a row of thresholds, the others any rule."""
     mixed = rule != "thresholds"
     rng = np.random.default_rng(seed)
     shape = (2, int(rng.integers(1, 6)), 3)
@@ -148,7 +147,7 @@ def test_thresholds_are_counted(seed: int, rule: str) -> None:
 
 
 def test_any_monotone_rule_is_thresholds() -> None:
-    """A table of thresholds that was searched for, against the formula on every x near a step."""
+    """Finds a table of thresholds by search, and compares it with the formula for every x near a step."""
     x = np.arange(-4000, 4000, dtype=np.int32)
     q = Quantization.of((1.0,), (-7,), -128, 127)
     parameters = {"multiplier": np.array([1234567891], np.int32), "shift": np.array([35], np.uint8)}
@@ -164,7 +163,7 @@ def test_any_monotone_rule_is_thresholds() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(seed=seeds, kind=st.sampled_from(["int8", "uint8", "int4", "uint4", "int2", "uint2"]))
-def test_tables_are_read_at_the_place_of_the_integer(seed: int, kind: str) -> None:
+def test_tables_are_indexed_by_the_integer(seed: int, kind: str) -> None:
     rng, limits = np.random.default_rng(seed), DTYPES[kind]
     x = rng.integers(limits.minimum, limits.maximum + 1, (2, 3, 4)).astype(numpy_dtype(kind))
     size, channels = 1 << limits.bits, 3
@@ -214,7 +213,7 @@ def whole(values: Array, q: Quantization) -> Array:
 
 
 def convolved(x: Array, w: Array, padding: int, a: dict[str, Any]) -> Array:
-    """Σ by the definition: output by output, tap by tap."""
+    """Sums by the definition: output by output, tap by tap."""
     rank = len(a["kernel_shape"])
     padded = np.pad(x, [(0, 0), (0, 0), *zip(a["pads"][:rank], a["pads"][rank:], strict=True)], constant_values=padding)
     reach = [a["dilations"][i] * (a["kernel_shape"][i] - 1) + 1 for i in range(rank)]
@@ -324,7 +323,7 @@ def test_products_and_sums_over_axes_are_exact(seed: int) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(seed=seeds)
-def test_means_of_unequal_windows_come_in_one_unit(seed: int) -> None:
+def test_means_of_unequal_windows_have_one_scale(seed: int) -> None:
     rng = np.random.default_rng(seed)
     case = torch_inputs.average_pool(rng)
     x, q = integers_like(rng, case.inputs[0])
@@ -350,7 +349,7 @@ def test_means_of_unequal_windows_come_in_one_unit(seed: int) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(seed=seeds)
-def test_means_of_bins_come_in_one_unit(seed: int) -> None:
+def test_means_of_bins_have_one_scale(seed: int) -> None:
     rng = np.random.default_rng(seed)
     case = torch_inputs.adaptive(rng)
     x, q = integers_like(rng, case.inputs[0])
@@ -386,8 +385,8 @@ def images(seed: int = 0) -> dict[str, Array]:
     return {"x": np.random.default_rng(seed).integers(0, 256, (2, 2, 5, 5)).astype(np.uint8)}
 
 
-def test_a_network_of_integers_is_that_of_its_formulas() -> None:
-    """The whole of integer_networks, node by node, by whole numbers written out here."""
+def test_an_integer_only_network_equals_its_formulas() -> None:
+    """Computes the network of tests/networks/integer.py node by node, in Python's integers."""
     model, given_ = network(), images()
     t = {name: tensor.array.astype(np.int64) for name, tensor in model.tensors.items() if tensor.is_constant}
     attributes = dict(model.nodes[0].attributes)
@@ -407,7 +406,7 @@ def test_a_network_of_integers_is_that_of_its_formulas() -> None:
 
 @pytest.mark.parametrize("engine", ["reference", "native", "onednn", "qdq", "auto"])
 def test_torch_computes_a_network_of_integers(engine: str) -> None:
-    """By its own operators, all of it: nothing is left to NumPy."""
+    """torch's own operators compute all of it, without NumPy."""
     model, given_ = network(), images(1)
     module = model.to_torch(engine)
     made = module(torch.from_numpy(given_["x"]))
@@ -426,9 +425,12 @@ def test_torch_exports_a_network_of_integers() -> None:
 
 @pytest.mark.parametrize("index", range(len(BROKEN)))
 def test_a_broken_network_is_refused_and_does_no_harm(index: int) -> None:
-    """With its rule where it is run, or written elsewhere; without the rules at least with an error, or an array."""
+    """Runs and exports report the broken rule; without the check of the rules, a run returns an error or an
+    array."""
     rule, model = BROKEN[index]
-    given_ = images() | {name: np.zeros(model.tensors[name].shape, np.int32) for name in model.graph.inputs[1:]}
+    shapes = {name: model.tensors[name].shape or () for name in model.graph.inputs[1:]}
+    sizes = {name: [size if isinstance(size, int) else 1 for size in shape] for name, shape in shapes.items()}
+    given_ = images() | {name: np.zeros(size, np.int32) for name, size in sizes.items()}
     for act in (lambda: model.run(given_), model.to_torch, model.to_onnx):
         with pytest.raises(ValidityError, match=rule):
             act()
@@ -440,7 +442,7 @@ def test_a_broken_network_is_refused_and_does_no_harm(index: int) -> None:
 
 
 def test_damaged_files_of_integers_raise_nothing_else(tmp_path: Path) -> None:
-    """Changes of the metadata, with a digest that fits; and of parameters and tables, whose digest nobody asked for."""
+    """Mutates the metadata, with a valid digest; and parameters and tables, without checking their digests."""
     path, original = tmp_path / "m.qfb", tmp_path / "original.qfb"
     network().save(original)
     data = original.read_bytes()

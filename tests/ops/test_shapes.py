@@ -1,4 +1,4 @@
-"""Shape rules: what they say is what comes out, and they say nothing wrong of what is not known."""
+"""Shape rules agree with the computed shapes, also with unknown sizes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ seeds = st.integers(0, 2**32)
 
 
 BY_VALUE = ("NonZero", "Compress", "Attention")
-"""How much comes out depends on elements, or on an absent input, which looks like one of which nothing is known."""
+"""Operators whose output size depends on elements, or on an absent input, which looks like an unknown one."""
 
 
 def infer(name: str, case: Case, shapes: list[Shape] | None = None, *, constants: bool = True) -> list[Shape]:
-    """The shape rule; inputs of int64 (and scales) are constants, whose values it may read."""
+    """Apply the shape rule; int64 inputs (and scales) are constants, whose values it may read."""
     operator = OPERATORS[name]
     given_ = [None if each is None else tuple(each.shape) for each in case.inputs] if shapes is None else shapes
     is_value = [
@@ -37,7 +37,7 @@ def infer(name: str, case: Case, shapes: list[Shape] | None = None, *, constants
 
 @pytest.mark.parametrize("name", CASES)
 @given(seed=seeds)
-def test_shape_rules_say_which_shape_comes_out(name: str, seed: int) -> None:
+def test_shape_rules_agree_with_results(name: str, seed: int) -> None:
     case = CASES[name](np.random.default_rng(seed))
     inferred, actual = infer(name, case), [array.shape for array in compute(name, case)]
     if name in BY_VALUE:
@@ -47,12 +47,12 @@ def test_shape_rules_say_which_shape_comes_out(name: str, seed: int) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 @given(seed=seeds, constants=st.booleans())
-def test_shape_rules_say_nothing_wrong_of_sizes_that_are_not_known(name: str, seed: int, constants: bool) -> None:
-    """Some sizes are names, equal where the sizes are equal, or nothing; some ranks are not known either."""
+def test_shape_rules_are_right_for_unknown_sizes(name: str, seed: int, constants: bool) -> None:
+    """Some sizes are names, equal for equal sizes, or unknown; some ranks are unknown, too."""
     rng = np.random.default_rng(seed)
     case = CASES[name](rng)
     if name == "Split" and not constants:
-        return  # how many outputs there are follows from the value
+        return  # the number of outputs depends on the value
     shapes = [None if each is None else blurred(rng, each) for each in case.inputs]
     try:
         inferred = infer(name, case, shapes, constants=constants)
@@ -173,8 +173,8 @@ def test_inner_sizes_of_a_matrix_product_may_be_unknown() -> None:
         ("Split", [(4,), None], {"axis": 0, "num_outputs": 1 << 40}),
     ],
 )
-def test_counts_that_no_tensor_has(operator: str, shapes: list[Shape], attributes: dict[str, int]) -> None:
-    """The shape of a vector of sizes, or an attribute, is not taken for a number of dimensions or outputs."""
+def test_impossible_counts_are_refused(operator: str, shapes: list[Shape], attributes: dict[str, int]) -> None:
+    """A number of dimensions or outputs that no tensor has is refused, before anything of this size is made."""
     with pytest.raises(QfmtError, match="1,099,511,627,776"):
         OPERATORS[operator].infer(Inference(shapes, attributes, [None, None]))
 

@@ -1,4 +1,4 @@
-"""What operators and nodes say about themselves to those that ask: traits, and attributes by their types."""
+"""Traits of operators and nodes, and typed access to attributes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from qfmt.model import DTYPES, Node, first_holding
 from qfmt.ops import OPERATORS, Quantized, Trait, has
 
 
-def test_traits_follow_from_what_entries_say() -> None:
+def test_traits_follow_from_the_entries() -> None:
     for entry in OPERATORS.values():
         assert bool(entry.traits & Trait.ANY_MOVE) == (entry.quantized is Quantized.MOVES), entry.name
         assert (Trait.PRODUCT in entry.traits) == (entry.quantized is Quantized.ACCUMULATES), entry.name

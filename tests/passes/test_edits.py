@@ -1,4 +1,4 @@
-"""Parts of a network, other names, other weights: what is left computes the same."""
+"""Parts of a network, new names, new weights: the remaining nodes compute the same."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_every_cut_computes_what_the_whole_does(model: Model, values: dict[str, 
             begin, end = names[first], names[last]
             try:
                 part = model.subgraph([begin], [end])
-            except QfmtError as error:  # a branch goes around the tensor
+            except QfmtError as error:  # a branch bypasses the tensor
                 assert "the outputs need more inputs" in str(error)
                 continue
             assert graph_violations(part) == []
@@ -52,7 +52,7 @@ def test_a_part_holds_what_it_needs(model: Model) -> None:
     assert set(part.tensors) == {"x", "quant", "stem.0", "stem.0.weight", "stem.0.bias"}
 
 
-def test_a_part_takes_the_names_of_the_source(model: Model) -> None:
+def test_a_part_is_selected_by_names_of_the_source(model: Model) -> None:
     aliased = next(tensor for tensor in model.tensors.values() if tensor.aliases and tensor.is_constant)
     with pytest.raises(QfmtError, match="is a constant: a network cannot begin or end with it"):
         model.subgraph(outputs=[aliased.aliases[0]])
@@ -99,7 +99,7 @@ def test_other_weights_are_those_that_run(model: Model) -> None:
     )
 
 
-def test_values_that_do_not_fit_are_told(model: Model) -> None:
+def test_values_that_do_not_fit_are_reported(model: Model) -> None:
     weight = model.tensors["stem.0.weight"].array
     with pytest.raises(
         QfmtError, match=r"stem\.0\.weight: has the shape \[16, 1, 3, 3\], the new values \[8, 1, 3, 3\]"

@@ -1,4 +1,4 @@
-"""QuantizeLinear before what moves numbers: the same integers, and integers are what is moved."""
+"""QuantizeLinear is hoisted before moves: the integers are equal, and integers are moved."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def test_real_numbers_that_others_read_stay(operator: str) -> None:
         assert hoist_quantizers(before.graph) is before.graph
 
 
-def test_a_chain_takes_one_rewrite_of_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One for each operator that moves the numbers would take quadratic time."""
+def test_a_chain_needs_one_rewrite_of_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One rewrite per operator of the chain would take quadratic time."""
     rewritten = []
     monkeypatch.setattr(hoisting, "only_read", lambda graph: rewritten.append(1) or only_read(graph))
     shapes = [(2, 3, 4, 4), (4, 4, 3, 2)] * 20

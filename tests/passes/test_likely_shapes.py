@@ -1,4 +1,4 @@
-"""Shapes of inputs that nobody stated: what is tried, and what a hint names, is a command line that works."""
+"""Shapes of inputs that are not stated: the likely shapes work, and so does the command line in a hint."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def network(inputs: tuple[str, ...], node: Node, *tensors: Tensor) -> Model:
         ("Relu", (5, 24), (), {}, ()),
     ],
 )  # fmt: skip
-def test_the_first_layer_tells_what_it_takes(
+def test_the_first_layer_determines_the_shape(
     operator: str, weight: tuple[int, ...], stated: tuple[int | str | None, ...] | None,
     attributes: dict[str, int], likely: tuple[int, ...],
 ) -> None:  # fmt: skip
@@ -66,7 +66,7 @@ def test_the_first_layer_tells_what_it_takes(
     assert next(tried(model, {}, [])) == {"x": likely}
 
 
-def test_a_trace_tells_its_shapes(tmp_path: Path) -> None:
+def test_a_trace_determines_shapes(tmp_path: Path) -> None:
     module, inputs = pytorch.quantized("two_inputs", "eager")
     traced, scripted = (
         qfmt.convert(pytorch.save_as(module, inputs, kind, tmp_path / f"{kind}.pt")) for kind in ("trace", "script")

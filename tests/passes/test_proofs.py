@@ -1,4 +1,4 @@
-"""How far sums reach, computed from a file: against sums that are met, and against what lowering states of them."""
+"""Bounds of sums, computed from a file: compared with sums that occur, and with the statements of the lowering."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import qfmt
 from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.cli import main as cli
 from qfmt.errors import QfmtError, RunError
-from qfmt.model import static_shape
+from qfmt.model import Proof, static_shape
 from qfmt.ops import OPERATORS
 from qfmt.passes import lower_integer, proofs
 from qfmt.rules import violations
@@ -32,19 +32,19 @@ def grid(zero: int, low: int = 0, high: int = 255) -> Quantization:
 
 
 def with_reach(node: Node, low: tuple[int, ...], high: tuple[int, ...]) -> Node:
-    return replace(node, attributes={**node.attributes, "reach_low": low, "reach_high": high})
+    return replace(node, proof=Proof(low, high))
 
 
 def net(nodes: list[Node], tensors: list[Tensor], sums: tuple[int, ...], stated: Quantization | None = None) -> Model:
-    """Nodes of which the last one adds up, and one that requantizes its sums `s`, of the shape `sums`."""
+    """A network of nodes, the last of which sums, and a requantization of its sums `s` with the shape `sums`."""
     numbers = [
         Tensor.constant("m", np.ones(1, np.int32)),
         Tensor.constant("shift", np.zeros(1, np.uint8)),
         Tensor.constant("add", np.zeros(1, np.int64)),
     ]
-    given = {"axis": 1 if len(sums) > 1 else 0, "reach_low": (-(1 << 31),), "reach_high": ((1 << 31) - 1,)}
-    complete = OPERATORS["qfmt.Requantize"].complete(given)
-    last = Node("qfmt.Requantize", ("s", "m", "shift", "add"), ("y",), complete, "", 1, "multiply_shift")
+    axis = {"axis": 1 if len(sums) > 1 else 0}
+    last = Node("qfmt.Requantize", ("s", "m", "shift", "add"), ("y",), axis, "", 1, "multiply_shift")
+    last = with_reach(last, (-(1 << 31),), ((1 << 31) - 1,))
     outputs = [Tensor("s", "int32", sums, None, stated), Tensor("y", "int8", sums, None, grid(0, -128, 127))]
     named = {tensor.name: tensor for tensor in (*tensors, *numbers, *outputs)}
     inputs = tuple(tensor.name for tensor in tensors if not tensor.is_constant)
@@ -121,8 +121,8 @@ KINDS: Mapping[str, Callable[[np.random.Generator], Model]] = {
 
 
 def climbed(model: Model, sign: int) -> int:
-    """The greatest sum (the least one for -1) that inputs in range were found to give: each element at either end,
-    from all at their ends, one after the other as long as that is no worse."""
+    """The largest sum (smallest for -1) found by hill climbing: start with all elements at an end of their range,
+    and move one at a time to the other end if the sum does not get worse."""
     grids = {name: cast(Quantization, model.tensors[name].quantization) for name in model.graph.inputs}
     best = -(1 << 40)
     for starts in product(*((grid.quant_min, grid.quant_max) for grid in grids.values())):
@@ -146,8 +146,9 @@ def climbed(model: Model, sign: int) -> int:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_reach_is_what_inputs_at_the_ends_of_their_ranges_give(kind: str) -> None:
-    """The stated reach holds, and one less on either side is found to be too small: by sums that were met."""
+def test_reach_equals_the_sums_of_extreme_inputs(kind: str) -> None:
+    """The stated reach is true, and a reach that is smaller by one on either side is not: a sum that exceeds it
+    occurs."""
     rng = np.random.default_rng(len(kind))
     model = KINDS[kind](rng)
     low, high = climbed(model, -1), climbed(model, 1)
@@ -201,7 +202,7 @@ def test_the_range_that_sums_state_holds_them() -> None:
         assert [each.rule for each in proofs(model).violations] == rules
 
 
-def test_whatever_lowering_states_holds_and_is_tight() -> None:
+def test_statements_of_the_lowering_are_true_and_tight() -> None:
     sums = holds = narrowed = 0
     networks = [qfmt.load(path) for path in sorted((SUITE / "float").glob("*.qfb"))]
     networks.append(qfmt.convert(DIGITS, input_shapes={"x": ("N", 1, 8, 8)}))
@@ -212,13 +213,12 @@ def test_whatever_lowering_states_holds_and_is_tight() -> None:
             continue
         found = proofs(model)
         assert not found.violations and not found.unknown
-        assert found.reaches == sum(bool(node.attributes.get("reach_low")) for node in model.nodes)
+        assert found.reaches == sum(node.proof is not None for node in model.nodes)
         sums, holds = sums + found.sums, holds + found.reaches
         for place, node in enumerate(model.nodes):
-            low, high = node.attributes.get("reach_low"), node.attributes.get("reach_high")
-            if not low or low == high:
+            if node.proof is None or node.proof.low == node.proof.high:
                 continue
-            assert isinstance(low, tuple) and isinstance(high, tuple)
+            low, high = node.proof.low, node.proof.high
             for smaller in ((tuple(int(v) + 1 for v in low), high), (low, tuple(int(v) - 1 for v in high))):
                 nodes = (*model.nodes[:place], with_reach(node, *smaller), *model.nodes[place + 1 :])  # type: ignore[arg-type]
                 broken = proofs(model.replace(graph=replace(model.graph, nodes=nodes))).violations

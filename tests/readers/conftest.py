@@ -1,4 +1,4 @@
-"""What the tests of readers share."""
+"""Fixtures of the tests of readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The C reader as an installed library: built by CMake without a warning, found by find_package and by pkg-config."""
+"""The C reader as an installed library: CMake builds it without a warning; find_package and pkg-config find it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ find_package(qfb {qfmt.__version__.rpartition(".")[0]} REQUIRED)
 add_executable(example qfb_run.c)
 target_link_libraries(example PRIVATE qfb::qfb)
 """
-"""A program of other people, whose source is one of ours."""
+"""A user's program, whose source is one of ours."""
 
 
 def run(*command: str | Path, **environment: str) -> str:
-    """What a command prints, which must not fail."""
+    """Run a command that must succeed; return its output."""
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, env=os.environ | environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -78,8 +78,8 @@ def _works(program: Path, prefix: Path) -> None:
     run(program, "--vectors", *INTEGER_SUITE, LD_LIBRARY_PATH=str(prefix / "lib"))
 
 
-def test_every_name_in_it_has_its_prefix(prefix: Path) -> None:
-    """A library must not define what a program defines, too."""
+def test_every_exported_name_has_the_prefix(prefix: Path) -> None:
+    """A library must not define names that a program may define."""
     if shutil.which("nm") is None:
         pytest.skip("needs nm")
     (library,) = {path.resolve() for path in (prefix / "lib").glob("libqfb.*")}

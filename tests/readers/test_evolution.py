@@ -1,4 +1,4 @@
-"""Files of later versions, before every reader: what it does not know it ignores, or names when it refuses.
+"""Reads files of later versions with every reader, which ignores unknown things, or names them in its error.
 
 spec.md, "Promise" and "Unknown things". The conformance suite has more such files, which the tests of each reader read.
 """
@@ -55,7 +55,7 @@ LATER = {"Later": (NEW["later_text"]._replace(name="text"),)} | {
 
 
 def grown(table: str, record: dict[str, Any]) -> dict[str, Any]:
-    """A record with the new fields, in it and in every record below it."""
+    """A record with the new fields, also in every nested record."""
     made = dict(VALUES)
     for field in TABLES[table]:
         value = record[field.name]
@@ -66,7 +66,7 @@ def grown(table: str, record: dict[str, Any]) -> dict[str, Any]:
 
 
 def later(data: bytes) -> bytes:
-    """A file as version 1.9 would write it: new fields in every table, a longer header, optional flags."""
+    """A file of a version 1.9: new fields in every table, a longer header, optional flags."""
     start, size, offset = struct.unpack_from("<IQQ", data, 12)
     record = grown("Model", plain(Decoder(data[:size], "Model", start=start).root()))
     with mock.patch.object(encode, "TABLES", LATER):
@@ -79,7 +79,7 @@ def later(data: bytes) -> bytes:
 
 @pytest.fixture(scope="module")
 def later_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Those of `FILES` as a later version would write them, in the same order."""
+    """The later versions of `FILES`, in the same order."""
     folder = tmp_path_factory.mktemp("later")
     paths = [folder / path.name for path in FILES]
     for path, original in zip(paths, FILES, strict=True):
@@ -87,7 +87,7 @@ def later_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return paths
 
 
-def test_python_reads_them_as_if_nothing_were_new(later_files: list[Path]) -> None:
+def test_python_reads_later_files_like_current_ones(later_files: list[Path]) -> None:
     for path, original in zip(later_files, FILES, strict=True):
         assert "größer".encode() in path.read_bytes()
         assert qfmt.load(path) == qfmt.load(original), path.name
@@ -118,14 +118,14 @@ def test_javascript_does(later_files: list[Path], reader: Reader) -> None:
     assert reader.dump(*later_files) == reader.dump(*FILES)
 
 
-def test_they_are_run_as_if_nothing_were_new(later_files: list[Path]) -> None:
+def test_later_files_are_run_like_current_ones(later_files: list[Path]) -> None:
     networks = later_files[-len(INTEGER_SUITE) :]
     assert all(output.is_equal for path in networks for output in replay(qfmt.load(path)))
     done = subprocess.run([c_reader.build("qfb_run.c"), "--vectors", *networks], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-# What cannot be ignored is named: by Python, by C, by JavaScript
+# Python, C and JavaScript name what they cannot ignore
 
 
 def _said_by_python(path: Path) -> str:
@@ -161,7 +161,7 @@ def test_a_file_is_refused(name: str, python: str, c: str, javascript: str, read
     [
         ("read/unknown-operator", "com.example.Strange"),
         ("read/newer-operator", "1000"),
-        ("refused/unknown-rule", "float_bias"),  # `check` refuses the file, reading does not
+        ("refused/unknown-rule", "float_bias"),  # only `check` refuses the file
     ],
 )
 def test_a_node_is_read_but_not_run(name: str, node: str, reader: Reader) -> None:
@@ -180,7 +180,7 @@ def test_a_node_is_read_but_not_run(name: str, node: str, reader: Reader) -> Non
 
 
 def _evolves(tmp_path: Path, old: str, new: str) -> None:
-    """Raises SystemExit unless the schema with `new` instead of `old` is an evolution of every released one."""
+    """Raise SystemExit unless the schema with `new` instead of `old` is an evolution of every released one."""
     assert SCHEMA.count(old) == 1
     (tmp_path / "qfb.fbs").write_text(SCHEMA.replace(old, new), "utf-8")
     try:

@@ -1,4 +1,4 @@
-"""The reader in JavaScript against Python: what both find in files, and which damaged files both refuse."""
+"""Compares the reader in JavaScript with Python: the contents of files, and which damaged files they refuse."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def test_its_own_tests(reader: Reader) -> None:
     tell(*(f"JavaScript: {line}" for line in re.findall(r"^# (conformance: .*)$", finished.stdout, re.MULTILINE)))
 
 
-def test_what_the_package_holds(reader: Reader) -> None:
-    typed = reader.npm("run", "--silent", "check:types")  # where there are no types of browsers
+def test_files_of_the_package(reader: Reader) -> None:
+    typed = reader.npm("run", "--silent", "check:types")  # without types of browsers
     assert typed.returncode == 0, typed.stdout
     packed = reader.npm("pack", "--dry-run", "--json", "--ignore-scripts")
     names = {entry["path"] for entry in json.loads(packed.stdout)[0]["files"]}
@@ -64,7 +64,7 @@ export const weight: Tensor | undefined = model.tensors.find("conv.weight");
 
 
 def test_the_package_works_where_it_is_installed(reader: Reader, tmp_path: Path) -> None:
-    """The example of its README, and its types, in a folder that holds nothing else."""
+    """Runs the example of its README, and checks its types, in an otherwise empty folder."""
     packed = reader.npm("pack", "--pack-destination", str(tmp_path))
     assert packed.returncode == 0, packed.stderr
     (archive,) = tmp_path.glob("*.tgz")
@@ -84,7 +84,7 @@ def test_the_package_works_where_it_is_installed(reader: Reader, tmp_path: Path)
 
 
 def _compare(reader: Reader, paths: list[Path]) -> tuple[int, int]:
-    """The number of tensors, and of single facts about the models, all of which are equal."""
+    """Assert that the models are equal; return the numbers of tensors and of compared facts."""
     tensors = equal = 0
     for path, theirs in zip(paths, reader.dump(*paths), strict=True):
         ours = json.loads(json.dumps(dump(qfmt.load(path))))
@@ -96,7 +96,7 @@ def _compare(reader: Reader, paths: list[Path]) -> tuple[int, int]:
     return tensors, equal
 
 
-def test_golden_files_are_read_alike(reader: Reader) -> None:
+def test_both_readers_agree_on_golden_files(reader: Reader) -> None:
     tensors, equal = _compare(reader, FILES)
     tell(f"JavaScript: {len(FILES)} golden files, {tensors} tensors, {equal} facts equal those that Python finds")
     forms = Counter(form for path in FILES for tensor in qfmt.load(path).tensors.values() for form in _forms(tensor))
@@ -141,7 +141,7 @@ def test_a_real_network_is_read_alike(reader: Reader, tmp_path: Path) -> None:
     tell(f"JavaScript: digits, {tensors} tensors, {equal} facts equal those that Python finds")
 
 
-def test_a_large_network_is_read_alike(reader: Reader, shared_data: Path, tmp_path: Path) -> None:
+def test_both_readers_agree_on_a_large_network(reader: Reader, shared_data: Path, tmp_path: Path) -> None:
     path = tmp_path / "m.qfb"
     qfmt.convert(shared_data / "torchscript" / "ios_mobilenet_quantized.pt").save(path)
     tensors, equal = _compare(reader, [path])
@@ -150,7 +150,7 @@ def test_a_large_network_is_read_alike(reader: Reader, shared_data: Path, tmp_pa
 
 
 def test_numbers_of_every_type_are_the_same(reader: Reader, tmp_path: Path) -> None:
-    """Every code of a type of 16 or fewer bits; of wider ones random bits, and what lies near the ties of float32."""
+    """Every code of types of up to 16 bits; for wider types random bits, and numbers near the ties of float32."""
     chance = np.random.default_rng(0)
     near = [sign * ((1 << power) + offset) for power in range(24, 63) for offset in range(-3, 4) for sign in (1, -1)]
     half = [(1 << power) + (1 << power - 24) + offset for power in range(26, 63) for offset in (-1, 0, 1)]
@@ -176,7 +176,7 @@ def test_numbers_of_every_type_are_the_same(reader: Reader, tmp_path: Path) -> N
 
 
 def _quantized(name: str, chance: np.random.Generator) -> Tensor:
-    """Random values of a type under random scales along the middle axis; zero points that are floats for some."""
+    """Random values of a type with random scales along the middle axis; some have float zero points."""
     entry = DTYPES[name]
     shape, scales = (3, 5, 7), tuple(np.exp(chance.normal(0, 30, 5)).astype(np.float32).astype(float).tolist())
     if not entry.is_integer:
@@ -192,7 +192,8 @@ def _quantized(name: str, chance: np.random.Generator) -> Tensor:
 
 
 def test_every_form_of_quantization_with_random_numbers(reader: Reader, tmp_path: Path) -> None:
-    """Any combination of blocks, zero points, offset, table, groups and a second level; arrays in both places."""
+    """Tests any combination of blocks, zero points, offset, table, groups and a second level; arrays in metadata and
+    buffers."""
     chance = np.random.default_rng(1)
     tensors = [_of_a_random_form(f"t{index:03}", chance) for index in range(200)]
     path = tmp_path / "m.qfb"
@@ -251,7 +252,7 @@ def _random_grid(
     return Quantization(scale, zero_point, entry.minimum, entry.maximum, block, offset, table, groups)
 
 
-def test_random_models_are_read_alike(reader: Reader, tmp_path: Path) -> None:
+def test_both_readers_agree_on_random_models(reader: Reader, tmp_path: Path) -> None:
     paths: list[Path] = []
 
     @settings(max_examples=40, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
@@ -269,7 +270,7 @@ def test_random_models_are_read_alike(reader: Reader, tmp_path: Path) -> None:
 
 
 def _verdicts(files: Iterable[bytes], tmp_path: Path, reader: Reader, *, verify: bool = True) -> Counter[str]:
-    """Both readers' verdicts about damaged files: which are refused is the same. Counted by what was decided."""
+    """Assert that both readers refuse the same damaged files; return the counts of verdicts."""
     files, path = list(files), tmp_path / "damaged.qfb"
     ours = []
     for data in files:
@@ -293,7 +294,7 @@ def _told(what: str, counts: Counter[str]) -> None:
 
 
 def test_crafted_files(reader: Reader, tmp_path: Path) -> None:
-    """Digests fit, and something is said that cannot be."""
+    """The digests are valid, the contents are not."""
     records: list[dict[str, Any]] = [{}]
     records += [{"tensor": {"shape": shape}} for shape in SHAPES]
     records += [{"tensor": wrong} for wrong in TENSORS]
@@ -308,14 +309,14 @@ def test_crafted_files(reader: Reader, tmp_path: Path) -> None:
 
 
 def test_files_that_are_refused(reader: Reader, tmp_path: Path) -> None:
-    """Those of the conformance suite, some of which only `check` and `verify` refuse."""
+    """Refused files of the conformance suite; only `check` and `verify` refuse some of them."""
     assert {path.stem for path in REFUSED} == {entry["name"] for entry in conformance.REFUSED}
     _told("files of the conformance suite that are broken", _verdicts(map(Path.read_bytes, REFUSED), tmp_path, reader))
 
 
-def test_what_is_referred_to_again_and_again(reader: Reader, tmp_path: Path) -> None:
-    """Files that are small, and would be large if everything were written out as often as it is referred to. Of many
-    scales the content id has the digest, which is computed once."""
+def test_references_are_not_expanded(reader: Reader, tmp_path: Path) -> None:
+    """Small files that would be large if every reference were expanded. The content id contains the digest of many
+    scales, which is computed once."""
     name, count = "n" * 20_000, 20_000
     long_name = {"tensors": [{"name": name, "dtype": 2}], "nodes": [_node([0] * count)]}
     tensor = {
@@ -330,7 +331,7 @@ def test_what_is_referred_to_again_and_again(reader: Reader, tmp_path: Path) -> 
 
 
 def test_groups_that_do_not_exist(reader: Reader, tmp_path: Path) -> None:
-    """In the data segment, which is read when it is used."""
+    """The group indices are in the data segment, which is read on demand."""
     ends = [(0, bytes(5000)), (5056, bytes([2]) * 5000)]
     buffers = [{"offset": at, "size": 5000, "sha256": hashlib.sha256(data).digest()} for at, data in ends]
     index = {"dtype": DTYPES["uint8"].code, "shape": [5000], "buffer": 1}
@@ -369,7 +370,7 @@ def test_every_changed_byte_in_three_ways(reader: Reader, tmp_path: Path) -> Non
 
 
 def _byte_changes(reader: Reader, tmp_path: Path, *, every: int, masks: tuple[int, ...]) -> None:
-    """With digests, which notice all but what is padding; and without, where the structure alone is checked."""
+    """With digests, which detect all changes except in padding; and without, where only the structure is checked."""
     small = small_file(tmp_path / "small.qfb")
     meta_size = struct.unpack_from("<Q", small, 16)[0]
     counts = _verdicts(_changed(small, range(len(small)), masks), tmp_path, reader)
@@ -380,7 +381,7 @@ def _byte_changes(reader: Reader, tmp_path: Path, *, every: int, masks: tuple[in
     _told("changed bytes without digests", counts)
 
 
-def test_mutants_with_a_fitting_digest(reader: Reader, tmp_path: Path) -> None:
+def test_mutants_with_a_valid_digest(reader: Reader, tmp_path: Path) -> None:
     _mutants(reader, tmp_path, 3000)
 
 

@@ -1,1 +1,1 @@
-"""What several tests need beside networks: other programs as witnesses, readers, damage, counts."""
+"""Support for multiple tests besides networks: other programs as witnesses, readers, damaged files, counts."""

@@ -1,7 +1,7 @@
-"""Torch's quantized kernels beside qfmt's recomputation, as a processor without VNNI runs them: prints JSON.
+"""Compares torch's quantized kernels, as on a processor without VNNI, with qfmt's recomputation: prints JSON.
 
-A program of its own: the libraries look at these variables once. What does not saturate there does not either where the
-processor has no AVX2, or is no x86.
+A separate program, since the libraries read the environment variables only once. Kernels that do not saturate there
+do not saturate without AVX2 or on other architectures, either.
 """
 
 from __future__ import annotations

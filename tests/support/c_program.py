@@ -1,4 +1,5 @@
-"""Generated C programs as tests use them: written, compiled without a warning, run, compared with the interpreter."""
+"""Writes generated C programs, compiles them without a warning, runs them, and compares them with the
+interpreter."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ SANITIZED = ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
 def compiler(name: str) -> str:
-    """The path of a compiler; the test is skipped where it is not installed."""
+    """The path of a compiler; skips the test if it is not installed."""
     found = shutil.which(name)
     if found is None:
         pytest.skip(f"needs the C compiler {name}")
@@ -32,7 +33,7 @@ def compiler(name: str) -> str:
 
 
 def compile_c(folder: Path, target: str, *flags: str, cc: str = "gcc", leave: str = "") -> Path:
-    """All C files of the folder but `leave`, compiled and linked into `target`."""
+    """Compile all C files of the folder except `leave`, and link them to `target`."""
     sources = sorted(path for path in folder.glob("*.c") if path.name != leave)
     made = folder / target
     done = subprocess.run([compiler(cc), *STRICT, *flags, "-o", made, *sources], capture_output=True, text=True)
@@ -41,13 +42,13 @@ def compile_c(folder: Path, target: str, *flags: str, cc: str = "gcc", leave: st
 
 
 def program(model: Model, folder: Path, *flags: str, cc: str = "gcc", **options: object) -> Path:
-    """The program of a network, with the `main` that is written beside it."""
+    """The program of a network, with its generated `main`."""
     write_c(model, folder, **options)  # type: ignore[arg-type]
     return compile_c(folder, "main", *(flags or SANITIZED), cc=cc)
 
 
 def run_main(main: Path, model: Model, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-    """All integers that it prints."""
+    """Run the program; return all integers that it prints."""
     raw = b"".join(inputs[name].tobytes() for name in model.graph.inputs)
     done = subprocess.run([main], input=raw, capture_output=True)
     assert done.returncode == 0, done.stderr.decode(errors="replace")[-2000:]
@@ -71,7 +72,7 @@ def random_inputs(model: Model, rng: np.random.Generator) -> dict[str, np.ndarra
 
 
 class Together:
-    """Many small networks in one program, because linkers take their time: `together(i, inputs)` runs one."""
+    """Many small networks in one program, because linking takes time: `together(i, inputs)` runs one."""
 
     def __init__(
         self, models: Sequence[Model], folder: Path, *flags: str, cc: str = "gcc", compact: bool = False
@@ -102,7 +103,7 @@ class Together:
 
 
 def _case(index: int, model: Model) -> str:
-    """Read the inputs of one network, run it, write its outputs as int64."""
+    """C code that reads the inputs of one network, runs it, and writes its outputs as int64."""
     lines, given = [], []
     for role, names in (("INPUT", model.graph.inputs), ("OUTPUT", model.graph.outputs)):
         for place, name in enumerate(names):
@@ -121,7 +122,7 @@ def _case(index: int, model: Model) -> str:
 
 
 class Library:
-    """A network as a shared library, for many runs: `library(inputs)` gives its outputs, one after the other."""
+    """A network as a shared library, for many runs: `library(inputs)` returns its outputs, concatenated."""
 
     def __init__(self, model: Model, folder: Path, *flags: str, cc: str = "gcc", compact: bool = False) -> None:
         write_c(model, folder, name="net", compact=compact)

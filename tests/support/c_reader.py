@@ -1,4 +1,4 @@
-"""The C reader as tests use it: built once a session, with a sanitizer where one is wanted."""
+"""Builds the C reader once per session, with a sanitizer on request."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COMPILERS = ("gcc", "clang")
 
 
 def compiler(name: str = "cc") -> str:
-    """The path of a compiler; the test is skipped where it is not installed."""
+    """The path of a compiler; skips the test if it is not installed."""
     found = shutil.which(name)
     if found is None:
         pytest.skip(f"needs the C compiler {name}")
@@ -45,14 +45,14 @@ def _built(main: Path, cc: str, flags: tuple[str, ...]) -> Path | str:
 
 
 def build(main: str, *flags: str, cc: str = "cc") -> Path:
-    """The program whose `main` is in that file of readers/c, compiled without a warning."""
+    """Compile the program whose `main` is in this file of readers/c, without a warning."""
     program = _built(FOLDER / main, compiler(cc), flags or ("-O2",))
     assert isinstance(program, Path), program
     return program
 
 
 def verdicts(program: Path, files: Iterable[bytes], *arguments: str) -> list[tuple[int, str]]:
-    """What `test/verdicts.c` says of each file: code and rule. A report of a sanitizer is a failure."""
+    """The output of `test/verdicts.c` for each file: code and rule. A report of a sanitizer is a failure."""
     stream = b"".join(struct.pack("<I", len(data)) + data for data in files)
     done = subprocess.run([program, *arguments], input=stream, capture_output=True)
     assert done.returncode == 0, done.stderr.decode(errors="replace")[-4000:]
@@ -61,14 +61,15 @@ def verdicts(program: Path, files: Iterable[bytes], *arguments: str) -> list[tup
 
 
 ZERO_INSIDE = "V36"
-"""A string with a zero byte is refused wherever it stands: a C program takes it for shorter than it is. Python leaves
-strings alone that no field refers to by its type."""
+"""The rule by which C refuses any string with a zero byte, which would end it. Python ignores strings of fields that
+it does not read."""
 
 
 def read_disagreement(path: Path, code: int, rule: str, *, read: bool) -> str:
-    """What is wrong with a verdict about a file that Python could read, or not; "" if nothing is.
+    """The error in C's verdict about a file; `read` is whether Python could read it; "" if there is no error.
 
-    What Python cannot read, C refuses; what else C refuses breaks a rule that `check` names.
+    C must refuse a file that Python cannot read. Any other file that C refuses must break a rule that `check`
+    reports.
     """
     if not read:
         return "" if code else "C reads what Python refuses"
@@ -88,14 +89,14 @@ def _breaks_a_rule(path: Path) -> bool:
 
 
 OPENED, UNSUPPORTED, MEMORY, WORK, INPUT = (3, 4, 5), 7, 8, 9, 10
-"""Codes of qfb.h: what opening refuses, and what running does."""
+"""Codes of qfb.h: refused when opened, and errors of a run."""
 
 
 def run_disagreement(wanted: str | None, code: int, digest: str) -> str:
-    """What is wrong with a run of a file of which `expected_hash` says `wanted`; "" if nothing is.
+    """The error in C's run of a file, given `wanted` from `expected_hash`; "" if there is no error.
 
-    Where both compute, the integers are equal; what the reference computes C computes, unless it says that it takes too
-    much, or the file is broken where a run does not look.
+    If both compute, the integers must be equal. C must compute what the reference computes, unless it reports that
+    it needs too much, or the file is broken in a part that a run does not read.
     """
     if not wanted:
         return ""
@@ -105,10 +106,10 @@ def run_disagreement(wanted: str | None, code: int, digest: str) -> str:
 
 
 def expected_hash(path: Path) -> str | None:
-    """The same hash by the reference; "" where it refuses the file, None where that would take long."""
+    """The same hash from the reference; "" if it refuses the file, None if that would take long."""
     try:
         model = qfmt.load(path)
-        if "" in model.graph.inputs:  # V30: `run` would say so
+        if "" in model.graph.inputs:  # breaks V30
             return ""
         feed = {name: _counting(model.tensors[name]) for name in model.graph.inputs}
         if any(array is None for array in feed.values()) or any(map(_is_large, model.tensors.values())):
@@ -125,7 +126,7 @@ def expected_hash(path: Path) -> str | None:
 
 
 def _elements(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """An array as `qfb_element` gives it: floats as their bits, and one NaN for all."""
+    """An array as `qfb_element` returns it: floats as their bits, with one bit pattern for NaN."""
     array = np.ascontiguousarray(array)
     if array.dtype != np.float32:
         return array
@@ -137,7 +138,7 @@ def _is_large(tensor: Tensor) -> bool:
 
 
 def _counting(tensor: Tensor) -> Any:
-    """The input that runs.c makes; None for a large one."""
+    """The input that runs.c generates; None for a large one."""
     shape = [size if isinstance(size, int) else 1 for size in tensor.shape or ()]
     count = int(np.prod(shape, dtype=object))
     if count > 1 << 16:

@@ -1,4 +1,4 @@
-"""The command line as tests use it, and a small file for it."""
+"""Runs the command line, on a small file."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def trouble(*arguments: object) -> str:
 
 
 def start(*arguments: object, variables: dict[str, str] | None = None, **options: Any) -> subprocess.Popen[bytes]:
-    """The command as a process of its own, in which this checkout is found; options are Popen's."""
+    """Start the command of this checkout in a separate process; options are Popen's."""
     environment = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "QFMT_DEBUG")}
     environment |= {"PYTHONPATH": str(ROOT), **(variables or {})}
     return subprocess.Popen([sys.executable, "-m", "qfmt", *map(str, arguments)], env=environment, **options)

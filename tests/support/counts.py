@@ -1,4 +1,4 @@
-"""What tests have counted, told at the end of the run: how many outputs were compared, and how many were equal."""
+"""Counts of tests, printed at the end of the run: the numbers of compared and equal outputs."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections import Counter
 TOLD: list[str] = []
 
 OUTPUTS: Counter[str] = Counter()
-"""Outputs compared with engines: `equal`, `tied`; and the `saturated` sums of products among what gave them."""
+"""Outputs compared with engines: `equal`, `tied`; and the number of `saturated` sums of products."""
 
 ENGINES: dict[str, bool] = {}
 """Whether the engine's matrix products saturate on this processor."""
 
 
 def tell(*rows: str) -> None:
-    """Lines for the summary, under those that were told before."""
+    """Add lines to the summary."""
     TOLD.extend(rows)
 
 
 def summary() -> list[str]:
-    """What the processor at hand is, as far as engines tell, and what was compared on it."""
+    """The kind of this processor, as engines show it, and the comparisons on it."""
     kinds = [
         f"{', '.join(sorted(name for name, saturates in ENGINES.items() if saturates == kind))} {what}"
         for kind, what in ((True, "saturate pairs of products"), (False, "add up exactly"))

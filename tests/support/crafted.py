@@ -1,4 +1,4 @@
-"""Files of right digests that say what cannot be."""
+"""Crafted files with valid digests and invalid contents."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from qfmt.model import DTYPES, numpy_dtype
 
 
 def crafted(tmp_path: Path, *, tensor: Record | None = None, data: bytes = bytes(64), **fields: Any) -> Path:
-    """A file whose digests are right, with one int8 tensor of 64 elements and whatever is given instead."""
+    """A file with valid digests and one int8 tensor of 64 elements, except for the given replacements."""
     import hashlib
 
     tensors = [{"name": "t", "dtype": 2, "shape": [64], "buffer": 0, **(tensor or {})}]
@@ -28,7 +28,7 @@ def crafted(tmp_path: Path, *, tensor: Record | None = None, data: bytes = bytes
     return path
 
 
-# What a file cannot say: offset and size of a buffer, a shape, and fields of a quantization, a tensor and the graph
+# Invalid contents: offset and size of a buffer, a shape, and fields of a quantization, a tensor and the graph
 
 
 BUFFERS = [(2**64 - 64, 64), (2**64 - 64, 128), (0, 2**64 - 1), (64, 64), (2**63, 2**63), (1, 63), (0, 65)]
@@ -38,7 +38,7 @@ SHAPES = [[2**62, 4], [2**32, 2**32], [0, 2**62], [-2], [-1], [65], [1] * 33, [2
 
 
 def numbers(dtype: str, *values: float, **fields: Any) -> Record:
-    """An array of a quantization: several numbers, or one."""
+    """An array of a quantization with one or more numbers."""
     shape = [len(values)] if len(values) > 1 else None
     stored = np.array(values).astype(numpy_dtype(dtype)).tobytes()
     return {"dtype": DTYPES[dtype].code, "shape": shape, "bytes": stored, **fields}
@@ -50,7 +50,7 @@ GRID: Record = {
     "quant_min": -128,
     "quant_max": 127,
 }
-"""The good one, of which QUANTIZATIONS have wrong fields."""
+"""The valid quantization; QUANTIZATIONS change its fields."""
 
 _CODES = numbers("uint8", 2, quantization={"scale": numbers("float32", 0.5)})
 _EIGHT = numbers("float32", *range(1, 9))

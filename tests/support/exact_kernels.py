@@ -1,7 +1,7 @@
-"""`Model.to_torch` on layers whose sums overflow 16 bits, against `Model.run`: prints JSON.
+"""Compares `Model.to_torch` with `Model.run` on layers whose sums overflow 16 bits: prints JSON.
 
-A program of its own, for it is run as on a processor without VNNI, too: torch looks at the environment once. Scales are
-powers of two and zero points even, so that all requantize rules give the same.
+A separate program, so that it can also run as on a processor without VNNI: torch reads the environment only once.
+Scales are powers of two and zero points even, so that all requantize rules agree.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ CONVOLUTIONS = {
     "transposed": ("ConvTranspose", (16, 16, 3, 1), {"strides": (2, 2)}),
     "transposed, grouped": ("ConvTranspose", (16, 8, 2, 2), {"strides": (2, 2)}),
 }
-"""Name → operator; channels, outputs, size of the kernel, groups; attributes that are not the usual ones."""
+"""Name → operator; channels, outputs, kernel size, groups; attributes that differ from the usual ones."""
 
 ENGINES = ("auto", "fast", "onednn", "native", "reference")
 
 
 def extreme(rng: np.random.Generator, shape: tuple[int, ...], dtype: type) -> np.ndarray:
-    """Integers of which many are the largest, so that many pairs overflow."""
+    """Integers, many of them the largest, so that many pairs overflow."""
     limits = np.iinfo(dtype)
     values = rng.integers(limits.min, limits.max + 1, shape)
     return np.where(rng.random(shape) < 0.5, limits.max, values).astype(dtype)
 
 
 def layer(operator: str, weight: np.ndarray, attributes: dict[str, object], rule: str, terms: int) -> Model:
-    """A layer of uint8 → uint8, or a dynamic one of float32; the sum of so many terms is some 100 steps."""
+    """A layer uint8 → uint8, or a dynamic one for float32; the output scale makes a sum of `terms` terms about 100
+    steps."""
     is_dynamic, step = "reduce_range" in attributes, 2.0 ** np.ceil(np.log2(255 * 64 * terms / 100))
     grid = None if is_dynamic else Quantization.per_tensor(2.0**-4, 2, "uint8")
     result = None if is_dynamic else Quantization.per_tensor(step / 16, 100, "uint8")
@@ -61,7 +62,7 @@ def convolution(name: str, rng: np.random.Generator, *, is_dynamic: bool = False
     transposed = operator == "ConvTranspose"
     shape = (channels, outputs // group) if transposed else (outputs, channels // group)
     weight = extreme(rng, (*shape, size, size), np.int8)
-    if name.endswith("in parts"):  # both signs: sums stay small, though the terms reach far
+    if name.endswith("in parts"):  # both signs: sums stay small although their range is large
         weight[..., 0] = -weight[..., 1]
     attributes = {
         "kernel_shape": (size, size),

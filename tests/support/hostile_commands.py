@@ -1,8 +1,8 @@
-"""Runs commands of qfmt under limits, each in a separate process: what `test_hostile_files.py` starts.
+"""Runs commands of qfmt under limits, each in a separate process. `test_hostile_files.py` starts this program.
 
-Each line of stdin is JSON, the file that is attacked with and the words of a command; each line of stdout then
-[status, stdout, stderr]. All modules are imported before the process is forked, so that the limit of memory counts what
-the command itself takes, and no command takes the time.
+Each line of stdin is JSON, a malicious file and the words of a command; each line of stdout is [status, stdout,
+stderr]. All modules are imported before the process forks, so that the limits of memory and time count only the
+command.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from traceback import print_exc
 import qfmt
 
 STEPS, PACES = 200_000, 100
-"""A command may take the processor for so many times what so many steps of a loop take on this machine, now. That is
-the promise of 2 s, where a step takes 0.1 µs."""
+"""The limit of processor time is PACES times the time of a loop of STEPS steps on this machine, now. If a step takes
+0.1 µs, that is the promised 2 s."""
 
 WAITING = 120
-"""Seconds of real time, for what waits."""
+"""Limit of real time in seconds, for commands that wait."""
 
 SLACK = 64 << 20
-"""Bytes that any command may take; ten times the size of the file come on top."""
+"""Memory limit of a command in bytes, in addition to ten times the size of the file."""
 
 
 def _to_torch(path: str) -> None:
@@ -40,11 +40,11 @@ def _to_torch(path: str) -> None:
 
 
 PYTHON: dict[str, Callable[[str], None]] = {"to_torch": _to_torch}
-"""What has no command: the function is given the file, and a QfmtError is told as the command line tells it."""
+"""Functions without a command. They get the file; a QfmtError is printed as by the command line."""
 
 
 def pace() -> float:
-    """Seconds of the processor that a loop of STEPS takes."""
+    """Processor time in seconds of a loop of STEPS steps."""
     places: dict[int, int] = {}
     begin = time.process_time()
     for step in range(STEPS):
@@ -53,7 +53,7 @@ def pace() -> float:
 
 
 def limited(words: list[str], file: Path) -> int:
-    """Run one command; its status."""
+    """Run one command; return its status."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     limit = used + SLACK + 10 * file.stat().st_size
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
@@ -88,7 +88,7 @@ def outcome(words: list[str], file: Path) -> tuple[int, str, str]:
             status = limited(words, file)
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(status)  # what heavy modules do at exit takes longer than the command
+            os._exit(status)  # exit handlers of heavy modules take longer than the command
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         told = []
         for stream in (out, err):

@@ -1,4 +1,5 @@
-"""The reader in JavaScript, built once in a copy and run by node; what Python finds in a file, in the same form."""
+"""Builds the reader in JavaScript once, in a copy, and runs it with node; and dumps files from Python in the same
+form."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ NO_NETWORK = ("ENOTFOUND", "EAI_AGAIN", "ECONNREFUSED", "ECONNRESET", "ETIMEDOUT
 
 
 class Reader:
-    """The package, built and with its tests, in a copy of the part of the project that they read."""
+    """The built package with its tests, in a copy of the parts of the project that they read."""
 
     def __init__(self, folder: Path) -> None:
         if shutil.which("node") is None or shutil.which("npm") is None:
@@ -50,7 +51,7 @@ class Reader:
         return subprocess.run(command, cwd=self.root / PACKAGE, capture_output=True, text=True)
 
     def node(self, *arguments: str | Path) -> str:
-        """What node prints; the first argument is a program of the tests, without its ending."""
+        """The output of node; the first argument is a program of the tests, without its suffix."""
         program = self.root / PACKAGE / "build" / PACKAGE / "tests" / f"{arguments[0]}.js"
         command = [shutil.which("node") or "node", program, *arguments[1:]]
         finished = subprocess.run(command, cwd=self.root / PACKAGE, capture_output=True, text=True)
@@ -58,7 +59,7 @@ class Reader:
         return finished.stdout
 
     def error(self, path: Path) -> str:
-        """What it says of a file, all of which is asked for; "" if nothing is wrong."""
+        """The error of reading a whole file; "" if there is none."""
         program = """import { open } from "qfb-reader"; const path = process.argv[1];
             await open(path).then((model) => model.verify()).catch((error) => console.log(error.message));"""
         command = [shutil.which("node") or "node", "--input-type=module", "-e", program, path]
@@ -68,7 +69,7 @@ class Reader:
         return [json.loads(line) for line in self.node("dump", *paths).strip().split("\n")]
 
     def verdicts(self, files: Iterable[bytes], folder: Path, *, verify: bool = True) -> list[str]:
-        """About each file "ok", or the rule by which it is refused."""
+        """For each file "ok", or the rule by which it is refused."""
         path = folder / "files.bin"
         with path.open("wb") as joined:
             for data in files:
@@ -76,7 +77,7 @@ class Reader:
         return self.node("verdicts", path, *([] if verify else ["--no-verify"])).strip().split("\n")
 
 
-# What dump.ts prints
+# The output of dump.ts
 
 
 def dump(model: Model) -> dict[str, Any]:
@@ -106,7 +107,7 @@ def dump(model: Model) -> dict[str, Any]:
 
 
 def facts(value: object) -> int:
-    """How many single values a dump has."""
+    """The number of single values in a dump."""
     if isinstance(value, dict):
         return sum(map(facts, value.values()))
     return sum(map(facts, value)) if isinstance(value, list) else 1
@@ -127,7 +128,7 @@ def _digest_of_floats(values: np.ndarray) -> str:
 
 
 def _stored(stored: StoredArray | None, quantization: Quantization | None) -> dict[str, Any] | None:
-    """An array and what it means: a constant, a value of a test vector, numbers of a quantization."""
+    """An array with its quantization: a constant, a value of a test vector, numbers of a quantization."""
     if stored is None:
         return None
     array = stored.array

@@ -1,4 +1,4 @@
-"""What it means to survive reading a damaged file; tools/fuzzing/qfb.py makes them."""
+"""Checks that qfmt survives reading a damaged file; tools/fuzzing/qfb.py makes such files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["mutants", "overwrite", "sealed", "small_file", "survives", "touch"]
 
 
 def touch(model: Model) -> None:
-    """Use everything that a model holds."""
+    """Use everything in a model."""
     graph = model.graph
     _ = model.producer, model.source, model.metadata, graph.inputs, graph.outputs
     for tensor in graph.tensors.values():
@@ -24,7 +24,7 @@ def touch(model: Model) -> None:
         if tensor.data is None:
             continue
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # values that overflow float32 are not damage
+            warnings.simplefilter("ignore", RuntimeWarning)  # values may overflow float32
             tensor.dequantize()
         assert tensor.array.shape == tensor.shape
     for node in graph.nodes:
@@ -36,14 +36,14 @@ def touch(model: Model) -> None:
 
 
 def overwrite(path: Path, data: bytes) -> None:
-    """Make `data` the contents of a file in place: some file systems flush what was first truncated to nothing."""
+    """Replace the contents of a file in place: some file systems flush a file that was truncated first."""
     with path.open("r+b" if path.exists() else "wb") as file:
         file.write(data)
         file.truncate()
 
 
 def survives(data: bytes, path: Path, *, verify: bool = True) -> bool:
-    """Whether a file can be read completely. Any exception but QfmtError escapes."""
+    """Whether a file can be read completely. Exceptions other than QfmtError propagate."""
     overwrite(path, data)
     try:
         touch(qfmt.load(path, verify=verify))
@@ -74,6 +74,6 @@ def small_file(path: Path) -> bytes:
 
 
 def _groups() -> Quantization:
-    """Two scales and zero points a row of five."""
+    """Two scales and zero points per row of five."""
     scales = np.array([[0.5, -1], [2, 0]], np.float16)
     return Quantization.of_blocks("uint4", (2, 5), (1, 3), scales, np.array([[1, 2], [3, 4]]))

@@ -19,11 +19,11 @@ import qfmt
 from qfmt.model import Model
 
 SMALL = {"int4": np.int8, "uint4": np.uint8, "int2": np.int8, "uint2": np.uint8}
-"""Integers of 4 and 2 bits are one in a byte for qfmt, and types of their own for onnx."""
+"""qfmt has one 4-bit or 2-bit integer per byte; onnx has separate types."""
 
 
 class Prepared(BackendRep):
-    """A model that went through a file."""
+    """A model that was saved and loaded."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -40,7 +40,7 @@ class Prepared(BackendRep):
 
 
 class QfmtBackend(Backend):
-    """What `onnx.backend.test.BackendTest` asks for."""
+    """The interface that `onnx.backend.test.BackendTest` requires."""
 
     @classmethod
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **_: Any) -> Prepared:
@@ -60,7 +60,8 @@ def stored(model: Model) -> Model:
 
 
 def array(value: Any) -> Any:
-    """Cases hold arrays, numpy scalars, and TensorProtos for types that NumPy does not have."""
+    """A value of a case as an array: an array, a NumPy scalar, or a TensorProto for a type that NumPy does not
+    have."""
     return onnx.numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value)
 
 
@@ -83,7 +84,7 @@ class Case:
                 for node in self.model.graph.node}  # fmt: skip
 
     def data_sets(self) -> list[tuple[list[Any], list[Any]]]:
-        """(inputs, outputs) of each."""
+        """(inputs, outputs) of each data set."""
         if self.case.data_sets is not None:
             return [([*inputs], [*outputs]) for inputs, outputs in self.case.data_sets]
         folders = sorted(Path(self.case.model_dir).glob("test_data_set_*"))
@@ -95,7 +96,8 @@ class Case:
         return [onnx.TensorProto.FromString(each) for each in protos]
 
     def disagreement(self, got: Sequence[Any], wanted: Sequence[Any]) -> str:
-        """In what the outputs differ from the expected ones; "" if they agree as the suite demands it."""
+        """The difference between the outputs and the expected ones; "" if they agree within the suite's
+        tolerance."""
         if len(got) != len(wanted):
             return f"{len(got)} outputs, {len(wanted)} expected"
         for mine, theirs in zip(got, map(array, wanted), strict=True):
@@ -121,5 +123,5 @@ def _differing(mine: Any, theirs: Any) -> int:
 def cases(kind: str) -> tuple[Case, ...]:
     """The cases of a kind: node, simple, light, real, pytorch-converted, pytorch-operator."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # its own, while it computes what it expects
+        warnings.simplefilter("ignore")  # its own warnings while it computes expected outputs
         return tuple(map(Case, load_model_tests(kind=kind)))

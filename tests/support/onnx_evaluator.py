@@ -1,4 +1,4 @@
-"""One node by ONNX's reference evaluator, on elements of every type."""
+"""Runs one node in ONNX's reference evaluator, on elements of every type."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FLOATS = [name for name in ONNX if name.startswith("float")]
 
 
 def by_onnx(operator: str, attributes: dict[str, Any], *arrays: np.ndarray, kinds: list[int], to: int) -> Any:
-    """One node of ONNX's, by its reference evaluator."""
+    """Run one ONNX node in its reference evaluator."""
     names = ["x", "scale", "zero_point"][: len(arrays)]
     values = [
         helper.make_tensor_value_info(name, kind, array.shape)

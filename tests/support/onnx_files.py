@@ -1,4 +1,4 @@
-"""ONNX models that become files and run beside a witness."""
+"""Converts ONNX models to files, and compares them with a witness."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from .onnx_witness import runtime
 def compare(
     source: onnx.ModelProto, folder: Path, *, steps: int = 0, share: float = 1.0, witness: Any = runtime, seeds: int = 3
 ) -> Model:
-    """The model from the file, after all outputs were compared: at least that share equal, the others `steps` off.
+    """Compare all outputs, and return the model from the file: at least this share is equal, the others are up to
+    `steps` off.
 
-    Where kernels of ONNX Runtime saturate, sums are those of the kernel that gives most outputs.
+    If kernels of ONNX Runtime saturate, sums are those of the kernel that explains most outputs.
     """
     model = through_file(qfmt.convert(source), folder)
     equal = total = 0

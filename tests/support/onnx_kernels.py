@@ -1,4 +1,4 @@
-"""What ONNX Runtime's kernels do on the processor at hand: found by asking them, not the processor."""
+"""The behaviour of ONNX Runtime's kernels on this processor, found by running them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from . import counts
 
 @cache
 def order(operator: str, types: str) -> str:
-    """A key of ORDERS: how sums of products of these types are added up, as in `uint8 · int8`."""
+    """A key of ORDERS: the order in which products of these types are summed, as in `uint8 · int8`."""
     rows = (f"{operator} 3x3", f"{operator}, 64 features")
     (product,) = (each for each in products() if each.row in rows and each.column == types)
     found = measure(product, 1).orders
@@ -34,19 +34,19 @@ def order(operator: str, types: str) -> str:
 
 
 def saturates() -> bool:
-    """Whether kernels do."""
+    """Whether kernels saturate."""
     counts.ENGINES["onnxruntime"] = order("MatMulInteger", "uint8 · int8") != EXACT
     return counts.ENGINES["onnxruntime"]
 
 
 def as_computed_here(operator: str, types: str) -> AbstractContextManager[None]:
-    """Within, sums of products are those of the kernel for these types."""
+    """A context in which sums of products are those of the kernel for these types."""
     kernel = ORDERS[order(operator, types)]
     return computed_by(kernel) if kernel else nullcontext()
 
 
 def run(model: Model, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """`Model.run` of a dynamic network, each node with the sums of the kernel that ONNX Runtime has for it here."""
+    """`Model.run` of a dynamic network; each node has the sums of ONNX Runtime's kernel for it on this processor."""
     values: dict[str, np.ndarray] = {}
     steps = interpreter.trace(model, inputs, values)
     for node in model.nodes:
@@ -56,20 +56,20 @@ def run(model: Model, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
 
 
 def exact_here(model: Model, **options: Any) -> onnx.ModelProto:
-    """The model in ONNX, with weights in the types of their inputs where the kernels for others saturate."""
+    """The model in ONNX, with weights in the types of their inputs if the kernels for other types saturate."""
     return model.to_onnx(same_types=saturates(), **options)
 
 
 def saturated(model: Model, inputs: Mapping[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
-    """What a model gives with the sums of each kernel that saturates, where they do here."""
+    """The outputs of a model with the sums of each saturating kernel, if kernels saturate on this processor."""
     for kernel in KERNELS["onnxruntime"] if saturates() else ():
         with computed_by(kernel):
             yield model.run(inputs)
 
 
 def evaluated(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """What onnx's reference evaluator makes of a model, with the sums of ConvInteger and MatMulInteger as ONNX Runtime
-    adds them up here."""
+    """The outputs of onnx's reference evaluator, with ONNX Runtime's sums of ConvInteger and MatMulInteger on this
+    processor."""
     return ReferenceEvaluator(model, new_ops=[ConvInteger, MatMulInteger, Pad]).run(None, dict(inputs))
 
 
@@ -94,7 +94,7 @@ class ConvInteger(OpRun):
 
 
 class Pad(OpRun):
-    """Onnx's own takes no negative pads."""
+    """Pad with support for negative pads, which onnx's own lacks."""
 
     op_domain = ""
 

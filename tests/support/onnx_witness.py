@@ -1,4 +1,5 @@
-"""Who else runs ONNX models: ONNX Runtime, without and with its fusions, and onnx's reference evaluator."""
+"""Other programs that run ONNX models: ONNX Runtime, without and with its fusions, and onnx's reference
+evaluator."""
 
 from __future__ import annotations
 
@@ -20,10 +21,10 @@ LEVELS = {
     "plain": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
     "fused": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
 }
-"""ONNX Runtime as the file says; or with integer kernels in the place of what stands between DQ and Q."""
+"""ONNX Runtime, unoptimized; or with integer kernels instead of the nodes between DQ and Q."""
 
 ABSENT = (NotImplemented_, Fail, InvalidGraph, ValueError, IndexError, TypeError, RuntimeError)
-"""ONNX Runtime has no kernel for an operator or its types; onnx's evaluator knows only some of its cases."""
+"""Errors for an operator or types without a kernel in ONNX Runtime, or a case that onnx's evaluator lacks."""
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -44,14 +45,14 @@ def runtime(
 
 
 def evaluator(model: onnx.ModelProto, inputs: Arrays) -> list[np.ndarray]:
-    """What onnx's reference evaluator makes of a model."""
+    """The outputs of onnx's reference evaluator for a model."""
     with np.errstate(all="ignore"):
         return ReferenceEvaluator(model).run(None, dict(inputs))
 
 
 @dataclass
 class Tally:
-    """Elements of outputs by how far they are from ours; of floats `close` ones are within the tolerance."""
+    """Counts of output elements by their distance from ours; `close` are floats within the tolerance."""
 
     equal: int = 0
     one: int = 0
@@ -64,7 +65,7 @@ class Tally:
         return self.equal + self.one + self.more + self.close
 
     def count(self, other: Tally) -> None:
-        """Add the counts of another one."""
+        """Add the counts of another tally."""
         self.equal, self.one = self.equal + other.equal, self.one + other.one
         self.more, self.close = self.more + other.more, self.close + other.close
 
@@ -74,7 +75,7 @@ class Tally:
         return ", ".join([text, *(f"{count} {what}" for count, what in parts if count)])
 
     def add(self, ours: np.ndarray, theirs: Any, where: str = "", tolerance: float = 1e-5, step: float = 0) -> None:
-        """Count one output. `step` is that of the integers a float output was made from."""
+        """Count one output. `step` is the scale of the integers that a float output was dequantized from."""
         theirs = np.asarray(theirs)
         if ours.size == theirs.size == 0:
             return
@@ -103,7 +104,7 @@ class Tally:
 
 
 def compare(model: Model, theirs: Iterable[Any], inputs: Arrays, tally: Tally, **options: Any) -> Tally:
-    """Count what a witness got for a model against what the model's own run gives."""
+    """Compare the outputs of a witness with `Model.run`, and count."""
     ours = model.run(inputs)
     for name, array in zip(model.graph.outputs, theirs, strict=True):
         tally.add(ours[name], array, f"{name}", **options)
@@ -132,7 +133,7 @@ FLOATS = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProt
 
 
 def floats(proto: onnx.ModelProto) -> list[str]:
-    """The names of all values that are floats, or of which the type is not known."""
+    """The names of all values that are floats, or whose type is unknown."""
     graph = onnx.shape_inference.infer_shapes(proto, strict_mode=True).graph
     kinds = {each.name: each.data_type for each in graph.initializer}
     for value in (*graph.value_info, *graph.output, *graph.input):

@@ -1,4 +1,4 @@
-"""Where the files are that tests read and start."""
+"""Paths of files that tests read or start."""
 
 from __future__ import annotations
 
@@ -17,4 +17,4 @@ DIGITS = EXAMPLES / "digits" / "digits_int8.pt"
 HELD_BACK = DIGITS.with_name("heldback.npz")
 
 PROGRAMS = TESTS / "support"
-"""Of programs that are processes of their own."""
+"""Programs that run in separate processes."""

@@ -1,4 +1,4 @@
-"""What torch's kernels do on the processor at hand: found by asking them, not the processor."""
+"""The behaviour of torch's kernels on this processor, found by running them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ f32 = np.float32
 def trace(
     model: Model, inputs: Mapping[str, ArrayLike], values: dict[str, np.ndarray], engine: str = ""
 ) -> Iterator[Node]:
-    """As the interpreter's, each node with the sums of the engine's kernel here; by default torch's engine."""
+    """Run as the interpreter does, but with the sums of the engine's kernel on this processor; default: torch's
+    engine."""
     engine, steps = engine or torch.backends.quantized.engine, interpreter.trace(model, inputs, values)
     for node in model.nodes:
         with computed_by(kernel(engine, *_form(model, node))):
@@ -43,17 +44,17 @@ def run(model: Model, inputs: Mapping[str, ArrayLike], engine: str = "") -> dict
 
 
 def as_computed_here(engine: str) -> AbstractContextManager[None]:
-    """Within, sums of matrix products are those of the engine's kernel."""
+    """A context in which sums of matrix products are those of the engine's kernel."""
     return computed_by(kernel(engine, LINEAR, ()))
 
 
 LINEAR = "DynamicLinear, 301 features"
-"""So many that kernels take them in parts."""
+"""The number of features is large, so that kernels sum them in parts."""
 
 
 @cache
 def kernel(engine: str, operator: str, form: tuple[Any, ...]) -> PairSums | None:
-    """What gives the engine's sums; None if they are exact, or torch is wrong in another way."""
+    """The order that reproduces the engine's sums; None if they are exact, or torch is wrong in another way."""
     if operator == LINEAR:
         (product,) = (each for each in products() if (each.row, each.column) == (operator, engine))
     else:
@@ -74,7 +75,8 @@ class Counted(PairSums):
 
 
 def _form(model: Model, node: Node) -> tuple[str, tuple[Any, ...]]:
-    """Its operator, and for convolutions the shape of the weight and attributes; few filters are enough."""
+    """The operator of a node, and for convolutions the shape of the weight and attributes; few filters are
+    enough."""
     operator = node.operator.removeprefix("qfmt.Dynamic")
     if operator not in ("Conv", "ConvTranspose"):
         return LINEAR, ()
@@ -85,14 +87,14 @@ def _form(model: Model, node: Node) -> tuple[str, tuple[Any, ...]]:
     return operator, (tuple(shape), tuple(sorted(window.items())))
 
 
-# Weights of float16: sums of float32, in the order of fbgemm's kernels
+# float16 weights: float32 sums, in the order of fbgemm's kernels
 
 
 def half_linear(x: np.ndarray, w: np.ndarray, b: np.ndarray | None) -> np.ndarray:
-    """As qfmt.Linear, each row of X in the order of the kernel that takes it here; up to 512 columns.
+    """qfmt.Linear, with each row of X summed in the order of its kernel on this processor; up to 512 columns.
 
-    Kernels of 1 and 2 rows have 4 and 2 sums where the processor has no AVX-512: column k goes to sum (k - 1) mod n as
-    long as four columns and one more are left, the others go to the first.
+    Without AVX-512, kernels of 1 and 2 rows have 4 and 2 sums: column k is added to sum (k - 1) mod n while more
+    than four columns are left; the others are added to the first sum.
     """
     rows, columns = x.reshape(-1, x.shape[-1]), w.astype(f32)
     y = np.zeros((len(rows), len(w)), f32)
@@ -118,9 +120,10 @@ def _in_order(x: np.ndarray, w: np.ndarray, count: int) -> np.ndarray:
 
 @cache
 def sums_of_rows(rows: int) -> tuple[int, ...]:
-    """How many sums fbgemm's kernel has for each row of a product.
+    """The number of sums that fbgemm's kernel has for each row of a product.
 
-    The first column and the sixth, which goes to the same sum, are too large for what is added in between.
+    The first column, and the sixth, which is added to the same sum, are so large that they absorb columns in
+    between.
     """
     x = np.ones((rows, 8), f32)
     x[:, 0], x[:, 5] = 2.0**30, -(2.0**30)

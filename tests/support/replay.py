@@ -1,4 +1,4 @@
-"""Recorders for the evaluator's tests: one that only notes calls, one that has torch carry them out."""
+"""Recorders for the evaluator's tests: one only records calls, one has torch execute them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Call(NamedTuple):
 
 
 class Unknown(Value):
-    """A value of which nothing is known."""
+    """An unknown value."""
 
     __slots__ = ()
 
 
 class Notes:
-    """Notes calls; knows nothing, except the rank that every tensor is told to have."""
+    """Records calls; knows nothing except the rank that every tensor is assumed to have."""
 
     def __init__(self, rank: int | None = None) -> None:
         self.calls: list[Call] = []
@@ -48,12 +48,12 @@ class Notes:
         return Unknown()
 
     def packed(self) -> dict[int, Packed]:
-        """Every packed object that a call was given, once."""
+        """Every packed object among the arguments of calls, once."""
         return {id(arg): arg for call in self.calls for arg in call.args if isinstance(arg, Packed)}
 
 
 class Real(Value):
-    """A tensor that torch holds."""
+    """A tensor of torch."""
 
     __slots__ = ("tensor",)
 
@@ -62,7 +62,7 @@ class Real(Value):
 
 
 class Replay:
-    """Has torch carry out every call at once, so that an evaluation gives the network's real output."""
+    """Has torch execute every call immediately, so that an evaluation returns the network's real output."""
 
     def call(self, target: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], place: Place) -> Any:
         real = [to_torch(arg) for arg in args]
@@ -104,7 +104,7 @@ def from_torch(value: Any) -> Any:
 
 
 def to_torch(value: Any) -> Any:
-    """The torch object of anything that an evaluation deals in."""
+    """The torch object for any value of an evaluation."""
     match value:
         case Real():
             return value.tensor
@@ -118,7 +118,7 @@ def to_torch(value: Any) -> Any:
 
 
 def assert_equal(ours: Any, theirs: Any) -> int:
-    """Equality of nested results, bit for bit; the number of elements compared."""
+    """Assert that nested results are equal bit by bit; return the number of compared elements."""
     if isinstance(theirs, torch.Tensor):
         assert ours.shape == theirs.shape
         assert torch.equal(

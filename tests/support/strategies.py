@@ -3,7 +3,7 @@
     @given(models())
     def test_round_trip(model): ...
 
-Nodes are of operators that qfmt does not know (`vendor.…`), so that their attributes and shapes are free.
+Nodes have operators that qfmt does not know (`vendor.…`), so that attributes and shapes are arbitrary.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def models(draw: Draw) -> Model:
 
 @st.composite
 def vectors(draw: Draw, graph: Graph) -> Vector:
-    """Values of any kind for what goes in and comes out; nothing computes them."""
+    """Arbitrary values for inputs and outputs; they are not computed."""
     named: dict[str, int] = {}
     ends: list[dict[str, StoredArray]] = []
     for names in (graph.inputs, graph.outputs):
@@ -134,7 +134,7 @@ def aliases() -> st.SearchStrategy[tuple[str, ...]]:
 
 @st.composite
 def datas(draw: Draw, dtype: str, count: int, quantization: Quantization | None) -> Data:
-    """The bytes of `count` values: any bits, but inside the stated range, and 0 or 1 for bool."""
+    """The bytes of `count` values: arbitrary bits, but inside the stated range, and 0 or 1 for bool."""
     entry = DTYPES[dtype]
     if entry.kind == "f":
         return draw(floats(entry, count, quantization))
@@ -149,7 +149,7 @@ def datas(draw: Draw, dtype: str, count: int, quantization: Quantization | None)
 
 @st.composite
 def floats(draw: Draw, entry: DType, count: int, quantization: Quantization | None) -> Data:
-    """Any bits; of a quantized tensor those that are numbers inside the stated range."""
+    """Arbitrary bits; for a quantized tensor only numbers inside the stated range."""
     codes = np.arange(1 << min(entry.bits, 8)).astype(np.uint8)
     if quantization is not None:
         values = codes.view(numpy_dtype(entry.name)).astype(np.float32)
@@ -188,7 +188,7 @@ def quantizations(draw: Draw, dtype: str, shape: Shape) -> Quantization | None:
 
 @st.composite
 def blocked(draw: Draw, dtype: str, shape: tuple[int, ...]) -> Quantization:
-    """Blocks of any size that divide a small tensor, evenly or not; per tensor or per channel if they are that."""
+    """Blocks of any size in a small tensor, of equal size or not; per-tensor and per-channel are special cases."""
     scale_dtype = draw(st.sampled_from(SCALE_DTYPES))
     sizes = tuple(draw(st.integers(1, size)) for size in shape)
     counts = tuple(-(-size // block) for size, block in zip(shape, sizes, strict=True))
@@ -203,7 +203,7 @@ def blocked(draw: Draw, dtype: str, shape: tuple[int, ...]) -> Quantization:
 
 
 def zero_points(dtype: str, scale_dtype: str) -> st.SearchStrategy[st.SearchStrategy[Any]]:
-    """How zero points are drawn: integers, or floats of the type of the scales."""
+    """A strategy for zero points: integers, or floats of the type of the scales."""
     if not DTYPES[dtype].is_integer:
         return st.just(st.just(0))
     positive = scales(scale_dtype)

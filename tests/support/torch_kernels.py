@@ -1,7 +1,7 @@
-"""Torch's own quantized kernels as witnesses: our nodes and theirs on the same integers, engine by engine.
+"""Compares our nodes with torch's own quantized kernels on the same integers, for each engine.
 
-An output is equal, one step off at a rounding tie, or wrong. A tie is verified: the exact real value (float64, by the
-operator's meaning) lies within a few float32 roundings of the middle between the two integers.
+An output is equal, one step off at a rounding tie, or wrong. A tie is proven: the exact real value (computed in
+float64) is within a few float32 roundings of the middle between the two integers.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ ENGINES = ("fbgemm", "x86", "onednn", "qnnpack")
 f32 = np.float32
 
 ROUNDINGS = 8
-"""How many float32 roundings, of half a unit in the last place each, may stand between a value and a tie."""
+"""The maximum distance of a value from a tie, in float32 roundings of half a unit in the last place."""
 
 
 class Comparison(NamedTuple):
-    """Ours and torch's integers, the exact value in steps of the output, and the largest term that it came from."""
+    """Our and torch's integers, the exact value in steps of the output, and the largest term of its computation."""
 
     ours: np.ndarray
     theirs: np.ndarray
@@ -58,9 +58,9 @@ LEDGER: dict[tuple[str, str], Tally] = defaultdict(Tally)
 
 
 def printed_ledger() -> Iterator[None]:
-    """For a fixture of a module: its tests run as torch does in one thread, and at the end the counts are printed."""
+    """For a module fixture: tests run torch in one thread, and the counts are printed at the end."""
     threads, engine = torch.get_num_threads(), torch.backends.quantized.engine
-    torch.set_num_threads(1)  # more threads cut a tensor into runs with ends of their own
+    torch.set_num_threads(1)  # more threads split a tensor into parts, each with a remainder
     yield
     torch.set_num_threads(threads)
     torch.backends.quantized.engine = engine
@@ -70,7 +70,7 @@ def printed_ledger() -> Iterator[None]:
     tell(*rows)
 
 
-# How integers get to both sides
+# Operands for both
 
 
 def grid(scale: float, zero_point: int, dtype: str, *, relu: bool = False) -> Quantization:
@@ -78,7 +78,7 @@ def grid(scale: float, zero_point: int, dtype: str, *, relu: bool = False) -> Qu
 
 
 def any_grid(rng: np.random.Generator, dtype: str, low: float = -3, high: float = -0.5) -> Quantization:
-    """A scale between 10**low and 10**high, or a round one, with which ties are frequent; any zero point."""
+    """A scale between 10**low and 10**high, or a round one, which makes ties frequent; any zero point."""
     scale = 10 ** rng.uniform(low, high) if rng.random() < 0.5 else rng.choice([0.02, 0.03, 0.05, 0.06, 0.1, 1 / 64])
     limits = DTYPES[dtype]
     return grid(scale, int(rng.integers(limits.minimum, limits.maximum + 1)), dtype)
@@ -105,7 +105,7 @@ def compare(
     relu: bool = False,
     **attributes: Any,
 ) -> Comparison:
-    """Our node on the operands, with the quantization that torch gave its result."""
+    """Run our node on the operands, with the quantization of torch's result."""
     entry = OPERATORS[operator]
     dtype = theirs.int_repr().numpy().dtype.name
     output = grid(theirs.q_scale(), theirs.q_zero_point(), dtype, relu=relu)
@@ -120,7 +120,7 @@ def compare(
     with np.errstate(all="ignore"):
         value = np.asarray(entry.reference(*real, **node.attributes), np.float64)
     scale = float(f32(output.scale[0]))
-    terms = sum(np.abs(x) for x in real) / scale if operator == "Add" else 0.0  # that may cancel
+    terms = sum(np.abs(x) for x in real) / scale if operator == "Add" else 0.0  # terms that may cancel
     exact = value / scale + output.zero_point[0]
     return Comparison(ours, theirs.int_repr().numpy(), exact, 256 + np.abs(exact) + terms)
 

@@ -1,4 +1,4 @@
-"""Networks of torch and the modules that `Model.to_torch` makes of them, run and compared."""
+"""Runs networks of torch and the modules that `Model.to_torch` makes of them, and compares the outputs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def call(module: torch.nn.Module, inputs: pytorch.Inputs) -> list[np.ndarray]:
 
 
 def equal(got: list[np.ndarray], expected: list[np.ndarray]) -> tuple[int, int]:
-    """How many outputs are equal, of how many; dtypes and shapes must be."""
+    """The numbers of equal outputs and of all; asserts equal dtypes and shapes."""
     assert [(array.dtype, array.shape) for array in got] == [(array.dtype, array.shape) for array in expected]
     pairs = list(zip(got, expected, strict=True))
     return sum(int((a == b).sum()) for a, b in pairs), sum(b.size for _, b in pairs)

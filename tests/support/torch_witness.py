@@ -1,8 +1,8 @@
-"""torch as a witness: what it computed at every step, held against the reference, node by node.
+"""torch as a witness: compares every step that it computed with the reference, node by node.
 
-Rounding ties may fall either way in torch itself (by the position in a block of 64, by the memory layout),
-and one such step moves everything behind it. So each node of ours is fed with the integers that torch had,
-and every output is put into one of three classes: equal, one step away at a rounding tie, wrong.
+torch itself may round ties either way (depending on the position in a block of 64 and the memory layout), and one
+such difference affects all later nodes. So each of our nodes gets torch's integers as inputs, and every output is in
+one of three classes: equal, one step off at a rounding tie, wrong.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .counts import OUTPUTS
 ROUNDED = (Quantized.COMPUTES, Quantized.ACCUMULATES, Quantized.OWN)
 
 FLOAT_TOLERANCE = 2e-5
-"""For float32 sums in another order, relative to the largest value."""
+"""Tolerance for float32 sums in another order, relative to the largest value."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Seen:
 
 
 class Record(TorchDispatchMode):
-    """Every tensor that any operator returns while this mode is on, also inside TorchScript."""
+    """Records every tensor that an operator returns while this mode is active, also inside TorchScript."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ def _is_per_tensor(tensor: torch.Tensor) -> bool:
 
 
 def observe(model: torch.nn.Module, inputs: pytorch.Inputs) -> tuple[list[np.ndarray], list[Seen]]:
-    """The outputs of `model` (quantized ones as integers) and all that was computed on the way."""
+    """The outputs of `model` (quantized ones as integers), and all intermediate tensors."""
     record = Record()
     with torch.no_grad(), pytorch.quiet(), record:
         outputs = model(*inputs)
@@ -86,7 +86,7 @@ def observe(model: torch.nn.Module, inputs: pytorch.Inputs) -> tuple[list[np.nda
 class Tally:
     """Counts of output elements per operator; `close` are floats within the tolerance, `inexact` those not equal.
 
-    `lost` are nodes to which nothing that torch computed corresponds, `faults` describes what is wrong.
+    `lost` are nodes without a corresponding tensor of torch, `faults` describes errors.
     """
 
     equal: dict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -110,12 +110,12 @@ class Tally:
 
     @property
     def is_exact(self) -> bool:
-        """Whether every node gave just what torch gave, so that the whole network must, too."""
+        """Whether every node equals torch, so that the whole network must, too."""
         return self.is_good and not any(self.tie.values()) and not self.inexact
 
 
 def compare(model: Model, inputs: Mapping[str, np.ndarray], seen: list[Seen], tally: Tally) -> Tally:
-    """Run `model` node by node on what torch had before each node, and count into `tally`."""
+    """Run `model` node by node on torch's inputs of each node, and count in `tally`."""
     values: dict[str, np.ndarray] = {}
     given = {name: np.asarray(array) for name, array in inputs.items()}
     nodes = list(model.nodes)
@@ -132,7 +132,7 @@ def compare(model: Model, inputs: Mapping[str, np.ndarray], seen: list[Seen], ta
 
 
 def _nearest(mine: np.ndarray, quantization: Quantization | None, seen: list[Seen]) -> np.ndarray | None:
-    """What torch had for this: of the same form, and equal for more than half of the elements."""
+    """The corresponding tensor of torch: same form, and more than half of the elements are equal."""
     best, least = None, (0.5, 0.0)
     for each in seen:
         if each.fits(mine, quantization):
@@ -143,7 +143,7 @@ def _nearest(mine: np.ndarray, quantization: Quantization | None, seen: list[See
 
 
 def _difference(mine: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
-    """How much two arrays differ: first in how many elements (floats: clearly), then how far."""
+    """The difference of two arrays: first the number of differing elements (floats: clearly), then the distance."""
     if mine.dtype.kind != "f":
         return float(np.mean(mine != theirs)), 0.0
     clearly = ~np.isclose(mine, theirs, rtol=1e-3, atol=1e-3, equal_nan=True)
@@ -152,12 +152,12 @@ def _difference(mine: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
 
 
 def _must_be_known(node: Node, array: np.ndarray) -> bool:
-    """Sizes (int64) are computed by torch outside of its tensors; what only moves values torch may do as a view."""
+    """Whether torch must have a tensor for a node: not for sizes (int64), nor for moves, which may be views."""
     return OPERATORS[node.operator].quantized in ROUNDED and array.dtype != np.int64
 
 
 def _is_within_a_call(nodes: list[Node], index: int) -> bool:
-    """Whether the node is not the last of those that one call of the source became."""
+    """Whether the node is one of those that a call of the source became, but not the last."""
     made = nodes[index]
     following = nodes[index + 1 : index + 2]
     return any(

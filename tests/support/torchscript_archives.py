@@ -1,4 +1,4 @@
-"""TorchScript archives made by hand."""
+"""Hand-made TorchScript archives."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def archive_of(path: Path, entries: dict[str, bytes], method: int = zipfile.ZIP_
 
 
 def module_of(path: Path, *body: str, data: bytes = MODULE, **entries: bytes) -> Path:
-    """An archive of one module whose `forward` has this body."""
+    """Write an archive of one module whose `forward` has this body."""
     head = "class M(Module):\n  __parameters__ = []\n  def forward(self: __torch__.M,\n    x: Tensor) -> Tensor:"
     code = "\n".join([head, *(f"    {line}" for line in body or ("return x",)), ""])
     named = {"data.pkl": data, "constants.pkl": NOTHING, "version": b"3\n", "code/__torch__.py": code.encode()}

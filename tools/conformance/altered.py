@@ -13,7 +13,7 @@ import numpy as np
 from qfmt.file import header
 from qfmt.file.decode import Decoder
 from qfmt.file.encode import encode
-from qfmt.model import Graph, Model, Node, Quantization, Tensor
+from qfmt.model import Graph, Model, Node, Proof, Quantization, Tensor
 from qfmt.ops import OPERATORS
 
 from .containers import PRODUCER, plain
@@ -63,11 +63,10 @@ def integers() -> Model:
         Tensor.constant("table", np.array([0, 10, 20, 30], np.int8)),
         Tensor("z", "int8", (1, 2), None, Quantization.of((0.25,), (0,), -50, 50)),
     ]
-    known = {"axis": 1, "reach_low": (-9999,), "reach_high": (9999,), "compared": "", "differs": (), "largest": 0}
     names = ("sums", "multiplier", "shift", "add", "thresholds", "row")
     nodes = (
         Node("qfmt.Linear", ("x", "w"), ("sums",), {}, "sums", 1, "folded"),
-        Node("qfmt.Requantize", names, ("y",), known, "y", 1, "multiply_shift"),
+        Node("qfmt.Requantize", names, ("y",), {"axis": 1}, "y", 1, "multiply_shift", proof=Proof((-9999,), (9999,))),
         Node("qfmt.Table", ("y", "table"), ("z",), {"axis": -1}, "z", 1),
     )
     graph = Graph(("x",), ("z",), nodes, {tensor.name: tensor for tensor in tensors})

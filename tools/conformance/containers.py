@@ -5,12 +5,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
 
 from qfmt.file import header
+from qfmt.file.decode import Decoder
+from qfmt.file.encode import encode
 from qfmt.model import DTYPES, Graph, Model, Node, Observed, Quantization, StoredArray, Tensor, Vector, numpy_dtype
 
 from .networks import Case, numbers
@@ -37,6 +39,7 @@ def cases() -> Iterator[Case]:
     yield from graphs()
     yield from vectors()
     yield from later()
+    yield from loose()
 
 
 def arrays() -> Iterator[Case]:
@@ -109,6 +112,9 @@ def quantizations() -> Iterator[Case]:
         blocks = Quantization.of_blocks("uint4", (3, 7), (1, 4), scales, points)
         about = f"Scales for groups of 4 of a row of 7, {about}"
         yield Case(f"blocks-{name}", about, of(constant("w", w, "uint4", blocks)))
+    rows = Quantization.of(np.linspace(0.1, 1, 513), (0,), -127, 127, 0, "float64")
+    about = "Scales of 4104 bytes, which are a buffer"
+    yield Case("scales-buffer", about, of(constant("w", numbers(6, (513, 1), -127, 127), "int8", rows)))
     tiles = Quantization.of_blocks("int8", (3, 7), (2, 5), np.array([[1, 2], [0.5, 0.25]], np.float32))
     yield Case("blocks-tiles", "Scales for tiles, the last ones smaller", of(constant("w", w - 8, "int8", tiles)))
     mx = np.array([[0.25, 8], [1, 2.0**-127], [2.0**127, 4]]).astype(ml_dtypes.float8_e8m0fnu)
@@ -192,22 +198,47 @@ def sealed(data: bytes) -> bytes:
     return data[:64] + header.metadata_digest(data[:size]) + data[96:]
 
 
-def minor(data: bytes) -> bytes:
-    """The file as a writer of 1.7 would write it, with a field that is new: the root ends with it."""
-    from qfmt.file import encode, schema
-    from qfmt.file.decode import Decoder
+def loose() -> Iterator[Case]:
+    """What a writer does not write, and a reader accepts."""
+    w = constant("w", [1, -2, 7], "int4", Quantization.of((0.5,), (0,), -8, 7))
+    model = of(w, ends=((), ("w",)))
+    yield Case("loose", "A zero point of 0 that is written", model, loosened)
 
-    size, offset = struct.unpack_from("<QQ", data, 16)
-    record = plain(Decoder(data[:size], "Model", start=128).root())
-    fields = schema.TABLES["Model"]
-    comment = schema.Field("comment", len(fields), "string", "", 4, None, False)
-    before, encode.TABLES = encode.TABLES, {**schema.TABLES, "Model": (*fields, comment)}
-    try:
-        root, body = encode.encode("Model", {**record, "minor_version": 7, "comment": "of a later version"})
-    finally:
-        encode.TABLES = before
+
+def loosened(data: bytes) -> bytes:
+    record = record_of(data)
+    w = record["graph"]["tensors"][0]
+    w["quantization"] = {**w["quantization"], "zero_point": {"dtype": DTYPES["uint8"].code, "bytes": b"\0"}}
+    return with_metadata(data, *encode("Model", record))
+
+
+def record_of(data: bytes) -> dict[str, Any]:
+    """The metadata of a file, to be changed."""
+    size = struct.unpack_from("<Q", data, 16)[0]
+    return cast(dict[str, Any], plain(Decoder(data[:size], "Model", start=header.SIZE).root()))
+
+
+def with_metadata(data: bytes, root: int, body: bytes) -> bytes:
+    """Other metadata before the same data."""
+    offset = struct.unpack_from("<Q", data, 24)[0]
     made = header.seal(root, body, len(data) - offset)
     return made + bytes(-len(made) % header.PAGE) + data[offset:]
+
+
+def minor(data: bytes) -> bytes:
+    """The file as a writer of 1.7 would write it, with a field that is new: the root ends with it."""
+    from qfmt.file import encode as encoder
+    from qfmt.file import schema
+
+    record = record_of(data)
+    fields = schema.TABLES["Model"]
+    comment = schema.Field("comment", len(fields), "string", "", 4, None, False)
+    before, encoder.TABLES = encoder.TABLES, {**schema.TABLES, "Model": (*fields, comment)}
+    try:
+        root, body = encode("Model", {**record, "minor_version": 7, "comment": "of a later version"})
+    finally:
+        encoder.TABLES = before
+    return with_metadata(data, root, body)
 
 
 def plain(value: Any) -> Any:

@@ -91,6 +91,14 @@ def forms() -> Iterator[tuple[str, str, str, Array, Quantization]]:
     grid = Quantization.of_blocks("float4_e2m1fn", (2, 16), (1, 8), fp8)
     yield "nvfp4", "NVFP4: scales of float8_e4m3fn for groups, which have a scale of float32", "float4_e2m1fn", (
         np.array([-6, -0.5, -2, 1, 3, 4], np.float32)[codes % 6]), replace(grid, scale=block_scales)  # fmt: skip
+    signed = replace(
+        Quantization.of(np.array([0.7, 0.1]), 0, -8, 7, 0), table=Parameter.of_values(np.linspace(-1, 1, 16) ** 3)
+    )
+    yield "table-signed", "A table of float64 for int4: its first value is that of -8", "int4", codes - 8, signed
+    wide = np.random.default_rng(5).uniform(0.1, 9, (3, 4))
+    doubles = Quantization.of_blocks("uint4", (4, 16), (1, 16), wide[0], wide[1])
+    yield "float64", "Scales, zero points and offsets of float64, each rounded to float32 first", "uint4", (
+        numbers(16, (4, 16), 0, 15)), replace(doubles, offset=Parameter.of_values(wide[2].reshape(4)))  # fmt: skip
     points = numbers(15, (2, 4), 0, 15)
     index = Parameter.of_values(np.array([3, 0, 1, 1, 2, 0, 3, 3, 2, 2, 1, 0, 0, 1, 2, 3], np.uint8))
     yield "group-index", "GPTQ's g_idx: the group of each column", "uint4", codes, replace(
@@ -101,9 +109,10 @@ def out_of() -> Iterator[Case]:
     for dtype in ("uint8", "int8", "int4", "int16", "int32"):
         kind = DTYPES[dtype]
         net = Network()
-        net.input("x", dtype, (6,), grid(0.0173, 1, dtype))
+        net.input("x", dtype, (16,), grid(0.0173, (1 << 24) + 1 if kind.bits == 32 else 1, dtype))
         net.node("DequantizeLinear", ["x"], "y", "float32")
         values = [kind.minimum, kind.maximum, 0, 1, kind.maximum // 2, kind.maximum - 1]
+        values += numbers(6, (10,), kind.minimum, kind.maximum).tolist()
         yield net.case(
             f"dequantize-{dtype}", f"DequantizeLinear of {dtype}: the difference is rounded once", {"x": values}
         )

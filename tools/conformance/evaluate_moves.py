@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from itertools import accumulate, product
 from math import prod
 from typing import Any
@@ -66,15 +67,16 @@ def _slice(x: Value, starts: Value, ends: Value, *rest: Any) -> Value:
     ranges = [range(size) for size in x.shape]
     for index, axis in enumerate(over):
         step = 1 if steps is None else steps.items[index]
-        end = _end(ends.items[index], x.shape[axis], step)
-        ranges[axis] = range(x.shape[axis])[starts.items[index] : end : step]
+        ranges[axis] = _places(x.shape[axis], starts.items[index], ends.items[index], step)
     places = list(product(*ranges))
     return Value(tuple(map(len, ranges)), [x[place] for place in places], x.dtype)
 
 
-def _end(end: int, size: int, step: int) -> int | None:
-    """Before the first element, where the step is negative: what Python calls None."""
-    return None if step < 0 and end < -size else end
+def _places(size: int, start: int, end: int, step: int) -> range:
+    """Negative bounds count from the end; what is then outside comes to the edge, or just before the first element."""
+    least, most = (0, size) if step > 0 else (-1, size - 1)
+    start, end = (min(max(bound + size if bound < 0 else bound, least), most) for bound in (start, end))
+    return range(start, end, step)
 
 
 def _pad(operands: Operands, at: Attributes, rule: str, forms: list[Form]) -> list[Value]:
@@ -85,8 +87,8 @@ def _pad(operands: Operands, at: Attributes, rule: str, forms: list[Form]) -> li
     before, after = [0] * rank, [0] * rank
     for index, axis in enumerate(over):
         before[axis], after[axis] = pads.items[index], pads.items[len(over) + index]
-    value = 0 if constant is None else constant.items[0]
-    if x.grid is not None and (constant is None or constant.grid is None):
+    value = _number(constant) if x.grid is not None else 0 if constant is None else constant.items[0]
+    if x.grid is not None:
         value = x.grid.clamp(rint(f32(value / x.grid.scale[0])) + x.grid.zero_point[0])
 
     def item(place: tuple[int, ...]) -> Any:
@@ -108,6 +110,13 @@ def _pad(operands: Operands, at: Attributes, rule: str, forms: list[Form]) -> li
 
     sizes = [low + size + high for low, size, high in zip(before, x.shape, after, strict=True)]
     return [filled(sizes, x.dtype, item)]
+
+
+def _number(value: Value | None) -> Fraction:
+    """The real number of an operand that is one number, or 0."""
+    from .evaluate_real import real
+
+    return Fraction(0) if value is None else real(value, [0] * len(value.shape))
 
 
 def _gather(x: Value, indices: Value, at: Attributes) -> Value:
@@ -199,20 +208,19 @@ def _clamped(operands: Operands, at: Attributes, rule: str, forms: list[Form]) -
     """Clip: bounds are real, and come to the grid by `reciprocal_offset`; what a bound is not given for is free."""
     x, low, high = (*operands, None, None)[:3]
     grid = forms[0][1]
-    assert x is not None and grid is not None
+    assert x is not None
 
     def bound(limit: Value | None) -> int | None:
-        if limit is None:
-            return None
-        if limit.grid is not None:
-            return int(limit.items[0])
-        return grid.clamp(rint(f32(f32(limit.items[0] * f32(1 / grid.scale[0])) + grid.zero_point[0])))
+        if limit is None or grid is None:
+            return None if limit is None else int(limit.items[0])
+        return grid.clamp(rint(f32(f32(_number(limit) * f32(1 / grid.scale[0])) + grid.zero_point[0])))
 
     least, most = bound(low), bound(high)
 
     def item(place: tuple[int, ...]) -> int:
         q = x[place] if least is None else max(x[place], least)
-        return grid.clamp(q if most is None else min(q, most))
+        q = q if most is None else min(q, most)
+        return q if grid is None else grid.clamp(q)
 
     return [filled(x.shape, x.dtype, item)]
 

@@ -21,9 +21,9 @@ def quantize(x: Real, grid: Grid, place: Sequence[int], rule: str) -> int:
         return grid.low if math.isnan(x) or x < 0 else grid.high
     try:
         if rule == "divide":
-            return grid.clamp(rint(f32(x / s)) + z)
+            return grid.clamp(rint(f32(rint(f32(x / s)) + z)))
         if rule in ("reciprocal", PREMULTIPLIED):
-            return grid.clamp(rint(f32(x * f32(1 / s))) + z)
+            return grid.clamp(rint(f32(rint(f32(x * f32(1 / s))) + z)))
         if rule == "reciprocal_offset":
             return grid.clamp(rint(f32(f32(x * f32(1 / s)) + z)))
         assert rule == "reciprocal_fma", rule
@@ -38,8 +38,9 @@ def real(x: Value, place: Sequence[int], rule: str = "") -> Fraction:
         return x[place]  # type: ignore[no-any-return]
     q, s, z = x[place], x.slice_of(place, x.grid.scale), x.slice_of(place, x.grid.zero_point)
     if x.grid.table is not None:
-        q = f32(x.grid.table[q if x.dtype.startswith("u") else q + len(x.grid.table) // 2])
-    found = f32(q * s + f32(-z * s)) if rule == PREMULTIPLIED else f32(f32(q - z) * s)
+        q, z = x.grid.table[q if x.dtype.startswith("u") else q + len(x.grid.table) // 2], 0
+    d = f32(q - z) if isinstance(z, int) else f32(f32(q) - f32(z))
+    found = f32(q * s + f32(-z * s)) if rule == PREMULTIPLIED else f32(d * s)
     return found if x.grid.offset is None else f32(found + f32(x.slice_of(place, x.grid.offset)))
 
 
@@ -71,7 +72,11 @@ def requantized(
         total = acc[place]
         if b is not None and b.grid is not None:  # int32 in the unit of the sums
             total, bias = total + bias, Fraction(0)
-        return grid.clamp(_rounded(rule, total, bias, unit, s, z, per_channel, any_bias=b is not None and any(b.items)))
+        any_bias = b is not None and any(b.items)
+        try:
+            return grid.clamp(_rounded(rule, total, bias, unit, s, z, per_channel, any_bias=any_bias))
+        except OverflowError:  # only a bias is that large
+            return grid.high if bias > 0 else grid.low
 
     return filled(acc.shape, dtype, item)
 
@@ -159,7 +164,7 @@ def unary(function: Callable[[Fraction, Attributes], Fraction]) -> Callable[...,
 
 
 def _concat(operands: Operands, at: Attributes, rule: str, forms: list[Form]) -> list[Value]:
-    """On one grid it moves integers: f32(q - z) · s comes back to q by every rule."""
+    """Without a rule it moves integers."""
     given = [each for each in operands if each is not None]
     dtype, grid = forms[0]
     axis = at["axis"] % len(given[0].shape)
@@ -173,8 +178,8 @@ def _concat(operands: Operands, at: Attributes, rule: str, forms: list[Form]) ->
             index += 1
         source = (*place[:axis], left, *place[axis + 1 :])
         x = given[index]
-        if x.grid is None or (grid and (x.grid.scale, x.grid.zero_point) == (grid.scale, grid.zero_point)):
-            return x[source] if grid is None else grid.clamp(x[source])
+        if not rule:
+            return x[source]
         value = real(x, source, rule)
         return value if grid is None else quantize(value, grid, place, rule)
 
@@ -208,10 +213,11 @@ def dynamic_grid(items: Sequence[Fraction], rule: str, top: int) -> tuple[Fracti
         return s, min(max(-rint(f32(low / s)), 0), top), 0, 255
     s = f64(f64(high - low) / top)
     least = f32(Fraction(61, 10**6))
-    assert f32(s)
+    if not f32(s) or 1 / f32(s) >= Fraction(2) ** 128:
+        s = f64(Fraction(1, 10))
     if s < least:
         low, s = f32(low * f32(least / f32(s))), least
-    return s, min(rint(f64(-low / s)), top), 0, 255
+    return s, rint(f64(-low / s)), 0, 255
 
 
 DYNAMIC_QUANTIZE = {"dynamic_inverse": "reciprocal_offset", "dynamic_divide": "divide"} | dict.fromkeys(

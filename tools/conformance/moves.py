@@ -60,6 +60,14 @@ def pools() -> Iterator[Case]:
     yield moved("Relu", (6,), signed=True, out=narrow).case(
         "relu-narrow", "Relu: its result is clamped to the range of y", {"x": [-128, -8, -7, -3, 90, 127]}
     )
+    for name, bounds in (("both", (-3, 90)), ("low", (-3,)), ("high", (None, 90)), ("crossed", (5, -5))):
+        net = Network()
+        names = [net.input("x", "int8", (6,))]
+        for end, bound in zip(("low", "high"), bounds, strict=False):
+            names.append("" if bound is None else net.constant(end, bound, "int8"))
+        net.node("Clip", names, "y", "int8")
+        about = f"Clip of integers without a quantization: {name}"
+        yield net.case(f"clip-plain-{name}", about, {"x": [-128, -4, -3, 0, 91, 127]})
     yield moved("Clip", (6,), signed=True, out=narrow).case(
         "clip-range", "Clip without bounds: clamps to the range of y", {"x": [-128, -4, -3, 0, 91, 127]}
     )
@@ -89,6 +97,9 @@ def parts() -> Iterator[Case]:
         ("slice", ([1, 0], [3, 2]), "the first axes"),
         ("slice-axes", ([1, -3], [100, -1], [2, 0], [2, 1]), "axes and steps, ends beyond the size and from the back"),
         ("slice-backwards", ([-1], [-100], [1], [-2]), "a negative step to the beginning"),
+        ("slice-backwards-beyond", ([100, 100], [0, -100], [1, 2], [-1, -2]), "negative steps from beyond the end"),
+        ("slice-backwards-part", ([-2, 3], [-4, -4], [1, 2], [-1, -1]), "negative steps between inner bounds"),
+        ("slice-backwards-none", ([-100], [-200], [1], [-1]), "a negative step from before the first element: none"),
     ):
         yield moved("Slice", (3, 4, 5), *constants).case(name, f"Slice: {about}")
     yield moved("Pad", (2, 3), [1, 0, 0, 2]).case("pad", "Pad: without a constant it adds the zero point")
@@ -108,8 +119,8 @@ def parts() -> Iterator[Case]:
     yield moved("Split", (7, 2), parts=3, num_outputs=3).case("split-equal", "Split into equal parts, the last smaller")
     net = Network()
     names = [net.input(f"x{index}", "uint8", (2, size, 2), U8) for index, size in enumerate((1, 3, 2))]
-    net.node("Concat", names, "y", "uint8", U8, "divide", axis=-2)
-    yield net.case("concat", "Concat of one grid moves integers, whatever its rule; a negative axis")
+    net.node("Concat", names, "y", "uint8", U8, axis=-2)
+    yield net.case("concat", "Concat of one grid moves integers; a negative axis")
 
 
 def networks() -> Iterator[Case]:
@@ -192,5 +203,5 @@ def requantized(
             [index % 2 for index in range(count)] if rule == "thresholds" else [index % 3 - 1 for index in range(count)]
         )
         names.append(net.constant(f"{name}.row", chosen, "int32"))
-    attributes = {"axis": axis, "reach_low": reach[:1], "reach_high": reach[1:]}
-    net.node("qfmt.Requantize", names, name, *out, stated, **attributes)
+    net.node("qfmt.Requantize", names, name, *out, stated, axis=axis)
+    net.prove(*reach)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from qfmt.interpreter import trace
-from qfmt.model import DTYPES, Graph, Model, Node, Quantization, Tensor, numpy_dtype
+from qfmt.model import DTYPES, Graph, Model, Node, Proof, Quantization, Tensor, numpy_dtype
 from qfmt.ops import OPERATORS
 
 Array = np.ndarray[Any, Any]
@@ -96,6 +96,10 @@ class Network:
         node = Node(operator, tuple(inputs), tuple(outputs), complete, outputs[0], known.version, rule)
         self.nodes.append(node)
         return outputs[0]
+
+    def prove(self, low: int, high: int) -> None:
+        """The least and the greatest sum that the last node requantizes."""
+        self.nodes[-1] = replace(self.nodes[-1], proof=Proof((low,), (high,)))
 
     def case(
         self,

@@ -7,8 +7,14 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from . import flatbuffers
 from .altered import Base, Record, graph, grid, node, numbers, root, setting, value, written
 from .containers import PRODUCER, patched
+
+EVERY, VALIDATING, BOUNDED = "every reader", "readers that check validity", "readers that bound their work"
+
+DECODING = ("V2", "V3", "V10", "V20", "V21", "V50")
+"""The rules of validity on which decoding rests."""
 
 
 class Refused(NamedTuple):
@@ -18,6 +24,13 @@ class Refused(NamedTuple):
     rule: str
     about: str
     data: bytes
+    is_large: bool = False
+
+    @property
+    def by(self) -> str:
+        """Who refuses it."""
+        everyone = (self.rule.startswith("F") and self.rule != "F13") or self.rule in DECODING
+        return BOUNDED if self.is_large else EVERY if everyone else VALIDATING
 
 
 def cases(base: Base, whole: Base) -> Iterator[Refused]:
@@ -45,7 +58,7 @@ def cases(base: Base, whole: Base) -> Iterator[Refused]:
         ("row-before", "row", struct.pack("<i", -2), "A row of -2"),
         ("thresholds-order", "thresholds", struct.pack("<i", 1 << 20), "Thresholds that do not ascend"),
     ):
-        yield Refused(name, "V49", about, whole.with_data(whole.offset(parameter), new))
+        yield Refused(name, "V64", about, whole.with_data(whole.offset(parameter), new))
 
 
 def of_bytes(base: Base) -> Iterator[Refused]:
@@ -55,16 +68,20 @@ def of_bytes(base: Base) -> Iterator[Refused]:
         return patched(data, at, struct.pack(form, number))
 
     yield Refused("empty", "F1", "No byte at all", b"")
-    yield Refused("major-2", "F1", "Major version 2", data[:7] + b"2" + data[8:])
+    yield Refused("major-2", "F1", "Major version 2", patched(data, 7, b"2"))
     yield Refused("tag", "F1", "Another tag of the header", patched(data, 8, b"qh02"))
     yield Refused("reserved", "F2", "A reserved byte of the header is not zero", patched(data, 56, b"\1"))
     yield Refused("reserved-end", "F2", "The last reserved byte is not zero", patched(data, 127, b"\1"))
+    yield Refused("header-part", "F3", "The file ends in the header", data[:40])
     yield Refused("header-only", "F3", "The file ends after the header", data[:128])
     yield Refused("truncated", "F3", "The last byte is missing", data[:-1])
     yield Refused("longer", "F3", "There is a byte more", data + b"\0")
     yield Refused("header-size", "F3", "A header of 120 bytes", header_with(12, "<I", 120))
-    yield Refused("header-odd", "F3", "A header of 132 bytes, no multiple of 8", header_with(12, "<I", 132))
-    yield Refused("data-offset", "F3", "Data that begin a page later", header_with(24, "<Q", offset + 4096))
+    odd = flatbuffers.rerooted(base, vtable=8, head=4)
+    yield Refused("header-odd", "F3", "A header of 132 bytes, no multiple of 8", odd)
+    later = struct.pack("<QQQ", offset + 4096, len(data) - offset, len(data) + 4096)
+    moved = patched(data[:offset] + bytes(4096) + data[offset:], 24, later)
+    yield Refused("data-offset", "F3", "Data that begin a page later", moved)
     sizes = struct.pack("<QQ", len(data) - offset + 1, len(data))
     yield Refused("data-size", "F3", "Sizes that disagree", patched(data, 32, sizes))
     wrapped = data[:16] + struct.pack("<Q", (1 << 64) - 8) + data[24:]
@@ -90,6 +107,11 @@ def of_bytes(base: Base) -> Iterator[Refused]:
     )
     yield Refused("table-end", "F6", "A table ends outside the metadata", patched(data, vtable + 2, b"\xff\xff"))
     yield Refused("no-graph", "F6", "The root has no graph", patched(data, vtable + 4 + 2 * 2, b"\0\0"))
+    for name, about, made in flatbuffers.cases(base):
+        yield Refused(name, "F6", about, made)
+    yield Refused(
+        "references", "F6", "A thousand nodes are one, with a thousand inputs", flatbuffers.references(base), True
+    )
     last = bytearray(data)
     last[-1] ^= 1
     yield Refused("data-bit", "F9", "A bit of the data is flipped", bytes(last))
@@ -116,6 +138,14 @@ def of_tables(base: Base) -> Iterator[Refused]:
         record["graph"]["tensors"][1]["name"] = record["graph"]["tensors"][0]["name"]
 
     yield table("input-index", "F7", "An input that is no tensor", graph(inputs=[99]))
+    yield table("output-index", "F7", "An output that is no tensor", graph(outputs=[99]))
+    yield table("node-input-index", "F7", "An input of a node that is no tensor", node(2, inputs=[99]))
+    yield table("node-input-negative", "F7", "An input of a node with the index -2", node(2, inputs=[-2]))
+    yield table("node-output-index", "F7", "An output of a node that is no tensor", node(2, outputs=[99]))
+    yield table(
+        "scale-index", "F7", "Scales in a buffer that is not there", numbers("w", "scale", bytes=None, buffer=99)
+    )
+    yield table("value-index", "F7", "A value of a test vector in no buffer", value("inputs", buffer=99))
     yield table("buffer-index", "F7", "A buffer that is not there", setting("w", buffer=99))
     yield table("overlap", "F8", "A buffer begins inside another", buffer(1, offset=0))
     yield table("order", "F8", "Buffers that are not in the order of their offsets", moved)
@@ -125,6 +155,7 @@ def of_tables(base: Base) -> Iterator[Refused]:
     segment = bytearray(base.data[base.data_offset :])
     segment[base.record()["buffers"][0]["size"]] = 1
     yield Refused("hole", "F8", "A byte between two buffers is not zero", written(base.record(), bytes(segment)))
+    yield Refused("hole-64", "F8", "64 bytes too many between two buffers, all zero", with_hole(base))
     longer = base.data[base.data_offset :] + bytes(64)
     yield Refused("data-end", "F8", "The data go on after the last buffer", written(base.record(), longer))
     yield table("feature", "F10", "A required feature that no reader knows", root(required_features=["sparse"]))
@@ -135,20 +166,40 @@ def of_tables(base: Base) -> Iterator[Refused]:
     yield table("attribute-order", "F11", "Attributes that are not sorted", lambda record: record["graph"]["nodes"][2]
                 ["attributes"].reverse())  # fmt: skip
     yield table("size-names", "F12", "Three names for two sizes", setting("x", dims=["N", "", ""]))
+    yield table("size-names-alone", "F12", "Names of sizes, but no sizes", setting("x", shape=None))
     yield table("size-name-number", "F12", "A size with a name and a number", setting("x", shape=[2, 4]))
     yield table("no-quant-min", "F12", "A quantization without quant_min", grid("x", quant_min=None))
+    yield table("no-quant-max", "F12", "A quantization without quant_max", grid("x", quant_max=None))
     yield table("no-numbers", "F12", "A scale without bytes and without a buffer", numbers("x", "scale", bytes=None))
     yield table("numbers-twice", "F12", "A scale with bytes and a buffer", numbers("x", "scale", buffer=0))
     kinds = [{"name": "a", "type": 9}], [{"name": "a", "type": 3}]
     yield table("attribute-type", "F12", "An attribute of an unknown type", node(2, attributes=kinds[0]))
     yield table("attribute-value", "F12", "An attribute without the value of its type", node(2, attributes=kinds[1]))
     yield table("no-value", "F12", "A value of a test vector without a buffer", value("inputs", buffer=None))
+    kinds = [{"name": "a", "type": 1, "ints": [1]}], [{"name": "a", "type": 5, "floats": []}]
+    yield table("attribute-twice", "F12", "An attribute with values of two types", node(2, attributes=kinds[0]))
+    yield table("attribute-empty", "F12", "An empty list of floats", node(2, attributes=kinds[1]))
     digest = hashlib.sha256(b"").digest()
     more = {"offset": (len(base.data) - base.data_offset + 63) // 64 * 64, "size": 0, "sha256": digest}
     padded = base.data[base.data_offset :] + bytes(-(len(base.data) - base.data_offset) % 64)
     record = base.record()
     record["buffers"].append(more)
     yield Refused("unused-buffer", "F13", "A buffer that belongs to nothing", written(record, padded))
+    same = base.data[base.data_offset + base.offset("b") :][:12]
+    yield Refused("equal-buffers", "F13", "Two buffers with the same bytes", base.with_data(base.offset("w"), same))
+    large = {"block": [1], "bytes": struct.pack("<1025f", *[0.25] * 1025), "shape": [1025]}
+    yield table("large-inline", "F13", "4100 bytes of scales in the metadata", numbers("r", "scale", **large))
+    small = {"dtype": FLOAT32, "shape": [3], "buffer": 0}
+    yield table("small-buffer", "F13", "12 bytes of offsets in a buffer", numbers("w", "offset", new=True, **small))
+
+
+def with_hole(base: Base) -> bytes:
+    """64 zero bytes before the last buffer."""
+    record, segment = base.record(), base.data[base.data_offset :]
+    last = record["buffers"][-1]
+    moved = segment[: last["offset"]] + bytes(64) + segment[last["offset"] :]
+    last["offset"] += 64
+    return written(record, moved)
 
 
 Change = tuple[str, str, str, Callable[[Record], object]]
@@ -156,9 +207,12 @@ Change = tuple[str, str, str, Callable[[Record], object]]
 TENSORS: tuple[Change, ...] = (
     ("no-name", "V1", "A tensor without a name", setting("b", name="")),
     ("dtype", "V2", "An element type that is not in the table", setting("y", dtype=99)),
+    ("scale-unknown", "V2", "A type of scales that is not in the table", numbers("x", "scale", dtype=99)),
     ("size", "V3", "A size of -2", setting("x", shape=[-2, 4], dims=None)),
     ("sizes", "V3", "Sizes of 2^61 together", setting("y", shape=[1 << 31, 1 << 30], dims=None)),
     ("rank", "V3", "33 dimensions", setting("y", shape=[1] * 33, dims=None)),
+    ("constant-no-shape", "V3", "A constant without a shape", setting("b", shape=None)),
+    ("constant-open-size", "V3", "A constant of a size that is not fixed", setting("b", shape=[-1])),
     ("alias-order", "V4", "Aliases that are not sorted", setting("w", aliases=["b", "a"])),
     ("zero-byte", "V5", "U+0000 in an alias", setting("w", aliases=["a\0"])),
     ("bytes", "V10", "More bytes than the shape needs", setting("b", shape=[2])),
@@ -171,21 +225,57 @@ def _floats(*values: float) -> dict[str, Any]:
     return {"bytes": struct.pack(f"<{len(values)}f", *values), "shape": [len(values)] if len(values) > 1 else None}
 
 
+def _groups(dtype: int, *index: int, of: str = "g") -> Callable[[Record], object]:
+    """A group index of bytes."""
+    return numbers(of, "group_index", new=True, dtype=dtype, bytes=bytes(index), shape=[len(index)])
+
+
+def _levels(dtype: int, codes: bytes, **second: Any) -> Callable[[Record], object]:
+    """Scales of the weight that are codes; one scale for them."""
+    level = {"scale": {"dtype": FLOAT32, **_floats(0.5)}, **second}
+    return numbers("w", "scale", new=True, dtype=dtype, shape=[3], bytes=codes, quantization=level)
+
+
+def _small_floats(**fields: Any) -> Callable[[Record], object]:
+    """A tensor of float8_e4m3fn that is quantized."""
+    whole = {"scale": {"dtype": FLOAT32, **_floats(0.5)}, "quant_min": -448, "quant_max": 448}
+    return setting("b", dtype=18, shape=[12], quantization=whole | fields)
+
+
 GRIDS: tuple[Change, ...] = (
     ("scale-dtype", "V20", "A scale of int32", numbers("x", "scale", dtype=6)),
     ("zero-points", "V20", "Two zero points for three scales", numbers("w", "zero_point", new=True, dtype=3,
         bytes=b"\0\1", shape=[2])),
+    ("zero-point-type", "V20", "A zero point of float64 for a scale of float32", numbers("x", "zero_point", dtype=13,
+        bytes=struct.pack("<d", 7.0))),
+    ("zero-point-float", "V20", "A zero point of floats", _small_floats(zero_point={"dtype": 3, "bytes": b"\1"})),
+    ("level-dtype", "V20", "Quantized scales of uint16", _levels(5, struct.pack("<3H", 1, 2, 3))),
+    ("level-bytes", "V20", "Quantized scales whose own scale has 3 bytes", _levels(3, b"\1\2\3", scale={
+        "dtype": FLOAT32, "bytes": b"\0\0\0"})),
     ("offset-dtype", "V20", "An offset of int8", numbers("w", "offset", new=True, dtype=2, bytes=b"\1")),
     ("table-size", "V20", "A table of 15 values for 16 codes", numbers("g", "table", new=True, dtype=FLOAT32,
         **_floats(*range(15)))),
+    ("table-dtype", "V20", "A table of int32", numbers("g", "table", new=True, dtype=6, shape=[16], bytes=bytes(64))),
+    ("table-float", "V20", "A table for floats of 8 bits", _small_floats(table={"dtype": 2, "shape": [256],
+        "bytes": bytes(256)})),
     ("number-bytes", "V20", "A scale of 3 bytes", numbers("x", "scale", bytes=b"\0\0\0")),
-    ("axis", "V21", "Blocks of three dimensions in a tensor with two", grid("w", block=[0, 0, 1])),
+    ("axis", "V21", "Blocks of three dimensions in a tensor with two", numbers("w", "scale", block=[0, 0, 1],
+        shape=[1, 1, 3])),
+    ("scale-dimensions", "V21", "One number for the rows of an unknown size", grid("r", block=[1])),
+    ("level-scales", "V21", "Two scales of the second level for three codes", _levels(3, b"\1\2\3", block=[1],
+        scale={"dtype": FLOAT32, **_floats(0.5, 1.0)})),
     ("scales", "V21", "Two scales for three slices", numbers("w", "scale", **_floats(0.5, 1.0))),
-    ("block-negative", "V21", "A block of -1", grid("w", block=[-1])),
-    ("block-size", "V21", "A block of the size of its dimension", grid("g", block=[1, 5])),
-    ("block-end", "V21", "Blocks that end with 0", grid("w", block=[1, 0])),
-    ("group-index", "V21", "A group index without groups", numbers("w", "group_index", new=True, dtype=3,
-        bytes=b"\0\0\0", shape=[3])),
+    ("scales-whole", "V21", "Three scales along a dimension that is one block", numbers("w", "scale", block=[0, 1],
+        shape=[3, 4], bytes=struct.pack("<12f", *[0.5] * 12))),
+    ("block-negative", "V21", "A block of -1", numbers("r", "scale", block=[-1], shape=[1])),
+    ("block-size", "V21", "A block of the size of its dimension", numbers("w", "scale", block=[0, 4], shape=[1, 1],
+        bytes=struct.pack("<f", 0.5))),
+    ("block-open-size", "V21", "Blocks along a size that is not fixed", numbers("r", "scale", block=[2], shape=[1])),
+    ("block-end", "V21", "Blocks that end with 0", numbers("w", "scale", block=[1, 0], shape=[3, 1])),
+    ("group-index", "V21", "A group index without groups", _groups(3, 0, 0, 0, of="w")),
+    ("group-index-dtype", "V21", "A group index of int8", _groups(2, 0, 0, 1, 1, 0)),
+    ("group-index-size", "V21", "A group index of 4 of 5 positions", _groups(3, 0, 0, 1, 1)),
+    ("group-index-beyond", "V22", "A group index of 2, of 2 groups", _groups(3, 0, 0, 1, 1, 2)),
     ("scale-zero", "V22", "A scale of 0", numbers("x", "scale", **_floats(0.0))),
     ("scale-negative", "V22", "A scale of -1", numbers("x", "scale", **_floats(-1.0))),
     ("scale-infinite", "V22", "An infinite scale", numbers("x", "scale", **_floats(float("inf")))),
@@ -207,6 +297,7 @@ GRIDS: tuple[Change, ...] = (
 
 GRAPHS: tuple[Change, ...] = (
     ("constant-input", "V30", "An input of the graph is a constant", graph(inputs=[4, 5])),
+    ("no-input", "V30", "An input of the graph with the index -1", graph(inputs=[-1])),
     ("no-output", "V31", "A node with an output that is absent", node(2, outputs=[-1])),
     ("output-twice", "V32", "Two nodes give one tensor", node(2, outputs=[6])),
     ("cycle", "V33", "A node reads what is computed later", node(0, inputs=[3, 4, 0])),
@@ -216,23 +307,36 @@ GRAPHS: tuple[Change, ...] = (
     ("arity", "V41", "A layer without a weight", node(0, inputs=[5])),
     ("attribute", "V42", "An attribute that the operator does not have", node(1, attributes=[
         {"name": "slope", "type": 1, "int_value": 1}])),
+    ("attribute-name", "V53", "An attribute without a name", node(2, attributes=[
+        {"name": "", "type": 1, "int_value": 1}])),
     ("shape", "V43", "An output of another size than the operator gives", setting("y", shape=[-1, 2])),
     ("moved-grid", "V45", "An operator that moves integers, to another grid", numbers("r", "scale", **_floats(0.5))),
     ("rule", "V47", "A rounding rule that is not known", node(0, rule="nearest")),
+    ("rule-without-rounding", "V56", "A rounding rule of a node that rounds nothing", node(1, rule="divide")),
+    ("input-scales", "V57", "A layer whose input has a scale for each column", numbers("x", "scale", block=[0, 1],
+        bytes=struct.pack("<4f", *[0.5] * 4), shape=[1, 4])),
     ("weight-axis", "V52", "A weight with scales along its input channels", numbers("w", "scale", block=[0, 1],
         bytes=struct.pack("<4f", *[0.5] * 4), shape=[1, 4])),
 )  # fmt: skip
 
 INTEGERS: tuple[Change, ...] = (
-    ("folded-zero-point", "V48", "By folded, a weight with a zero point", numbers("w", "zero_point", new=True, dtype=3,
+    ("folded-zero-point", "V61", "By folded, a weight with a zero point", numbers("w", "zero_point", new=True, dtype=3,
         bytes=b"\1")),
     ("folded-int64", "V48", "By folded, sums of int64", setting("sums", dtype=8)),
-    ("no-shift", "V49", "multiply_shift without a shift", node(1, inputs=[4, 1, -1, 0, 6, 2])),
+    ("folded-scales", "V58", "By folded, an input with a scale for each column", numbers("x", "scale", block=[0, 1],
+        bytes=struct.pack("<4f", *[0.5] * 4), shape=[1, 4])),
+    ("folded-bias", "V59", "By folded, a bias of int64", node(0, inputs=[8, 7, 0])),
+    ("multiplier-type", "V63", "Multipliers of uint8", node(1, inputs=[4, 3, 3, 0, 6, 2])),
+    ("output-scales", "V66", "Sums on a grid with two scales", numbers("y", "scale", block=[0, 1],
+        bytes=struct.pack("<2f", 0.25, 0.5), shape=[1, 2])),
+    ("no-shift", "V65", "multiply_shift without a shift", node(1, inputs=[4, 1, -1, 0, 6, 2])),
+    ("row-thresholds", "V64", "A row of -1 by the rule thresholds", node(1, rule="thresholds",
+        inputs=[4, -1, -1, -1, 6, 2])),
+    ("thresholds-alone", "V65", "multiply_shift with thresholds, but no rows", node(1, inputs=[4, 1, 3, 0, 6, -1])),
     ("unknown-rule", "V47", "A rule that is not one of qfmt.Requantize", node(1, rule="float_bias")),
-    ("reach", "V49", "What is in reach is upside down", lambda record: record["graph"]["nodes"][1]["attributes"][5]
-        .update(ints=[10000])),
+    ("proof", "V68", "A proof upside down", lambda record: record["graph"]["nodes"][1]["proof"].update(low=[10000])),
     ("table-shape", "V43", "A table of two dimensions, and no axis", setting("table", shape=[2, 2])),
-    ("table-range", "V49", "A table with values beyond the range of its output", grid("z", quant_max=29)),
+    ("table-range", "V64", "A table with values beyond the range of its output", grid("z", quant_max=29)),
 )  # fmt: skip
 
 VECTORS: tuple[Change, ...] = (

@@ -32,8 +32,8 @@ def requantize(
         names.append("" if given is None else net.constant(f"y.{name}", given, DTYPES[name]))
     while not names[-1]:
         names.pop()
-    low, high = ((each,) for each in reach)
-    net.node("qfmt.Requantize", names, "y", *out, rule, axis=axis, reach_low=low, reach_high=high)
+    net.node("qfmt.Requantize", names, "y", *out, rule, axis=axis)
+    net.prove(*reach)
     return net
 
 

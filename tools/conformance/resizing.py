@@ -7,34 +7,51 @@ from typing import Any
 
 import numpy as np
 
-from .networks import Case, Network, grid
+from qfmt.model import Quantization
+
+from .networks import Case, Network, grid, numbers
 
 U8 = grid(0.05, 131)
 
 
-def resized(shape: Sequence[int], *, rule: str, scales: Any = None, sizes: Any = None, **attributes: Any) -> Network:
+HIGH = grid(0.05, 200)
+
+
+def resized(
+    shape: Sequence[int],
+    *,
+    rule: str,
+    scales: Any = None,
+    sizes: Any = None,
+    kept: Quantization = U8,
+    **attributes: Any,
+) -> Network:
     net = Network()
-    names = [net.input("x", "uint8", shape, U8), "", ""]
+    names = [net.input("x", "uint8", shape, kept), "", ""]
     if scales is not None:
         names[2] = net.constant("scales", np.array(scales, np.float32), "float32")
     else:
         names.append(net.constant("sizes", sizes, "int64"))
-    net.node("Resize", names, "y", "uint8", U8, rule, **attributes)
+    net.node("Resize", names, "y", "uint8", kept, rule, **attributes)
     return net
 
 
 def nearest() -> Iterator[Case]:
     asymmetric = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor", "axes": (2, 3)}
-    net = resized((1, 2, 3, 2), rule="interpolate", scales=(2, 2), **asymmetric)
+    net = resized((1, 2, 3, 2), rule="", scales=(2, 2), **asymmetric)
     yield net.case("resize-nearest", "Resize by nearest: twice as large, as PyTorch does it")
-    net = resized((1, 1, 5, 7), rule="interpolate", sizes=(3, 11), **asymmetric)
+    net = resized((1, 1, 5, 7), rule="", sizes=(3, 11), **asymmetric)
     yield net.case("resize-nearest-sizes", "Resize by nearest: smaller and larger, to sizes")
     for mode in ("round_prefer_floor", "round_prefer_ceil", "ceil", "floor"):
-        net = resized((1, 1, 4, 4), rule="divide", sizes=(1, 1, 8, 3), nearest_mode=mode)
+        net = resized((1, 1, 4, 4), rule="", sizes=(1, 1, 8, 3), nearest_mode=mode)
         yield net.case(f"resize-nearest-{mode.replace('_', '-')}", f"Resize by nearest: half_pixel, {mode}")
+    net = resized((1, 1, 4, 6), rule="", sizes=(14, 21), axes=(2, 3))
+    yield net.case("resize-nearest-float32", "Resize by nearest: positions that float32 rounds to halves")
+    net = resized((1, 52), rule="", sizes=(44,), **(asymmetric | {"axes": (1,)}))
+    yield net.case("resize-nearest-float32-floor", "Resize by nearest: positions that float32 rounds to integers")
     corners = {"coordinate_transformation_mode": "align_corners", "nearest_mode": "round_prefer_ceil"}
-    net = resized((1, 1, 4, 3), rule="reciprocal", sizes=(1, 1, 7, 5), **corners)
-    yield net.case("resize-nearest-corners", "Resize by nearest: align_corners; its rule changes nothing")
+    net = resized((1, 1, 4, 3), rule="", sizes=(1, 1, 7, 5), **corners)
+    yield net.case("resize-nearest-corners", "Resize by nearest: align_corners")
 
 
 def linear() -> Iterator[Case]:
@@ -48,3 +65,21 @@ def linear() -> Iterator[Case]:
         corners = half | {"coordinate_transformation_mode": "align_corners"}
         net = resized((1, 1, 5, 6), rule=rule, sizes=(13, 11), **corners)
         yield net.case(f"{name}-corners", f"Resize by {rule}: align_corners", seed=10)
+    yield from telling()
+
+
+def telling() -> Iterator[Case]:
+    """Sizes and numbers, searched for, whose outputs show in which order everything is computed."""
+    for rule, mode, size, sizes, seed in (
+        ("interpolate", "half_pixel", (3, 6), (9, 15), 24),
+        ("interpolate", "align_corners", (4, 5), (11, 13), 11),
+        ("interpolate", "asymmetric", (4, 5), (8, 9), 44),
+        ("interpolate_fma", "half_pixel", (4, 3), (6, 9), 2),
+        ("interpolate_fma", "align_corners", (4, 3), (11, 7), 7),
+        ("interpolate_fma", "asymmetric", (3, 6), (9, 12), 12),
+    ):
+        shape = (1, 12, *size)
+        how: dict[str, Any] = {"mode": "linear", "coordinate_transformation_mode": mode, "axes": (2, 3)}
+        net = resized(shape, rule=rule, sizes=sizes, kept=HIGH, **how)
+        name = f"resize-{rule.replace('_', '-')}-{mode.replace('_', '-')}-telling"
+        yield net.case(name, f"Resize by {rule}, {mode}: the order of its steps", {"x": numbers(seed, shape, 0, 255)})

@@ -1,5 +1,5 @@
-"""Files of networks in which something is another thing: sealed and well-formed, so that only a look at the network
-itself stands between them and a crash."""
+"""Files of networks with altered parts: sealed and well-formed, so that only checks of the network itself can
+prevent a crash."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ TYPES = ("bool", "int8", "uint8", "int16", "int32", "uint32", "int64", "uint64",
 
 
 def altered(model: Model, count: int, seed: int, path: Path) -> Iterator[bytes]:
-    """Files of the model with one to three alterations each; what cannot be written at all is left out."""
+    """Files of the model with one to three alterations each; those that cannot be written are omitted."""
     chance = Random(seed)
     for _ in range(count):
-        with suppress(Exception):  # the writer of a file takes more for granted than its reader
+        with suppress(Exception):  # the writer validates less than the reader
             yield written(changed(model, chance), path)
 
 
@@ -39,7 +39,7 @@ def changed(model: Model, chance: Random) -> Model:
 
 
 def written(model: Model, path: Path) -> bytes:
-    """The file of a model that may break rules."""
+    """The contents of a file of a model that may break rules."""
     with mock.patch.object(writer, "violations", lambda model: []), mock.patch.object(os, "fsync", lambda file: None):
         model.save(path)
     return path.read_bytes()
@@ -55,7 +55,7 @@ def _with_tensor(model: Model, tensor: Tensor) -> Model:
 
 
 def _attribute(model: Model, chance: Random) -> Model:
-    """A number of an attribute, or how many there are."""
+    """Change a number of an attribute, or their count."""
     index = chance.randrange(len(model.nodes))
     node = model.nodes[index]
     if not node.attributes:
@@ -71,7 +71,7 @@ def _attribute(model: Model, chance: Random) -> Model:
 
 
 def _edge(model: Model, chance: Random) -> Model:
-    """An input that is another tensor, absent, or one more."""
+    """Replace an input, remove it, or add one."""
     index = chance.randrange(len(model.nodes))
     node, names = model.nodes[index], [*sorted(model.tensors), ""]
     if not node.inputs:
@@ -88,7 +88,7 @@ def _rule(model: Model, chance: Random) -> Model:
 
 
 def _operator(model: Model, chance: Random) -> Model:
-    """Another operator for the same operands."""
+    """Replace an operator, with the same operands."""
     index, other = chance.randrange(len(model.nodes)), chance.choice(NODES)
     node = model.nodes[index]
     return _with_node(model, index, replace(node, operator=other[0], version=other[1]))
@@ -101,7 +101,7 @@ NODES = (("Conv", 22), ("qfmt.Linear", 1), ("MatMul", 13), ("Mul", 14), ("qfmt.T
 
 
 def _shape(model: Model, chance: Random) -> Model:
-    """A size of what is computed, the number of dimensions, or none that is known."""
+    """Change a size or the rank of a computed tensor, or make its shape unknown."""
     tensor = model.tensors[chance.choice(sorted(model.tensors))]
     shape: Any = tensor.shape
     if tensor.data is not None or not shape:
@@ -119,7 +119,7 @@ def _dtype(model: Model, chance: Random) -> Model:
 
 
 def _constant(model: Model, chance: Random) -> Model:
-    """Other values, or another shape of them."""
+    """Change the values or the shape of a constant."""
     tensor = model.tensors[chance.choice(sorted(model.tensors))]
     if tensor.data is None:
         return model
@@ -135,7 +135,7 @@ def _constant(model: Model, chance: Random) -> Model:
 
 
 def _quantization(model: Model, chance: Random) -> Model:
-    """None, other numbers or blocks, or another form."""
+    """Remove a quantization, or change its numbers, blocks or form."""
     tensor = model.tensors[chance.choice(sorted(model.tensors))]
     q = tensor.quantization
     if q is None:

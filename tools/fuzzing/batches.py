@@ -1,4 +1,5 @@
-"""Many mutants, in child processes that may crash: each attempts some thousand of them and tells what came of each."""
+"""Attempts many mutants in child processes, which may crash: each attempts some thousand and reports the
+outcomes."""
 
 from __future__ import annotations
 
@@ -28,21 +29,22 @@ from .consumers import Consume
 from .trial import QFMT, attempt, confine
 
 BATCH = 5000
-"""Mutants of a child, at most: imports, workers of `verify` and programs take each child some seconds."""
+"""The maximum number of mutants per child, which needs some seconds for imports, workers of `verify` and
+programs."""
 
 FAILED = 3
-"""The status of a child in which not qfmt failed but what attacks it."""
+"""The exit status of a child in which the fuzzer failed, not qfmt."""
 
 WARM = 8
-"""Seeds that are used before the first mutant, at most."""
+"""The maximum number of seeds that are used before the first mutant."""
 
 PATIENCE = 600
-"""Seconds without a mutant finished after which a child is ended: it waits for something, as what computes is ended by
-STOP of trial.py, but may wait for the processor."""
+"""Seconds without a finished mutant after which a child is ended because it waits. A child that computes is ended by
+STOP of trial.py, but may have to wait for the processor."""
 
 
 class Seed(NamedTuple):
-    """A file to make mutants of, and the `.qfb` that stands beside each of them, if any does."""
+    """A file to make mutants of, and the `.qfb` next to each of them, if any."""
 
     name: str
     data: bytes
@@ -55,7 +57,7 @@ class Seed(NamedTuple):
 
 @dataclass(frozen=True)
 class Target:
-    """What is attacked: `mutate` makes a mutant of a seed, `consume` is what is done with it."""
+    """A target: `mutate` makes a mutant of a seed, `consume` acts on it."""
 
     name: str
     suffix: str
@@ -63,12 +65,12 @@ class Target:
     mutate: Callable[[bytes, Random], bytes]
     consume: Consume
     start: Callable[[], None]
-    """What each child does first: it starts the program that is asked."""
+    """Called first in each child: starts the program under test."""
     permitted: frozenset[str]
-    """What this target may do of what trial.py forbids."""
+    """Actions that trial.py forbids in general but permits for this target."""
 
     def warm(self) -> None:
-        """Use some of the seeds, so that children need not import what they do."""
+        """Use some of the seeds, so that children inherit the imports."""
         self.start()
         with tempfile.TemporaryDirectory(prefix="fuzz-") as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -81,14 +83,14 @@ class Target:
                         self.consume(path, Random(index))
 
     def mutant(self, seed: int, index: int) -> tuple[Seed, bytes, Random]:
-        """What it is made of, its bytes, and what decides what is done with it: the same whenever it is made."""
+        """A mutant: its seed, its bytes, and the random generator of the action; the same each time."""
         chance = Random(f"{self.name} {seed} {index}")
         chosen = chance.choice(self.seeds)
         return chosen, self.mutate(chosen.data, chance), chance
 
 
 class Finding(NamedTuple):
-    """What is wrong, with the number of one mutant and the name of its seed."""
+    """A fault, with the number of one mutant and the name of its seed."""
 
     what: str
     frame: str
@@ -97,7 +99,7 @@ class Finding(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Findings of one key are taken for one."""
+        """Findings with the same key count as one."""
         return f"{self.what.partition(':')[0]} {self.frame}"
 
 
@@ -108,12 +110,12 @@ class Result:
     times: Counter[str] = field(default_factory=Counter)
 
     def add(self, finding: Finding) -> bool:
-        """Whether it is a new one."""
+        """Add a finding; return whether it is new."""
         self.times[finding.key] += 1
         return self.findings.setdefault(finding.key, finding) is finding
 
     def join(self, other: Result) -> list[Finding]:
-        """Add another's; the result are the findings that were not known."""
+        """Add another result; return the findings that are new."""
         self.counts += other.counts
         self.times += other.times
         new = [finding for key, finding in other.findings.items() if key not in self.findings]
@@ -127,7 +129,7 @@ def batches(first: int, count: int, jobs: int) -> Iterator[range]:
 
 
 def run_batch(target: Target, seed: int, indices: range) -> Result:
-    """What came of some mutants, none of which can harm this process."""
+    """The outcomes of some mutants, none of which can harm this process."""
     result, at = Result(), indices.start
     while at < indices.stop:
         scratch = Path(tempfile.mkdtemp(prefix="fuzz-"))
@@ -139,7 +141,7 @@ def run_batch(target: Target, seed: int, indices: range) -> Result:
 
 
 def _run_child(target: Target, seed: int, indices: range, scratch: Path, result: Result) -> int:
-    """Where to go on: after the last mutant that the child attempted."""
+    """Run a child; return the position after the last mutant that it attempted."""
     progress = mmap.mmap(-1, 8)
     reading, writing = os.pipe()
     child = os.fork()
@@ -167,7 +169,7 @@ def _run_child(target: Target, seed: int, indices: range, scratch: Path, result:
 
 
 def _listen(pipe: int, child: int, result: Result) -> bool:
-    """Read what the child tells until it ends; whether it had to be ended."""
+    """Read the child's reports until it ends; return whether it had to be ended."""
     stuck = False
     with open(pipe, encoding="utf-8") as lines:
         while not stuck:
@@ -193,7 +195,7 @@ def _last_frame(scratch: Path) -> str:
 
 
 def _attempts(target: Target, seed: int, indices: range, scratch: Path, progress: mmap.mmap, pipe: int) -> None:
-    """In the child: every mutant, and a line of JSON for each."""
+    """Runs in the child: attempts every mutant, and writes a line of JSON for each."""
     empty, own = scratch / "empty", scratch / "own"
     empty.mkdir()
     own.mkdir()
@@ -206,7 +208,7 @@ def _attempts(target: Target, seed: int, indices: range, scratch: Path, progress
     crash = (scratch / "crash").open("w")
     faulthandler.enable(crash)
     warnings.simplefilter("ignore")
-    os.fsync = lambda file: None  # what is written is not to last
+    os.fsync = lambda file: None  # files need not persist
     path = own / f"mutant{target.suffix}"
     target.start()
     confine(scratch, target.permitted)

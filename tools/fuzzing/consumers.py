@@ -1,4 +1,4 @@
-"""What is done with a mutant. An error of qfmt may come of each, nothing else; the result says how far it went."""
+"""Actions on a mutant. Each may raise only errors of qfmt, and returns how far it got."""
 
 from __future__ import annotations
 
@@ -21,21 +21,22 @@ from qfmt.model import Model, Tensor, numpy_dtype
 Consume = Callable[[Path, Random], str]
 
 LARGEST_INPUT = 1 << 14
-"""Elements of an input that is made up for a run."""
+"""The maximum number of elements of a generated input."""
 
 LARGEST_RESULT = 1 << 20
-"""Elements of a tensor of a network that is run: the memory of a run is that of the network, not of its file."""
+"""The maximum number of elements of any tensor of a network that is run: the memory of a run depends on the network,
+not on the size of its file."""
 
 LARGE = "is large"
-"""What becomes of a mutant whose network has a larger tensor."""
+"""The outcome of a mutant whose network has a larger tensor."""
 
 
 class Disagreement(Exception):
-    """One part of qfmt took a file for valid and another did not, or a result is not what it should be."""
+    """A file is valid for one part of qfmt and not for another, or a result is wrong."""
 
 
 def read(path: Path, chance: Random) -> str:
-    """load, every array, content id; check must find something where reading does."""
+    """Load, read every array, compute the content id; `check` must find something if reading fails."""
     try:
         model = qfmt.load(path)
         load_everything(model)
@@ -54,7 +55,7 @@ def _finds_something(path: Path) -> bool:
 
 
 def load_everything(model: Model) -> None:
-    """Use everything that a model holds."""
+    """Use everything in a model."""
     graph = model.graph
     _ = model.producer, model.source, model.metadata, graph.inputs, graph.outputs
     for tensor in graph.tensors.values():
@@ -71,7 +72,7 @@ def load_everything(model: Model) -> None:
 
 
 def inspect(path: Path, chance: Random) -> str:
-    """Every form of `qfmt inspect`, and `qfmt check --proofs`; JSON must be JSON."""
+    """Run every form of `qfmt inspect`, and `qfmt check --proofs`; JSON must be valid."""
     from qfmt.cli.check import command as check
     from qfmt.cli.inspect import command
 
@@ -99,7 +100,7 @@ def inspect(path: Path, chance: Random) -> str:
 
 
 def _printed(command: Any, arguments: list[str]) -> bool:
-    """Whether a command printed what it should rather than that it cannot."""
+    """Whether a command succeeded, rather than print an error."""
     with redirect_stdout(io.StringIO()) as printed, redirect_stderr(io.StringIO()):
         try:
             command.main(arguments, "qfmt", standalone_mode=False)
@@ -116,7 +117,7 @@ def _no_json(word: str) -> None:
 
 
 def one_line(error: QfmtError) -> None:
-    """Disagreement unless an error says what is the matter, in one line that does not drive a terminal."""
+    """Raise Disagreement unless an error has a message of one line without control characters."""
     if not str(error).strip() or not str(error).isprintable():
         raise Disagreement(f"a message that is not one line: {str(error)!r}") from error
 
@@ -141,7 +142,7 @@ def is_large(model: Model) -> bool:
 
 
 def inputs_of(model: Model) -> dict[str, Any] | None:
-    """Counting numbers for each input; None where one is large."""
+    """Consecutive numbers for each input; None if one is large."""
     feed = {}
     for name in model.graph.inputs:
         if name and (array := _counting(model.tensors[name])) is None:
@@ -184,7 +185,7 @@ def to_torch(path: Path, chance: Random) -> str:
 
 
 def lower(path: Path, chance: Random) -> str:
-    """`convert --integer-only`, shown and proven."""
+    """`convert --integer-only`, then show and prove the result."""
     return lower_model(qfmt.load(path), chance)
 
 
@@ -204,11 +205,11 @@ def lower_model(model: Model, chance: Random) -> str:
 
 
 def to_c(path: Path, chance: Random) -> str:
-    """A C program, in a folder beside the mutant."""
+    """Write a C program, in a folder next to the mutant."""
     from qfmt.backends.c import write_c
 
     model = qfmt.load(path)
-    if is_large(model):  # the order of elements is computed, for each of them
+    if is_large(model):  # the order of elements is computed element by element
         return LARGE
     named = [name for name in model.graph.inputs if name]
     shapes = {name: [s if isinstance(s, int) else 1 for s in model.tensors[name].shape or ()] for name in named}
@@ -217,7 +218,7 @@ def to_c(path: Path, chance: Random) -> str:
 
 
 def compile_c(path: Path, chance: Random) -> str:
-    """A C program, which a compiler takes without a warning."""
+    """Write a C program, and compile it without a warning."""
     if to_c(path, chance) == LARGE:
         return LARGE
     command = ["cc", "-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror", "-fsyntax-only"]
@@ -233,7 +234,7 @@ def compile_c(path: Path, chance: Random) -> str:
 
 
 _compiled: set[bytes] = set()
-"""What the compiler took: most files are the same for many mutants, and it takes longer than anything else."""
+"""Texts that compiled: most files are the same for many mutants, and compiling takes the most time."""
 
 
 def convert(path: Path, chance: Random) -> str:
@@ -258,7 +259,7 @@ def convert(path: Path, chance: Random) -> str:
 
 
 def verify(path: Path, chance: Random) -> str:
-    """Compare a mutant of a source with what the source itself became."""
+    """Compare a mutant of a source with the `.qfb` of the unchanged source."""
     report = qfmt.verify(path, path.with_suffix(".qfb"), samples=1)
     str(report)
     return LARGE if any(node.outputs > LARGEST_RESULT for node in report.nodes) else "compared"
@@ -274,7 +275,7 @@ def _further(model: Model, chance: Random) -> None:
         elif is_large(model):
             return
         elif way == 2:
-            model.to_torch(engine="reference")  # which computes what does not depend on an input
+            model.to_torch(engine="reference")  # this folds constants
         else:
             run_model(model)
     except QfmtError as error:

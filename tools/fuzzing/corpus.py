@@ -28,13 +28,13 @@ SAMPLES = ROOT / "tests" / "samples"
 HOSTILE = ROOT / "tests" / "hostile"
 
 LARGEST = 100_000
-"""Bytes of a file that is taken from a folder."""
+"""The maximum size in bytes of a seed from a folder."""
 
 KINDS = ("qfb", "float", "integer", "torchscript", "saved", "exported", "safetensors", "onnx", "converted")
 
 
 def seeds(kind: str, folders: tuple[Path, ...] = ()) -> list[Seed]:
-    """The seeds of one of KINDS, and of these folders what has the suffix of one."""
+    """The seeds of one of KINDS, and files in these folders with the suffix of one."""
     found = [*_made(kind)]
     suffix = found[0].name.rpartition(".")[2]
     suffixes = {".pt", ".pth", ".pkl"} if suffix == "pt" else {f".{suffix}"}
@@ -47,7 +47,7 @@ def seeds(kind: str, folders: tuple[Path, ...] = ()) -> list[Seed]:
 @cache
 def _made(kind: str) -> tuple[Seed, ...]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's, of what is deprecated
+        warnings.simplefilter("ignore")  # torch's deprecation warnings
         return (*_MAKERS[kind](),)
 
 
@@ -72,7 +72,7 @@ def _feeds(model: Model) -> tuple[Any, ...]:
     )
 
 
-# What torch writes
+# Files by torch
 
 
 def _torchscript() -> Iterator[Seed]:
@@ -91,7 +91,7 @@ def _torchscript() -> Iterator[Seed]:
 
 
 def _repacked(data: bytes) -> bytes:
-    """An archive without the entries and the padding that only make it longer."""
+    """An archive without unnecessary entries and padding."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(data)) as source, zipfile.ZipFile(buffer, "w") as target:
         for name in source.namelist():
@@ -129,7 +129,7 @@ CODE = {
     return torch.dequantize(torch.slice(q, 0, 0, 2))
 """,
 }
-"""Bodies of `forward` with what traces of layers do not have."""
+"""Bodies of `forward` with constructs that traces of layers lack."""
 
 
 def _archive(body: str) -> bytes:
@@ -150,7 +150,7 @@ def _layers() -> Iterator[tuple[str, Any, tuple[Any, ...]]]:
     from torch.ao.nn.quantized import dynamic as nnqd
 
     class Between(nn.Module):
-        """What is computed between quantizing and dequantizing."""
+        """A module between quantizing and dequantizing."""
 
         def __init__(self, inner: nn.Module) -> None:
             super().__init__()
@@ -203,7 +203,7 @@ def _layers() -> Iterator[tuple[str, Any, tuple[Any, ...]]]:
 
 
 def _saved() -> Iterator[Seed]:
-    """state_dicts and modules, as new and as old versions of torch save them."""
+    """state_dicts and modules, in the formats of new and old versions of torch."""
     import torch
     from torch import fx
     from torch.ao.quantization import get_default_qconfig_mapping
@@ -248,7 +248,7 @@ def _exported() -> Iterator[Seed]:
             yield Seed(f"{name}.pt2", _repacked(buffer.getvalue()))
 
 
-# What others write
+# Files by other programs
 
 
 def _safetensors() -> Iterator[Seed]:
@@ -264,7 +264,7 @@ def _safetensors() -> Iterator[Seed]:
 
 
 def _onnx() -> Iterator[Seed]:
-    """The suite in ONNX, in both forms, and what has no form in qfmt."""
+    """The suite in ONNX, in both forms, and models with constructs that qfmt does not export."""
     for name, model in _models(every=2):
         for form in ("qdq", "qoperator"):
             with suppress(QfmtError):

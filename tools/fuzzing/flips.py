@@ -1,4 +1,4 @@
-"""Mutants of bytes whose format does not matter."""
+"""Mutants of bytes in any format."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from random import Random
 from .trees import NUMBERS
 
 LARGEST = 1 << 20
-"""Bytes of a mutant, at most."""
+"""The maximum size of a mutant in bytes."""
 
 
 def changed_bytes(data: bytes, chance: Random) -> bytes:
-    """One to four bits, numbers, or parts that are cut out, doubled or moved."""
+    """A copy with one to four changes: bits, numbers, or parts that are cut out, doubled or moved."""
     changed = bytearray(data)
     for _ in range(chance.choice((1, 1, 2, 4))):
         if not changed:

@@ -10,7 +10,7 @@ from .trees import TEXTS, other_value
 
 
 def changed_onnx(data: bytes, chance: Random) -> bytes:
-    """Fields of the parsed model that have other values, are absent, stand twice, or belong elsewhere."""
+    """A copy with changed, removed, duplicated or moved fields of the parsed model."""
     if chance.random() < 0.1:
         return changed_bytes(data, chance)
     from google.protobuf.message import DecodeError, EncodeError
@@ -35,7 +35,7 @@ def _change_message(model: Any, chance: Random) -> None:
         _rewire(message, names, chance)
         return
     fields = [field for field, _ in message.ListFields()]
-    if not fields or chance.random() < 0.1:  # a field that is not there
+    if not fields or chance.random() < 0.1:  # a missing field
         fields = [field for field in message.DESCRIPTOR.fields if field.message_type is None]
     if not fields:
         return
@@ -96,7 +96,7 @@ def _change_repeated(values: Any, field: Any, messages: list[Any], chance: Rando
 
 
 def _graft(message: Any, messages: list[Any], chance: Random) -> None:
-    """Another message of the same type instead."""
+    """Replace a message by another one of the same type."""
     same = [each for each in messages if each.DESCRIPTOR is message.DESCRIPTOR]
     other = type(message)()
     other.CopyFrom(chance.choice(same))
@@ -116,7 +116,7 @@ OPERATORS = (
 
 
 def _fitting(value: Any, field: Any, names: list[str], chance: Random) -> Any:
-    """Another value for a field: of its type, and in the range of it."""
+    """Another value for a field, of its type and inside the range of the type."""
     if field.name == "op_type":
         return chance.choice(OPERATORS)
     if field.name in ("raw_data", "string_data", "strings", "s") and isinstance(value, bytes):

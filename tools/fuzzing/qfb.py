@@ -1,4 +1,4 @@
-"""Mutants of `.qfb` files whose digests fit, so that they get past the digests."""
+"""Mutants of `.qfb` files with valid digests, so that they pass this check."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ EVIL = (0, 1, 2, 3, 4, 7, 8, 64, 0x7F, 0xFF, 0x100, 0xFFFF, 0x10000, 0x7FFFFFFF,
 
 
 def sealed(data: bytes | bytearray) -> bytes:
-    """A file whose metadata were changed, with a digest that fits: now only the decoder stands in the way."""
+    """A file with changed metadata and a valid digest, which only the decoder can refuse."""
     meta_size = struct.unpack_from("<Q", data, 16)[0]
     return bytes(data[:64]) + metadata_digest(bytes(data[:meta_size])) + bytes(data[96:])
 
 
 def mutants(data: bytes, *, count: int, seed: int) -> Iterator[bytes]:
-    """Copies of a file with changed bytes in the metadata, and a fitting digest."""
+    """Copies of a file with changed bytes in the metadata, and a valid digest."""
     chance = random.Random(seed)
     for _ in range(count):
         yield changed_bytes(data, chance)
 
 
 def changed_bytes(data: bytes, chance: random.Random) -> bytes:
-    """A copy with one to four changes in the metadata or the root offset: bits, numbers, offsets that lead away."""
+    """A copy with one to four changes in the metadata or the root offset: bits, numbers, offsets."""
     meta_size = struct.unpack_from("<Q", data, 16)[0]
     changed = bytearray(data)
     for _ in range(chance.choice((1, 1, 2, 4))):
@@ -42,7 +42,7 @@ def changed_bytes(data: bytes, chance: random.Random) -> bytes:
             changed[at] ^= 1 << chance.randrange(8)
             continue
         at = at // 4 * 4
-        if chance.random() < 0.3:  # to where another offset leads, if that is one
+        if chance.random() < 0.3:  # to the target of another offset, if it is one
             other = chance.randrange(SIZE, meta_size) // 4 * 4
             value = other + struct.unpack_from("<I", changed, other)[0] - at if other + 4 <= meta_size else 0
         else:
@@ -52,11 +52,11 @@ def changed_bytes(data: bytes, chance: random.Random) -> bytes:
 
 
 def changed_records(data: bytes, chance: random.Random) -> bytes:
-    """A copy with changed fields of its tables: well-formed, sealed, and about something else."""
+    """A copy with changed fields of its tables: well-formed and sealed, with other contents."""
     meta_size, data_offset = struct.unpack_from("<QQ", data, 16)
     try:
         record = _plain(Decoder(data[:meta_size], "Model").root())
-    except FormatError:  # a seed that is broken itself
+    except FormatError:  # the seed itself is broken
         return changed_bytes(data, chance)
     contents = data[data_offset:]
     for _ in range(20):
@@ -69,7 +69,7 @@ def changed_records(data: bytes, chance: random.Random) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """Records and lists that can be changed, of what is decoded when asked for."""
+    """Mutable records and lists from lazily decoded ones."""
     if isinstance(value, dict):
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, Tables | tuple):
@@ -78,7 +78,7 @@ def _plain(value: Any) -> Any:
 
 
 def _digest_buffers(record: Any, contents: bytes, chance: random.Random) -> None:
-    """State of most buffers the digest that they have."""
+    """Set the correct digest for most buffers."""
     for buffer in record["buffers"]:
         offset, size = buffer["offset"], buffer["size"]
         if chance.random() < 0.95 or not isinstance(buffer["sha256"], bytes):

@@ -1,4 +1,4 @@
-"""The readers in C and JavaScript: programs that are asked about one mutant after the other, beside Python."""
+"""The readers in C and JavaScript: programs that check one mutant after the other, compared with Python."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from support import c_reader  # noqa: E402
 
 
 class Program:
-    """A program that takes sizes and files from stdin and says a line about each."""
+    """A program that reads sizes and files from stdin and prints one line for each."""
 
     def __init__(self, command: Sequence[str | Path]) -> None:
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process lives
@@ -33,7 +33,7 @@ class Program:
         )
 
     def ask(self, data: bytes) -> list[str]:
-        """The words of the line; ProgramEnded instead of it."""
+        """Send a file; return the words of the line. Raises ProgramEnded if the program ends."""
         assert self.process.stdin is not None and self.process.stdout is not None
         try:
             self.process.stdin.write(struct.pack("<I", len(data)) + data)
@@ -50,7 +50,7 @@ class Program:
 
 
 class Reader:
-    """One of the programs: built once, started in each process that asks."""
+    """One of the programs: built once, started in each process that uses it."""
 
     def __init__(self, name: str) -> None:
         self.name = name

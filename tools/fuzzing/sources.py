@@ -1,5 +1,5 @@
-"""Mutants of files that `convert` reads. Each function makes one of a file's bytes; what does not parse as the kind of
-file it is made for is mutated as bytes."""
+"""Mutants of files that `convert` reads. Each function makes one from the bytes of a file; a file that does not
+parse as the function's kind is mutated as bytes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Mutate = Callable[[bytes, Random], bytes]
 
 
 def changed_archive(data: bytes, chance: Random) -> bytes:
-    """One or two entries changed in the way of what they hold, or the archive itself."""
+    """Change one or two entries by the mutations of their kind, or the archive itself."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             if sum(info.file_size for info in archive.infolist()) > LARGEST:  # a bomb
@@ -46,14 +46,14 @@ def changed_archive(data: bytes, chance: Random) -> bytes:
 def _archive(entries: list[tuple[str, bytes]], method: int) -> bytes:
     buffer = io.BytesIO()
     with warnings.catch_warnings(), zipfile.ZipFile(buffer, "w", method) as archive:
-        warnings.simplefilter("ignore")  # two entries with the same name are what is wanted
+        warnings.simplefilter("ignore")  # duplicate names are intended
         for name, content in entries:
             archive.writestr(zipfile.ZipInfo(name), content, method)
     return buffer.getvalue()
 
 
 def _weight(name: str) -> int:
-    """How often an entry is chosen: parts that are parsed, rather than numbers."""
+    """The weight of an entry in the random choice: parsed parts are more likely than numbers."""
     return 10 if name.endswith((".py", ".pkl", ".json")) else 1
 
 
@@ -86,12 +86,12 @@ _DIRECTORY = (_drop, _double, _exchange, _rename)
 
 
 def changed_saved(data: bytes, chance: Random) -> bytes:
-    """Of torch.save: an archive, or the pickles that older versions wrote one after the other."""
+    """A mutant of a torch.save file: an archive, or the consecutive pickles of older versions."""
     return (changed_archive if data[:2] == b"PK" else changed_pickle)(data, chance)
 
 
 def changed_source(data: bytes, chance: Random) -> bytes:
-    """Of any kind, told by its first bytes."""
+    """A mutant of a file of any kind, detected by its first bytes."""
     if data[:2] == b"PK":
         return changed_archive(data, chance)
     return (changed_pickle if data[:1] == b"\x80" else changed_onnx)(data, chance)
@@ -117,7 +117,7 @@ WORDS = (
 
 
 def changed_code(data: bytes, chance: Random) -> bytes:
-    """Words of code that are others, and lines that are doubled, cut out, or exchanged."""
+    """Replace words of code, and double, cut out or exchange lines."""
     text = data.decode("utf-8", "replace")
     for _ in range(chance.choice((1, 1, 2, 3))):
         text = (_lines if chance.random() < 0.25 else _words)(text, chance)
@@ -165,8 +165,8 @@ def _lines(text: str, chance: Random) -> str:
 
 
 def changed_pickle(data: bytes, chance: Random) -> bytes:
-    """Instructions that are cut out, doubled, exchanged, or have another operand. What is after the first pickle, such
-    as the others and the numbers of torch's older files, is kept."""
+    """Cut out, double or exchange instructions, or change their operands. Data after the pickle, such as other
+    pickles and the numbers of torch's older files, is kept."""
     parts, end = _instructions(data, chance)
     if not parts:
         return changed_bytes(data, chance)
@@ -194,7 +194,7 @@ _PIECES = (b"N", b"]", b"}", b")", b"(", b"K\x00", b"0", b"1", b"2", b"R", b"b",
 
 
 def _instructions(data: bytes, chance: Random) -> tuple[list[bytes], int]:
-    """Those of one of the pickles that stand one after the other, with what is before it; and where it ends."""
+    """The instructions of one of the consecutive pickles, with the data before it; and its end."""
     start, ends = 0, []
     for _ in range(4):
         try:
@@ -251,7 +251,7 @@ def changed_json(data: bytes, chance: Random) -> bytes:
 
 
 def changed_safetensors(data: bytes, chance: Random) -> bytes:
-    """The header changed as JSON, with what it says of its own size, or the bytes."""
+    """Change the header as JSON, with a matching size, or the bytes."""
     size = int.from_bytes(data[:8], "little")
     if chance.random() < 0.15 or not 8 < size <= len(data):
         return changed_bytes(data, chance)

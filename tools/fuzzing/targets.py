@@ -1,4 +1,4 @@
-"""What is attacked, by name."""
+"""The targets, by name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def of_network(data: bytes, chance: Random) -> bytes:
         path.write_bytes(data)
         try:
             return altered.written(altered.changed(qfmt.load(path), chance), path)
-        except Exception:  # the writer of a file takes more for granted than its reader
+        except Exception:  # the writer validates less than the reader
             return qfb.changed_records(data, chance)
 
 
@@ -64,13 +64,13 @@ _TABLE: dict[str, _Entry] = {
 }
 
 PROCESSES = frozenset({"subprocess.Popen", "os.posix_spawn", "os.fork"})
-"""The workers of verify, and a compiler, are other processes."""
+"""Permits starting processes: the workers of `verify`, and a compiler."""
 
 NAMES = (*_TABLE,)
 
 
 def target(name: str, folders: tuple[Path, ...] = (), file: Path | None = None) -> Target:
-    """A target with its seeds; those of `folders` are added. A `file` is the only seed, and is left as it is."""
+    """A target with its seeds, plus those of `folders`. A `file` is the only seed, and is not mutated."""
     kind, mutate, consume = _TABLE[name]
     if file:
         found, mutate = [Seed(file.name, file.read_bytes())], lambda data, chance: data
@@ -82,4 +82,4 @@ def target(name: str, folders: tuple[Path, ...] = (), file: Path | None = None) 
 
 
 def _nothing() -> None:
-    """Most targets need no program."""
+    """Do nothing; most targets need no program."""

@@ -38,7 +38,7 @@ def _places(tree: Any) -> Iterator[Place]:
 
 
 def other_value(value: Any, chance: Random) -> Any:
-    """A value of the same type at some boundary, or near the old one."""
+    """A value of the same type at a boundary, or near the old one."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):
@@ -69,7 +69,7 @@ def _delete(place: Place, places: list[Place], chance: Random) -> None:
 
 
 def _graft(place: Place, places: list[Place], chance: Random) -> None:
-    """A copy of another part, or that part itself, which is then shared."""
+    """Replace a part by a copy of another part, or by that part itself, which is then shared."""
     holder, key = chance.choice(places)
     part = holder[key]
     if chance.random() < 0.7 or (isinstance(part, list | dict) and _holds(part, place[0])):
@@ -82,7 +82,7 @@ def _holds(tree: Any, wanted: Any) -> bool:
 
 
 def _kin(place: Place, places: list[Place], chance: Random) -> None:
-    """The value that the same key has elsewhere."""
+    """Replace a value by that of the same key elsewhere."""
     others = [other for other in places if other[1] == place[1] and other[0] is not place[0]]
     if others:
         holder, key = chance.choice(others)
@@ -90,7 +90,7 @@ def _kin(place: Place, places: list[Place], chance: Random) -> None:
 
 
 def _repeat(place: Place, places: list[Place], chance: Random) -> None:
-    """A list with an element twice, or many times, or elements exchanged."""
+    """Repeat an element of a list, once or many times, or exchange elements."""
     lists = [holder[key] for holder, key in places if isinstance(holder[key], list) and holder[key]]
     if not lists:
         return
@@ -105,7 +105,7 @@ def _repeat(place: Place, places: list[Place], chance: Random) -> None:
 
 
 def _wrap(place: Place, places: list[Place], chance: Random) -> None:
-    """Nested, once or deeply."""
+    """Nest a value, once or deeply."""
     for _ in range(chance.choice((1, 1, 1, 500))):
         place[0][place[1]] = [place[0][place[1]]]
 

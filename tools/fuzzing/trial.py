@@ -1,4 +1,4 @@
-"""One mutant: what came of it, within limits of time and memory, and without side effects."""
+"""One mutant: its outcome, within limits of time and memory, and without side effects."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from qfmt.errors import QfmtError
 from .consumers import LARGE, Consume, one_line
 
 SECONDS = 4.0
-"""Of the processor, for one mutant: twice what is promised, as another program may share the core."""
+"""The limit of processor time for one mutant: twice the promised limit, since another program may share the core."""
 
 STOP = 10
 """Seconds of the processor after which a mutant is interrupted; twice that ends the process."""
 
 PER_BYTE, MEMORY = 10, 64 << 20
-"""What a mutant may take: so many times its size, and that much."""
+"""Memory limit of a mutant in bytes: PER_BYTE times its size, plus MEMORY."""
 
 ADDRESSES = 3 << 30
-"""Bytes of addresses that may be added, so that a mutant that takes everything takes only its own process along."""
+"""Limit of additional address space in bytes, so that a mutant that exhausts memory ends only its own process."""
 
 EXCESS = ("TooMuchMemory", "TooLong")
 
@@ -37,19 +37,19 @@ QFMT = f"{os.sep}qfmt{os.sep}"
 
 
 class SideEffect(BaseException):
-    """Something was done that reading a file must not do."""
+    """An action that reading a file must not cause."""
 
 
 class TooSlow(BaseException):
-    """The limit of time, in the place where it was reached."""
+    """The limit of time was reached; raised at the current place."""
 
 
 class ProgramEnded(BaseException):
-    """A program that was asked about the mutant is no more: nothing else can be asked by this process."""
+    """The program under test has ended; this process can test nothing else."""
 
 
 class Outcome(NamedTuple):
-    """What came of a mutant. `finding` is empty, or what is wrong; `frame` the innermost line of qfmt."""
+    """The outcome of a mutant. `finding` is empty, or the fault; `frame` is the innermost line of qfmt."""
 
     word: str
     finding: str = ""
@@ -62,9 +62,9 @@ class Outcome(NamedTuple):
 
 
 def attempt(consume: Consume, path: Path, chance: Random, empty: Path) -> Outcome:
-    """What comes of one mutant; `empty` is the working directory, which nothing may be written to.
+    """Attempt one mutant; `empty` is the working directory, in which nothing may be written.
 
-    What takes too long or too much is tried once more, as the first may have paid for imports.
+    A mutant that exceeds a limit is tried once more, since imports may have been the cause.
     """
     state = chance.getstate()
     outcome = _attempt(consume, path, chance, empty)
@@ -103,7 +103,7 @@ def _attempt(consume: Consume, path: Path, chance: Random, empty: Path) -> Outco
 def _found(error: BaseException) -> Outcome:
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if QFMT in frame.filename]
-    if isinstance(error, RecursionError):  # wherever the last straw was
+    if isinstance(error, RecursionError):  # the innermost line is arbitrary
         own = own[:30]
     place = own[-1] if own else frames[-1]
     text = str(error).split("\n")[0][:300]
@@ -126,7 +126,7 @@ def _limited() -> Iterator[None]:
 
 
 def _start_of_peak() -> int:
-    """Bytes in memory now, from which on the peak is counted."""
+    """Reset the peak of memory; return the current use in bytes."""
     Path("/proc/self/clear_refs").write_text("5")
     return _peak()
 
@@ -136,7 +136,7 @@ def _peak() -> int:
         return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM"))
 
 
-# What a process may not do
+# Forbidden actions
 
 
 FORBIDDEN = frozenset({
@@ -144,13 +144,13 @@ FORBIDDEN = frozenset({
 })  # fmt: skip
 
 _watched: list[bool] = [False]
-"""Whether a mutant is being attempted: what makes mutants may write."""
+"""Whether a mutant is being attempted; between attempts, mutants may be written."""
 
 
 def confine(own: Path, permitted: frozenset[str] = frozenset()) -> None:
-    """Make this process one that attempts mutants: limits, and a hook that refuses what no file may lead to.
+    """Prepare this process for mutants: set limits, and a hook that refuses forbidden actions.
 
-    It may write in the folder `own` only. There is no way back.
+    It may write only in the folder `own`. This cannot be undone.
     """
     signal.signal(signal.SIGPROF, _too_slow)
     addresses = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

@@ -126,7 +126,8 @@ def _flat(walk: Walk, shape: Sequence[int]) -> Dimension:
 
 
 def copy(plan: Plan, title: str, sources: Sequence[View], picks: Array, target: View) -> None:
-    """Copy into `target` what `picks` says: positions in the buffers of the sources, counted one after the other."""
+    """Copy the elements at `picks` into `target`. `picks` are positions in the concatenated buffers of the
+    sources."""
     if not picks.size:
         return
     physical = picks.transpose(target.order)
@@ -154,7 +155,7 @@ def _assign(name: str, at: Mapping[str, str]) -> list[str]:
 
 
 def _boxes(inside: Array, corner: tuple[int, ...] = ()) -> Iterator[tuple[slice, ...]]:
-    """Boxes that cover the places that are true, and no others: cut wherever one slab differs from the next."""
+    """Boxes that cover exactly the true positions; cut where a slab differs from the next."""
     corner = corner or (0,) * inside.ndim
     if inside.all():
         yield tuple(slice(begin, begin + size) for begin, size in zip(corner, inside.shape, strict=True))
@@ -170,7 +171,7 @@ def _boxes(inside: Array, corner: tuple[int, ...] = ()) -> Iterator[tuple[slice,
 
 
 def _walk(positions: Array, name: str) -> Walk:
-    """Positions as a start and what each dimension adds; by a table of all if they are not such a sum."""
+    """Positions as a start plus a term per dimension; a table of all positions if they are not such a sum."""
     start = int(positions.reshape(-1)[0])
     added: list[Array] = []
     total: Any = np.int64(start)

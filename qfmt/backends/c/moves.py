@@ -15,6 +15,7 @@ from ...errors import QfmtError, first_line
 from ...interpreter import execute
 from ...model import Node
 from ...ops import OPERATORS, Operand
+from ...ops.resize import is_nearest
 from .loops import copy
 from .names import comment
 from .plan import Plan
@@ -33,8 +34,8 @@ FILL = -1
 
 
 def move(plan: Plan, node: Node) -> None:
-    """An operator of the table, or Concat of inputs that are quantized alike."""
-    _check_moves(plan, node)
+    """An operator of the table, or Concat of inputs with the same quantization."""
+    _check_moves(node)
     moved = range(len(node.inputs)) if node.operator == "Concat" else MOVERS[node.operator]
     sources: list[View] = []
     start = 0
@@ -64,18 +65,12 @@ def move(plan: Plan, node: Node) -> None:
             _put(plan, node, name, sources, np.where(picks == FILL, start, picks).astype(np.int64))
 
 
-def _check_moves(plan: Plan, node: Node) -> None:
+def _check_moves(node: Node) -> None:
     """QfmtError for an operator that does not only move elements here."""
-    mode = node.attributes.get("coordinate_transformation_mode")
-    if node.operator == "Resize" and (node.attributes["mode"] != "nearest" or mode == "tf_crop_and_resize"):
+    if node.operator == "Resize" and not is_nearest(node.attributes):
         raise QfmtError("interpolates, which needs floats")
-    if node.operator not in ("Concat", "Resize"):
-        return
-    grid = plan.value(node.outputs[0]).quantization
-    for name in node.inputs[:1] if node.operator == "Resize" else node.inputs:
-        own = plan.value(name).quantization
-        if (own is None) != (grid is None) or (own is not None and grid is not None and not own.same_grid(grid)):
-            raise QfmtError("has inputs and outputs with different quantization")
+    if node.rule:
+        raise QfmtError("has inputs and outputs with different quantization")
 
 
 def _fill(plan: Plan, node: Node, picks: Array) -> View:

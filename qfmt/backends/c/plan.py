@@ -155,7 +155,7 @@ class Plan:
     # The end
 
     def finish(self) -> None:
-        """Copy to the arguments what lies elsewhere; then the life of each buffer is known."""
+        """Copy outputs that are elsewhere to the arguments; then the lifetime of each buffer is known."""
         for name, view in zip(self.network.model.graph.outputs, self.outputs, strict=True):
             source = self.read(name)
             if source.buffer is not view.buffer or not alike(view.shape, source.order, view.order):

@@ -1,4 +1,4 @@
-"""Memory as the steps of a program see it: buffers, and the tensors that lie in them."""
+"""Memory as the steps of a program see it: buffers, and the tensors in them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def arena_type(width: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A tensor in a buffer: its logical shape, and in which order its dimensions lie there, without gaps."""
+    """A tensor in a buffer: its logical shape, and the memory order of its dimensions, without gaps."""
 
     buffer: Buffer
     shape: tuple[int, ...]
@@ -68,7 +68,7 @@ class View:
 
     @property
     def physical(self) -> tuple[int, ...]:
-        """The sizes as they lie in memory."""
+        """The sizes in memory order."""
         return tuple(self.shape[axis] for axis in self.order)
 
     def positions(self) -> Array:

@@ -1,4 +1,4 @@
-"""Nodes of operators that qfmt does not know go back to ONNX unchanged."""
+"""Writes nodes of operators that qfmt does not know back to ONNX unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Into and out of integers: QuantizeLinear and DequantizeLinear, or their formulas where they lack a type."""
+"""Quantize and dequantize: QuantizeLinear and DequantizeLinear, or their formulas for types that these lack."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def dequantized(builder: Builder, tensor: Tensor, stored: ir.Value, axis: int | 
     if builder.opset >= 23 and grid.is_blocked and grid.scale_dtype in HALVES:
         attributes["output_dtype"] = int(ir.DataType.FLOAT)
     inputs = [stored, scale(builder, tensor)]
-    may_go = wide or (grid.is_blocked and not _has_zero_points(grid))  # where all are 0
+    may_go = wide or (grid.is_blocked and not _has_zero_points(grid))  # zero points of 0
     if grid.names[1] or not may_go:
         inputs.append(zero_point(builder, tensor))
     return builder.emit("DequantizeLinear", *inputs, name=name, domain=domain, **attributes)
@@ -90,7 +90,8 @@ def zero_point(builder: Builder, tensor: Tensor) -> ir.Value:
 
 
 def _key(tensor: Tensor, role: str, name: str, values: Callable[[], tuple[object, ...]]) -> tuple[str, ...]:
-    """The name of a scale or zero point: tensors share one that had one name in the source, if it is equal."""
+    """The cache key of a scale or zero point: tensors share one if its name in the source and its values are
+    equal."""
     grid = grid_of(tensor)
     if not name or grid.is_blocked:
         return (tensor.name, role)

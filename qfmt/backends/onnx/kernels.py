@@ -1,4 +1,4 @@
-"""Integer types of ONNX Runtime's kernels, if it has fewer than ONNX: tested with version 1.31."""
+"""Integer types of ONNX Runtime's kernels, where they are fewer than ONNX's: tested with version 1.31."""
 
 from __future__ import annotations
 

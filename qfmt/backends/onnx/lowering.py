@@ -248,7 +248,7 @@ def one_to_one(site: Site) -> Sequence[ir.Value]:
 
 
 def typed_inputs(site: Site) -> list[ir.Value | None]:
-    """The real numbers of the inputs; those that have one type in ONNX are given one."""
+    """The real numbers of the inputs, cast to a common type where ONNX requires one."""
     wanted, indices = _one_type(site), range(len(site.node.inputs))
     return [site.cast(index, wanted[index]) if index in wanted else site.real(index) for index in indices]
 

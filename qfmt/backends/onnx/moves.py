@@ -1,4 +1,4 @@
-"""Operators that compute nothing: into and out of integers, and data movement."""
+"""Operators that compute nothing: quantize, dequantize, and data movement."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .opsets import Lacks
 
 @lowers("QuantizeLinear")
 def to_integers(site: Site) -> None:
-    """The grid is that of the output: defining the output tensor quantizes it."""
+    """Defining the output tensor quantizes it with its own parameters."""
     real, name = site.real(0), site.node.outputs[0]
     assert real is not None
     site.builder.define_real(name, real)
@@ -59,7 +59,8 @@ def with_scale(site: Site) -> Sequence[ir.Value]:
 
 @lowers("Clip")
 def clip(site: Site) -> Sequence[ir.Value]:
-    """On a grid, bounds have their own rounding rule: a bound that QuantizeLinear rounds differently is moved."""
+    """Clip on quantized tensors rounds its bounds by its own rule: a bound that QuantizeLinear rounds differently is
+    adjusted."""
     inputs = typed_inputs(site)
     grid = site.output().quantization
     for index in (1, 2):

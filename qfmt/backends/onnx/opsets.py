@@ -33,9 +33,9 @@ class Lacks(Exception):
 
 
 def candidates(opset: int | None, model: Model) -> list[int]:
-    """The requested opset; or the newest ones with which the installed ONNX Runtime runs such a model, best first.
+    """The requested opset, or the newest ones with which the installed ONNX Runtime runs such a model, best first.
 
-    The last ones are those of operators that qfmt does not know.
+    The opsets of operators that qfmt does not know come last.
     """
     if opset is None:
         quantized = [tensor for tensor in model.tensors.values() if tensor.quantization is not None]

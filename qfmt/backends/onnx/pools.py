@@ -22,7 +22,8 @@ FLOAT = int(ir.DataType.FLOAT)
 
 @lowers("qfmt.AdaptiveAveragePool")
 def adaptive_average_pool(site: Site) -> ir.Value:
-    """GlobalAveragePool or AveragePool where bins are equal; else each axis times a matrix of zeros and ones."""
+    """GlobalAveragePool or AveragePool if bins are equal; else each axis is multiplied by a matrix of zeros and
+    ones."""
     x, out = site.real(0), site.attributes["output_size"]
     assert x is not None
     shape = site.tensor(0).shape

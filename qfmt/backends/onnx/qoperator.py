@@ -52,7 +52,7 @@ def _grid(site: Site, tensor: Tensor) -> list[ir.Value]:
 
 
 class _NoInteger(Exception):
-    """A bias is not an integer, and cannot be converted to one."""
+    """A bias that cannot be converted to int32."""
 
 
 def _bias(site: Site) -> ir.Value | None:

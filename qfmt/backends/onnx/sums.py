@@ -139,7 +139,7 @@ def _total(site: Site, axes: list[int], keepdims: int = 1, noop_with_empty_axes:
 
 @adds_up("qfmt.AdaptiveAveragePool")
 def binned(site: Site) -> ir.Value:
-    """Each axis times a matrix of zeros and ones: which element is in which bin. MatMul supports int32, too."""
+    """Multiply each axis by the matrix of bin members, of zeros and ones. MatMul also supports int32."""
     counts = site.attributes["output_size"]
     if set(counts) == {1}:
         return _total(site, list(range(-len(counts), 0)))
@@ -164,7 +164,7 @@ def binned(site: Site) -> ir.Value:
 
 @adds_up("AveragePool")
 def windows(site: Site) -> ir.Value:
-    """ConvInteger with a kernel of ones for each channel; times L / n, if windows differ."""
+    """ConvInteger with a kernel of ones per channel; multiplied by L / n if windows differ in size."""
     a, x = site.attributes, site.tensor(0)
     if x.shape is None or not all(isinstance(size, int) for size in x.shape[1:]):
         raise Lacks("sums windows of an input whose sizes are not known")

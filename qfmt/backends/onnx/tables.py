@@ -49,7 +49,7 @@ def _through_float16(site: Site, value: ir.Value) -> ir.Value:
 
 @lowers("qfmt.EmbeddingBag")
 def embedding_bag(site: Site) -> ir.Value:
-    """Rows, weighed; then their sum, mean or maximum over each bag."""
+    """Weighted rows, then their sum, mean or maximum over each bag."""
     indices = site.emit("Cast", site.stored(1), to=INT64)
     last = _integers(site, [-1])
     rows = _rows(site, indices)

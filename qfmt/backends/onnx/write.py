@@ -1,4 +1,4 @@
-"""Writing an ONNX model to a file, or, if it is large, to a file and another one with its weights."""
+"""Writes an ONNX model to a file; the weights of a large model go to a second file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DIGITS = 16
 """The digits of the digest in the name of a file of constants."""
 
 ALIGNMENT = 4096
-"""Where each constant begins, so that a runtime can map it into memory."""
+"""Alignment of each constant in bytes, so that a runtime can map it into memory."""
 
 
 def to_proto(model: ir.Model) -> Any:
@@ -44,7 +44,7 @@ def write(model: ir.Model, path: str | os.PathLike[str], external: int) -> None:
     with replacing(where) as file, ExitStack() as stack:
         target = Path(where).resolve()
         if sum(_data(value).nbytes for value in model.graph.initializers.values()) > external:
-            beside = f"{target.name}.{_digest(model)}.data"  # is in place before the file that names it
+            beside = f"{target.name}.{_digest(model)}.data"  # written before the file that refers to it
             bulk = stack.enter_context(replacing(str(target.with_name(beside))))
             _move_out(model, bulk, beside)
         file.write(to_proto(model).SerializeToString())
@@ -53,7 +53,8 @@ def write(model: ir.Model, path: str | os.PathLike[str], external: int) -> None:
 
 
 def _digest(model: ir.Model) -> str:
-    """A name for the constants: files never swap theirs, whenever their writers are stopped."""
+    """A digest of all constants, for the name of their file: an interrupted write never leaves a model with other
+    constants."""
     digest = hashlib.sha256()
     for value in model.graph.initializers.values():
         digest.update(_data(value).tobytes())
@@ -61,7 +62,7 @@ def _digest(model: ir.Model) -> str:
 
 
 def _remove_others(path: Path, kept: str) -> None:
-    """Remove the constants of earlier models that had the name of this one."""
+    """Remove the constants files of earlier models with this name."""
     for other in path.parent.glob(f"{escape(path.name)}.{'[0-9a-f]' * DIGITS}.data"):
         if other.name != kept:
             with suppress(OSError):
@@ -69,7 +70,7 @@ def _remove_others(path: Path, kept: str) -> None:
 
 
 def _move_out(model: ir.Model, bulk: BinaryIO, location: str) -> None:
-    """Write the constants one after the other, and leave references to them."""
+    """Write the constants consecutively, and replace them by references."""
     for value in model.graph.initializers.values():
         data = _data(value)
         if data.nbytes < SMALL:

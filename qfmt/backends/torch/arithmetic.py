@@ -48,7 +48,7 @@ class Grid(NamedTuple):
 
 
 def dequantize(values: Tensor, grid: Grid, rule: str = "") -> Tensor:
-    """`f32(q - z) · f32(s)`: float32, of the shape of `values`. The rule `premultiplied` has its own form."""
+    """`f32(q - z) · f32(s)`: float32, with the shape of `values`. The rule `premultiplied` has its own formula."""
     scale = grid.scales(values.dim())
     if rule == "premultiplied":
         return fma(values.float(), scale, scale * -grid.zero_points(values.dim()))
@@ -56,7 +56,7 @@ def dequantize(values: Tensor, grid: Grid, rule: str = "") -> Tensor:
 
 
 def centred(values: Tensor, grid: Grid, dtype: torch.dtype) -> Tensor:
-    """`q - z` in a float type; exact for integers of up to 16 bits, and for those of 32 rounded once."""
+    """`q - z` in a float type; exact for integers of up to 16 bits, rounded once for 32 bits."""
     if values.dtype.itemsize < 4 and grid.axis is None:
         return values.to(dtype).sub_(grid.zero_point) if grid.zero_point else values.to(dtype)
     if values.dtype.itemsize < 4 or dtype == torch.float64:
@@ -76,7 +76,8 @@ def quantize(values: Tensor, grid: Grid, rule: str) -> Tensor:
 
 
 def clamp(rounded: Tensor, grid: Grid) -> Tensor:
-    """Integral values (float or integer) into the range of the result, as integers of its dtype; NaN → quant_min."""
+    """Clamp integral values (float or integer) to the range of the result, as integers of its dtype; NaN →
+    quant_min."""
     if not rounded.is_floating_point():
         return rounded.clamp(grid.minimum, grid.maximum).to(grid.dtype)
     if max(-grid.minimum, grid.maximum) > EXACT_IN_FLOAT32:
@@ -111,7 +112,7 @@ QUANTIZE: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "reciprocal_fma": _reciprocal_fma,
     "premultiplied": _reciprocal,
 }
-"""Rules that turn a real number into an integer; before the clamp."""
+"""Rules that quantize a real number, before the clamp."""
 
 
 def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
@@ -172,7 +173,7 @@ REQUANTIZE: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], list[Step]]] = 
     "integer_bias_reciprocal": _integer_bias_reciprocal,
     "affine": _affine,
 }
-"""Rules that turn an exact integer accumulator into an output integer, before the clamp: the steps, from the bias."""
+"""Rules that requantize an exact integer accumulator, before the clamp: functions that return the steps."""
 
 
 def after(acc: Tensor, steps: Sequence[Step]) -> Tensor:
@@ -227,7 +228,8 @@ MEAN: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "mean_reciprocal_fma": _mean_reciprocal_fma,
     "mean_stored": _mean_stored,
 }
-"""Rules that turn an exact integer sum of n centred integers into their mean, on the same grid; before the clamp."""
+"""Rules that compute the mean of n centred integers from their exact sum, with the same scale and zero point, before
+the clamp."""
 
 
 def mean(total: Tensor, count: Tensor, grid: Grid, rule: str) -> Tensor:
@@ -309,4 +311,4 @@ DYNAMIC = {
     "dynamic_reciprocal": Dynamic(_floored_grid, "reciprocal", _dynamic_add),
     "dynamic_symmetric": Dynamic(_symmetric_grid, "reciprocal", _dynamic_twice),
 }
-"""Rules that quantize float32 and turn exact sums into float32; signed ones give int8, others uint8."""
+"""Rules that quantize float32, and convert exact sums to float32; signed ones quantize to int8, others to uint8."""

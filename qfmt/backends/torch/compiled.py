@@ -134,7 +134,7 @@ class _Writer:
 
 
 def _empty(kind: str) -> str:
-    """The type of a list that has none of its own; `kind` is that of the schema."""
+    """The type of an empty list, from `kind`, its type in the schema."""
     if "Tensor" in kind:
         return "Tensor[]"
     return "Scalar?[]" if "List[Optional" in kind else "float[]" if "float" in kind else "int[]"

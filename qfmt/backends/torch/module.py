@@ -1,4 +1,4 @@
-"""What `Model.to_torch` returns: an ordinary module whose buffers are the constants of the model."""
+"""The result of `Model.to_torch`: an ordinary module whose buffers are the constants of the model."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class QuantizedModule(fx.GraphModule):
         return _HOME.sub("", super().code)
 
     def report(self) -> Report:
-        """The nodes that the engine could not compute itself: which table does, and why.
+        """The nodes that the engine itself does not support: the table that computes each, and the reason.
 
         `notes` lists products that can overflow 16 bits in kernels on this processor, and what computes them.
         """

@@ -24,7 +24,7 @@ def _reshape(s: Site) -> Any:
 
 
 def reshape(x: torch.Tensor, sizes: list[int]) -> torch.Tensor:
-    """0 copies a size of x."""
+    """Reshape; a size of 0 copies that of x."""
     return x.reshape([x.shape[axis] if size == 0 else size for axis, size in enumerate(sizes)])
 
 
@@ -37,7 +37,7 @@ def _flatten(s: Site) -> Any:
 
 
 def flatten(x: torch.Tensor, axis: int) -> torch.Tensor:
-    """As a matrix: the axes before `axis` into rows."""
+    """Flatten to a matrix: the axes before `axis` become rows."""
     cut = axis + x.dim() if axis < 0 else axis
     return x.reshape([x.shape[:cut].numel(), x.shape[cut:].numel()])
 

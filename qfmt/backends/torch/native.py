@@ -1,4 +1,4 @@
-"""torch's own quantized kernels, with parameters packed for a named backend: what the source module ran.
+"""torch's own quantized kernels, with parameters packed for a named backend, as in the source module.
 
 Their tensors are quint8 and qint8, which PyTorch plans to remove; this engine ends with them.
 """
@@ -131,7 +131,7 @@ def _linear(s: Site) -> Any:
     return within_range(s, target, s.x(0), packed, *scale_and_zero_point(s))
 
 
-# Into and out of integers
+# Quantize and dequantize
 
 
 def _quantize(s: Site) -> Any:
@@ -241,7 +241,7 @@ def _with_grid(kernel: Kernel) -> Emitter:
 
 
 FIXED = {"Sigmoid": (1 / 256, 0, -128), "Tanh": (2 / 256, 128, 0), "HardSigmoid": (1 / 256, 0, -128)}
-"""The grid (zero point for uint8, for int8) that torch gives these outputs, independent of the input."""
+"""Scale, and zero point for uint8 and for int8, of these outputs in torch, independent of the input."""
 
 
 def _bounded(target: Any, general: Any = None) -> Emitter:

@@ -70,7 +70,7 @@ def _max_pool(s: Site) -> Any:
 
 
 def _kept(s: Site) -> Any:
-    """A mean, on the grid of its input: the float kernel supports quantized tensors, too."""
+    """A mean with the scale and zero point of its input: the float kernel also supports quantized tensors."""
     same_grid(s)
     return clamped(s, computed(s, Site.x))
 

@@ -2,7 +2,7 @@
 
 Their arithmetic is the rule `affine`, up to rounding. `onednn.qadd` and `qmul` read uint8 as int8 (torch 2.13), so
 an addition is a 1 × 1 convolution with the identity that accumulates into its second input; it is used only if
-all 65,536 pairs of integers give the result of the node's rule.
+for all 65,536 pairs of integers it equals the node's rule.
 """
 
 from __future__ import annotations
@@ -153,8 +153,8 @@ def _accumulation(a: Grid, b: Grid, y: Grid, parameters: list[Any], second: Any,
 
 
 def _exact_scales(a: Grid, b: Grid, y: Grid, rule: str) -> tuple[Grid, Grid, Grid] | None:
-    """Scales for the kernel with which every pair of integers gives the rule's result: those of the grids, or ones
-    that differ in the last bits of float32, which moves a sum next to a half. None if there are none nearby."""
+    """Scales for the kernel with which every pair of integers has the rule's result: those of the tensors, or scales
+    that differ in the last bits of float32, which changes sums close to a half. None if there are none nearby."""
     every = torch.arange(256, dtype=torch.uint8)
     first, second = every.repeat_interleave(256).reshape(1, 1, 256, 256), every.repeat(256).reshape(1, 1, 256, 256)
     total = arithmetic.dequantize(first, a, rule) + arithmetic.dequantize(second, b, rule)
@@ -176,7 +176,7 @@ def _moved(grid: Grid, steps: int) -> Grid:
     return grid._replace(scale=float(scale))
 
 
-# Into and out of integers, in operators of torch, so that torch's interpreter can run them
+# Quantize and dequantize with operators of torch, so that torch's interpreter can run them
 
 
 def real(s: Site, index: int) -> Any:

@@ -27,7 +27,7 @@ CHANNELS = 128
 def saturates(kernels: str, product: str) -> bool:
     """Whether these kernels (fbgemm, x86, onednn, qnnpack) clip sums of two products on this processor.
 
-    `product` is one of PRODUCTS. All activations are 255, all weights 127: a kernel that clips gives about half.
+    `product` is one of PRODUCTS. All activations are 255, all weights 127: a kernel that clips computes about half.
     """
     weight = torch.full(_WEIGHTS[product], 127, dtype=torch.int8)
     exact = 255 * 127 * weight[0].numel()

@@ -86,7 +86,8 @@ def _integers(s: Site, value: Any) -> Any:
 
 
 def _dynamic_linear(s: Site) -> Any:
-    """As in PT2E: a separate operator computes the grid; grids other than PT2E's follow the stated rule."""
+    """As in PT2E: a separate operator computes scale and zero point. Other rules than PT2E's follow the stated
+    rule."""
     if s.node.rule != "dynamic_reciprocal" or s.attribute("reduce_range") or s.attribute("per_token"):
         return dynamic_linear_by_rule(s)
     limits = (0, 255)

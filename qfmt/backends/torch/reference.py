@@ -207,6 +207,8 @@ def rounded(s: Site, value: Any) -> Any:
 
 
 def _computes(s: Site) -> Any:
+    if s.out.quantization is not None and not s.node.rule:  # a Concat that only moves integers
+        return s.result(aten.cat.default, [s.x(index) for index in range(len(s.node.inputs))], s.attribute("axis"))
     integers = s.is_float and any(s.tensor(i).dtype != "float32" for i in range(len(s.node.inputs)))
     if integers and s.node.operator == "Div":
         raise Lacks("divides integers")

@@ -1,7 +1,7 @@
-"""The worker: it builds the engine it is asked for, and answers until its parent closes the pipe.
+"""The worker: builds the requested engine, and answers requests until its parent closes the pipe.
 
-It is started by `parent`, reads messages on standard input and answers on standard output. It never learns the path of
-a source, and opens no file of one.
+`parent` starts it. It reads messages from standard input and answers on standard output. It never receives the path
+of a source, and never opens one.
 """
 
 from __future__ import annotations
@@ -18,23 +18,22 @@ from time import sleep
 from typing import IO, Any, Protocol
 
 from ...errors import MissingPackageError, QfmtError, first_line
+from ...memory import BASE, FACTOR, physical
 from . import wire
-
-BASE, FACTOR = 4 << 30, 256
-"""Bytes that a run may take: so many, and so many times what the engine was given. Networks need far less."""
 
 
 class Engine(Protocol):
-    """Made of a program, by the class `Engine` of `execution` of a frontend. RunError if it cannot be."""
+    """An engine with a program; `execution.Engine` of each frontend implements it. Raises RunError if it cannot run
+    it."""
 
     version: str
 
     def answer(self, verb: str, *arguments: Any) -> Iterator[tuple[Any, ...]]:
-        """("at", index of a call) before each call, ("value", name, value) for each result."""
+        """Yield ("at", index of a call) before each call, and ("value", name, value) for each result."""
 
 
 def main(kind: str) -> None:
-    """Serve one kind of engine. Whatever the engine prints goes nowhere: standard output belongs to the messages."""
+    """Serve one kind of engine. Output that the engine prints is discarded: standard output is for messages."""
     source, target = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
@@ -48,23 +47,23 @@ def main(kind: str) -> None:
 
 
 def end_with(parent: int) -> None:
-    """End with the parent, however that ends: a call may take hours, and nobody reads the pipe meanwhile."""
+    """End this process when the parent ends: a call may take hours, during which nothing reads the pipe."""
     while os.getppid() == parent:
         sleep(1)
     os._exit(1)
 
 
 class Server:
-    """Answers one request after the other, by the engine that the last "open" made."""
+    """Answers requests one by one, with the engine that the last "open" built."""
 
     def __init__(self, make: Callable[..., Engine], target: IO[bytes]) -> None:
         self.make, self.target = make, target
         self.engine: Engine | None = None
         self.given = 0
-        """Bytes of arrays that the engine was made of."""
+        """Bytes of the arrays that the engine was built from."""
 
     def serve(self, verb: str, *arguments: Any) -> None:
-        """Send what a request results in. Raises Closed if the parent is gone."""
+        """Answer one request. Raises Closed if the parent has ended."""
         try:
             for message in self._messages(verb, arguments):
                 wire.write(self.target, message)
@@ -81,14 +80,14 @@ class Server:
             _limit_memory(self.given + _size(arguments))
             yield from self.engine.answer(verb, *arguments)
             return
-        self.engine = None  # two of them would not fit into memory together
+        self.engine = None  # frees its memory before the next one is built
         self.given = _size(arguments)
         self.engine = self.make(*arguments)
         yield "value", "version", self.engine.version
 
 
 def _sendable(error: Exception) -> tuple[str, str, str, str]:
-    """Class, finding, place and hint of the error that the parent is to raise."""
+    """Class, message, place and hint of the error that the parent raises."""
     if isinstance(error, MissingPackageError):
         return type(error).__name__, error.what, error.where, error.hint
     if isinstance(error, QfmtError):
@@ -103,20 +102,19 @@ def _size(value: Any) -> int:
 
 
 def _limit_memory(given: int) -> None:
-    """A limit for what the process writes to, beyond what it has now; never more than the machine has. Linux only."""
+    """Limit the writable memory of the process, beyond its current use, to at most physical memory. Linux only."""
     written = _written()
     if not written:
         return
     import resource
 
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    limit = written + min(BASE + FACTOR * given, physical)
+    limit = written + min(BASE + FACTOR * given, physical())
     resource.setrlimit(resource.RLIMIT_DATA, (limit if hard < 0 else min(limit, hard), hard))
 
 
 def _written() -> int:
-    """What counts against the limit now; 0 where the system does not say."""
+    """The current use that counts against the limit; 0 if the system does not report it."""
     try:
         status = Path("/proc/self/status").read_text("ascii", "replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""Workers as their parent sees them: one process for each kind of engine, started when it is needed."""
+"""The parent's side of workers: one process per kind of engine, started on demand."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ main(sys.argv[2])
 """
 
 _WAITING = {"OMP_WAIT_POLICY": "PASSIVE"}
-"""Threads of torch that wait sleep. By default they spin, and take the processor from those that they wait for: on a
+"""Makes waiting threads of torch sleep. By default they spin and use the processor that other threads need: on a
 busy machine a call of microseconds then takes milliseconds."""
 
 _ERRORS: dict[str, type[QfmtError]] = {each.__name__: each for each in (RunError, MissingPackageError)}
-"""What an engine may answer with."""
+"""Errors that a worker may report."""
 
 _WORKERS: dict[str, Worker] = {}
 
@@ -38,15 +38,15 @@ _LOCK = Lock()
 
 
 class EngineDied(RunError):
-    """The process in which an engine ran has ended."""
+    """The worker process has ended unexpectedly."""
 
 
 class Session:
-    """A program and the engine that carries it out, in a worker.
+    """A program, and the engine that executes it in a worker.
 
-    `program` gives what the engine is made of; it is asked again if the worker has to be started anew. `call` names a
-    call of the program and its place, by the index that the engine tells; `name` is what messages call the engine.
-    `takes` is whether a value is one that the engine may answer with: a worker that a file took over may say anything.
+    `program` returns the arguments that the engine is built from; it is called again if the worker is restarted.
+    `call` maps the index of a call to its name and place, for error messages; `name` is the engine in messages.
+    `takes` checks that a value is a valid answer, since a malicious file may have taken over the worker.
     """
 
     def __init__(
@@ -60,12 +60,13 @@ class Session:
         self.kind, self.name, self.program, self.call, self.takes = kind, name, program, call, takes
 
     def open(self) -> str:
-        """Name and version of the package that computes. RunError or MissingPackageError if it cannot."""
+        """Start the engine; return the name and version of its package. RunError or MissingPackageError if it cannot
+        start."""
         with _LOCK:
             return _worker(self.kind).open(self)
 
     def ask(self, verb: str, *arguments: Any) -> dict[str, Any]:
-        """What the engine answers, by name. RunError if it fails or dies."""
+        """Send a request; return the results by name. RunError if the engine fails or its process dies."""
         with _LOCK:
             worker = _worker(self.kind)
             if worker.session is not self:
@@ -74,10 +75,10 @@ class Session:
 
 
 def is_installed(package: str) -> bool:
-    """Whether a package is there, without importing it."""
+    """Whether a package is installed, without importing it."""
     try:
         return find_spec(package) is not None
-    except ValueError:  # something other than a module has its name
+    except ValueError:  # sys.modules has something else under its name
         return False
 
 
@@ -99,11 +100,12 @@ class Worker:
 
     @property
     def is_alive(self) -> bool:
-        """Whether this process may ask it: a fork of the one that started it must not."""
+        """Whether the worker runs and belongs to this process; a fork of the process that started it must not use
+        it."""
         return self.owner == os.getpid() and self.process.poll() is None
 
     def open(self, session: Session) -> str:
-        """Have it make the engine of a session, unless it has that; gives name and version of the package."""
+        """Build the engine of a session, unless it is the current one; return name and version of the package."""
         if self.session is not session:
             self.session = None
             told = dict(self.exchange(session, _is_text, "open", *session.program()))
@@ -113,7 +115,7 @@ class Worker:
     def exchange(
         self, session: Session, takes: Callable[[Any], bool], verb: str, *arguments: Any
     ) -> Iterator[tuple[str, Any]]:
-        """Send a message; give (name, value) for each result."""
+        """Send a request; yield (name, value) for each result."""
         assert self.process.stdin is not None and self.process.stdout is not None
         at, answered, error = -1, False, None
         try:
@@ -128,19 +130,19 @@ class Worker:
                         answered = True
                     case ["error", str() as name, str() as what, str() as where, str() as hint] if name in _ERRORS:
                         answered, error = True, _ERRORS[name](what, where=where, hint=hint)
-                    case _:  # what no worker of ours says
+                    case _:  # not a message of our worker
                         raise wire.Closed
         except wire.Closed:
-            self.stop(patience=5)  # how it ended is known when it has
+            self.stop(patience=5)  # to know its exit status
             what, where = "", ""
-            with suppress(LookupError):  # what a worker says of where it is may be wrong
+            with suppress(LookupError):  # the index that a worker reports may be wrong
                 what, where = session.call(at) if at >= 0 else (what, where)
             when = f"while running {what}" if what else "before its first call"
             raise EngineDied(f"{session.name} died ({self._end()}) {when}", where=where) from None
         except MemoryError:
             raise RunError(f"the results of {session.name} do not fit into memory") from None
         finally:
-            if not answered:  # the pipes may hold the rest of a message
+            if not answered:  # the pipes may contain the rest of a message
                 self.stop()
         if error is not None:
             raise error
@@ -153,9 +155,9 @@ class Worker:
         return f"signal {-code}{known.get(-code, '')}"
 
     def stop(self, patience: float = 0) -> None:
-        """End the process, if it does not end by itself within `patience` seconds, and wait for that.
+        """Terminate the process, unless it ends by itself within `patience` seconds, and wait for it.
 
-        A fork of the process that started it only closes its own ends of the pipes.
+        A fork of the process that started it only closes its ends of the pipes.
         """
         if self.owner == os.getpid():
             try:
@@ -164,7 +166,7 @@ class Worker:
                 self.process.kill()
                 self.process.wait()
         for stream in (self.process.stdin, self.process.stdout):
-            with suppress(OSError):  # what was to be sent to a process that is gone
+            with suppress(OSError):  # unsent data for a process that has ended
                 stream.close()  # type: ignore[union-attr]
 
 
@@ -183,8 +185,8 @@ def _worker(kind: str) -> Worker:
 
 
 def import_path() -> list[str]:
-    """Where the worker imports from: where this process does, but not from the working directory, which may contain
-    untrusted files; qfmt is where this one came from."""
+    """The import path of the worker: that of this process, and the location of qfmt, but not the working directory,
+    which may contain untrusted files."""
     package = str(Path(__file__).parents[3])
     entries = [entry for entry in sys.path if Path(entry).is_absolute() and not _is_here(entry)]
     return entries if package in entries else [package, *entries]
@@ -193,7 +195,7 @@ def import_path() -> list[str]:
 def _is_here(entry: str) -> bool:
     try:
         return Path(entry).samefile(Path())
-    except OSError:  # one of them is not there
+    except OSError:  # one of the paths does not exist
         return False
 
 

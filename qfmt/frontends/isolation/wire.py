@@ -1,9 +1,10 @@
-"""Messages between qfmt and a worker: JSON and the bytes of arrays. Reading one builds plain data and runs nothing.
+"""Messages between qfmt and a worker: JSON, and the bytes of arrays. Reading one creates plain data and executes
+nothing.
 
-A message is the length of its header (u32), the header as JSON, then the bytes of its arrays in the order in which the
-header mentions them. The header has lists, numbers, texts, and objects for the rest: {"array": [dtype, shape]},
-{"tuple": [item, …]}, {"dict": [[key, value], …]}, {"record": [name, field, …]} for the named tuples that `record`
-registers.
+A message is the length of its header (u32), the header as JSON, then the bytes of its arrays in the order of the
+header. The header contains lists, numbers, strings, and objects for other values: {"array": [dtype, shape]},
+{"tuple": [item, …]}, {"dict": [[key, value], …]}, {"record": [name, field, …]} for named tuples that are registered
+with `record`.
 """
 
 from __future__ import annotations
@@ -21,23 +22,23 @@ from ...errors import RunError
 RECORDS: dict[str, type[Any]] = {}
 
 HEADER = 1 << 28
-"""Bytes that a header may have; those of networks have some thousands."""
+"""The largest header in bytes; those of networks have some thousands."""
 
 T = TypeVar("T", bound=type[Any])
 
 
 def record(cls: T) -> T:
-    """Register a NamedTuple, so that messages can hold it."""
+    """Register a NamedTuple, so that messages can contain it."""
     RECORDS[cls.__name__] = cls
     return cls
 
 
 class Closed(Exception):
-    """The other side is gone."""
+    """The other side has closed the connection."""
 
 
 def write(stream: IO[bytes], message: Any) -> None:
-    """Send a message. Raises RunError for values that it cannot hold, Closed if the other side has closed."""
+    """Send a message. Raises RunError for values that cannot be sent, Closed if the other side has closed."""
     arrays: list[np.ndarray[Any, Any]] = []
     try:
         header = json.dumps(_packed(message, arrays)).encode()

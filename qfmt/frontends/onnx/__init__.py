@@ -1,5 +1,6 @@
-"""ONNX models, in every form in which they are quantized → Model.
+"""ONNX models, quantized in any form → Model.
 
-`reading` opens a file and refuses what is unsound; `importer` turns nodes into qfmt's, by the functions of the
-modules beside it, each with explicit QuantizeLinear and DequantizeLinear; `convert` has the passes merge those.
+`reading` opens a file and refuses an invalid one. `importer` converts its nodes, with one function per ONNX operator
+from the modules beside it. Quantization becomes explicit QuantizeLinear and DequantizeLinear nodes, which `convert`
+has the passes fold.
 """

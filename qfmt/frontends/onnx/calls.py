@@ -1,4 +1,4 @@
-"""A node of ONNX as the functions see it that import it, and what of it fits an operator of qfmt."""
+"""An ONNX node as the import functions see it, and checks of its inputs and attributes against a qfmt operator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .tensors import dtype_of
 
 
 class Call(NamedTuple):
-    """A node of ONNX: names of tensors ("" for absent ones) and attributes as Python values."""
+    """An ONNX node: tensor names ("" for an absent one), and attributes as Python values."""
 
     operator: str
     domain: str
@@ -23,20 +23,20 @@ class Call(NamedTuple):
     name: str
 
     def input(self, position: int) -> str:
-        """The name of an input, "" for one that is absent."""
+        """The name of an input; "" if it is absent."""
         return self.inputs[position] if position < len(self.inputs) else ""
 
     @property
     def full_name(self) -> str:
-        """The operator with its domain, as an opaque node states it."""
+        """Domain and operator, as opaque nodes name it."""
         return f"{self.domain or 'ai.onnx'}.{self.operator}"
 
 
 def check_arity(operator: Operator, inputs: Sequence[str]) -> None:
-    """SourceError for more inputs than an operator has, or fewer than it needs."""
+    """Raise SourceError if a node has more inputs than the operator, or fewer than it needs."""
     wanted = operator.inputs
     if len(inputs) > len(wanted) and not wanted[-1].variadic:
-        raise SourceError(f"has {len(inputs)} inputs, but {operator.name} takes {len(wanted)}")
+        raise SourceError(f"has {len(inputs)} inputs, but {operator.name} accepts {len(wanted)}")
     given = len([parameter for parameter in wanted if not parameter.variadic])
     for index in range(max(len(inputs), given)):
         parameter = wanted[min(index, len(wanted) - 1)]
@@ -45,14 +45,14 @@ def check_arity(operator: Operator, inputs: Sequence[str]) -> None:
 
 
 def attribute_of(value: Any, kind: str) -> Attribute | None:
-    """A value of ONNX as an attribute of the kind that the operator's table states; None if it is not of that kind."""
+    """Convert an ONNX value to an attribute of the `kind` in the operator's table; None if it is of another kind."""
     if len(kind) == 2:
         if isinstance(value, str | bytes) or not isinstance(value, Sequence):
             return None
         items: Any = tuple(attribute_of(item, kind[0]) for item in value)
         return None if None in items else items
     if kind == "s" and isinstance(value, int):
-        return dtype_of(value)  # ONNX numbers the element types, qfmt names them
+        return dtype_of(value)  # an element type, which ONNX states as a number
     if isinstance(value, bool | int | float) and kind != "s":
         return int(value) if kind == "i" else float(value)
     return value if isinstance(value, str) and kind == "s" else None

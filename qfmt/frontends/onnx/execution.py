@@ -1,5 +1,5 @@
-"""ONNX models run by others, in a worker process: ONNX Runtime, at any of its optimization levels, and the onnx
-package's reference."""
+"""Runs ONNX models in a worker process: with ONNX Runtime at any optimization level, or with the reference
+implementation of the onnx package."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ REFERENCE = "reference"
 _LEVELS = {"": "DISABLE_ALL", "basic": "ENABLE_BASIC", "extended": "ENABLE_EXTENDED", "all": "ENABLE_ALL"}
 
 OLDEST_REFERENCE = 19
-"""The reference implementation has DequantizeLinear from this opset on."""
+"""The oldest opset in which the reference implementation has DequantizeLinear."""
 
 
 class Engine:
-    """One ONNX model, and who runs it; see `isolation.child.Engine`.
+    """One ONNX model and the engine that runs it; see `isolation.child.Engine`.
 
-    The model is a serialized ModelProto without its large initializers, which are `arrays`: a message of protobuf has
-    at most 2 GB. MissingPackageError if the engine is not installed.
+    The model is a serialized ModelProto. Its large initializers are in `arrays` instead, since a protobuf message
+    has at most 2 GB. Raises MissingPackageError if the engine is not installed.
     """
 
     def __init__(self, model: Array, arrays: Mapping[str, Array], engine: str) -> None:
@@ -35,11 +35,11 @@ class Engine:
         self.proto, self.arrays = onnx.ModelProto.FromString(model.tobytes()), arrays
         self._reference: Any = None
         self._opened: tuple[Any, Any] = (None, None)
-        """What a session of ONNX Runtime was made for; the session, and the values that it was given."""
+        """The request that the last session was made for, and the session with its initializers."""
 
     def answer(self, verb: str, *arguments: Any) -> Iterator[tuple[Any, ...]]:
-        """ "constants" (names): those of them that do not depend on inputs. "run" (inputs, names, engine): values of
-        the graph. What Python cannot hold is left out of both."""
+        """Answer "constants" (names) with the values that do not depend on inputs, and "run" (inputs, names, engine)
+        with values of the graph. Both omit values of types that NumPy does not have."""
         if verb == "constants":
             found = constants(self.proto, self.arrays, *arguments)
         else:
@@ -65,13 +65,14 @@ class Engine:
         return {name: array for name, array in found if array is not None}
 
     def _session(self, names: Sequence[str], engine: str) -> Any:
-        """A session that gives these values. The last one is kept: the samples of a verification ask for the same."""
+        """A session that computes these values. The last one is cached: all samples of a verification ask for the
+        same."""
         import onnxruntime
 
         asked = (tuple(names), engine)
         if self._opened[0] == asked:
             return self._opened[1][0]
-        self._opened = (None, None)  # two of them would not fit into memory together
+        self._opened = (None, None)  # frees its memory before the next one is made
         options = onnxruntime.SessionOptions()
         level = _LEVELS[engine.partition(":")[2]]
         options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, f"ORT_{level}")
@@ -79,19 +80,19 @@ class Engine:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # as parent._WAITING
         proto = self._with_outputs(names)
         read = _names_read(proto.graph)
-        arrays = {name: array for name, array in self.arrays.items() if name in read}  # it refuses others
+        arrays = {name: array for name, array in self.arrays.items() if name in read}  # unused ones are refused
         for name, array in arrays.items():
             proto.graph.initializer.append(_without_data(name, array))
         values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
         options.add_external_initializers(list(values), list(values.values()))
-        for name, value in values.items():  # else it computes with copies
+        for name, value in values.items():  # without this it copies them
             options.add_initializer(name, value)
         session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        self._opened = (asked, (session, values))  # a session does not keep them
+        self._opened = (asked, (session, values))  # the session does not keep the values alive
         return session
 
     def _with_outputs(self, names: Sequence[str]) -> Any:
-        """The model with these values as its outputs."""
+        """The model with these values as its graph outputs."""
         import onnx
 
         proto = onnx.ModelProto()
@@ -111,7 +112,7 @@ class Engine:
         return {name: np.asarray(values[name]) for name in names if values.get(name) is not None}
 
     def _for_reference(self) -> Any:
-        """The model with the arrays as inputs, in an opset that the reference implementation knows."""
+        """The model with `arrays` as graph inputs, in an opset that the reference implementation supports."""
         import onnx
 
         proto = onnx.ModelProto()
@@ -125,7 +126,7 @@ class Engine:
 
 
 def _without_data(name: str, array: Array) -> Any:
-    """An initializer whose data ONNX Runtime is given beside the model; it opens no file of this location."""
+    """An initializer without data, which ONNX Runtime receives separately. It does not open a file of this location."""
     import onnx
 
     kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
@@ -135,7 +136,7 @@ def _without_data(name: str, array: Array) -> Any:
 
 
 def _names_read(graph: Any) -> set[str]:
-    """What nodes read, those of graphs within too, and outputs."""
+    """The names that nodes, subgraphs included, and graph outputs read."""
     names = {value.name for value in graph.output}
     for node in graph.node:
         names.update(node.input)
@@ -146,7 +147,7 @@ def _names_read(graph: Any) -> set[str]:
 
 
 def _array(value: Any) -> Array | None:
-    """None for a type that NumPy does not have."""
+    """The value as an array; None for a type that NumPy does not have."""
     try:
         return np.asarray(value.numpy())
     except RuntimeError:
@@ -154,8 +155,8 @@ def _array(value: Any) -> Array | None:
 
 
 def constants(proto: Any, arrays: Mapping[str, Array], names: Sequence[str]) -> dict[str, Array]:
-    """Initializers, and what nodes make of initializers alone, by onnx's own reader and reference; `arrays` are those
-    that are not in the model."""
+    """Initializers and the results of nodes over initializers, computed with the onnx package. `arrays` are the
+    initializers that are not in the model."""
     import onnx
 
     stored = {tensor.name: tensor for tensor in proto.graph.initializer}
@@ -176,7 +177,7 @@ def constants(proto: Any, arrays: Mapping[str, Array], names: Sequence[str]) -> 
 
 
 def _ancestors(names: Sequence[str], producers: Mapping[str, Any]) -> set[str]:
-    """These values, and those that they are made of."""
+    """These values, and all that they are computed from."""
     needed, open_ = set(names), list(names)
     while open_:
         node = producers.get(open_.pop())
@@ -187,7 +188,7 @@ def _ancestors(names: Sequence[str], producers: Mapping[str, Any]) -> set[str]:
 
 
 def _evaluated(node: Any, inputs: Mapping[str, Array], opsets: Any) -> Array | None:
-    """The one output of a node."""
+    """The only output of a node; None if it cannot be computed."""
     import onnx
     from onnx.reference import ReferenceEvaluator
 
@@ -196,12 +197,12 @@ def _evaluated(node: Any, inputs: Mapping[str, Array], opsets: Any) -> Array | N
     try:
         (result,) = ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=opsets)).run(None, dict(inputs))
         return np.asarray(result)
-    except Exception:  # whatever the library raises: then the fresh conversion is the only witness
+    except Exception:  # any error of the library: only the fresh conversion remains as a witness
         return None
 
 
 def _version(engine: str) -> str:
-    """Name and version; MissingPackageError if the package is not there."""
+    """Name and version of the package; MissingPackageError if it is not installed."""
     package = engine.partition(":")[0]
     try:
         if package == REFERENCE:

@@ -1,6 +1,6 @@
-"""An ONNX file as a ModelProto whose external data qfmt has found, wherever in the model a tensor names a file.
+"""Reads an ONNX file as a ModelProto and finds all its external data, for every tensor in the model.
 
-The library that runs or parses the model afterwards opens no file that the model names.
+A library that runs or parses the model afterwards does not open any file that the model names.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from ...errors import SourceError
 from ...regular import refusal
 
 SHARED = 1 << 20
-"""Bytes that tensors may have beyond twice the size of the files that they lie in. Tied weights share their bytes; a
-small model that names the same bytes thousands of times is refused before memory is taken."""
+"""Bytes that tensors may have in addition to twice the size of their files. Tied weights share bytes. A small model
+that refers to the same bytes thousands of times is refused before memory is allocated."""
 
 LARGE = 1 << 16
-"""Bytes of a tensor beyond which it is not put into a message of protobuf, which has at most 2 GB. The shapes that a
-runtime reads before it runs a model are smaller."""
+"""Size in bytes above which a tensor stays outside the protobuf message, which has at most 2 GB. The shapes that a
+runtime reads while it loads a model are smaller."""
 
 
 class Place(NamedTuple):
-    """Where the data of one tensor lies: a path without links, and the bytes from `offset` on."""
+    """The location of a tensor's data: a resolved path, an offset and a length in bytes."""
 
     path: str
     offset: int
@@ -39,7 +39,7 @@ class Place(NamedTuple):
 
 
 class Opened:
-    """A file that stays open: what is read is what was checked, whatever has taken its place in the folder by then."""
+    """A file that stays open, so that the checked file is the one that is read, even if its path is replaced."""
 
     def __init__(self, path: Path) -> None:
         flags = (getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))  # a FIFO would block
@@ -48,7 +48,7 @@ class Opened:
         self.facts = os.fstat(self._descriptor)
 
     def view(self, offset: int, nbytes: int) -> memoryview:
-        """Some of its bytes, mapped for as long as the view is held."""
+        """A memory-mapped part of the file; the mapping lives as long as the view."""
         if not nbytes:
             return memoryview(b"")
         before = offset % mmap.ALLOCATIONGRANULARITY
@@ -57,22 +57,23 @@ class Opened:
 
 
 Files = dict[str, Opened]
-"""The files of external data by the path that tensors name them with."""
+"""Files of external data, by the path that tensors refer to."""
 
 
 def open_proto(path: Path, files: Files | None = None) -> Any:
-    """The onnx.ModelProto of a file with its external data in it, as raw_data: it names no file any more.
+    """Read a file as an onnx.ModelProto, with its external data as raw_data: the result refers to no file.
 
-    With `files` the initializers of the main graph stay where they are, for models larger than memory: each of them
-    names its file by an absolute path, which `files` then has, its offset and its length.
+    With `files`, for models larger than memory, the initializers of the main graph remain external. Each refers to
+    its file by an absolute path, which is added to `files`, an offset and a length.
 
-    A location is relative to the folder of the model and names a regular file in it or below. A symbolic link is
-    followed if it ends there, or in the folder in which the model itself lies if that is reached by a link, too: caches
-    such as that of Hugging Face keep all files of a model in one folder and link to them. A file with a second hard
-    link is refused: its other name may be anywhere, and nothing in the file system tells.
+    A location is relative to the folder of the model. It must name a regular file in that folder or below. A
+    symbolic link is followed if its target is there, or, if the model itself was reached by a link, in the folder of
+    the model's target: caches such as Hugging Face's keep all files of a model in one folder and link to them. A
+    file with a second hard link is refused, because its other name may be outside the folder, and the file system
+    does not tell.
 
-    Raises SourceError for a file that is not an ONNX model, for external data that lies elsewhere, is missing or has
-    another size, and if the tensors have more than twice the bytes of their files.
+    Raises SourceError for a file that is not an ONNX model, for external data that is outside the folder, missing or
+    of another size, and if the tensors have more than twice the bytes of their files.
     """
     import onnx
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
@@ -97,9 +98,10 @@ def open_proto(path: Path, files: Files | None = None) -> Any:
 
 
 def take_large(proto: Any, files: Files) -> dict[str, Array]:
-    """Take the large initializers out of a model that `open_proto` gave with `files`: name → array, mapped.
+    """Remove the large initializers from a model that `open_proto` returned with `files`; return name → mapped
+    array.
 
-    All other external data is read into the model; so are element types that NumPy does not have itself.
+    Other external data is read into the model, and so are element types that NumPy does not have.
     """
     import onnx_ir as ir
 
@@ -131,12 +133,12 @@ def external_files(path: Path) -> list[Path]:
 
 
 def is_external(tensor: Any) -> bool:
-    """Whether the data of a TensorProto are stated to lie in another file."""
+    """Whether a TensorProto states that its data is external."""
     return bool(tensor.data_location == tensor.EXTERNAL)
 
 
 def tensors_within(message: Any, where: str = "") -> Iterator[tuple[Any, str]]:
-    """Every TensorProto in a message of ONNX, wherever the format lets one be, with the place for an error."""
+    """Every TensorProto in an ONNX message, at any depth, with its location for error messages."""
     for name in _fields_with_tensors(message.DESCRIPTOR):
         value = getattr(message, name)
         single = hasattr(value, "DESCRIPTOR")
@@ -150,7 +152,7 @@ def tensors_within(message: Any, where: str = "") -> Iterator[tuple[Any, str]]:
 
 @cache
 def _fields_with_tensors(descriptor: Any) -> tuple[str, ...]:
-    """The fields of a kind of message in which a TensorProto can lie, at whatever depth."""
+    """The fields of a message type that can contain a TensorProto, directly or nested."""
     return tuple(
         field.name
         for field in descriptor.fields
@@ -179,17 +181,17 @@ def _place(message: Any) -> str:
 
 
 class _Folder:
-    """The folder of a model, and the files in it that tensors may lie in."""
+    """The folder of a model, and the files in it that tensors may refer to."""
 
     def __init__(self, path: Path) -> None:
         self.home = path.parent.resolve()
         self.homes = (self.home, path.resolve().parent)
         self.paths: dict[str, str] = {}
-        """Location → the path without links."""
+        """Location → resolved path."""
         self.opened: Files = {}
 
     def places(self, tensors: list[tuple[Any, str]]) -> list[Place]:
-        """Where the data of tensors lie; SourceError with the place of the first of which it cannot be."""
+        """The location of each tensor's data. SourceError names the first tensor whose data cannot be located."""
         found = [self._place(tensor, where) for tensor, where in tensors]
         total = sum(place.nbytes for place in found)
         there = sum(file.facts.st_size for file in self.opened.values())
@@ -206,7 +208,7 @@ class _Folder:
 
     def _checked(self, tensor: Any, entries: Mapping[str, str]) -> Place:
         location = entries.get("location", "")
-        if not isinstance(location, str):  # protobuf gives bytes where a string is not UTF-8
+        if not isinstance(location, str):  # protobuf returns bytes for a string that is not UTF-8
             raise SourceError(
                 "the location of its external data is not text", hint="the file is damaged; download it again"
             )
@@ -229,7 +231,7 @@ class _Folder:
         return Place(path, offset, length)
 
     def _open(self, location: str) -> str:
-        """The path of a file with external data, without links, which is open then; SourceError if it may not be."""
+        """Open a file of external data and return its resolved path; SourceError if it is not allowed."""
         if not location:
             raise SourceError("its external data has no location")
         try:
@@ -241,7 +243,7 @@ class _Folder:
             opened = self.opened.get(str(path)) or Opened(path)
         except FileNotFoundError:
             raise SourceError(f"its external data {location!r} is missing", hint="put it next to the model") from None
-        except (OSError, RuntimeError, ValueError):  # a name too long, links in a circle, a zero byte
+        except (OSError, RuntimeError, ValueError):  # a name that is too long, a cycle of links, a zero byte
             raise SourceError(f"its external data {location!r} cannot be opened") from None
         found = opened.facts
         if not stat.S_ISREG(found.st_mode):
@@ -254,7 +256,7 @@ class _Folder:
 
 
 def _needed(tensor: Any) -> int:
-    """How many bytes the shape and the element type of a tensor ask for."""
+    """The number of bytes that shape and element type require."""
     import onnx_ir as ir
 
     try:

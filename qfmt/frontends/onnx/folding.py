@@ -1,4 +1,4 @@
-"""Nodes over constants, computed while an ONNX graph is read."""
+"""Constant folding, while an ONNX graph is read."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from ...ops.quantization import is_static
 from ...passes.sizes import inferred
 
 _NOT_COMPUTED = ("ai.onnx.DequantizeLinear", "ai.onnx.QuantizeLinear")
-"""Of constants: the passes make quantized constants of them."""
+"""Kept as nodes over constants: the passes turn them into quantized constants."""
 
 
 def folded(node: Node, tensors: Mapping[str, Tensor], budget: Budget) -> list[Tensor]:
-    """The outputs of a node as constants, if all its inputs are constants, and the budget pays for it; else none."""
+    """The outputs of a node as constants; [] if an input is not constant or the budget is too small."""
     given = [tensors[name] if name else None for name in node.inputs]
     if node.operator in _NOT_COMPUTED or not given or any(each is not None and each.data is None for each in given):
         return []
     first = given[0]
     if node.operator == "Clip" and first is not None and DTYPES[first.dtype].is_quantizable:
-        return []  # the range of a weight: `passes.grids` makes quant_min and quant_max of it
+        return []  # the range of a weight: `passes.grids` turns it into quant_min and quant_max
     if not _is_affordable(node, tensors, budget):
         return []
     operands = [None if tensor is None else Operand(tensor.array, None) for tensor in given]
@@ -38,9 +38,9 @@ def folded(node: Node, tensors: Mapping[str, Tensor], budget: Budget) -> list[Te
 
 
 def _is_affordable(node: Node, tensors: Mapping[str, Tensor], budget: Budget) -> bool:
-    """Whether the budget pays for computing a node over constants. What is not computed stays a node.
+    """Charge the budget for folding a node; False if it is too expensive, and the node stays.
 
-    Half of what is left may go into one node, so that those behind it can still be read.
+    One node may use half of the remaining budget, so that later nodes can still be read.
     """
     sizes = _sizes(node, tensors)
     if sizes is None:
@@ -58,9 +58,9 @@ def _is_affordable(node: Node, tensors: Mapping[str, Tensor], budget: Budget) ->
 
 
 def _sizes(node: Node, tensors: Mapping[str, Tensor]) -> list[int] | None:
-    """How many elements each output of a node over constants has, at most; None if that is not known."""
+    """The maximum number of elements of each output of a node over constants; None if unknown."""
     first = static_shape(tensors[node.inputs[0]]) if node.inputs[0] else ()
-    if node.operator in ("NonZero", "Compress"):  # not known before, but not more than all of the input
+    if node.operator in ("NonZero", "Compress"):  # the size depends on the data; the input bounds it
         return [prod(first) * (len(first) if node.operator == "NonZero" else 1)]
     shapes = [tensors[name].shape for name in node.outputs]
     if any(shape is None or None in shape for shape in shapes):

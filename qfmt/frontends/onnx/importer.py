@@ -1,4 +1,4 @@
-"""ONNX's nodes become qfmt's, one after the other; every value keeps its name."""
+"""Converts ONNX nodes to qfmt nodes, one by one; every value keeps its name."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 imports: ByName[Callable[..., Any]] = ByName()
-"""Functions (importer, call) for ONNX operators: "Op" or "domain.Op". They return NotImplemented for a form that is not
-supported."""
+"""Functions (importer, call) by ONNX operator, "Op" or "domain.Op". They return NotImplemented for a form that they
+do not support."""
 
 UNSOUND = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError)
-"""What comes of a node that lacks an input or an attribute, or has one of another type."""
+"""Exceptions that a node with a missing or mistyped input or attribute causes."""
 
 DOMAINS = {"": "", "ai.onnx": ""}
-"""The default domain under both of its names."""
+"""Both spellings of the default domain."""
 
 
 class Importer:
-    """Collects nodes and tensors under the names that ONNX gave them."""
+    """Collects nodes and tensors under their ONNX names."""
 
     def __init__(self, model: ir.Model, budget: Budget, shapes: Mapping[str, Shape] | None = None) -> None:
         graph = model.graph
@@ -48,15 +48,15 @@ class Importer:
         self.nodes: list[Node] = []
         self.tensors: dict[str, Tensor] = {}
         self.values: dict[str, ir.Value] = {}
-        """Values of onnx-ir by name, for the types and shapes that the model states."""
+        """onnx-ir values by name, for the types and shapes that the model states."""
         self.preferred: dict[str, str] = {}
-        """New tensors → the names of the file that they take if nothing else has these in the end."""
+        """New tensor → the name in the ONNX file that it gets if the name is free after all passes."""
         self.call_ = Call("", "", 1, (), (), {}, "")
-        """The node of ONNX that nodes are emitted for."""
+        """The ONNX node that is being converted."""
         self.opsets = {DOMAINS.get(domain, domain): version for domain, version in model.opset_imports.items()}
         self._assumed: list[str] = []
         self.names: dict[str, str] = {}
-        """Outputs that are nothing but another tensor → the name of that."""
+        """Output → the tensor that it is an alias of."""
         for name, value in graph.initializers.items():
             self.tensors[name] = stored(name, value.const_value)
         self.initializers = {name: tensor.dtype for name, tensor in self.tensors.items()}
@@ -68,14 +68,14 @@ class Importer:
 
     @property
     def notes(self) -> dict[str, str]:
-        """What the file should say of the conversion: source keys (docs/spec/conversions.md); "" if nothing."""
+        """Notes on the conversion for the file, by source key (docs/spec/conversions.md); empty if there are none."""
         of_integers = any(node.op_type.startswith("QLinear") or node.op_type == "QGemm" for node in self.model.graph)
         return {"assumed_types": ", ".join(self._assumed), "onnx_form": "qoperator" if of_integers else ""}
 
-    # -- running over a graph --------------------------------------------------------------------------------
+    # -- converting a graph ----------------------------------------------------------------------------------
 
     def run(self, graph: ir.Graph) -> Graph:
-        """The graph with every node of ONNX turned into nodes of qfmt. SourceError for what is wrong, placed."""
+        """Convert a graph. A SourceError names the node that caused it."""
         for node in graph:
             self._node(node)
         outputs: list[str] = []
@@ -111,14 +111,15 @@ class Importer:
             raise SourceError(what, where=where, hint="run onnx.checker for details") from None
 
     def _outputs(self, node: ir.Node) -> tuple[str, ...]:
-        """Its outputs; an unused output that precedes a used one gets a name."""
+        """The outputs of a node; an unused output that precedes a used one gets a name."""
         names = [value.name or "" for value in node.outputs]
         while names and not names[-1]:
             names.pop()
         return tuple(name or self.fresh(f"{names[-1]}.unused") for name in names)
 
     def dispatch(self, call: Call) -> None:
-        """The meaning of a node: the function registered for it, else the operator of that name, else opaque."""
+        """Convert a node: by its registered function, else as the qfmt operator of that name, else as an opaque
+        node."""
         function = imports.get(f"{call.domain}.{call.operator}" if call.domain else call.operator)
         if function is not None and function(self, call) is not NotImplemented:
             return
@@ -127,8 +128,8 @@ class Importer:
         self.opaque(call)
 
     def _output(self, name: str, earlier: Sequence[str]) -> str:
-        """An output under its own name, which may be only another name of an input, a constant, another output; under
-        a new name if it is an output already."""
+        """Give a graph output its own name, if it is an alias of an input, a constant or another output. If the name
+        is an output already, it gets a new name."""
         source = self.names.get(name, name)
         if name in earlier:
             source, name = name, self.fresh(name)
@@ -138,12 +139,12 @@ class Importer:
             self.emit("Identity", [source], [name])
         return name
 
-    # -- what functions call ---------------------------------------------------------------------------------
+    # -- called by functions ---------------------------------------------------------------------------------
 
     def one_to_one(
         self, call: Call, attributes: Mapping[str, Any] | None = None, inputs: Sequence[str] | None = None
     ) -> bool:
-        """The operator of the same name; False if qfmt's has other attributes or outputs."""
+        """Convert to the operator of the same name; False if the attributes or outputs of qfmt's operator differ."""
         entry = OPERATORS.get(call.operator)
         given = call.attributes if attributes is None else attributes
         outputs = call.outputs
@@ -164,7 +165,7 @@ class Importer:
         return True
 
     def opaque(self, call: Call) -> None:
-        """A node that qfmt has no meaning for, as it is: it can be looked at and written to ONNX again, not run."""
+        """Keep a node that qfmt does not know unchanged. It can be inspected and exported to ONNX, but not run."""
         from .opaque import captured, opaque_attributes
 
         self.budget.node(len(call.inputs))
@@ -186,7 +187,7 @@ class Importer:
         )
 
     def alias(self, call: Call, source: str) -> None:
-        """The first output of a node is nothing but the tensor `source`."""
+        """Make the first output of a node an alias of the tensor `source`."""
         if not source:
             raise SourceError("its input is absent")
         self.names[call.outputs[0]] = source
@@ -198,9 +199,9 @@ class Importer:
         outputs: Sequence[str] | str = "",
         attributes: Mapping[str, Attribute] | None = None,
     ) -> str:
-        """Add a node; the name of its first output. `outputs` are names, or the start of a new one.
+        """Add a node and return the name of its first output. `outputs` are names, or the prefix of a new one.
 
-        A node over constants is computed now, but for what dequantizes.
+        Nodes over constants are folded, except those that dequantize.
         """
         self.budget.node(len(inputs))
         self.budget.tensor(0 if isinstance(outputs, str) else len(outputs) - 1)
@@ -233,14 +234,14 @@ class Importer:
         return names[0]
 
     def constant(self, array: Any, name: str, dtype: str = "", aliases: Sequence[str] = ()) -> str:
-        """A new constant, of that name or one like it; `dtype` where it is not that of the array."""
+        """Add a constant and return its name, which is `name` or a similar one. `dtype` overrides that of the array."""
         own, array = self.fresh(name), np.asarray(array)
         self.budget.allocate(array.nbytes)
         self.tensors[own] = Tensor.constant(own, array, dtype=dtype or None, aliases=tuple(aliases))
         return own
 
     def value(self, name: str) -> Array | None:
-        """The array of a constant; None if the tensor is computed or absent."""
+        """The array of a constant; None if the tensor is absent or not constant."""
         tensor = self.tensors.get(name)
         return tensor.array if tensor is not None and tensor.data is not None else None
 
@@ -257,11 +258,11 @@ class Importer:
         self._taken.add(name)
         return name
 
-    # -- within ----------------------------------------------------------------------------------------------
+    # -- internal --------------------------------------------------------------------------------------------
 
     def _of_unknown_type(self, name: str, call: Call) -> Tensor:
-        """The output of an operator without a meaning here: as the model states it, else of the element type that
-        the operator's schema says."""
+        """The output of an opaque operator: as the model states it, else with the element type of the operator's
+        schema."""
         value = self.values.get(name)
         if value is not None and value.type is not None:
             return described(value)
@@ -282,7 +283,7 @@ class Importer:
             return [None]
 
     def _refined(self, name: str, shape: Shape) -> Shape:
-        """An inferred shape, and where that knows nothing what the model says of the value."""
+        """The inferred shape; dimensions that inference leaves open come from the model."""
         value = self.values.get(name)
         stated = None if value is None else shape_of(value)
         if shape is None or stated is None or len(shape) != len(stated):

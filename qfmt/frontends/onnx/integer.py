@@ -1,4 +1,4 @@
-"""Integer-only networks (QuantLab, Deeploy): float tensors that hold integers, and RequantShift nodes between them."""
+"""Integer-only networks (QuantLab, Deeploy): float tensors of integer values, with RequantShift nodes between them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .importer import Importer, imports
 def requant_shift(im: Importer, call: Call) -> Any:
     """x, mul, add; div, n_levels_out (or n_levels), signed: clip(floor((x · mul + add) / div + 1/2)) to n levels.
 
-    Signed ones are -n/2 … n/2 - 1, others 0 … n - 1. Attributes are numbers, or tensors of one element.
+    The levels are -n/2 … n/2 - 1 if signed, else 0 … n - 1. Attributes are numbers, or tensors of one element.
     """
     levels = _number(call, "n_levels_out" if "n_levels_out" in call.attributes else "n_levels", 256)
     low = -(levels // 2) if _number(call, "signed", 0) else 0
@@ -30,7 +30,7 @@ def requant_shift(im: Importer, call: Call) -> Any:
 
 
 def _integers(im: Importer, name: str, rank: int | None) -> str:
-    """A factor or summand as int32; a vector with an element for each channel as it broadcasts to [N, C, …]."""
+    """A factor or summand as int32; a per-channel vector is reshaped so that it broadcasts to [N, C, …]."""
     array = im.value(name)
     if array is None:
         return name

@@ -1,4 +1,4 @@
-"""Operators of older opsets: what was an attribute and is an input now, and what had another meaning."""
+"""Operators of older opsets: attributes that are inputs now, and changed semantics."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def clip(im: Importer, call: Call) -> Any:
 
 
 def _vector(im: Importer, call: Call, attribute: str) -> str:
-    """An attribute as a constant; "" where it is absent."""
+    """An attribute as a constant; "" if it is absent."""
     value = call.attributes.get(attribute)
     return "" if value is None else im.constant(np.array(value, np.int64), f"{call.outputs[0]}.{attribute}")
 
@@ -91,7 +91,7 @@ def top_k(im: Importer, call: Call) -> Any:
 
 @imports("Upsample")
 def upsample(im: Importer, call: Call) -> Any:
-    """The forerunner of Resize: asymmetric, nearest by the floor."""
+    """The predecessor of Resize: asymmetric coordinates, nearest rounds down."""
     scales = call.input(1) or im.constant(np.array(call.attributes["scales"], np.float32), f"{call.outputs[0]}.scales")
     return _asymmetric_resize(im, call, scales)
 
@@ -116,7 +116,7 @@ def _asymmetric_resize(im: Importer, call: Call, scales: str) -> Any:
 
 @imports("Softmax", "LogSoftmax", "Hardmax")
 def softmax(im: Importer, call: Call) -> Any:
-    """Before opset 13 all dimensions from the axis on were one."""
+    """Before opset 13, softmax flattened all dimensions from the axis on."""
     if call.opset >= 13:
         return None if im.one_to_one(call) else NotImplemented
     rank = im.rank(call.inputs[0])

@@ -1,4 +1,4 @@
-"""Attributes of nodes that qfmt does not know, so that they can be written to ONNX again."""
+"""Attributes of nodes that qfmt does not know, stored so that they can be exported to ONNX again."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 ENCODED = "data:application/x-onnx-attribute;base64,"
-"""What precedes an AttributeProto, for attributes that are tensors, graphs or types."""
+"""The prefix of an encoded AttributeProto, which stores a tensor, graph or type."""
 
 CAPTURED = "qfmt.captured"
-"""The attribute with the names under which graphs within the node read tensors around it, its last inputs."""
+"""The attribute with the names that subgraphs of the node use for captured tensors, which are its last inputs."""
 
 
 def opaque_attributes(attributes: Mapping[str, Any], inner: Sequence[str]) -> dict[str, Attribute]:
-    """Numbers, strings and lists of them as they are; anything else as the bytes of its AttributeProto, in base64."""
+    """Keep numbers, strings and lists of them. Encode any other attribute as the base64 of its AttributeProto."""
     made = {name: _plain(name, value) for name, value in attributes.items()}
     return made | ({CAPTURED: tuple(inner)} if inner else {})
 
 
 def original_attributes(node: Node) -> dict[str, Any]:
-    """What `opaque_attributes` was made of: numbers, strings, lists, and objects of onnx-ir.
+    """The inverse of `opaque_attributes`: numbers, strings, lists, and objects of onnx-ir.
 
-    Raises QfmtError for an attribute that only looks as if it had been made by `opaque_attributes`.
+    Raises QfmtError for a malformed encoded attribute.
     """
     return {name: _original(name, value) for name, value in node.attributes.items() if name != CAPTURED}
 
 
 def captured_names(node: Node) -> tuple[str, ...]:
-    """The names of the last inputs of an opaque node within the graphs that it holds."""
+    """The names that the subgraphs of an opaque node use for its last inputs."""
     names = node.attributes.get(CAPTURED, ())
     return tuple(str(name) for name in names) if isinstance(names, tuple) else ()
 
 
 def captured(attributes: Mapping[str, Any]) -> list[str]:
-    """What the graphs of a node read of the values around it, by name."""
+    """The names of outer values that the subgraphs of a node read."""
     from .reading import graphs_within
 
     graphs = [each for value in attributes.values() for each in (value if isinstance(value, tuple | list) else [value])]
@@ -58,7 +58,7 @@ def captured(attributes: Mapping[str, Any]) -> list[str]:
 
 
 def _home(value: ir.Value) -> int:
-    """The graph to which a value belongs."""
+    """The id of the graph that a value belongs to."""
     return id(value.graph)
 
 
@@ -76,7 +76,7 @@ def _plain(name: str, value: Any) -> Attribute:
 
 
 def _original(name: str, value: Attribute) -> Any:
-    """QfmtError for bytes that are not an attribute, and for tensors whose values are in another file."""
+    """Decode one attribute; QfmtError if the bytes are not an AttributeProto, or a tensor in it is external."""
     if not isinstance(value, str) or not value.startswith(ENCODED):
         return value
     import onnx

@@ -1,4 +1,4 @@
-"""Weight-only quantization of ONNX Runtime: packed weights with a scale for each block, as DequantizeLinear."""
+"""Weight-only quantization of ONNX Runtime: packed block-wise weights, converted to DequantizeLinear."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .quantized import DEQUANTIZE
 
 @imports("com.microsoft.MatMulNBits")
 def matmul_nbits(im: Importer, call: Call) -> Any:
-    """A, B, scales, zero_points, g_idx, bias: A · Wᵀ + bias, W [N, K] with a scale for each block of a row.
+    """A, B, scales, zero_points, g_idx, bias: A · Wᵀ + bias, where W [N, K] is quantized block-wise along its rows.
 
-    B is [N, blocks, bytes of a block], the first value in the lowest bits. Zero points are packed likewise, row by
-    row, or of the type of the scales; without them they are the middle of the range.
+    B is [N, blocks, bytes per block], with the first value in the lowest bits. Zero points are packed row by row in
+    the same way, or have the element type of the scales. The default zero point is the middle of the range.
     """
     a = call.attributes
     bits, rows, columns, block = (int(a.get(key, default)) for key, default in _KEYS.items())
@@ -54,7 +54,7 @@ _KEYS = {"bits": 4, "N": 0, "K": 0, "block_size": 32}
 
 @imports("com.microsoft.GatherBlockQuantized")
 def gather_block_quantized(im: Importer, call: Call) -> Any:
-    """data, indices, scales, zero_points: rows of a table with a scale for each block; uint8 data is packed."""
+    """data, indices, scales, zero_points: gathers rows of a block-wise quantized table; uint8 data is packed."""
     a: Mapping[str, Any] = {"bits": 4, "block_size": 128, "gather_axis": 0, "quantize_axis": 1, **call.attributes}
     data, indices, scale, point = (*call.inputs, "")[:4]
     shape = im.shape(data)
@@ -86,15 +86,15 @@ def _dequantized(im: Importer, data: str, scale: str, point: str, axis: int, blo
 
 
 def _middle(im: Importer, data: str, bits: int, counts: Sequence[int]) -> str:
-    """Zero points in the middle of the range, of the type of the data."""
+    """Zero points in the middle of the range, with the element type of the data."""
     im.budget.allocate(prod(counts))
     return im.constant(np.full(counts, 1 << bits - 1, np.uint8), f"{data}.zero_point", f"uint{bits}")
 
 
 def _unpacked(im: Importer, name: str, bits: int, stored: tuple[int, ...], columns: int) -> str | None:
-    """Bytes that hold values of some bits, as a tensor of those values: the same data where no row is filled up.
+    """Reinterpret bytes as a tensor of `bits`-bit values; the data is shared if rows are not padded.
 
-    None for what is computed at run time.
+    None for a tensor that is computed at run time.
     """
     tensor = im.tensors[name]
     if tensor.data is None:

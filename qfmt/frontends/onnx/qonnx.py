@@ -1,4 +1,4 @@
-"""QONNX (Brevitas, FINN): Quant nodes, which round real numbers to a grid, as QuantizeLinear and DequantizeLinear."""
+"""QONNX (Brevitas, FINN): Quant nodes, which fake-quantize, converted to QuantizeLinear and DequantizeLinear."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _ROUND: dict[str, Callable[[Any], Any]] = {
 def quant(im: Importer, call: Call) -> Any:
     """X, scale, zeropt, bitwidth; signed, narrow, rounding_mode: (round(clip(X / scale + zeropt)) - zeropt) · scale.
 
-    Constants become integers by any rounding. Of what is computed only the rounding half to even has a rule here, with
-    a zero point of 0; other nodes stay as they are.
+    Constants are quantized with any rounding mode. For computed tensors only half-to-even rounding with a zero point
+    of 0 is supported; other nodes are kept as opaque nodes.
     """
     x, scale, point, width = call.inputs[:4]
     found = [im.value(name) for name in (scale, point, width)]
@@ -81,7 +81,7 @@ def bipolar_quant(im: Importer, call: Call) -> Any:
 
 
 class _Grid(NamedTuple):
-    """Scales as the file has them, the name of the zero points, "" for 0, and the range of the integers."""
+    """The scales of the file, the name of the zero points ("" for 0), and the range of the integers."""
 
     scales: Array
     point: str
@@ -91,7 +91,7 @@ class _Grid(NamedTuple):
 
 
 def _on_grid(im: Importer, call: Call, x: str, integers: Array | None, grid: _Grid) -> None:
-    """The output of a node: `x` rounded to a grid, or, if it is a constant, its integers there."""
+    """Emit the output of a node: `x` quantized and dequantized, or, for a constant, its dequantized integers."""
     base, scales, dtype, kind = call.outputs[0], grid.scales, numpy_dtype(grid.dtype), DTYPES[grid.dtype]
     scale = im.constant(scales.reshape(-1) if scales.size > 1 else scales.reshape(()), f"{base}.scale")
     along: dict[str, Attribute] = {"axis": grid.axis, "block_size": 0}
@@ -112,7 +112,7 @@ def _on_grid(im: Importer, call: Call, x: str, integers: Array | None, grid: _Gr
 
 
 def _axis(im: Importer, x: str, scale: str) -> int | None:
-    """The axis that the scales run along, 0 for a single one; None for what is neither."""
+    """The axis of the scales; 0 for a single scale; None if they are neither per-tensor nor per-channel."""
     shape, own = im.shape(scale), im.shape(x)
     sizes = [index for index, size in enumerate(shape or ()) if size != 1]
     if shape is None or len(sizes) > 1:
@@ -123,7 +123,7 @@ def _axis(im: Importer, x: str, scale: str) -> int | None:
 
 
 def _limits(bits: Any, signed: bool, narrow: bool) -> tuple[int, int] | None:
-    """The smallest and the largest integer; None for a bit width that is none of 1 to 16."""
+    """The smallest and the largest integer; None for a bit width that is not in 1 to 16."""
     if bits.size != 1 or not 1 <= (width := float(bits.reshape(()))) <= 16 or width != int(width):
         return None
     if not signed:
@@ -133,7 +133,7 @@ def _limits(bits: Any, signed: bool, narrow: bool) -> tuple[int, int] | None:
 
 
 def _narrowest(limits: tuple[int, int], at_least: int = 2) -> str:
-    """The smallest element type of 2, 4, 8 or 16 bits that holds a range."""
+    """The smallest element type of 2, 4, 8 or 16 bits that contains a range."""
     sizes = (bits for bits in (2, 4, 8, 16) if bits >= at_least)
     sign = "" if limits[0] < 0 else "u"
     return first_holding((f"{sign}int{bits}" for bits in sizes), *limits) or "int16"

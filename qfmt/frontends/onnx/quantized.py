@@ -1,5 +1,5 @@
-"""Everything that ONNX and ONNX Runtime have for quantized tensors, as QuantizeLinear and DequantizeLinear around
-operators on real numbers. Which of them become operators on integers is decided by `passes`."""
+"""Quantized operators of ONNX and ONNX Runtime, converted to real operators between DequantizeLinear and
+QuantizeLinear. `passes` decides which of them become operators on integers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def quantize_linear(im: Importer, call: Call) -> Any:
     stated = given.get("output_dtype", 0)
     dtype = im.tensors[point].dtype if point else dtype_of(stated) if stated else "uint8"
     attributes: dict[str, Attribute] = {**_blocks(given), "output_dtype": dtype, "saturate": given.get("saturate", 1)}
-    if im.model.producer_name == "qfmt":  # what is written from here has the name of the tensor after rounding
+    if im.model.producer_name == "qfmt":  # our exports name the tensor after rounding
         im.preferred[call.inputs[0]] = call.outputs[0]
     im.emit(QUANTIZE, call.inputs, call.outputs, attributes)
 
@@ -42,13 +42,13 @@ def _blocks(given: Mapping[str, Any]) -> dict[str, int]:
 
 
 def real(im: Importer, name: str, scale: str, point: str, axis: int = 1) -> str:
-    """The real values of a quantized operand."""
+    """Dequantize an operand."""
     attributes: dict[str, Attribute] = {"axis": axis, "block_size": 0, "output_dtype": im.tensors[scale].dtype}
     return im.emit(DEQUANTIZE, [name, scale, point], f"{name}.dequantized", attributes)
 
 
 def quantized_input(im: Importer, name: str, scale: float, zero_point: int, dtype: str) -> None:
-    """An input of real numbers arrives as integers on that grid."""
+    """Declare a float input as quantized: it contains integers with these quantization parameters."""
     tensor = im.tensors[name]
     if tensor.dtype != "float32":
         raise SourceError(f"is {tensor.dtype} in the model, not float32", where=f"input {name}")
@@ -59,16 +59,16 @@ def quantized_input(im: Importer, name: str, scale: float, zero_point: int, dtyp
 
 
 def on_grid(im: Importer, value: str, scale: str, point: str, call: Call) -> None:
-    """The first output of a node: a real result, quantized."""
+    """Quantize a real result into the first output of a node."""
     dtype = im.tensors[point].dtype if point else "uint8"
     attributes: dict[str, Attribute] = {"axis": 1, "block_size": 0, "output_dtype": dtype, "saturate": 1}
     im.emit(QUANTIZE, [value, scale, point], call.outputs, attributes)
 
 
 def computed(im: Importer, call: Call, operator: str, inputs: Sequence[str], attributes: Mapping[str, Any]) -> str:
-    """The real result of an operator of ONNX, by whatever function is registered for it.
+    """The real result of an ONNX operator, converted by its registered function.
 
-    What is computed on integers in the end has the name that it had in the file.
+    A result that becomes integer-only keeps its name in the file.
     """
     result = im.fresh(f"{call.outputs[0]}.real")
     im.preferred[result] = call.outputs[0]
@@ -98,7 +98,7 @@ def qlinear_conv(im: Importer, call: Call) -> Any:
 
 
 def _bias(im: Importer, bias: str, *scales: str) -> str:
-    """The real values of an int32 bias in units of the accumulator: the product of the scales."""
+    """Dequantize an int32 bias, whose scale is the product of `scales`, as in the accumulator."""
     unit = scales[0]
     for other in scales[1:]:
         unit = im.emit("Mul", [unit, other], f"{bias}.scale")

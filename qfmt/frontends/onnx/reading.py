@@ -1,4 +1,4 @@
-"""An ONNX file, or a ModelProto, as a sound graph of onnx-ir."""
+"""Reads an ONNX file or a ModelProto as a validated onnx-ir graph."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 NEWEST_OPSET = 28
-"""Of the default domain, that the operators here were written for."""
+"""The newest opset of the default domain that is supported."""
 
 OPSETS_SINCE = 3
-"""The version of the file format from which on a model must state an opset (onnx/docs/IR.md)."""
+"""The first IR version in which a model must state an opset (onnx/docs/IR.md)."""
 
 DEEPEST = 64
-"""Functions within functions, more than any exporter writes: names of inlined nodes grow with each."""
+"""Nesting limit of function calls, higher than any exporter writes: names of inlined nodes grow with each level."""
 
 
 def read(source: str | PathLike[str] | Any) -> tuple[ir.Model, Budget]:
-    """The model of a file or of an onnx.ModelProto, functions inlined, nodes in topological order; and the budget of
-    its conversion, which is without limits for what is in memory.
+    """The model of a file or of an onnx.ModelProto, with functions inlined and nodes in topological order; and the
+    budget of its conversion, which is unlimited for a model in memory.
 
-    External data is mapped, not read, and only from the folder of the file or below. Raises SourceError for what is no
-    sound model: damaged, cyclic, dangling, without its weights, newer than known.
+    External data is memory-mapped, and only from the folder of the file or below. Raises SourceError for an invalid
+    model: damaged, cyclic, with undefined values or missing weights, or newer than supported.
     """
     try:
         from onnx_ir.passes.common import InlinePass
@@ -58,10 +58,10 @@ def read(source: str | PathLike[str] | Any) -> tuple[ir.Model, Budget]:
         )
     if model.functions:
         for function in model.functions.keys() - _count_calls(model, budget):
-            del model.functions[function]  # InlinePass would inline calls in it, too, which are not counted
+            del model.functions[function]  # InlinePass would also inline the calls in it, which are not counted
         try:
             model = InlinePass()(model).model
-        except Exception as error:  # whatever the library meets
+        except Exception as error:  # any error of the library
             raise SourceError(f"its functions cannot be inlined: {_root(error)}") from None
     if not model.graph.outputs:
         raise SourceError("is an ONNX model without outputs", hint="declare its results as outputs of the graph")
@@ -70,13 +70,13 @@ def read(source: str | PathLike[str] | Any) -> tuple[ir.Model, Budget]:
 
 
 def _mapped_bytes(proto: Any) -> int:
-    """How many bytes of the initializers lie in files."""
+    """The number of bytes of external initializers."""
     mapped = (entry for tensor in proto.graph.initializer if is_external(tensor) for entry in tensor.external_data)
     return sum(int(entry.value) for entry in mapped if entry.key == "length")
 
 
 def _tell_files(model: ir.Model, files: Files) -> None:
-    """Let each initializer that lies in a file have it."""
+    """Attach its open file to each external initializer."""
     import onnx_ir as ir
 
     for value in model.graph.initializers.values():
@@ -85,9 +85,9 @@ def _tell_files(model: ir.Model, files: Files) -> None:
 
 
 def _count_calls(model: ir.Model, budget: Budget) -> Set[ir.OperatorIdentifier]:
-    """Charge the nodes that functions become beyond those that the file holds; the result are the functions called.
+    """Charge the budget for the nodes that inlining adds; return the functions that are called.
 
-    A function that calls another one twice, which calls yet another one twice, doubles with each line of the file.
+    If each function calls the next one twice, the number of nodes doubles with each function.
     """
     sizes: dict[ir.OperatorIdentifier, int] = {}
     calls: list[ir.OperatorIdentifier] = []
@@ -141,20 +141,20 @@ def _from_checked(proto: Any) -> ir.Model:
     quiet()
     try:
         model = ir.from_proto(proto)
-    except Exception as error:  # the library's own exceptions for whatever is inconsistent
+    except Exception as error:  # the library raises its own exceptions for inconsistent models
         raise SourceError(f"is not a valid ONNX model: {_root(error)}") from None
     return model
 
 
 def _root(error: BaseException) -> str:
-    """The first line of what an exception was caused by."""
+    """The first line of the root cause of an exception."""
     while error.__cause__ is not None:
         error = error.__cause__
     return first_line(error)
 
 
 def _texts(graph: Any) -> Iterator[str | bytes]:
-    """Every name in a graph, which protobuf gives as bytes if it is not UTF-8."""
+    """Every name in a graph. Protobuf returns bytes for one that is not UTF-8."""
     yield graph.name
     for value in (*graph.input, *graph.output, *graph.value_info):
         yield value.name
@@ -169,13 +169,13 @@ def _texts(graph: Any) -> Iterator[str | bytes]:
 
 
 def _check_names(graph: Any) -> None:
-    """SourceError for two values with the same name: an input, or outputs of nodes."""
+    """Raise SourceError if two values, inputs or node outputs, have the same name."""
     seen: set[str] = set()
     for name in (*(value.name for value in graph.input), *(name for node in graph.node for name in node.output)):
         if name and name in seen:
             raise SourceError("is defined twice", where=f"value {name!r}", hint="give each value its own name")
         seen.add(name)
-    seen.difference_update(value.name for value in graph.input)  # of which an initializer is the default
+    seen.difference_update(value.name for value in graph.input)  # an initializer is the default of an input
     for tensor in graph.initializer:
         if tensor.name in seen:
             raise SourceError(
@@ -185,7 +185,7 @@ def _check_names(graph: Any) -> None:
 
 
 def _check_links(graph: ir.Graph) -> None:
-    """SourceError for a cycle and for values that nothing gives; else nodes are in topological order afterwards."""
+    """Sort nodes topologically; SourceError for a cycle, or for a value that is not defined."""
     graphs = list(graphs_within(graph))
     given = {id(value) for each in graphs for value in (*each.inputs, *each.initializers.values())}
     for each in graphs:
@@ -205,7 +205,7 @@ def _check_links(graph: ir.Graph) -> None:
 
 
 def _is_sorted(graph: ir.Graph) -> bool:
-    """Whether every node stands behind those that it reads from; not looked into: nodes with graphs of their own."""
+    """Whether nodes are in topological order; False if a node has subgraphs, which are not examined."""
     seen: set[int] = set()
     for node in graph:
         if any(attribute.type.name in ("GRAPH", "GRAPHS") for attribute in node.attributes.values()):
@@ -219,7 +219,7 @@ def _is_sorted(graph: ir.Graph) -> bool:
 
 
 def graphs_within(graph: ir.Graph) -> Iterator[ir.Graph]:
-    """A graph, and those that its nodes hold as attributes."""
+    """A graph and its subgraphs, at any depth."""
     yield graph
     for node in graph:
         for attribute in node.attributes.values():

@@ -1,7 +1,7 @@
-"""Operators of ONNX on integers that come from a QuantizeLinear, as the same operators on the real numbers meant.
+"""Converts Pad, Resize, ArgMax and ArgMin on quantized integers to the same operators on real numbers.
 
-Models in the form QOperator resize, pad and search integers as they are. What only moves integers says nothing else
-of real numbers, so `passes.grids` looks through it; these three need a grid to say the same.
+Models in the QOperator form apply them to integers directly. An operator that only moves integers needs no
+quantization parameters, so `passes.grids` looks through it. These operators need them to compute the same result.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from ...passes.qdq_grids import DEQUANTIZE, QUANTIZE, QdqGrids
 
 
 def on_real_numbers(graph: Graph, preferred: dict[str, str]) -> Graph:
-    """The graph with a DequantizeLinear before each of them, and a QuantizeLinear behind: it gives the same integers.
+    """Insert a DequantizeLinear before each of these operators and a QuantizeLinear after it; the integers are the
+    same.
 
-    `preferred` receives the names that new tensors take if nothing else has these in the end.
+    `preferred` receives the names that new tensors get if they are free after all passes.
     """
     return _Rewriting(graph, preferred).result()
 
@@ -33,7 +34,7 @@ class _Rewriting:
         self.tensors = dict(graph.tensors)
         self.grid_of = QdqGrids(self.tensors)
         self.quantizer: dict[str, Node] = {}
-        """Integers → the QuantizeLinear that they come from, moved or not."""
+        """Integer tensor → the QuantizeLinear that produced it, directly or through moves."""
 
     def result(self) -> Graph:
         nodes = [each for node in self.graph.nodes for each in self._rewritten(node)]
@@ -64,7 +65,7 @@ class _Rewriting:
         yield replace(quantizer, inputs=(result, *quantizer.inputs[1:]), outputs=node.outputs, name="")
 
     def _keeps_the_grid(self, node: Node) -> bool:
-        """Whether integers that come out are such that went in, or are put in on purpose."""
+        """Whether all output integers are input integers or an explicit fill value."""
         return has(node, Trait.MOVE | Trait.FILL) or (
             node.operator == "Resize" and node.attributes["mode"] == "nearest"
         )
@@ -79,7 +80,7 @@ class _Rewriting:
         return node.operator in ("ArgMax", "ArgMin")
 
     def _fits(self, quantizer: Node) -> bool:
-        """Whether real numbers tell all integers apart: one scale for all, of a type of at most 16 bits."""
+        """Whether dequantization is injective: one scale per tensor, and an integer type of at most 16 bits."""
         grid = self.grid_of(quantizer)
         data = self.tensors[quantizer.outputs[0]]
         known = grid is not None and grid.axis is None and grid.is_affine and not grid.has_float_zero_points
@@ -87,7 +88,7 @@ class _Rewriting:
         return known and kind.is_integer and kind.bits <= 16 and self.tensors[quantizer.inputs[1]].dtype == "float32"
 
     def _padded_with(self, node: Node, real: str, quantizer: Node) -> tuple[str, ...]:
-        """The inputs of a Pad whose value is the real number of the integer that is padded with."""
+        """The inputs of a Pad on real numbers, with the dequantized padding value."""
         grid = self.grid_of(quantizer)
         assert grid is not None
         given = (*node.inputs, "", "")[1:4]

@@ -1,4 +1,4 @@
-"""The whole way from ONNX to a Model."""
+"""The complete conversion from ONNX to a Model."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ...passes.edits import renamed
 from ...passes.fold import fold_sandwiches
 from ...passes.grids import attach_quantization
 from ...passes.hoisting import hoist_quantizers
+from ...passes.idle_rules import without_idle_rules
 from ...passes.integral import integral
 from ..content import sha256_of
 from ..options import Options
@@ -29,7 +30,7 @@ def convert(path: Path, options: Options) -> Model:
 
 
 def witness(path: Path, file: Model, engine: str | None = None) -> Witness:
-    """The source converted as the file was; without its shapes of inputs where they do not go."""
+    """Convert the source with the options of the file; without its input shapes if they do not fit."""
     try:
         model = convert(path, Options.like(file, file.graph.inputs))
     except SourceError:
@@ -47,7 +48,7 @@ def convert_object(source: Any, options: Options, example_inputs: Any, prepared:
 def convert_onnx(source: Path | Any, options: Options, description: Mapping[str, str]) -> Model:
     """The Model of an ONNX file or ModelProto.
 
-    Raises SourceError for an invalid ONNX model, or one with tensors of a type that cannot be stored.
+    Raises SourceError for an invalid ONNX model, or for tensors of a type that .qfb cannot store.
     """
     engine = options.engine or "onnx"
     onnx, budget = read(source)
@@ -58,7 +59,7 @@ def convert_onnx(source: Path | Any, options: Options, description: Mapping[str,
     graph = fold_dynamic(integral(importer.run(onnx.graph)))
     graph = on_real_numbers(graph, importer.preferred)
     graph = fold_sandwiches(hoist_quantizers(attach_quantization(graph, engine)), engine)
-    graph = renamed(graph, importer.preferred | _stored_otherwise(graph, importer.initializers))
+    graph = renamed(without_idle_rules(graph), importer.preferred | _stored_otherwise(graph, importer.initializers))
     keys = {"framework": onnx.producer_name, "framework_version": onnx.producer_version, **description}
     keys = {"format": "onnx", "format_version": str(onnx.opset_imports.get("", 1)), **keys}
     return Model(
@@ -69,7 +70,7 @@ def convert_onnx(source: Path | Any, options: Options, description: Mapping[str,
 
 
 def _stored_otherwise(graph: Graph, initializers: Mapping[str, str]) -> dict[str, str]:
-    """Constants that are an initializer in another element type: its quantized or unpacked values, under its name."""
+    """Constant → the initializer that it is a quantized or unpacked form of."""
     return {
         tensor.name: alias
         for tensor in graph.constants()

@@ -1,4 +1,4 @@
-"""Operators that no runtime has a kernel for, spelled in standard ONNX, so that any of them can run the model."""
+"""Replaces operators that no runtime implements by standard ONNX operators, so that any runtime can run the model."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import numpy as np
 REQUANT_SHIFT = "RequantShift"
 
 CLIP_TAKES_INPUTS = 11
-"""From this opset on; before, its bounds are attributes."""
+"""The first opset in which the bounds of Clip are inputs; before, they are attributes."""
 
 
 def opset_of(proto: Any) -> int:
-    """The opset of ONNX's own operators that a model states; 1 if it states none."""
+    """The opset of the default domain; 1 if the model states none."""
     return next((each.version for each in proto.opset_import if each.domain in ("", "ai.onnx")), 1)
 
 
 def in_standard_operators(proto: Any) -> Any:
-    """The model, with standard nodes in the place of each RequantShift, under the names of its inputs and outputs."""
+    """Replace each RequantShift by standard nodes; inputs and outputs keep their names."""
     if not any(node.op_type in _SPELLED for node in proto.graph.node):
         return proto
     import onnx
@@ -37,8 +37,8 @@ def in_standard_operators(proto: Any) -> Any:
 def _requant_shift(node: Any, initializers: Any, opset: int) -> Iterator[Any]:
     """clip(floor((x · mul + add) / div + 1/2)), in float64: exact for |x · mul + add| < 2^51.
 
-    As QuantLab writes it and Deeploy reads it: to n_levels (or n_levels_out) levels, from 0, or if it is signed from
-    -n_levels / 2. Attributes are numbers, or tensors of one element.
+    The format of QuantLab and Deeploy: n_levels (or n_levels_out) levels, starting at 0, or at -n_levels / 2 if
+    signed. Attributes are numbers, or tensors of one element.
     """
     import onnx
     from onnx import TensorProto, helper

@@ -1,4 +1,4 @@
-"""ONNX's own operators, where an older opset or a shorthand says in another way what qfmt's operator says."""
+"""Standard ONNX operators whose older or shorthand forms differ from qfmt's operators."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def constant(im: Importer, call: Call) -> Any:
     name = call.outputs[0]
     if kind == "value":
         im.tensors[name] = stored(name, value)
-        im.budget.allocate(value.nbytes)  # a function may be inlined many times, with the constants in it
+        im.budget.allocate(value.nbytes)  # a function with constants may be inlined many times
     else:
         im.tensors[name] = Tensor.constant(name, np.array(value, np.float32 if "float" in kind else np.int64))
     return None
@@ -32,7 +32,7 @@ def constant(im: Importer, call: Call) -> Any:
 
 @imports("ConstantOfShape")
 def constant_of_shape(im: Importer, call: Call) -> Any:
-    """One value, stretched."""
+    """One value, broadcast."""
     given = call.attributes.get("value")
     value = np.zeros(1, np.float32) if given is None else stored(call.outputs[0], given).array
     im.emit("Expand", [im.constant(value.reshape(()), f"{call.outputs[0]}.value"), call.inputs[0]], call.outputs)
@@ -40,7 +40,7 @@ def constant_of_shape(im: Importer, call: Call) -> Any:
 
 @imports("Identity", "Dropout")
 def identity(im: Importer, call: Call) -> Any:
-    """In inference a dropout does nothing, and its mask is not used."""
+    """At inference a dropout is the identity; its mask is unused."""
     training = (
         im.value(call.input(2)) if call.input(2) else np.array(call.opset < 7 and not call.attributes.get("is_test"))
     )
@@ -64,7 +64,7 @@ def cast(im: Importer, call: Call) -> Any:
 
 @imports("Compress")
 def compress(im: Importer, call: Call) -> Any:
-    """Without an axis: of all elements in order."""
+    """Without an axis, compress the flattened input."""
     if "axis" in call.attributes:
         return None if im.one_to_one(call) else NotImplemented
     minus = im.constant(np.array([-1], np.int64), "flat")
@@ -91,7 +91,7 @@ def pool(im: Importer, call: Call) -> Any:
 
 
 def _windowed(im: Importer, call: Call, kernel: list[int]) -> Any:
-    """auto_pad becomes pads; what may be left out is written."""
+    """Convert auto_pad to pads, and write defaults explicitly."""
     rank = len(kernel)
     given = dict(call.attributes)
     auto_pad = given.pop("auto_pad", "NOTSET")
@@ -121,7 +121,7 @@ def _same_pads(a: dict[str, Any], sizes: Sequence[Any], auto_pad: str) -> list[i
 
 
 def _transposed_pads(a: dict[str, Any], sizes: Sequence[Any], auto_pad: str) -> None:
-    """output_shape, and auto_pad, which means an output of the input's size times the stride, become pads."""
+    """Convert output_shape and auto_pad to pads. With auto_pad the output size is the input size times the stride."""
     wanted = a.pop("output_shape", None)
     if wanted is None and auto_pad not in ("SAME_UPPER", "SAME_LOWER"):
         return
@@ -133,7 +133,7 @@ def _transposed_pads(a: dict[str, Any], sizes: Sequence[Any], auto_pad: str) -> 
         reach = (a["kernel_shape"][index] - 1) * a["dilations"][index] + 1
         full = a["strides"][index] * (size - 1) + a["output_padding"][index] + reach
         totals.append(full - target)
-    for index, total in enumerate(totals):  # too little is filled up behind
+    for index, total in enumerate(totals):  # a missing rest is padded at the end
         if total < 0:
             a["output_padding"] = list(a["output_padding"])
             a["output_padding"][index] -= total
@@ -142,14 +142,14 @@ def _transposed_pads(a: dict[str, Any], sizes: Sequence[Any], auto_pad: str) -> 
 
 
 def _two_sides(totals: Sequence[int], auto_pad: str) -> list[int]:
-    """An odd one goes behind (SAME_UPPER) or in front (SAME_LOWER)."""
+    """Split padding into two sides; an odd element goes to the end (SAME_UPPER) or to the start (SAME_LOWER)."""
     less, more = [total // 2 for total in totals], [total - total // 2 for total in totals]
     return less + more if auto_pad == "SAME_UPPER" else more + less
 
 
 @imports("Gemm")
 def gemm(im: Importer, call: Call) -> Any:
-    """That of a linear layer becomes one, if its weight is [out, in] as there: no weight is turned around."""
+    """A Gemm with weight [out, in] becomes a linear layer: no weight is transposed."""
     given = {name: value for name, value in call.attributes.items() if name != "broadcast"}
     a = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0, **given}
     bias = call.input(2)
@@ -175,7 +175,7 @@ def batch_normalization(im: Importer, call: Call) -> Any:
 
 @imports("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Greater", "Less", "PRelu")
 def stretched(im: Importer, call: Call) -> Any:
-    """Before opset 7 the second operand was aligned at an axis, and only stretched where `broadcast` said so."""
+    """Before opset 7 the second operand was aligned at an axis, and broadcast only if `broadcast` was set."""
     if call.opset >= 7:
         return NotImplemented
     axis = call.attributes.get("axis", 1 if call.operator == "PRelu" else None)
@@ -200,7 +200,7 @@ def layer_normalization(im: Importer, call: Call) -> Any:
 
 @imports("GroupNormalization")
 def group_normalization(im: Importer, call: Call) -> Any:
-    """Before opset 21 scale and bias were one per group."""
+    """Before opset 21 scale and bias had one element per group."""
     given = dict(call.attributes)
     given.pop("stash_type", None)
     if call.opset >= 21:

@@ -1,4 +1,4 @@
-"""Element types, shapes and data of ONNX's values, as tensors of a Model."""
+"""Converts element types, shapes and data of ONNX values to tensors of a Model."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ...model import DTYPES, ArrayData, Data, Shape, Tensor
 from .external import Opened
 
 FILE = "qfmt.file"
-"""Under this word an external tensor of onnx-ir keeps the open file that it lies in."""
+"""The metadata key under which an external onnx-ir tensor keeps its open file."""
 
 
 class MappedData(Data):
-    """External data: a part of an open file, mapped for as long as a view of it is held."""
+    """External data: a memory-mapped part of an open file. The mapping lives as long as a view of it."""
 
     __slots__ = ("_file", "_offset")
 
@@ -45,7 +45,7 @@ class TensorData(Data):
 
 
 def dtype_of(code: Any) -> str:
-    """The element type of a number or enum of ONNX; SourceError for one that qfmt cannot store."""
+    """The element type for an ONNX number or enum; SourceError for one that qfmt cannot store."""
     import onnx_ir as ir
 
     try:
@@ -60,7 +60,7 @@ def dtype_of(code: Any) -> str:
 
 
 def stored(name: str, tensor: Any) -> Tensor:
-    """An initializer as a constant; its data is read when it is asked for. SourceError if it is not all there."""
+    """An initializer as a constant, with data that is read on demand; SourceError if data is missing."""
     where = f"initializer {name}"
     if tensor is None:
         raise SourceError("has no data", where=where)
@@ -92,11 +92,11 @@ def stored(name: str, tensor: Any) -> Tensor:
 
 
 _LISTS = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
-"""Where a TensorProto has its numbers if not as bytes: in one of them, as its type says."""
+"""The fields of a TensorProto without raw_data; its data type determines which one has the values."""
 
 
 def _bytes_of(tensor: Any, count: int, bits: int) -> int:
-    """How many bytes of data a tensor of ONNX has; those that lie as numbers in lists are counted by number."""
+    """The number of bytes of data in an ONNX tensor; values in a typed field count by their number."""
     import onnx_ir as ir
 
     needed = -(-count * bits // 8)
@@ -118,7 +118,7 @@ def _bytes_of(tensor: Any, count: int, bits: int) -> int:
 
 
 def described(value: Any) -> Tensor:
-    """A tensor of the element type and shape that the model states for a value."""
+    """A tensor with the element type and shape that the model states for a value."""
     import onnx_ir as ir
 
     if value.type is not None and not isinstance(value.type, ir.TensorType):
@@ -134,17 +134,17 @@ def described(value: Any) -> Tensor:
 
 
 def dtype_by_schema(call: Any, index: int, types: Sequence[str]) -> str:
-    """The element type of an output: what a graph within the node states, else by the operator's schema that of an
-    input or the only one; "" if none of them says it.
+    """The element type of an output: from a subgraph of the node, else from the operator's schema, where it may be
+    the type of an input; "" if neither states it.
 
-    onnx's shape inference would say more, but it copies shapes along the whole graph: what it costs grows with the
-    square of the file.
+    onnx's shape inference would find more, but it copies shapes along the whole graph: its cost is quadratic in the
+    size of the file.
     """
     import onnx
 
     for graph in call.attributes.values():
         if hasattr(graph, "initializers"):
-            inner = graph.outputs[index + (call.operator == "Loop") :][:1]  # the first one of a Loop is its condition
+            inner = graph.outputs[index + (call.operator == "Loop") :][:1]  # skips the condition of a Loop
             return dtype_of(inner[0].dtype) if inner and inner[0].dtype is not None else ""
     try:
         schema = onnx.defs.get_schema(call.operator, call.opset, call.domain)
@@ -163,7 +163,7 @@ _SILENT = logging.NullHandler()
 
 
 def quiet() -> None:
-    """Keep what onnx-ir logs, tracebacks too, from standard error, where Python prints it if no handler is set."""
+    """Silence onnx-ir's log. Without a handler, Python prints it, with tracebacks, to standard error."""
     logging.getLogger("onnx_ir").addHandler(_SILENT)
 
 
@@ -171,4 +171,4 @@ def shape_of(value: Any) -> Shape:
     if value.shape is None:
         return None
     sizes = (size if isinstance(size, int) else size.value or None for size in value.shape)  # "": no name
-    return tuple(None if isinstance(size, int) and size < 0 else size for size in sizes)  # -1: some write unknown so
+    return tuple(None if isinstance(size, int) and size < 0 else size for size in sizes)  # -1: unknown, in some files

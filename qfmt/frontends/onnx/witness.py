@@ -1,4 +1,4 @@
-"""An ONNX model as the witness for a `.qfb`: a fresh conversion, its initializers, and runs by other programs."""
+"""An ONNX model as the witness for a `.qfb`: a fresh conversion, its initializers, and runs in other programs."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from .external import Files, open_proto, take_large
 from .spelled import in_standard_operators
 
 OUTPUT = -1
-"""In _GRIDS: the first output."""
+"""In _GRIDS: position of the first output."""
 
 BATCH = 1 << 26
-"""Bytes of constants that are asked for at a time."""
+"""Bytes of constants per request."""
 
 _GRIDS: dict[str, tuple[tuple[int, int, int], ...]] = {
     "QuantizeLinear": ((OUTPUT, 1, 2),),
@@ -48,7 +48,7 @@ _GRIDS: dict[str, tuple[tuple[int, int, int], ...]] = {
 
 
 class Grid(NamedTuple):
-    """What one node says of integers: names of scale and zero point, and the axis."""
+    """Quantization parameters that one node states: names of scale and zero point, and the axis."""
 
     scale: str
     zero_point: str
@@ -56,7 +56,7 @@ class Grid(NamedTuple):
 
 
 class Witness:
-    """The source of a file; see `frontends.witness.Witness`. The onnx package's reader tells its constants."""
+    """The source of a file; see `frontends.witness.Witness`. The onnx package reads its constants."""
 
     name = "onnx"
 
@@ -77,7 +77,7 @@ class Witness:
         for name, grid in _stated(graph):
             self._grids.setdefault(name, []).append(grid)
         self._places: dict[str, str] = {}
-        """Tensor of `model` → the value of ONNX that it is."""
+        """Tensor of `model` → the corresponding ONNX value."""
 
     def open(self) -> str:
         if not is_installed(self.package):
@@ -87,7 +87,7 @@ class Witness:
     def _program(self) -> tuple[Array, dict[str, Array], str]:
         try:
             return np.frombuffer(self.proto.SerializeToString(), np.uint8), self.arrays, self.engine
-        except Exception:  # protobuf's own: no message of it has more than 2 GB
+        except Exception:  # protobuf's own exception: a message has at most 2 GB
             what = f"the model is too large for {self.package}: it has more than 2 GB"
             raise RunError(f"{what} in tensors that are not initializers, or of types that NumPy lacks") from None
 
@@ -97,19 +97,19 @@ class Witness:
     # -- constants -------------------------------------------------------------------------------------------
 
     def constants(self) -> Iterator[tuple[str, Computed]]:
-        """Under the name that they have in the source."""
+        """Constants, by their name in the source."""
         for names in self._batches():
             read = self.session.ask("constants", names)
             for name in names:
                 tensor, array = self.model.tensors[name], read.get(name)
                 grid, quantization = self._grid(tensor, name), tensor.quantization
                 if array is None or (array.dtype, array.shape) != (numpy_dtype(tensor.dtype), tensor.shape):
-                    continue  # packed or laid out in another way: the nodes tell
+                    continue  # packed, or in another layout: compared through the nodes
                 if quantization is None or (quantization.is_affine and grid is not None):
                     yield name, Computed(array, *(grid or ()))
 
     def _batches(self) -> Iterator[list[str]]:
-        """The constants of `model`, as many at a time as memory should hold."""
+        """Names of the constants of `model`, in batches that limit the memory."""
         names, size = [], 0
         for tensor in self.model.graph.constants():
             names.append(tensor.name)
@@ -121,14 +121,15 @@ class Witness:
 
     @cached_property
     def _read(self) -> dict[str, Array]:
-        """Scales and zero points, by onnx's own reader and reference."""
+        """Scales and zero points, read or computed with the onnx package."""
         names = (name for grids in self._grids.values() for grid in grids for name in (grid.scale, grid.zero_point))
         return self.session.ask("constants", [name for name in dict.fromkeys(names) if name])
 
     def _grid(self, tensor: Tensor, name: str) -> tuple[Any, ...] | None:
-        """Scale, zero point and axis that the nodes around a value state; None if none does, or not as constants.
+        """Scale, zero point and axis that adjacent nodes state for a value; None if there are none or they are not
+        constant.
 
-        Nodes may take the same integers for different numbers: of two such tensors each must be one of them.
+        Nodes may interpret the same integers with different parameters: then any of them may be the tensor's.
         """
         found = [grid for each in self._grids.get(name, ()) if (grid := self._means(each, tensor)) is not None]
         mine = stated(tensor.quantization)
@@ -150,7 +151,7 @@ class Witness:
     # -- values ----------------------------------------------------------------------------------------------
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Computed]:
-        """Every tensor of `model` that is a value of the source, too."""
+        """Run the source; return every tensor of `model` that exists in it."""
         inputs = {name: self._as_taken(name, array) for name, array in inputs.items()}
         names = list(dict.fromkeys(self._places.values()))
         values = self._run(inputs, names, self.engine) if self._places else self._placed(inputs)
@@ -169,21 +170,22 @@ class Witness:
         return self.session.ask("run", inputs, names, engine)
 
     def _as_taken(self, name: str, array: Array) -> Array:
-        """An input as in ONNX: real numbers if only the user declared that they represent integers."""
+        """An input as the ONNX model expects it: dequantized if only the user declared it as quantized."""
         grid = self.model.tensors[name].quantization
         is_real = any(each.name == name and each.type.tensor_type.elem_type == 1 for each in self.proto.graph.input)
         return dequantize(array, grid) if grid is not None and is_real else array
 
     def _stated_of(self, tensor: Tensor, place: str) -> tuple[Any, ...]:
-        """What ONNX says that a value means; what it does not say itself, as a value that is only moved, is ours."""
+        """The quantization that ONNX states for a value; for a value that is only moved, ONNX states none, and it is
+        ours."""
         if tensor.quantization is None:
             return ()
         return self._grid(tensor, place) or stated(tensor.quantization)
 
     def _placed(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The first run, not optimized, of all values: each tensor is the value of its name and its type.
+        """The first run, not optimized, returns all values; it maps each tensor to the value of its name and type.
 
-        An operator that took its clamps and its quantization in keeps the names of all of them, as aliases.
+        A fused operator keeps the names of its fused clamps and quantizations as aliases.
         """
         candidates = {
             name: [each for each in (name, *tensor.aliases) if each in self._producers]
@@ -202,12 +204,12 @@ class Witness:
         self._places.update((name, name) for name in inputs)
         if plain == self.engine:
             return values
-        for name in self._rounded():  # an optimizer moves the rounding forward, and the value keeps its name
+        for name in self._rounded():  # an optimizer may round earlier, under the same name
             self._places.pop(name, None)
         return self._run(inputs, sorted(set(self._places.values()) - set(inputs)), self.engine)
 
     def _rounded(self) -> set[str]:
-        """Real numbers that a node only moves, and that are read only to be quantized."""
+        """Real tensors that a node only moves and that only QuantizeLinear nodes read."""
         graph = self.model.graph
         moved: set[str] = set()
         kept = {*graph.inputs, *graph.outputs}
@@ -219,8 +221,8 @@ class Witness:
 
 
 def in_terms_of_onnx(file: Model, source: Model) -> Model:
-    """A network of another source as the ONNX model has it: scales are float32, a bias that the rule of its node rounds
-    to int32 is that, and activations are uint8 if they became so in ONNX (`--same-types`)."""
+    """Adapt a network from another source to the ONNX model: float32 scales, int32 biases where the rule of the node
+    quantizes them, and uint8 activations if the export used `--same-types`."""
     others = (source.tensors.get(tensor.name) for tensor in file.tensors.values() if tensor.dtype == "int8")
     if any(other is not None and not other.is_constant and other.dtype == "uint8" for other in others):
         file = with_same_types(file)
@@ -239,7 +241,7 @@ def in_terms_of_onnx(file: Model, source: Model) -> Model:
 
 
 def _stated(graph: Any) -> Iterator[tuple[str, Grid]]:
-    """Value → what a node says of its integers."""
+    """Value → quantization parameters that a node states for it."""
     for node in graph.node:
         if any(attribute.name == "block_size" and attribute.i for attribute in node.attribute):
             continue
@@ -260,5 +262,5 @@ def _axis(node: Any, data: int) -> int:
 
 
 def _is_alike(tensor: Tensor, array: Array) -> bool:
-    """Whether a value can be this tensor: the integers, or real numbers that represent them."""
+    """Whether a value can be this tensor: its integers, or real numbers that represent them."""
     return array.dtype == numpy_dtype(tensor.dtype) or integers_of(array, tensor) is not None

@@ -1,4 +1,4 @@
-"""Scales and zero points from what an observer saw, as `torch.ao.quantization.observer` computes them."""
+"""Scales and zero points from the range of an observer, as `torch.ao.quantization.observer` computes them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class Seen(NamedTuple):
     bins: int = 0
 
     def observed(self, quantization: Quantization, dtype: str, tolerance: float = 0.0) -> Observed | None:
-        """The observer that gives these scales and zero points, with its range if only one does; None if none does."""
+        """The observed range if it results in these scales and zero points, with the integer range if only one fits;
+        else None."""
         scale, zero_point = np.asarray(quantization.scale, np.float32), np.asarray(quantization.zero_point)
         if scale.size != self.low.size:
             return None

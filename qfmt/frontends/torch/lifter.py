@@ -96,7 +96,8 @@ class Lifter:
         return tuple(keys)
 
     def _holds_unsupported(self, values: Sequence[Any]) -> bool:
-        """Whether a result of an unsupported call is among the values; the same list may be in them very often."""
+        """Whether a result of an unsupported call is among the values, which may contain the same list many
+        times."""
         self.builder.budget.spend(len(values))
         return any(
             isinstance(value, Unsupported) or (isinstance(value, list | tuple) and self._holds_unsupported(value))
@@ -104,7 +105,7 @@ class Lifter:
         )
 
     def _after_unsupported(self, target: str, args: Sequence[Any]) -> Any:
-        """A call on the result of an unsupported one: it matters only if it is unsupported, too."""
+        """A call on the result of an unsupported one: it is recorded only if it is unsupported, too."""
         if target == "prim::ListUnpack":
             count = max(args[1], 0)
             self.builder.budget.hold(count)

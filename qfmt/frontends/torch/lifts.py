@@ -12,9 +12,8 @@ from .signatures import check_arguments
 
 
 class Meaning(NamedTuple):
-    """A function (builder, *variant, arguments) → result. It gets the arguments as its own, or all in one object, named
-    by `parameters`.
-    """
+    """A function (builder, *variant, arguments) → result. Arguments are passed separately, or in one object with the
+    names in `parameters`."""
 
     function: Callable[..., Any]
     variant: tuple[Any, ...]

@@ -11,6 +11,7 @@ from ...engines import TORCH_ENGINES
 from ...model import Model
 from ...passes.fold import fold_sandwiches
 from ...passes.hoisting import hoist_quantizers
+from ...passes.idle_rules import without_idle_rules
 from ..options import Options
 from .calls import Recorder
 from .inputs import Evaluate, Lifted, lift, with_options
@@ -45,10 +46,11 @@ class Network(NamedTuple):
         """The Model of what was lifted."""
         source = {**self.source, **lifted.notes}
         model = lifted.lifter.finish(lifted.outputs, source=source)
-        if not self.is_decomposed:
-            return model
-        graph = fold_sandwiches(hoist_quantizers(model.graph), model.engine)
-        return replace(model, graph=replace(graph, tensors=dict(sorted(graph.tensors.items()))))
+        graph = model.graph
+        if self.is_decomposed:
+            graph = fold_sandwiches(hoist_quantizers(graph), model.engine)
+            graph = replace(graph, tensors=dict(sorted(graph.tensors.items())))
+        return replace(model, graph=without_idle_rules(graph))
 
     def model(self, options: Options) -> Model:
         return self.finished(self.lift(options))

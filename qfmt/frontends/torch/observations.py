@@ -1,7 +1,7 @@
 """Assign observations to the tensors that were observed.
 
 An observer belongs to the output of a module (`activation_post_process`), or in FX to that of a node. It is assigned
-to a tensor only if it gives exactly the scale and zero point of the tensor.
+to a tensor only if its range results in exactly the scale and zero point of the tensor.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Observation(Protocol):
     def scope(self) -> str: ...
 
     def of(self, tensor: Tensor) -> Observed | None:
-        """The observed range, if it gives the scale and zero point of the tensor."""
+        """The observed range, if it results in the scale and zero point of the tensor."""
 
 
 def with_observations(

@@ -36,7 +36,7 @@ class Tape:
 
     def call(self, target: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], place: Place) -> Any:
         """See `calls.Recorder`."""
-        given, options = self._noted(args), self._noted(kwargs)  # before in-place operators move the handles on
+        given, options = self._noted(args), self._noted(kwargs)  # before in-place operators change the handles
         result = self.lifter.call(target, args, kwargs, place)
         noted = self._noted(result)
         if _holds_slot(noted):

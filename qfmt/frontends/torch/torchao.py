@@ -180,7 +180,7 @@ def _grid(kind: str, qdata: StoredTensor, told: Mapping[str, Any]) -> tuple[str,
 
 
 def _bits(dtype: Any) -> int:
-    """Those of torch.int1 to torch.int8."""
+    """The number of bits of torch.int1 to torch.int8."""
     number = str(dtype).removeprefix("int")
     if number not in map(str, range(1, 9)):
         raise _damaged(f"holds integers of type {str(dtype)[:40]}")
@@ -288,7 +288,7 @@ def _unpickled(value: Any) -> Any:
 
 
 def _decoded(value: Any) -> Any:
-    """The same for JSON: objects are `{"_type": …, "_data": …}`."""
+    """The same for JSON, in which objects are `{"_type": …, "_data": …}`."""
     match value:
         case {"_type": str(kind), "_data": dict(fields)}:
             return Described(_last(kind), {key: _decoded(field) for key, field in fields.items()})

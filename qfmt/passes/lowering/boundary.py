@@ -10,7 +10,7 @@ from ...arithmetic import quantize
 from ...model import Node, Tensor
 from ...ops import OPERATORS, Trait, has
 from .context import Context, NoForm
-from .resizing import RULE, by_sizes, is_nearest
+from .resizing import by_sizes, is_nearest
 
 
 def move_integers(node: Node, context: Context) -> None:
@@ -28,8 +28,7 @@ def move_integers(node: Node, context: Context) -> None:
         return
     outputs = tuple(context.free(f"{name}.quantized") for name in node.outputs)
     tensors = [_quantized(context.tensors[name], own, stored) for name, own in zip(node.outputs, outputs, strict=True)]
-    rule = RULE if is_nearest(node) else node.rule
-    moved = replace(node, inputs=(stored.name, *node.inputs[1:]), outputs=outputs, rule=rule)
+    moved = replace(node, inputs=(stored.name, *node.inputs[1:]), outputs=outputs)
     for tensor in tensors:
         context.add(tensor)
     context.put(by_sizes(with_integer_fill(moved, context), context))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...model import Model, Node
+from ...model import Model, Node, Proof
 from ...ops import Trait, has
 
 if TYPE_CHECKING:
@@ -86,7 +86,8 @@ WORDS = ("multiplier", "shift", "add", "thresholds", "row")
 
 
 def _facts(node: Node, arrays: Mapping[str, NDArray[Any]], pairs: int) -> Facts:
-    reach = list(zip(node.ints("reach_low", ()), node.ints("reach_high", ()), strict=False))
+    proof = node.proof or Proof((), ())
+    reach = list(zip(proof.low, proof.high, strict=True))
     rows = () if "row" in arrays else arrays.get("thresholds", ())  # then each channel has its own thresholds
     sizes = (array.size for word, array in arrays.items() if word != "thresholds")
     channels = max(len(reach), len(rows), *sizes, 1)
@@ -108,9 +109,9 @@ def _facts(node: Node, arrays: Mapping[str, NDArray[Any]], pairs: int) -> Facts:
         thresholds=int(by_rows.sum()),
         bits=most,
         reach=reach,
-        compared=node.text("compared", ""),
-        differs=sum(node.ints("differs", ())),
-        largest=node.int("largest", 0),
+        compared=proof.compared,
+        differs=sum(proof.differs),
+        largest=proof.largest,
         node=node,
         pairs=pairs,
     )

@@ -12,7 +12,7 @@ from ...budget import Budget
 from ...errors import NoIntegerFormError
 from ...interpreter import check_versions, execute
 from ...model import DTYPES, INT32, Graph, Model, Node, Tensor
-from ...ops import OPERATORS, Operand, Trait, has
+from ...ops import OPERATORS, Operand, Trait, has, only_moves
 from ...ops.geometry import UncountedError, mean_sizes
 from ...ops.registry import SUM_RULES
 from ..edits import only_read, without_unread
@@ -25,7 +25,7 @@ from .means import mean
 from .products import product
 from .regions import SEVERAL, integers, is_by_element, is_move
 from .requantizing import requantized
-from .resizing import by_sizes, is_nearest
+from .resizing import by_sizes
 from .sums import Sums
 
 RECURRENT = ("LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell")
@@ -152,8 +152,8 @@ def _lower(node: Node, context: Context) -> None:
         _put_sums(product(node, context), node, context)
     elif has(node, Trait.MEAN) and node.rule in {**MEAN, **QUANTIZE}:
         _put_sums(mean(node, context), node, context)
-    elif node.operator == "Concat" and node.rule:
-        _concat(node, context)
+    elif node.rule and operator.selects is not None and (chosen := node.inputs[operator.selects(node.attributes)]):
+        _on_one_grid(node, chosen, context)
     elif _moves(node, context):
         context.put(by_sizes(with_integer_fill(node, context), context))
     elif node.rule or node.operator == "Clip":
@@ -168,9 +168,8 @@ def _lower(node: Node, context: Context) -> None:
 
 def _moves(node: Node, context: Context) -> bool:
     """Whether a node only moves integers, or clamps them at the zero point."""
-    if is_nearest(node):
-        x, y = (context.tensors[name] for name in (node.inputs[0], node.outputs[0]))
-        return x.quantization is not None and x.quantization.same_grid(y.quantization)
+    if only_moves(node, context.tensors):
+        return True
     if not has(node, Trait.ANY_MOVE) or node.operator == "Clip":
         return False
     return not any(map(context.is_computed, node.inputs))
@@ -237,21 +236,27 @@ def _are_the_output(sums: Sums, y: Tensor, context: Context) -> bool:
     return bool((sums.evaluate(tried, slice(0, count)) == tried).all())
 
 
-def _concat(node: Node, context: Context) -> None:
-    """Inputs on other grids are first converted to that of the output, by tables."""
-    y = context.tensors[node.outputs[0]]
+def _on_one_grid(node: Node, chosen: Sequence[str], context: Context) -> None:
+    """The inputs that are moved are first converted to the grid of the output, by tables; then the node rounds nothing.
+
+    A rule of interpolation only clamps here, as every quantize rule does between equal grids.
+    """
+    y, entry = context.tensors[node.outputs[0]], OPERATORS["Concat"]
     context.grid(y)
-    inputs = []
-    for name in node.inputs:
+    rule = node.rule if node.rule in QUANTIZE else "divide"
+    rounding = Node(entry.name, ("",), node.outputs, {"axis": 0}, node.name, entry.version, rule)
+    found = {}
+    for name in chosen:
         x = context.tensors[name]
         grid = context.grid(x)
         if grid.is_per_channel:
             raise NoForm("has an input that is quantized per channel")
         values = integers(x)
         given = Operand(values.astype(context.kind(x)), grid)
-        (moved,) = execute(replace(node, attributes={"axis": 0}), [given], [replace(y, shape=(len(values),))])
+        (moved,) = execute(rounding, [given], [replace(y, shape=(len(values),))])
         if x.dtype == y.dtype and (moved == values).all() and grid.same_grid(y.quantization):
-            inputs.append(name)
+            found[name] = name
         else:
-            inputs.append(regridded(name, y, moved, node, context))
-    context.put(replace(node, inputs=tuple(inputs)))
+            found[name] = regridded(name, y, moved, node, context)
+    inputs = tuple(found.get(name, name) for name in node.inputs)
+    context.put(by_sizes(replace(node, inputs=inputs, rule=""), context))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...model import INT32, Node, Tensor
+from ...model import INT32, Node, Proof, Tensor
 from ...ops import OPERATORS
 from .context import Context, NoForm
 from .forms import MULTIPLY_ADD_DIVIDE, Form, Requantization, fit, joined
@@ -103,22 +103,13 @@ def append(found: Requantization, sums: Sums, source: str, y: Tensor, like: Node
     names = [context.constant(f"{y.name}.{word}", arrays[word]) if word in arrays else "" for word in words]
     while not names[-1]:
         names.pop()
-    attributes = {
-        "axis": sums.axis,
-        **_known(found, sums),
-    }
-    context.put(_node("qfmt.Requantize", (source, *names), y.name, rule, attributes, like), [y])
+    node = _node("qfmt.Requantize", (source, *names), y.name, rule, {"axis": sums.axis}, like)
+    context.put(replace(node, proof=_proof(found, sums)), [y])
 
 
-def _known(found: Requantization, sums: Sums) -> dict[str, Any]:
-    """The attributes that describe a requantization."""
-    return {
-        "reach_low": tuple(sums.low.tolist()),
-        "reach_high": tuple(sums.high.tolist()),
-        "compared": sums.compared,
-        "differs": tuple(found.differs.tolist()),
-        "largest": found.largest,
-    }
+def _proof(found: Requantization, sums: Sums) -> Proof:
+    differs = tuple(found.differs.tolist()) if found.differs.any() else ()
+    return Proof(tuple(sums.low.tolist()), tuple(sums.high.tolist()), sums.compared, differs, found.largest)
 
 
 def _append_shift(found: Requantization, sums: Sums, source: str, y: Tensor, like: Node, context: Context) -> None:
@@ -129,11 +120,10 @@ def _append_shift(found: Requantization, sums: Sums, source: str, y: Tensor, lik
     mul = found.lines.multiplier.astype(np.int32).reshape(spread)
     add = (found.lines.add - ((1 << shift) >> 1)).reshape(spread)
     names = [context.constant(f"{y.name}.{word}", array) for word, array in (("multiplier", mul), ("add", add))]
-    attributes: dict[str, Any] = {"div": 1 << shift, **_known(found, sums)}
-    node = _node("qfmt.RequantShift", (source, *names), y.name, MULTIPLY_ADD_DIVIDE, attributes, like)
+    node = _node("qfmt.RequantShift", (source, *names), y.name, MULTIPLY_ADD_DIVIDE, {"div": 1 << shift}, like)
     if source == sums.node.outputs[0]:
         context.add(replace(context.tensors[source], quantization=None))  # RequantShift subtracts zero points
-    context.put(node, [y])
+    context.put(replace(node, proof=_proof(found, sums)), [y])
 
 
 def _node(

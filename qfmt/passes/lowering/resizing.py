@@ -9,18 +9,13 @@ import numpy as np
 
 from ...model import Node
 from ...ops.resize import LARGEST, neighbours
+from ...ops.resize import is_nearest as selects_nearest
 from .context import Context
-
-CROPS = "tf_crop_and_resize"
-RULE = "interpolate"
-"""The rule that a Resize of integers states; if it only moves, all rules are equivalent."""
 
 
 def is_nearest(node: Node) -> bool:
     """Whether a node selects the nearest element, without a float value outside the edges."""
-    attributes = node.attributes
-    is_resize = node.operator == "Resize" and attributes["mode"] == "nearest"
-    return is_resize and attributes["coordinate_transformation_mode"] != CROPS
+    return node.operator == "Resize" and selects_nearest(node.attributes)
 
 
 def by_sizes(node: Node, context: Context) -> Node:

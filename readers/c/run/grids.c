@@ -21,16 +21,16 @@ static qfb_code check_parameter(node_t *node, uint32_t input, int needed, qfb_dt
     qfb_tensor tensor;
     uint64_t i;
     if (!value || !needed)
-        return value || needed ? INVALID("V49", "the parameters are not those of the rule") : QFB_OK;
+        return value || needed ? INVALID("V65", "the parameters are not those of the rule") : QFB_OK;
     TRY(qfb_get_tensor(node->file, node_tensor(node, input), &tensor));
     if (!tensor.is_constant || tensor.is_quantized || value->dtype != dtype || value->rank != 1)
-        return INVALID("V49", "a parameter is not a constant vector of the right type");
+        return INVALID("V63", "a parameter is not a constant vector of the right type");
     if (!value->count || (value->count != 1 && value->count != channels))
-        return INVALID("V49", "a parameter has neither one element nor one per channel");
+        return INVALID("V63", "a parameter has neither one element nor one per channel");
     TRY(node_work(node, value->count, 1, 1, 1));
     for (i = 0; i < value->count; i++)
         if (get(value, i) < low || get(value, i) > high)
-            return INVALID("V49", "a parameter has an invalid value");
+            return INVALID("V64", "a parameter has an invalid value");
     return QFB_OK;
 }
 
@@ -40,20 +40,22 @@ static qfb_code check_thresholds(node_t *node, const requantize_t *r, int may_la
     qfb_tensor tensor;
     uint64_t i, k, steps;
     if (!t)
-        return r->row ? INVALID("V49", "rows without thresholds") : QFB_OK;
+        return r->row ? INVALID("V65", "rows without thresholds") : QFB_OK;
     TRY(qfb_get_tensor(node->file, node_tensor(node, 4), &tensor));
     if (!tensor.is_constant || tensor.is_quantized || t->dtype != QFB_INT32 || t->rank != 2 || !t->shape[0])
-        return INVALID("V49", "thresholds are not a constant matrix of int32");
+        return INVALID("V63", "thresholds are not a constant matrix of int32");
     steps = (uint64_t)t->shape[1];
     if (t->shape[1] != r->high - r->low)
-        return INVALID("V49", "the numbers of thresholds and steps differ");
-    if (!r->row && (!may_lack_rows || (t->shape[0] != 1 && (uint64_t)t->shape[0] != r->channels)))
-        return INVALID("V49", "the row of thresholds of a channel is not stated");
+        return INVALID("V63", "the numbers of thresholds and steps differ");
+    if (!r->row && !may_lack_rows)
+        return INVALID("V65", "thresholds without rows");
+    if (!r->row && t->shape[0] != 1 && (uint64_t)t->shape[0] != r->channels)
+        return INVALID("V63", "there is neither one row of thresholds nor one per channel");
     TRY(node_work(node, t->count, 1, 1, 1));
     for (i = 0; i < (uint64_t)t->shape[0]; i++)
         for (k = 1; k < steps; k++)
             if (get(t, i * steps + k) < get(t, i * steps + k - 1))
-                return INVALID("V49", "thresholds are not ascending");
+                return INVALID("V64", "thresholds are not ascending");
     return QFB_OK;
 }
 
@@ -93,7 +95,7 @@ static qfb_code requantize_read(node_t *node, requantize_t *r)
         for (i = (uint32_t)r->axis + 1; i < r->x->rank; i++)
             r->inner = times(r->inner, (uint64_t)r->x->shape[i]);
     }
-    return r->axis < 0 ? INVALID("V49", "the axis is negative") : QFB_OK;
+    return r->axis < 0 ? INVALID("V63", "the axis is negative") : QFB_OK;
 }
 
 static qfb_code requantize_plan(node_t *node)
@@ -108,14 +110,14 @@ static qfb_code requantize_plan(node_t *node)
     TRY(requantize_rule(node, &r, has));
     TRY(qfb_get_tensor(node->file, (uint32_t)qfb_integer(&node->node.outputs, 0), &output));
     if (!output.is_quantized || output.dtype == QFB_UINT32)
-        return INVALID("V49", "the output is not quantized");
+        return INVALID("V66", "the output is not quantized");
     rows = r.thresholds && r.thresholds->rank ? r.thresholds->shape[0] : 0;
     TRY(check_parameter(node, 1, has[0], QFB_INT32, 1, INT32_MAX, r.channels));
     TRY(check_parameter(node, 2, has[1], QFB_UINT8, 0, 62, r.channels));
     TRY(check_parameter(node, 3, has[2], QFB_INT64, -add, add, r.channels));
     TRY(check_parameter(node, 5, has[3] && r.row, QFB_INT32, has[3] == 1 ? 0 : -1, rows - 1, r.channels));
     if (has[3] != 2 && (has[3] == 1) != (r.thresholds != NULL))
-        return INVALID("V49", "the parameters are not those of the rule");
+        return INVALID("V65", "the parameters are not those of the rule");
     TRY(check_thresholds(node, &r, has[3] == 1));
     TRY(node_work(node, r.x->count, r.thresholds ? 40 : 4, 1, 1));
     return node_give_like(node, 0, r.x, output.dtype);
@@ -265,15 +267,15 @@ static qfb_code check_table(node_t *node, uint32_t operands, uint32_t leading)
     TRY(qfb_get_tensor(node->file, node_tensor(node, operands), &tensor));
     TRY(qfb_get_tensor(node->file, (uint32_t)qfb_integer(&node->node.outputs, 0), &output));
     if (!tensor.is_constant || tensor.is_quantized || table->rank != leading + operands || tensor.dtype != output.dtype)
-        return INVALID("V49", "the table is not a constant of the output's type, or has the wrong dimensions");
+        return INVALID("V63", "the table is not a constant of the output's type, or has the wrong dimensions");
     for (i = 0; i < operands; i++)
         if (table->shape[leading + i] != INT64_C(1) << qfb_dtype_of(node_input(node, i)->dtype)->bits)
-            return INVALID("V49", "a table does not have one element for each integer");
+            return INVALID("V63", "a table does not have one element for each integer");
     TRY(node_work(node, table->count, 1, 1, 1));
     for (k = 0; output.is_quantized && k < table->count; k++)
         if (qfb_element(table, k) < output.quantization.quant_min ||
             qfb_element(table, k) > output.quantization.quant_max)
-            return INVALID("V49", "a table has values outside the range of the output");
+            return INVALID("V64", "a table has values outside the range of the output");
     return QFB_OK;
 }
 
@@ -349,14 +351,14 @@ static qfb_code weighted_plan(node_t *node)
     qfb_list weights;
     TRY(node_ints(node, "weights", &weights));
     if (!weights.count || weights.count != node->node.inputs.count)
-        return INVALID("V49", "the numbers of weights and inputs differ");
+        return INVALID("V67", "the numbers of weights and inputs differ");
     for (i = 0; i < weights.count; i++) {
         TRY(node_integers(node, i, 32));
         TRY(node_broadcast(node, &rank, shape, node_input(node, i)));
         info = qfb_dtype_of(node_input(node, i)->dtype);
         size = times(size_of(qfb_integer(&weights, i)), (uint64_t)info->high + 1);
         if (size >> 63 || (reach += size) >> 63)
-            return INVALID("V49", "a sum could exceed int64");
+            return INVALID("V67", "a sum could exceed int64");
     }
     TRY(node_give(node, 0, rank, shape, QFB_INT32));
     TRY(node_scratch(node, node_output(node, 0)->count, 8));

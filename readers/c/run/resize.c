@@ -103,9 +103,9 @@ static qfb_code resize_plan(node_t *node)
     uint64_t places = 0;
     uint32_t i;
     resize_t r;
+    if (node->node.rule.size)
+        return UNSUPPORTED("a rule with floats: convert the network with --integer-only");
     TRY(node_moves(node, 0, 0));
-    if (node->node.rule.size && node_input(node, 0)->width > 2)
-        return UNSUPPORTED("rounding of integers of more than 16 bits");
     TRY(resize_read(node, &r));
     TRY(node_give(node, 0, node_input(node, 0)->rank, r.out, node_input(node, 0)->dtype));
     for (i = 0; i < node_input(node, 0)->rank; i++)
@@ -141,15 +141,13 @@ static qfb_code resize_run(node_t *node)
 {
     const value_t *x = node_input(node, 0);
     value_t *y = node_output(node, 0);
-    int64_t *places = (int64_t *)scratch(node), *next = places, *first[QFB_RUN_RANK], low = INT64_MIN, high = INT64_MAX;
+    int64_t *places = (int64_t *)scratch(node), *next = places, *first[QFB_RUN_RANK];
     view_t view, plain;
     uint64_t i;
     uint32_t k;
     int64_t at;
     resize_t r;
     TRY(resize_read(node, &r));
-    if (node->node.rule.size && strncmp(node->node.rule.text, "interpolate", 11))
-        TRY(node_range(node, 0, &low, &high)); /* a quantize rule: see Concat in selection.c */
     view_start(&plain, x->rank, x->shape);
     for (k = 0; k < x->rank; k++)
         for (first[k] = next, at = 0; at < r.out[k]; at++)
@@ -158,7 +156,7 @@ static qfb_code resize_run(node_t *node)
     for (i = 0; i < y->count; i++, view_next(&view)) {
         for (at = 0, k = 0; k < y->rank; k++)
             at += first[k][view.at[k]];
-        put(y, i, clamp(get(x, (uint64_t)at), low, high));
+        put(y, i, get(x, (uint64_t)at));
     }
     return QFB_OK;
 }

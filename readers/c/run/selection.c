@@ -1,19 +1,16 @@
 /* Parts of tensors, tensors joined, where the greatest is: Concat, Split, Slice, Pad, Gather, ArgMax, ArgMin. */
 #include "node.h"
 
-/* ---- Concat ----
- *
- * A quantized one states a quantize rule. Between equal grids of at most 16 bits all of them give q back: what they
- * round is at most 2^16 steps, each wrong by less than 2^-22 of itself. So q is clamped to the range of the output. */
+/* ---- Concat ---- */
 
 static qfb_code concat_plan(node_t *node)
 {
     const value_t *first = node_input(node, 0);
     int64_t shape[QFB_RUN_RANK];
     uint32_t axis, i, k;
+    if (node->node.rule.size)
+        return UNSUPPORTED("a rule with floats: convert the network with --integer-only");
     TRY(node_moves(node, 0, 0));
-    if (node->node.rule.size && first->width > 2)
-        return UNSUPPORTED("rounding of integers of more than 16 bits");
     TRY(node_axis(node, "axis", first->rank, &axis));
     memcpy(shape, first->shape, sizeof shape);
     for (i = 1; i < node->node.inputs.count; i++) {
@@ -36,11 +33,8 @@ static qfb_code concat_run(node_t *node)
 {
     value_t *y = node_output(node, 0);
     uint64_t inner = 1, outer, k, place = 0;
-    int64_t low = INT64_MIN, high = INT64_MAX;
     uint32_t axis, i;
     TRY(node_axis(node, "axis", y->rank, &axis));
-    if (node->node.rule.size)
-        TRY(node_range(node, 0, &low, &high));
     for (i = axis + 1; i < y->rank; i++)
         inner *= (uint64_t)y->shape[i];
     for (i = 0; i < node->node.inputs.count; i++) {
@@ -48,7 +42,7 @@ static qfb_code concat_run(node_t *node)
         uint64_t length = (uint64_t)x->shape[axis] * inner, row = (uint64_t)y->shape[axis] * inner;
         for (outer = 0; outer < y->count / row; outer++)
             for (k = 0; k < length; k++)
-                put(y, outer * row + place + k, clamp(get(x, outer * length + k), low, high));
+                put(y, outer * row + place + k, get(x, outer * length + k));
         place += length;
     }
     return QFB_OK;

@@ -26,7 +26,7 @@ static qfb_code check_bias(node_t *node, uint32_t input, int64_t count)
         return QFB_OK;
     TRY(qfb_get_tensor(node->file, node_tensor(node, input), &tensor));
     if (bias->dtype != QFB_INT32 || tensor.is_quantized)
-        return INVALID("V48", "a bias is not int32, or is quantized");
+        return INVALID("V59", "a bias is not int32, or is quantized");
     if (count >= 0 && (bias->rank != 1 || bias->shape[0] != count))
         return INVALID("V43", "the numbers of biases and channels differ");
     return QFB_OK;
@@ -41,10 +41,10 @@ static qfb_code factor_points(node_t *node, uint32_t axis, int64_t *zx, zero_poi
     if (!node_is(node, "folded"))
         return QFB_OK;
     if (node_input(node, 1)->in_arena || !node_input(node, 1)->data)
-        return INVALID("V48", "with the rule `folded`, the weight must be a constant");
+        return INVALID("V61", "with the rule `folded`, the weight must be a constant");
     for (i = 0; i < zw->numbers.count; i++)
         if (zero_point_of(zw, i))
-            return INVALID("V48", "with the rule `folded`, the zero points of the weight must be 0");
+            return INVALID("V61", "with the rule `folded`, the zero points of the weight must be 0");
     return QFB_OK;
 }
 
@@ -392,7 +392,7 @@ static qfb_code is_one(node_t *node, const char *name)
     qfb_attribute found;
     if (qfb_find_attribute(node->file, &node->node, name, &found) || found.type != QFB_FLOAT)
         return INVALID("V42", "an attribute of the operator is missing or has the wrong type");
-    return found.float_bits == UINT64_C(0x3ff0000000000000) ? QFB_OK : UNSUPPORTED("alpha or beta is not 1");
+    return found.float_bits == UINT64_C(0x3ff0000000000000) ? QFB_OK : INVALID("V60", "alpha or beta is not 1");
 }
 
 static qfb_code gemm_setup(node_t *node, product_t *p)

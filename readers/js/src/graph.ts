@@ -92,6 +92,13 @@ function* attributePairs({ attributes }: Records["Node"]): Iterable<[string, Att
 export const bitsOf = new WeakMap<Attribute, Float64Array>();
 
 function attributeOf(record: Records["Attribute"]): Attribute {
+  const given = [
+    record.int_value !== 0n, record.float_value[0] !== 0,
+    ...[record.string_value, record.ints, record.floats, record.strings].map((value) => value !== null),
+  ];
+  if (given.some((is, index) => is && index + 1 !== record.type)) {
+    throw new QfbError(`the attribute ${quoted(record.name)} has values of two types`, { rule: "F12" });
+  }
   switch (record.type) {
     case AttributeType.Int:
       return { type: "int", value: integer(record.int_value) };
@@ -105,9 +112,9 @@ function attributeOf(record: Records["Attribute"]): Attribute {
     case AttributeType.Ints:
       return { type: "ints", value: Array.from(there(record.ints, record.name), integer) };
     case AttributeType.Floats:
-      return { type: "floats", value: there(record.floats, record.name) };
+      return { type: "floats", value: filled(there(record.floats, record.name), record.name) };
     case AttributeType.Strings:
-      return { type: "strings", value: there(record.strings, record.name) };
+      return { type: "strings", value: filled(there(record.strings, record.name), record.name) };
     default: {
       const what = `the attribute ${quoted(record.name)} has the unknown type ${record.type}`;
       throw new QfbError(what, { rule: "F12" });
@@ -120,6 +127,13 @@ function there<Value>(value: Value | null, name: string): Value {
     throw new QfbError(`the attribute ${quoted(name)} has no value`, { rule: "F12" });
   }
   return value;
+}
+
+function filled<List extends { readonly length: number }>(list: List, name: string): List {
+  if (list.length === 0) {
+    throw new QfbError(`the attribute ${quoted(name)} is an empty list, which has the type Ints`, { rule: "F12" });
+  }
+  return list;
 }
 
 /** The pairs of a map, which the file has sorted by key. */

@@ -1,4 +1,4 @@
-// The rules V1 to V29 about single tensors, except those that need the stored values. They are applied whenever a
+// The rules V1 to V25 about single tensors, except those that need the stored values. They are applied whenever a
 // tensor is decoded, so no caller ever sees a tensor that breaks them. spec.md, "Validity rules", has the sentences.
 
 import { checkBytes, MAXIMUM_RANK, type StoredArray } from "./arrays.js";

@@ -77,6 +77,7 @@ export interface NodeRecord {
   readonly name: string | null;
   readonly scope: string | null;
   readonly source_operator: string | null;
+  readonly proof: ProofRecord | null;
 }
 
 export interface NumbersRecord {
@@ -93,6 +94,14 @@ export interface ObservedRecord {
   readonly quant_min: bigint | null;
   readonly quant_max: bigint | null;
   readonly qscheme: string | null;
+}
+
+export interface ProofRecord {
+  readonly low: Int32Array;
+  readonly high: Int32Array;
+  readonly compared: string | null;
+  readonly differs: BigInt64Array | null;
+  readonly largest: number;
 }
 
 export interface QuantizationRecord {
@@ -149,6 +158,7 @@ export interface Records {
   readonly Node: NodeRecord;
   readonly Numbers: NumbersRecord;
   readonly Observed: ObservedRecord;
+  readonly Proof: ProofRecord;
   readonly Quantization: QuantizationRecord;
   readonly SecondLevel: SecondLevelRecord;
   readonly Tensor: TensorRecord;
@@ -212,6 +222,7 @@ export const TABLES: { readonly [Name in keyof Records]: readonly Field[] } = {
     { name: "name", kind: "string", of: "", size: 4, default: null, required: false },
     { name: "scope", kind: "string", of: "", size: 4, default: null, required: false },
     { name: "source_operator", kind: "string", of: "", size: 4, default: null, required: false },
+    { name: "proof", kind: "table", of: "Proof", size: 4, default: null, required: false },
   ],
   Numbers: [
     { name: "dtype", kind: "ubyte", of: "", size: 1, default: 0, required: false },
@@ -226,6 +237,13 @@ export const TABLES: { readonly [Name in keyof Records]: readonly Field[] } = {
     { name: "quant_min", kind: "long", of: "", size: 8, default: null, required: false },
     { name: "quant_max", kind: "long", of: "", size: 8, default: null, required: false },
     { name: "qscheme", kind: "string", of: "", size: 4, default: null, required: false },
+  ],
+  Proof: [
+    { name: "low", kind: "[int]", of: "", size: 4, default: null, required: true },
+    { name: "high", kind: "[int]", of: "", size: 4, default: null, required: true },
+    { name: "compared", kind: "string", of: "", size: 4, default: null, required: false },
+    { name: "differs", kind: "[long]", of: "", size: 4, default: null, required: false },
+    { name: "largest", kind: "uint", of: "", size: 4, default: 0, required: false },
   ],
   Quantization: [
     { name: "block", kind: "[long]", of: "", size: 4, default: null, required: false },

@@ -30,7 +30,7 @@ export interface Tensor {
   dequantize(): Promise<Float32Array<ArrayBuffer>>;
 }
 
-/** The tensor of a record, after a check of the rules V1 to V29. */
+/** The tensor of a record, after a check of the rules V1 to V25. */
 export function tensorOf(reader: Reader, record: TensorRecord): Tensor {
   const { name } = record;
   const where = `tensor ${quoted(name)}`;
@@ -70,11 +70,11 @@ export const factsOf = new WeakMap<Tensor, TensorFacts>();
 
 /** -1 is a size that is not known, or known by the name in `dims`. */
 function shapeOf({ shape, dims }: TensorRecord): Size[] | null {
+  if (dims?.length && dims.length !== (shape?.length ?? 0)) {
+    throw new QfbError(`${shape?.length ?? "no"} sizes, but ${dims.length} names of sizes`, { rule: "F12" });
+  }
   if (shape === null) {
     return null;
-  }
-  if (dims?.length && dims.length !== shape.length) {
-    throw new QfbError(`${shape.length} sizes, but ${dims.length} names of sizes`, { rule: "F12" });
   }
   return Array.from(shape, (size, axis) => {
     const name = dims?.[axis] ?? "";

@@ -41,6 +41,9 @@ struct TensorBuilder;
 struct Attribute;
 struct AttributeBuilder;
 
+struct Proof;
+struct ProofBuilder;
+
 struct Node;
 struct NodeBuilder;
 
@@ -822,7 +825,7 @@ struct Quantization FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   ::flatbuffers::Optional<int64_t> quant_min() const {
     return GetOptional<int64_t, int64_t>(VT_QUANT_MIN);
   }
-  /// The largest integer that the tensor takes; always written. Constants stay inside. Rules V23, V26, F12.
+  /// The largest integer that the tensor takes; always written. Constants stay inside. Rules V23, F12.
   ::flatbuffers::Optional<int64_t> quant_max() const {
     return GetOptional<int64_t, int64_t>(VT_QUANT_MAX);
   }
@@ -1315,6 +1318,127 @@ inline ::flatbuffers::Offset<Attribute> CreateAttributeDirect(
       strings__);
 }
 
+/// What the writer of a requantization found out about it. It describes the node and does not change what it computes:
+/// a reader may skip it, and the content id does not contain it. docs/spec/integer-only.md, "Lowering and proofs". Rule V68.
+struct Proof FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
+  typedef ProofBuilder Builder;
+  struct Traits;
+  enum FlatBuffersVTableOffset FLATBUFFERS_VTABLE_UNDERLYING_TYPE {
+    VT_LOW = 4,
+    VT_HIGH = 6,
+    VT_COMPARED = 8,
+    VT_DIFFERS = 10,
+    VT_LARGEST = 12
+  };
+  /// The least sum that can occur: one for each channel, or one for all.
+  const ::flatbuffers::Vector<int32_t> *low() const {
+    return GetPointer<const ::flatbuffers::Vector<int32_t> *>(VT_LOW);
+  }
+  /// The greatest sum that can occur; as many as `low`.
+  const ::flatbuffers::Vector<int32_t> *high() const {
+    return GetPointer<const ::flatbuffers::Vector<int32_t> *>(VT_HIGH);
+  }
+  /// The rule that the node was compared with. Absent: none.
+  const ::flatbuffers::String *compared() const {
+    return GetPointer<const ::flatbuffers::String *>(VT_COMPARED);
+  }
+  /// In how many cases the output differs from that of the rule: one for each channel, or one for all. Absent: in none.
+  const ::flatbuffers::Vector<int64_t> *differs() const {
+    return GetPointer<const ::flatbuffers::Vector<int64_t> *>(VT_DIFFERS);
+  }
+  /// The largest such difference.
+  uint32_t largest() const {
+    return GetField<uint32_t>(VT_LARGEST, 0);
+  }
+  template <bool B = false>
+  bool Verify(::flatbuffers::VerifierTemplate<B> &verifier) const {
+    return VerifyTableStart(verifier) &&
+           VerifyOffsetRequired(verifier, VT_LOW) &&
+           verifier.VerifyVector(low()) &&
+           VerifyOffsetRequired(verifier, VT_HIGH) &&
+           verifier.VerifyVector(high()) &&
+           VerifyOffset(verifier, VT_COMPARED) &&
+           verifier.VerifyString(compared()) &&
+           VerifyOffset(verifier, VT_DIFFERS) &&
+           verifier.VerifyVector(differs()) &&
+           VerifyField<uint32_t>(verifier, VT_LARGEST, 4) &&
+           verifier.EndTable();
+  }
+};
+
+struct ProofBuilder {
+  typedef Proof Table;
+  ::flatbuffers::FlatBufferBuilder &fbb_;
+  ::flatbuffers::uoffset_t start_;
+  void add_low(::flatbuffers::Offset<::flatbuffers::Vector<int32_t>> low) {
+    fbb_.AddOffset(Proof::VT_LOW, low);
+  }
+  void add_high(::flatbuffers::Offset<::flatbuffers::Vector<int32_t>> high) {
+    fbb_.AddOffset(Proof::VT_HIGH, high);
+  }
+  void add_compared(::flatbuffers::Offset<::flatbuffers::String> compared) {
+    fbb_.AddOffset(Proof::VT_COMPARED, compared);
+  }
+  void add_differs(::flatbuffers::Offset<::flatbuffers::Vector<int64_t>> differs) {
+    fbb_.AddOffset(Proof::VT_DIFFERS, differs);
+  }
+  void add_largest(uint32_t largest) {
+    fbb_.AddElement<uint32_t>(Proof::VT_LARGEST, largest, 0);
+  }
+  explicit ProofBuilder(::flatbuffers::FlatBufferBuilder &_fbb)
+        : fbb_(_fbb) {
+    start_ = fbb_.StartTable();
+  }
+  ::flatbuffers::Offset<Proof> Finish() {
+    const auto end = fbb_.EndTable(start_);
+    auto o = ::flatbuffers::Offset<Proof>(end);
+    fbb_.Required(o, Proof::VT_LOW);
+    fbb_.Required(o, Proof::VT_HIGH);
+    return o;
+  }
+};
+
+inline ::flatbuffers::Offset<Proof> CreateProof(
+    ::flatbuffers::FlatBufferBuilder &_fbb,
+    ::flatbuffers::Offset<::flatbuffers::Vector<int32_t>> low = 0,
+    ::flatbuffers::Offset<::flatbuffers::Vector<int32_t>> high = 0,
+    ::flatbuffers::Offset<::flatbuffers::String> compared = 0,
+    ::flatbuffers::Offset<::flatbuffers::Vector<int64_t>> differs = 0,
+    uint32_t largest = 0) {
+  ProofBuilder builder_(_fbb);
+  builder_.add_largest(largest);
+  builder_.add_differs(differs);
+  builder_.add_compared(compared);
+  builder_.add_high(high);
+  builder_.add_low(low);
+  return builder_.Finish();
+}
+
+struct Proof::Traits {
+  using type = Proof;
+  static auto constexpr Create = CreateProof;
+};
+
+inline ::flatbuffers::Offset<Proof> CreateProofDirect(
+    ::flatbuffers::FlatBufferBuilder &_fbb,
+    const std::vector<int32_t> *low = nullptr,
+    const std::vector<int32_t> *high = nullptr,
+    const char *compared = nullptr,
+    const std::vector<int64_t> *differs = nullptr,
+    uint32_t largest = 0) {
+  auto low__ = low ? _fbb.CreateVector<int32_t>(*low) : 0;
+  auto high__ = high ? _fbb.CreateVector<int32_t>(*high) : 0;
+  auto compared__ = compared ? _fbb.CreateString(compared) : 0;
+  auto differs__ = differs ? _fbb.CreateVector<int64_t>(*differs) : 0;
+  return qfb::CreateProof(
+      _fbb,
+      low__,
+      high__,
+      compared__,
+      differs__,
+      largest);
+}
+
 /// One operation. Operators are listed in docs/spec/operators.md.
 struct Node FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   typedef NodeBuilder Builder;
@@ -1328,7 +1452,8 @@ struct Node FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
     VT_RULE = 14,
     VT_NAME = 16,
     VT_SCOPE = 18,
-    VT_SOURCE_OPERATOR = 20
+    VT_SOURCE_OPERATOR = 20,
+    VT_PROOF = 22
   };
   /// ONNX's name, or "qfmt.Name" for what ONNX lacks. A reader that does not know it keeps the node: arrays
   /// still load, but it refuses to run the node and names it.
@@ -1343,16 +1468,17 @@ struct Node FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const ::flatbuffers::Vector<int32_t> *inputs() const {
     return GetPointer<const ::flatbuffers::Vector<int32_t> *>(VT_INPUTS);
   }
-  /// Indices into Graph.tensors; each tensor is the output of at most one node. Rule V32.
+  /// Indices into Graph.tensors; each tensor is the output of at most one node. An output that nothing uses is a tensor,
+  /// too; optional ones at the end may be left out. Rules F7, V31, V32.
   const ::flatbuffers::Vector<int32_t> *outputs() const {
     return GetPointer<const ::flatbuffers::Vector<int32_t> *>(VT_OUTPUTS);
   }
-  /// All attributes that the operator has, also those at their default; sorted by name. Rules F11, V42.
+  /// All attributes that the operator has, also those at their default; sorted by name. Rules F11, V42, V53.
   const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::Attribute>> *attributes() const {
     return GetPointer<const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::Attribute>> *>(VT_ATTRIBUTES);
   }
   /// The rounding rule of the outputs, as named in docs/spec/running.md. Absent if nothing is
-  /// rounded. Rule V47.
+  /// rounded. Rules V47, V56.
   const ::flatbuffers::String *rule() const {
     return GetPointer<const ::flatbuffers::String *>(VT_RULE);
   }
@@ -1367,6 +1493,10 @@ struct Node FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   /// The operator in the source: "quantized::conv2d_relu".
   const ::flatbuffers::String *source_operator() const {
     return GetPointer<const ::flatbuffers::String *>(VT_SOURCE_OPERATOR);
+  }
+  /// Only of nodes that requantize. Rule V68.
+  const qfb::Proof *proof() const {
+    return GetPointer<const qfb::Proof *>(VT_PROOF);
   }
   template <bool B = false>
   bool Verify(::flatbuffers::VerifierTemplate<B> &verifier) const {
@@ -1389,6 +1519,8 @@ struct Node FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
            verifier.VerifyString(scope()) &&
            VerifyOffset(verifier, VT_SOURCE_OPERATOR) &&
            verifier.VerifyString(source_operator()) &&
+           VerifyOffset(verifier, VT_PROOF) &&
+           verifier.VerifyTable(proof()) &&
            verifier.EndTable();
   }
 };
@@ -1424,6 +1556,9 @@ struct NodeBuilder {
   void add_source_operator(::flatbuffers::Offset<::flatbuffers::String> source_operator) {
     fbb_.AddOffset(Node::VT_SOURCE_OPERATOR, source_operator);
   }
+  void add_proof(::flatbuffers::Offset<qfb::Proof> proof) {
+    fbb_.AddOffset(Node::VT_PROOF, proof);
+  }
   explicit NodeBuilder(::flatbuffers::FlatBufferBuilder &_fbb)
         : fbb_(_fbb) {
     start_ = fbb_.StartTable();
@@ -1448,8 +1583,10 @@ inline ::flatbuffers::Offset<Node> CreateNode(
     ::flatbuffers::Offset<::flatbuffers::String> rule = 0,
     ::flatbuffers::Offset<::flatbuffers::String> name = 0,
     ::flatbuffers::Offset<::flatbuffers::String> scope = 0,
-    ::flatbuffers::Offset<::flatbuffers::String> source_operator = 0) {
+    ::flatbuffers::Offset<::flatbuffers::String> source_operator = 0,
+    ::flatbuffers::Offset<qfb::Proof> proof = 0) {
   NodeBuilder builder_(_fbb);
+  builder_.add_proof(proof);
   builder_.add_source_operator(source_operator);
   builder_.add_scope(scope);
   builder_.add_name(name);
@@ -1477,7 +1614,8 @@ inline ::flatbuffers::Offset<Node> CreateNodeDirect(
     const char *rule = nullptr,
     const char *name = nullptr,
     const char *scope = nullptr,
-    const char *source_operator = nullptr) {
+    const char *source_operator = nullptr,
+    ::flatbuffers::Offset<qfb::Proof> proof = 0) {
   auto operator___ = operator_ ? _fbb.CreateString(operator_) : 0;
   auto inputs__ = inputs ? _fbb.CreateVector<int32_t>(*inputs) : 0;
   auto outputs__ = outputs ? _fbb.CreateVector<int32_t>(*outputs) : 0;
@@ -1496,7 +1634,8 @@ inline ::flatbuffers::Offset<Node> CreateNodeDirect(
       rule__,
       name__,
       scope__,
-      source_operator__);
+      source_operator__,
+      proof);
 }
 
 /// A data-flow graph: every tensor is an input, a constant or the output of one node. Rule V35. Without nodes,

@@ -799,7 +799,7 @@ class Quantization(object):
             return self._tab.Get(flatbuffers.number_types.Int64Flags, o + self._tab.Pos)
         return None
 
-    # The largest integer that the tensor takes; always written. Constants stay inside. Rules V23, V26, F12.
+    # The largest integer that the tensor takes; always written. Constants stay inside. Rules V23, F12.
     # Quantization
     def QuantMax(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
@@ -1229,6 +1229,162 @@ def AttributeEnd(builder):
 
 
 
+# What the writer of a requantization found out about it. It describes the node and does not change what it computes:
+# a reader may skip it, and the content id does not contain it. docs/spec/integer-only.md, "Lowering and proofs". Rule V68.
+class Proof(object):
+    __slots__ = ['_tab']
+
+    @classmethod
+    def GetRootAs(cls, buf, offset=0):
+        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
+        x = Proof()
+        x.Init(buf, n + offset)
+        return x
+
+    @classmethod
+    def GetRootAsProof(cls, buf, offset=0):
+        """This method is deprecated. Please switch to GetRootAs."""
+        return cls.GetRootAs(buf, offset)
+    @classmethod
+    def ProofBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x51\x46\x42\x31", size_prefixed=size_prefixed)
+
+    # Proof
+    def Init(self, buf, pos):
+        self._tab = flatbuffers.table.Table(buf, pos)
+
+    # The least sum that can occur: one for each channel, or one for all.
+    # Proof
+    def Low(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        if o != 0:
+            a = self._tab.Vector(o)
+            return self._tab.Get(flatbuffers.number_types.Int32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
+        return 0
+
+    # Proof
+    def LowAsNumpy(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        if o != 0:
+            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Int32Flags, o)
+        return 0
+
+    # Proof
+    def LowLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Proof
+    def LowIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        return o == 0
+
+    # The greatest sum that can occur; as many as `low`.
+    # Proof
+    def High(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            a = self._tab.Vector(o)
+            return self._tab.Get(flatbuffers.number_types.Int32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
+        return 0
+
+    # Proof
+    def HighAsNumpy(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Int32Flags, o)
+        return 0
+
+    # Proof
+    def HighLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Proof
+    def HighIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        return o == 0
+
+    # The rule that the node was compared with. Absent: none.
+    # Proof
+    def Compared(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        if o != 0:
+            return self._tab.String(o + self._tab.Pos)
+        return None
+
+    # In how many cases the output differs from that of the rule: one for each channel, or one for all. Absent: in none.
+    # Proof
+    def Differs(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
+        if o != 0:
+            a = self._tab.Vector(o)
+            return self._tab.Get(flatbuffers.number_types.Int64Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 8))
+        return 0
+
+    # Proof
+    def DiffersAsNumpy(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
+        if o != 0:
+            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Int64Flags, o)
+        return 0
+
+    # Proof
+    def DiffersLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Proof
+    def DiffersIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
+        return o == 0
+
+    # The largest such difference.
+    # Proof
+    def Largest(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
+        return 0
+
+def ProofStart(builder):
+    builder.StartObject(5)
+
+def ProofAddLow(builder, low):
+    builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(low), 0)
+
+def ProofStartLowVector(builder, numElems):
+    return builder.StartVector(4, numElems, 4)
+
+def ProofAddHigh(builder, high):
+    builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(high), 0)
+
+def ProofStartHighVector(builder, numElems):
+    return builder.StartVector(4, numElems, 4)
+
+def ProofAddCompared(builder, compared):
+    builder.PrependUOffsetTRelativeSlot(2, flatbuffers.number_types.UOffsetTFlags.py_type(compared), 0)
+
+def ProofAddDiffers(builder, differs):
+    builder.PrependUOffsetTRelativeSlot(3, flatbuffers.number_types.UOffsetTFlags.py_type(differs), 0)
+
+def ProofStartDiffersVector(builder, numElems):
+    return builder.StartVector(8, numElems, 8)
+
+def ProofAddLargest(builder, largest):
+    builder.PrependUint32Slot(4, largest, 0)
+
+def ProofEnd(builder):
+    return builder.EndObject()
+
+
+
 # One operation. Operators are listed in docs/spec/operators.md.
 class Node(object):
     __slots__ = ['_tab']
@@ -1297,7 +1453,8 @@ class Node(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
         return o == 0
 
-    # Indices into Graph.tensors; each tensor is the output of at most one node. Rule V32.
+    # Indices into Graph.tensors; each tensor is the output of at most one node. An output that nothing uses is a tensor,
+    # too; optional ones at the end may be left out. Rules F7, V31, V32.
     # Node
     def Outputs(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
@@ -1325,7 +1482,7 @@ class Node(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
         return o == 0
 
-    # All attributes that the operator has, also those at their default; sorted by name. Rules F11, V42.
+    # All attributes that the operator has, also those at their default; sorted by name. Rules F11, V42, V53.
     # Node
     def Attributes(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
@@ -1351,7 +1508,7 @@ class Node(object):
         return o == 0
 
     # The rounding rule of the outputs, as named in docs/spec/running.md. Absent if nothing is
-    # rounded. Rule V47.
+    # rounded. Rules V47, V56.
     # Node
     def Rule(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
@@ -1383,8 +1540,19 @@ class Node(object):
             return self._tab.String(o + self._tab.Pos)
         return None
 
+    # Only of nodes that requantize. Rule V68.
+    # Node
+    def Proof(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(22))
+        if o != 0:
+            x = self._tab.Indirect(o + self._tab.Pos)
+            obj = Proof()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
+
 def NodeStart(builder):
-    builder.StartObject(9)
+    builder.StartObject(10)
 
 def NodeAddOperator(builder, operator):
     builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(operator), 0)
@@ -1421,6 +1589,9 @@ def NodeAddScope(builder, scope):
 
 def NodeAddSourceOperator(builder, sourceOperator):
     builder.PrependUOffsetTRelativeSlot(8, flatbuffers.number_types.UOffsetTFlags.py_type(sourceOperator), 0)
+
+def NodeAddProof(builder, proof):
+    builder.PrependUOffsetTRelativeSlot(9, flatbuffers.number_types.UOffsetTFlags.py_type(proof), 0)
 
 def NodeEnd(builder):
     return builder.EndObject()

@@ -14,6 +14,7 @@ export { Model } from './qfb/model.js';
 export { Node } from './qfb/node.js';
 export { Numbers } from './qfb/numbers.js';
 export { Observed } from './qfb/observed.js';
+export { Proof } from './qfb/proof.js';
 export { Quantization } from './qfb/quantization.js';
 export { SecondLevel } from './qfb/second-level.js';
 export { Tensor } from './qfb/tensor.js';

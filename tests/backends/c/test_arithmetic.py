@@ -1,4 +1,4 @@
-"""C programs compute what the interpreter computes, on every integer: each operator by each rule, and networks."""
+"""Compares C programs with the interpreter, integer by integer: each operator with each rule, and networks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from support.paths import DIGITS, INTEGER_SUITE
 
 
 def one_of_each() -> list[Path]:
-    """Files of the conformance suite until every operator has come by every rule."""
+    """A subset of the conformance suite that contains every operator with every rule."""
     seen: set[tuple[str, str]] = set()
     chosen = []
     for path in INTEGER_SUITE:
@@ -52,7 +52,7 @@ def one_of_each() -> list[Path]:
 
 
 def passes(paths: list[Path], folder: Path, *flags: str, cc: str = "gcc", compact: bool = False) -> str:
-    """How many outputs of files of the suite came out as they should: all of them do."""
+    """Assert that all outputs of these files are as expected; return their number."""
     models = [qfmt.load(path) for path in paths]
     programs = Together(models, folder, *flags, cc=cc, compact=compact)
     count = 0
@@ -77,12 +77,12 @@ def test_the_whole_conformance_suite(tmp_path: Path, cc: str, compact: bool) -> 
 
 
 WAYS = ("-U__SSE2__ -U__ARM_NEON", "-mavx2", "-mavx2 -mavxvnni", "-mavx512vl -mavx512vnni")
-"""Flags for each way to multiply that compilers do not take by themselves: first the loop for any processor."""
+"""Flags for each multiplication kernel that is not the default; the first is the portable loop."""
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_to_multiply(tmp_path: Path, way: str) -> None:
-    """Those that this compiler and this processor have."""
+    """Tests the kernels that this compiler and this processor support."""
     flags = ("-O2", *way.split())
     known = subprocess.run([compiler("gcc"), *flags, "-E", "-x", "c", "/dev/null"], capture_output=True)
     if known.returncode:
@@ -112,7 +112,8 @@ def equal_on_random_inputs(model: Model, library: Library, count: int, what: str
 
 
 def equal_to_real_numbers(model: Model, integers: Model, folder: Path, count: int, what: str) -> None:
-    """The same integers as `model`, which begins by quantizing its one input and ends by dequantizing its output."""
+    """Assert that the integers equal those of `model`, which quantizes its only input first and dequantizes its
+    output last."""
     library = Library(integers, folder, "-O2")
     rng = np.random.default_rng(3)
     (given,), (scores,) = integers.graph.inputs, integers.graph.outputs
@@ -131,13 +132,13 @@ def equal_to_real_numbers(model: Model, integers: Model, folder: Path, count: in
 
 
 def digits(**options: object) -> tuple[Model, Model]:
-    """The example network as it was converted, and integer-only."""
+    """The example network, as converted and integer-only."""
     model = qfmt.convert(DIGITS, input_shapes={"x": ("N", 1, 8, 8)})
     return model, lower_integer(model, **options)  # type: ignore[arg-type]
 
 
-def test_the_digits_are_read_as_the_network_of_real_numbers_reads_them(tmp_path: Path) -> None:
-    """End to end: the exact form gives the integers of the rule of PyTorch."""
+def test_digits_equal_the_float_network(tmp_path: Path) -> None:
+    """End to end: the exact form computes the integers of PyTorch's rule."""
     equal_to_real_numbers(*digits(exact=True), tmp_path / "digits", 40, "digits, exact")
 
 
@@ -152,7 +153,7 @@ def test_every_form_of_requantization(tmp_path: Path, form: str, bits: int) -> N
 
 
 class KeywordSpotting(nn.Module):
-    """DS-CNN of "Hello Edge" (Zhang et al. 2017), the small one: 49 × 10 coefficients of speech to 12 words."""
+    """The small DS-CNN of "Hello Edge" (Zhang et al. 2017): 49 × 10 speech coefficients, 12 words."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -184,7 +185,7 @@ def test_a_network_that_spots_keywords(tmp_path: Path) -> None:
 
 
 def test_a_network_of_requant_shifts_keeps_its_outputs(tmp_path: Path) -> None:
-    """ONNX → qfb → integer-only → C: what NumPy gets from the integers of the ONNX file."""
+    """ONNX → qfb → integer-only → C, compared with NumPy on the integers of the ONNX file."""
     rng = np.random.default_rng(9)
     source, weights = network(rng, 9, "int")
     integers = lower_integer(through_file(qfmt.convert(source, input_quantization={"x": (1.0, 0, "int8")}), tmp_path))
@@ -207,8 +208,8 @@ def test_the_real_mobilenet(shared_data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_real_mobilenet_gives_what_the_rule_of_pytorch_gives(shared_data: Path, tmp_path: Path) -> None:
-    """The exact form, end to end, against the network of real numbers that the file of PyTorch states."""
+def test_the_real_mobilenet_follows_the_rule_of_pytorch(shared_data: Path, tmp_path: Path) -> None:
+    """Compares the exact form, end to end, with the float network of the PyTorch file."""
     source = shared_data / "torchscript" / "ios_mobilenet_quantized.pt"
     model = qfmt.convert(source, input_shapes={"X": ("N", 3, 224, 224)})
     equal_to_real_numbers(model, lower_integer(model, exact=True), tmp_path / "mobilenet", 8, "MobileNetV2, exact")
@@ -218,7 +219,7 @@ INTEGRAL = (
     "mobilenet_v2", "resnet18", "mobilenet_v3", "shufflenet_v2", "conv1d", "conv3d", "convolutions", "activations",
     "layout", "two_inputs", "dictionary",
 )  # fmt: skip
-"""The networks of the matrix all of whose nodes have a form in integers."""
+"""Networks of the matrix that can be lowered completely."""
 
 
 @pytest.mark.slow
@@ -239,11 +240,12 @@ def test_resnet18(tmp_path: Path) -> None:
     equal_on_random_inputs(integers, Library(integers, tmp_path / "resnet", "-O2"), 8, "ResNet-18")
 
 
-# What the program is
+# The text of the program
 
 
 def test_there_is_no_floating_point(tmp_path: Path) -> None:
-    """Neither in the text, nor in the machine code: a compiler that may not use vector registers has no other."""
+    """Neither the text nor the machine code has floats: the compiler may not use the vector registers that floats
+    need."""
     folder = tmp_path / "digits"
     write_c(digits(exact=True)[1], folder)
     for path in folder.iterdir():
@@ -255,7 +257,7 @@ def test_there_is_no_floating_point(tmp_path: Path) -> None:
     "target", ["thumbv7em-none-eabi", "thumbv6m-none-eabi", "riscv32-none-elf", "aarch64_be-none-elf"]
 )
 def test_it_compiles_for_machines_without_a_system(tmp_path: Path, target: str) -> None:
-    """Cortex-M4 and M0, RISC-V, and a big-endian ARM: nothing of a C library is needed but what copies memory."""
+    """Cortex-M4 and M0, RISC-V, and big-endian ARM: of the C library only functions that copy memory are needed."""
     folder = tmp_path / "digits"
     write_c(digits(exact=True)[1], folder, name="net")
     made = folder / "net.o"
@@ -280,7 +282,7 @@ def test_it_compiles_for_machines_without_a_system(tmp_path: Path, target: str) 
                       "__aeabi_idivmod"}, needed  # fmt: skip
 
 
-def test_it_is_the_same_text_each_time_and_clean_in_both_compilers(tmp_path: Path) -> None:
+def test_the_text_is_deterministic_and_compiles_without_warnings(tmp_path: Path) -> None:
     integers = digits()[1]
     for name in ("a", "b"):
         write_c(integers, tmp_path / name, name="net")

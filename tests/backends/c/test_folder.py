@@ -1,4 +1,4 @@
-"""What surrounds a C program: header, main, Makefile, test vectors, memory as a linker counts it."""
+"""The parts around a C program: header, main, Makefile, test vectors, memory as a linker counts it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def digits() -> Model:
 
 @pytest.fixture(scope="module")
 def tested(digits: Model) -> Model:
-    """The same with two test vectors, and one of another batch."""
+    """The same network with two test vectors, and one with another batch size."""
     rng = np.random.default_rng(2)
     three = {"quant": rng.integers(0, 256, (3, 1, 8, 8)).astype(np.uint8)}
     given = [random_inputs(digits, rng), three, random_inputs(digits, rng)]
@@ -47,7 +47,7 @@ def make(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 # The header
 
 
-def test_the_header_says_where_it_is_from_and_what_was_proven(digits: Model, tmp_path: Path) -> None:
+def test_the_header_states_the_origin_and_the_proof(digits: Model, tmp_path: Path) -> None:
     write_c(digits, tmp_path / "net")
     header = (tmp_path / "net" / "net.h").read_text(encoding="ascii")
     assert f"written by qfmt {qfmt.__version__}" in header
@@ -59,16 +59,13 @@ def test_the_header_says_where_it_is_from_and_what_was_proven(digits: Model, tmp
     assert "may not overlap" in header and "restrict" not in header
 
 
-def test_a_header_says_what_was_not_compared(digits: Model, tmp_path: Path) -> None:
+def test_a_header_lists_what_was_not_compared(digits: Model, tmp_path: Path) -> None:
     nodes = tuple(
-        replace(node, attributes=dict(node.attributes) | {"differs": (3,), "largest": 2})
-        if node.attributes.get("compared") == "float_bias"
-        else replace(
-            node,
-            attributes=dict(node.attributes) | {"compared": "", "differs": ()}
-            if node.operator == "qfmt.Requantize"
-            else node.attributes,
-        )
+        node
+        if node.proof is None
+        else replace(node, proof=replace(node.proof, differs=(3,) * len(node.proof.low), largest=2))
+        if node.proof.compared == "float_bias"
+        else replace(node, proof=replace(node.proof, compared="", differs=()))
         for node in digits.nodes
     )
     write_c(digits.replace(graph=replace(digits.graph, nodes=nodes)), tmp_path / "net")
@@ -79,8 +76,9 @@ def test_a_header_says_what_was_not_compared(digits: Model, tmp_path: Path) -> N
     )
 
 
-def test_macros_are_numbers_that_c_and_cpp_read(tmp_path: Path) -> None:
-    """The header by itself in C++; MIN, MAX, ZERO_POINT and SCALE are those of the file, and the least int32."""
+def test_macros_are_numbers_in_c_and_cpp(tmp_path: Path) -> None:
+    """Compiles the header alone as C++; MIN, MAX, ZERO_POINT and SCALE equal those of the file, or the least
+    int32."""
     x = qfmt.Tensor("x", "int32", (1, 3), quantization=qfmt.Quantization.of((1e-05,), (-7,), -(2**31), 2**31 - 1))
     node = qfmt.Node("Identity", ("x",), ("y",), version=23)
     model = Model(qfmt.Graph(("x",), ("y",), (node,), {"x": x, "y": replace(x, name="y")}))
@@ -108,11 +106,11 @@ def test_the_makefile_builds_it(digits: Model, tmp_path: Path) -> None:
     assert run_main(folder / "main", digits, inputs).tolist() == flat(digits.run(inputs), digits).tolist()
     done = make(folder, "-s", "check")
     assert done.returncode == 2 and "has no test vector to compare with: qfmt run FILE" in done.stderr
-    write_c(digits, folder)  # over what was built
+    write_c(digits, folder)  # over the built program
     assert not (folder / "main").exists()
 
 
-def test_main_takes_exactly_its_input(digits: Model, tmp_path: Path) -> None:
+def test_main_requires_an_input_of_exact_size(digits: Model, tmp_path: Path) -> None:
     main = program(digits, tmp_path / "net")
     for raw, said in ((bytes(63), "too short: it must have 64 bytes"), (bytes(65), "too long: it must have 64 bytes")):
         done = subprocess.run([main], input=raw, capture_output=True)
@@ -151,8 +149,8 @@ def constants(archive: Path, size: str) -> int:
 
 
 @pytest.mark.parametrize("network", ["digits", "two_layers"])
-def test_constants_are_what_a_linker_sees(network: str, digits: Model, tmp_path: Path) -> None:
-    """For a Cortex-M4, by the command that the Makefile names; within 3 percent, for compilers leave some out."""
+def test_the_size_of_constants_equals_that_of_a_linker(network: str, digits: Model, tmp_path: Path) -> None:
+    """For a Cortex-M4, with the command in the Makefile; within 3 percent, because compilers omit some constants."""
     model = digits
     if network == "two_layers":
         model = lower_integer(qfmt.convert(EXAMPLES / network / f"{network}_int8.pt"), exact=True, input_shapes=SIZES)

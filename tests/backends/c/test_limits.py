@@ -1,4 +1,5 @@
-"""C programs at the limits of their integers: the last sum that fits is computed, the next one is refused; no sizes."""
+"""C programs at the limits of their integers: the largest sum that fits is computed, the next is refused; empty
+tensors."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def constant(name: str, array: Any, q: Quantization | None = None) -> Tensor:
 def net(
     operator: str, tensors: Sequence[Tensor], y: tuple[str, Quantization | None], rule: str = "", **attributes: Any
 ) -> Model:
-    """One node: those of its inputs that are no constants are inputs of the network."""
+    """A network of one node; its inputs that are not constants are inputs of the network."""
     entry = OPERATORS[operator]
     complete = entry.complete(attributes)
     values = [tensor.array if tensor.is_constant else None for tensor in tensors]
@@ -52,7 +53,7 @@ def net(
 
 
 def of_bias(kind: str, bias: int) -> Model:
-    """4,000 products of 255 and 127, which come to 129,540,000, and a bias beside them."""
+    """4,000 products of 255 and 127, whose sum is 129,540,000, plus a bias."""
     weights = Quantization.of((0.25,), (0,), -128, 127)
     sums: tuple[str, Quantization | None] = ("int32", None)
     if kind == "depthwise":
@@ -69,7 +70,7 @@ def of_bias(kind: str, bias: int) -> Model:
 
 
 def equal(model: Model, inputs: Mapping[str, np.ndarray], folder: Path) -> None:
-    """The program, which stops at undefined behaviour, gives what the interpreter gives."""
+    """Assert that the program, which stops at undefined behaviour, computes the same as the interpreter."""
     assert run_main(program(model, folder), model, inputs).tolist() == flat(model.run(inputs), model).tolist()
 
 
@@ -98,7 +99,7 @@ def test_a_weighted_sum_that_leaves_int32_is_refused(tmp_path: Path) -> None:
     for tensors, weights in ((wide, (1, 1)), (none, (1, -1)), (wide[:1], (2,)), (none[:1], (-1,))):
         with pytest.raises(InexpressibleNodesError, match="may exceed int32"):
             write_c(net("qfmt.WeightedSum", tensors, ("int32", None), weights=weights), tmp_path / "net")
-    known = [wide[0], constant("c", np.zeros(2, np.int32), WIDE)]  # its limits are wide, its integers are not
+    known = [wide[0], constant("c", np.zeros(2, np.int32), WIDE)]  # its type is wide, its integers are small
     equal(
         net("qfmt.WeightedSum", known, ("int32", None), weights=(1, 3)),
         {"a": np.array([-(1 << 31), LARGEST], np.int32)},
@@ -106,8 +107,8 @@ def test_a_weighted_sum_that_leaves_int32_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_sums_that_state_a_range_which_they_leave_are_refused(tmp_path: Path) -> None:
-    """What reads them may be right for that range alone."""
+def test_sums_that_exceed_their_stated_range_are_refused(tmp_path: Path) -> None:
+    """Readers of the sums may be correct only for the stated range."""
     x = Tensor("x", "int32", (2,), None, Quantization.of((1.0,), (0,), -(1 << 30), 1 << 30))
     for high, refused in ((1 << 30, False), (5, True)):
         stated = Quantization.of((1.0,), (0,), -(1 << 30), high)
@@ -170,9 +171,7 @@ def empty(operator: str) -> Model:
         "qfmt.Linear": lambda: net(
             operator, [x, constant("w", np.ones((2, 3), np.int8), weights)], ("int32", None), "folded"
         ),
-        "qfmt.Requantize": lambda: net(
-            operator, [sums, *numbers], ("int8", one), "multiply_shift", axis=1, reach_low=(0,), reach_high=(0,)
-        ),
+        "qfmt.Requantize": lambda: net(operator, [sums, *numbers], ("int8", one), "multiply_shift", axis=1),
     }
     return made[operator]()
 
@@ -194,16 +193,16 @@ def test_tensors_without_elements(tmp_path: Path) -> None:
 # The text
 
 
-def test_the_header_says_which_inputs_are_allowed(tmp_path: Path) -> None:
+def test_the_header_states_the_range_of_inputs(tmp_path: Path) -> None:
     write_c(of_bias("Linear", 0), tmp_path / "net")
     text = (tmp_path / "net" / "net.h").read_text(encoding="ascii")
     assert "No integer of an input may be outside its stated range" in text and "0 to 255" in text
 
 
-def test_buffers_of_one_size_and_name_lie_where_they_lie_each_time() -> None:
-    """A tensor that is called as scratch memory is, and as large: nothing but the order of steps tells them apart."""
+def test_offsets_of_similar_buffers_are_deterministic() -> None:
+    """A tensor has the name and size of scratch memory: only the order of steps distinguishes them."""
     numbers = [constant(f"c{i}", np.ones(1, kind)) for i, kind in enumerate((np.int32, np.uint8, np.int64))]
-    rescaled = OPERATORS["qfmt.Requantize"].complete({"axis": 1, "reach_low": (0,), "reach_high": (2040,)})
+    rescaled = {"axis": 1}
     tensors = [
         Tensor("x", "uint8", (1, 8), None, GRID),
         Tensor("added", "int32", (1, 8)),
@@ -227,7 +226,7 @@ def test_buffers_of_one_size_and_name_lie_where_they_lie_each_time() -> None:
     ("name", "outputs"), [("cnn", ("relu1", "conv4")), ("mlp", ("gemm2",)), ("generator", ("convtranspose0",))]
 )
 def test_layers_of_uint16(name: str, outputs: tuple[str, ...], tmp_path: Path) -> None:
-    """Convolutions, plain, depthwise and transposed, and linear layers, padded with zero points that are not 0."""
+    """Convolutions (plain, depthwise, transposed) and linear layers, padded with nonzero zero points."""
     source = onnx_runtime.static(name, "qdq u16u8", tmp_path)
     model = lower_integer(qfmt.convert(source), outputs=outputs)
     main = program(model, tmp_path / "c")
@@ -260,7 +259,7 @@ def pooled(size: int, kernel: int) -> Model:
 
 
 def test_shapes_are_known_without_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 64 million elements with 16 million taps each."""
+    """A pool of 64 million elements with 16 million taps each."""
 
     def never(*_: object) -> None:
         raise AssertionError
@@ -271,7 +270,7 @@ def test_shapes_are_known_without_a_run(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def repeated(count: int) -> Model:
-    """A constant that is repeated so many times before it is added."""
+    """A constant that is repeated `count` times before it is added."""
     tensors = {
         "c": Tensor.constant("c", np.ones((1,), np.int8), ONES),
         "n": Tensor.constant("n", np.array([count])),

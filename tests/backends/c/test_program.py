@@ -1,4 +1,4 @@
-"""C programs beside their arithmetic: names that are hostile, memory, what moves elements, folders, refusals."""
+"""C programs apart from arithmetic: malicious names, memory, operators that move elements, folders, refusals."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def digits() -> Model:
 
 
 def renamed(model: Model, names: dict[str, str]) -> Model:
-    """The same network under other names."""
+    """The same network with other names."""
 
     def of(name: str) -> str:
         return names.get(name, name)
@@ -150,7 +150,7 @@ def test_memory_is_used_again(digits: Model) -> None:
 
 
 def test_sums_are_never_stored_whole(digits: Model) -> None:
-    """An accumulator that one requantization reads lives in rows of a few positions."""
+    """An accumulator with one requantization as its reader is stored for only a few positions at a time."""
     plan, sizes = planned(digits)
     stem = digits.tensors[digits.nodes[0].outputs[0]].shape
     assert stem is not None and stem[1:] == (16, 8, 8)
@@ -161,7 +161,7 @@ def test_sums_are_never_stored_whole(digits: Model) -> None:
 # Folders
 
 
-def test_a_folder_of_other_files_is_left_alone(digits: Model, tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_not_changed(digits: Model, tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "thesis.txt").write_text("years of work")
@@ -204,7 +204,7 @@ def test_nothing_is_half_written(digits: Model, tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "nowhere"])
-def test_what_is_no_folder_is_refused(digits: Model, tmp_path: Path, kind: str) -> None:
+def test_a_destination_that_is_not_a_folder_is_refused(digits: Model, tmp_path: Path, kind: str) -> None:
     target = tmp_path / "net"
     if kind == "file":
         target.write_text("x")
@@ -231,7 +231,7 @@ def test_a_constant_of_real_numbers_does_not_go_out(tmp_path: Path) -> None:
         write_c(model, tmp_path / "net")
 
 
-def test_sizes_that_are_not_known_are_asked_for(digits: Model, tmp_path: Path) -> None:
+def test_unknown_sizes_are_an_error(digits: Model, tmp_path: Path) -> None:
     (name,) = digits.graph.inputs
     tensor = replace(digits.tensors[name], shape=("N", 1, "H", None))
     model = digits.replace(graph=replace(digits.graph, tensors=dict(digits.tensors) | {name: tensor}))
@@ -246,7 +246,7 @@ def test_sizes_that_are_not_known_are_asked_for(digits: Model, tmp_path: Path) -
     assert "[1,1,8,8]" in (tmp_path / "net" / "net.h").read_text()
 
 
-def test_all_inputs_are_asked_for_at_once(tmp_path: Path) -> None:
+def test_an_error_names_all_inputs_without_a_shape(tmp_path: Path) -> None:
     x = Tensor("x", "int8", ("N", None, 5), quantization=GRID)
     inputs = ("x", "known", "vague")
     tensors = dict(zip(inputs, (x, replace(x, name="known", shape=("N", 2)), replace(x, name="vague", shape=None)),
@@ -273,7 +273,7 @@ def test_inputs_that_nothing_reads_and_outputs_that_nothing_computes(tmp_path: P
     tensors["joined"] = replace(x, name="joined")
     nodes = (
         Node("Identity", ("x",), ("y",), version=23),
-        Node("Concat", ("x", "empty"), ("joined",), {"axis": 0}, version=13, rule="premultiplied"),
+        Node("Concat", ("x", "empty"), ("joined",), {"axis": 0}, version=13),
     )
     model = Model(Graph(("x", "unread"), ("x", "y", "c", "joined"), nodes, tensors))
     main = program(model, tmp_path / "net")
@@ -282,7 +282,7 @@ def test_inputs_that_nothing_reads_and_outputs_that_nothing_computes(tmp_path: P
 
 
 def test_an_integer_beyond_its_type_reads_nothing_beyond_a_table(tmp_path: Path) -> None:
-    """4 bits lie in a byte, and a caller may put more into it."""
+    """A 4-bit integer is in a byte, in which a caller may pass a larger value."""
     model = qfmt.load(next(path for path in INTEGER_SUITE if path.stem == "pair-table-uint4-int4"))
     main = program(model, tmp_path / "net")
     given = {name: np.full(vector.array.shape, 77, np.uint8) for name, vector in model.vectors[0].inputs.items()}
@@ -336,8 +336,8 @@ def test_from_torch_to_c_in_one_command(tmp_path: Path) -> None:
     assert got.tolist() == flat(model.run(inputs), model).tolist()
 
 
-def test_what_to_do_next_can_be_pasted(digits: Model, tmp_path: Path) -> None:
-    """Spaces, brackets and what else a shell takes for its own; a name that promises another kind of file."""
+def test_suggested_commands_can_be_pasted(digits: Model, tmp_path: Path) -> None:
+    """Names with spaces, brackets and other special characters of a shell; and with a misleading suffix."""
     source, folder = tmp_path / "digits.qfb", tmp_path / "my net-1.0 (ü); $x"
     digits.save(source)
     result = CliRunner().invoke(cli, ["convert", str(source), f"{folder}/"])

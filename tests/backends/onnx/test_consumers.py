@@ -1,6 +1,6 @@
-"""Other programs read the ONNX that qfmt writes: TVM and OpenVINO. Skipped where they are not installed.
+"""Runs the ONNX that qfmt writes in TVM and OpenVINO. Skipped if they are not installed.
 
-Passed with apache-tvm 0.27.0.post1 and openvino 2026.4.1. The table of docs/onnx-runtimes.md is what happens here.
+Passes with apache-tvm 0.27.0.post1 and openvino 2026.4.1. The table of docs/onnx-runtimes.md lists these results.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def by_openvino(model: onnx.ModelProto, given: dict[str, Any]) -> Any:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("runs", [by_tvm, by_openvino])
 @pytest.mark.parametrize(("name", "form"), CASES)
-def test_it_is_read_as_the_source_is(name: str, form: str, runs: Any, tmp_path: Path) -> None:
+def test_exports_compute_the_same_as_the_source(name: str, form: str, runs: Any, tmp_path: Path) -> None:
     path = onnx_runtime.dynamic(name, tmp_path) if form == "dynamic" else onnx_runtime.static(name, form, tmp_path)
     source, back = onnx.load(path), qfmt.convert(path).to_onnx(opset=OPSET)
     given = onnx_runtime.inputs(source, 3)
@@ -72,7 +72,7 @@ def test_it_is_read_as_the_source_is(name: str, form: str, runs: Any, tmp_path: 
 
 
 class Case(NamedTuple):
-    """A model in ONNX, an input, and what qfmt computes from it."""
+    """An ONNX model, an input, and the outputs that qfmt computes."""
 
     proto: onnx.ModelProto
     given: dict[str, Any]
@@ -90,7 +90,7 @@ def _quantized(folder: Path, name: str, form: str) -> Case:
 
 
 def _integers(_: Path, form: str, bits: str) -> Case:
-    """The integer-only network of examples/digits, and integers from all over the range of its input."""
+    """The integer-only network of examples/digits, and integers from the whole range of its input."""
     digits = qfmt.convert(DIGITS)
     model = lower_integer(digits, form=form, bits=int(bits), input_shapes={"x": (50, 1, 8, 8)})
     (name,) = model.graph.inputs
@@ -143,19 +143,19 @@ def by_onnxruntime(model: onnx.ModelProto, given: Mapping[str, Any]) -> Any:
 
 
 def told(runs: Any, case: Case) -> str:
-    """What becomes of a network in a program, in the words of the page."""
+    """The result of running a network in a program, in the words of the page."""
     try:
         found = np.asarray(runs(case.proto, case.given))
-    except Exception:  # whatever the program raises for what it does not know
+    except Exception:  # any error of the program for an unsupported model
         return "not supported"
-    if case.expected.dtype.kind == "f":  # how sums of floats are rounded depends on the processor, too
+    if case.expected.dtype.kind == "f":  # the rounding of float sums also depends on the processor
         return "close" if np.abs(found - case.expected).max() <= 0.03 * np.abs(case.expected).max() else "**wrong**"
     return "equal" if np.array_equal(found, case.expected) else "**wrong**"
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", MADE)
-def test_a_row_of_the_page_says_what_happens(name: str, tmp_path: Path) -> None:
+def test_rows_of_the_page_match_results(name: str, tmp_path: Path) -> None:
     pytest.importorskip("tvm", reason="needs apache-tvm")
     pytest.importorskip("openvino", reason="needs openvino")
     make, *arguments = MADE[name]
@@ -172,8 +172,8 @@ def test_the_page_has_no_other_rows() -> None:
 
 
 @pytest.mark.parametrize(("kind", "gates"), [("LSTM", "4"), ("GRU", "3")])
-def test_a_step_reads_nothing_from_outside_but_initializers(kind: str, gates: str, tmp_path: Path) -> None:
-    """What a Scan's body takes from nodes around it OpenVINO refuses. ONNX Runtime runs it as qfmt does."""
+def test_the_body_of_a_scan_reads_only_initializers(kind: str, gates: str, tmp_path: Path) -> None:
+    """OpenVINO refuses a Scan whose body reads values of outer nodes. ONNX Runtime computes the same as qfmt."""
     case = _recurrent(tmp_path, kind, gates)
     onnx.checker.check_model(case.proto)
     (scan,) = (each for each in case.proto.graph.node if each.op_type == "Scan")

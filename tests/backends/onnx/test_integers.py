@@ -1,4 +1,4 @@
-"""ONNX out in the form of operators on integers: QLinearConv, QGemm and the like."""
+"""Export to ONNX as operators on integers: QLinearConv, QGemm and the like."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ WRITTEN = {
     "LeakyRelu": "QLinearLeakyRelu", "MatMul": "QLinearMatMul", "Mul": "QLinearMul", "Relu": "Clip",
     "Resize": "Resize", "Sigmoid": "QLinearSigmoid", "qfmt.Linear": "QGemm",
 }  # fmt: skip
-"""What stands for an operator; those that move integers stand for themselves."""
+"""Operator → its ONNX operators on integers; operators that move integers keep their own."""
 
 FLOATS_ONLY = {"GlobalMaxPool"}
-"""Operators that move numbers, but in ONNX no integers."""
+"""Operators that move numbers, but do not support integers in ONNX."""
 
 WRITTEN |= {
     name: name
@@ -38,12 +38,12 @@ WRITTEN |= {
 
 
 KEEPS_INT8 = {"session.qdqisint8allowed": "1"}
-"""Otherwise ONNX Runtime makes inputs uint8 beside int8 weights, and saturates where there is no VNNI."""
+"""Otherwise ONNX Runtime converts inputs to uint8 for int8 weights, and saturates without VNNI."""
 
 
 @pytest.mark.parametrize("name", sorted(WRITTEN))
 def test_operators_on_integers(name: str) -> None:
-    """One node: where it is written so, no float is left, and ONNX Runtime gives the integers of the reference."""
+    """One node: if it has an operator on integers, no float remains, and ONNX Runtime equals the reference."""
     tallies = {level: witness.Tally() for level in witness.LEVELS}
     written: Counter[str] = Counter()
     for seed in range(8):
@@ -83,8 +83,8 @@ def test_softmax_of_the_usual_grid(dtype: str) -> None:
 
 @pytest.mark.parametrize("form", ["qdq", "qoperator"])
 @pytest.mark.parametrize(("rule", "whole"), [("integer_bias", 166), ("integer_bias_reciprocal", 165)])
-def test_a_bias_is_rounded_as_the_rule_rounds_it(form: str, rule: str, whole: int) -> None:
-    """0.08713575 / (0.081 · 0.0065) is close to 165.5, and not equal to the product with the reciprocal."""
+def test_a_bias_is_rounded_by_the_rule(form: str, rule: str, whole: int) -> None:
+    """0.08713575 / (0.081 · 0.0065) is close to 165.5, and differs from the product with the reciprocal."""
     x = Tensor("x", "uint8", ("N", 2), quantization=Quantization.per_tensor(float(f32(0.081)), 0, "uint8"))
     grid = Quantization.per_tensor(float(f32(0.0065)), 0, "int8")
     w, b = Tensor.constant("w", np.ones((1, 2), np.int8), grid), Tensor.constant("b", np.array([0.08713575], f32))
@@ -109,7 +109,7 @@ def test_narrow_ranges_are_clips_of_integers(low: int) -> None:
 
 
 def test_a_network_of_integers(shared_data: Path) -> None:
-    """All of a real MobileNetV2 between its first and its last node; the same integers as the reference."""
+    """A real MobileNetV2 between its first and its last node computes the same integers as the reference."""
     model = qfmt.convert(shared_data / "torchscript" / "ios_mobilenet_quantized.pt", engine="onnx")
     image = {model.graph.inputs[0]: np.random.default_rng(0).normal(0, 1, (1, 3, 224, 224)).astype(f32)}
     proto = onnx_kernels.exact_here(model, form="qoperator")

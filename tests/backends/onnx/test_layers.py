@@ -1,4 +1,4 @@
-"""ONNX out: layers with quantized weights whose input is quantized at run time, or looked up."""
+"""Export to ONNX: dynamically quantized layers, and embeddings."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_dynamic_convolution(name: str, rule: str) -> None:
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "LSTMCell", "GRUCell", "RNNCell"])
 @pytest.mark.parametrize("dtype", ["int8", "float16"])
 def test_recurrent(kind: str, reverse: int, dtype: str) -> None:
-    """States are quantized step by step, as the model says; absent first states are zeros."""
+    """States are quantized in each step, as the model states; absent initial states are zeros."""
     gates, states = {"LSTM": (4, 2), "GRU": (3, 1), "RNN": (1, 1)}[kind.removesuffix("Cell")]
     cell = kind.endswith("Cell")
     size, features = 5, 3

@@ -1,4 +1,4 @@
-"""ONNX out: networks of PyTorch, run by ONNX Runtime and by onnx's evaluator; files; what cannot be written."""
+"""Export to ONNX: PyTorch networks, run by ONNX Runtime and by onnx's evaluator; files; unsupported nodes."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ NETWORKS = [
     ("normalizations", "eager"), ("arithmetic", "direct"), ("functions", "direct"), ("volumes", "direct"),
     ("signed", "direct"),
 ]  # fmt: skip
-"""Between them they have every operator of statically quantized networks."""
+"""Together they contain every operator of statically quantized networks."""
 
 ENGINES = {"plain": "onnxruntime", "fused": "onnxruntime:all"}
-"""Level → what `verify` calls it."""
+"""Optimization level → its name in `verify`."""
 
 
 @pytest.fixture(scope="module", params=NETWORKS, ids="-".join)
 def network(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Any]:
-    """A network of PyTorch with the rules of ONNX, and inputs."""
+    """A PyTorch network with the rules of ONNX, and inputs."""
     torch.backends.quantized.engine = "fbgemm"
     module, inputs = pytorch.quantized(*request.param)
     archive = pytorch.save_as(module, inputs, "trace", tmp_path_factory.mktemp("onnx") / "m.pt")
@@ -50,8 +50,8 @@ def network(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return model, named(model, inputs)
 
 
-def test_every_node_gives_what_onnx_runtime_gives(network: tuple[Model, Any]) -> None:
-    """Each node alone, written in ONNX, on the inputs that it has in the network."""
+def test_every_node_equals_onnx_runtime(network: tuple[Model, Any]) -> None:
+    """Each node alone is written as ONNX, and runs on its inputs in the network."""
     model, inputs = network
     tally, values = witness.Tally(), {}
     given_ = dict(inputs)
@@ -74,12 +74,12 @@ def _alone(model: Model, node: Node, seen: Mapping[str, np.ndarray]) -> Model:
     return Model(Graph(tuple(seen), node.outputs, (node,), tensors), engine=model.engine)
 
 
-def test_a_network_gives_what_others_give(network: tuple[Model, Any], tmp_path: Path) -> None:
-    """As a whole: the first differences are rounding ties, those behind them follow from these.
+def test_networks_equal_other_programs(network: tuple[Model, Any], tmp_path: Path) -> None:
+    """In the whole network, the first differences are rounding ties; later differences follow from them.
 
-    Means of 8 integers are half-way once in 8, and float32 with the calibrated scale rounds them; which scales and
-    weights torch gets here depends on the processor. So ties are proven, and only where a fusion computes in another
-    way, as QLinearSoftmax from a table, they are counted.
+    Every eighth mean of 8 integers is half-way, and float32 with the calibrated scale rounds it. The scales and
+    weights that torch calibrates depend on the processor. So ties are proven; they are only counted where a fusion
+    uses another formula, as QLinearSoftmax with its table.
     """
     model, inputs = network
     proto = onnx_kernels.exact_here(model)
@@ -99,14 +99,15 @@ def test_a_network_gives_what_others_give(network: tuple[Model, Any], tmp_path: 
 
 
 def _step(model: Model, name: str) -> float:
-    """What one step of the integers is worth that a float output was made from."""
+    """The scale of the integers that a float output was dequantized from."""
     node = next((node for node in model.nodes if name in node.outputs), None)
     source = model.tensors[node.inputs[0]].quantization if node and node.operator == "DequantizeLinear" else None
     return source.scale[0] if source else 0.0
 
 
 def test_a_mobilenet_of_2019_runs_in_onnx_runtime(shared_data: Path) -> None:
-    """The same integers as ONNX Runtime with its fusions, for images of noise; names kept, at the oldest opset, too."""
+    """For images of noise, the integers equal those of ONNX Runtime with fusions, also with the oldest opset. Names
+    are kept."""
     model = qfmt.convert(shared_data / "torchscript" / "ios_mobilenet_quantized.pt", engine="onnx")
     rng = np.random.default_rng(0)
     image = {model.graph.inputs[0]: rng.normal(0, 1, (1, 3, 224, 224)).astype(f32)}
@@ -122,7 +123,7 @@ def test_a_mobilenet_of_2019_runs_in_onnx_runtime(shared_data: Path) -> None:
     assert all((stored[weight.name] == weight.array).all() for weight in weights)
 
 
-# Names, files, and what cannot be written
+# Names, files, and unsupported nodes
 
 
 def test_names_are_those_of_the_model() -> None:
@@ -144,8 +145,8 @@ def test_names_are_those_of_the_model() -> None:
     }
 
 
-def test_sizes_that_are_not_known_are_computed() -> None:
-    """The bins of an adaptive pool follow from the size of the image at run time."""
+def test_unknown_sizes_are_computed_at_run_time() -> None:
+    """The bins of an adaptive pool are computed from the image size at run time."""
     model = qfmt.convert(DIGITS, engine="onnx")
     x = np.load(HELD_BACK)["x"]
     proto = model.to_onnx()
@@ -166,7 +167,7 @@ def test_an_operator_that_qfmt_does_not_know_goes_back_as_it_came() -> None:
     assert imports["com.example.vision"] == 3
 
 
-def test_what_cannot_be_written_is_listed() -> None:
+def test_unsupported_nodes_are_listed() -> None:
     a = {"kernel_shape": (2,), "strides": (1,), "pads": (0, 0), "dilations": (2,), "ceil_mode": 0}
     x = Tensor("x", "float32", (1, 1, 9))
     tensors = {t.name: t for t in [x, Tensor("y", "float32", (1, 1, 7)), Tensor("z", "float32", (1, 1, 5))]}

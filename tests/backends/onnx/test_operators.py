@@ -1,4 +1,4 @@
-"""Every operator alone: a model of one node, written in ONNX and run by others."""
+"""Every operator alone: a model of one node, exported to ONNX and run by other programs."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ DISPUTED = {
     "LSTM": "ONNX Runtime clips in other places; the evaluator knows one activation and one direction",
     "GRU": "of a layout that ONNX Runtime does not take; the evaluator knows one activation and one direction",
 }
-"""Where witnesses may all say something else, and why."""
+"""Cases in which all witnesses may differ, and the reason."""
 
 
 def check(name: str, model: Model, inputs: witness.Arrays, tallies: dict[str, witness.Tally], **how: Any) -> None:
-    """Let the witnesses run it, and count. One of them has to agree: each has operators, or cases, that it gets wrong.
+    """Run the model in the witnesses, and count. At least one must agree: each computes some operators or cases
+    incorrectly.
 
-    (The evaluator takes one image only in ConvTranspose, knows no negative pads, and so on; ONNX Runtime with its
-    fusions wraps a Softmax around, and does not know the dilations of an AveragePool.)
+    (The evaluator supports only one image in ConvTranspose, no negative pads, and so on. ONNX Runtime with its
+    fusions wraps the integers of a Softmax around, and ignores the dilations of an AveragePool.)
     """
     proto = model.to_onnx(**how)
     onnx.checker.check_model(proto, full_check=True)
@@ -70,7 +71,7 @@ def test_floats(name: str) -> None:
 
 @pytest.mark.parametrize("opset", (13, 14, 16, 18, 19, 21, 23, 25))
 def test_other_opsets(opset: int) -> None:
-    """An operator is written so that others get the same, or refused with the reason."""
+    """An operator is exported so that other programs compute the same, or refused with the reason."""
     tally, refused = witness.Tally(), {}
     for name in OF_ONNX:
         rng = np.random.default_rng(opset)
@@ -99,7 +100,7 @@ def test_integers(name: str) -> None:
     ("opset", "form"), [*((opset, "qdq") for opset in (13, 15, 17, 18, 20, 23)), (13, "qoperator"), (21, "qoperator")]
 )
 def test_integers_in_older_opsets(opset: int, form: str) -> None:
-    """One case of each operator; what cannot be said is refused, with the reason."""
+    """One case of each operator; one that the opset cannot express is refused with the reason."""
     tally, refused = witness.Tally(), {}
     for name in QUANTIZED:
         rng = np.random.default_rng(opset)

@@ -1,4 +1,4 @@
-"""Integer-only nodes in ONNX and in torch: each by itself and in networks, to the last bit, or refused."""
+"""Integer-only nodes in ONNX and in torch, alone and in networks: equal bit by bit, or refused."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SUMS = {
 
 
 def sums_of(name: str, rule: str, rng: Random) -> tuple[Model, dict[str, Array]]:
-    """A random case of the operator on integers of 8 bits."""
+    """A random case of the operator on 8-bit integers."""
     case = SUMS[name](rng)
     entry, arrays, tensors = OPERATORS[name], {}, []
     for index, each in enumerate(case.inputs):
@@ -65,10 +65,10 @@ def sums_of(name: str, rule: str, rng: Random) -> tuple[Model, dict[str, Array]]
 
 
 def compare(model: Model, given: dict[str, Array], expected: dict[str, Array]) -> dict[str, int]:
-    """How many outputs each of the others computes alike; none of them with a float.
+    """The number of equal outputs of each other program; no model may contain a float.
 
-    With weights in the types of their inputs ONNX Runtime gives the same everywhere; else what its kernels make of the
-    sums on this processor.
+    With weights in the types of their inputs, ONNX Runtime is exact on every processor; else it may saturate as its
+    kernels do on this processor.
     """
     made = model.to_torch("reference")(*(torch.from_numpy(np.array(each)) for each in given.values()))
     results = {"torch": [each.numpy() for each in (made if isinstance(made, tuple) else (made,))]}
@@ -107,7 +107,7 @@ def test_sums(name: str, rule: str) -> None:
             continue
         try:
             model.run(given)
-        except Exception as error:  # a window that lies entirely in the padding has no mean
+        except Exception as error:  # a window entirely inside the padding has no mean
             assert "entirely in the padding" in str(error)
             continue
         models.append((model, given))
@@ -140,16 +140,15 @@ def test_requantization(rule: str) -> None:
     count(f"Requantize, {rule}", [requantized(rule, np.random.default_rng(seed)) for seed in range(SEEDS)])
 
 
-def test_what_is_clamped_may_be_beyond_int32() -> None:
+def test_sums_may_exceed_int32_before_a_clamp() -> None:
     x = np.array([-(1 << 31), (1 << 31) - 1, 0, 5, -(1 << 31), (1 << 31) - 1, 7, -7], np.int32)
     q = Quantization.of((0.5,), (7,), -100, 100)
     for shift in (0, 1, 30, 62):
         numbers = {"multiplier": np.array([(1 << 31) - 1], np.int32), "shift": np.array([shift], np.uint8)}
         parameters = [Tensor.constant(name, numbers[name]) if name in numbers else None for name in PARAMETERS]
-        known = {"axis": 0, "reach_low": (-(1 << 31),), "reach_high": ((1 << 31) - 1,)}
         out = Tensor("y", "int8", x.shape, None, q)
         given = Tensor("x", "int32", x.shape)
-        model = single("qfmt.Requantize", "fixed_point_single", [given, *parameters], out, known)
+        model = single("qfmt.Requantize", "fixed_point_single", [given, *parameters], out, {"axis": 0})
         count(f"Requantize to the ends, shift {shift}", [(model, {"x": x})])
 
 
@@ -176,8 +175,8 @@ def test_tables_and_weighted_sums(name: str) -> None:
     count(name, [plain(name, make(np.random.default_rng(seed))) for seed in range(SEEDS)])
 
 
-def test_shifts_of_accelerators_read_no_scale() -> None:
-    """The rule `multiply_add_divide` on sums with a unit for each channel."""
+def test_requant_shift_does_not_read_scales() -> None:
+    """The rule `multiply_add_divide` on sums with per-channel scales."""
     rng = np.random.default_rng(2)
     x = rng.integers(-(1 << 20), 1 << 20, (2, 3, 4)).astype(np.int32)
     unit = Quantization.of((0.5, 0.25, 3.0), (0, 0, 0), -(1 << 20), 1 << 20, 1)

@@ -1,4 +1,4 @@
-"""ONNX out: integers of every type, their ranges, scales and biases, and what ONNX Runtime makes of them."""
+"""Export to ONNX: integers of every type, their ranges, scales and biases, compared with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ f32 = np.float32
     data=st.data(),
 )
 def test_narrow_ranges_clamp_exactly(dtype: str, scale: float, data: st.DataObject) -> None:
-    """By Relu or Clip on reals: the same integers as the clamp of the stated rule, also at and beside its limits."""
+    """Relu or Clip on real numbers computes the same integers as the clamp of the rule, also at and near its
+    limits."""
     limits = DTYPES[dtype]
     low, high = sorted(data.draw(st.integers(limits.minimum, limits.maximum)) for _ in range(2))
     point = 0 if dtype == "int32" else data.draw(st.sampled_from([low, high, 0, limits.minimum, limits.maximum]))
@@ -47,7 +48,7 @@ def test_narrow_ranges_clamp_exactly(dtype: str, scale: float, data: st.DataObje
 
 
 def _readable(model: Model) -> onnx.ModelProto:
-    """With an output that Python can read: of fewer than 8 bits as a wider integer."""
+    """The model with an output that Python can read: integers of fewer than 8 bits are widened."""
     (name,) = model.graph.outputs
     kind = model.tensors[name].dtype
     if kind not in ("int4", "uint2"):
@@ -83,8 +84,8 @@ def linear(bias: np.ndarray, rule: str) -> Model:
     )
 
 
-def test_a_bias_is_written_as_the_rule_adds_it() -> None:
-    """Rounded to int32 in units of sx · sw where the rule does so, and it changes it; a float otherwise."""
+def test_the_type_of_a_bias_follows_the_rule() -> None:
+    """A bias is int32 with scale sx · sw if the rule rounds it and that changes it; else it is a float."""
     odd, unit = np.array([0.1234, -3.3, 9.99], f32), f32(0.1) * np.array([0.01, 0.02, 0.04], f32)
     whole = (np.array([5, -7, 1000]).astype(f32) * unit).astype(f32)
     for bias, rule, is_integer in ((odd, "float_bias", 0), (odd, "integer_bias", 1), (whole, "integer_bias", 0)):
@@ -106,7 +107,8 @@ def test_a_bias_is_written_as_the_rule_adds_it() -> None:
 
 
 def test_integers_of_32_bits_stay_exact() -> None:
-    """DequantizeLinear knows no zero point for them, and QuantizeLinear does not know them: formulas stand for both."""
+    """DequantizeLinear supports no zero point for int32, and QuantizeLinear does not support int32: both become
+    formulas."""
     grid = Quantization.of((0.5,), (3,), -(1 << 31), (1 << 31) - 1)
     values = np.array([[-(1 << 31), (1 << 31) - 1, 0, 3, 16777217]], np.int32)
     x, y = Tensor("x", "int32", (1, 5), quantization=grid), Tensor("y", "int32", (5, 1), quantization=grid)
@@ -118,7 +120,7 @@ def test_integers_of_32_bits_stay_exact() -> None:
 
 @pytest.mark.parametrize("dtype", ["int4", "uint4", "int2", "uint2", "int16", "uint16", "float8_e4m3fn", "float8_e5m2"])
 def test_other_element_types(dtype: str) -> None:
-    """Their bits are those of the model; opsets that do not have them take ONNX Runtime's own, or the formula."""
+    """Stored bits equal those of the model; opsets without the type use ONNX Runtime's operators, or the formula."""
     import ml_dtypes
 
     limits = DTYPES[dtype]
@@ -144,7 +146,7 @@ def test_other_element_types(dtype: str) -> None:
 @pytest.mark.parametrize("block", [(1, 4), (2, 1), (2, 4), (1, 3), (3, 8)])
 @pytest.mark.parametrize("dtype", ["int4", "uint4", "int8"])
 def test_blocks(dtype: str, block: tuple[int, int], scale_dtype: Any) -> None:
-    """Groups along an axis, and tiles; of a size that the tensor's is no multiple of."""
+    """Groups along an axis, and tiles, whose size does not divide that of the tensor."""
     limits = DTYPES[dtype]
     rng = np.random.default_rng(sum(block))
     shape = (5, 10)

@@ -1,4 +1,4 @@
-"""Integer-only networks in ONNX: no float is left, and ONNX Runtime gives the same integers."""
+"""Integer-only networks in ONNX: no float remains, and ONNX Runtime computes the same integers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FEW_BITS = {
 
 
 def with_bytes_outside(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The same with inputs and outputs of few bits as bytes: ONNX Runtime passes no others to Python."""
+    """The model with inputs and outputs of fewer than 8 bits as bytes, which ONNX Runtime can pass to Python."""
     before, after = [], []
     for value in proto.graph.input:
         kind = value.type.tensor_type
@@ -50,7 +50,7 @@ def with_bytes_outside(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def equal(model: Model, given: dict[str, Array], expected: dict[str, Array], proto: onnx.ModelProto) -> int:
-    """How many outputs there are, which all have to be the same."""
+    """Assert that all outputs are equal; return their number."""
     model_inputs = [model.tensors[name] for name in model.graph.inputs]
     few = {each.name for each in model_inputs if DTYPES[each.dtype].bits < 8}
     fed = {
@@ -59,7 +59,7 @@ def equal(model: Model, given: dict[str, Array], expected: dict[str, Array], pro
         else array
         for name, array in given.items()
     }
-    for each in proto.graph.input:  # an int4 without a number below zero is an int8 all the same
+    for each in proto.graph.input:  # int4 becomes int8 even without negative numbers
         if each.name in fed and each.name.endswith(".byte"):
             fed[each.name] = fed[each.name].astype(helper.tensor_dtype_to_np_dtype(each.type.tensor_type.elem_type))
     count = 0
@@ -72,7 +72,7 @@ def equal(model: Model, given: dict[str, Array], expected: dict[str, Array], pro
 
 
 def test_the_conformance_suite() -> None:
-    """Every file of the level `integer`, by its own test vectors."""
+    """Runs every file of the level `integer` on its test vectors."""
     total, files, operators = 0, 0, Counter[str]()
     for path in INTEGER_SUITE:
         model = qfmt.load(path).replace(engine="integer")
@@ -105,7 +105,7 @@ def run(model: Model, seed: int = 0) -> int:
 
 
 def test_a_network_with_clamps_joins_and_neighbours() -> None:
-    """Relu, Clip, Pad, Concat and Resize keep a formula of their own for integers; here they follow a convolution."""
+    """Relu, Clip, Pad, Concat and Resize have their own formula on integers; here they follow a convolution."""
     image, twice = ("N", 3, 5, 5), ("N", 3, 10, 10)
     y = grid(1.0, 5, 3, 18)
     tensors = [
@@ -124,8 +124,8 @@ def test_a_network_with_clamps_joins_and_neighbours() -> None:
     nodes = {
         "relu": node("Relu", "y", "relu"),
         "clip": node("Clip", "y low high", "clip"),
-        "joined": node("Concat", "relu clip", "joined", "divide", axis=1),
-        "larger": node("Resize", "relu - scales", "larger", "interpolate", mode="nearest"),
+        "joined": node("Concat", "relu clip", "joined", axis=1),
+        "larger": node("Resize", "relu - scales", "larger", mode="nearest"),
         "padded": node("Pad", "larger pads value", "padded", mode="constant"),
         "largest": node("GlobalMaxPool", "clip", "largest"),
     }
@@ -148,7 +148,7 @@ def test_a_pad_by_a_quantized_number() -> None:
 
 @pytest.mark.parametrize("dtype", ["int16", "uint16", "int8", "uint8", "int4", "uint2"])
 @pytest.mark.parametrize("operator", ["Relu", "Reshape", "ReduceMax", "Pad", "Transpose"])
-def test_what_moves_integers_of_any_width(operator: str, dtype: str) -> None:
+def test_moves_of_integers_of_any_width(operator: str, dtype: str) -> None:
     limits = DTYPES[dtype]
     q = Quantization.of((0.5,), (1,), int(limits.minimum or 0), int(limits.maximum or 0))
     x = Tensor("x", dtype, (2, 3, 4), None, q)
@@ -201,7 +201,7 @@ def test_products_of_integers_of_any_width_are_sums_of_products_of_bytes(kind: s
 
 
 def test_bins() -> None:
-    """Of equal and of other sizes, along one axis and two."""
+    """Bins of equal and of unequal sizes, along one axis and two."""
     q = Quantization.of((0.5,), (9,), 0, 255)
     total = 0
     for shape, size in (

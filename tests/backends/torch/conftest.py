@@ -1,4 +1,4 @@
-"""What several tests of modules need."""
+"""Fixtures that multiple tests of modules need."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @pytest.fixture
 def engine_is_left_alone() -> Iterator[None]:
-    """Whatever a module computes with, torch's global setting is the caller's."""
+    """Assert that a module does not change torch's global engine."""
     torch.backends.quantized.engine = "fbgemm"
     yield
     assert torch.backends.quantized.engine == "fbgemm"

@@ -1,4 +1,4 @@
-"""Back to PyTorch: every engine of `Model.to_torch` against what it promises, output by output."""
+"""Back to PyTorch: compares every engine of `Model.to_torch` with its specification, output by output."""
 
 from __future__ import annotations
 
@@ -97,11 +97,11 @@ def test_native_is_the_source(name: str, kernels: str) -> None:
 
 
 UNSTEADY = {("conv3d", "qnnpack")}
-"""torch 2.13 does not reproduce what it computed a moment ago."""
+"""Cases that torch 2.13 computes differently in each run."""
 
 
 class Source:
-    """The source in torch, packed for these kernels and run with them."""
+    """The source in torch, packed for and run with these kernels."""
 
     def __init__(self, name: str, kernels: str) -> None:
         self.kernels = kernels
@@ -120,7 +120,7 @@ class Source:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_onednn_is_the_affine_rule(name: str) -> None:
-    """oneDNN computes the rule `affine` but for its own roundings: a step up or down in few integers."""
+    """oneDNN computes the rule `affine` up to rounding: few integers are one step off."""
     model, inputs = model_of(name, "onednn"), inputs_of(name)
     module = model.to_torch("onednn")
     got, expected = call(module, inputs), run(model, inputs)
@@ -154,7 +154,7 @@ def test_qdq_is_exported_strictly_with_a_free_batch() -> None:
     assert "quantized_decomposed.dequantize_per_channel.default" in targets
 
 
-@pytest.mark.filterwarnings("ignore")  # what Inductor warns of is about its own code
+@pytest.mark.filterwarnings("ignore")  # Inductor's warnings are about its own code
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_qdq_compiles_to_integer_kernels() -> None:
@@ -184,7 +184,7 @@ def test_batch_size_is_free(engine: str) -> None:
     assert near.all(), f"{near.sum()} of {near.size}"
 
 
-def test_auto_says_what_it_took() -> None:
+def test_auto_reports_its_engine() -> None:
     module = model_of("resnet18").to_torch()
     assert module.engine in {*(f"native:{kernels}" for kernels in KERNELS), "onednn", "reference"}
     assert len(module.report()) == 0
@@ -193,7 +193,7 @@ def test_auto_says_what_it_took() -> None:
 
 
 def test_digits_by_every_engine() -> None:
-    """360 held-back images; their outputs as torch gave them with fbgemm are stored beside them."""
+    """360 held-back images; the outputs of torch with fbgemm are stored with them."""
     model, stored = qfmt.convert(DIGITS), np.load(HELD_BACK)
     x = torch.from_numpy(stored["x"])
     for engine in ("reference", "native:fbgemm", "native:x86", "onednn", "qdq", "auto"):
@@ -243,7 +243,7 @@ class Recurrent(torch.nn.Module):
 
 
 class Tables(torch.nn.Module):
-    """Embeddings of 8 bits, bags of 8 and of 4."""
+    """8-bit embeddings, and 8-bit and 4-bit embedding bags."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -270,7 +270,7 @@ class Tables(torch.nn.Module):
 
 @cache
 def dynamic(name: str, kernels: str) -> tuple[Model, pytorch.Inputs, list[np.ndarray]]:
-    """The model, inputs, and what the source gives with these kernels."""
+    """The model, inputs, and the outputs of the source with these kernels."""
     torch.manual_seed(1)
     torch.backends.quantized.engine = kernels
     try:

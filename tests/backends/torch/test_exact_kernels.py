@@ -1,4 +1,4 @@
-"""`to_torch` never takes kernels that overflow, unless it is asked to; and float32 sums are exact."""
+"""`to_torch` uses kernels that overflow only on request, and float32 sums are exact."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ AVX2 = {"FBGEMM_ENABLE_INSTRUCTIONS": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2", "ATE
 
 @pytest.mark.parametrize("processor", ["as it is", "without VNNI"])
 def test_layers_that_overflow(processor: str) -> None:
-    """`auto`, `onednn` and `reference` give what `run` gives. What differs by `fast` is told, and `auto` says who
-    computes instead."""
+    """`auto`, `onednn` and `reference` equal `run`. The report of `fast` lists what can differ, that of `auto` what
+    replaces it."""
     program = str(PROGRAMS / "exact_kernels.py")
     environment = os.environ | (AVX2 if processor == "without VNNI" else {})
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, env=environment)
@@ -48,7 +48,7 @@ GRID = Quantization.per_tensor(1.0, 0, "uint8")
 
 
 def near_the_limit(rng: np.random.Generator, shape: tuple[int, ...], axes: tuple[int, ...], reach: float) -> np.ndarray:
-    """Integers of 8 bits whose sums with uint8 reach about this far in the channels that reach farthest."""
+    """8-bit integers whose largest sum of products with uint8 in any channel is about `reach`."""
     weights = np.where(rng.random(shape) < 0.7, 127, rng.integers(-128, 128, shape))
     share = min(1.0, reach / (255 * np.maximum(weights, 0).sum(axes).max()))
     return np.trunc(weights * share).astype(np.int32)
@@ -62,7 +62,7 @@ def images(rng: np.random.Generator, *shape: int) -> tuple[torch.Tensor, Operand
 @pytest.mark.parametrize("settings", ["usual", "without oneDNN"])
 @pytest.mark.parametrize("reach", [2.0**24, 3 * 2.0**24])
 def test_float_sums_of_convolutions_are_exact(settings: str, reach: float) -> None:
-    """Those that reach up to 2²⁴, and beyond, against torch's of integers; without oneDNN, NNPACK may take some."""
+    """Compares sums up to 2²⁴ and beyond with torch's integer sums. Without oneDNN, torch may use NNPACK."""
     rng, total = np.random.default_rng(11), 0
     torch._C._set_mkldnn_enabled(settings == "usual")
     try:

@@ -1,4 +1,4 @@
-"""What `Model.to_torch` returns: its state, inputs, names and report, and what is refused."""
+"""The module that `Model.to_torch` returns: its state, inputs, names and report, and errors."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_names_that_are_no_attributes() -> None:
 
 
 def test_names_of_inputs_and_sizes_that_are_used_twice() -> None:
-    """Inputs whose names are no identifiers; a vector of sizes that is also an output."""
+    """Inputs whose names are not identifiers; a vector of sizes that is also an output."""
     named = {
         "class": Tensor("class", "float32", ("N", 6)),
         "a.b": Tensor("a.b", "float32", ("N", 2, 3)),
@@ -178,7 +178,7 @@ def test_names_of_inputs_and_sizes_that_are_used_twice() -> None:
         assert same == total
 
 
-def test_what_cannot_be_run_cannot_be_made() -> None:
+def test_invalid_models_are_refused() -> None:
     tensors = {"x": Tensor("x", "float32", ("N",)), "y": Tensor("y", "float32", ("N",))}
     model = Model(Graph(("x",), ("y",), (Node("vendor.Fancy", ("x",), ("y",)),), tensors))
     with pytest.raises(RunError, match=r"node y \(vendor.Fancy\): qfmt cannot run this operator"):
@@ -253,8 +253,8 @@ def test_float32_products_of_reduced_precision_are_not_used() -> None:
         assert same == total
 
 
-def test_padding_of_convolutions_like_torch() -> None:
-    """Uneven pads, which torch's convolutions do not have, in the engines that have to help themselves."""
+def test_uneven_padding_of_convolutions() -> None:
+    """Uneven pads, which torch's convolutions do not support, in the engines that work around this."""
     grid, out = Quantization.per_tensor(0.05, 7, "uint8"), Quantization.per_tensor(0.4, 120, "uint8")
     weight = np.random.default_rng(0).integers(-128, 128, (3, 2, 3, 3)).astype(np.int8)
     tensors = {
@@ -277,8 +277,8 @@ def test_padding_of_convolutions_like_torch() -> None:
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), [(8, 4), (4, 8), (8, 8), (16, 8)])
-def test_auto_takes_no_kernels_that_err(inputs: int, outputs: int) -> None:
-    """torch's transposed convolutions by oneDNN and fbgemm are wrong for some shapes, by up to 200 steps."""
+def test_auto_does_not_use_wrong_kernels(inputs: int, outputs: int) -> None:
+    """torch's transposed convolutions of oneDNN and fbgemm are wrong for some shapes, by up to 200 steps."""
     generator = torch.Generator().manual_seed(inputs + outputs)
     with pytorch.quiet():
         layer = nnq.ConvTranspose2d(inputs, outputs, 2, 2)

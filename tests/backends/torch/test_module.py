@@ -1,4 +1,4 @@
-"""What `Model.to_torch` returns, handled as modules are: moved, converted, shared by threads; and names from a file."""
+"""Usual operations on the module of `Model.to_torch`: moved, converted, shared by threads; and names from a file."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ NAMES = (
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_any_name_of_a_constant_is_one_of_a_buffer(engine: str) -> None:
+def test_any_constant_name_works_as_a_buffer(engine: str) -> None:
     model = named(*NAMES)
     module = model.to_torch(engine)
     assert module(torch.zeros(1, 3)).tolist() == [[2.0 ** len(NAMES) - 1] * 3]
@@ -106,7 +106,7 @@ def test_any_name_of_a_constant_is_one_of_a_buffer(engine: str) -> None:
     assert module(torch.zeros(1, 3)).tolist() == [[2.0 ** len(NAMES) - 1] * 3]
 
 
-def test_scales_stand_beside_a_constant_also_where_their_names_are_taken() -> None:
+def test_scales_are_next_to_a_constant_even_if_names_collide() -> None:
     grid = Quantization.per_tensor(0.5, 0, "int8")
     tensors = {
         "w_scale": Tensor.constant("w_scale", np.full(3, 9, np.float32)),
@@ -126,8 +126,8 @@ def test_scales_stand_beside_a_constant_also_where_their_names_are_taken() -> No
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_name_is_never_code(engine: str, tmp_path: Path) -> None:
-    """fx writes names of buffers into the code of `forward`; what a file calls its tensors is not to be run."""
+def test_names_are_not_executed(engine: str, tmp_path: Path) -> None:
+    """fx writes names of buffers into the code of `forward`; names from a file must not be executed."""
     marker = tmp_path / "marker"
     path = str(marker).replace(".", "_")
     call = f'getattr(__import__("pathlib"), "Path")("{path}")'
@@ -137,7 +137,7 @@ def test_a_name_is_never_code(engine: str, tmp_path: Path) -> None:
     module = qfmt.load(tmp_path / "m.qfb").to_torch(engine)
     assert module(torch.zeros(1, 3)).tolist() == [[3.0] * 3]
     type(module).forward(module, torch.zeros(1, 3))
-    module.recompile()  # by the generated code
+    module.recompile()  # so that the generated code runs
     assert module(torch.zeros(1, 3)).tolist() == [[3.0] * 3]
     assert not marker.exists()
     assert compile(module.code.strip(), "code", "exec").co_names == ("forward",)
@@ -145,7 +145,7 @@ def test_a_name_is_never_code(engine: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["torch", "self", "inf", "input", "x\n'", '") or print(1) #', "__import__", "…"])
-def test_any_name_of_an_input_is_one_of_an_argument(name: str) -> None:
+def test_any_input_name_works_as_an_argument(name: str) -> None:
     tensors = {name: Tensor(name, "float32", (name, 3)), f"out {name}": Tensor(f"out {name}", "float32", (None, 3))}
     model = Model(Graph((name,), (f"out {name}",), (Node("Neg", (name,), (f"out {name}",), version=13),), tensors))
     for engine in ENGINES:
@@ -209,7 +209,7 @@ def test_modes_of_torch_that_change_nothing(engine: str) -> None:
         inside = model.to_torch(engine)
         assert torch.equal(inside(x), before)
     assert torch.equal(inside(x), before)
-    for _ in range(3):  # the interpreter of TorchScript changes its mind after some runs
+    for _ in range(3):  # TorchScript optimizes the graph after some runs
         assert torch.equal(model.to_torch(engine)(x.clone().requires_grad_(True)), before)
     assert model.to_torch(engine)(x[:0]).shape == (0, 8, 9, 11)
 
@@ -217,7 +217,7 @@ def test_modes_of_torch_that_change_nothing(engine: str) -> None:
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("name", ["averagepool", "adaptiveaveragepool"])
 def test_means_can_be_traced(name: str) -> None:
-    """Counts of windows are computed by torch: in a trace, sizes are tensors."""
+    """torch computes the counts of windows: in a trace, sizes are tensors."""
     model = qfmt.load(SUITE / "float" / f"{name}-mean-reciprocal.qfb")
     (given,) = model.vectors[0].inputs.values()
     x = torch.from_numpy(np.array(given.array))
@@ -286,8 +286,8 @@ def test_quantized_tensors_of_another_grid_are_refused(engine: str) -> None:
         model.to_torch(engine)(torch.quantize_per_tensor(x, 0.1, 0, torch.quint8))
 
 
-def test_inputs_whose_names_come_down_to_one_identifier() -> None:
-    """A sign more for each of them would be names of quadratic length, found in cubic time."""
+def test_inputs_with_colliding_identifiers() -> None:
+    """One more character per name would make names of quadratic length, found in cubic time."""
     names = tuple("é" * (1 + i) for i in range(300))
     tensors = {name: Tensor(name, "float32", (1,)) for name in names} | {"y": Tensor("y", "float32", (300,))}
     node = Node("Concat", names, ("y",), {"axis": 0}, version=OPERATORS["Concat"].version)

@@ -1,4 +1,5 @@
-"""Every operator alone, by every engine of `Model.to_torch`, against `Model.run`: odd shapes, grids and types."""
+"""Compares every operator alone, in every engine of `Model.to_torch`, with `Model.run`: odd shapes, scales and
+types."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ TRIES = 5
 
 
 def allowed(engine: str, kind: str, got: Array, expected: Array, quantized: bool) -> bool:
-    """`reference`: bit for bit. The others round elsewhere, or sum floats in another order."""
+    """`reference` is equal bit by bit. The others round at other places, or sum floats in another order."""
     if (got.dtype, got.shape) != (expected.dtype, expected.shape):
         return False
     if engine == "reference" or not (quantized or got.dtype.kind == "f"):
@@ -38,12 +39,12 @@ def allowed(engine: str, kind: str, got: Array, expected: Array, quantized: bool
 EXCUSED = {
     ("qdq", "Div", "8 bits"): "what 0 / 0 gives on integers is torch's",
 }
-"""Where an engine is torch's own, and torch is off."""
+"""Cases in which torch's own engine is wrong."""
 
 
 QUANTIZED = {name for name in CASES if not OPERATORS[name].is_real}
 RUN = [(kind, name) for kind in KINDS for name in sorted(QUANTIZED if kind != "float" else CASES)]
-RUN = [(kind, name) for kind, name in RUN if name != "qfmt.Requantize"]  # has no case without integers
+RUN = [(kind, name) for kind, name in RUN if name != "qfmt.Requantize"]  # its cases are all on integers
 
 
 @pytest.mark.filterwarnings("ignore:All inputs of this cat operator must share the same quantization parameters")
@@ -55,7 +56,7 @@ def test_every_operator_by_every_engine(kind: str, name: str) -> None:
         try:
             expected = model.run(inputs)
         except QfmtError:
-            continue  # a random rule or grid that this operator does not have
+            continue  # the operator does not support the random rule or quantization
         ran += 1
         for engine in ("reference", "native", "onednn", "qdq"):
             made = model.to_torch(engine)(*(torch.from_numpy(np.array(array)) for array in inputs.values()))
@@ -68,8 +69,8 @@ def test_every_operator_by_every_engine(kind: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ["reference", "native", "onednn", "qdq"])
-def test_a_slope_that_does_not_reach_one(engine: str) -> None:
-    """torch multiplies the positive half of PReLU by 1 on the grid of the slope, which ends at 0.25 here."""
+def test_slopes_whose_range_excludes_one(engine: str) -> None:
+    """torch multiplies the positive half of PReLU by a 1 quantized like the slope, whose range ends at 0.25 here."""
     x, q, w = np.arange(256, dtype=np.uint8), (0.02, 128), float(np.float32(0.25 / 255))
     kind = torch.quint8
     theirs = torch.ops.quantized.prelu(
@@ -91,8 +92,9 @@ def test_a_slope_that_does_not_reach_one(engine: str) -> None:
     assert off.max() <= (1 if engine == "qdq" else 0)
 
 
-def test_biases_of_onnx_need_no_help() -> None:
-    """int32 in units of the sums: the reference adds them to the sums, kernels get the real numbers they stand for."""
+def test_int32_biases_need_no_fallback() -> None:
+    """The biases are int32 with the scale of the sums: the reference adds them to the sums, kernels get dequantized
+    biases."""
     rng = np.random.default_rng(0)
     x, out = Quantization.per_tensor(0.5, 3, "uint8"), Quantization.per_tensor(2.0, 100, "uint8")
     w = Quantization.of((0.25, 0.125), (0, 0), -128, 127, axis=0)
@@ -117,14 +119,14 @@ def test_biases_of_onnx_need_no_help() -> None:
 
 
 CONSTANTS = [(), (1,), (5,), (3, 5), (2, 1, 1), (3, 1), (1, 1, 1, 1)]
-"""Shapes that meet one of [2, 3, 5]."""
+"""Shapes that broadcast with [2, 3, 5]."""
 
 
 @pytest.mark.parametrize("own", ["uint8", "int8", ""])
 @pytest.mark.parametrize(("name", "rule"), [("Add", "reciprocal_fma"), ("Mul", "product"), ("PRelu", "product")])
 @pytest.mark.filterwarnings("ignore:All inputs of this cat operator must share the same quantization parameters")
 def test_constants_of_any_size_on_either_side(name: str, rule: str, own: str) -> None:
-    """torch's kernels take constants of the type of x, and numbers; whatever they lack is computed by others."""
+    """torch's kernels support numbers and constants of the type of x; other engines compute the rest."""
     rng = np.random.default_rng(0)
     x, q = Quantization.per_tensor(0.05, 120, "uint8"), Quantization.per_tensor(0.03, 7, own or "uint8")
     rule = rule if own else "reciprocal_fma"
@@ -158,7 +160,7 @@ def test_constants_of_any_size_on_either_side(name: str, rule: str, own: str) ->
     assert total
 
 
-def test_what_follows_a_default_is_given_by_name() -> None:
+def test_arguments_after_a_default_are_passed_by_name() -> None:
     call = "aten::embedding(weight:data, indices, padding_idx:_=-1, scale_grad_by_freq:axis, sparse:_=False)"
     parameters = {each.torch_name: each for each in parsed(call)[1]}
     kernel = Kernel(torch.ops.aten.embedding.default, OPERATORS["Gather"], parameters)

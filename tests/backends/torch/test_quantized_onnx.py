@@ -28,12 +28,13 @@ def with_all_outputs(model: Model) -> Model:
 
 @pytest.mark.parametrize("name", ["cnn", "generator"])
 @pytest.mark.parametrize("form", FORMS)
-def test_qdq_needs_no_help(name: str, form: str, tmp_path: Path) -> None:
-    """Each node, fed what the module's node got, gives the same, but for proven ties and last bits of floats."""
+def test_qdq_has_no_fallbacks(name: str, form: str, tmp_path: Path) -> None:
+    """Each node, on the inputs of the module's node, computes the same, except for proven ties and last bits of
+    floats."""
     model = with_all_outputs(qfmt.convert(networks.static(name, form, tmp_path)))
     module = model.to_torch("qdq")
     assert not module.report()
-    beside = SideBySide(model, by_file(model, "pt2e"))  # whose operators the engine qdq uses
+    beside = SideBySide(model, by_file(model, "pt2e"))  # the engine qdq uses PT2E's operators
     for seed in range(3):
         inputs = networks.inputs(networks.network(name), seed)
         values = zip(model.graph.outputs, module(*map(torch.from_numpy, inputs.values())), strict=True)

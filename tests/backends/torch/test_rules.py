@@ -1,4 +1,4 @@
-"""The rules of rounding in torch give what the reference gives."""
+"""Compares the rounding rules in torch with the reference."""
 
 from __future__ import annotations
 

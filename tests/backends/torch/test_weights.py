@@ -1,5 +1,5 @@
-"""Layers with quantized weights and float inputs in torch: no NumPy, real results exact up to sums of floats,
-and layers that quantize their input bit for bit those of `Model.run`."""
+"""Layers with quantized weights and float inputs in torch: no NumPy, results exact up to the order of float sums.
+Layers that quantize their input equal `Model.run` bit by bit."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_new_weights_are_those_computed_with() -> None:
 
 
 def weight_of(rng: Rng, kind: str, shape: tuple[int, int]) -> Tensor:
-    """int8 with zero points of 0, as sums of int8 take it; anything; or the extremes only."""
+    """int8 with zero points of 0, as sums of int8 require; any weight; or only extreme values."""
     dtype = "uint8" if kind == "any" and rng.random() < 0.5 else "int8"
     weight = blocked(rng, dtype, shape, (1, shape[1]) if rng.random() < 0.5 else shape, points=kind == "any")
     if kind != "extreme":
@@ -168,7 +168,7 @@ def test_dynamic_layers_bit_for_bit(per_token: int) -> None:
 def test_dynamic_layers_where_torch_multiplies_no_integers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dynamic, "multiplies_int8", lambda: False)
     rng = np.random.default_rng(4)
-    for size in (100, 3000):  # sums that float32 holds, and that it does not
+    for size in (100, 3000):  # sums that float32 represents exactly, and larger ones
         model = layer(
             "qfmt.DynamicLinear", weight_of(rng, "extreme", (5, size)), None, "dynamic_symmetric", per_token=1
         )

@@ -1,7 +1,8 @@
-"""The onnx package's own test suite, with qfmt as the backend: ONNX → `.qfb` → run, and on to ONNX again.
+"""The onnx package's own test suite, with qfmt as the backend: ONNX → `.qfb` → run, and back to ONNX.
 
-Every case is converted. Cases of operators that qfmt has a reference for must pass, or be of a kind that is listed here
-with the reason. How many pass is printed, and may not fall: who makes more of them pass raises the floor.
+Every case is converted. Cases of operators that qfmt has a reference for must pass, or be listed here with the
+reason. The number of passing cases is printed and must not decrease: a change that makes more of them pass raises
+the floor.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
 """`light` and `real` are published networks whose weights are not in the package; they would be downloaded."""
 
 FLOOR = {"node": 1504, "simple": 7, "pytorch-converted": 82, "pytorch-operator": 35}
-"""So many cases pass, at least."""
+"""The minimum number of passing cases."""
 
 QUANTIZATION = re.compile(
     r"(quantizelinear|dequantizelinear|qlinearconv|qlinearmatmul|convinteger|matmulinteger|dynamicquantizelinear)"
@@ -50,7 +51,7 @@ WRONG = {
     r"^resize_downsample_scales_(linear|cubic)_align_corners": "divides by a size before it is rounded",
     r"^causal_conv.*fp16": "float16 is rounded after every product there",
 }
-"""Cases that come out otherwise."""
+"""Cases with another result, and the reason."""
 
 
 class Outcome(NamedTuple):
@@ -86,7 +87,7 @@ def outcomes(kind: str) -> list[Outcome]:
 
 
 def _is_no_array(case: Case) -> bool:
-    """Inputs that are sequences have no array to be given as; that they are refused, other tests say."""
+    """Whether an input is a sequence, not an array; other tests check that these are refused."""
     return any(isinstance(each, list) or each is None for inputs, _ in case.data_sets() for each in inputs)
 
 
@@ -118,7 +119,7 @@ def test_every_case_of_quantization_passes() -> None:
 # -- the other direction -------------------------------------------------------------------------------
 
 FLOOR_BACK = {"node": 1502, "pytorch-converted": 82, "pytorch-operator": 35}
-"""So many of the cases that pass are also computed by onnx's reference after `to_onnx`, and come out the same."""
+"""The minimum number of passing cases whose `to_onnx` model has the same results in onnx's reference."""
 
 
 def written(case: Case) -> Outcome:
@@ -131,11 +132,11 @@ def written(case: Case) -> Outcome:
         for inputs, outputs in case.data_sets():
             given = dict(zip(evaluator.input_names, map(onnx_backend.array, inputs), strict=True))
             with warnings.catch_warnings(), np.errstate(all="ignore"):
-                warnings.simplefilter("ignore")  # the evaluator's own
+                warnings.simplefilter("ignore")  # warnings of the evaluator
                 got = [np.asarray(each) for each in evaluator.run(None, given)]
             if trouble := case.disagreement(got, outputs):
                 return Outcome(case, "wrong", trouble)
-    except Exception as error:  # whatever the evaluator raises
+    except Exception as error:  # any error of the evaluator
         return Outcome(case, "failed", f"{type(error).__name__} {str(error)[:300]}")
     return Outcome(case, "passed")
 

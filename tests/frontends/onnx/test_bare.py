@@ -1,4 +1,5 @@
-"""Resize, Pad and ArgMax on integers between QuantizeLinear and DequantizeLinear, as the form QOperator has them."""
+"""Resize, Pad and ArgMax directly on integers between QuantizeLinear and DequantizeLinear, as in the form
+QOperator."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ PADS = np.array([0, 0, 1, 2, 0, 0, 2, 0], np.int64)
 @pytest.mark.parametrize("point", [np.uint8(117), np.uint8(0), np.int8(-128)])
 @pytest.mark.parametrize("form", ["absent", "value", "reflect", "edge"])
 def test_padding(form: str, point: np.generic, tmp_path: Path) -> None:
-    """What is padded with is an integer: 0 where nothing is said, whatever the zero point."""
+    """The padding value is an integer; its default is 0, whatever the zero point."""
     names = ["xm", "pads", "v"] if form == "value" else ["xm", "pads"]
     mode = form if form in ("reflect", "edge") else "constant"
     pool = node("MaxPool", ["xq"], ["xm"], kernel_shape=[1, 1])
@@ -40,7 +41,7 @@ def test_resizing_to_the_nearest(tmp_path: Path) -> None:
 
 
 def test_interpolated_integers_are_those_of_their_operator(tmp_path: Path) -> None:
-    """Between integers ONNX has integers: they are not those that real numbers would be rounded to."""
+    """ONNX interpolates integers to integers, which differ from quantized interpolated real numbers."""
     nodes = [q("x", "x", "xq"), node("Resize", ["xq", "", "by"], ["r"], mode="linear"), dq("r", "x", "y")]
     constants = {**grids(x=(0.037, np.uint8(117))), "by": np.array([1, 1, 2, 2], np.float32)}
     model = compare(proto(nodes, {"x": (TensorProto.FLOAT, [1, 2, 4, 6])}, ["y"], constants), tmp_path)
@@ -48,21 +49,21 @@ def test_interpolated_integers_are_those_of_their_operator(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("operator", ["ArgMax", "ArgMin"])
-def test_where_the_largest_is(operator: str, tmp_path: Path) -> None:
+def test_argmax_of_integers(operator: str, tmp_path: Path) -> None:
     nodes = [q("x", "x", "xq"), node(operator, ["xq"], ["i"], axis=1)]
     source = proto(nodes, {"x": (TensorProto.FLOAT, [2, 5])}, {"i": TensorProto.INT64}, grids(x=(0.5, np.uint8(117))))
     model = compare(source, tmp_path)
     assert model.tensors["xq"].quantization is not None
 
 
-def test_a_scale_for_each_channel_stays_as_it_is(tmp_path: Path) -> None:
+def test_per_channel_scales_are_not_changed(tmp_path: Path) -> None:
     scales = np.array([0.1, 0.2], np.float32)
     nodes = [q("x", "x", "xq", axis=1), node("Pad", ["xq", "pads"], ["p"]), dq("p", "x", "y", axis=1)]
     constants = {**grids(x=(scales, np.array([3, 200], np.uint8))), "pads": PADS}
     compare(proto(nodes, {"x": (TensorProto.FLOAT, [1, 2, 5, 6])}, ["y"], constants), tmp_path)
 
 
-def test_the_shape_of_integers_says_nothing_of_them(tmp_path: Path) -> None:
+def test_shape_of_a_quantized_tensor(tmp_path: Path) -> None:
     nodes = [q("x", "x", "xq"), node("Shape", ["xq"], ["n"]), dq("xq", "x", "xd"), node("Reshape", ["xd", "n"], ["y"])]
     source = proto(nodes, {"x": (TensorProto.FLOAT, ["N", 3])}, ["y"], grids(x=(0.05, np.uint8(117))))
     model = compare(source, tmp_path)
@@ -71,7 +72,7 @@ def test_the_shape_of_integers_says_nothing_of_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("opset", [13, 20, 21])
 def test_types_that_an_older_opset_does_not_quantize(opset: int) -> None:
-    """int16 with a scale that is computed: com.microsoft has it in any opset."""
+    """int16 with a computed scale: com.microsoft supports it in any opset."""
     nodes = [
         node("ReduceMax", ["x"], ["most"], keepdims=0),
         node("Mul", ["most", "step"], ["s"]),

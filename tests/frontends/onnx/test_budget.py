@@ -1,4 +1,4 @@
-"""What converting ONNX may cost: in proportion to the file, whatever its functions and constants grow to."""
+"""The cost of converting ONNX is proportional to the file, however large its functions and constants become."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def test_hostile_files_are_refused_in_one_line(name: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", [
-    "concat-inference.onnx",  # for the type behind a node of a wrong axis, onnx would compute vectors that double
-    "laughs-uncalled.onnx",  # functions that double, which the graph does not call
+    "concat-inference.onnx",  # after a node with a wrong axis, onnx's inference would compute vectors that double
+    "laughs-uncalled.onnx",  # functions that double, but are not called
 ])  # fmt: skip
-def test_what_is_not_needed_is_not_computed(name: str, tmp_path: Path) -> None:
+def test_parts_that_are_not_needed_are_not_computed(name: str, tmp_path: Path) -> None:
     done = converted(name, tmp_path)
     assert done.returncode == 0, done.stderr
 
@@ -61,7 +61,7 @@ MUCH = {
 
 
 @pytest.mark.parametrize("name", MUCH)
-def test_what_has_few_bytes_and_takes_many(name: str, tmp_path: Path) -> None:
+def test_small_files_that_need_much_memory(name: str, tmp_path: Path) -> None:
     nodes, inputs, initializers = MUCH[name]
     values = [helper.make_tensor_value_info(each, FLOAT, [1]) for each in (*inputs, "y")]
     graph = helper.make_graph(nodes, "g", values[:-1], values[-1:], initializers)
@@ -71,7 +71,7 @@ def test_what_has_few_bytes_and_takes_many(name: str, tmp_path: Path) -> None:
 
 
 def converted(name: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
-    """In a process with 2 GB of addresses: a library that takes more dies, and 60 s end what does not."""
+    """Convert in a process with 2 GB of address space and 60 s of time."""
     limit = 2 << 30
     command = [sys.executable, "-m", "qfmt", "convert", str(HOSTILE / name), str(tmp_path / "out.qfb")]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60,
@@ -79,7 +79,7 @@ def converted(name: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
 
 
 def functions(count: int, calls: int) -> list[onnx.FunctionProto]:
-    """F0, which calls F1 `calls` times, and so on; the last one is Relus."""
+    """F0, which calls F1 `calls` times, and so on; the last one consists of Relus."""
     made = []
     for index in range(count):
         names = ["a", *(f"t{call}" for call in range(calls - 1)), "o"]
@@ -105,7 +105,7 @@ def test_functions_that_networks_have_are_inlined(tmp_path: Path) -> None:
     ([*functions(2, 1)[:1], helper.make_function("d", "F1", ["a"], ["o"], [node("F0", ["a"], ["o"], domain="d")],
       [helper.make_opsetid("d", 1)])], "recursively"),
 ])  # fmt: skip
-def test_functions_that_have_no_end(made: list[onnx.FunctionProto], words: str) -> None:
+def test_recursive_and_deeply_nested_functions(made: list[onnx.FunctionProto], words: str) -> None:
     with pytest.raises(SourceError, match=words):
         qfmt.convert(called(made))
 
@@ -138,7 +138,7 @@ def _stretched(count: int) -> list[onnx.NodeProto]:
 
 
 def _products(count: int) -> list[onnx.NodeProto]:
-    """Many multiplications from few bytes: matrices of 1000 × 1000."""
+    """Many multiplications in few bytes: matrices of 1000 × 1000."""
     nodes = [node("Expand", ["w0", "square"], ["m0"])]
     return nodes + [node("MatMul", [f"m{at}", f"m{at}"], [f"m{at + 1}"]) for at in range(count)]
 
@@ -147,7 +147,7 @@ def _products(count: int) -> list[onnx.NodeProto]:
 def test_constants_are_computed_within_the_budget(
     make: Callable[[int], list[onnx.NodeProto]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the budget does not pay for stays a node; the bytes of all computed constants are counted."""
+    """A node that exceeds the budget is not folded; the bytes of all computed constants are counted."""
     nodes = make(30)
     result = nodes[-1].output[0]
     constants = {"w0": np.ones(4, np.float32), "zero": np.float32(0), "one": np.float32(1), "huge": np.float32(1e12),
@@ -168,7 +168,7 @@ def test_constants_are_computed_within_the_budget(
 
 
 def test_constants_that_networks_compute_become_constants() -> None:
-    """Sizes, masks, and weights that are turned around, from one initializer."""
+    """Sizes, masks, and transposed weights from one initializer."""
     nodes = [
         node("Range", ["zero", "n", "one"], ["r"]),
         node("Transpose", ["w"], ["wt"]),
@@ -190,7 +190,7 @@ def test_constants_that_networks_compute_become_constants() -> None:
 
 
 def test_a_thousand_nodes_that_unpack_the_same_weight(tmp_path: Path) -> None:
-    """Each would have a copy of its own: rows are filled up, so that the bytes cannot be taken as they are."""
+    """Each node would have a separate copy: rows are padded, so that the bytes cannot be shared."""
     count, size = 1000, 256
     rng = np.random.default_rng(0)
     constants = {"w": rng.integers(0, 256, (size, size // 32, 16)).astype(np.uint8),
@@ -228,7 +228,7 @@ def test_a_constant_in_a_function_that_is_called_a_thousand_times(tmp_path: Path
 
 
 def test_shapes_are_not_copied_along_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    """onnx's inference took 39 s for 5000 dimensions and 2000 nodes: the square of the file."""
+    """onnx's inference took 39 s for 5000 dimensions and 2000 nodes: it is quadratic in the size of the file."""
     monkeypatch.setattr(onnx.shape_inference, "infer_shapes", None)
     nodes = [node("Det", ["x"], ["d"]), node("NonMaxSuppression", ["x", "x"], ["boxes"]), node("Relu", ["d"], ["y"])]
     model = qfmt.convert(proto(nodes, {"x": (FLOAT, [1] * 5000)}, ["y", "boxes"]))

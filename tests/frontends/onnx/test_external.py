@@ -1,4 +1,4 @@
-"""External data of ONNX: read from the folder of the model only, wherever the model names it."""
+"""External data of ONNX is read only from the folder of the model, for every tensor in the model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WEIGHTS = np.arange(4, dtype=np.float32)
 
 
 def saved(folder: Path, **changes: str) -> Path:
-    """A network with its weights in weights.bin, and its entries of external data changed."""
+    """A network with its weights in weights.bin, and with changed entries of external data."""
     path = folder / "m.onnx"
     model = conv_net(np.random.default_rng(0))
     onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
@@ -38,13 +38,13 @@ def saved(folder: Path, **changes: str) -> Path:
 
 
 def elsewhere(location: str) -> TensorProto:
-    """WEIGHTS, said to lie in a file."""
+    """WEIGHTS as external data."""
     tensor = TensorProto(name="t", data_type=FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
     tensor.external_data.add(key="location", value=location)
     return tensor
 
 
-def test_it_is_read_from_beside_the_model(tmp_path: Path) -> None:
+def test_external_data_is_read_from_the_folder_of_the_model(tmp_path: Path) -> None:
     assert qfmt.convert(saved(tmp_path)).content_id() == qfmt.convert(conv_net(np.random.default_rng(0))).content_id()
 
 
@@ -115,7 +115,7 @@ def test_a_cache_that_links_to_one_folder_of_blobs(tmp_path: Path) -> None:
         qfmt.convert(snapshot / made.name)
 
 
-# -- wherever a tensor can lie -------------------------------------------------------------------------------------
+# -- every place for a tensor --------------------------------------------------------------------------------------
 
 
 def _model(nodes: list[onnx.NodeProto], functions: list[onnx.FunctionProto] | None = None) -> onnx.ModelProto:
@@ -172,7 +172,7 @@ PLACES: list[Callable[[TensorProto], onnx.ModelProto]] = [
 @pytest.mark.parametrize("place", PLACES)
 def test_every_tensor_is_found(place: Callable[[TensorProto], onnx.ModelProto], tmp_path: Path,
                                monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
-    """Those of the folder are the model's, whatever lies in the working directory."""
+    """The files in the folder of the model are read, not those in the working directory."""
     folder, other = tmp_path / "model", tmp_path / "other"
     folder.mkdir()
     other.mkdir()
@@ -214,8 +214,8 @@ def _written(folder: Path, model: onnx.ModelProto) -> Path:
     return path
 
 
-def test_the_working_directory_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file that was found: a Constant in a function body, run from a folder with its own w.bin."""
+def test_the_working_directory_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Constant in a function body, run from a folder with its own w.bin, which was read once."""
     source = HOSTILE / "onnx-function-external" / "m.onnx"
     monkeypatch.chdir(tmp_path)
     Path("w.bin").write_bytes(bytes(range(100, 164)))
@@ -224,8 +224,8 @@ def test_the_working_directory_says_nothing(tmp_path: Path, monkeypatch: pytest.
     assert any(np.array_equal(each, weights) for each in constants)
 
 
-def test_what_is_read_is_the_file_that_was_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another file takes the name of the weights between their check and their first use."""
+def test_the_checked_file_is_the_one_that_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another file replaces the weights between their check and their first use."""
     path = saved(tmp_path)
     weights = (tmp_path / "weights.bin").read_bytes()
     expected = qfmt.convert(path).tensors["w"].array.copy()
@@ -258,8 +258,8 @@ def test_a_fifo_does_not_block(tmp_path: Path) -> None:
         qfmt.convert(path)
 
 
-def test_the_same_bytes_a_thousand_times(tmp_path: Path) -> None:
-    """A small file that would take a thousand times the memory of what it names."""
+def test_tensors_that_share_their_bytes_a_thousand_times(tmp_path: Path) -> None:
+    """A small file that would need a thousand times the memory of the data that it refers to."""
     (tmp_path / "w.bin").write_bytes(bytes(16 << 10))
     model = _model([node("Sum", ["x", *(f"w{index}" for index in range(1000))], ["y"])])
     for index in range(1000):

@@ -1,4 +1,4 @@
-"""Every form in which ONNX models are quantized: converted, saved, opened, run against ONNX Runtime without fusion."""
+"""Every form of quantized ONNX models: converted, saved, opened, and compared with ONNX Runtime without fusion."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MS = "com.microsoft"
 @pytest.mark.parametrize(
     ("bias", "rule"), [("int32", "integer_bias"), ("float", "float_bias"), ("none", "integer_bias")]
 )
-def test_a_convolution_between_dq_and_q_is_one_on_integers(relu: bool, bias: str, rule: str, tmp_path: Path) -> None:
+def test_a_convolution_between_dq_and_q_becomes_integer(relu: bool, bias: str, rule: str, tmp_path: Path) -> None:
     model = compare(conv_net(np.random.default_rng(1), relu=relu, bias=bias), tmp_path, steps=1, share=0.999)
     assert operators(model)[f"Conv@{rule}"] == 1
     y = model.tensors["r" if relu else "c"].quantization
@@ -71,7 +71,7 @@ def test_groups_of_a_transposed_convolution_share_the_scales_of_their_channels(t
 
 @pytest.mark.parametrize("opset", [10, 11, 13, 17, 19, 21, 23, 25])
 def test_opsets(opset: int, tmp_path: Path) -> None:
-    """Before 13 there is no axis: scales of the tensor only."""
+    """Before opset 13 there is no axis: only per-tensor scales."""
     rng = np.random.default_rng(opset)
     constants = {
         **grids(x=(0.05, np.uint8(117)), w=(0.01, np.int8(0)), y=(0.2, np.uint8(40))),
@@ -120,7 +120,8 @@ def test_integer_inputs_and_outputs_keep_type_and_name(tmp_path: Path) -> None:
 
 
 def test_shared_and_duplicated_nodes(tmp_path: Path) -> None:
-    """One Q with several DQ, two Q of one tensor, a DQ → Q → DQ chain, an output that is read, a tensor read twice."""
+    """One Q with multiple DQs, two Qs of one tensor, a DQ → Q → DQ chain, an output that is read, a tensor that is
+    read twice."""
     constants = grids(x=(0.1, np.uint8(128)), y=(0.2, np.uint8(100)), z=(0.15, np.int8(-5)))
     nodes = [
         q("x", "x", "q1"), q("x", "x", "q2"), dq("q1", "x", "d1"), dq("q1", "x", "d2"), dq("q2", "x", "d3"),
@@ -133,7 +134,7 @@ def test_shared_and_duplicated_nodes(tmp_path: Path) -> None:
     assert model.graph.outputs == ("out", "aq", "d2", "m")
 
 
-def test_integers_that_are_read_bare_stay_bare(tmp_path: Path) -> None:
+def test_integers_that_are_read_directly_stay_integers(tmp_path: Path) -> None:
     constants = grids(x=(0.1, np.uint8(128)), y=(0.2, np.uint8(7)))
     nodes = [q("x", "x", "xq"), dq("xq", "x", "xd"), node("Cast", ["xq"], ["c"], to=FLOAT), dq("xq", "y", "other"),
              node("Sum", ["xd", "c", "other"], ["y"])]  # fmt: skip
@@ -157,8 +158,8 @@ def test_a_constant_with_two_meanings_is_two(tmp_path: Path) -> None:
     assert "w" in model.graph.outputs
 
 
-def test_movers_stand_before_the_dequantizing(tmp_path: Path) -> None:
-    """DQ → Transpose → Reshape → Conv → Q, without Q and DQ between: integers are moved, and the sums exact."""
+def test_moves_before_dequantize(tmp_path: Path) -> None:
+    """DQ → Transpose → Reshape → Conv → Q, without Q and DQ in between: integers are moved, and sums are exact."""
     source = conv_net(np.random.default_rng(6), relu=False)
     nodes = [each for each in source.graph.node if each.op_type != "Conv"]
     at = next(index for index, each in enumerate(nodes) if each.input[0] == "c")
@@ -192,8 +193,8 @@ def test_clips_before_q_are_ranges(low: float | None, high: float | None, point:
     assert operators(model) == {"QuantizeLinear@divide": 1, "Mul@divide": 1}
 
 
-def test_q_over_float_weights_is_computed_now(tmp_path: Path) -> None:
-    """AddQDQPairToWeight: the file holds float weights; per channel."""
+def test_quantize_of_float_weights_is_folded(tmp_path: Path) -> None:
+    """AddQDQPairToWeight: the file contains float weights; per-channel."""
     rng = np.random.default_rng(7)
     constants = {
         **grids(x=(0.05, np.uint8(117)), w=(rng.uniform(0.01, 0.1, 4), np.zeros(4, np.int8)), y=(0.3, np.uint8(4))),
@@ -210,8 +211,8 @@ def test_q_over_float_weights_is_computed_now(tmp_path: Path) -> None:
     assert (model.tensors["w"].array == integers).all()
 
 
-def test_clutter_of_constants(tmp_path: Path) -> None:
-    """Constant nodes, Identity, Cast of zero points, ConstantOfShape: as PyTorch's legacy exporter writes them."""
+def test_redundant_constant_nodes(tmp_path: Path) -> None:
+    """Constant nodes, Identity, Cast of zero points and ConstantOfShape, as written by PyTorch's legacy exporter."""
     rng = np.random.default_rng(8)
     made = conv_net(rng, bias="none")
     arrays = {each.name: numpy_helper.to_array(each) for each in made.graph.initializer}
@@ -240,7 +241,7 @@ def test_clutter_of_constants(tmp_path: Path) -> None:
 
 
 def test_initializers_that_are_inputs_as_well(tmp_path: Path) -> None:
-    """IR version 3 listed initializers among the inputs: defaults, which are taken."""
+    """IR version 3 listed initializers as inputs: they are defaults, which are used."""
     source = conv_net(np.random.default_rng(9))
     for each in source.graph.initializer:
         source.graph.input.append(onnx.helper.make_tensor_value_info(each.name, each.data_type, each.dims))
@@ -309,7 +310,7 @@ def test_float8(kind: str, saturate: int, tmp_path: Path) -> None:
 
 
 def test_float16_scales(tmp_path: Path) -> None:
-    """Both ONNX Runtime and this compute in float32 and round once."""
+    """Both ONNX Runtime and qfmt compute in float32 and round once."""
     constants = {
         "s": np.float16(0.037), "z": np.uint8(120), "t": np.float16(0.06), "u": np.int8(-3),
     }  # fmt: skip
@@ -364,7 +365,7 @@ def test_qlinear_matmul_and_gemm(tmp_path: Path) -> None:
         model = compare(source, tmp_path)
         assert operators(model) == {operator: 1}
         assert (model.tensors["w"].array == own["w"]).all()
-        own["w"] = own["w"] // 2  # its real outputs are computed in floats: no pair of products may exceed int16
+        own["w"] = own["w"] // 2  # smaller weights, so that no pair of products exceeds int16
         real = proto([node("QGemm", [*both, "b"], ["y"], domain=MS, transB=trans_b)], {"x": (U8, [20, 8])}, ["y"], own)
         compare(real, tmp_path, share=0.99)
 
@@ -394,7 +395,7 @@ def test_operators_of_onnx_runtime_on_integers(
 
 
 def test_scales_that_are_computed_leave_the_pair_in_the_graph(tmp_path: Path) -> None:
-    """QLinearAdd whose grids are inputs of the graph."""
+    """QLinearAdd whose scales and zero points are inputs of the graph."""
     inputs = {"x": (U8, [9]), "x.s": (FLOAT, []), "o": (U8, [9]), "o.s": (FLOAT, [])}
     made = node("QLinearAdd", ["x", "x.s", "z", "o", "o.s", "z", "y.s", "z"], ["y"], domain=MS)
     source = proto([made], inputs, {"y": U8}, {"z": np.uint8(3), "y.s": f32(0.7)}, opset=17)
@@ -430,7 +431,7 @@ def test_clips_of_integers_are_narrow_ranges(tmp_path: Path) -> None:
     assert (weight.array == constants["w"]).all()
 
 
-# -- what is no quantized operator -------------------------------------------------------------------------------
+# -- other operators ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -445,7 +446,7 @@ def test_clips_of_integers_are_narrow_ranges(tmp_path: Path) -> None:
 def test_a_huge_constant_is_not_made_while_converting(
     operator: str, inputs: list[str], attributes: dict[str, Any], tmp_path: Path
 ) -> None:
-    """10 GB: a node stays, and the file is small."""
+    """For a constant of 10 GB the node stays, and the file is small."""
     constants = {
         "sizes": np.array([50_000, 50_000]), "one": f32(1), "zero": np.int64(0), "many": np.int64(2_500_000_000),
         "step": np.int64(1), "row": np.ones((1, 1), f32),
@@ -473,7 +474,7 @@ def test_the_rounding_of_another_engine_may_be_stated(engine: str, tmp_path: Pat
     assert (steps == 0).mean() > 0.99
 
 
-def test_an_operator_of_a_strange_domain_is_kept_and_named(tmp_path: Path) -> None:
+def test_an_operator_of_an_unknown_domain_is_kept_and_reported(tmp_path: Path) -> None:
     nodes = [
         node("Relu", ["x"], ["r"]),
         node("Fancy", ["r", "w"], ["f", "g"], "fancy_1", domain="my.domain", level=3, names=["a", "b"]),
@@ -501,7 +502,7 @@ def test_functions_of_the_model_are_inlined(tmp_path: Path) -> None:
 
 
 def control_flow(rng: np.random.Generator) -> onnx.ModelProto:
-    """Q → DQ → If, whose branches read a dequantized tensor, one that is only another name, and an initializer."""
+    """Q → DQ → If, whose branches read a dequantized tensor, an alias, and an initializer."""
     inner = {"then": ["Add", "Mul"], "else": ["Sub", "Max"]}
     branches = {
         f"{word}_branch": onnx.helper.make_graph(

@@ -1,4 +1,4 @@
-"""Bad ONNX models: one clear error that names the place, never a traceback, never half a file."""
+"""Invalid ONNX models cause one clear error that names the place, never a traceback or a partial file."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_what_is_wrong_is_said(name: str, tmp_path: Path) -> None:
 
 
 def test_the_command_prints_one_line(tmp_path: Path) -> None:
-    """onnx-ir logs warnings of its own, which Python would print as well."""
+    """onnx-ir logs warnings, which Python would print."""
     model = net()
     convolution(model).input[0] = "nothing"
     path = tmp_path / "bad.onnx"
@@ -124,13 +124,13 @@ def test_the_command_prints_one_line(tmp_path: Path) -> None:
     assert not (tmp_path / "bad.qfb").exists()
 
 
-# -- anything at all -----------------------------------------------------------------------------------------------
+# -- random files --------------------------------------------------------------------------------------------------
 
 BYTES = net().SerializeToString()
 
 
 def attempt(data: bytes, folder: Path) -> bool:
-    """Whether it became a model that can be saved and opened; any other error than QfmtError escapes."""
+    """Whether the data becomes a model that can be saved and opened; errors other than QfmtError propagate."""
     path = folder / "any.onnx"
     path.write_bytes(data)
     try:
@@ -144,7 +144,7 @@ def attempt(data: bytes, folder: Path) -> bool:
 
 @settings(max_examples=150, deadline=None)
 @given(changes=st.lists(st.tuples(st.integers(0, len(BYTES) - 1), st.integers(0, 255)), min_size=1, max_size=6))
-def test_changed_bytes_give_a_model_or_an_error(
+def test_changed_bytes_yield_a_model_or_an_error(
     changes: list[tuple[int, int]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     data = bytearray(BYTES)
@@ -155,7 +155,7 @@ def test_changed_bytes_give_a_model_or_an_error(
 
 @settings(max_examples=40, deadline=None)
 @given(end=st.integers(0, len(BYTES) - 1))
-@example(end=BYTES.rindex(b"B"))  # where the opset begins, the last field
+@example(end=BYTES.rindex(b"B"))  # the start of the opset, the last field
 def test_a_file_cut_off_is_an_error(end: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     assert not attempt(BYTES[:end], tmp_path_factory.mktemp("cut"))
 
@@ -251,7 +251,7 @@ NAMES = st.sampled_from(["x", "u", "s", "z", "i", "w", ""])
 def test_nodes_with_wrong_inputs_and_attributes(
     operator: str, names: list[str], attributes: dict[str, Any], count: int, opset: int
 ) -> None:
-    """Operators with inputs and attributes that do not belong to them."""
+    """Operators with inputs and attributes of other operators."""
     domain = "com.microsoft" if operator in MICROSOFT else ""
     made = node(operator, names, [f"y{index}" for index in range(count)], domain=domain, **attributes)
     inputs = {"x": (FLOAT, [2, 3, 4, 4]), "u": (TensorProto.UINT8, [2, 3])}
@@ -267,8 +267,8 @@ def test_nodes_with_wrong_inputs_and_attributes(
         assert model.graph.outputs == ("y0",)
 
 
-def test_scales_of_nothing_or_not_a_number_stay_inputs(tmp_path: Path) -> None:
-    """A scale that a tensor cannot have is kept in the graph as it is; the result is what ONNX makes of it."""
+def test_invalid_scales_stay_inputs(tmp_path: Path) -> None:
+    """A scale that is invalid for a tensor stays in the graph; the result equals ONNX's."""
     for scale in (0.0, -0.5, np.nan, np.inf):
         constants = grids(x=(scale, np.uint8(3)))
         source = proto([q("x", "x", "xq"), dq("xq", "x", "y")], {"x": (FLOAT, [4])}, ["y"], constants)
@@ -278,8 +278,8 @@ def test_scales_of_nothing_or_not_a_number_stay_inputs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["tensor", "graph"])
-def test_no_file_that_an_attribute_names_is_passed_on(where: str) -> None:
-    """An attribute that was made by hand, with a tensor whose values lie in a file of the machine that writes."""
+def test_external_data_in_attributes_is_refused(where: str) -> None:
+    """A crafted attribute with a tensor whose values are in a file on the machine that exports."""
     import base64
 
     from qfmt.errors import InexpressibleNodesError

@@ -1,4 +1,4 @@
-"""Integer-only networks, as QuantLab writes and Deeploy reads them, against NumPy, there and back; QONNX."""
+"""Integer-only networks as QuantLab writes and Deeploy reads them, compared with NumPy, and back to ONNX; QONNX."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ f32 = np.float32
 
 @pytest.mark.parametrize(("opset", "kind"), [(6, "tensor"), (9, "int"), (11, "float")])
 @pytest.mark.parametrize("given", [True, False], ids=["integer input", "float input"])
-def test_a_network_between_requant_shifts_is_one_of_integers(
+def test_networks_between_requant_shifts_become_integer_only(
     opset: int, kind: str, given: bool, tmp_path: Path
 ) -> None:
     rng = np.random.default_rng(opset)
@@ -66,7 +66,7 @@ def test_a_network_between_requant_shifts_is_one_of_integers(
 
 
 def test_sums_that_float32_may_round_stay_real() -> None:
-    """600 · 127 · 255 is more than 2²⁴: an exact integer sum would not be what the float network computes."""
+    """600 · 127 · 255 exceeds 2²⁴: an exact integer sum would differ from the sum of the float network."""
     w = np.full((1, 600, 1, 1), 127, f32)
     requant = [node("RequantShift", ["x", "m", "a"], ["q"], div=1.0, n_levels=256.0, signed=0.0)]
     nodes = [*requant, node("Conv", ["q", "w"], ["y"])]
@@ -105,7 +105,7 @@ def test_weights_of_qonnx_become_integers(
     mode: str, bits: int, signed: int, narrow: int, dtype: str, tmp_path: Path
 ) -> None:
     rng = np.random.default_rng(bits)
-    w = np.round(rng.normal(0, 2, (5, 3, 3, 3)) * 8).astype(f32) / 8  # ties, too
+    w = np.round(rng.normal(0, 2, (5, 3, 3, 3)) * 8).astype(f32) / 8  # includes ties
     scale = np.array([0.25, 0.5, 0.125, 1, 0.3], f32).reshape(5, 1, 1, 1)
     quant = node(
         "Quant",
@@ -158,7 +158,7 @@ def test_activations_of_qonnx_become_narrow_ranges(signed: int, narrow: int, bit
 
 
 @pytest.mark.parametrize("changed", [{"rounding_mode": "FLOOR"}, {"z": 1.0}])
-def test_quant_nodes_without_a_rule_here_stay_and_are_named(changed: dict[str, object]) -> None:
+def test_unsupported_quant_nodes_stay_and_are_reported(changed: dict[str, object]) -> None:
     z = changed.pop("z", 0.0)
     nodes = [node("Quant", ["x", "s", "z", "b"], ["y"], "act", domain=DOMAINS[0], signed=1, narrow=0, **changed)]
     source = proto(nodes, {"x": (1, [4])}, ["y"], {"s": f32(0.25), "z": f32(z), "b": f32(4)}, opset=13)
@@ -178,7 +178,7 @@ def test_bipolar_weights() -> None:
 
 
 def between_requant_shifts(nodes: list[onnx.NodeProto], constants: dict[str, np.ndarray]) -> qfmt.Model:
-    """x [4, 16] of int8 → p by RequantShift → s by the nodes → y by RequantShift, all in integers."""
+    """x [4, 16] int8 → RequantShift → p → nodes → s → RequantShift → y, all integer-only."""
     given = {"m": f32(1), "a": f32(0), **constants}
     first = node("RequantShift", ["x", "m", "a"], ["p"], div=1.0, n_levels=256.0, signed=1.0)
     last = node("RequantShift", ["s", "m", "a"], ["y"], div=512.0, n_levels=256.0, signed=1.0)
@@ -187,7 +187,7 @@ def between_requant_shifts(nodes: list[onnx.NodeProto], constants: dict[str, np.
 
 
 def check_in_integers(model: qfmt.Model, sums: Callable[[np.ndarray], np.ndarray]) -> None:
-    """Equal to the formula in int64 on random integers, and proven."""
+    """Assert that a model equals the formula in int64 on random integers, and that its sums are proven."""
     found = proofs(model)
     assert not found.violations
     assert not found.unknown
@@ -227,7 +227,7 @@ def test_two_activations_are_multiplied_in_integers() -> None:
 @pytest.mark.parametrize("given", [True, False], ids=["integer input", "float input"])
 @pytest.mark.parametrize(("opset", "kind"), [(7, "tensor"), (10, "int"), (11, "float"), (19, "int")])
 def test_verify_runs_requant_shifts(opset: int, kind: str, given: bool, engine: str, tmp_path: Path) -> None:
-    """No runtime has a kernel for them."""
+    """No runtime has a kernel for RequantShift."""
     pytest.importorskip("onnxruntime")
     source, _ = network(np.random.default_rng(opset), opset, kind)
     onnx.save(source, tmp_path / "m.onnx")
@@ -235,7 +235,7 @@ def test_verify_runs_requant_shifts(opset: int, kind: str, given: bool, engine: 
     report = qfmt.verify(tmp_path / "m.onnx", model, engine=engine, samples=2)
     assert report.ok and report.engine == engine, report.first_wrong
     inexact = {node.name for node in report.nodes if node.equal < node.outputs}
-    assert inexact <= (set() if given else {"conv"})  # which adds up floats there, in any order
+    assert inexact <= (set() if given else {"conv"})  # which sums floats in any order there
     counts = {node.name: node.equal for node in report.nodes if node.operator == "qfmt.RequantShift"}
     assert list(counts.values()) == [2 * 6 * 8 * 8] * 3
     multipliers = next(n for n in model.nodes if n.operator == "qfmt.RequantShift").inputs[1]
@@ -262,8 +262,8 @@ def test_requant_shift_in_standard_operators_is_exact(div: int, signed: int) -> 
     assert found.tolist() == exact
 
 
-def test_windows_of_many_ones_are_not_written() -> None:
-    """A kernel of ones for each channel is far larger than the file that asks for it."""
+def test_large_kernels_of_ones_are_refused() -> None:
+    """A kernel of ones for each channel would be far larger than the file."""
     side = 1 << 15
     grid = qfmt.Quantization.of((0.5,), (0,), 0, 255)
     window = {

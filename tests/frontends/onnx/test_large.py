@@ -1,4 +1,4 @@
-"""`verify` of ONNX models with large external data, which the worker gets as arrays beside the model."""
+"""`verify` of ONNX models with large external data, which the worker receives as arrays in addition to the model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def lowered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def saved(folder: Path, opset: int = 21) -> Path:
-    """An int8 weight and what a branch adds lie in a file, and so do small tensors, int4 and a weight nobody reads."""
+    """A model with external data: an int8 weight, a constant in a branch, small tensors, int4, and an unused
+    weight."""
     outer = [onnx.ValueInfoProto(name="out")]
     branch = helper.make_graph([node("Add", ["product", "table"], ["out"])], "branch", [], outer)
     nodes = [
@@ -74,7 +75,7 @@ def test_large_initializers_are_no_part_of_the_message(tmp_path: Path, lowered: 
 @pytest.mark.parametrize("opset", [13, 21])
 @pytest.mark.parametrize("engine", RUNTIMES)
 def test_every_engine_computes_with_them(engine: str, opset: int, tmp_path: Path, lowered: None) -> None:
-    """What it computes from a model with all data in it."""
+    """The results equal those of the model with all its data inside."""
     path = saved(tmp_path, opset)
     model = open_proto(path, files := {})
     arrays = take_large(model, files)
@@ -130,7 +131,7 @@ def test_verify_compares_them(engine: str, tmp_path: Path, lowered: None) -> Non
 
 @pytest.mark.slow
 def test_a_model_of_more_than_two_gigabytes(tmp_path: Path) -> None:
-    """Three sparse files; every one of them is read whole by conversion, worker and comparison."""
+    """Three sparse files; conversion, worker and comparison each read all of them."""
     size = 1 << 15
     nodes, initializers, value = [], [], "x"
     for index in range(3):

@@ -1,4 +1,4 @@
-"""Names on the way from ONNX and back to it, and what a second conversion of what was written finds."""
+"""Names after conversion from ONNX and export to it, and a second conversion of the export."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def test_every_tensor_has_a_name_of_the_source(name: str, form: str, tmp_path: P
     source = files(name, form, tmp_path)
     known = {name for node in source.graph.node for name in (*node.input, *node.output)}
     made = qfmt.convert(source)
-    # MatMulInteger takes a weight that is turned around: its name says so.
+    # MatMulInteger needs a transposed weight, which has a suffix.
     strange = {each for each in made.tensors if each.removesuffix(".T") not in known}
     assert not strange
 
 
 @pytest.mark.parametrize("form", ["qdq u8s8 per channel", "qdq s8s8 per channel"])
 def test_scales_and_zero_points_keep_their_names(form: str, tmp_path: Path) -> None:
-    """Through a file too. Of the initializers only those of a clamp, an operator's sizes and the like may be others."""
+    """Also through a file. Only initializers such as the bounds of a clamp and sizes may get new names."""
     source = files("cnn", form, tmp_path)
     qfmt.save(qfmt.convert(source), tmp_path / "m.qfb")
     model = qfmt.load(tmp_path / "m.qfb")
@@ -56,7 +56,7 @@ def test_scales_and_zero_points_keep_their_names(form: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", ["cnn", "mlp", "generator", "transformer"])
 @pytest.mark.parametrize("form", FORMS)
-def test_there_and_back_is_the_same_content(name: str, form: str, tmp_path: Path) -> None:
+def test_a_round_trip_keeps_the_content_id(name: str, form: str, tmp_path: Path) -> None:
     first = qfmt.convert(files(name, form, tmp_path))
     written = first.to_onnx()
     second = qfmt.convert(written)
@@ -65,7 +65,7 @@ def test_there_and_back_is_the_same_content(name: str, form: str, tmp_path: Path
     assert [node.name for node in second.nodes] == [node.name for node in first.nodes]
 
 
-def test_dynamic_weights_are_turned_around_once(tmp_path: Path) -> None:
+def test_dynamic_weights_are_transposed_once(tmp_path: Path) -> None:
     source = files("mlp", "dynamic", tmp_path)
     first = qfmt.convert(source)
     written = first.to_onnx()
@@ -79,8 +79,8 @@ def test_dynamic_weights_are_turned_around_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("opset", [17, 21])
-def test_averages_are_rounded_as_in_the_source(opset: int) -> None:
-    """ONNX Runtime sums otherwise from opset 19 on: thirds of integers fall to another side of a tie there."""
+def test_the_opset_keeps_the_rounding_of_averages(opset: int) -> None:
+    """ONNX Runtime sums differently from opset 19 on, and rounds some ties to the other side."""
     nodes = [q("x", "x", "xq"), dq("xq", "x", "xd"), node("AveragePool", ["xd"], ["m"], kernel_shape=[3, 3],
              pads=[1, 1, 1, 1]), q("m", "m", "mq"), dq("mq", "m", "y")]  # fmt: skip
     constants = grids(x=(0.03, np.uint8(117)), m=(0.015, np.uint8(100)))

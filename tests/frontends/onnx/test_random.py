@@ -1,6 +1,6 @@
-"""Random graphs with Q and DQ anywhere, against ONNX Runtime without fusion: every output has to be equal.
+"""Compares random graphs with Q and DQ anywhere with ONNX Runtime without fusion: every output must be equal.
 
-All scales are powers of two, so that float32 computes without rounding and no formula has an excuse.
+All scales are powers of two, so that float32 is exact, and any difference is an error.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KINDS = {
 
 
 class Network:
-    """A graph that grows by random nodes; all its tensors have one shape."""
+    """A graph of random nodes; all its tensors have the same shape."""
 
     def __init__(self, draw: Any) -> None:
         self.draw = draw
@@ -38,9 +38,9 @@ class Network:
         self.constants: dict[str, Any] = {}
         self.real = ["x"]
         self.short = ["x"]
-        """Real numbers of so few bits that products of them are exact in float32."""
+        """Real tensors with so few bits that their products are exact in float32."""
         self.integers: dict[str, tuple[str, int]] = {}
-        """Quantized tensor → its grid, its element type."""
+        """Quantized tensor → its quantization parameters, its element type."""
         self.grids: dict[str, int] = {}
         self.count = 0
 
@@ -49,7 +49,7 @@ class Network:
         return f"{what}{self.count}"
 
     def pick(self, of: list[str]) -> str:
-        """One of the later ones more often."""
+        """A random one; later ones are more likely."""
         return of[-1 - min(self.draw(st.integers(0, 3)), len(of) - 1)]
 
     def add(self, operator: str, inputs: list[str], **attributes: Any) -> str:
@@ -59,7 +59,7 @@ class Network:
         return result
 
     def grid(self) -> str:
-        """A new grid, or one that is there."""
+        """New or existing quantization parameters."""
         if self.grids and self.draw(st.booleans()):
             return self.pick(list(self.grids))
         kind = self.draw(st.sampled_from(list(KINDS)[: 2 if self.draw(st.integers(0, 3)) else 4]))
@@ -80,7 +80,7 @@ class Network:
             self.quantize()
         source = self.pick(list(self.integers))
         grid = self.integers[source][0]
-        if self.draw(st.integers(0, 5)) == 0:  # the same integers, taken for others
+        if self.draw(st.integers(0, 5)) == 0:  # the same integers with other parameters
             like = [name for name, kind in self.grids.items() if kind == self.integers[source][1]]
             grid = self.pick(like)
         result = self.add("DequantizeLinear", [source, f"{grid}.s", f"{grid}.z"])
@@ -107,7 +107,7 @@ class Network:
         self.add("Clip", [self.pick(self.real), low_name, high_name if self.draw(st.booleans()) else ""])
 
     def move(self) -> None:
-        """There and back, so that the shape stays."""
+        """A move and its inverse, which keep the shape."""
         first = self.add("Transpose", [self.pick(self.real)], perm=[0, 2, 3, 1])
         self.real.remove(first)
         self.add("Transpose", [first], perm=[0, 3, 1, 2])

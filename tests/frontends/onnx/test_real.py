@@ -1,4 +1,4 @@
-"""ONNX files that others published (../shared/data; skipped where absent), node by node against ONNX Runtime."""
+"""Compares published ONNX files (../shared/data; skipped if absent) with ONNX Runtime, node by node."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from support.counts import tell
 
 
 class Expected(NamedTuple):
-    """What is known of a file; see README.md in ../shared/data."""
+    """The expected results for a file; see README.md in ../shared/data."""
 
     refused: str = ""
-    """By qfmt: part of the reason."""
+    """Part of the reason if qfmt refuses the file."""
     engine: str = "onnxruntime"
     off_by_one: str = ""
-    """The node, if there is one, in which the engine computes with fewer digits than float32."""
+    """The node, if any, that the engine computes with less precision than float32."""
     shapes: Mapping[str, tuple[int, ...]] = {}
 
 
@@ -90,7 +90,7 @@ CONVERTED = [name for name, expected in FILES.items() if not expected.refused]
 MOBILENET = "onnx_qdq/mobilenetv2_torch1.12"
 
 NOT_RUN = {"ai.onnx.Scan", "ai.onnx.Resize", "com.microsoft.MatMulNBits"}
-"""Operators in these files that qfmt has no reference for: they are kept, and named."""
+"""Operators in these files that qfmt has no reference for: they are kept and reported."""
 
 
 def test_every_file_is_expected(shared_data: Path) -> None:
@@ -99,7 +99,7 @@ def test_every_file_is_expected(shared_data: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if FILES[name].refused])
-def test_what_cannot_be_converted_is_refused_with_the_reason(name: str, shared_data: Path) -> None:
+def test_unsupported_files_are_refused_with_the_reason(name: str, shared_data: Path) -> None:
     with pytest.raises(qfmt.QfmtError, match=FILES[name].refused):
         qfmt.convert(shared_data / name)
 
@@ -177,14 +177,14 @@ def test_every_engine_of_pytorch_runs_mobilenet(shared_data: Path) -> None:
     assert step is not None
     for engine in ("reference", "onednn", "native", "qdq", "auto"):
         module = model.to_torch(engine=engine)
-        kernels = "x86" if engine == "native" else "qnnpack"  # whose sums are exact
+        kernels = "x86" if engine == "native" else "qnnpack"  # kernels with exact sums
         (expected,) = processor.run(model, {model.graph.inputs[0]: given}, kernels).values()
         with torch.no_grad():
             got = module(torch.tensor(given)).numpy()
         off = np.abs(got - expected).max() / step.scale[0]
         print(f"{engine}: {(got == expected).sum()} of {expected.size} equal, largest difference {off:.0f} steps")
         assert engine != "reference" or np.array_equal(got, expected)
-        assert got.argmax() == expected.argmax() and off < 4.5  # engines round in their own ways
+        assert got.argmax() == expected.argmax() and off < 4.5  # engines round differently
 
 
 def tensor(path: Path) -> Any:

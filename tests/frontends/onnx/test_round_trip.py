@@ -1,4 +1,4 @@
-"""What comes from ONNX goes back: in its form, with operators and dimensions that nobody here knows as they came."""
+"""ONNX models keep their form, unknown operators and unknown dimensions when they are exported to ONNX again."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ QOPERATOR = ["qoperator u8s8", "qoperator s8s8 per channel"]
 @pytest.mark.parametrize("level", ["plain", "fused"])
 @pytest.mark.parametrize("form", QOPERATOR)
 @pytest.mark.parametrize("name", ["cnn", "mlp", "generator", "transformer"])
-def test_operators_on_integers_come_back_as_such(name: str, form: str, level: str, tmp_path: Path) -> None:
-    """ONNX Runtime gives the same bits, through a file as well."""
+def test_operators_on_integers_keep_their_form(name: str, form: str, level: str, tmp_path: Path) -> None:
+    """ONNX Runtime computes the same bits, also through a file."""
     source = onnx.load(onnx_runtime.static(name, form, tmp_path))
     qfmt.save(qfmt.convert(source), tmp_path / "m.qfb")
     back = qfmt.load(tmp_path / "m.qfb").to_onnx()
@@ -56,8 +56,8 @@ def test_the_form_follows_the_source(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("opset", [13, 17, 21, 23])
-def test_an_unknown_operator_of_the_default_domain_goes_back_as_it_came(opset: int) -> None:
-    """Whatever the opset is that it was written for: ONNX has no such operator in any."""
+def test_an_unknown_operator_of_the_default_domain_is_exported_unchanged(opset: int) -> None:
+    """In any opset, since ONNX has no such operator in any of them."""
     with pytest.raises(onnx.defs.SchemaError):
         onnx.defs.get_schema("Sparkle", onnx.defs.onnx_opset_version(), "")
     nodes = [node("Relu", ["x"], ["r"]), node("Sparkle", ["r", "", "w"], ["a", "b"], "mine", strength=3, modes=["up"])]
@@ -70,8 +70,8 @@ def test_an_unknown_operator_of_the_default_domain_goes_back_as_it_came(opset: i
     assert (weight.name, onnx.numpy_helper.to_array(weight).tolist()) == ("w", [0, 1, 2])
 
 
-def test_an_operator_that_another_opset_has_otherwise_is_refused() -> None:
-    """RotaryEmbedding is one of ONNX from opset 23 on; before it was somebody's own, with other inputs."""
+def test_an_operator_that_differs_in_the_opset_is_refused() -> None:
+    """RotaryEmbedding is part of ONNX from opset 23 on; before, it was a custom operator with other inputs."""
     source = proto([node("RotaryEmbedding", ["x"], ["y"], style=2)], {"x": (FLOAT, [3])}, ["y"], opset=17)
     model = qfmt.convert(source)
     (made,) = model.to_onnx(opset=17).graph.node
@@ -104,7 +104,7 @@ def test_a_model_without_outputs_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scale", [np.float32(0.5), np.array([0.5, 0.25, 3], np.float32).reshape(3, 1)])
 def test_bipolar_activations(scale: Any) -> None:
-    """QONNX: scale where x is 0 or more, else its negative; 1 and -1 on the grid of the scale."""
+    """QONNX: scale if x ≥ 0, else -scale; the integers are 1 and -1."""
     nodes = [node("BipolarQuant", ["x", "s"], ["b"], domain="qonnx.custom_op.general"), node("Add", ["b", "x"], ["y"])]
     source = proto(nodes, {"x": (FLOAT, [2, 3, 4])}, ["b", "y"], {"s": scale}, opset=17)
     model = qfmt.convert(source)

@@ -1,4 +1,5 @@
-"""What ONNX Runtime's own tools quantize: node by node against ONNX Runtime, and through qfmt back to ONNX."""
+"""Models quantized by ONNX Runtime's own tools: compared with ONNX Runtime node by node, and exported to ONNX
+again."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ ITS_OWN = {
     "Softmax": "QLinearSoftmax looks exponentials up in a table of integers",
     "Q4": "a product with block-wise weights rounds the other operand to int8",
 }
-"""What ONNX Runtime computes otherwise when it may optimize: off by one, or for block-wise products by more."""
+"""Models that ONNX Runtime computes differently with optimizations: off by one, or by more for block-wise
+products."""
 
 
 def told(report: Report) -> str:
@@ -35,7 +37,7 @@ def told(report: Report) -> str:
 
 
 def check(path: Path, what: str) -> qfmt.Model:
-    """A quantized model converts; its nodes compute what ONNX Runtime's do, and it goes back with equal outputs."""
+    """Convert a quantized model, compare its nodes with ONNX Runtime's, and export it with equal outputs."""
     stored = path.with_suffix(".qfb")
     qfmt.save(qfmt.convert(path), stored)
     assert qfmt.check(stored) == []
@@ -46,14 +48,14 @@ def check(path: Path, what: str) -> qfmt.Model:
     assert plain.ok, (plain.first_wrong, [each for each in (*plain.nodes, *plain.weights) if not each.ok])
     for node in optimized.nodes:
         if "s16s8 per channel" in what and node.operator in ("MatMul", "Gemm"):
-            continue  # from 1.32 on, with the input rounded to int8: test_sixteen_bits_with_one_option
+            continue  # ORT 1.32 rounds the input to int8: test_sixteen_bits_with_one_option
         assert not node.wrong or any(each in f"{what} {node.operator} {node.name}" for each in ITS_OWN), node
         assert not node.wrong or node.largest <= 1, node
     return model
 
 
 def fused(model: qfmt.Model) -> qfmt.Model:
-    """By the rule of the fused operators, which round a float bias to int32. There are none for 16 bits."""
+    """The model with the rule of the fused operators, which round a float bias to int32. None exist for 16 bits."""
 
     def rule(node: qfmt.Node) -> str:
         is_fused = DTYPES[model.tensors[node.inputs[0]].dtype].bits <= 8
@@ -64,9 +66,9 @@ def fused(model: qfmt.Model) -> qfmt.Model:
 
 
 def check_back(path: Path, model: qfmt.Model, form: str = "qdq", oldest: int = 0) -> None:
-    """Written to ONNX again, ONNX Runtime without optimizations gives the same bits; names are what they were."""
+    """Export a model to ONNX: ONNX Runtime without optimizations computes the same bits, and names are unchanged."""
     source = onnx.load(path)
-    (opset,) = (each.version for each in source.opset_import if not each.domain)  # of another, ORT has other kernels
+    (opset,) = (each.version for each in source.opset_import if not each.domain)  # ORT's kernels depend on it
     back = model.to_onnx(form=form, opset=max(opset, oldest))
     for seed in (9, 10):
         given = onnx_runtime.inputs(source, seed)
@@ -77,7 +79,7 @@ def check_back(path: Path, model: qfmt.Model, form: str = "qdq", oldest: int = 0
 
 
 def weights(proto: onnx.ModelProto) -> dict[str, Any]:
-    """The constants that are no parameters of quantization, no shapes and no bounds of a Clip."""
+    """The constants except quantization parameters, shapes and bounds of a Clip."""
     helpers = {name for node in proto.graph.node if node.op_type.endswith("uantizeLinear") for name in node.input[1:]}
     every = onnx_witness.initializers(proto)
     several = {name for name, array in every.items() if array.ndim and array.dtype != np.int64}
@@ -89,7 +91,7 @@ def test_quantize_static(name: str, form: str, tmp_path: Path) -> None:
     path = onnx_runtime.static(name, form, tmp_path)
     model = check(path, f"{name} {form}")
     check_back(path, model, "qoperator" if form.startswith("qoperator") else "qdq")
-    if form.startswith("qdq") and form != "qdq float weights":  # which are stored as their integers
+    if form.startswith("qdq") and form != "qdq float weights":  # float weights become integers
         before, after = weights(onnx.load(path)), weights(model.to_onnx())
         assert before.keys() <= after.keys()
         assert [name for name in before if before[name].tobytes() != after[name].tobytes()] == []
@@ -102,7 +104,7 @@ def test_quantize_dynamic(name: str, tmp_path: Path) -> None:
 
 
 def test_sixteen_bits_with_one_option(tmp_path: Path) -> None:
-    """ONNX Runtime's products of int16 inputs are those of the file where it may not round the inputs to int8."""
+    """ONNX Runtime computes the products of int16 inputs as stated, if it may not round the inputs to int8."""
     path = onnx_runtime.static("mlp", "qdq s16s8 per channel", tmp_path)
     given = onnx_runtime.inputs(onnx.load(path), 5)
     (plain,) = onnx_witness.runtime(str(path), given)
@@ -153,5 +155,5 @@ def test_every_engine_of_pytorch_runs_them(
         equal, off = int((got == expected).sum()), np.abs(got - expected).max()
         print(f"{name} {form}, {engine}: {equal} of {expected.size} equal, largest difference {off:.2g}")
         assert got.dtype == expected.dtype and got.shape == expected.shape
-        assert off <= 0.1 * np.abs(expected).max()  # a step here and there: engines round in their own ways
+        assert off <= 0.1 * np.abs(expected).max()  # few differences of a step: engines round differently
         assert engine != "reference" or equal == expected.size

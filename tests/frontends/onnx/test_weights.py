@@ -1,4 +1,4 @@
-"""Dynamic and weight-only quantization, as ONNX Runtime's own tools write it, against ONNX Runtime."""
+"""Compares dynamic and weight-only quantization by ONNX Runtime's own tools with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_quantize_dynamic(per_channel: bool, kind: str, reduce_range: bool, tmp_
 
 
 def dynamic(order: str, bias: str, **changes: Any) -> onnx.ModelProto:
-    """DynamicQuantizeLinear → MatMulInteger → Cast → Mul(Mul) → Add, with operands in both orders."""
+    """DynamicQuantizeLinear → MatMulInteger → Cast → Mul(Mul) → Add, with the operands in either order."""
     rng = np.random.default_rng(2)
     constants = {
         "w": rng.integers(0, 256, (6, 5)).astype(np.uint8), "wz": np.uint8(131), "ws": f32(0.03),
@@ -111,7 +111,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("bias", ["b", ""])
 @pytest.mark.parametrize("name", CHANGES)
 def test_dynamic_products_with_all_operands(order: str, bias: str, name: str, tmp_path: Path) -> None:
-    """What is not the pattern stays as it is; whatever it becomes, outputs are equal."""
+    """Nodes that do not match the pattern are not changed; outputs are equal in any case."""
     source = dynamic(order, bias, **CHANGES[name])
     model = through_file(qfmt.convert(source), tmp_path)
     folded = "qfmt.DynamicLinear@dynamic_divide" in operators(model)
@@ -121,7 +121,7 @@ def test_dynamic_products_with_all_operands(order: str, bias: str, name: str, tm
         np.testing.assert_array_equal(model.run(inputs)["y"], runtime(source, inputs)[0])
 
 
-def test_sums_that_are_read_elsewhere_stay(tmp_path: Path) -> None:
+def test_sums_with_other_readers_stay(tmp_path: Path) -> None:
     source = dynamic("first", "b")
     source.graph.output.append(onnx.helper.make_tensor_value_info("i", TensorProto.INT32, None))
     model = qfmt.convert(source)
@@ -153,7 +153,7 @@ def test_fused_operators_of_onnx_runtime(operator: str, names: list[str], folded
         np.testing.assert_allclose(model.run(inputs)["y"], runtime(source, inputs)[0], rtol=2e-6, atol=2e-6)
 
 
-# -- weights alone -------------------------------------------------------------------------------------------------
+# -- weight-only ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("columns", [64, 80])
@@ -181,7 +181,7 @@ def test_matmul_nbits_quantizer(columns: int, form: str, bits: int, symmetric: b
 
 
 def nbits(bits: int, block: int, columns: int, points: str, bias: bool = True) -> onnx.ModelProto:
-    """MatMulNBits by its definition: packed bytes, the first value in the lowest bits."""
+    """A MatMulNBits model: packed bytes, with the first value in the lowest bits."""
     rng = np.random.default_rng(5)
     rows, blocks = 7, -(-columns // block)
     packed = rng.integers(0, 256, (rows, blocks, block * bits // 8)).astype(np.uint8)
@@ -218,7 +218,7 @@ def test_matmul_nbits(points: str, bits: int, block: int, columns: int, tmp_path
     np.testing.assert_allclose(model.run(inputs)["y"], want, rtol=2e-5, atol=2e-3)
 
 
-def test_matmul_nbits_with_an_order_of_groups_stays_and_is_named() -> None:
+def test_matmul_nbits_with_g_idx_stays_and_is_reported() -> None:
     source = nbits(4, 16, 64, "absent", bias=False)
     source.graph.node[0].input[4] = "g"
     source.graph.node[0].name = "ordered"

@@ -1,4 +1,4 @@
-"""Networks that take tuples, lists and dicts of tensors, and names that meet in the code of modules."""
+"""Networks with tuples, lists and dicts of tensors as inputs, and name collisions in the code of modules."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_each_tensor_is_an_input(case: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
     report = qfmt.verify(tmp_path / "m.pt", model)
     assert report.ok and report.nodes and not report.skipped
-    # as `run`; as torch, whose sigmoid and tanh depend on the processor in their last bits
+    # equal to `run`, and to torch, whose sigmoid and tanh differ in the last bits between processors
     for name, wanted in (("reference", [*outputs.values()]), ("native", expected)):
         outputs_of_module = flat(model.to_torch(engine=name)(*flat(inputs)))
         equal = sum(
@@ -115,7 +115,7 @@ def test_each_tensor_is_an_input(case: str, tmp_path: Path) -> None:
         assert equal == total
 
 
-def test_a_module_called_as_the_source_says_what_to_pass() -> None:
+def test_calling_a_module_with_wrong_arguments_explains_them() -> None:
     network, inputs = language_model()
     module = qfmt.convert(network, example_inputs=inputs).to_torch(engine="reference")
     with pytest.raises(RunError, match=r"input hidden\.0: expects a torch\.Tensor, not tuple; pass its tensors one by"):
@@ -144,7 +144,7 @@ def test_a_dict_without_example_is_refused(tmp_path: Path) -> None:
 
 
 class Names(nn.Module):
-    """Its arguments have names that fx gives to values: `input` means something in Python, and becomes `input_1`."""
+    """The arguments have names that fx gives to values: fx renames `input`, a builtin of Python, to `input_1`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ class Names(nn.Module):
 
 
 @pytest.mark.parametrize("name", ["reference", "native", "onednn", "qdq"])
-def test_arguments_of_a_module_are_not_mixed_up(name: str) -> None:
+def test_arguments_of_a_module_are_not_confused(name: str) -> None:
     network = Names().eval()
     network.qconfig = tq.get_default_qconfig("fbgemm")
     prepared, inputs = tq.prepare(network), tuple(torch.rand(5) for _ in range(5))

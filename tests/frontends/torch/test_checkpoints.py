@@ -1,4 +1,4 @@
-"""Files of torch.save, zip and not, read without torch: state_dicts and what is around them."""
+"""torch.save files in both forms, read without torch: state_dicts, and objects that contain them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def state_dicts() -> list[str]:
 
 
 @pytest.mark.parametrize("file", state_dicts())
-def test_state_dicts_give_the_tensors_that_torch_gives(shared_data: Path, file: str, tmp_path: Path) -> None:
+def test_state_dicts_have_the_tensors_of_torch(shared_data: Path, file: str, tmp_path: Path) -> None:
     with pytorch.quiet():  # the files are PyTorch's own and ours; ScriptObjects need the full unpickler
         theirs = torch.load(shared_data / file, weights_only=False)
     model = qfmt.convert(shared_data / file)
@@ -50,7 +50,7 @@ def test_state_dicts_give_the_tensors_that_torch_gives(shared_data: Path, file: 
 
 
 def compare(model: Model, key: str, value: Any) -> int:
-    """How many tensors of an entry of a state_dict were found again, each of them equal."""
+    """The number of tensors of an entry of a state_dict that the model contains; asserts that all are equal."""
     if isinstance(value, torch.Tensor):
         assert_same(named(model, key), value, key)
         return 1
@@ -110,7 +110,7 @@ def assert_same_grid(mine: Quantization, theirs: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("name", ["mbv2_eager", "zoo_eager", "lm_dyn", "emb"])
 def test_pickled_eager_modules_keep_every_tensor(shared_data: Path, name: str) -> None:
-    """Also those that torch itself can load no longer."""
+    """Also modules that torch itself can no longer load."""
     folder = shared_data / "torch_legacy" / "t1131"
     module, state = qfmt.convert(folder / f"{name}.mod.pt"), qfmt.convert(folder / f"{name}.sd.pt")
     assert "is not in the file" in module.no_graph and "models." in module.no_graph
@@ -203,7 +203,7 @@ def test_a_checkpoint_around_a_module(form: dict[str, bool], tmp_path: Path) -> 
     assert around.source["format"] == "pickled_module"
 
 
-def test_modules_beside_other_tensors_keep_all(tmp_path: Path) -> None:
+def test_modules_and_other_tensors_are_all_kept(tmp_path: Path) -> None:
     network = quantized_chain()
     two = qfmt.convert(saved({"model": network, "ema": network}, tmp_path / "m.pt"))
     assert sorted(two.tensors) == [
@@ -217,7 +217,7 @@ def test_modules_beside_other_tensors_keep_all(tmp_path: Path) -> None:
 
 
 def test_the_state_dict_of_a_trace_lacks_the_weights(tmp_path: Path) -> None:
-    """What the thread "the packing format of quantized parameters after jitting" is about."""
+    """See the forum thread "the packing format of quantized parameters after jitting"."""
     with pytorch.quiet():
         traced = torch.jit.trace(quantized_chain(), torch.rand(2, 4))
     model = qfmt.convert(saved(traced.state_dict(), tmp_path / "m.pt"))
@@ -241,7 +241,9 @@ SCALES = [
 
 
 @pytest.mark.parametrize(("state", "names"), SCALES)
-def test_what_counts_as_the_quantization_of_a_module(state: dict[str, Any], names: list[str], tmp_path: Path) -> None:
+def test_scales_that_count_as_the_quantization_of_a_module(
+    state: dict[str, Any], names: list[str], tmp_path: Path
+) -> None:
     model = qfmt.convert(saved(state, tmp_path / "m.pt"))
     assert sorted(model.tensors) == names
     if names == ["m"]:
@@ -251,7 +253,7 @@ def test_what_counts_as_the_quantization_of_a_module(state: dict[str, Any], name
         assert model.graph.find("m.scale") is tensor
 
 
-def test_what_is_no_network_is_refused(tmp_path: Path) -> None:
+def test_files_without_a_network_are_refused(tmp_path: Path) -> None:
     for value in (torch.ones(2), [torch.ones(2)], "text", {"a": 1}):
         with pytest.raises(SourceError, match="tensors or other plain data"):
             qfmt.convert(saved(value, tmp_path / "m.pt"))
@@ -261,10 +263,10 @@ def test_what_is_no_network_is_refused(tmp_path: Path) -> None:
         qfmt.convert(saved({"z": torch.ones(1, dtype=torch.complex64)}, tmp_path / "m.pt"))
 
 
-# -- what people see --------------------------------------------------------------------------------------
+# -- messages ---------------------------------------------------------------------------------------------
 
 
-def test_one_sentence_says_that_there_is_no_graph(tmp_path: Path) -> None:
+def test_a_missing_graph_is_explained_in_one_sentence(tmp_path: Path) -> None:
     source, stored = saved({"fc.weight": torch.ones(2, 3)}, tmp_path / "m.pt"), tmp_path / "m.qfb"
     shown = CliRunner().invoke(main, ["convert", str(source), str(stored)])
     model = qfmt.load(stored)

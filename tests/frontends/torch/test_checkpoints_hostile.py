@@ -1,4 +1,4 @@
-"""Files of torch.save that are damaged or made to harm: one error, and nothing is run."""
+"""Damaged and malicious torch.save files cause one error, and nothing is executed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("fbgemm")
 
 
 class Attack(nn.Module):
-    """A module whose pickle calls the system."""
+    """A module whose pickle calls os.system."""
 
     def __init__(self, command: str) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ def test_pickles_within_pickles_without_end(tmp_path: Path) -> None:
 
 
 def test_code_that_works_without_end(tmp_path: Path) -> None:
-    """Numbers that double their length with each line, and modules that call one another twice."""
+    """Numbers whose length doubles with each line, and modules that call one another twice."""
     squares = "\n".join(["def forward(self, x):", "    a = 9"] + ["    a = a * a"] * 60 + ["    return x * a"])
     assert "the result of aten::mul exceeds 64 bits" in qfmt.convert(fx_file(tmp_path / "m.pt", squares)).no_graph
     inner: Any = GraphLike("def forward(self, x):\n    return x", "import torch")

@@ -1,4 +1,4 @@
-"""Programs of torch.export, quantized by PT2E: what `.pt2` archives become, and that it computes the same."""
+"""Programs of torch.export, quantized by PT2E: the conversion of `.pt2` archives, and its results."""
 
 from __future__ import annotations
 
@@ -110,7 +110,8 @@ def test_in_memory_is_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "form"), CELLS)
 @quiet()
 def test_nodes_are_those_of_the_program(name: str, form: str, tmp_path: Path) -> None:
-    """Each on what the program's own call got: integers equal, or next to each other at ties; floats within 1e-5."""
+    """Each node gets the inputs of the program's call: integers are equal, or one apart at ties; floats are within
+    1e-5."""
     path = saved(name, tmp_path, form)
     report = qfmt.verify(path, qfmt.convert(path), samples=2)
     assert report.ok and not report.skipped
@@ -139,7 +140,7 @@ ENGINES = ("qdq", "reference", "onednn", "native", "auto")
 @pytest.mark.parametrize("name", ["conv", "linears_dynamic", "inverted"])
 @quiet()
 def test_back_to_torch(name: str, engine: str) -> None:
-    """In operators of `quantized_decomposed` to the last bit; by integers as closely as rounding lets it.
+    """Operators of `quantized_decomposed` are equal bit by bit; integer kernels up to rounding.
 
     Kernels of `native` that saturate on this processor are compared with their recomputation.
     """
@@ -164,7 +165,7 @@ def test_back_to_torch(name: str, engine: str) -> None:
 
 @quiet()
 def test_reference_modules_of_fx() -> None:
-    """`_convert_to_reference_decomposed_fx` speaks of quantization in the same operators."""
+    """`_convert_to_reference_decomposed_fx` uses the same operators."""
     from torch.ao.quantization import get_default_qconfig_mapping
     from torch.ao.quantization.quantize_fx import _convert_to_reference_decomposed_fx, prepare_fx
 
@@ -177,7 +178,7 @@ def test_reference_modules_of_fx() -> None:
     assert {"Conv", "Add", "MaxPool", "qfmt.Linear"} <= kinds
     assert {"c1.weight", "c2.weight", "block.0.weight", "fc.weight"} <= model.tensors.keys()
     limits = {(q.quant_min, q.quant_max) for tensor in model.tensors.values() if (q := tensor.quantization)}
-    assert (0, 127) in limits  # the range that it was calibrated for, which converted modules do not tell
+    assert (0, 127) in limits  # the calibrated range, which converted modules do not state
     with torch.no_grad():
         theirs = module(*inputs).numpy()
     (mine,) = run(model, inputs)

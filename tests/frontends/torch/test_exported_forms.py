@@ -1,4 +1,4 @@
-"""Every form of `quantized_decomposed` in exported programs, called by hand: it becomes what computes the same."""
+"""Every form of `quantized_decomposed` in exported programs, called by hand: conversions compute the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Float operators of exported programs: each against torch, over the sets of operators a program may be exported in."""
+"""Compares float operators of exported programs with torch, for each set of operators that programs are exported
+in."""
 
 from __future__ import annotations
 
@@ -111,7 +112,7 @@ def inside_no_grad(x: Any) -> Any:
 
 
 def converted(program: Any) -> Model:
-    """Without asking whether anything is quantized."""
+    """Convert a program that need not be quantized."""
     buffer = io.BytesIO()
     torch.export.save(program, buffer)
     archive = Archive(buffer.getvalue())
@@ -172,7 +173,7 @@ def test_assigned_elements_are_those_of_torch() -> None:
 @pytest.mark.parametrize("function", [written_forward, written_backward, written_turned])
 @quiet()
 def test_writing_through_a_view_is_refused_or_right(function: Any) -> None:
-    """A program of the training set of operators writes in place; that of the core set does not any more."""
+    """A program in the training set of operators writes in place; one in the core set does not."""
     program = torch.export.export(Function(function).eval(), (X,))
     with pytest.raises(SourceError, match=r"changed through another view of it.*run_decompositions"):
         converted(program)
@@ -182,7 +183,7 @@ def test_writing_through_a_view_is_refused_or_right(function: Any) -> None:
 
 
 @quiet()
-def test_writing_to_what_is_read_no_more_is_no_trouble() -> None:
+def test_writing_to_a_view_that_is_not_read_again_is_supported() -> None:
     def function(x: Any) -> Any:
         y = (x * 2).flatten(1).relu_()
         z = y.add_(1)

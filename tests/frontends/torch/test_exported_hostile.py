@@ -1,4 +1,4 @@
-"""Broken and hostile `.pt2` archives: one clear error, nothing executed, whatever is wrong."""
+"""Broken and malicious `.pt2` archives cause one clear error, and nothing is executed."""
 
 from __future__ import annotations
 
@@ -210,13 +210,13 @@ def test_pickled_tensors_go_through_the_safe_unpickler(
         qfmt.convert(path)
     assert not (tmp_path / "attacked").exists()
     samples = written(entries | {"archive/data/sample_inputs/model.pt": pickle.dumps(Attack())}, tmp_path / "s.pt2")
-    assert qfmt.convert(samples).content_id() == plain.content_id()  # examples are not read at all
+    assert qfmt.convert(samples).content_id() == plain.content_id()  # example inputs are not read
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_changed_json_is_a_model_or_an_error(data: st.DataObject, entries: Entries, tmp_path: Path) -> None:
-    """Parts of the program replaced by others: nothing but a Model or a QfmtError comes of it."""
+    """Replacing parts of the program results in a Model or a QfmtError."""
     document = json.loads(entries[MODEL])
     places = list(_places(document))
     for _ in range(data.draw(st.integers(1, 3))):

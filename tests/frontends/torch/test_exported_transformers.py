@@ -2,9 +2,9 @@
 
     python -m pytest -m slow tests/frontends/torch/test_exported_transformers.py
 
-prints the table of networks and sources at its end. A cell has how far the logits are from what the source gives in
-torch, relative to the largest, and how many of the largest logits stand at the same place. It needs transformers,
-which the `test` extra does not bring (CONTRIBUTING.md).
+prints the table of networks and sources at its end. A cell has the difference of the logits from those of the source
+in torch, relative to the largest, and how many argmaxes agree. It needs transformers, which the `test` extra does
+not include (CONTRIBUTING.md).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ NETWORKS: Mapping[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
 }  # fmt: skip
 
 TRANSFORMERS = ("ViTForImageClassification", "BertForSequenceClassification", "LlamaForCausalLM")
-"""Of which each linear layer is quantized on its own."""
+"""Networks in which each linear layer is quantized separately."""
 
 LINEARS: Mapping[str, Callable[[Any], Any]] = {
     "Int8WeightOnly": lambda api: api.Int8WeightOnlyConfig(),
@@ -109,7 +109,7 @@ def built(name: str) -> Any:
 @cache
 @quiet()
 def quantized(name: str, dynamic: bool) -> tuple[Any, Any]:
-    """What convert_pt2e returns, and the program that it is exported as."""
+    """The result of convert_pt2e, and its exported program."""
     settings = x86.get_default_x86_inductor_quantization_config(is_dynamic=dynamic)
     exported = torch.export.export(built(name), (example(name, 3),))
     prepared = pt2e.prepare_pt2e(exported.module(), x86.X86InductorQuantizer().set_global(settings))
@@ -185,7 +185,7 @@ def test_linear_layers(name: str, kind: str, api: Any, tmp_path: Path) -> None:
 
 
 def stored(state: Mapping[str, Any], folder: Path) -> Iterator[Path]:
-    """Its tensors in the two forms of file that keep them."""
+    """The tensors of a state_dict in both file formats."""
     torch.save(state, folder / "state_dict.pt")
     yield folder / "state_dict.pt"
     save = pytest.importorskip("safetensors.torch", reason="needs safetensors").save_file
@@ -197,7 +197,7 @@ def stored(state: Mapping[str, Any], folder: Path) -> Iterator[Path]:
 
 
 def compared(model: qfmt.Model, x: Any, theirs: Any) -> tuple[list[str], Any]:
-    """A cell for each way to compute it, and what it gives back in torch."""
+    """A cell for each way to compute the model, and its outputs in torch."""
     (mine,) = model.run({model.graph.inputs[0]: x.numpy()}).values()
     with torch.no_grad():
         back, *others = (model.to_torch(engine)(x) for engine in ("qdq", "onednn", "reference"))

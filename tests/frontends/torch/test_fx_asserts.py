@@ -1,4 +1,4 @@
-"""Pickled torch.fx networks that check the shape of their input, as those of timm do."""
+"""Pickled torch.fx networks that check the shape of their input, as in timm."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The lifter on hand-made calls, and its tables against PyTorch's own schemas."""
+"""Tests the lifter on hand-made calls, and compares its tables with PyTorch's own schemas."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def quantized(lift: Lifter, spec: InputSpec = IMAGE, scale: float = 0.5, zero_po
     return lift.call("aten::quantize_per_tensor", (x, scale, zero_point, 13), {}, at("quant"))
 
 
-def test_tensors_are_called_after_the_modules_that_made_them() -> None:
+def test_tensors_have_the_names_of_their_modules() -> None:
     lift = Lifter("fbgemm")
     y = lift.call(
         "quantized::conv2d_relu", (quantized(lift), packed_conv("conv1._packed_params"), 0.25, 7), {}, at("conv1")
@@ -71,7 +71,7 @@ def test_a_concatenation_does_not_inherit_the_relu_of_its_first_input() -> None:
     assert z.quantization.quant_min == 0
 
 
-def test_an_in_place_operator_changes_what_every_holder_of_the_tensor_sees() -> None:
+def test_an_in_place_operator_changes_all_references_to_a_tensor() -> None:
     lift = Lifter("fbgemm")
     x = lift.builder.add_input(IMAGE)
     before = lift.call("aten::add", (x, 1.0), {}, HERE)
@@ -80,14 +80,14 @@ def test_an_in_place_operator_changes_what_every_holder_of_the_tensor_sees() -> 
     assert [node.operator for node in model.nodes] == ["Add", "Relu", "Mul"]
 
 
-def test_what_an_input_must_be_is_learnt_from_its_first_reader() -> None:
+def test_requirements_of_an_input_follow_from_its_first_reader() -> None:
     lift = Lifter("fbgemm")
     with pytest.raises(Refine) as caught:
         lift.call("quantized::conv2d", (quantized(lift, InputSpec("x")), packed_conv("c"), 0.25, 7), {}, HERE)
     assert (caught.value.name, caught.value.shape) == ("x", ("N", 3, "H", "W"))
 
 
-def test_a_rank_that_nothing_confirms_is_told() -> None:
+def test_an_unconfirmed_rank_is_reported() -> None:
     def asks(recorder: Lifter, values: dict[str, object]) -> object:
         assert recorder.call("aten::dim", (values["x"],), {}, HERE) == 4
         return recorder.call("aten::relu", (values["x"],), {}, HERE)
@@ -106,7 +106,7 @@ def convolves(recorder: Lifter, values: dict[str, object]) -> object:
     return recorder.call("quantized::conv2d", (x, packed_conv("c"), 0.25, 7), {}, HERE)
 
 
-def test_a_name_that_turns_out_to_be_a_number_is_one_everywhere() -> None:
+def test_a_named_size_that_becomes_a_number_does_so_everywhere() -> None:
     specs = [InputSpec("x", ("N", "N", "H", "N")), InputSpec("y", (None, "N"))]
     lifter = inputs.lift(convolves, "fbgemm", specs).lifter
     assert [lifter.builder.tensors[key].shape[:2] for key in lifter.builder.inputs] == [(3, 3), (None, 3)]
@@ -129,7 +129,7 @@ def test_a_name_that_turns_out_to_be_a_number_is_one_everywhere() -> None:
         ({}, {"x": (float("nan"), 2, "uint8")}, "input x: scale nan and zero point 2 are not"),
     ],
 )
-def test_what_is_said_about_an_input_and_makes_no_sense(shapes: object, quantization: object, message: str) -> None:
+def test_invalid_input_options(shapes: object, quantization: object, message: str) -> None:
     with pytest.raises(SourceError, match=f"^{message}"):
         inputs.with_options([InputSpec("x")], Options.checked("fbgemm", shapes, quantization))
 
@@ -153,7 +153,7 @@ def test_a_view_by_the_batch_size_copies_the_dimension() -> None:
     assert np.array_equal(output, x_value.reshape(2, -1))
 
 
-def test_a_view_by_sizes_that_no_dimension_copies_is_computed_when_run() -> None:
+def test_a_view_with_other_sizes_is_computed_at_run_time() -> None:
     """Channel shuffle: [n, groups, c / groups, h, w], transpose, back."""
     lift = Lifter("fbgemm")
     x = lift.builder.add_input(InputSpec("x", ("N", 4, "H", "W")))
@@ -288,7 +288,7 @@ def test_every_engine_has_rules_for_what_is_rounded(engine: str) -> None:
     assert [node.rule for node in lifter.builder.nodes] == expected
 
 
-def test_what_is_an_output_twice_has_two_names() -> None:
+def test_duplicate_outputs_have_two_names() -> None:
     lifter = Lifter("fbgemm")
     x = lifter.builder.add_input(InputSpec("x", (1, 3, 8, 8)))
     grid = (0.1, 7, 13)

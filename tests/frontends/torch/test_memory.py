@@ -1,4 +1,4 @@
-"""Modules in memory: one path with archives, what observers saw, and what is refused."""
+"""Modules in memory: the same path as archives, observed ranges, and errors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("fbgemm")
 
 
 @pytest.mark.parametrize(("name", "mode"), pytorch.cells(), ids=map("-".join, pytorch.cells()))
-def test_a_module_is_what_its_archive_is(name: str, mode: str, tmp_path: Path) -> None:
+def test_a_module_equals_its_archive(name: str, mode: str, tmp_path: Path) -> None:
     network, inputs = pytorch.quantized(name, mode)
     archive = qfmt.convert(pytorch.save_as(network, inputs, "trace", tmp_path / "m.pt"))
     with pytorch.quiet():
@@ -53,20 +53,20 @@ def test_script_modules_need_no_inputs(kind: str, tmp_path: Path) -> None:
     assert qfmt.convert(loaded).content_id() == qfmt.convert(path).content_id()
 
 
-def test_a_state_dict_in_memory_is_that_of_its_file(tmp_path: Path) -> None:
+def test_a_state_dict_in_memory_equals_its_file(tmp_path: Path) -> None:
     network, _ = pytorch.quantized("mobilenet_v3", "eager")
     torch.save(network.state_dict(), tmp_path / "sd.pt")
     model = qfmt.convert(network.state_dict())
     assert model.no_graph and model.content_id() == qfmt.convert(tmp_path / "sd.pt").content_id()
 
 
-def test_what_a_model_was_made_into_gives_the_model_back() -> None:
+def test_a_module_made_from_a_model_converts_to_that_model() -> None:
     model = Model(qfmt.Graph((), (), (), {}))
     assert qfmt.convert(SimpleNamespace(__qfmt_model__=model)) is model
     assert qfmt.convert(SimpleNamespace(__qfmt_model__=lambda: model)) is model
 
 
-def test_modes_are_left_as_they_were_and_dropout_is_off() -> None:
+def test_modes_are_not_changed_and_dropout_is_off() -> None:
     network, inputs = small()
     for module in network.modules():
         module.training = True
@@ -75,21 +75,21 @@ def test_modes_are_left_as_they_were_and_dropout_is_off() -> None:
     assert model.content_id() == qfmt.convert(network.eval(), example_inputs=inputs).content_id()
 
 
-def test_filters_of_warnings_are_left_as_they_were() -> None:
+def test_warning_filters_are_not_changed() -> None:
     network, inputs = small()
     before = list(warnings.filters)
     qfmt.convert(network, example_inputs=inputs)
     assert warnings.filters == before
 
 
-def test_one_tensor_may_stand_for_a_tuple() -> None:
+def test_a_single_tensor_is_accepted_as_a_tuple() -> None:
     network, (x,) = small()
     assert (
         qfmt.convert(network, example_inputs=x).content_id() == qfmt.convert(network, example_inputs=(x,)).content_id()
     )
 
 
-# -- what observers saw --------------------------------------------------------------------------------
+# -- observed ranges -----------------------------------------------------------------------------------
 
 
 def small() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
@@ -120,7 +120,8 @@ def test_eager_observers_are_kept_exactly(qat: bool, tmp_path: Path) -> None:
 
 @pytorch.quiet()
 def weight_seen(observed: nn.Module, network: nn.Module, name: str) -> Observed:
-    """By the steps of torch's own `from_float`, on a copy: what the observer has that gave the weight its scales."""
+    """The range of the observer that computed the weight's scales, by the steps of torch's `from_float` on a
+    copy."""
     module = copy.deepcopy(observed.get_submodule(name))
     if hasattr(module, "weight_fake_quant"):
         conv = type(network.get_submodule(name)).from_float(module)
@@ -153,8 +154,8 @@ def test_fx_observers_are_kept_exactly(qat: bool) -> None:
         assert (quantization.observed.quant_min, quantization.observed.quant_max) in ((-128, 127), (-127, 127))
 
 
-def test_reduced_ranges_are_the_observers_not_the_clamp() -> None:
-    """fbgemm calibrates activations for 7 bits; what its kernels clamp to is 8 bits."""
+def test_reduced_ranges_do_not_change_the_clamp() -> None:
+    """fbgemm calibrates activations for 7 bits; its kernels clamp to 8 bits."""
     observed = prepared("eager", qat=False)
     assert observed.conv2.activation_post_process.quant_max == 127
     quantization = grid(qfmt.convert(converted(observed), example_inputs=(images(9),), prepared=observed), "conv2")
@@ -163,7 +164,7 @@ def test_reduced_ranges_are_the_observers_not_the_clamp() -> None:
     assert (quantization.quant_min, quantization.quant_max) == (0, 255)
 
 
-def test_inspect_answers_what_the_observer_had(tmp_path: Path) -> None:
+def test_inspect_shows_the_observed_range(tmp_path: Path) -> None:
     observed = prepared("eager", qat=False)
     qfmt.convert(converted(observed), example_inputs=(images(9),), prepared=observed).save(tmp_path / "m.qfb")
     observer = observed.conv1.activation_post_process
@@ -177,8 +178,8 @@ def test_inspect_answers_what_the_observer_had(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "mode"), [("mobilenet_v3", "fx"), ("linears", "eager"), ("unet", "eager")])
 @pytorch.quiet()
-def test_no_tensor_gets_what_another_observer_saw(name: str, mode: str) -> None:
-    """Every range that is kept is one that an observer had; an eager module's tensor has that of its own observer."""
+def test_tensors_get_only_the_ranges_of_their_observers(name: str, mode: str) -> None:
+    """Every stored range is that of an observer; in eager mode it is that of the module's own observer."""
     network, inputs = pytorch.build(name)
     qconfig = tq.get_default_qconfig("fbgemm")
     observed = (
@@ -214,7 +215,7 @@ def test_no_tensor_gets_what_another_observer_saw(name: str, mode: str) -> None:
         assert (np.abs(np.maximum(real.max(1), 0) - np.maximum(high, 0)) <= step).all()
 
 
-def test_a_model_without_observers_is_no_prepared_one() -> None:
+def test_a_model_without_observers_is_not_prepared() -> None:
     network, inputs = small()
     with pytest.raises(SourceError, match="prepared model has no observers"):
         qfmt.convert(network, example_inputs=inputs, prepared=network)
@@ -231,7 +232,7 @@ def refused(source: Any, **options: Any) -> str:
     return sentence
 
 
-def test_a_prepared_model_is_refused_with_what_to_do() -> None:
+def test_a_prepared_model_is_refused_with_a_hint() -> None:
     for mode in ("eager", "fx"):
         sentence = refused(prepared(mode, qat=False), example_inputs=(images(0),))
         assert "prepared, not converted" in sentence and "convert" in sentence and "Observer" in sentence
@@ -253,7 +254,7 @@ def test_a_float_model_is_refused() -> None:
     assert "nothing in the model is quantized" in refused(script)
 
 
-def test_a_missing_quant_stub_is_told_with_its_place() -> None:
+def test_a_missing_quant_stub_is_reported_with_its_place() -> None:
     network = converted(prepared("eager", qat=False))
     network.quant = nn.Identity()
     sentence = refused(network, example_inputs=(images(0),))
@@ -263,7 +264,7 @@ def test_a_missing_quant_stub_is_told_with_its_place() -> None:
     assert "module drop (Softplus): gets a quantized tensor" in refused(network, example_inputs=(images(0),))
 
 
-def test_inputs_are_asked_for() -> None:
+def test_missing_example_inputs_are_reported() -> None:
     network, _ = small()
     assert "example_inputs=(x,)" in refused(network)
     assert "try model(*example_inputs)" in refused(network, example_inputs=(torch.ones(2),))
@@ -288,7 +289,7 @@ class Decides(nn.Module):
         return x * 2 if x.sum() > 0 else x
 
 
-def test_a_decision_of_the_users_code_is_still_warned_of() -> None:
+def test_branches_of_user_code_still_cause_a_warning() -> None:
     network, inputs = small()
     network.dequant = nn.Sequential(network.dequant, Decides())
     with pytest.warns(torch.jit.TracerWarning, match="Python boolean"):
@@ -336,7 +337,7 @@ def test_dynamic_modules_take_the_same_path(tmp_path: Path) -> None:
     np.testing.assert_array_equal(result, network(x).detach().numpy())
 
 
-def test_arrays_may_stand_for_tensors() -> None:
+def test_arrays_are_accepted_as_tensors() -> None:
     network, (x,) = small()
     expected = qfmt.convert(network, example_inputs=(x,)).content_id()
     for example in (x.numpy(), (x.numpy(),), [x.numpy()]):
@@ -349,14 +350,14 @@ def test_inputs_of_another_kind_are_refused() -> None:
         qfmt.convert(network, example_inputs=3)
 
 
-def test_what_torch_puts_around_a_module_is_taken_off() -> None:
+def test_wrappers_of_torch_are_removed() -> None:
     network, inputs = small()
     expected = qfmt.convert(network, example_inputs=inputs).content_id()
     for wrapped in (nn.DataParallel(network), torch.compile(network), nn.DataParallel(nn.DataParallel(network))):
         assert qfmt.convert(wrapped, example_inputs=inputs).content_id() == expected
 
 
-def test_a_quantized_example_tells_how_the_input_is_quantized() -> None:
+def test_a_quantized_example_determines_the_quantization_of_the_input() -> None:
     network = nn.Sequential(nnq.Linear(4, 3))
     x = torch.quantize_per_tensor(torch.rand(2, 4), 0.25, 3, torch.quint8)
     model = qfmt.convert(network, example_inputs=(x,))
@@ -377,19 +378,19 @@ def named_network(name: str) -> nn.Module:
     return network
 
 
-def test_names_that_torch_cannot_write_are_told() -> None:
+def test_names_that_torch_cannot_write_are_reported() -> None:
     with pytest.raises(SourceError, match=r"module 数: torch cannot write .* give it another name"):
         qfmt.convert(named_network("数"), example_inputs=(torch.rand(2, 4),))
 
 
 @pytest.mark.parametrize("kind", ["trace", "script"])
 @pytest.mark.parametrize("name", ["in", "from", "lambda", "None", "a b/c:d"])
-def test_names_that_mean_something_in_python(name: str, kind: str, tmp_path: Path) -> None:
+def test_names_that_are_python_keywords(name: str, kind: str, tmp_path: Path) -> None:
     """torch.jit.save writes `self.in`, which torch.jit.load then cannot read."""
     network, x = named_network(name), torch.rand(2, 4)
     try:
         path = pytorch.save_as(network, (x,), kind, tmp_path / "m.pt")
-    except RuntimeError as error:  # TorchScript compiles no such name
+    except RuntimeError as error:  # TorchScript cannot compile this name
         pytest.skip(str(error).strip().partition("\n")[0])
     model = qfmt.convert(path)
     assert f"{name}.0.weight" in model.tensors

@@ -1,4 +1,4 @@
-"""End to end: networks that torch made, converted without it, against what torch computes."""
+"""End to end: networks made by torch, converted without it, and compared with torch's results."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ UNPACK = {
 
 
 OPERATORS_OF: dict[tuple[str, str], set[str]] = {}
-"""What the networks converted so far consist of."""
+"""Operators of the networks that were converted so far."""
 
 NOT_FROM_TORCH = {
     *("ArgMax", "ArgMin", "CumSum", "Einsum", "Gemm", "GlobalLpPool", "GlobalMaxPool", "Hardmax", "Identity", "LRN"),
@@ -40,18 +40,18 @@ NOT_FROM_TORCH = {
     *("ReduceLogSum", "ReduceLogSumExp", "ReduceMin", "ReduceProd", "ReduceSumSquare", "Size", "SpaceToDepth", "Sum"),
     *("TopK", "ai.onnx.DequantizeLinear", "ai.onnx.QuantizeLinear"),
 }
-"""Operators that no call of torch becomes."""
+"""Operators that are not the conversion of any torch call."""
 
 OF_ONNX = {"attention", "functions", "indexing", "integer_products", "logic", "onnx_recurrent", "rescaling", "sampling"}
-"""Families whose operators come from ONNX only."""
+"""Families of operators that only ONNX has."""
 
 OF_THEIR_OWN = {"creation", "dynamic", "embedding", "recurrent", "requantization"} | OF_ONNX
-"""Families whose networks are those of test_dynamic.py and test_recurrent.py, or made by qfmt."""
+"""Families that test_dynamic.py and test_recurrent.py test, or that only qfmt creates."""
 
 
 @dataclass
 class Cell:
-    """One network in one mode: what torch has, and what its archives became."""
+    """One network in one mode: torch's values, and the converted archives."""
 
     name: str
     mode: str
@@ -75,7 +75,7 @@ class Cell:
         return {kind: self._converted(kind) for kind in pytorch.KINDS}
 
     def _converted(self, kind: str) -> Model:
-        """The archive of that kind as a model that has been through a file."""
+        """The archive of this kind, converted, saved and loaded."""
         archive = pytorch.save_as(self.torch_model, self.inputs, kind, self.folder / f"{kind}.pt")
         stored = self.folder / f"{kind}.qfb"
         qfmt.save(convert(self.name, archive), stored)
@@ -124,7 +124,7 @@ def test_trace_script_and_freeze_are_one_network(cell: Cell) -> None:
                 np.testing.assert_array_equal(mine, first)
 
 
-def test_names_and_numbers_of_packed_parameters_are_found_again(cell: Cell) -> None:
+def test_names_and_values_of_packed_parameters_are_kept(cell: Cell) -> None:
     packed = {
         name: module
         for name, module in cell.torch_model.named_modules()
@@ -175,8 +175,8 @@ def test_every_operator_occurs_in_a_network() -> None:
     assert set().union(*OPERATORS_OF.values()) - (set(OPERATORS) - here) == here - NOT_FROM_TORCH
 
 
-def test_the_witness_sees_one_wrong_weight(tmp_path: Path) -> None:
-    """The comparison above can fail: one weight, changed by one step, is noticed."""
+def test_the_witness_detects_one_wrong_weight(tmp_path: Path) -> None:
+    """The comparison above can fail: it finds one weight that is changed by one step."""
     network, inputs = pytorch.quantized("dictionary", "eager")
     _, seen = torch_witness.observe(network, inputs)
     model = qfmt.convert(pytorch.save_as(network, inputs, "trace", tmp_path / "m.pt"))

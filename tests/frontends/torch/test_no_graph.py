@@ -1,4 +1,4 @@
-"""TorchScript whose code is no single graph: an archive of its tensors, that says why."""
+"""TorchScript whose code is not a single graph becomes an archive of its tensors, with the reason."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_tensors_are_kept(case: tuple[Any, str, Path]) -> None:
         model.run({})
 
 
-def test_the_command_line_says_so_and_verifies(case: tuple[Any, str, Path]) -> None:
+def test_the_command_line_reports_a_missing_graph_and_verifies(case: tuple[Any, str, Path]) -> None:
     _, why, path = case
     run = CliRunner().invoke(main, ["convert", str(path), str(path.with_suffix(".qfb"))])
     assert run.exit_code == 0 and "graph  none" in run.stderr and why in run.stderr, run.output
@@ -83,6 +83,6 @@ def test_the_command_line_says_so_and_verifies(case: tuple[Any, str, Path]) -> N
     assert "constants equal" in checked.output
 
 
-def test_what_is_said_of_inputs_asks_for_a_graph(case: tuple[Any, str, Path]) -> None:
+def test_input_options_require_a_graph(case: tuple[Any, str, Path]) -> None:
     with pytest.raises(ControlFlowError):
         qfmt.convert(case[2], input_shapes={"x": (1, 4)})

@@ -1,4 +1,4 @@
-"""Pickled modules and graphs of FX: their code is followed, and never run."""
+"""Pickled modules and FX graphs: their code is interpreted, never executed."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from support.saved import FORMS, chain, saved
 FX = [name for name, mode in pytorch.cells() if mode == "fx"]
 
 SHAPES = {"linears": {"x": ("N", None, "F")}}
-"""Nothing in the code of these says how many dimensions the input has, and 4 is taken first."""
+"""Networks whose code does not determine the rank of the input; rank 4 is tried first."""
 
 OWN_NAMES = {"linears", "islands", "two_inputs"}
-"""Traces name sizes and constants that the code of FX does not: equal otherwise."""
+"""Networks whose traces have names of sizes and constants that FX code lacks; they are equal otherwise."""
 
 pytestmark = pytest.mark.usefixtures("fbgemm")
 
 
 @pytest.mark.parametrize("name", FX)
-def test_fx_modules_give_the_graph_of_their_trace(name: str, tmp_path: Path) -> None:
+def test_fx_modules_have_the_graph_of_their_trace(name: str, tmp_path: Path) -> None:
     network, inputs = pytorch.quantized(name, "fx")
     path = saved(network, tmp_path / "m.pt")
     model = qfmt.convert(path, input_shapes=SHAPES.get(name))
@@ -44,7 +44,7 @@ def test_fx_modules_give_the_graph_of_their_trace(name: str, tmp_path: Path) -> 
 
 @FORMS
 @pytest.mark.parametrize("wrapped", [False, True], ids=["sequential", "wrapper"])
-def test_chains_of_known_modules_give_a_graph(wrapped: bool, form: dict[str, bool], tmp_path: Path) -> None:
+def test_chains_of_known_modules_have_a_graph(wrapped: bool, form: dict[str, bool], tmp_path: Path) -> None:
     with pytorch.quiet():
         network = chain(wrapped).eval()
         network.qconfig = tq.get_default_qconfig("fbgemm")
@@ -92,7 +92,7 @@ def test_fx_modules_with_recurrent_layers(kind: type[nn.RNNBase], options: dict[
 
 
 class Twice(nn.Sequential):
-    """A Sequential that is none."""
+    """A Sequential with another `forward`."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(super().forward(x))
@@ -104,7 +104,7 @@ def test_subclasses_of_known_modules_are_not_known(tmp_path: Path) -> None:
     assert sorted(model.tensors) == ["0.0.bias", "0.0.weight"]
 
 
-def test_the_user_who_describes_inputs_hears_why_there_is_no_graph(tmp_path: Path) -> None:
+def test_input_options_without_a_graph_report_the_reason(tmp_path: Path) -> None:
     path = saved(nn.Sequential(Twice(nn.Linear(2, 2))), tmp_path / "m.pt")
     with pytest.raises(SourceError, match="Twice is not in the file"):
         qfmt.convert(path, input_shapes={"input": (1, 2)})
@@ -135,7 +135,7 @@ HOSTILE_CODE = [
 
 
 @pytest.mark.parametrize("body", HOSTILE_CODE, ids=range(len(HOSTILE_CODE)))
-def test_code_of_fx_is_read_and_never_run(body: str, tmp_path: Path) -> None:
+def test_fx_code_is_never_executed(body: str, tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     source = "def forward(self, x):\n    " + body.replace("{marker}", str(marker))
     path = fx_file(tmp_path / "m.pt", source, "import os\nimport torch\nfrom os import system\n")
@@ -162,7 +162,7 @@ def fx_file(path: Path, code: str, imports: str = "import torch\n") -> Path:
     return saved(GraphLike(code, imports), path)
 
 
-def test_the_code_of_fx_is_followed(tmp_path: Path) -> None:
+def test_fx_code_is_interpreted(tmp_path: Path) -> None:
     code = """def forward(self, x : torch.Tensor, y = None):
     a = x.view(2, -1);  b = None
     c, d = torch.chunk(a, 2, dim = 1)
@@ -199,7 +199,7 @@ def test_the_code_of_fx_is_followed(tmp_path: Path) -> None:
         ("linear(x, self.weight.view(1, 2))", ["qfmt.Linear"]),
     ],
 )
-def test_functions_of_fx_take_inplace_where_torch_does(call: str, operators: list[str], tmp_path: Path) -> None:
+def test_functions_of_fx_accept_inplace_as_in_torch(call: str, operators: list[str], tmp_path: Path) -> None:
     code = f"def forward(self, x):\n    y = torch.nn.functional.{call}\n    return (y + 1,)\n"
     model = qfmt.convert(fx_file(tmp_path / "m.pt", code), input_shapes={"x": (1, 2)})
     assert [node.operator for node in model.nodes] == [*operators, "Add"]

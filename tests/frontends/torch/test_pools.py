@@ -1,4 +1,4 @@
-"""Average pools with a divisor of their own, against torch."""
+"""Compares average pools with a custom divisor with torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`prepared` from a file or a state_dict: tensors get what their own observers saw, as from the module in memory."""
+"""`prepared` from a file or a state_dict: tensors get the ranges of their observers, as from the module in
+memory."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def saved(mode: str, qat: bool, folder: Path) -> tuple[Any, Path, Path]:
 
 
 @pytest.mark.parametrize("qat", [False, True], ids=["static", "qat"])
-def test_a_state_dict_of_eager_mode_tells_what_the_module_does(qat: bool, tmp_path: Path) -> None:
+def test_a_state_dict_of_eager_mode_equals_the_module(qat: bool, tmp_path: Path) -> None:
     observed, source, state = saved("eager", qat, tmp_path)
     model = qfmt.convert(source, prepared=state)
     for module, name in WATCHED.items():
@@ -53,7 +54,7 @@ def test_a_state_dict_of_eager_mode_tells_what_the_module_does(qat: bool, tmp_pa
 
 
 @pytest.mark.parametrize("qat", [False, True], ids=["static", "qat"])
-def test_a_state_dict_of_fx_mode_tells_nothing_wrong(qat: bool, tmp_path: Path) -> None:
+def test_a_state_dict_of_fx_mode_has_no_wrong_ranges(qat: bool, tmp_path: Path) -> None:
     observed, source, state = saved("fx", qat, tmp_path)
     model = qfmt.convert(source, prepared=state)
     watched = {}
@@ -71,7 +72,7 @@ def test_a_state_dict_of_fx_mode_tells_nothing_wrong(qat: bool, tmp_path: Path) 
     assert kept >= 3
 
 
-def test_the_command_line_takes_a_file(tmp_path: Path) -> None:
+def test_the_command_line_accepts_a_file(tmp_path: Path) -> None:
     observed, source, state = saved("eager", False, tmp_path)
     for dest, options in (("m.qfb", []), ("whole.qfb", ["--prepared", str(state)])):
         done = CliRunner().invoke(main, ["convert", str(source), str(tmp_path / dest), *options])
@@ -93,7 +94,7 @@ def test_a_state_dict_that_was_converted_gets_its_observers(tmp_path: Path) -> N
         assert grid(model, name).observed == seen, name
 
 
-def test_what_is_no_prepared_model_is_refused(tmp_path: Path) -> None:
+def test_files_without_a_prepared_model_are_refused(tmp_path: Path) -> None:
     _, source, _ = saved("eager", False, tmp_path)
     torch.save({"a": torch.zeros(3)}, tmp_path / "other.pt")
     with pytest.raises(SourceError, match=r"other\.pt: the prepared model has no observers; pass the model"):

@@ -1,4 +1,4 @@
-"""State_dicts of networks in quantization-aware training: weights and outputs get their grids."""
+"""State_dicts of networks in quantization-aware training: weights and outputs are quantized."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that others published, and files of old PyTorch versions (../shared/data; skipped where absent)."""
+"""Published files, and files of old PyTorch versions (../shared/data; skipped if absent)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IOS = "torchscript/ios_mobilenet_quantized.pt"
 
 @pytest.fixture(autouse=True, scope="module")
 def engine() -> Iterator[None]:
-    """fbgemm, before anything is loaded: loading packs the weights for the engine of that moment."""
+    """Set fbgemm before a file is loaded: loading packs the weights for the current engine."""
     before = torch.backends.quantized.engine
     torch.backends.quantized.engine = "fbgemm"
     yield
@@ -30,7 +30,7 @@ def engine() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def mobilenet(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Model, torch.nn.Module]:
-    """The MobileNetV2 that PyTorch's iOS demo carried in 2019: the archive, converted, and in torch."""
+    """The MobileNetV2 of PyTorch's iOS demo of 2019: the archive, converted, and in torch."""
     archive = shared_data / IOS
     stored = tmp_path_factory.mktemp("ios") / "m.qfb"
     qfmt.save(qfmt.convert(archive), stored)
@@ -38,7 +38,7 @@ def mobilenet(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> tu
 
 
 def images() -> dict[str, torch.Tensor]:
-    """Noise, and what noise never is: flat, extreme, smooth, with edges."""
+    """Images of noise, and others: flat, extreme, smooth, with edges."""
     generator = torch.Generator().manual_seed(7)
     ramp = torch.linspace(-2.1, 2.6, 224)
     checks = ((torch.arange(224)[:, None] // 16 + torch.arange(224) // 16) % 2).float() * 4 - 2
@@ -61,7 +61,7 @@ def test_published_mobilenet_has_no_violations(mobilenet: tuple[Path, Model, tor
 
 def test_published_mobilenet_computes_what_torch_computes(mobilenet: tuple[Path, Model, torch.nn.Module]) -> None:
     _, model, theirs = mobilenet
-    """Outputs of the whole network; node by node for one image, and for others whose outputs differ."""
+    """Compares outputs of the whole network; node by node for one image, and for images whose outputs differ."""
     (name,) = model.graph.inputs
     for kind, image in images().items():
         (expected,), seen = torch_witness.observe(theirs, (image,))
@@ -143,7 +143,7 @@ def assert_all_equal(what: str, result: np.ndarray, expected: np.ndarray) -> Non
 
 @pytest.mark.parametrize("kind", ["trace", "script"])
 @pytest.mark.parametrize("name", ["mbv2_eager", "rn_fx", "zoo_eager"])
-def test_networks_of_torch_1_13_give_their_outputs(shared_data: Path, name: str, kind: str) -> None:
+def test_networks_of_torch_1_13_compute_their_stored_outputs(shared_data: Path, name: str, kind: str) -> None:
     """Also zoo_eager.script, which torch itself cannot run (its batch norm's scale has a dimension)."""
     folder = shared_data / "torch_legacy" / "t1131"
     inputs, expected = torch.load(folder / f"{name}.io.pt", weights_only=True)

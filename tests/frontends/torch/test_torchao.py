@@ -42,7 +42,7 @@ def expected() -> Mapping[str, Any]:
         return dict(file)
 
 
-# -- what torchao says of the same tensors ---------------------------------------------------------------
+# -- comparison with torchao -----------------------------------------------------------------------------
 
 
 @FILES
@@ -64,7 +64,7 @@ def test_integers_and_real_values_are_those_of_torchao(file: str, expected: Mapp
     assert equal == total > 0
 
 
-def test_classes_that_torchao_has_no_longer() -> None:
+def test_classes_that_torchao_has_removed() -> None:
     model = qfmt.convert(SAMPLES / "torchao-0.9.pt")
     with np.load(SAMPLES / "torchao-0.9.npz") as file:
         expected = dict(file)
@@ -87,7 +87,7 @@ def test_classes_that_torchao_has_no_longer() -> None:
 
 
 def affine(**changes: Any) -> Subclass:
-    """A tensor of torchao 0.9 as its pickle has it, with something changed; `layout` is the class of what it holds."""
+    """A torchao 0.9 tensor as in its pickle, with changes; `layout` is the class of its contents."""
     held = Subclass(f"torchao.dtypes.{changes.pop('layout', 'PlainAQTTensorImpl')}", "int8", (2, 4))
     held.state = {"int_data": stored(np.zeros((2, 4), np.int8)), "scale": stored(np.ones(2, np.float32))}
     tensor = Subclass("torchao.dtypes.affine_quantized_tensor.AffineQuantizedTensor", "float32", (2, 4))
@@ -111,13 +111,13 @@ def affine(**changes: Any) -> Subclass:
         ({"block_size": (1, 3)}, "2 scales"),
     ],
 )
-def test_earlier_tensors_that_make_no_sense(changes: dict[str, Any], message: str) -> None:
+def test_invalid_tensors_of_older_versions(changes: dict[str, Any], message: str) -> None:
     assert of_pickle(affine()).dtype == "int8"
     with pytest.raises(SourceError, match=message):
         of_pickle(affine(**changes))
 
 
-def test_both_forms_give_the_same_network() -> None:
+def test_both_formats_contain_the_same_network() -> None:
     pickled, safe = (qfmt.convert(SAMPLES / f"torchao.{form}") for form in ("pt", "safetensors"))
     assert pickled.content_id() == safe.content_id()
     assert (
@@ -188,7 +188,7 @@ def layers(made: ModuleType) -> Mapping[str, nn.Module]:
 
 
 def quietly(function: Any, *arguments: Any) -> Any:
-    """torchao warns, when it is imported, of what this machine lacks."""
+    """Call without torchao's import warnings about this machine."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return function(*arguments)
@@ -226,8 +226,8 @@ def test_layers_that_compute_reals_agree_with_torchao(name: str, layers: Mapping
 
 @pytest.mark.parametrize("per", ["PerRow", "PerTensor"])
 @pytest.mark.parametrize("reduce_range", [False, True])
-def test_dynamic_layers_give_what_torchao_gives(per: str, reduce_range: bool, made: ModuleType) -> None:
-    """Row by row or all at once, to the last bit: by the reference, back in torch, and in ONNX Runtime."""
+def test_dynamic_layers_equal_torchao(per: str, reduce_range: bool, made: ModuleType) -> None:
+    """Per row or per tensor, results are equal bit by bit: in the reference, back in torch, and in ONNX Runtime."""
     from torchao import quantization as ao
 
     equal = total = 0
@@ -253,7 +253,7 @@ def test_dynamic_layers_give_what_torchao_gives(per: str, reduce_range: bool, ma
     assert equal == total
 
 
-def test_the_module_stays_as_it_was(layers: Mapping[str, nn.Module]) -> None:
+def test_the_module_is_not_changed(layers: Mapping[str, nn.Module]) -> None:
     net = nn.Sequential(layers["dynamic"], nn.ReLU())
     names, weight = list(net.state_dict()), net[0].weight
     qfmt.convert(net, example_inputs=(torch.ones(2, 16),))
@@ -286,7 +286,7 @@ def test_tied_weights_are_one_tensor(layers: Mapping[str, nn.Module]) -> None:
         ("int4_bfloat16", "computes in bfloat16, which is not supported; call model.float"),
     ],
 )
-def test_what_is_not_converted_is_named(name: str, message: str, layers: Mapping[str, nn.Module]) -> None:
+def test_unsupported_weights_are_named(name: str, message: str, layers: Mapping[str, nn.Module]) -> None:
     x = torch.ones(2, 16, dtype=torch.bfloat16 if "bfloat" in name else torch.float32)
     with pytest.raises(SourceError, match=rf"module 0 \(Linear\).*{message}"):
         qfmt.convert(nn.Sequential(layers[name]), example_inputs=(x,))
@@ -314,8 +314,8 @@ def test_other_modules_are_named() -> None:
         qfmt.convert(net, example_inputs=(torch.zeros(2, 3, dtype=torch.int64),))
 
 
-def test_a_network_that_asks_for_sizes_is_exported(made: ModuleType) -> None:
-    """What TorchScript's trace cannot tell, torch.export does: attention whose heads are made of sizes."""
+def test_a_network_that_reads_sizes_is_exported(made: ModuleType) -> None:
+    """torch.export supports attention whose heads are computed from sizes; TorchScript's trace does not."""
     from torchao import quantization as ao
 
     class Attention(nn.Module):
@@ -362,7 +362,7 @@ def test_plain_safetensors_keep_every_type(tmp_path: Path) -> None:
         assert bytes(value.reshape(-1).view(torch.uint8).numpy()) == tensors[name].array.tobytes()
 
 
-# -- what is wrong with files ---------------------------------------------------------------------------------
+# -- invalid files --------------------------------------------------------------------------------------------
 
 
 def file_of(header: Any, data: bytes = b"", length: int | None = None) -> bytes:
@@ -437,7 +437,7 @@ def rewritten(tmp_path: Path, change: Any) -> Model:
         ("int8_row", "_type", "Float8Tensor", "is a Float8Tensor of int8"),
     ],
 )
-def test_descriptions_that_make_no_sense(where: str, key: str, value: Any, message: str, tmp_path: Path) -> None:
+def test_invalid_descriptions(where: str, key: str, value: Any, message: str, tmp_path: Path) -> None:
     def change(header: Any, metadata: Any) -> None:
         described = metadata[f"{where}.weight"]
         (described if key.startswith("_") else described["_data"])[key] = value
@@ -447,7 +447,7 @@ def test_descriptions_that_make_no_sense(where: str, key: str, value: Any, messa
     assert f"{where}.weight" in str(caught.value)
 
 
-def test_scales_that_are_no_numbers(tmp_path: Path) -> None:
+def test_scales_that_are_not_numbers(tmp_path: Path) -> None:
     def change(header: Any, metadata: Any) -> None:
         header["int8_row._weight_scale"]["dtype"] = "I32"
 
@@ -507,7 +507,7 @@ def stored(array: Any) -> StoredTensor:
         ),
     ],
 )
-def test_pickled_tensors_that_make_no_sense(state: Any, message: str) -> None:
+def test_invalid_pickled_tensors(state: Any, message: str) -> None:
     tensor = Subclass("torchao.quantization.Int8Tensor", "float32", (2, 4))
     tensor.state = state
     with pytest.raises(SourceError, match=message):
@@ -541,7 +541,7 @@ def test_verify_compares_the_tensors(file: str, tmp_path: Path) -> None:
     assert run.exit_code == 1 and "int8_row.weight" in run.output
 
 
-def test_inspect_tells_what_layers_do_to_their_inputs() -> None:
+def test_inspect_shows_how_layers_quantize_their_inputs() -> None:
     run = CliRunner().invoke(main, ["inspect", str(SAMPLES / "torchao.safetensors")])
     assert run.exit_code == 0
     lines = " ".join(run.output.split())

@@ -33,7 +33,7 @@ FIXTURES = {
     "conv2d": 4, "conv2d_graph": 4, "conv2d_graph_v2": 4, "conv2d_graph_v3": 4, "conv3d_relu": 5, "linear": 2,
     "linear_dynamic_qint8": 2, "lstm": 3,
 }  # fmt: skip
-"""PyTorch's own compatibility fixtures of 2020 and 2021, and the rank of their inputs."""
+"""PyTorch's compatibility fixtures of 2020 and 2021, and the rank of their inputs."""
 
 
 def replayed(path: Path, inputs: tuple[torch.Tensor, ...]) -> Any:
@@ -45,7 +45,7 @@ def replayed(path: Path, inputs: tuple[torch.Tensor, ...]) -> Any:
 
 @pytest.mark.parametrize("kind", ["trace", "script"])
 @pytest.mark.parametrize("name", LEGACY)
-def test_calls_of_archives_of_torch_1_13_give_the_outputs_of_then(shared_data: Path, name: str, kind: str) -> None:
+def test_calls_of_torch_1_13_archives_compute_their_stored_outputs(shared_data: Path, name: str, kind: str) -> None:
     """Also those that torch 2.13 itself cannot load (emb) or run (zoo_eager, scripted)."""
     folder = shared_data / "torch_legacy/t1131"
     inputs, output = torch.load(folder / f"{name}.io.pt", weights_only=False)
@@ -55,13 +55,13 @@ def test_calls_of_archives_of_torch_1_13_give_the_outputs_of_then(shared_data: P
 
 @pytest.mark.parametrize("kind", ["scripted", "traced"])
 @pytest.mark.parametrize("name", FIXTURES)
-def test_calls_of_compatibility_fixtures_give_what_torch_gives(shared_data: Path, name: str, kind: str) -> None:
+def test_calls_of_compatibility_fixtures_equal_torch(shared_data: Path, name: str, kind: str) -> None:
     start = shared_data / "torchscript_bc" / f"TestSerialization.test_{name}"
     given, expected = (torch.load(f"{start}.{part}.pt", weights_only=False) for part in ("input", "expected"))
     path = Path(f"{start}.{kind}.pt")
     ours = replayed(path, (given,))
     assert_equal(ours, torch.jit.load(path)(given))
-    if name != "lstm":  # torch itself no longer gives the stored output of that one
+    if name != "lstm":  # torch itself no longer computes its stored output
         assert_equal(ours, expected)
 
 
@@ -91,7 +91,7 @@ def test_real_mobilenet(shared_data: Path) -> None:
     print(f"{len(packed)} packed parameters equal")
 
 
-def test_evaluating_twice_gives_the_same_calls(shared_data: Path) -> None:
+def test_evaluating_twice_records_the_same_calls(shared_data: Path) -> None:
     archive = Archive(shared_data / "torch_legacy/t1131/zoo_eager.script.pt")
     first, second = Notes(4), Notes(4)
     for notes in (first, second):
@@ -103,7 +103,7 @@ def test_evaluating_twice_gives_the_same_calls(shared_data: Path) -> None:
 
 
 def assert_same_packed(ours: Packed, theirs: Any) -> None:
-    """Weight, quantizer, bias and geometry against torch's own packed object, bit for bit."""
+    """Compare weight, quantizer, bias and geometry with torch's own packed object, bit for bit."""
     weight, bias = theirs.unpack()
     assert ours.weight.dtype == "int8" and weight.dtype == torch.qint8
     assert np.array_equal(ours.weight.array(), weight.int_repr().numpy())
@@ -153,7 +153,7 @@ class EveryPacking(nn.Module):
 
 
 ODD = {"fbgemm": 1, "onednn": 0}
-"""oneDNN takes neither weights with a zero point nor output padding."""
+"""oneDNN supports neither weights with a zero point nor output padding."""
 
 SHAPES = ((2, 4, 9), (2, 4, 9, 8), (1, 2, 5, 6, 7), (3, 5))
 
@@ -174,7 +174,7 @@ def fill(module: Any, per_channel: bool = True) -> Any:
 
 @pytest.fixture(scope="module")
 def every_packing(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Path]:
-    """EveryPacking as each kind of archive, packed by each engine that has all of it."""
+    """EveryPacking as each kind of archive, packed for each engine that supports it."""
     folder = tmp_path_factory.mktemp("packing")
     paths = {}
     before = torch.backends.quantized.engine
@@ -209,7 +209,7 @@ def test_packed_parameters_equal_those_that_torch_unpacks(
 
 
 def _quantized_calls(path: Path) -> list[Any]:
-    """The nodes of torch's own frozen graph that take packed parameters, in order."""
+    """The nodes of torch's own frozen graph with packed parameters, in order."""
     module = torch.jit.load(path).eval()
     frozen = module if not list(module.children()) else torch.jit.freeze(module)
     return [node for node in frozen.graph.nodes() if node.kind().startswith(("quantized::conv", "quantized::linear"))]
@@ -314,7 +314,7 @@ def test_example_inputs_of_traces(every_packing: dict[tuple[str, str], Path]) ->
 
 
 def test_neither_torch_nor_code_of_the_archive_is_loaded(shared_data: Path) -> None:
-    """In a fresh process: nothing but qfmt, NumPy and the standard library is imported."""
+    """In a fresh process, only qfmt, NumPy and the standard library are imported."""
     path = shared_data / "torchscript/ios_mobilenet_quantized.pt"
     program = """
 import sys

@@ -1,4 +1,4 @@
-"""What the evaluator makes of TorchScript as a language, with torch running the same code as the witness.
+"""Tests the evaluator on TorchScript as a language; torch runs the same code as the witness.
 
 No `from __future__ import annotations` here: torch.jit.script reads the annotations.
 """
@@ -159,7 +159,7 @@ CASES = {
 
 @pytest.mark.filterwarnings("ignore:.*converted to a Python:torch.jit.TracerWarning")
 @pytest.mark.parametrize("name", CASES)
-def test_the_language_means_what_torch_means(tmp_path: Path, name: str) -> None:
+def test_the_language_has_the_semantics_of_torch(tmp_path: Path, name: str) -> None:
     make, inputs, traced = CASES[name]
     torch.manual_seed(3)
     path = saved(make(), tmp_path / "m.pt", inputs if traced else None)
@@ -200,7 +200,7 @@ class RangeOnData(nn.Module):
 
 
 class AssertOnData(nn.Module):
-    """Decisions that only ever end in an exception leave one path."""
+    """If all other branches raise an exception, one path remains."""
 
     def forward(self, x: torch.Tensor):
         if x.size(0) == 3 or x.size(1) < 2:
@@ -269,7 +269,7 @@ class Cache(nn.Module):
 
 
 class Scratch(nn.Module):
-    """Writes an attribute before it reads it: no memory from run to run."""
+    """Writes an attribute before it reads it, so it keeps no state between runs."""
 
     def __init__(self):
         super().__init__()
@@ -284,13 +284,13 @@ class Scratch(nn.Module):
     ("module", "sentence"),
     [(Forked, "in parallel"), (Counter, "changes `count` from one run"), (Cache, "changes a list or dict")],
 )
-def test_what_has_no_graph_is_refused(tmp_path: Path, module: type[nn.Module], sentence: str) -> None:
+def test_code_without_a_single_graph_is_refused(tmp_path: Path, module: type[nn.Module], sentence: str) -> None:
     with pytest.raises(SourceError, match=sentence) as caught:
         evaluate(Archive(saved(module(), tmp_path / "m.pt")), Notes(2), [Unknown()])
     assert caught.value.where.startswith("code/__torch__")
 
 
-def test_attributes_written_by_forward_do_not_last(tmp_path: Path) -> None:
+def test_attributes_written_by_forward_are_not_kept(tmp_path: Path) -> None:
     archive = Archive(saved(Scratch(), tmp_path / "m.pt"))
     for rank in (2, 3):
         notes = Notes(rank)
@@ -298,7 +298,7 @@ def test_attributes_written_by_forward_do_not_last(tmp_path: Path) -> None:
         assert notes.calls[-1].args[1] == rank
 
 
-def test_training_mode_is_left_behind(tmp_path: Path) -> None:
+def test_training_mode_is_switched_off(tmp_path: Path) -> None:
     path = tmp_path / "m.pt"
     torch.jit.save(torch.jit.script(nn.Sequential(nn.Dropout(0.5)).train()), path)
     notes = Notes()
@@ -338,7 +338,7 @@ class NoForward(nn.Module):
         return x
 
 
-def test_a_module_without_forward_says_what_it_has(tmp_path: Path) -> None:
+def test_a_module_without_forward_lists_its_methods(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"no `forward`.*encode"):
         evaluate(Archive(saved(NoForward(), tmp_path / "m.pt")), Notes(), [Unknown()])
 

@@ -1,4 +1,4 @@
-"""Archives that are damaged, of another kind, or made to harm: one sentence each, and nothing executed."""
+"""Archives that are damaged, malicious or of another kind cause a one-line error, and nothing is executed."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_constants_of_classes_that_are_not_constants(
 
 
 def test_code_is_found_by_name_only_in_code(tmp_path: Path) -> None:
-    """Names of classes cannot lead out of the archive's code folder."""
+    """Class names cannot refer to files outside the archive's code folder."""
     data = b"\x80\x02c__torch__.../../etc\npasswd\n)\x81}b."
     assert "lacks the class" in str(refusal(module_of(tmp_path / "m.pt", data=data)))
 
@@ -200,7 +200,7 @@ def test_a_forbidden_global_is_named_and_not_executed(tmp_path: Path, entry: str
 
 @pytest.mark.parametrize("state", ["self", "list", "dict"])
 def test_cycles(tmp_path: Path, state: str) -> None:
-    """A module that holds itself, a list that holds itself: harmless, as nothing walks them for ever."""
+    """A module or list that contains itself is harmless: no traversal is endless."""
     inner = {"self": b"h\x00", "list": b"]q\x01h\x01a", "dict": b"}q\x01" + text("d") + b"h\x01s"}[state]
     data = b"\x80\x02c__torch__\nM\n)\x81q\x00}" + text("a") + inner + b"sb."
     path = module_of(tmp_path / "m.pt", "return torch.relu(self.a)", data=data)
@@ -235,12 +235,12 @@ def test_every_truncation_is_a_source_error(tmp_path: Path, real: Path) -> None:
 
 @given(st.data())
 @settings(max_examples=150, deadline=None)
-def test_changed_bytes_give_calls_or_a_source_error(real: Path, data: st.DataObject) -> None:
+def test_changed_bytes_yield_calls_or_a_source_error(real: Path, data: st.DataObject) -> None:
     raw = bytearray(real.read_bytes())
     for position in data.draw(st.lists(st.integers(0, len(raw) - 1), min_size=1, max_size=3)):
         raw[position] ^= data.draw(st.integers(1, 255))
     path = real.with_name("changed.pt")
-    path.unlink(missing_ok=True)  # the file of the last example may still be mapped
+    path.unlink(missing_ok=True)  # the previous example's file may still be mapped
     path.write_bytes(raw)
     notes = Notes(2)
     try:
@@ -260,7 +260,7 @@ def test_an_end_of_several_disks_is_refused(tmp_path: Path, real: Path) -> None:
 
 
 def repacked(real: Path, path: Path, **options: Any) -> Path:
-    """The same entries, written anew by Python's zipfile."""
+    """The same entries, written by Python's zipfile."""
     source = zipfile.ZipFile(real)
     with zipfile.ZipFile(path, "w", **options) as target:
         for name in source.namelist():
@@ -307,7 +307,7 @@ def test_a_zip_bomb(tmp_path: Path) -> None:
 
 
 def test_more_entries_than_any_model(tmp_path: Path) -> None:
-    """The directory is charged as it is read, before there is an object for each entry."""
+    """The directory is charged when it is read, before objects for the entries exist."""
     with zipfile.ZipFile(tmp_path / "m.pt", "w") as archive:
         for index in range(40_000):
             archive.writestr(f"m/{index}", b"")
@@ -419,8 +419,8 @@ def test_a_pipe_is_refused_with_a_reason(tmp_path: Path) -> None:
     os.close(writer)
 
 
-def test_telling_the_kind_does_not_take_longer_for_a_longer_file(tmp_path: Path) -> None:
-    (tmp_path / "m.onnx").write_bytes(b"\x12\x00" * 3_000_000)  # fields of a ModelProto that go on and on
+def test_detecting_the_kind_does_not_depend_on_the_file_size(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(b"\x12\x00" * 3_000_000)  # an endless series of ModelProto fields
     begin = time.process_time()
     assert sniff(tmp_path / "m.onnx").key == "unknown"
     assert time.process_time() - begin < 1

@@ -1,4 +1,4 @@
-"""What lowered networks state about themselves, against all inputs that there are."""
+"""Compares the statements of lowered networks on themselves with all possible inputs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def q(scale: float, zero_point: int, low: int, high: int) -> Quantization:
 
 
 def every_pair(model: Model) -> dict[str, np.ndarray]:
-    """All integers in the range of the one input of a model, or all pairs of those of two: [n, 1] and [1, m]."""
+    """All integers in the range of a model's only input, or all pairs for two inputs: [n, 1] and [1, m]."""
     given = {}
     for place, name in enumerate(model.graph.inputs):
         tensor = model.tensors[name]
@@ -42,7 +42,7 @@ def differences(model: Model, lowered: Model) -> np.ndarray:
 
 
 def of_two(operators: str, first: Quantization, second: Quantization, out: Quantization, rule: str) -> Model:
-    """QuantizeLinear(…(Dequantize(a) ∘ Dequantize(b))), or the operator itself where there is one alone."""
+    """QuantizeLinear(…(Dequantize(a) ∘ Dequantize(b))), or a single quantized operator."""
     net = Net(np.random.default_rng(0))
     sizes = [each.quant_max - each.quant_min + 1 for each in (first, second)]
     a, b = net.input(sizes[0], 1, dtype="int8", q=first), net.input(1, sizes[1], dtype="int8", q=second)
@@ -77,8 +77,9 @@ def test_pairs_of_inputs_that_differ_are_counted(operators: str) -> None:
         assert not (apart.any() and (options.get("exact") or operators != "Mul")), "thresholds would have done"
 
 
-def test_a_bias_of_half_a_unit_is_no_sum_of_integers() -> None:
-    """float32(sum) + 1/2 rounds half to even: one bias of integers cannot do that, and int32 has too many levels."""
+def test_a_bias_of_half_a_unit_is_not_integer_only() -> None:
+    """float32(sum) + 1/2 rounds half to even: an integer bias cannot express that, and int32 has too many levels for
+    thresholds."""
     rng = np.random.default_rng(1)
     for rule in ("float_bias", "affine", "integer_bias"):
         for bias in (0.5, 2.0, -3.0):
@@ -116,7 +117,7 @@ def test_an_output_of_one_level_differs_nowhere(form: str) -> None:
 
 
 def equal(model: Model, given: dict[str, np.ndarray], **options: Any) -> Model:
-    """The integer-only model, which gives the same; every output by its place."""
+    """Lower a model, and assert that the outputs are equal, in order."""
     lowered = lower_integer(model, exact=True, **options)
     want, got = model.run(given), lowered.run(given)
     for name, own in zip(model.graph.outputs, lowered.graph.outputs, strict=True):
@@ -154,7 +155,7 @@ def test_outputs_that_come_to_the_same_integers_stay_outputs() -> None:
     assert lower_integer(net.model(y), outputs=[y, real, y]).graph.outputs == (y, real, y)
 
 
-def test_zeros_that_no_integer_stands_for_are_not_padded_with() -> None:
+def test_unrepresentable_zeros_are_not_used_as_padding() -> None:
     pads = np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int64)
     for low, mode in ((0, "constant"), (50, "reflect"), (50, "constant")):
         net = Net(np.random.default_rng(5))
@@ -238,7 +239,7 @@ def test_the_place_of_the_largest_needs_numbers_that_differ() -> None:
                 lower_integer(net.model(y))
 
 
-def test_convolutions_without_a_channel_give_nothing() -> None:
+def test_convolutions_without_channels() -> None:
     for shape in ((0, 2, 3, 3), (0, 1, 3, 3)):
         net = Net(np.random.default_rng(11))
         x = net.input(1, shape[1], 4, 4)
@@ -250,7 +251,7 @@ def test_convolutions_without_a_channel_give_nothing() -> None:
 
 
 def test_sums_of_unequal_windows_state_their_sizes() -> None:
-    """L / n of each window follows from the size: V48 asks for it, where windows may differ."""
+    """L / n of each window depends on the size: V62 requires the sizes if windows may differ."""
     pool = {"kernel_shape": (3, 3), "strides": (2, 2), "dilations": (1, 1), "ceil_mode": 0}
     cases: list[tuple[str, dict[str, Any], tuple[Any, ...], bool]] = [
         ("AveragePool", {**pool, "pads": (0, 0, 0, 0)}, (1, 2, "H", "W"), True),
@@ -266,7 +267,7 @@ def test_sums_of_unequal_windows_state_their_sizes() -> None:
         net = Net(np.random.default_rng(12))
         x = net.input(*shape)
         model = net.model(net.node(operator, [x], None, "exact", dtype="int32", **attributes))
-        assert [str(each)[:3] for each in graph_violations(model)] == ([] if holds else ["V48"])
+        assert [str(each)[:3] for each in graph_violations(model)] == ([] if holds else ["V62"])
 
 
 def layer(scale: float) -> Model:
@@ -280,7 +281,7 @@ def layer(scale: float) -> Model:
 @pytest.mark.parametrize("scale", [0.3, 0.7, 0.5, 0.999, 1.3, 0.2])
 @pytest.mark.parametrize("form", ["fixed_point_single", "fixed_point_double"])
 def test_sums_that_differ_are_counted_by_shifts_from_30_to_33(form: str, scale: float) -> None:
-    """By double rounding a shift of 31 has one rounding alone, one of 32 has two."""
+    """With double rounding, a shift of 31 rounds once, a shift of 32 twice."""
     model = layer(scale)
     lowered = lower_integer(model, form=form)
     (shift,) = (each.array for name, each in lowered.tensors.items() if name.endswith(".shift"))
@@ -292,7 +293,7 @@ def test_sums_that_differ_are_counted_by_shifts_from_30_to_33(form: str, scale: 
 
 @pytest.mark.parametrize("rule", ["divide", "reciprocal"])
 def test_ties_of_means_of_real_numbers_are_counted(rule: str) -> None:
-    """Four numbers of one grid: every fourth sum lies half-way, and no other comes near."""
+    """Means of four numbers with one scale: every fourth sum is half-way, and no other is close."""
     net = Net(np.random.default_rng(14))
     x = net.input(1, 1, 2, 2, q=q(0.1, 0, 0, 255))
     lowered = lower_integer(net.model(net.node("GlobalAveragePool", [x], q(0.1, 0, 0, 255), rule)), exact=True)
@@ -310,8 +311,8 @@ def test_zeros_of_padding_are_in_reach_of_means_where_no_input_is_zero(form: str
         equal(net.model(y), {x: given}, form=form)
 
 
-def test_a_number_to_pad_with_is_divided_by_the_scale() -> None:
-    """Of f32 numbers half-way between two integers some come out otherwise where they are multiplied by 1 / s."""
+def test_a_padding_value_is_divided_by_the_scale() -> None:
+    """Some float32 padding values half-way between two integers round differently if multiplied by 1 / s."""
     s = f32(0.07)
     halves = ((np.arange(120) + 0.5) * s).astype(f32)
     (told,) = np.nonzero(np.rint(halves / s) != np.rint(halves * (f32(1) / s)))
@@ -324,7 +325,7 @@ def test_a_number_to_pad_with_is_divided_by_the_scale() -> None:
 
 
 def chain(operators: list[str], start: str) -> Model:
-    """x → the operators, each twice on what the one before gives if it takes two → QuantizeLinear → y."""
+    """x → the operators, each on the result of the previous one (twice, if binary) → QuantizeLinear → y."""
     nodes, names = [], [start]
     for index, operator in enumerate(operators):
         inputs = tuple(names[-1:] * (2 if operator == "Add" else 1))
@@ -348,7 +349,8 @@ def chain(operators: list[str], start: str) -> Model:
     ids=["formula", "moves", "doubling"],
 )
 def test_long_formulas_are_refused(operators: list[str], words: str) -> None:
-    """Neither recursion nor paths: 60 sums of a tensor with itself have 2⁶⁰ of them."""
+    """Long formulas cause neither deep recursion nor a walk over all paths: 60 sums of a tensor with itself have
+    2⁶⁰."""
     with pytest.raises(NoIntegerFormError, match=words):
         lower_integer(chain(operators, "x"))
 

@@ -1,4 +1,4 @@
-"""Whole integer-only networks: the same integers, from the command line too, and what cannot be is refused."""
+"""Whole integer-only networks: equal integers, also from the command line; unsupported networks are refused."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ f32 = np.float32
 
 
 def both(model: Model, lowered: Model, given: dict[str, np.ndarray]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """All tensors of a run by the stated rules, and of one by integers from the quantized inputs of the first."""
+    """All tensors of a run of the model, and of a run of the lowered model on the same quantized inputs."""
     runs: list[dict[str, Any]] = []
     for each, inputs in ((model, given), (lowered, None)):
         values: dict[str, Any] = {}
@@ -51,7 +51,7 @@ def both(model: Model, lowered: Model, given: dict[str, np.ndarray]) -> tuple[di
 
 
 def compare(what: str, model: Model, lowered: Model, given: list[dict[str, np.ndarray]]) -> int:
-    """How many integers of tensors that both runs have differ; told, with how many there are."""
+    """The number of differing integers of tensors in both runs; prints it with the total."""
     equal = total = 0
     for each in given:
         want, got = both(model, lowered, each)
@@ -89,8 +89,8 @@ def test_digits_by_the_rules_of_every_engine(engine: str, images: np.ndarray) ->
 
 
 @pytest.mark.parametrize("form", ["multiply_shift", "fixed_point_single", "fixed_point_double", "multiply_add_divide"])
-def test_digits_by_forms_that_differ(form: str, digits: Model, images: np.ndarray) -> None:
-    """A tensor whose proof says that nothing differs is equal as long as its inputs are."""
+def test_digits_in_inexact_forms(form: str, digits: Model, images: np.ndarray) -> None:
+    """A tensor whose proof states no differences is equal if its inputs are equal."""
     lowered = lower_integer(digits, form=form, bits=16 if form in NARROWED else 32)
     differing = compare(f"digits by {form}", digits, lowered, [{"x": images}])
     want, got = both(digits, lowered, {"x": images})
@@ -101,8 +101,8 @@ def test_digits_by_forms_that_differ(form: str, digits: Model, images: np.ndarra
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_form_that_is_asked_for_stays_what_it_is(form: str, digits: Model, images: np.ndarray) -> None:
-    """Exact: channels for which it is equal have it, the others have thresholds, and none has another form."""
+def test_the_requested_form_is_kept(form: str, digits: Model, images: np.ndarray) -> None:
+    """With --exact, channels have the requested form if it is equal, else thresholds, and no other form."""
     lowered = lower_integer(digits, form=form, exact=True)
     found = [*requantizations(lowered)]
     assert {each.rule for each in found} <= {form, "thresholds"}
@@ -123,7 +123,7 @@ def test_what_is_written_is_valid_and_reads_back(digits: Model, tmp_path: Path) 
 
 
 class KeywordSpotter(architectures.Network):
-    """Zhang et al. 2017 (DS-CNN) in the size of keyword spotting: 10 × 4 first, then separable blocks."""
+    """Zhang et al. 2017 (DS-CNN) for keyword spotting: a 10 × 4 convolution, then separable blocks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -208,7 +208,7 @@ def _random(model: Model, name: str, rng: np.random.Generator) -> np.ndarray:
 
 
 class Pooled(architectures.Network):
-    """The mean of an image, mixed."""
+    """The mean of an image, then a linear layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -218,8 +218,8 @@ class Pooled(architectures.Network):
         return self.dequant(nn.functional.adaptive_avg_pool2d(self.mix(self.quant(x)), 1).flatten(1))
 
 
-def test_the_size_of_an_image_is_assumed_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """224 × 224 of 3 channels, where a mean needs it; what is stated is taken."""
+def test_the_size_of_an_image_is_assumed_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """224 × 224 with 3 channels is assumed if a mean needs the size; stated sizes are used."""
     monkeypatch.setattr(pytorch, "NETWORKS", {"pooled": pytorch.Definition(Pooled, ((2, 3, 20, 24),))})
     module, given = pytorch.quantized("pooled", "eager")
     path = pytorch.save_as(module, given, "trace", tmp_path / "m.pt")
@@ -235,8 +235,8 @@ def test_the_size_of_an_image_is_assumed_and_said(tmp_path: Path, monkeypatch: p
     assert compare("a mean of an image", qfmt.load(stored), lowered, [{"x": given[0].numpy()}]) == 0
 
 
-def test_networks_of_integers_stay_what_they_are() -> None:
-    """Sums were float32 of integers: they become int32, RequantShift stays with constants of integers."""
+def test_networks_of_requant_shifts_are_lowered() -> None:
+    """Sums of integers in float32 become int32; RequantShift stays, with integer constants."""
     rng = np.random.default_rng(3)
     source, weights = network(rng, 9, "int")
     lowered = lower_integer(qfmt.convert(source, input_quantization={"x": (1.0, 0, "int8")}), exact=True)
@@ -264,11 +264,11 @@ def test_networks_of_integers_stay_what_they_are() -> None:
 NOT_LOWERED = (
     "averagepool-mean-reciprocal-fma", "dynamic-", "embedding-lookup-float", "resize-interpolate", "table-plain",
 )  # fmt: skip
-"""How the names of files begin whose networks have no integer form, or nothing to lower."""
+"""Prefixes of the names of files whose networks have no integer form, or nothing to lower."""
 
 
 def test_the_conformance_suite() -> None:
-    """What is lowered of it gives the outputs that its test vectors state; the rest is refused by an error of qfmt."""
+    """Lowered files compute the outputs of their test vectors; the rest is refused with a qfmt error."""
     suite = SUITE
     lowered_ones = equal = total = 0
     refused = set()
@@ -299,7 +299,7 @@ def test_the_conformance_suite() -> None:
 
 
 class Upsampled(architectures.Network):
-    """Twice the size by the nearest neighbour, then the mean."""
+    """Nearest-neighbour upsampling by 2, then the mean."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -313,7 +313,7 @@ class Upsampled(architectures.Network):
 def test_sizes_may_be_stated_at_the_conversion_or_afterwards(
     mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same file either way, without a float: what follows from a size is known behind a Resize by factors, too."""
+    """Both ways write the same file, without floats: sizes are also known after a Resize by factors."""
     monkeypatch.setattr(pytorch, "NETWORKS", {"upsampled": pytorch.Definition(Upsampled, ((1, 3, 15, 17),))})
     module, given = pytorch.quantized("upsampled", mode)
     source = pytorch.save_as(module, given, "trace", tmp_path / "m.pt")
@@ -380,8 +380,8 @@ def test_convert_refuses(stored: Path, options: list[str], said: str) -> None:
     assert not dest.exists()
 
 
-def test_convert_ends_where_it_is_told(stored: Path, images: np.ndarray, digits: Model) -> None:
-    """At tensors of the middle; the sizes of the image are not needed then."""
+def test_convert_ends_at_the_given_tensors(stored: Path, images: np.ndarray, digits: Model) -> None:
+    """A network can end at intermediate tensors; image sizes are not needed then."""
     dest = stored.with_name("int.qfb")
     result = invoke("convert", stored, dest, "--integer-only", "--exact", "--end-at", "residual", "--end-at", "pool")
     assert result.exit_code == 0, result.stderr
@@ -390,8 +390,8 @@ def test_convert_ends_where_it_is_told(stored: Path, images: np.ndarray, digits:
     assert compare("digits up to the middle", digits, lowered, [{"x": images}]) == 0
 
 
-def test_the_command_line_has_the_forms_that_there_are() -> None:
-    """It lists them itself, so that `--help` needs no NumPy."""
+def test_the_command_line_lists_all_forms() -> None:
+    """The command line has its own list, so that `--help` does not need NumPy."""
     assert command_line.FORMS == forms.FORMS
     assert tuple(map(int, command_line.WIDTHS)) == forms.WIDTHS
     assert command_line.NARROWED == forms.NARROWED
@@ -473,7 +473,7 @@ def test_inspect_integer_of_a_model_of_real_numbers(stored: Path) -> None:
 
 
 def test_a_failed_lowering_names_every_node_and_where_to_end(tmp_path: Path) -> None:
-    """A file of torch, in one go; with what the hint says it is lowered."""
+    """A torch file, converted and lowered at once; with the options in the hint, lowering succeeds."""
     module, given = pytorch.quantized("linears", "eager")
     path = pytorch.save_as(module, given, "trace", tmp_path / "m.pt")
     options = "convert", path, tmp_path / "m.qfb", "--integer-only", "--input-shape", "x=2,6,24"
@@ -496,8 +496,8 @@ def test_a_failed_lowering_names_every_node_and_where_to_end(tmp_path: Path) -> 
         ("1,64", "has 4 dimensions, not 2"),
     ],
 )
-def test_sizes_that_cannot_be_are_told_in_a_sentence(stored: Path, sizes: str, said: str) -> None:
-    """At once, without an array of those sizes, and without a word of NumPy."""
+def test_invalid_sizes_are_a_one_line_error(stored: Path, sizes: str, said: str) -> None:
+    """The error comes immediately, without an array of these sizes, and without a message of NumPy."""
     result = invoke("convert", stored, stored.with_name("no.qfb"), "--integer-only", "--input-shape", f"x={sizes}")
     assert result.exit_code == 2
     assert said in result.stderr
@@ -505,8 +505,8 @@ def test_sizes_that_cannot_be_are_told_in_a_sentence(stored: Path, sizes: str, s
     assert not stored.with_name("no.qfb").exists()
 
 
-def test_windows_along_a_large_size_are_those_of_a_small_one() -> None:
-    """The sizes of windows, against all of them computed one by one."""
+def test_sizes_of_many_windows_are_computed_from_few() -> None:
+    """Compares the sizes of windows with those of all windows, one by one."""
     for length in (*range(5, 60), 3000):
         for kernel, stride, dilation, pads, ceil in ((3, 2, 1, (1, 1), 0), (5, 3, 1, (2, 1), 1), (2, 4, 3, (0, 1), 1)):
             attributes = {"kernel_shape": (kernel,), "strides": (stride,), "pads": pads, "dilations": (dilation,),
@@ -518,8 +518,8 @@ def test_windows_along_a_large_size_are_those_of_a_small_one() -> None:
             assert sizes_along(window, length, 0) == {round(1 / each) for each in np.unique(means[means > 0])}
 
 
-def test_every_obstacle_is_named_at_once_and_the_suggestion_leads_on() -> None:
-    """Also those behind which real numbers go on: a chain of Softmax, each of all elements of a row."""
+def test_all_obstacles_are_named_and_the_suggestion_works() -> None:
+    """Also obstacles after other ones: a chain of Softmax, each over all elements of a row."""
     grid = Quantization.per_tensor(0.05, 3, "uint8")
     real = [Tensor(name, "float32", (1, 8)) for name in ("a", "b", "c", "d", "e")]
     quantized = [Tensor(name, "uint8", (1, 8), quantization=grid) for name in ("x", "h", "y")]
@@ -546,7 +546,7 @@ def test_every_obstacle_is_named_at_once_and_the_suggestion_leads_on() -> None:
 @pytest.mark.parametrize("operator", ["Reshape", "Flatten"])
 @pytest.mark.parametrize("form", ["qdq u8s8", "qoperator u8s8"])
 def test_a_mean_before_a_reshape(operator: str, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As torch exports the mean over the spatial axes, quantized by ONNX Runtime behind the Reshape."""
+    """A mean over the spatial axes as torch exports it, which ONNX Runtime quantizes after the Reshape."""
     monkeypatch.setitem(onnx_runtime.NETWORKS, "mean", lambda: _with_mean(operator))
     model = qfmt.convert(onnx_runtime.static("mean", form, tmp_path))
     lowered = lower_integer(model)

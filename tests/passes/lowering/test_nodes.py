@@ -1,4 +1,4 @@
-"""Every kind of node that is lowered: the same integers as by the stated rule, on random inputs."""
+"""Every kind of node that can be lowered computes the integers of the stated rule, on random inputs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _told() -> Any:
 
 
 def same(what: str, model: Model, rng: Random, *, form: str = "multiply_shift", **options: Any) -> Model:
-    """The integer-only model, after its outputs were found to be the same on random integers."""
+    """Lower a model, and assert that its outputs are equal on random integers."""
     options.setdefault("exact", True)
     lowered = lower_integer(model, form=form, **options)
     given = {name: integers(model.tensors[name], rng) for name in model.graph.inputs}
@@ -49,7 +49,7 @@ def same(what: str, model: Model, rng: Random, *, form: str = "multiply_shift", 
 
 
 def no_floats(model: Model) -> list[str]:
-    """Tensors of real numbers in a graph, but for the scales that a Resize is told its sizes by."""
+    """Float tensors in a graph, except the scales of a Resize."""
     scales = {name for node in model.nodes if node.operator == "Resize" for name in node.inputs[1:3]}
     return [name for name, tensor in model.tensors.items() if DTYPES[tensor.dtype].kind == "f" and name not in scales]
 
@@ -62,7 +62,7 @@ def integers(tensor: Tensor, rng: Random) -> np.ndarray:
 
 
 def weights(rng: Random, net: Net, shape: tuple[int, ...], axis: int | None, dtype: str = "int8") -> str:
-    """Random weights; per tensor their zero point is not 0."""
+    """Random weights; a per-tensor zero point is not 0."""
     limits = DTYPES[dtype]
     low, high = int(limits.minimum), int(limits.maximum)  # type: ignore[arg-type]
     count = 1 if axis is None else shape[axis]
@@ -73,7 +73,7 @@ def weights(rng: Random, net: Net, shape: tuple[int, ...], axis: int | None, dty
 
 
 def bias(rng: Random, net: Net, x: str, w: str, count: int, rule: str) -> str:
-    """Real numbers; for ONNX's rule integers in units of sums."""
+    """A float bias; for ONNX's rule integers with the scale of the sums."""
     if rule != "integer_bias":
         return net.constant(rng.normal(0, 2, count).astype(f32))
     units = [f32(net.tensors[x].quantization.scale[0]) * f32(s) for s in net.tensors[w].quantization.scale]  # type: ignore[union-attr]
@@ -151,8 +151,8 @@ def test_batches_of_constant_matrices() -> None:
 
 @pytest.mark.parametrize("rule", [*MEAN, *QUANTIZE])
 def test_means(rule: str) -> None:
-    """By a quantize rule reals are added up, in an order that the file does not state: there are means that cannot be
-    told, and they are counted."""
+    """A quantize rule sums real numbers, in an order that the file does not state: some means are uncertain, and
+    counted."""
     rng = np.random.default_rng(9)
     known = rule in MEAN
     cases: list[tuple[str, dict[str, Any]]] = [
@@ -197,7 +197,8 @@ def _real_mean(operator: str, attributes: dict[str, Any], model: Model, x: np.nd
 
 
 def test_windows_of_several_sizes() -> None:
-    """L / n makes one unit of all: a rule that rounds equal means alike is lowered, the other is counted or refused."""
+    """L / n gives all windows one scale: a rule that rounds equal means equally is lowered, others are counted or
+    refused."""
     rng = np.random.default_rng(10)
     refused = 0
     for rule in MEAN:
@@ -280,8 +281,8 @@ def test_functions_of_two_inputs(rule: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["fixed_point_single", "fixed_point_double", "power_of_two"])
-def test_forms_that_add_nothing_have_a_constant_among_the_sums(form: str) -> None:
-    """Add in these forms: equal on all pairs, and where there is a line nearly always without thresholds."""
+def test_forms_without_an_addend_have_a_constant_in_the_sum(form: str) -> None:
+    """Add in these forms is equal on all pairs; where a line exists, thresholds are rare."""
     rng = np.random.default_rng(22)
     in_form = lines = 0
     for rule in QUANTIZE:
@@ -315,7 +316,7 @@ def test_the_same_input_twice_and_constants_of_integers() -> None:
 
 
 def test_real_numbers_between_integers_are_one_table() -> None:
-    """x · sigmoid(x), and a sum of two such, dequantized and quantized at the ends alone."""
+    """x · sigmoid(x), and a sum of two of these, quantized only at the ends."""
     rng = np.random.default_rng(15)
     net = Net(rng)
     x = net.input(300)
@@ -340,7 +341,7 @@ def test_joining_brings_all_to_one_grid() -> None:
         assert [node.operator for node in lowered.nodes] == ["qfmt.Table", "qfmt.Table", "Concat"]
 
 
-def test_what_moves_integers_stays() -> None:
+def test_moves_of_integers_are_kept() -> None:
     rng = np.random.default_rng(17)
     q = grid(rng)
     cases: list[tuple[str, list[Any], dict[str, Any]]] = [
@@ -366,12 +367,11 @@ def test_what_moves_integers_stays() -> None:
         net = Net(rng)
         x = net.input(2, 4, 8, 9, q=q)
         names = [each if isinstance(each, str) else net.constant(each) for each in constants]
-        rule = "interpolate" if operator == "Resize" else ""
-        same("what moves", net.model(net.node(operator, [x, *names], q, rule, **attributes)), rng)
+        same("what moves", net.model(net.node(operator, [x, *names], q, **attributes)), rng)
 
 
 def test_moves_between_real_numbers_are_moves_of_integers() -> None:
-    """As torch.fx leaves them: dequantize, flatten, pad with zeros, quantize on the same grid or another."""
+    """As in torch.fx: dequantize, flatten, pad with zeros, quantize with the same or other parameters."""
     rng = np.random.default_rng(18)
     for out in (None, grid(rng)):
         net = Net(rng)
@@ -385,8 +385,9 @@ def test_moves_between_real_numbers_are_moves_of_integers() -> None:
 
 @pytest.mark.parametrize("mode", ["asymmetric", "half_pixel", "align_corners"])
 @pytest.mark.parametrize("between_real_numbers", [False, True])
-def test_resizing_by_the_nearest_is_told_by_sizes(mode: str, between_real_numbers: bool) -> None:
-    """No factor is left, unless it takes other elements than the sizes do: 2.3 · 5 are 11, and 11 / 5 is not 2.3."""
+def test_nearest_resizing_uses_sizes(mode: str, between_real_numbers: bool) -> None:
+    """No factor remains, unless it selects other elements than the sizes: 2.3 · 5 is 11 elements, and 11 / 5 is not
+    2.3."""
     rng = np.random.default_rng(20)
     how = {"mode": "nearest", "coordinate_transformation_mode": mode, "nearest_mode": "floor"}
     left = 0
@@ -400,7 +401,7 @@ def test_resizing_by_the_nearest_is_told_by_sizes(mode: str, between_real_number
                 real = net.node("Resize", [real, "", scales], None, **how)
                 y = net.node("QuantizeLinear", [real], grid(rng), "divide")
             else:
-                y = net.node("Resize", [x, "", scales], net.tensors[x].quantization, "interpolate", **how)
+                y = net.node("Resize", [x, "", scales], net.tensors[x].quantization, **how)
             lowered = same("resizing by the nearest", net.model(y), rng)
             floats = [name for name, tensor in lowered.tensors.items() if tensor.dtype == "float32"]
             left += len(floats)
@@ -410,7 +411,7 @@ def test_resizing_by_the_nearest_is_told_by_sizes(mode: str, between_real_number
 
 
 def test_the_ends_of_a_graph_are_integers() -> None:
-    """QuantizeLinear of inputs and DequantizeLinear of outputs are taken off, with what only moves before and after."""
+    """QuantizeLinear of inputs and DequantizeLinear of outputs are removed, also before and after moves."""
     rng = np.random.default_rng(19)
     net = Net(rng)
     real, q = net.real(2, 8, 8, 3), grid(rng, "uint8", 0.02)
@@ -469,8 +470,8 @@ def test_the_place_of_the_largest() -> None:
             same("places of extremes", net.model(y), rng)
 
 
-def test_numbers_of_which_others_would_make_real_ones() -> None:
-    """Comparisons of two grids, and formulas that a rule states on real numbers, are not kept as they are."""
+def test_operators_on_real_numbers_are_not_kept() -> None:
+    """Comparisons of tensors with different scales, and rules on real numbers, are not kept unchanged."""
     rng = np.random.default_rng(26)
     net = Net(rng)
     y = net.node("Greater", [net.input(3), net.input(3)], None, dtype="bool")
@@ -485,7 +486,7 @@ def test_numbers_of_which_others_would_make_real_ones() -> None:
 
 
 def narrow(rng: Random, dtype: str) -> Quantization:
-    """A grid of any scale that float32 has about, and of any range, down to a single integer."""
+    """Quantization parameters with nearly any float32 scale and any range, down to a single integer."""
     ends = sorted(int(each) for each in rng.integers(*span(dtype), 2, endpoint=True))
     low, high = ends if rng.random() < 0.4 else span(dtype)
     scale = 2.0 ** (rng.uniform(-12, 2) if rng.random() < 0.5 else rng.uniform(-60, 60))
@@ -494,7 +495,7 @@ def narrow(rng: Random, dtype: str) -> Quantization:
 
 @pytest.mark.parametrize("start", range(0, 240, 60))
 def test_grids_of_any_scale_and_range(start: int) -> None:
-    """Outputs that are all alike, that are never reached, that overflow: equal, or counted, or refused."""
+    """Outputs that are all equal, never reached, or overflow: lowered ones are equal, or counted, or refused."""
     for seed in range(start, start + 60):
         rng = np.random.default_rng(seed)
         kinds, net = [str(rng.choice(["uint8", "int8"])) for _ in range(2)], Net(rng)
@@ -539,7 +540,7 @@ def test_grids_of_any_scale_and_range(start: int) -> None:
         assert lowered.source["integer_only"] == "exact" or operator == "AveragePool"
 
 
-def test_what_no_form_is_known_for_is_named_all_at_once() -> None:
+def test_all_unsupported_nodes_are_named_together() -> None:
     rng = np.random.default_rng(22)
     net = Net(rng)
     x = net.input(2, 6)
@@ -567,8 +568,8 @@ def test_sums_beyond_int32_are_refused_with_their_bound() -> None:
         lower_integer(net.model(y))
 
 
-def test_sums_that_fit_once_the_zero_point_is_taken_off() -> None:
-    """Σ q·w would leave int32 on the way, Σ (q - z)·w does not: `exact` instead of `folded`."""
+def test_sums_that_fit_without_the_zero_point() -> None:
+    """Partial sums of Σ q·w would exceed int32, those of Σ (q - z)·w do not: `exact` instead of `folded`."""
     rng = np.random.default_rng(24)
     net = Net(rng)
     x = net.input(2, 70_000, q=Quantization.of((0.01,), (128,), 0, 255))

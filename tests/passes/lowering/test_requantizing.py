@@ -1,4 +1,4 @@
-"""Requantization by integers: what is stated of each channel, against every sum in its reach, one by one."""
+"""Integer-only requantization: compares the statements on each channel with every reachable sum."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qfmt.arithmetic import REQUANTIZE, requantize
 from qfmt.budget import Budget
 from qfmt.errors import BudgetError
 from qfmt.interpreter import execute
-from qfmt.model import Graph, Model, Node, Quantization, Tensor
+from qfmt.model import Graph, Model, Node, Proof, Quantization, Tensor
 from qfmt.ops import OPERATORS, Operand
 from qfmt.passes import lower_integer
 from qfmt.passes.lowering.facts import requantizations
@@ -28,18 +28,19 @@ from support.counts import tell
 
 f32 = np.float32
 REACH = 40_000
-"""Sums of a channel, at most, so that all of them can be tried."""
+"""The maximum number of sums of a channel, so that all can be tested."""
 
 
 class Layer(NamedTuple):
-    """A layer of one input: y of channel c is the stated rule of (x - zx) · w[c], so each integer of x is a sum."""
+    """A layer of one input: y of channel c is the rule applied to (x - zx) · w[c], so each integer of x is one
+    sum."""
 
     model: Model
     rule: str
 
 
 def layer(rng: np.random.Generator, rule: str, channels: int = 4, wide: bool = True) -> Layer:
-    """qfmt.Linear with one product: the sums are those of an input of 16 bits, or 8, times small weights."""
+    """qfmt.Linear with one product: sums are a 16-bit or 8-bit input times small weights."""
     dtype = "int16" if wide else "uint8"
     limits = np.iinfo(dtype)
     low = int(rng.integers(limits.min // 2, limits.min // 2 + 100)) if wide else int(limits.min)
@@ -68,7 +69,7 @@ def layer(rng: np.random.Generator, rule: str, channels: int = 4, wide: bool = T
 
 
 def everything(made: Layer) -> np.ndarray:
-    """All integers of the input: every sum that multiples of the weights reach."""
+    """All integers of the input, and so every reachable sum."""
     tensor = made.model.tensors["x"]
     assert tensor.quantization is not None
     grid = tensor.quantization
@@ -76,7 +77,7 @@ def everything(made: Layer) -> np.ndarray:
 
 
 def stated(made: Layer, sums: np.ndarray, channel: int, bias: int) -> np.ndarray:
-    """The rule itself for sums of a channel that hold a bias of integers."""
+    """The rule itself, for sums of a channel that include an integer bias."""
     tensors = made.model.tensors
     x, w, y = (tensors[name].quantization for name in ("x", "w", "y"))
     assert x is not None
@@ -88,8 +89,9 @@ def stated(made: Layer, sums: np.ndarray, channel: int, bias: int) -> np.ndarray
 
 
 def by_integers(node: Node, lowered: Model, sums: np.ndarray, channel: int) -> np.ndarray:
-    """What the node of the lowered model makes of sums of one channel."""
-    wide = np.zeros((len(sums), len(node.attributes["reach_low"])), np.int32)  # type: ignore[arg-type]
+    """The results of the lowered model's node for sums of one channel."""
+    assert node.proof is not None
+    wide = np.zeros((len(sums), len(node.proof.low)), np.int32)
     wide[:, channel] = sums
     operands = [Operand(wide, None)]
     operands += [Operand(lowered.tensors[name].array, None) if name else None for name in node.inputs[1:]]  # type: ignore[list-item]
@@ -108,7 +110,7 @@ def test_the_count_of_differing_sums_is_that_of_all_sums_tried(seed: int, rule: 
         (adding, node) = lowered.nodes
         bias = lowered.tensors[adding.inputs[2]].array if len(adding.inputs) > 2 else np.zeros(4, int)
         weight, zero = made.model.tensors["w"].array[:, 0], made.model.tensors["x"].quantization.zero_point[0]  # type: ignore[union-attr]
-        own = bias + weight.astype(np.int64) * zero  # the bias without what is folded into it
+        own = bias + weight.astype(np.int64) * zero  # the bias without the folded zero point
         differs, largest = [], 0
         for channel, (low, high) in enumerate(found.reach):
             sums = np.arange(low, high + 1)
@@ -119,9 +121,8 @@ def test_the_count_of_differing_sums_is_that_of_all_sums_tried(seed: int, rule: 
             )
             differs.append(int(np.count_nonzero(apart)))
             largest = max(largest, int(apart.max()))
-        assert node.attributes["differs"] == tuple(differs)
-        assert node.attributes["largest"] == largest
-        assert node.attributes["compared"] == rule
+        counted = tuple(differs) if any(differs) else ()
+        assert node.proof == Proof(*zip(*found.reach, strict=True), rule, counted, largest)
         if exact or form == "thresholds":
             assert not any(differs)
         assert node.rule in (form, "thresholds")
@@ -132,8 +133,8 @@ def test_the_count_of_differing_sums_is_that_of_all_sums_tried(seed: int, rule: 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from(sorted(REQUANTIZE)), st.booleans())
-def test_sums_in_reach_are_all_that_inputs_give(seed: int, rule: str, wide: bool) -> None:
-    """Every integer of the input: the same outputs, and no sum beyond the stated reach; its ends are met."""
+def test_reachable_sums_are_those_of_all_inputs(seed: int, rule: str, wide: bool) -> None:
+    """For every input integer, outputs are equal and the sum is inside the stated reach, whose ends occur."""
     made = layer(np.random.default_rng(seed), rule, wide=wide)
     lowered = lower_integer(made.model, exact=True)
     x = everything(made)
@@ -143,12 +144,12 @@ def test_sums_in_reach_are_all_that_inputs_give(seed: int, rule: str, wide: bool
     operands += [Operand(lowered.tensors[each].array, lowered.tensors[each].quantization) for each in adding.inputs[1:]]
     (sums,) = execute(adding, operands, [lowered.tensors[adding.outputs[0]]])
     node = lowered.nodes[1]
-    assert tuple(sums.min(0)) == node.attributes["reach_low"]
-    assert tuple(sums.max(0)) == node.attributes["reach_high"]
+    assert node.proof is not None
+    assert (tuple(sums.min(0)), tuple(sums.max(0))) == (node.proof.low, node.proof.high)
 
 
 def steps_of(rng: np.random.Generator) -> tuple[StepFunction, np.ndarray]:
-    """A random function of steps over few sums, and what it gives."""
+    """A random step function over few sums, and its values."""
     low, count = int(rng.integers(-500, 500)), int(rng.integers(1, 120))
     x = np.arange(low, low + count)
     slope = rng.uniform(0.01, 1.5)
@@ -167,8 +168,8 @@ def steps_of(rng: np.random.Generator) -> tuple[StepFunction, np.ndarray]:
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32))
-def test_a_line_is_found_where_there_is_one(seed: int) -> None:
-    """All multipliers below 2⁶ with all shifts up to 16 are tried: is there an addend?"""
+def test_a_line_is_found_if_one_exists(seed: int) -> None:
+    """For all multipliers below 2⁶ and all shifts up to 16, tests whether an addend exists."""
     found, y = steps_of(np.random.default_rng(seed))
     low, high = int(found.low[0]), int(found.high[0])
     lines, equal = exact_lines(found, 6)
@@ -189,7 +190,7 @@ def test_a_line_is_found_where_there_is_one(seed: int) -> None:
 
 
 def _ends(found: StepFunction, m: int, shift: int) -> tuple[int, ...]:
-    """The addends at both ends of what the levels allow, whether they allow any."""
+    """The smallest and largest addend that the levels may allow."""
     least, most = addends(found, np.array([m]), np.array([shift]))
     return int(least[0]), int(most[0])
 
@@ -200,7 +201,7 @@ def _is_equal(x: np.ndarray, y: np.ndarray, m: int, shift: int, add: int) -> boo
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_channels_of_one_output_have_a_line(count: int) -> None:
-    """Weights of zero, and reaches that end before the first step."""
+    """Weights of zero, and sums that end before the first step."""
     for value in (0, 7, 255):
         found = search(
             lambda x, value=value: np.full(x.shape, value),
@@ -269,7 +270,7 @@ def test_weights_make_a_sum_of_which_the_table_is_a_function(seed: int) -> None:
             assert (got == table.ravel()).all() or len(np.unique(table)) == 1
 
 
-def test_what_is_no_sum_has_no_weights() -> None:
+def test_tables_that_are_not_sums_have_no_weights() -> None:
     a = np.arange(16)
     assert not ratios(np.maximum.outer(a, a))[0] < ratios(np.maximum.outer(a, a))[1]
     assert list(weights(np.maximum.outer(a, a))) == []
@@ -277,7 +278,7 @@ def test_what_is_no_sum_has_no_weights() -> None:
 
 
 def slowly(table: np.ndarray) -> tuple[float, float]:
-    """The interval of `ratios` from every two rows of every level, as its docstring says it."""
+    """The interval of `ratios` by its definition, from every two rows of every level."""
     low, high, (height, width) = 0.0, np.inf, table.shape
     for level in range(table.min() + 1, table.max() + 1):
         first = (table < level).sum(1).tolist()
@@ -289,7 +290,7 @@ def slowly(table: np.ndarray) -> tuple[float, float]:
 
 
 def growing(seed: int) -> np.ndarray:
-    """A table that grows along both axes: sorted at random, or a line that is rounded and cut."""
+    """A table that increases along both axes: random and sorted, or a rounded and clamped line."""
     rng = np.random.default_rng(seed)
     height, width, levels = (int(each) for each in rng.integers(1, 16, 3))
     if seed % 2:
@@ -311,7 +312,7 @@ def test_ratios_are_those_of_all_pairs() -> None:
 
 
 def sums(count: int, operator: str = "Add", shared: int = 0) -> Model:
-    """A chain of sums of two quantized tensors, each on a grid of its own; of `shared` elements of one constant."""
+    """A chain of sums of two quantized tensors with separate parameters; `shared` elements of one constant."""
     rng = np.random.default_rng(0)
 
     def tensor(name: str) -> Tensor:
@@ -342,7 +343,7 @@ def test_a_constant_counts_once_however_many_tensors_hold_it() -> None:
 
 
 def test_more_channels_than_are_searched_at_a_time() -> None:
-    """5,000 channels: the parts are put together in order. Counted: outputs of the stated rule and of integers."""
+    """5,000 channels: the parts are concatenated in order. Compares outputs of the rule with integer-only ones."""
     rng = np.random.default_rng(1)
     equal = total = 0
     for form in ("multiply_shift", "thresholds"):

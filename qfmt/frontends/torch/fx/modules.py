@@ -45,7 +45,7 @@ def apply(module: Module, recorder: Recorder, args: tuple[Any, ...], kwargs: Map
 
 
 def method(module: Module, name: str, recorder: Recorder, place: Place) -> Callable[..., Any]:
-    """A method of a module that is not called itself: `ff.add` of a QFunctional."""
+    """A method of a module without a `forward`: `ff.add` of a QFunctional."""
     if module.kind != "quantized.QFunctional" or name not in QFUNCTIONAL:
         raise UnknownModule(f"`{name[:100]}` of {_shown(module)} is not known", where=module.path)
     call = caller(recorder, place._replace(scope=module.path))
@@ -85,13 +85,13 @@ def _quant_wrapper(
 
 
 CONTAINERS: dict[str, Callable[..., Any]] = {"nn.Sequential": _sequential, "stubs.QuantWrapper": _quant_wrapper}
-"""Those whose forward is known for certain. "fx" is added by `walker.py`."""
+"""Modules of modules with a known `forward`. `walker.py` adds "fx"."""
 
 INPUT_NAMES = {"stubs.QuantWrapper": "X", "quantized.Quantize": "X", "quantized.Linear": "x"}
 """The name of forward's argument, if it is not `input`."""
 
 
-# -- modules without others ----------------------------------------------------------------------------
+# -- modules without children --------------------------------------------------------------------------
 
 
 def _meaning(module: Module) -> Callable[..., Any]:

@@ -32,7 +32,7 @@ def _zeros(call: Call, module: Module, input: Any) -> Any:
 
 
 def _parameters(module: Module) -> tuple[Any, ...]:
-    """Those of the cells, has_biases, num_layers, dropout, train, bidirectional, batch_first."""
+    """Arguments of the call: cell parameters, has_biases, num_layers, dropout, train, bidirectional, batch_first."""
     cells = module.children.get("_all_weight_values")
     if cells is None:
         raise SourceError("has no parameters of its cells", where=module.path, hint="the file is damaged")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Observation(NamedTuple):
-    """The range of an observer, and the scales and zero points it gives; see `observations.Observation`."""
+    """The range of an observer, and its scales and zero points; see `observations.Observation`."""
 
     scope: str
     observed: Observed
@@ -50,7 +50,7 @@ def with_module(model: Model, prepared: Any) -> Model:
 
 
 def _of_weight(tensor: Tensor, prepared: torch.nn.Module, seen: Sequence[Observation]) -> Observed | None:
-    """The observation of the weight: that of the module, or one that gives the same scales."""
+    """The observation of the weight: that of the module, or one with the same scales."""
     owner, _, last = tensor.name.rpartition(".")
     observations = [each for each in seen if not each.scope]
     if last == "weight":

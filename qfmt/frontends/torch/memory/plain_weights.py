@@ -101,7 +101,7 @@ def _opened(where: str, tensor: Any, number: int) -> Opened:
 
 
 def _forward(layer: Any, told: str, input: torch.Tensor) -> Any:
-    """That of nn.Linear."""
+    """The `forward` of nn.Linear."""
     import torch
 
     parts = (layer._buffers.get(f"weight_{part}") for part in PARTS)

@@ -60,7 +60,7 @@ def _per_channel(lift: Builder, a: Any) -> Quantization:
 
 
 def _axis(lift: Builder, value: Any, axis: int) -> int:
-    """Counted from the front."""
+    """A dimension, counted from the front."""
     if axis >= 0:
         return axis
     return axis_of(axis, len(value.shape) if isinstance(value, StoredTensor) else shapes.rank(lift, lift.tensor(value)))
@@ -101,7 +101,7 @@ def _covering(value: StoredTensor, grid: Quantization) -> Quantization:
 
 
 def _declare(lift: Builder, q: TensorValue, grid: Quantization) -> None:
-    """The first reader of an input or result of integers determines its quantization."""
+    """Declare the quantization of an integer input or result; its first reader determines it."""
     tensor = lift.tensors[q.key]
     if not DTYPES[tensor.dtype].is_integer:
         raise SourceError(f"dequantizes {tensor.dtype}, which is not an integer type")
@@ -129,7 +129,7 @@ def dequantize_affine(lift: Builder, a: Any) -> Any:
 
 
 def _by_blocks(lift: Builder, a: Any, blocks: Sequence[Any]) -> TensorValue:
-    """Stored integers with a scale for each block."""
+    """Dequantize stored integers with block-wise scales."""
     value, limits = a.input, (a.quant_min, a.quant_max)
     if not isinstance(value, StoredTensor) or not isinstance(a.scale, StoredTensor):
         raise SourceError("dequantizes block-wise a tensor that is known only at run time")

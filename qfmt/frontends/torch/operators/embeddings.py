@@ -92,5 +92,5 @@ def _table(lift: Builder, packed: Any) -> TensorValue:
 
 
 def _rule(table: TensorValue) -> str:
-    """PyTorch packs scale and offset of a row of 4 bits as float16, of 8 bits as float32, whatever the engine."""
+    """PyTorch packs scale and offset of 4-bit rows as float16, of 8-bit rows as float32, in every engine."""
     return "lookup_float16" if table.dtype == "uint4" else "lookup_float32"

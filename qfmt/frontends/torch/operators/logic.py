@@ -29,7 +29,7 @@ def cast(lift: Builder, x: TensorValue, dtype: str) -> TensorValue:
 
 
 def in_type(lift: Builder, value: Any, dtype: Any, *, whole: str = "") -> TensorValue:
-    """A tensor in the element type, c10's code, that a call converts it to first.
+    """A tensor, converted to the element type of a call (c10's code).
 
     `whole` is the type of integers and bools if there is none.
     """

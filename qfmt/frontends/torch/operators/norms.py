@@ -49,7 +49,7 @@ _RUNNING = "input, weight, bias, running_mean, running_var"
     },
 )
 def batch_norm(lift: Builder, unread: int, a: Any) -> Any:
-    """`unread` results follow the first; networks do not read them."""
+    """Return `unread` results after the first one, which networks do not read."""
     if getattr(a, "training", False) or a.running_mean is None:
         raise SourceError("normalizes with the statistics of the batch", hint="call model.eval() before saving")
     return _with_unread(_batch_norm(lift, a), unread)

@@ -1,4 +1,4 @@
-"""Torch's element-wise operators that are not one-to-one, and the way into and out of integers."""
+"""Torch's elementwise operators that are not one-to-one, and quantize and dequantize."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def clamp_max(lift: Builder, self: Any, max: Any) -> Any:
 
 
 FIXED_OUTPUT = {"Sigmoid": (1 / 256, 0, -128), "Tanh": (2 / 256, 128, 0), "HardSigmoid": (1 / 256, 0, -128)}
-"""Scale and zero point (for uint8, for int8) that torch gives these outputs, independent of the input."""
+"""Scale and zero point (for uint8, for int8) of these outputs in torch, independent of the input."""
 
 
 @lifts({"aten::sigmoid": "Sigmoid", "aten::tanh": "Tanh", "aten::hardsigmoid": "HardSigmoid"})

@@ -108,7 +108,7 @@ _DECISIONS = (
 
 @lifts({f"aten::{name}": name for name in _DECISIONS})
 def compare(lift: Builder, name: str, *args: Any, **kwargs: Any) -> Any:
-    """Decisions on sizes or data are unknown here; `is None` is not: a value exists."""
+    """Decisions on sizes or data are unknown here; `is None` is known to be false, since a value exists."""
     if name in ("__is__", "__isnot__") and len(args) == 2:
         return (name == "__isnot__") if None in args or args[0] is not args[1] else Unknown()
     if any(map(is_tensor, args[:2])) and len(args) == 2:

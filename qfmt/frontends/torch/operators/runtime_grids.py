@@ -74,7 +74,7 @@ def _handle(lift: Builder, key: str) -> TensorValue:
 
 
 def dynamic_linear(lift: Builder, value: Any, weight: Any, bias: Any) -> Any:
-    """A linear layer whose input is quantized at run time, and its weight before; NotImplemented for any other."""
+    """A linear layer with a dynamically quantized input and a quantized weight; NotImplemented for any other."""
     x, w = lift.tensor(value), lift.makers.get(lift.tensor(weight).key)
     made = lift.makers.get(x.key)
     shape = None

@@ -3,7 +3,7 @@
 `conv.weight` becomes the integers that the network computes with in training: `clamp(rint(w / scale) + zero_point)`
 with the reciprocal of the scale, as in `torch.fake_quantize_per_channel_affine`. The output of `conv` becomes a
 tensor `conv` without data on the grid of `conv.activation_post_process`. A weight that is scaled by a batch norm before
-it is quantized is unchanged, and so are the numbers of its fake quantizer.
+it is quantized stays a float tensor, and the tensors of its fake quantizer are kept.
 """
 
 from __future__ import annotations

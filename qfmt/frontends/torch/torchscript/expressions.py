@@ -26,7 +26,7 @@ TYPE_FIRST = ("annotate", "unchecked_cast", "uninitialized")
 
 
 class Expressions:
-    """The values of expressions. `run` gives what a function of the archive returns: (function, args, kwargs, scope).
+    """Evaluates expressions. `run` calls a function of the archive: (function, args, kwargs, scope) → its result.
 
     Attributes that the code sets on modules are stored separately, so that an archive can be evaluated again.
     """

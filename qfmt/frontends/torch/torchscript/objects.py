@@ -1,6 +1,6 @@
 """Restore the objects of an archive, as far as that needs no code: modules, tuples, enumerations.
 
-`restore` turns the pickled tree into them, and gives every tensor and packed object its names.
+`restore` builds them from the pickled tree, and assigns names to every tensor and packed object.
 """
 
 from __future__ import annotations

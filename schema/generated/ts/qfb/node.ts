@@ -5,6 +5,7 @@
 import * as flatbuffers from 'flatbuffers';
 
 import { Attribute } from '../qfb/attribute.js';
+import { Proof } from '../qfb/proof.js';
 
 
 /**
@@ -66,7 +67,8 @@ inputsArray():Int32Array|null {
 }
 
 /**
- * Indices into Graph.tensors; each tensor is the output of at most one node. Rule V32.
+ * Indices into Graph.tensors; each tensor is the output of at most one node. An output that nothing uses is a tensor,
+ * too; optional ones at the end may be left out. Rules F7, V31, V32.
  */
 outputs(index: number):number|null {
   const offset = this.bb!.__offset(this.bb_pos, 10);
@@ -84,7 +86,7 @@ outputsArray():Int32Array|null {
 }
 
 /**
- * All attributes that the operator has, also those at their default; sorted by name. Rules F11, V42.
+ * All attributes that the operator has, also those at their default; sorted by name. Rules F11, V42, V53.
  */
 attributes(index: number, obj?:Attribute):Attribute|null {
   const offset = this.bb!.__offset(this.bb_pos, 12);
@@ -98,7 +100,7 @@ attributesLength():number {
 
 /**
  * The rounding rule of the outputs, as named in docs/spec/running.md. Absent if nothing is
- * rounded. Rule V47.
+ * rounded. Rules V47, V56.
  */
 rule():string|null
 rule(optionalEncoding:flatbuffers.Encoding):string|Uint8Array|null
@@ -137,8 +139,16 @@ sourceOperator(optionalEncoding?:any):string|Uint8Array|null {
   return offset ? this.bb!.__string(this.bb_pos + offset, optionalEncoding) : null;
 }
 
+/**
+ * Only of nodes that requantize. Rule V68.
+ */
+proof(obj?:Proof):Proof|null {
+  const offset = this.bb!.__offset(this.bb_pos, 22);
+  return offset ? (obj || new Proof()).__init(this.bb!.__indirect(this.bb_pos + offset), this.bb!) : null;
+}
+
 static startNode(builder:flatbuffers.Builder) {
-  builder.startObject(9);
+  builder.startObject(10);
 }
 
 static addOperator(builder:flatbuffers.Builder, operatorOffset:flatbuffers.Offset) {
@@ -223,6 +233,10 @@ static addSourceOperator(builder:flatbuffers.Builder, sourceOperatorOffset:flatb
   builder.addFieldOffset(8, sourceOperatorOffset, 0);
 }
 
+static addProof(builder:flatbuffers.Builder, proofOffset:flatbuffers.Offset) {
+  builder.addFieldOffset(9, proofOffset, 0);
+}
+
 static endNode(builder:flatbuffers.Builder):flatbuffers.Offset {
   const offset = builder.endObject();
   builder.requiredField(offset, 4) // operator
@@ -231,17 +245,4 @@ static endNode(builder:flatbuffers.Builder):flatbuffers.Offset {
   return offset;
 }
 
-static createNode(builder:flatbuffers.Builder, operatorOffset:flatbuffers.Offset, version:number, inputsOffset:flatbuffers.Offset, outputsOffset:flatbuffers.Offset, attributesOffset:flatbuffers.Offset, ruleOffset:flatbuffers.Offset, nameOffset:flatbuffers.Offset, scopeOffset:flatbuffers.Offset, sourceOperatorOffset:flatbuffers.Offset):flatbuffers.Offset {
-  Node.startNode(builder);
-  Node.addOperator(builder, operatorOffset);
-  Node.addVersion(builder, version);
-  Node.addInputs(builder, inputsOffset);
-  Node.addOutputs(builder, outputsOffset);
-  Node.addAttributes(builder, attributesOffset);
-  Node.addRule(builder, ruleOffset);
-  Node.addName(builder, nameOffset);
-  Node.addScope(builder, scopeOffset);
-  Node.addSourceOperator(builder, sourceOperatorOffset);
-  return Node.endNode(builder);
-}
 }

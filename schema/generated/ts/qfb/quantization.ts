@@ -98,7 +98,7 @@ quantMin():bigint|null {
 }
 
 /**
- * The largest integer that the tensor takes; always written. Constants stay inside. Rules V23, V26, F12.
+ * The largest integer that the tensor takes; always written. Constants stay inside. Rules V23, F12.
  */
 quantMax():bigint|null {
   const offset = this.bb!.__offset(this.bb_pos, 18);

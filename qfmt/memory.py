@@ -1,0 +1,96 @@
+"""The memory of a run: what it may take, checked before any of it is allocated.
+
+A file of some kilobytes can describe values of terabytes. The interpreter computes what a node will allocate from the
+sizes of its operands, and refuses the node by name if that is more than the run may take. A reference whose
+intermediate values may be larger than its operands and results asks (`require`) before it makes them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+
+from .errors import RunError
+from .notation import size
+
+BASE, FACTOR = 4 << 30, 256
+"""Bytes that work on a model may take: a constant, plus a number for each byte of its constants and inputs."""
+
+SMALL = 1 << 24
+"""Bytes that are not counted outside a run."""
+
+UNKNOWN = 1 << 40
+"""Bytes of memory of a machine that does not say how much it has."""
+
+CONTAINER = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+"""What the container may take, and what it takes now (Linux, cgroup v2)."""
+
+
+class Memory:
+    """What a run may take in total, and what its values take now: bytes. `hint` is what a user can do about it."""
+
+    __slots__ = ("held", "hint", "limit")
+
+    def __init__(self, limit: int, hint: str = "") -> None:
+        self.limit, self.hint, self.held = limit, hint, 0
+
+    def require(self, nbytes: int) -> None:
+        """RunError if a node needs more than the run has left."""
+        if self.held + nbytes > self.limit:
+            held = f" beside the {size(self.held)} that the run holds" if self.held else ""
+            what = f"needs {size(nbytes)} of memory{held}, more than the limit of {size(self.limit)}"
+            raise RunError(what, hint=self.hint)
+
+    @contextmanager
+    def spent(self) -> Iterator[None]:
+        """What is required inside belongs to this run."""
+        token = _RUN.set(self)
+        try:
+            yield
+        finally:
+            _RUN.reset(token)
+
+
+_RUN: ContextVar[Memory | None] = ContextVar("memory of the run", default=None)
+
+
+def require(nbytes: int) -> None:
+    """RunError for more bytes than the run has left, or, outside a run, than half of the available memory."""
+    memory = _RUN.get()
+    if memory is not None:
+        memory.require(nbytes)
+    elif nbytes > SMALL:
+        Memory(available() // 2, "that is half of the available memory").require(nbytes)
+
+
+def limit_for(nbytes: int) -> int:
+    """What a run may take unless its caller says otherwise, from the bytes of its constants and inputs."""
+    return min(available() // 2, BASE + FACTOR * nbytes)
+
+
+def available() -> int:
+    """Bytes of memory that processes can take now: of the machine, or of the container if that is less."""
+    try:
+        limit, used = (int(path.read_text()) for path in CONTAINER)
+    except (OSError, ValueError):  # there is none, or it has no limit: "max"
+        return _of_machine()
+    return max(0, min(limit - used, _of_machine()))
+
+
+def _of_machine() -> int:
+    try:
+        with Path("/proc/meminfo").open() as lines:
+            return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, ValueError, StopIteration):
+        return physical()
+
+
+def physical() -> int:
+    """Bytes of memory of the machine, in use or not."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):  # not on every system
+        return UNKNOWN

@@ -1,0 +1,143 @@
+"""The memory of a run: a node that asks for gigabytes is named in an error, before any of them is taken."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qfmt
+from cases.one_node import single
+from qfmt import Graph, Model, Node, Tensor, memory
+from qfmt.errors import RunError
+from qfmt.ops import OPERATORS
+from support.counts import tell
+from support.paths import EXAMPLES
+
+X = Tensor("x", "float32", (1, 1, 1, 8))
+WINDOW: dict[str, Any] = {"kernel_shape": (1, 1), "strides": (1 << 20, 1 << 20), "dilations": (1, 1)}
+PADDED = {**WINDOW, "pads": (1 << 17,) * 4}
+DIGITS = EXAMPLES / "digits" / "digits_int8.pt"
+
+CHILD = """
+import json, resource, sys
+import numpy as np
+import qfmt
+folder, *names = sys.argv[1:]
+x = np.ones((1, 1, 1, 8), np.float32)
+models = {name: qfmt.load(f"{folder}/{name}.qfb") for name in names}
+models.pop("Relu").run({"x": x})  # what every run loads
+before, said = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, {}
+for name, model in models.items():
+    try:
+        said[name] = str(model.run({"x": x}, memory=200_000_000).keys())
+    except qfmt.QfmtError as error:
+        said[name] = f"{type(error).__name__}: {error}"
+print(json.dumps([said, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024]))
+"""
+
+
+def sizes(*values: int) -> Tensor:
+    return Tensor.constant("sizes", np.array(values, np.int64))
+
+
+def one(operator: str, *constants: Tensor | None, **attributes: Any) -> Model:
+    return single(operator, "", [X, *constants], Tensor("y", "float32", None), attributes)
+
+
+GREEDY = {
+    "Expand": one("Expand", sizes(1 << 15, 1 << 15, 1, 8)),
+    "Tile": one("Tile", sizes(1 << 12, 1 << 12, 1, 1)),
+    "Resize": one("Resize", None, None, sizes(1, 1, 1 << 16, 1 << 16)),
+    "Resize-linear": one("Resize", None, None, sizes(1 << 30, 1, 1, 1), mode="linear"),
+    "Resize-cubic": one("Resize", None, None, sizes(1 << 26, 1, 1, 1), mode="cubic"),
+    "Pad": one("Pad", sizes(0, 0, 1 << 15, 1 << 15, 0, 0, 1 << 15, 1 << 15)),
+    "MaxPool": one("MaxPool", **WINDOW | {"kernel_shape": (1, 1 << 40), "pads": (0, (1 << 40) - 1) * 2}),
+    "Conv": one("Conv", Tensor.constant("w", np.ones((1, 1, 1, 1), np.float32)), **PADDED),
+    "ConvTranspose": one(
+        "ConvTranspose",
+        Tensor.constant("w", np.ones((1, 1, 1, 1), np.float32)),
+        **{**WINDOW, "strides": (1, 1 << 28), "pads": (0, 1 << 30, 0, 3 << 28)},
+        output_padding=(0, 0),
+    ),
+}
+"""Networks of one node. The input has 8 elements, and some outputs hardly more: what is in between is large."""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is measured on Linux")
+def test_no_memory_is_taken_for_what_is_refused(tmp_path: Path) -> None:
+    for name, model in {**GREEDY, "Relu": one("Relu")}.items():
+        model.save(tmp_path / f"{name}.qfb")
+        assert (tmp_path / f"{name}.qfb").stat().st_size < 6000
+    command = [sys.executable, "-c", CHILD, str(tmp_path), *GREEDY, "Relu"]
+    said, taken = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=120).stdout)
+    for name, text in said.items():
+        operator = name.partition("-")[0]
+        assert text.startswith(f"RunError: node node ({operator}): needs "), text
+        assert text.endswith(
+            " of memory beside the 32 bytes that the run holds, more than the limit of 200.0 MB;"
+            " allow more with --memory, or run(…, memory=…)"
+        ), text
+    tell(f"{len(said)} networks that ask for up to terabytes: refused, {taken / 1e6:.1f} MB were taken")
+    assert taken < 50_000_000
+
+
+def test_values_that_are_held_count() -> None:
+    """Each takes 1 MB, and all are outputs of the network."""
+    names = [f"y{index}" for index in range(8)]
+    tensors = {each.name: each for each in (X, sizes(32, 1, 1024, 8), *(Tensor(y, "float32", None) for y in names))}
+    version = OPERATORS["Expand"].version
+    model = Model(
+        Graph(("x",), tuple(names), [Node("Expand", ("x", "sizes"), (y,), {}, y, version) for y in names], tensors)
+    )
+    given = {"x": np.ones((1, 1, 1, 8), np.float32)}
+    assert model.run(given, memory=16 << 20).keys() == set(names)
+    with pytest.raises(
+        RunError, match=r"node y5 \(Expand\): needs 1.0 MB of memory beside the 5.2 MB that the run holds"
+    ):
+        model.run(given, memory=6 << 20)
+
+
+def test_the_estimate_covers_what_a_real_network_takes() -> None:
+    model = qfmt.convert(DIGITS)
+    given = {"x": np.load(EXAMPLES / "digits" / "heldback.npz")["x"]}
+    model.run(given)
+    tracemalloc.start()
+    model.run(given)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    least, most = 0, 1 << 34
+    while most - least > 1000:
+        middle = (least + most) // 2
+        try:
+            model.run(given, memory=middle)
+            most = middle
+        except RunError:
+            least = middle
+    tell(f"digits: {peak / 1e6:.1f} MB are taken, the smallest limit that is enough is {most / 1e6:.1f} MB")
+    assert peak / 2 < most < 4 * peak
+
+
+def test_the_limit_follows_the_machine_and_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "available", lambda: 64 << 30)
+    assert memory.limit_for(0) == 4 << 30
+    assert memory.limit_for(4 << 20) == 5 << 30
+    assert memory.limit_for(1 << 30) == 32 << 30
+    with pytest.raises(RunError, match=r"^needs 38.7 GB .* limit of 34.4 GB; that is half of the available memory$"):
+        memory.require(36 << 30)
+
+
+def test_the_limit_of_a_container_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(memory, "CONTAINER", (tmp_path / "max", tmp_path / "current"))
+    whole = memory.available()
+    (tmp_path / "max").write_text("5000000\n")
+    (tmp_path / "current").write_text("1000000\n")
+    assert memory.available() == 4_000_000 < whole
+    (tmp_path / "max").write_text("max\n")
+    assert memory.available() > 4_000_000
