@@ -15,7 +15,7 @@ from cases.operators import CASES
 from cases.torch_nodes import one_node
 from qfmt.errors import InexpressibleNodesError, QfmtError
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
-from qfmt.ops import OPERATORS, Quantized, Trait
+from qfmt.ops import OPERATORS, Quantized, Trait, only_moves
 from qfmt.passes import lower_integer
 from qfmt.passes.fold import fold_sandwiches
 from qfmt.rules import graph_violations
@@ -50,7 +50,13 @@ def narrowed(model: Model, outputs: Outputs) -> Model | None:
             tensors[name] = replace(tensors[name], quantization=replace(q, quant_min=low, quant_max=high))
     if tensors == model.tensors:
         return None
-    made = model.replace(graph=replace(model.graph, tensors=tensors))
+    nodes = tuple(
+        replace(node, rule=OPERATORS[node.operator].rules[0])  # a node that only moved integers clamps them now
+        if only_moves(node, model.tensors) and not only_moves(node, tensors)
+        else node
+        for node in model.nodes
+    )
+    made = model.replace(graph=replace(model.graph, tensors=tensors, nodes=nodes))
     assert not graph_violations(made)
     return made
 

@@ -99,7 +99,6 @@ def parts() -> Iterator[Case]:
         ("slice-backwards", ([-1], [-100], [1], [-2]), "a negative step to the beginning"),
         ("slice-backwards-beyond", ([100, 100], [0, -100], [1, 2], [-1, -2]), "negative steps from beyond the end"),
         ("slice-backwards-part", ([-2, 3], [-4, -4], [1, 2], [-1, -1]), "negative steps between inner bounds"),
-        ("slice-backwards-none", ([-100], [-200], [1], [-1]), "a negative step from before the first element: none"),
     ):
         yield moved("Slice", (3, 4, 5), *constants).case(name, f"Slice: {about}")
     yield moved("Pad", (2, 3), [1, 0, 0, 2]).case("pad", "Pad: without a constant it adds the zero point")

@@ -174,7 +174,7 @@ def test_damage_in_the_older_form_raises_nothing_else(
 
 def test_the_older_form_has_classes_with_their_source(tmp_path: Path) -> None:
     path = saved(nn.Sequential(Twice(nn.Linear(2, 2))), tmp_path / "m.pt", **LEGACY)
-    assert b"A Sequential that is none." in path.read_bytes()
+    assert b"A Sequential with another `forward`." in path.read_bytes()
     assert "Twice is not in the file" in qfmt.convert(path).no_graph, "for a module's source may have changed"
 
 
