@@ -171,7 +171,8 @@ def flat_key(key: Any) -> Any:
 
 
 def _within(number: Any, bits: int) -> bool:
-    return isinstance(number, int) and number.bit_length() <= bits
+    """Whether an integer has at most so many bits beside its sign, in two's complement."""
+    return isinstance(number, int) and max(number, ~number).bit_length() <= bits
 
 
 def _pairs(pairs: Any = ()) -> dict[Any, Any]:

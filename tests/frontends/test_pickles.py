@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from qfmt.errors import SourceError, UnsafePickleError
@@ -57,6 +57,7 @@ plain = st.recursive(
 )
 
 
+@example({-(2**63): None}, 4)
 @given(plain, st.sampled_from([3, 4, 5]))
 def test_plain_values_come_back(value: Any, protocol: int) -> None:
     assert read(pickle.dumps(value, protocol)) == value
