@@ -95,14 +95,12 @@ class Tensor:
                     yield name, each.data
 
     def dequantize(self) -> NDArray[np.float32]:
-        """The real values, float32: `f32(q - zero_point) · f32(scale)`; a float tensor unchanged."""
+        """The real values, float32: by `Quantization.dequantize`, or the values of a tensor without quantization."""
+        if self.quantization is not None:
+            return self.quantization.dequantize(self.array)
         import numpy as np
 
-        if self.quantization is None:
-            return self.array.astype(np.float32)
-        from .arithmetic import dequantize
-
-        return dequantize(self.array, self.quantization)
+        return self.array.astype(np.float32)
 
     def __repr__(self) -> str:
         from .display import tensor_text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import time
 from collections import Counter
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..archive.filling import RESULTS, Filled, fill
 from ..archive.sources import find
+from ..file.reader import processors
 from ..notation import size
 from .output import Column, as_json, line, table, working
 
@@ -44,20 +44,13 @@ def convert_many(
             if entry.error:
                 line(f"qfmt: error: {entry.source}: {entry.error}", err=True)
 
-        filled = fill(folder, sources, maker=MAKER, options=options, jobs=jobs or _processors(), told=told)
+        filled = fill(folder, sources, maker=MAKER, options=options, jobs=jobs or processors(), told=told)
     if json_:
         entries = [asdict(filled.manifest.entries[name]) | {"result": word} for name, word in filled.results.items()]
         as_json({"archive": str(folder), "left_out": left_out, "entries": entries})
     elif not quiet:
         _show(filled, left_out, time.monotonic() - begin)
     return FAILED if done[True] else 0
-
-
-def _processors() -> int:
-    """How many processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _show(filled: Filled, left_out: int, seconds: float) -> None:

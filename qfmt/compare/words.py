@@ -60,7 +60,7 @@ def quantization_words(a: Quantization | None, b: Quantization | None) -> Iterat
         if a.is_affine and b.is_affine and what == "zero_point":  # one for all, or one for each scale
             mine, theirs = a.each_zero_point, b.each_zero_point
         if a.is_affine and b.is_affine and mine is not None:
-            yield from _firstchanged(what.replace("_", " "), mine, theirs)
+            yield from _first_difference(what.replace("_", " "), mine, theirs)
         else:
             yield from _parameter_words(what.replace("_", " "), mine, theirs)
 
@@ -69,7 +69,7 @@ def _parameter_words(what: str, a: Parameter | None, b: Parameter | None) -> Ite
     if a is None or b is None:
         yield from present(what, a, b)
     elif sum(size > 1 for size in a.shape) < 2 and len(a.shape) == len(b.shape):
-        yield from _firstchanged(what, a, b)
+        yield from _first_difference(what, a, b)
     elif (a.dtype, a.shape) != (b.dtype, b.shape):
         yield from changed(f"{what}s", f"{a.dtype}{sizes(a.shape)}", f"{b.dtype}{sizes(b.shape)}")
     elif a != b:
@@ -77,7 +77,7 @@ def _parameter_words(what: str, a: Parameter | None, b: Parameter | None) -> Ite
         yield f"{different:,} of {len(a):,} {what}s of blocks differ by at most {largest:g}"
 
 
-def _firstchanged(what: str, a: Sequence[float], b: Sequence[float]) -> Iterator[str]:
+def _first_difference(what: str, a: Sequence[float], b: Sequence[float]) -> Iterator[str]:
     if len(a) != len(b):
         yield f"{len(a)} {ARROW} {len(b)} {what}s"
         return

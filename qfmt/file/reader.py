@@ -135,7 +135,7 @@ class Container:
         with self.placed:
             stored = [self.buffer(index, "buffer {}", str(index)) for index in range(len(self.buffers))]
         total, done = sum(data.nbytes for data in stored), 0
-        with ThreadPoolExecutor(_processors()) as threads:
+        with ThreadPoolExecutor(processors()) as threads:
             for size in threads.map(_verify, _batches(stored)):
                 done += size
                 if progress is not None:
@@ -328,6 +328,6 @@ def _verify(batch: Sequence[Stored]) -> int:
     return sum(data.nbytes for data in batch)
 
 
-def _processors() -> int:
-    """How many this process may use."""
+def processors() -> int:
+    """How many processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1265,8 +1265,6 @@ static inline void qfb_get_attribute(const qfb_file *file, const qfb_node *node,
     a->string = qfb_string_(file, at, QFB_ATTRIBUTE_STRING_);
     lists = a->type > QFB_INTS && a->type <= QFB_STRINGS ? (int)a->type - QFB_INTS : 0;
     a->list = qfb_list_(file, at, QFB_ATTRIBUTE_INTS_ + lists, a->type == QFB_STRINGS ? 4 : 8);
-    if (lists && a->list.present && !a->list.count)
-        a->type = QFB_INTS; /* an empty list has no other type */
 }
 
 /* The attribute of a name. */

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from keyword import iskeyword
 from typing import Any
 
 import torch
 from torch import nn
 
-from ...model import DTYPES, Model, Node, Parameter, Quantization, Tensor
+from ...model import DTYPES, Model, Node, Quantization, Tensor
 from ...notation import by
-from ...quantization import zero_points_of
 from .values import to_array, to_tensor
 
 
@@ -99,14 +97,11 @@ def _parameters(q: Quantization) -> tuple[torch.Tensor, torch.Tensor]:
     return scales, torch.tensor(q.each_zero_point, dtype=_point_dtype(q)).reshape(shape)
 
 
-def _quantization(q: Quantization, tensor: Tensor, scale: torch.Tensor, zero_point: torch.Tensor) -> Quantization:
+def _quantization(q: Quantization, scale: torch.Tensor, zero_point: torch.Tensor) -> Quantization:
     """The inverse: the tensor's quantization `q` with the numbers of these buffers."""
-    if not q.is_blocked:
-        scales, points = (values.reshape(-1).tolist() for values in (scale, zero_point))
-        limits = q.quant_min, q.quant_max
-        return Quantization.of(scales, points, *limits, q.axis, q.scale_dtype, observed=q.observed, names=q.names)
-    stored = Parameter.of_values(to_array(scale, q.scale_dtype))
-    return replace(q, scale=stored, zero_point=zero_points_of(to_array(zero_point, q.zero_point.dtype), stored))
+    if q.is_blocked:
+        return q.with_values(to_array(scale, q.scale_dtype), to_array(zero_point, q.zero_point.dtype))
+    return q.with_values(scale.tolist(), zero_point.tolist())
 
 
 def _point_dtype(q: Quantization) -> torch.dtype:
@@ -117,7 +112,7 @@ def from_buffers(tensor: Tensor, path: str, buffers: Mapping[str, torch.Tensor])
     """The inverse of `register`: the tensor with the current values of the buffers."""
     q = tensor.quantization
     if q is not None:
-        q = _quantization(q, tensor, buffers[f"{path}_scale"], buffers[f"{path}_zero_point"])
+        q = _quantization(q, buffers[f"{path}_scale"], buffers[f"{path}_zero_point"])
     array = to_array(buffers[path], tensor.dtype)
     return Tensor.constant(tensor.name, array, q, dtype=tensor.dtype, aliases=tensor.aliases)
 
