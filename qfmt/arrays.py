@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import mmap
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -184,7 +185,10 @@ class Data:
         raise NotImplementedError
 
     def sha256(self) -> bytes:
-        return hashlib.sha256(self.view()).digest()
+        digest = hashlib.sha256()
+        for block in blocks(self.view()):
+            digest.update(block)
+        return digest.digest()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Data):
@@ -197,6 +201,32 @@ class Data:
     def __reduce__(self) -> tuple[Callable[[bytes], Data], tuple[bytes]]:
         """A copy, or a pickle, has its own bytes: it does not depend on a file."""
         return _of_bytes, (bytes(self.view()),)
+
+
+BLOCK = 1 << 23
+"""Bytes that are read at once where an array is read once, from its beginning to its end."""
+
+_SMALL = 1 << 16
+"""Bytes that are not worth giving back."""
+
+
+def blocks(view: memoryview) -> Iterator[memoryview]:
+    """Bytes in parts, each of which is given back when the next one is asked for."""
+    for start in range(0, len(view), BLOCK):
+        yield view[start : start + BLOCK]
+        give_back(view)
+
+
+def give_back(view: memoryview) -> None:
+    """Let the system have the memory in which parts of a mapped file lie; they are read again when they are used.
+
+    Else what is read once stays, and counts as memory of the process: as much as the file.
+    """
+    source: object = view if len(view) >= _SMALL else None
+    while source is not None and not isinstance(source, mmap.mmap):
+        source = source.obj if isinstance(source, memoryview) else getattr(source, "base", None)
+    if isinstance(source, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        source.madvise(mmap.MADV_DONTNEED)
 
 
 class ArrayData(Data):
@@ -270,6 +300,7 @@ class StoredArray:
         for start in range(0, count, PART):
             end = min(start + PART, count)
             yield elements(view[start * bits // 8 : -(-end * bits // 8)], self.dtype, end - start)
+            give_back(view)
 
 
 PART = 1 << 18

@@ -22,6 +22,7 @@ from ..notation import size
 from .hazards import summary
 from .integer import Lowering, integer_options
 from .options import Shapes, input_shapes, named
+from .options import size as size_option
 from .output import as_json, line, working
 from .report import origin
 from .source import FILE, QFB, kind_of, spare
@@ -204,6 +205,7 @@ Examples:
     type=click.IntRange(min=1),
     help="To .qfb: store this many test vectors, pseudo-random inputs with the outputs that qfmt computes.",
 )
+@size_option("--shard-size", "To .qfb: put more data than this into other files, of at most this size, as in 2G.")
 @click.option("--quiet", is_flag=True, help="Print errors only.")
 @click.option(
     "--json",
@@ -227,6 +229,7 @@ def command(
     same_types: bool,
     compact: bool,
     vectors: int | None,
+    shard_size: int | None,
     quiet: bool,
     json_: bool,
     **integer: Any,
@@ -245,6 +248,7 @@ def command(
     conversion = Conversion(engine, shapes, quantizations, prepared, Lowering.of(**integer))
     if out is not None:
         single = {"prepared": prepared, "opset": opset, "form": form, "same-types": same_types, "compact": compact}
+        single["shard-size"] = shard_size is not None
         if given := [name for name, value in single.items() if value]:
             raise click.UsageError(f"--{given[0]} is for one source and one DEST, not for --out")
         from .convert_many import convert_many
@@ -264,8 +268,9 @@ def command(
         raise DestinationError(what, where=dest, hint="end the name in .onnx")
     if compact and target.kind != "c":
         raise click.UsageError("--compact is for C programs: name a folder")
-    if vectors and target.kind != "qfb":
-        raise click.UsageError("--vectors is for .qfb files: end the name in .qfb")
+    for name, value in (("vectors", vectors), ("shard-size", shard_size)):
+        if value is not None and target.kind != "qfb":
+            raise click.UsageError(f"--{name} is for .qfb files: end the name in .qfb")
     spare(target.place, source)
     lowering = conversion.lowering
     times = [time.monotonic()]
@@ -286,7 +291,7 @@ def command(
         with working(f"running {source.name}"):
             model = with_random_vectors(model, vectors, fixed)
     with working(f"writing {target.place.name}"):
-        how = _write_c(model, target, fixed, compact) if target.kind == "c" else _write(model, target, for_onnx)
+        how = _write_c(model, target, fixed, compact) if target.kind == "c" else _write(model, target, for_onnx, shard_size)
     times.append(time.monotonic())
     hazard = "" if same_types else _hazards(model, target)
     what = f"a .qfb, from {origin(model.source)}" if opened else origin(model.source)
@@ -359,12 +364,12 @@ def _is_quantized(model: Model) -> bool:
     return stated or computed or any(tensor.quantization is not None for tensor in model.tensors.values())
 
 
-def _write(model: Model, dest: Destination, for_onnx: dict[str, Any]) -> str:
+def _write(model: Model, dest: Destination, for_onnx: dict[str, Any], shard_size: int | None) -> str:
     """Write the destination, and describe it."""
     if dest.kind == "qfb":
         from ..rules import RULES
 
-        model.save(dest.place)
+        model.save(dest.place, shard_size=shard_size)
         return f"checked against {len(RULES)} rules"
     from ..backends.onnx import write_onnx
 

@@ -15,6 +15,7 @@ from ..rules import data_violations, graph_violations, vector_data_violations
 from ..rules.rule import quoted
 from . import header
 from .reader import Container, Stored
+from .shards import Shards
 
 CONTAINER_RULES: tuple[tuple[str, str], ...] = (
     ("F1", 'A file begins with the offset of its root table and "QFB1"; the header\'s tag is "qh01".'),
@@ -52,6 +53,16 @@ CONTAINER_RULES: tuple[tuple[str, str], ...] = (
         "F13",
         "Every buffer holds the data of a tensor, of its quantization, or of a test vector, and no two buffers hold "
         "the same bytes. An array of a quantization is a buffer if and only if it has more than 4096 bytes.",
+    ),
+    (
+        "F14",
+        "A file has shards if and only if it requires the feature `shards`, and then no data itself. The name of a shard "
+        "ends in `.qfs`, has at most 255 bytes, no control character and none of `/`, `\\`, `:`; no two are equal. Each "
+        "has a size above 0, all but the last a multiple of 64, all together less than 2^63. A buffer lies in one shard.",
+    ),
+    (
+        "F15",
+        "A shard is a regular file, not a link, in the folder of the file, and has the stated size and sha256.",
     ),
 )
 """The rules for the file as a container: number and sentence."""
@@ -99,6 +110,7 @@ def check(path: str | os.PathLike[str]) -> list[Violation]:
 def _check(container: Container, found: Found) -> None:
     with _collecting(found, container):
         header.check_digest(container.header, container.metadata)
+    _check_shards(container, found)
     damaged = _check_buffers(container, found)
     used: set[int] = set()
     decoded = _check_tensors(container, damaged, used, found)
@@ -113,6 +125,19 @@ def _check(container: Container, found: Found) -> None:
             found.add([Violation("F13", f"buffer {min(unused)}", f"{len(unused)} buffers are not used")])
 
 
+def _check_shards(container: Container, found: Found) -> None:
+    """F15."""
+    data = container.data
+    for index in range(len(data.shards)) if isinstance(data, Shards) else ():
+        with _collecting(found, container, f"shard {index}"):
+            data.verify(index)
+
+
+def _is_lost(container: Container, offset: int) -> bool:
+    """Whether bytes of the data are in a shard that cannot be read, which is one violation, not one for each buffer."""
+    return isinstance(container.data, Shards) and container.data.is_lost(offset)
+
+
 def _check_buffers(container: Container, found: Found) -> set[int]:
     """F8 and F9. Returns the buffers whose bytes are not those that were written."""
     damaged: set[int] = set()
@@ -122,11 +147,13 @@ def _check_buffers(container: Container, found: Found) -> set[int]:
         where = f"buffer {index}"
         with _collecting(found, container, where):
             stored = container.buffer(index, "buffer", "")
-            gap = container.data[end : stored.offset]
-            if stored.offset < end or len(gap) >= header.ALIGNMENT or any(gap):
+            gap = b"" if _is_lost(container, end) else container.data[end : stored.offset]
+            if not 0 <= stored.offset - end < header.ALIGNMENT or any(gap):
                 found.add([Violation("F8", where, f"begins at {stored.offset}, but the previous one ends at {end}")])
             overlaps, end = stored.offset < end, max(end, stored.offset + stored.nbytes)
             if overlaps:  # the same bytes are not read for each of many
+                damaged.add(index)
+            elif _is_lost(container, stored.offset):
                 damaged.add(index)
             elif not stored.is_intact():
                 damaged.add(index)

@@ -14,11 +14,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from ..arrays import blocks
 from ..errors import DigestError, FormatError, QfmtError, ValidityError, VersionError, some
 from ..model import Data, Graph, Model, Node, Quantization, Shape, StoredArray, Tensor, Vector
 from ..regular import irregular, refusal
 from ..rules import form_violations, is_name, quantization_violations, vector_violations
-from . import header
+from . import header, shards
 from .decode import Decoder, Record, Tables
 from .decoded import Decoded, Placed
 from .records import attribute_value, dtype_name, proof, quantization, shape, sorted_map
@@ -73,6 +74,10 @@ def _other_kind(path: Path) -> str:
     return f"it is {kind}; {'try `qfmt convert`' if kind.source else kind.hint}".removesuffix("; ")
 
 
+Segment = memoryview | shards.Shards
+"""The data segment: in the file itself, or in others."""
+
+
 class Container:
     """An open file: its header checked, its metadata verified and ready to be decoded, its data mapped."""
 
@@ -86,6 +91,7 @@ class Container:
             self._open()
             self.root = Decoder(self.metadata, "Model", start=self.header.header_size).root()
             self._check_version()
+            self._open_shards()
         self.buffers: Tables = self.root["buffers"]
         self._spans: dict[int, Span] = {}
         self.tensors = Tensors(self, self.root["graph"]["tensors"])
@@ -115,10 +121,17 @@ class Container:
         if self.verify:
             header.check_digest(self.header, self.metadata)
         header.check_padding(padding)
-        self._data: memoryview | None = memoryview(mapped)[self.header.data_offset : self.header.file_size]
+        self._data: Segment | None = memoryview(mapped)[self.header.data_offset : self.header.file_size]
+
+    def _open_shards(self) -> None:
+        """Have the data from the shards, if there are any."""
+        if found := shards.stated(self.root["shards"] or (), self.header.data_size):
+            self._data = shards.Shards(self.where, found)
+        if bool(found) != (shards.FEATURE in (self.root["required_features"] or ())):
+            raise FormatError(f"has {len(found)} shards, but its features do not say so", rule="F14")
 
     @property
-    def data(self) -> memoryview:
+    def data(self) -> Segment:
         """The data segment, mapped; QfmtError if the file was closed."""
         if self._data is None:
             raise QfmtError("the file was closed before this was read", where=self.where)
@@ -142,7 +155,7 @@ class Container:
                     progress(done, total)
 
     def _check_version(self) -> None:
-        if features := self.root["required_features"]:
+        if features := [name for name in self.root["required_features"] or () if name != shards.FEATURE]:
             raise VersionError(
                 f"requires features that this reader does not support: {some(features)}",
                 hint="a newer qfmt is needed",
@@ -299,8 +312,10 @@ class Stored(Data):
 
     def is_intact(self) -> bool:
         """Whether the bytes have the digest that the metadata states."""
-        view = self._container.data[self.offset : self.offset + self.nbytes]
-        return hashlib.sha256(view).digest() == self.digest
+        digest = hashlib.sha256()
+        for block in blocks(self._container.data[self.offset : self.offset + self.nbytes]):
+            digest.update(block)
+        return digest.digest() == self.digest
 
     def sha256(self) -> bytes:
         if not self._container.verify:

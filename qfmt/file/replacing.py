@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -37,12 +37,47 @@ def replacing(where: str) -> Iterator[BinaryIO]:
     Raises DestinationError if it cannot be written.
     """
     with _as_destination_error(where):
-        file = _File(_target(where))
+        file = NewFile(_target(where))
         try:
             yield file.stream
             file.settle()
         finally:
             file.discard()
+
+
+@contextmanager
+def replacing_all(
+    where: str, parts: Callable[[Path], Iterable[Path]], unused: Callable[[Path], Iterable[Path]]
+) -> Iterator[tuple[BinaryIO, Callable[[], NewFile]]]:
+    """As `replacing`, for a file that others beside it belong to, its parts: it gets its name after all of them.
+
+    Yields the file, and a function that makes a part, whose `target` the caller sets. `parts` lists the files that are
+    named like parts of a target. Those that are `unused` are removed: a killed writer left them, or they belong to
+    the file that is replaced. Writers of one target take turns.
+    """
+    with _as_destination_error(where):
+        target = _target(where)
+        files = [NewFile(target)]
+
+        def part() -> NewFile:
+            files.insert(-1, NewFile(target))
+            return files[-2]
+
+        try:
+            yield files[-1].stream, part
+            if len(files) == 1 and not any(parts(target)):
+                files[0].settle()
+                return
+            with _alone(target):
+                _remove(unused(target))
+                try:
+                    for file in files:
+                        file.settle()
+                finally:
+                    _remove(unused(target))
+        finally:
+            for file in files:
+                file.discard()
 
 
 @contextmanager
@@ -66,7 +101,7 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
                 _remove_folder(made)  # after an exchange, what was there before
 
 
-class _File:
+class NewFile:
     """A new file, locked until it is closed, that can take the place of its target."""
 
     def __init__(self, target: Path) -> None:
@@ -191,6 +226,35 @@ def _remove_folder(folder: Path) -> None:
     import shutil  # slow to import, too
 
     shutil.rmtree(folder)
+
+
+@contextmanager
+def _alone(target: Path) -> Iterator[None]:
+    """Hold what only one writer of this target can hold: a file by the name of a temporary one, locked."""
+    if sys.platform == "win32":
+        yield
+        return
+    import hashlib
+
+    path = target.with_name(f".qfmt-{hashlib.sha256(os.fsencode(target.name)).hexdigest()[:16]}.tmp")
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+        _lock(descriptor)
+        with suppress(FileNotFoundError):  # its last holder removed it while this one waited
+            if os.path.samestat(path.stat(), os.fstat(descriptor)):
+                break
+        os.close(descriptor)
+    try:
+        yield
+    finally:
+        _remove([path])
+        os.close(descriptor)
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        with suppress(OSError):
+            path.unlink()
 
 
 # -- what killed writers left --------------------------------------------------------------------------

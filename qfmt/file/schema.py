@@ -67,6 +67,7 @@ TABLES: dict[str, tuple[Field, ...]] = {
         Field("source", 6, "[table]", "KeyValue", 4, None, False),
         Field("metadata", 7, "[table]", "KeyValue", 4, None, False),
         Field("vectors", 8, "[table]", "TestVector", 4, None, False),
+        Field("shards", 9, "[table]", "Shard", 4, None, False),
     ),
     "Node": (
         Field("operator", 0, "string", "", 4, None, True),
@@ -120,6 +121,11 @@ TABLES: dict[str, tuple[Field, ...]] = {
         Field("zero_point", 2, "table", "Numbers", 4, None, False),
         Field("offset", 3, "table", "Numbers", 4, None, False),
         Field("table", 4, "table", "Numbers", 4, None, False),
+    ),
+    "Shard": (
+        Field("name", 0, "string", "", 4, None, True),
+        Field("size", 1, "ulong", "", 8, 0, False),
+        Field("sha256", 2, "struct", "Digest", 32, None, True),
     ),
     "Tensor": (
         Field("name", 0, "string", "", 4, None, True),

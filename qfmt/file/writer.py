@@ -6,6 +6,7 @@ everything lies; the second writes. So nothing is held, and the metadata can sta
 
 from __future__ import annotations
 
+import hashlib
 import marshal
 import os
 import re
@@ -13,17 +14,16 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import BinaryIO, NamedTuple
 
-from ..errors import ValidityError, VersionError
+from ..arrays import blocks
+from ..errors import DestinationError, QfmtError, ValidityError, VersionError
 from ..model import Data, Model
 from ..rules import violations
+from . import shards
 from .decode import Record
 from .encode import encode
 from .header import ALIGNMENT, PAGE, round_up, seal
 from .records import node_record, pair_records, quantization_record, tensor_record, value_record
-from .replacing import replacing
-
-CHUNK = 1 << 23
-"""Bytes written between two reports of progress."""
+from .replacing import NewFile, replacing_all
 
 _THREADS = 2
 """More would hold more arrays at once, where they are converted while they are read."""
@@ -52,35 +52,98 @@ class Buffer(NamedTuple):
     offset: int
     sha256: bytes
 
+    @property
+    def end(self) -> int:
+        return self.offset + self.data.nbytes
 
-def save(model: Model, path: str | os.PathLike[str], *, target: str = FORMAT, progress: Progress | None = None) -> None:
+
+def save(
+    model: Model,
+    path: str | os.PathLike[str],
+    *,
+    target: str = FORMAT,
+    shard_size: int | None = None,
+    progress: Progress | None = None,
+) -> None:
     """Write a model as a `.qfb` file: equal models give equal bytes.
 
     The file appears under its name when it is complete: until then, and if anything fails, what was there before
     is untouched. `target` is the version of the format that the readers of the file know, such as "1.0": a file
-    states the lowest version that can express it, and this must not be a later one. `progress(done, total)` is called
-    as bytes are hashed and written.
+    states the lowest version that can express it, and this must not be a later one. With `shard_size`, arrays of more
+    bytes in total go to shards: files beside it of at most so many bytes, or of one array. `progress(done, total)` is
+    called as bytes are hashed and written.
 
     Raises ValidityError with every rule that the model breaks, VersionError if readers of `target` cannot read the
     file, DestinationError if the file cannot be written.
     """
     minor = _minor_version(target)
+    if shard_size is not None and shard_size < 1:
+        raise QfmtError(f"shard_size is {shard_size}", hint="it is a number of bytes, at least 1")
     if broken := violations(model):
         raise ValidityError(broken)
     stored = _stored(model)
     report = _Report(progress, 2 * sum(data.nbytes for data in stored.values()))
-    with replacing(os.fsdecode(path)) as file:
+    with replacing_all(os.fsdecode(path), shards.named_like, shards.unused) as (file, part):
         buffers, indices = _layout(stored, report)
-        end = buffers[-1].offset + buffers[-1].data.nbytes if buffers else 0
-        file.write(seal(*encode("Model", _model_record(model, buffers, indices, minor)), end))
-        _pad(file, PAGE)
-        for buffer in buffers:
-            _pad(file, ALIGNMENT)
-            view = buffer.data.view()
-            for start in range(0, len(view), CHUNK):
-                file.write(view[start : start + CHUNK])
-                report.add(len(view[start : start + CHUNK]))
+        record = _model_record(model, buffers, indices, minor)
+        end = buffers[-1].end if buffers else 0
+        if shard_size is None or end <= shard_size:
+            file.write(seal(*encode("Model", record), end))
+            _pad(file, PAGE)
+            _write(file, buffers, report)
+        else:
+            groups = _groups(buffers, shard_size)
+            record["required_features"] = [shards.FEATURE]
+            record["shards"] = [
+                _write_shard(part(), group, number, len(groups), report) for number, group in enumerate(groups, 1)
+            ]
+            file.write(seal(*encode("Model", record), 0))
+            _pad(file, PAGE)
     report.finish()
+
+
+def _write(file: BinaryIO | _Hashed, buffers: list[Buffer], report: _Report) -> None:
+    """Write buffers to their places, from the end of the file on, which is aligned."""
+    for buffer in buffers:
+        _pad(file, ALIGNMENT)
+        for block in blocks(buffer.data.view()):
+            file.write(block)
+            report.add(len(block))
+
+
+def _groups(buffers: list[Buffer], shard_size: int) -> list[list[Buffer]]:
+    """The buffers of each shard; a large one is alone."""
+    groups: list[list[Buffer]] = [[]]
+    for buffer in buffers:
+        begin = groups[-1][0].offset if groups[-1] else 0
+        if buffer.offset > begin and buffer.data.nbytes and round_up(buffer.end - begin, ALIGNMENT) > shard_size:
+            groups.append([])
+        groups[-1].append(buffer)
+    return groups
+
+
+def _write_shard(file: NewFile, buffers: list[Buffer], number: int, count: int, report: _Report) -> Record:
+    """Write one of `count` shards, and give it its name; what the metadata say of it."""
+    stream = _Hashed(file.stream)
+    _write(stream, buffers, report)
+    if number < count:
+        _pad(stream, ALIGNMENT)
+    name = shards.name(file.target, number, count, sha256 := stream.digest.digest())
+    if not shards.is_name(name):
+        raise DestinationError(f"a shard cannot have the name {name!r}", where=str(file.target), hint="choose another")
+    file.target = file.target.with_name(name)
+    return {"name": name, "size": stream.tell(), "sha256": sha256}
+
+
+class _Hashed:
+    """A stream that is hashed while it is written."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream, self.tell, self.digest = stream, stream.tell, hashlib.sha256()
+
+    def write(self, data: bytes | memoryview) -> None:
+        self._stream.write(data)
+        self.digest.update(data)
 
 
 def _minor_version(target: str) -> int:
@@ -191,6 +254,6 @@ class _Report:
         self.add(self._total - self._done)
 
 
-def _pad(file: BinaryIO, multiple: int) -> None:
+def _pad(file: BinaryIO | _Hashed, multiple: int) -> None:
     position = file.tell()
     file.write(bytes(round_up(position, multiple) - position))

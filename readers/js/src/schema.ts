@@ -65,6 +65,7 @@ export interface ModelRecord {
   readonly source: Tables<"KeyValue"> | null;
   readonly metadata: Tables<"KeyValue"> | null;
   readonly vectors: Tables<"TestVector"> | null;
+  readonly shards: Tables<"Shard"> | null;
 }
 
 export interface NodeRecord {
@@ -126,6 +127,12 @@ export interface SecondLevelRecord {
   readonly table: NumbersRecord | null;
 }
 
+export interface ShardRecord {
+  readonly name: string;
+  readonly size: bigint;
+  readonly sha256: Uint8Array;
+}
+
 export interface TensorRecord {
   readonly name: string;
   readonly dtype: number;
@@ -161,6 +168,7 @@ export interface Records {
   readonly Proof: ProofRecord;
   readonly Quantization: QuantizationRecord;
   readonly SecondLevel: SecondLevelRecord;
+  readonly Shard: ShardRecord;
   readonly Tensor: TensorRecord;
   readonly TestValue: TestValueRecord;
   readonly TestVector: TestVectorRecord;
@@ -211,6 +219,7 @@ export const TABLES: { readonly [Name in keyof Records]: readonly Field[] } = {
     { name: "source", kind: "[table]", of: "KeyValue", size: 4, default: null, required: false },
     { name: "metadata", kind: "[table]", of: "KeyValue", size: 4, default: null, required: false },
     { name: "vectors", kind: "[table]", of: "TestVector", size: 4, default: null, required: false },
+    { name: "shards", kind: "[table]", of: "Shard", size: 4, default: null, required: false },
   ],
   Node: [
     { name: "operator", kind: "string", of: "", size: 4, default: null, required: true },
@@ -264,6 +273,11 @@ export const TABLES: { readonly [Name in keyof Records]: readonly Field[] } = {
     { name: "zero_point", kind: "table", of: "Numbers", size: 4, default: null, required: false },
     { name: "offset", kind: "table", of: "Numbers", size: 4, default: null, required: false },
     { name: "table", kind: "table", of: "Numbers", size: 4, default: null, required: false },
+  ],
+  Shard: [
+    { name: "name", kind: "string", of: "", size: 4, default: null, required: true },
+    { name: "size", kind: "ulong", of: "", size: 8, default: 0n, required: false },
+    { name: "sha256", kind: "struct", of: "Digest", size: 32, default: null, required: true },
   ],
   Tensor: [
     { name: "name", kind: "string", of: "", size: 4, default: null, required: true },

@@ -59,6 +59,9 @@ struct TestValueBuilder;
 struct TestVector;
 struct TestVectorBuilder;
 
+struct Shard;
+struct ShardBuilder;
+
 struct Model;
 struct ModelBuilder;
 
@@ -2023,6 +2026,94 @@ inline ::flatbuffers::Offset<TestVector> CreateTestVectorDirect(
       outputs__);
 }
 
+/// A file that holds a part of the data segment, in the folder of this file.
+struct Shard FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
+  typedef ShardBuilder Builder;
+  struct Traits;
+  enum FlatBuffersVTableOffset FLATBUFFERS_VTABLE_UNDERLYING_TYPE {
+    VT_NAME = 4,
+    VT_SIZE = 6,
+    VT_SHA256 = 8
+  };
+  /// The name of the file, without a path. Rule F14.
+  const ::flatbuffers::String *name() const {
+    return GetPointer<const ::flatbuffers::String *>(VT_NAME);
+  }
+  /// Bytes. A multiple of 64, except that of the last one. Rules F14, F15.
+  uint64_t size() const {
+    return GetField<uint64_t>(VT_SIZE, 0);
+  }
+  /// sha256 of the file. Rule F15.
+  const qfb::Digest *sha256() const {
+    return GetStruct<const qfb::Digest *>(VT_SHA256);
+  }
+  template <bool B = false>
+  bool Verify(::flatbuffers::VerifierTemplate<B> &verifier) const {
+    return VerifyTableStart(verifier) &&
+           VerifyOffsetRequired(verifier, VT_NAME) &&
+           verifier.VerifyString(name()) &&
+           VerifyField<uint64_t>(verifier, VT_SIZE, 8) &&
+           VerifyFieldRequired<qfb::Digest>(verifier, VT_SHA256, 1) &&
+           verifier.EndTable();
+  }
+};
+
+struct ShardBuilder {
+  typedef Shard Table;
+  ::flatbuffers::FlatBufferBuilder &fbb_;
+  ::flatbuffers::uoffset_t start_;
+  void add_name(::flatbuffers::Offset<::flatbuffers::String> name) {
+    fbb_.AddOffset(Shard::VT_NAME, name);
+  }
+  void add_size(uint64_t size) {
+    fbb_.AddElement<uint64_t>(Shard::VT_SIZE, size, 0);
+  }
+  void add_sha256(const qfb::Digest *sha256) {
+    fbb_.AddStruct(Shard::VT_SHA256, sha256);
+  }
+  explicit ShardBuilder(::flatbuffers::FlatBufferBuilder &_fbb)
+        : fbb_(_fbb) {
+    start_ = fbb_.StartTable();
+  }
+  ::flatbuffers::Offset<Shard> Finish() {
+    const auto end = fbb_.EndTable(start_);
+    auto o = ::flatbuffers::Offset<Shard>(end);
+    fbb_.Required(o, Shard::VT_NAME);
+    fbb_.Required(o, Shard::VT_SHA256);
+    return o;
+  }
+};
+
+inline ::flatbuffers::Offset<Shard> CreateShard(
+    ::flatbuffers::FlatBufferBuilder &_fbb,
+    ::flatbuffers::Offset<::flatbuffers::String> name = 0,
+    uint64_t size = 0,
+    const qfb::Digest *sha256 = nullptr) {
+  ShardBuilder builder_(_fbb);
+  builder_.add_size(size);
+  builder_.add_sha256(sha256);
+  builder_.add_name(name);
+  return builder_.Finish();
+}
+
+struct Shard::Traits {
+  using type = Shard;
+  static auto constexpr Create = CreateShard;
+};
+
+inline ::flatbuffers::Offset<Shard> CreateShardDirect(
+    ::flatbuffers::FlatBufferBuilder &_fbb,
+    const char *name = nullptr,
+    uint64_t size = 0,
+    const qfb::Digest *sha256 = nullptr) {
+  auto name__ = name ? _fbb.CreateString(name) : 0;
+  return qfb::CreateShard(
+      _fbb,
+      name__,
+      size,
+      sha256);
+}
+
 /// The root.
 struct Model FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   typedef ModelBuilder Builder;
@@ -2036,7 +2127,8 @@ struct Model FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
     VT_ENGINE = 14,
     VT_SOURCE = 16,
     VT_METADATA = 18,
-    VT_VECTORS = 20
+    VT_VECTORS = 20,
+    VT_SHARDS = 22
   };
   /// The lowest minor version of the format that can express this file. A reader of 1.x reads every
   /// 1.y with y <= x; of a higher one it reads what it understands, unless `required_features` forbids it.
@@ -2044,7 +2136,7 @@ struct Model FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
     return GetField<uint32_t>(VT_MINOR_VERSION, 0);
   }
   /// The features that a reader must support to read this file correctly, sorted. A reader that lacks one refuses the
-  /// file and names the feature. None is defined in 1.0. Rule F10.
+  /// file and names the feature. 1.0 defines "shards". Rule F10.
   const ::flatbuffers::Vector<::flatbuffers::Offset<::flatbuffers::String>> *required_features() const {
     return GetPointer<const ::flatbuffers::Vector<::flatbuffers::Offset<::flatbuffers::String>> *>(VT_REQUIRED_FEATURES);
   }
@@ -2076,6 +2168,10 @@ struct Model FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::TestVector>> *vectors() const {
     return GetPointer<const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::TestVector>> *>(VT_VECTORS);
   }
+  /// The files that hold the data segment, one part after another, if this file does not. Rules F14, F15.
+  const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::Shard>> *shards() const {
+    return GetPointer<const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::Shard>> *>(VT_SHARDS);
+  }
   template <bool B = false>
   bool Verify(::flatbuffers::VerifierTemplate<B> &verifier) const {
     return VerifyTableStart(verifier) &&
@@ -2101,6 +2197,9 @@ struct Model FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
            VerifyOffset(verifier, VT_VECTORS) &&
            verifier.VerifyVector(vectors()) &&
            verifier.VerifyVectorOfTables(vectors()) &&
+           VerifyOffset(verifier, VT_SHARDS) &&
+           verifier.VerifyVector(shards()) &&
+           verifier.VerifyVectorOfTables(shards()) &&
            verifier.EndTable();
   }
 };
@@ -2136,6 +2235,9 @@ struct ModelBuilder {
   void add_vectors(::flatbuffers::Offset<::flatbuffers::Vector<::flatbuffers::Offset<qfb::TestVector>>> vectors) {
     fbb_.AddOffset(Model::VT_VECTORS, vectors);
   }
+  void add_shards(::flatbuffers::Offset<::flatbuffers::Vector<::flatbuffers::Offset<qfb::Shard>>> shards) {
+    fbb_.AddOffset(Model::VT_SHARDS, shards);
+  }
   explicit ModelBuilder(::flatbuffers::FlatBufferBuilder &_fbb)
         : fbb_(_fbb) {
     start_ = fbb_.StartTable();
@@ -2159,8 +2261,10 @@ inline ::flatbuffers::Offset<Model> CreateModel(
     ::flatbuffers::Offset<::flatbuffers::String> engine = 0,
     ::flatbuffers::Offset<::flatbuffers::Vector<::flatbuffers::Offset<qfb::KeyValue>>> source = 0,
     ::flatbuffers::Offset<::flatbuffers::Vector<::flatbuffers::Offset<qfb::KeyValue>>> metadata = 0,
-    ::flatbuffers::Offset<::flatbuffers::Vector<::flatbuffers::Offset<qfb::TestVector>>> vectors = 0) {
+    ::flatbuffers::Offset<::flatbuffers::Vector<::flatbuffers::Offset<qfb::TestVector>>> vectors = 0,
+    ::flatbuffers::Offset<::flatbuffers::Vector<::flatbuffers::Offset<qfb::Shard>>> shards = 0) {
   ModelBuilder builder_(_fbb);
+  builder_.add_shards(shards);
   builder_.add_vectors(vectors);
   builder_.add_metadata(metadata);
   builder_.add_source(source);
@@ -2188,7 +2292,8 @@ inline ::flatbuffers::Offset<Model> CreateModelDirect(
     const char *engine = nullptr,
     std::vector<::flatbuffers::Offset<qfb::KeyValue>> *source = nullptr,
     std::vector<::flatbuffers::Offset<qfb::KeyValue>> *metadata = nullptr,
-    const std::vector<::flatbuffers::Offset<qfb::TestVector>> *vectors = nullptr) {
+    const std::vector<::flatbuffers::Offset<qfb::TestVector>> *vectors = nullptr,
+    const std::vector<::flatbuffers::Offset<qfb::Shard>> *shards = nullptr) {
   auto required_features__ = required_features ? _fbb.CreateVector<::flatbuffers::Offset<::flatbuffers::String>>(*required_features) : 0;
   auto buffers__ = buffers ? _fbb.CreateVector<::flatbuffers::Offset<qfb::Buffer>>(*buffers) : 0;
   auto producer__ = producer ? _fbb.CreateString(producer) : 0;
@@ -2196,6 +2301,7 @@ inline ::flatbuffers::Offset<Model> CreateModelDirect(
   auto source__ = source ? _fbb.CreateVectorOfSortedTables<qfb::KeyValue>(source) : 0;
   auto metadata__ = metadata ? _fbb.CreateVectorOfSortedTables<qfb::KeyValue>(metadata) : 0;
   auto vectors__ = vectors ? _fbb.CreateVector<::flatbuffers::Offset<qfb::TestVector>>(*vectors) : 0;
+  auto shards__ = shards ? _fbb.CreateVector<::flatbuffers::Offset<qfb::Shard>>(*shards) : 0;
   return qfb::CreateModel(
       _fbb,
       minor_version,
@@ -2206,7 +2312,8 @@ inline ::flatbuffers::Offset<Model> CreateModelDirect(
       engine__,
       source__,
       metadata__,
-      vectors__);
+      vectors__,
+      shards__);
 }
 
 inline const qfb::Model *GetModel(const void *buf) {

@@ -2005,6 +2005,73 @@ def TestVectorEnd(builder):
 
 
 
+# A file that holds a part of the data segment, in the folder of this file.
+class Shard(object):
+    __slots__ = ['_tab']
+
+    @classmethod
+    def GetRootAs(cls, buf, offset=0):
+        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
+        x = Shard()
+        x.Init(buf, n + offset)
+        return x
+
+    @classmethod
+    def GetRootAsShard(cls, buf, offset=0):
+        """This method is deprecated. Please switch to GetRootAs."""
+        return cls.GetRootAs(buf, offset)
+    @classmethod
+    def ShardBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x51\x46\x42\x31", size_prefixed=size_prefixed)
+
+    # Shard
+    def Init(self, buf, pos):
+        self._tab = flatbuffers.table.Table(buf, pos)
+
+    # The name of the file, without a path. Rule F14.
+    # Shard
+    def Name(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        if o != 0:
+            return self._tab.String(o + self._tab.Pos)
+        return None
+
+    # Bytes. A multiple of 64, except that of the last one. Rules F14, F15.
+    # Shard
+    def Size(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint64Flags, o + self._tab.Pos)
+        return 0
+
+    # sha256 of the file. Rule F15.
+    # Shard
+    def Sha256(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        if o != 0:
+            x = o + self._tab.Pos
+            obj = Digest()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
+
+def ShardStart(builder):
+    builder.StartObject(3)
+
+def ShardAddName(builder, name):
+    builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(name), 0)
+
+def ShardAddSize(builder, size):
+    builder.PrependUint64Slot(1, size, 0)
+
+def ShardAddSha256(builder, sha256):
+    builder.PrependStructSlot(2, flatbuffers.number_types.UOffsetTFlags.py_type(sha256), 0)
+
+def ShardEnd(builder):
+    return builder.EndObject()
+
+
+
 # The root.
 class Model(object):
     __slots__ = ['_tab']
@@ -2038,7 +2105,7 @@ class Model(object):
         return 0
 
     # The features that a reader must support to read this file correctly, sorted. A reader that lacks one refuses the
-    # file and names the feature. None is defined in 1.0. Rule F10.
+    # file and names the feature. 1.0 defines "shards". Rule F10.
     # Model
     def RequiredFeatures(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
@@ -2186,8 +2253,33 @@ class Model(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(20))
         return o == 0
 
+    # The files that hold the data segment, one part after another, if this file does not. Rules F14, F15.
+    # Model
+    def Shards(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(22))
+        if o != 0:
+            x = self._tab.Vector(o)
+            x += flatbuffers.number_types.UOffsetTFlags.py_type(j) * 4
+            x = self._tab.Indirect(x)
+            obj = Shard()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
+
+    # Model
+    def ShardsLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(22))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Model
+    def ShardsIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(22))
+        return o == 0
+
 def ModelStart(builder):
-    builder.StartObject(9)
+    builder.StartObject(10)
 
 def ModelAddMinorVersion(builder, minorVersion):
     builder.PrependUint32Slot(0, minorVersion, 0)
@@ -2229,6 +2321,12 @@ def ModelAddVectors(builder, vectors):
     builder.PrependUOffsetTRelativeSlot(8, flatbuffers.number_types.UOffsetTFlags.py_type(vectors), 0)
 
 def ModelStartVectorsVector(builder, numElems):
+    return builder.StartVector(4, numElems, 4)
+
+def ModelAddShards(builder, shards):
+    builder.PrependUOffsetTRelativeSlot(9, flatbuffers.number_types.UOffsetTFlags.py_type(shards), 0)
+
+def ModelStartShardsVector(builder, numElems):
     return builder.StartVector(4, numElems, 4)
 
 def ModelEnd(builder):

@@ -17,6 +17,7 @@ export { Observed } from './qfb/observed.js';
 export { Proof } from './qfb/proof.js';
 export { Quantization } from './qfb/quantization.js';
 export { SecondLevel } from './qfb/second-level.js';
+export { Shard } from './qfb/shard.js';
 export { Tensor } from './qfb/tensor.js';
 export { TestValue } from './qfb/test-value.js';
 export { TestVector } from './qfb/test-vector.js';

@@ -7,6 +7,7 @@ import * as flatbuffers from 'flatbuffers';
 import { Buffer } from '../qfb/buffer.js';
 import { Graph } from '../qfb/graph.js';
 import { KeyValue } from '../qfb/key-value.js';
+import { Shard } from '../qfb/shard.js';
 import { TestVector } from '../qfb/test-vector.js';
 
 
@@ -46,7 +47,7 @@ minorVersion():number {
 
 /**
  * The features that a reader must support to read this file correctly, sorted. A reader that lacks one refuses the
- * file and names the feature. None is defined in 1.0. Rule F10.
+ * file and names the feature. 1.0 defines "shards". Rule F10.
  */
 requiredFeatures(index: number):string
 requiredFeatures(index: number,optionalEncoding:flatbuffers.Encoding):string|Uint8Array
@@ -140,8 +141,21 @@ vectorsLength():number {
   return offset ? this.bb!.__vector_len(this.bb_pos + offset) : 0;
 }
 
+/**
+ * The files that hold the data segment, one part after another, if this file does not. Rules F14, F15.
+ */
+shards(index: number, obj?:Shard):Shard|null {
+  const offset = this.bb!.__offset(this.bb_pos, 22);
+  return offset ? (obj || new Shard()).__init(this.bb!.__indirect(this.bb!.__vector(this.bb_pos + offset) + index * 4), this.bb!) : null;
+}
+
+shardsLength():number {
+  const offset = this.bb!.__offset(this.bb_pos, 22);
+  return offset ? this.bb!.__vector_len(this.bb_pos + offset) : 0;
+}
+
 static startModel(builder:flatbuffers.Builder) {
-  builder.startObject(9);
+  builder.startObject(10);
 }
 
 static addMinorVersion(builder:flatbuffers.Builder, minorVersion:number) {
@@ -237,6 +251,22 @@ static createVectorsVector(builder:flatbuffers.Builder, data:flatbuffers.Offset[
 }
 
 static startVectorsVector(builder:flatbuffers.Builder, numElems:number) {
+  builder.startVector(4, numElems, 4);
+}
+
+static addShards(builder:flatbuffers.Builder, shardsOffset:flatbuffers.Offset) {
+  builder.addFieldOffset(9, shardsOffset, 0);
+}
+
+static createShardsVector(builder:flatbuffers.Builder, data:flatbuffers.Offset[]):flatbuffers.Offset {
+  builder.startVector(4, data.length, 4);
+  for (let i = data.length - 1; i >= 0; i--) {
+    builder.addOffset(data[i]!);
+  }
+  return builder.endVector();
+}
+
+static startShardsVector(builder:flatbuffers.Builder, numElems:number) {
   builder.startVector(4, numElems, 4);
 }
 

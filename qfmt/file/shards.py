@@ -1,0 +1,171 @@
+"""Shards: files in the folder of a `.qfb` that hold its data segment, one part after another (spec.md, "Shards").
+
+The file states the name, the size and the sha256 of each. Names come from a file, so they are checked before anything
+is opened: only regular files in that folder, and no links.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import re
+import stat
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from glob import escape
+from pathlib import Path
+from typing import NamedTuple
+
+from ..arrays import blocks
+from ..errors import DigestError, FormatError, QfmtError
+from .decode import Record
+from .header import AGAIN, ALIGNMENT
+
+FEATURE = "shards"
+"""The feature that a file with shards requires: a reader without it would not find the data."""
+
+SUFFIX = ".qfs"
+DIGITS = 16
+"""The digits of the digest in the name of a shard that this package writes."""
+
+MAXIMUM_DATA = (1 << 63) - 1
+"""The most bytes that shards may have together."""
+
+_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f/\\:]")
+
+
+class Shard(NamedTuple):
+    """A shard as its file states it, and where it begins in the data segment."""
+
+    name: str
+    size: int
+    sha256: bytes
+    begin: int
+
+
+def stated(records: Iterable[Record], data_size: int) -> list[Shard]:
+    """The shards that a file with `data_size` bytes of its own states; FormatError if they break rule F14."""
+    shards: list[Shard] = []
+    begin, names = 0, set()
+    for record in records:
+        shard = Shard(record["name"], record["size"], record["sha256"], begin)
+        if not is_name(shard.name):
+            raise FormatError(f"{shard.name!r} is not a name for a shard", rule="F14")
+        if begin % ALIGNMENT or not shard.size or (begin := begin + shard.size) > MAXIMUM_DATA:
+            raise FormatError(f"the shard {shard.name!r} cannot have {shard.size} bytes", rule="F14")
+        shards.append(shard)
+        names.add(shard.name)
+    if len(names) < len(shards):
+        raise FormatError("two shards have the same name", rule="F14")
+    if data_size and shards:
+        raise FormatError(f"has both shards and {data_size} bytes of data", rule="F14")
+    return shards
+
+
+def is_name(name: str) -> bool:
+    """Whether a shard may have that name: it leads nowhere but to the folder, on any system."""
+    return name.endswith(SUFFIX) and len(name.encode()) <= 255 and not _FORBIDDEN.search(name)
+
+
+class Shards:
+    """The data segment of a file with shards: each is mapped now, and what is wrong with it said when it is used.
+
+    So a file stays readable when another one with other shards takes its place, and without any shard if no data is
+    asked for.
+    """
+
+    def __init__(self, where: str, shards: Sequence[Shard]) -> None:
+        folder = Path(where).resolve().parent  # that of the file, not of a link to it
+        self._where = where
+        self.shards = shards
+        self._begins = [shard.begin for shard in shards]
+        self._parts = [_mapped(folder / shard.name, shard) for shard in shards]
+
+    def __len__(self) -> int:
+        return self.shards[-1].begin + self.shards[-1].size
+
+    def __getitem__(self, place: slice) -> memoryview:
+        """Bytes of one shard; FormatError if it cannot be read, or if they are not in one."""
+        if place.start >= place.stop:
+            return memoryview(b"")
+        index = bisect_right(self._begins, place.start) - 1
+        shard, part = self.shards[index], self.part(index)
+        if place.stop > shard.begin + shard.size:
+            raise FormatError(f"the bytes {place.start} to {place.stop} of the data are not in one shard", rule="F14")
+        return part[place.start - shard.begin : place.stop - shard.begin]
+
+    def is_lost(self, offset: int) -> bool:
+        """Whether the shard that these bytes are in cannot be read."""
+        return isinstance(self._parts[bisect_right(self._begins, offset) - 1], str)
+
+    def part(self, index: int) -> memoryview:
+        """A whole shard; FormatError if it cannot be read."""
+        part = self._parts[index]
+        if isinstance(part, str):
+            raise FormatError(part, where=self._place(index), hint=_HINT, rule="F15")
+        return part
+
+    def verify(self, index: int) -> None:
+        """FormatError if the shard cannot be read, DigestError if it is not the one that was written."""
+        digest = hashlib.sha256()
+        for block in blocks(self.part(index)):
+            digest.update(block)
+        if digest.digest() != self.shards[index].sha256:
+            what = "is damaged: its sha256 differs from the one stated"
+            raise DigestError(what, where=self._place(index), hint=AGAIN, rule="F15")
+
+    def _place(self, index: int) -> str:
+        return f"{self._where}: shard {self.shards[index].name!r}"
+
+
+_HINT = "put it into the folder of the file, or convert the source again"
+
+
+def _mapped(path: Path, shard: Shard) -> memoryview | str:
+    """The bytes of a shard, or what is wrong with it."""
+    try:
+        if stat.S_ISLNK(path.lstat().st_mode):
+            return "is a link"
+        flags = (getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))  # a FIFO would block
+        descriptor = os.open(path, sum(flags, os.O_RDONLY))
+        try:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                return "is not a regular file"
+            if found.st_size != shard.size:
+                return f"has {found.st_size} bytes instead of {shard.size}"
+            return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
+        finally:
+            os.close(descriptor)
+    except FileNotFoundError:
+        return "is missing"
+    except (OSError, ValueError) as error:
+        return f"cannot be read: {getattr(error, 'strerror', None) or error}"
+
+
+# -- the names of those that are written ---------------------------------------------------------------
+
+
+def name(target: Path, number: int, count: int, sha256: bytes) -> str:
+    """The name of a shard of the file `target`: no other bytes have it, so that no file is ever changed."""
+    return f"{target.stem}.{sha256.hex()[:DIGITS]}.{number}-of-{count}{SUFFIX}"
+
+
+def named_like(target: Path) -> Iterator[Path]:
+    """The files that are named like shards of `target`."""
+    return target.parent.glob(f"{escape(target.stem)}.{'[0-9a-f]' * DIGITS}.*-of-*{SUFFIX}")
+
+
+def unused(target: Path) -> list[Path]:
+    """Those that no `.qfb` file in the folder refers to: not even one that was renamed."""
+    from .reader import Container
+
+    left = {path.name: path for path in named_like(target)}
+    for path in {target, *target.parent.glob("*.qfb")} if left else ():
+        with suppress(QfmtError):
+            data = Container(path, verify=False).data
+            for shard in data.shards if isinstance(data, Shards) else ():
+                left.pop(shard.name, None)
+    return list(left.values())
