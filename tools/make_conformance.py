@@ -17,6 +17,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,8 @@ from conformance.networks import Case  # noqa: E402
 from conformance.twin import text, twin  # noqa: E402
 from qfmt.errors import FormatError  # noqa: E402
 from qfmt.file import check, load, save  # noqa: E402
+from qfmt.file.reader import Container  # noqa: E402
+from qfmt.file.shards import Shards  # noqa: E402
 
 VERSION = "1.0"
 FOLDER = ROOT / "tests" / "golden" / VERSION
@@ -83,7 +86,7 @@ def make(folder: Path) -> int:
 
 
 def _write(case: Case, level: str, path: Path) -> int:
-    save(case.model, path)
+    save(case.model, path, shard_size=case.shard_size)
     if case.rewrite is not None:
         path.write_bytes(case.rewrite(path.read_bytes()))
     if broken := check(path):
@@ -100,10 +103,10 @@ def _refused(folder: Path) -> Iterator[dict[str, Any]]:
     folder.mkdir()
     sound = folder / "sound.qfb"
     bases = []
-    for model in (altered.sound(), altered.integers()):
-        save(model, sound)
+    for model, shard_size in ((altered.sound(), None), (altered.integers(), None), (altered.sound(), 200)):
+        save(model, sound, shard_size=shard_size)
         bases.append(altered.Base(sound.read_bytes()))
-    sound.unlink()
+    sound.unlink()  # its shards stay
     for case in sorted(refused.cases(*bases), key=lambda case: case.name):
         path = folder / f"{case.name}.qfb"
         if path.exists():
@@ -142,7 +145,17 @@ def _entry(path: Path, level: str, **facts: str) -> dict[str, Any]:
         for kind, each in (("sha256", path), ("json_sha256", path.with_suffix(".json")))
         if each.exists()
     }
-    return {"name": path.stem, "level": level, **facts, **digests}
+    return {"name": path.stem, "level": level, **facts, **digests, **_shards(path)}
+
+
+def _shards(path: Path) -> dict[str, dict[str, str]]:
+    """The files that a file refers to and that are there."""
+    with suppress(FormatError):
+        data = Container(path, verify=False).data
+        if isinstance(data, Shards):
+            there = [path.with_name(shard.name) for shard in data.shards if path.with_name(shard.name).is_file()]
+            return {"shards": {each.name: hashlib.sha256(each.read_bytes()).hexdigest() for each in there}}
+    return {}
 
 
 def differences() -> list[str]:
@@ -154,7 +167,7 @@ def differences() -> list[str]:
 
 
 def _contents(folder: Path) -> dict[str, bytes]:
-    files = (path for path in folder.rglob("*") if path.suffix in (".qfb", ".json"))
+    files = (path for path in folder.rglob("*") if path.suffix in (".qfb", ".qfs", ".json"))
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 

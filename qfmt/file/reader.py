@@ -260,6 +260,8 @@ class Container:
             offset, size = record["offset"], record["size"]
             if offset % header.ALIGNMENT or offset + size > len(self.data):
                 raise FormatError(f"buffer {index} ({size} bytes at {offset}) is not inside the data", rule="F8")
+            if isinstance(self.data, shards.Shards) and not self.data.holds(offset, size):
+                raise FormatError(f"buffer {index} ({size} bytes at {offset}) is not inside one shard", rule="F14")
             self._spans[index] = Span(offset, size, record["sha256"])
         return Stored(self, index, *self._spans[index], place, name)
 

@@ -87,18 +87,25 @@ class Shards:
         return self.shards[-1].begin + self.shards[-1].size
 
     def __getitem__(self, place: slice) -> memoryview:
-        """Bytes of one shard; FormatError if it cannot be read, or if they are not in one."""
+        """Bytes of one shard; FormatError if it cannot be read."""
         if place.start >= place.stop:
             return memoryview(b"")
-        index = bisect_right(self._begins, place.start) - 1
-        shard, part = self.shards[index], self.part(index)
-        if place.stop > shard.begin + shard.size:
-            raise FormatError(f"the bytes {place.start} to {place.stop} of the data are not in one shard", rule="F14")
-        return part[place.start - shard.begin : place.stop - shard.begin]
+        index = self._index(place.start)
+        begin = self.shards[index].begin
+        return self.part(index)[place.start - begin : place.stop - begin]
+
+    def _index(self, offset: int) -> int:
+        """The shard that has the byte at an offset."""
+        return bisect_right(self._begins, offset) - 1
+
+    def holds(self, offset: int, size: int) -> bool:
+        """Whether one shard has all of these bytes."""
+        shard = self.shards[self._index(offset)]
+        return not size or offset + size <= shard.begin + shard.size
 
     def is_lost(self, offset: int) -> bool:
         """Whether the shard that these bytes are in cannot be read."""
-        return isinstance(self._parts[bisect_right(self._begins, offset) - 1], str)
+        return isinstance(self._parts[self._index(offset)], str)
 
     def part(self, index: int) -> memoryview:
         """A whole shard; FormatError if it cannot be read."""
@@ -150,12 +157,12 @@ def _mapped(path: Path, shard: Shard) -> memoryview | str:
 
 def name(target: Path, number: int, count: int, sha256: bytes) -> str:
     """The name of a shard of the file `target`: no other bytes have it, so that no file is ever changed."""
-    return f"{target.stem}.{sha256.hex()[:DIGITS]}.{number}-of-{count}{SUFFIX}"
+    return f"{target.stem}.{number:05}-of-{count:05}.{sha256.hex()[:DIGITS]}{SUFFIX}"
 
 
 def named_like(target: Path) -> Iterator[Path]:
     """The files that are named like shards of `target`."""
-    return target.parent.glob(f"{escape(target.stem)}.{'[0-9a-f]' * DIGITS}.*-of-*{SUFFIX}")
+    return target.parent.glob(f"{escape(target.stem)}.*-of-*.{'[0-9a-f]' * DIGITS}{SUFFIX}")
 
 
 def unused(target: Path) -> list[Path]:

@@ -2,7 +2,7 @@
 
 It checks what a decoder of arrays must check (spec.md, "What a reader checks"), and F13.
 
-network = spec_reader.Network(open("model.qfb", "rb").read())      # digests and structure checked
+network = spec_reader.Network(open("model.qfb", "rb").read())      # digests and structure checked; or (…, shards)
 network.tensors["conv1.weight"].values()                            # integers or floats, a flat list
 """
 
@@ -11,7 +11,8 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
-from itertools import pairwise
+from collections.abc import Mapping
+from itertools import accumulate, pairwise
 from typing import Any
 
 # Element types: code → name, bits, struct letter (none for the float types that `struct` does not know).
@@ -43,7 +44,8 @@ TABLES = {
     "Graph": "tensors:[Tensor]! nodes:[Node]! inputs:[i]! outputs:[i]! name:s",
     "KeyValue": "key:s! value:s!",
     "Model": "minor_version:I required_features:[s] graph:Graph! buffers:[Buffer]! producer:s engine:s "
-    "source:[KeyValue] metadata:[KeyValue] vectors:[TestVector]",
+    "source:[KeyValue] metadata:[KeyValue] vectors:[TestVector] shards:[Shard]",
+    "Shard": "name:s! size:Q sha256:D!",
     "TestValue": "shape:[q]! buffer:I?",
     "TestVector": "name:s inputs:[TestValue]! outputs:[TestValue]!",
 }
@@ -219,9 +221,9 @@ class Metadata:
 
 
 class Network:
-    """A file, read and checked."""
+    """A file, read and checked. `shards` has the bytes of its shards by their names."""
 
-    def __init__(self, file: bytes) -> None:
+    def __init__(self, file: bytes, shards: Mapping[str, bytes] | None = None) -> None:
         check(file[4:8] == b"QFB1", "F1: not a .qfb file of version 1")
         check(len(file) >= 128, "F3: the file ends in the header")
         check(file[8:12] == b"qh01", "F1: the tag of the header")
@@ -237,8 +239,10 @@ class Network:
         check(not any(file[meta_size:data_offset]), "F5: the padding is not zero")
         decoder = Metadata(meta, header_size)
         self.model = decoder.table("Model", decoder.follow(0, struct.unpack_from("<I", meta)[0]))
-        check(not self.model["required_features"], f"F10: needs {self.model['required_features']}")
-        buffers = self.buffers(file[data_offset:file_size])
+        features = set(self.model["required_features"] or ())
+        check(features <= {"shards"}, f"F10: needs {self.model['required_features']}")
+        check(bool(features) == bool(self.model["shards"]), "F14: shards without the feature, or the feature alone")
+        buffers = self.buffers(self.joined(shards or {}, data_size) if features else file[data_offset:])
         self.graph = self.model["graph"]
         self.order = [Array(record, buffers) for record in self.graph["tensors"]]
         self.tensors = {tensor.name: tensor for tensor in self.order}
@@ -248,6 +252,26 @@ class Network:
         self.vectors = [self.vector(record, buffers) for record in self.model["vectors"] or ()]
         self.check_orders()
         self.check_uses(buffers)
+
+    def joined(self, files: Mapping[str, bytes], data_size: int) -> bytes:
+        """The data segment of a file with shards."""
+        shards, end = self.model["shards"], 0
+        check(data_size == 0, "F14: both shards and data")
+        check(len({shard["name"] for shard in shards}) == len(shards), "F14: two shards with the same name")
+        for shard in shards:
+            name, size = shard["name"], shard["size"]
+            check(name.endswith(".qfs") and len(name.encode()) <= 255, f"F14: {name!r} is no name of a shard")
+            check(not any(c < " " or c in "\x7f/\\:" for c in name), f"F14: {name!r} is no name in the folder")
+            check(end % 64 == 0 and size > 0 and (end := end + size) < 1 << 63, "F14: the size of a shard")
+        for buffer in self.model["buffers"]:
+            first, last = buffer["offset"], buffer["offset"] + buffer["size"]
+            cuts = accumulate(shard["size"] for shard in shards)
+            check(not any(first < cut < last for cut in cuts), "F14: a buffer in two shards")
+        for shard in shards:
+            data = files.get(shard["name"])
+            check(data is not None and len(data) == shard["size"], f"F15: {shard['name']} is not there, or of another size")
+            check(hashlib.sha256(data).hexdigest() == shard["sha256"], f"F15: {shard['name']} is damaged")
+        return b"".join(files[shard["name"]] for shard in shards)
 
     def buffers(self, segment: bytes) -> list[tuple[bytes, str]]:
         found, end = [], 0

@@ -36,6 +36,7 @@ def constant(name: str, values: Any, dtype: str, grid: Quantization | None = Non
 def cases() -> Iterator[Case]:
     yield from arrays()
     yield from quantizations()
+    yield from sharded()
     yield from graphs()
     yield from vectors()
     yield from later()
@@ -121,6 +122,20 @@ def quantizations() -> Iterator[Case]:
     grid = Quantization.of_blocks("float4_e2m1fn", (3, 7), (1, 4), mx)
     yield Case("blocks-mx", "Microscaling: float4 with scales that are powers of two", of(
         constant("w", (w % 5).astype(np.float32), "float4_e2m1fn", grid)))  # fmt: skip
+
+
+def sharded() -> Iterator[Case]:
+    rows = Quantization.of(np.linspace(0.1, 1, 513), (0,), -127, 127, 0, "float64")
+    tensors = [
+        constant("a", numbers(8, (33,), -7, 7), "int8"),
+        constant("b", np.zeros((0, 4)), "float32"),
+        constant("w", numbers(9, (513, 1), -127, 127), "int8", rows),
+        Tensor("x", "int8", (33,)),
+    ]
+    graph = Graph(("x",), ("x",), (), {tensor.name: tensor for tensor in tensors})
+    model = Model(graph, PRODUCER).with_vectors({"x": numbers(10, (33,), -7, 7).astype(np.int8)})
+    about = "Data in three shards: arrays, an empty one, scales, a test vector"
+    yield Case("shards", about, model, shard_size=700)
 
 
 def graphs() -> Iterator[Case]:

@@ -17,12 +17,14 @@ Array = np.ndarray[Any, Any]
 
 
 class Case(NamedTuple):
-    """A file of the suite: what it is about, and the model in it, with its test vectors; other bytes that say it."""
+    """A file of the suite: what it is about, and the model in it, with its test vectors; other bytes that say it; the
+    size of its shards, if it has any."""
 
     name: str
     about: str
     model: Model
     rewrite: Callable[[bytes], bytes] | None = None
+    shard_size: int | None = None
 
 
 def numbers(seed: int, shape: Sequence[int], low: int, high: int) -> Array:

@@ -25,18 +25,21 @@ class Refused(NamedTuple):
     about: str
     data: bytes
     is_large: bool = False
+    is_whole: bool = False
 
     @property
     def by(self) -> str:
         """Who refuses it."""
         everyone = (self.rule.startswith("F") and self.rule != "F13") or self.rule in DECODING
+        everyone = everyone and not self.is_whole
         return BOUNDED if self.is_large else EVERY if everyone else VALIDATING
 
 
-def cases(base: Base, whole: Base) -> Iterator[Refused]:
-    """From the files of `sound` and `integers`."""
+def cases(base: Base, whole: Base, sharded: Base) -> Iterator[Refused]:
+    """From the files of `sound` and `integers`, and that of `sound` with shards."""
     yield from of_bytes(base)
     yield from of_tables(base)
+    yield from of_shards(base, sharded)
     for name, rule, about, change in (*TENSORS, *GRIDS, *GRAPHS, *VECTORS):
         yield Refused(name, rule, about, base.changed(change))
     yield Refused("bool-2", "V11", "A bool is the byte 2", base.with_data(base.offset("flag"), b"\2"))
@@ -116,6 +119,47 @@ def of_bytes(base: Base) -> Iterator[Refused]:
     last[-1] ^= 1
     yield Refused("data-bit", "F9", "A bit of the data is flipped", bytes(last))
     yield Refused("flags", "F10", "A required flag that no reader knows", header_with(48, "<I", 4))
+
+
+def of_shards(base: Base, sharded: Base) -> Iterator[Refused]:
+    def shard(index: int, **fields: Any) -> bytes:
+        return sharded.changed(lambda record: record["shards"][index].update(fields))
+
+    first, last = sharded.record()["shards"]
+    yield Refused("shard-feature", "F14", "Shards without the feature", sharded.changed(root(required_features=None)))
+    feature = root(required_features=["shards"])
+    yield Refused("shard-none", "F14", "The feature without shards", base.changed(feature))
+    other = sharded.changed(root(required_features=["Shards"]))
+    yield Refused("shard-unknown", "F10", "Another feature, which no reader knows", other)
+    both = base.changed(root(required_features=["shards"], shards=[first, last]))
+    yield Refused("shard-data", "F14", "Shards, and data in the file", both)
+    for name, about, given in (
+        ("folder", "a name in a folder below", "a/" + first["name"]),
+        ("parent", "a name in the folder above", "../" + first["name"]),
+        ("backslash", "a name in a folder, as Windows writes it", "a\\" + first["name"]),
+        ("drive", "a name on another drive", "C:" + first["name"]),
+        ("control", "a line feed in its name", "\n" + first["name"]),
+        ("suffix", "a name that does not end in .qfs", first["name"] + "x"),
+        ("long", "a name of 256 bytes", "n" * 252 + ".qfs"),
+        ("twice", "the name of the other one", last["name"]),
+    ):
+        yield Refused(f"shard-{name}", "F14", f"A shard with {about}", shard(0, name=given))
+    yield Refused("shard-empty", "F14", "A shard of 0 bytes", shard(1, size=0))
+    yield Refused("shard-odd", "F14", "A size that is no multiple of 64", shard(0, size=first["size"] - 1))
+    yield Refused("shard-wrapped", "F14", "Sizes of more than 2^63 in total", shard(0, size=(1 << 64) - 64))
+    moved = [{**first, "size": first["size"] - 64}, {**last, "size": last["size"] + 64}]
+    yield Refused("shard-moved", "F15", "Sizes that are those of no file", sharded.changed(root(shards=moved)))
+    yield Refused("shard-missing", "F15", "A shard that is not there", shard(0, name="missing.qfs"))
+    exchanged = [{**first, "name": last["name"]}, {**last, "name": first["name"]}]
+    yield Refused("shard-exchanged", "F15", "The names exchanged", sharded.changed(root(shards=exchanged)))
+
+    def longer(record: Record) -> None:
+        end = max((each for each in record["buffers"] if each["offset"] < first["size"]), key=lambda each: each["offset"])
+        end["size"] = first["size"] - end["offset"] + 1
+
+    yield Refused("shard-crossed", "F14", "A buffer that ends in the next shard", sharded.changed(longer))
+    wrong = shard(0, sha256=last["sha256"])
+    yield Refused("shard-digest", "F15", "The sha256 of another shard", wrong, is_whole=True)
 
 
 def of_tables(base: Base) -> Iterator[Refused]:
