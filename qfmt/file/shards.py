@@ -48,17 +48,17 @@ class Shard(NamedTuple):
 def stated(records: Iterable[Record], data_size: int) -> list[Shard]:
     """The shards that a file with `data_size` bytes of its own states; FormatError if they break rule F14."""
     shards: list[Shard] = []
-    begin, names = 0, set()
+    begin, before = 0, ""
     for record in records:
         shard = Shard(record["name"], record["size"], record["sha256"], begin)
         if not is_name(shard.name):
             raise FormatError(f"{shard.name!r} is not a name for a shard", rule="F14")
+        if shard.name <= before:
+            raise FormatError(f"the shard {shard.name!r} follows {before!r}, out of order or repeated", rule="F14")
         if begin % ALIGNMENT or not shard.size or (begin := begin + shard.size) > MAXIMUM_DATA:
             raise FormatError(f"the shard {shard.name!r} cannot have {shard.size} bytes", rule="F14")
         shards.append(shard)
-        names.add(shard.name)
-    if len(names) < len(shards):
-        raise FormatError("two shards have the same name", rule="F14")
+        before = shard.name
     if data_size and shards:
         raise FormatError(f"has both shards and {data_size} bytes of data", rule="F14")
     return shards
@@ -157,7 +157,8 @@ def _mapped(path: Path, shard: Shard) -> memoryview | str:
 
 def name(target: Path, number: int, count: int, sha256: bytes) -> str:
     """The name of a shard of the file `target`: no other bytes have it, so that no file is ever changed."""
-    return f"{target.stem}.{number:05}-of-{count:05}.{sha256.hex()[:DIGITS]}{SUFFIX}"
+    digits = max(5, len(str(count)))  # so that the names are in order
+    return f"{target.stem}.{number:0{digits}}-of-{count:0{digits}}.{sha256.hex()[:DIGITS]}{SUFFIX}"
 
 
 def named_like(target: Path) -> Iterator[Path]:

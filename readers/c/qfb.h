@@ -33,12 +33,14 @@ typedef enum {
     QFB_MEMORY,       /* the memory that was given is too small */
     QFB_WORK,         /* more work than allowed */
     QFB_INPUT,        /* an input does not fit the model */
-    QFB_OVERFLOW      /* a sum exceeds int32 */
+    QFB_OVERFLOW,     /* a sum exceeds int32 */
+    QFB_SHARDS        /* the data is in shards: give them to qfb_open_shards */
 } qfb_code;
 
 /* A failure: what, which rule it breaks ("" if none), and where: `place` is "byte", "tensor", "node", "buffer", "vector"
- * or "file", and `index` says which one. The texts are constants. What a newer reader may know is named: a required
- * feature by `name`, which lies in the file ("" if none); required flags, or the code of an element type, by `number`. */
+ * "shard" or "file", and `index` says which one. The texts are constants. What this reader lacks is named: a required
+ * feature, or a shard, by `name`, which lies in the file ("" if none); required flags, or the code of an element type, by
+ * `number`. */
 typedef struct {
     qfb_code code;
     const char *rule, *what, *place, *name;
@@ -62,12 +64,19 @@ enum {
     QFB_CHECK_DATA = 2    /* check all data, too: every sha256, the zeros between buffers, the range of integers */
 };
 
+/* A file that holds a part of the data of another: its bytes, NULL if they cannot be had. `begin` is the library's own. */
+typedef struct {
+    const void *bytes;
+    uint64_t size, begin;
+} qfb_shard;
+
 /* An open file. The fields are the library's own, but for `error`: the last failure. */
 typedef struct {
     const uint8_t *bytes, *data;
+    const qfb_shard *shards; /* NULL: the data is in the file */
     uint64_t size, data_size;
     uint32_t meta_size, start, model, graph; /* ends of the FlatBuffer, positions of two tables */
-    uint32_t tensors, nodes, inputs, outputs, buffers, sources, metadata, vectors; /* positions of vectors, or 0 */
+    uint32_t tensors, nodes, inputs, outputs, buffers, sources, metadata, vectors, stated; /* of vectors, or 0 */
     qfb_error error;
 } qfb_file;
 
@@ -206,7 +215,7 @@ static inline qfb_code qfb_fail_(
     return code;
 }
 
-/* The last failure is about what this reader does not know. */
+/* The last failure is about what this reader does not know or have. */
 static inline qfb_code qfb_unknown_(qfb_file *file, const char *name, uint64_t number)
 {
     file->error.name = name, file->error.number = number;
@@ -302,8 +311,8 @@ static inline int qfb_sha256_is_(qfb_sha256_ *hash, const uint8_t *wanted)
 enum { QFB_SCALAR_, QFB_STRUCT_, QFB_STRING_, QFB_TABLE_, QFB_SCALARS_, QFB_STRINGS_, QFB_TABLES_ };
 enum {
     QFB_T_ARRAY_, QFB_T_ATTRIBUTE_, QFB_T_BUFFER_, QFB_T_GRAPH_, QFB_T_PAIR_, QFB_T_MODEL_, QFB_T_NODE_,
-    QFB_T_NUMBERS_, QFB_T_OBSERVED_, QFB_T_PROOF_, QFB_T_QUANTIZATION_, QFB_T_LEVEL_, QFB_T_TENSOR_, QFB_T_VALUE_,
-    QFB_T_VECTOR_
+    QFB_T_NUMBERS_, QFB_T_OBSERVED_, QFB_T_PROOF_, QFB_T_QUANTIZATION_, QFB_T_LEVEL_, QFB_T_SHARD_, QFB_T_TENSOR_,
+    QFB_T_VALUE_, QFB_T_VECTOR_
 };
 
 /* Numbers of the fields that are read one by one. Numbers have the first fields of an Array, a SecondLevel those of a
@@ -313,7 +322,7 @@ enum { QFB_ATTRIBUTE_TYPE_ = 1, QFB_ATTRIBUTE_INT_, QFB_ATTRIBUTE_FLOAT_, QFB_AT
 enum { QFB_GRAPH_TENSORS_, QFB_GRAPH_NODES_, QFB_GRAPH_INPUTS_, QFB_GRAPH_OUTPUTS_, QFB_GRAPH_NAME_ };
 enum {
     QFB_MODEL_MINOR_, QFB_MODEL_FEATURES_, QFB_MODEL_GRAPH_, QFB_MODEL_BUFFERS_, QFB_MODEL_PRODUCER_,
-    QFB_MODEL_ENGINE_, QFB_MODEL_SOURCE_, QFB_MODEL_METADATA_, QFB_MODEL_VECTORS_
+    QFB_MODEL_ENGINE_, QFB_MODEL_SOURCE_, QFB_MODEL_METADATA_, QFB_MODEL_VECTORS_, QFB_MODEL_SHARDS_
 };
 enum {
     QFB_NODE_OPERATOR_, QFB_NODE_VERSION_, QFB_NODE_INPUTS_, QFB_NODE_OUTPUTS_, QFB_NODE_ATTRIBUTES_,
@@ -357,7 +366,8 @@ static inline qfb_table_ qfb_schema_(int table)
     static const qfb_field_ model[] = {
         {QFB_SCALAR_, 4, 0, 0}, {QFB_STRINGS_, 4, 0, 0}, {QFB_TABLE_, 4, QFB_T_GRAPH_, 1},
         {QFB_TABLES_, 4, QFB_T_BUFFER_, 1}, {QFB_STRING_, 4, 0, 0}, {QFB_STRING_, 4, 0, 0},
-        {QFB_TABLES_, 4, QFB_T_PAIR_, 0}, {QFB_TABLES_, 4, QFB_T_PAIR_, 0}, {QFB_TABLES_, 4, QFB_T_VECTOR_, 0}};
+        {QFB_TABLES_, 4, QFB_T_PAIR_, 0}, {QFB_TABLES_, 4, QFB_T_PAIR_, 0}, {QFB_TABLES_, 4, QFB_T_VECTOR_, 0},
+        {QFB_TABLES_, 4, QFB_T_SHARD_, 0}};
     static const qfb_field_ node[] = {
         {QFB_STRING_, 4, 0, 1}, {QFB_SCALAR_, 4, 0, 0}, {QFB_SCALARS_, 4, 0, 1}, {QFB_SCALARS_, 4, 0, 1},
         {QFB_TABLES_, 4, QFB_T_ATTRIBUTE_, 0}, {QFB_STRING_, 4, 0, 0}, {QFB_STRING_, 4, 0, 0}, {QFB_STRING_, 4, 0, 0},
@@ -378,6 +388,7 @@ static inline qfb_table_ qfb_schema_(int table)
     static const qfb_field_ level[] = {
         {QFB_SCALARS_, 8, 0, 0}, {QFB_TABLE_, 4, QFB_T_NUMBERS_, 1}, {QFB_TABLE_, 4, QFB_T_NUMBERS_, 0},
         {QFB_TABLE_, 4, QFB_T_NUMBERS_, 0}, {QFB_TABLE_, 4, QFB_T_NUMBERS_, 0}};
+    static const qfb_field_ shard[] = {{QFB_STRING_, 4, 0, 1}, {QFB_SCALAR_, 8, 0, 0}, {QFB_STRUCT_, 32, 0, 1}};
     static const qfb_field_ tensor[] = {
         {QFB_STRING_, 4, 0, 1}, {QFB_SCALAR_, 1, 0, 0}, {QFB_SCALARS_, 8, 0, 0}, {QFB_STRINGS_, 4, 0, 0},
         {QFB_SCALAR_, 4, 0, 0}, {QFB_TABLE_, 4, QFB_T_QUANTIZATION_, 0}, {QFB_STRINGS_, 4, 0, 0}};
@@ -385,8 +396,8 @@ static inline qfb_table_ qfb_schema_(int table)
     static const qfb_field_ vector[] = {
         {QFB_STRING_, 4, 0, 0}, {QFB_TABLES_, 4, QFB_T_VALUE_, 1}, {QFB_TABLES_, 4, QFB_T_VALUE_, 1}};
     static const qfb_table_ tables[] = {
-        {array, 5}, {attribute, 8}, {buffer, 3}, {graph, 5}, {pair, 2}, {model, 9}, {node, 10}, {numbers, 4},
-        {observed, 6}, {proof, 5}, {quantization, 11}, {level, 5}, {tensor, 7}, {value, 2}, {vector, 3}};
+        {array, 5}, {attribute, 8}, {buffer, 3}, {graph, 5}, {pair, 2}, {model, 10}, {node, 10}, {numbers, 4},
+        {observed, 6}, {proof, 5}, {quantization, 11}, {level, 5}, {shard, 3}, {tensor, 7}, {value, 2}, {vector, 3}};
     return tables[table];
 }
 
@@ -792,13 +803,44 @@ static inline qfb_code qfb_invalid_(qfb_file *file, const char *rule, uint32_t t
     return qfb_fail_(file, rule[0] == 'V' ? QFB_INVALID : QFB_BROKEN, rule, "tensor", tensor, what);
 }
 
+/* The files that hold the data, if this one does not, and their names, which lead nowhere but to its folder. */
+static inline uint32_t qfb_shard_count(const qfb_file *file) { return qfb_count_(file, file->stated); }
+static inline qfb_string qfb_shard_name(const qfb_file *file, uint32_t index)
+{
+    return qfb_string_(file, qfb_element_(file, file->stated, index), 0);
+}
+
+/* The shard that the byte at an offset of the data is in; the last one at its end. */
+static inline const qfb_shard *qfb_shard_at_(const qfb_file *file, uint64_t offset)
+{
+    uint32_t low = 0, high = qfb_shard_count(file) - 1;
+    while (low < high) {
+        uint32_t middle = low + (high - low + 1) / 2;
+        if (file->shards[middle].begin > offset)
+            high = middle - 1;
+        else
+            low = middle;
+    }
+    return file->shards + low;
+}
+
+/* The data from an offset on. */
+static inline const uint8_t *qfb_data_(const qfb_file *file, uint64_t offset)
+{
+    const qfb_shard *shard;
+    if (!file->shards)
+        return file->data + offset;
+    shard = qfb_shard_at_(file, offset);
+    return (const uint8_t *)shard->bytes + (offset - shard->begin);
+}
+
 static inline qfb_code qfb_get_buffer(qfb_file *file, uint32_t index, qfb_array *array)
 {
     uint32_t at;
     if (index >= qfb_count_(file, file->buffers))
         return qfb_fail_(file, QFB_MISSING, "F7", "buffer", index, "there is no such buffer");
     at = qfb_element_(file, file->buffers, index);
-    array->data = file->data + qfb_ulong_(file, at, 0), array->size = qfb_ulong_(file, at, 1), array->buffer = index;
+    array->data = qfb_data_(file, qfb_ulong_(file, at, 0)), array->size = qfb_ulong_(file, at, 1), array->buffer = index;
     return QFB_OK;
 }
 
@@ -1373,6 +1415,8 @@ static inline qfb_code qfb_check_layout_(qfb_file *file)
         if (offset % QFB_ALIGNMENT || offset < end || offset - end >= QFB_ALIGNMENT || offset > file->data_size ||
             size > file->data_size - offset)
             return qfb_fail_(file, QFB_BROKEN, "F8", "buffer", i, "has an invalid position");
+        if (file->shards && size && qfb_shard_at_(file, offset) != qfb_shard_at_(file, offset + size - 1))
+            return qfb_fail_(file, QFB_BROKEN, "F14", "buffer", i, "is in two shards");
         end = offset + size;
     }
     if (end != file->data_size)
@@ -1385,17 +1429,28 @@ static inline const uint8_t *qfb_digest(const qfb_file *file, uint32_t index)
 {
     return file->bytes + qfb_at_(file, qfb_element_(file, file->buffers, index), 2);
 }
+static inline uint64_t qfb_offset(const qfb_file *file, uint32_t index)
+{ /* where it begins in the data */
+    return qfb_ulong_(file, qfb_element_(file, file->buffers, index), 0);
+}
+
+/* Whether bytes have the digest that the Buffer or Shard at an index of a vector states, in field 2 of either. */
+static inline int qfb_is_digest_(
+    const qfb_file *file, const void *bytes, uint64_t size, uint32_t vector, uint32_t index)
+{
+    qfb_sha256_ hash;
+    qfb_sha256_begin_(&hash);
+    qfb_sha256_add_(&hash, (const uint8_t *)bytes, size);
+    return qfb_sha256_is_(&hash, file->bytes + qfb_at_(file, qfb_element_(file, vector, index), 2));
+}
 
 /* The sha256 of a buffer: QFB_DAMAGED if it is not the one stated. For who did not open with QFB_CHECK_DATA. */
 static inline qfb_code qfb_check_buffer(qfb_file *file, uint32_t index)
 {
     qfb_array array;
-    qfb_sha256_ hash;
     if (qfb_get_buffer(file, index, &array))
         return file->error.code;
-    qfb_sha256_begin_(&hash);
-    qfb_sha256_add_(&hash, array.data, array.size);
-    if (!qfb_sha256_is_(&hash, qfb_digest(file, index)))
+    if (!qfb_is_digest_(file, array.data, array.size, file->buffers, index))
         return qfb_fail_(file, QFB_DAMAGED, "F9", "buffer", index, "the data is damaged: its sha256 differs");
     return QFB_OK;
 }
@@ -1436,12 +1491,14 @@ static inline qfb_code qfb_nth_value_(qfb_file *file, uint32_t v, uint32_t index
 static inline qfb_code qfb_check_all_values_(qfb_file *file)
 {
     uint32_t i, v, ends = qfb_inputs(file).count + qfb_outputs(file).count;
+    uint64_t total;
     qfb_tensor tensor;
     qfb_value value;
     qfb_walk_ walk;
     memset(&walk, 0, sizeof walk);
     walk.file = file;
-    walk.budget = file->size > UINT64_MAX / QFB_REPETITIONS_ ? UINT64_MAX : QFB_REPETITIONS_ * file->size;
+    total = file->size + (file->shards ? file->data_size : 0);
+    walk.budget = total > UINT64_MAX / QFB_REPETITIONS_ ? UINT64_MAX : QFB_REPETITIONS_ * total;
     for (i = 0; i < qfb_tensor_count(file); i++)
         if (qfb_get_tensor(file, i, &tensor) || qfb_check_numbers_of_(&walk, i, &tensor, 1) ||
             (tensor.is_constant && (qfb_spend_(&walk, tensor.array.size, 0) ||
@@ -1461,12 +1518,15 @@ static inline qfb_code qfb_check_data(qfb_file *file)
 {
     uint64_t end = 0;
     uint32_t i;
+    for (i = 0; i < qfb_shard_count(file); i++)
+        if (!qfb_is_digest_(file, file->shards[i].bytes, file->shards[i].size, file->stated, i))
+            return qfb_fail_(file, QFB_DAMAGED, "F15", "shard", i, "is damaged: its sha256 differs");
     for (i = 0; i < qfb_buffer_count(file); i++) {
         qfb_array array;
         if (qfb_check_buffer(file, i) || qfb_get_buffer(file, i, &array))
             return file->error.code;
-        for (; file->data + end < array.data; end++)
-            if (file->data[end])
+        for (; end < qfb_offset(file, i); end++)
+            if (*qfb_data_(file, end))
                 return qfb_fail_(file, QFB_BROKEN, "F8", "buffer", i, "a byte before it is not zero");
         end += array.size;
     }
@@ -1714,13 +1774,10 @@ static inline qfb_code qfb_check_vectors_(qfb_walk_ *walk)
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Map a file into memory, to be read only; NULL if that cannot be done, for the reason in errno, which is 0 for a file
- * that is empty or not a regular one. */
-static inline const void *qfb_map(const char *path, uint64_t *size)
+static inline const void *qfb_map_opened_(int file, uint64_t *size)
 {
     struct stat found;
     void *mapped = MAP_FAILED;
-    int file = open(path, O_RDONLY | O_NONBLOCK); /* a FIFO is not waited for */
     if (file < 0)
         return NULL;
     errno = 0;
@@ -1732,29 +1789,103 @@ static inline const void *qfb_map(const char *path, uint64_t *size)
     return mapped == MAP_FAILED ? NULL : mapped;
 }
 
+/* Map a file into memory, to be read only; NULL if that cannot be done, for the reason in errno, which is 0 for a file
+ * that is empty or not a regular one. */
+static inline const void *qfb_map(const char *path, uint64_t *size)
+{
+    return qfb_map_opened_(open(path, O_RDONLY | O_NONBLOCK), size); /* a FIFO is not waited for */
+}
+
+/* The same for a shard of an open file, in the folder `folder`, "." for the current one; no link is followed. */
+static inline const void *qfb_map_shard(const qfb_file *file, uint32_t index, const char *folder, uint64_t *size)
+{
+    int place = open(folder, O_RDONLY), opened = -1;
+    if (place >= 0) {
+        opened = openat(place, qfb_shard_name(file, index).text, O_RDONLY | O_NONBLOCK | O_NOFOLLOW);
+        close(place);
+    }
+    return qfb_map_opened_(opened, size);
+}
+
 static inline void qfb_unmap(const void *bytes, uint64_t size) { munmap((void *)(uintptr_t)bytes, (size_t)size); }
 #endif
 
+/* The names and sizes of shards (rule F14), of a file that requires the feature or does not. */
+static inline qfb_code qfb_check_stated_(qfb_file *file, int is_required)
+{
+    uint64_t end = 0, size;
+    uint32_t i, k, count = qfb_shard_count(file);
+    if ((count > 0) != is_required)
+        return qfb_fail_(file, QFB_BROKEN, "F14", "file", 0, "has shards, or requires them, but not both");
+    if (count && file->data_size)
+        return qfb_fail_(file, QFB_BROKEN, "F14", "file", 0, "has both shards and data");
+    for (i = 0; i < count; i++) {
+        qfb_string name = qfb_shard_name(file, i);
+        size = qfb_ulong_(file, qfb_element_(file, file->stated, i), 1);
+        if (name.size < 4 || name.size > 255 || memcmp(name.text + name.size - 4, ".qfs", 4))
+            return qfb_fail_(file, QFB_BROKEN, "F14", "shard", i, "does not have the name of a shard");
+        for (k = 0; k < name.size; k++)
+            if ((unsigned char)name.text[k] < 32 || memchr("/\\:\x7f", name.text[k], 4))
+                return qfb_fail_(file, QFB_BROKEN, "F14", "shard", i, "has a name that may lead elsewhere");
+        if (i && qfb_compare(qfb_shard_name(file, i - 1), name) >= 0)
+            return qfb_fail_(file, QFB_BROKEN, "F14", "shard", i, "has a name that is out of order or repeated");
+        if (!size || end % QFB_ALIGNMENT || size > INT64_MAX - end)
+            return qfb_fail_(file, QFB_BROKEN, "F14", "shard", i, "has an invalid size");
+        end += size;
+    }
+    return QFB_OK;
+}
+
+/* The features that a file requires are known. */
+static inline qfb_code qfb_check_features_(qfb_file *file)
+{
+    qfb_list features = qfb_list_(file, file->model, QFB_MODEL_FEATURES_, 4);
+    int has_shards = 0;
+    uint32_t i;
+    for (i = 0; i < features.count; i++) {
+        if (!qfb_equals(qfb_text(&features, i), "shards")) {
+            qfb_fail_(file, QFB_NEWER, "F10", "file", 0, "requires features that this reader does not support");
+            return qfb_unknown_(file, qfb_text(&features, i).text, 0);
+        }
+        has_shards = 1;
+    }
+    return qfb_check_stated_(file, has_shards);
+}
+
+/* All but the header and the structure. */
+static inline qfb_code qfb_check_rest_(qfb_walk_ *walk, unsigned flags)
+{
+    qfb_file *file = walk->file;
+    if (qfb_check_layout_(file) || qfb_check_tensors_(walk) || qfb_check_nodes_(file) ||
+        qfb_check_pairs_(file, file->sources) || qfb_check_pairs_(file, file->metadata) || qfb_check_vectors_(walk) ||
+        qfb_check_used_(walk))
+        return file->error.code;
+    return flags & QFB_CHECK_DATA && !(flags & QFB_SKIP_DIGESTS) ? qfb_check_data(file) : QFB_OK;
+}
+
+static inline void qfb_begin_walk_(qfb_walk_ *walk, qfb_file *file)
+{
+    memset(walk, 0, sizeof *walk);
+    walk->file = file, walk->budget = (uint64_t)QFB_REPETITIONS_ * file->meta_size;
+}
+
 /* Open the `size` bytes of a file. They must not change while it is used. Flags: QFB_SKIP_DIGESTS, QFB_CHECK_DATA.
- * Without QFB_CHECK_DATA only the metadata are read; call qfb_check_buffer before you trust a constant. */
+ * Without QFB_CHECK_DATA only the metadata are read; call qfb_check_buffer before you trust a constant.
+ * QFB_SHARDS: the data is in other files; take their names from qfb_shard_name, and call qfb_open_shards. */
 static inline qfb_code qfb_open(qfb_file *file, const void *bytes, uint64_t size, unsigned flags)
 {
     qfb_walk_ walk;
-    qfb_list features;
     memset(file, 0, sizeof *file);
     file->bytes = (const uint8_t *)bytes, file->size = size;
     qfb_fail_(file, QFB_OK, "", "file", 0, "");
     if (qfb_check_header_(file) || (!(flags & QFB_SKIP_DIGESTS) && qfb_check_digest_(file)))
         return file->error.code;
-    memset(&walk, 0, sizeof walk);
-    walk.file = file, walk.budget = (uint64_t)QFB_REPETITIONS_ * file->meta_size;
+    qfb_begin_walk_(&walk, file);
     if (qfb_target_(file, 0, &file->model) || qfb_walk_table_(&walk, QFB_T_MODEL_, file->model))
         return file->error.code;
-    features = qfb_list_(file, file->model, QFB_MODEL_FEATURES_, 4);
-    if (features.count) {
-        qfb_fail_(file, QFB_NEWER, "F10", "file", 0, "requires features that this reader does not support");
-        return qfb_unknown_(file, qfb_text(&features, 0).text, 0);
-    }
+    file->stated = qfb_to_(file, file->model, QFB_MODEL_SHARDS_);
+    if (qfb_check_features_(file))
+        return file->error.code;
     file->graph = qfb_to_(file, file->model, QFB_MODEL_GRAPH_);
     file->buffers = qfb_to_(file, file->model, QFB_MODEL_BUFFERS_);
     file->sources = qfb_to_(file, file->model, QFB_MODEL_SOURCE_);
@@ -1764,11 +1895,31 @@ static inline qfb_code qfb_open(qfb_file *file, const void *bytes, uint64_t size
     file->nodes = qfb_to_(file, file->graph, QFB_GRAPH_NODES_);
     file->inputs = qfb_to_(file, file->graph, QFB_GRAPH_INPUTS_);
     file->outputs = qfb_to_(file, file->graph, QFB_GRAPH_OUTPUTS_);
-    if (qfb_check_layout_(file) || qfb_check_tensors_(&walk) || qfb_check_nodes_(file) ||
-        qfb_check_pairs_(file, file->sources) || qfb_check_pairs_(file, file->metadata) || qfb_check_vectors_(&walk) ||
-        qfb_check_used_(&walk))
-        return file->error.code;
-    return flags & QFB_CHECK_DATA && !(flags & QFB_SKIP_DIGESTS) ? qfb_check_data(file) : QFB_OK;
+    if (qfb_shard_count(file))
+        return qfb_fail_(file, QFB_SHARDS, "", "file", 0, "has its data in other files");
+    return qfb_check_rest_(&walk, flags);
+}
+
+/* Go on after QFB_SHARDS, with the bytes of every shard in the order of the names. They, and the array `shards`, must
+ * not change while the file is used. A file that holds a shard must be a regular one in the folder of the file, and no
+ * link. */
+static inline qfb_code qfb_open_shards(qfb_file *file, qfb_shard *shards, unsigned flags)
+{
+    qfb_walk_ walk;
+    uint32_t i;
+    qfb_fail_(file, QFB_OK, "", "file", 0, "");
+    for (i = 0; i < qfb_shard_count(file); i++) {
+        shards[i].begin = file->data_size, file->data_size += shards[i].size;
+        if (!shards[i].bytes)
+            qfb_fail_(file, QFB_BROKEN, "F15", "shard", i, "is missing, or is not a regular file in that folder");
+        else if (shards[i].size != qfb_ulong_(file, qfb_element_(file, file->stated, i), 1))
+            qfb_fail_(file, QFB_BROKEN, "F15", "shard", i, "does not have the size that is stated");
+        if (file->error.code)
+            return qfb_unknown_(file, qfb_shard_name(file, i).text, 0);
+    }
+    file->shards = shards;
+    qfb_begin_walk_(&walk, file);
+    return qfb_check_rest_(&walk, flags);
 }
 
 #endif

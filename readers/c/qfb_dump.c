@@ -3,11 +3,10 @@
  *
  *     qfb_dump MODEL.qfb...        a line for each file; exit status: 0 printed, 2 trouble */
 #if defined(__unix__) || defined(__APPLE__)
-#define _POSIX_C_SOURCE 200809L
+#define _XOPEN_SOURCE 700
 #define QFB_POSIX
 #endif
-#include "failure.h"
-#include <stdlib.h>
+#include "opening.h"
 
 static const char *comma = ""; /* before the next element, or key */
 
@@ -170,7 +169,7 @@ static void buffers(qfb_file *file)
         qfb_array array;
         if (qfb_get_buffer(file, i, &array))
             return;
-        open_("["), integer((int64_t)(array.data - file->data)), integer((int64_t)array.size), open_("\"");
+        open_("["), integer((int64_t)qfb_offset(file, i)), integer((int64_t)array.size), open_("\"");
         for (k = 0; k < 32; k++)
             printf("%02x", qfb_digest(file, i)[k]);
         close_("\""), close_("]");
@@ -221,43 +220,22 @@ static void dump(qfb_file *file)
     putchar('\n');
 }
 
-#ifndef QFB_POSIX
-static const void *qfb_map(const char *path, uint64_t *size)
-{ /* for systems without mmap: all bytes of a file */
-    FILE *file = fopen(path, "rb");
-    long length = file && !fseek(file, 0, SEEK_END) ? ftell(file) : -1;
-    void *bytes = length > 0 ? malloc((size_t)length) : NULL;
-    if (bytes && (fseek(file, 0, SEEK_SET) || fread(bytes, 1, (size_t)length, file) != (size_t)length))
-        free(bytes), bytes = NULL;
-    if (file)
-        fclose(file);
-    *size = (uint64_t)length;
-    return bytes;
-}
-
-static void qfb_unmap(const void *bytes, uint64_t size)
-{
-    (void)size;
-    free((void *)(uintptr_t)bytes);
-}
-#endif
-
 static int dump_file(const char *path)
 {
-    qfb_file file;
-    uint64_t size;
-    const void *bytes = qfb_map(path, &size);
+    opened_t opened;
+    qfb_code failed;
     comma = "";
-    if (!bytes) {
+    if (!open_file(&opened, path)) {
         fprintf(stderr, "%s: cannot be read, is empty, or is not a regular file\n", path);
         return 2;
     }
-    if (qfb_open(&file, bytes, size, QFB_CHECK_DATA))
-        print_failure(path, &file);
+    failed = opened.file.error.code;
+    if (failed)
+        print_failure(path, &opened.file);
     else
-        dump(&file);
-    qfb_unmap(bytes, size);
-    return file.error.code ? 2 : 0;
+        dump(&opened.file);
+    close_file(&opened);
+    return failed ? 2 : 0;
 }
 
 int main(int count, char **arguments)

@@ -8,10 +8,10 @@
  * elements of the outputs are printed one a line, or written as bytes (--raw). --vectors runs the test vectors that are
  * in files and tells how many integers are equal. Exit status: 0 done, or all equal; 1 some differ; 2 trouble. */
 #if defined(__unix__) || defined(__APPLE__)
-#define _POSIX_C_SOURCE 200809L
+#define _XOPEN_SOURCE 700
 #define QFB_POSIX
 #endif
-#include "failure.h"
+#include "opening.h"
 #include "qfb_run.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -20,7 +20,8 @@ enum { MOST_INPUTS = 64, TROUBLE = 2 };
 
 typedef struct {
     const char *path;
-    qfb_file file;
+    opened_t opened;
+    qfb_file *file; /* in `opened` */
     qfb_plan plan;
     void *memory, *arena;
     const void *inputs[MOST_INPUTS];
@@ -41,64 +42,22 @@ static int trouble(const char *path, const char *what)
 static int failed(job_t *job)
 {
     fflush(stdout);
-    print_failure(job->path, &job->file);
+    print_failure(job->path, job->file);
     return TROUBLE;
 }
 
 /* ---- Files ---- */
 
-/* All bytes of a file, in its own memory; NULL if it cannot be read. */
-static void *contents(const char *path, uint64_t *size)
-{
-    FILE *file;
-    uint8_t *bytes = NULL, *grown;
-    uint64_t room = 0, got = 1;
-#ifdef QFB_POSIX
-    struct stat found;
-    if (!stat(path, &found) && !S_ISREG(found.st_mode)) /* a FIFO is not waited for, a device may have no end */
-        return NULL;
-#endif
-    file = fopen(path, "rb");
-    *size = 0;
-    while (file && got) {
-        if (*size == room) {
-            room = room ? 2 * room : 1 << 16;
-            if (room > SIZE_MAX || !(grown = (uint8_t *)realloc(bytes, (size_t)room)))
-                break;
-            bytes = grown;
-        }
-        got = fread(bytes + *size, 1, (size_t)(room - *size), file);
-        *size += got;
-    }
-    if (!file || got || ferror(file)) {
-        free(bytes);
-        bytes = NULL;
-    }
-    if (file)
-        fclose(file);
-    return bytes;
-}
-
-static const void *model_bytes(const char *path, uint64_t *size)
-{
-#ifdef QFB_POSIX
-    return qfb_map(path, size);
-#else
-    return contents(path, size);
-#endif
-}
-
 static int open_model(job_t *job, const char *path)
 {
-    uint64_t size;
-    const void *bytes;
     memset(job, 0, sizeof *job);
     job->path = path, errno = 0;
-    if (!(bytes = model_bytes(path, &size)))
+    if (!open_file(&job->opened, path))
         return trouble(path, errno ? strerror(errno) : "is empty or not a regular file");
-    if (qfb_open(&job->file, bytes, size, QFB_CHECK_DATA))
+    job->file = &job->opened.file;
+    if (job->file->error.code)
         return failed(job);
-    if (qfb_inputs(&job->file).count > MOST_INPUTS)
+    if (qfb_inputs(job->file).count > MOST_INPUTS)
         return trouble(path, "has more than 64 inputs");
     return 0;
 }
@@ -107,11 +66,11 @@ static int open_model(job_t *job, const char *path)
 
 static int make_plan(job_t *job)
 {
-    size_t size = qfb_plan_size(&job->file);
+    size_t size = qfb_plan_size(job->file);
     free(job->memory);
     if (!(job->memory = malloc(size ? size : 1)))
         return trouble(job->path, "there is not enough memory");
-    return qfb_plan_make(&job->plan, &job->file, job->memory, size, job->shapes, most_work) ? failed(job) : 0;
+    return qfb_plan_make(&job->plan, job->file, job->memory, size, job->shapes, most_work) ? failed(job) : 0;
 }
 
 static int run(job_t *job)
@@ -129,7 +88,7 @@ static int read_inputs(job_t *job, char **paths, uint32_t count)
     const qfb_value_state *input;
     uint64_t size;
     uint32_t i;
-    if (count != qfb_inputs(&job->file).count)
+    if (count != qfb_inputs(job->file).count)
         return trouble(job->path, "takes a different number of inputs");
     for (i = 0; i < count; i++) {
         if (qfb_plan_input(&job->plan, i, &input))
@@ -148,7 +107,7 @@ static int write_outputs(job_t *job, int raw)
     const qfb_value_state *output;
     uint32_t i;
     uint64_t k;
-    for (i = 0; i < qfb_outputs(&job->file).count; i++) {
+    for (i = 0; i < qfb_outputs(job->file).count; i++) {
         if (qfb_plan_output(&job->plan, i, &output))
             return failed(job);
         for (k = 0; k < output->count; k++) {
@@ -172,7 +131,7 @@ static int write_outputs(job_t *job, int raw)
 
 static void print_value(const job_t *job, const char *what, uint32_t index, const qfb_value_state *value)
 {
-    qfb_file file = job->file;
+    qfb_file file = *job->file;
     qfb_tensor tensor;
     uint32_t i;
     if (qfb_get_tensor(&file, index, &tensor))
@@ -193,7 +152,7 @@ static void print_value(const job_t *job, const char *what, uint32_t index, cons
 
 static int list(job_t *job)
 {
-    qfb_list inputs = qfb_inputs(&job->file), outputs = qfb_outputs(&job->file);
+    qfb_list inputs = qfb_inputs(job->file), outputs = qfb_outputs(job->file);
     const qfb_value_state *value;
     uint32_t i;
     for (i = 0; i < inputs.count && !qfb_plan_input(&job->plan, i, &value); i++)
@@ -201,7 +160,7 @@ static int list(job_t *job)
     for (i = 0; i < outputs.count && !qfb_plan_output(&job->plan, i, &value); i++)
         print_value(job, "output", (uint32_t)qfb_integer(&outputs, i), value);
     printf("nodes %" PRIu32 "\nvectors %" PRIu32 "\narena %" PRIu64 " bytes\nwork %" PRIu64 " steps\n",
-           qfb_node_count(&job->file), qfb_vector_count(&job->file), job->plan.arena_size, job->plan.work);
+           qfb_node_count(job->file), qfb_vector_count(job->file), job->plan.arena_size, job->plan.work);
     return 0;
 }
 
@@ -210,13 +169,13 @@ static int list(job_t *job)
 /* A value of a vector as the interpreter has values. */
 static int vector_value(job_t *job, uint32_t vector, int is_output, uint32_t index, qfb_value_state *state)
 {
-    qfb_list ends = is_output ? qfb_outputs(&job->file) : qfb_inputs(&job->file);
+    qfb_list ends = is_output ? qfb_outputs(job->file) : qfb_inputs(job->file);
     const qfb_dtype_info *info;
     qfb_tensor tensor;
     qfb_value value;
     uint32_t i;
-    if (qfb_get_value(&job->file, vector, is_output, index, &value) ||
-        qfb_get_tensor(&job->file, (uint32_t)qfb_integer(&ends, index), &tensor))
+    if (qfb_get_value(job->file, vector, is_output, index, &value) ||
+        qfb_get_tensor(job->file, (uint32_t)qfb_integer(&ends, index), &tensor))
         return failed(job);
     if (value.shape.count > QFB_RUN_RANK || !(qfb_is_integer_type(tensor.dtype) || tensor.dtype == QFB_BOOL ||
                                               (is_output && tensor.dtype == QFB_FLOAT32)))
@@ -240,7 +199,7 @@ static int vector_inputs(job_t *job, uint32_t vector)
     uint8_t *bytes;
     uint32_t i;
     uint64_t k;
-    for (i = 0; i < qfb_inputs(&job->file).count; i++) {
+    for (i = 0; i < qfb_inputs(job->file).count; i++) {
         if (vector_value(job, vector, 0, i, &state))
             return TROUBLE;
         memcpy(job->sizes[i], state.shape, sizeof state.shape);
@@ -271,7 +230,7 @@ static int compare_outputs(job_t *job, uint32_t vector, uint64_t *equal, uint64_
     qfb_value_state wanted;
     uint32_t i;
     uint64_t k;
-    for (i = 0; i < qfb_outputs(&job->file).count; i++) {
+    for (i = 0; i < qfb_outputs(job->file).count; i++) {
         if (vector_value(job, vector, 1, i, &wanted))
             return TROUBLE;
         if (qfb_plan_output(&job->plan, i, &output))
@@ -288,7 +247,7 @@ static int compare_outputs(job_t *job, uint32_t vector, uint64_t *equal, uint64_
 static int replay(job_t *job)
 {
     uint64_t equal = 0, total = 0;
-    uint32_t vector, count = qfb_vector_count(&job->file);
+    uint32_t vector, count = qfb_vector_count(job->file);
     if (!count)
         return trouble(job->path, "has no test vectors");
     for (vector = 0; vector < count; vector++)
@@ -308,24 +267,19 @@ static void close_model(job_t *job)
         free(job->owned[i]);
     free(job->memory);
     free(job->arena);
-#ifdef QFB_POSIX
-    if (job->file.bytes)
-        qfb_unmap(job->file.bytes, job->file.size);
-#else
-    free((void *)(uintptr_t)job->file.bytes);
-#endif
+    close_file(&job->opened);
 }
 
 /* NAME=1,3,224,224: the sizes of an input. */
 static int set_shape(job_t *job, const char *text)
 {
-    qfb_list inputs = qfb_inputs(&job->file);
+    qfb_list inputs = qfb_inputs(job->file);
     const char *equals = strrchr(text, '=');
     uint32_t i, k;
     for (i = 0; equals && i < inputs.count; i++) {
         qfb_tensor tensor;
         char *end = (char *)(uintptr_t)equals;
-        if (qfb_get_tensor(&job->file, (uint32_t)qfb_integer(&inputs, i), &tensor))
+        if (qfb_get_tensor(job->file, (uint32_t)qfb_integer(&inputs, i), &tensor))
             return failed(job);
         if (tensor.name.size != (size_t)(equals - text) || memcmp(tensor.name.text, text, tensor.name.size))
             continue;

@@ -19,7 +19,7 @@ import qfmt
 from qfmt.compare import replay
 from qfmt.errors import FormatError
 from support import c_reader, spec_reader
-from support.conformance import BY_EVERYONE, INDEX, READABLE, REFUSED, outputs_of, path_of, said_of
+from support.conformance import BY_EVERYONE, INDEX, READABLE, REFUSED, outputs_of, path_of, said_of, shards_of
 from support.counts import tell
 from support.mutants import touch
 from support.paths import DIGITS, HELD_BACK, SUITE
@@ -42,8 +42,11 @@ def test_files_match_the_index() -> None:
         for key, path in (("sha256", path_of(entry)), ("json_sha256", path_of(entry).with_suffix(".json"))):
             digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
             assert digest == entry.get(key), path.name
-    there = {path.relative_to(SUITE).as_posix() for path in SUITE.rglob("*.qfb")}
-    assert there == {f"{entry['level']}/{entry['name']}.qfb" for entry in INDEX["files"]}
+        for name, data in shards_of(entry).items():
+            assert hashlib.sha256(data).hexdigest() == entry["shards"][name]
+    there = {path.relative_to(SUITE).as_posix() for path in SUITE.rglob("*.qf[bs]")}
+    names = ((entry["level"], name) for entry in INDEX["files"] for name in (f"{entry['name']}.qfb", *entry.get("shards", ())))
+    assert there == {f"{level}/{name}" for level, name in names}
 
 
 def test_no_released_suite_has_changed() -> None:
@@ -67,7 +70,7 @@ def test_its_page_names_all_that_is_in_the_json() -> None:
 def test_it_stays_small() -> None:
     sizes = {path.name: path.stat().st_size for path in SUITE.rglob("*.qfb")}
     assert {name: size for name, size in sizes.items() if size > 16_000} == {}
-    assert sum(path.stat().st_size for path in SUITE.rglob("*.*")) < 4_600_000
+    assert sum(path.stat().st_size for path in SUITE.rglob("*.*")) < 4_700_000
 
 
 # Readers
@@ -197,7 +200,7 @@ def test_the_specifications_reader_agrees_with_the_json() -> None:
     count = 0
     for entry in READABLE:
         said = said_of(entry)
-        found = facts(spec_reader.Network(path_of(entry).read_bytes()))
+        found = facts(spec_reader.Network(path_of(entry).read_bytes(), shards_of(entry)))
         for key, value in found.items():
             assert said[key] == value, (entry["name"], key)
         assert set(said) == {*found, "name", "level", "about"}
@@ -242,11 +245,11 @@ def test_refused_files_are_refused() -> None:
 def test_the_reader_of_the_specification_refuses_files_by_their_rules() -> None:
     """Those of the container, and those that a decoder of arrays needs (spec.md, "Validity rules")."""
     needed = [
-        entry for entry in REFUSED if entry["rule"] == "F13" or entry["refused_by"] != "readers that check validity"
+        entry for entry in REFUSED if entry["rule"] in ("F13", "F15") or entry["refused_by"] != "readers that check validity"
     ]
     for entry in needed:
         with pytest.raises(spec_reader.Broken, match=f"^{entry['rule']}: "):
-            spec_reader.Network(path_of(entry).read_bytes())
+            spec_reader.Network(path_of(entry).read_bytes(), shards_of(entry))
     tell(f"conformance suite: {len(needed)} files refused by the reader of the specification, each by its rule")
 
 
@@ -261,15 +264,29 @@ def test_every_rule_of_the_container_is_broken() -> None:
 
 def test_the_c_reader_finds_every_file_sound_or_broken() -> None:
     program = c_reader.build("test/verdicts.c")
-    found = c_reader.verdicts(program, [path_of(entry).read_bytes() for entry in (*READABLE, *BY_EVERYONE)])
-    read, refused = found[: len(READABLE)], found[len(READABLE) :]
-    assert [entry["name"] for entry, (code, _) in zip(READABLE, read, strict=True) if code] == []
-    assert [entry["name"] for entry, (code, _) in zip(BY_EVERYONE, refused, strict=True) if not code] == []
-    same = sum(rule == entry["rule"] for entry, (_, rule) in zip(BY_EVERYONE, refused, strict=True))
+    readable, broken = ([entry for entry in entries if "shards" not in entry] for entries in (READABLE, BY_EVERYONE))
+    found = c_reader.verdicts(program, [path_of(entry).read_bytes() for entry in (*readable, *broken)])
+    read, refused = found[: len(readable)], found[len(readable) :]
+    assert [entry["name"] for entry, (code, _) in zip(readable, read, strict=True) if code] == []
+    assert [entry["name"] for entry, (code, _) in zip(broken, refused, strict=True) if not code] == []
+    same = sum(rule == entry["rule"] for entry, (_, rule) in zip(broken, refused, strict=True))
     tell(
-        f"conformance suite in C: {len(read)} of {len(READABLE)} files read, {len(refused)} of {len(BY_EVERYONE)} that "
+        f"conformance suite in C: {len(read)} of {len(readable)} files read, {len(refused)} of {len(broken)} that "
         f"every reader refuses are refused, {same} by the same rule"
     )
+
+
+def test_the_c_reader_finds_shards() -> None:
+    """`qfb_dump` opens them, and checks everything: also what other readers check on demand only."""
+    program = c_reader.build("qfb_dump.c")
+    count = 0
+    for entry in INDEX["files"]:
+        if "shards" in entry:
+            done = subprocess.run([program, path_of(entry)], capture_output=True, text=True)
+            rule = entry.get("rule")
+            assert (done.returncode, f"(rule {rule})" in done.stderr) == ((2, True) if rule else (0, False)), entry["name"]
+            count += 1
+    tell(f"conformance suite in C: {count} files with shards read, or refused by their rules")
 
 
 def test_vectors_come_out_equal_in_c() -> None:

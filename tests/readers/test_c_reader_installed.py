@@ -49,7 +49,8 @@ def prefix(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    shutil.copy(FOLDER / "failure.h", tmp_path)
+    for own in ("failure.h", "opening.h"):
+        shutil.copy(FOLDER / own, tmp_path)
     return shutil.copy(FOLDER / "qfb_run.c", tmp_path)
 
 

@@ -30,6 +30,11 @@ def path_of(entry: dict[str, Any]) -> Path:
     return SUITE / entry["level"] / f"{entry['name']}.qfb"
 
 
+def shards_of(entry: dict[str, Any]) -> dict[str, bytes]:
+    """The shards of a file by name: those that are there."""
+    return {name: path_of(entry).with_name(name).read_bytes() for name in entry.get("shards", ())}
+
+
 def said_of(entry: dict[str, Any]) -> dict[str, Any]:
     said: dict[str, Any] = json.loads(path_of(entry).with_suffix(".json").read_text(encoding="utf-8"))
     return said

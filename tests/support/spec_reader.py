@@ -257,7 +257,8 @@ class Network:
         """The data segment of a file with shards."""
         shards, end = self.model["shards"], 0
         check(data_size == 0, "F14: both shards and data")
-        check(len({shard["name"] for shard in shards}) == len(shards), "F14: two shards with the same name")
+        names = [shard["name"].encode() for shard in shards]
+        check(all(one < next for one, next in pairwise(names)), "F14: names that are not sorted")
         for shard in shards:
             name, size = shard["name"], shard["size"]
             check(name.endswith(".qfs") and len(name.encode()) <= 255, f"F14: {name!r} is no name of a shard")
