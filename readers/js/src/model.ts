@@ -1,12 +1,12 @@
 // Opening a file, and the model in it: tensors and nodes are decoded one by one, when they are asked for.
 
 import { contentId } from "./content.js";
-import { placed } from "./errors.js";
+import { placed, QfbError } from "./errors.js";
 import { Lazy, nodeOf, sortedMap, type Node } from "./graph.js";
 import type { HttpOptions } from "./http.js";
 import { failure, Reader } from "./reader.js";
 import type { Records } from "./schema.js";
-import { openSource, type Openable } from "./sources.js";
+import { openSibling, openSource, type Openable, type Source } from "./sources.js";
 import { tensorOf, type Tensor } from "./tensor.js";
 import { verifyAll } from "./verify.js";
 import { vectorOf, type TestVector } from "./vectors.js";
@@ -14,6 +14,11 @@ import { vectorOf, type TestVector } from "./vectors.js";
 export interface OpenOptions extends HttpOptions {
   /** false: the digests are not computed. Structure is checked in any case. Default: true. */
   readonly verify?: boolean;
+  /**
+   * Where the shards of a file are, by name, or a function that says it: for a file that is not a path or an address.
+   * Those of a path or an address are beside it.
+   */
+  readonly shards?: Readonly<Record<string, Openable>> | ((name: string) => Openable | Promise<Openable>);
 }
 
 /**
@@ -28,10 +33,23 @@ export async function open(from: Openable, options: OpenOptions = {}): Promise<M
   try {
     const source = await openSource(from, options);
     name = source.name;
-    return new Model(await Reader.open(source, options.verify ?? true));
+    return new Model(await Reader.open(source, options.verify ?? true, (shard) => openShard(from, options, shard)));
   } catch (error) {
     throw failure(error, name);
   }
+}
+
+/** The shard of that name. */
+async function openShard(from: Openable, options: OpenOptions, name: string): Promise<Source> {
+  const { shards } = options;
+  if (shards === undefined) {
+    return openSibling(from, name, options);
+  }
+  const given = typeof shards === "function" ? await shards(name) : Object.hasOwn(shards, name) ? shards[name] : undefined;
+  if (given === undefined) {
+    throw new QfbError("it is not among the shards that were given");
+  }
+  return openSource(given, options);
 }
 
 /** A network: tensors, nodes, the names of its inputs and outputs, and where it came from. */
@@ -94,7 +112,7 @@ export class Model {
   }
 
   /**
-   * Reads everything and checks every rule of a file (F1 to F13), also those that cost as much as reading the arrays.
+   * Reads everything and checks every rule of a file (F1 to F15), also those that cost as much as reading the arrays.
    * Throws QfbError for the first that is broken. Whether the graph makes sense is for `qfmt check` to say.
    */
   async verify(): Promise<void> {

@@ -6,10 +6,19 @@ export interface NodeFile {
   close(): Promise<void>;
 }
 
+interface NodeStat {
+  isFile(): boolean;
+  isDirectory(): boolean;
+  isSymbolicLink(): boolean;
+}
+
 interface NodeModules {
   "node:fs/promises": {
-    stat(path: string | URL): Promise<{ isFile(): boolean; isDirectory(): boolean }>;
-    open(path: string | URL, flags: "r"): Promise<NodeFile>;
+    readonly constants: { readonly O_RDONLY: number; readonly O_NOFOLLOW?: number };
+    stat(path: string | URL): Promise<NodeStat>;
+    lstat(path: string | URL): Promise<NodeStat>;
+    realpath(path: string | URL): Promise<string>;
+    open(path: string | URL, flags: number): Promise<NodeFile>;
   };
   "node:crypto": {
     readonly webcrypto: { readonly subtle: { digest(name: "SHA-256", bytes: Uint8Array): Promise<ArrayBuffer> } };

@@ -4,8 +4,9 @@ import { Decoder, type Tables } from "./decode.js";
 import { sha256 } from "./digest.js";
 import { dtypeName, type DTypeName } from "./dtypes.js";
 import { QfbError, placed, quoted } from "./errors.js";
-import { AGAIN, ALIGNMENT, areEqual, checkMetadata, checkPadding, HEADER_SIZE, parseHeader } from "./header.js";
+import { AGAIN, ALIGNMENT, areEqual, checkMetadata, checkPadding, HEADER_SIZE, parseHeader, type Header } from "./header.js";
 import type { Records } from "./schema.js";
+import { FEATURE, Shards, type Opener } from "./shards.js";
 import type { Source } from "./sources.js";
 import { Text } from "./text.js";
 
@@ -37,6 +38,8 @@ export class Reader {
   readonly name: string;
   readonly root: Records["Model"];
   readonly text = new Text();
+  /** The files that hold the data, if the file itself does not. */
+  readonly shards: Shards | null;
   readonly #source: Source;
   readonly #verify: boolean;
   readonly #dataOffset: number;
@@ -45,17 +48,21 @@ export class Reader {
   readonly #names = new Map<number, string>();
   readonly #indices = new Map<string, number>();
 
-  private constructor(source: Source, verify: boolean, root: Records["Model"], dataOffset: number, dataSize: number) {
+  private constructor(source: Source, verify: boolean, root: Records["Model"], { dataOffset, dataSize }: Header, open: Opener) {
     this.name = source.name;
     this.root = root;
     this.#source = source;
     this.#verify = verify;
     this.#dataOffset = dataOffset;
-    this.dataSize = dataSize;
+    this.shards = root.shards?.length ? new Shards(root.shards, dataSize, this.text, open) : null;
+    this.dataSize = this.shards?.size ?? dataSize;
   }
 
-  /** Header and metadata are read and checked; the metadata are copied: what was verified cannot change any more. */
-  static async open(source: Source, verify: boolean): Promise<Reader> {
+  /**
+   * Header and metadata are read and checked; the metadata are copied: what was verified cannot change any more. `open`
+   * opens a shard.
+   */
+  static async open(source: Source, verify: boolean, open: Opener): Promise<Reader> {
     const header = parseHeader(await read(source, 0, Math.min(HEADER_SIZE, source.size)), source.size);
     const start = await read(source, 0, header.dataOffset);
     const metadata = start.slice(0, header.metaSize) as Uint8Array<ArrayBuffer>;
@@ -64,11 +71,16 @@ export class Reader {
     }
     checkPadding(start.subarray(header.metaSize));
     const root = new Decoder(metadata, header.headerSize).root();
-    if (root.required_features?.length) {
-      const what = `requires features that this reader does not support: ${quoted(root.required_features.join(", "))}`;
+    const features = root.required_features ?? [];
+    const unknown = features.filter((each) => each !== FEATURE);
+    if (unknown.length) {
+      const what = `requires features that this reader does not support: ${quoted(unknown.join(", "))}`;
       throw new QfbError(what, { hint: "a newer reader is needed", rule: "F10" });
     }
-    return new Reader(source, verify, root, header.dataOffset, header.dataSize);
+    if (features.length > 0 !== Boolean(root.shards?.length)) {
+      throw new QfbError("has shards or requires the feature, but not both", { rule: "F14" });
+    }
+    return new Reader(source, verify, root, header, open);
   }
 
   /** No network needs more characters for its content id. */
@@ -132,6 +144,9 @@ export class Reader {
       throw new QfbError(`buffer ${index} (${size} bytes at ${offset}) is not inside the data`, { where, rule: "F8" });
     }
     const place = Number(offset);
+    if (this.shards && !this.shards.holds(place, Number(size))) {
+      throw new QfbError(`buffer ${index} (${size} bytes at ${offset}) is not inside one shard`, { where, rule: "F14" });
+    }
     const bytes = async (always = false) => {
       const found = await this.data(place, Number(size));
       if ((this.#verify || always) && !this.#verified.has(index)) {
@@ -145,7 +160,7 @@ export class Reader {
   /** Bytes of the data segment. */
   async data(offset: number, size: number): Promise<Uint8Array> {
     try {
-      return await read(this.#source, this.#dataOffset + offset, size);
+      return await (this.shards ? read(this.shards, offset, size) : read(this.#source, this.#dataOffset + offset, size));
     } catch (error) {
       throw failure(error, this.name);
     }
@@ -156,7 +171,7 @@ export class Reader {
       const what = "the data is damaged: its sha256 differs from the one stated";
       throw new QfbError(what, { where, hint: AGAIN, rule: "F9" }).at(this.name);
     }
-    if (this.#source.isMemory) {
+    if (this.#source.isMemory && !this.shards) {
       this.#verified.add(index); // what is fetched anew each time is verified each time
     }
   }
@@ -171,7 +186,7 @@ export class Reader {
   }
 }
 
-async function read(source: Source, offset: number, length: number): Promise<Uint8Array> {
+async function read(source: Pick<Source, "read">, offset: number, length: number): Promise<Uint8Array> {
   const bytes = length ? await source.read(offset, length) : new Uint8Array();
   if (bytes.length !== length) {
     throw new QfbError(`ends at byte ${offset + bytes.length}, while it is read`, { hint: "check whether it changed" });

@@ -80,19 +80,40 @@ async function openAddress(from: string | URL, options: HttpOptions): Promise<So
   if (node === undefined) {
     return openHttp(text, options);
   }
-  const path = /^file:/i.test(text) ? new URL(text) : from;
-  const found = await node.stat(path);
+  return openPath(/^file:/i.test(text) ? new URL(text) : text, text, true);
+}
+
+/** A file of Node. */
+async function openPath(path: string | URL, name: string, followsLinks: boolean): Promise<Source> {
+  const node = (await importNode("node:fs/promises"))!;
+  const found = await (followsLinks ? node.stat(path) : node.lstat(path));
   if (!found.isFile()) {
-    throw new QfbError(found.isDirectory() ? "is a directory, not a file" : "is not a regular file", { where: text });
+    const what = found.isDirectory() ? "a directory, not a file" : found.isSymbolicLink() ? "a link" : "not a regular file";
+    throw new QfbError(`is ${what}`, { where: name });
   }
-  return file(text, async (work) => {
-    const handle = await node.open(path, "r"); // for each read: a model need not be closed
+  const { O_RDONLY, O_NOFOLLOW = 0 } = node.constants;
+  return file(name, async (work) => {
+    const handle = await node.open(path, O_RDONLY | (followsLinks ? 0 : O_NOFOLLOW)); // for each read: nothing is closed
     try {
       return await work(handle);
     } finally {
       await handle.close();
     }
   });
+}
+
+/** A file in the folder of another that was opened by its path or address; no link is followed. */
+export async function openSibling(from: Openable, name: string, options: HttpOptions): Promise<Source> {
+  if (!(typeof from === "string" || from instanceof URL)) {
+    throw new QfbError("it is not known where it is");
+  }
+  const node = await importNode("node:fs/promises");
+  if (node === undefined || /^https?:/i.test(String(from))) {
+    const { location } = globalThis as { location?: { href: string } };
+    return openHttp(new URL(encodeURIComponent(name), new URL(from, location?.href)).href, options);
+  }
+  const path = await node.realpath(/^file:/i.test(String(from)) ? new URL(from) : from);
+  return openPath(path.replace(/[^/\\]*$/, name), name, false);
 }
 
 /** Node reads less than 2 GiB at once. */

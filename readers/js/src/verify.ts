@@ -1,4 +1,4 @@
-// Every rule of a file at once: what is read only where it is used is read now (spec.md, "Rules", F1 to F13).
+// Every rule of a file at once: what is read only where it is used is read now (spec.md, "Rules", F1 to F15).
 
 import { hex } from "./digest.js";
 import { placed, QfbError, quoted } from "./errors.js";
@@ -26,6 +26,7 @@ export async function verifyAll(model: Model, reader: Reader): Promise<void> {
       // it has been decoded
     }
   }
+  await reader.shards?.verify();
   await verifyBuffers(reader);
 }
 
