@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import mmap
 import zipfile
 from collections.abc import Callable
 from functools import cached_property
@@ -11,6 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ..arrays import BLOCK
 from ..errors import SourceError
 from ..regular import irregular, refusal
 from .pickles import Inert, Subclass, harmless_or_inert, unpickle
@@ -169,6 +169,9 @@ def _no_storage(key: str, dtype: str) -> Storage:
 
 
 def sha256_of(path: str | PathLike[str]) -> str:
-    """The SHA-256 digest of a non-empty file, in hexadecimal digits."""
-    with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        return hashlib.sha256(content).hexdigest()
+    """The SHA-256 digest of a file, in hexadecimal digits."""
+    digest = hashlib.sha256()
+    with Path(path).open("rb") as file:
+        while block := file.read(BLOCK):
+            digest.update(block)
+    return digest.hexdigest()

@@ -7,9 +7,11 @@ import mmap
 import zipfile
 import zlib
 from collections.abc import Mapping
+from functools import reduce
 from os import PathLike, fspath
 from typing import IO, cast
 
+from ..arrays import blocks
 from ..budget import Budget
 from ..errors import BudgetError, SourceError
 from ..regular import refusal
@@ -70,7 +72,7 @@ class Zip:
         else:
             what = f"zip compression method {info.compress_type} is not one that PyTorch writes"
             raise SourceError(what, where=name)
-        if checksum and info.CRC and zlib.crc32(data) != info.CRC:
+        if checksum and info.CRC and reduce(_continued, blocks(data), 0) != info.CRC:
             raise _damaged(info)
         return data
 
@@ -115,6 +117,11 @@ class _Charged:
         self._budget.spend(len(data) // 4)
         self._budget.allocate(DIRECTORY * len(data))
         return data
+
+
+def _continued(crc: int, block: memoryview) -> int:
+    """A checksum with more bytes."""
+    return zlib.crc32(block, crc)
 
 
 def _damaged(info: zipfile.ZipInfo) -> SourceError:
