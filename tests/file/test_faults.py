@@ -41,6 +41,16 @@ if kind == "onnx":
     import numpy as np
     import onnx_ir as ir
     from qfmt.backends.onnx.write import write
+if kind == "shards":
+    import tempfile
+    import numpy as np
+    import qfmt
+    def save(turn, where):
+        arrays = {str(size): np.full(size, turn % 256, np.uint8) for size in SIZES}
+        tensors = {name: qfmt.Tensor.constant(name, array) for name, array in arrays.items()}
+        qfmt.Model(qfmt.Graph((), (), (), tensors)).save(where, shard_size=1 << 18)
+    with tempfile.TemporaryDirectory() as elsewhere:
+        save(0, elsewhere + "/m.qfb")  # imports what it needs
 print("ready", flush=True)
 for turn in range(1 << 30):
     part = bytes([turn % 256]) * (1 << 18)
@@ -52,11 +62,13 @@ for turn in range(1 << 30):
         held = [ir.tensor(np.full(size, turn % 256, np.uint8), name=str(size)) for size in (1, 1 << 20)]
         values = [ir.Value(name=each.name, const_value=each) for each in held]
         write(ir.Model(ir.Graph([], [], nodes=[], initializers=values), ir_version=10), where, external=0)
+    elif kind == "shards":
+        save(turn, where)
     else:
         with replacing.replacing(where) as file:
             for _ in range(4):
                 file.write(part)
-"""
+""".replace("SIZES", "range((1 << 18) - 3, 1 << 18)")
 """Writes in an endless loop; in each iteration all data is another byte."""
 
 
@@ -81,6 +93,9 @@ def contents(where: Path, kind: str) -> list[bytes]:
         return []
     if kind == "folder":
         return [(where / name).read_bytes() for name in "abcd"]
+    if kind == "shards":
+        assert qfmt.check(where) == []
+        return [bytes(next(iter(tensor.stored()))[1].view()) for tensor in qfmt.load(where).tensors.values()]
     if kind == "onnx":
         import onnx
 
@@ -88,28 +103,34 @@ def contents(where: Path, kind: str) -> list[bytes]:
     return [where.read_bytes()]
 
 
-LENGTHS = {"file": [SIZE], "folder": 4 * [SIZE // 4], "onnx": [1, SIZE]}
+LENGTHS = {
+    "file": [SIZE],
+    "folder": 4 * [SIZE // 4],
+    "onnx": [1, SIZE],
+    "shards": [SIZE // 4 - 3, SIZE // 4 - 2, SIZE // 4 - 1],
+}
+NAMES = {"onnx": 2, "shards": 4}
 
 
 def kill_again_and_again(times: int, folder: Path, kind: str, nameless: bool, seed: int) -> None:
     dest, random_ = folder / "dest", random.Random(seed)
-    most = 0
+    most, longest = 0, 0.15 if kind == "shards" else 0.03
     for _ in range(times):
-        killed_writer(signal.SIGKILL, dest, kind, nameless, random_.uniform(0, 0.03))
+        killed_writer(signal.SIGKILL, dest, kind, nameless, random_.uniform(0, longest))
         found = contents(dest, kind)
         assert [len(each) for each in found] in ([], LENGTHS[kind])
         assert len(set(b"".join(found))) <= 1, "parts of two turns"
         most = max(most, len(list(folder.iterdir())))
     print(f"{kind}, {'nameless' if nameless else 'named'}: {times} kills, at most {most} names")
-    own = 2 if kind == "onnx" else 1
-    assert most <= own + 2  # the unfinished file, and weights of the last one
+    own = NAMES.get(kind, 1)
+    assert most <= 2 * own + 1  # the unfinished file, what belongs to it and to the last one, and a lock
     done = child("-c", WRITER.replace("range(1 << 30)", "range(1)"), kind, dest, int(nameless), stdout=subprocess.PIPE)
     done.communicate(timeout=60)
     assert done.returncode == 0
     assert len(list(folder.iterdir())) == own
 
 
-FORMS = [("file", True), ("file", False), ("onnx", True), ("folder", True)]
+FORMS = [("file", True), ("file", False), ("onnx", True), ("folder", True), ("shards", True), ("shards", False)]
 
 
 @pytest.mark.parametrize(("kind", "nameless"), FORMS)
