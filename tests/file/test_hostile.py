@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import struct
+import sys
 import tracemalloc
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +19,7 @@ from qfmt.errors import FormatError, QfmtError
 from qfmt.file import header
 from qfmt.file.decode import Record
 from qfmt.file.reader import Container
+from support.counts import tell
 from support.crafted import BUFFERS, GRAPHS, GRID, QUANTIZATIONS, SHAPES, TENSORS, crafted
 from support.mutants import mutants, overwrite, sealed, small_file, survives, touch
 
@@ -57,6 +60,44 @@ def test_every_changed_byte_is_noticed_or_does_not_matter(small: bytes, tmp_path
     container = Container(tmp_path / "original.qfb", verify=True)
     padding = container.header.data_size - sum(buffer["size"] for buffer in container.buffers)
     assert unnoticed == 3 * padding
+
+
+def change_every_byte(folder: Path, shard_size: int | None, bits: int) -> None:
+    """Flip `bits` bits of every byte of a file and of its shards, one after another; `check` must find each."""
+    small_file(folder / "small.qfb")
+    qfmt.load(folder / "small.qfb").save(folder / "m.qfb", shard_size=shard_size)
+    (folder / "small.qfb").unlink()
+    files = sorted(folder.iterdir())
+    total = noticed = 0
+    for path in files:
+        data = path.read_bytes()
+        with path.open("r+b", buffering=0) as file:
+            for at, byte in enumerate(data):
+                for bit in range(at, at + bits):
+                    os.pwrite(file.fileno(), bytes([byte ^ 1 << bit % 8]), at)
+                    total += 1
+                    try:
+                        noticed += bool(qfmt.check(folder / "m.qfb"))
+                    except FormatError:
+                        noticed += 1
+                os.pwrite(file.fileno(), data[at : at + 1], at)
+    assert qfmt.check(folder / "m.qfb") == []
+    tell(f"check: {noticed:,} of {total:,} changed bits noticed, one after another, in {len(files)} files")
+    assert noticed == total == bits * sum(path.stat().st_size for path in files)
+    assert len(files) == (3 if shard_size else 1)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="os.pwrite is of POSIX")
+@pytest.mark.parametrize("shard_size", [None, 128])
+def test_check_notices_every_changed_byte(shard_size: int | None, tmp_path: Path) -> None:
+    change_every_byte(tmp_path, shard_size, bits=1)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="os.pwrite is of POSIX")
+@pytest.mark.parametrize("shard_size", [None, 128])
+def test_check_notices_every_changed_bit(shard_size: int | None, tmp_path: Path) -> None:
+    change_every_byte(tmp_path, shard_size, bits=8)
 
 
 def test_changed_bytes_without_digests_raise_nothing_else(small: bytes, tmp_path: Path) -> None:

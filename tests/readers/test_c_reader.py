@@ -23,6 +23,7 @@ from qfmt.model import DTYPES, Parameter, StoredArray, Vector, attribute_kind
 from qfmt.quantization import PARAMETERS
 from support.c_reader import COMPILERS, FOLDER, SANITIZED, STRICT, build, compiler, read_disagreement, verdicts
 from support.counts import tell
+from support.large import LAST, beyond_32_bits
 from support.mutants import mutants, small_file, survives
 from support.paths import GOLDEN, SUITE
 
@@ -362,3 +363,11 @@ def test_a_missing_text_is_empty(tmp_path: Path) -> None:
     done = subprocess.run([tmp_path / "main"], input=path.read_bytes(), capture_output=True, check=True)
     count = len(qfmt.load(path).tensors)
     assert done.stdout.decode() == f"{count} of {count}\n"
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_offsets_beyond_32_bits(sharded: bool, tmp_path: Path) -> None:
+    path = tmp_path / "m.qfb"
+    beyond_32_bits(path, sharded=sharded)
+    done = subprocess.run([build("test/far.c"), path, tmp_path], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, [str(each) for each in LAST], "")

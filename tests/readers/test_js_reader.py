@@ -20,14 +20,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import qfmt
+from conformance import altered, flatbuffers
 from networks.four_bits import INPUT, network
 from qfmt import Graph, Model, Quantization, Tensor
+from qfmt.errors import FormatError
 from qfmt.model import DTYPES, Parameter, numpy_dtype
 from qfmt.quantization import NO_ZERO_POINT, block_counts, zero_points_of
 from support import conformance
 from support.counts import tell
 from support.crafted import BUFFERS, GRAPHS, GRID, QUANTIZATIONS, SHAPES, TENSORS, crafted, numbers
 from support.js_reader import PACKAGE, ROOT, Reader, dump, facts, refusal
+from support.large import LAST, beyond_32_bits
 from support.mutants import mutants, overwrite, small_file
 from support.paths import DIGITS, GOLDEN
 from support.strategies import models
@@ -43,6 +46,28 @@ def test_its_own_tests(reader: Reader) -> None:
     assert int(counts["pass"]) == int(counts["tests"]) > 30
     tell(f"JavaScript: {counts['pass']} of {counts['tests']} tests of its own pass")
     tell(*(f"JavaScript: {line}" for line in re.findall(r"^# (conformance: .*)$", finished.stdout, re.MULTILINE)))
+
+
+def test_what_a_file_refers_to_often_does_not_take_memory(reader: Reader, tmp_path: Path) -> None:
+    """A list of 2.5 million nodes that are one table, in 10 MB, is refused within the memory that the budget allows."""
+    altered.sound().save(tmp_path / "sound.qfb")
+    path = tmp_path / "m.qfb"
+    path.write_bytes(flatbuffers.references(altered.Base((tmp_path / "sound.qfb").read_bytes()), 2_500_000, 1))
+    with pytest.raises(FormatError, match="referenced too often"):
+        list(qfmt.load(path).nodes)
+    assert "referred to too often" in reader.error(path, "--max-old-space-size=700")
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_offsets_beyond_32_bits(sharded: bool, reader: Reader, tmp_path: Path) -> None:
+    path = tmp_path / "m.qfb"
+    beyond_32_bits(path, sharded=sharded)
+    program = """import { open } from "qfb-reader"; import * as fs from "node:fs/promises"; import { dirname, join } from "node:path";
+        const path = process.argv[1]; // not as Blobs: Node 20 counts the bytes of a file of more than 4 GiB wrongly there
+        const handle = (name) => fs.open(join(dirname(path), name));
+        for (const model of [await open(path), await open(await fs.open(path), { shards: handle })])
+            console.log(Array.from(await model.tensors.get("last").array()).join(" "));"""
+    assert reader.script(program, path) == 2 * (" ".join(map(str, LAST)) + "\n")
 
 
 def test_files_of_the_package(reader: Reader) -> None:

@@ -58,12 +58,16 @@ class Reader:
         assert finished.returncode == 0, finished.stderr
         return finished.stdout
 
-    def error(self, path: Path) -> str:
+    def script(self, program: str, path: Path, *options: str) -> str:
+        """What a module prints whose argument is a path."""
+        command = [shutil.which("node") or "node", *options, "--no-warnings", "--input-type=module", "-e", program, path]
+        return subprocess.run(command, cwd=self.root / PACKAGE, capture_output=True, text=True, check=True).stdout
+
+    def error(self, path: Path, *options: str) -> str:
         """The error of reading a whole file; "" if there is none."""
         program = """import { open } from "qfb-reader"; const path = process.argv[1];
             await open(path).then((model) => model.verify()).catch((error) => console.log(error.message));"""
-        command = [shutil.which("node") or "node", "--input-type=module", "-e", program, path]
-        return subprocess.run(command, cwd=self.root / PACKAGE, capture_output=True, text=True, check=True).stdout
+        return self.script(program, path, *options)
 
     def dump(self, *paths: Path) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.node("dump", *paths).strip().split("\n")]

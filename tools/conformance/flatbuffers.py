@@ -110,19 +110,18 @@ def long_bytes(base: Base) -> bytes:
     return with_last(base, field(base.data, scale, 2), struct.pack("<If", 5, 0.5))
 
 
-def references(base: Base) -> bytes:
-    """The sound file with a thousand nodes that are one table, which has a thousand inputs."""
+def references(base: Base, nodes: int = 1000, inputs: int = 1000) -> bytes:
+    """The sound file with many nodes that are one table, which has many inputs."""
     root = struct.unpack_from("<I", base.data)[0]
     at = field(base.data, followed(base.data, root, MODEL["graph"].id), 1)
     body = bytearray(base.data[header.SIZE : base.meta_size])
     struct.pack_into("<I", body, at - header.SIZE, base.meta_size - at)
-    count = 1000
     vtable = struct.pack("<6H", 12, 20, 4, 8, 12, 16)
-    node = len(vtable) + 4 * (count + 1)
-    nodes = struct.pack(f"<{count + 1}I", count, *(node - 4 * index for index in range(1, count + 1)))
-    table = struct.pack("<iIIII", len(vtable), 16 + 4 * (count + 2), 1, 8, 4 * (count + 2))
-    inputs = struct.pack(f"<{count + 1}I", count, *(3,) * count)
-    body += nodes + vtable + table + inputs + bytes(4) + struct.pack("<I", 10) + b"vendor.Log\0\0"
+    node = len(vtable) + 4 * (nodes + 1)
+    listed = struct.pack(f"<{nodes + 1}I", nodes, *(node - 4 * index for index in range(1, nodes + 1)))
+    table = struct.pack("<iIIII", len(vtable), 16 + 4 * (inputs + 2), 1, 8, 4 * (inputs + 2))
+    read = struct.pack(f"<{inputs + 1}I", inputs, *(3,) * inputs)
+    body += listed + vtable + table + read + bytes(4) + struct.pack("<I", 10) + b"vendor.Log\0\0"
     return completed(header.seal(root - header.SIZE, bytes(body), len(base.data) - base.data_offset), base)
 
 

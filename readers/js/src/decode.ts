@@ -2,8 +2,8 @@
 //
 // The runtime of FlatBuffers trusts its input. Here every offset is checked against the end of the metadata and for
 // alignment, every vtable and vector length before it is used, every string for UTF-8, every required field for
-// presence. The work is bounded by the size of the metadata: strings and nested tables, which may be shared, are decoded
-// once, and whatever else is referred to again and again exhausts a budget.
+// presence. Memory and work are bounded by the size of the metadata: strings and nested tables, which may be shared, are
+// decoded once, and whatever else is referred to again and again exhausts a budget.
 
 import { littleEndian } from "./endian.js";
 import { QfbError } from "./errors.js";
@@ -12,8 +12,14 @@ import { TABLES, type Field, type Records } from "./schema.js";
 type Name = keyof Records;
 type Value = unknown;
 
-/** How many times over the metadata may be decoded. Once is the rule. */
-const REPETITIONS = 16;
+/** The memory that decoding may take: bytes, and bytes for each byte of the metadata. A tenth of it is the rule. */
+const [BASE, FACTOR] = [1 << 20, 32];
+
+/** What is counted for a table with what is made of it, for where its fields are, for a list, and for a text: bytes. */
+const [TABLE, LAYOUT, LIST, TEXT] = [256, 1024, 96, 64];
+
+/** What is made of the elements of a list takes as many times their bytes. */
+const COPIES = 3;
 
 const SIZES: Readonly<Record<string, number>> = { ubyte: 1, int: 4, uint: 4, long: 8, ulong: 8, double: 8 };
 
@@ -39,7 +45,7 @@ export class Decoder {
     this.#data = data;
     this.#view = new DataView(data.buffer, data.byteOffset, data.byteLength);
     this.#start = start;
-    this.#budget = REPETITIONS * data.length;
+    this.#budget = BASE + FACTOR * data.length;
   }
 
   root(): Records["Model"] {
@@ -49,7 +55,7 @@ export class Decoder {
   /** The table at a position, with every field that this reader knows. */
   table<Of extends Name>(name: Of, position: number): Records[Of] {
     const layout = this.#layout(name, position);
-    this.#spend(layout.size, position);
+    this.#spend(TABLE, position);
     const record: Record<string, Value> = { ...layout.absent };
     for (const { field, offset } of layout.present) {
       record[field.name] = this.#value(name, field, position + offset);
@@ -128,6 +134,7 @@ export class Decoder {
       return known;
     }
     const end = position + 4 + this.#count(position, 1, place);
+    this.#spend(TEXT, position);
     if (end >= this.#data.length || this.#data[end] !== 0) {
       throw broken(`the string ${place} does not end with a zero byte`, end);
     }
@@ -171,7 +178,7 @@ export class Decoder {
     if (count && (position + 4) % size) {
       throw broken(`${place} is not aligned`, position);
     }
-    this.#spend(4 + count * size, position);
+    this.#spend(LIST + COPIES * count * size, position);
     return count;
   }
 
@@ -181,6 +188,7 @@ export class Decoder {
     const key = `${name} ${vtable} ${position % 8}`;
     let layout = this.#layouts.get(key);
     if (layout === undefined) {
+      this.#spend(LAYOUT, position);
       layout = this.#parseVtable(name, position, vtable);
       this.#layouts.set(key, layout);
     }

@@ -45,6 +45,7 @@ export class Reader {
   readonly #dataOffset: number;
   readonly dataSize: number;
   readonly #verified = new Set<number>();
+  readonly #buffers = new Map<number, Records["Buffer"]>();
   readonly #names = new Map<number, string>();
   readonly #indices = new Map<string, number>();
 
@@ -139,7 +140,9 @@ export class Reader {
     if (index >= buffers.length) {
       throw new QfbError(`there is no buffer ${index}, only ${buffers.length}`, { where, rule: "F7" });
     }
-    const { offset, size, sha256: digest } = buffers.get(index);
+    const record = this.#buffers.get(index) ?? buffers.get(index);
+    const { offset, size, sha256: digest } = record;
+    this.#buffers.set(index, record);
     if (offset % BigInt(ALIGNMENT) || offset + size > this.dataSize) {
       throw new QfbError(`buffer ${index} (${size} bytes at ${offset}) is not inside the data`, { where, rule: "F8" });
     }

@@ -33,7 +33,8 @@ export async function verifyAll(model: Model, reader: Reader): Promise<void> {
 /** F8, F9, F13: where the buffers lie, what is between them, what they hold, and whose they are. */
 async function verifyBuffers(reader: Reader): Promise<void> {
   const { buffers } = reader.root;
-  const used = usedBuffers(reader);
+  const used = found.get(reader) ?? usedBuffers(reader);
+  found.set(reader, used);
   const digests = new Set<string>();
   let end = 0;
   for (let index = 0; index < buffers.length; index++) {
@@ -63,6 +64,9 @@ async function verifyBuffers(reader: Reader): Promise<void> {
     throw new QfbError(what, { where: "data", rule: "F8" });
   }
 }
+
+/** To find them again would decode all tensors again, which the budget does not allow without end. */
+const found = new WeakMap<Reader, Set<number | null>>();
 
 function usedBuffers({ root, tensors }: Reader): Set<number | null> {
   const used = new Set<number | null>();
