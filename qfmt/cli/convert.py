@@ -291,7 +291,11 @@ def command(
         with working(f"running {source.name}"):
             model = with_random_vectors(model, vectors, fixed)
     with working(f"writing {target.place.name}"):
-        how = _write_c(model, target, fixed, compact) if target.kind == "c" else _write(model, target, for_onnx, shard_size)
+        how = (
+            _write_c(model, target, fixed, compact)
+            if target.kind == "c"
+            else _write(model, target, for_onnx, shard_size)
+        )
     times.append(time.monotonic())
     hazard = "" if same_types else _hazards(model, target)
     what = f"a .qfb, from {origin(model.source)}" if opened else origin(model.source)

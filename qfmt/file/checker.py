@@ -56,8 +56,8 @@ CONTAINER_RULES: tuple[tuple[str, str], ...] = (
     ),
     (
         "F14",
-        "A file has shards if and only if it requires the feature `shards`, and then no data itself. They are sorted by "
-        "name; none appears twice. A name ends in `.qfs`, and has at most 255 bytes, none of them a control character, "
+        "A file has shards if and only if it requires the feature `shards`, and then no data itself. They are sorted "
+        "by name; none appears twice. A name ends in `.qfs`, and has at most 255 bytes, none of them a control character, "
         "`/`, `\\` or `:`. Each size is above 0, each but the last a multiple of 64; all together are less than 2^63. "
         "Each buffer is in one shard.",
     ),
@@ -129,9 +129,10 @@ def _check(container: Container, found: Found) -> None:
 def _check_shards(container: Container, found: Found) -> None:
     """F15."""
     data = container.data
-    for index in range(len(data.shards)) if isinstance(data, Shards) else ():
-        with _collecting(found, container, f"shard {index}"):
-            data.verify(index)
+    if isinstance(data, Shards):
+        for index in range(len(data.shards)):
+            with _collecting(found, container):
+                data.verify(index)
 
 
 def _is_lost(container: Container, offset: int) -> bool:
@@ -152,9 +153,7 @@ def _check_buffers(container: Container, found: Found) -> set[int]:
             if not 0 <= stored.offset - end < header.ALIGNMENT or any(gap):
                 found.add([Violation("F8", where, f"begins at {stored.offset}, but the previous one ends at {end}")])
             overlaps, end = stored.offset < end, max(end, stored.offset + stored.nbytes)
-            if overlaps:  # the same bytes are not read for each of many
-                damaged.add(index)
-            elif _is_lost(container, stored.offset):
+            if overlaps or _is_lost(container, stored.offset):  # the same bytes are not read for each of many
                 damaged.add(index)
             elif not stored.is_intact():
                 damaged.add(index)

@@ -45,7 +45,11 @@ def test_files_match_the_index() -> None:
         for name, data in shards_of(entry).items():
             assert hashlib.sha256(data).hexdigest() == entry["shards"][name]
     there = {path.relative_to(SUITE).as_posix() for path in SUITE.rglob("*.qf[bs]")}
-    names = ((entry["level"], name) for entry in INDEX["files"] for name in (f"{entry['name']}.qfb", *entry.get("shards", ())))
+    names = (
+        (entry["level"], name)
+        for entry in INDEX["files"]
+        for name in (f"{entry['name']}.qfb", *entry.get("shards", ()))
+    )
     assert there == {f"{level}/{name}" for level, name in names}
 
 
@@ -245,7 +249,9 @@ def test_refused_files_are_refused() -> None:
 def test_the_reader_of_the_specification_refuses_files_by_their_rules() -> None:
     """Those of the container, and those that a decoder of arrays needs (spec.md, "Validity rules")."""
     needed = [
-        entry for entry in REFUSED if entry["rule"] in ("F13", "F15") or entry["refused_by"] != "readers that check validity"
+        entry
+        for entry in REFUSED
+        if entry["rule"] in ("F13", "F15") or entry["refused_by"] != "readers that check validity"
     ]
     for entry in needed:
         with pytest.raises(spec_reader.Broken, match=f"^{entry['rule']}: "):
@@ -284,7 +290,9 @@ def test_the_c_reader_finds_shards() -> None:
         if "shards" in entry:
             done = subprocess.run([program, path_of(entry)], capture_output=True, text=True)
             rule = entry.get("rule")
-            assert (done.returncode, f"(rule {rule})" in done.stderr) == ((2, True) if rule else (0, False)), entry["name"]
+            assert (done.returncode, f"(rule {rule})" in done.stderr) == ((2, True) if rule else (0, False)), entry[
+                "name"
+            ]
             count += 1
     tell(f"conformance suite in C: {count} files with shards read, or refused by their rules")
 

@@ -25,7 +25,8 @@ try:
     run()
 finally:
     with open("/proc/self/status") as status:
-        print("PEAK", next(int(line.split()[1]) for line in status if line.startswith("VmHWM:")) // 1000, file=sys.stderr)
+        peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM:"))
+    print("PEAK", peak // 1000, file=sys.stderr)
 """
 """A command, and the most memory that was resident at once, in MB: mapped pages of files, too."""
 
@@ -55,7 +56,11 @@ def peak(*arguments: object) -> int:
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the memory of a process is told by Linux")
 @pytest.mark.parametrize(
     ("tensors", "size"),
-    [(6, 50 << 20), pytest.param(20, 256 << 20, marks=pytest.mark.slow), pytest.param(1, 5 << 30, marks=pytest.mark.slow)],
+    [
+        (6, 50 << 20),
+        pytest.param(20, 256 << 20, marks=pytest.mark.slow),
+        pytest.param(1, 5 << 30, marks=pytest.mark.slow),
+    ],
 )
 def test_memory_does_not_grow_with_the_file(tensors: int, size: int, tmp_path: Path) -> None:
     source, whole, sharded = (tmp_path / name for name in ("source.safetensors", "whole.qfb", "sharded.qfb"))
@@ -63,7 +68,9 @@ def test_memory_does_not_grow_with_the_file(tensors: int, size: int, tmp_path: P
     peaks = {
         "convert": peak("convert", source, whole, "--quiet"),
         "check": peak("check", whole),
-        "to shards": peak("convert", whole, sharded, "--quiet", "--shard-size", "2G" if size > 1 << 30 else tensors * size // 3),
+        "to shards": peak(
+            "convert", whole, sharded, "--quiet", "--shard-size", "2G" if size > 1 << 30 else tensors * size // 3
+        ),
         "check shards": peak("check", sharded),
         "inspect": peak("inspect", sharded),
     }
@@ -75,7 +82,9 @@ def test_memory_does_not_grow_with_the_file(tensors: int, size: int, tmp_path: P
     assert whole.stat().st_size > tensors * size
     assert (len(list(tmp_path.glob("*.qfs"))) > 1) == (tensors > 1)
     model = qfmt.load(whole)
-    assert [bytes(tensor.array[:2]) for tensor in model.tensors.values()] == [bytes([n, 0]) for n in range(1, tensors + 1)]
+    assert [bytes(tensor.array[:2]) for tensor in model.tensors.values()] == [
+        bytes([n, 0]) for n in range(1, tensors + 1)
+    ]
 
 
 def test_a_damaged_byte_far_behind_is_noticed(tmp_path: Path) -> None:

@@ -62,8 +62,10 @@ def test_what_a_file_refers_to_often_does_not_take_memory(reader: Reader, tmp_pa
 def test_offsets_beyond_32_bits(sharded: bool, reader: Reader, tmp_path: Path) -> None:
     path = tmp_path / "m.qfb"
     beyond_32_bits(path, sharded=sharded)
-    program = """import { open } from "qfb-reader"; import * as fs from "node:fs/promises"; import { dirname, join } from "node:path";
-        const path = process.argv[1]; // not as Blobs: Node 20 counts the bytes of a file of more than 4 GiB wrongly there
+    program = """import { open } from "qfb-reader";
+        import * as fs from "node:fs/promises";
+        import { dirname, join } from "node:path";
+        const path = process.argv[1]; // openAsBlob of Node 20 says a wrong size of more than 4 GiB
         const handle = (name) => fs.open(join(dirname(path), name));
         for (const model of [await open(path), await open(await fs.open(path), { shards: handle })])
             console.log(Array.from(await model.tensors.get("last").array()).join(" "));"""

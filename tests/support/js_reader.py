@@ -60,7 +60,15 @@ class Reader:
 
     def script(self, program: str, path: Path, *options: str) -> str:
         """What a module prints whose argument is a path."""
-        command = [shutil.which("node") or "node", *options, "--no-warnings", "--input-type=module", "-e", program, path]
+        command = [
+            shutil.which("node") or "node",
+            *options,
+            "--no-warnings",
+            "--input-type=module",
+            "-e",
+            program,
+            path,
+        ]
         return subprocess.run(command, cwd=self.root / PACKAGE, capture_output=True, text=True, check=True).stdout
 
     def error(self, path: Path, *options: str) -> str:

@@ -8,8 +8,8 @@ import struct
 from pathlib import Path
 
 import numpy as np
-from conformance.altered import Base
 
+from conformance.altered import Base
 from qfmt import Graph, Model, Tensor
 from qfmt.file import header
 from qfmt.file.encode import encode

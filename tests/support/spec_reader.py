@@ -270,7 +270,10 @@ class Network:
             check(not any(first < cut < last for cut in cuts), "F14: a buffer in two shards")
         for shard in shards:
             data = files.get(shard["name"])
-            check(data is not None and len(data) == shard["size"], f"F15: {shard['name']} is not there, or of another size")
+            check(
+                data is not None and len(data) == shard["size"],
+                f"F15: {shard['name']} is not there, or of another size",
+            )
             check(hashlib.sha256(data).hexdigest() == shard["sha256"], f"F15: {shard['name']} is damaged")
         return b"".join(files[shard["name"]] for shard in shards)
 

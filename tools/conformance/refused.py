@@ -153,7 +153,9 @@ def of_shards(base: Base, sharded: Base) -> Iterator[Refused]:
     yield Refused("shard-missing", "F15", "A shard that is not there", shard(0, name="a.qfs"))
 
     def longer(record: Record) -> None:
-        end = max((each for each in record["buffers"] if each["offset"] < first["size"]), key=lambda each: each["offset"])
+        end = max(
+            (each for each in record["buffers"] if each["offset"] < first["size"]), key=lambda each: each["offset"]
+        )
         end["size"] = first["size"] - end["offset"] + 1
 
     yield Refused("shard-crossed", "F14", "A buffer that ends in the next shard", sharded.changed(longer))
