@@ -57,9 +57,9 @@ CONTAINER_RULES: tuple[tuple[str, str], ...] = (
     (
         "F14",
         "A file has shards if and only if it requires the feature `shards`, and then no data itself. They are sorted "
-        "by name; none appears twice. A name ends in `.qfs`, and has at most 255 bytes, none of them a control character, "
-        "`/`, `\\` or `:`. Each size is above 0, each but the last a multiple of 64; all together are less than 2^63. "
-        "Each buffer is in one shard.",
+        "by name; none appears twice. A name ends in `.qfs`, and has at most 255 bytes, none of them a control "
+        "character, `/`, `\\` or `:`. Each size is above 0, each but the last a multiple of 64; all together are less "
+        "than 2^63. Each buffer is in one shard.",
     ),
     (
         "F15",

@@ -12,14 +12,12 @@ import os
 import re
 import stat
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from glob import escape
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from ..arrays import blocks
-from ..errors import DigestError, FormatError, QfmtError
+from ..errors import DigestError, FormatError
 from .decode import Record
 from .header import AGAIN, ALIGNMENT
 
@@ -27,9 +25,6 @@ FEATURE = "shards"
 """The feature that a file with shards requires: a reader without it would not find the data."""
 
 SUFFIX = ".qfs"
-DIGITS = 16
-"""The digits of the digest in the name of a shard that this package writes."""
-
 MAXIMUM_DATA = (1 << 63) - 1
 """The most bytes that shards may have together."""
 
@@ -150,30 +145,3 @@ def _mapped(path: Path, shard: Shard) -> memoryview | str:
         return "is missing"
     except (OSError, ValueError) as error:
         return f"cannot be read: {getattr(error, 'strerror', None) or error}"
-
-
-# -- the names of those that are written ---------------------------------------------------------------
-
-
-def name(target: Path, number: int, count: int, sha256: bytes) -> str:
-    """The name of a shard of the file `target`: no other bytes have it, so that no file is ever changed."""
-    digits = max(5, len(str(count)))  # so that the names are in order
-    return f"{target.stem}.{number:0{digits}}-of-{count:0{digits}}.{sha256.hex()[:DIGITS]}{SUFFIX}"
-
-
-def named_like(target: Path) -> Iterator[Path]:
-    """The files that are named like shards of `target`."""
-    return target.parent.glob(f"{escape(target.stem)}.*-of-*.{'[0-9a-f]' * DIGITS}{SUFFIX}")
-
-
-def unused(target: Path) -> list[Path]:
-    """Those that no `.qfb` file in the folder refers to: not even one that was renamed."""
-    from .reader import Container
-
-    left = {path.name: path for path in named_like(target)}
-    for path in {target, *target.parent.glob("*.qfb")} if left else ():
-        with suppress(QfmtError):
-            data = Container(path, verify=False).data
-            for shard in data.shards if isinstance(data, Shards) else ():
-                left.pop(shard.name, None)
-    return list(left.values())

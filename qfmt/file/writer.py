@@ -18,7 +18,7 @@ from ..arrays import blocks
 from ..errors import DestinationError, QfmtError, ValidityError, VersionError
 from ..model import Data, Model
 from ..rules import violations
-from . import shards
+from . import sharding, shards
 from .decode import Record
 from .encode import encode
 from .header import ALIGNMENT, PAGE, round_up, seal
@@ -83,7 +83,7 @@ def save(
         raise ValidityError(broken)
     stored = _stored(model)
     report = _Report(progress, 2 * sum(data.nbytes for data in stored.values()))
-    with replacing_all(os.fsdecode(path), shards.named_like, shards.unused) as (file, part):
+    with replacing_all(os.fsdecode(path), sharding.named_like, sharding.unused) as (file, part):
         buffers, indices = _layout(stored, report)
         record = _model_record(model, buffers, indices, minor)
         end = buffers[-1].end if buffers else 0
@@ -128,7 +128,7 @@ def _write_shard(file: NewFile, buffers: list[Buffer], number: int, count: int, 
     _write(stream, buffers, report)
     if number < count:
         _pad(stream, ALIGNMENT)
-    name = shards.name(file.target, number, count, sha256 := stream.digest.digest())
+    name = sharding.name(file.target, number, count, sha256 := stream.digest.digest())
     if not shards.is_name(name):
         raise DestinationError(f"a shard cannot have the name {name!r}", where=str(file.target), hint="choose another")
     file.target = file.target.with_name(name)
