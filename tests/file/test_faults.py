@@ -402,6 +402,8 @@ def test_a_full_disk(small_disk: Path) -> None:
     before = dest.read_bytes()
     with pytest.raises(DestinationError, match="No space left on device"):
         qfmt.convert({"a": torch_zeros(1 << 20)}).save(dest)
+    with pytest.raises(DestinationError, match="No space left on device"):
+        qfmt.convert({"a": torch_zeros(100), "b": torch_zeros(1 << 20)}).save(dest, shard_size=1000)
     with pytest.raises(DestinationError, match="No space left on device"), replacing_folder(small_disk / "c") as made:
         (made / "a").write_bytes(bytes(1 << 21))
     assert [(path.name, path.read_bytes()) for path in small_disk.iterdir()] == [("dest.qfb", before)]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
-from collections.abc import Mapping
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -223,7 +222,7 @@ class Metadata:
 class Network:
     """A file, read and checked. `shards` has the bytes of its shards by their names."""
 
-    def __init__(self, file: bytes, shards: Mapping[str, bytes] | None = None) -> None:
+    def __init__(self, file: bytes, shards: dict[str, bytes] | None = None) -> None:
         check(file[4:8] == b"QFB1", "F1: not a .qfb file of version 1")
         check(len(file) >= 128, "F3: the file ends in the header")
         check(file[8:12] == b"qh01", "F1: the tag of the header")
@@ -253,7 +252,7 @@ class Network:
         self.check_orders()
         self.check_uses(buffers)
 
-    def joined(self, files: Mapping[str, bytes], data_size: int) -> bytes:
+    def joined(self, files: dict[str, bytes], data_size: int) -> bytes:
         """The data segment of a file with shards."""
         shards, end = self.model["shards"], 0
         check(data_size == 0, "F14: both shards and data")
