@@ -15,10 +15,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from ...arithmetic import EXACT_IN_FLOAT32
+from ...arithmetic.sums import Step, has_effect
 from ...model import DTYPES, numpy_dtype
 from ...ops import Operand
 from ...ops.accumulation import exact_dtype, in_units_of_sums, scales_of_channels, whole
-from .arithmetic import REQUANTIZE, Step, after
+from .arithmetic import REQUANTIZE, after
 from .emit import CENTRED, Lacks, Site, Table
 from .processor import convolves_whole_numbers
 from .windows import Geometry
@@ -177,12 +178,7 @@ def _finish(s: Site, along: list[int]) -> tuple[list[Any], int, int]:
         steps = steps[:-1]
     elif zero_point:
         steps = [*steps, ("add", torch.tensor(-float(zero_point)))]
-    return [_held(s, step) for step in steps if _changes(step)], y.minimum - zero_point, y.maximum - zero_point
-
-
-def _changes(step: Step) -> bool:
-    name, value = step
-    return name in ("round", "mul") or bool((value[0] if name == "fma" else value).any())
+    return [_held(s, step) for step in steps if has_effect(step)], y.minimum - zero_point, y.maximum - zero_point
 
 
 def _held(s: Site, step: Step) -> Any:
