@@ -75,7 +75,7 @@ def dynamic_linear_by_rule(s: Site) -> Any:
         raise Lacks("requires float32 biases")
     exact, sums = _exact(s.constant(1), q.zero_points((0, 0))), None
     if exact == torch.int8 and not DYNAMIC[rule].is_signed:
-        sums = s.builder.derive(f"{s.node.outputs[0]}_sums", s.constant(1).sum(1, dtype=torch.int32))
+        sums = s.derive("sums", s.constant(1).sum(1, dtype=torch.int32))
     top = 127 if s.attribute("reduce_range") else 255
     stated = (rule, top, bool(s.attribute("per_token")), exact, f"node {s.node.title}")
     return s.result(dynamic_linear, s.x(0), *s.parameters(1), sums, s.x(2), *stated)

@@ -317,6 +317,12 @@ class Site:
             raise Lacks("has no axes")
         return axes or list(range(self.rank()))
 
+    def reduction(self) -> tuple[list[int] | None, bool]:
+        """The axes of a mean (None: the spatial ones), and whether they keep a size of 1."""
+        if "keepdims" in self.node.attributes:
+            return self.axes(), bool(self.attribute("keepdims"))
+        return None, True
+
     def scalar(self, index: int) -> float:
         """The only element of a constant input, as a number; Lacks for any other input."""
         tensor = self.tensor(index)
@@ -367,6 +373,10 @@ class Site:
         """The call that computes the output: it has the output's name in the code."""
         name = _identifier(self.node.outputs[0], lambda word: False)
         return self.builder.call(target, *args, name=name, **kwargs)
+
+    def derive(self, what: str, value: Any) -> Value:
+        """A value computed once from constants, named after the output."""
+        return self.builder.derive(f"{self.node.outputs[0]}_{what}", value)
 
     def parameters(self, index: int) -> tuple[Any, Any, Any]:
         """A quantized constant, its scales and its zero points, as buffers."""

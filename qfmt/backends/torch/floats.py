@@ -27,14 +27,11 @@ def _conv(s: Site, x: list[Any]) -> Any:
     strides, pads, *_ = geometry
     rank = len(strides)
     if pads[:rank] != pads[rank:]:
-        value, geometry = (
-            s.call(aten.constant_pad_nd.default, value, torch_pads(pads), 0.0),
-            geometry._replace(pads=[0] * 2 * rank),
-        )
-    targets = (aten.conv1d.default, aten.conv2d.default, aten.conv3d.default)
-    if geometry.output_padding is not None:
-        targets = (aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input)
-    return s.call(targets[rank - 1], value, x[1], _optional(x, 2), *geometry.arguments())
+        value = s.call(aten.constant_pad_nd.default, value, torch_pads(pads), 0.0)
+        geometry = geometry._replace(pads=[0] * 2 * rank)
+    overload = "input" if geometry.name in ("conv_transpose2d", "conv_transpose3d") else "default"
+    target = getattr(getattr(aten, geometry.name), overload)
+    return s.call(target, value, x[1], _optional(x, 2), *geometry.arguments())
 
 
 def _linear(s: Site, x: list[Any]) -> Any:
@@ -168,7 +165,7 @@ def _adaptive(s: Site, x: list[Any], size: list[int]) -> Any:
 
 def _reduced(target: Any) -> RealOperator:
     def emit(s: Site, x: list[Any]) -> Any:
-        return s.call(target, x[0], s.axes(), bool(s.attribute("keepdims")))
+        return s.call(target, x[0], *s.reduction())
 
     return emit
 
@@ -178,21 +175,22 @@ def _resize(s: Site, x: list[Any]) -> Any:
     if (picked := _neighbours(s)) is not None:
         value = x[0]
         for axis, indices in picked.items():
-            own = s.builder.derive(f"{s.node.outputs[0]}_neighbours", torch.from_numpy(indices))
+            own = s.derive("neighbours", torch.from_numpy(indices))
             value = s.call(aten.index_select.default, value, axis, own)
         return value
     sizes, factors = resize_arguments(s)
-    mode, rank = s.attribute("mode"), s.rank() - 2
-    if mode == "linear":
-        corners = s.attribute("coordinate_transformation_mode") == "align_corners"
-        target = (aten.upsample_linear1d.vec, aten.upsample_bilinear2d.vec, aten.upsample_trilinear3d.vec)[rank - 1]
-        return s.call(target, x[0], sizes, corners, factors)
-    if s.attribute("nearest_mode") == "floor":
-        target = (aten.upsample_nearest1d.vec, aten.upsample_nearest2d.vec, aten.upsample_nearest3d.vec)[rank - 1]
-    else:
-        exact = (aten._upsample_nearest_exact1d, aten._upsample_nearest_exact2d, aten._upsample_nearest_exact3d)
-        target = exact[rank - 1].vec
-    return s.call(target, x[0], sizes, factors)
+    target, corners = upsampling(s)
+    return s.call(target, x[0], sizes, *corners, factors)
+
+
+def upsampling(s: Site) -> tuple[Any, list[bool]]:
+    """Torch's kernel for a Resize, and its argument `align_corners` if it interpolates."""
+    rank = s.rank() - 2
+    if s.attribute("mode") == "linear":
+        name = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")[rank - 1]
+        return getattr(aten, name).vec, [s.attribute("coordinate_transformation_mode") == "align_corners"]
+    name = f"upsample_nearest{rank}d" if s.attribute("nearest_mode") == "floor" else f"_upsample_nearest_exact{rank}d"
+    return getattr(aten, name).vec, []
 
 
 FORMS = {

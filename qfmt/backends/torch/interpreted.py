@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import getitem
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,7 @@ def _look_up(s: Site) -> Any:
     kind = DTYPES[s.tensor(0).dtype]
     every = kind.every()
     (results,) = execute(s.node, [Operand(every, s.tensor(0).quantization)], [s.out])
-    table = s.builder.derive(f"{s.node.outputs[0]}_table", torch.from_numpy(results.copy()))
+    table = s.derive("table", torch.from_numpy(results.copy()))
     return s.result(look_up, s.x(0), table, kind.minimum)
 
 
@@ -53,17 +54,6 @@ def _look_up(s: Site) -> Any:
 
 Given = tuple[str, Quantization | None]
 """Element type and quantization of an input."""
-
-
-def by_numpy(*inputs: Tensor | None, node: Node, grids: list[Given], outputs: list[ModelTensor]) -> Any:
-    """One node by the reference interpreter."""
-    operands = [
-        None if value is None else Operand(to_array(value, dtype), grid)
-        for value, (dtype, grid) in zip(inputs, grids, strict=True)
-    ]
-    arrays = execute(node, operands, outputs)
-    results = [to_tensor(np.asarray(array), tensor.dtype) for array, tensor in zip(arrays, outputs, strict=True)]
-    return results[0] if len(results) == 1 else results
 
 
 class ByNumPy:
@@ -76,7 +66,14 @@ class ByNumPy:
         self.__qualname__ = self.__name__
 
     def __call__(self, *inputs: Tensor | None) -> Any:
-        return by_numpy(*inputs, node=self.node, grids=self.grids, outputs=self.outputs)
+        operands = [
+            None if value is None else Operand(to_array(value, dtype), grid)
+            for value, (dtype, grid) in zip(inputs, self.grids, strict=True)
+        ]
+        arrays = execute(self.node, operands, self.outputs)
+        pairs = zip(arrays, self.outputs, strict=True)
+        results = [to_tensor(np.asarray(array), tensor.dtype) for array, tensor in pairs]
+        return results[0] if len(results) == 1 else results
 
 
 def _by_numpy(s: Site) -> Any:
@@ -89,11 +86,7 @@ def _by_numpy(s: Site) -> Any:
     result = s.result(function, *inputs)
     if len(node.outputs) == 1:
         return result
-    return [s.call(_part, result, index) for index in range(len(node.outputs))]
-
-
-def _part(results: list[Tensor], index: int) -> Tensor:
-    return results[index]
+    return [s.call(getitem, result, index) for index in range(len(node.outputs))]
 
 
 LOOK_UP = Table("look-up", PLAIN, dict.fromkeys(UNARY, _look_up).get)

@@ -231,11 +231,8 @@ def _through(run: Callable[..., Any], generated: Callable[..., Any], graph: fx.G
 
 def _without_data(model: Model) -> Model:
     """The model without its arrays, which are the module's buffers."""
-    return model.replace(graph=replace(model.graph, nodes=tuple(model.nodes), tensors=_stripped(model)))
-
-
-def _stripped(model: Model) -> dict[str, ModelTensor]:
-    return {name: replace(tensor, data=None) for name, tensor in model.tensors.items()}
+    tensors = {name: replace(tensor, data=None) for name, tensor in model.tensors.items()}
+    return model.replace(graph=replace(model.graph, nodes=tuple(model.nodes), tensors=tensors))
 
 
 def _in_memory(model: Model) -> Model:

@@ -79,12 +79,8 @@ def conv_sums(x: Tensor, weight: Tensor | Weight, geometry: Geometry, parts: int
             return _added(weight.convolved(x, *geometry.arguments(parts)), group, parts)
         weight = weight.dense
     kind = sum_dtype(weight.dtype)
-    sums = (PAINT if transposed else CONVOLVE)[rank - 1](x.to(kind), weight.to(kind), None, *geometry.arguments(parts))
+    sums = getattr(functional, geometry.name)(x.to(kind), weight.to(kind), None, *geometry.arguments(parts))
     return _added(sums, group, parts)
-
-
-CONVOLVE = (functional.conv1d, functional.conv2d, functional.conv3d)
-PAINT = (functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d)
 
 
 def linear_sums(x: Tensor, weight: Tensor) -> Tensor:
@@ -188,10 +184,9 @@ def _held(s: Site, step: Step) -> Any:
         return step
     if not all(bool(each.isfinite().all()) for each in (value if name == "fma" else [value])):
         raise Lacks("has scales or biases that are not finite in float32")
-    what = f"{s.node.outputs[0]}_{name}"
     if name == "fma":
-        return name, tuple(s.builder.derive(what, each) for each in value)
-    return name, s.builder.derive(what, value)
+        return name, tuple(s.derive(name, each) for each in value)
+    return name, s.derive(name, value)
 
 
 def _bias(s: Site, along: list[int]) -> tuple[Tensor, Tensor | None]:
@@ -240,7 +235,7 @@ def held(s: Site, weight: Tensor) -> Any:
     has_window = s.node.operator == "Conv" and weight.dim() == 4 and weight.shape[2:].numel() > 1
     packs = weight.dtype == torch.float32 and hasattr(mkldnn, "_reorder_convolution_weight")
     large = has_window and packs and weight.numel() >= LARGE
-    return s.builder.derive(f"{s.node.outputs[0]}_weight", Weight(weight) if large else weight)
+    return s.derive("weight", Weight(weight) if large else weight)
 
 
 def _conv(s: Site) -> Any:

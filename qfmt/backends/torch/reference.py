@@ -114,13 +114,8 @@ def _kept_grid(s: Site) -> Grid:
     return s.out_grid
 
 
-def _global_average(s: Site) -> Any:
-    return s.result(reduce_mean, s.x(0), None, True, _kept_grid(s), s.node.rule)
-
-
-def _reduce_mean(s: Site) -> Any:
-    grid = _kept_grid(s)
-    return s.result(reduce_mean, s.x(0), s.axes(), bool(s.attribute("keepdims")), grid, s.node.rule)
+def _mean(s: Site) -> Any:
+    return s.result(reduce_mean, s.x(0), *s.reduction(), _kept_grid(s), s.node.rule)
 
 
 def _adaptive_average_pool(s: Site) -> Any:
@@ -227,9 +222,9 @@ REFERENCE_EMITTERS: dict[str, Emitter] = {
     "Mul": _mul,
     "Add": _add,
     "qfmt.DynamicLinear": dynamic_linear_by_rule,
-    "GlobalAveragePool": _global_average,
+    "GlobalAveragePool": _mean,
     "qfmt.AdaptiveAveragePool": _adaptive_average_pool,
-    "ReduceMean": _reduce_mean,
+    "ReduceMean": _mean,
     "AveragePool": _average_pool,
     "MaxPool": _max_pool,
     "Relu": _relu,
