@@ -127,7 +127,7 @@ def as_stored(operand: Operand) -> Operand:
     return Operand(operand.array, None)
 
 
-def stored_zero(x: Operand) -> int:
+def stored_zero(x: Operand | Tensor) -> int:
     """The integer that represents zero."""
     return 0 if x.quantization is None else int(x.quantization.zero_point[0])
 

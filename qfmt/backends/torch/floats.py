@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ...ops.resize import neighbours_along
+from ...ops.resize import known_neighbours
 from ...ops.shapes import axis_of
 from .emit import PLAIN, Lacks, Site, Table
 from .moves import MOVES
@@ -89,7 +89,7 @@ def prelu(x: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
 
 
 def _prelu(s: Site, x: list[Any]) -> Any:
-    """The rule `product` multiplies the positive half, too: by 1 on the grid of the slope, if it is in range."""
+    """The rule `product` multiplies the positive half, too: by 1 as the slope is quantized, if that is in range."""
     if s.node.rule != "product":
         return s.call(prelu, *x)
     slope = s.grid(1)
@@ -207,11 +207,7 @@ def _neighbours(s: Site) -> dict[int, Any] | None:
     form = (s.attribute("mode"), s.attribute("coordinate_transformation_mode"), s.attribute("nearest_mode"))
     if form in FORMS or form[0] != "nearest" or form[1] == "tf_crop_and_resize":
         return None
-    given = [s.tensor(index) if s.has(index) else None for index in (2, 3)]
-    if any(each is not None and each.data is None for each in given):
-        return None
-    scales, sizes = ([] if each is None else each.array.tolist() for each in given)
-    return neighbours_along(s.tensor(0).shape, s.node.attributes, scales, sizes)
+    return known_neighbours(s.node, s.builder.model.tensors)
 
 
 def resize_arguments(s: Site) -> tuple[Any, list[float] | None]:

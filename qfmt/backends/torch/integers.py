@@ -83,7 +83,7 @@ def total(x: Tensor, axes: list[int] | None, keepdims: bool, zero: int) -> Tenso
 
 
 def _zero(s: Site, index: int) -> int:
-    return 0 if s.node.rule == "folded" else stored_zero(Operand(np.zeros(0), s.tensor(index).quantization))
+    return 0 if s.node.rule == "folded" else stored_zero(s.tensor(index))
 
 
 def _weight(s: Site) -> tuple[Any, Operand]:
@@ -104,7 +104,7 @@ def _bias(s: Site, behind: int = 0) -> Any:
 
 def _conv(s: Site) -> Any:
     geometry, folded = Geometry.of(s), s.node.rule == "folded"
-    padding = stored_zero(Operand(np.zeros(0), s.tensor(0).quantization)) if folded else 0
+    padding = stored_zero(s.tensor(0)) if folded else 0
     transposed = geometry.output_padding is not None
     weight, parts = float_weight(*_weight(s), geometry.group, transposed=transposed)
     given = (s.x(0), held(s, weight), _bias(s, len(geometry.strides)), _zero(s, 0), padding)

@@ -136,7 +136,7 @@ def _dequantize(s: Site) -> Any:
 
 
 def _both(s: Site, plain: Any, with_relu: Any, scalar: Any) -> Any:
-    """add and mul: of two quantized tensors, or of one and a number that changes its grid."""
+    """add and mul: of two quantized tensors, or of one and a number that changes its quantization."""
     a, b = s.tensor(0), s.tensor(1)
     if _are_of_one_type(a, b):
         target = with_relu if is_relu(s) else plain
@@ -171,9 +171,9 @@ def _takes(a: Tensor, b: Tensor) -> bool:
 
 
 def _number(s: Site, scalar: Any) -> float | None:
-    """The number for which torch's add_scalar or mul_scalar has the output's grid, if there is one.
+    """The number for which torch's add_scalar or mul_scalar has the output's quantization, if any.
 
-    That of the source was a double; the model has it as float32, or only as a change of the grid.
+    That of the source was a double; the model has it as float32, or only as a change of the quantization.
     """
     x, y, b, value = s.grid(0), s.out_grid, s.tensor(1), s.scalar(1)
     if not _takes(s.tensor(0), b):

@@ -53,12 +53,8 @@ def _conv(s: Site) -> Any:
     value = None if bias is None else s.constant(2)
     weight, prepack = quantized_weight(s, 1), getattr(quantized, f"{geometry.name}_prepack")
     packed = by_kernels(s, lambda: prepack(weight, value, *geometry.packing()))
-    return s.result(
-        getattr(quantized, f"{geometry.name}_dynamic").default,
-        s.x(0),
-        s.derive("packed", packed),
-        bool(s.attribute("reduce_range")),
-    )
+    target = getattr(quantized, f"{geometry.name}_dynamic").default
+    return s.result(target, s.x(0), s.derive("packed", packed), bool(s.attribute("reduce_range")))
 
 
 # Layers and cells

@@ -159,7 +159,7 @@ def _exact_scales(a: Grid, b: Grid, y: Grid, rule: str) -> tuple[Grid, Grid, Gri
 
 
 def _moved(grid: Grid, steps: int) -> Grid:
-    """The grid with its scale moved by that many units in the last place of float32."""
+    """The quantization with its scale moved by that many units in the last place of float32."""
     scale = f32(grid.scale)
     for _ in range(abs(steps)):
         scale = np.nextafter(scale, f32(np.inf if steps > 0 else 0))
@@ -254,7 +254,7 @@ def _relu(s: Site) -> Any:
 
 
 def _concat(s: Site) -> Any:
-    """Inputs on the output's grid are joined unchanged; the others go through a table of 256 results."""
+    """Inputs with the output's quantization are joined unchanged; the others go through a table of 256 results."""
     grids, y, axis = [s.grid(index) for index in range(len(s.node.inputs))], s.out_grid, s.attribute("axis")
     if any(grid.axis is not None or grid.dtype != y.dtype or grid.dtype.itemsize > 1 for grid in grids):
         raise Lacks("joins tensors of different types")

@@ -217,7 +217,7 @@ def is_added(s: Site) -> bool:
 def real_bias(s: Site) -> Tensor | None:
     """The bias in float32, for kernels that require it: the buffer, or the value of integers in units of the sums.
 
-    Lacks if it is computed, or has another grid.
+    Lacks if it is computed, or quantized otherwise.
     """
     if not s.has(2):
         return None

@@ -43,7 +43,7 @@ def within_range(s: Site, target: Any, *arguments: Any, relu: bool = True, **nam
 
 
 def clamped(s: Site, value: Any) -> Any:
-    """The value, which is on the output's grid, clamped to its range."""
+    """The value, which has the output's quantization, clamped to its range."""
     grid, limits = s.out_grid, DTYPES[s.out.dtype]
     if (grid.minimum, grid.maximum) == (limits.minimum, limits.maximum):
         return value
@@ -56,7 +56,7 @@ def _bounds(grid: Grid) -> list[float]:
 
 
 def same_grid(s: Site) -> None:
-    """torch keeps the grid of the input; Lacks if the model does not."""
+    """torch keeps the quantization of the input; Lacks if the model does not."""
     x = s.tensor(0).quantization
     if x is None or not x.same_grid(s.out.quantization):
         raise Lacks("torch keeps the quantization of the input here")

@@ -103,7 +103,7 @@ def adaptive_average_pool(x: Tensor, sizes: list[int], grid: Grid, rule: str) ->
 
 
 def _kept_grid(s: Site) -> Grid:
-    """The grid of a mean, which is that of its input."""
+    """The quantization of a mean, which is that of its input."""
     q = s.tensor(0).quantization
     if s.node.rule in QUANTIZE or s.is_float:
         raise Lacks("sums floats")
@@ -151,7 +151,7 @@ def limited(x: Tensor, low: int, high: int) -> Tensor:
 
 
 def _clamping_grid(s: Site) -> Grid:
-    """The grid of an output whose range clamps integers."""
+    """The quantization of an output whose range clamps integers."""
     if s.out_grid.axis is not None:
         raise Lacks("clamps a tensor that is quantized per channel")
     return s.out_grid
