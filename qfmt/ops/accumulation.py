@@ -183,6 +183,12 @@ def range_met(node: Node, low: int, high: int, zero: int) -> tuple[int, int]:
     return (min(low, zero), max(high, zero)) if padded else (low, high)
 
 
+def reach_of_sums(weights: Array, low: int, high: int) -> tuple[Array, Array]:
+    """The least and the greatest sum of inputs in [low, high] times weights [outputs, terms], for each output."""
+    positive, negative = np.maximum(weights, 0).sum(1, dtype=np.int64), np.minimum(weights, 0).sum(1, dtype=np.int64)
+    return positive * low + negative * high, positive * high + negative * low
+
+
 ROWS_LAST = ("MatMul", "MatMulInteger", "Gemm")
 """Operators whose weights have the output channels last, Gemm unless `transB` is set."""
 

@@ -10,7 +10,7 @@ import numpy as np
 from ..arrays import Array
 from ..model import DTYPES, Model, Node, Tensor
 from ..ops import OPERATORS
-from ..ops.accumulation import terms_of
+from ..ops.accumulation import reach_of_sums, terms_of
 from ..ops.overflow import INT16, PairSums, farthest
 from ..rules import require_sound
 
@@ -153,8 +153,7 @@ def _extent(found: Overflow) -> tuple[int, int]:
 
 def _largest_sum(terms: Array, low: int, high: int) -> int:
     """The largest |sum| of integers of low..high times weights [M, K, taps]."""
-    plus, minus = (part(terms, 0).sum((1, 2), dtype=np.int64) for part in (np.maximum, np.minimum))
-    return int(np.abs([high * plus + low * minus, low * plus + high * minus]).max(initial=0))
+    return int(np.abs(reach_of_sums(terms.reshape(len(terms), -1), low, high)).max(initial=0))
 
 
 def _centred(node: Node, w: Tensor, terms: Array) -> Array:

@@ -6,7 +6,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial, wraps
+from functools import wraps
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -156,8 +156,7 @@ class QuantizedModule(fx.GraphModule):
         """
         builders, buffers = [], dict(self.named_buffers())
         for engine in engines:
-            taken = partial(self._has, before)
-            builder = Builder(model, engine, self._paths, buffers, taken)
+            builder = Builder(model, engine, self._paths, buffers, {*dir(self)}.difference(before))
             with quantized_kernels(*engine.kernels[:1] or [torch.backends.quantized.engine]), deprecated_dtypes():
                 builder.build()
             builders.append(builder)
@@ -167,9 +166,6 @@ class QuantizedModule(fx.GraphModule):
         if best is not builders[0]:
             best.notes += [row._replace(computed_by=best.engine.name) for row in _heavy(builders[0].fallbacks)]
         return best
-
-    def _has(self, but: Sequence[str], name: str) -> bool:
-        return name not in but and hasattr(self, name)
 
     def _object(self, node: fx.Node) -> Any:
         return operator.attrgetter(str(node.target))(self)

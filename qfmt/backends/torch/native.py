@@ -101,8 +101,9 @@ def _packed(s: Site, prepack: Any, *rest: Any) -> Any:
 def _conv(s: Site) -> Any:
     geometry = Geometry.of(s).even()
     name, fuses = geometry.name, geometry.output_padding is None
+    fused = f"{name}_relu" if fuses and is_relu(s) else name
     packed = _packed(s, getattr(quantized, f"{name}_prepack"), *geometry.packing())
-    target = getattr(quantized, f"{name}_relu" if fuses and is_relu(s) else name)
+    target = getattr(quantized, fused)
     target = target.new if name in ("conv2d", "conv3d") else target.default
     return within_range(s, target, s.x(0), packed, *scale_and_zero_point(s), relu=fuses)
 

@@ -10,6 +10,7 @@ import numpy as np
 from ...model import INT32, Node, Proof, Tensor
 from ...ops import OPERATORS
 from .context import Context, NoForm
+from .facts import WORDS
 from .forms import MULTIPLY_ADD_DIVIDE, Form, Requantization, fit, joined
 from .lines import Lines
 from .step_functions import Integers, StepFunction, levels_of, of_pairs, search
@@ -99,8 +100,7 @@ def append(found: Requantization, sums: Sums, source: str, y: Tensor, like: Node
         arrays["thresholds"] = np.where(reached, found.thresholds, INT32).astype(np.int32)
         if uses_lines:
             arrays["row"] = found.row.astype(np.int32)
-    words = ("multiplier", "shift", "add", "thresholds", "row")
-    names = [context.constant(f"{y.name}.{word}", arrays[word]) if word in arrays else "" for word in words]
+    names = [context.constant(f"{y.name}.{word}", arrays[word]) if word in arrays else "" for word in WORDS]
     while not names[-1]:
         names.pop()
     node = _node("qfmt.Requantize", (source, *names), y.name, rule, {"axis": sums.axis}, like)
