@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..interpreter import execute
 from ..model import Graph, Node, Tensor
-from ..ops import OPERATORS, Operand, Operator, Quantized, Trait, has
+from ..ops import OPERATORS, Operator, Quantized, Trait, has
 from ..ops.accumulation import in_units_of_sums, output_axis
 from .clamps import clamped, is_clamp
-from .constants import moved_constant, unused
+from .constants import computed, moved_constant, unused
 from .edits import only_read, renamed, without_unread
 
 
@@ -248,10 +247,7 @@ class _Folding:
         if self._changes_nothing(source, node) and target.name not in self.graph.outputs:
             self.names[target.name] = source.name
         elif source.is_constant:
-            (array,) = execute(node, [Operand(source.array, source.quantization)], [target])
             aliases = tuple(sorted({*target.aliases, *source.aliases, source.name}))
-            self.tensors[target.name] = Tensor.constant(
-                target.name, array, target.quantization, dtype=target.dtype, aliases=aliases
-            )
+            (self.tensors[target.name],) = computed(node, [source], [target], aliases)
         else:
             self.kept.append(replace(node, inputs=(source.name,)))

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..interpreter import execute
 from ..model import Graph, Node, Tensor
-from ..ops import Operand, Trait, has
-from .constants import unused
+from ..ops import Trait, has
+from .constants import computed, unused
 from .edits import only_read
 
 FILLS = {"Pad": 2}
@@ -81,6 +80,5 @@ def _exchanged(mover: Node, quantizer: Node, tensors: dict[str, Tensor]) -> tupl
 def _filling(name: str, quantizer: Node, last: Tensor, tensors: dict[str, Tensor]) -> str:
     """The inserted value, quantized."""
     number, own = tensors[name], unused(f"{name}_quantized", tensors)
-    (array,) = execute(quantizer, [Operand(number.array, None)], [replace(last, name=own, shape=number.shape)])
-    tensors[own] = Tensor.constant(own, array, last.quantization, dtype=last.dtype, aliases=(name,))
+    (tensors[own],) = computed(quantizer, [number], [replace(last, name=own, shape=number.shape)], (name,))
     return own

@@ -19,7 +19,7 @@ def matmul(plan: Plan, node: Node) -> None:
     """A · B over the last two dimensions; the leading ones broadcast."""
     right = plan.value(node.inputs[1])
     if right.array is not None and right.array.ndim == 2 and len(plan.value(node.inputs[0]).shape) > 1:
-        rows_of(plan, node, node.inputs[0], constant_weights(plan, node).T)
+        rows_of(plan, node, constant_weights(plan, node).T)
         return
     if node.rule != "exact":
         raise QfmtError(f"computes with the rule `{node.rule or 'none'}` from two inputs")

@@ -222,12 +222,12 @@ def dot_rows(
     plan.step(title_of(node, finish, what), [Parameter("x", view), Parameter("y", target, True)], body, scratch)
 
 
-def rows_of(plan: Plan, node: Node, name: str, weights: Array, order: Sequence[int] | None = None) -> None:
+def rows_of(plan: Plan, node: Node, weights: Array, order: Sequence[int] | None = None) -> None:
     """x [..., inputs] times weights [outputs, inputs]."""
     f = folded(plan, node, weights[None], len(weights))
-    value = plan.value(name)
+    value = plan.value(node.inputs[0])
     length = weights.shape[1]
-    view = plan.read(name, tuple(order) if order else plain(len(value.shape)))
+    view = plan.read(value.name, tuple(order) if order else plain(len(value.shape)))
 
     def gather(fast: Folded, row: str, position: str) -> str:
         shift = -128 if fast.x != f.x else 0
@@ -255,7 +255,7 @@ def _added(plan: Plan, node: Node, outputs: int) -> str:
 
 def linear(plan: Plan, node: Node) -> None:
     """X · Wᵀ + B"""
-    rows_of(plan, node, node.inputs[0], constant_weights(plan, node))
+    rows_of(plan, node, constant_weights(plan, node))
 
 
 def gemm(plan: Plan, node: Node) -> None:
@@ -264,4 +264,4 @@ def gemm(plan: Plan, node: Node) -> None:
         raise QfmtError("has an alpha or beta other than 1")
     w = constant_weights(plan, node)
     order = (1, 0) if node.attributes.get("transA") else (0, 1)
-    rows_of(plan, node, node.inputs[0], w if node.attributes.get("transB") else w.T, order)
+    rows_of(plan, node, w if node.attributes.get("transB") else w.T, order)
