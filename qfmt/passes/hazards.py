@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 
@@ -144,11 +145,10 @@ def _overflows(terms: Array, engines: Iterable[str], low: int, high: int, offset
         largest, unit = farthest(pairs, low, high), int(farthest(pairs, -1 if low < 0 else 0, 1).max(initial=0))
         harmless = (min(INT16.max // unit, high) if unit else high) - offset
         found[order[kernel]] = Overflow(int(largest.max(initial=0)), int((largest > INT16.max).sum()), harmless)
-    return {engine: max((found[order[each]] for each in KERNELS[engine]), key=_extent) for engine in engines}
-
-
-def _extent(found: Overflow) -> tuple[int, int]:
-    return found.largest, found.channels
+    return {
+        engine: max((found[order[each]] for each in KERNELS[engine]), key=attrgetter("largest", "channels"))
+        for engine in engines
+    }
 
 
 def _largest_sum(terms: Array, low: int, high: int) -> int:

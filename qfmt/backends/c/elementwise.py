@@ -53,8 +53,8 @@ def _accumulate(plan: Plan, node: Node, terms: Sequence[str], joint: str, wide: 
     name = node.outputs[0]
     order = _order(plan, node.inputs, plan.value(name).shape)
     finish = follower(plan, name)
-    if finish is not None and finish.axis is not None:
-        finish = finish if _ends_with(finish, order) else None
+    if finish is not None and finish.axis not in (None, *order[-1:]):
+        finish = None  # its channels are not the fastest dimension
     if finish is not None:
         plan.fused.add(finish.node.outputs[0])
     target = plan.result(finish.y.name if finish else name, order)
@@ -157,11 +157,6 @@ def _broadcast(view: View, target: View, name: str) -> Walk:
 def _parameters(operands: Sequence[View], target: View) -> list[Parameter]:
     given = [Parameter(f"x{i}", view.whole) for i, view in enumerate(operands)]
     return [*given, Parameter("y", target.whole, written=True)]
-
-
-def _ends_with(finish: Finish, order: tuple[int, ...]) -> bool:
-    """Whether the channels are the fastest dimension, and the only one that varies."""
-    return bool(order) and order[-1] == finish.axis
 
 
 def requantize(plan: Plan, node: Node) -> None:

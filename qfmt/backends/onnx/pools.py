@@ -28,7 +28,8 @@ def adaptive_average_pool(site: Site) -> ir.Value:
     batched = shape is not None and len(shape) == len(out) + 2
     if batched and set(out) == {1}:
         return site.emit("GlobalAveragePool", x)
-    steps = [size // count for size, count in zip(sizes, out, strict=True) if _divides(size, count)]
+    pairs = zip(sizes, out, strict=True)
+    steps = [size // count for size, count in pairs if isinstance(size, int) and size % count == 0]
     if batched and len(steps) == len(out):
         return site.emit("AveragePool", x, kernel_shape=steps, strides=steps)
     for axis, (size, count) in enumerate(zip(sizes, out, strict=True), -len(out)):
@@ -37,10 +38,6 @@ def adaptive_average_pool(site: Site) -> ir.Value:
         elif size != count:
             x = _binned(site, x, axis, size, count, None if shape is None else len(shape))
     return x
-
-
-def _divides(size: Dimension, count: int) -> bool:
-    return isinstance(size, int) and size % count == 0
 
 
 @lowers("MaxPool", "AveragePool", "LpPool")

@@ -31,27 +31,28 @@ def _conv(s: Site, x: list[Any]) -> Any:
         geometry = geometry._replace(pads=[0] * 2 * rank)
     overload = "input" if geometry.name in ("conv_transpose2d", "conv_transpose3d") else "default"
     target = getattr(getattr(aten, geometry.name), overload)
-    return s.call(target, value, x[1], _optional(x, 2), *geometry.arguments())
+    return s.call(target, value, x[1], _third(x), *geometry.arguments())
 
 
 def _linear(s: Site, x: list[Any]) -> Any:
     """A float16 weight is widened to the type of the other operand."""
     kinds = [torch_dtype(s.tensor(index).dtype) for index in (0, 1)]
     weight = x[1] if kinds[0] == kinds[1] or not s.is_float else s.call(aten.to.dtype, x[1], kinds[0])
-    return s.call(aten.linear.default, x[0], weight, _optional(x, 2))
+    return s.call(aten.linear.default, x[0], weight, _third(x))
 
 
 def _gemm(s: Site, x: list[Any]) -> Any:
     if s.out.quantization is None and not s.out.dtype.startswith(("float", "bfloat")):
         raise Lacks("multiplies integers")
     a, b = (s.call(aten.t.default, x[i]) if s.attribute(name) else x[i] for i, name in enumerate(("transA", "transB")))
-    product, alpha, c = s.call(aten.mm.default, a, b), s.attribute("alpha"), _optional(x, 2)
+    product, alpha, c = s.call(aten.mm.default, a, b), s.attribute("alpha"), _third(x)
     product = product if alpha == 1 else s.call(aten.mul.Scalar, product, alpha)
     return product if c is None else s.call(aten.add.Tensor, product, c, alpha=s.attribute("beta"))
 
 
-def _optional(x: list[Any], index: int) -> Any:
-    return x[index] if index < len(x) else None
+def _third(x: list[Any]) -> Any:
+    """An optional third operand."""
+    return x[2] if len(x) > 2 else None
 
 
 def _binary(target: Any) -> RealOperator:
@@ -123,7 +124,7 @@ def _batch_norm(s: Site, x: list[Any]) -> Any:
 
 def _layer_norm(s: Site, x: list[Any]) -> Any:
     shape = scale_shape(s)
-    return s.call(aten.layer_norm.default, x[0], shape, x[1], _optional(x, 2), s.attribute("epsilon"), False)
+    return s.call(aten.layer_norm.default, x[0], shape, x[1], _third(x), s.attribute("epsilon"), False)
 
 
 def scale_shape(s: Site) -> list[int]:
@@ -153,10 +154,6 @@ def _average_pool(s: Site, x: list[Any]) -> Any:
     kernel, strides, pads, ceil = plain_window(s)
     count_pads = bool(s.attribute("count_include_pad"))
     return s.call(of_rank("avg_pool", len(kernel)), x[0], kernel, strides, pads, ceil, count_pads)
-
-
-def _global_average_pool(s: Site, x: list[Any]) -> Any:
-    return _adaptive(s, x, [1] * (s.rank() - 2))
 
 
 def _adaptive(s: Site, x: list[Any], size: list[int]) -> Any:
@@ -276,7 +273,7 @@ REAL: dict[str, RealOperator] = {
     "InstanceNormalization": _instance_norm,
     "MaxPool": _max_pool,
     "AveragePool": _average_pool,
-    "GlobalAveragePool": _global_average_pool,
+    "GlobalAveragePool": lambda s, x: _adaptive(s, x, [1] * (s.rank() - 2)),
     "qfmt.AdaptiveAveragePool": lambda s, x: _adaptive(s, x, s.attribute("output_size")),
     "ReduceMean": _reduced(aten.mean.dim),
     "ReduceSum": _reduced(aten.sum.dim_IntList),

@@ -145,8 +145,8 @@ class QuantizedModule(fx.GraphModule):
         self._made = Made(_without_data(model), engine, builder.engine, tuple(builder.derived), *rows)
         self.graph = builder.graph  # now `code` and `forward` are those of the graph
         if not builder.engine.traceable:
-            read = {str(node.target): self._object(node) for node in self.graph.find_nodes(op="get_attr")}
-            if (run := compiled(self.graph, read)) is not None:
+            names = {str(node.target) for node in self.graph.find_nodes(op="get_attr")}
+            if (run := compiled(self.graph, {name: operator.attrgetter(name)(self) for name in names})) is not None:
                 type(self).forward = _through(run, type(self).forward, self.graph)
 
     def _build(self, model: Model, engines: Sequence[Engine], before: Sequence[str]) -> Builder:
@@ -166,9 +166,6 @@ class QuantizedModule(fx.GraphModule):
         if best is not builders[0]:
             best.notes += [row._replace(computed_by=best.engine.name) for row in _heavy(builders[0].fallbacks)]
         return best
-
-    def _object(self, node: fx.Node) -> Any:
-        return operator.attrgetter(str(node.target))(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> QuantizedModule:
         return QuantizedModule(self.to_model(), self._made.requested)

@@ -118,10 +118,6 @@ def _mean(s: Site) -> Any:
     return s.result(reduce_mean, s.x(0), *s.reduction(), _kept_grid(s), s.node.rule)
 
 
-def _adaptive_average_pool(s: Site) -> Any:
-    return s.result(adaptive_average_pool, s.x(0), s.attribute("output_size"), _kept_grid(s), s.node.rule)
-
-
 def _average_pool(s: Site) -> Any:
     grid = _kept_grid(s)
     kernel, strides, pads, ceil = plain_window(s)
@@ -223,7 +219,9 @@ REFERENCE_EMITTERS: dict[str, Emitter] = {
     "Add": _add,
     "qfmt.DynamicLinear": dynamic_linear_by_rule,
     "GlobalAveragePool": _mean,
-    "qfmt.AdaptiveAveragePool": _adaptive_average_pool,
+    "qfmt.AdaptiveAveragePool": lambda s: s.result(
+        adaptive_average_pool, s.x(0), s.attribute("output_size"), _kept_grid(s), s.node.rule
+    ),
     "ReduceMean": _mean,
     "AveragePool": _average_pool,
     "MaxPool": _max_pool,
