@@ -16,14 +16,10 @@ from ...model import Tensor as ModelTensor
 from ...ops import OPERATORS, Operand, Quantized
 from ...ops.shapes import keeps_shape
 from .emit import PLAIN, Lacks, Site, Table
+from .integers import look_up
 from .values import to_array, to_tensor
 
 # Functions of one 8-bit integer: a table of all 256 results
-
-
-def look_up(x: Tensor, table: Tensor, lowest: int) -> Tensor:
-    """table[q - lowest]"""
-    return table[x.to(torch.int32) - lowest]
 
 
 UNARY = {
@@ -34,19 +30,12 @@ UNARY = {
 
 
 def _look_up(s: Site) -> Any:
-    grid, operator = s.grid(0), s.node.operator
-    if (
-        operator not in UNARY
-        or grid.dtype.itemsize != 1
-        or grid.axis is not None
-        or s.tensor(0).dtype not in ("uint8", "int8")
-    ):
+    x = s.tensor(0)
+    if s.grid(0).axis is not None or x.dtype not in ("uint8", "int8"):
         raise Lacks("is not a function of one 8-bit integer")
-    kind = DTYPES[s.tensor(0).dtype]
-    every = kind.every()
-    (results,) = execute(s.node, [Operand(every, s.tensor(0).quantization)], [s.out])
+    (results,) = execute(s.node, [Operand(DTYPES[x.dtype].every(), x.quantization)], [s.out])
     table = s.derive("table", torch.from_numpy(results.copy()))
-    return s.result(look_up, s.x(0), table, kind.minimum)
+    return s.result(look_up, table, None, s.x(0), DTYPES[x.dtype].minimum)
 
 
 # NumPy: everything else

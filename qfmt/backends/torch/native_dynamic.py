@@ -17,12 +17,20 @@ from .windows import Geometry
 aten, quantized = torch.ops.aten, torch.ops.quantized
 
 
+def _bias(s: Site, weight: int, bias: int) -> Tensor | None:
+    """A float bias beside a constant weight."""
+    addend = s.tensor(bias) if s.has(bias) else None
+    if s.tensor(weight).data is None or (
+        addend is not None and (addend.data is None or addend.quantization is not None)
+    ):
+        raise Lacks("torch packs constant weights and float biases only")
+    return None if addend is None else s.constant(bias)
+
+
 def _parameters(s: Site, weight: int, bias: int) -> Any:
     """Packed parameters of a linear layer: dynamic with quantized weights, half precision with float16."""
-    tensor, addend = s.tensor(weight), s.tensor(bias) if s.has(bias) else None
-    if tensor.data is None or (addend is not None and (addend.data is None or addend.quantization is not None)):
-        raise Lacks("torch packs constant weights and float biases only")
-    value = None if addend is None else s.constant(bias).float()
+    tensor, value = s.tensor(weight), _bias(s, weight, bias)
+    value = None if value is None else value.float()
     if tensor.quantization is None and tensor.dtype != "float16":
         raise Lacks("torch has no packed form of float weights")
     if tensor.quantization is None:
@@ -47,10 +55,7 @@ def linear_float16(s: Site) -> Any:
 
 def _conv(s: Site) -> Any:
     geometry = Geometry.of(s).even()
-    bias = s.tensor(2) if s.has(2) else None
-    if s.tensor(1).data is None or (bias is not None and (bias.data is None or bias.quantization is not None)):
-        raise Lacks("torch packs constant weights and float biases only")
-    value = None if bias is None else s.constant(2)
+    value = _bias(s, 1, 2)
     weight, prepack = quantized_weight(s, 1), getattr(quantized, f"{geometry.name}_prepack")
     packed = by_kernels(s, lambda: prepack(weight, value, *geometry.packing()))
     target = getattr(quantized, f"{geometry.name}_dynamic").default
