@@ -119,7 +119,7 @@ class _Folding:
             per_channel = target is None or target.is_per_channel
             return not per_channel and all(grid is not None for grid in grids[:2])
         if operator.quantized is Quantized.OWN:
-            return all(grid is None or not (grid.is_per_channel or not grid.is_affine) for grid in (*grids, target))
+            return all(grid is None or grid.is_per_tensor for grid in (*grids, target))
         return bool(operator.rules)
 
     def _quantized_after(self, node: Node) -> tuple[list[Node], Node] | None:
@@ -189,7 +189,7 @@ class _Folding:
         """Moving the integers and dequantizing afterwards is equivalent; inserted values have to wait for the grid."""
         grid = source.quantization
         assert grid is not None
-        if grid.is_per_channel or not grid.is_affine:
+        if not grid.is_per_tensor:
             self.kept.append(node)
             return
         if OPERATORS[node.operator].integer is not None:

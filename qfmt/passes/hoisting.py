@@ -26,7 +26,8 @@ def hoist_quantizers(graph: Graph) -> Graph:
     tensors = dict(graph.tensors)
     instead: dict[int, list[Node]] = {}
     for node in graph.nodes:
-        if node.operator != "QuantizeLinear" or not _is_per_tensor(tensors[node.outputs[0]]):
+        grid = tensors[node.outputs[0]].quantization
+        if node.operator != "QuantizeLinear" or grid is None or not grid.is_per_tensor:
             continue
         first = below = node
         while (mover := producers.get(first.inputs[0])) is not None and uses[first.inputs[0]] == 1:
@@ -55,11 +56,6 @@ def _moves(node: Node, tensors: dict[str, Tensor]) -> bool:
         return False
     first = tensors[node.inputs[0]]
     return first.quantization is None and first.dtype == "float32" and not first.is_constant
-
-
-def _is_per_tensor(tensor: Tensor) -> bool:
-    grid = tensor.quantization
-    return grid is not None and not grid.is_per_channel and grid.is_affine
 
 
 def _exchanged(mover: Node, quantizer: Node, tensors: dict[str, Tensor]) -> tuple[Node, Node]:

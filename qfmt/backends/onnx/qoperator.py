@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ...arithmetic import f32, quantize
-from ...model import Quantization, Tensor, numpy_dtype
+from ...model import Tensor, numpy_dtype
 from ...ops.accumulation import in_units_of_sums, int32_bias
 from ...ops.activation import bounds
 from . import grids
@@ -30,12 +30,9 @@ def _check_plain(*tensors: Tensor) -> None:
     """Lacks unless all have 8 bits, one type, and one scale each."""
     given = [tensor.quantization for tensor in tensors]
     dtypes = {tensor.dtype for tensor in tensors}
-    if dtypes not in ({"int8"}, {"uint8"}) or not all(grid is not None and _has_one_scale(grid) for grid in given):
+    plain = (grid is not None and grid.is_per_tensor and not grid.has_float_zero_points for grid in given)
+    if dtypes not in ({"int8"}, {"uint8"}) or not all(plain):
         raise Lacks(NONE)
-
-
-def _has_one_scale(grid: Quantization) -> bool:
-    return grid.axis is None and grid.is_affine and not grid.has_float_zero_points
 
 
 def _is_weight(x: Tensor, w: Tensor, axis: int) -> bool:
