@@ -9,9 +9,9 @@ from typing import NamedTuple
 from ...budget import Budget
 from ...engines import TORCH_ENGINES
 from ...model import Model
+from ...passes.edits import without_idle_rules
 from ...passes.fold import fold_sandwiches
 from ...passes.hoisting import hoist_quantizers
-from ...passes.idle_rules import without_idle_rules
 from ..options import Options
 from .calls import Recorder
 from .inputs import Evaluate, Lifted, lift, with_options
