@@ -26,6 +26,10 @@ class Call(NamedTuple):
         """The name of an input; "" if it is absent."""
         return self.inputs[position] if position < len(self.inputs) else ""
 
+    def without(self, *names: str) -> Call:
+        """The call without these attributes."""
+        return self._replace(attributes={name: value for name, value in self.attributes.items() if name not in names})
+
     @property
     def full_name(self) -> str:
         """Domain and operator, as opaque nodes name it."""

@@ -30,6 +30,9 @@ do not support."""
 UNSOUND = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError)
 """Exceptions that a node with a missing or mistyped input or attribute causes."""
 
+WITHOUT_EFFECT = {"consumed_inputs", "momentum", "stash_type"}
+"""Attributes of ONNX operators that do not change their results at inference."""
+
 DOMAINS = {"": "", "ai.onnx": ""}
 """Both spellings of the default domain."""
 
@@ -123,9 +126,8 @@ class Importer:
         function = imports.get(f"{call.domain}.{call.operator}" if call.domain else call.operator)
         if function is not None and function(self, call) is not NotImplemented:
             return
-        if not call.domain and self.one_to_one(call):
-            return
-        self.opaque(call)
+        if call.domain or self.one_to_one(call) is NotImplemented:
+            self.opaque(call)
 
     def _output(self, name: str, earlier: Sequence[str]) -> str:
         """Give a graph output its own name, if it is an alias of an input, a constant or another output. If the name
@@ -141,28 +143,28 @@ class Importer:
 
     # -- called by functions ---------------------------------------------------------------------------------
 
-    def one_to_one(
-        self, call: Call, attributes: Mapping[str, Any] | None = None, inputs: Sequence[str] | None = None
-    ) -> bool:
-        """Convert to the operator of the same name; False if the attributes or outputs of qfmt's operator differ."""
-        entry = OPERATORS.get(call.operator)
-        given = call.attributes if attributes is None else attributes
-        outputs = call.outputs
+    def one_to_one(self, call: Call) -> Any:
+        """Convert to the operator of the same name; NotImplemented if its attributes, inputs or outputs differ."""
+        entry, outputs = OPERATORS.get(call.operator), call.outputs
         while outputs and not outputs[-1]:
             outputs = outputs[:-1]
-        if entry is None or not given.keys() <= entry.attributes.keys():
-            return False
-        if len(outputs) > len(entry.outputs) and not entry.outputs[-1].variadic:
-            return False
-        if len(call.inputs if inputs is None else inputs) > len(entry.inputs) and not entry.inputs[-1].variadic:
-            return False
+        if entry is None:
+            return NotImplemented
+        given = {name: value for name, value in call.attributes.items() if name not in WITHOUT_EFFECT}
+        if not given.keys() <= entry.attributes.keys():
+            return NotImplemented
+        for names, parameters in ((outputs, entry.outputs), (call.inputs, entry.inputs)):
+            if len(names) > len(parameters) and not parameters[-1].variadic:
+                return NotImplemented
         if any(spec.default is None and name not in given for name, spec in entry.attributes.items()):
-            return False
-        converted = {name: attribute_of(value, entry.attributes[name].kind) for name, value in given.items()}
-        if any(value is None for value in converted.values()):
-            return False
-        self.emit(call.operator, call.inputs if inputs is None else inputs, outputs, converted)  # type: ignore[arg-type]
-        return True
+            return NotImplemented
+        attributes: dict[str, Attribute] = {}
+        for name, value in given.items():
+            if (converted := attribute_of(value, entry.attributes[name].kind)) is None:
+                return NotImplemented
+            attributes[name] = converted
+        self.emit(call.operator, call.inputs, outputs, attributes)
+        return None
 
     def opaque(self, call: Call) -> None:
         """Keep a node that qfmt does not know unchanged. It can be inspected and exported to ONNX, but not run."""

@@ -22,6 +22,7 @@ from ..isolation.parent import Session, is_installed
 from ..witness import Computed, integers_of, is_array, stated
 from .execution import REFERENCE
 from .external import Files, open_proto, take_large
+from .quantized import QLINEAR
 from .spelled import in_standard_operators
 
 OUTPUT = -1
@@ -33,16 +34,11 @@ BATCH = 1 << 26
 _GRIDS: dict[str, tuple[tuple[int, int, int], ...]] = {
     "QuantizeLinear": ((OUTPUT, 1, 2),),
     "DequantizeLinear": ((0, 1, 2),),
-    "QLinearConv": ((0, 1, 2), (3, 4, 5), (OUTPUT, 6, 7)),
-    "QLinearMatMul": ((0, 1, 2), (3, 4, 5), (OUTPUT, 6, 7)),
-    "QLinearAdd": ((0, 1, 2), (3, 4, 5), (OUTPUT, 6, 7)),
-    "QLinearMul": ((0, 1, 2), (3, 4, 5), (OUTPUT, 6, 7)),
     "QGemm": ((0, 1, 2), (3, 4, 5), (OUTPUT, 7, 8)),
-    "QLinearSigmoid": ((0, 1, 2), (OUTPUT, 3, 4)),
-    "QLinearLeakyRelu": ((0, 1, 2), (OUTPUT, 3, 4)),
-    "QLinearSoftmax": ((0, 1, 2), (OUTPUT, 3, 4)),
-    "QLinearAveragePool": ((0, 1, 2), (OUTPUT, 3, 4)),
-    "QLinearGlobalAveragePool": ((0, 1, 2), (OUTPUT, 3, 4)),
+    **{
+        name: (*((at, at + 1, at + 2) for at, _ in form.operands), (OUTPUT, form.output, form.output + 1))
+        for name, form in QLINEAR.items()
+    },
 }
 """Operator → positions of (integers, scale, zero point)."""
 
@@ -256,9 +252,10 @@ def _axis(node: Any, data: int) -> int:
     given = {attribute.name: attribute.i for attribute in node.attribute}
     if node.op_type == "QGemm":
         return 0 if given.get("transB") else 1
-    if node.op_type == "QLinearMatMul":
-        return -1 if data == 3 else -2
-    return given.get("axis", 1) if node.op_type in ("QuantizeLinear", "DequantizeLinear") else 0
+    if node.op_type in QLINEAR:
+        axes = dict(QLINEAR[node.op_type].operands)
+        return axes.get(data, next(iter(axes.values())))
+    return int(given.get("axis", 1))
 
 
 def _is_alike(tensor: Tensor, array: Array) -> bool:
