@@ -113,7 +113,8 @@ def qlinear(im: Importer, call: Call) -> Any:
     flattens = operator == "Softmax" and call.attributes.get("opset", 13) < 13
     if flattens and axis not in (-1, (im.rank(call.inputs[0]) or 0) - 1):
         return NotImplemented
-    inputs = [real(im, *call.inputs[at : at + 3], axis=along) for at, along in form.operands]
+    a = call.inputs
+    inputs = [real(im, a[at], a[at + 1], a[at + 2], along) for at, along in form.operands]
     if operator == "Where":
         inputs.insert(0, call.inputs[0])
     if operator == "Conv" and call.input(8):
