@@ -15,8 +15,7 @@ from ...ops.shapes import axis_of
 from ...passes.likely_shapes import filled
 from .arguments import whole
 from .building import Builder
-from .sizes import Size
-from .values import RANK_NAMES, Refine, TensorValue
+from .values import RANK_NAMES, Refine, Size, TensorValue
 
 
 def hint(lift: Builder) -> str:

@@ -17,10 +17,8 @@ from ..isolation.parent import Session, is_installed
 from ..options import Options
 from ..witness import Computed, computed, is_computed
 from .execution import INSTALL
-from .inputs import Lifted
-from .network import Network
-from .program import Program, given, program
-from .tape import Tape
+from .network import Lifted, Network
+from .program import Program, Tape, given, program
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -79,8 +77,8 @@ class TorchWitness:
         return (program(self._tape, engine, list(self.lifted.lifter.names)),)
 
     def _call(self, index: int) -> tuple[str, str]:
-        entry = self._tape.entries[index]
-        return entry.target, str(entry.place)
+        call = self._tape.calls[index]
+        return call.target, call.place
 
 
 def witness_of(network: Network, file: Model, engine: str | None) -> TorchWitness:

@@ -13,8 +13,39 @@ from ....ops.spelling import MISSING, spellings
 from ..calls import Place, Recorder
 from ..saved.tree import MODULE, Module
 from ..values import QUANTIZED_CODES
-from . import recurrent
 from .functional import FUNCTIONS, Call, padded
+
+
+def lstm(call: Call, module: Module, input: Any, hx: Any = None) -> Any:
+    """(output, (h_n, c_n))"""
+    if hx is None:
+        zeros = _zeros(call, module, input)
+        hx = (zeros, zeros)
+    output, *states = call("aten::quantized_lstm", input, list(hx), *_parameters(module))
+    return output, tuple(states)
+
+
+def gru(call: Call, module: Module, input: Any, hx: Any = None) -> Any:
+    """(output, h_n)"""
+    state = _zeros(call, module, input) if hx is None else hx
+    return tuple(call("aten::quantized_gru", input, state, *_parameters(module)))
+
+
+def _zeros(call: Call, module: Module, input: Any) -> Any:
+    """The initial state of all layers and directions."""
+    batch = call("aten::size", input, 0 if module["batch_first"] else 1)
+    rows = module["num_layers"] * (2 if module["bidirectional"] else 1)
+    return call("aten::zeros", [rows, batch, module["hidden_size"]])
+
+
+def _parameters(module: Module) -> tuple[Any, ...]:
+    """Arguments of the call: cell parameters, has_biases, num_layers, dropout, train, bidirectional, batch_first."""
+    cells = module.children.get("_all_weight_values")
+    if cells is None:
+        raise SourceError("has no parameters of its cells", where=module.path, hint="the file is damaged")
+    packed = [cell["param"] for cell in cells.children.values()]
+    rest = (module[name] for name in ("bias", "num_layers", "dropout"))
+    return packed, *rest, False, module["bidirectional"], module["batch_first"]
 
 
 class UnknownModule(SourceError):
@@ -303,8 +334,8 @@ SPECIAL: dict[str, Callable[..., Any]] = {
     "quantized.Dropout": _unchanged,
     "quantized.Embedding": _embedding,
     "quantized.EmbeddingBag": _embedding_bag,
-    "dynamic.LSTM": recurrent.lstm,
-    "dynamic.GRU": recurrent.gru,
+    "dynamic.LSTM": lstm,
+    "dynamic.GRU": gru,
     "dynamic.Linear": _dynamic_linear(""),
     "dynamic.LinearReLU": _dynamic_linear("_relu"),
     "nn.Embedding": lambda call, module, input: call("aten::embedding", module["weight"], input),

@@ -19,8 +19,7 @@ from ..torchscript.code import charge_parsing, check_chains
 from ..torchscript.frames import Frame, Symbol
 from ..torchscript.operators import Operators
 from ..values import PLAIN_CODES, QUANTIZED_CODES
-from .functional import FUNCTIONS
-from .indexing import indexed
+from .functional import FUNCTIONS, Call
 from .modules import CONTAINERS, INPUT_NAMES, apply, method
 
 DTYPE_CODES = PLAIN_CODES | QUANTIZED_CODES | {"half": 5, "float": 6, "double": 7, "long": 4, "int": 3}
@@ -307,3 +306,32 @@ BUILTINS = ("getattr", "slice", "tuple", "list", "int", "float", "len")
 def _listed(value: Any) -> Any:
     """Torch's operators expect lists where Python writes tuples."""
     return list(value) if type(value) is tuple else value
+
+
+def indexed(call: Call, x: Any, index: Any) -> Any:
+    """A tensor indexed by integers, slices, None and an ellipsis."""
+    items = list(index) if isinstance(index, tuple) else [index]
+    if sum(item is Ellipsis for item in items) > 1:
+        raise SourceError("indexes with two ellipses")
+    if Ellipsis in [item for item in items if item is Ellipsis]:
+        at = next(place for place, item in enumerate(items) if item is Ellipsis)
+        used = sum(item is not None and item is not Ellipsis for item in items)
+        dimensions = call("aten::dim", x)
+        if not isinstance(dimensions, int):
+            return dimensions  # of an operator that is not supported, which is reported
+        items[at : at + 1] = [slice(None)] * (dimensions - used)
+    axis = 0
+    for item in items:
+        if item is None:
+            x = call("aten::unsqueeze", x, axis)
+            axis += 1
+        elif isinstance(item, slice):
+            if (item.start, item.stop, item.step) != (None, None, None):
+                step = 1 if item.step is None else item.step
+                x = call("aten::slice", x, axis, item.start, item.stop, step)
+            axis += 1
+        elif isinstance(item, int | Value) and not isinstance(item, bool):
+            x = call("aten::select", x, axis, item)
+        else:
+            raise SourceError("indexes in a way that is not supported")
+    return x

@@ -11,8 +11,7 @@ from ....errors import SourceError
 from .. import arguments, shapes
 from ..building import Builder
 from ..lifts import lifts
-from ..sizes import Size
-from ..values import DTYPE_CODES, TensorValue
+from ..values import DTYPE_CODES, Size, TensorValue
 
 ELEMENTS = 1 << 24
 """The most elements of a tensor of one value that becomes a constant."""

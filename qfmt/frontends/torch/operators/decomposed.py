@@ -17,8 +17,7 @@ from .. import arguments, shapes
 from ..building import Builder
 from ..lifts import lifts
 from ..values import TensorValue
-from .grids import dtype_of, holding, limits_of, per_channel, per_tensor
-from .runtime_grids import back, is_computed, on_the_spot
+from .grids import back, dtype_of, holding, is_computed, limits_of, on_the_spot, per_channel, per_tensor
 
 RECIPROCAL = "reciprocal"
 

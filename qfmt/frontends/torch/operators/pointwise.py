@@ -14,8 +14,7 @@ from ..building import Builder
 from ..calls import Value
 from ..lifts import lifts
 from ..promotion import operands
-from ..sizes import Size
-from ..values import DTYPE_CODES, TensorValue, narrowest
+from ..values import DTYPE_CODES, Size, TensorValue, narrowest
 from .logic import in_type
 
 

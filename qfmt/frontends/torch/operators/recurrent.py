@@ -15,8 +15,8 @@ from ..calls import Packed, PackedState
 from ..lifts import lifts
 from ..values import TensorValue
 from .creation import is_zero
-from .dynamic_linear import narrowed, reduces_range
 from .layouts import permute, select, stack
+from .linear import narrowed, reduces_range
 
 _LAYER = re.compile(r"(?:(.+)\.)?_all_weight_values\.\d+\.param")
 _CELL = re.compile(r"(?:(.+)\.)?_packed_weight_ih")
