@@ -12,7 +12,7 @@ from ...arrays import Array
 from ...budget import Budget
 from ...errors import QfmtError, SourceError
 from ...model import Attribute, Graph, Node, Shape, Tensor
-from ...ops import OPERATORS, Inference, UnknownRank
+from ...ops import OPERATORS
 from ...ops.registry import ByName
 from ...ops.shapes import tells_sizes
 from ...passes.constants import unused
@@ -215,9 +215,10 @@ class Importer:
         names = [self.fresh(outputs or operator.lower())] if isinstance(outputs, str) else list(outputs)
         names = [name or self.fresh(f"{operator.lower()}_unused") for name in names]
         complete = entry.complete(attributes or {})
-        shapes = self._infer(operator, inputs, complete)
+        given = [self.tensors[name] if name else None for name in inputs]
+        shapes, dtypes = entry.inferred(given, complete, tells_sizes), [None if tensor is None else tensor.dtype for tensor in given]
         for position, name in enumerate(names):
-            dtype = self._dtype(operator, inputs, complete, position)
+            dtype = entry.likely_dtype(position, dtypes, complete)
             shape = shapes[min(position, len(shapes) - 1)]
             self.tensors[name] = Tensor(name, dtype, self._refined(name, shape))
         node = Node(
@@ -275,15 +276,6 @@ class Importer:
             dtype = next((each for each in types if each), "float32")
         return Tensor(name, dtype, None)
 
-    def _infer(self, operator: str, inputs: Sequence[str], attributes: Mapping[str, Any]) -> list[Shape]:
-        missing = [None] * (len(OPERATORS[operator].inputs) - len(inputs))
-        shapes = [self.tensors[name].shape if name else None for name in inputs]
-        arrays = [self.value(name) if name and tells_sizes(self.tensors[name]) else None for name in inputs]
-        try:
-            return OPERATORS[operator].infer(Inference([*shapes, *missing], attributes, [*arrays, *missing]))
-        except UnknownRank:
-            return [None]
-
     def _refined(self, name: str, shape: Shape) -> Shape:
         """The inferred shape; dimensions that inference leaves open come from the model."""
         value = self.values.get(name)
@@ -291,8 +283,3 @@ class Importer:
         if shape is None or stated is None or len(shape) != len(stated):
             return stated if shape is None else shape
         return tuple(b if a is None else a for a, b in zip(shape, stated, strict=True))
-
-    def _dtype(self, operator: str, inputs: Sequence[str], attributes: Mapping[str, Any], position: int) -> str:
-        dtypes = [self.tensors[name].dtype if name else None for name in inputs]
-        first = next((dtype for dtype in dtypes if dtype), "float32")
-        return OPERATORS[operator].output_dtype(position, dtypes, attributes) or first

@@ -68,8 +68,7 @@ def scalar_like(lift: Builder, value: TensorValue, number: float) -> TensorValue
     if value.quantization is None:
         return lift.constant(np.array(number, value.dtype))
     scalar = lift.constant(np.array(number, np.float32))
-    result: TensorValue = lift.emit("QuantizeLinear", [scalar], quantization=value.quantization, dtype=value.dtype)
-    return result
+    return lift.emit("QuantizeLinear", [scalar], quantization=value.quantization, dtype=value.dtype)
 
 
 def quantization(lift: Builder, scale: Any, zero_point: Any, dtype: str) -> Quantization:

@@ -9,7 +9,7 @@ from qfmt.engines import ENGINES
 from qfmt.errors import SourceError, UnsupportedOperatorsError
 from qfmt.frontends.options import Options
 from qfmt.frontends.stored import PerTensor, Storage, StoredTensor
-from qfmt.frontends.torch import inputs
+from qfmt.frontends.torch import network
 from qfmt.frontends.torch.calls import Packed, Place
 from qfmt.frontends.torch.lifter import Lifter
 from qfmt.frontends.torch.lifts import LIFTS, Meaning
@@ -97,8 +97,8 @@ def test_an_unconfirmed_rank_is_reported() -> None:
         x = recorder.call("aten::quantize_per_tensor", (values["x"], 0.5, 3, 13), {}, HERE)
         return recorder.call("quantized::conv2d", (x, packed_conv("c"), 0.25, 7), {}, HERE)
 
-    assert inputs.lift(asks, "fbgemm", [InputSpec("x")]).assumed == {"x": 4}
-    assert inputs.lift(convolves, "fbgemm", [InputSpec("x")]).assumed == {}
+    assert network.lift(asks, "fbgemm", [InputSpec("x")]).assumed == {"x": 4}
+    assert network.lift(convolves, "fbgemm", [InputSpec("x")]).assumed == {}
 
 
 def convolves(recorder: Lifter, values: dict[str, object]) -> object:
@@ -108,7 +108,7 @@ def convolves(recorder: Lifter, values: dict[str, object]) -> object:
 
 def test_a_named_size_that_becomes_a_number_does_so_everywhere() -> None:
     specs = [InputSpec("x", ("N", "N", "H", "N")), InputSpec("y", (None, "N"))]
-    lifter = inputs.lift(convolves, "fbgemm", specs).lifter
+    lifter = network.lift(convolves, "fbgemm", specs).lifter
     assert [lifter.builder.tensors[key].shape[:2] for key in lifter.builder.inputs] == [(3, 3), (None, 3)]
     assert lifter.builder.tensors[lifter.builder.inputs[0]].shape[3] == 3
 
@@ -131,7 +131,7 @@ def test_a_named_size_that_becomes_a_number_does_so_everywhere() -> None:
 )
 def test_invalid_input_options(shapes: object, quantization: object, message: str) -> None:
     with pytest.raises(SourceError, match=f"^{message}"):
-        inputs.with_options([InputSpec("x")], Options.checked("fbgemm", shapes, quantization))
+        network.with_options([InputSpec("x")], Options.checked("fbgemm", shapes, quantization))
 
 
 def test_numbers_of_numpy_are_sizes() -> None:
@@ -283,7 +283,7 @@ def test_registered_calls_exist_in_torch() -> None:
 def test_every_engine_has_rules_for_what_is_rounded(engine: str) -> None:
     for operator in OPERATORS.values():
         assert not operator.engines or operator.engines[engine] in operator.rules, operator.name
-    lifter = inputs.lift(convolves, engine, [InputSpec("x")]).lifter
+    lifter = network.lift(convolves, engine, [InputSpec("x")]).lifter
     expected = [OPERATORS[node.operator].engines[engine] for node in lifter.builder.nodes]
     assert [node.rule for node in lifter.builder.nodes] == expected
 

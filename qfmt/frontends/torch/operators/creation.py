@@ -29,7 +29,7 @@ def filled(lift: Builder, sizes: Any, value: float, dtype: str) -> TensorValue:
         scalar = np.array(value, dtype)
     except (ValueError, OverflowError):
         raise SourceError(f"creates a tensor of {dtype} from {value}") from None
-    result: TensorValue = lift.emit("Expand", [scalar, shapes.shape_tensor(lift, shape)])
+    result = lift.emit("Expand", [scalar, shapes.shape_tensor(lift, shape)])
     if not lift.is_constant(result):
         shapes.know(lift, result, [size.dimension if isinstance(size, Size) else size for size in shape])
     return result
@@ -76,8 +76,7 @@ def _scalar(lift: Builder, value: Any, dtype: str) -> TensorValue:
     if not isinstance(value, Size):
         return lift.constant(np.array(arguments.number(lift, value), dtype))
     size = lift.emit("Squeeze", [value.build(), lift.constant(np.array([0], np.int64))])
-    result: TensorValue = size if dtype == "int64" else lift.emit("Cast", [size], {"to": dtype})
-    return result
+    return size if dtype == "int64" else lift.emit("Cast", [size], {"to": dtype})
 
 
 @lifts("aten::zeros")

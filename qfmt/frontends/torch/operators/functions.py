@@ -81,7 +81,7 @@ def glu(lift: Builder, self: Any, dim: int = -1) -> Any:
     x = lift.tensor(self)
     size = shapes.size(lift, x, dim % shapes.rank(lift, x))
     half = lift.constant(np.array([arguments.whole(lift, size) // 2] * 2, np.int64))
-    first, second = lift.emit("Split", [x, half], {"axis": dim}, outputs=2)
+    first, second = lift.emit_many("Split", [x, half], {"axis": dim}, outputs=2)
     return lift.emit("Mul", [first, lift.emit("Sigmoid", [second])])
 
 

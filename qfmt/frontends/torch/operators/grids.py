@@ -109,7 +109,7 @@ def on_the_spot(lift: Builder, x: TensorValue, scale: Any, zero_point: Any, limi
     """clamp(rint(x · (1 / s)) + z) with computed s and z, as integral float32 numbers."""
     rounded = lift.emit("Round", [lift.emit("Mul", [x, lift.emit("Reciprocal", [scale])])])
     low, high = (lift.tensor(float(limit)) for limit in limits)
-    q: TensorValue = lift.emit("Clip", [lift.emit("Add", [rounded, zero_point]), low, high])
+    q = lift.emit("Clip", [lift.emit("Add", [rounded, zero_point]), low, high])
     grid = lift.dynamic.get(scale.key)
     if isinstance(grid, Grid) and (grid.source, grid.low, grid.high) == (x.key, *limits):
         lift.dynamic[q.key] = grid
@@ -117,7 +117,7 @@ def on_the_spot(lift: Builder, x: TensorValue, scale: Any, zero_point: Any, limi
 
 
 def back(lift: Builder, q: TensorValue, scale: Any, zero_point: Any) -> TensorValue:
-    result: TensorValue = lift.emit("Mul", [lift.emit("Sub", [q, zero_point]), scale])
+    result = lift.emit("Mul", [lift.emit("Sub", [q, zero_point]), scale])
     if q.key in lift.dynamic and lift.dynamic[q.key] is lift.dynamic.get(scale.key):
         lift.dynamic[result.key] = lift.dynamic[q.key]
     return result

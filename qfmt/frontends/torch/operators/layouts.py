@@ -114,7 +114,7 @@ def narrow(lift: Builder, self: Any, dim: int, start: int, length: int) -> Any:
 
 
 @lifts("aten::select")
-def select(lift: Builder, self: Any, dim: int, index: Any) -> Any:
+def select(lift: Builder, self: Any, dim: int, index: Any) -> TensorValue:
     return lift.emit("Gather", [self, lift.constant(np.array(arguments.number(lift, index), np.int64))], {"axis": dim})
 
 
@@ -132,10 +132,10 @@ def split(lift: Builder, self: Any, split_size: Any, dim: int = 0) -> Any:
             raise SourceError(f"splits into parts of {split_size} elements", hint="the file is damaged")
         lift.budget.hold(-(-size // split_size))
         split_size = [min(split_size, size - start) for start in range(0, size, split_size)]
-    if len(split_size) == 1:
-        return [x]
+    if len(split_size) < 2:
+        return [x][: len(split_size)]
     sizes = lift.constant(np.array(split_size, np.int64))
-    return lift.emit("Split", [x, sizes], {"axis": dim}, outputs=len(split_size))
+    return lift.emit_many("Split", [x, sizes], {"axis": dim}, outputs=len(split_size))
 
 
 @lifts("aten::chunk")
