@@ -216,7 +216,8 @@ class Importer:
         names = [name or self.fresh(f"{operator.lower()}_unused") for name in names]
         complete = entry.complete(attributes or {})
         given = [self.tensors[name] if name else None for name in inputs]
-        shapes, dtypes = entry.inferred(given, complete, tells_sizes), [None if tensor is None else tensor.dtype for tensor in given]
+        shapes = entry.inferred(given, complete, tells_sizes)
+        dtypes = [None if tensor is None else tensor.dtype for tensor in given]
         for position, name in enumerate(names):
             dtype = entry.likely_dtype(position, dtypes, complete)
             shape = shapes[min(position, len(shapes) - 1)]

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ...errors import SourceError
 from ...ops.spelling import Parameter, bind, parsed
@@ -34,14 +34,17 @@ LIFTS: dict[str, Meaning] = {}
 """By torch target."""
 
 
-def lifts(*targets: str | Mapping[str, Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def lifts(*targets: str | Mapping[str, Any]) -> Callable[[Function], Function]:
     """Register a function as the meaning of torch calls, as "aten::relu" if its parameters carry torch's names, or
     with these, as "aten::celu(self, alpha=1.0)", if it takes one object of arguments.
 
     If one function lifts multiple calls, a mapping has the first arguments that distinguish them.
     """
 
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+    def register(function: Function) -> Function:
         for each in targets:
             known = {each: ()} if isinstance(each, str) else {text: (variant,) for text, variant in each.items()}
             for text, variant in known.items():
