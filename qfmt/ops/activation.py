@@ -269,10 +269,7 @@ def mish(x: Array) -> Array:
     attributes={"alpha": optional(1.0, "threshold")},
     shape=same,
     quantized=Quantized.COMPUTES,
-    torch=(
-        "aten::threshold(self:X, threshold:alpha, value==0)",
-        "quantized::threshold(qx:X, threshold:alpha, value==0)",
-    ),
+    torch=("quantized::threshold(qx:X, threshold:alpha, value==0)",),
 )
 def thresholded_relu(x: Array, *, alpha: float) -> Array:
     """Y = X where X > alpha, 0 elsewhere."""

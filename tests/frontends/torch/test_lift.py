@@ -178,6 +178,19 @@ def test_calls_on_constants_are_computed_while_lifting() -> None:
     assert np.array_equal(model.tensors[model.nodes[0].inputs[1]].array, np.arange(6).reshape(3, 2).T)
 
 
+@pytest.mark.parametrize("value", [0.0, -3.5])
+def test_a_threshold_keeps_nan_as_torch_does(value: float) -> None:
+    torch = pytest.importorskip("torch")
+    lift = Lifter("fbgemm")
+    x = lift.builder.add_input(InputSpec("x", (6,)))
+    model = lift.finish([lift.call("aten::threshold", (x, 0.25, value), {}, HERE)])
+    numbers = np.array([np.nan, np.inf, -np.inf, 0.25, 0.5, -1], np.float32)
+    expected = torch.nn.functional.threshold(torch.from_numpy(numbers), 0.25, value).numpy()
+    (output,) = model.run({"x": numbers}).values()
+    np.testing.assert_array_equal(output, expected)
+    assert np.isnan(output[0])
+
+
 def test_every_unsupported_operator_is_listed_with_its_place() -> None:
     lift = Lifter("fbgemm")
     y = lift.call("aten::made_up", (lift.builder.add_input(IMAGE),), {}, at("head"))

@@ -96,6 +96,19 @@ def shrink(lift: Builder, soft: int, self: Any, lambd: Any = 0.5) -> Any:
     return lift.emit("Shrink", [lift.tensor(self)], {"bias": soft * threshold, "lambd": threshold})
 
 
+@lifts("aten::threshold")
+def threshold(lift: Builder, self: Any, threshold: Any, value: Any) -> Any:
+    """ThresholdedRelu has 0 for NaN, which torch keeps; integers have none."""
+    x, limit, other = lift.tensor(self), arguments.number(lift, threshold), arguments.number(lift, value)
+    if x.quantization is not None:
+        attributes = {"alpha": float(limit)}
+        return (
+            NotImplemented if other else lift.emit("ThresholdedRelu", [x], attributes, quantization=arguments.grid(x))
+        )
+    replaced = lift.emit("LessOrEqual", [x, arguments.scalar_like(lift, x, limit)])
+    return lift.emit("Where", [replaced, arguments.scalar_like(lift, x, other), x])
+
+
 @lifts({"aten::amax": "ReduceMax", "aten::amin": "ReduceMin", "aten::prod": "ReduceProd"})
 def extreme(
     lift: Builder, operator: str, self: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
