@@ -11,7 +11,7 @@ from os import PathLike, fspath
 from typing import IO, cast
 
 from ..budget import Budget
-from ..errors import BudgetError, SourceError
+from ..errors import BudgetError, SourceError, damaged
 from ..regular import refusal
 
 DIRECTORY = 30
@@ -58,7 +58,7 @@ class Zip:
         """The same, without a copy if the entry is uncompressed. The view remains valid without the archive."""
         info = self.entries.get(name)
         if info is None:
-            raise SourceError("the archive lacks this entry", where=name, hint="the file is damaged")
+            raise damaged("the archive lacks this entry", where=name)
         if limit is not None and info.file_size > limit:
             raise SourceError(f"{info.file_size} bytes are more than is allowed here ({limit})", where=name)
         if info.flag_bits & 1:

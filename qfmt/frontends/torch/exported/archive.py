@@ -10,7 +10,7 @@ from os import PathLike
 from typing import Any
 
 from ....budget import Budget
-from ....errors import SourceError
+from ....errors import SourceError, damaged
 from ...content import root_of
 from ...json_text import parse
 from ...stored import Storage, StoredTensor
@@ -76,7 +76,7 @@ class Archive:
 
     def _read(self, kind: str, name: str) -> StoredTensor:
         if name not in self._payloads[kind]:
-            raise SourceError("the archive lacks this tensor", where=name, hint="the file is damaged")
+            raise damaged("the archive lacks this tensor", where=name)
         try:
             return self._payload(self._payloads[kind][name], f"{self._root}data/{kind}", name)
         except SourceError as error:
@@ -89,12 +89,12 @@ class Archive:
                 return self._pickled(entry, name)
             code, sizes, strides, offset = (meta[key] for key in ("dtype", "sizes", "strides", "storage_offset"))
         except (KeyError, TypeError):
-            raise _damaged(folder) from None
+            raise damaged("is not valid here", where=folder) from None
         if not isinstance(code, int) or code not in DTYPES:
             raise SourceError(f"has the element type {code}, which is not supported")
         storage = Storage(entry, DTYPES[code], lambda: self._zip.view(entry), self.budget)
         if entry not in self._zip.entries:
-            raise SourceError("the archive lacks the bytes of this tensor", hint="the file is damaged")
+            raise damaged("the archive lacks the bytes of this tensor")
         shape, steps, (first,) = _whole(sizes), _whole(strides), _whole([offset])
         tensor = storage.tensor(shape, steps, first)
         tensor.names = [name]
@@ -128,7 +128,7 @@ class Archive:
         try:
             return parse(data, self.budget)
         except ValueError:
-            raise SourceError("is not valid JSON", where=name, hint="the file is damaged") from None
+            raise damaged("is not valid JSON", where=name) from None
 
     def _config(self, name: str) -> Mapping[str, Any]:
         if f"{self._root}{name}" not in self._zip.entries:
@@ -136,7 +136,7 @@ class Archive:
         config = self._json(name)
         found = config.get("config") if isinstance(config, dict) else None
         if not isinstance(found, dict):
-            raise _damaged(name)
+            raise damaged("is not valid here", where=name)
         return found
 
 
@@ -157,11 +157,7 @@ def _whole(sizes: Any) -> tuple[int, ...]:
     try:
         numbers = tuple(size["as_int"] for size in sizes)
     except (KeyError, TypeError):
-        raise SourceError("has sizes that are not numbers", hint="the file is damaged") from None
+        raise damaged("has sizes that are not numbers") from None
     if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers):
-        raise SourceError("has invalid sizes", hint="the file is damaged")
+        raise damaged("has invalid sizes")
     return numbers
-
-
-def _damaged(where: str) -> SourceError:
-    return SourceError("is not valid here", where=where, hint="the file is damaged")

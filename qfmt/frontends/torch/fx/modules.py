@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-from ....errors import SourceError
+from ....errors import SourceError, damaged
 from ....ops.spelling import MISSING, spellings
 from ..calls import Place, Recorder
 from ..saved.tree import MODULE, Module
@@ -42,7 +42,7 @@ def _parameters(module: Module) -> tuple[Any, ...]:
     """Arguments of the call: cell parameters, has_biases, num_layers, dropout, train, bidirectional, batch_first."""
     cells = module.children.get("_all_weight_values")
     if cells is None:
-        raise SourceError("has no parameters of its cells", where=module.path, hint="the file is damaged")
+        raise damaged("has no parameters of its cells", where=module.path)
     packed = [cell["param"] for cell in cells.children.values()]
     rest = (module[name] for name in ("bias", "num_layers", "dropout"))
     return packed, *rest, False, module["bidirectional"], module["batch_first"]

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from ....errors import SourceError
+from ....errors import SourceError, damaged
 from ...stored import StoredTensor
 from ..calls import PYTHON, Place, Recorder, Value
 from ..saved.tree import Module
@@ -80,7 +80,7 @@ def _parsed(module: Module, name: str) -> ast.Module:
         try:
             module.syntax[name] = ast.parse(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            raise SourceError("the code is not Python", where=where, hint="the file is damaged") from None
+            raise damaged("the code is not Python", where=where) from None
     return module.syntax[name]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ....errors import SourceError
+from ....errors import SourceError, damaged
 from ....ops.shapes import axis_of
 from .. import arguments, shapes
 from ..building import Builder
@@ -129,7 +129,7 @@ def split(lift: Builder, self: Any, split_size: Any, dim: int = 0) -> Any:
     if isinstance(split_size, int):
         size = _known_size(lift, x, dim)
         if split_size <= 0:
-            raise SourceError(f"splits into parts of {split_size} elements", hint="the file is damaged")
+            raise damaged(f"splits into parts of {split_size} elements")
         lift.budget.hold(-(-size // split_size))
         split_size = [min(split_size, size - start) for start in range(0, size, split_size)]
     if len(split_size) < 2:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ....budget import Budget
-from ....errors import SourceError
+from ....errors import SourceError, damaged
 from ...content import root_of
 from ...pickles import Pickles, harmless_or_inert, unpickle
 from ...sources import sniff
@@ -73,7 +73,7 @@ def read_legacy(path: str | PathLike[str]) -> Saved:
 
     def storage(key: str, dtype: str) -> Storage:
         if dtypes.setdefault(key, dtype) != dtype:
-            raise SourceError(f"the storage {key[:100]} has two element types", hint="the file is damaged")
+            raise damaged(f"the storage {key[:100]} has two element types")
         return storages.setdefault(key, Storage(key, dtype, lambda: places[key], budget))
 
     pickles = Pickles(data, storage, find_global=harmless_or_inert, budget=budget)
@@ -92,10 +92,10 @@ def _storages(data: mmap.mmap, position: int, keys: Any, dtypes: dict[str, str])
     """The position of each storage: after the pickles, in the order of `keys`."""
     view, places = memoryview(data), {}
     if not isinstance(keys, list):
-        raise SourceError("does not list its storages", hint="the file is damaged")
+        raise damaged("does not list its storages")
     for key in keys:
         if not isinstance(key, str) or key not in dtypes:
-            raise SourceError("lists a storage that no tensor uses", hint="the file is damaged")
+            raise damaged("lists a storage that no tensor uses")
         count = int.from_bytes(view[position : position + 8], "little")
         size = count * _element_bytes(dtypes[key])
         position += 8

@@ -8,7 +8,7 @@ from os import PathLike
 from typing import Any, NamedTuple
 
 from ....budget import Budget
-from ....errors import SourceError
+from ....errors import SourceError, damaged
 from ...content import root_of
 from ...pickles import Inert, unpickle
 from ...sources import sniff
@@ -76,7 +76,7 @@ class Archive:
     def root_class(self) -> Class:
         """The class of the module that was saved."""
         if not isinstance(self.data, Inert):
-            raise SourceError("does not hold a module", where="data.pkl", hint="the file is damaged")
+            raise damaged("does not hold a module", where="data.pkl")
         return self.library.class_of(self.data.class_name)
 
     @cached_property
