@@ -42,7 +42,7 @@ class Builder:
         """Keys of tensors → the nodes that compute them."""
         self.tensors: dict[str, Tensor] = {}
         self.inputs: list[str] = []
-        self.place = Place("", "", 0, "")
+        self.place = Place()
         self.target = ""
         """The call that nodes are emitted for, and its place."""
         self.fused_relu = False

@@ -35,14 +35,12 @@ def meaningless(target: str, error: Exception) -> SourceError:
 class Place(NamedTuple):
     """The place of a call in its source.
 
-    `scope` is the module path of the current `self` ("features.0.0", "" for the root), `variable` the
-    name the result is assigned to ("a, b" for more than one, "" for none).
+    `scope` is the module path of the current `self` ("features.0.0", "" for the root).
     """
 
-    scope: str
-    file: str
-    line: int
-    variable: str
+    scope: str = ""
+    file: str = ""
+    line: int = 0
 
     @property
     def where(self) -> str:

@@ -88,7 +88,7 @@ class Lifter:
     def _distinct(self, outputs: Sequence[Any]) -> tuple[str, ...]:
         """The keys of the outputs; one that is listed twice is copied, with a new name."""
         lift, keys = self.builder, dict[str, None]()
-        lift.place, lift.target = Place("", "", 0, ""), "output"
+        lift.place, lift.target = Place(), "output"
         for value in outputs:
             key = lift.tensor(value).key
             if key in keys:

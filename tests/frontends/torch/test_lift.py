@@ -18,12 +18,12 @@ from qfmt.ops import OPERATORS
 from qfmt.ops.spelling import MISSING, parsed, spellings
 from qfmt.passes.lowering import lower_integer
 
-HERE = Place("", "", 0, "")
+HERE = Place()
 IMAGE = InputSpec("x", ("N", 3, "H", "W"))
 
 
 def at(scope: str) -> Place:
-    return Place(scope, "code/net.py", 7, "")
+    return Place(scope, "code/net.py", 7)
 
 
 def stored(array: np.ndarray, quantizer: PerTensor | None = None, *names: str) -> StoredTensor:

@@ -11,10 +11,9 @@ from typing import Any
 
 from ....budget import Budget
 from ....errors import SourceError, damaged
-from ...content import root_of
 from ...json_text import parse
 from ...stored import Storage, StoredTensor
-from ...zips import Zip
+from ...zips import PytorchZip
 from ..saved.file import read_zip
 from ..saved.tensors import IN_MEMORY
 
@@ -38,9 +37,9 @@ class Archive:
     """
 
     def __init__(self, source: str | PathLike[str] | bytes, budget: Budget | None = None) -> None:
-        self._zip = Zip(source, budget)
+        self._zip = PytorchZip(source, budget)
         self.budget = self._zip.budget
-        self._root = root_of(self._zip)
+        self._root = self._zip.root
         self.name = self._model_name()
         self.program = self._json(f"models/{self.name}.json")
         self.version = _version(self.program)
@@ -48,11 +47,6 @@ class Archive:
             kind: dict(self._config(f"data/{kind}/{self.name}_{kind}_config.json")) for kind in ("weights", "constants")
         }
         self._tensors: dict[tuple[str, str], StoredTensor] = {}
-        byteorder = f"{self._root}byteorder"
-        if byteorder in self._zip.entries and self._zip.read(byteorder, 256).strip() != b"little":
-            raise SourceError(
-                "was saved on a big-endian machine", hint="load it on a little-endian machine and save it again"
-            )
 
     def tensor(self, kind: str, name: str) -> StoredTensor:
         """A tensor by its qualified name; `kind` is "weights" (parameters and buffers) or "constants"."""
@@ -70,9 +64,6 @@ class Archive:
 
     def names(self, kind: str) -> Iterator[str]:
         return iter(self._payloads[kind])
-
-    def has(self, kind: str, name: str) -> bool:
-        return name in self._payloads[kind]
 
     def _read(self, kind: str, name: str) -> StoredTensor:
         if name not in self._payloads[kind]:
@@ -103,7 +94,7 @@ class Archive:
 
     def _pickled(self, entry: str, name: str) -> StoredTensor:
         """A tensor that torch.save wrote: of a tensor subclass, or an object that is not a tensor."""
-        value = read_zip(Zip(self._zip.read(entry), self.budget)).value
+        value = read_zip(PytorchZip(self._zip.read(entry), self.budget)).value
         if not isinstance(value, StoredTensor):
             kind = getattr(value, "class_name", type(value).__name__)
             raise SourceError(f"is a pickled {kind}, not a plain tensor", hint=IN_MEMORY)

@@ -125,8 +125,7 @@ class Evaluation:
                 result: Any = self._inlined(to, args[_INLINED[call.target] :], values)
             else:
                 kwargs = {name: self._resolved(argument, values) for name, argument in call.kwargs.items()}
-                place = Place(call.scope, "", 0, next(references(call.outputs), ""))
-                result = to.call(call.target, tuple(args), kwargs, place)
+                result = to.call(call.target, tuple(args), kwargs, Place(call.scope))
             _bind(call.outputs, result, values)
 
     def _is_live(self, call: Call) -> bool:

@@ -55,7 +55,7 @@ def run(module: Module, recorder: Recorder, inputs: Mapping[str, Any]) -> Any:
     """The output of the root of a tree, its inputs by name."""
     if module.kind == "fx":
         return _Walker(module, recorder).run(inputs)
-    return apply(module, recorder, tuple(inputs.values()), {}, Place(module.path, "", 0, ""))
+    return apply(module, recorder, tuple(inputs.values()), {}, Place(module.path))
 
 
 def _graph_module(
@@ -163,7 +163,7 @@ class _Walker(Frame):
             case _ if not isinstance(statement, ast.Pass):
                 raise self.not_followed(statement)
 
-    def value(self, node: ast.expr, variable: str = "") -> Any:
+    def value(self, node: ast.expr) -> Any:
         """TorchScript's expressions, and slices, and Python's operators."""
         self.budget.spend()
         match node:
@@ -174,7 +174,7 @@ class _Walker(Frame):
                 return self._applied(SIGNS[type(node.op)], self.value(node.left), self.value(node.right))
             case ast.Compare(ops=[sign], comparators=[right]) if type(sign) in SIGNS:
                 return self._applied(SIGNS[type(sign)], self.value(node.left), self.value(right))
-        return super().value(node, variable)
+        return super().value(node)
 
     def name(self, node: ast.Name) -> Any:
         if node.id in self.variables:
@@ -201,7 +201,7 @@ class _Walker(Frame):
 
     # -- calls -----------------------------------------------------------------------------------
 
-    def call(self, node: ast.Call, variable: str) -> Any:
+    def call(self, node: ast.Call) -> Any:
         listed, kwargs = self.arguments(node)
         args = tuple(listed)
         if isinstance(node.func, ast.Attribute):
@@ -209,12 +209,12 @@ class _Walker(Frame):
             if isinstance(owner, Value | StoredTensor):
                 return self._method(owner, node.func.attr, args, kwargs)
             if isinstance(owner, Module) and node.func.attr not in owner.children:
-                return self._bound(method(owner, node.func.attr, self.recorder, self.place()), args, kwargs)
+                return self._bound(method(owner, node.func.attr, self.recorder, self.place), args, kwargs)
             called = self.attribute(owner, node.func.attr, node)
         else:
             called = self.value(node.func)
         if isinstance(called, Module):
-            return apply(called, self.recorder, args, kwargs, self.place())
+            return apply(called, self.recorder, args, kwargs, self.place)
         if isinstance(called, Symbol):
             return self._function(called, args, kwargs, node)
         raise self.not_followed(node)

@@ -131,7 +131,7 @@ class Evaluator:
         if node.value is None or len(targets) != 1:
             raise frame.not_followed(node)
         names = [each.id for each in ast.walk(targets[0]) if isinstance(each, ast.Name)]
-        frame.assign(targets[0], frame.value(node.value, ", ".join(names)))
+        frame.assign(targets[0], frame.value(node.value))
         frame.assigned.update(dict.fromkeys(names, node))
         return CONTINUE
 

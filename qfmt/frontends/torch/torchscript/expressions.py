@@ -138,11 +138,11 @@ class ScriptFrame(Frame):
             return self.record("prim::TupleSlice", (container, *bounds))
         return self.apply("aten::slice", [container, *bounds])
 
-    def call(self, node: ast.Call, variable: str) -> Any:
+    def call(self, node: ast.Call) -> Any:
         self.budget.spend()
         function = node.func
         if isinstance(function, ast.Name) and function.id not in self.variables:
-            return self._builtin(function.id, node, variable)
+            return self._builtin(function.id, node)
         if isinstance(function, ast.Attribute):
             owner = self.value(function.value)
             if isinstance(owner, Class) and function.attr == "__new__":
@@ -157,13 +157,13 @@ class ScriptFrame(Frame):
             case Class(base="NamedTuple"):
                 return NamedTuple.of(called, tuple(args))
             case Symbol():
-                return self.apply(_target(called), args, kwargs, variable)
+                return self.apply(_target(called), args, kwargs)
         raise self.not_followed(node)
 
-    def _builtin(self, name: str, node: ast.Call, variable: str) -> Any:
+    def _builtin(self, name: str, node: ast.Call) -> Any:
         if name in TYPE_FIRST and node.args:
             kind = node.args[0].id if isinstance(node.args[0], ast.Name) else ""
-            value = self.value(node.args[1], variable) if len(node.args) > 1 else None
+            value = self.value(node.args[1]) if len(node.args) > 1 else None
             if name == "annotate" and kind in NUMBERS and isinstance(value, StoredTensor):
                 return NUMBERS[kind](value.item())
             return value
@@ -172,7 +172,7 @@ class ScriptFrame(Frame):
             return self.attribute(args[0], args[1], node)
         if name in CONVERSIONS and len(args) == 1:
             known = args[0].item() if isinstance(args[0], StoredTensor) else args[0]
-            return self.apply(CONVERSIONS[name], [known], kwargs, variable)
+            return self.apply(CONVERSIONS[name], [known], kwargs)
         if name == "print":
             return None
         if name == "fork":

@@ -57,20 +57,21 @@ class Frame:
         text = self.function.text(node)
         return SourceError(f"the code has a {type(node).__name__} here, which is not supported: `{text}`")
 
-    def place(self, variable: str = "") -> Place:
-        return Place(self.scope, self.function.file, self.function.line(self.at), variable)
+    @property
+    def place(self) -> Place:
+        return Place(self.scope, self.function.file, self.function.line(self.at))
 
-    def apply(self, target: str, args: list[Any], kwargs: Mapping[str, Any] = _NONE, variable: str = "") -> Any:
+    def apply(self, target: str, args: list[Any], kwargs: Mapping[str, Any] = _NONE) -> Any:
         """The result of an operator: computed if everything is known, else recorded."""
         result = self.operators.apply(target, args, kwargs)
-        return self.record(target, tuple(args), kwargs, variable) if result is NotImplemented else result
+        return self.record(target, tuple(args), kwargs) if result is NotImplemented else result
 
-    def record(self, target: str, args: tuple[Any, ...], kwargs: Mapping[str, Any] = _NONE, variable: str = "") -> Any:
-        """Pass a call to the recorder; `variable` is the target of its assignment."""
-        return self.operators.record(target, args, kwargs, self.place(variable))
+    def record(self, target: str, args: tuple[Any, ...], kwargs: Mapping[str, Any] = _NONE) -> Any:
+        """Pass a call to the recorder."""
+        return self.operators.record(target, args, kwargs, self.place)
 
-    def value(self, node: ast.expr, variable: str = "") -> Any:
-        """The value of an expression; `variable` is the target of its assignment."""
+    def value(self, node: ast.expr) -> Any:
+        """The value of an expression."""
         match node:
             case ast.Constant():
                 return node.value
@@ -79,7 +80,7 @@ class Frame:
             case ast.Attribute():
                 return self.attribute(self.value(node.value), node.attr, node)
             case ast.Call():
-                return self.call(node, variable)
+                return self.call(node)
             case ast.List():
                 self.budget.hold(len(node.elts))
                 return list(map(self.value, node.elts))
@@ -122,7 +123,7 @@ class Frame:
     def attribute(self, owner: Any, name: str, node: ast.expr) -> Any:
         raise NotImplementedError
 
-    def call(self, node: ast.Call, variable: str) -> Any:
+    def call(self, node: ast.Call) -> Any:
         raise NotImplementedError
 
     def subscript(self, container: Any, node: ast.Subscript) -> Any:
