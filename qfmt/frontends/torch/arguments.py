@@ -86,6 +86,13 @@ def grid(value: TensorValue) -> Quantization | None:
     return replace(value.quantization, quant_min=limits.minimum, quant_max=limits.maximum)
 
 
+def axes(lift: Builder, dim: Any) -> TensorValue | None:
+    """The axes of a reduction; None for all."""
+    if dim is None or dim == []:
+        return None
+    return lift.constant(np.array(dim if isinstance(dim, list | tuple) else [dim], np.int64))
+
+
 def _before_moves(lift: Builder, key: str) -> str:
     """The tensor that these elements come from, through operators that only move them."""
     while key in lift.makers and has(lift.makers[key], Trait.ANY_MOVE):

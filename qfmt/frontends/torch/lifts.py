@@ -10,18 +10,17 @@ from typing import Any, NamedTuple, TypeVar
 
 from ...errors import SourceError
 from ...ops.spelling import Parameter, bind, parsed
-from .building import Builder
 
 
 class Meaning(NamedTuple):
     """A function (builder, *variant, arguments) → result. Arguments are passed separately, or in one object with the
-    names in `parameters`."""
+    names in `parameters`. Functions of FX have a recorder of calls instead of the builder."""
 
     function: Callable[..., Any]
     variant: tuple[Any, ...]
     parameters: tuple[Parameter, ...]
 
-    def __call__(self, lift: Builder, target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def __call__(self, lift: Any, target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if self.parameters:
             bound = bind(self.parameters, target, args, kwargs)
             return NotImplemented if bound is None else self.function(lift, *self.variant, SimpleNamespace(**bound))
@@ -37,22 +36,28 @@ LIFTS: dict[str, Meaning] = {}
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def lifts(*targets: str | Mapping[str, Any]) -> Callable[[Function], Function]:
-    """Register a function as the meaning of torch calls, as "aten::relu" if its parameters carry torch's names, or
-    with these, as "aten::celu(self, alpha=1.0)", if it takes one object of arguments.
+def registering(table: dict[str, Meaning]) -> Callable[..., Callable[[Function], Function]]:
+    """A decorator that registers a function as the meaning of calls, as "aten::relu" if its parameters carry torch's
+    names, or with these, as "aten::celu(self, alpha=1.0)", if it takes one object of arguments.
 
-    If one function lifts multiple calls, a mapping has the first arguments that distinguish them.
+    If one function has multiple calls, a mapping has the first arguments that distinguish them.
     """
 
-    def register(function: Function) -> Function:
-        for each in targets:
-            known = {each: ()} if isinstance(each, str) else {text: (variant,) for text, variant in each.items()}
-            for text, variant in known.items():
-                name, parameters = parsed(text)
-                LIFTS[name] = Meaning(function, variant, parameters)
-        return function
+    def names(*targets: str | Mapping[str, Any]) -> Callable[[Function], Function]:
+        def register(function: Function) -> Function:
+            for each in targets:
+                known = {each: ()} if isinstance(each, str) else {text: (variant,) for text, variant in each.items()}
+                for text, variant in known.items():
+                    name, parameters = parsed(text)
+                    table[name] = Meaning(function, variant, parameters)
+            return function
 
-    return register
+        return register
+
+    return names
+
+
+lifts = registering(LIFTS)
 
 
 def by_rank(*names: str) -> dict[str, int]:

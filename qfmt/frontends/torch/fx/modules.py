@@ -138,8 +138,8 @@ def _meaning(module: Module) -> Callable[..., Any]:
 
 def _operator(call: Call, module: Module, x: Any) -> Any:
     target, *words = OPERATORS[module.kind].split()
-    arguments = (_argument(module, word) for word in words)
-    return FUNCTIONS[target](call, x, *arguments) if target in FUNCTIONS else call(target, x, *arguments)
+    arguments = (x, *(_argument(module, word) for word in words))
+    return FUNCTIONS[target](call, target, arguments, {}) if target in FUNCTIONS else call(target, *arguments)
 
 
 def _argument(module: Module, word: str) -> Any:

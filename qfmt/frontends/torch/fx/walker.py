@@ -241,9 +241,8 @@ class _Walker(Frame):
             if known not in PYTHON or kwargs:
                 raise self.not_followed(node)
             return self._applied(known, *args)
-        function = FUNCTIONS.get(last) if package == "torch.nn.functional" else None
-        if function is not None:
-            return self._bound(function, (self._recorded, *args), kwargs)
+        if package == "torch.nn.functional" and last in FUNCTIONS:
+            return FUNCTIONS[last](self._recorded, last, args, kwargs)
         if package.startswith("torch.ops."):
             return self.record(f"{package.removeprefix('torch.ops.').partition('.')[0]}::{last}", args, kwargs)
         if name == "torch._assert" and len(args) == 2:

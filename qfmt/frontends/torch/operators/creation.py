@@ -79,14 +79,9 @@ def _scalar(lift: Builder, value: Any, dtype: str) -> TensorValue:
     return size if dtype == "int64" else lift.emit("Cast", [size], {"to": dtype})
 
 
-@lifts("aten::zeros")
-def zeros(lift: Builder, size: Any, dtype: Any = None, *place: Any, **options: Any) -> Any:
-    return filled(lift, size, 0, _dtype(dtype))
-
-
-@lifts("aten::ones")
-def ones(lift: Builder, size: Any, dtype: Any = None, *place: Any, **options: Any) -> Any:
-    return filled(lift, size, 1, _dtype(dtype))
+@lifts({"aten::zeros": 0, "aten::ones": 1})
+def of_one_number(lift: Builder, value: int, size: Any, dtype: Any = None, *place: Any, **options: Any) -> Any:
+    return filled(lift, size, value, _dtype(dtype))
 
 
 @lifts("aten::full")

@@ -114,8 +114,7 @@ def extreme(
     lift: Builder, operator: str, self: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Any:
     x = in_type(lift, self, dtype, whole="int64" if operator == "ReduceProd" else "")
-    axes = None if dim in (None, []) else lift.constant(np.array(dim if isinstance(dim, list) else [dim], np.int64))
-    return lift.emit(operator, [x, axes], {"keepdims": int(keepdim)})
+    return lift.emit(operator, [x, arguments.axes(lift, dim)], {"keepdims": int(keepdim)})
 
 
 @lifts({"aten::argmax": "ArgMax", "aten::argmin": "ArgMin"})

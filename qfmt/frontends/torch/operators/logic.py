@@ -106,5 +106,4 @@ def masked_fill(lift: Builder, self: Any, mask: Any, value: Any) -> Any:
 @lifts({"aten::any": "ReduceMax", "aten::all": "ReduceMin"})
 def some(lift: Builder, operator: str, self: Any, dim: Any = None, keepdim: bool = False) -> Any:
     numbers = cast(lift, truth(lift, self), "int32")
-    axes = None if dim is None else lift.constant(np.array(dim if isinstance(dim, list) else [dim], np.int64))
-    return cast(lift, lift.emit(operator, [numbers, axes], {"keepdims": int(keepdim)}), "bool")
+    return cast(lift, lift.emit(operator, [numbers, arguments.axes(lift, dim)], {"keepdims": int(keepdim)}), "bool")
