@@ -19,7 +19,7 @@ from ...ops import OPERATORS, Trait, has
 from ...ops.accumulation import int32_bias
 from ...passes.same_types import with_same_types
 from ..isolation.parent import Session, is_installed
-from ..witness import Computed, integers_of, is_array, stated
+from ..witness import Computed, Witness, integers_of, is_array, stated
 from .execution import REFERENCE
 from .external import Files, open_proto, take_large
 from .quantized import QLINEAR
@@ -51,8 +51,8 @@ class Grid(NamedTuple):
     axis: int
 
 
-class Witness:
-    """The source of a file; see `frontends.witness.Witness`. The onnx package reads its constants."""
+class OnnxWitness(Witness):
+    """The onnx package reads its constants."""
 
     name = "onnx"
 
@@ -86,9 +86,6 @@ class Witness:
         except Exception:  # protobuf's own exception: a message has at most 2 GB
             what = f"the model is too large for {self.package}: it has more than 2 GB"
             raise RunError(f"{what} in tensors that are not initializers, or of types that NumPy lacks") from None
-
-    def example_shapes(self) -> list[tuple[int, ...] | None]:
-        return []
 
     # -- constants -------------------------------------------------------------------------------------------
 

@@ -190,10 +190,6 @@ def _each(read: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
     return lambda values: [read(value) for value in values]
 
 
-def _same(value: Any) -> Any:
-    return value
-
-
 def _nothing(value: Any) -> None:
     return None
 
