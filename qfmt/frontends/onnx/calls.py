@@ -31,6 +31,11 @@ class Call(NamedTuple):
         return self._replace(attributes={name: value for name, value in self.attributes.items() if name not in names})
 
     @property
+    def title(self) -> str:
+        """The node in messages."""
+        return f"node {self.name or next(iter(self.outputs), '')} ({self.operator})"
+
+    @property
     def full_name(self) -> str:
         """Domain and operator, as opaque nodes name it."""
         return f"{self.domain or 'ai.onnx'}.{self.operator}"

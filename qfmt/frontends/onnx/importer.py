@@ -103,15 +103,13 @@ class Importer:
         self.call_ = call
         try:
             self.dispatch(call)
+        except SourceError as error:
+            raise error.at(call.title) from None
         except QfmtError as error:
-            where = f"node {call.name or next(iter(call.outputs), '')} ({call.operator})"
-            if isinstance(error, SourceError):
-                raise error.at(where) from None
-            raise SourceError(error.what, where=where, hint=error.hint) from None
+            raise SourceError(error.what, where=call.title, hint=error.hint) from None
         except UNSOUND as error:
-            where = f"node {call.name or next(iter(call.outputs), '')} ({call.operator})"
             what = f"its inputs and attributes do not fit the operator ({type(error).__name__}: {error})"
-            raise SourceError(what, where=where, hint="run onnx.checker for details") from None
+            raise SourceError(what, where=call.title, hint="run onnx.checker for details") from None
 
     def _outputs(self, node: ir.Node) -> tuple[str, ...]:
         """The outputs of a node; an unused output that precedes a used one gets a name."""
