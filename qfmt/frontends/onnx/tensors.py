@@ -79,11 +79,10 @@ def _stored(name: str, tensor: Any) -> Tensor:
     needed = -(-prod(shape) * bits // 8)
     found = _bytes_of(tensor, needed, bits)
     if found != needed:
-        stripped, hint = (
-            "its weights were stripped; download the complete model",
-            "the file is damaged; download it again",
-        )
-        raise SourceError(f"has {found} bytes, but its shape needs {needed}", hint=hint if found else stripped)
+        cause = "the file is damaged; download it again"
+        if not found:
+            cause = "its weights were stripped; download the complete model"
+        raise SourceError(f"has {found} bytes, but its shape needs {needed}", hint=cause)
     if isinstance(tensor, ir.ExternalTensor):
         return Tensor(name, dtype, shape, MappedData(tensor.meta[FILE], tensor.offset or 0, needed))
     return Tensor(name, dtype, shape, TensorData(tensor, needed))
