@@ -7,7 +7,7 @@
 A `console` block contains commands (`$ …`), each followed by its output, including stderr. In a `python` block each
 `print` at the start of a line is followed by `# → ` and its output. All blocks of a page share one folder, which
 contains `examples/`, and Python blocks share their names. Seconds, digests and sizes of programs may differ. A `sh`
-block is set-up and is not executed. A page with the comment `<!-- needs PATH -->` gets that file of ../shared/data; where
+block is set-up and is not executed. A page with the comment `<!-- needs PATH -->` gets that file of the checkout or of ../shared/data; where
 it is absent, the page is left out.
 """
 
@@ -39,8 +39,8 @@ def blocks(text: str) -> list[tuple[str, str]]:
 
 
 def needed(text: str) -> list[Path]:
-    """Files outside the checkout that the examples of a page need."""
-    return [SHARED / name for name in NEEDS.findall(text)]
+    """Files that the examples of a page need: of the checkout, or of ../shared/data."""
+    return [ROOT / name if (ROOT / name).is_file() else SHARED / name for name in NEEDS.findall(text)]
 
 
 def executed(examples: list[tuple[str, str]], files: Iterable[Path] = ()) -> Iterator[str]:
