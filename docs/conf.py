@@ -1,5 +1,5 @@
-"""The site of the documentation: `python3 tools/dev.py docs`. Its source is the whole checkout, so that links between pages
-also work where the pages lie."""
+"""The site of the documentation: `python3 tools/dev.py docs`. Its source is the whole checkout, so that links between
+pages also work where the pages lie."""
 
 from __future__ import annotations
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import click
 from docutils import nodes
+from messages import messages
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from messages import messages
 from qfmt.cli import COMMANDS, main
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -92,11 +92,13 @@ class Messages(FromCode):
     def markdown(self) -> str:
         found = [message for message in messages() if message.error == self.arguments[0]]
         assert found, self.arguments[0]
-        by_place = sorted((next(n for n, (prefix, _) in enumerate(PLACES) if m.module.startswith(prefix)), m.text) for m in found)
+        by_place = sorted(
+            (next(n for n, (prefix, _) in enumerate(PLACES) if m.module.startswith(prefix)), m.text) for m in found
+        )
         parts = []
         for number, group in groupby(by_place, lambda each: each[0]):
             lines = "\n".join(text for _, text in group)
-            parts.append(f"On {PLACES[number][1]}:\n\n```text\n{lines}\n```")
+            parts.append(f"*{PLACES[number][1]}*\n\n:::{{container}} messages\n```text\n{lines}\n```\n:::")
         return "\n\n".join(parts)
 
 

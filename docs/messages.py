@@ -27,12 +27,16 @@ REASONS = (
 """Exceptions whose texts are a reason in the message of another class: the exception, where, and that class."""
 
 HOW_IT_IS_PRINTED = {
-    "UnsupportedOperatorsError": "{where}: {count} operators have no equivalent in qfmt: {name} ({n}×: {places}); {hint}",
-    "InexpressibleNodesError": "{where}: {count} nodes cannot be written in {format}: {reason} ({n}×: {nodes}); {hint}",
-    "NoIntegerFormError": "{where}: {count} nodes have no integer form: {nodes} {reason}; {hint}",
-    "ValidityError": "{where}: breaks rule {rule} {place}: {finding} (and {n} more); {hint}",
+    "UnsupportedOperatorsError": "{where}: {count} operator{s} no equivalent in qfmt: {name} ({n}×: {places}){hint}",
+    "InexpressibleNodesError": "{where}: {count} node{s} cannot be written in {format}: {reason} ({n}×: {nodes}){hint}",
+    "NoIntegerFormError": "{where}: {count} node{s} no integer form: {nodes} {reason}{hint}",
+    "ValidityError": "{where}: breaks rule {rule} {place}: {finding}{hint}",
 }
 """Classes that compose their text."""
+
+
+ALTERNATIVE = " / "
+"""Between hints of which one is printed."""
 
 
 class Message(NamedTuple):
@@ -195,7 +199,7 @@ class Module:
             if isinstance(value, ast.Constant | ast.JoinedStr | ast.BinOp):
                 return self.text(value, None)
         if isinstance(node, ast.Name) and function is not None and node.id in ("hint", "how", "advice"):
-            return " / ".join(filter(None, self.texts(node, function)))
+            return ALTERNATIVE.join(filter(None, self.texts(node, function)))
         return f"{{{name or '…'}}}"
 
 
@@ -205,6 +209,10 @@ def composed(where: str, what: str, hint: str) -> str:
 
 
 def pattern(text: str) -> re.Pattern[str]:
-    """What finds a message in the output of a command; a part in braces is anything."""
-    parts = re.split(r"\{.*?\}", text)
-    return re.compile(".*".join(map(re.escape, parts)), re.DOTALL)
+    """What finds a message in the output of a command: a part in braces is anything, one of several hints counts."""
+    finding, _, hint = text.removeprefix("{where}: ").partition("; ")
+    return re.compile("|".join(_anything(f"{finding}; {each}".removesuffix("; ")) for each in hint.split(ALTERNATIVE)))
+
+
+def _anything(text: str) -> str:
+    return ".*".join(map(re.escape, re.split(r"\{.*?\}", text)))

@@ -520,7 +520,11 @@ def show(rows: Iterator[Row]) -> list[Row]:
 def record(name: str, rows: list[Row]) -> None:
     """Replace the ratios of a section in docs/performance.json, and say on what they were measured."""
     kept = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
-    ratios = [{"what": row.what, "ratio": round(row.figure, 2)} for row in rows if row.reference is not None]
+    ratios = [
+        {"what": row.what, "ratio": round(row.figure, 2), "limit": row.limit}
+        for row in rows
+        if row.reference is not None
+    ]
     kept[name] = {"about": SECTIONS[name].__doc__, "machine": machine(), "rows": ratios}
     text = json.dumps({key: kept[key] for key in SECTIONS if key in kept}, indent=1, ensure_ascii=False)
     RECORD.write_text(text + "\n", encoding="utf-8")

@@ -1,5 +1,5 @@
-"""Draw docs/performance.json, which `tools/bench.py --record` writes, as docs/images/performance.svg, and write the tables
-of docs/performance.md.
+"""Draw docs/performance.json, which `tools/bench.py --record` writes, as docs/images/performance.svg, and write the
+tables of docs/performance.md.
 
     python tools/plot.py            # rewrite both
     python tools/plot.py --check
@@ -62,7 +62,9 @@ def drawing(record: Record) -> str:
     grid, power = [], math.log2(LEAST)
     while 2**power <= MOST:
         at, label = position(2**power), f"{2**power:g}" if power >= 0 else f"1/{2**-power:g}"
-        grid.append(f'<line class="{"one" if power == 0 else "grid"}" x1="{at}" x2="{at}" y1="{LINE}" y2="{y - LINE}"/>')
+        grid.append(
+            f'<line class="{"one" if power == 0 else "grid"}" x1="{at}" x2="{at}" y1="{LINE}" y2="{y - LINE}"/>'
+        )
         grid.append(f'<text text-anchor="middle" x="{at}" y="{LINE - 6}">{label}</text>')
         power += 1
     size = f'viewBox="0 0 {LABELS + WIDTH + RIGHT} {y}" width="{LABELS + WIDTH + RIGHT}" height="{y}"'
@@ -72,8 +74,12 @@ def drawing(record: Record) -> str:
 
 def table(section: dict[str, Any]) -> str:
     """A section as Markdown: what is compared, on what, and each ratio."""
-    rows = "".join(f"| {row['what']} | {row['ratio']:.2f} |\n" for row in section["rows"])
-    return f"{section['about']}\n\n| | time of qfmt / time of the other |\n|---|---|\n{rows}\n{section['machine']}\n"
+    rows = "".join(
+        f"| {row['what']} | {row['ratio']:.2f} | {'' if row['limit'] is None else format(row['limit'], '.3g')} |\n"
+        for row in section["rows"]
+    )
+    head = "| | time of qfmt / time of the other | at most |\n|---|---|---|\n"
+    return f"{section['about']}\n\n{head}{rows}\n{section['machine']}\n"
 
 
 def filled(page: str, record: Record) -> str:

@@ -164,4 +164,4 @@ def _whole(sizes: Any) -> tuple[int, ...]:
 
 
 def _damaged(where: str) -> SourceError:
-    return SourceError("is not valid here", where=where, hint="the file is damaged")
+    return SourceError("is not what torch.export writes here", where=where, hint="the file is damaged")

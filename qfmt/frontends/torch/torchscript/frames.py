@@ -53,4 +53,4 @@ class Symbol(str):
 def not_followed(node: ast.AST, frame: Frame) -> SourceError:
     """The error for Python code that TorchScript, or this evaluator, does not support."""
     what = f"the code has a {type(node).__name__} here, which is not supported: `{frame.function.text(node)}`"
-    return SourceError(what, where=frame.where(node))
+    return SourceError(what, where=frame.where(node), hint="trace the module with torch.jit.trace, and convert that")
