@@ -209,7 +209,7 @@ def composed(where: str, what: str, hint: str) -> str:
 
 
 def pattern(text: str) -> re.Pattern[str]:
-    """What finds a message in the output of a command: a part in braces is anything, one of several hints counts."""
+    """What finds a message in the output of a command: a part in braces is anything, and any of its hints counts."""
     finding, _, hint = text.removeprefix("{where}: ").partition("; ")
     return re.compile("|".join(_anything(f"{finding}; {each}".removesuffix("; ")) for each in hint.split(ALTERNATIVE)))
 

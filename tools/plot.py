@@ -19,14 +19,13 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE, PLOT = ROOT / "docs" / "performance.md", ROOT / "docs" / "images" / "performance.svg"
 MARKS = re.compile(r"(<!-- (\w+): tools/plot.py -->\n).*?(<!-- end -->)", re.DOTALL)
 
-LABELS, WIDTH, RIGHT, LINE = 330, 560, 60, 19
+LABELS, WIDTH, RIGHT, LINE = 260, 480, 60, 19
 """Pixels: of the labels, of the axis, of the figures, and of the height of a line."""
 LEAST, MOST = 1 / 16, 16
 """The ends of the axis, which is logarithmic."""
 STYLE = """
 text { font: 12px sans-serif; fill: #222 } .head { font-weight: bold } .grid { stroke: #bbb } .one { stroke: #222 }
-.less { fill: #2a78b8 } .more { fill: #c9722b }
-@media (prefers-color-scheme: dark) { text { fill: #ddd } .grid { stroke: #555 } .one { stroke: #ddd } }
+.less { fill: #2a78b8 } .more { fill: #c9722b } .back { fill: #fff }
 """
 
 Record = dict[str, dict[str, Any]]
@@ -47,8 +46,8 @@ def position(ratio: float) -> float:
 def drawing(record: Record) -> str:
     """A bar for each ratio, from 1 to the left where qfmt takes less, to the right where it takes more."""
     body, y = [], 2 * LINE
-    for name, section in record.items():
-        body.append(f'<text class="head" x="0" y="{y}">{name}</text>')
+    for section in record.values():
+        body.append(f'<text class="head" x="0" y="{y}">{escape(section["about"])}</text>')
         for row in section["rows"]:
             y += LINE
             start, end = sorted((position(1), position(row["ratio"])))
@@ -62,14 +61,15 @@ def drawing(record: Record) -> str:
     grid, power = [], math.log2(LEAST)
     while 2**power <= MOST:
         at, label = position(2**power), f"{2**power:g}" if power >= 0 else f"1/{2**-power:g}"
-        grid.append(
-            f'<line class="{"one" if power == 0 else "grid"}" x1="{at}" x2="{at}" y1="{LINE}" y2="{y - LINE}"/>'
-        )
+        kind = "grid" if power else "one"
+        grid.append(f'<line class="{kind}" x1="{at}" x2="{at}" y1="{LINE}" y2="{y - LINE}"/>')
         grid.append(f'<text text-anchor="middle" x="{at}" y="{LINE - 6}">{label}</text>')
         power += 1
     size = f'viewBox="0 0 {LABELS + WIDTH + RIGHT} {y}" width="{LABELS + WIDTH + RIGHT}" height="{y}"'
-    lines = "\n".join(grid + body)
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">\n<style>{STYLE}</style>\n{lines}\n</svg>\n'
+    lines, back = "\n".join(grid + body), '<rect class="back" width="100%" height="100%"/>'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">\n<style>{STYLE}</style>\n{back}\n{lines}\n</svg>\n'
+    )
 
 
 def table(section: dict[str, Any]) -> str:
