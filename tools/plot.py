@@ -47,13 +47,13 @@ def drawing(record: Record) -> str:
     """A bar for each ratio, from 1 to the left where qfmt takes less, to the right where it takes more."""
     body, y = [], 2 * LINE
     for section in record.values():
-        body.append(f'<text class="head" x="0" y="{y}">{escape(section["about"])}</text>')
+        body.append(f'<text class="head" x="6" y="{y}">{escape(section["about"])}</text>')
         for row in section["rows"]:
             y += LINE
             start, end = sorted((position(1), position(row["ratio"])))
             kind = "less" if row["ratio"] < 1 else "more"
             body += [
-                f'<text x="10" y="{y}">{escape(row["what"])}</text>',
+                f'<text x="16" y="{y}">{escape(row["what"])}</text>',
                 f'<rect class="{kind}" x="{start:.1f}" y="{y - 10}" width="{max(end - start, 1):.1f}" height="12"/>',
                 f'<text x="{LABELS + WIDTH + 8}" y="{y}">{row["ratio"]:.2f} ×</text>',
             ]
