@@ -9,18 +9,17 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from ..errors import QfmtError, ValidityError, shortened
-from ..model import Model
+from ..model import Model, static_shape
 from .statistics import statistics
 
 if TYPE_CHECKING:
-    from ..model import Graph, Node, Proof, Quantization, Tensor
+    from ..model import Graph, Node, Parameter, Proof, Quantization, Tensor
 
 LONGEST = 500
 """Characters of a name or an attribute; a file may have a megabyte."""
 BINS, CHANNELS, NUMBERS = 256, 4096, 200_000
-"""The most bins of a histogram and channels of a plot; and how many numbers a page has of each kind, in all."""
-VALUES = 4096
-"""The most elements of a vector that is shown itself: a bias, multipliers, shifts."""
+"""The most bins of a histogram and channels of a plot; and how many numbers of a kind a page has, so that it is small:
+of a network with more of them, histograms are coarser, and biases and multipliers left out."""
 WHOLE = 2**53
 """JavaScript has no larger integers."""
 
@@ -34,7 +33,8 @@ def describe(model: Model, name: str, size: int | None = None) -> dict[str, Any]
     named = {tensor: index for index, tensor in enumerate(graph.tensors)}
     constants = sum(tensor.is_constant for tensor in graph.tensors.values()) or 1
     bins = max(16, min(BINS, 1 << (NUMBERS // constants).bit_length() - 1))
-    channels = max(64, min(CHANNELS, NUMBERS // constants * 4))
+    vectors = sum(shape[0] for each in graph.constants() if len(shape := static_shape(each)) == 1)
+    channels = CHANNELS if vectors <= NUMBERS else 0
     faults, hazards = _checked(model)
     axes = dict(_axes(graph))
     return {
@@ -123,19 +123,17 @@ def _tensor(tensor: Tensor, axis: int | None, bins: int, channels: int) -> dict[
     if tensor.aliases:
         found["aliases"] = [_text(alias) for alias in tensor.aliases[:8]]
     if tensor.quantization is not None:
-        found["grid"] = _grid(tensor.quantization, channels)
+        found["grid"] = _grid(tensor.quantization)
     if tensor.data is not None:
         found["stats"] = _finite(statistics(tensor, axis, bins, channels))
-        if len(tensor.shape or ()) < 2 and found["stats"].get("elements", VALUES) < min(VALUES, channels):
-            values = tensor.array.reshape(-1)
-            exact = values if values.dtype.kind in "iub" else values.astype(float)
-            found["values"] = _finite([_whole(value) for value in exact.tolist()])
+        if len(tensor.shape or ()) < 2 and 0 < found["stats"].get("elements", 0) <= channels:
+            found["values"] = _finite([_whole(_short(each)) for each in tensor.array.reshape(-1)])
     return found
 
 
-def _grid(grid: Quantization, channels: int) -> dict[str, Any]:
-    """A quantization; more scales than `channels`, and those of blocks, are given by their extremes."""
-    kept = grid.scale.is_inline and len(grid.scale) <= channels and not grid.is_blocked
+def _grid(grid: Quantization) -> dict[str, Any]:
+    """A quantization; many scales, and those of blocks, are given by their extremes."""
+    kept = len(grid.scale) <= CHANNELS and not grid.is_blocked
     found: dict[str, Any] = {"min": grid.quant_min, "max": grid.quant_max, "count": len(grid.scale)}
     found["type"] = grid.scale.dtype
     if grid.block:
@@ -143,7 +141,7 @@ def _grid(grid: Quantization, channels: int) -> dict[str, Any]:
     if grid.axis is not None:
         found["axis"] = grid.axis
     try:
-        scales, points = grid.scale.numbers(), grid.zero_point.numbers()
+        scales, points = _numbers(grid.scale), grid.zero_point.numbers()
         if not kept and scales:
             scales, points = (min(scales), max(scales)), tuple(sorted({min(points), max(points)}))
         found |= {"scale": _finite(list(scales)), "zero": _finite(list(points))}
@@ -153,9 +151,22 @@ def _grid(grid: Quantization, channels: int) -> dict[str, Any]:
     if extras := [name.replace("_", " ") for name in parts if getattr(grid, name) is not None]:
         found["extras"] = extras
     if seen := grid.observed:
-        low, high = (_finite(list(each[:channels])) for each in (seen.minimum, seen.maximum))
+        low, high = (_finite(list(each[:CHANNELS])) for each in (seen.minimum, seen.maximum))
         found["observed"] = {"observer": _text(seen.observer), "min": low, "max": high}
     return found
+
+
+def _numbers(scales: Parameter) -> tuple[float, ...]:
+    """Scales in few digits: a float32 is the nearest one to the decimal number."""
+    numbers = scales.numbers()
+    return tuple(float(f"{each:.9g}") for each in numbers) if scales.dtype == "float32" else numbers
+
+
+def _short(value: Any) -> Any:
+    """An element of an array as a number of Python, likewise."""
+    if value.dtype.kind in "iub":
+        return value.item()
+    return float(value) if value.dtype.itemsize > 4 else float(f"{float(value):.9g}")
 
 
 def _node(node: Node, named: Mapping[str, int], hazard: Any) -> dict[str, Any]:

@@ -7,7 +7,9 @@ import { el, number, numbersOf, svg } from "./dom.js";
 const [WIDTH, HEIGHT] = [148, 34];
 /** A network of more nodes is shown in part, so that layout takes no time that one would notice. */
 const WHOLE = 160;
-const AROUND = 48;
+/** Milliseconds: a key that is held down selects many nodes, of which only the last is drawn. */
+const PATIENCE = 40;
+const AROUND = 36;
 
 interface Placed {
   readonly nodes: ReadonlyMap<Entry, { readonly x: number; readonly y: number }>;
@@ -29,6 +31,7 @@ export class GraphView {
   #placed: Placed | null = null;
   #boxes = new Map<Entry, SVGElement>();
   #lines: { readonly from: Entry; readonly to: Entry; readonly line: SVGElement }[] = [];
+  #waiting: ReturnType<typeof setTimeout> | undefined;
   #zoom = 1;
   #centre = { x: 0, y: 0 };
 
@@ -65,8 +68,21 @@ export class GraphView {
       return;
     }
     if (!this.#placed || !(whole || (entry && this.#placed.nodes.has(entry) && !this.#placed.open.has(entry)))) {
-      this.#place(whole ? this.#entries : this.#around(entry ?? this.#entries[0]!));
+      clearTimeout(this.#waiting);
+      if (whole || !this.#placed) {
+        this.#place(whole ? this.#entries : this.#around(entry ?? this.#entries[0]!));
+      } else {
+        this.#waiting = setTimeout(() => {
+          this.#place(this.#around(entry ?? this.#entries[0]!));
+          this.#mark(entry);
+        }, PATIENCE);
+        return;
+      }
     }
+    this.#mark(entry);
+  }
+
+  #mark(entry: Entry | null): void {
     for (const [each, box] of this.#boxes) {
       box.classList.toggle("selected", each === entry);
     }
