@@ -127,12 +127,12 @@ def _draw(model: Model, svg: Path | None, png: Path | None) -> None:
     from ..view.drawing import as_png, as_svg
 
     drawn = as_svg(model)
-    for path, content in ((svg, drawn.encode), (png, lambda: as_png(drawn))):
+    pictures = [(svg, drawn.encode()), (png, as_png(drawn) if png else b"")]
+    for path, content in pictures:
         if path is not None:
-            content_bytes = content()
             with replacing(str(path)) as file:
-                file.write(content_bytes)
-            line(f"{path}  {size(len(content_bytes))}")
+                file.write(content)
+            line(f"{path}  {size(len(content))}")
 
 
 def _node_data(model: Model, report: Report | None, path: Path) -> None:

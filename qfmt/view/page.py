@@ -65,7 +65,8 @@ def page(
         found["comparison"] = of_report(model, report)
     parts = {"model": gzip.compress(_json(found), 9, mtime=0)} | ({} if content is None else {"file": content})
     blocks = "".join(  # base64 has no character that HTML knows: names of untrusted files cannot become markup
-        f'<script type="text/plain" id="{key}">{b64encode(value).decode()}</script>\n' for key, value in parts.items()
+        f'<script type="text/plain" id="{key}-data">{b64encode(value).decode()}</script>\n'
+        for key, value in parts.items()
     )
     before, _, after = files(__package__).joinpath("page.html").read_text(encoding="utf-8").partition(MARK)
     return Page(f"{before}{blocks}{after}")

@@ -11,6 +11,8 @@ from ..arrays import DTYPES
 from ..errors import QfmtError
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from ..arrays import Array
     from ..model import Tensor
 
@@ -93,9 +95,10 @@ def _spread(array: Array, low: float, high: float, bins: int) -> dict[str, Any]:
     return {"first": low, "width": (high / bins) - (low / bins), "bins": counted.tolist()}
 
 
-def _peaks(array: Array, axis: int, zero_points: tuple[float, ...]) -> np.ndarray[Any, Any]:
+def _peaks(array: Array, axis: int, zero_points: tuple[float, ...]) -> NDArray[np.int64]:
     """The largest |q - z| of each channel."""
     others = tuple(each for each in range(array.ndim) if each != axis)
     low, high = array.min(axis=others).astype(np.int64), array.max(axis=others).astype(np.int64)
     zero = np.asarray(zero_points).astype(np.int64)
-    return np.maximum(np.abs(low - zero), np.abs(high - zero))
+    peaks: NDArray[np.int64] = np.maximum(np.abs(low - zero), np.abs(high - zero))
+    return peaks

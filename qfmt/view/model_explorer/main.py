@@ -72,7 +72,11 @@ def _edges(names: tuple[str, ...], made: dict[str, tuple[str, str]]) -> Iterator
 
 
 def _tensor(place: str, tensor: Tensor) -> Any:
-    facts = {"tensor_name": tensor.name, "__tensor_tag": tensor.name, "shape": f"{tensor.dtype}{shape_text(tensor.shape)}"}
+    facts = {
+        "tensor_name": tensor.name,
+        "__tensor_tag": tensor.name,
+        "shape": f"{tensor.dtype}{shape_text(tensor.shape)}",
+    }
     if tensor.quantization is not None:
         cells = quantization_cells(tensor.quantization)
         facts |= dict(zip(("scale", "zero_point", "range", "granularity"), cells, strict=True))

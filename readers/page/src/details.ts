@@ -4,7 +4,7 @@ import { histogram, scalePlot } from "./charts.js";
 import type { Description, NodeFacts, Numeric, Statistics, TensorFacts } from "./description.js";
 import { bytes, el, number, numbersOf, percent, plural, shape, short, span } from "./dom.js";
 import { differs, family, findingsOf, granularity, STATUSES, tensorsOf, type Entry, type Finding } from "./entries.js";
-import { arithmeticOf, type Arithmetic } from "./formulas.js";
+import { arithmeticOf, type Arithmetic, type Symbol } from "./formulas.js";
 
 type Choose = (entry: Entry) => void;
 const FINDINGS = 60;
@@ -57,9 +57,10 @@ export class Details {
       ...findings(entry.findings),
       ...arithmetic(found, this.#channel, (channel) => again(() => (this.#channel = channel))),
       ...proof(entry),
-      ...hazard(entry),
+      ...constants(entry).slice(0, 1).flatMap((tensor) => this.#constant(entry, tensor, again)),
       ...tensors(entry),
-      ...constants(entry).flatMap((tensor) => this.#constant(entry, tensor, again)),
+      ...constants(entry).slice(1).flatMap((tensor) => this.#constant(entry, tensor, again)),
+      ...hazard(entry),
       ...attributes(node),
       ...origin(node, model),
     );
@@ -151,8 +152,20 @@ function arithmetic(found: Arithmetic, channel: number, choose: (channel: number
       withNumbers && el("code", { class: "numbers" }, ...filled.map((part) => (typeof part === "string" ? part : el("b", { title: part.symbol }, part.value)))),
     ),
     !rule && meaning ? el("p", { class: "dim" }, way.startsWith("moves") ? "It moves integers unchanged: nothing is rounded." : way.startsWith("float") ? "It computes with real numbers." : "No rule is stated: nothing is rounded to integers here.") : null,
-    symbols.length ? table(["", "", ""], symbols.map(({ name, value, meaning: what }) => [name, number(value), what]), [], "symbols") : null,
+    symbols.length ? table(["", "", ""], paired(symbols).map(({ name, value, meaning: what }) => [name, number(value), what]), [], "symbols") : null,
   );
+}
+
+/** Scale and zero point of one tensor in one row. */
+function paired(symbols: readonly Symbol[]): Symbol[] {
+  return symbols.flatMap((symbol, at) => {
+    const [before, after] = [symbols[at - 1], symbols[at + 1]];
+    const isZero = (zero: Symbol | undefined, scale: Symbol | undefined) => !!zero && /^z/.test(zero.name) && scale?.name === zero.name.replace("z", "s");
+    if (isZero(after, symbol)) {
+      return [{ name: `${symbol.name}, ${after!.name}`, value: `${number(symbol.value)}, ${number(after!.value)}`, meaning: symbol.meaning.replace("scale", "scale, zero point") }];
+    }
+    return isZero(symbol, before) ? [] : [symbol];
+  });
 }
 
 function proof({ node, model }: Entry): HTMLElement[] {

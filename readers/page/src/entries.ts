@@ -122,7 +122,8 @@ export function findingsOf(node: NodeFacts, weight: TensorFacts | null): Finding
     found.push({ kind: "warning", label: `${stats.dead} dead`, text: `${plural(stats.dead, "channel")} of the weight ${stats.dead === 1 ? "is" : "are"} zero everywhere` });
   }
   const ends = (stats?.low ?? 0) + (stats?.high ?? 0);
-  if (stats?.elements && ends / stats.elements >= 0.01 && (stats.codes ?? 0) > 16) {
+  const expected = 2 * (weight?.grid?.count ?? 1); // scales are chosen so that the largest value of each channel is there
+  if (stats?.elements && ends > expected && ends / stats.elements >= 0.01 && (stats.codes ?? 0) > 16) {
     const share = percent(ends, stats.elements);
     found.push({ kind: "warning", label: `sat ${share}`, text: `${share} of the weights are at quant_min or quant_max` });
   }

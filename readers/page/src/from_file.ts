@@ -69,9 +69,9 @@ async function tensorOf(tensor: Tensor, made: Map<Quantization, Grid>): Promise<
       delete facts.load;
       try {
         const array = await data.array();
-        const axis = grid?.axis ?? 0;
         const sizes = (shape ?? []) as number[];
-        const channels = sizes.length > 1 ? sizes[axis]! : 1;
+        const axis = grid?.axis ?? -1;
+        const channels = sizes[axis] ?? 1;
         const inner = sizes.slice(axis + 1).reduce((a, b) => a * b, 1);
         facts.stats = statisticsOf(array, dtype, grid, channels, inner);
         if (sizes.length < 2 && data.length < CHANNELS) {

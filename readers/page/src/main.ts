@@ -184,7 +184,7 @@ function embedded(id: string): Uint8Array<ArrayBuffer> | null {
 
 async function start(): Promise<void> {
   const page = new Page(document.getElementById("page")!);
-  const [model, file] = [embedded("model"), embedded("file")];
+  const [model, file] = [embedded("model-data"), embedded("file-data")];
   if (model) {
     const text = new Response(new Blob([model]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
     page.show(JSON.parse(await text) as Description);

@@ -34,7 +34,7 @@ export class Table {
     const head = COLUMNS.map((name) => el("div", { role: "columnheader", class: name }, TITLES[name]));
     this.#grid = el(
       "div",
-      { class: "grid", role: "treegrid", "aria-label": "Nodes", tabindex: 0, keydown: (event: KeyboardEvent) => this.#key(event), scroll: () => this.#draw() },
+      { class: "nodes", role: "treegrid", "aria-label": "Nodes", tabindex: 0, keydown: (event: KeyboardEvent) => this.#key(event), scroll: () => this.#draw() },
       el("div", { class: "row head", role: "row" }, ...head),
       this.#body,
     );
