@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -13,13 +14,15 @@ import numpy as np
 import pytest
 
 import qfmt
+from qfmt.errors import QfmtError
 from qfmt.model import Graph, Model, Node, Quantization, StoredArray, Tensor
 from qfmt.view import page
 from qfmt.view.comparison import of_two
 from qfmt.view.description import describe
+from qfmt.view.drawing import as_svg
 from qfmt.view.statistics import CHUNK, statistics
 from support.command_line import tiny_model
-from support.paths import DIGITS, GOLDEN
+from support.paths import DIGITS, GOLDEN, HOSTILE
 
 
 def _constant(array: Any, grid: Quantization | None = None, dtype: str | None = None) -> Tensor:
@@ -141,6 +144,20 @@ def test_every_golden_file_can_be_described() -> None:
         found = json.loads(json.dumps(describe(model, path.name), allow_nan=False))
         assert len(found["nodes"]) == len(model.nodes)
         assert found["faults"] == []
+
+
+HOSTILE_FILES = sorted(HOSTILE.glob("*.qfb"))
+
+
+@pytest.mark.parametrize("path", HOSTILE_FILES, ids=lambda path: path.name)
+def test_malicious_files_are_described_or_refused(path: Path) -> None:
+    """By an error of qfmt: nothing else comes out of a file."""
+    try:
+        found = describe(qfmt.load(path), path.name)
+        as_svg(qfmt.load(path))
+    except QfmtError:
+        return
+    json.dumps(found, allow_nan=False)
 
 
 def test_pages_are_reproducible() -> None:

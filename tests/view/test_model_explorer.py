@@ -1,4 +1,4 @@
-"""Google's Model Explorer, in a separate environment (CONTRIBUTING.md), opens a `.qfb` through its own extension manager."""
+"""Google's Model Explorer, in a separate environment (CONTRIBUTING.md), opens a `.qfb` through the adapter."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from model_explorer.extension_manager import ExtensionManager
 manager = ExtensionManager(["qfmt.view.model_explorer"])
 manager.load_extensions()
 known = [each for each in manager.get_extensions_metadata() if each["id"] == "qfmt"]
-command = {"cmdId": "convert", "extensionId": "qfmt", "modelPath": sys.argv[1], "settings": {}, "deleteAfterConversion": False}
+command = {"cmdId": "convert", "extensionId": "qfmt", "modelPath": sys.argv[1], "settings": {}}
+command["deleteAfterConversion"] = False
 json.dump([known, manager.run_cmd(command)], open(sys.argv[2], "w"))
 from model_explorer.node_data_builder import GraphNodeData, NodeDataResult
 data = json.load(open(sys.argv[3]))

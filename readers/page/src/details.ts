@@ -215,7 +215,7 @@ function realRange({ scale, zero, min, max, extras }: NonNullable<TensorFacts["g
 }
 
 function constants(entry: Entry): TensorFacts[] {
-  const read = tensorsOf(entry.node.inputs, entry.model).filter((tensor): tensor is TensorFacts => !!tensor?.stats);
+  const read = tensorsOf(entry.node.inputs, entry.model).filter((tensor): tensor is TensorFacts => !!tensor?.stats && tensor.stats.elements !== 1);
   return [...new Set([...(entry.weight ? [entry.weight] : []), ...read])];
 }
 

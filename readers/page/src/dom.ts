@@ -40,11 +40,13 @@ export function number(value: number | string | undefined | null): string {
   if (typeof value !== "number") {
     return value ?? "–";
   }
-  return Number.isInteger(value) ? value.toLocaleString("en-US").replace(/^-/, "−") : minus(Number(value.toPrecision(5)));
-}
-
-function minus(value: number): string {
-  return String(value).replace(/^-/, "−").replace("e-", "e−").replace("e+", "e");
+  if (Number.isInteger(value)) {
+    return value.toLocaleString("en-US").replace(/^-/, "−");
+  }
+  const [, digits, exponent] = /^(.*)e(.*)$/.exec(value.toExponential(4)) ?? [];
+  const isFar = Math.abs(value) < 1e-4 || Math.abs(value) >= 1e9;
+  const text = isFar && exponent ? `${Number(digits)}e${Number(exponent)}` : String(Number(value.toPrecision(5)));
+  return text.replaceAll("-", "−");
 }
 
 export function span(values: readonly (number | string)[]): string {

@@ -151,7 +151,7 @@ export function granularity(grid: Grid): string {
 }
 
 const KINDS: readonly (readonly [string, RegExp])[] = [
-  ["grid", /Quantize|Requant|Table|Cast|WeightedSum/],
+  ["grid", /quantize|Requant|Table|Cast|WeightedSum/i],
   ["product", /^(Conv|.*Linear|Gemm|MatMul|QLinear|.*Conv|.*MatMul|Attention|.*Attention|LSTM|GRU|RNN|.*LSTM|.*GRU|.*Embedding.*)/],
   ["activation", /Relu|Sigmoid|Swish|Softmax|Tanh|Clip|Gelu|Elu|Mish|Erf|Softplus/i],
   ["pool", /Pool|Reduce|Mean|Norm|Resize/],

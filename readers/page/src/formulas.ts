@@ -67,6 +67,7 @@ function channelsOf({ node, weight, model }: Entry): number {
 function symbolsOf(entry: Entry, channel: number): Symbol[] {
   const { node, data, weight, bias, made, model } = entry;
   const found: Symbol[] = [];
+  const givesSums = node.rule === "exact" || node.rule === "folded";
   const add = (name: string, value: number | string | undefined, meaning: string) =>
     value !== undefined && found.push({ name, value, meaning });
   const quantized = (letter: string, tensor: TensorFacts | null, what: string, at = 0) => {
@@ -89,7 +90,7 @@ function symbolsOf(entry: Entry, channel: number): Symbol[] {
       if (b !== undefined) {
         add(integers ? "B" : "b", b, integers ? "bias, in units of the sums" : "bias");
       }
-      if (s !== undefined) {
+      if (s !== undefined && !givesSums) {
         const multiplier = f32(at / f32(s));
         const exponent = Math.floor(Math.log2(multiplier)) + 1;
         add("at / s", multiplier, `effective multiplier, ${number(multiplier / 2 ** exponent)} · 2${raised(exponent)}`);
@@ -104,7 +105,9 @@ function symbolsOf(entry: Entry, channel: number): Symbol[] {
     }
   }
   quantized("", made, "the output");
-  if (made?.grid) {
+  if (made?.grid && givesSums) {
+    add("acc", `${number(made.grid.min)}…${number(made.grid.max)}`, "the least and the greatest sum that can occur");
+  } else if (made?.grid) {
     const { min, max } = made.grid;
     const relu = weight && numbersOf(made.grid.zero)[0] === min ? ": a ReLU is part of it" : "";
     add("clamp", `${number(min)}…${number(max)}`, `quant_min…quant_max of the output${relu}`);

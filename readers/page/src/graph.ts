@@ -124,14 +124,15 @@ export class GraphView {
     const { node, made, status } = entry;
     const scale = numbersOf(made?.grid?.scale ?? []);
     const operator = node.operator.replace(/^qfmt\./, "");
+    const unit = scale.length === 1 ? number(Number(scale[0]!.toPrecision(3))) : "";
     return svg(
       "g",
       { class: `box ${family(node.operator)} ${status}${differs(status) ? " differs" : ""}${isOpen ? " open" : ""}`, transform: `translate(${x - WIDTH / 2},${y - HEIGHT / 2})`, click: () => this.#choose(entry) },
       svg("title", {}, `${node.name} (${node.operator})`),
       svg("rect", { width: WIDTH, height: HEIGHT, rx: 5 }),
       svg("rect", { class: "stripe", width: 4, height: HEIGHT, rx: 2 }),
-      svg("text", { x: 11, y: 14, class: "operator" }, cut(operator, scale.length === 1 ? 13 : 18)),
-      scale.length === 1 && svg("text", { x: WIDTH - 7, y: 14, class: "unit" }, number(Number(scale[0]!.toPrecision(3)))),
+      svg("text", { x: 11, y: 14, class: "operator" }, cut(operator, Math.floor((126 - 6 * unit.length) / 6.9))),
+      unit && svg("text", { x: WIDTH - 7, y: 14, class: "unit" }, unit),
       svg("text", { x: 11, y: 27, class: "name" }, tail(node.name, 22)),
     );
   }
@@ -179,11 +180,16 @@ export class GraphView {
     }
   }
 
+  #placedHeight(): number {
+    return this.#placed?.height ?? 0;
+  }
+
   #move(): void {
     const { clientWidth, clientHeight } = this.#canvas;
     const width = this.#placed?.width ?? 0;
     const x = width * this.#zoom <= clientWidth ? width / 2 : this.#centre.x; // what fits stays in the middle
-    const { y } = this.#centre;
+    const [least, most] = [(clientHeight / 2) / this.#zoom, this.#placedHeight() - clientHeight / 2 / this.#zoom];
+    const y = least > most ? this.#placedHeight() / 2 : Math.max(least, Math.min(most, this.#centre.y)); // no empty ends
     this.#world.setAttribute("transform", `translate(${clientWidth / 2 - x * this.#zoom},${clientHeight / 2 - y * this.#zoom}) scale(${this.#zoom})`);
   }
 }

@@ -13,8 +13,8 @@ const FOLDED = 400;
 
 const COLUMNS = ["node", "operator", "output", "input", "weight", "codes", "result", "rule", "notes"] as const;
 const TITLES: Readonly<Record<(typeof COLUMNS)[number], string>> = {
-  node: "Node", operator: "Operator", output: "Shape", input: "Input scale · zero", weight: "Weight scale", codes: "Weights",
-  result: "Output scale · zero", rule: "Rounding rule", notes: "Notes",
+  node: "Node", operator: "Operator", output: "Shape", input: "Input scale · zp", weight: "Weight scale", codes: "Weights",
+  result: "Output scale · zp", rule: "Rounding rule", notes: "Notes",
 };
 
 export class Table {
@@ -211,7 +211,8 @@ function quantized(tensor: TensorFacts | null): HTMLElement[] {
 
 function scale({ scale: scales, count }: Grid): string {
   const many = count > 1 ? ` ×${number(count)}` : "";
-  return `${many ? number(numbersOf(scales).reduce((a, b) => Math.max(a, b), 0)) : span(scales)}${many}`;
+  const largest = numbersOf(scales).reduce((a, b) => Math.max(a, b), 0);
+  return many ? number(Number(largest.toPrecision(3))) + many : span(scales);
 }
 
 const title = ({ scale: scales, count }: Grid) => (count > 1 ? `${number(count)} scales, ${span(scales)}; the largest is shown` : `scale ${span(scales)}`);

@@ -20,15 +20,26 @@ export interface Leaf {
 
 export type Row = Group | Leaf;
 
+/** A module that is one of its own few nodes, such as a convolution with its sums, needs no row of its own. */
+const FEW = 4;
+
 /** The tree of entries in their order. A node without a path, between two of one module, belongs to that module. */
 export function treeOf(entries: readonly Entry[]): Row[] {
   const paths = entries.map(({ path }) => path);
-  for (let at = 1; at + 1 < paths.length; at++) {
-    const next = paths.slice(at + 1).find((path) => path.length > 1);
-    if (paths[at]!.length < 2 && next) {
-      paths[at] = [...common(paths[at - 1]!.slice(0, -1), next), entries[at]!.node.name];
+  const isScoped = entries.some(({ node }) => node.scope);
+  const isOutside = entries.map(({ node, path }) => (isScoped ? !node.scope : path.length < 2));
+  for (let at = entries.length - 2, next = paths.at(-1)!; at > 0; at--) {
+    if (isOutside[at]) {
+      paths[at] = next; // for now: the one after it
+    } else {
+      next = paths[at]!;
     }
   }
+  isOutside.forEach((outside, at) => {
+    if (outside && at > 0 && at + 1 < paths.length) {
+      paths[at] = [...common(paths[at - 1]!.slice(0, -1), paths[at]!), entries[at]!.node.name];
+    }
+  });
   return rows(entries, paths, 0, entries.length, 0, 0);
 }
 
@@ -45,11 +56,13 @@ function rows(entries: readonly Entry[], paths: readonly (readonly string[])[], 
     while (key !== undefined && end < to && paths[end]![used] === key) {
       end++;
     }
-    if (end - at < 2) {
-      const entry = entries[at]!;
-      found.push({ kind: "node", label: paths[at]!.slice(used).join(".") || entry.node.name, depth, entry });
+    const shared = paths.slice(at + 1, end).reduce<readonly string[]>((a, b) => common(a, b), paths[at]!);
+    const isOne = end - at <= FEW && paths.slice(at, end).some((path) => path.length === shared.length);
+    if (isOne) {
+      for (const [index, entry] of entries.slice(at, end).entries()) {
+        found.push({ kind: "node", label: paths[at + index]!.slice(used).join(".") || entry.node.name, depth, entry });
+      }
     } else {
-      const shared = paths.slice(at + 1, end).reduce<readonly string[]>((a, b) => common(a, b), paths[at]!);
       const length = Math.max(used + 1, Math.min(shared.length, Math.min(...paths.slice(at, end).map((path) => path.length - 1))));
       found.push({
         kind: "group",
