@@ -35,7 +35,7 @@ Examples:
   qfmt view old.qfb new.qfb                        what differs
   qfmt view model.qfb --verify model.pt            where a file differs from its source
   qfmt view model.qfb --svg graph.svg              the graph as a picture, without a browser
-  qfmt view model.qfb --node-data hazards.json     for Model Explorer
+  qfmt view model.qfb --node-data hazards.json     for model-explorer model.qfb --extensions=qfmt.view.model_explorer
 
 Exit status: 0 shown; 1 shown, and what is compared differs; 2 an error.""",
 )
