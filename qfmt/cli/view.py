@@ -18,6 +18,7 @@ from .source import FILE, open_model, spare
 if TYPE_CHECKING:
     from ..compare import Report
     from ..model import Model
+    from ..view import Page
 
 DIFFERS = 1
 
@@ -69,8 +70,13 @@ def command(
     if other is not None and source is not None:
         raise click.UsageError("OTHER and --verify exclude each other")
     results = [path for path in (html, svg, png, node_data) if path is not None]
+    shows_page = html is not None or not (results or netron)
+    if other is not None and not shows_page:
+        raise click.UsageError("the page shows what differs from OTHER: add --html PATH")
     for path in results:
         spare(path, *(each for each in (file, other, source) if each is not None))
+    from ..view import page
+
     model, _ = open_model(file)
     second = None if other is None else open_model(other)[0]
     report = None if source is None else _verified(source, model)
@@ -78,13 +84,17 @@ def command(
         _draw(model, svg, png)
     if node_data is not None:
         _node_data(model, report, node_data)
-    if html is not None or not (results or netron):
-        _page(file, other, model, second, report, html, arrays)
+    if shows_page:
+        with working(f"describing {file.name}"):
+            other_name = "" if other is None else other.name
+            made = page(model, second, report, name=file.name, other_name=other_name, arrays=arrays)
+        _show(made, file, html)
     if netron:
         from ..view.netron import show
 
         show(model)
-    ctx.exit(_status(model, second, report))
+    differs = made.differs if shows_page else report is not None and not report.ok
+    ctx.exit(DIFFERS if differs else 0)
 
 
 def _verified(source: Path, model: Model) -> Report:
@@ -92,26 +102,8 @@ def _verified(source: Path, model: Model) -> Report:
         return qfmt.verify(source, model)
 
 
-def _status(model: Model, second: Model | None, report: Report | None) -> int:
-    if second is not None:
-        return 0 if qfmt.diff(model, second).is_equal else DIFFERS
-    return DIFFERS if report is not None and not report.ok else 0
-
-
-def _page(
-    file: Path,
-    other: Path | None,
-    model: Model,
-    second: Model | None,
-    report: Report | None,
-    html: Path | None,
-    arrays: bool,
-) -> None:
-    from ..view import page
-
-    with working(f"describing {file.name}"):
-        other_name = "" if other is None else other.name
-        made = page(model, second, report, name=file.name, other_name=other_name, arrays=arrays)
+def _show(made: Page, file: Path, html: Path | None) -> None:
+    """Write the page; without a name into a temporary folder, and open it."""
     path = html or Path(tempfile.mkdtemp(prefix="qfmt-view-")) / f"{file.stem}.html"
     made.save(path)
     line(f"{path}  {size(len(made.html.encode()))}")

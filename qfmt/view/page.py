@@ -27,9 +27,13 @@ MARK = "<!--model-->"
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A self-contained HTML page; at the end of a cell of a notebook it shows itself."""
+    """A self-contained HTML page; at the end of a cell of a notebook it shows itself.
+
+    `differs`: whether what it compares differs, or is wrong.
+    """
 
     html: str
+    differs: bool = False
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write it to a file. Raises DestinationError if that cannot be written."""
@@ -59,9 +63,12 @@ def page(
     """
     content = _file(model) if arrays else None
     found = describe(model, name, len(content) if content is not None else None)
+    differs = False
     if other is not None:
         found["comparison"] = of_two(model, other, other_name)
+        differs = not found["comparison"]["equal"]
     elif report is not None:
+        differs = not report.ok
         found["comparison"] = of_report(model, report)
     parts = {"model": gzip.compress(_json(found), 9, mtime=0)} | ({} if content is None else {"file": content})
     blocks = "".join(  # base64 has no character that HTML knows: names of untrusted files cannot become markup
@@ -69,7 +76,7 @@ def page(
         for key, value in parts.items()
     )
     before, _, after = files(__package__).joinpath("page.html").read_text(encoding="utf-8").partition(MARK)
-    return Page(f"{before}{blocks}{after}")
+    return Page(f"{before}{blocks}{after}", differs)
 
 
 def _json(value: Any) -> bytes:

@@ -94,6 +94,7 @@ def test_a_missing_package_is_named(tiny: Path, tmp_path: Path, monkeypatch: pyt
 
 def test_arguments_that_exclude_each_other(tiny: Path, tmp_path: Path) -> None:
     assert "exclude each other" in trouble("view", tiny, tiny, "--verify", DIGITS)
+    assert "add --html" in trouble("view", tiny, tiny, "--svg", tmp_path / "m.svg")
     assert "is the source itself" in trouble("view", tiny, "--html", tiny)
     assert "cannot be written" in trouble("view", tiny, "--html", tmp_path / "missing" / "m.html")
 
