@@ -10,11 +10,10 @@ from typing import Any
 from ...errors import SourceError
 from ...model import Graph, Model
 from ...passes.dynamic import fold_dynamic
-from ...passes.edits import renamed
+from ...passes.edits import renamed, without_idle_rules
 from ...passes.fold import fold_sandwiches
 from ...passes.grids import attach_quantization
 from ...passes.hoisting import hoist_quantizers
-from ...passes.idle_rules import without_idle_rules
 from ...passes.integral import integral
 from ..content import sha256_of
 from ..options import Options

@@ -14,9 +14,9 @@ from ...budget import Budget
 from ...engines import TORCH_ENGINES
 from ...errors import BudgetError, SourceError
 from ...model import DTYPES, Dimension, Model, Quantization, Shape
+from ...passes.edits import without_idle_rules
 from ...passes.fold import fold_sandwiches
 from ...passes.hoisting import hoist_quantizers
-from ...passes.idle_rules import without_idle_rules
 from ...rules.quantization import is_float32_scale
 from ..options import Options
 from ..stored import StoredTensor
