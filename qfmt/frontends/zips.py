@@ -57,7 +57,7 @@ class Zip:
         """The contents of an entry, at most `limit` bytes; its checksum is verified."""
         return bytes(self.view(name, limit))
 
-    def view(self, name: str, limit: int | None = None, *, checksum: bool = True) -> memoryview:
+    def view(self, name: str, limit: int | None = None) -> memoryview:
         """The same, without a copy if the entry is uncompressed. The view remains valid without the archive."""
         info = self.entries.get(name)
         if info is None:
@@ -73,7 +73,7 @@ class Zip:
         else:
             what = f"zip compression method {info.compress_type} is not one that PyTorch writes"
             raise SourceError(what, where=name)
-        if checksum and info.CRC and reduce(_continued, blocks(data), 0) != info.CRC:
+        if info.CRC and reduce(_continued, blocks(data), 0) != info.CRC:
             raise _damaged(info)
         return data
 
