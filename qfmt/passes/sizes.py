@@ -8,7 +8,7 @@ from math import prod
 
 from ..errors import QfmtError, SourceError
 from ..model import INT32, Dimension, Graph, Node, Shape, Tensor
-from ..ops import OPERATORS, Inference, Trait, UnknownRank, has
+from ..ops import OPERATORS, Trait, has
 from ..ops.quantization import is_static
 from .constants import computed
 from .edits import only_read
@@ -78,18 +78,12 @@ def _known(node: Node, tensors: Mapping[str, Tensor]) -> Tensor | None:
 
 
 def inferred(node: Node, tensors: Mapping[str, Tensor]) -> Sequence[Shape]:
-    """The output shapes of an operator; none if it is unknown, or needs an unknown rank."""
+    """The output shapes of an operator; none if it is unknown."""
     operator = OPERATORS.get(node.operator)
     if operator is None:
         return ()
-    absent = [None] * (len(operator.inputs) - len(node.inputs))
     given = [tensors[name] if name else None for name in node.inputs]
-    shapes = [None if tensor is None else tensor.shape for tensor in given]
-    values = [tensor.array if tensor is not None and tensor.is_constant else None for tensor in given]
-    try:
-        return operator.infer(Inference([*shapes, *absent], dict(node.attributes), [*values, *absent]))
-    except UnknownRank:
-        return ()
+    return operator.inferred(given, node.attributes, lambda tensor: tensor.is_constant)
 
 
 def limited(tensor: Tensor) -> Tensor:

@@ -75,6 +75,11 @@ def _div(s: Site, x: list[Any]) -> Any:
     return s.call(aten.div.Tensor, *x)
 
 
+def _thresholded_relu(s: Site, x: list[Any]) -> Any:
+    """0 for NaN, unlike torch's threshold."""
+    return s.call(aten.where.ScalarOther, s.call(aten.gt.Scalar, x[0], s.attribute("alpha")), x[0], 0.0)
+
+
 def bounds(s: Site) -> list[float | None]:
     """Those of Clip, None for one that it does not have."""
     return [s.scalar(index) if s.has(index) else None for index in (1, 2)]
@@ -261,6 +266,7 @@ REAL: dict[str, RealOperator] = {
     "Round": _unary(aten.round.default),
     "Clip": _clip,
     "Selu": _selu,
+    "ThresholdedRelu": _thresholded_relu,
     "PRelu": _prelu,
     "HardSigmoid": _hard_sigmoid,
     "Sigmoid": _unary(aten.sigmoid.default),
