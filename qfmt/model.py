@@ -25,6 +25,7 @@ from .graph import (
     static_shape,
 )
 from .quantization import Observed, Parameter, Quantization
+from .urls import Named
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -185,7 +186,7 @@ class Model:
 
         return to_onnx(self, form=form, opset=opset, same_types=same_types)
 
-    def save(self, path: str | PathLike[str], *, target: str = "1.0") -> None:
+    def save(self, path: Named, *, target: str = "1.0") -> None:
         """Write a `.qfb` file, atomically, for readers of the format version `target`; see `qfmt.save`."""
         from .file import save
 

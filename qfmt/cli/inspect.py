@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import click
@@ -12,11 +11,12 @@ import click
 from ..errors import QfmtError
 from ..model import DTYPES, Model, Tensor
 from ..notation import NOTHING, quantization_cells, shape_text, size
+from ..urls import Place
 from .hazards import show_hazards
 from .integer import show_channels, show_integers
 from .output import Column, as_json, line, pairs, table, working
 from .report import Users, counts, describe, file_facts, origin, stored_range, tensor_facts, why_float
-from .source import FILE_OR_ARCHIVE, QFB, open_model
+from .source import FILE_OR_ARCHIVE, QFB, is_archive, open_model
 from .tensor import show_tensor
 
 SCALE = [Column("scale", right=True), Column("zp", right=True), Column("range", right=True), Column("per")]
@@ -50,7 +50,7 @@ Examples:
 @click.option("--tensors", is_flag=True, help="Only a table of all tensors.")
 @click.option("--filter", "wanted", metavar="TEXT", help="Of an archive: only the lines that contain this text.")
 def command(
-    file: Path,
+    file: Place,
     json_: bool,
     name: str | None,
     floats: bool,
@@ -67,7 +67,7 @@ def command(
 
     FILE may also be an archive, the folder of `qfmt convert --out`: each of its models is one line.
     """
-    if file.is_dir():
+    if is_archive(file):
         if name is not None or floats or integer or hazards or nodes or tensors:
             raise click.UsageError("an archive is shown with --filter and --json only; name one of its files")
         from .inspect_archive import inspect_archive
@@ -107,7 +107,7 @@ def command(
         _tensor_table(tensor for tensor in model.tensors.values() if tensor.name not in computed)
 
 
-def _header(model: Model, path: Path, kind: str) -> None:
+def _header(model: Model, path: Place, kind: str) -> None:
     total, file = counts(model.graph), file_facts(path, kind)
     dynamic = model.source.get("dynamic_inputs", "")
     format_ = f"qfb {file['format']}" if kind == QFB else "converted in memory"

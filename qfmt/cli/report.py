@@ -32,7 +32,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from itertools import repeat
 from math import prod
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ValidityError
@@ -50,6 +49,7 @@ from ..model import (
     static_shape,
 )
 from ..quantization import PARAMETERS, block_counts
+from ..urls import Place, size_of
 from .hazards import hazard_facts
 from .source import QFB
 
@@ -74,7 +74,7 @@ class Users:
                 self.readers.setdefault(name, []).append(index)
 
 
-def describe(model: Model, path: Path, kind: str) -> Facts:
+def describe(model: Model, path: Place, kind: str) -> Facts:
     """Everything, as the module's docstring lists it. The content id needs the digests of all data."""
     graph, users = model.graph, Users(model.graph)
     return {
@@ -102,16 +102,17 @@ def _hazards(model: Model) -> list[Facts] | None:
         return None
 
 
-def file_facts(path: Path, kind: str) -> Facts:
+def file_facts(path: Place, kind: str) -> Facts:
     """The facts of a file that do not require its data, so a gigabyte is listed as quickly as a megabyte."""
-    facts: Facts = {"path": str(path), "kind": kind, "bytes": path.stat().st_size}
+    facts: Facts = {"path": str(path), "kind": kind}
     if kind == QFB:
         from ..file.reader import Container
 
         container = Container(path, verify=False)  # it was verified when the model was opened
         major, minor = container.header.identifier[3:].decode("latin-1"), container.root["minor_version"]
-        facts |= {"format": f"{major}.{minor}", "sha256": container.header.sha256.hex()}
-    return facts
+        facts |= {"bytes": container.header.file_size, "format": f"{major}.{minor}"}
+        return facts | {"sha256": container.header.sha256.hex()}
+    return facts | {"bytes": size_of(path)}
 
 
 def counts(graph: Graph) -> Facts:

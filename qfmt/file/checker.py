@@ -5,7 +5,6 @@ The reader stops at the first fault that it meets; this checks everything and co
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
@@ -13,6 +12,7 @@ from ..errors import FormatError, ValidityError, VersionError, Violation
 from ..model import Model, Node, Tensor
 from ..rules import data_violations, graph_violations, vector_data_violations
 from ..rules.rule import quoted
+from ..urls import Named, place
 from . import header
 from .reader import Container, Stored
 
@@ -74,13 +74,15 @@ class Found(list[Violation]):
             self.append(violation)
 
 
-def check(path: str | os.PathLike[str]) -> list[Violation]:
+def check(path: Named) -> list[Violation]:
     """Every rule that a file breaks, by number; an empty list if it is valid, the first 1000 if there are more.
 
     These are levels 1 to 3 of docs/checking.md: bytes, structure, meaning.
 
-    Raises MissingFileError, FormatError if it is not a `.qfb` file at all, VersionError for one that needs a newer
-    reader.
+    `path` may be a URL (docs/archive.md, "URLs"), of which the whole file is fetched.
+
+    Raises MissingFileError, RemoteError, FormatError if it is not a `.qfb` file at all, VersionError for one that needs
+    a newer reader.
     """
     found = Found()
     try:
@@ -90,13 +92,14 @@ def check(path: str | os.PathLike[str]) -> list[Violation]:
     except FormatError as error:
         if error.rule in ("", "F1"):
             raise
-        return [_violation(error, os.fsdecode(path))]
+        return [_violation(error, str(place(path)))]
     with suppress(_Enough):
         _check(container, found)
     return found
 
 
 def _check(container: Container, found: Found) -> None:
+    container.fetch_all()
     with _collecting(found, container):
         header.check_digest(container.header, container.metadata)
     damaged = _check_buffers(container, found)

@@ -7,7 +7,6 @@ everything lies; the second writes. So nothing is held, and the metadata can sta
 from __future__ import annotations
 
 import marshal
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -16,9 +15,11 @@ from typing import BinaryIO, NamedTuple
 from ..errors import ValidityError, VersionError
 from ..model import Data, Model
 from ..rules import violations
+from ..urls import Named, place
 from .decode import Record
 from .encode import encode
 from .header import ALIGNMENT, PAGE, round_up, seal
+from .opened import uploaded
 from .records import node_record, pair_records, quantization_record, tensor_record, value_record
 from .replacing import replacing
 
@@ -53,13 +54,13 @@ class Buffer(NamedTuple):
     sha256: bytes
 
 
-def save(model: Model, path: str | os.PathLike[str], *, target: str = FORMAT, progress: Progress | None = None) -> None:
+def save(model: Model, path: Named, *, target: str = FORMAT, progress: Progress | None = None) -> None:
     """Write a model as a `.qfb` file: equal models give equal bytes.
 
     The file appears under its name when it is complete: until then, and if anything fails, what was there before
-    is untouched. `target` is the version of the format that the readers of the file know, such as "1.0": a file
-    states the lowest version that can express it, and this must not be a later one. `progress(done, total)` is called
-    as bytes are hashed and written.
+    is untouched. `path` may be a URL (docs/archive.md, "URLs"). `target` is the version of the format that the readers
+    of the file know, such as "1.0": a file states the lowest version that can express it, and this must not be a later
+    one. `progress(done, total)` is called as bytes are hashed and written.
 
     Raises ValidityError with every rule that the model breaks, VersionError if readers of `target` cannot read the
     file, DestinationError if the file cannot be written.
@@ -69,7 +70,7 @@ def save(model: Model, path: str | os.PathLike[str], *, target: str = FORMAT, pr
         raise ValidityError(broken)
     stored = _stored(model)
     report = _Report(progress, 2 * sum(data.nbytes for data in stored.values()))
-    with replacing(os.fsdecode(path)) as file:
+    with uploaded(place(path)) as local, replacing(str(local)) as file:
         buffers, indices = _layout(stored, report)
         end = buffers[-1].offset + buffers[-1].data.nbytes if buffers else 0
         file.write(seal(*encode("Model", _model_record(model, buffers, indices, minor)), end))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from os import PathLike, fsdecode
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...errors import RunError, ValidityError, Violation
+from ...errors import DestinationError, RunError, ValidityError, Violation
 from ...interpreter import check_versions
 from ...rules import graph_violations
+from ...urls import Named, Url, place
 
 if TYPE_CHECKING:
     from ...model import Model
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 def write_c(
     model: Model,
-    folder: str | PathLike[str],
+    folder: Named,
     *,
     name: str = "",
     shapes: Mapping[str, Sequence[int]] | None = None,
@@ -39,7 +38,8 @@ def write_c(
         raise ValidityError(broken)
     from .folder import check, write
 
-    path = Path(fsdecode(folder))
+    if isinstance(path := place(folder), Url):
+        raise DestinationError("a C program consists of multiple files", where=str(path), hint="name a local folder")
     check(path)
     texts = program(model, name or path.resolve().name, shapes, compact=compact)
     write(path, texts)

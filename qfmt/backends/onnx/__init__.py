@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InexpressibleNodesError, MissingPackageError, RunError, ValidityError
 from ...rules import graph_violations
+from ...urls import Named
 
 if TYPE_CHECKING:
     from ...model import Model
@@ -31,7 +31,7 @@ def to_onnx(model: Model, *, form: str | None = None, opset: int | None = None, 
 
 def write_onnx(
     model: Model,
-    path: str | PathLike[str],
+    path: Named,
     *,
     form: str | None = None,
     opset: int | None = None,
