@@ -27,7 +27,7 @@ CHUNK = 1 << 22
 
 _WEB = ("http", "https")
 
-_SILENCE = 60
+SILENCE = 60
 """Seconds without a byte after which a server counts as gone."""
 
 
@@ -119,7 +119,7 @@ class Url:
             package = PACKAGES[self.protocol if "fsspec" not in str(error) else "memory"]
             hint = f"pip install {package!r}" if "[" in package else f"pip install {package}"
             raise MissingPackageError(f"{self.protocol}:// needs a package: {error}", hint=hint) from None
-        timeout = ClientTimeout(total=None, sock_connect=_SILENCE, sock_read=_SILENCE)
+        timeout = ClientTimeout(total=None, sock_connect=SILENCE, sock_read=SILENCE)
         return fsspec.filesystem(self.protocol, client_kwargs={"timeout": timeout})
 
     def is_file(self) -> bool:
@@ -355,6 +355,9 @@ def _failing(url: Url, kind: type[QfmtError] = RemoteError) -> Iterator[None]:
         if status in (401, 403) or isinstance(error, PermissionError):
             hint = "the protocol's own settings hold the credentials (docs/archive.md)"
             raise kind("access is denied", where=str(url), hint=hint) from None
-        said = first_line(error).replace(url.text, str(url))
-        what = f"the server answers {status} {getattr(error, 'message', '')}" if status else said
+        what = first_line(error).replace(url.text, str(url))
+        if status:
+            what = f"the server answers {status} {getattr(error, 'message', '')}"
+        elif "Timeout" in type(error).__name__:
+            what = f"nothing came for {SILENCE} seconds"
         raise kind(f"the transfer failed: {what}", where=str(url), hint="check the URL, or try again") from None

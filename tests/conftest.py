@@ -10,6 +10,7 @@ import pytest
 
 from support import counts
 from support.paths import ROOT
+from support.stores import bucket, memory, s3, server, store, temporary  # noqa: F401  (fixtures)
 
 
 @pytest.fixture(scope="session")

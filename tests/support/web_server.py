@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -17,7 +18,7 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.files: dict[str, bytes] = {}
+        self.files: dict[str, bytes | Path] = {}
         self.tags: dict[str, str] = {}
         self.answers: dict[str, Callable[[Any], None]] = {}
         self.ranges = True
@@ -48,13 +49,14 @@ class _Handler(BaseHTTPRequestHandler):
             self.answer(404, b"")
             return
         content = server.files[path]
+        size = len(content) if isinstance(content, bytes) else content.stat().st_size
         tag = {"ETag": f'"{server.tags.get(path, "1")}"'}
         found = re.fullmatch(r"bytes=(\d+)-(\d+)", asked)
         if found is None or not server.ranges:
-            self.answer(200, content, **tag)
+            self.answer(200, _part(content, 0, size), **tag)
             return
-        begin, end = int(found[1]), min(int(found[2]) + 1, len(content))
-        self.answer(206, content[begin:end], **tag, **{"Content-Range": f"bytes {begin}-{end - 1}/{len(content)}"})
+        begin, end = int(found[1]), min(int(found[2]) + 1, size)
+        self.answer(206, _part(content, begin, end), **tag, **{"Content-Range": f"bytes {begin}-{end - 1}/{size}"})
 
     def do_HEAD(self) -> None:
         self.server.requests.append(("HEAD", self.path, ""))
@@ -73,6 +75,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         pass
+
+
+def _part(content: bytes | Path, begin: int, end: int) -> bytes:
+    if isinstance(content, bytes):
+        return content[begin:end]
+    with content.open("rb") as file:
+        file.seek(begin)
+        return file.read(end - begin)
 
 
 @contextmanager
