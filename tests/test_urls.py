@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 import qfmt
+from qfmt import urls
 from qfmt.errors import DestinationError, DigestError, FormatError, MissingFileError, QfmtError, RemoteError
 from qfmt.file import header, remote
 from qfmt.file.encode import encode
 from qfmt.model import Graph, Model, Tensor
-from qfmt import urls
 from qfmt.urls import PACKAGES, Url, place
 from support.command_line import invoke, start, tiny_model, trouble
 from support.crafted import numbers

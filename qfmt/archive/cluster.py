@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack
+from logging import CRITICAL
 from typing import Any
 
 from .. import __version__
@@ -36,7 +37,12 @@ def results(
     with ExitStack() as stack:
         try:
             if address == "local":
-                options = {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": None}
+                options = {
+                    "n_workers": jobs,
+                    "threads_per_worker": 1,
+                    "dashboard_address": None,
+                    "silence_logs": CRITICAL,
+                }
                 address = stack.enter_context(dask.LocalCluster(processes=True, **options))
             client = stack.enter_context(dask.Client(address, timeout=PATIENCE, set_as_default=False))
         except (OSError, ValueError) as error:
@@ -45,7 +51,8 @@ def results(
         given = {"work": work, "arguments": arguments, "version": __version__}
         futures = client.map(attempt, tasks, pure=False, retries=RETRIES, **given)
         asked = {future.key: task for future, task in zip(futures, tasks, strict=True)}
-        coming = dask.as_completed(futures)
+        with client.as_current():
+            coming = dask.as_completed(futures)
         del futures  # what has been answered and is still asked for would be repeated if its worker dies
         for future in coming:
             task, answer = asked[future.key], _answer(future)
