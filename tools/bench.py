@@ -336,16 +336,21 @@ def _seconds(function: Callable[[], Any]) -> float:
 
 @section
 def archive(folder: Path) -> Iterator[Row]:
-    """1,000 small models into an archive: two jobs against one; again, when everything is there, against one job."""
+    """1,000 small models into an archive: two jobs against one, also on a Dask cluster here; again, when everything is
+    there, against one job."""
     sources, repeats = folder / "sources", iter(range(100))
     make_digits(sources, 1000)
     qfmt = [sys.executable, "-m", "qfmt", "convert", str(sources), "--out"]
 
-    def converting(jobs: int) -> None:
-        _process([*qfmt, str(folder / f"{jobs}-{next(repeats)}"), "--jobs", str(jobs)])
+    def converting(jobs: int, dask: str = "") -> None:
+        cluster = ["--dask", dask] if dask else []
+        _process([*qfmt, str(folder / f"{jobs}-{next(repeats)}"), "--jobs", str(jobs), *cluster])
 
     one, two = partial(converting, 1), partial(converting, 2)
     yield timed("two jobs, one job", two, one, 1 / 1.8, 3)
+    yield timed(
+        "Dask: two workers, one worker", partial(converting, 2, "local"), partial(converting, 1, "local"), 1 / 1.6, 3
+    )
     again = partial(_process, [*qfmt, str(folder / "1-1"), "--jobs", "1"])
     yield timed("nothing to do, one job", again, one, None, 1)
 

@@ -84,7 +84,7 @@ def fill(
         tasks = _planned(manifest, sources, json.loads(json.dumps(options or {})))
         manifest.save()  # without an incomplete line, and with the position of each source
         kept = set()
-        asked = tasks, WORK, (text_of(folder), maker), jobs
+        asked = tasks, WORK, (_everywhere(folder), maker), jobs
         answering = cluster.results(*asked, dask) if dask else workers.results(*asked, limits)
         with _journal(manifest) as journal, closing(answering) as answers:
             settling = _Settling(manifest, journal, sources)
@@ -120,7 +120,7 @@ def _planned(manifest: Manifest, sources: Mapping[str, Place], options: Mapping[
         entry = replace(known or Entry(name, "", file=target), path=_relative(path, manifest.folder))
         entries[name] = entry
         known_ = asdict(entry) if entry.content_id else None
-        tasks.append({"source": name, "path": text_of(path), "file": target, "options": options, "known": known_})
+        tasks.append({"source": name, "path": _everywhere(path), "file": target, "options": options, "known": known_})
     return tasks
 
 
@@ -130,6 +130,11 @@ def _files(source: str) -> Iterator[str]:
     yield str(path.with_suffix(".qfb"))
     yield f"{path}.qfb"
     yield from (f"{path}.{number}.qfb" for number in count(2))
+
+
+def _everywhere(place: Place) -> str:
+    """As text that means the same to a worker, which may have another working directory."""
+    return text_of(place if isinstance(place, Url) else place.absolute())
 
 
 def _relative(path: Place, home: Place) -> str:

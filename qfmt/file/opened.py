@@ -32,27 +32,9 @@ class LocalFile:
         self._file.seek(offset)
         return self._file.read(size)
 
-    def data(self, offset: int) -> memoryview:
-        """The rest of the file, mapped; it can be read after the file was closed."""
-        return memoryview(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))[offset:]
-
-
-class Fetched:
-    """The end of a remote file, as bytes that are fetched when a slice is asked for."""
-
-    __slots__ = ("_begin", "_file", "_mapped")
-
-    def __init__(self, file: RemoteFile, mapped: memoryview, begin: int) -> None:
-        self._file, self._mapped, self._begin = file, mapped, begin
-
-    def __len__(self) -> int:
-        return len(self._mapped)
-
-    def __getitem__(self, part: slice) -> memoryview:
-        begin, end, _ = part.indices(len(self))
-        if begin < end:
-            self._file.fetch(self._begin + begin, self._begin + end)
-        return self._mapped[begin:end]
+    def data(self, begin: int, end: int) -> memoryview:
+        """A part of the file, mapped; it can be read after the file was closed."""
+        return memoryview(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))[begin:end]
 
 
 @contextmanager

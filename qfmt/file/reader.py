@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from ..errors import DigestError, FormatError, QfmtError, ValidityError, VersionError, some
 from ..model import Data, Graph, Model, Node, Quantization, Shape, StoredArray, Tensor, Vector
 from ..rules import form_violations, is_name, quantization_violations, vector_violations
-from ..urls import Named, Place, place
+from ..urls import Named, Place, Url, place
 from . import header
 from .decode import Decoder, Record, Tables
 from .decoded import Decoded, Placed
-from .opened import Fetched, downloaded, opened
+from .opened import opened
 from .records import attribute_value, dtype_name, proof, quantization, shape, sorted_map
 from .tensors import DecodedTensor, Tensors
 
 if TYPE_CHECKING:
+    from .remote import Fetched
     from .writer import Progress
 
 _HASHED = 8
@@ -63,18 +64,15 @@ def _other_kind(place: Place) -> str:
     """What a file that is not a `.qfb` is, and what to do about it."""
     from ..frontends.sources import sniff
 
+    if isinstance(place, Url):  # the hint is not worth the transfer of all of it
+        return "if it is of another format, try `qfmt convert`"
     try:
-        with downloaded(place) as path:
-            kind = sniff(path)
+        kind = sniff(place)
     except QfmtError as error:
         return str(error)
     if kind.key == "unknown":
         return "create one with `qfmt convert`"
     return f"it is {kind}; {'try `qfmt convert`' if kind.source else kind.hint}".removesuffix("; ")
-
-
-Segment = memoryview | Fetched
-"""The data segment of a file, as bytes that can be sliced."""
 
 
 class Container:
@@ -106,7 +104,7 @@ class Container:
             self.header = header.parse(head, file.size)
             self.metadata = file.read(0, self.header.meta_size)
             padding = file.read(self.header.meta_size, self.header.data_offset - self.header.meta_size)
-            self._data: Segment | None = file.data(self.header.data_offset)
+            self._data: memoryview | Fetched | None = file.data(self.header.data_offset, self.header.file_size)
         if self.metadata[: header.SIZE] != head:
             raise FormatError("was changed while it was read", hint=header.AGAIN)
         if self.verify:
@@ -114,16 +112,16 @@ class Container:
         header.check_padding(padding)
 
     @property
-    def data(self) -> Segment:
-        """The data segment; QfmtError if the file was closed."""
+    def data(self) -> memoryview | Fetched:
+        """The data segment, mapped, as bytes that can be sliced; QfmtError if the file was closed."""
         if self._data is None:
             raise QfmtError("the file was closed before this was read", where=self.where)
         return self._data
 
     def fetch_all(self) -> None:
         """Of a remote file, fetch what is left of it at once."""
-        if isinstance(self.data, Fetched):
-            self.data[0 : len(self.data)]
+        if not isinstance(self.data, memoryview):
+            self.data.fetch_all()
 
     def close(self) -> None:
         """Unmap the data as soon as no array uses it."""

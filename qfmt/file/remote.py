@@ -15,7 +15,6 @@ from typing import BinaryIO
 from ..errors import RemoteError
 from ..notation import size as text_of_size
 from ..urls import Reading, Url
-from .opened import Fetched
 
 FIRST = 1 << 16
 """Bytes that are requested when a file is opened: all metadata of a small model."""
@@ -51,7 +50,7 @@ class RemoteFile:
         with self._lock:
             if end <= self._begun or (begin, end) in self._present:
                 return
-            self._transfer(max(begin // GRANULE * GRANULE, min(begin, self._begun)), end)
+            self._transfer(max(begin // GRANULE * GRANULE, self._begun), end)
             self._present.add((begin, end))
 
     def _transfer(self, begin: int, end: int) -> None:
@@ -65,9 +64,33 @@ class RemoteFile:
         self._file.seek(offset)
         return self._file.read(size)
 
-    def data(self, offset: int) -> Fetched:
+    def data(self, begin: int, end: int) -> Fetched:
+        """A part of the file, which is fetched when it is asked for."""
         self._file.truncate(self.size)
-        return Fetched(self, memoryview(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))[offset:], offset)
+        mapped = memoryview(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))
+        return Fetched(self, mapped[begin:end], begin)
+
+
+class Fetched:
+    """A part of a remote file, as bytes that are fetched when a slice is asked for."""
+
+    __slots__ = ("_begin", "_file", "_mapped")
+
+    def __init__(self, file: RemoteFile, mapped: memoryview, begin: int) -> None:
+        self._file, self._mapped, self._begin = file, mapped, begin
+
+    def __len__(self) -> int:
+        return len(self._mapped)
+
+    def __getitem__(self, part: slice) -> memoryview:
+        begin, end, _ = part.indices(len(self))
+        if begin < end:
+            self._file.fetch(self._begin + begin, self._begin + end)
+        return self._mapped[begin:end]
+
+    def fetch_all(self) -> None:
+        """Fetch what is not present, at once."""
+        self._file.fetch(self._begin, self._begin + len(self))
 
 
 def copy(url: Url, reading: Reading, file: BinaryIO) -> int:

@@ -38,6 +38,8 @@ def server() -> Iterator[Server]:
 def memory() -> Iterator[Any]:
     """The file system of memory://, empty."""
     files = pytest.importorskip("fsspec", reason=f"fsspec {MISSING}").filesystem("memory")
+    files.store.clear()
+    files.pseudo_dirs[:] = [""]
     yield files
     files.store.clear()
     files.pseudo_dirs[:] = [""]
