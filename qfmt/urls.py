@@ -41,11 +41,17 @@ class Url:
     __slots__ = ("protocol", "text")
 
     def __init__(self, text: str) -> None:
-        """A URL with one of the protocols of PACKAGES."""
+        """A URL with one of the protocols of PACKAGES. RemoteError if it is malformed."""
         self.text = text
         self.protocol = text.partition("://")[0].lower()
+        try:
+            _ = self._split.port
+        except ValueError as error:
+            raise RemoteError(f"is not a URL: {error}", where=text) from None
 
     def __str__(self) -> str:
+        if self.protocol not in _WEB:
+            return self.text
         split = self._split
         query = "?…" if split.query else ""
         return f"{split.scheme}://{split.netloc.rpartition('@')[2]}{split.path}{query}"
@@ -65,8 +71,9 @@ class Url:
 
         if self.protocol in _WEB:
             return urlsplit(self.text)
-        place, _, path = self.text.partition("://")[2].partition("/")  # a key may hold any character
-        return SplitResult(self.protocol, place, f"/{path}", "", "")
+        rest = self.text.partition("://")[2]  # a key may hold any character
+        bucket, _, key = ("", "", rest.lstrip("/")) if self.protocol == "memory" else rest.partition("/")
+        return SplitResult(self.protocol, bucket, f"/{key}", "", "")
 
     @property
     def name(self) -> str:
@@ -166,7 +173,7 @@ class Url:
             self._files.put_file(str(path), self.text)
 
     def require_writable(self) -> None:
-        """DestinationError if nothing can be written by this protocol."""
+        """DestinationError if nothing can be written to such a URL."""
         if self.protocol in _WEB:
             hint = "write a local file, or to s3://"
             raise DestinationError(f"{self.protocol}:// is for reading only", where=str(self), hint=hint)
@@ -251,7 +258,7 @@ class _Stored:
 
     def __init__(self, url: Url) -> None:
         self._url = url
-        if url._files.isdir(url.text) and not url._files.isfile(url.text):
+        if url._files.info(url.text)["type"] == "directory":
             raise RemoteError("is a folder, not a file")
         self._file = url._files.open(url.text, "rb", cache_type="none")  # on S3 bound to the ETag that it has now
         self.size: int | None = self._file.seek(0, 2)

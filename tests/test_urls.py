@@ -223,7 +223,7 @@ def test_damage_is_found_as_in_a_local_file(server: Server, tmp_path: Path) -> N
     with pytest.raises(FormatError, match="is truncated"):
         qfmt.load(server.url("m.qfb"))
     server.files["m.qfb"] = DIGITS.read_bytes()
-    with pytest.raises(FormatError, match="is not a .qfb file; if it is of another format, try `qfmt convert`"):
+    with pytest.raises(FormatError, match=r"is not a \.qfb file; if it is of another format, try `qfmt convert`"):
         qfmt.load(server.url("m.qfb"))
 
 
@@ -387,6 +387,16 @@ def test_destinations_that_cannot_be_written(server: Server, tmp_path: Path) -> 
     said = trouble("convert", tmp_path / "m.qfb", "memory://folder/")
     assert "a C program consists of multiple files" in said
     assert server.requests == []
+    for url in ("memory://", "memory://folder/", "s3://"):
+        with pytest.raises(DestinationError, match=f"^{url}/?: is a folder"):
+            tiny_model().save(url)
+    with pytest.raises(DestinationError, match=r"^memory://a/\\x00b: "):
+        tiny_model().save("memory://a/\0b")
+
+
+def test_the_store_in_memory_needs_no_folder(memory: Any) -> None:
+    tiny_model().save("memory://m.qfb")
+    assert qfmt.load("memory://m.qfb").content_id() == tiny_model().content_id()
 
 
 def test_a_failed_write_leaves_what_was_there(store: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from ..errors import FormatError
+from ..errors import DestinationError, FormatError
 from ..regular import irregular, refusal
 from ..urls import Place, Url
 from .replacing import temporary_folder
@@ -77,8 +77,14 @@ def uploaded(place: Place) -> Iterator[Path]:
         yield place
         return
     place.require_writable()
+    if not place.name or place.text.endswith("/"):
+        raise DestinationError("is a folder", where=str(place), hint="add the name of a file")
     with temporary_folder() as folder:
         path = folder / place.name
-        yield path
+        try:
+            yield path
+        except DestinationError as error:
+            error.where = error.where.replace(str(path), str(place))
+            raise
         for each in sorted(folder.iterdir(), key=lambda each: (each == path, each.name)):
             (place if each == path else place.parent / each.name).put(each)
