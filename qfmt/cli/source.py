@@ -9,8 +9,8 @@ import click
 
 import qfmt
 
-from ..errors import DestinationError
-from ..regular import irregular, unreadable
+from ..errors import DestinationError, QfmtError
+from ..regular import irregular, refusal
 from ..urls import Place, Url, place
 from .output import working
 
@@ -28,7 +28,7 @@ class _File(click.Path):
         try:
             what = irregular(path)
         except (OSError, ValueError) as error:
-            what = unreadable(error)
+            what = str(refusal(error, QfmtError))
             if value == "-":
                 what = "standard input is not supported; give the name of a file"
         if what:

@@ -47,7 +47,7 @@ def opened(place: Place) -> Iterator[LocalFile | RemoteFile]:
             yield RemoteFile(place)
             return
         if what := irregular(place):
-            raise FormatError(what)
+            raise FormatError(what, hint="give the path of a .qfb file")
         with place.open("rb") as file:
             yield LocalFile(file)
     except (OSError, ValueError) as error:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ...errors import DestinationError, RunError, ValidityError, Violation
+from ...errors import DestinationError, RunError, ValidityError
 from ...interpreter import check_versions
-from ...rules import graph_violations
+from ...rules import require_sound
 from ...urls import Named, Url, place
 
 if TYPE_CHECKING:
@@ -34,23 +34,18 @@ def write_c(
     if model.no_graph:
         raise RunError(model.no_graph)
     check_versions(model)
-    if broken := graph_violations(model) or _untrue_ranges(model):
-        raise ValidityError(broken)
+    require_sound(model)
+    from ...passes import proofs
     from .folder import check, write
 
     if isinstance(path := place(folder), Url):
         raise DestinationError("a C program consists of multiple files", where=str(path), hint="name a local folder")
+    if broken := [each for each in proofs(model).violations if each.rule == "P2"]:
+        raise ValidityError(broken)  # the stated ranges of sums determine what fits in int32 in C
     check(path)
     texts = program(model, name or path.resolve().name, shapes, compact=compact)
     write(path, texts)
     return list(texts)
-
-
-def _untrue_ranges(model: Model) -> list[Violation]:
-    """P2: sums that exceed their stated range, which determines what fits in int32 in C."""
-    from ...passes import proofs
-
-    return [broken for broken in proofs(model).violations if broken.rule == "P2"]
 
 
 def program(

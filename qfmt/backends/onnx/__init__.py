@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ...errors import InexpressibleNodesError, MissingPackageError, RunError, ValidityError
-from ...rules import graph_violations
+from ...errors import InexpressibleNodesError, MissingPackageError, RunError
+from ...rules import require_sound
 from ...urls import Named
 
 if TYPE_CHECKING:
@@ -62,8 +62,7 @@ def _checked(model: Model, form: str | None, opset: int | None, same_types: bool
         raise RunError(f"unknown ONNX form {form!r}", hint=f"choose one of {', '.join(FORMS)}")
     if model.no_graph:
         raise RunError(model.no_graph)
-    if broken := graph_violations(model):
-        raise ValidityError(broken)
+    require_sound(model)
     try:
         import onnx
         import onnx_ir  # noqa: F401

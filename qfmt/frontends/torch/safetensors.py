@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...budget import Budget
-from ...errors import SourceError
+from ...errors import SourceError, damaged
 from ...model import Model
 from ..content import sha256_of
 from ..json_text import parse
@@ -79,7 +79,7 @@ def read(path: str | PathLike[str]) -> File:
     header = _json(bytes(content[8:begin]), "its header", budget)
     metadata = header.pop("__metadata__", None) or {}
     if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
-        raise SourceError("has metadata that is not text", hint="the file is damaged")
+        raise damaged("has metadata that is not text")
     return File(dict(_tensors(header, content[begin:])), metadata, budget)
 
 
@@ -91,13 +91,13 @@ def _tensors(header: Mapping[str, Any], data: memoryview) -> Iterable[tuple[str,
         size = prod(shape) * ELEMENT_BITS[dtype] // 8
         if begin != end or stop - begin != size:
             what = f"is at {begin} to {stop}, but {dtype} {list(shape)[:8]} must be at {end} to {end + size}"
-            raise SourceError(what, where=name[:200], hint="the file is damaged")
+            raise damaged(what, where=name[:200])
         end = stop
         if end > len(data):
             raise SourceError(f"ends at {end} of {len(data)} bytes", where=name[:200], hint="the file is truncated")
         yield name, _stored(name, dtype, shape, data[begin:end])
     if end != len(data):
-        raise SourceError(f"has {len(data) - end} bytes that belong to no tensor", hint="the file is damaged")
+        raise damaged(f"has {len(data) - end} bytes that belong to no tensor")
 
 
 def _begin(item: tuple[str, Any]) -> tuple[int, int]:
@@ -111,12 +111,12 @@ def _described(name: str, entry: Any) -> tuple[str, tuple[int, ...], int, int]:
         case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [begin, end]}:
             numbers = (*shape, begin, end)
             if not all(type(number) is int and 0 <= number < 1 << 48 for number in numbers) or len(shape) > 32:
-                raise SourceError("has an invalid shape or position", where=name[:200])
+                raise SourceError("has an invalid shape or position", where=name[:200], hint="the file is damaged")
             if dtype not in DTYPES:
                 what = f"has the element type {dtype[:40]}, which is not supported"
                 raise SourceError(what, where=name[:200], hint="remove it from the file")
             return DTYPES[dtype], tuple(shape), begin, end
-    raise SourceError("does not have a type, a shape and a position", where=name[:200], hint="the file is damaged")
+    raise damaged("does not have a type, a shape and a position", where=name[:200])
 
 
 def _stored(name: str, dtype: str, shape: tuple[int, ...], data: memoryview) -> StoredTensor:
@@ -131,7 +131,7 @@ def _json(text: bytes, what: str, budget: Budget) -> dict[str, Any]:
     except ValueError:
         value = None
     if not isinstance(value, dict):
-        raise SourceError(f"is damaged: {what} cannot be read as JSON")
+        raise SourceError(f"is damaged: {what} cannot be read as JSON", hint="download it again")
     return value
 
 
@@ -149,7 +149,9 @@ def _entries(file: File) -> tuple[list[Entry], int]:
             continue
         told, parts = described.get("_data"), described.get("_tensor_data_names")
         if not isinstance(kind, str) or not isinstance(told, dict) or not isinstance(parts, list):
-            raise SourceError("has a description that torchao does not write", where=name[:200])
+            raise SourceError(
+                "has a description that torchao does not write", where=name[:200], hint="the file is damaged"
+            )
         module, dot, own = name.rpartition(".")
         aliases = {str(part): f"{module}{dot}_{own}_{part}" for part in parts}
         if lost := [alias for alias in aliases.values() if alias not in left]:
