@@ -19,8 +19,10 @@ from .errors import DestinationError, MissingFileError, MissingPackageError, Qfm
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
-PACKAGES = {"memory": "qfmt[remote]", "http": "qfmt[remote]", "https": "qfmt[remote]", "s3": "s3fs"}
-"""The protocols of URLs, and what must be installed for each."""
+_EXTRA = "run `pip install '.[remote]'` in a checkout of qfmt"
+
+PACKAGES = {"memory": _EXTRA, "http": _EXTRA, "https": _EXTRA, "s3": "run `pip install s3fs`"}
+"""The protocols of URLs, and what to do if packages for them are missing."""
 
 CHUNK = 1 << 22
 """The most bytes that are held while a file is copied."""
@@ -123,8 +125,7 @@ class Url:
                 return fsspec.filesystem(self.protocol, use_listings_cache=False)
             from aiohttp import ClientTimeout
         except ImportError as error:
-            package = PACKAGES[self.protocol if "fsspec" not in str(error) else "memory"]
-            hint = f"pip install {package!r}" if "[" in package else f"pip install {package}"
+            hint = PACKAGES[self.protocol]
             raise MissingPackageError(f"{self.protocol}:// needs a package: {error}", hint=hint) from None
         timeout = ClientTimeout(total=None, sock_connect=SILENCE, sock_read=SILENCE)
         return fsspec.filesystem(self.protocol, client_kwargs={"timeout": timeout})

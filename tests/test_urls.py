@@ -104,9 +104,9 @@ print([name for name in sys.modules if name.partition(".")[0] in ("fsspec", "aio
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for protocol, package, hint in (
-        ("memory", "fsspec", "pip install 'qfmt[remote]'"),
-        ("http", "aiohttp", "pip install 'qfmt[remote]'"),
-        ("s3", "s3fs", "pip install s3fs"),
+        ("memory", "fsspec", "run `pip install '.[remote]'` in a checkout of qfmt"),
+        ("http", "aiohttp", "run `pip install '.[remote]'` in a checkout of qfmt"),
+        ("s3", "s3fs", "run `pip install s3fs`"),
     ):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, package, None)

@@ -17,6 +17,8 @@ from .workers import Message, named
 RETRIES = 2
 """How often a task is repeated whose other side, a server or a store, failed."""
 
+HINT = "run `pip install '.[dask]'` in a checkout of qfmt"
+
 PATIENCE = 30
 """Seconds until a scheduler that does not answer counts as unreachable."""
 
@@ -32,7 +34,7 @@ def results(
     try:
         import distributed
     except ImportError as error:
-        raise MissingPackageError(f"--dask needs a package: {error}", hint="pip install 'qfmt[dask]'") from None
+        raise MissingPackageError(f"--dask needs a package: {error}", hint=HINT) from None
     dask: Any = distributed
     with ExitStack() as stack:
         try:

@@ -23,7 +23,7 @@ from support.paths import DIGITS
 from support.web_server import Server
 
 IN_STEP = "support.making:in_step"
-NO_DASK = "distributed is not installed: pip install 'qfmt[dask]'"
+NO_DASK = "distributed is not installed: pip install '.[dask]'"
 
 
 def digits(path: Path, number: int = 0) -> Path:
@@ -246,7 +246,7 @@ def test_a_cluster_that_is_not_there(sources: Path, tmp_path: Path, monkeypatch:
         patch.setitem(sys.modules, "distributed", None)
         with pytest.raises(MissingPackageError) as error:
             fill(tmp_path / "archive", found, dask="local")
-        assert error.value.hint == "pip install 'qfmt[dask]'"
+        assert error.value.hint == "run `pip install '.[dask]'` in a checkout of qfmt"
     pytest.importorskip("distributed", reason=NO_DASK)
     monkeypatch.setattr(cluster, "PATIENCE", 1)
     for address in ("tcp://127.0.0.1:1", "nonsense://x"):

@@ -12,7 +12,7 @@ import pytest
 
 from support.web_server import Server, serving
 
-MISSING = "is not installed: pip install 'qfmt[remote]' s3fs 'moto[s3]' flask flask-cors"
+MISSING = "is not installed: pip install '.[remote]' s3fs 'moto[s3]' flask flask-cors"
 
 
 @pytest.fixture
