@@ -188,7 +188,7 @@ class Model:
 
     def save(self, path: str | PathLike[str], *, target: str = "1.0") -> None:
         """Write a `.qfb` file, atomically, for readers of the format version `target`; see `qfmt.save`."""
-        from .file import save
+        from .file.writer import save
 
         save(self, path, target=target)
 
@@ -201,8 +201,8 @@ class Model:
         input_shapes: Mapping[str, Sequence[Dimension]] | None = None,
         outputs: Sequence[str] = (),
     ) -> Model:
-        """The same network, with nodes that compute with integers only; see `qfmt.passes.lower_integer`."""
-        from .passes import lower_integer
+        """The same network, with nodes that compute with integers only; see `qfmt.passes.lowering.lower_integer`."""
+        from .passes.lowering import lower_integer
 
         return lower_integer(self, form=form, bits=bits, exact=exact, input_shapes=input_shapes, outputs=outputs)
 

@@ -18,7 +18,8 @@ from networks.integer import BROKEN as BROKEN_INTEGERS
 from networks.integer import network as integer_network
 from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.errors import ValidityError, VersionError
-from qfmt.file import CONTAINER_RULES, header
+from qfmt.file import header
+from qfmt.file.checker import CONTAINER_RULES
 from qfmt.model import ArrayData, Observed, Parameter, StoredArray, Vector
 from qfmt.ops import OPERATORS, Quantized
 from qfmt.quantization import Bytes

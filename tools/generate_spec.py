@@ -24,7 +24,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 import hexdump  # noqa: E402
 from fbs import Field, read_schema  # noqa: E402
 from qfmt.content import content_text  # noqa: E402
-from qfmt.file import CONTAINER_RULES, save  # noqa: E402
+from qfmt.file.checker import CONTAINER_RULES  # noqa: E402
+from qfmt.file.writer import save  # noqa: E402
 from qfmt.model import DTYPES, Graph, Model, Node, Quantization, Tensor  # noqa: E402
 from qfmt.ops import OPERATORS, Operator, Quantized  # noqa: E402
 from qfmt.ops.pooling import MEAN_RULES  # noqa: E402

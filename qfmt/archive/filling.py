@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple
 
 from ..errors import DestinationError, QfmtError, message
-from ..file import save
+from ..file.writer import save
 from ..frontends.content import sha256_of
 from ..frontends.sources import external_files
 from .manifest import Entry, Manifest, is_there

@@ -18,7 +18,7 @@ from .source import FILE_OR_ARCHIVE
 
 if TYPE_CHECKING:
     from qfmt.compare import Replay
-    from qfmt.passes import Proofs
+    from qfmt.passes.proofs import Proofs
 
     from ..archive.manifest import Entry
 
@@ -34,7 +34,6 @@ class Levels(NamedTuple):
 
 
 @click.command(
-    short_help="List every rule of the specification that a file, or the files of an archive, break.",
     epilog="Exit status: 0 valid, 1 invalid, or a test vector differs, 2 cannot be read, or not run.",
 )
 @click.argument("file", type=FILE_OR_ARCHIVE)
@@ -150,7 +149,7 @@ def _archived(path: Path, entry: Entry, levels: Levels) -> dict[str, Any]:
 
 
 def _proofs(file: Path) -> Proofs:
-    from qfmt.passes import Proofs, proofs
+    from qfmt.passes.proofs import Proofs, proofs
 
     model = qfmt.load(file)
     return Proofs() if model.no_graph else proofs(model)

@@ -50,7 +50,6 @@ from ..model import (
     static_shape,
 )
 from ..quantization import PARAMETERS, block_counts
-from .hazards import hazard_facts
 from .source import QFB
 
 if TYPE_CHECKING:
@@ -95,6 +94,7 @@ def describe(model: Model, path: Path, kind: str) -> Facts:
 
 def _hazards(model: Model) -> list[Facts] | None:
     from ..passes.hazards import hazards
+    from .hazards import hazard_facts
 
     try:
         return hazard_facts(hazards(model))

@@ -6,11 +6,3 @@ records.py  schema ↔ model
 writer.py   save                         checker.py             every rule of a file at once
 replacing.py  files that take their place when they are complete
 """
-
-from __future__ import annotations
-
-from .checker import CONTAINER_RULES, check
-from .reader import load
-from .writer import save
-
-__all__ = ["CONTAINER_RULES", "check", "load", "save"]

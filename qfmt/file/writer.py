@@ -10,6 +10,7 @@ import marshal
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from functools import partial
 from typing import BinaryIO, NamedTuple
 
@@ -29,7 +30,10 @@ _THREADS = 2
 """More would hold more arrays at once, where they are converted while they are read."""
 
 _LARGE = 1 << 16
-"""Bytes from which on an array is hashed by another thread: to start one takes longer than to hash a smaller one."""
+"""Bytes from which on an array is hashed by another thread: to hand over a smaller one takes longer."""
+
+_MUCH = 1 << 23
+"""Bytes of large arrays from which on there are threads: to import and start them takes as long as to hash less."""
 
 _WITHOUT_REFERENCES = 2
 """The version of marshal in which equal values give equal bytes, however many references there are."""
@@ -121,11 +125,14 @@ def _layout(stored: Mapping[Name, Data], report: _Report) -> tuple[list[Buffer],
 
 def _digests(stored: Mapping[Name, Data], report: _Report) -> Iterator[tuple[Name, bytes]]:
     """The sha256 of every array, in their order."""
-    from concurrent.futures import ThreadPoolExecutor  # hashlib lets other threads run
+    large = [data for data in stored.values() if data.nbytes >= _LARGE]
+    with ExitStack() as threads:
+        apply: Callable[..., Iterator[bytes]] = map
+        if sum(data.nbytes for data in large) >= _MUCH:
+            from concurrent.futures import ThreadPoolExecutor  # hashlib lets other threads run
 
-    with ThreadPoolExecutor(_THREADS) as threads:
-        large = [data for data in stored.values() if data.nbytes >= _LARGE]
-        digests = threads.map(lambda data: data.sha256(), large)
+            apply = threads.enter_context(ThreadPoolExecutor(_THREADS)).map
+        digests = apply(lambda data: data.sha256(), large)
         for name, data in stored.items():
             report.add(data.nbytes)
             yield name, next(digests) if data.nbytes >= _LARGE else data.sha256()

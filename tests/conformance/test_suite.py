@@ -251,7 +251,7 @@ def test_the_reader_of_the_specification_refuses_files_by_their_rules() -> None:
 
 
 def test_every_rule_of_the_container_is_broken() -> None:
-    from qfmt.file import CONTAINER_RULES
+    from qfmt.file.checker import CONTAINER_RULES
 
     assert {entry["rule"] for entry in REFUSED} >= {number for number, _ in CONTAINER_RULES}
 
@@ -374,7 +374,7 @@ def test_the_second_evaluation_agrees_on_a_lowered_network(how: dict[str, Any]) 
     from conformance import evaluate
     from conformance.networks import numbers
     from conformance.twin import twin
-    from qfmt.passes import lower_integer
+    from qfmt.passes.lowering import lower_integer
     from qfmt.passes.sizes import with_input_shapes
 
     model = digits()

@@ -36,7 +36,7 @@ def write_c(
         raise RunError(model.no_graph)
     check_versions(model)
     require_sound(model)
-    from ...passes import proofs
+    from ...passes.proofs import proofs
     from .folder import check, write
 
     if broken := [each for each in proofs(model).violations if each.rule == "P2"]:

@@ -25,8 +25,7 @@ from qfmt.interpreter import trace
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
 from qfmt.ops import OPERATORS
 from qfmt.ops.geometry import sizes_along, windows
-from qfmt.passes import lower_integer
-from qfmt.passes.lowering import forms
+from qfmt.passes.lowering import forms, lower_integer
 from qfmt.passes.lowering.facts import requantizations, totals
 from qfmt.passes.lowering.forms import FORMS, NARROWED
 from qfmt.passes.proofs import proofs
