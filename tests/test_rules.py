@@ -219,7 +219,7 @@ BROKEN: list[tuple[str, Model]] = [
     ("V32", node(3, outputs=("größe", "conv.bias"))),
     ("V33", node(3, inputs=("größe",))),
     ("V33", node(1, inputs=("y", "conv.weight"))),
-    ("V34", graph(outputs=("y", "nothing"))),
+    ("V35", graph(outputs=("y", "nothing"))),
     ("V35", graph(outputs=("y",), nodes=golden_model().nodes[:3])),
     ("V36", replace(golden_model(), producer="a\0")),
     ("V36", replace(golden_model(), metadata={"": "a"})),
@@ -368,10 +368,9 @@ def test_all_violations_are_reported_together(tmp_path: Path) -> None:
         "V40 node 0 (Relu → y)",
         "V41 node 1 (Relu → )",
         "V42 node 1 (Relu → )",
-        "V34 graph",
         "V35 graph",
     ]
-    with pytest.raises(ValidityError, match=r"^breaks rule V23 .*, V11 .*, V3 .* .and 7 more.$"):
+    with pytest.raises(ValidityError, match=r"^breaks rule V23 .*, V11 .*, V3 .* .and 6 more.$"):
         Model(Graph(("b",), ("d",), nodes, tensors)).save(tmp_path / "m.qfb")
 
 

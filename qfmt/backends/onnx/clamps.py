@@ -100,7 +100,7 @@ def _neighbours(site: Site) -> dict[int, Array] | None:
     given = [site.tensor(index) if site.has(index) else None for index in (2, 3)]
     if any(each is not None and not each.is_constant for each in given):
         return None
-    scales, sizes = ([] if each is None else each.array.tolist() for each in given)
+    scales, sizes = ([] if each is None else list(each.array) for each in given)
     return neighbours_along(site.tensor(0).shape, site.attributes, scales, sizes)
 
 

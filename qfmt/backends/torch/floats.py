@@ -212,7 +212,7 @@ def _neighbours(s: Site) -> dict[int, Any] | None:
     given = [s.tensor(index) if s.has(index) else None for index in (2, 3)]
     if any(each is not None and each.data is None for each in given):
         return None
-    scales, sizes = ([] if each is None else each.array.tolist() for each in given)
+    scales, sizes = ([] if each is None else list(each.array) for each in given)
     return neighbours_along(s.tensor(0).shape, s.node.attributes, scales, sizes)
 
 

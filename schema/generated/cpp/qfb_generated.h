@@ -1662,7 +1662,7 @@ struct Graph FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const ::flatbuffers::Vector<int32_t> *inputs() const {
     return GetPointer<const ::flatbuffers::Vector<int32_t> *>(VT_INPUTS);
   }
-  /// Indices into `tensors`, in the order of the source's results. Rule V34.
+  /// Indices into `tensors`, in the order of the source's results. Rule V35.
   const ::flatbuffers::Vector<int32_t> *outputs() const {
     return GetPointer<const ::flatbuffers::Vector<int32_t> *>(VT_OUTPUTS);
   }

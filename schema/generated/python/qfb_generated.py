@@ -1700,7 +1700,7 @@ class Graph(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
         return o == 0
 
-    # Indices into `tensors`, in the order of the source's results. Rule V34.
+    # Indices into `tensors`, in the order of the source's results. Rule V35.
     # Graph
     def Outputs(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
