@@ -131,6 +131,18 @@ def joined(grid: Quantization, rule: str = "") -> Model:
     return extended(join, Tensor("z", "uint8", (None, 2, 4, 4), None, grid))
 
 
+def combined(operator: str, version: int, rule: str, grid: Quantization, *others: Tensor) -> Model:
+    """The golden model with a node of `conv` and other tensors onto a grid."""
+    names = ("conv", *(tensor.name for tensor in others))
+    shape = ("N", 2, *((1, 1) if operator == "GlobalAveragePool" else (4, 4)))
+    return extended(
+        Node(operator, names, ("z",), version=version, rule=rule), Tensor("z", "uint8", shape, None, grid), *others
+    )
+
+
+ONE = Tensor.constant("one", np.array(9, np.uint8), ACTIVATION.with_values(scale=0.5))
+EACH = Quantization.of((0.5, 1.0), 3, 3, 255, 1)
+
 BROKEN: list[tuple[str, Model]] = [
     ("V1", tensor("y", name="")),
     ("V1", tensor("y", name="z")),
@@ -187,6 +199,8 @@ BROKEN: list[tuple[str, Model]] = [
     ("V22", weight(zero_point=numbers("uint8", 1, 1))),
     ("V22", weight(zero_point=numbers("float64", 0.5, float("inf")))),
     ("V22", archived(offset=numbers("float16", 1, float("nan")))),
+    ("V22", archived(offset=numbers("float16", 1, 1))),
+    ("V22", dequantized(by_blocks(scale=Parameter.of_values(np.array([1, 1e60, 1, 1]).reshape(2, 2))))),
     ("V22", dequantized(by_blocks(scales=(1, 2, float("nan"), 1)))),
     ("V22", dequantized(by_blocks(scales=(1, 2, float("inf"), 1)))),
     ("V22", dequantized(by_blocks(group_index=numbers("uint8", 0, 2, 1)))),
@@ -298,6 +312,10 @@ BROKEN: list[tuple[str, Model]] = [
     ("V47", by_blocks()),
     *BROKEN_INTEGERS,
     ("V52", tensor("conv.weight", quantization=Quantization.of((0.5, 1.0, 2.0), 0, -127, 127, 1))),
+    ("V69", combined("GlobalAveragePool", 22, "mean_reciprocal", ACTIVATION.with_values(zero_point=4))),
+    ("V69", combined("Add", 14, "sum", ACTIVATION, ONE)),
+    ("V69", combined("Add", 14, "sum", ACTIVATION, replace(ONE, quantization=None))),
+    ("V69", combined("Mul", 14, "product", EACH, ONE)),
     ("V57", tensor("x/quantized", quantization=Quantization.of((1.0, 1.0, 1.0), (0, 0, 0), 0, 255, 1))),
     ("V50", vector({"y": POINTS})),
     ("V50", vector({"x": IMAGE, "y": POINTS})),

@@ -254,8 +254,8 @@ def _scales_of_products(node: Node, operator: Operator, tensors: Mapping[str, Te
 @MEANING.rule(
     69,
     "The quantized inputs and outputs of a node that states a mean rule, `sum`, `product`, `interpolate` or "
-    "`interpolate_fma` are affine and per tensor. With `sum` both inputs have one scale; with a mean rule, `interpolate` "
-    "or `interpolate_fma` the output has the grid of the first input.",
+    "`interpolate_fma` are affine and per tensor. With `sum` both inputs have one scale; with a mean rule, "
+    "`interpolate` or `interpolate_fma` the output has the grid of the first input.",
 )
 def _grids(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     from ..arithmetic import MEAN

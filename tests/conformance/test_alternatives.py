@@ -112,7 +112,8 @@ WAYS = (
               "float/linear-integer-bias-reciprocal-telling"),
     Otherwise("`integer_bias` adds in float32", REAL, "rint(f32(f32(acc + rint(f32(bias / unit)))",
               "rint(f32(f32(f32(acc) + rint(f32(bias / unit)))", "float/linear-integer-bias-exact"),
-    Otherwise("a bias in units of the sums is dequantized", REAL, UNITS, "False", "float/linear-integer-bias-int32-near"),
+    Otherwise("a bias in units of the sums is dequantized", REAL, UNITS, "False",
+              "float/linear-integer-bias-int32-near"),
     Otherwise("every quantized bias is added", REAL, UNITS, "True", "float/linear-integer-bias-int32-scale"),
     Otherwise("a bias with a zero point is added", REAL, "not any(b.zero_point) and ", "",
               "float/linear-integer-bias-int32-point"),
@@ -199,9 +200,8 @@ WAYS = (
               "floor(size * scales.items[place])", "integer/resize-nearest-scales"),
     Otherwise("an axis of unchanged size is resized", RESIZE, "            if out != size:", "            if True:",
               "integer/resize-nearest-kept"),
-    Otherwise("an axis of unchanged size is not cropped", RESIZE, "start, end = roi.items[axis], roi.items[len(x.shape) + "
-              "axis]", "start, end = (roi.items[axis], roi.items[len(x.shape) + axis]) if out != size else (0, 1)",
-              "float/resize-crop"),
+    Otherwise("an axis of unchanged size is not cropped", RESIZE, "        step = f32(f64(", "        if out == size:\n"
+              "            start, end = Fraction(0), Fraction(1)\n        step = f32(f64(", "float/resize-crop"),
     Otherwise("nearest, p + ½ is rounded", RESIZE, "floor(place + HALF)", "floor(f32(place + HALF))",
               "integer/resize-nearest-half"),
     # inputs that are quantized at run time
@@ -252,8 +252,8 @@ WAYS = (
     Otherwise("2^30 whatever the sign", RESCALE, "1 << 30 if q >= 0 else -(1 << 30)", "1 << 30",
               "integer/fixed-point-double-32"),
     Otherwise("x > t", RESCALE, "sum(q >= thresholds", "sum(q > thresholds", "integer/thresholds"),
-    Otherwise("zero points of sums are subtracted", RESCALE, "chosen = x[place], of(", "chosen = x[place] - zero(x, place), "
-              "of(", "integer/multiply-shift-zero-point"),
+    Otherwise("zero points of sums are subtracted", RESCALE, "chosen = x[place], of(",
+              "chosen = x[place] - zero(x, place), of(", "integer/multiply-shift-zero-point"),
     Otherwise("RequantShift saturates", RESCALE, "(rounded - low) % (high - low + 1) + low",
               "min(max(rounded, low), high)", "float/requant-shift-plain"),
     Otherwise("halves down", RESCALE, "exact.__floor__()", "exact.__ceil__() - 1", "integer/requant-shift-narrow"),

@@ -249,6 +249,8 @@ class Network:
             )
             check(all(0 <= index < len(self.order) for index in indices), "F7: a tensor that is not there")
         self.vectors = [self.vector(record, buffers) for record in self.model["vectors"] or ()]
+        is_archive = not any(self.graph[each] for each in ("nodes", "inputs", "outputs"))
+        check(not (is_archive and self.vectors), "V50: test vectors of an archive")
         self.check_orders()
         self.check_uses(buffers)
 

@@ -73,7 +73,7 @@ def _slice(x: Value, starts: Value, ends: Value, *rest: Any) -> Value:
 
 
 def _places(size: int, start: int, end: int, step: int) -> range:
-    """Negative bounds count from the end; what is then outside comes to the edge, or, an end, before the first element."""
+    """Negative bounds count from the end; what is then outside comes to the edge, or, if it ends, before the first."""
     start, end = (bound + size if bound < 0 else bound for bound in (start, end))
     if step > 0:
         return range(min(max(start, 0), size), min(max(end, 0), size), step)

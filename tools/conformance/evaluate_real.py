@@ -70,7 +70,8 @@ def requantized(
         unit = f32(x.grid.scale[0] * (scales[channel] if per_channel else scales[0]))  # type: ignore[union-attr]
         bias = Fraction(0) if b is None else b.items[channel]
         total = acc[place]
-        if b is not None and b.grid is not None and in_units(b.grid, x.grid, w.grid, scales):  # type: ignore[union-attr]
+        assert x.grid is not None and w.grid is not None
+        if b is not None and b.grid is not None and in_units(b.grid, x.grid, w.grid, scales):
             total, bias = total + bias, Fraction(0)
         elif b is not None:
             bias = f32(bias) if b.grid is None else real(b, (channel,))
@@ -84,7 +85,7 @@ def requantized(
 
 
 def in_units(b: Grid, x: Grid, w: Grid, scales: Sequence[Fraction]) -> bool:
-    """Whether a bias consists of integers in units of the sums; `scales` are those of the weight, or of its channels."""
+    """Whether a bias consists of integers in units of the sums; `scales` has as many as a weight has channels."""
     exact = w.scale64 * (len(scales) // len(w.scale64))
     count = max(len(exact), len(b.scale64))
     both = zip(exact * (count // len(exact)), b.scale64 * (count // len(b.scale64)), strict=True)

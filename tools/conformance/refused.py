@@ -324,7 +324,7 @@ GRIDS: tuple[Change, ...] = (
     ("quant-limit", "V23", "quant_max beyond the type", grid("x", quant_max=256)),
     ("quantized-float", "V23", "A quantized float32", setting("b", quantization={
         "scale": {"dtype": FLOAT32, "bytes": b"\0\0\x80?"}, "quant_min": 0, "quant_max": 1})),
-    ("quantized-scale-type", "V23", "A quantized float8_e8m0fnu", setting("b", dtype=22, shape=[12], quantization=HALF)),
+    ("quantized-scale", "V23", "A quantized float8_e8m0fnu", setting("b", dtype=22, shape=[12], quantization=HALF)),
     ("quantized-bool", "V23", "A quantized bool", setting("flag", quantization=HALF)),
     ("observed", "V25", "A minimum above its maximum", grid("x", observed=_observed(minimum=[2.0]))),
     ("observed-nan", "V25", "A minimum that is no number", grid("x", observed=_observed(minimum=[float("nan")]))),
@@ -382,7 +382,8 @@ FORMULAS: tuple[Change, ...] = (
     ("sum-scales", "V69", "The rule sum with two scales", numbers("one", "scale", **_floats(0.25))),
     ("product-channels", "V69", "The rule product with a scale for each channel", numbers("product", "scale",
         block=[0, 0, 1], shape=[1, 1, 4], bytes=struct.pack("<4f", 1, 2, 3, 4))),
-    ("proof-of-none", "V68", "A proof of an operator that does not requantize", node(1, proof={"low": [0], "high": [1]})),
+    ("proof-of-none", "V68", "A proof of an operator that does not requantize", node(1, proof={
+        "low": [0], "high": [1]})),
     ("archive-vector", "V50", "An archive with a test vector", lambda record: (
         record["graph"].update(nodes=[], inputs=[], outputs=[], tensors=[
             each for each in record["graph"]["tensors"] if each["quantization"] or each["buffer"] is not None]),
