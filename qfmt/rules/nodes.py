@@ -86,7 +86,8 @@ def _attributes(node: Node, operator: Operator | None) -> str:
 
 @MEANING.rule(
     43,
-    "The shapes of the outputs are those of the operator's shape rule, wherever both sizes are known.",
+    "The shapes of the outputs are those that the entry of the operator states, or else its formula gives, wherever "
+    "both sizes are known.",
 )
 def _shapes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     from ..ops import Inference, UnknownRank
