@@ -197,8 +197,8 @@ def of_tables(base: Base) -> Iterator[Refused]:
     yield Refused("equal-buffers", "F13", "Two buffers with the same bytes", base.with_data(base.offset("w"), same))
     large = {"block": [1], "bytes": struct.pack("<1025f", *[0.25] * 1025), "shape": [1025]}
     yield table("large-inline", "F13", "4100 bytes of scales in the metadata", numbers("r", "scale", **large))
-    small = {"dtype": FLOAT32, "shape": [3], "buffer": 0}
-    yield table("small-buffer", "F13", "12 bytes of offsets in a buffer", numbers("w", "offset", new=True, **small))
+    small = {"dtype": FLOAT16, "shape": [3, 2], "buffer": 0}
+    yield table("small-buffer", "F13", "12 bytes of offsets in a buffer", numbers("g", "offset", new=True, **small))
 
 
 def with_hole(base: Base) -> bytes:
@@ -226,7 +226,7 @@ TENSORS: tuple[Change, ...] = (
     ("bytes", "V10", "More bytes than the shape needs", setting("b", shape=[2])),
 )
 
-FLOAT32 = 12
+FLOAT16, FLOAT32 = 10, 12
 
 
 def _floats(*values: float) -> dict[str, Any]:
@@ -239,9 +239,9 @@ def _groups(dtype: int, *index: int, of: str = "g") -> Callable[[Record], object
 
 
 def _levels(dtype: int, codes: bytes, **second: Any) -> Callable[[Record], object]:
-    """Scales of the weight that are codes; one scale for them."""
+    """Scales of the six blocks that are codes; one scale for them."""
     level = {"scale": {"dtype": FLOAT32, **_floats(0.5)}, **second}
-    return numbers("w", "scale", new=True, dtype=dtype, shape=[3], bytes=codes, quantization=level)
+    return numbers("g", "scale", new=True, dtype=dtype, shape=[3, 2], bytes=codes, quantization=level)
 
 
 HALF: dict[str, Any] = {"scale": {"dtype": FLOAT32, **_floats(0.5)}, "quant_min": 0, "quant_max": 1}
@@ -269,8 +269,8 @@ GRIDS: tuple[Change, ...] = (
     ("zero-point-type", "V20", "A zero point of float64 for a scale of float32", numbers("x", "zero_point", dtype=13,
         bytes=struct.pack("<d", 7.0))),
     ("zero-point-float", "V20", "A zero point of floats", _small_floats(zero_point={"dtype": 3, "bytes": b"\1"})),
-    ("level-dtype", "V20", "Quantized scales of uint16", _levels(5, struct.pack("<3H", 1, 2, 3))),
-    ("level-bytes", "V20", "Quantized scales whose own scale has 3 bytes", _levels(3, b"\1\2\3", scale={
+    ("level-dtype", "V20", "Quantized scales of uint16", _levels(5, struct.pack("<6H", *range(6)))),
+    ("level-bytes", "V20", "Quantized scales whose own scale has 3 bytes", _levels(3, b"123456", scale={
         "dtype": FLOAT32, "bytes": b"\0\0\0"})),
     ("offset-dtype", "V20", "An offset of int8", numbers("w", "offset", new=True, dtype=2, bytes=b"\1")),
     ("table-size", "V20", "A table of 15 values for 16 codes", numbers("g", "table", new=True, dtype=FLOAT32,
@@ -282,7 +282,7 @@ GRIDS: tuple[Change, ...] = (
     ("axis", "V21", "Blocks of three dimensions in a tensor with two", numbers("w", "scale", block=[0, 0, 1],
         shape=[1, 1, 3])),
     ("scale-dimensions", "V21", "One number for the rows of an unknown size", grid("r", block=[1])),
-    ("level-scales", "V21", "Two scales of the second level for three codes", _levels(3, b"\1\2\3", block=[1],
+    ("level-scales", "V21", "Two scales of the second level for three rows", _levels(3, b"123456", block=[1],
         scale={"dtype": FLOAT32, **_floats(0.5, 1.0)})),
     ("scales", "V21", "Two scales for three slices", numbers("w", "scale", **_floats(0.5, 1.0))),
     ("scales-whole", "V21", "Three scales along a dimension that is one block", numbers("w", "scale", block=[0, 1],
@@ -307,14 +307,14 @@ GRIDS: tuple[Change, ...] = (
         bytes=b"\7\0\0\0")),
     ("zero-point-infinite", "V22", "An infinite zero point", numbers("x", "zero_point", dtype=FLOAT32,
         bytes=struct.pack("<f", float("inf")))),
-    ("offset-nan", "V22", "An offset that is no number", numbers("w", "offset", new=True, dtype=FLOAT32,
+    ("offset-nan", "V22", "An offset that is no number", numbers("g", "offset", new=True, dtype=FLOAT32,
         bytes=struct.pack("<f", float("nan")))),
-    ("offsets-equal", "V22", "Three equal offsets", numbers("w", "offset", new=True, dtype=FLOAT32,
-        **_floats(0.5, 0.5, 0.5))),
+    ("offsets-equal", "V22", "Six equal offsets", numbers("g", "offset", new=True, dtype=FLOAT32, shape=[3, 2],
+        bytes=struct.pack("<6f", *[0.5] * 6))),
     ("table-infinite", "V22", "An infinite value of a table", numbers("g", "table", new=True, dtype=FLOAT32,
         **_floats(*range(15), float("inf")))),
-    ("level-nan", "V22", "A code of a scale that is no number", _levels(18, b"\x7f\1\2")),
-    ("level-zero-points-equal", "V22", "Equal zero points of the second level", _levels(3, b"\1\2\3", block=[1],
+    ("level-nan", "V22", "A code of a scale that is no number", _levels(18, b"\x7f12345")),
+    ("level-zero-points-equal", "V22", "Equal zero points of the second level", _levels(3, b"123456", block=[1],
         scale={"dtype": FLOAT32, **_floats(0.5, 1.0, 2.0)}, zero_point={"dtype": 3, "shape": [3], "bytes": b"\1\1\1"})),
     ("block-scale-float32", "V22", "A scale of blocks that is infinite in float32", numbers("g", "scale", dtype=13,
         bytes=struct.pack("<6d", 1, 1, 1, 1, 1, 1e60))),
@@ -345,7 +345,8 @@ GRAPHS: tuple[Change, ...] = (
     ("no-output", "F7", "A node with an output that is absent", node(2, outputs=[-1])),
     ("output-twice", "V32", "Two nodes give one tensor", node(2, outputs=[6])),
     ("cycle", "V33", "A node reads what is computed later", node(0, inputs=[3, 4, 0])),
-    ("not-computed", "V35", "A tensor that nothing computes", lambda record: record["graph"]["nodes"].pop(1)),
+    ("not-computed", "V35", "A tensor that nothing computes", lambda record: record["graph"]["tensors"].append(
+        {**record["graph"]["tensors"][-1], "name": "z"})),
     ("empty-key", "V36", "An empty key", root(metadata=[{"key": "", "value": ""}])),
     ("version-0", "V40", "Version 0 of an operator", node(2, version=0)),
     ("version-first", "V40", "Version 13 of Relu, which begins with 14", node(1, version=13)),
