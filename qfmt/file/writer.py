@@ -59,8 +59,8 @@ def save(
     """Write a model as a `.qfb` file: equal models give equal bytes.
 
     The file appears under its name when it is complete: until then, and if anything fails, what was there before
-    is untouched. `target` is the version of the format that the readers of the file know, such as "1.0"; None is that of
-    this qfmt. A file states the lowest version that can express it, and this must not be a later one.
+    is untouched. `target` is the version of the format that the readers of the file know, such as "1.0"; None is the
+    one that this qfmt writes. A file states the lowest version that can express it, and this must not be a later one.
     `progress(done, total)` is called as bytes are hashed and written.
 
     Raises ValidityError with every rule that the model breaks, VersionError if readers of `target` cannot read the
