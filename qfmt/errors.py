@@ -161,6 +161,11 @@ class SourceError(QfmtError):
     """A source cannot be converted: not readable, not quantized, or of a kind without a graph."""
 
 
+def damaged(what: str, *, where: str = "") -> SourceError:
+    """The error for a file in a form that no program writes."""
+    return SourceError(what, where=where, hint="the file is damaged")
+
+
 class BudgetError(SourceError):
     """Converting a source would take time or memory out of proportion to it; docs/spec/conversions.md, "Budget"."""
 

@@ -289,6 +289,11 @@ class Quantization:
         return self.is_plain and not self.is_blocked
 
     @property
+    def is_per_tensor(self) -> bool:
+        """Whether it is one scale and one zero point."""
+        return self.is_plain and not self.block
+
+    @property
     def is_plain(self) -> bool:
         """Whether nothing but scales and zero points counts."""
         extras = (self.offset, self.table, self.group_index, self.scale.quantization)

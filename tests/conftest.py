@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,11 @@ import pytest
 
 from support import counts
 from support.paths import ROOT
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # one process per core: threads beyond it only wait, which takes half the time
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts what runs in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the commands that tests interrupt inherit it
 
 
 @pytest.fixture(scope="session")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from math import inf
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ..arrays import Array
 from ..errors import RunError
 from ..quantization import Quantization
-from .grids import f32, fma, named, quantize
+from .grids import NUMPY, Namespace, f32, named, quantize
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,82 +22,91 @@ SMALLEST_SCALE = float(f32(6.1e-5))
 """PyTorch's minimum for a dynamic scale."""
 
 
-def _nudged_grid(low: float, high: float, top: int) -> tuple[float, int]:
-    """`s = (high - low) / top`, `z = rint(-low / s)`, in float64; a scale below the minimum is raised to it, with
-    the range"""
-    scale = (high - low) / top
-    if f32(scale) == 0 or np.isinf(f32(1) / f32(scale)):
-        scale = 0.1
-    if scale < SMALLEST_SCALE:
-        low, scale = float(f32(low) * (f32(SMALLEST_SCALE) / f32(scale))), SMALLEST_SCALE
-    return scale, min(round(-low / scale), top)
-
-
-def _divided_grid(low: float, high: float, top: int) -> tuple[float, int]:
-    """`s = f32(f32(high - low) / top)`, `z = rint(f32(-low / s))`; s = 1 for a range of 0"""
-    scale = (f32(high) - f32(low)) / f32(top) or f32(1)
-    return float(scale), int(np.rint(-f32(low) / scale))
-
-
 LEAST_SCALE = 2.0**-12
 """The minimum for a dynamic scale in PT2E programs."""
-
-
-def _floored_grid(low: float, high: float, top: int) -> tuple[float, int]:
-    """`s = max(f32(f32(high - low) / top), 2⁻¹²)`, `z = clamp(-rint(f32(low / s)))`"""
-    scale = max((f32(high) - f32(low)) / f32(top), f32(LEAST_SCALE))
-    return float(scale), min(max(-int(np.rint(f32(low) / scale)), 0), top)
-
 
 SYMMETRIC_LEAST_SCALE = 2.0**-23
 """torchao's minimum for a dynamic scale of its int8 layers."""
 
-
-def _symmetric_grid(low: float, high: float, top: int) -> tuple[float, int]:
-    """`s = max(f32(max(-low, high) / (top / 2)), 2⁻²³)`, `z = 0`"""
-    return float(max(f32(max(-low, high)) / f32(top / 2), f32(SYMMETRIC_LEAST_SCALE))), 0
-
-
-def _dynamic_fma(acc: Floats, bias: Floats, s: Array, sw: Array) -> Floats:
-    """`fma(f32(acc), f32(s · sw), b)`"""
-    return fma(acc, s.astype(f32) * sw.astype(f32), bias)
-
-
-def _dynamic_add(acc: Floats, bias: Floats, s: Array, sw: Array) -> Floats:
-    """`f32(f32(acc) · f32(s · sw)) + b`"""
-    return acc * (s.astype(f32) * sw.astype(f32)) + bias
-
-
-def _dynamic_inverse(acc: Floats, bias: Floats, s: Array, sw: Array) -> Floats:
-    """`f32(f32(acc) · f32(i(s) · i(sw))) + b`, `i(s) = f32(1 / f32(1 / s))`"""
-    return acc * ((f32(1) / (1 / s).astype(f32)) * (f32(1) / (1 / sw).astype(f32))) + bias
-
-
-def _dynamic_twice(acc: Floats, bias: Floats, s: Array, sw: Array) -> Floats:
-    """`f32(f32(f32(acc) · s) · sw) + b`"""
-    return acc * s.astype(f32) * sw.astype(f32) + bias
+Parameters = Callable[[Any, Any, int], tuple[Any, Any]]
+"""Ranges of float32, arrays of at least one dimension, and the greatest integer → scales and zero points."""
 
 
 class Dynamic(NamedTuple):
     """A rule for dynamic quantization: scale and zero point from the range, the quantize rule (a key of QUANTIZE),
     and the dequantization of exact integer sums."""
 
-    grid: Callable[[float, float, int], tuple[float, int]]
+    parameters: Parameters
     quantize: str
-    real: Callable[[Floats, Floats, Array, Array], Floats]
+    real: Callable[[Any, Any, Any, Any], Any]
     is_signed: bool = False
 
 
-DYNAMIC: dict[str, Dynamic] = {
-    "dynamic_fma": Dynamic(_nudged_grid, "reciprocal_fma", _dynamic_fma),
-    "dynamic_add": Dynamic(_nudged_grid, "reciprocal_fma", _dynamic_add),
-    "dynamic_inverse": Dynamic(_nudged_grid, "reciprocal_offset", _dynamic_inverse),
-    "dynamic_divide": Dynamic(_divided_grid, "divide", _dynamic_add),
-    "dynamic_reciprocal": Dynamic(_floored_grid, "reciprocal", _dynamic_add),
-    "dynamic_symmetric": Dynamic(_symmetric_grid, "reciprocal", _dynamic_twice, is_signed=True),
-}
-"""Rules that quantize a float32 input to uint8 or int8, and convert exact integer sums to float32. `s` is the scale
-of the input."""
+def _parameters(xp: Namespace) -> tuple[Parameters, ...]:
+    """From the range of the numbers to scale and zero point."""
+
+    def nudged(low: Any, high: Any, top: int) -> tuple[Any, Any]:
+        """`s = (high - low) / top`, `z = rint(-low / s)`, in float64; a scale below the minimum is raised to it, with
+        the range"""
+        scale = (xp.f64(high) - xp.f64(low)) / top
+        scale = xp.lib.where(xp.one / xp.f32(scale) == inf, 0.1, scale)
+        stretch = xp.lib.full_like(low, SMALLEST_SCALE) / xp.f32(scale)
+        least = xp.f64(xp.lib.where(scale < SMALLEST_SCALE, low * stretch, low))
+        scale = scale.clip(SMALLEST_SCALE, None)
+        return scale, (-least / scale).round().clip(None, top)
+
+    def divided(low: Any, high: Any, top: int) -> tuple[Any, Any]:
+        """`s = f32(f32(high - low) / top)`, `z = rint(f32(-low / s))`; s = 1 for a range of 0"""
+        scale = (high - low) / top
+        scale = xp.lib.where(scale == 0, 1.0, scale)
+        return scale, (-low / scale).round()
+
+    def floored(low: Any, high: Any, top: int) -> tuple[Any, Any]:
+        """`s = max(f32(f32(high - low) / top), 2⁻¹²)`, `z = clamp(-rint(f32(low / s)))`"""
+        scale = ((high - low) / top).clip(LEAST_SCALE, None)
+        return scale, (-(low / scale).round()).clip(0, top)
+
+    def symmetric(low: Any, high: Any, top: int) -> tuple[Any, Any]:
+        """`s = max(f32(max(-low, high) / (top / 2)), 2⁻²³)`, `z = 0`"""
+        scale = (xp.lib.maximum(-low, high) / (top / 2)).clip(SYMMETRIC_LEAST_SCALE, None)
+        return scale, xp.lib.full_like(scale, 0)
+
+    return nudged, divided, floored, symmetric
+
+
+def dynamic_rules(xp: Namespace) -> dict[str, Dynamic]:
+    """Rules that quantize a float32 input to uint8 or int8, and convert exact integer sums to float32. `s` is the scale
+    of the input."""
+
+    def once(acc: Any, bias: Any, s: Any, sw: Any) -> Any:
+        """`fma(f32(acc), f32(s · sw), b)`"""
+        return xp.fma(acc, xp.f32(s) * xp.f32(sw), bias)
+
+    def add(acc: Any, bias: Any, s: Any, sw: Any) -> Any:
+        """`f32(f32(acc) · f32(s · sw)) + b`"""
+        return acc * (xp.f32(s) * xp.f32(sw)) + bias
+
+    def inverse(acc: Any, bias: Any, s: Any, sw: Any) -> Any:
+        """`f32(f32(acc) · f32(i(s) · i(sw))) + b`, `i(s) = f32(1 / f32(1 / s))`"""
+        return acc * ((xp.one / xp.f32(xp.one / s)) * (xp.one / xp.f32(xp.one / sw))) + bias
+
+    def twice(acc: Any, bias: Any, s: Any, sw: Any) -> Any:
+        """`f32(f32(f32(acc) · s) · sw) + b`"""
+        return acc * xp.f32(s) * xp.f32(sw) + bias
+
+    nudged, divided, floored, symmetric = _parameters(xp)
+    return {
+        "dynamic_fma": Dynamic(nudged, "reciprocal_fma", once),
+        "dynamic_add": Dynamic(nudged, "reciprocal_fma", add),
+        "dynamic_inverse": Dynamic(nudged, "reciprocal_offset", inverse),
+        "dynamic_divide": Dynamic(divided, "divide", add),
+        "dynamic_reciprocal": Dynamic(floored, "reciprocal", add),
+        "dynamic_symmetric": Dynamic(symmetric, "reciprocal", twice, is_signed=True),
+    }
+
+
+DYNAMIC = dynamic_rules(NUMPY)
+"""`dynamic_rules` of NumPy."""
 
 
 def quantize_dynamically(x: Floats, rule: str, top: int) -> tuple[Array, Quantization]:
@@ -107,14 +117,15 @@ def quantize_dynamically(x: Floats, rule: str, top: int) -> tuple[Array, Quantiz
     infinity, since the range is undefined.
     """
     dynamic: Dynamic = named(DYNAMIC, rule)
-    low, high = float(x.min(initial=0)), float(x.max(initial=0))
-    if not np.isfinite(high - low):
+    low, high = np.array([x.min(initial=0)], f32), np.array([x.max(initial=0)], f32)
+    if not np.isfinite(high.astype(np.float64) - low):
         raise RunError("cannot quantize NaN or infinity: the range is undefined")
-    scale, zero_point = dynamic.grid(low, high, top)
+    with np.errstate(divide="ignore", over="ignore"):
+        scale, zero_point = (each.item() for each in dynamic.parameters(low, high, top))
     if dynamic.is_signed:
-        grid = Quantization.of(scale, zero_point, -(top + 1) // 2, top // 2)
+        grid = Quantization.of(scale, int(zero_point), -(top + 1) // 2, top // 2)
         return quantize(x, grid, np.dtype(np.int8), dynamic.quantize), grid
-    grid = Quantization.per_tensor(scale, zero_point, "uint8", scale_dtype="float64")
+    grid = Quantization.per_tensor(scale, int(zero_point), "uint8", scale_dtype="float64")
     return quantize(x, grid, np.dtype(np.uint8), dynamic.quantize), grid
 
 

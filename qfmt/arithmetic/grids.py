@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -76,42 +77,49 @@ def _clamp_float(scaled: Floats, quantization: Quantization, dtype: np.dtype[Any
     return np.minimum(at_least, high).astype(dtype)
 
 
-def _divide(x: Floats, s: Floats, z: Floats) -> Floats:
-    """`rint(x / s) + z`"""
-    return np.rint(x / s) + z
+class Namespace(NamedTuple):
+    """What the rules need of an array library, besides the operators, `round` (half to even) and `clip` of arrays.
 
-
-def _reciprocal(x: Floats, s: Floats, z: Floats) -> Floats:
-    """`rint(x · f32(1 / s)) + z`"""
-    return np.rint(x * (f32(1) / s)) + z
-
-
-def _reciprocal_offset(x: Floats, s: Floats, z: Floats) -> Floats:
-    """`rint(f32(x · f32(1 / s)) + z)`"""
-    return np.rint(x * (f32(1) / s) + z)
-
-
-def _reciprocal_fma(x: Floats, s: Floats, z: Floats) -> Floats:
-    """`rint(fma(x, f32(1 / s), z))`"""
-    return np.rint(fma(x, f32(1) / s, z))
-
-
-def _premultiplied(x: Floats, s: Floats, z: Floats) -> Floats:
-    """`rint(x · f32(1 / s)) + z`, where inputs are dequantized as `fma(q, s, f32(-z · s))`
-
-    The vectorized kernels of PyTorch; the last elements of a run of 64 are computed by `reciprocal_offset`.
+    `lib` is NumPy or torch, `f32` and `f64` convert, `one` is 1 in float32: NumPy 1 divides 1 by a float32 in float64.
     """
-    return _reciprocal(x, s, z)
+
+    lib: Any
+    f32: Callable[[Any], Any]
+    f64: Callable[[Any], Any]
+    fma: Callable[[Any, Any, Any], Any]
+    one: Any
 
 
-QUANTIZE: dict[str, Callable[[Floats, Floats, Floats], Floats]] = {
-    "divide": _divide,
-    "reciprocal": _reciprocal,
-    "reciprocal_offset": _reciprocal_offset,
-    "reciprocal_fma": _reciprocal_fma,
-    "premultiplied": _premultiplied,
-}
-"""Rules that quantize a real number, before the clamp."""
+Quantize = Callable[[Any, Any, Any], Any]
+
+
+def quantize_rules(xp: Namespace) -> dict[str, Quantize]:
+    """Rules that quantize a real number, before the clamp."""
+
+    def divide(x: Any, s: Any, z: Any) -> Any:
+        """`rint(x / s) + z`"""
+        return (x / s).round() + z
+
+    def reciprocal(x: Any, s: Any, z: Any) -> Any:
+        """`rint(x · f32(1 / s)) + z`"""
+        return (x * (xp.one / s)).round() + z
+
+    def reciprocal_offset(x: Any, s: Any, z: Any) -> Any:
+        """`rint(f32(x · f32(1 / s)) + z)`"""
+        return (x * (xp.one / s) + z).round()
+
+    def reciprocal_fma(x: Any, s: Any, z: Any) -> Any:
+        """`rint(fma(x, f32(1 / s), z))`"""
+        return xp.fma(x, xp.one / s, z).round()
+
+    def premultiplied(x: Any, s: Any, z: Any) -> Any:
+        """`rint(x · f32(1 / s)) + z`, where inputs are dequantized as `fma(q, s, f32(-z · s))`
+
+        The vectorized kernels of PyTorch; the last elements of a run of 64 are computed by `reciprocal_offset`.
+        """
+        return reciprocal(x, s, z)
+
+    return {rule.__name__: rule for rule in (divide, reciprocal, reciprocal_offset, reciprocal_fma, premultiplied)}
 
 
 def fma(a: Floats, b: Floats, c: Floats) -> Floats:
@@ -129,23 +137,25 @@ def fma(a: Floats, b: Floats, c: Floats) -> Floats:
     if unsure.any():
         shape = total.shape
         parts = (np.broadcast_to(each, shape)[unsure] for each in (product, addend))
-        result[unsure] = _sum_rounded_once(*parts)
+        result[unsure] = sum_rounded_once(np, *parts)
     return result
 
 
-def _sum_rounded_once(a: Array, b: Array) -> Floats:
-    """The sum of float64 values, rounded once, to float32.
-
-    It is first rounded to odd in float64, so that the rounding to float32 is as if from the exact sum (Boldo and
-    Melquiond, "When double rounding is odd").
-    """
+def sum_rounded_once(lib: Any, a: Any, b: Any) -> Any:
+    """The sum of float64 values, rounded to odd in float64, so that rounding it to float32 is as if from the exact sum
+    (Boldo and Melquiond, "When double rounding is odd")."""
     total = a + b
     virtual = total - a
     error = (a - (total - virtual)) + (b - virtual)
-    bits = total.view(np.int64)
-    inexact_even = (error != 0) & (bits & 1 == 0) & np.isfinite(total)
-    towards = np.where((error > 0) == (total > 0), 1, -1)
-    return (bits + np.where(inexact_even, towards, 0)).view(np.float64).astype(f32)
+    bits = total.view(lib.int64)
+    inexact_even = (error != 0) & (bits & 1 == 0) & lib.isfinite(total)
+    towards = lib.where((error > 0) == (total > 0), 1, -1)
+    return (bits + lib.where(inexact_even, towards, 0)).view(lib.float64)
+
+
+NUMPY = Namespace(np, partial(np.asarray, dtype=f32), partial(np.asarray, dtype=np.float64), fma, f32(1))
+QUANTIZE = quantize_rules(NUMPY)
+"""`quantize_rules` of NumPy."""
 
 
 def named(rules: Mapping[str, Any], rule: str) -> Any:

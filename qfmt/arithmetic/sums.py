@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..arrays import Array
 from ..quantization import Quantization
-from .grids import clamp, f32, fma, named
+from .grids import NUMPY, Namespace, clamp, f32, fma, named
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -17,15 +18,70 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float32]
 
 
-def _float_bias(acc: Array, bias: Floats, at: Floats, s: Floats, z: Floats) -> Floats:
-    """`rint(F · f32(at / s)) + z`, `F` = `f32(f32(acc) + b / at)`, or `fma(b, f32(1 / at), f32(acc))` per tensor
+Step = tuple[str, Any]
+"""A step after an exact sum, rounded once to float32, and its numbers: add, mul, round; `sum`: add an integer, exactly;
+`fma`: of two numbers, the first times the second plus the sum."""
 
-    fbgemm with a float bias, which is converted to the accumulator's unit. `at` is 0-d if the weight is per tensor.
+Steps = Callable[[Any, Any, Any, Any], list[Step]]
+
+
+def requantize_steps(xp: Namespace) -> dict[str, Steps]:
+    """Rules that requantize an exact integer accumulator, before the clamp: functions that return the steps.
+
+    `at` = `f32(f32(sx) · f32(sw))` is the scale of the accumulator, 0-d if the weight is per tensor; `s` and `z` are
+    scale and zero point of the output.
     """
-    total = acc.astype(f32, copy=False)
-    if bias.any():
-        total = fma(bias, np.asarray(f32(1) / at), total) if at.ndim == 0 else total + bias / at
-    return np.rint(total * (at / s)) + z
+
+    def float_bias(bias: Any, at: Any, s: Any, z: Any) -> list[Step]:
+        """`rint(F · f32(at / s)) + z`, `F` = `f32(f32(acc) + b / at)`, or `fma(b, f32(1 / at), f32(acc))` per tensor
+
+        fbgemm with a float bias, which is converted to the accumulator's unit.
+        """
+        first = ("fma", (bias, xp.one / at)) if at.ndim == 0 else ("add", bias / at)
+        return [first, ("mul", at / s), ("round", None), ("add", z)]
+
+    def integer_bias(bias: Any, at: Any, s: Any, z: Any) -> list[Step]:
+        """`rint(f32(acc + rint(b / at)) · f32(at / s)) + z`"""
+        return [("sum", (bias / at).round()), ("mul", at / s), ("round", None), ("add", z)]
+
+    def integer_bias_reciprocal(bias: Any, at: Any, s: Any, z: Any) -> list[Step]:
+        """`rint(f32(acc + rint(b · f32(1 / at))) · f32(at · f32(1 / s))) + z`"""
+        return [("sum", (bias * (xp.one / at)).round()), ("mul", at * (xp.one / s)), ("round", None), ("add", z)]
+
+    def affine(bias: Any, at: Any, s: Any, z: Any) -> list[Step]:
+        """`rint(f32(f32(f32(acc) · at + b) · f32(1 / s)) + z)`"""
+        return [("mul", at), ("add", bias), ("mul", xp.one / s), ("add", z), ("round", None)]
+
+    return {rule.__name__: rule for rule in (float_bias, integer_bias, integer_bias_reciprocal, affine)}
+
+
+def has_effect(step: Step) -> bool:
+    """Whether a step may change a sum: adding zeros does not."""
+    name, numbers = step
+    return name in ("mul", "round") or bool((numbers[0] if name == "fma" else numbers).any())
+
+
+def _after(steps: Steps) -> Callable[[Array, Floats, Floats, Floats, Floats], Floats]:
+    """The rule as a function of the accumulator and the arguments of `steps`."""
+
+    @wraps(steps)
+    def rule(acc: Any, *numbers: Floats) -> Any:
+        for name, given in filter(has_effect, steps(*numbers)):
+            if name == "sum":
+                acc = f32(acc + given.astype(np.float64))
+            elif name == "fma":
+                acc = fma(given[0], given[1], NUMPY.f32(acc))
+            elif name == "mul":
+                acc = NUMPY.f32(acc) * given
+            else:
+                acc = np.rint(acc) if name == "round" else NUMPY.f32(acc) + given
+        return acc
+
+    return rule
+
+
+REQUANTIZE = {name: _after(steps) for name, steps in requantize_steps(NUMPY).items()}
+"""`requantize_steps` as functions of NumPy: (accumulator, bias, at, s, z) → rounded results, before the clamp."""
 
 
 def whole_bias(bias: Array, at: Array, rule: str) -> Array:
@@ -36,33 +92,6 @@ def whole_bias(bias: Array, at: Array, rule: str) -> Array:
     """
     real = bias.astype(f32, copy=False)
     return np.rint(real * (f32(1) / at) if rule == "integer_bias_reciprocal" else real / at).astype(np.float64)
-
-
-def _integer_bias(acc: Array, bias: Floats, at: Floats, s: Floats, z: Floats) -> Floats:
-    """`rint(f32(acc + rint(b / at)) · f32(at / s)) + z`"""
-    return np.rint((acc + whole_bias(bias, at, "integer_bias")).astype(f32) * (at / s)) + z
-
-
-def _integer_bias_reciprocal(acc: Array, bias: Floats, at: Floats, s: Floats, z: Floats) -> Floats:
-    """`rint(f32(acc + rint(b · f32(1 / at))) · f32(at · f32(1 / s))) + z`"""
-    return np.rint((acc + whole_bias(bias, at, "integer_bias_reciprocal")).astype(f32) * (at * (f32(1) / s))) + z
-
-
-def _affine(acc: Array, bias: Floats, at: Floats, s: Floats, z: Floats) -> Floats:
-    """`rint(f32(f32(f32(acc) · at + b) · f32(1 / s)) + z)`"""
-    return np.rint((acc.astype(f32, copy=False) * at + bias) * (f32(1) / s) + z)
-
-
-REQUANTIZE: dict[str, Callable[[Array, Floats, Floats, Floats, Floats], Floats]] = {
-    "float_bias": _float_bias,
-    "integer_bias": _integer_bias,
-    "integer_bias_reciprocal": _integer_bias_reciprocal,
-    "affine": _affine,
-}
-"""Rules that requantize an exact integer accumulator, before the clamp.
-
-`at` = `f32(f32(sx) · f32(sw))` is the scale of the accumulator, `s` and `z` are scale and zero point of the output.
-"""
 
 
 def requantize(
@@ -85,34 +114,35 @@ def requantize(
     return clamp(named(REQUANTIZE, rule)(acc, addend, at, scale, zero_point), output, dtype)
 
 
-def _mean_divide_offset(total: Array, count: Floats, z: Floats) -> Floats:
-    """`rint(f32(f32(Σ) / n) + z)`"""
-    return np.rint(total.astype(f32) / count + z)
+Mean = Callable[[Any, Any, Any], Any]
 
 
-def _mean_reciprocal(total: Array, count: Floats, z: Floats) -> Floats:
-    """`rint(f32(Σ) · f32(1 / n)) + z`"""
-    return np.rint(total.astype(f32) * (f32(1) / count)) + z
+def mean_rules(xp: Namespace) -> dict[str, Mean]:
+    """Rules that compute the mean of n centred integers from their exact sum, with the same scale and zero point,
+    before the clamp."""
+
+    def mean_divide_offset(total: Any, count: Any, z: Any) -> Any:
+        """`rint(f32(f32(Σ) / n) + z)`"""
+        return (xp.f32(total) / count + z).round()
+
+    def mean_reciprocal(total: Any, count: Any, z: Any) -> Any:
+        """`rint(f32(Σ) · f32(1 / n)) + z`"""
+        return (xp.f32(total) * (xp.one / count)).round() + z
+
+    def mean_reciprocal_fma(total: Any, count: Any, z: Any) -> Any:
+        """`rint(fma(f32(Σ), f32(1 / n), z))`"""
+        return xp.fma(xp.f32(total), xp.one / count, z).round()
+
+    def mean_stored(total: Any, count: Any, z: Any) -> Any:
+        """`rint(f32(Σ + n · z) · f32(1 / n))`"""
+        return (xp.f32(xp.f64(total) + xp.f64(count) * z) * (xp.one / count)).round()
+
+    rules = (mean_divide_offset, mean_reciprocal, mean_reciprocal_fma, mean_stored)
+    return {rule.__name__: rule for rule in rules}
 
 
-def _mean_reciprocal_fma(total: Array, count: Floats, z: Floats) -> Floats:
-    """`rint(fma(f32(Σ), f32(1 / n), z))`"""
-    return np.rint(fma(total.astype(f32), np.asarray(f32(1) / count), np.asarray(z)))
-
-
-def _mean_stored(total: Array, count: Floats, z: Floats) -> Floats:
-    """`rint(f32(Σ + n · z) · f32(1 / n))`"""
-    return np.rint((total + count.astype(np.float64) * z).astype(f32) * (f32(1) / count))
-
-
-MEAN: dict[str, Callable[[Array, Floats, Floats], Floats]] = {
-    "mean_divide_offset": _mean_divide_offset,
-    "mean_reciprocal": _mean_reciprocal,
-    "mean_reciprocal_fma": _mean_reciprocal_fma,
-    "mean_stored": _mean_stored,
-}
-"""Rules that compute the mean of n centred integers from their exact sum, with the same scale and zero point, before
-the clamp."""
+MEAN = mean_rules(NUMPY)
+"""`mean_rules` of NumPy."""
 
 
 def rescale(total: Array, multiplier: np.float32, output: Quantization, dtype: np.dtype[Any]) -> Array:

@@ -2,12 +2,15 @@
 
 A tie is proven: the value before the rounding is computed exactly (in float64, from the same operands) and must be
 half-way between the two integers, up to the rounding errors of the float32 operations that led to it. Outputs of
-torch that are wrong because its own kernel overflows are also proven and counted separately (saturation.py).
+torch that are wrong because its own kernel overflows are also proven and counted separately: recomputing in the
+kernel's order reproduces them bit by bit. The kernel that an engine uses depends on the layer and on the processor, so
+all its kernels are tried. An output that none of them reproduces may still be an overflow, in an order that qfmt does
+not know: if the kernel saturates elsewhere in the node, and two products of the sum together exceed int16.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod, sqrt
 from typing import Any, NamedTuple
@@ -18,10 +21,12 @@ from ml_dtypes import finfo
 from ..arithmetic import MEAN, REQUANTIZE, f32, whole_bias
 from ..arrays import Array
 from ..engines import RUNTIMES
+from ..interpreter import execute
 from ..model import DTYPES, Node, Tensor
 from ..ops import OPERATORS, Operand, Trait, has
 from ..ops.accumulation import terms_of, unit_of_sums
-from .saturation import can_overflow, saturated
+from ..ops.overflow import AnyPair, computed_by
+from ..passes.hazards import KERNELS
 
 CLOSE = 1e-5
 """How far apart float outputs may be, relative to the largest of the tensor: float32 sums in another order.
@@ -250,3 +255,27 @@ def _size(operand: Operand) -> Array:
     integers = np.abs(array.astype(np.float64)) + np.abs(quantization.zero_points(array.shape))
     size: Array = integers * quantization.scales(array.shape)
     return size
+
+
+def saturated(node: Node, operands: Sequence[Operand | None], output: Tensor, engine: str) -> Iterator[Array]:
+    """One output of a node, as each saturating kernel of the engine computes it."""
+    for kernel in KERNELS.get(engine.partition(":")[0], ()):
+        with computed_by(kernel):
+            yield _executed(node, operands, output)
+
+
+def can_overflow(node: Node, operands: Sequence[Operand | None], output: Tensor, engine: str) -> Array:
+    """Where an output depends on a sum with two products that together exceed int16; broadcasts against the output."""
+    if engine.partition(":")[0] not in KERNELS:
+        return np.array(False)
+    noting = AnyPair()
+    with computed_by(noting):
+        shape = _executed(node, operands, output).shape
+    if len(noting.found) == 1 and noting.found[0].shape == shape:
+        return noting.found[0]
+    return np.array(any(found.any() for found in noting.found))
+
+
+def _executed(node: Node, operands: Sequence[Operand | None], output: Tensor) -> Array:
+    # operators with sums have one output or, as recurrent layers, multiple similar ones
+    return execute(node, operands, [output] * len(node.outputs))[node.outputs.index(output.name)]

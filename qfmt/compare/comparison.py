@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from ..model import Quantization
 from . import random_inputs
 from .converted import Converted
 from .lowered import Lowered
-from .report import OutputComparison, Report, WeightComparison
+from .report import Report, WeightComparison
 from .words import quantization_words, values_differ
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Comparison:
             inputs=self.inputs,
             weights=tuple(self.weights.values()),
             nodes=nodes,
-            outputs=tuple(self._outputs()),
+            outputs=tuple(found for found in relation.side_by_side.outputs.values() if found.outputs),
             missing=tuple(relation.missing()),
             interface=tuple(relation.interface(bool(self.skipped))),
             skipped=self.skipped,
@@ -109,11 +109,6 @@ class Comparison:
             integer_only=relation.integer_only,
             rules_compared=self.file.engine in ("", engine_of(self.witness.engine)) and not relation.foreign,
         )
-
-    def _outputs(self) -> Iterator[OutputComparison]:
-        for name, found in self.relation.side_by_side.outputs.items():
-            if found.outputs:
-                yield OutputComparison(name, **asdict(found))
 
 
 def _sizes(shapes: Mapping[str, Sequence[int]]) -> str:

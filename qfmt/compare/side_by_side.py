@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +14,7 @@ from ..interpreter import execute
 from ..model import Model, Node, Quantization
 from ..ops import OPERATORS, Operand
 from .classes import Counts, distance, same_numbers
+from .report import OutputComparison
 
 if TYPE_CHECKING:
     from ..frontends.witness import Computed
@@ -31,17 +32,6 @@ class NodeFindings:
     """Whether qfmt has no reference for its operator, which was kept unchanged from the source."""
 
 
-@dataclass
-class OutputFindings:
-    """Counts of one output of the whole network, over all samples; see `report.OutputComparison`."""
-
-    outputs: int = 0
-    equal: int = 0
-    largest: float = 0.0
-    argmax_equal: int = 0
-    argmax_total: int = 0
-
-
 class SideBySide:
     """Runs a file on samples of which the source's values are known, and collects what differs.
 
@@ -51,7 +41,7 @@ class SideBySide:
     def __init__(self, model: Model, judge: Judge) -> None:
         self.model, self.judge = model, judge
         self.nodes = {node.label: NodeFindings() for node in model.nodes}
-        self.outputs = {name: OutputFindings() for name in model.graph.outputs}
+        self.outputs = {name: OutputComparison(name, 0, 0, 0.0) for name in model.graph.outputs}
         self._copies = {
             node.outputs[0]: node.inputs[0]
             for node in model.nodes
@@ -91,7 +81,7 @@ class SideBySide:
         for name, output in self.outputs.items():
             if name in theirs and (name in own or not any(found.unknown for found in self.nodes.values())):
                 self.compared.add(name)
-                _count_output(output, own.get(name), theirs[name].array)
+                self.outputs[name] = _counted(output, own.get(name), theirs[name].array)
 
     def not_compared(self) -> Iterator[str]:
         """Outputs of a file whose nodes differ from those of the source: only what was computed can be compared."""
@@ -154,15 +144,20 @@ def _grid(theirs: Computed) -> str:
     return f"scale {theirs.scale[0]:.9g}, zero point {theirs.zero_point[0]}"
 
 
-def _count_output(found: OutputFindings, mine: Array | None, theirs: Array) -> None:
-    found.outputs += theirs.size
-    if theirs.ndim == 2 and theirs.size:
-        found.argmax_total += len(theirs)
+def _counted(found: OutputComparison, mine: Array | None, theirs: Array) -> OutputComparison:
+    """The counts with those of one more sample."""
+    has_classes = theirs.ndim == 2 and theirs.size > 0
+    found = replace(
+        found,
+        outputs=found.outputs + theirs.size,
+        argmax_total=found.argmax_total + (len(theirs) if has_classes else 0),
+    )
     if mine is None or mine.shape != theirs.shape:
-        found.largest = float("inf")
-        return
+        return replace(found, largest=float("inf"))
     a, b = mine.astype(np.float64), theirs.astype(np.float64)
-    found.equal += int(same_numbers(a, b).sum())
-    found.largest = max(found.largest, float(distance(a, b).max(initial=0)))
-    if theirs.ndim == 2 and theirs.size:
-        found.argmax_equal += int((a.argmax(1) == b.argmax(1)).sum())
+    return replace(
+        found,
+        equal=found.equal + int(same_numbers(a, b).sum()),
+        largest=max(found.largest, float(distance(a, b).max(initial=0))),
+        argmax_equal=found.argmax_equal + (int((a.argmax(1) == b.argmax(1)).sum()) if has_classes else 0),
+    )

@@ -15,7 +15,7 @@ from ..errors import SourceError
 from ..regular import irregular, refusal
 from .pickles import Inert, Subclass, harmless_or_inert, unpickle
 from .stored import Storage, StoredTensor
-from .zips import Zip
+from .zips import Zip, root_of
 
 ONNX_FIELDS = 10_000
 """The most fields that are read before the graph; exporters write about five, and one per property."""
@@ -138,15 +138,6 @@ def _varint(file: BinaryIO) -> int:
         if byte[0] < 0x80:
             return value
     return 0
-
-
-def root_of(archive: Zip) -> str:
-    """The folder that contains all entries of a PyTorch archive, with its slash; "" if there is none."""
-    for name in archive.entries:
-        folder, slash, rest = name.partition("/")
-        if rest in ("data.pkl", "model.json", "bytecode.pkl", "version", "archive_format", ".data/version"):
-            return folder + slash
-    return ""
 
 
 def saved_as(value: Any) -> str:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from ..errors import SourceError
+from ..errors import SourceError, damaged
 from .stored import PerChannel, PerTensor, Storage, StoredTensor
 
 
@@ -74,11 +74,11 @@ def _tensor(
     storage: Any, offset: Any, shape: Any, strides: Any, _grad: Any = False, _hooks: Any = None, _extra: Any = None
 ) -> StoredTensor:
     if not isinstance(storage, Storage) or not _sizes(shape) or not _sizes(strides) or not _sizes((offset,)):
-        raise SourceError("the sizes of a tensor are not integers", hint="the file is damaged")
+        raise damaged("the sizes of a tensor are not integers")
     if len(shape) != len(strides):
-        raise SourceError(f"a tensor has {len(shape)} sizes and {len(strides)} strides", hint="the file is damaged")
+        raise damaged(f"a tensor has {len(shape)} sizes and {len(strides)} strides")
     if not storage.dtype:
-        raise SourceError("the storage of a tensor has no dtype", hint="the file is damaged")
+        raise damaged("the storage of a tensor has no dtype")
     return storage.tensor(shape, strides, offset)
 
 
@@ -104,7 +104,7 @@ def _quantized(
         case (QScheme(), StoredTensor() as scales, StoredTensor() as zero_points, int(axis)):
             tensor.quantizer = PerChannel(scales, zero_points, axis)
     if tensor.quantizer is None or not _fits(tensor.quantizer, tensor.shape):
-        raise SourceError("the scales and zero points of a quantized tensor do not fit it", hint="the file is damaged")
+        raise damaged("the scales and zero points of a quantized tensor do not fit it")
     return tensor
 
 
@@ -130,7 +130,7 @@ def _numbers(scales: list[Any], zero_points: list[Any]) -> bool:
 def _subclass(cls: Any, dtype: Any, shape: Any, *_: Any) -> Subclass:
     """torch._utils._rebuild_wrapper_subclass; strides, offset, layout and device are ignored."""
     if not isinstance(cls, InertClass) or not isinstance(dtype, TorchDType) or not _sizes(shape):
-        raise SourceError("the sizes of a tensor subclass are not integers", hint="the file is damaged")
+        raise damaged("the sizes of a tensor subclass are not integers")
     return Subclass(cls.name, dtype.name, shape)
 
 

@@ -5,20 +5,20 @@ The reference interpreter computes its nodes as stated.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import RunError
 from ..interpreter import trace
-from .witness import Computed, computed
+from .witness import Computed, Witness, computed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class FileWitness:
-    """The source of a file; see `frontends.witness.Witness`. No other program reads or runs it."""
+class FileWitness(Witness):
+    """No other program reads or runs it."""
 
     name = "qfmt"
 
@@ -31,18 +31,9 @@ class FileWitness:
         self.engine = "reference"
 
     def open(self) -> str:
-        """The reference interpreter."""
         from .. import __version__
 
         return f"qfmt {__version__}"
-
-    def example_shapes(self) -> list[tuple[int, ...] | None]:
-        """None: the file states its shapes."""
-        return []
-
-    def constants(self) -> Iterator[tuple[str, Computed]]:
-        """None: there is no other reader."""
-        return iter(())
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, Computed]:
         """Every computed tensor by name, and the inputs."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..arrays import from_little_endian
 from ..budget import Budget
-from ..errors import SourceError
+from ..errors import SourceError, damaged
 from ..model import DTYPES, numpy_dtype, unpack
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class StoredTensor:
         numbers = (self.offset, *self.shape, *self.strides)
         if len(self.shape) != len(self.strides) or len(self.shape) > 32 or min(numbers) < 0:
             layout = f"shape {_short(self.shape)}, strides {_short(self.strides)}, offset {self.offset}"
-            raise SourceError(f"a tensor with {layout} is invalid", where=where, hint="the file is damaged")
+            raise damaged(f"a tensor with {layout} is invalid", where=where)
         if prod(self.shape) == 0:
             return
         bits = ELEMENT_BITS[self.dtype]

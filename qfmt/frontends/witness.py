@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from ..arithmetic import dequantize, quantize
 from ..arrays import Array
@@ -74,7 +74,7 @@ def integers_of(array: Array, tensor: Tensor) -> Computed | None:
     return computed(integers, tensor)
 
 
-class Witness(Protocol):
+class Witness:
     """The source of a file. `model` is a fresh conversion of it. Call `open` before `constants` and `run`."""
 
     model: Model
@@ -86,13 +86,17 @@ class Witness(Protocol):
     def open(self) -> str:
         """Start the program that runs the source; return its name and version. MissingPackageError if it is
         missing."""
+        raise NotImplementedError
 
-    def example_shapes(self) -> list[tuple[int, ...] | None]:
+    def example_shapes(self) -> Sequence[tuple[int, ...] | None]:
         """The input shapes that the source was made with, if it states them."""
+        return ()
 
     def constants(self) -> Iterator[tuple[str, Computed]]:
         """Yield (name of a constant of `model`, its value from another reader); nothing if there is no other
         reader."""
+        return iter(())
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Computed]:
         """Tensors of `model` by name, computed from these inputs. RunError if the source cannot be run."""
+        raise NotImplementedError

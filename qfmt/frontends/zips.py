@@ -11,8 +11,9 @@ from os import PathLike, fspath
 from typing import IO, cast
 
 from ..budget import Budget
-from ..errors import BudgetError, SourceError
+from ..errors import BudgetError, SourceError, damaged
 from ..regular import refusal
+from .stored import Storage
 
 DIRECTORY = 30
 """Bytes of memory per byte of the central directory, in which an entry has 46 bytes and a name."""
@@ -58,7 +59,7 @@ class Zip:
         """The same, without a copy if the entry is uncompressed. The view remains valid without the archive."""
         info = self.entries.get(name)
         if info is None:
-            raise SourceError("the archive lacks this entry", where=name, hint="the file is damaged")
+            raise damaged("the archive lacks this entry", where=name)
         if limit is not None and info.file_size > limit:
             raise SourceError(f"{info.file_size} bytes are more than is allowed here ({limit})", where=name)
         if info.flag_bits & 1:
@@ -100,6 +101,47 @@ class Zip:
         if len(data) != info.file_size:
             raise _damaged(info)
         return memoryview(data)
+
+
+def root_of(archive: Zip) -> str:
+    """The folder that contains all entries of a PyTorch archive, with its slash; "" if there is none."""
+    for name in archive.entries:
+        folder, slash, rest = name.partition("/")
+        if rest in ("data.pkl", "model.json", "bytecode.pkl", "version", "archive_format", ".data/version"):
+            return folder + slash
+    return ""
+
+
+class PytorchZip(Zip):
+    """An archive that PyTorch wrote, with its entries in the folder `root`. SourceError if it is of a big-endian
+    machine."""
+
+    def __init__(self, source: str | PathLike[str] | bytes, budget: Budget | None = None) -> None:
+        super().__init__(source, budget)
+        self.root = root_of(self)
+        self._storages: dict[tuple[str, str], Storage] = {}
+        if self.text("byteorder", "little") != "little":
+            raise big_endian()
+
+    def text(self, name: str, default: str = "") -> str:
+        """A short entry; `default` if there is none."""
+        name = self.root + name
+        return self.read(name, 256).decode("ascii", "replace").strip() if name in self.entries else default
+
+    @property
+    def version(self) -> str:
+        """The version of the archive's format, "" if it is not stated."""
+        return self.text("version") or self.text(".data/version")
+
+    def storage(self, name: str, dtype: str, budget: Budget | None) -> Storage:
+        """An entry as the elements of tensors, which are charged to `budget`."""
+        if (name, dtype) not in self._storages:
+            self._storages[name, dtype] = Storage(name, dtype, lambda: self.view(name), budget)
+        return self._storages[name, dtype]
+
+
+def big_endian() -> SourceError:
+    return SourceError("was saved on a big-endian machine", hint="load it on a little-endian machine and save it again")
 
 
 class _Charged:

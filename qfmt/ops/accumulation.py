@@ -127,7 +127,7 @@ def as_stored(operand: Operand) -> Operand:
     return Operand(operand.array, None)
 
 
-def stored_zero(x: Operand) -> int:
+def stored_zero(x: Operand | Tensor) -> int:
     """The integer that represents zero."""
     return 0 if x.quantization is None else int(x.quantization.zero_point[0])
 
@@ -181,6 +181,12 @@ def range_met(node: Node, low: int, high: int, zero: int) -> tuple[int, int]:
     transposed convolution does not paint."""
     padded = any(node.ints("pads", ())) or _is_transposed(node.attributes)
     return (min(low, zero), max(high, zero)) if padded else (low, high)
+
+
+def reach_of_sums(weights: Array, low: int, high: int) -> tuple[Array, Array]:
+    """The least and the greatest sum of inputs in [low, high] times weights [outputs, terms], for each output."""
+    positive, negative = np.maximum(weights, 0).sum(1, dtype=np.int64), np.minimum(weights, 0).sum(1, dtype=np.int64)
+    return positive * low + negative * high, positive * high + negative * low
 
 
 ROWS_LAST = ("MatMul", "MatMulInteger", "Gemm")

@@ -12,7 +12,7 @@ from ..arrays import Array
 from ..errors import QfmtError
 from ..model import Node, Shape, Tensor
 from .accumulation import centred, real_scalar
-from .functions import erf
+from .functions import elementwise, erf
 from .registry import QUANTIZE_RULES, Inference, Operand, Quantized, Result, Trait, by_engine, operator, optional
 from .shapes import bounded, broadcast_pair, same
 
@@ -78,13 +78,10 @@ def bounds(node: Node, tensors: Mapping[str, Tensor]) -> tuple[float, float] | N
     return found[0], found[1]
 
 
-@operator(
+@elementwise(
     "LeakyRelu",
     16,
-    "X -> Y",
-    attributes={"alpha": optional(0.01, "slope below zero")},
-    shape=same,
-    quantized=Quantized.COMPUTES,
+    alpha=optional(0.01, "slope below zero"),
     torch=(
         "aten::leaky_relu(self:X, negative_slope:alpha=0.01)",
         "quantized::leaky_relu(qx:X, negative_slope:alpha, inplace:_, "
@@ -96,13 +93,10 @@ def leaky_relu(x: Array, *, alpha: float) -> Array:
     return np.where(x > 0, x, x * x.dtype.type(alpha))
 
 
-@operator(
+@elementwise(
     "Elu",
     22,
-    "X -> Y",
-    attributes={"alpha": optional(1.0, "limit for large negative X is -alpha")},
-    shape=same,
-    quantized=Quantized.COMPUTES,
+    alpha=optional(1.0, "limit for large negative X is -alpha"),
     torch=(
         "aten::elu(self:X, alpha=1.0, scale==1, input_scale==1)",
         "quantized::elu(self:X, output_scale:$scale, output_zero_point:$zero_point, "
@@ -114,13 +108,10 @@ def elu(x: Array, *, alpha: float) -> Array:
     return np.where(x > 0, x, x.dtype.type(alpha) * np.expm1(x))
 
 
-@operator(
+@elementwise(
     "Celu",
     12,
-    "X -> Y",
-    attributes={"alpha": optional(1.0, "limit for large negative X is -alpha")},
-    shape=same,
-    quantized=Quantized.COMPUTES,
+    alpha=optional(1.0, "limit for large negative X is -alpha"),
     torch=(
         "aten::celu(self:X, alpha=1.0)",
         "quantized::celu(self:X, output_scale:$scale, output_zero_point:$zero_point, alpha=1.0)",
@@ -132,16 +123,11 @@ def celu(x: Array, *, alpha: float) -> Array:
     return np.where(x > 0, x, a * np.expm1(x / a))
 
 
-@operator(
+@elementwise(
     "Selu",
     22,
-    "X -> Y",
-    attributes={
-        "alpha": optional(1.6732632423543772, "limit for large negative X is -gamma · alpha"),
-        "gamma": optional(1.0507009873554805, "slope above zero"),
-    },
-    shape=same,
-    quantized=Quantized.COMPUTES,
+    alpha=optional(1.6732632423543772, "limit for large negative X is -gamma · alpha"),
+    gamma=optional(1.0507009873554805, "slope above zero"),
     torch=("aten::selu(self:X)",),
 )
 def selu(x: Array, *, alpha: float, gamma: float) -> Array:
@@ -192,13 +178,11 @@ def prelu(x: Array, slope: Array) -> Array:
     return np.where(x > 0, x, x * slope)
 
 
-@operator(
+@elementwise(
     "HardSigmoid",
     22,
-    "X -> Y",
-    attributes={"alpha": optional(0.2, "slope"), "beta": optional(0.5, "value at zero")},
-    shape=same,
-    quantized=Quantized.COMPUTES,
+    alpha=optional(0.2, "slope"),
+    beta=optional(0.5, "value at zero"),
 )
 def hard_sigmoid(x: Array, *, alpha: float, beta: float) -> Array:
     """Y = max(0, min(1, alpha · X + beta))."""
@@ -206,12 +190,9 @@ def hard_sigmoid(x: Array, *, alpha: float, beta: float) -> Array:
     return np.clip(x * kind(alpha) + kind(beta), kind(0), kind(1))
 
 
-@operator(
+@elementwise(
     "HardSwish",
     22,
-    "X -> Y",
-    shape=same,
-    quantized=Quantized.COMPUTES,
     engines=by_engine("premultiplied", qnnpack="reciprocal_offset"),
     torch=(
         "aten::hardswish(self:X)",
@@ -224,12 +205,9 @@ def hard_swish(x: Array) -> Array:
     return x * np.clip(x + kind(3), kind(0), kind(6)) / kind(6)
 
 
-@operator(
+@elementwise(
     "Sigmoid",
     13,
-    "X -> Y",
-    shape=same,
-    quantized=Quantized.COMPUTES,
     torch=("quantized::sigmoid(qx:X, output_scale:$scale, output_zero_point:$zero_point)",),
 )
 def sigmoid(x: Array) -> Array:
@@ -237,18 +215,19 @@ def sigmoid(x: Array) -> Array:
     return x.dtype.type(1) / (x.dtype.type(1) + np.exp(-x))
 
 
-@operator("Tanh", 13, "input -> output", shape=same, quantized=Quantized.COMPUTES)
+@elementwise(
+    "Tanh",
+    13,
+    "input -> output",
+)
 def tanh(x: Array) -> Array:
     """output = tanh(input)."""
     return np.tanh(x)
 
 
-@operator(
+@elementwise(
     "Softplus",
     22,
-    "X -> Y",
-    shape=same,
-    quantized=Quantized.COMPUTES,
     torch=("aten::softplus(self:X, beta==1, threshold==20)",),
 )
 def softplus(x: Array) -> Array:
@@ -256,36 +235,27 @@ def softplus(x: Array) -> Array:
     return np.logaddexp(x, x.dtype.type(0))
 
 
-@operator("Mish", 22, "X -> Y", shape=same, quantized=Quantized.COMPUTES, torch=("aten::mish(self:X)",))
+@elementwise("Mish", 22, torch=("aten::mish(self:X)",))
 def mish(x: Array) -> Array:
     """Y = X · tanh(ln(exp(X) + 1))."""
     return x * np.tanh(softplus(x))
 
 
-@operator(
+@elementwise(
     "ThresholdedRelu",
     22,
-    "X -> Y",
-    attributes={"alpha": optional(1.0, "threshold")},
-    shape=same,
-    quantized=Quantized.COMPUTES,
-    torch=(
-        "aten::threshold(self:X, threshold:alpha, value==0)",
-        "quantized::threshold(qx:X, threshold:alpha, value==0)",
-    ),
+    alpha=optional(1.0, "threshold"),
+    torch=("quantized::threshold(qx:X, threshold:alpha, value==0)",),
 )
 def thresholded_relu(x: Array, *, alpha: float) -> Array:
     """Y = X where X > alpha, 0 elsewhere."""
     return np.where(x > x.dtype.type(alpha), x, x.dtype.type(0))
 
 
-@operator(
+@elementwise(
     "Gelu",
     20,
-    "X -> Y",
-    attributes={"approximate": optional("none", "`none`, or `tanh`: by the hyperbolic tangent")},
-    shape=same,
-    quantized=Quantized.COMPUTES,
+    approximate=optional("none", "`none`, or `tanh`: by the hyperbolic tangent"),
     torch=("aten::gelu(self:X, approximate='none')",),
 )
 def gelu(x: Array, *, approximate: str) -> Array:

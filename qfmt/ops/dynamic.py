@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,8 @@ from .registry import (
 REDUCE_RANGE = {"reduce_range": optional(0, "1: the range of the input is spread over 0..127 instead of 0..255")}
 PER_TOKEN = {"per_token": optional(0, "1: each row of the input, along its last axis, has a grid of its own")}
 
+_dynamic = partial(operator, version=1, signature="X W B? -> Y", quantized=Quantized.WEIGHTS, dtype="float32")
+
 
 def quantized_now(x: Operand, rule: str, reduce_range: int) -> Operand:
     """A float input on the uint8 grid of its range."""
@@ -68,15 +71,11 @@ def linear_integer(
     return y.reshape(*shape[:-1], y.shape[-1])
 
 
-@operator(
+@_dynamic(
     "qfmt.DynamicLinear",
-    1,
-    "X W B? -> Y",
     attributes={**REDUCE_RANGE, **PER_TOKEN},
     shape=linear_shape,
-    quantized=Quantized.WEIGHTS,
     integer=linear_integer,
-    dtype="float32",
 )
 def dynamic_linear(x: Array, w: Array, b: Array | None, *, reduce_range: int, per_token: int) -> Array:
     """Y = X · Wᵀ + B over the last dimension of X, real like B; W is quantized, and X is quantized at run time.
@@ -112,17 +111,13 @@ CONV_RULES = (*REQUANTIZE_RULES, *DYNAMIC_RULES)
 CONV_ENGINES = REQUANTIZE_ENGINES | {"onnx": "dynamic_divide", "pt2e": "dynamic_reciprocal"}
 
 
-@operator(
+@_dynamic(
     "qfmt.DynamicConv",
-    1,
-    "X W B? -> Y",
     attributes={**ATTRIBUTES, **REDUCE_RANGE},
     shape=conv_shape,
-    quantized=Quantized.WEIGHTS,
     integer=_dynamic_conv_integer,
     rules=CONV_RULES,
     engines=CONV_ENGINES,
-    dtype="float32",
 )
 def dynamic_conv(x: Array, w: Array, b: Array | None, *, reduce_range: int, **attributes: Any) -> Array:
     """Y as in Conv, real; W is quantized, and X is quantized at run time, with one grid for all of it."""
@@ -136,17 +131,13 @@ def _dynamic_conv_transpose_integer(
     return _conv_integer(conv_transpose_sums, x, w, b, rule, reduce_range, attributes)
 
 
-@operator(
+@_dynamic(
     "qfmt.DynamicConvTranspose",
-    1,
-    "X W B? -> Y",
     attributes={**TRANSPOSED, **REDUCE_RANGE},
     shape=conv_transpose_shape,
-    quantized=Quantized.WEIGHTS,
     integer=_dynamic_conv_transpose_integer,
     rules=CONV_RULES,
     engines=CONV_ENGINES,
-    dtype="float32",
 )
 def dynamic_conv_transpose(x: Array, w: Array, b: Array | None, *, reduce_range: int, **attributes: Any) -> Array:
     """Y as in ConvTranspose, real; W is quantized, and X is quantized at run time, with one grid for all of it."""

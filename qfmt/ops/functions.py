@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import erf as _erf
+from typing import Any
 
 import numpy as np
 
 from ..arrays import Array
-from .registry import Quantized, operator, optional
+from .registry import AttributeSpec, Quantized, operator, optional
 from .shapes import broadcast, same
 
 
@@ -19,6 +20,22 @@ def erf(x: Array) -> Array:
 
 def _softsign(x: Array) -> Array:
     return x / (x.dtype.type(1) + np.abs(x))
+
+
+def elementwise(
+    name: str,
+    version: int,
+    signature: str = "X -> Y",
+    *,
+    torch: tuple[str, ...] = (),
+    engines: Mapping[str, str] | None = None,
+    **attributes: AttributeSpec,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register the decorated function of one element: of real numbers, if its input is quantized."""
+    kind = Quantized.COMPUTES
+    return operator(
+        name, version, signature, attributes=attributes, shape=same, quantized=kind, torch=torch, engines=engines
+    )
 
 
 def function(
@@ -70,13 +87,12 @@ for _entry in (
     function(__name__, *_entry)
 
 
-@operator(
+@elementwise(
     "Shrink",
     9,
     "input -> output",
-    attributes={"bias": optional(0.0, "what is subtracted"), "lambd": optional(0.5, "threshold")},
-    shape=same,
-    quantized=Quantized.COMPUTES,
+    bias=optional(0.0, "what is subtracted"),
+    lambd=optional(0.5, "threshold"),
 )
 def shrink(x: Array, *, bias: float, lambd: float) -> Array:
     """output = input + bias where input < -lambd, input - bias where input > lambd, 0 elsewhere."""
@@ -85,14 +101,7 @@ def shrink(x: Array, *, bias: float, lambd: float) -> Array:
     return moved.astype(x.dtype)
 
 
-@operator(
-    "Swish",
-    24,
-    "X -> Y",
-    attributes={"alpha": optional(1.0, "steepness of the sigmoid")},
-    shape=same,
-    quantized=Quantized.COMPUTES,
-)
+@elementwise("Swish", 24, alpha=optional(1.0, "steepness of the sigmoid"))
 def swish(x: Array, *, alpha: float) -> Array:
     """Y = X / (1 + exp(-alpha · X))."""
     kind = x.dtype.type

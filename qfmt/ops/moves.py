@@ -23,6 +23,6 @@ def only_moves(node: Node, tensors: Mapping[str, Tensor]) -> bool:
 
 def _is_within(x: Tensor, y: Tensor) -> bool:
     own, grid = x.quantization, y.quantization
-    if x.dtype != y.dtype or own is None or grid is None or not own.is_affine or own.is_per_channel:
+    if x.dtype != y.dtype or own is None or grid is None or not own.is_per_tensor:
         return False
     return own.same_grid(grid) and grid.quant_min <= own.quant_min and own.quant_max <= grid.quant_max

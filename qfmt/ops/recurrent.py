@@ -92,6 +92,9 @@ def _leading(given: Inference, rank: int) -> tuple[Dimension, ...]:
     return x[:-1]
 
 
+_recurrent = partial(operator, version=1, quantized=Quantized.WEIGHTS, weights=(1, 2), dtype="float32")
+
+
 # Layers
 
 
@@ -130,18 +133,14 @@ def _lstm(
     return _scan(step, product(x, w_ih, b_ih), (h, c), w_hh, reverse)
 
 
-@operator(
+@_recurrent(
     "qfmt.LSTM",
-    1,
-    "X W_ih W_hh B_ih? B_hh? H_0? C_0? -> Y H_n C_n",
+    signature="X W_ih W_hh B_ih? B_hh? H_0? C_0? -> Y H_n C_n",
     attributes={**REDUCE_RANGE, **REVERSE},
     shape=partial(_layer_shape, gates=4, states=2),
-    quantized=Quantized.WEIGHTS,
-    weights=(1, 2),
     integer=_quantized(
         _lstm, "Products as in qfmt.DynamicLinear: X · W_ihᵀ of all steps at once, on one grid, H · W_hhᵀ step by step."
     ),
-    dtype="float32",
 )
 def lstm(*operands: Any, reduce_range: int, reverse: int) -> list[Array]:
     """One layer in one direction. H and C start as H_0 and C_0, or as zeros; for each step x of X, with
@@ -173,16 +172,12 @@ def _gru(
     return _scan(step, product(x, w_ih, b_ih), (h,), w_hh, reverse)
 
 
-@operator(
+@_recurrent(
     "qfmt.GRU",
-    1,
-    "X W_ih W_hh B_ih? B_hh? H_0? -> Y H_n",
+    signature="X W_ih W_hh B_ih? B_hh? H_0? -> Y H_n",
     attributes={**REDUCE_RANGE, **REVERSE},
     shape=partial(_layer_shape, gates=3, states=1),
-    quantized=Quantized.WEIGHTS,
-    weights=(1, 2),
     integer=_quantized(_gru, "Products as in qfmt.LSTM."),
-    dtype="float32",
 )
 def gru(*operands: Any, reduce_range: int, reverse: int) -> list[Array]:
     """One layer in one direction. H starts as H_0, or as zeros; for each step x of X, with
@@ -207,16 +202,12 @@ def _lstm_cell(
     return _lstm_step(product(x, w_ih, b_ih), product(h, w_hh, b_hh), c)
 
 
-@operator(
+@_recurrent(
     "qfmt.LSTMCell",
-    1,
-    "X W_ih W_hh B_ih? B_hh? H_0? C_0? -> H_1 C_1",
+    signature="X W_ih W_hh B_ih? B_hh? H_0? C_0? -> H_1 C_1",
     attributes=REDUCE_RANGE,
     shape=partial(_cell_shape, gates=4, states=2),
-    quantized=Quantized.WEIGHTS,
-    weights=(1, 2),
     integer=_quantized(_lstm_cell, "Products as in qfmt.DynamicLinear."),
-    dtype="float32",
 )
 def lstm_cell(*operands: Any, reduce_range: int) -> tuple[Array, Array]:
     """One step of qfmt.LSTM: X is [batch, inputs], H and C are [batch, size]."""
@@ -228,16 +219,12 @@ def _gru_cell(product: Product, x: Array, w_ih: Any, w_hh: Any, b_ih: Any, b_hh:
     return _gru_step(product(x, w_ih, b_ih), product(h, w_hh, b_hh), h)
 
 
-@operator(
+@_recurrent(
     "qfmt.GRUCell",
-    1,
-    "X W_ih W_hh B_ih? B_hh? H_0? -> H_1",
+    signature="X W_ih W_hh B_ih? B_hh? H_0? -> H_1",
     attributes=REDUCE_RANGE,
     shape=partial(_cell_shape, gates=3, states=1),
-    quantized=Quantized.WEIGHTS,
-    weights=(1, 2),
     integer=_quantized(_gru_cell, "Products as in qfmt.DynamicLinear."),
-    dtype="float32",
 )
 def gru_cell(*operands: Any, reduce_range: int) -> Array:
     """One step of qfmt.GRU: X is [batch, inputs], H is [batch, size]."""
@@ -252,16 +239,12 @@ def _rnn_cell(
     return np.maximum(total, f32(0)) if activation == "relu" else tanh(total)
 
 
-@operator(
+@_recurrent(
     "qfmt.RNNCell",
-    1,
-    "X W_ih W_hh B_ih? B_hh? H_0? -> H_1",
+    signature="X W_ih W_hh B_ih? B_hh? H_0? -> H_1",
     attributes={"activation": optional("tanh", "`tanh` or `relu`"), **REDUCE_RANGE},
     shape=partial(_cell_shape, gates=1, states=1),
-    quantized=Quantized.WEIGHTS,
-    weights=(1, 2),
     integer=_quantized(_rnn_cell, "Products as in qfmt.DynamicLinear."),
-    dtype="float32",
 )
 def rnn_cell(*operands: Any, reduce_range: int, activation: str) -> Array:
     """H_1 = activation((H_0 · W_hhᵀ + B_hh) + (X · W_ihᵀ + B_ih)), H_0 zeros if absent.

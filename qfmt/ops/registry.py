@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from ..arrays import Array
 from ..engines import TORCH_ENGINES
 from ..errors import QfmtError, RunError
-from ..model import Attribute, Dimension, Node, Quantization, Shape, attribute_kind
+from ..model import Attribute, Dimension, Node, Quantization, Shape, Tensor, attribute_kind
 from .shapes import broadcast, same
 
 if TYPE_CHECKING:
@@ -264,6 +264,19 @@ class Operator:
         except UNFIT as error:
             raise QfmtError(f"{self.name} has inputs or attributes that do not fit each other: {error}") from error
 
+    def inferred(
+        self, inputs: Sequence[Tensor | None], attributes: Mapping[str, Attribute], reads: Callable[[Tensor], bool]
+    ) -> list[Shape]:
+        """The shapes of the outputs for these inputs, of which constants that the function `reads` are known; [None]
+        if they depend on an unknown rank. Raises what `infer` raises."""
+        absent = [None] * (len(self.inputs) - len(inputs))
+        shapes = [None if tensor is None else tensor.shape for tensor in inputs]
+        arrays = [tensor.array if tensor is not None and reads(tensor) else None for tensor in inputs]
+        try:
+            return self.infer(Inference([*shapes, *absent], dict(attributes), [*arrays, *absent]))
+        except UnknownRank:
+            return [None]
+
     def work(self, read: Sequence[int], written: Sequence[int]) -> int:
         """About how many elements, or products of two, the reference processes, from the sizes of tensors."""
         if self.family in IN_PASSING:
@@ -283,6 +296,11 @@ class Operator:
             place = int(argument or 0)
             return inputs[place] if place < len(inputs) else None
         return kind
+
+    def likely_dtype(self, index: int, inputs: Sequence[str | None], attributes: Mapping[str, Any]) -> str:
+        """The same; that of the first input for one that is not stated, float32 if there is none."""
+        first = next((dtype for dtype in inputs if dtype), "float32")
+        return self.output_dtype(index, inputs, attributes) or first
 
 
 OPERATORS: dict[str, Operator] = {}

@@ -12,7 +12,7 @@ from ..arithmetic import clamp, f32, fma
 from ..arrays import Array
 from ..errors import QfmtError
 from ..memory import require
-from ..model import Dimension, Shape
+from ..model import Dimension, Node, Shape, Tensor
 from .registry import (
     QUANTIZE_RULES,
     AttributeSpec,
@@ -181,18 +181,21 @@ def neighbours(
     return _neighbours(axis, a["coordinate_transformation_mode"], a["nearest_mode"])
 
 
-def neighbours_along(
-    shape: Shape, a: Mapping[str, Any], scales: Sequence[np.floating[Any]], sizes: Sequence[int]
-) -> dict[int, Array] | None:
-    """Axis → the elements that a nearest Resize selects along it, for each axis that changes. One of `scales` and
-    `sizes` is empty.
+def known_neighbours(node: Node, tensors: Mapping[str, Tensor]) -> dict[int, Array] | None:
+    """Axis → the elements that a nearest Resize selects along it, for each axis that changes.
 
-    None if that is not known: sizes of the input are open, factors depend on each other, or there are too many or none.
+    None if that is not known: its sizes or scales are computed, those of the input are open, factors depend on each
+    other, or there are too many elements or none.
     """
+    shape, a = tensors[node.inputs[0]].shape, node.attributes
+    given = [tensors[name] if name else None for name in (*node.inputs, "", "", "")[2:4]]
+    if any(each is not None and not each.is_constant for each in given):
+        return None
+    scales, sizes = ([] if each is None else list(each.array) for each in given)
     if shape is None or not (len(scales) or len(sizes)) or a["keep_aspect_ratio_policy"] != "stretch":
         return None
     found = {}
-    for place, axis in enumerate(a["axes"] or range(len(shape))):
+    for place, axis in enumerate(node.ints("axes") or range(len(shape))):
         length = shape[axis]
         if not sizes and scales[place] == 1:
             continue

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from ..arrays import Array
@@ -9,14 +12,15 @@ from .registry import Quantized, operator, optional
 from .shapes import along_axis
 
 
-@operator(
+def _along(name: str, meaning: str, *torch: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    attributes, kind = {"axis": optional(-1, meaning)}, Quantized.COMPUTES
+    return operator(name, 13, "input -> output", attributes=attributes, shape=along_axis, quantized=kind, torch=torch)
+
+
+@_along(
     "Softmax",
-    13,
-    "input -> output",
-    attributes={"axis": optional(-1, "the axis that sums to 1")},
-    shape=along_axis,
-    quantized=Quantized.COMPUTES,
-    torch=("quantized::softmax(qx:input, dim:axis, output_scale:$scale, output_zero_point:$zero_point)",),
+    "the axis that sums to 1",
+    "quantized::softmax(qx:input, dim:axis, output_scale:$scale, output_zero_point:$zero_point)",
 )
 def softmax(x: Array, *, axis: int) -> Array:
     """output = exp(input - m) / Σ exp(input - m) along the axis, m the maximum there."""
@@ -24,28 +28,14 @@ def softmax(x: Array, *, axis: int) -> Array:
     return powers / powers.sum(axis, keepdims=True)
 
 
-@operator(
-    "LogSoftmax",
-    13,
-    "input -> output",
-    attributes={"axis": optional(-1, "the axis whose exponentials sum to 1")},
-    shape=along_axis,
-    quantized=Quantized.COMPUTES,
-)
+@_along("LogSoftmax", "the axis whose exponentials sum to 1")
 def log_softmax(x: Array, *, axis: int) -> Array:
     """output = (input - m) - ln(Σ exp(input - m)) along the axis, m the maximum there."""
     shifted = x - x.max(axis, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axis, keepdims=True))
 
 
-@operator(
-    "Hardmax",
-    13,
-    "input -> output",
-    attributes={"axis": optional(-1, "the axis along which there is one 1")},
-    shape=along_axis,
-    quantized=Quantized.COMPUTES,
-)
+@_along("Hardmax", "the axis along which there is one 1")
 def hardmax(x: Array, *, axis: int) -> Array:
     """output = 1 at the first of the largest elements along the axis, 0 elsewhere."""
     first = np.expand_dims(x.argmax(axis), axis)

@@ -1,4 +1,4 @@
-"""Move quantized constants now instead of at run time."""
+"""Compute nodes over constants now instead of at run time."""
 
 from __future__ import annotations
 
@@ -8,8 +8,25 @@ from typing import Any
 import numpy as np
 
 from ..interpreter import execute
-from ..model import Node, Tensor
+from ..model import Node, Tensor, numpy_dtype, static_shape
 from ..ops import Operand
+
+
+def computed(
+    node: Node, given: Sequence[Tensor | None], outputs: Sequence[Tensor], aliases: tuple[str, ...] = ()
+) -> list[Tensor]:
+    """The outputs of a node as constants. Of an input that is not constant, only its static shape is used."""
+    arrays = execute(node, [None if each is None else _operand(each) for each in given], outputs)
+    pairs = zip(outputs, arrays, strict=True)
+    return [
+        Tensor.constant(each.name, array, each.quantization, dtype=each.dtype, aliases=aliases) for each, array in pairs
+    ]
+
+
+def _operand(tensor: Tensor) -> Operand:
+    if tensor.is_constant:
+        return Operand(tensor.array, tensor.quantization)
+    return Operand(np.broadcast_to(np.zeros((), numpy_dtype(tensor.dtype)), static_shape(tensor)), tensor.quantization)
 
 
 def moved_constant(node: Node, source: Tensor, others: Sequence[Tensor | None], name: str) -> Tensor | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import QfmtError
 from ..model import Graph, Model, Node, Quantization, StoredArray, Tensor
+from ..ops import only_moves
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -23,6 +24,12 @@ def without_unread(nodes: Iterable[Node], outputs: Iterable[str]) -> list[Node]:
             wanted.update(node.inputs)
             kept.append(node)
     return kept[::-1]
+
+
+def without_idle_rules(graph: Graph) -> Graph:
+    """The graph in which nodes that only move integers state no rule."""
+    nodes = (replace(node, rule="") if only_moves(node, graph.tensors) else node for node in graph.nodes)
+    return replace(graph, nodes=tuple(nodes))
 
 
 def only_read(graph: Graph) -> Graph:

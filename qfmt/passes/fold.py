@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..interpreter import execute
 from ..model import Graph, Node, Tensor
-from ..ops import OPERATORS, Operand, Operator, Quantized, Trait, has
+from ..ops import OPERATORS, Operator, Quantized, Trait, has
 from ..ops.accumulation import in_units_of_sums, output_axis
 from .clamps import clamped, is_clamp
-from .constants import moved_constant, unused
+from .constants import computed, moved_constant, unused
 from .edits import only_read, renamed, without_unread
 
 
@@ -120,7 +119,7 @@ class _Folding:
             per_channel = target is None or target.is_per_channel
             return not per_channel and all(grid is not None for grid in grids[:2])
         if operator.quantized is Quantized.OWN:
-            return all(grid is None or not (grid.is_per_channel or not grid.is_affine) for grid in (*grids, target))
+            return all(grid is None or grid.is_per_tensor for grid in (*grids, target))
         return bool(operator.rules)
 
     def _quantized_after(self, node: Node) -> tuple[list[Node], Node] | None:
@@ -190,7 +189,7 @@ class _Folding:
         """Moving the integers and dequantizing afterwards is equivalent; inserted values have to wait for the grid."""
         grid = source.quantization
         assert grid is not None
-        if grid.is_per_channel or not grid.is_affine:
+        if not grid.is_per_tensor:
             self.kept.append(node)
             return
         if OPERATORS[node.operator].integer is not None:
@@ -248,10 +247,7 @@ class _Folding:
         if self._changes_nothing(source, node) and target.name not in self.graph.outputs:
             self.names[target.name] = source.name
         elif source.is_constant:
-            (array,) = execute(node, [Operand(source.array, source.quantization)], [target])
             aliases = tuple(sorted({*target.aliases, *source.aliases, source.name}))
-            self.tensors[target.name] = Tensor.constant(
-                target.name, array, target.quantization, dtype=target.dtype, aliases=aliases
-            )
+            (self.tensors[target.name],) = computed(node, [source], [target], aliases)
         else:
             self.kept.append(replace(node, inputs=(source.name,)))

@@ -152,7 +152,7 @@ def _agreements(
         root: grid
         for root, found in stated.items()
         for grid in found
-        if alone[root] and (root not in joined or not (grid.is_per_channel or not grid.is_affine))
+        if alone[root] and (root not in joined or grid.is_per_tensor)
     }
 
 

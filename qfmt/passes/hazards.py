@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 
 from ..arrays import Array
 from ..model import DTYPES, Model, Node, Tensor
 from ..ops import OPERATORS
-from ..ops.accumulation import terms_of
+from ..ops.accumulation import reach_of_sums, terms_of
 from ..ops.overflow import INT16, PairSums, farthest
 from ..rules import require_sound
 
@@ -144,17 +145,15 @@ def _overflows(terms: Array, engines: Iterable[str], low: int, high: int, offset
         largest, unit = farthest(pairs, low, high), int(farthest(pairs, -1 if low < 0 else 0, 1).max(initial=0))
         harmless = (min(INT16.max // unit, high) if unit else high) - offset
         found[order[kernel]] = Overflow(int(largest.max(initial=0)), int((largest > INT16.max).sum()), harmless)
-    return {engine: max((found[order[each]] for each in KERNELS[engine]), key=_extent) for engine in engines}
-
-
-def _extent(found: Overflow) -> tuple[int, int]:
-    return found.largest, found.channels
+    return {
+        engine: max((found[order[each]] for each in KERNELS[engine]), key=attrgetter("largest", "channels"))
+        for engine in engines
+    }
 
 
 def _largest_sum(terms: Array, low: int, high: int) -> int:
     """The largest |sum| of integers of low..high times weights [M, K, taps]."""
-    plus, minus = (part(terms, 0).sum((1, 2), dtype=np.int64) for part in (np.maximum, np.minimum))
-    return int(np.abs([high * plus + low * minus, low * plus + high * minus]).max(initial=0))
+    return int(np.abs(reach_of_sums(terms.reshape(len(terms), -1), low, high)).max(initial=0))
 
 
 def _centred(node: Node, w: Tensor, terms: Array) -> Array:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..interpreter import execute
 from ..model import Graph, Node, Tensor
-from ..ops import Operand, Trait, has
-from .constants import unused
+from ..ops import Trait, has
+from .constants import computed, unused
 from .edits import only_read
 
 FILLS = {"Pad": 2}
@@ -27,7 +26,8 @@ def hoist_quantizers(graph: Graph) -> Graph:
     tensors = dict(graph.tensors)
     instead: dict[int, list[Node]] = {}
     for node in graph.nodes:
-        if node.operator != "QuantizeLinear" or not _is_per_tensor(tensors[node.outputs[0]]):
+        grid = tensors[node.outputs[0]].quantization
+        if node.operator != "QuantizeLinear" or grid is None or not grid.is_per_tensor:
             continue
         first = below = node
         while (mover := producers.get(first.inputs[0])) is not None and uses[first.inputs[0]] == 1:
@@ -58,11 +58,6 @@ def _moves(node: Node, tensors: dict[str, Tensor]) -> bool:
     return first.quantization is None and first.dtype == "float32" and not first.is_constant
 
 
-def _is_per_tensor(tensor: Tensor) -> bool:
-    grid = tensor.quantization
-    return grid is not None and not grid.is_per_channel and grid.is_affine
-
-
 def _exchanged(mover: Node, quantizer: Node, tensors: dict[str, Tensor]) -> tuple[Node, Node]:
     """Quantize, then move."""
     real, last = mover.inputs[0], tensors[quantizer.outputs[0]]
@@ -81,6 +76,5 @@ def _exchanged(mover: Node, quantizer: Node, tensors: dict[str, Tensor]) -> tupl
 def _filling(name: str, quantizer: Node, last: Tensor, tensors: dict[str, Tensor]) -> str:
     """The inserted value, quantized."""
     number, own = tensors[name], unused(f"{name}_quantized", tensors)
-    (array,) = execute(quantizer, [Operand(number.array, None)], [replace(last, name=own, shape=number.shape)])
-    tensors[own] = Tensor.constant(own, array, last.quantization, dtype=last.dtype, aliases=(name,))
+    (tensors[own],) = computed(quantizer, [number], [replace(last, name=own, shape=number.shape)], (name,))
     return own

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any
-
-import numpy as np
 
 from ..errors import QfmtError, SourceError
-from ..interpreter import execute
 from ..model import INT32, Dimension, Graph, Node, Shape, Tensor
-from ..ops import OPERATORS, Inference, Operand, Trait, UnknownRank, has
+from ..ops import OPERATORS, Trait, has
 from ..ops.quantization import is_static
+from .constants import computed
 from .edits import only_read
 
 LARGEST = INT32
@@ -73,33 +70,20 @@ def _known(node: Node, tensors: Mapping[str, Tensor]) -> Tensor | None:
         return None
     if len(node.outputs) > 1 or output.dtype != "int64" or output.quantization is not None or not given:
         return None
-    operands = []
-    for tensor in given:
-        array: Any = None
-        if tensor is not None and tensor.is_constant:
-            array = tensor.array
-        elif tensor is not None and has(node, Trait.SIZES) and is_static(tensor.shape):
-            array = np.broadcast_to(np.zeros((), np.int8), tensor.shape)
-        elif tensor is not None:
+    for tensor in filter(None, given):
+        if not tensor.is_constant and not (has(node, Trait.SIZES) and is_static(tensor.shape)):
             return None
-        operands.append(None if array is None else Operand(array, None))
-    (value,) = execute(node, operands, [output])
-    return Tensor.constant(output.name, value, aliases=output.aliases)
+    (made,) = computed(node, given, [output], output.aliases)
+    return made
 
 
 def inferred(node: Node, tensors: Mapping[str, Tensor]) -> Sequence[Shape]:
-    """The output shapes of an operator; none if it is unknown, or needs an unknown rank."""
+    """The output shapes of an operator; none if it is unknown."""
     operator = OPERATORS.get(node.operator)
     if operator is None:
         return ()
-    absent = [None] * (len(operator.inputs) - len(node.inputs))
     given = [tensors[name] if name else None for name in node.inputs]
-    shapes = [None if tensor is None else tensor.shape for tensor in given]
-    values = [tensor.array if tensor is not None and tensor.is_constant else None for tensor in given]
-    try:
-        return operator.infer(Inference([*shapes, *absent], dict(node.attributes), [*values, *absent]))
-    except UnknownRank:
-        return ()
+    return operator.inferred(given, node.attributes, lambda tensor: tensor.is_constant)
 
 
 def limited(tensor: Tensor) -> Tensor:

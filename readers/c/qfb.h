@@ -1210,17 +1210,16 @@ static inline qfb_string qfb_graph_name(const qfb_file *file)
 /* The index of the tensor of a name, found by halves; -1 if there is none. */
 static inline int64_t qfb_tensor_index(const qfb_file *file, const char *name, size_t size)
 {
-    uint32_t low = 0, high = qfb_tensor_count(file);
+    uint32_t low = 0, high = size > UINT32_MAX ? 0 : qfb_tensor_count(file);
+    qfb_string wanted;
+    wanted.text = name, wanted.size = (uint32_t)size;
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
-        qfb_string found = qfb_string_(file, qfb_element_(file, file->tensors, middle), QFB_TENSOR_NAME_);
-        int order = memcmp(found.text, name, found.size < size ? found.size : size);
-        if (!order && found.size == size)
+        int order = qfb_compare(
+            qfb_string_(file, qfb_element_(file, file->tensors, middle), QFB_TENSOR_NAME_), wanted);
+        if (!order)
             return middle;
-        if (order < 0 || (!order && found.size < size))
-            low = middle + 1;
-        else
-            high = middle;
+        low = order < 0 ? middle + 1 : low, high = order < 0 ? high : middle;
     }
     return -1;
 }

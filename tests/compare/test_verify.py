@@ -22,8 +22,7 @@ import qfmt
 from networks import pytorch
 from qfmt.cli import main
 from qfmt.compare import Report
-from qfmt.compare.classes import classify
-from qfmt.compare.saturation import saturated
+from qfmt.compare.classes import classify, saturated
 from qfmt.engines import TORCH_ENGINES
 from qfmt.errors import QfmtError, RunError, SourceError
 from qfmt.frontends.torch.execution import apply

@@ -144,7 +144,9 @@ def test_onnx_runtime_agrees_with_the_suite(level: str) -> None:
 
 
 def session_of(proto: Any) -> onnxruntime.InferenceSession:
-    return onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1  # threads take longer to start than these networks to run
+    return onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def run(session: onnxruntime.InferenceSession, inputs: Any) -> list[Any]:

@@ -28,8 +28,7 @@ from qfmt.errors import RunError
 from qfmt.frontends.isolation import parent, wire
 from qfmt.frontends.isolation.parent import EngineDied, Session
 from qfmt.frontends.torch.execution import apply
-from qfmt.frontends.torch.program import Call, Constant, Made, Program, Stored
-from qfmt.frontends.torch.tape import Slot
+from qfmt.frontends.torch.program import Call, Constant, Made, Program, Slot, Stored
 from qfmt.frontends.torch.values import DTYPE_CODES
 from qfmt.frontends.witness import is_array, is_computed
 from support.paths import DIGITS, HOSTILE, ROOT

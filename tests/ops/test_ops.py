@@ -184,6 +184,7 @@ def witness(name: str, case: Case, outputs: int) -> list[np.ndarray]:
     if name in RUNTIME:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
+        options.intra_op_num_threads = 1
         session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         return list(session.run(None, feed))
     return [np.asarray(each) for each in ReferenceEvaluator(model).run(None, feed)]

@@ -7,9 +7,9 @@ from os import PathLike, fsdecode
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...errors import RunError, ValidityError, Violation
+from ...errors import RunError, ValidityError
 from ...interpreter import check_versions
-from ...rules import graph_violations
+from ...rules import require_sound
 
 if TYPE_CHECKING:
     from ...model import Model
@@ -35,22 +35,17 @@ def write_c(
     if model.no_graph:
         raise RunError(model.no_graph)
     check_versions(model)
-    if broken := graph_violations(model) or _untrue_ranges(model):
-        raise ValidityError(broken)
+    require_sound(model)
+    from ...passes import proofs
     from .folder import check, write
 
+    if broken := [each for each in proofs(model).violations if each.rule == "P2"]:
+        raise ValidityError(broken)  # the stated ranges of sums determine what fits in int32 in C
     path = Path(fsdecode(folder))
     check(path)
     texts = program(model, name or path.resolve().name, shapes, compact=compact)
     write(path, texts)
     return list(texts)
-
-
-def _untrue_ranges(model: Model) -> list[Violation]:
-    """P2: sums that exceed their stated range, which determines what fits in int32 in C."""
-    from ...passes import proofs
-
-    return [broken for broken in proofs(model).violations if broken.rule == "P2"]
 
 
 def program(

@@ -11,6 +11,7 @@ from ...arrays import Array
 from ...errors import QfmtError
 from ...model import Node
 from .kernels import kernel, kernel_text
+from .loops import indented
 from .plan import Plan
 from .products import Folded, constant_weights, dot_rows, finished, folded, target_of, title_of
 from .views import Parameter, channels_last
@@ -121,12 +122,9 @@ def depthwise(plan: Plan, node: Node, w: Array) -> None:
     body = [
         f"for (int32_t position = 0; position < {count}; position++) {{",
         f"    {name}(&{window}, x, position, {zeros}, {weights}, {bias}, sums);",
-        *("    " + line for line in finished(plan, finish, "sums", at, channels)),
+        *indented(finished(plan, finish, "sums", at, channels)),
         "}",
     ]
-    plan.step(
-        title_of(node, finish, f"{channels} channels, depthwise"),
-        [Parameter("x", view), Parameter("y", target, True)],
-        body,
-    )
-    plan.steps[-1].scratch.append(plan.scratch("int32", channels, "sums"))
+    parameters = [Parameter("x", view), Parameter("y", target, True)]
+    title = title_of(node, finish, f"{channels} channels, depthwise")
+    plan.step(title, parameters, body, [("int32", channels, "sums")])

@@ -53,8 +53,8 @@ def _accumulate(plan: Plan, node: Node, terms: Sequence[str], joint: str, wide: 
     name = node.outputs[0]
     order = _order(plan, node.inputs, plan.value(name).shape)
     finish = follower(plan, name)
-    if finish is not None and finish.axis is not None:
-        finish = finish if _ends_with(finish, order) else None
+    if finish is not None and finish.axis not in (None, *order[-1:]):
+        finish = None  # its channels are not the fastest dimension
     if finish is not None:
         plan.fused.add(finish.node.outputs[0])
     target = plan.result(finish.y.name if finish else name, order)
@@ -74,9 +74,8 @@ def _accumulate(plan: Plan, node: Node, terms: Sequence[str], joint: str, wide: 
     run = sizes[-1] if sizes else 1
     part = run if finish.axis is not None else min(run, TOGETHER)
     body = _in_rows(plan, sizes, steps, walks, part, expression, finish)
-    parameters = _parameters(operands, target)
-    plan.step(f"{title}, then {finish.node.operator}: {comment(finish.y.name)}", parameters, body)
-    plan.steps[-1].scratch.append(plan.scratch("int32", part, "sums"))
+    title = f"{title}, then {finish.node.operator}: {comment(finish.y.name)}"
+    plan.step(title, _parameters(operands, target), body, [("int32", part, "sums")])
 
 
 def _merged(shape: Sequence[int], walks: Sequence[Walk], keep_last: bool) -> tuple[list[int], list[list[Dimension]]]:
@@ -115,7 +114,7 @@ def _in_rows(
         lines += [f"for (int32_t i = 0; i < {count}; i++)", f"    sums[i] = {expression(each)};"]
         lines += finish.call("sums", f"y + {places['y']}" if places["y"] != "0" else "y", count)
         if part < run:
-            return [f"for (int32_t r = 0; r < {run}; r += {part}) {{", *("    " + line for line in lines), "}"]
+            return [f"for (int32_t r = 0; r < {run}; r += {part}) {{", *indented(lines), "}"]
         return lines
 
     return nest(plan, sizes[:-1], outer, body, "jklmopq")
@@ -156,17 +155,8 @@ def _broadcast(view: View, target: View, name: str) -> Walk:
 
 
 def _parameters(operands: Sequence[View], target: View) -> list[Parameter]:
-    given = [Parameter(f"x{i}", _whole(view)) for i, view in enumerate(operands)]
-    return [*given, Parameter("y", _whole(target), written=True)]
-
-
-def _whole(view: View) -> View:
-    return View(view.buffer, (view.buffer.size,), (0,))
-
-
-def _ends_with(finish: Finish, order: tuple[int, ...]) -> bool:
-    """Whether the channels are the fastest dimension, and the only one that varies."""
-    return bool(order) and order[-1] == finish.axis
+    given = [Parameter(f"x{i}", view.whole) for i, view in enumerate(operands)]
+    return [*given, Parameter("y", target.whole, written=True)]
 
 
 def requantize(plan: Plan, node: Node) -> None:
@@ -201,9 +191,7 @@ def table(plan: Plan, node: Node) -> None:
     """y = table[q - least], one table for all channels or one for each."""
     source = plan.read(node.inputs[0])
     target = plan.result(node.outputs[0], source.order)
-    array = plan.value(node.inputs[1]).array
-    if array is None:
-        raise QfmtError("has a table that is not constant; C requires a constant")
+    array = plan.array(node.inputs[1], "a table that is")
     axis = node.int("axis", -1)
     name = plan.constant(array.astype(target.dtype), f"{node.outputs[0]} table")
     index = _index("x[{}]", source.dtype, array.shape[-1])
@@ -215,11 +203,8 @@ def table(plan: Plan, node: Node) -> None:
     body = nest(plan, target.physical, walks, lambda at: [
         f"y[{at['y']}] = {name}[{index.format(at['x'], row=at.get('row', ''))}];"
     ])  # fmt: skip
-    plan.step(f"{node.operator}: {comment(node.outputs[0])}", _named({"x": source}, target), body)
-
-
-def _named(sources: dict[str, View], target: View) -> list[Parameter]:
-    return [*(Parameter(name, _whole(view)) for name, view in sources.items()), Parameter("y", _whole(target), True)]
+    parameters = [Parameter("x", source.whole), Parameter("y", target.whole, written=True)]
+    plan.step(f"{node.operator}: {comment(node.outputs[0])}", parameters, body)
 
 
 def _index(expression: str, dtype: str, size: int) -> str:
@@ -234,9 +219,7 @@ def pair_table(plan: Plan, node: Node) -> None:
     order = _order(plan, node.inputs[:2], plan.value(name).shape)
     target = plan.result(name, order)
     operands = _operands(plan, node.inputs[:2], order, target)
-    array = plan.value(node.inputs[2]).array
-    if array is None:
-        raise QfmtError("has a table that is not constant; C requires a constant")
+    array = plan.array(node.inputs[2], "a table that is")
     entries = plan.constant(array.astype(target.dtype), f"{name} table")
     walks = [*(_broadcast(view, target, f"x{i}") for i, view in enumerate(operands)), _broadcast(target, target, "y")]
     indices = [
@@ -260,12 +243,11 @@ def unary(plan: Plan, node: Node) -> None:
     kind = DTYPES[tensor.dtype if DTYPES[tensor.dtype].bits < 8 else x.dtype]
     wide = kind.bits > 8
     given = np.array([kind.minimum, kind.maximum] if wide else kind.every()).astype(x.dtype)
-    others = [plan.value(name) if name else None for name in node.inputs[1:]]
-    if any(each is not None and each.array is None for each in others):
-        raise QfmtError("has an input that is not constant; C requires a constant")
     shape = (given.size, *(1,) * max(0, len(x.shape) - 1))
     operands: list[Operand | None] = [Operand(given.reshape(shape), x.quantization)]
-    operands += [None if each is None else Operand(np.asarray(each.array), each.quantization) for each in others]
+    for name in node.inputs[1:]:
+        array = plan.array(name, "an input that is") if name else None
+        operands.append(None if array is None else Operand(array, plan.value(name).quantization))
     results = execute(node, operands, [plan.network.model.tensors[node.outputs[0]]])[0].reshape(-1).astype(y.dtype)
     low, high = int(results.min()), int(results.max())
     source = plan.read(node.inputs[0])
@@ -283,4 +265,5 @@ def unary(plan: Plan, node: Node) -> None:
     target = plan.result(node.outputs[0], source.order)
     walks = [_broadcast(source, target, "x"), _broadcast(target, target, "y")]
     body = nest(plan, target.physical, walks, lambda at: [f"y[{at['y']}] = {expression.format(at['x'])};"])
-    plan.step(f"{node.operator}: {comment(node.outputs[0])}", _named({"x": source}, target), body)
+    parameters = [Parameter("x", source.whole), Parameter("y", target.whole, written=True)]
+    plan.step(f"{node.operator}: {comment(node.outputs[0])}", parameters, body)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...arrays import Array
 from .check import check, fitting
 from .header import arguments, header
+from .loops import indented
 from .memory import place
 from .plan import Plan, Step
 from .runner import main, makefile
@@ -81,7 +82,7 @@ def _function(index: int, step: Step) -> list[str]:
         f"/* {step.title} */",
         f"static void layer_{index}({parameters})",
         "{",
-        *("    " + line for line in step.body),
+        *indented(step.body),
         "}",
     ]
 

@@ -37,7 +37,12 @@ def _joined(signature: re.Match[str]) -> str:
     return " ".join(signature.group().split())
 
 
-@cache
 def kernel_text(name: str) -> str:
-    """The text of a template."""
-    return (files(__package__) / "kernels" / f"{name}.c").read_text(encoding="utf-8").rstrip("\n")
+    """The text of a template in C."""
+    return template(f"{name}.c").rstrip("\n")
+
+
+@cache
+def template(file: str) -> str:
+    """The text of a file in `kernels/`."""
+    return (files(__package__) / "kernels" / file).read_text(encoding="utf-8")

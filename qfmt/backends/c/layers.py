@@ -42,8 +42,8 @@ def write_nodes(plan: Plan) -> None:
     """All nodes in order; InexpressibleNodesError names every one that has no form in C, and why."""
     reasons: dict[str, list[str]] = {}
     for node in plan.network.nodes:
-        if reasons and not _can_go_on(plan, node):
-            continue
+        if reasons and not all(plan.is_there(name) for name in node.inputs if name):
+            continue  # errors of readers of a failed node would be redundant
         try:
             _writer(node)(plan, node)
         except QfmtError as error:
@@ -51,11 +51,6 @@ def write_nodes(plan: Plan) -> None:
     if reasons:
         raise InexpressibleNodesError(reasons, format="C", hint=HINT)
     plan.finish()
-
-
-def _can_go_on(plan: Plan, node: Node) -> bool:
-    """Whether the inputs of a node have been written: errors of readers of a failed node would be redundant."""
-    return all(plan.is_there(name) for name in node.inputs if name)
 
 
 def _writer(node: Node) -> Writer:

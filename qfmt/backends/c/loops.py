@@ -139,15 +139,14 @@ def copy(plan: Plan, title: str, sources: Sequence[View], picks: Array, target: 
         inside = (physical >= start) & (physical < start + view.buffer.size)
         if inside.any():
             name = "x" if len(sources) == 1 else f"x{index}"
-            used[name] = View(view.buffer, (view.buffer.size,), (0,))
+            used[name] = view.whole
             for box in _boxes(inside):
                 source = _walk(physical[box] - start, name)
                 aim = _walk(place[box], "y")
                 body += nest(plan, physical[box].shape, [source, aim], partial(_assign, name))
         start += view.buffer.size
-    whole = View(target.buffer, (target.buffer.size,), (0,))
     parameters = [Parameter(name, view) for name, view in used.items()]
-    plan.step(title, [*parameters, Parameter("y", whole, written=True)], body)
+    plan.step(title, [*parameters, Parameter("y", target.whole, written=True)], body)
 
 
 def _assign(name: str, at: Mapping[str, str]) -> list[str]:

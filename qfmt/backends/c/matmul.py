@@ -9,6 +9,7 @@ import numpy as np
 from ...errors import QfmtError
 from ...model import INT32, Node
 from .kernels import kernel
+from .loops import indented
 from .plan import Plan
 from .products import ROWS, constant_weights, finished, rows_of, target_of, title_of, unit_of
 from .views import Parameter, View, plain
@@ -18,7 +19,7 @@ def matmul(plan: Plan, node: Node) -> None:
     """A · B over the last two dimensions; the leading ones broadcast."""
     right = plan.value(node.inputs[1])
     if right.array is not None and right.array.ndim == 2 and len(plan.value(node.inputs[0]).shape) > 1:
-        rows_of(plan, node, node.inputs[0], constant_weights(plan, node).T)
+        rows_of(plan, node, constant_weights(plan, node).T)
         return
     if node.rule != "exact":
         raise QfmtError(f"computes with the rule `{node.rule or 'none'}` from two inputs")
@@ -61,16 +62,12 @@ def matmul(plan: Plan, node: Node) -> None:
         f"                rows + r * {padded});",
         f"        {dot}(rows, count, columns, {zeros}, {padded // unit}, {full}, sums, {full});",
         "        for (int32_t r = 0; r < count; r++) {",
-        *("            " + line for line in finished(plan, finish, f"sums + r * {full}", at, columns)),
+        *indented(finished(plan, finish, f"sums + r * {full}", at, columns), 3),
         "        }",
         "    }",
         "}",
     ]
     given = [Parameter(f"x{i}", view) for i, view in enumerate(views)]
     what = f"{rows} by {length} times {length} by {columns}"
-    plan.step(title_of(node, finish, what), [*given, Parameter("y", target, True)], body)
-    plan.steps[-1].scratch += [
-        plan.scratch("int32", ROWS * full, "sums"),
-        plan.scratch("int16", ROWS * padded, "rows"),
-        plan.scratch("int16", full * padded, "columns"),
-    ]
+    sizes = (("int32", ROWS * full, "sums"), ("int16", ROWS * padded, "rows"), ("int16", full * padded, "columns"))
+    plan.step(title_of(node, finish, what), [*given, Parameter("y", target, True)], body, sizes)

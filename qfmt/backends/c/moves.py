@@ -45,10 +45,8 @@ def move(plan: Plan, node: Node) -> None:
             sources.append(plan.read(name))
             given.append(sources[-1].positions() + start)
             start += sources[-1].buffer.size
-        elif name and plan.value(name).array is None:
-            raise QfmtError("has element positions that are not constant; C requires constants")
         else:
-            given.append(plan.value(name).array if name else None)
+            given.append(plan.array(name, "element positions that are") if name else None)
     operator = OPERATORS[node.operator]
     given += [None] * (sum(not parameter.variadic for parameter in operator.inputs) - len(given))
     if node.operator == "Pad":

@@ -11,11 +11,11 @@ from ...arrays import Array
 from ...errors import QfmtError
 from ...model import INT32, Node
 from ...ops.requantization import LARGEST_ADD
+from ...passes.lowering.facts import WORDS
 from .exceptions import Reach, mended, slots_for
 from .plan import Plan
 from .static import Value
 
-PARAMETERS = ("multiplier", "shift", "add", "thresholds", "row")
 KINDS = {"multiplier": np.int32, "shift": np.uint8, "add": np.int64}
 
 LARGEST = (1 << 63) - (1 << 32)
@@ -50,7 +50,7 @@ def numbers_of(plan: Plan, node: Node, channels: int, reach: Reach | None) -> Nu
 def _numbers_of(plan: Plan, node: Node, channels: int, reach: Reach | None) -> Numbers:
     if node.operator == "qfmt.RequantShift":
         return _divided(plan, node, channels)
-    names = dict(zip(PARAMETERS, node.inputs[1:], strict=False))
+    names = dict(zip(WORDS, node.inputs[1:], strict=False))
     arrays = {name: plan.value(tensor).array for name, tensor in names.items() if tensor}
     found = {name: array for name, array in arrays.items() if array is not None}
     line = {} if node.rule == "thresholds" else _line(node.rule, found)
@@ -152,7 +152,7 @@ def _line_through(thresholds: Array, low: int) -> tuple[int, int, int]:
 def _divided(plan: Plan, node: Node, channels: int) -> Numbers:
     """RequantShift: floor((x · mul + add) / div + 1/2), so the half becomes part of the addend."""
     div = node.int("div")
-    mul, add = (_exact(plan.value(name)) for name in node.inputs[1:3])
+    mul, add = (_exact(plan, name) for name in node.inputs[1:3])
     if np.abs(mul).max(initial=0) > INT32 or max(np.abs(add).max(initial=0), div) > LARGEST_ADD >> 1:
         raise QfmtError("has a multiplier beyond int32, or a divisor or addend that is too large")
     x = plan.value(node.inputs[0])
@@ -168,11 +168,9 @@ def _divided(plan: Plan, node: Node, channels: int) -> Numbers:
     return Numbers("multiply_divide", {"multiplier": mul, "add": add}, none, div)
 
 
-def _exact(value: Value) -> Array:
+def _exact(plan: Plan, name: str) -> Array:
     """Integers of a constant, which may be stored as floats."""
-    if value.array is None:
-        raise QfmtError("has a multiplier that is not constant; C requires a constant")
-    numbers = np.asarray(value.array)
+    numbers = plan.array(name, "a multiplier that is")
     whole: Array = numbers.astype(np.int64)
     if not (whole == numbers).all():
         raise QfmtError("has a multiplier or addend that is not an integer")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ...arrays import Array
-from ...errors import DestinationError
+from ...errors import DestinationError, QfmtError
 from .loops import copy
 from .names import Names, comment
 from .static import C_TYPES, Network, Value
@@ -29,7 +29,7 @@ class Step:
     title: str
     operands: list[Parameter]
     body: list[str]
-    scratch: list[Parameter] = field(default_factory=list)
+    scratch: list[Parameter]
 
 
 class Plan:
@@ -67,6 +67,13 @@ class Plan:
 
     def value(self, name: str) -> Value:
         return self.network.value(name)
+
+    def array(self, name: str, what: str) -> Array:
+        """The array of an input that must be a constant; `what` says in an error that it is not."""
+        array = self.value(name).array
+        if array is None:
+            raise QfmtError(f"has {what} not constant; C requires constants")
+        return array
 
     def order(self, name: str) -> Order:
         """The memory order of a computed tensor; a constant has the plain order, and any other on demand."""
@@ -116,17 +123,23 @@ class Plan:
         """Let `name` use existing memory."""
         self._views[name] = [view]
 
-    def scratch(self, dtype: str, size: int, name: str) -> Parameter:
-        """Memory for the duration of one step."""
-        return Parameter(name, View(Buffer(dtype, size, name), (size,), (0,)), written=True)
-
     def _arena(self, value: Value, order: Order) -> View:
         return View(Buffer(value.dtype, max(1, value.size), value.name), value.shape, order)
 
     # Text
 
-    def step(self, title: str, operands: Iterable[Parameter], body: Iterable[str]) -> None:
-        self.steps.append(Step(title, list(operands), list(body)))
+    def step(
+        self,
+        title: str,
+        operands: Iterable[Parameter],
+        body: Iterable[str],
+        scratch: Iterable[tuple[str, int, str]] = (),
+    ) -> None:
+        """A function of the program; `scratch`: element type, size and name of memory for its duration."""
+        memory = [
+            Parameter(name, View(Buffer(dtype, size, name), (size,), (0,)), True) for dtype, size, name in scratch
+        ]
+        self.steps.append(Step(title, list(operands), list(body), memory))
 
     def constant(self, array: Any, label: str, aligned: bool = False) -> str:
         """The identifier of a constant array; equal arrays are written once. `aligned`: unless it is small."""

@@ -13,6 +13,7 @@ from ...model import INT32, Node
 from ...ops.geometry import Window, bins, reduced_axes, windows
 from .convolutions import three
 from .kernels import kernel, kernel_text
+from .loops import indented
 from .plan import Plan
 from .products import finished, target_of, title_of
 from .views import Parameter, View, channels_last
@@ -61,9 +62,7 @@ def pool(plan: Plan, node: Node) -> None:
 def reduce(plan: Plan, node: Node) -> None:
     """ReduceMean, ReduceMax, ReduceMin: a window over the axes, with the dimensions after them as channels."""
     x, y = plan.value(node.inputs[0]), plan.value(node.outputs[0])
-    given = plan.value(node.inputs[1]).array if any(node.inputs[1:]) else None
-    if given is None and any(node.inputs[1:]):
-        raise QfmtError("its axes are not constant, which C requires")
+    given = plan.array(node.inputs[1], "axes that are") if any(node.inputs[1:]) else None
     axes = reduced_axes(node, given, len(x.shape))
     view = plan.read(node.inputs[0])
     kept = [axis for axis in view.order if axis not in axes]
@@ -120,11 +119,11 @@ def _emit(
     body = [
         f"{loop} {{",
         f"    {name}(&{window}, x, position, {zero}, {common}, sums);",
-        *("    " + line for line in finished(plan, finish, "sums", at, channels)),
+        *indented(finished(plan, finish, "sums", at, channels)),
         "}",
     ]
-    plan.step(title_of(node, finish, what), [Parameter("x", view), Parameter("y", target, True)], body)
-    plan.steps[-1].scratch.append(plan.scratch("int32", channels, "sums"))
+    parameters = [Parameter("x", view), Parameter("y", target, True)]
+    plan.step(title_of(node, finish, what), parameters, body, [("int32", channels, "sums")])
 
 
 def _of(along: list[Along], index: int) -> set[int]:

@@ -16,10 +16,11 @@ from ...arrays import Array
 from ...errors import QfmtError
 from ...model import INT32, Node
 from ...ops import Operand
-from ...ops.accumulation import whole
+from ...ops.accumulation import reach_of_sums, whole
 from .exceptions import Reach
 from .finish import Finish, follower
 from .kernels import kernel, kernel_text
+from .loops import indented
 from .names import comment
 from .plan import Plan
 from .views import Parameter, View, plain
@@ -78,9 +79,7 @@ def folded(plan: Plan, node: Node, weights: Array, bias_count: int) -> Folded:
     bias = np.zeros(bias_count, np.int64)
     added = np.zeros((1, bias_count), np.int64)
     if len(node.inputs) > 2 and node.inputs[2]:
-        given = plan.value(node.inputs[2]).array
-        if given is None:
-            raise QfmtError("has a bias that is not constant; C requires a constant")
+        given = plan.array(node.inputs[2], "a bias that is")
         if _is_row(given, bias_count):
             bias = bias + given.astype(np.int64).reshape(-1)
         else:  # added to the sums, row by row
@@ -90,22 +89,20 @@ def folded(plan: Plan, node: Node, weights: Array, bias_count: int) -> Folded:
     if np.abs(bias).max(initial=0) > INT32 or np.abs(centred).max(initial=0) > 32767:
         raise QfmtError("has weights or a bias too large for the integer types of sums in C")
     low, high = min(x.limits[0], x.zero_point), max(x.limits[1], x.zero_point)
-    above, below = (np.maximum(sign * centred, 0).sum(2).reshape(-1) for sign in (1, -1))
-    least, most = above * low - below * high, above * high - below * low
-    # no partial sum is larger, in any order of products, bias and rows
-    up = above * max(high, 0) + below * max(-low, 0) + np.maximum(bias, 0) + np.maximum(added, 0).max(0)
-    down = above * max(-low, 0) + below * max(high, 0) - np.minimum(bias, 0) - np.minimum(added, 0).min(0)
-    if max(up.max(initial=0), down.max(initial=0)) > INT32:
+    rows = centred.reshape(-1, centred.shape[2])
+    least, most = reach_of_sums(rows, low, high)
+    down, up = reach_of_sums(rows, min(low, 0), max(high, 0))  # of partial sums, in any order of products, bias, rows
+    up = up + np.maximum(bias, 0) + np.maximum(added, 0).max(0)
+    down = down + np.minimum(bias, 0) + np.minimum(added, 0).min(0)
+    if max(up.max(initial=0), -down.min(initial=0)) > INT32:
         raise QfmtError("computes sums that may exceed int32")
     return Folded(centred, bias, x.zero_point, x.dtype, Reach(least + bias, most + bias))
 
 
 def constant_weights(plan: Plan, node: Node) -> Array:
     """The weights less their zero points (which are 0 by the rule `folded`)."""
-    value = plan.value(node.inputs[1])
-    if value.array is None:
-        raise QfmtError("has weights that are not constant; C requires constants")
-    return whole(Operand(value.array, value.quantization))
+    array = plan.array(node.inputs[1], "weights that are")
+    return whole(Operand(array, plan.value(node.inputs[1]).quantization))
 
 
 # Dot products
@@ -211,30 +208,26 @@ def dot_rows(
     told = f"{weights}{for_group}, {bias}{for_bias}, {terms}, {full}, sums{for_sums}, {apart}"
     inner.append(f"{dot}({given}, count, {told});")
     if groups > 1:
-        inner = [f"for (int32_t g = 0; g < {groups}; g++) {{", *("    " + line for line in inner), "}"]
+        inner = [f"for (int32_t g = 0; g < {groups}; g++) {{", *indented(inner), "}"]
     inner += ["for (int32_t r = 0; r < count; r++) {"]
     if added:
         inner += [f"    for (int32_t o = 0; o < {across}; o++)"]
         inner += [f"        sums[r * {apart} + o] += {added}[(position + r) * {across} + o];"]
-    inner += [
-        "    " + line
-        for line in finished(plan, finish, f"sums + r * {apart}", f"y + (position + r) * {across}", across)
-    ]
+    inner += indented(finished(plan, finish, f"sums + r * {apart}", f"y + (position + r) * {across}", across))
     inner += ["}"]
-    body += [*("    " + line for line in inner), "}"]
-    plan.step(title_of(node, finish, what), [Parameter("x", view), Parameter("y", target, True)], body)
-    scratch = [plan.scratch("int32", ROWS * apart, "sums")]
+    body += [*indented(inner), "}"]
+    scratch = [("int32", ROWS * apart, "sums")]
     if not in_place:
-        scratch.append(plan.scratch(fast.x, ROWS * blocks * unit, "rows"))
-    plan.steps[-1].scratch += scratch
+        scratch.append((fast.x, ROWS * blocks * unit, "rows"))
+    plan.step(title_of(node, finish, what), [Parameter("x", view), Parameter("y", target, True)], body, scratch)
 
 
-def rows_of(plan: Plan, node: Node, name: str, weights: Array, order: Sequence[int] | None = None) -> None:
+def rows_of(plan: Plan, node: Node, weights: Array, order: Sequence[int] | None = None) -> None:
     """x [..., inputs] times weights [outputs, inputs]."""
     f = folded(plan, node, weights[None], len(weights))
-    value = plan.value(name)
+    value = plan.value(node.inputs[0])
     length = weights.shape[1]
-    view = plan.read(name, tuple(order) if order else plain(len(value.shape)))
+    view = plan.read(value.name, tuple(order) if order else plain(len(value.shape)))
 
     def gather(fast: Folded, row: str, position: str) -> str:
         shift = -128 if fast.x != f.x else 0
@@ -262,7 +255,7 @@ def _added(plan: Plan, node: Node, outputs: int) -> str:
 
 def linear(plan: Plan, node: Node) -> None:
     """X · Wᵀ + B"""
-    rows_of(plan, node, node.inputs[0], constant_weights(plan, node))
+    rows_of(plan, node, constant_weights(plan, node))
 
 
 def gemm(plan: Plan, node: Node) -> None:
@@ -271,4 +264,4 @@ def gemm(plan: Plan, node: Node) -> None:
         raise QfmtError("has an alpha or beta other than 1")
     w = constant_weights(plan, node)
     order = (1, 0) if node.attributes.get("transA") else (0, 1)
-    rows_of(plan, node, node.inputs[0], w if node.attributes.get("transB") else w.T, order)
+    rows_of(plan, node, w if node.attributes.get("transB") else w.T, order)

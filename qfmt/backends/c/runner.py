@@ -5,29 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from .kernels import kernel_text, template
 from .plan import Plan
 from .static import C_TYPES
 from .text import text_of
-
-NUMBER = """
-static int number(FILE *file, int bytes, uint64_t *value)
-{
-    *value = 0;
-    for (int i = 0; i < bytes; i++) {
-        const int byte = getc(file);
-        if (byte == EOF)
-            return 0;
-        *value |= (uint64_t)byte << (8 * i);
-    }
-    return 1;
-}"""
-
-WRONG_SIZE = """
-static int wrong_size(const char *how)
-{
-    fprintf(stderr, "main: the input is too %s: TAKES\\n", how);
-    return 2;
-}"""
 
 
 def main(plan: Plan, with_vectors: bool) -> str:
@@ -52,7 +33,7 @@ def main(plan: Plan, with_vectors: bool) -> str:
     views = [*plan.inputs, *plan.outputs]
     lines += [f"static {C_TYPES[view.dtype]} {view.buffer.name}[{max(1, view.size)}];" for view in views]
     if plan.inputs:
-        lines += [NUMBER, WRONG_SIZE.replace("TAKES", takes)]
+        lines += ["", kernel_text("reading").replace("TAKES", takes)]
     lines += [
         "",
         "int main(int argc, char **argv)",
@@ -111,44 +92,6 @@ def _signed(kind: str) -> str:
     return f"({kind})value" if kind.startswith("u") else f"({kind})(u{kind})value"
 
 
-MAKEFILE = """\
-# For GNU make.
-#
-#   make             `main`, for this computer: it reads inputs from a file and prints the outputs
-#   make lib<NAME>.a
-#                    the network alone, for a program of your own: no files, no heap, no real numbers
-<CHECK>#   make clean
-#
-# For another processor, after `make clean`:
-#
-#   make CC=arm-none-eabi-gcc CFLAGS="-Os -mcpu=cortex-m4 -mthumb" lib<NAME>.a
-#
-# Some constants begin at multiples of <ALIGNMENT> bytes; they do not with this in CFLAGS:
-#
-#   -D<UPPER>_ALIGNED=
-
-NATIVE := $(shell $(CC) -march=native -E -x c /dev/null > /dev/null 2>&1 && echo -march=native)
-CFLAGS = -O3 $(NATIVE)
-AR := $(or $(shell $(CC) -print-prog-name=ar 2> /dev/null),ar)
-OBJECTS = <OBJECT_FILES>
-
-main: main.o lib<NAME>.a
-	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ main.o lib<NAME>.a
-
-lib<NAME>.a: $(OBJECTS)
-	$(AR) rcs $@ $(OBJECTS)
-
-main.o $(OBJECTS): <NAME>.h <NAME>_weights.h
-
-%.o: %.c
-	$(CC) -std=c99 $(CFLAGS) -c -o $@ $<
-<CHECKING>
-clean:
-	rm -f main main.o lib<NAME>.a $(OBJECTS)
-
-.PHONY: clean<PHONY>
-"""
-
 CHECK = "#   make check       compares the outputs for the test vectors that the file of the network holds\n"
 CHECKING = "\ncheck: main\n\t./main --check\n"
 NOTHING_TO_CHECK = """
@@ -163,10 +106,9 @@ def makefile(name: str, sources: Sequence[str], alignment: int, with_vectors: bo
     words = {
         "CHECK": CHECK if with_vectors else "",
         "CHECKING": CHECKING if with_vectors else NOTHING_TO_CHECK,
-        "PHONY": " check",
         "OBJECT_FILES": " ".join(source.replace(".c", ".o") for source in sources),
         "ALIGNMENT": str(alignment),
         "UPPER": name.upper(),
         "NAME": name,
     }
-    return re.sub("<(" + "|".join(words) + ")>", lambda found: words[found[1]], MAKEFILE)
+    return re.sub("<(" + "|".join(words) + ")>", lambda found: words[found[1]], template("Makefile"))

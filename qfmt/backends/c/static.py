@@ -11,10 +11,10 @@ import numpy as np
 from ...arrays import Array
 from ...budget import Budget
 from ...errors import DestinationError, QfmtError
-from ...interpreter import execute
 from ...model import DTYPES, INT32, Dimension, Model, Node, Quantization, Shape, Tensor, numpy_dtype, static_shape
-from ...ops import OPERATORS, Operand, Trait, has
+from ...ops import OPERATORS, Trait, has
 from ...ops.quantization import is_static
+from ...passes.constants import computed
 from ...passes.likely_shapes import shape_options
 from ...passes.sizes import inferred
 from ...rules.nodes import known
@@ -146,22 +146,16 @@ def _settled(
     """The outputs of a node as constants."""
     if not any(map(_size, outputs.values())):
         arrays = [np.empty(static_shape(each), numpy_dtype(each.dtype)) for each in outputs.values()]
-    else:
-        given = [tensors[name] if name else None for name in node.inputs]
-        read = [_size(each) for each in given if each is not None]
-        written = [_size(each) for each in outputs.values()]
-        nbytes = sum(_size(each) * numpy_dtype(each.dtype).itemsize for each in outputs.values())
-        budget.compute(OPERATORS[node.operator].work(read, written), nbytes)
-        arrays = execute(node, [None if each is None else _operand(each) for each in given], list(outputs.values()))
-    pairs = zip(outputs.values(), arrays, strict=True)
-    return {each.name: Tensor.constant(each.name, array, each.quantization, dtype=each.dtype) for each, array in pairs}
-
-
-def _operand(tensor: Tensor) -> Operand:
-    """The value of a tensor; only its shape if it is computed later."""
-    if tensor.is_constant:
-        return Operand(tensor.array, tensor.quantization)
-    return Operand(np.broadcast_to(np.zeros((), numpy_dtype(tensor.dtype)), static_shape(tensor)), tensor.quantization)
+        pairs = zip(outputs.items(), arrays, strict=True)
+        return {
+            name: Tensor.constant(name, array, each.quantization, dtype=each.dtype) for (name, each), array in pairs
+        }
+    given = [tensors[name] if name else None for name in node.inputs]
+    read = [_size(each) for each in given if each is not None]
+    written = [_size(each) for each in outputs.values()]
+    nbytes = sum(_size(each) * numpy_dtype(each.dtype).itemsize for each in outputs.values())
+    budget.compute(OPERATORS[node.operator].work(read, written), nbytes)
+    return {each.name: each for each in computed(node, given, list(outputs.values()))}
 
 
 def _size(tensor: Tensor) -> int:

@@ -71,6 +71,11 @@ class View:
         """The sizes in memory order."""
         return tuple(self.shape[axis] for axis in self.order)
 
+    @property
+    def whole(self) -> View:
+        """All of the buffer."""
+        return View(self.buffer, (self.buffer.size,), (0,))
+
     def positions(self) -> Array:
         """Where in the buffer each element lies, in the logical shape."""
         flat = np.arange(self.size, dtype=np.int64) + self.offset

@@ -6,8 +6,8 @@ from contextlib import suppress
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from ...errors import InexpressibleNodesError, MissingPackageError, RunError, ValidityError
-from ...rules import graph_violations
+from ...errors import InexpressibleNodesError, MissingPackageError, RunError
+from ...rules import require_sound
 
 if TYPE_CHECKING:
     from ...model import Model
@@ -62,8 +62,7 @@ def _checked(model: Model, form: str | None, opset: int | None, same_types: bool
         raise RunError(f"unknown ONNX form {form!r}", hint=f"choose one of {', '.join(FORMS)}")
     if model.no_graph:
         raise RunError(model.no_graph)
-    if broken := graph_violations(model):
-        raise ValidityError(broken)
+    require_sound(model)
     try:
         import onnx
         import onnx_ir  # noqa: F401

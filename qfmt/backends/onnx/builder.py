@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from ...errors import InexpressibleNodesError
-from ...model import Model, Node, Shape, Tensor
+from ...model import Model, Node, Tensor
 from ...ops import OPERATORS
 from ...passes.constants import unused
 from ...passes.same_types import with_same_types
@@ -223,7 +223,7 @@ class Builder:
     def _describe(self, value: ir.Value, tensor: Tensor) -> None:
         value.name = tensor.name
         value.type = ir.TensorType(onnx_dtype(tensor.dtype))
-        value.shape = _shape(tensor.shape)
+        value.shape = None if tensor.shape is None else ir.Shape(tensor.shape)
 
 
 def build(model: Model, form: str, opset: int, same_types: bool) -> ir.Model:
@@ -242,7 +242,3 @@ def _unique(wanted: str, taken: set[str]) -> str:
     name = unused(wanted, taken)
     taken.add(name)
     return name
-
-
-def _shape(shape: Shape) -> ir.Shape | None:
-    return None if shape is None else ir.Shape(shape)

@@ -11,34 +11,28 @@ import numpy as np
 import onnx_ir as ir
 
 from ...arithmetic import f32, quantize
-from ...arrays import Array
 from ...model import DTYPES, Tensor, numpy_dtype
 from ...ops.activation import bounds
-from ...ops.resize import neighbours_along
+from ...ops.resize import known_neighbours
 from .grids import grid_of
-from .lowering import Site, among_integers, one_to_one, plain
-from .older import padded, reduced
+from .lowering import Site, among_integers, one_to_one
+from .older import padded, reduced, resized
 
 
 @among_integers("Relu")
 def relu(site: Site) -> ir.Value | None:
-    y = site.output()
-    grid = grid_of(y)
-    if not _is_plain(y):
+    grid = site.grid
+    if not _is_plain(site.output()):
         return None
     return _limited(site, max(int(grid.zero_point[0]), grid.quant_min), grid.quant_max)
 
 
 @among_integers("Clip")
 def clip(site: Site) -> ir.Value | None:
-    y = site.output()
-    grid = grid_of(y)
-    if not _is_plain(y):
+    y, known = site.output(), bounds(site.node, site.builder.model.tensors)
+    if not _is_plain(y) or known is None:
         return None
-    known = bounds(site.node, site.builder.model.tensors)
-    if known is None:
-        return None
-    low, high = quantize(np.array(known, f32), grid, numpy_dtype(y.dtype), "reciprocal_offset").tolist()
+    low, high = quantize(np.array(known, f32), site.grid, numpy_dtype(y.dtype), "reciprocal_offset").tolist()
     return _limited(site, min(low, high), high)  # the upper bound is taken last
 
 
@@ -62,7 +56,7 @@ def pad(site: Site) -> Sequence[ir.Value] | None:
     if not _is_plain(y) or (site.has(2) and not site.tensor(2).is_constant):
         return None
     real = site.tensor(2).dequantize().reshape(()) if site.has(2) else np.zeros((), f32)
-    fill = quantize(real, grid_of(y), numpy_dtype(y.dtype), "divide")
+    fill = quantize(real, site.grid, numpy_dtype(y.dtype), "divide")
     is_filled = site.attributes["mode"] == "constant" and int(fill) != 0
     value = site.constant("fill", fill.astype(site.working or y.dtype)) if is_filled else None
     return padded(site, [site.real(0), site.stored(1), value, site.stored(3)])
@@ -73,7 +67,7 @@ def concatenation(site: Site) -> Sequence[ir.Value] | None:
     """Inputs on one grid: integers are unchanged."""
     y = site.output()
     tensors = [site.tensor(index) for index in range(len(site.node.inputs))]
-    if not all(each.dtype == y.dtype and grid_of(y).same_grid(each.quantization) for each in tensors):
+    if not all(each.dtype == y.dtype and site.grid.same_grid(each.quantization) for each in tensors):
         return None
     return one_to_one(site)
 
@@ -84,36 +78,17 @@ def nearest(site: Site) -> ir.Value | Sequence[ir.Value] | None:
     a, x, y = site.attributes, site.tensor(0), site.output()
     if a["mode"] != "nearest" or a["coordinate_transformation_mode"] == "tf_crop_and_resize":
         return None
-    if x.dtype != y.dtype or not grid_of(y).same_grid(x.quantization):
+    if x.dtype != y.dtype or not site.grid.same_grid(x.quantization):
         return None
-    indices = _neighbours(site)
+    indices = known_neighbours(site.node, site.builder.model.tensors)
     if indices is None:
-        return None if site.working else _resized(site)
+        return None if site.working else resized(site, site.stored)
     value = site.real(0)
     for axis, each in indices.items():
         value = site.emit("Gather", value, site.constant("neighbours", each), axis=axis)
     return value if indices else site.emit("Identity", value)
 
 
-def _neighbours(site: Site) -> dict[int, Array] | None:
-    """The elements that are selected along each axis that changes; None if they are not known here."""
-    given = [site.tensor(index) if site.has(index) else None for index in (2, 3)]
-    if any(each is not None and not each.is_constant for each in given):
-        return None
-    scales, sizes = ([] if each is None else list(each.array) for each in given)
-    return neighbours_along(site.tensor(0).shape, site.attributes, scales, sizes)
-
-
-def _resized(site: Site) -> Sequence[ir.Value]:
-    """On integers; scales are floats by its signature."""
-    inputs = [site.stored(index) for index in range(len(site.node.inputs))]
-    if site.has(2) and site.tensor(2).dtype == "float64":
-        inputs[2] = site.cast(2, "float32")
-    return plain(site, inputs, site.attributes)
-
-
 @among_integers("GlobalMaxPool")
 def global_max_pool(site: Site) -> ir.Value:
-    value = site.real(0)
-    assert value is not None
-    return reduced(site, "ReduceMax", value, list(range(2 - site.rank(0), 0)))
+    return reduced(site, "ReduceMax", site.x, list(range(2 - site.rank(0), 0)))

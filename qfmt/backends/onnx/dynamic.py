@@ -17,8 +17,6 @@ from .older import number, reduced
 from .opsets import Lacks
 from .products import product, transposed_weight
 
-FLOAT, UINT8, INT8 = int(ir.DataType.FLOAT), int(ir.DataType.UINT8), int(ir.DataType.INT8)
-
 SYMMETRIC = "dynamic_symmetric"
 
 Multiply = Callable[[ir.Value], ir.Value]
@@ -46,7 +44,7 @@ def quantized_now(site: Site, x: ir.Value) -> Quantized:
     step = site.emit("Div", site.emit("Sub", high, low), top)
     scale = site.emit("Where", site.emit("Equal", step, zero), one, step)
     rounded = site.emit("Round", site.emit("Div", site.emit("Neg", low), scale))
-    zero_point = site.emit("Cast", rounded, to=UINT8)
+    zero_point = site.to("uint8", rounded)
     return Quantized(site.emit("QuantizeLinear", x, scale, zero_point), scale, zero_point)
 
 
@@ -65,7 +63,7 @@ def multiplier(site: Site, weight: int, bias: int) -> Multiply:
     def multiply(x: ir.Value) -> ir.Value:
         q = quantized_now(site, x)
         sums = site.emit("MatMulInteger", q.integers, transposed, q.zero_point, zero_point)
-        y = site.emit("Mul", site.emit("Cast", sums, to=FLOAT), site.emit("Mul", q.scale, scale))
+        y = site.emit("Mul", site.to("float32", sums), site.emit("Mul", q.scale, scale))
         return y if b is None else site.emit("Add", y, b)
 
     return multiply
@@ -95,12 +93,11 @@ def _zero_point(site: Site, w: Tensor) -> ir.Value | None:
 
 @lowers("qfmt.DynamicLinear")
 def dynamic_linear(site: Site) -> ir.Value:
-    x = site.real(0)
-    assert x is not None
     if site.node.rule == SYMMETRIC:
-        return _symmetric(site, x)
+        return _symmetric(site, site.x)
     if site.attributes["per_token"]:
         raise Lacks("cannot quantize each row of an input to unsigned integers")
+    x = site.x
     return multiplier(site, 1, 2)(x)
 
 
@@ -121,9 +118,9 @@ def _symmetric(site: Site, x: ir.Value) -> ir.Value:
     if not _has_integer_sums(site.tensor(1)):
         return product(site, site.emit("Mul", q, scale), transposed_weight(site, 1), b)
     w = site.emit("Transpose", site.stored(1), perm=[1, 0])
-    integers = site.emit("Cast", q, to=INT8)
+    integers = site.to("int8", q)
     sums = site.emit("MatMulInteger", integers, w, None, _zero_point(site, site.tensor(1)))
-    y = site.emit("Mul", site.emit("Cast", sums, to=FLOAT), scale)
+    y = site.emit("Mul", site.to("float32", sums), scale)
     y = site.emit("Mul", y, grids.scale(site.builder, site.tensor(1)))
     return y if b is None else site.emit("Add", y, b)
 
@@ -133,8 +130,7 @@ def dynamic_convolution(site: Site) -> ir.Value | Sequence[ir.Value]:
     """ConvInteger, if it supports the weight; else Conv on the real numbers of the quantized input."""
     attributes = {key: value for key, value in site.attributes.items() if key != "reduce_range"}
     name = "ConvTranspose" if site.node.operator.endswith("Transpose") else "Conv"
-    x, w = site.real(0), site.tensor(1)
-    assert x is not None
+    x, w = site.x, site.tensor(1)
     if w.quantization is None:
         return plain(site, [x, site.real(1), site.real(2)], attributes, name)
     q = quantized_now(site, x)
@@ -156,7 +152,7 @@ def _by_integers(site: Site, q: Quantized, attributes: dict[str, object]) -> ir.
     scales = np.array(w.quantization.scale, np.float32)
     along = [-1, *(1 for _ in w.shape[2:])]
     scale = site.builder.constant(f"{w.name}.scale", scales.reshape(along if scales.size > 1 else ()))
-    y = site.emit("Mul", site.emit("Cast", sums, to=FLOAT), site.emit("Mul", q.scale, scale))
+    y = site.emit("Mul", site.to("float32", sums), site.emit("Mul", q.scale, scale))
     if not site.has(2):
         return y
     return site.emit("Add", y, site.emit("Reshape", site.real(2), site.constant("channels", np.array(along))))

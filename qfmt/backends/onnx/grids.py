@@ -41,7 +41,7 @@ def dequantized(builder: Builder, tensor: Tensor, stored: ir.Value, axis: int | 
     if builder.opset >= 23 and grid.is_blocked and grid.scale_dtype in HALVES:
         attributes["output_dtype"] = int(ir.DataType.FLOAT)
     inputs = [stored, scale(builder, tensor)]
-    may_go = wide or (grid.is_blocked and not _has_zero_points(grid))  # zero points of 0
+    may_go = wide or (grid.is_blocked and not any(grid.zero_point))  # zero points of 0
     if grid.names[1] or not may_go:
         inputs.append(zero_point(builder, tensor))
     return builder.emit("DequantizeLinear", *inputs, name=name, domain=domain, **attributes)
@@ -106,10 +106,6 @@ def grid_of(tensor: Tensor) -> Quantization:
 
 def _shaped(grid: Quantization, values: NDArray[Any]) -> NDArray[Any]:
     return values if grid.is_per_channel else values.reshape(())
-
-
-def _has_zero_points(grid: Quantization) -> bool:
-    return any(grid.zero_point)
 
 
 def _layout(builder: Builder, tensor: Tensor, grid: Quantization, domain: str) -> dict[str, int]:

@@ -9,11 +9,8 @@ import onnx_ir as ir
 
 from ...arithmetic import FIXED_POINT
 from ...model import DTYPES
-from .constants import onnx_dtype
 from .lowering import Site, lowers
 from .rescaling import clipped, floor_divided
-
-INT64 = int(ir.DataType.INT64)
 
 NEVER = 1 << 31
 """A threshold that no int32 reaches."""
@@ -26,15 +23,14 @@ NEVER = 1 << 31
 def requantize(site: Site) -> None:
     """In int64; a shift is a division without remainder."""
     out = site.output()
-    assert out.quantization is not None
-    x = site.emit("Cast", site.stored(0), to=INT64)
+    x = site.to("int64", site.stored(0))
     result = None
     if site.node.rule in FIXED_POINT:
         result = clipped(site, _shifted(site, x))
     if site.has(4):
-        result = _counted(site, x, out.quantization.quant_min, result)
+        result = _counted(site, x, site.grid.quant_min, result)
     assert result is not None
-    site.builder.define(out.name, site.emit("Cast", result, to=int(onnx_dtype(out.dtype))))
+    site.builder.define(out.name, site.to(out.dtype, result))
 
 
 def _shifted(site: Site, x: ir.Value) -> ir.Value:
@@ -118,7 +114,7 @@ def _looked_up(site: Site, table: int, index: ir.Value) -> None:
     if dtype.bits < 8:
         held = "int8" if dtype.kind == "i" else "uint8"
         values = site.builder.constant(f"{site.name}.table", tensor.array.reshape(-1).astype(held))
-        value = site.emit("Cast", site.emit("Gather", values, index), to=int(onnx_dtype(out.dtype)))
+        value = site.to(out.dtype, site.emit("Gather", values, index))
     elif tensor.array.ndim == 1:
         value = site.emit("Gather", site.stored(table), index)
     else:
@@ -130,7 +126,7 @@ def _looked_up(site: Site, table: int, index: ir.Value) -> None:
 def _place(site: Site, index: int) -> ir.Value:
     """q - type_min"""
     lowest = DTYPES[site.tensor(index).dtype].minimum
-    wide = site.emit("Cast", site.stored(index), to=INT64)
+    wide = site.to("int64", site.stored(index))
     return site.emit("Sub", wide, _int64(site, "lowest", lowest)) if lowest else wide
 
 
@@ -138,8 +134,8 @@ def _place(site: Site, index: int) -> ir.Value:
 def weighted_sum(site: Site) -> None:
     result = None
     for index, weight in enumerate(site.attributes["weights"]):
-        wide = site.emit("Cast", site.stored(index), to=INT64)
+        wide = site.to("int64", site.stored(index))
         term = site.emit("Mul", wide, _int64(site, f"weight.{index}", weight))
         result = term if result is None else site.emit("Add", result, term)
     assert result is not None
-    site.builder.define(site.output().name, site.emit("Cast", result, to=int(ir.DataType.INT32)))
+    site.builder.define(site.output().name, site.to("int32", result))

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ...model import DTYPES, Node, Tensor, numpy_dtype
+from ...model import DTYPES, Node, Quantization, Tensor, numpy_dtype
 from ...ops import OPERATORS, Operator, Trait
 from ...ops.registry import ByName
 from .constants import onnx_dtype
@@ -67,13 +67,27 @@ class Site:
             return self.builder.real(self.node.inputs[index]) if self.has(index) else None
         value = self.stored(index)
         if self.working and value is not None and self.tensor(index).quantization is not None:
-            return self.emit("Cast", value, to=int(onnx_dtype(self.working)))
+            return self.to(self.working, value)
         return value
+
+    @property
+    def x(self) -> ir.Value:
+        """The first input, as `real`."""
+        value = self.real(0)
+        assert value is not None
+        return value
+
+    @property
+    def grid(self) -> Quantization:
+        """The quantization of the output, which has one."""
+        grid = self.output().quantization
+        assert grid is not None
+        return grid
 
     def define(self, name: str, value: ir.Value) -> None:
         """Define an output that was computed on integers, in the type that they were cast to."""
         if self.working:
-            value = self.emit("Cast", value, to=int(onnx_dtype(self.builder.model.tensors[name].dtype)))
+            value = self.to(self.builder.model.tensors[name].dtype, value)
         self.builder.define(name, value)
 
     def stored(self, index: int) -> ir.Value | None:
@@ -87,7 +101,11 @@ class Site:
             values = tensor.array.astype(numpy_dtype(dtype))
             key = (tensor.name, dtype)
             return self.builder.once(key, lambda: self.builder.constant(f"{tensor.name}_{dtype}", values, dtype))
-        return self.emit("Cast", self.real(index), to=int(onnx_dtype(dtype)))
+        return self.to(dtype, self.real(index))
+
+    def to(self, dtype: str, value: ir.Value | None) -> ir.Value:
+        """A value cast to an element type."""
+        return self.emit("Cast", value, to=int(onnx_dtype(dtype)))
 
     def integers(self, index: int, what: str) -> list[int]:
         """The numbers of an input that must be constant in this opset."""
@@ -120,6 +138,8 @@ VARIADIC = onnx.defs.OpSchema.FormalParameterOption.Variadic
 Lower = Callable[[Site], "ir.Value | Sequence[ir.Value] | None"]
 """Emits a node and returns the real numbers of its outputs. None: it has defined the outputs itself."""
 
+Write = Callable[[Site], "ir.Value | Sequence[ir.Value]"]
+
 Sum = Callable[[Site], ir.Value]
 
 lowers: ByName[Lower] = ByName()
@@ -128,8 +148,8 @@ lowers: ByName[Lower] = ByName()
 lowers_before: ByName[Lower] = ByName()
 """Writers for opsets that do not have the operator yet."""
 
-by_integers: ByName[Lower] = ByName()
-"""Writers of operators on integers, in the form qoperator; they return None if there is no such operator."""
+by_integers: ByName[Write] = ByName()
+"""Writers of operators on integers, in the form qoperator; they raise Lacks before they write anything."""
 
 adds_up: ByName[Sum] = ByName()
 """Writers of nodes that output exact sums of integers, as int32."""
@@ -204,10 +224,12 @@ def _real(site: Site) -> ir.Value | Sequence[ir.Value] | None:
 
 def _computed_on_integers(site: Site) -> bool:
     """Whether a node has been written by an operator on integers."""
-    if site.builder.form != "qoperator" or site.node.operator not in by_integers:
+    writer = by_integers.get(site.node.operator)
+    if site.builder.form != "qoperator" or writer is None or site.output().quantization is None:
         return False
-    made = by_integers[site.node.operator](site) if site.output().quantization is not None else None
-    if made is None:
+    try:
+        made = writer(site)
+    except Lacks:
         return False
     (value,) = [made] if isinstance(made, ir.Value) else made
     site.builder.name(value, site.name)
@@ -217,9 +239,7 @@ def _computed_on_integers(site: Site) -> bool:
 
 def clamped(site: Site, value: ir.Value) -> ir.Value:
     """Integers inside [quant_min, quant_max]: operators on integers clamp to the whole range of their type."""
-    output = site.output()
-    assert output.quantization is not None
-    low, high = output.quantization.quant_min, output.quantization.quant_max
+    output, low, high = site.output(), site.grid.quant_min, site.grid.quant_max
     limits = DTYPES[output.dtype]
     if (low, high) == (limits.minimum, limits.maximum):
         return value

@@ -16,9 +16,8 @@ from .opsets import Lacks
 @lowers("QuantizeLinear")
 def to_integers(site: Site) -> None:
     """Defining the output tensor quantizes it with its own parameters."""
-    real, name = site.real(0), site.node.outputs[0]
-    assert real is not None
-    site.builder.define_real(name, real)
+    name = site.node.outputs[0]
+    site.builder.define_real(name, site.x)
     site.builder.name(site.builder.stored(name), site.name)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import sqrt
 
 import numpy as np
@@ -60,11 +60,10 @@ def swish(site: Site) -> ir.Value:
 @lowers_before("LayerNormalization", "RMSNormalization")
 def layer_normalization(site: Site) -> ir.Value:
     """From opset 17 and 23: expressed by means."""
-    x, shape, axis = site.real(0), site.tensor(0).shape, site.attributes["axis"]
+    x, shape, axis = site.x, site.tensor(0).shape, site.attributes["axis"]
     if shape is None and axis >= 0:
         raise Lacks("requires a known input rank")
     axes = list(range(axis - len(shape) if shape is not None and axis >= 0 else axis, 0))
-    assert x is not None
     if site.node.operator == "LayerNormalization":
         x = site.emit("Sub", x, reduced(site, "ReduceMean", x, axes))
     square = reduced(site, "ReduceMean", site.emit("Mul", x, x), axes)
@@ -111,8 +110,12 @@ def padded(site: Site, inputs: Sequence[ir.Value | None]) -> Sequence[ir.Value]:
 
 @lowers("Resize")
 def resize(site: Site) -> Sequence[ir.Value]:
-    """Scales are float32 in ONNX; PyTorch's are doubles."""
-    inputs = [site.real(index) for index in range(len(site.node.inputs))]
+    return resized(site, site.real)
+
+
+def resized(site: Site, read: Callable[[int], ir.Value | None]) -> Sequence[ir.Value]:
+    """Resize. Scales are float32 in ONNX; PyTorch's are doubles."""
+    inputs = [read(index) for index in range(len(site.node.inputs))]
     if site.has(2) and site.tensor(2).dtype == "float64":
         inputs[2] = site.cast(2, "float32")
     return plain(site, inputs, site.attributes)

@@ -71,6 +71,7 @@ def newest(signed: bool = False) -> int:
         return WITHOUT_RUNTIME
     options = SessionOptions()
     options.log_severity_level = 4
+    options.intra_op_num_threads = 1  # these are loaded, not run
     for opset in range(min(NEWEST, onnx.defs.onnx_opset_version()), OLDEST, -1):
         try:
             InferenceSession(_probe(opset, signed), options, providers=["CPUExecutionProvider"])

@@ -12,7 +12,6 @@ from ...model import DTYPES, Tensor
 from ...ops import Operand
 from ...ops.accumulation import whole
 from ...passes.same_types import OFFSETS
-from .constants import onnx_dtype
 from .lowering import Site
 
 
@@ -46,10 +45,8 @@ def _shifted(site: Site, value: ir.Value, dtype: str) -> ir.Value:
     if value.const_value is not None:
         integers = value.const_value.numpy().astype(np.int16) + OFFSETS[dtype]
         return site.builder.constant(f"{value.name}.{dtype}", integers.astype(dtype), dtype)
-    moved = site.emit(
-        "Add", site.emit("Cast", value, to=int(ir.DataType.INT32)), site.constant("offset", np.int32(OFFSETS[dtype]))
-    )
-    return _cast(site, moved, dtype)
+    moved = site.emit("Add", site.to("int32", value), site.constant("offset", np.int32(OFFSETS[dtype])))
+    return site.to(dtype, moved)
 
 
 def of_tensor(site: Site, index: int) -> list[Part]:
@@ -64,15 +61,15 @@ def of_tensor(site: Site, index: int) -> list[Part]:
     kind = "int" if DTYPES[tensor.dtype].kind == "i" else "uint"
     if bits <= 8:
         if bits < 8:
-            value = site.emit("Cast", value, to=int(onnx_dtype(f"{kind}8")))
+            value = site.to(f"{kind}8", value)
         return [Part(value, _zero_point(site, tensor, points if several else points[0], f"{kind}8"), f"{kind}8")]
     point = int(points[0])
-    wide, base = site.emit("Cast", value, to=int(ir.DataType.INT32)), site.constant("byte", np.int32(256))
+    wide, base = site.to("int32", value), site.constant("byte", np.int32(256))
     low = site.emit("Mod", wide, base)
     high = site.emit("Div", site.emit("Sub", wide, low), base)
     return [
-        Part(_cast(site, low, "uint8"), _zero_point(site, tensor, point & 255, "uint8"), "uint8"),
-        Part(_cast(site, high, f"{kind}8"), _zero_point(site, tensor, point >> 8, f"{kind}8"), f"{kind}8", 256),
+        Part(site.to("uint8", low), _zero_point(site, tensor, point & 255, "uint8"), "uint8"),
+        Part(site.to(f"{kind}8", high), _zero_point(site, tensor, point >> 8, f"{kind}8"), f"{kind}8", 256),
     ]
 
 
@@ -84,10 +81,6 @@ def of_constant(site: Site, what: str, values: Array) -> list[Part]:
             return [Part(site.builder.constant(f"{site.name}.{what}", values.astype(dtype), dtype), None, dtype)]
     first = Part(site.builder.constant(f"{site.name}.{what}.low", (values & 255).astype(np.uint8)), None, "uint8")
     return [first, *(part._replace(factor=part.factor * 256) for part in of_constant(site, what, values >> 8))]
-
-
-def _cast(site: Site, value: ir.Value, dtype: str) -> ir.Value:
-    return site.emit("Cast", value, to=int(onnx_dtype(dtype)))
 
 
 def _zero_point(site: Site, tensor: Tensor, points: Any, dtype: str) -> ir.Value | None:

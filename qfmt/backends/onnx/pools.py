@@ -17,21 +17,19 @@ from .opsets import Lacks
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-FLOAT = int(ir.DataType.FLOAT)
-
 
 @lowers("qfmt.AdaptiveAveragePool")
 def adaptive_average_pool(site: Site) -> ir.Value:
     """GlobalAveragePool or AveragePool if bins are equal; else each axis is multiplied by a matrix of zeros and
     ones."""
-    x, out = site.real(0), site.attributes["output_size"]
-    assert x is not None
+    x, out = site.x, site.attributes["output_size"]
     shape = site.tensor(0).shape
     sizes = (None,) * len(out) if shape is None else shape[-len(out) :]
     batched = shape is not None and len(shape) == len(out) + 2
     if batched and set(out) == {1}:
         return site.emit("GlobalAveragePool", x)
-    steps = [size // count for size, count in zip(sizes, out, strict=True) if _divides(size, count)]
+    pairs = zip(sizes, out, strict=True)
+    steps = [size // count for size, count in pairs if isinstance(size, int) and size % count == 0]
     if batched and len(steps) == len(out):
         return site.emit("AveragePool", x, kernel_shape=steps, strides=steps)
     for axis, (size, count) in enumerate(zip(sizes, out, strict=True), -len(out)):
@@ -40,10 +38,6 @@ def adaptive_average_pool(site: Site) -> ir.Value:
         elif size != count:
             x = _binned(site, x, axis, size, count, None if shape is None else len(shape))
     return x
-
-
-def _divides(size: Dimension, count: int) -> bool:
-    return isinstance(size, int) and size % count == 0
 
 
 @lowers("MaxPool", "AveragePool", "LpPool")
@@ -132,5 +126,5 @@ def _bins(site: Site, x: ir.Value, axis: int, count: int) -> _Bins:
     at = site.emit("Range", number("zero", 0), size, number("one", 1))
     at = site.emit("Unsqueeze", at, number("column", [1]))
     inside = site.emit("And", site.emit("LessOrEqual", start, at), site.emit("Less", at, end))
-    counts = site.emit("Cast", site.emit("Sub", end, start), to=FLOAT)
-    return _Bins(site.emit("Cast", inside, to=FLOAT), counts)
+    counts = site.to("float32", site.emit("Sub", end, start))
+    return _Bins(site.to("float32", inside), counts)

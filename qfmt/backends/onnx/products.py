@@ -50,7 +50,7 @@ def real_weight(site: Site, index: int) -> ir.Value | None:
     """The real numbers of a weight, float32: PyTorch keeps some as float16 and multiplies in float32."""
     w = site.real(index)
     if site.tensor(index).dtype == "float16":
-        return site.emit("Cast", w, to=int(ir.DataType.FLOAT))
+        return site.to("float32", w)
     return w
 
 

@@ -19,12 +19,6 @@ Step = Callable[..., Sequence[ir.Value]]
 """(product of the input, product of the state, *states) → the next states"""
 
 
-def _input(site: Site) -> ir.Value:
-    x = site.real(0)
-    assert x is not None
-    return x
-
-
 def _size(site: Site) -> int:
     shape = site.tensor(2).shape
     size: Dimension = None if shape is None else shape[1]
@@ -89,7 +83,7 @@ STEPS = {"LSTM": (_lstm_step, 2), "GRU": (_gru_step, 1), "RNN": (_rnn_step, 1)}
 @lowers("qfmt.LSTMCell", "qfmt.GRUCell", "qfmt.RNNCell")
 def cell(site: Site) -> Sequence[ir.Value]:
     make, count = STEPS[site.node.operator.removeprefix("qfmt.").removesuffix("Cell")]
-    x = _input(site)
+    x = site.x
     states = _states(site, x, count)
     return make(site)(multiplier(site, 1, 3)(x), multiplier(site, 2, 4)(states[0]), *states)
 
@@ -97,7 +91,7 @@ def cell(site: Site) -> Sequence[ir.Value]:
 @lowers("qfmt.LSTM", "qfmt.GRU")
 def layer(site: Site) -> Sequence[ir.Value]:
     make, count = STEPS[site.node.operator.removeprefix("qfmt.")]
-    x = _input(site)
+    x = site.x
     states = _states(site, x, count)
     gates = multiplier(site, 1, 3)(x)
     inner = [_value(site, what) for what in ("H", "C")[:count]]

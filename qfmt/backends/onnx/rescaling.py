@@ -5,13 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ...ops import Operand
 from ...ops.accumulation import stored_zero
 from ...ops.rescaling import RULE
-from .constants import onnx_dtype
 from .lowering import Site, lowers
-
-INT64 = int(ir.DataType.INT64)
 
 
 @lowers("qfmt.RequantShift")
@@ -24,21 +20,20 @@ def requant_shift(site: Site) -> ir.Value | None:
     div, half = site.constant("div", np.float64(site.attributes["div"])), site.constant("half", np.float64(0.5))
     moved = site.emit("Add", site.emit("Mul", x, mul), add)
     whole = site.emit("Floor", site.emit("Add", site.emit("Div", moved, div), half))
-    return site.emit("Cast", whole, to=int(ir.DataType.FLOAT))
+    return site.to("float32", whole)
 
 
 def _of_integers(site: Site) -> None:
     """The rule for integers, independent of scales: (x - zx) · mul + add + div / 2, divided and rounded down."""
     out = site.output()
-    assert out.quantization is not None
-    x, mul, add = (site.emit("Cast", site.stored(index), to=INT64) for index in range(3))
-    zero = stored_zero(Operand(np.zeros(0), site.tensor(0).quantization))
+    x, mul, add = (site.to("int64", site.stored(index)) for index in range(3))
+    zero = stored_zero(site.tensor(0))
     x = site.emit("Sub", x, site.constant("x_zero_point", np.int64(zero))) if zero else x
     div = site.attributes["div"]
     half, divisor = site.constant("half", np.int64(div // 2)), site.constant("div", np.int64(div))
     total = site.emit("Add", site.emit("Add", site.emit("Mul", x, mul), add), half)
     result = clipped(site, floor_divided(site, total, divisor))
-    site.builder.define(out.name, site.emit("Cast", result, to=int(onnx_dtype(out.dtype))))
+    site.builder.define(out.name, site.to(out.dtype, result))
 
 
 def floor_divided(site: Site, total: ir.Value, divisor: ir.Value) -> ir.Value:
@@ -51,8 +46,7 @@ def clipped(site: Site, result: ir.Value) -> ir.Value:
 
     Not by Clip, Max or Min: those of ONNX Runtime 1.31 do not clamp int64 numbers beyond int32.
     """
-    q = site.output().quantization
-    assert q is not None
+    q = site.grid
     numbers = {"zero_point": q.zero_point[0], "quant_min": q.quant_min, "quant_max": q.quant_max}
     zero, low, high = (site.constant(name, np.int64(number)) for name, number in numbers.items())
     moved = site.emit("Add", result, zero)

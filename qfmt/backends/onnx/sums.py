@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import product as pairs
 from math import prod
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -19,8 +20,6 @@ from .lowering import Site, adds_up, written_attributes
 from .opsets import Lacks
 from .parts import Part, of_constant, of_tensor
 from .pools import bin_members
-
-INT64 = int(ir.DataType.INT64)
 
 MOST_ONES = 1 << 24
 """The most elements of a kernel of ones: it is written to the file, and the model has no tensor of that size."""
@@ -38,12 +37,19 @@ def _combined(site: Site, xs: list[Part], ws: list[Part], multiply: Callable[[Pa
         return multiply(xs[0], ws[0].of_type(site, xs[0].dtype) if site.builder.same_types else ws[0])
     total = None
     for x, w in pairs(xs, ws):
-        term = site.emit("Cast", multiply(x, w.of_type(site, x.dtype)), to=INT64)
+        term = site.to("int64", multiply(x, w.of_type(site, x.dtype)))
         if x.factor * w.factor != 1:
             term = site.emit("Mul", term, site.constant("factor", np.int64(x.factor * w.factor)))
         total = term if total is None else site.emit("Add", total, term)
     assert total is not None
-    return site.emit("Cast", total, to=int(ir.DataType.INT32))
+    return site.to("int32", total)
+
+
+def _convolved(site: Site, xs: list[Part], ws: list[Part], layout: Mapping[str, Any]) -> ir.Value:
+    def multiply(x: Part, w: Part) -> ir.Value:
+        return site.emit("ConvInteger", x.value, w.value, x.zero_point, w.zero_point, **layout)
+
+    return _combined(site, xs, ws, multiply)
 
 
 @adds_up("Conv")
@@ -51,13 +57,10 @@ def conv(site: Site) -> ir.Value:
     """ConvInteger pads with the zero point of x, and subtracts it: if it is folded, the bias compensates."""
     bias, given = _bias(site), written_attributes(site)
     if site.node.rule == "folded":
-        weight, zero = site.tensor(1).array, stored_zero(Operand(np.zeros(0), site.tensor(0).quantization))
+        weight, zero = site.tensor(1).array, stored_zero(site.tensor(0))
         bias = bias + zero * weight.astype(np.int64).sum(tuple(range(1, weight.ndim)))
 
-    def multiply(x: Part, w: Part) -> ir.Value:
-        return site.emit("ConvInteger", x.value, w.value, x.zero_point, w.zero_point, **given)
-
-    total = _combined(site, of_tensor(site, 0), of_tensor(site, 1), multiply)
+    total = _convolved(site, of_tensor(site, 0), of_tensor(site, 1), given)
     return _with_bias(site, total, bias, site.rank(0) - 2)
 
 
@@ -77,11 +80,8 @@ def conv_transpose(site: Site) -> ir.Value:
     ]
     layout = {"kernel_shape": a["kernel_shape"], "dilations": a["dilations"], "group": group}
     xs = [part._replace(value=_spread(site, part, before, after)) for part in of_tensor(site, 0)]
-
-    def multiply(x: Part, kernel: Part) -> ir.Value:
-        return site.emit("ConvInteger", x.value, kernel.value, x.zero_point, kernel.zero_point, **layout)
-
-    return _with_bias(site, _combined(site, xs, of_constant(site, "weight", weights), multiply), _bias(site), rank)
+    total = _convolved(site, xs, of_constant(site, "weight", weights), layout)
+    return _with_bias(site, total, _bias(site), rank)
 
 
 def _spread(site: Site, x: Part, before: list[int], after: list[int]) -> ir.Value:
@@ -176,11 +176,7 @@ def windows(site: Site) -> ir.Value:
     before, after = zip(*(window.margins(size) for window, size in zip(windows_of(a), sizes, strict=True)), strict=True)
     ones = of_constant(site, "ones", np.ones((channels, 1, *a["kernel_shape"]), np.int64))
     layout = {"group": channels, "pads": [*before, *after], **{key: a[key] for key in LAYOUT}}
-
-    def add(x: Part, w: Part) -> ir.Value:
-        return site.emit("ConvInteger", x.value, w.value, x.zero_point, w.zero_point, **layout)
-
-    return _times(site, _combined(site, of_tensor(site, 0), ones, add), factors)
+    return _times(site, _convolved(site, of_tensor(site, 0), ones, layout), factors)
 
 
 def _times(site: Site, sums: ir.Value, factors: Array) -> ir.Value:
@@ -191,8 +187,8 @@ def _times(site: Site, sums: ir.Value, factors: Array) -> ir.Value:
 
 def _centred(site: Site, index: int) -> ir.Value:
     """The integers minus their zero point, as int32."""
-    wide = site.emit("Cast", site.stored(index), to=int(ir.DataType.INT32))
-    zero = stored_zero(Operand(np.zeros(0), site.tensor(index).quantization))
+    wide = site.to("int32", site.stored(index))
+    zero = stored_zero(site.tensor(index))
     return site.emit("Sub", wide, site.constant("zero_point", np.int32(zero))) if zero else wide
 
 

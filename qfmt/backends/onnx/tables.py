@@ -10,11 +10,6 @@ from .lowering import Site, lowers
 from .older import reduced
 from .opsets import Lacks
 
-FLOAT, FLOAT16, INT64, UINT8, INT8 = (
-    int(kind)
-    for kind in (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.INT64, ir.DataType.UINT8, ir.DataType.INT8)
-)
-
 
 @lowers("qfmt.Embedding")
 def embedding(site: Site) -> ir.Value:
@@ -27,10 +22,10 @@ def _rows(site: Site, indices: ir.Value | None) -> ir.Value:
     table = site.stored(0)
     if grid is None:
         rows = site.emit("Gather", table, indices)
-        return rows if tensor.dtype == "float32" else site.emit("Cast", rows, to=FLOAT)
+        return rows if tensor.dtype == "float32" else site.to("float32", rows)
     if DTYPES[tensor.dtype].bits < 8:
-        table = site.emit("Cast", table, to=INT8 if DTYPES[tensor.dtype].kind == "i" else UINT8)
-    rows = site.emit("Cast", site.emit("Gather", table, indices), to=FLOAT)
+        table = site.to("int8" if DTYPES[tensor.dtype].kind == "i" else "uint8", table)
+    rows = site.to("float32", site.emit("Gather", table, indices))
     slope, point = (
         site.builder.constant(f"{tensor.name}.{what}", np.array(values, np.float32).reshape(-1, 1))
         for what, values in (("scale", grid.scale), ("zero_point", grid.zero_point))
@@ -44,20 +39,20 @@ def _rows(site: Site, indices: ir.Value | None) -> ir.Value:
 
 
 def _through_float16(site: Site, value: ir.Value) -> ir.Value:
-    return site.emit("Cast", site.emit("Cast", value, to=FLOAT16), to=FLOAT)
+    return site.to("float32", site.to("float16", value))
 
 
 @lowers("qfmt.EmbeddingBag")
 def embedding_bag(site: Site) -> ir.Value:
     """Weighted rows, then their sum, mean or maximum over each bag."""
-    indices = site.emit("Cast", site.stored(1), to=INT64)
+    indices = site.to("int64", site.stored(1))
     last = _integers(site, [-1])
     rows = _rows(site, indices)
     if site.has(3):
         rows = site.emit("Mul", rows, site.emit("Unsqueeze", site.real(3), last))
     counted = site.emit("Equal", indices, _integers(site, site.attributes["padding_idx"]))
     counted = site.emit("Unsqueeze", site.emit("Not", counted), last)
-    count = site.emit("Cast", counted, to=FLOAT)
+    count = site.to("float32", counted)
     mode = site.attributes["mode"]
     nothing = site.constant("nothing", np.array(-np.inf if mode == "max" else 0, np.float32))
     rows = site.emit("Where", counted, rows, nothing)
@@ -87,7 +82,7 @@ def _scattered(site: Site, rows: ir.Value, count: ir.Value, mode: str, nothing: 
     if site.opset < (needed := 18 if mode == "max" else 16):
         raise Lacks(f"needs ScatterND of opset {needed} for offsets")
     zero, one = _integers(site, [0]), _integers(site, [1])
-    starts = site.emit("Cast", site.stored(2), to=INT64)
+    starts = site.to("int64", site.stored(2))
     if site.attributes["include_last_offset"]:
         end = site.emit("Slice", starts, _integers(site, [-1]), _integers(site, [2**31 - 1]))
         starts = site.emit("Slice", starts, zero, _integers(site, [-1]))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...errors import MissingPackageError, RunError, ValidityError
-from ...rules import graph_violations
+from ...errors import MissingPackageError, RunError
+from ...rules import require_sound
 
 if TYPE_CHECKING:
     from ...model import Model
@@ -22,8 +22,7 @@ def to_torch(model: Model, engine: str = "auto") -> QuantizedModule:
         raise RunError(f"unknown engine {engine!r}", hint=f"choose one of {', '.join(ENGINES)}, native:KERNELS")
     if model.no_graph:
         raise RunError(model.no_graph)
-    if broken := graph_violations(model):  # a file is not trusted to have been written by `save`
-        raise ValidityError(broken)
+    require_sound(model)
     try:
         import torch  # noqa: F401
     except ImportError:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ...arithmetic import DYNAMIC as RULES
 from ...arithmetic import EXACT_IN_FLOAT32
 from ...errors import RunError
 from ...model import DTYPES, INT32
@@ -44,8 +43,8 @@ def dynamic_linear(
     low, high = rows.amin(over, keepdim=True).clamp_max(0), rows.amax(over, keepdim=True).clamp_min(0)
     if not torch.compiler.is_compiling() and not (high.double() - low.double()).isfinite().all():
         raise RunError("cannot quantize NaN or infinity: the range is undefined", where=where)
-    scale, zero_point = dynamic.grid(low, high, top)
-    least, most = (-((top + 1) // 2), top // 2) if RULES[rule].is_signed else (0, 255)
+    scale, zero_point = dynamic.parameters(low, high, top)
+    least, most = (-((top + 1) // 2), top // 2) if dynamic.is_signed else (0, 255)
     q = QUANTIZE[dynamic.quantize](rows, scale.float(), zero_point.float()).clamp(least, most)
     if exact == torch.int8:
         shift = 0 if weight_sums is None else 128
@@ -56,7 +55,7 @@ def dynamic_linear(
         kind, points = sum_dtype(exact), weight_zero_point[:, None] if weight_zero_point.dim() else weight_zero_point
         acc = functional.linear((q - zero_point).to(kind), weight.to(kind) - points.to(kind))
     addend = acc.new_zeros((), dtype=torch.float32) if bias is None else bias
-    y = dynamic.real(acc.float(), addend, scale, weight_scale)
+    y: Tensor = dynamic.real(acc.float(), addend, scale, weight_scale)
     return y.reshape(*x.shape[:-1], y.shape[-1])
 
 
@@ -75,8 +74,8 @@ def dynamic_linear_by_rule(s: Site) -> Any:
     if s.has(2) and (s.tensor(2).quantization is not None or s.tensor(2).dtype != "float32"):
         raise Lacks("requires float32 biases")
     exact, sums = _exact(s.constant(1), q.zero_points((0, 0))), None
-    if exact == torch.int8 and not RULES[rule].is_signed:
-        sums = s.builder.derive(f"{s.node.outputs[0]}_sums", s.constant(1).sum(1, dtype=torch.int32))
+    if exact == torch.int8 and not DYNAMIC[rule].is_signed:
+        sums = s.derive("sums", s.constant(1).sum(1, dtype=torch.int32))
     top = 127 if s.attribute("reduce_range") else 255
     stated = (rule, top, bool(s.attribute("per_token")), exact, f"node {s.node.title}")
     return s.result(dynamic_linear, s.x(0), *s.parameters(1), sums, s.x(2), *stated)

@@ -20,6 +20,7 @@ from ...errors import QfmtError, RunError
 from ...interpreter import operator_of
 from ...model import DTYPES, Model, Node, Tensor
 from ...ops import OPERATORS
+from ...passes.constants import unused
 from . import sizes
 from .arithmetic import Grid, centred, stored
 from .values import check_input, torch_dtype
@@ -84,7 +85,7 @@ class Builder:
         engine: Engine,
         paths: Mapping[str, str],
         buffers: Mapping[str, torch.Tensor],
-        taken: Callable[[str], bool],
+        taken: set[str],
     ) -> None:
         self.model, self.engine, self.paths, self.buffers, self.taken = model, engine, paths, buffers, taken
         self.graph = fx.Graph()
@@ -139,7 +140,8 @@ class Builder:
 
     def derive(self, name: str, value: Any) -> Value:
         """A value computed once from constants: an attribute of the module that is not part of its state."""
-        attribute = _identifier(name, lambda word: word in self.derived or self.taken(word))
+        attribute = unused(_word(name), self.taken)
+        self.taken.add(attribute)
         self.derived[attribute] = value
         return self.graph.create_node("get_attr", attribute)
 
@@ -150,7 +152,7 @@ class Builder:
         """Place all arguments first: no other node may get the name of an argument that is read later."""
         words: dict[str, None] = {}
         for name in tensors:
-            words[_identifier(name, words.__contains__)] = None
+            words[unused(_word(name), words)] = None
         given = [self._argument(word, words) for word in words]
         for tensor, word, value in zip(tensors.values(), words, given, strict=True):
             shape = None if tensor.shape is None else list(tensor.shape)
@@ -163,7 +165,7 @@ class Builder:
     def _argument(self, word: str, others: Collection[str]) -> Value:
         """An argument; fx renames the value if the word has a meaning in Python, like `input`."""
         means_nothing = fx.Graph().placeholder(word).name == word
-        name = word if means_nothing else _identifier(f"{word}_", others.__contains__)
+        name = word if means_nothing else unused(f"{word}_", others)
         return self.graph.create_node("placeholder", word, (None,), name=name)
 
     def _convert(self, tensor: Tensor, form: str) -> Value:
@@ -211,6 +213,7 @@ class Builder:
             except Lacks as lack:
                 reason = reason or str(lack)
                 self._forget(mark)
+                self.taken -= self.derived.keys() - derived.keys()
                 self.derived, self.notes = derived, notes
                 continue
             except QfmtError as error:
@@ -262,20 +265,11 @@ class Builder:
         )
 
 
-def _identifier(name: str, taken: Callable[[str], bool]) -> str:
+def _word(name: str) -> str:
     """A Python identifier similar to a name of the model."""
     word = "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
     word = f"_{word}" if not word or word[0].isdigit() else word
-    word = f"{word}_" if iskeyword(word) or word in ("self", "torch") else word
-    if not taken(word):
-        return word
-    low, high = 0, 1  # thousands of names may map to one: they are numbered without gaps
-    while taken(f"{word}_{high}"):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if taken(f"{word}_{middle}") else (low, middle)
-    return f"{word}_{high}"
+    return f"{word}_" if iskeyword(word) or word in ("self", "torch") else word
 
 
 class Site:
@@ -316,6 +310,12 @@ class Site:
         if not axes and self.attribute("noop_with_empty_axes"):
             raise Lacks("has no axes")
         return axes or list(range(self.rank()))
+
+    def reduction(self) -> tuple[list[int] | None, bool]:
+        """The axes of a mean (None: the spatial ones), and whether they keep a size of 1."""
+        if "keepdims" in self.node.attributes:
+            return self.axes(), bool(self.attribute("keepdims"))
+        return None, True
 
     def scalar(self, index: int) -> float:
         """The only element of a constant input, as a number; Lacks for any other input."""
@@ -365,8 +365,11 @@ class Site:
 
     def result(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Value:
         """The call that computes the output: it has the output's name in the code."""
-        name = _identifier(self.node.outputs[0], lambda word: False)
-        return self.builder.call(target, *args, name=name, **kwargs)
+        return self.builder.call(target, *args, name=_word(self.node.outputs[0]), **kwargs)
+
+    def derive(self, what: str, value: Any) -> Value:
+        """A value computed once from constants, named after the output."""
+        return self.builder.derive(f"{self.node.outputs[0]}_{what}", value)
 
     def parameters(self, index: int) -> tuple[Any, Any, Any]:
         """A quantized constant, its scales and its zero points, as buffers."""

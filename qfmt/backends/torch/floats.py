@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ...ops.resize import neighbours_along
+from ...ops.resize import known_neighbours
 from ...ops.shapes import axis_of
 from .emit import PLAIN, Lacks, Site, Table
 from .moves import MOVES
@@ -27,34 +27,32 @@ def _conv(s: Site, x: list[Any]) -> Any:
     strides, pads, *_ = geometry
     rank = len(strides)
     if pads[:rank] != pads[rank:]:
-        value, geometry = (
-            s.call(aten.constant_pad_nd.default, value, torch_pads(pads), 0.0),
-            geometry._replace(pads=[0] * 2 * rank),
-        )
-    targets = (aten.conv1d.default, aten.conv2d.default, aten.conv3d.default)
-    if geometry.output_padding is not None:
-        targets = (aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input)
-    return s.call(targets[rank - 1], value, x[1], _optional(x, 2), *geometry.arguments())
+        value = s.call(aten.constant_pad_nd.default, value, torch_pads(pads), 0.0)
+        geometry = geometry._replace(pads=[0] * 2 * rank)
+    overload = "input" if geometry.name in ("conv_transpose2d", "conv_transpose3d") else "default"
+    target = getattr(getattr(aten, geometry.name), overload)
+    return s.call(target, value, x[1], _third(x), *geometry.arguments())
 
 
 def _linear(s: Site, x: list[Any]) -> Any:
     """A float16 weight is widened to the type of the other operand."""
     kinds = [torch_dtype(s.tensor(index).dtype) for index in (0, 1)]
     weight = x[1] if kinds[0] == kinds[1] or not s.is_float else s.call(aten.to.dtype, x[1], kinds[0])
-    return s.call(aten.linear.default, x[0], weight, _optional(x, 2))
+    return s.call(aten.linear.default, x[0], weight, _third(x))
 
 
 def _gemm(s: Site, x: list[Any]) -> Any:
     if s.out.quantization is None and not s.out.dtype.startswith(("float", "bfloat")):
         raise Lacks("multiplies integers")
     a, b = (s.call(aten.t.default, x[i]) if s.attribute(name) else x[i] for i, name in enumerate(("transA", "transB")))
-    product, alpha, c = s.call(aten.mm.default, a, b), s.attribute("alpha"), _optional(x, 2)
+    product, alpha, c = s.call(aten.mm.default, a, b), s.attribute("alpha"), _third(x)
     product = product if alpha == 1 else s.call(aten.mul.Scalar, product, alpha)
     return product if c is None else s.call(aten.add.Tensor, product, c, alpha=s.attribute("beta"))
 
 
-def _optional(x: list[Any], index: int) -> Any:
-    return x[index] if index < len(x) else None
+def _third(x: list[Any]) -> Any:
+    """An optional third operand."""
+    return x[2] if len(x) > 2 else None
 
 
 def _binary(target: Any) -> RealOperator:
@@ -77,6 +75,11 @@ def _div(s: Site, x: list[Any]) -> Any:
     return s.call(aten.div.Tensor, *x)
 
 
+def _thresholded_relu(s: Site, x: list[Any]) -> Any:
+    """0 for NaN, unlike torch's threshold."""
+    return s.call(aten.where.ScalarOther, s.call(aten.gt.Scalar, x[0], s.attribute("alpha")), x[0], 0.0)
+
+
 def bounds(s: Site) -> list[float | None]:
     """Those of Clip, None for one that it does not have."""
     return [s.scalar(index) if s.has(index) else None for index in (1, 2)]
@@ -92,7 +95,7 @@ def prelu(x: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
 
 
 def _prelu(s: Site, x: list[Any]) -> Any:
-    """The rule `product` multiplies the positive half, too: by 1 on the grid of the slope, if it is in range."""
+    """The rule `product` multiplies the positive half, too: by 1 as the slope is quantized, if that is in range."""
     if s.node.rule != "product":
         return s.call(prelu, *x)
     slope = s.grid(1)
@@ -126,7 +129,7 @@ def _batch_norm(s: Site, x: list[Any]) -> Any:
 
 def _layer_norm(s: Site, x: list[Any]) -> Any:
     shape = scale_shape(s)
-    return s.call(aten.layer_norm.default, x[0], shape, x[1], _optional(x, 2), s.attribute("epsilon"), False)
+    return s.call(aten.layer_norm.default, x[0], shape, x[1], _third(x), s.attribute("epsilon"), False)
 
 
 def scale_shape(s: Site) -> list[int]:
@@ -158,17 +161,13 @@ def _average_pool(s: Site, x: list[Any]) -> Any:
     return s.call(of_rank("avg_pool", len(kernel)), x[0], kernel, strides, pads, ceil, count_pads)
 
 
-def _global_average_pool(s: Site, x: list[Any]) -> Any:
-    return _adaptive(s, x, [1] * (s.rank() - 2))
-
-
 def _adaptive(s: Site, x: list[Any], size: list[int]) -> Any:
     return s.call(of_rank("adaptive_avg_pool", len(size)), x[0], size)
 
 
 def _reduced(target: Any) -> RealOperator:
     def emit(s: Site, x: list[Any]) -> Any:
-        return s.call(target, x[0], s.axes(), bool(s.attribute("keepdims")))
+        return s.call(target, x[0], *s.reduction())
 
     return emit
 
@@ -178,21 +177,22 @@ def _resize(s: Site, x: list[Any]) -> Any:
     if (picked := _neighbours(s)) is not None:
         value = x[0]
         for axis, indices in picked.items():
-            own = s.builder.derive(f"{s.node.outputs[0]}_neighbours", torch.from_numpy(indices))
+            own = s.derive("neighbours", torch.from_numpy(indices))
             value = s.call(aten.index_select.default, value, axis, own)
         return value
     sizes, factors = resize_arguments(s)
-    mode, rank = s.attribute("mode"), s.rank() - 2
-    if mode == "linear":
-        corners = s.attribute("coordinate_transformation_mode") == "align_corners"
-        target = (aten.upsample_linear1d.vec, aten.upsample_bilinear2d.vec, aten.upsample_trilinear3d.vec)[rank - 1]
-        return s.call(target, x[0], sizes, corners, factors)
-    if s.attribute("nearest_mode") == "floor":
-        target = (aten.upsample_nearest1d.vec, aten.upsample_nearest2d.vec, aten.upsample_nearest3d.vec)[rank - 1]
-    else:
-        exact = (aten._upsample_nearest_exact1d, aten._upsample_nearest_exact2d, aten._upsample_nearest_exact3d)
-        target = exact[rank - 1].vec
-    return s.call(target, x[0], sizes, factors)
+    target, corners = upsampling(s)
+    return s.call(target, x[0], sizes, *corners, factors)
+
+
+def upsampling(s: Site) -> tuple[Any, list[bool]]:
+    """Torch's kernel for a Resize, and its argument `align_corners` if it interpolates."""
+    rank = s.rank() - 2
+    if s.attribute("mode") == "linear":
+        name = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")[rank - 1]
+        return getattr(aten, name).vec, [s.attribute("coordinate_transformation_mode") == "align_corners"]
+    name = f"upsample_nearest{rank}d" if s.attribute("nearest_mode") == "floor" else f"_upsample_nearest_exact{rank}d"
+    return getattr(aten, name).vec, []
 
 
 FORMS = {
@@ -209,11 +209,7 @@ def _neighbours(s: Site) -> dict[int, Any] | None:
     form = (s.attribute("mode"), s.attribute("coordinate_transformation_mode"), s.attribute("nearest_mode"))
     if form in FORMS or form[0] != "nearest" or form[1] == "tf_crop_and_resize":
         return None
-    given = [s.tensor(index) if s.has(index) else None for index in (2, 3)]
-    if any(each is not None and each.data is None for each in given):
-        return None
-    scales, sizes = ([] if each is None else list(each.array) for each in given)
-    return neighbours_along(s.tensor(0).shape, s.node.attributes, scales, sizes)
+    return known_neighbours(s.node, s.builder.model.tensors)
 
 
 def resize_arguments(s: Site) -> tuple[Any, list[float] | None]:
@@ -270,6 +266,7 @@ REAL: dict[str, RealOperator] = {
     "Round": _unary(aten.round.default),
     "Clip": _clip,
     "Selu": _selu,
+    "ThresholdedRelu": _thresholded_relu,
     "PRelu": _prelu,
     "HardSigmoid": _hard_sigmoid,
     "Sigmoid": _unary(aten.sigmoid.default),
@@ -282,7 +279,7 @@ REAL: dict[str, RealOperator] = {
     "InstanceNormalization": _instance_norm,
     "MaxPool": _max_pool,
     "AveragePool": _average_pool,
-    "GlobalAveragePool": _global_average_pool,
+    "GlobalAveragePool": lambda s, x: _adaptive(s, x, [1] * (s.rank() - 2)),
     "qfmt.AdaptiveAveragePool": lambda s, x: _adaptive(s, x, s.attribute("output_size")),
     "ReduceMean": _reduced(aten.mean.dim),
     "ReduceSum": _reduced(aten.sum.dim_IntList),

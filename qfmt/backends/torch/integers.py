@@ -83,7 +83,7 @@ def total(x: Tensor, axes: list[int] | None, keepdims: bool, zero: int) -> Tenso
 
 
 def _zero(s: Site, index: int) -> int:
-    return 0 if s.node.rule == "folded" else stored_zero(Operand(np.zeros(0), s.tensor(index).quantization))
+    return 0 if s.node.rule == "folded" else stored_zero(s.tensor(index))
 
 
 def _weight(s: Site) -> tuple[Any, Operand]:
@@ -99,12 +99,12 @@ def _bias(s: Site, behind: int = 0) -> Any:
     if s.tensor(2).data is None:
         raise Lacks("has a bias that is not constant")
     array = s.tensor(2).array.astype(np.int64)
-    return s.builder.derive(f"{s.node.outputs[0]}_bias", torch.from_numpy(array.reshape(array.shape + (1,) * behind)))
+    return _derived(s, "bias", array.reshape(array.shape + (1,) * behind))
 
 
 def _conv(s: Site) -> Any:
     geometry, folded = Geometry.of(s), s.node.rule == "folded"
-    padding = stored_zero(Operand(np.zeros(0), s.tensor(0).quantization)) if folded else 0
+    padding = stored_zero(s.tensor(0)) if folded else 0
     transposed = geometry.output_padding is not None
     weight, parts = float_weight(*_weight(s), geometry.group, transposed=transposed)
     given = (s.x(0), held(s, weight), _bias(s, len(geometry.strides)), _zero(s, 0), padding)
@@ -120,7 +120,7 @@ def _matmul(s: Site) -> Any:
         raise Lacks("has sums that float64 may not represent")
     q = s.tensor(1).quantization
     points = np.array(0.0 if q is None or s.node.rule == "folded" else q.zero_point, np.float64)
-    zero = s.builder.derive(f"{s.node.outputs[0]}_zero_point", torch.from_numpy(points))
+    zero = _derived(s, "zero_point", points)
     turned = [bool(s.node.attributes.get(name)) for name in ("transA", "transB")]
     return s.result(matmul, s.x(0), s.x(1), _bias(s), _zero(s, 0), zero, *turned)
 
@@ -130,9 +130,7 @@ def _multiply(s: Site) -> Any:
 
 
 def _total(s: Site) -> Any:
-    if s.node.operator == "ReduceMean":
-        return s.result(total, s.x(0), s.axes(), bool(s.attribute("keepdims")), _zero(s, 0))
-    return s.result(total, s.x(0), None, True, _zero(s, 0))
+    return s.result(total, s.x(0), *s.reduction(), _zero(s, 0))
 
 
 # Requantize
@@ -198,7 +196,7 @@ def _along(s: Site, values: Any) -> Any:
 
 
 def _derived(s: Site, what: str, array: Any) -> Any:
-    return s.builder.derive(f"{s.node.outputs[0]}_{what}", torch.from_numpy(np.array(array)))
+    return s.derive(what, torch.from_numpy(np.array(array)))
 
 
 # Tables and weighted sums

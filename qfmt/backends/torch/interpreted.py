@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import getitem
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,10 @@ from ...model import Tensor as ModelTensor
 from ...ops import OPERATORS, Operand, Quantized
 from ...ops.shapes import keeps_shape
 from .emit import PLAIN, Lacks, Site, Table
+from .integers import look_up
 from .values import to_array, to_tensor
 
 # Functions of one 8-bit integer: a table of all 256 results
-
-
-def look_up(x: Tensor, table: Tensor, lowest: int) -> Tensor:
-    """table[q - lowest]"""
-    return table[x.to(torch.int32) - lowest]
 
 
 UNARY = {
@@ -33,19 +30,12 @@ UNARY = {
 
 
 def _look_up(s: Site) -> Any:
-    grid, operator = s.grid(0), s.node.operator
-    if (
-        operator not in UNARY
-        or grid.dtype.itemsize != 1
-        or grid.axis is not None
-        or s.tensor(0).dtype not in ("uint8", "int8")
-    ):
+    x = s.tensor(0)
+    if s.grid(0).axis is not None or x.dtype not in ("uint8", "int8"):
         raise Lacks("is not a function of one 8-bit integer")
-    kind = DTYPES[s.tensor(0).dtype]
-    every = kind.every()
-    (results,) = execute(s.node, [Operand(every, s.tensor(0).quantization)], [s.out])
-    table = s.builder.derive(f"{s.node.outputs[0]}_table", torch.from_numpy(results.copy()))
-    return s.result(look_up, s.x(0), table, kind.minimum)
+    (results,) = execute(s.node, [Operand(DTYPES[x.dtype].every(), x.quantization)], [s.out])
+    table = s.derive("table", torch.from_numpy(results.copy()))
+    return s.result(look_up, table, None, s.x(0), DTYPES[x.dtype].minimum)
 
 
 # NumPy: everything else
@@ -53,17 +43,6 @@ def _look_up(s: Site) -> Any:
 
 Given = tuple[str, Quantization | None]
 """Element type and quantization of an input."""
-
-
-def by_numpy(*inputs: Tensor | None, node: Node, grids: list[Given], outputs: list[ModelTensor]) -> Any:
-    """One node by the reference interpreter."""
-    operands = [
-        None if value is None else Operand(to_array(value, dtype), grid)
-        for value, (dtype, grid) in zip(inputs, grids, strict=True)
-    ]
-    arrays = execute(node, operands, outputs)
-    results = [to_tensor(np.asarray(array), tensor.dtype) for array, tensor in zip(arrays, outputs, strict=True)]
-    return results[0] if len(results) == 1 else results
 
 
 class ByNumPy:
@@ -76,7 +55,14 @@ class ByNumPy:
         self.__qualname__ = self.__name__
 
     def __call__(self, *inputs: Tensor | None) -> Any:
-        return by_numpy(*inputs, node=self.node, grids=self.grids, outputs=self.outputs)
+        operands = [
+            None if value is None else Operand(to_array(value, dtype), grid)
+            for value, (dtype, grid) in zip(inputs, self.grids, strict=True)
+        ]
+        arrays = execute(self.node, operands, self.outputs)
+        pairs = zip(arrays, self.outputs, strict=True)
+        results = [to_tensor(np.asarray(array), tensor.dtype) for array, tensor in pairs]
+        return results[0] if len(results) == 1 else results
 
 
 def _by_numpy(s: Site) -> Any:
@@ -89,11 +75,7 @@ def _by_numpy(s: Site) -> Any:
     result = s.result(function, *inputs)
     if len(node.outputs) == 1:
         return result
-    return [s.call(_part, result, index) for index in range(len(node.outputs))]
-
-
-def _part(results: list[Tensor], index: int) -> Tensor:
-    return results[index]
+    return [s.call(getitem, result, index) for index in range(len(node.outputs))]
 
 
 LOOK_UP = Table("look-up", PLAIN, dict.fromkeys(UNARY, _look_up).get)

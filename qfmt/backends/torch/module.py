@@ -6,7 +6,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial, wraps
+from functools import wraps
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -145,8 +145,8 @@ class QuantizedModule(fx.GraphModule):
         self._made = Made(_without_data(model), engine, builder.engine, tuple(builder.derived), *rows)
         self.graph = builder.graph  # now `code` and `forward` are those of the graph
         if not builder.engine.traceable:
-            read = {str(node.target): self._object(node) for node in self.graph.find_nodes(op="get_attr")}
-            if (run := compiled(self.graph, read)) is not None:
+            names = {str(node.target) for node in self.graph.find_nodes(op="get_attr")}
+            if (run := compiled(self.graph, {name: operator.attrgetter(name)(self) for name in names})) is not None:
                 type(self).forward = _through(run, type(self).forward, self.graph)
 
     def _build(self, model: Model, engines: Sequence[Engine], before: Sequence[str]) -> Builder:
@@ -156,8 +156,7 @@ class QuantizedModule(fx.GraphModule):
         """
         builders, buffers = [], dict(self.named_buffers())
         for engine in engines:
-            taken = partial(self._has, before)
-            builder = Builder(model, engine, self._paths, buffers, taken)
+            builder = Builder(model, engine, self._paths, buffers, {*dir(self)}.difference(before))
             with quantized_kernels(*engine.kernels[:1] or [torch.backends.quantized.engine]), deprecated_dtypes():
                 builder.build()
             builders.append(builder)
@@ -167,12 +166,6 @@ class QuantizedModule(fx.GraphModule):
         if best is not builders[0]:
             best.notes += [row._replace(computed_by=best.engine.name) for row in _heavy(builders[0].fallbacks)]
         return best
-
-    def _has(self, but: Sequence[str], name: str) -> bool:
-        return name not in but and hasattr(self, name)
-
-    def _object(self, node: fx.Node) -> Any:
-        return operator.attrgetter(str(node.target))(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> QuantizedModule:
         return QuantizedModule(self.to_model(), self._made.requested)
@@ -231,11 +224,8 @@ def _through(run: Callable[..., Any], generated: Callable[..., Any], graph: fx.G
 
 def _without_data(model: Model) -> Model:
     """The model without its arrays, which are the module's buffers."""
-    return model.replace(graph=replace(model.graph, nodes=tuple(model.nodes), tensors=_stripped(model)))
-
-
-def _stripped(model: Model) -> dict[str, ModelTensor]:
-    return {name: replace(tensor, data=None) for name, tensor in model.tensors.items()}
+    tensors = {name: replace(tensor, data=None) for name, tensor in model.tensors.items()}
+    return model.replace(graph=replace(model.graph, nodes=tuple(model.nodes), tensors=tensors))
 
 
 def _in_memory(model: Model) -> Model:

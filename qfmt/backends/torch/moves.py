@@ -42,14 +42,8 @@ def flatten(x: torch.Tensor, axis: int) -> torch.Tensor:
     return x.reshape([x.shape[:cut].numel(), x.shape[cut:].numel()])
 
 
-def _transpose(s: Site) -> Any:
-    return s.result(aten.permute.default, s.x(0), s.attribute("perm"))
-
-
 def _squeeze(s: Site) -> Any:
-    return (
-        s.result(aten.squeeze.dims, s.x(0), s.constant_sizes(1)) if s.has(1) else s.result(aten.squeeze.default, s.x(0))
-    )
+    return s.result(*((aten.squeeze.dims, s.x(0), s.constant_sizes(1)) if s.has(1) else (aten.squeeze.default, s.x(0))))
 
 
 def _unsqueeze(s: Site) -> Any:
@@ -118,19 +112,11 @@ def gather(x: torch.Tensor, indices: torch.Tensor, axis: int) -> torch.Tensor:
     return x.index_select(at, places).reshape([*x.shape[:at], *indices.shape, *x.shape[at + 1 :]])
 
 
-def _expand(s: Site) -> Any:
-    return s.result(expand, s.x(0), s.sizes(1))
-
-
 def expand(x: torch.Tensor, sizes: list[int]) -> torch.Tensor:
     """Broadcast with a tensor of those sizes: a 1 keeps the size of x."""
     own = [1] * (len(sizes) - x.dim()) + list(x.shape)
     wanted = [1] * (len(own) - len(sizes)) + sizes
     return x.expand([a if b == 1 else b for a, b in zip(own, wanted, strict=True)])
-
-
-def _tile(s: Site) -> Any:
-    return s.result(aten.repeat.default, s.x(0), s.sizes(1))
 
 
 def _depth_to_space(s: Site) -> Any:
@@ -145,10 +131,6 @@ def depth_to_space(x: torch.Tensor, block: int) -> torch.Tensor:
     n, c, h, w = x.shape
     blocks = x.reshape(n, block, block, c // (block * block), h, w).permute(0, 3, 4, 1, 5, 2)
     return blocks.reshape(n, c // (block * block), h * block, w * block)
-
-
-def _space_to_depth(s: Site) -> Any:
-    return s.result(space_to_depth, s.x(0), s.attribute("blocksize"))
 
 
 def space_to_depth(x: torch.Tensor, block: int) -> torch.Tensor:
@@ -199,37 +181,32 @@ def _fill(s: Site) -> float | int:
     return int(quantize(torch.tensor(value, dtype=torch.float32), grid, "divide"))
 
 
-def _reduce_max(s: Site) -> Any:
-    return _extreme(s, aten.amax.default)
+def _extreme(target: Any) -> Emitter:
+    def emit(s: Site) -> Any:
+        if s.form == QUANTIZED and not s.is_float:
+            raise Lacks("torch does not support this reduction of quantized tensors")
+        _check_type(s)
+        return s.result(target, s.x(0), *s.reduction())
 
-
-def _reduce_min(s: Site) -> Any:
-    return _extreme(s, aten.amin.default)
-
-
-def _extreme(s: Site, target: Any) -> Any:
-    if s.form == QUANTIZED and not s.is_float:
-        raise Lacks("torch does not support this reduction of quantized tensors")
-    _check_type(s)
-    return s.result(target, s.x(0), s.axes(), bool(s.attribute("keepdims")))
+    return emit
 
 
 MOVES: dict[str, Emitter] = {
     "Identity": lambda s: s.x(0),
     "Reshape": _reshape,
     "Flatten": _flatten,
-    "Transpose": _transpose,
+    "Transpose": lambda s: s.result(aten.permute.default, s.x(0), s.attribute("perm")),
     "Squeeze": _squeeze,
     "Unsqueeze": _unsqueeze,
     "Split": _split,
     "Slice": _slice,
     "Gather": _gather,
-    "Expand": _expand,
-    "Tile": _tile,
+    "Expand": lambda s: s.result(expand, s.x(0), s.sizes(1)),
+    "Tile": lambda s: s.result(aten.repeat.default, s.x(0), s.sizes(1)),
     "DepthToSpace": _depth_to_space,
-    "SpaceToDepth": _space_to_depth,
+    "SpaceToDepth": lambda s: s.result(space_to_depth, s.x(0), s.attribute("blocksize")),
     "Pad": _pad,
-    "ReduceMax": _reduce_max,
-    "ReduceMin": _reduce_min,
+    "ReduceMax": _extreme(aten.amax.default),
+    "ReduceMin": _extreme(aten.amin.default),
 }
 """Operator → emitter; tables of both forms use it."""

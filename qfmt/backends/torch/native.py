@@ -95,32 +95,17 @@ def _packed(s: Site, prepack: Any, *rest: Any) -> Any:
         raise Lacks(f"torch's kernels require uint8, not {s.tensor(0).dtype}")
     weight, bias = quantized_weight(s, 1), real_bias(s)
     packed = by_kernels(s, lambda: prepack(weight, bias, *rest))
-    return s.builder.derive(f"{s.node.outputs[0]}_packed", packed)
-
-
-CONV = {
-    (1, False): (quantized.conv1d.default, quantized.conv1d_prepack),
-    (2, False): (quantized.conv2d.new, quantized.conv2d_prepack),
-    (3, False): (quantized.conv3d.new, quantized.conv3d_prepack),
-    (1, True): (quantized.conv1d_relu.default, quantized.conv1d_prepack),
-    (2, True): (quantized.conv2d_relu.new, quantized.conv2d_prepack),
-    (3, True): (quantized.conv3d_relu.new, quantized.conv3d_prepack),
-}
-"""(spatial dimensions, fused ReLU) → the operator and its packing function."""
+    return s.derive("packed", packed)
 
 
 def _conv(s: Site) -> Any:
     geometry = Geometry.of(s).even()
-    target, prepack = CONV[len(geometry.strides), is_relu(s)]
-    packed = _packed(s, prepack, *geometry.arguments())
-    return within_range(s, target, s.x(0), packed, *scale_and_zero_point(s))
-
-
-def _conv_transpose(s: Site) -> Any:
-    strides, pads, output_padding, group, dilations = Geometry.of(s).arguments()
-    name = f"conv_transpose{len(strides)}d"
-    packed = _packed(s, getattr(quantized, f"{name}_prepack"), strides, pads, output_padding, dilations, group)
-    return within_range(s, getattr(quantized, name).default, s.x(0), packed, *scale_and_zero_point(s), relu=False)
+    name, fuses = geometry.name, geometry.output_padding is None
+    fused = f"{name}_relu" if fuses and is_relu(s) else name
+    packed = _packed(s, getattr(quantized, f"{name}_prepack"), *geometry.packing())
+    target = getattr(quantized, fused)
+    target = target.new if name in ("conv2d", "conv3d") else target.default
+    return within_range(s, target, s.x(0), packed, *scale_and_zero_point(s), relu=fuses)
 
 
 def _linear(s: Site) -> Any:
@@ -152,7 +137,7 @@ def _dequantize(s: Site) -> Any:
 
 
 def _both(s: Site, plain: Any, with_relu: Any, scalar: Any) -> Any:
-    """add and mul: of two quantized tensors, or of one and a number that changes its grid."""
+    """add and mul: of two quantized tensors, or of one and a number that changes its quantization."""
     a, b = s.tensor(0), s.tensor(1)
     if _are_of_one_type(a, b):
         target = with_relu if is_relu(s) else plain
@@ -187,9 +172,9 @@ def _takes(a: Tensor, b: Tensor) -> bool:
 
 
 def _number(s: Site, scalar: Any) -> float | None:
-    """The number for which torch's add_scalar or mul_scalar has the output's grid, if there is one.
+    """The number for which torch's add_scalar or mul_scalar has the output's quantization, if any.
 
-    That of the source was a double; the model has it as float32, or only as a change of the grid.
+    That of the source was a double; the model has it as float32, or only as a change of the quantization.
     """
     x, y, b, value = s.grid(0), s.out_grid, s.tensor(1), s.scalar(1)
     if not _takes(s.tensor(0), b):
@@ -273,10 +258,8 @@ def _prelu(s: Site) -> Any:
     if not _takes(x, slope) or (count != 1 and slope.shape != (count, *(1,) * (s.rank() - 2))):
         raise Lacks("torch supports one slope, or one for each channel")
     weight = quantized_weight(s, 1).reshape(-1)
-    return within_range(
-        s, quantized.prelu.default, s.x(0), s.builder.derive(f"{s.node.outputs[0]}_slope", weight),
-        *scale_and_zero_point(s), relu=False,
-    )  # fmt: skip
+    held = s.derive("slope", weight)
+    return within_range(s, quantized.prelu.default, s.x(0), held, *scale_and_zero_point(s), relu=False)
 
 
 def _relu(s: Site) -> Any:
@@ -300,7 +283,7 @@ NATIVE_EMITTERS: dict[str, Emitter] = {
     **MOVES,
     **{name: _with_grid(kernel) for name, kernel in spelled("quantized").items() if kernel.has_grid},
     "Conv": _conv,
-    "ConvTranspose": _conv_transpose,
+    "ConvTranspose": _conv,
     "qfmt.Linear": _linear,
     "MatMul": _matmul,
     "QuantizeLinear": _quantize,

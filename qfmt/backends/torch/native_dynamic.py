@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import getitem
 from typing import Any
 
 import torch
@@ -16,12 +17,20 @@ from .windows import Geometry
 aten, quantized = torch.ops.aten, torch.ops.quantized
 
 
+def _bias(s: Site, weight: int, bias: int) -> Tensor | None:
+    """A float bias beside a constant weight."""
+    addend = s.tensor(bias) if s.has(bias) else None
+    if s.tensor(weight).data is None or (
+        addend is not None and (addend.data is None or addend.quantization is not None)
+    ):
+        raise Lacks("torch packs constant weights and float biases only")
+    return None if addend is None else s.constant(bias)
+
+
 def _parameters(s: Site, weight: int, bias: int) -> Any:
     """Packed parameters of a linear layer: dynamic with quantized weights, half precision with float16."""
-    tensor, addend = s.tensor(weight), s.tensor(bias) if s.has(bias) else None
-    if tensor.data is None or (addend is not None and (addend.data is None or addend.quantization is not None)):
-        raise Lacks("torch packs constant weights and float biases only")
-    value = None if addend is None else s.constant(bias).float()
+    tensor, value = s.tensor(weight), _bias(s, weight, bias)
+    value = None if value is None else value.float()
     if tensor.quantization is None and tensor.dtype != "float16":
         raise Lacks("torch has no packed form of float weights")
     if tensor.quantization is None:
@@ -30,14 +39,10 @@ def _parameters(s: Site, weight: int, bias: int) -> Any:
     return by_kernels(s, lambda: quantized.linear_prepack(values, value))
 
 
-def _derived(s: Site, what: str, value: Any) -> Any:
-    return s.builder.derive(f"{s.node.outputs[0]}_{what}", value)
-
-
 def _linear(s: Site) -> Any:
     if s.attribute("per_token") or s.node.rule == "dynamic_symmetric":
         return dynamic_linear_by_rule(s)  # torch packs only layers that quantize their whole input to one unsigned grid
-    packed = _derived(s, "packed", _parameters(s, 1, 2))
+    packed = s.derive("packed", _parameters(s, 1, 2))
     return s.result(quantized.linear_dynamic.default, s.x(0), packed, bool(s.attribute("reduce_range")))
 
 
@@ -45,31 +50,16 @@ def linear_float16(s: Site) -> Any:
     """qfmt.Linear with a float16 weight."""
     if s.tensor(1).quantization is not None or s.tensor(1).dtype != "float16":
         raise Lacks("has no float16 weight")
-    return s.result(quantized.linear_dynamic_fp16.default, s.x(0), _derived(s, "packed", _parameters(s, 1, 2)))
-
-
-CONV = {
-    (1, False): (quantized.conv1d_dynamic.default, quantized.conv1d_prepack),
-    (2, False): (quantized.conv2d_dynamic.default, quantized.conv2d_prepack),
-    (3, False): (quantized.conv3d_dynamic.default, quantized.conv3d_prepack),
-    (1, True): (quantized.conv_transpose1d_dynamic.default, quantized.conv_transpose1d_prepack),
-    (2, True): (quantized.conv_transpose2d_dynamic.default, quantized.conv_transpose2d_prepack),
-    (3, True): (quantized.conv_transpose3d_dynamic.default, quantized.conv_transpose3d_prepack),
-}
+    return s.result(quantized.linear_dynamic_fp16.default, s.x(0), s.derive("packed", _parameters(s, 1, 2)))
 
 
 def _conv(s: Site) -> Any:
     geometry = Geometry.of(s).even()
-    strides, pads, dilations, group, output_padding = geometry._replace(pads=geometry.pads[: len(geometry.strides)])
-    target, prepack = CONV[len(strides), output_padding is not None]
-    bias = s.tensor(2) if s.has(2) else None
-    if s.tensor(1).data is None or (bias is not None and (bias.data is None or bias.quantization is not None)):
-        raise Lacks("torch packs constant weights and float biases only")
-    value = None if bias is None else s.constant(2)
-    rest = [] if output_padding is None else [output_padding]
-    weight = quantized_weight(s, 1)
-    packed = by_kernels(s, lambda: prepack(weight, value, strides, pads, *rest, dilations, group))
-    return s.result(target, s.x(0), _derived(s, "packed", packed), bool(s.attribute("reduce_range")))
+    value = _bias(s, 1, 2)
+    weight, prepack = quantized_weight(s, 1), getattr(quantized, f"{geometry.name}_prepack")
+    packed = by_kernels(s, lambda: prepack(weight, value, *geometry.packing()))
+    target = getattr(quantized, f"{geometry.name}_dynamic").default
+    return s.result(target, s.x(0), s.derive("packed", packed), bool(s.attribute("reduce_range")))
 
 
 # Layers and cells
@@ -90,13 +80,9 @@ def _layer(s: Site) -> Any:
     size = (s.tensor(2).shape or (0, 0))[1]
     function = lstm if s.node.operator == "qfmt.LSTM" else gru
     kind = torch.float16 if half else torch.qint8
-    held = _derived(s, "cell", params)
+    held = s.derive("cell", params)
     result = s.call(function, s.x(0), *states, held, size, bool(s.attribute("reverse")), kind)
-    return [s.call(_part, result, index) for index in range(len(s.node.outputs))]
-
-
-def _part(results: tuple[Tensor, ...], index: int) -> Tensor:
-    return results[index]
+    return [s.call(getitem, result, index) for index in range(len(s.node.outputs))]
 
 
 def _begin(x: Tensor, state: Tensor | None, size: int) -> Tensor:
@@ -133,12 +119,12 @@ def _cell(s: Site) -> Any:
     target = CELLS[s.node.operator]
     if s.node.operator == "qfmt.RNNCell" and s.attribute("activation") == "relu":
         target = quantized.quantized_rnn_relu_cell_dynamic
-    packed = [_derived(s, what, _parameters(s, *at)) for what, at in (("ih", (1, 3)), ("hh", (2, 4)))]
+    packed = [s.derive(what, _parameters(s, *at)) for what, at in (("ih", (1, 3)), ("hh", (2, 4)))]
     states = [s.x(index) for index in range(5, 7 if s.node.operator == "qfmt.LSTMCell" else 6)]
     if any(state is None for state in states):
         raise Lacks("has no initial state")
     result = s.call(target.default, s.x(0), states if len(states) > 1 else states[0], *packed, s.x(3), s.x(4))
-    return result if len(states) == 1 else [s.call(_part, result, index) for index in range(2)]
+    return result if len(states) == 1 else [s.call(getitem, result, index) for index in range(2)]
 
 
 # Embeddings
@@ -160,7 +146,7 @@ def _table(s: Site) -> Any:
         values.shape, scales=scales, zero_points=points, axis=0, dtype=kind
     )
     made.set_(stored.untyped_storage(), stored.storage_offset(), values.shape, values.stride())
-    return _derived(s, "table", quantized.embedding_bag_prepack(made))
+    return s.derive("table", quantized.embedding_bag_prepack(made))
 
 
 def _check_rule(s: Site) -> None:

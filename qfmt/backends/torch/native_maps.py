@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from .emit import Emitter, Lacks, Site
-from .floats import computed, resize_arguments, scale_shape
+from .floats import computed, resize_arguments, scale_shape, upsampling
 from .ranges import clamped, is_relu, same_grid, scale_and_zero_point, within_range
 from .windows import of_rank, window
 
@@ -18,45 +19,29 @@ aten, quantized = torch.ops.aten, torch.ops.quantized
 
 def _batch_norm(s: Site) -> Any:
     s.grid(0)
-    targets = {
-        (2, False): quantized.batch_norm1d.default,
-        (3, False): quantized.batch_norm1d.default,
-        (4, False): quantized.batch_norm2d.default,
-        (5, False): quantized.batch_norm3d.default,
-        (4, True): quantized.batch_norm2d_relu.default,
-        (5, True): quantized.batch_norm3d_relu.default,
-    }
-    key = (s.rank(), is_relu(s))
-    if key not in targets:
+    rank, relu = s.rank(), is_relu(s)
+    if not (4 if relu else 2) <= rank <= 5:
         raise Lacks("torch normalizes batches of rank 2 to 5")
+    target = getattr(quantized, f"batch_norm{max(rank - 2, 1)}d{'_relu' if relu else ''}").default
     parameters = [s.x(index) for index in range(1, 5)]
-    return within_range(s, targets[key], s.x(0), *parameters, s.attribute("epsilon"), *scale_and_zero_point(s))
+    return within_range(s, target, s.x(0), *parameters, s.attribute("epsilon"), *scale_and_zero_point(s))
 
 
-def _check_real_parameters(s: Site) -> None:
+NORMALIZATIONS: dict[str, tuple[Any, Callable[[Site], list[Any]]]] = {
+    "LayerNormalization": (quantized.layer_norm.default, lambda s: [scale_shape(s)]),
+    "GroupNormalization": (quantized.group_norm.default, lambda s: [s.attribute("num_groups")]),
+    "InstanceNormalization": (quantized.instance_norm.default, lambda s: []),
+}
+"""Operator → torch's kernel, and its arguments between the input and the weights."""
+
+
+def _normalization(s: Site) -> Any:
+    s.grid(0)
     if any(s.has(index) and s.tensor(index).quantization is not None for index in (1, 2)):
         raise Lacks("torch normalizes with float weights only")
-
-
-def _layer_norm(s: Site) -> Any:
-    s.grid(0)
-    _check_real_parameters(s)
-    arguments = (s.x(0), scale_shape(s), s.x(1), s.x(2), s.attribute("epsilon"), *scale_and_zero_point(s))
-    return within_range(s, quantized.layer_norm.default, *arguments, relu=False)
-
-
-def _group_norm(s: Site) -> Any:
-    s.grid(0)
-    _check_real_parameters(s)
-    arguments = (s.attribute("num_groups"), s.x(1), s.x(2), s.attribute("epsilon"), *scale_and_zero_point(s))
-    return within_range(s, quantized.group_norm.default, s.x(0), *arguments, relu=False)
-
-
-def _instance_norm(s: Site) -> Any:
-    s.grid(0)
-    _check_real_parameters(s)
-    arguments = (s.x(1), s.x(2), s.attribute("epsilon"), *scale_and_zero_point(s))
-    return within_range(s, quantized.instance_norm.default, s.x(0), *arguments, relu=False)
+    target, stated = NORMALIZATIONS[s.node.operator]
+    arguments = (s.x(0), *stated(s), s.x(1), s.x(2), s.attribute("epsilon"), *scale_and_zero_point(s))
+    return within_range(s, target, *arguments, relu=False)
 
 
 # Pooling
@@ -78,23 +63,17 @@ def _kept(s: Site) -> Any:
 def _resize(s: Site) -> Any:
     same_grid(s)
     sizes, factors = resize_arguments(s)
-    rank, mode = s.rank() - 2, s.attribute("mode")
-    nearest = {1: aten.upsample_nearest1d, 2: aten.upsample_nearest2d, 3: aten.upsample_nearest3d}
-    exact = {1: aten._upsample_nearest_exact1d, 2: aten._upsample_nearest_exact2d, 3: aten._upsample_nearest_exact3d}
-    if mode == "nearest":
-        target = (nearest if s.attribute("nearest_mode") == "floor" else exact)[rank].vec
+    target, corners = upsampling(s)
+    if not corners:
         return s.result(target, s.x(0), sizes, factors)
-    if rank != 2:
+    if s.rank() != 4:
         raise Lacks("torch interpolates quantized images of 2 dimensions only")
-    corners = s.attribute("coordinate_transformation_mode") == "align_corners"
-    return within_range(s, aten.upsample_bilinear2d.vec, s.x(0), sizes, corners, factors, relu=False)
+    return within_range(s, target, s.x(0), sizes, *corners, factors, relu=False)
 
 
 MAP_EMITTERS: dict[str, Emitter] = {
     "BatchNormalization": _batch_norm,
-    "LayerNormalization": _layer_norm,
-    "GroupNormalization": _group_norm,
-    "InstanceNormalization": _instance_norm,
+    **dict.fromkeys(NORMALIZATIONS, _normalization),
     "MaxPool": _max_pool,
     "Resize": _resize,
     **dict.fromkeys(("AveragePool", "GlobalAveragePool", "qfmt.AdaptiveAveragePool", "ReduceMean"), _kept),

@@ -51,11 +51,13 @@ def _weight(s: Site) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Any]:
     count = (weight.shape or (0,))[0]
     scales = torch.tensor(q.scale.numbers() * (1 if q.is_per_channel else int(count or 1)), dtype=torch.float32)
     bias = real_bias(s)
-    if bias is None or s.tensor(2).quantization is None:
-        value = s.x(2)
-    else:
-        value = s.builder.derive(f"{s.node.outputs[0]}_bias", bias)
+    value = s.x(2) if bias is None or s.tensor(2).quantization is None else s.derive("bias", bias)
     return s.constant(1), scales, torch.zeros(scales.shape, dtype=torch.int32), value
+
+
+def _held(s: Site, *parameters: torch.Tensor) -> list[Any]:
+    """Packed weights, scales and zero points as attributes of the module."""
+    return [s.derive(what, each) for what, each in zip(("packed", "scales", "zero_points"), parameters, strict=True)]
 
 
 def _conv(s: Site) -> Any:
@@ -65,12 +67,9 @@ def _conv(s: Site) -> Any:
         raise Lacks("oneDNN pads kernels of width 1 with the wrong number (torch 2.13)")
     weight, scales, zero_points, bias = _weight(s)
     geometry = window.arguments()
-    x, name = s.grid(0), s.node.outputs[0]
+    x = s.grid(0)
     packed = onednn.qconv_prepack(weight, scales, x.scale, x.zero_point, *geometry, None)
-    parameters = [
-        s.builder.derive(f"{name}_{what}", value)
-        for what, value in (("packed", packed), ("scales", scales), ("zero_points", zero_points))
-    ]
+    parameters = _held(s, packed, scales, zero_points)
     call = (_channels_last(s, rank, window.group), x.scale, x.zero_point, *parameters, bias, *geometry)
     return _put_out(s, CONV[rank].default, call, fuses=rank < 3)
 
@@ -85,15 +84,7 @@ def _channels_last(s: Site, rank: int, group: int) -> Any:
 
 def _linear(s: Site) -> Any:
     weight, scales, zero_points, bias = _weight(s)
-    x, name = s.grid(0), s.node.outputs[0]
-    parameters = [
-        s.builder.derive(f"{name}_{what}", value)
-        for what, value in (
-            ("packed", onednn.qlinear_prepack(weight, None)),
-            ("scales", scales),
-            ("zero_points", zero_points),
-        )
-    ]
+    x, parameters = s.grid(0), _held(s, onednn.qlinear_prepack(weight, None), scales, zero_points)
     return _put_out(s, onednn.qlinear_pointwise.default, (s.x(0), x.scale, x.zero_point, *parameters, bias))
 
 
@@ -121,8 +112,7 @@ def _add(s: Site) -> Any:
     if channels is None or scales is None:
         in_place = None not in (shape := s.tensor(0).shape or (None,)) and shape == s.tensor(1).shape
         return by_rule(s, s.call(aten.add_.Tensor if in_place else aten.add.Tensor, real(s, 0), real(s, 1)))
-    name = s.node.outputs[0]
-    parameters = [s.builder.derive(f"{name}_{what}", value) for what, value in _identity(scales[0], channels).items()]
+    parameters = _held(s, *_identity(scales[0], channels))
     second = s.call(aten.clone.default, s.x(1), memory_format=torch.channels_last)  # it is overwritten
     return s.result(onednn.qconv2d_pointwise.binary, s.x(0), *_accumulation(*scales, parameters, second, channels))
 
@@ -137,11 +127,11 @@ def _channels(s: Site) -> int | None:
     return shape[1] if all(grid.axis is None and grid.dtype == torch.uint8 for grid in grids) else None
 
 
-def _identity(a: Grid, channels: int) -> dict[str, torch.Tensor]:
+def _identity(a: Grid, channels: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The depthwise 1 × 1 convolution that changes nothing."""
     ones, scales = torch.ones(channels, 1, 1, 1, dtype=torch.int8), torch.ones(channels)
     packed = onednn.qconv_prepack(ones, scales, a.scale, a.zero_point, [1, 1], [0, 0], [1, 1], channels, None)
-    return {"packed": packed, "scales": scales, "zero_points": torch.zeros(channels, dtype=torch.int32)}
+    return packed, scales, torch.zeros(channels, dtype=torch.int32)
 
 
 def _accumulation(a: Grid, b: Grid, y: Grid, parameters: list[Any], second: Any, channels: int) -> tuple[Any, ...]:
@@ -159,7 +149,7 @@ def _exact_scales(a: Grid, b: Grid, y: Grid, rule: str) -> tuple[Grid, Grid, Gri
     first, second = every.repeat_interleave(256).reshape(1, 1, 256, 256), every.repeat(256).reshape(1, 1, 256, 256)
     total = arithmetic.dequantize(first, a, rule) + arithmetic.dequantize(second, b, rule)
     wanted = arithmetic.quantize(total, y, rule)
-    parameters = list(_identity(a, 1).values())
+    parameters = list(_identity(a, 1))
     for steps in sorted(product((0, 1, -1, 2, -2), repeat=3), key=lambda steps: sum(map(abs, steps))):
         moved = (_moved(a, steps[0]), _moved(b, steps[1]), _moved(y, steps[2]))
         got = onednn.qconv2d_pointwise.binary(first, *_accumulation(*moved, parameters, second.clone(), 1))
@@ -169,7 +159,7 @@ def _exact_scales(a: Grid, b: Grid, y: Grid, rule: str) -> tuple[Grid, Grid, Gri
 
 
 def _moved(grid: Grid, steps: int) -> Grid:
-    """The grid with its scale moved by that many units in the last place of float32."""
+    """The quantization with its scale moved by that many units in the last place of float32."""
     scale = f32(grid.scale)
     for _ in range(abs(steps)):
         scale = np.nextafter(scale, f32(np.inf if steps > 0 else 0))
@@ -202,7 +192,7 @@ def by_rule(s: Site, value: Any) -> Any:
         raise Lacks(f"does not quantize to {s.out.dtype} by {rule!r}")
     inverse = float(f32(1) / f32(y.scale))
     if rule == "reciprocal_fma":
-        zero_point = s.builder.derive(f"{s.node.outputs[0]}_zero_point", torch.tensor(float(y.zero_point)))
+        zero_point = s.derive("zero_point", torch.tensor(float(y.zero_point)))
         return _integers(s, s.call(aten.round_.default, _fused(s, zero_point, value, inverse)))
     if rule == "divide":
         steps = s.call(aten.div.Scalar, value, float(f32(y.scale)))
@@ -227,14 +217,6 @@ def _fused(s: Site, addend: Any, value: Any, factor: float) -> Any:
     return s.call(aten.add.Tensor, addend, value, alpha=factor)
 
 
-def _quantize(s: Site) -> Any:
-    return by_rule(s, real(s, 0))
-
-
-def _dequantize(s: Site) -> Any:
-    return real(s, 0)
-
-
 def _max_pool(s: Site) -> Any:
     kernel, strides, pads, dilations, ceil = window(s)
     if s.is_float or len(kernel) != 2 or s.out.dtype != "uint8":
@@ -242,9 +224,11 @@ def _max_pool(s: Site) -> Any:
     return s.result(torch.ops.quantized.max_pool2d.default, s.x(0), kernel, strides, pads, dilations, ceil)
 
 
-def _mean(s: Site, axes: list[int], keepdims: bool) -> Any:
+def _mean(s: Site) -> Any:
     """By the mean rules. Sums of n centred 8-bit integers are exact in float32 up to n = 65,793."""
     x, y, rule = s.grid(0), s.out_grid, s.node.rule
+    axes, keepdims = s.reduction()
+    axes = list(range(2, s.rank())) if axes is None else axes
     if x.dtype.itemsize > 1 or x.axis is not None or (x.scale, x.zero_point) != (y.scale, y.zero_point):
         raise Lacks("changes the quantization")
     centred = s.call(aten.sub.Scalar, s.call(aten.to.dtype, s.x(0), torch.float32), x.zero_point)
@@ -260,14 +244,6 @@ def _mean(s: Site, axes: list[int], keepdims: bool) -> Any:
     return _integers(s, s.call(aten.round.default, value))
 
 
-def _global_average_pool(s: Site) -> Any:
-    return _mean(s, list(range(2, s.rank())), True)
-
-
-def _reduce_mean(s: Site) -> Any:
-    return _mean(s, s.axes(), bool(s.attribute("keepdims")))
-
-
 def _relu(s: Site) -> Any:
     if s.is_float:
         raise Lacks("is not quantized")
@@ -278,7 +254,7 @@ def _relu(s: Site) -> Any:
 
 
 def _concat(s: Site) -> Any:
-    """Inputs on the output's grid are joined unchanged; the others go through a table of 256 results."""
+    """Inputs with the output's quantization are joined unchanged; the others go through a table of 256 results."""
     grids, y, axis = [s.grid(index) for index in range(len(s.node.inputs))], s.out_grid, s.attribute("axis")
     if any(grid.axis is not None or grid.dtype != y.dtype or grid.dtype.itemsize > 1 for grid in grids):
         raise Lacks("joins tensors of different types")
@@ -300,7 +276,7 @@ def _regridded(s: Site, index: int, x: Grid) -> Any:
 
 def look_up(s: Site, index: int, table: torch.Tensor, lowest: int) -> Any:
     """table[q - lowest], in operators of torch."""
-    held = s.builder.derive(f"{s.node.outputs[0]}_table", table)
+    held = s.derive("table", table)
     places = s.call(aten.to.dtype, s.x(index), torch.int64)
     return s.call(aten.take.default, held, places if lowest == 0 else s.call(aten.sub.Scalar, places, lowest))
 
@@ -311,11 +287,11 @@ ONEDNN_EMITTERS: dict[str, Emitter] = {
     "qfmt.Linear": _linear,
     "qfmt.DynamicLinear": dynamic_linear_by_rule,
     "Add": _add,
-    "QuantizeLinear": _quantize,
-    "DequantizeLinear": _dequantize,
+    "QuantizeLinear": lambda s: by_rule(s, real(s, 0)),
+    "DequantizeLinear": lambda s: real(s, 0),
     "MaxPool": _max_pool,
-    "GlobalAveragePool": _global_average_pool,
-    "ReduceMean": _reduce_mean,
+    "GlobalAveragePool": _mean,
+    "ReduceMean": _mean,
     "Relu": _relu,
     "Concat": _concat,
 }

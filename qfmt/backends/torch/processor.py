@@ -70,7 +70,7 @@ def _plain_sum(product: str, weight: torch.Tensor) -> float:
 
 
 def _quantized_sum(product: str, weight: torch.Tensor, scale: float) -> float:
-    """The largest sum by kernels on quantized tensors, on a grid of this scale if the product outputs integers."""
+    """The largest sum by kernels on quantized tensors, with this output scale if the product outputs integers."""
     x = _activations(product)
     if product == "dynamic":
         return float(quantized.linear_dynamic(x.float(), quantized.linear_prepack(weight, None), False).max())

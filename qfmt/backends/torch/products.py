@@ -15,10 +15,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from ...arithmetic import EXACT_IN_FLOAT32
+from ...arithmetic.sums import Step, has_effect
 from ...model import DTYPES, numpy_dtype
 from ...ops import Operand
 from ...ops.accumulation import exact_dtype, in_units_of_sums, scales_of_channels, whole
-from .arithmetic import REQUANTIZE, Step, after
+from .arithmetic import REQUANTIZE, after
 from .emit import CENTRED, Lacks, Site, Table
 from .processor import convolves_whole_numbers
 from .windows import Geometry
@@ -78,12 +79,8 @@ def conv_sums(x: Tensor, weight: Tensor | Weight, geometry: Geometry, parts: int
             return _added(weight.convolved(x, *geometry.arguments(parts)), group, parts)
         weight = weight.dense
     kind = sum_dtype(weight.dtype)
-    sums = (PAINT if transposed else CONVOLVE)[rank - 1](x.to(kind), weight.to(kind), None, *geometry.arguments(parts))
+    sums = getattr(functional, geometry.name)(x.to(kind), weight.to(kind), None, *geometry.arguments(parts))
     return _added(sums, group, parts)
-
-
-CONVOLVE = (functional.conv1d, functional.conv2d, functional.conv3d)
-PAINT = (functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d)
 
 
 def linear_sums(x: Tensor, weight: Tensor) -> Tensor:
@@ -177,12 +174,7 @@ def _finish(s: Site, along: list[int]) -> tuple[list[Any], int, int]:
         steps = steps[:-1]
     elif zero_point:
         steps = [*steps, ("add", torch.tensor(-float(zero_point)))]
-    return [_held(s, step) for step in steps if _changes(step)], y.minimum - zero_point, y.maximum - zero_point
-
-
-def _changes(step: Step) -> bool:
-    name, value = step
-    return name in ("round", "mul") or bool((value[0] if name == "fma" else value).any())
+    return [_held(s, step) for step in steps if has_effect(step)], y.minimum - zero_point, y.maximum - zero_point
 
 
 def _held(s: Site, step: Step) -> Any:
@@ -192,10 +184,9 @@ def _held(s: Site, step: Step) -> Any:
         return step
     if not all(bool(each.isfinite().all()) for each in (value if name == "fma" else [value])):
         raise Lacks("has scales or biases that are not finite in float32")
-    what = f"{s.node.outputs[0]}_{name}"
     if name == "fma":
-        return name, tuple(s.builder.derive(what, each) for each in value)
-    return name, s.builder.derive(what, value)
+        return name, tuple(s.derive(name, each) for each in value)
+    return name, s.derive(name, value)
 
 
 def _bias(s: Site, along: list[int]) -> tuple[Tensor, Tensor | None]:
@@ -226,7 +217,7 @@ def is_added(s: Site) -> bool:
 def real_bias(s: Site) -> Tensor | None:
     """The bias in float32, for kernels that require it: the buffer, or the value of integers in units of the sums.
 
-    Lacks if it is computed, or has another grid.
+    Lacks if it is computed, or quantized otherwise.
     """
     if not s.has(2):
         return None
@@ -244,7 +235,7 @@ def held(s: Site, weight: Tensor) -> Any:
     has_window = s.node.operator == "Conv" and weight.dim() == 4 and weight.shape[2:].numel() > 1
     packs = weight.dtype == torch.float32 and hasattr(mkldnn, "_reorder_convolution_weight")
     large = has_window and packs and weight.numel() >= LARGE
-    return s.builder.derive(f"{s.node.outputs[0]}_weight", Weight(weight) if large else weight)
+    return s.derive("weight", Weight(weight) if large else weight)
 
 
 def _conv(s: Site) -> Any:

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from ...model import DTYPES
-from .arithmetic import Grid
 from .emit import Lacks, Site
 
 aten = torch.ops.aten
@@ -35,28 +34,27 @@ def within_range(s: Site, target: Any, *arguments: Any, relu: bool = True, **nam
 
     `relu`: whether the kernel clamps at the zero point if the output does.
     """
+    if _is_whole(s, relu):
+        return s.result(target, *arguments, **named)
+    return clamped(s, s.call(target, *arguments, **named), relu=relu)
+
+
+def clamped(s: Site, value: Any, *, relu: bool = False) -> Any:
+    """The value, which has the output's quantization, clamped to its range."""
+    grid = s.out_grid
+    bounds = [(bound - grid.zero_point) * grid.scale for bound in (grid.minimum, grid.maximum)]
+    return value if _is_whole(s, relu) else s.result(aten.clamp.default, value, *bounds)
+
+
+def _is_whole(s: Site, relu: bool) -> bool:
+    """Whether the output has the range of torch's kernels."""
     grid, limits = s.out_grid, DTYPES[s.out.dtype]
     low = grid.zero_point if relu and is_relu(s) else limits.minimum
-    if (grid.minimum, grid.maximum) == (low, limits.maximum):
-        return s.result(target, *arguments, **named)
-    return s.result(aten.clamp.default, s.call(target, *arguments, **named), *_bounds(grid))
-
-
-def clamped(s: Site, value: Any) -> Any:
-    """The value, which is on the output's grid, clamped to its range."""
-    grid, limits = s.out_grid, DTYPES[s.out.dtype]
-    if (grid.minimum, grid.maximum) == (limits.minimum, limits.maximum):
-        return value
-    return s.result(aten.clamp.default, value, *_bounds(grid))
-
-
-def _bounds(grid: Grid) -> list[float]:
-    """The range as real numbers."""
-    return [(bound - grid.zero_point) * grid.scale for bound in (grid.minimum, grid.maximum)]
+    return (grid.minimum, grid.maximum) == (low, limits.maximum)
 
 
 def same_grid(s: Site) -> None:
-    """torch keeps the grid of the input; Lacks if the model does not."""
+    """torch keeps the quantization of the input; Lacks if the model does not."""
     x = s.tensor(0).quantization
     if x is None or not x.same_grid(s.out.quantization):
         raise Lacks("torch keeps the quantization of the input here")

@@ -103,7 +103,7 @@ def adaptive_average_pool(x: Tensor, sizes: list[int], grid: Grid, rule: str) ->
 
 
 def _kept_grid(s: Site) -> Grid:
-    """The grid of a mean, which is that of its input."""
+    """The quantization of a mean, which is that of its input."""
     q = s.tensor(0).quantization
     if s.node.rule in QUANTIZE or s.is_float:
         raise Lacks("sums floats")
@@ -114,17 +114,8 @@ def _kept_grid(s: Site) -> Grid:
     return s.out_grid
 
 
-def _global_average(s: Site) -> Any:
-    return s.result(reduce_mean, s.x(0), None, True, _kept_grid(s), s.node.rule)
-
-
-def _reduce_mean(s: Site) -> Any:
-    grid = _kept_grid(s)
-    return s.result(reduce_mean, s.x(0), s.axes(), bool(s.attribute("keepdims")), grid, s.node.rule)
-
-
-def _adaptive_average_pool(s: Site) -> Any:
-    return s.result(adaptive_average_pool, s.x(0), s.attribute("output_size"), _kept_grid(s), s.node.rule)
+def _mean(s: Site) -> Any:
+    return s.result(reduce_mean, s.x(0), *s.reduction(), _kept_grid(s), s.node.rule)
 
 
 def _average_pool(s: Site) -> Any:
@@ -156,7 +147,7 @@ def limited(x: Tensor, low: int, high: int) -> Tensor:
 
 
 def _clamping_grid(s: Site) -> Grid:
-    """The grid of an output whose range clamps integers."""
+    """The quantization of an output whose range clamps integers."""
     if s.out_grid.axis is not None:
         raise Lacks("clamps a tensor that is quantized per channel")
     return s.out_grid
@@ -227,9 +218,11 @@ REFERENCE_EMITTERS: dict[str, Emitter] = {
     "Mul": _mul,
     "Add": _add,
     "qfmt.DynamicLinear": dynamic_linear_by_rule,
-    "GlobalAveragePool": _global_average,
-    "qfmt.AdaptiveAveragePool": _adaptive_average_pool,
-    "ReduceMean": _reduce_mean,
+    "GlobalAveragePool": _mean,
+    "qfmt.AdaptiveAveragePool": lambda s: s.result(
+        adaptive_average_pool, s.x(0), s.attribute("output_size"), _kept_grid(s), s.node.rule
+    ),
+    "ReduceMean": _mean,
     "AveragePool": _average_pool,
     "MaxPool": _max_pool,
     "Relu": _relu,

@@ -1,4 +1,4 @@
-"""Kernels of torch that the table of operators names: their arguments are inputs, attributes and the output's grid."""
+"""Kernels of torch that the table of operators names: with inputs, attributes and output scales as arguments."""
 
 from __future__ import annotations
 

@@ -94,7 +94,8 @@ def _parameters(q: Quantization) -> tuple[torch.Tensor, torch.Tensor]:
         return to_tensor(q.scale.array, q.scale.dtype), to_tensor(q.zero_point.array, q.zero_point.dtype)
     shape = (-1,) if q.is_per_channel else ()
     scales = torch.tensor(q.scale.numbers(), dtype=torch.float64).reshape(shape)
-    return scales, torch.tensor(q.each_zero_point, dtype=_point_dtype(q)).reshape(shape)
+    kind = torch.float64 if q.has_float_zero_points else torch.int64
+    return scales, torch.tensor(q.each_zero_point, dtype=kind).reshape(shape)
 
 
 def _quantization(q: Quantization, scale: torch.Tensor, zero_point: torch.Tensor) -> Quantization:
@@ -102,10 +103,6 @@ def _quantization(q: Quantization, scale: torch.Tensor, zero_point: torch.Tensor
     if q.is_blocked:
         return q.with_values(to_array(scale, q.scale_dtype), to_array(zero_point, q.zero_point.dtype))
     return q.with_values(scale.tolist(), zero_point.tolist())
-
-
-def _point_dtype(q: Quantization) -> torch.dtype:
-    return torch.float64 if q.has_float_zero_points else torch.int64
 
 
 def from_buffers(tensor: Tensor, path: str, buffers: Mapping[str, torch.Tensor]) -> Tensor:

@@ -34,6 +34,16 @@ class Geometry(NamedTuple):
             raise Lacks("torch pads both sides equally")
         return self
 
+    @property
+    def name(self) -> str:
+        """Torch's name of the convolution."""
+        return f"conv{'' if self.output_padding is None else '_transpose'}{len(self.strides)}d"
+
+    def packing(self) -> tuple[Any, ...]:
+        """The arguments of torch's packing functions, for windows that are padded equally."""
+        padding = () if self.output_padding is None else (self.output_padding,)
+        return self.strides, self.pads[: len(self.strides)], *padding, self.dilations, self.group
+
     def arguments(self, parts: int = 1) -> tuple[Any, ...]:
         """Torch's convolution of windows that are padded equally, each group in that many parts."""
         pads, group = self.pads[: len(self.strides)], self.group * parts

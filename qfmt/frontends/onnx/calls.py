@@ -26,6 +26,15 @@ class Call(NamedTuple):
         """The name of an input; "" if it is absent."""
         return self.inputs[position] if position < len(self.inputs) else ""
 
+    def without(self, *names: str) -> Call:
+        """The call without these attributes."""
+        return self._replace(attributes={name: value for name, value in self.attributes.items() if name not in names})
+
+    @property
+    def title(self) -> str:
+        """The node in messages."""
+        return f"node {self.name or next(iter(self.outputs), '')} ({self.operator})"
+
     @property
     def full_name(self) -> str:
         """Domain and operator, as opaque nodes name it."""

@@ -7,10 +7,10 @@ from math import prod
 
 from ...budget import AT_ONCE, Budget
 from ...errors import QfmtError
-from ...interpreter import execute
 from ...model import DTYPES, Node, Tensor, static_shape
-from ...ops import OPERATORS, Operand, Trait, has
+from ...ops import OPERATORS, Trait, has
 from ...ops.quantization import is_static
+from ...passes.constants import computed
 from ...passes.sizes import inferred
 
 _NOT_COMPUTED = ("ai.onnx.DequantizeLinear", "ai.onnx.QuantizeLinear")
@@ -27,14 +27,10 @@ def folded(node: Node, tensors: Mapping[str, Tensor], budget: Budget) -> list[Te
         return []  # the range of a weight: `passes.grids` turns it into quant_min and quant_max
     if not _is_affordable(node, tensors, budget):
         return []
-    operands = [None if tensor is None else Operand(tensor.array, None) for tensor in given]
     outputs = [tensors[name] for name in node.outputs]
     moved = {*first.aliases, first.name} if has(node, Trait.ANY_MOVE) and first is not None else ()
-    aliases = tuple(sorted(moved))
-    arrays = execute(node, operands, outputs)
-    budget.spend(len(aliases))
-    pairs = zip(outputs, arrays, strict=True)
-    return [Tensor.constant(each.name, array, dtype=each.dtype, aliases=aliases) for each, array in pairs]
+    budget.spend(len(moved))
+    return computed(node, given, outputs, tuple(sorted(moved)))
 
 
 def _is_affordable(node: Node, tensors: Mapping[str, Tensor], budget: Budget) -> bool:

@@ -12,7 +12,7 @@ from ...arrays import Array
 from ...budget import Budget
 from ...errors import QfmtError, SourceError
 from ...model import Attribute, Graph, Node, Shape, Tensor
-from ...ops import OPERATORS, Inference, UnknownRank
+from ...ops import OPERATORS
 from ...ops.registry import ByName
 from ...ops.shapes import tells_sizes
 from ...passes.constants import unused
@@ -29,6 +29,9 @@ do not support."""
 
 UNSOUND = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError)
 """Exceptions that a node with a missing or mistyped input or attribute causes."""
+
+WITHOUT_EFFECT = {"consumed_inputs", "momentum", "stash_type"}
+"""Attributes of ONNX operators that do not change their results at inference."""
 
 DOMAINS = {"": "", "ai.onnx": ""}
 """Both spellings of the default domain."""
@@ -100,15 +103,13 @@ class Importer:
         self.call_ = call
         try:
             self.dispatch(call)
+        except SourceError as error:
+            raise error.at(call.title) from None
         except QfmtError as error:
-            where = f"node {call.name or next(iter(call.outputs), '')} ({call.operator})"
-            if isinstance(error, SourceError):
-                raise error.at(where) from None
-            raise SourceError(error.what, where=where, hint=error.hint) from None
+            raise SourceError(error.what, where=call.title, hint=error.hint) from None
         except UNSOUND as error:
-            where = f"node {call.name or next(iter(call.outputs), '')} ({call.operator})"
             what = f"its inputs and attributes do not fit the operator ({type(error).__name__}: {error})"
-            raise SourceError(what, where=where, hint="run onnx.checker for details") from None
+            raise SourceError(what, where=call.title, hint="run onnx.checker for details") from None
 
     def _outputs(self, node: ir.Node) -> tuple[str, ...]:
         """The outputs of a node; an unused output that precedes a used one gets a name."""
@@ -123,9 +124,8 @@ class Importer:
         function = imports.get(f"{call.domain}.{call.operator}" if call.domain else call.operator)
         if function is not None and function(self, call) is not NotImplemented:
             return
-        if not call.domain and self.one_to_one(call):
-            return
-        self.opaque(call)
+        if call.domain or self.one_to_one(call) is NotImplemented:
+            self.opaque(call)
 
     def _output(self, name: str, earlier: Sequence[str]) -> str:
         """Give a graph output its own name, if it is an alias of an input, a constant or another output. If the name
@@ -141,28 +141,28 @@ class Importer:
 
     # -- called by functions ---------------------------------------------------------------------------------
 
-    def one_to_one(
-        self, call: Call, attributes: Mapping[str, Any] | None = None, inputs: Sequence[str] | None = None
-    ) -> bool:
-        """Convert to the operator of the same name; False if the attributes or outputs of qfmt's operator differ."""
-        entry = OPERATORS.get(call.operator)
-        given = call.attributes if attributes is None else attributes
-        outputs = call.outputs
+    def one_to_one(self, call: Call) -> Any:
+        """Convert to the operator of the same name; NotImplemented if its attributes, inputs or outputs differ."""
+        entry, outputs = OPERATORS.get(call.operator), call.outputs
         while outputs and not outputs[-1]:
             outputs = outputs[:-1]
-        if entry is None or not given.keys() <= entry.attributes.keys():
-            return False
-        if len(outputs) > len(entry.outputs) and not entry.outputs[-1].variadic:
-            return False
-        if len(call.inputs if inputs is None else inputs) > len(entry.inputs) and not entry.inputs[-1].variadic:
-            return False
+        if entry is None:
+            return NotImplemented
+        given = {name: value for name, value in call.attributes.items() if name not in WITHOUT_EFFECT}
+        if not given.keys() <= entry.attributes.keys():
+            return NotImplemented
+        for names, parameters in ((outputs, entry.outputs), (call.inputs, entry.inputs)):
+            if len(names) > len(parameters) and not parameters[-1].variadic:
+                return NotImplemented
         if any(spec.default is None and name not in given for name, spec in entry.attributes.items()):
-            return False
-        converted = {name: attribute_of(value, entry.attributes[name].kind) for name, value in given.items()}
-        if any(value is None for value in converted.values()):
-            return False
-        self.emit(call.operator, call.inputs if inputs is None else inputs, outputs, converted)  # type: ignore[arg-type]
-        return True
+            return NotImplemented
+        attributes: dict[str, Attribute] = {}
+        for name, value in given.items():
+            if (converted := attribute_of(value, entry.attributes[name].kind)) is None:
+                return NotImplemented
+            attributes[name] = converted
+        self.emit(call.operator, call.inputs, outputs, attributes)
+        return None
 
     def opaque(self, call: Call) -> None:
         """Keep a node that qfmt does not know unchanged. It can be inspected and exported to ONNX, but not run."""
@@ -213,9 +213,11 @@ class Importer:
         names = [self.fresh(outputs or operator.lower())] if isinstance(outputs, str) else list(outputs)
         names = [name or self.fresh(f"{operator.lower()}_unused") for name in names]
         complete = entry.complete(attributes or {})
-        shapes = self._infer(operator, inputs, complete)
+        given = [self.tensors[name] if name else None for name in inputs]
+        shapes = entry.inferred(given, complete, tells_sizes)
+        dtypes = [None if tensor is None else tensor.dtype for tensor in given]
         for position, name in enumerate(names):
-            dtype = self._dtype(operator, inputs, complete, position)
+            dtype = entry.likely_dtype(position, dtypes, complete)
             shape = shapes[min(position, len(shapes) - 1)]
             self.tensors[name] = Tensor(name, dtype, self._refined(name, shape))
         node = Node(
@@ -273,15 +275,6 @@ class Importer:
             dtype = next((each for each in types if each), "float32")
         return Tensor(name, dtype, None)
 
-    def _infer(self, operator: str, inputs: Sequence[str], attributes: Mapping[str, Any]) -> list[Shape]:
-        missing = [None] * (len(OPERATORS[operator].inputs) - len(inputs))
-        shapes = [self.tensors[name].shape if name else None for name in inputs]
-        arrays = [self.value(name) if name and tells_sizes(self.tensors[name]) else None for name in inputs]
-        try:
-            return OPERATORS[operator].infer(Inference([*shapes, *missing], attributes, [*arrays, *missing]))
-        except UnknownRank:
-            return [None]
-
     def _refined(self, name: str, shape: Shape) -> Shape:
         """The inferred shape; dimensions that inference leaves open come from the model."""
         value = self.values.get(name)
@@ -289,8 +282,3 @@ class Importer:
         if shape is None or stated is None or len(shape) != len(stated):
             return stated if shape is None else shape
         return tuple(b if a is None else a for a, b in zip(shape, stated, strict=True))
-
-    def _dtype(self, operator: str, inputs: Sequence[str], attributes: Mapping[str, Any], position: int) -> str:
-        dtypes = [self.tensors[name].dtype if name else None for name in inputs]
-        first = next((dtype for dtype in dtypes if dtype), "float32")
-        return OPERATORS[operator].output_dtype(position, dtypes, attributes) or first

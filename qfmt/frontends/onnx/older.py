@@ -10,121 +10,87 @@ from ...ops.shapes import axis_of
 from .calls import Call
 from .importer import Importer, imports
 
-
-@imports("Clip")
-def clip(im: Importer, call: Call) -> Any:
-    if call.opset >= 11:
-        return None if im.one_to_one(call) else NotImplemented
-    dtype = im.tensors[call.inputs[0]].dtype
-    bounds = [
-        im.constant(np.array(call.attributes[name], dtype), f"{call.outputs[0]}.{name}")
-        if name in call.attributes
-        else ""
-        for name in ("min", "max")
-    ]
-    im.emit("Clip", [call.inputs[0], *bounds], call.outputs)
-    return None
+_INPUTS = {
+    "Clip": ("min", "max"),
+    "Slice": ("starts", "ends", "axes"),
+    "TopK": ("k",),
+    **dict.fromkeys(
+        ("Squeeze", "Unsqueeze", "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1",
+         "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"), ("axes",)
+    ),
+}  # fmt: skip
+"""Operator → attributes of older opsets that are inputs now, in order, after the first input."""
 
 
-def _vector(im: Importer, call: Call, attribute: str) -> str:
-    """An attribute as a constant; "" if it is absent."""
-    value = call.attributes.get(attribute)
-    return "" if value is None else im.constant(np.array(value, np.int64), f"{call.outputs[0]}.{attribute}")
+@imports(*_INPUTS)
+def attributes_as_inputs(im: Importer, call: Call) -> Any:
+    return im.one_to_one(_with_inputs(im, call, *_INPUTS[call.operator]))
 
 
-@imports("Squeeze", "Unsqueeze", "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1",
-         "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare")  # fmt: skip
-def axes_as_attribute(im: Importer, call: Call) -> Any:
+def _with_inputs(im: Importer, call: Call, *names: str) -> Call:
+    """The call with these attributes as inputs after the first one; unchanged if it has none of them."""
     given = dict(call.attributes)
-    axes = _vector(im, call, "axes") if "axes" in given else call.input(1)
-    given.pop("axes", None)
-    return None if im.one_to_one(call, given, [call.inputs[0], axes]) else NotImplemented
+    if not given.keys() & set(names):
+        return call
+    constants = [_constant(im, call, name, given.pop(name)) if name in given else "" for name in names]
+    return call._replace(inputs=(call.inputs[0], *constants), attributes=given)
+
+
+def _constant(im: Importer, call: Call, name: str, value: Any) -> str:
+    """An attribute as a constant: one float in the type of the first input, integers as a vector."""
+    is_float = isinstance(value, float)
+    array = np.array(value, im.tensors[call.inputs[0]].dtype) if is_float else np.atleast_1d(np.array(value, np.int64))
+    return im.constant(array, f"{call.outputs[0]}.{name}")
 
 
 @imports("Split")
 def split(im: Importer, call: Call) -> Any:
-    given = dict(call.attributes)
-    sizes = _vector(im, call, "split") if "split" in given else call.input(1)
-    given.pop("split", None)
-    given.pop("num_outputs", None)
-    if not sizes:
+    call = _with_inputs(im, call.without("num_outputs"), "split")
+    if not call.input(1):
         shape = im.shape(call.inputs[0])
-        axis = given.get("axis", 0)
-        size = None if shape is None else shape[axis_of(axis, len(shape))]
+        size = None if shape is None else shape[axis_of(call.attributes.get("axis", 0), len(shape))]
         if not isinstance(size, int):
             return NotImplemented
         part = -(-size // len(call.outputs))
         parts = [max(0, min(part, size - index * part)) for index in range(len(call.outputs))]
-        sizes = im.constant(np.array(parts, np.int64), f"{call.outputs[0]}.split")
-    return None if im.one_to_one(call, given, [call.inputs[0], sizes]) else NotImplemented
-
-
-@imports("Slice")
-def slice_(im: Importer, call: Call) -> Any:
-    if call.opset >= 10:
-        return None if im.one_to_one(call) else NotImplemented
-    starts = _vector(im, call, "starts")
-    inputs = [call.inputs[0], starts, _vector(im, call, "ends"), _vector(im, call, "axes")]
-    return None if im.one_to_one(call, {}, inputs) else NotImplemented
+        call = call._replace(inputs=(call.inputs[0], _constant(im, call, "split", parts)))
+    return im.one_to_one(call)
 
 
 @imports("Pad")
 def pad(im: Importer, call: Call) -> Any:
-    if call.opset >= 11:
-        return None if im.one_to_one(call) else NotImplemented
-    given = dict(call.attributes)
-    fill = np.array(given.pop("value", 0.0), im.tensors[call.inputs[0]].dtype)
-    pads = _vector(im, call, "pads" if "pads" in given else "paddings")
-    mode = {"mode": given["mode"]} if "mode" in given else {}
-    inputs = [call.inputs[0], pads, im.constant(fill, f"{call.outputs[0]}.value")]
-    return None if im.one_to_one(call, mode, inputs) else NotImplemented
+    pads = "paddings" if "paddings" in call.attributes else "pads"
+    if call.opset < 11:
+        call = call._replace(attributes={"value": 0.0, **call.attributes})
+    return im.one_to_one(_with_inputs(im, call, pads, "value"))
 
 
-@imports("TopK")
-def top_k(im: Importer, call: Call) -> Any:
-    given = dict(call.attributes)
-    if "k" not in given:
-        return None if im.one_to_one(call) else NotImplemented
-    count = im.constant(np.array([given.pop("k")], np.int64), f"{call.outputs[0]}.k")
-    return None if im.one_to_one(call, given, [call.inputs[0], count]) else NotImplemented
-
-
-@imports("Upsample")
-def upsample(im: Importer, call: Call) -> Any:
-    """The predecessor of Resize: asymmetric coordinates, nearest rounds down."""
+@imports("Upsample", "Resize")
+def asymmetric_resize(im: Importer, call: Call) -> Any:
+    """Before opset 11: asymmetric coordinates, nearest rounds down."""
+    if call.operator == "Resize" and call.opset >= 11:
+        return NotImplemented
     scales = call.input(1) or im.constant(np.array(call.attributes["scales"], np.float32), f"{call.outputs[0]}.scales")
-    return _asymmetric_resize(im, call, scales)
-
-
-@imports("Resize")
-def resize(im: Importer, call: Call) -> Any:
-    if call.opset >= 11:
-        return None if im.one_to_one(call) else NotImplemented
-    return _asymmetric_resize(im, call, call.inputs[1])
-
-
-def _asymmetric_resize(im: Importer, call: Call, scales: str) -> Any:
     mode = call.attributes.get("mode", "nearest")
     attributes = {
         "mode": "linear" if mode in ("linear", "bilinear") else mode,
         "coordinate_transformation_mode": "asymmetric",
         "nearest_mode": "floor",
     }
-    call = call._replace(operator="Resize")
-    return None if im.one_to_one(call, attributes, [call.inputs[0], "", scales]) else NotImplemented
+    return im.one_to_one(call._replace(operator="Resize", attributes=attributes, inputs=(call.inputs[0], "", scales)))
 
 
 @imports("Softmax", "LogSoftmax", "Hardmax")
 def softmax(im: Importer, call: Call) -> Any:
     """Before opset 13, softmax flattened all dimensions from the axis on."""
-    if call.opset >= 13:
-        return None if im.one_to_one(call) else NotImplemented
     rank = im.rank(call.inputs[0])
     axis = call.attributes.get("axis", 1)
-    if rank is None:
+    if call.opset >= 13:
         return NotImplemented
-    if axis_of(axis, rank) == rank - 1:
-        return None if im.one_to_one(call, {"axis": -1}) else NotImplemented
+    if rank is None and axis != -1:
+        return im.opaque(call)
+    if rank is None or axis_of(axis, rank) == rank - 1:
+        return im.one_to_one(call._replace(attributes={"axis": -1}))
     flat = im.emit("Flatten", [call.inputs[0]], f"{call.outputs[0]}.flat", {"axis": axis_of(axis, rank)})
     im.tensors[call.outputs[0]] = im.tensors[call.inputs[0]]
     soft = im.emit(call.operator, [flat], f"{call.outputs[0]}.{call.operator.lower()}", {"axis": -1})
@@ -138,12 +104,9 @@ def softmax(im: Importer, call: Call) -> Any:
 
 @imports("Reshape")
 def reshape(im: Importer, call: Call) -> Any:
-    given = dict(call.attributes)
-    given.pop("consumed_inputs", None)
-    target = _vector(im, call, "shape") if "shape" in given else call.inputs[1]
-    given.pop("shape", None)
-    if given.pop("allowzero", 0):
-        value = im.value(target)
+    call = _with_inputs(im, call, "shape")
+    if call.attributes.get("allowzero"):
+        value = im.value(call.inputs[1])
         if value is None or 0 in value:
             return NotImplemented
-    return None if im.one_to_one(call, given, [call.inputs[0], target]) else NotImplemented
+    return im.one_to_one(call.without("allowzero"))

@@ -65,15 +65,13 @@ def gather_block_quantized(im: Importer, call: Call) -> Any:
         table = _unpacked(im, data, a["bits"], (*sizes[:-1], sizes[-1] * per_byte), sizes[-1] * per_byte)
         if table is None:
             return NotImplemented
-        data = table
+        data, counts = table, [size for size in im.shape(scale) or () if isinstance(size, int)]
         if point:
-            counts = [size for size in im.shape(scale) or () if isinstance(size, int)]
             packed = _unpacked(im, point, a["bits"], (*counts[:-1], -(-counts[-1] // per_byte) * per_byte), counts[-1])
             if packed is None:
                 return NotImplemented
             point = packed
         else:
-            counts = [size for size in im.shape(scale) or () if isinstance(size, int)]
             point = _middle(im, data, a["bits"], counts)
     real = _dequantized(im, data, scale, point, a["quantize_axis"], a["block_size"])
     im.emit("Gather", [real, indices], call.outputs, {"axis": a["gather_axis"]})

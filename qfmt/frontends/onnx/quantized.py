@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,26 @@ from .importer import Importer, imports
 from .tensors import dtype_of
 
 QUANTIZE, DEQUANTIZE = "ai.onnx.QuantizeLinear", "ai.onnx.DequantizeLinear"
+
+
+class Form(NamedTuple):
+    """An operator on integers: the position and axis of each (integers, scale, zero point) among its inputs, and the
+    position of scale and zero point of its output."""
+
+    operands: tuple[tuple[int, int], ...]
+    output: int
+
+
+_UNARY = "Sigmoid", "LeakyRelu", "Softmax", "AveragePool", "GlobalAveragePool", "ReduceMean"
+
+QLINEAR = {
+    "QLinearConv": Form(((0, 1), (3, 0)), 6),
+    "QLinearMatMul": Form(((0, -2), (3, -1)), 6),
+    **{f"QLinear{operator}": Form(((0, 1), (3, 1)), 6) for operator in ("Add", "Mul")},
+    **{f"QLinear{operator}": Form(((0, 1),), 3) for operator in _UNARY},
+    "QLinearWhere": Form(((1, 1), (4, 1)), 7),
+}
+"""Operators of which the real ones have the names without "QLinear"."""
 
 
 @imports("QuantizeLinear", "com.microsoft.QuantizeLinear")
@@ -84,17 +104,23 @@ def computed(im: Importer, call: Call, operator: str, inputs: Sequence[str], att
     return result
 
 
-@imports("QLinearConv", "com.microsoft.QLinearConv")
-def qlinear_conv(im: Importer, call: Call) -> Any:
-    """x, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, B: int32 in units of sx · sw."""
+@imports("QLinearConv", "QLinearMatMul", *(f"com.microsoft.{name}" for name in QLINEAR))
+def qlinear(im: Importer, call: Call) -> Any:
+    form, given = QLINEAR[call.operator], call.without("opset", "channels_last").attributes
+    operator, axis = call.operator.removeprefix("QLinear"), given.get("axis", 1)
     if call.attributes.get("channels_last"):
         return NotImplemented
-    x, sx, zx, w, sw, zw, sy, zy = call.inputs[:8]
-    inputs = [real(im, x, sx, zx), real(im, w, sw, zw, 0)]
-    if call.input(8):
-        inputs.append(_bias(im, call.input(8), sx, sw))
-    on_grid(im, computed(im, call, "Conv", inputs, call.attributes), sy, zy, call)
-    return None
+    flattens = operator == "Softmax" and call.attributes.get("opset", 13) < 13
+    if flattens and axis not in (-1, (im.rank(call.inputs[0]) or 0) - 1):
+        return NotImplemented
+    a = call.inputs
+    inputs = [real(im, a[at], a[at + 1], a[at + 2], along) for at, along in form.operands]
+    if operator == "Where":
+        inputs.insert(0, call.inputs[0])
+    if operator == "Conv" and call.input(8):
+        inputs.append(_bias(im, call.input(8), call.inputs[1], call.inputs[4]))
+    scale, point = call.inputs[form.output], call.input(form.output + 1)
+    return on_grid(im, computed(im, call, operator, inputs, given), scale, point, call)
 
 
 def _bias(im: Importer, bias: str, *scales: str) -> str:
@@ -103,13 +129,6 @@ def _bias(im: Importer, bias: str, *scales: str) -> str:
     for other in scales[1:]:
         unit = im.emit("Mul", [unit, other], f"{bias}.scale")
     return real(im, bias, unit, "", 0)
-
-
-@imports("QLinearMatMul")
-def qlinear_matmul(im: Importer, call: Call) -> Any:
-    a, sa, za, b, sb, zb, sy, zy = call.inputs
-    inputs = [real(im, a, sa, za, -2), real(im, b, sb, zb, -1)]
-    on_grid(im, computed(im, call, "MatMul", inputs, {}), sy, zy, call)
 
 
 @imports("com.microsoft.QGemm")
@@ -125,39 +144,6 @@ def qgemm(im: Importer, call: Call) -> Any:
         on_grid(im, computed(im, call, "Gemm", inputs, given), call.input(7), call.input(8), call)
     else:
         im.alias(call, computed(im, call, "Gemm", inputs, given))
-
-
-@imports("com.microsoft.QLinearAdd", "com.microsoft.QLinearMul")
-def qlinear_binary(im: Importer, call: Call) -> Any:
-    a, sa, za, b, sb, zb, sy = call.inputs[:7]
-    operator = call.operator.removeprefix("QLinear")
-    on_grid(im, computed(im, call, operator, [real(im, a, sa, za), real(im, b, sb, zb)], {}), sy, call.input(7), call)
-
-
-@imports(
-    *(f"com.microsoft.QLinear{operator}"
-      for operator in ("Sigmoid", "LeakyRelu", "AveragePool", "GlobalAveragePool", "Softmax", "ReduceMean"))
-)  # fmt: skip
-def qlinear_unary(im: Importer, call: Call) -> Any:
-    """X, sx, zx, sy, zy"""
-    x, sx, zx, sy = call.inputs[:4]
-    given = dict(call.attributes)
-    opset = given.pop("opset", 13)
-    if given.pop("channels_last", 0):
-        return NotImplemented
-    operator = call.operator.removeprefix("QLinear")
-    if operator == "Softmax" and opset < 13 and given.get("axis", 1) not in (-1, (im.rank(x) or 0) - 1):
-        return NotImplemented
-    on_grid(im, computed(im, call, operator, [real(im, x, sx, zx)], given), sy, call.input(4), call)
-    return None
-
-
-@imports("com.microsoft.QLinearWhere")
-def qlinear_where(im: Importer, call: Call) -> Any:
-    """condition, X, sx, zx, Y, sy, zy, sz, zz"""
-    condition, x, sx, zx, y, sy, zy, scale, point = call.inputs
-    chosen = [real(im, x, sx, zx), real(im, y, sy, zy)]
-    on_grid(im, computed(im, call, "Where", [condition, *chosen], {}), scale, point, call)
 
 
 @imports("com.microsoft.QLinearConcat")

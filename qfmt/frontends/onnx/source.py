@@ -10,11 +10,10 @@ from typing import Any
 from ...errors import SourceError
 from ...model import Graph, Model
 from ...passes.dynamic import fold_dynamic
-from ...passes.edits import renamed
+from ...passes.edits import renamed, without_idle_rules
 from ...passes.fold import fold_sandwiches
 from ...passes.grids import attach_quantization
 from ...passes.hoisting import hoist_quantizers
-from ...passes.idle_rules import without_idle_rules
 from ...passes.integral import integral
 from ..content import sha256_of
 from ..options import Options
@@ -22,20 +21,20 @@ from . import integer, older, packed, qonnx, quantized, standard  # noqa: F401  
 from .importer import Importer
 from .reading import read
 from .real_numbers import on_real_numbers
-from .witness import Witness
+from .witness import OnnxWitness
 
 
 def convert(path: Path, options: Options) -> Model:
     return convert_onnx(path, options, {"sha256": sha256_of(path)})
 
 
-def witness(path: Path, file: Model, engine: str | None = None) -> Witness:
+def witness(path: Path, file: Model, engine: str | None = None) -> OnnxWitness:
     """Convert the source with the options of the file; without its input shapes if they do not fit."""
     try:
         model = convert(path, Options.like(file, file.graph.inputs))
     except SourceError:
         model = convert(path, Options(file.engine))
-    return Witness(path, model, engine)
+    return OnnxWitness(path, model, engine)
 
 
 def convert_object(source: Any, options: Options, example_inputs: Any, prepared: Any) -> Model:

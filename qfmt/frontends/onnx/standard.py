@@ -66,7 +66,7 @@ def cast(im: Importer, call: Call) -> Any:
 def compress(im: Importer, call: Call) -> Any:
     """Without an axis, compress the flattened input."""
     if "axis" in call.attributes:
-        return None if im.one_to_one(call) else NotImplemented
+        return NotImplemented
     minus = im.constant(np.array([-1], np.int64), "flat")
     flat = im.emit("Reshape", [call.inputs[0], minus], f"{call.outputs[0]}.flat")
     im.emit("Compress", [flat, *call.inputs[1:]], call.outputs, {"axis": 0})
@@ -106,7 +106,7 @@ def _windowed(im: Importer, call: Call, kernel: list[int]) -> Any:
     elif auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         attributes["pads"] = _same_pads(attributes, sizes, auto_pad)
     attributes.setdefault("pads", [0] * 2 * rank)
-    return None if im.one_to_one(call, attributes) else NotImplemented
+    return im.one_to_one(call._replace(attributes=attributes))
 
 
 def _same_pads(a: dict[str, Any], sizes: Sequence[Any], auto_pad: str) -> list[int]:
@@ -150,27 +150,25 @@ def _two_sides(totals: Sequence[int], auto_pad: str) -> list[int]:
 @imports("Gemm")
 def gemm(im: Importer, call: Call) -> Any:
     """A Gemm with weight [out, in] becomes a linear layer: no weight is transposed."""
-    given = {name: value for name, value in call.attributes.items() if name != "broadcast"}
-    a = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0, **given}
+    call = call.without("broadcast")
+    a = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0, **call.attributes}
     bias = call.input(2)
     plain = a["alpha"] == 1 and not a["transA"] and a["transB"] and (a["beta"] == 1 or not bias)
     weight, shape = im.shape(call.inputs[1]), im.shape(bias) if bias else ()
     flat = not bias or (shape is not None and weight is not None and len(shape) == 1 and shape[0] == weight[0])
     if not plain or not flat or im.rank(call.inputs[0]) != 2:
-        return None if im.one_to_one(call, given) else NotImplemented
+        return im.one_to_one(call)
     im.emit("qfmt.Linear", [call.inputs[0], call.inputs[1], bias], call.outputs)
     return None
 
 
 @imports("BatchNormalization")
 def batch_normalization(im: Importer, call: Call) -> Any:
-    given = dict(call.attributes)
-    testing = given.pop("is_test", 0) or call.opset >= 7
-    for ignored in ("momentum", "consumed_inputs"):
-        given.pop(ignored, None)
-    if not testing or not given.pop("spatial", 1) or given.pop("training_mode", 0) or any(call.outputs[1:]):
+    a = call.attributes
+    testing = a.get("is_test") or call.opset >= 7
+    if not testing or not a.get("spatial", 1) or a.get("training_mode") or any(call.outputs[1:]):
         return NotImplemented
-    return None if im.one_to_one(call._replace(outputs=call.outputs[:1]), given) else NotImplemented
+    return im.one_to_one(call.without("is_test", "spatial", "training_mode")._replace(outputs=call.outputs[:1]))
 
 
 @imports("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Greater", "Less", "PRelu")
@@ -187,40 +185,27 @@ def stretched(im: Importer, call: Call) -> Any:
     if behind > 0:
         target = im.constant(np.array([*second, *[1] * behind], np.int64), f"{other}.shape")
         other = im.emit("Reshape", [other, target], f"{other}.aligned")
-    given = {name: value for name, value in call.attributes.items() if name not in ("axis", "broadcast")}
-    return None if im.one_to_one(call, given, [call.inputs[0], other]) else NotImplemented
-
-
-@imports("LayerNormalization")
-def layer_normalization(im: Importer, call: Call) -> Any:
-    given = dict(call.attributes)
-    given.pop("stash_type", None)
-    return None if im.one_to_one(call, given) else NotImplemented
+    return im.one_to_one(call.without("axis", "broadcast")._replace(inputs=(call.inputs[0], other)))
 
 
 @imports("GroupNormalization")
 def group_normalization(im: Importer, call: Call) -> Any:
     """Before opset 21 scale and bias had one element per group."""
-    given = dict(call.attributes)
-    given.pop("stash_type", None)
-    if call.opset >= 21:
-        return None if im.one_to_one(call, given) else NotImplemented
-    shape = im.shape(call.inputs[0])
-    if shape is None or not isinstance(shape[1], int):
-        return NotImplemented
+    shape, groups = im.shape(call.inputs[0]), call.attributes["num_groups"]
+    if call.opset >= 21 or shape is None or not isinstance(shape[1], int):
+        return NotImplemented if call.opset >= 21 else im.opaque(call)
     im.budget.allocate(8 * shape[1])
-    each = im.constant(np.repeat(np.arange(given["num_groups"]), shape[1] // given["num_groups"]), "channels")
+    each = im.constant(np.repeat(np.arange(groups), shape[1] // groups), "channels")
     spread = [im.emit("Gather", [name, each], f"{name}.channels", {"axis": 0}) for name in call.inputs[1:]]
-    return None if im.one_to_one(call, given, [call.inputs[0], *spread]) else NotImplemented
+    return im.one_to_one(call._replace(inputs=(call.inputs[0], *spread)))
 
 
 @imports("Transpose")
 def transpose(im: Importer, call: Call) -> Any:
     rank = im.rank(call.inputs[0])
-    if "perm" not in call.attributes and rank is None:
+    if "perm" in call.attributes or rank is None:
         return NotImplemented
-    perm = call.attributes.get("perm", tuple(reversed(range(rank or 0))))
-    return None if im.one_to_one(call, {"perm": perm}) else NotImplemented
+    return im.one_to_one(call._replace(attributes={"perm": tuple(reversed(range(rank)))}))
 
 
 @imports("Shape")
@@ -230,9 +215,9 @@ def shape(im: Importer, call: Call) -> Any:
     if known is not None and all(isinstance(size, int) for size in known) and call.outputs[0] not in im.outputs:
         sizes = np.array(known, np.int64)[slice(given["start"], given["end"])]
         return im.alias(call, im.constant(sizes, call.outputs[0]))
-    return None if im.one_to_one(call, given) else NotImplemented
+    return im.one_to_one(call._replace(attributes=given))
 
 
 @imports("Flatten")
 def flatten(im: Importer, call: Call) -> Any:
-    return None if im.one_to_one(call, {"axis": 1, **call.attributes}) else NotImplemented
+    return im.one_to_one(call._replace(attributes={"axis": 1, **call.attributes}))

@@ -61,31 +61,28 @@ def dtype_of(code: Any) -> str:
 
 def stored(name: str, tensor: Any) -> Tensor:
     """An initializer as a constant, with data that is read on demand; SourceError if data is missing."""
-    where = f"initializer {name}"
-    if tensor is None:
-        raise SourceError("has no data", where=where)
     try:
-        dtype = dtype_of(tensor.dtype)
+        return _stored(name, tensor)
     except SourceError as error:
-        raise error.at(where) from None
-    shape = tuple(int(size) for size in tensor.shape)
-    if any(size < 0 for size in shape):
-        raise SourceError(f"its shape is {list(shape)}", where=where)
-    count, bits = prod(shape), DTYPES[dtype].bits
-    needed = -(-count * bits // 8)
-    try:
-        found = _bytes_of(tensor, count, bits)
-    except SourceError as error:
-        raise error.at(where) from None
-    if found != needed:
-        hint = (
-            "its weights were stripped; download the complete model"
-            if not found
-            else "the file is damaged; download it again"
-        )
-        raise SourceError(f"has {found} bytes, but its shape needs {needed}", where=where, hint=hint)
+        raise error.at(f"initializer {name}") from None
+
+
+def _stored(name: str, tensor: Any) -> Tensor:
     import onnx_ir as ir
 
+    if tensor is None:
+        raise SourceError("has no data")
+    dtype, shape = dtype_of(tensor.dtype), tuple(int(size) for size in tensor.shape)
+    if any(size < 0 for size in shape):
+        raise SourceError(f"its shape is {list(shape)}")
+    bits = DTYPES[dtype].bits
+    needed = -(-prod(shape) * bits // 8)
+    found = _bytes_of(tensor, needed, bits)
+    if found != needed:
+        cause = "the file is damaged; download it again"
+        if not found:
+            cause = "its weights were stripped; download the complete model"
+        raise SourceError(f"has {found} bytes, but its shape needs {needed}", hint=cause)
     if isinstance(tensor, ir.ExternalTensor):
         return Tensor(name, dtype, shape, MappedData(tensor.meta[FILE], tensor.offset or 0, needed))
     return Tensor(name, dtype, shape, TensorData(tensor, needed))
@@ -95,11 +92,10 @@ _LISTS = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data"
 """The fields of a TensorProto without raw_data; its data type determines which one has the values."""
 
 
-def _bytes_of(tensor: Any, count: int, bits: int) -> int:
+def _bytes_of(tensor: Any, needed: int, bits: int) -> int:
     """The number of bytes of data in an ONNX tensor; values in a typed field count by their number."""
     import onnx_ir as ir
 
-    needed = -(-count * bits // 8)
     if isinstance(tensor, ir.ExternalTensor):
         return int(tensor.length or 0)
     if not isinstance(tensor, ir.TensorProtoTensor):
@@ -121,16 +117,15 @@ def described(value: Any) -> Tensor:
     """A tensor with the element type and shape that the model states for a value."""
     import onnx_ir as ir
 
-    if value.type is not None and not isinstance(value.type, ir.TensorType):
-        kind = type(value.type).__name__.removesuffix("Type").lower()
-        raise SourceError(f"is a {kind}, not a tensor", where=f"value {value.name!r}", hint="rewrite the model")
-    if value.type is None:
-        raise SourceError("has no element type", where=f"value {value.name!r}", hint="run onnx.shape_inference on it")
     try:
-        dtype = dtype_of(value.dtype)
+        if value.type is not None and not isinstance(value.type, ir.TensorType):
+            kind = type(value.type).__name__.removesuffix("Type").lower()
+            raise SourceError(f"is a {kind}, not a tensor", hint="rewrite the model")
+        if value.type is None:
+            raise SourceError("has no element type", hint="run onnx.shape_inference on it")
+        return Tensor(value.name, dtype_of(value.dtype), shape_of(value))
     except SourceError as error:
         raise error.at(f"value {value.name!r}") from None
-    return Tensor(value.name, dtype, shape_of(value))
 
 
 def dtype_by_schema(call: Any, index: int, types: Sequence[str]) -> str:

@@ -19,9 +19,10 @@ from ...ops import OPERATORS, Trait, has
 from ...ops.accumulation import int32_bias
 from ...passes.same_types import with_same_types
 from ..isolation.parent import Session, is_installed
-from ..witness import Computed, integers_of, is_array, stated
+from ..witness import Computed, Witness, integers_of, is_array, stated
 from .execution import REFERENCE
 from .external import Files, open_proto, take_large
+from .quantized import QLINEAR
 from .spelled import in_standard_operators
 
 OUTPUT = -1
@@ -33,16 +34,11 @@ BATCH = 1 << 26
 _GRIDS: dict[str, tuple[tuple[int, int, int], ...]] = {
     "QuantizeLinear": ((OUTPUT, 1, 2),),
     "DequantizeLinear": ((0, 1, 2),),
-    "QLinearConv": ((0, 1, 2), (3, 4, 5), (OUTPUT, 6, 7)),
-    "QLinearMatMul": ((0, 1, 2), (3, 4, 5), (OUTPUT, 6, 7)),
-    "QLinearAdd": ((0, 1, 2), (3, 4, 5), (OUTPUT, 6, 7)),
-    "QLinearMul": ((0, 1, 2), (3, 4, 5), (OUTPUT, 6, 7)),
     "QGemm": ((0, 1, 2), (3, 4, 5), (OUTPUT, 7, 8)),
-    "QLinearSigmoid": ((0, 1, 2), (OUTPUT, 3, 4)),
-    "QLinearLeakyRelu": ((0, 1, 2), (OUTPUT, 3, 4)),
-    "QLinearSoftmax": ((0, 1, 2), (OUTPUT, 3, 4)),
-    "QLinearAveragePool": ((0, 1, 2), (OUTPUT, 3, 4)),
-    "QLinearGlobalAveragePool": ((0, 1, 2), (OUTPUT, 3, 4)),
+    **{
+        name: (*((at, at + 1, at + 2) for at, _ in form.operands), (OUTPUT, form.output, form.output + 1))
+        for name, form in QLINEAR.items()
+    },
 }
 """Operator → positions of (integers, scale, zero point)."""
 
@@ -55,8 +51,8 @@ class Grid(NamedTuple):
     axis: int
 
 
-class Witness:
-    """The source of a file; see `frontends.witness.Witness`. The onnx package reads its constants."""
+class OnnxWitness(Witness):
+    """The onnx package reads its constants."""
 
     name = "onnx"
 
@@ -90,9 +86,6 @@ class Witness:
         except Exception:  # protobuf's own exception: a message has at most 2 GB
             what = f"the model is too large for {self.package}: it has more than 2 GB"
             raise RunError(f"{what} in tensors that are not initializers, or of types that NumPy lacks") from None
-
-    def example_shapes(self) -> list[tuple[int, ...] | None]:
-        return []
 
     # -- constants -------------------------------------------------------------------------------------------
 
@@ -256,9 +249,10 @@ def _axis(node: Any, data: int) -> int:
     given = {attribute.name: attribute.i for attribute in node.attribute}
     if node.op_type == "QGemm":
         return 0 if given.get("transB") else 1
-    if node.op_type == "QLinearMatMul":
-        return -1 if data == 3 else -2
-    return given.get("axis", 1) if node.op_type in ("QuantizeLinear", "DequantizeLinear") else 0
+    if node.op_type in QLINEAR:
+        axes = dict(QLINEAR[node.op_type].operands)
+        return axes.get(data, next(iter(axes.values())))
+    return int(given.get("axis", 1))
 
 
 def _is_alike(tensor: Tensor, array: Array) -> bool:

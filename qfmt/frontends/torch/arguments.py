@@ -68,8 +68,7 @@ def scalar_like(lift: Builder, value: TensorValue, number: float) -> TensorValue
     if value.quantization is None:
         return lift.constant(np.array(number, value.dtype))
     scalar = lift.constant(np.array(number, np.float32))
-    result: TensorValue = lift.emit("QuantizeLinear", [scalar], quantization=value.quantization, dtype=value.dtype)
-    return result
+    return lift.emit("QuantizeLinear", [scalar], quantization=value.quantization, dtype=value.dtype)
 
 
 def quantization(lift: Builder, scale: Any, zero_point: Any, dtype: str) -> Quantization:
@@ -85,6 +84,13 @@ def grid(value: TensorValue) -> Quantization | None:
         return None
     limits = DTYPES[value.dtype]
     return replace(value.quantization, quant_min=limits.minimum, quant_max=limits.maximum)
+
+
+def axes(lift: Builder, dim: Any) -> TensorValue | None:
+    """The axes of a reduction; None for all."""
+    if dim is None or dim == []:
+        return None
+    return lift.constant(np.array(dim if isinstance(dim, list | tuple) else [dim], np.int64))
 
 
 def _before_moves(lift: Builder, key: str) -> str:

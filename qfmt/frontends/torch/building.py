@@ -13,7 +13,7 @@ from ...budget import Budget
 from ...errors import SourceError
 from ...interpreter import execute
 from ...model import DTYPES, Attribute, Node, Quantization, Shape, Tensor, static_shape
-from ...ops import OPERATORS, Inference, Operand, UnknownRank
+from ...ops import OPERATORS, Operand
 from ...ops.quantization import is_static
 from ...ops.shapes import keeps_shape, tells_sizes
 from ..stored import StoredTensor
@@ -42,13 +42,13 @@ class Builder:
         """Keys of tensors → the nodes that compute them."""
         self.tensors: dict[str, Tensor] = {}
         self.inputs: list[str] = []
-        self.place = Place("", "", 0, "")
+        self.place = Place()
         self.target = ""
         """The call that nodes are emitted for, and its place."""
         self.fused_relu = False
         """Whether that call ends in a ReLU, as "quantized::conv2d_relu" does."""
         self.dynamic: dict[str, Value] = {}
-        """Keys of tensors that were quantized on a run-time grid → that grid: see `operators.runtime_grids`."""
+        """Keys of tensors that were quantized on a run-time grid → that grid: see `operators.grids`."""
         self.unsupported_calls: dict[str, list[str]] = {}
         """Unsupported calls → their places."""
         self.wanted: dict[str, str] = {}
@@ -68,31 +68,38 @@ class Builder:
         return value
 
     def emit(
+        self, operator: str, inputs: Sequence[Any], attributes: Mapping[str, Attribute] | None = None, **options: Any
+    ) -> TensorValue:
+        """Add a node with one output; see `emit_many`."""
+        (result,) = self.emit_many(operator, inputs, attributes, outputs=1, **options)
+        return result
+
+    def emit_many(
         self,
         operator: str,
         inputs: Sequence[Any],
         attributes: Mapping[str, Attribute] | None = None,
         *,
+        outputs: int,
         quantization: Quantization | None = None,
         dtype: str | None = None,
-        outputs: int = 1,
         like: str = "",
         rule: str = "",
         fold: bool = True,
-    ) -> Any:
+    ) -> list[TensorValue]:
         """Add a node. Inputs may be TensorValue, StoredTensor, array, number or None (absent).
 
         Its rounding rule, if it has one, is that of the engine for the operator, or for the operator `like`, or
-        `rule`.
-        The result is a TensorValue, or a list of `outputs` of them. Nodes over constants are computed now, unless
-        `fold=False`.
+        `rule`. Nodes over constants are computed now, unless `fold=False`.
         """
         self.budget.node(len(inputs) + outputs)
         entry = OPERATORS[operator]
         values = [None if value is None else self.tensor(value) for value in inputs]
         complete = entry.complete(attributes or {})
-        shapes = self._infer(operator, values, complete)
-        kinds = [dtype or self._dtype(operator, values, complete, i) for i in range(outputs)]
+        given = [None if value is None else self.tensors[value.key] for value in values]
+        shapes = entry.inferred(given, complete, tells_sizes)
+        dtypes = [None if value is None else value.dtype for value in values]
+        kinds = [dtype or entry.likely_dtype(i, dtypes, complete) for i in range(outputs)]
         first = values[0]
         origin = first.origin if first is not None and keeps_shape(entry) else ""
         has_weights = any(value is not None and value.quantization is not None for value in values)
@@ -115,10 +122,10 @@ class Builder:
         )
         folded = self._fold(node) if fold else None
         if folded is not None:
-            return folded if outputs > 1 else folded[0]
+            return folded
         self.nodes.append(node)
         self.makers.update(dict.fromkeys(node.outputs, node))
-        return results if outputs > 1 else results[0]
+        return results
 
     def tensor(self, value: Any) -> TensorValue:
         """Anything that a torch call accepts as a tensor, as a tensor of the graph."""
@@ -204,23 +211,6 @@ class Builder:
         key = f"%{len(self.tensors)}"
         self.tensors[key] = Tensor(key, dtype, shape, quantization=quantization)
         return TensorValue(key, dtype, shape, quantization, origin)
-
-    def _infer(self, operator: str, values: Sequence[TensorValue | None], attributes: Mapping[str, Any]) -> list[Shape]:
-        known = [None if v is None else self.tensors[v.key] for v in values]
-        arrays = [t.array if t is not None and tells_sizes(t) else None for t in known]
-        pad = [None] * (len(OPERATORS[operator].inputs) - len(values))
-        shapes: list[Shape] = [None if v is None else v.shape for v in values]
-        try:
-            return OPERATORS[operator].infer(Inference([*shapes, *pad], attributes, [*arrays, *pad]))
-        except UnknownRank:
-            return [None]
-
-    def _dtype(
-        self, operator: str, values: Sequence[TensorValue | None], attributes: Mapping[str, Any], index: int
-    ) -> str:
-        dtypes = [None if value is None else value.dtype for value in values]
-        known = next(dtype for dtype in dtypes if dtype is not None) if any(dtypes) else "float32"
-        return OPERATORS[operator].output_dtype(index, dtypes, attributes) or known
 
     def _fold(self, node: Node) -> list[TensorValue] | None:
         """The outputs, as constants, of a node whose inputs are all constants."""

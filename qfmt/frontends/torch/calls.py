@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn, Protocol
 
-from ...errors import SourceError
+from ...errors import SourceError, damaged
 from ..stored import StoredTensor
 
 MEANINGLESS = TypeError, ValueError, LookupError, AttributeError, ArithmeticError
@@ -29,20 +29,18 @@ PYTHON = {
 def meaningless(target: str, error: Exception) -> SourceError:
     """The error for a call with such values."""
     what = f"{target} gets invalid arguments ({type(error).__name__}: {str(error)[:100]})"
-    return SourceError(what, hint="the file is damaged")
+    return damaged(what)
 
 
 class Place(NamedTuple):
     """The place of a call in its source.
 
-    `scope` is the module path of the current `self` ("features.0.0", "" for the root), `variable` the
-    name the result is assigned to ("a, b" for more than one, "" for none).
+    `scope` is the module path of the current `self` ("features.0.0", "" for the root).
     """
 
-    scope: str
-    file: str
-    line: int
-    variable: str
+    scope: str = ""
+    file: str = ""
+    line: int = 0
 
     @property
     def where(self) -> str:

@@ -13,8 +13,7 @@ from ...errors import MissingPackageError, RunError, first_line
 from ...model import numpy_dtype
 from ..witness import Computed
 from .lifter import is_known
-from .program import Call, Constant, Made, Program, Stored
-from .tape import Slot
+from .program import Call, Constant, Made, Program, Slot, Stored
 from .torchscript.folding import fold, on_values
 from .values import DTYPE_CODES
 

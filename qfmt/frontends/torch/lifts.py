@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from ...errors import SourceError
 from ...ops.spelling import Parameter, bind, parsed
-from .building import Builder
-from .signatures import check_arguments
 
 
 class Meaning(NamedTuple):
     """A function (builder, *variant, arguments) → result. Arguments are passed separately, or in one object with the
-    names in `parameters`."""
+    names in `parameters`. Functions of FX have a recorder of calls instead of the builder."""
 
     function: Callable[..., Any]
     variant: tuple[Any, ...]
     parameters: tuple[Parameter, ...]
 
-    def __call__(self, lift: Builder, target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def __call__(self, lift: Any, target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if self.parameters:
             bound = bind(self.parameters, target, args, kwargs)
             return NotImplemented if bound is None else self.function(lift, *self.variant, SimpleNamespace(**bound))
@@ -32,24 +33,68 @@ LIFTS: dict[str, Meaning] = {}
 """By torch target."""
 
 
-def lifts(*targets: str | Mapping[str, Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function as the meaning of torch calls, as "aten::relu" if its parameters carry torch's names, or
-    with these, as "aten::celu(self, alpha=1.0)", if it takes one object of arguments.
+Function = TypeVar("Function", bound=Callable[..., Any])
 
-    If one function lifts multiple calls, a mapping has the first arguments that distinguish them.
+
+def registering(table: dict[str, Meaning]) -> Callable[..., Callable[[Function], Function]]:
+    """A decorator that registers a function as the meaning of calls, as "aten::relu" if its parameters carry torch's
+    names, or with these, as "aten::celu(self, alpha=1.0)", if it takes one object of arguments.
+
+    If one function has multiple calls, a mapping has the first arguments that distinguish them.
     """
 
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        for each in targets:
-            known = {each: ()} if isinstance(each, str) else {text: (variant,) for text, variant in each.items()}
-            for text, variant in known.items():
-                name, parameters = parsed(text)
-                LIFTS[name] = Meaning(function, variant, parameters)
-        return function
+    def names(*targets: str | Mapping[str, Any]) -> Callable[[Function], Function]:
+        def register(function: Function) -> Function:
+            for each in targets:
+                known = {each: ()} if isinstance(each, str) else {text: (variant,) for text, variant in each.items()}
+                for text, variant in known.items():
+                    name, parameters = parsed(text)
+                    table[name] = Meaning(function, variant, parameters)
+            return function
 
-    return register
+        return register
+
+    return names
+
+
+lifts = registering(LIFTS)
 
 
 def by_rank(*names: str) -> dict[str, int]:
     """Calls of one to three spatial dimensions: "aten::conv{}d" → {"aten::conv1d": 1, …}."""
     return {name.format(rank): rank for name in names for rank in (1, 2, 3)}
+
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "int": (int,),
+    "float": (int, float),
+    "bool": (int,),
+    "str": (str,),
+    "Sequence": (list, tuple),
+    "None": (type(None),),
+}
+"""The allowed arguments for each annotation; the function itself checks parameters with any other."""
+
+
+def check_arguments(target: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """SourceError unless `function` accepts these arguments after the lifter itself."""
+    signature, types = _signature(function)
+    try:
+        bound = signature.bind(None, *args, **kwargs).arguments
+    except TypeError:
+        raise SourceError(f"{target} is called with arguments that are not supported") from None
+    for name, allowed in types.items():
+        if name in bound and not isinstance(bound[name], allowed):
+            raise SourceError(f"{target} is called with a {type(bound[name]).__name__} for {name}")
+
+
+@cache
+def _signature(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, tuple[type, ...]]]:
+    """The signature, and the allowed arguments of each parameter with a known annotation."""
+    signature = inspect.signature(function)
+    types = {}
+    for name, parameter in signature.parameters.items():
+        words = [word.strip().partition("[")[0] for word in str(parameter.annotation).split("|")]
+        if all(word in _TYPES for word in words) and parameter.kind is not parameter.VAR_POSITIONAL:
+            types[name] = tuple(type_ for word in words for type_ in _TYPES[word])
+    return signature, types

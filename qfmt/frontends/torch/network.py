@@ -1,22 +1,157 @@
-"""A network as a stream of torch calls, to convert or to run. Every PyTorch source is read into one."""
+"""A network as a stream of torch calls, to convert or to run. Every PyTorch source is read into one.
+
+A front end evaluates its `forward` on a recorder. If the inputs are not fully known, the lift is restarted whenever a
+call reveals more about the rank or the sizes of one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...budget import Budget
 from ...engines import TORCH_ENGINES
-from ...model import Model
+from ...errors import BudgetError, SourceError
+from ...model import DTYPES, Dimension, Model, Quantization, Shape
+from ...passes.edits import without_idle_rules
 from ...passes.fold import fold_sandwiches
 from ...passes.hoisting import hoist_quantizers
-from ...passes.idle_rules import without_idle_rules
+from ...rules.quantization import is_float32_scale
 from ..options import Options
-from .calls import Recorder
-from .inputs import Evaluate, Lifted, lift, with_options
+from ..stored import StoredTensor
+from . import shapes
+from .calls import Recorder, Value
 from .lifter import Lifter
-from .values import InputSpec
+from .values import InputSpec, Refine, TensorValue, narrowest
+
+LIKELY_RANKS = (4, 2, 3, 5, 1)
+"""Ranks that are tried in this order if the code reads the rank of an input before it is known."""
+
+REFINEMENTS = 32
+"""More restarts than any network needs: each one learns the rank or a size of an input."""
+
+Evaluate = Callable[[Recorder, Mapping[str, TensorValue]], Any]
+"""Runs `forward`: passes every call to the recorder, gets the inputs by name, and returns the result of `forward`."""
+
+
+class Lifted(NamedTuple):
+    """A network whose calls were lifted: the lifter, the listener, and the result of `forward`."""
+
+    lifter: Lifter
+    recorder: Recorder
+    outputs: list[Value | StoredTensor]
+    assumed: Mapping[str, int]
+    """Ranks of inputs that were assumed, and not confirmed by the network."""
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """The source keys for them: docs/spec/conversions.md, "Source keys"."""
+        ranks = ", ".join(f"{name}={rank}" for name, rank in self.assumed.items())
+        return {"assumed_ranks": ranks} if ranks else {}
+
+
+def with_options(specs: Sequence[InputSpec], options: Options) -> list[InputSpec]:
+    """The inputs, with the user's options."""
+    options.check_names([spec.name for spec in specs])
+    return [_stated(spec, options) for spec in specs]
+
+
+def _stated(spec: InputSpec, options: Options) -> InputSpec:
+    if spec.name in options.shapes:
+        spec = replace(spec, shape=options.shapes[spec.name])
+    if spec.name not in options.quantization:
+        return spec
+    scale, zero_point, dtype = options.quantization[spec.name]
+    where = f"input {spec.name}"
+    if dtype not in DTYPES or not DTYPES[dtype].is_integer:
+        raise SourceError(f"a quantized input cannot be {dtype}", where=where)
+    if not is_float32_scale(scale) or not DTYPES[dtype].minimum <= zero_point <= DTYPES[dtype].maximum:
+        raise SourceError(f"scale {scale} and zero point {zero_point} are not valid for {dtype}", where=where)
+    grid = Quantization.per_tensor(scale, zero_point, dtype, scale_dtype=narrowest(scale))
+    return replace(spec, dtype=dtype, quantization=grid)
+
+
+def lift(
+    evaluate: Evaluate,
+    engine: str,
+    specs: Sequence[InputSpec],
+    recorder: Callable[[Lifter], Recorder] = lambda lifter: lifter,
+    budget: Budget | None = None,
+) -> Lifted:
+    """Evaluate and lift; `recorder` may put a listener before the lifter.
+
+    If an assumed rank leads to a contradiction, another is assumed. If all fail, the error of the attempt that
+    came furthest is raised.
+    """
+    errors: list[tuple[int, SourceError]] = []
+    for rank in LIKELY_RANKS:
+        known, assumed = {spec.name: spec for spec in specs}, set[str]()
+        lifter = Lifter(engine, rank, budget)
+        try:
+            for _ in range(REFINEMENTS):
+                lifter = Lifter(engine, rank, budget)
+                listener = recorder(lifter)
+                values = {name: lifter.builder.add_input(spec) for name, spec in known.items()}
+                try:
+                    outputs = list(_flat(evaluate(listener, values)))
+                except Refine as more:
+                    assumed |= {more.name} if more.assumed else set()
+                    known = _refined(known, more)
+                    continue
+                unconfirmed = sorted(assumed - lifter.builder.confirmed)
+                return Lifted(lifter, listener, outputs, dict.fromkeys(unconfirmed, rank))
+            raise SourceError("the sizes of its inputs cannot be determined", hint=shapes.hint(lifter.builder))
+        except SourceError as error:
+            errors.append((lifter.calls, error))
+            if not assumed or isinstance(error, BudgetError):
+                break
+    raise max(errors, key=lambda pair: pair[0])[1]
+
+
+def _refined(specs: Mapping[str, InputSpec], more: Refine) -> dict[str, InputSpec]:
+    """The inputs, with new knowledge of one."""
+    known = specs[more.name]
+    numbers = _numbers(known, more.shape)
+    specs = {name: replace(spec, shape=_numbered(spec.shape, numbers)) for name, spec in specs.items()}
+    shape = _numbered(more.shape, numbers)
+    shape = None if shape is None else own_names(more.name, shape, len(specs))
+    return {**specs, more.name: replace(specs[more.name], shape=shape, dtype=more.dtype or known.dtype)}
+
+
+def _numbers(known: InputSpec, learnt: Shape) -> dict[str, int]:
+    """Names of sizes → their numbers, as found."""
+    numbers: dict[str, int] = {}
+    for name, size in zip(known.shape or (), learnt or (), strict=False):
+        if isinstance(name, str) and isinstance(size, int) and numbers.setdefault(name, size) != size:
+            raise SourceError(f"the size {name} is {numbers[name]} and {size}", where=f"input {known.name}")
+    return numbers
+
+
+def _numbered(shape: Shape, numbers: Mapping[str, int]) -> Shape:
+    """Sizes of one name are equal: if one is a number now, all of them are."""
+    return None if shape is None else tuple(numbers.get(d, d) if isinstance(d, str) else d for d in shape)
+
+
+def own_names(name: str, shape: tuple[Dimension, ...], inputs: int) -> tuple[Dimension, ...]:
+    """Sizes of different inputs need not be equal, so with multiple inputs each has its own names."""
+    if inputs == 1:
+        return shape
+    return tuple(f"{name}.{d}" if isinstance(d, str) and not d.startswith(f"{name}.") else d for d in shape)
+
+
+def _flat(outputs: Any) -> Iterator[Value | StoredTensor]:
+    """Tensors of a nested result, in order."""
+    if isinstance(outputs, Mapping):
+        outputs = outputs.values()
+    if isinstance(outputs, Value | StoredTensor):
+        yield outputs
+    elif outputs is not None and not isinstance(outputs, bool | int | float | str):
+        try:
+            for item in outputs:
+                yield from _flat(item)
+        except TypeError:
+            raise SourceError("returns something that is not a tensor") from None
 
 
 class Network(NamedTuple):

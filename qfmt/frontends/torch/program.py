@@ -11,13 +11,56 @@ from ...arrays import Array
 from ...errors import QfmtError, RunError
 from ..isolation.wire import record
 from ..stored import PerTensor, StoredTensor
-from .calls import Packed, PackedState
-from .tape import Slot, Tape
+from .calls import Packed, PackedState, Place, Value
+from .lifter import Lifter
+from .values import TensorValue
 
 if TYPE_CHECKING:
     from ...model import Quantization
 
-record(Slot)
+
+@record
+class Slot(NamedTuple):
+    """The slot of a run-time value: the key of the lifter's tensor, or a number for anything else."""
+
+    key: str | int
+
+
+class Tape:
+    """A recorder before the lifter: it passes every call on, and keeps those that must be computed at run time."""
+
+    def __init__(self, lifter: Lifter) -> None:
+        self.lifter = lifter
+        self.calls: list[Call] = []
+        """With the constants themselves in the arguments."""
+        self._kept: list[Value] = []  # an id is unique only as long as its object lives
+
+    def call(self, target: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], place: Place) -> Any:
+        """See `calls.Recorder`."""
+        given, options = self._noted(args), self._noted(kwargs)  # before in-place operators change the handles
+        result = self.lifter.call(target, args, kwargs, place)
+        noted = self._noted(result)
+        if _holds_slot(noted):
+            self.calls.append(Call(target, given, options, noted, str(place)))
+        return result
+
+    def _noted(self, value: Any) -> Any:
+        if isinstance(value, TensorValue):
+            return Slot(value.key)
+        if isinstance(value, Value):
+            self._kept.append(value)
+            return Slot(id(value))
+        if isinstance(value, list | tuple):
+            return [self._noted(item) for item in value] if isinstance(value, list) else tuple(map(self._noted, value))
+        if isinstance(value, Mapping):
+            return {key: self._noted(item) for key, item in value.items()}
+        return value
+
+
+def _holds_slot(value: Any) -> bool:
+    if isinstance(value, Slot):
+        return True
+    return isinstance(value, list | tuple) and any(map(_holds_slot, value))
 
 
 @record
@@ -88,12 +131,12 @@ def program(tape: Tape, engine: str, wanted: Sequence[str]) -> Program:
         return {key: noted(item) for key, item in value.items()} if isinstance(value, Mapping) else value
 
     calls = []
-    for entry in tape.entries:
+    for call in tape.calls:
         try:
-            args, kwargs = noted(entry.args), noted(entry.kwargs)
+            args, kwargs = noted(call.args), noted(call.kwargs)
         except QfmtError as error:
-            raise error.at(str(entry.place)) from None
-        calls.append(Call(entry.target, args, kwargs, entry.result, str(entry.place)))
+            raise error.at(call.place) from None
+        calls.append(call._replace(args=args, kwargs=kwargs))
     return Program(engine, constants, calls, wanted)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...budget import Budget
-from ...errors import SourceError
+from ...errors import SourceError, damaged
 from ...model import Model
 from ..content import sha256_of
 from ..json_text import parse
@@ -79,7 +79,7 @@ def read(path: str | PathLike[str]) -> File:
     header = _json(bytes(content[8:begin]), "its header", budget)
     metadata = header.pop("__metadata__", None) or {}
     if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
-        raise SourceError("has metadata that is not text", hint="the file is damaged")
+        raise damaged("has metadata that is not text")
     return File(dict(_tensors(header, content[begin:])), metadata, budget)
 
 
@@ -91,13 +91,13 @@ def _tensors(header: Mapping[str, Any], data: memoryview) -> Iterable[tuple[str,
         size = prod(shape) * ELEMENT_BITS[dtype] // 8
         if begin != end or stop - begin != size:
             what = f"is at {begin} to {stop}, but {dtype} {list(shape)[:8]} must be at {end} to {end + size}"
-            raise SourceError(what, where=name[:200], hint="the file is damaged")
+            raise damaged(what, where=name[:200])
         end = stop
         if end > len(data):
             raise SourceError(f"ends at {end} of {len(data)} bytes", where=name[:200], hint="the file is truncated")
         yield name, _stored(name, dtype, shape, data[begin:end])
     if end != len(data):
-        raise SourceError(f"has {len(data) - end} bytes that belong to no tensor", hint="the file is damaged")
+        raise damaged(f"has {len(data) - end} bytes that belong to no tensor")
 
 
 def _begin(item: tuple[str, Any]) -> tuple[int, int]:
@@ -116,7 +116,7 @@ def _described(name: str, entry: Any) -> tuple[str, tuple[int, ...], int, int]:
                 what = f"has the element type {dtype[:40]}, which is not supported"
                 raise SourceError(what, where=name[:200], hint="remove it from the file")
             return DTYPES[dtype], tuple(shape), begin, end
-    raise SourceError("does not have a type, a shape and a position", where=name[:200], hint="the file is damaged")
+    raise damaged("does not have a type, a shape and a position", where=name[:200])
 
 
 def _stored(name: str, dtype: str, shape: tuple[int, ...], data: memoryview) -> StoredTensor:

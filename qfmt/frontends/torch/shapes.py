@@ -15,8 +15,7 @@ from ...ops.shapes import axis_of
 from ...passes.likely_shapes import filled
 from .arguments import whole
 from .building import Builder
-from .sizes import Size
-from .values import RANK_NAMES, Refine, TensorValue
+from .values import RANK_NAMES, Refine, Size, TensorValue
 
 
 def hint(lift: Builder) -> str:
@@ -93,8 +92,7 @@ def shape_tensor(lift: Builder, sizes: Sequence[Any]) -> TensorValue:
             run.append(whole(lift, size))
     if run or not pieces:
         pieces.append(lift.constant(np.array(run, np.int64)))
-    joined: TensorValue = pieces[0] if len(pieces) == 1 else lift.emit("Concat", pieces, {"axis": 0})
-    return joined
+    return pieces[0] if len(pieces) == 1 else lift.emit("Concat", pieces, {"axis": 0})
 
 
 def reshape(lift: Builder, value: TensorValue, sizes: Sequence[Any]) -> TensorValue:
@@ -106,7 +104,7 @@ def reshape(lift: Builder, value: TensorValue, sizes: Sequence[Any]) -> TensorVa
     dynamic = [axis for axis, size in enumerate(target) if isinstance(size, Size)]
     if len(dynamic) == 1 and -1 not in [size for size in target if isinstance(size, int)]:
         target[dynamic[0]] = -1
-    result: TensorValue = lift.emit("Reshape", [value, shape_tensor(lift, target)])
+    result = lift.emit("Reshape", [value, shape_tensor(lift, target)])
     if not lift.is_constant(result):
         know(lift, result, [_resulting(size, value, axis) for axis, size in enumerate(target)])
     return result

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...errors import QfmtError, SourceError
+from ...errors import QfmtError, SourceError, damaged
 from ...model import DTYPES, Quantization, Tensor
 from ..pickles import Inert, InertClass, Subclass, TorchDType
 from ..stored import StoredTensor
@@ -145,14 +145,14 @@ def _affine(dtype: str, state: Mapping[str, Any]) -> Weight:
     parts = {own: held.state.get(name) for own, name in named.items()}
     stored = {name: part for name, part in parts.items() if isinstance(part, StoredTensor)}
     if not {"qdata", "scale"} <= stored.keys() or stored["qdata"].dtype not in ("int8", "uint8"):
-        raise _damaged("lacks its 8-bit integers or its scales")
+        raise damaged("lacks its 8-bit integers or its scales")
     whole = DTYPES[stored["qdata"].dtype]
     given = state.get("quant_min"), state.get("quant_max")
     low, high = (
         full if limit is None else limit for limit, full in zip(given, (whole.minimum, whole.maximum), strict=True)
     )
     if not all(type(limit) is int for limit in (low, high)) or not whole.minimum <= low < high <= whole.maximum:
-        raise _damaged(f"has values from {str(low)[:20]} to {str(high)[:20]}")
+        raise damaged(f"has values from {str(low)[:20]} to {str(high)[:20]}")
     signed = "" if whole.kind == "i" else "u"
     kinds = (DTYPES[f"{signed}int{bits}"] for bits in (2, 4, 8))
     kind = next(kind.name for kind in kinds if kind.minimum <= low and high <= kind.maximum)
@@ -168,10 +168,10 @@ def _grid(kind: str, qdata: StoredTensor, told: Mapping[str, Any]) -> tuple[str,
     """The element type that contains all values, and the smallest and the largest of them."""
     if kind == FLOAT8:
         if not qdata.dtype.startswith("float8") or not DTYPES[qdata.dtype].is_quantizable:
-            raise _damaged(f"is a {kind} of {qdata.dtype}")
+            raise damaged(f"is a {kind} of {qdata.dtype}")
         return qdata.dtype, (DTYPES[qdata.dtype].minimum, DTYPES[qdata.dtype].maximum)
     if qdata.dtype != "int8":
-        raise _damaged(f"is a {kind} of {qdata.dtype}")
+        raise damaged(f"is a {kind} of {qdata.dtype}")
     bits = _bits(told.get("target_dtype")) if kind == INTX else 8
     limits = -(1 << bits - 1), (1 << bits - 1) - 1
     if kind == INT8 and told.get("reduce_range"):
@@ -183,7 +183,7 @@ def _bits(dtype: Any) -> int:
     """The number of bits of torch.int1 to torch.int8."""
     number = str(dtype).removeprefix("int")
     if number not in map(str, range(1, 9)):
-        raise _damaged(f"holds integers of type {str(dtype)[:40]}")
+        raise damaged(f"holds integers of type {str(dtype)[:40]}")
     return int(number)
 
 
@@ -192,7 +192,7 @@ def _quantization(
 ) -> Quantization:
     shape, scale = parts["qdata"].shape, parts["scale"]
     if scale.dtype not in FLOATS:
-        raise _damaged(f"has scales of {scale.dtype}")
+        raise damaged(f"has scales of {scale.dtype}")
     scales = scale.array()
     points = parts["zero_point"].array() if "zero_point" in parts and DTYPES[dtype].is_integer else np.zeros(1, int)
     if points.dtype.kind not in "iu" and (points == np.rint(points)).all():
@@ -201,10 +201,10 @@ def _quantization(
     try:
         quantization = Quantization.of_blocks(dtype, shape, blocks, scales, points, limits=limits)
     except QfmtError as error:
-        raise _damaged(error.what) from None
+        raise damaged(error.what) from None
     smallest = scales.min(initial=1) if quantization.is_affine else 1
     if not np.isfinite(scales.astype(np.float64)).all() or smallest <= 0:
-        raise _damaged("has scales that are not positive numbers")
+        raise damaged("has scales that are not positive numbers")
     return quantization
 
 
@@ -212,7 +212,7 @@ def _block_shape(told: Any, shape: tuple[int, ...], counts: tuple[int, ...]) -> 
     """The sizes of blocks; if they are not stated, they follow from the shape of the scales."""
     if isinstance(told, tuple) and told:
         if not all(type(size) is int for size in told):
-            raise _damaged("has blocks whose sizes are not whole numbers")
+            raise damaged("has blocks whose sizes are not whole numbers")
         return told
     if len(counts) != len(shape):
         counts = (1,) * len(shape)
@@ -224,7 +224,7 @@ def _check_range(qdata: StoredTensor, low: int, high: int) -> None:
         return
     values = qdata.array()
     if values.size and not low <= values.min() <= values.max() <= high:
-        raise _damaged(f"has values from {values.min()} to {values.max()}, but {low} to {high} are allowed")
+        raise damaged(f"has values from {values.min()} to {values.max()}, but {low} to {high} are allowed")
 
 
 # -- how inputs are quantized ----------------------------------------------------------------------------
@@ -260,10 +260,10 @@ def _static(activation: Activation, parts: Mapping[str, StoredTensor]) -> Quanti
     except SourceError:
         raise SourceError("has a scale for each row of its input", hint="quantize with PerTensor()") from None
     if isinstance(scale, complex) or not isfinite(scale) or scale <= 0 or not isinstance(zero_point, int):
-        raise _damaged(f"has an input of scale {scale} and zero point {zero_point}")
+        raise damaged(f"has an input of scale {scale} and zero point {zero_point}")
     low, high = activation.limits
     if not low <= zero_point <= high:
-        raise _damaged(f"has an input of zero point {zero_point}")
+        raise damaged(f"has an input of zero point {zero_point}")
     return Quantization.of((float(scale),), (zero_point,), low, high, None, narrowest(float(scale)))
 
 
@@ -305,7 +305,3 @@ def _last(qualified: str) -> str:
 
 def _words(value: Any) -> str:
     return str(value.kind if isinstance(value, Described) else value)[:60]
-
-
-def _damaged(what: str) -> SourceError:
-    return SourceError(what, hint="the file is damaged")

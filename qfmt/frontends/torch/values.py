@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
@@ -125,3 +126,23 @@ def stored_quantization(value: StoredTensor) -> Quantization | None:
     floats = tuple(point for point in zero_points if isinstance(point, float))
     kind = "float32" if all(narrowest(number) == "float32" for number in (*scales, *floats)) else "float64"
     return Quantization.of(scales, zero_points, limits.minimum, limits.maximum, axis, kind)
+
+
+class Size(Value):
+    """One integer, computed by `build` as an int64 tensor of one element when it is needed.
+
+    `source` is (tensor key, axis) if it is the size of a dimension; `dimension` is that dimension's name.
+    """
+
+    __slots__ = ("build", "dimension", "source")
+
+    def __init__(
+        self, build: Callable[[], TensorValue], source: tuple[str, int] | None = None, dimension: str | None = None
+    ) -> None:
+        self.build = build
+        self.source = source
+        self.dimension = dimension
+
+
+class Unknown(Value):
+    """A number or bool that depends on the data: code that branches on it cannot be converted."""

@@ -15,19 +15,17 @@ from ...errors import BudgetError, MissingPackageError, RunError, SourceError
 from ...model import Model, Tensor, numpy_dtype
 from ..isolation.parent import Session, is_installed
 from ..options import Options
-from ..witness import Computed, computed, is_computed
+from ..witness import Computed, Witness, computed, is_computed
 from .execution import INSTALL
-from .inputs import Lifted
-from .network import Network
-from .program import Program, given, program
-from .tape import Tape
+from .network import Lifted, Network
+from .program import Program, Tape, given, program
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class TorchWitness:
-    """See `frontends.witness.Witness`. `lifted` is None for a source without a graph, which cannot be run.
+class TorchWitness(Witness):
+    """`lifted` is None for a source without a graph, which cannot be run.
 
     `engine` is torch's for quantized operators, or "pt2e" for a decomposed network (see `network.Network`), which has
     none; `examples` are the shapes of the source's example inputs.
@@ -38,7 +36,7 @@ class TorchWitness:
     def __init__(
         self, model: Model, lifted: Lifted | None, engine: str, examples: Sequence[tuple[int, ...] | None] = ()
     ) -> None:
-        self.model, self.engine, self.examples = model, engine, list(examples)
+        self.model, self.engine, self.examples = model, engine, examples
         self.lifted, self.is_decomposed = lifted, engine == "pt2e"
         self.session = Session("torch", "torch", self._program, self._call, is_computed)
 
@@ -47,12 +45,8 @@ class TorchWitness:
             raise MissingPackageError("torch is not installed", hint=INSTALL)
         return self.session.open()
 
-    def example_shapes(self) -> list[tuple[int, ...] | None]:
+    def example_shapes(self) -> Sequence[tuple[int, ...] | None]:
         return self.examples
-
-    def constants(self) -> Iterator[tuple[str, Computed]]:
-        """There is no other reader."""
-        return iter(())
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, Computed]:
         assert self.lifted is not None
@@ -79,8 +73,8 @@ class TorchWitness:
         return (program(self._tape, engine, list(self.lifted.lifter.names)),)
 
     def _call(self, index: int) -> tuple[str, str]:
-        entry = self._tape.entries[index]
-        return entry.target, str(entry.place)
+        call = self._tape.calls[index]
+        return call.target, call.place
 
 
 def witness_of(network: Network, file: Model, engine: str | None) -> TorchWitness:

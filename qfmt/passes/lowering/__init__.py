@@ -14,6 +14,7 @@ from dataclasses import replace
 from ...budget import Budget
 from ...errors import QfmtError, ValidityError
 from ...model import Dimension, Model
+from ...rules import graph_violations, require_sound
 from ..edits import subgraph
 from ..sizes import limited, with_input_shapes
 from .facts import totals
@@ -59,25 +60,19 @@ def lower_integer(
     if form not in FORMS:
         raise QfmtError(f"unknown form {form!r} of requantization", hint=f"use one of {', '.join(FORMS)}")
     if bits not in WIDTHS:
-        raise QfmtError(
-            f"multipliers of {bits} bits are not supported", hint=f"use one of {', '.join(map(str, WIDTHS))}"
-        )
+        hint = f"use one of {', '.join(map(str, WIDTHS))}"
+        raise QfmtError(f"multipliers of {bits} bits are not supported", hint=hint)
     if bits != WIDTHS[0] and form not in NARROWED:
-        raise QfmtError(
-            f"multipliers of {form} cannot have {bits} bits", hint=f"only those of {', '.join(NARROWED)} can"
-        )
+        hint = f"only those of {', '.join(NARROWED)} can"
+        raise QfmtError(f"multipliers of {form} cannot have {bits} bits", hint=hint)
     if model.no_graph:
         raise QfmtError(f"cannot be lowered to integers: {model.no_graph}")
     if KEY in model.source:
         raise QfmtError("is already integer-only", hint="lower the model that it was made from")
-    from ...rules import graph_violations
-
-    if broken := graph_violations(model):
-        raise ValidityError(broken)
+    require_sound(model)
     if is_real(model):
-        raise QfmtError(
-            "is not quantized: there is nothing to lower", hint="quantize the network first, then convert it"
-        )
+        hint = "quantize the network first, then convert it"
+        raise QfmtError("is not quantized: there is nothing to lower", hint=hint)
     if outputs:
         model = subgraph(model, (), outputs)
     if input_shapes:
@@ -121,8 +116,6 @@ def _lowered(model: Model, form: Form, budget: Budget) -> Model:
     stated = {LOWERED_FROM: model.engine, INPUTS: _quantized_inputs(model, made)}
     stated = {key: value for key, value in stated.items() if value}
     made = replace(made, source={**model.source, KEY: named, **stated})
-    from ...rules import graph_violations
-
     if broken := graph_violations(made):
         raise ValidityError(broken, where="the integer-only network")
     return made

@@ -24,7 +24,7 @@ def move_integers(node: Node, context: Context) -> None:
         return
     stored = context.tensors[source.inputs[0]]
     grid = stored.quantization
-    if grid is None or grid.is_per_channel or not grid.is_affine or any(map(context.is_computed, node.inputs[1:])):
+    if grid is None or not grid.is_per_tensor or any(map(context.is_computed, node.inputs[1:])):
         return
     outputs = tuple(context.free(f"{name}.quantized") for name in node.outputs)
     tensors = [_quantized(context.tensors[name], own, stored) for name, own in zip(node.outputs, outputs, strict=True)]

@@ -11,6 +11,7 @@ import numpy as np
 from ...budget import Budget
 from ...errors import QfmtError
 from ...model import DTYPES, Model, Node, Quantization, Tensor, numpy_dtype
+from ...ops import OPERATORS
 from ..constants import unused
 from .forms import Form
 
@@ -23,6 +24,12 @@ class NoForm(QfmtError):
         super().__init__(what)
         self.node = node
         self.unknown_shape = unknown_shape
+
+
+def made(operator: str, inputs: tuple[str, ...], output: str, attributes: dict[str, Any], like: Node) -> Node:
+    """A node that takes the place of another, without a rule."""
+    version = OPERATORS[operator].version
+    return Node(operator, inputs, (output,), attributes, like.name, version, "", like.scope, like.source_operator)
 
 
 class Context:

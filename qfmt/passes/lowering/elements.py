@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from ...arithmetic import EXACT_IN_FLOAT32
 from ...model import DTYPES, INT32, Node, Tensor
-from ...ops import OPERATORS
-from .context import Context, NoForm
+from .context import Context, NoForm, made
 from .forms import Form, Requantization
 from .lines import Lines
 from .pairs import weights
@@ -20,7 +20,6 @@ from .step_functions import Integers
 from .sums import Sums
 from .weighting import FIXED, weighting
 
-EXACT_IN_FLOAT32 = 1 << 24
 SMALL = 8
 
 
@@ -78,9 +77,7 @@ def regridded(source: str, like: Tensor, values: Any, node: Node, context: Conte
 
 
 def _put(operator: str, inputs: tuple[str, ...], output: Tensor, attributes: Any, like: Node, context: Context) -> None:
-    entry = OPERATORS[operator]
-    node = Node(operator, inputs, (output.name,), attributes, like.name, entry.version, "", like.scope)
-    context.put(replace(node, source_operator=like.source_operator), [output])
+    context.put(made(operator, inputs, output.name, attributes, like), [output])
 
 
 # One input of more than 8 bits
@@ -252,10 +249,8 @@ def _one(like: Tensor, context: Context) -> str:
 def _weighted(node: Node, found: Region, pair: tuple[int, int], values: Integers, inner: Integers, name: str) -> Sums:
     """A weighted sum of the two inputs, and the output for each pair of them."""
     inputs = tuple(leaf.name for leaf in found.leaves)
-    attributes: dict[str, Any] = {"weights": pair}
-    operator = OPERATORS["qfmt.WeightedSum"]
-    adding = Node(operator.name, inputs, (name,), attributes, node.name, operator.version, "", node.scope)
-    return _paired(replace(adding, source_operator=node.source_operator), values.ravel(), inner.ravel(), 0.0, node)
+    adding = made("qfmt.WeightedSum", inputs, name, {"weights": pair}, node)
+    return _paired(adding, values.ravel(), inner.ravel(), 0.0, node)
 
 
 def _paired(adding: Node, values: Integers, outputs: Integers, scale: float, node: Node) -> Sums:

@@ -50,7 +50,7 @@ def _lowered(model: Model, context: Context) -> Graph:
         if node.operator.endswith(RECURRENT):
             failed.append(node)
             _note(reasons, "computes a recurrence in floating point", node)
-        if _waits(node, context):
+        if all(map(context.is_real, node.outputs)):  # the final readers of floats look for the integers behind them
             waiting.append(node)
             move_integers(node, context)
             continue
@@ -123,11 +123,6 @@ def _hint(model: Model, unknown_shape: bool, ends: Sequence[str]) -> str:
     noun = "input" if len(model.graph.inputs) == 1 else "inputs"
     options = shape_options(model)
     return f"state the sizes of the {noun}, as in `{options}`" if options else f"state the sizes of the {noun}"
-
-
-def _waits(node: Node, context: Context) -> bool:
-    """Whether a node outputs only floats: their final readers look for the integers that they come from."""
-    return all(context.is_real(name) for name in node.outputs)
 
 
 def _is_obstacle(node: Node) -> bool:

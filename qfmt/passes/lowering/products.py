@@ -13,7 +13,15 @@ import numpy as np
 from ...arithmetic import EXACT_IN_FLOAT32, REQUANTIZE, f32, requantize, whole_bias
 from ...model import DTYPES, INT32, Node, Parameter, Quantization, Tensor
 from ...ops import OPERATORS
-from ...ops.accumulation import columns, in_units_of_sums, inner_size, range_met, scales_of_channels, unit_of_sums
+from ...ops.accumulation import (
+    columns,
+    in_units_of_sums,
+    inner_size,
+    range_met,
+    reach_of_sums,
+    scales_of_channels,
+    unit_of_sums,
+)
 from .context import Context, NoForm
 from .step_functions import Array, Integers
 from .sums import FACTOR_BITS, Sums, unit_of
@@ -31,7 +39,7 @@ def product(node: Node, context: Context) -> Sums:
     _check_scales(at, yq)
     bias, real = _bias(node, context, xq, wq, at, len(weights))
     least, most = range_met(node, xq.quant_min, xq.quant_max, zero)
-    low, high = _reach(weights, least - zero, most - zero, bias)
+    low, high = (ends + bias for ends in reach_of_sums(weights, least - zero, most - zero))
     folded = bias - zero * weights.sum(1)
     folds = _folds(node, folded) and _holds("int16", weights) and _stays_in_int32(weights, least, most, folded)
     if not folds and not _stays_in_int32(weights, least - zero, most - zero, bias):
@@ -96,18 +104,11 @@ def _check_scales(at: Array, yq: Quantization) -> None:
             raise NoForm("has scales whose product or quotient float32 cannot represent")
 
 
-def _reach(weights: Integers, low: int, high: int, bias: Integers) -> tuple[Integers, Integers]:
-    """The least and the greatest sum for inputs in [low, high], per channel, with the bias."""
-    positive, negative = np.maximum(weights, 0).sum(1), np.minimum(weights, 0).sum(1)
-    return positive * low + negative * high + bias, positive * high + negative * low + bias
-
-
 def _stays_in_int32(weights: Integers, low: int, high: int, bias: Integers) -> bool:
     """Whether no partial sum exceeds int32, in any order of products and bias."""
-    positive, negative = np.maximum(weights, 0).sum(1), -np.minimum(weights, 0).sum(1)
-    most = positive * max(high, 0) + negative * max(-low, 0) + np.maximum(bias, 0)
-    least = positive * max(-low, 0) + negative * max(high, 0) + np.maximum(-bias, 0)
-    return bool(max(most.max(initial=0), least.max(initial=0)) < INT32)
+    least, most = reach_of_sums(weights, min(low, 0), max(high, 0))
+    least, most = least + np.minimum(bias, 0), most + np.maximum(bias, 0)
+    return bool(max(most.max(initial=0), -least.min(initial=0)) < INT32)
 
 
 def _bias(

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ...model import INT32, Node, Proof, Tensor
-from ...ops import OPERATORS
-from .context import Context, NoForm
+from .context import Context, NoForm, made
+from .facts import WORDS
 from .forms import MULTIPLY_ADD_DIVIDE, Form, Requantization, fit, joined
 from .lines import Lines
 from .step_functions import Integers, StepFunction, levels_of, of_pairs, search
@@ -23,10 +23,10 @@ CELLS = 1 << 20
 """How many thresholds are searched at a time."""
 
 
-def requantized(sums: Sums, output: str, like: Node, context: Context, form: Form | None = None) -> None:
+def requantized(sums: Sums, output: str, like: Node, context: Context) -> None:
     """Append the node that sums, and the requantization of its sums, unless it changes nothing."""
     y = context.tensors[output]
-    found = best(sums, y, context, form or context.form)
+    found = best(sums, y, context, context.form)
     name = sums.node.outputs[0]
     context.put(sums.node, [context.computed(y, name, "int32", sums.unit)])
     append(found, sums, name, y, like, context)
@@ -99,17 +99,19 @@ def append(found: Requantization, sums: Sums, source: str, y: Tensor, like: Node
         arrays["thresholds"] = np.where(reached, found.thresholds, INT32).astype(np.int32)
         if uses_lines:
             arrays["row"] = found.row.astype(np.int32)
-    words = ("multiplier", "shift", "add", "thresholds", "row")
-    names = [context.constant(f"{y.name}.{word}", arrays[word]) if word in arrays else "" for word in words]
+    names = [context.constant(f"{y.name}.{word}", arrays[word]) if word in arrays else "" for word in WORDS]
     while not names[-1]:
         names.pop()
-    node = _node("qfmt.Requantize", (source, *names), y.name, rule, {"axis": sums.axis}, like)
-    context.put(replace(node, proof=_proof(found, sums)), [y])
+    node = made("qfmt.Requantize", (source, *names), y.name, {"axis": sums.axis}, like)
+    _put(node, rule, found, sums, y, context)
 
 
-def _proof(found: Requantization, sums: Sums) -> Proof:
+def _put(node: Node, rule: str, found: Requantization, sums: Sums, y: Tensor, context: Context) -> None:
+    """The node by that rule, with its proof."""
     differs = tuple(found.differs.tolist()) if found.differs.any() else ()
-    return Proof(tuple(sums.low.tolist()), tuple(sums.high.tolist()), sums.compared, differs, found.largest)
+    proof = Proof(tuple(sums.low.tolist()), tuple(sums.high.tolist()), sums.compared, differs, found.largest)
+    name = f"{node.name}.requantize" if node.name else ""
+    context.put(replace(node, name=name, rule=rule, proof=proof), [y])
 
 
 def _append_shift(found: Requantization, sums: Sums, source: str, y: Tensor, like: Node, context: Context) -> None:
@@ -120,15 +122,7 @@ def _append_shift(found: Requantization, sums: Sums, source: str, y: Tensor, lik
     mul = found.lines.multiplier.astype(np.int32).reshape(spread)
     add = (found.lines.add - ((1 << shift) >> 1)).reshape(spread)
     names = [context.constant(f"{y.name}.{word}", array) for word, array in (("multiplier", mul), ("add", add))]
-    node = _node("qfmt.RequantShift", (source, *names), y.name, MULTIPLY_ADD_DIVIDE, {"div": 1 << shift}, like)
+    node = made("qfmt.RequantShift", (source, *names), y.name, {"div": 1 << shift}, like)
     if source == sums.node.outputs[0]:
         context.add(replace(context.tensors[source], quantization=None))  # RequantShift subtracts zero points
-    context.put(replace(node, proof=_proof(found, sums)), [y])
-
-
-def _node(
-    operator: str, inputs: tuple[str, ...], output: str, rule: str, attributes: dict[str, Any], like: Node
-) -> Node:
-    version = OPERATORS[operator].version
-    name = f"{like.name}.requantize" if like.name else ""
-    return Node(operator, inputs, (output,), attributes, name, version, rule, like.scope, like.source_operator)
+    _put(node, MULTIPLY_ADD_DIVIDE, found, sums, y, context)

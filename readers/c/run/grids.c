@@ -139,20 +139,21 @@ static int64_t count_reached(const value_t *thresholds, int64_t row, int64_t x)
     return low;
 }
 
+/* The parameter of a channel, or of all; `absent` if there is none. */
+static int64_t of_channel(const value_t *parameter, uint64_t channel, int64_t absent)
+{
+    return parameter ? get(parameter, parameter->count > 1 ? channel : 0) : absent;
+}
+
 static int64_t requantized(const requantize_t *r, uint64_t channel, int64_t x)
 {
-    int64_t m = 1, shift, add = 0;
-    if (r->thresholds && !r->shift)
-        return r->low + count_reached(r->thresholds,
-                                      r->row ? get(r->row, r->row->count > 1 ? channel : 0)
-                                             : r->thresholds->shape[0] > 1 ? (int64_t)channel : 0, x);
-    if (r->row && get(r->row, r->row->count > 1 ? channel : 0) >= 0)
-        return r->low + count_reached(r->thresholds, get(r->row, r->row->count > 1 ? channel : 0), x);
-    shift = get(r->shift, r->shift->count > 1 ? channel : 0);
-    if (r->multiplier)
-        m = get(r->multiplier, r->multiplier->count > 1 ? channel : 0);
-    if (r->add)
-        add = get(r->add, r->add->count > 1 ? channel : 0);
+    int64_t m, shift, add, row = of_channel(r->row, channel, -1);
+    if (!r->row && r->thresholds)
+        row = r->thresholds->shape[0] > 1 ? (int64_t)channel : 0;
+    if (row >= 0)
+        return r->low + count_reached(r->thresholds, row, x);
+    m = of_channel(r->multiplier, channel, 1), shift = of_channel(r->shift, channel, 0);
+    add = of_channel(r->add, channel, 0);
     if (r->single && shift)
         add = INT64_C(1) << (shift - 1);
     if (r->doubled && shift > 31)

@@ -10,7 +10,7 @@
 typedef struct {
     window_t window;
     int64_t images; /* batch times channels */
-    int counts_pads;
+    int counts_pads, is_bins; /* bins: from floor(i * in / out) to ceil((i + 1) * in / out) */
 } pool_t;
 
 static qfb_code pool_read(node_t *node, pool_t *p)
@@ -23,6 +23,7 @@ static qfb_code pool_read(node_t *node, pool_t *p)
     TRY(node_int(node, "ceil_mode", &ceil_mode));
     TRY(window_positions(node, &p->window, ceil_mode != 0));
     p->images = (int64_t)times((uint64_t)x->shape[0], (uint64_t)x->shape[1]);
+    p->counts_pads = p->is_bins = 0;
     return QFB_OK;
 }
 
@@ -51,13 +52,26 @@ typedef struct {
     int64_t first[3], end[3], start[3];
 } meeting_t;
 
-static void meet(const window_t *w, const int64_t *position, meeting_t *m)
+static void meet(const pool_t *p, const int64_t *position, meeting_t *m)
 {
+    const window_t *w = &p->window;
     int i;
-    for (i = 0; i < 3; i++) {
-        taps_inside(w, i, position[i], &m->first[i], &m->end[i]);
-        m->start[i] = position[i] * w->stride[i] - w->before[i];
-    }
+    for (i = 0; i < 3; i++)
+        if (p->is_bins) {
+            m->first[i] = position[i] * w->in[i] / w->out[i], m->start[i] = 0;
+            m->end[i] = ((position[i] + 1) * w->in[i] + w->out[i] - 1) / w->out[i];
+        } else {
+            taps_inside(w, i, position[i], &m->first[i], &m->end[i]);
+            m->start[i] = position[i] * w->stride[i] - w->before[i];
+        }
+}
+
+/* All positions of the windows, after the image. */
+static void over_positions(const pool_t *p, view_t *place)
+{
+    int64_t shape[4];
+    shape[0] = p->images, memcpy(shape + 1, p->window.out, sizeof p->window.out);
+    view_start(place, 4, shape);
 }
 
 /* The greatest element that a window meets in an image (`least` if it meets none), or their sum less zero points. */
@@ -91,16 +105,14 @@ static qfb_code max_run(node_t *node)
     const value_t *x = node_input(node, 0);
     value_t *y = node_output(node, 0);
     int64_t least = qfb_dtype_of(x->dtype)->low;
-    view_t place; /* of the window, and the image before */
+    view_t place;
     meeting_t m;
     uint64_t i;
-    int64_t shape[4];
     pool_t p;
     TRY(pool_read(node, &p));
-    shape[0] = p.images, memcpy(shape + 1, p.window.out, sizeof p.window.out);
-    view_start(&place, 4, shape);
+    over_positions(&p, &place);
     for (i = 0; i < y->count; i++, view_next(&place)) {
-        meet(&p.window, place.at + 1, &m);
+        meet(&p, place.at + 1, &m);
         put(y, i, over_window(x, (uint64_t)(place.at[0] * p.window.inputs), &p.window, &m, 0, least, 0));
     }
     return QFB_OK;
@@ -149,116 +161,60 @@ static uint64_t divides_by(const pool_t *p, const int64_t *position, const meeti
     return n;
 }
 
-static qfb_code average_read(node_t *node, pool_t *p, uint64_t *multiple)
-{
-    int64_t counts_pads;
-    meeting_t m;
-    view_t place;
-    int64_t i;
-    TRY(pool_read(node, p));
-    TRY(node_int(node, "count_include_pad", &counts_pads));
-    p->counts_pads = counts_pads != 0, *multiple = 1;
-    if (p->window.taps > INT32_MAX || counts_pads < 0 || counts_pads > 1)
-        return UNSUPPORTED("a window is too large, or count_include_pad is neither 0 nor 1");
-    view_start(&place, 3, p->window.out);
-    for (i = 0; i < p->window.outputs; i++, view_next(&place)) {
-        meet(&p->window, place.at, &m);
-        TRY(multiply_out(node, multiple, divides_by(p, place.at, &m)));
-    }
-    return QFB_OK;
-}
-
-static qfb_code average_plan(node_t *node)
-{
-    uint64_t multiple;
-    int64_t zero;
-    pool_t p;
-    TRY(check_average(node, &zero));
-    TRY(pool_read(node, &p));
-    TRY(pool_give(node, &p, QFB_INT32)); /* before the loop over all positions, so that it is short enough */
-    TRY(node_work(node, (uint64_t)p.window.outputs, 4, 1, 1));
-    return average_read(node, &p, &multiple);
-}
-
-static qfb_code average_run(node_t *node)
+static qfb_code adaptive_read(node_t *node, pool_t *p)
 {
     const value_t *x = node_input(node, 0);
-    value_t *y = node_output(node, 0);
-    uint64_t multiple, i;
-    int64_t zero, shape[4];
-    meeting_t m;
-    view_t place;
-    pool_t p;
-    TRY(check_average(node, &zero));
-    TRY(average_read(node, &p, &multiple));
-    shape[0] = p.images, memcpy(shape + 1, p.window.out, sizeof p.window.out);
-    view_start(&place, 4, shape);
-    for (i = 0; i < y->count; i++, view_next(&place)) {
-        int64_t sum;
-        meet(&p.window, place.at + 1, &m);
-        sum = over_window(x, (uint64_t)(place.at[0] * p.window.inputs), &p.window, &m, 1, 0, zero);
-        if (sum < INT32_MIN || sum > INT32_MAX)
-            return node_fail(node, QFB_OVERFLOW, "", "a sum exceeds int32");
-        TRY(put_sum(node, y, i, sum * (int64_t)(multiple / divides_by(&p, place.at + 1, &m))));
-    }
-    return QFB_OK;
-}
-
-/* ---- qfmt.AdaptiveAveragePool: bins from floor(i * in / out) to ceil((i + 1) * in / out) ---- */
-
-typedef struct {
-    int64_t in[3], out[3], images, inputs, outputs, zero;
-} bins_t;
-
-static void bin(const bins_t *b, const int64_t *position, meeting_t *m, uint64_t *elements)
-{
-    int i;
-    *elements = 1;
-    for (i = 0; i < 3; i++) {
-        m->first[i] = position[i] * b->in[i] / b->out[i];
-        m->end[i] = ((position[i] + 1) * b->in[i] + b->out[i] - 1) / b->out[i];
-        m->start[i] = 0;
-        *elements *= (uint64_t)(m->end[i] - m->first[i]);
-    }
-}
-
-static qfb_code adaptive_read(node_t *node, bins_t *b)
-{
-    const value_t *x = node_input(node, 0);
+    window_t *w = &p->window;
     int64_t sizes[3];
     uint64_t images = 1;
     uint32_t rank, i;
     qfb_list list;
-    TRY(check_average(node, &b->zero));
     TRY(node_ints(node, "output_size", &list));
     rank = list.count;
     if (!rank || rank > 3 || (x->rank != rank + 1 && x->rank != rank + 2))
         return INVALID("V43", "the output size does not fit the dimensions of the input");
     TRY(node_sizes(node, "output_size", rank, 1, sizes));
+    memset(p, 0, sizeof *p);
     for (i = 0; i < 3; i++)
-        b->in[i] = b->out[i] = 1;
+        w->in[i] = w->out[i] = w->dilation[i] = 1;
     for (i = 0; i < rank; i++) {
-        b->in[3 - rank + i] = x->shape[x->rank - rank + i], b->out[3 - rank + i] = sizes[i];
+        w->in[3 - rank + i] = x->shape[x->rank - rank + i], w->out[3 - rank + i] = sizes[i];
         if (x->shape[x->rank - rank + i] < 1)
             return UNSUPPORTED("a bin has no elements");
     }
     for (i = 0; i < x->rank - rank; i++)
         images = times(images, (uint64_t)x->shape[i]);
-    b->images = (int64_t)(images & INT64_MAX), b->inputs = window_product(b->in), b->outputs = window_product(b->out);
-    return b->inputs < 0 || b->outputs < 0 ? UNSUPPORTED("input or output is too large") : QFB_OK;
+    w->rank = rank, w->inputs = window_product(w->in), w->outputs = window_product(w->out);
+    p->images = (int64_t)(images & INT64_MAX), p->is_bins = 1;
+    return w->inputs < 0 || w->outputs < 0 ? UNSUPPORTED("input or output is too large") : QFB_OK;
 }
 
-/* The least common multiple of the sizes of all bins, and what they hold together. */
-static qfb_code bins_together(node_t *node, const bins_t *b, uint64_t *multiple, uint64_t *all)
+static qfb_code average_read(node_t *node, pool_t *p, int64_t *zero)
 {
-    uint64_t elements;
-    int64_t left;
+    int64_t counts_pads;
+    TRY(check_average(node, zero));
+    if (!qfb_equals(node->node.operator_name, "AveragePool"))
+        return adaptive_read(node, p);
+    TRY(pool_read(node, p));
+    TRY(node_int(node, "count_include_pad", &counts_pads));
+    p->counts_pads = counts_pads != 0;
+    if (p->window.taps > INT32_MAX || counts_pads < 0 || counts_pads > 1)
+        return UNSUPPORTED("a window is too large, or count_include_pad is neither 0 nor 1");
+    return QFB_OK;
+}
+
+/* The least common multiple of the numbers of elements of all windows, and how many elements they have together. */
+static qfb_code common_multiple(node_t *node, const pool_t *p, uint64_t *multiple, uint64_t *all)
+{
     meeting_t m;
     view_t place;
+    int64_t i;
     *multiple = 1, *all = 0;
-    view_start(&place, 3, b->out);
-    for (left = b->outputs; left; left--, view_next(&place)) {
-        bin(b, place.at, &m, &elements);
+    view_start(&place, 3, p->window.out);
+    for (i = 0; i < p->window.outputs; i++, view_next(&place)) {
+        uint64_t elements;
+        meet(p, place.at, &m);
+        elements = divides_by(p, place.at, &m);
         if (elements > INT32_MAX)
             return UNSUPPORTED("a bin is too large");
         *all += elements;
@@ -267,48 +223,43 @@ static qfb_code bins_together(node_t *node, const bins_t *b, uint64_t *multiple,
     return QFB_OK;
 }
 
-static qfb_code adaptive_plan(node_t *node)
+static qfb_code average_plan(node_t *node)
 {
-    int64_t shape[QFB_RUN_RANK];
     const value_t *x = node_input(node, 0);
+    int64_t zero, shape[QFB_RUN_RANK];
     uint64_t multiple, all;
-    qfb_list list;
-    uint32_t i;
-    bins_t b;
-    TRY(adaptive_read(node, &b));
-    TRY(node_work(node, (uint64_t)b.outputs, 4, 1, 1));
-    TRY(bins_together(node, &b, &multiple, &all));
-    TRY(node_work(node, all, (uint64_t)b.images, 1, 1));
-    TRY(node_ints(node, "output_size", &list));
+    pool_t p;
+    TRY(average_read(node, &p, &zero));
+    if (!p.is_bins)
+        TRY(pool_give(node, &p, QFB_INT32)); /* before the loop over all positions, so that it is short enough */
+    TRY(node_work(node, (uint64_t)p.window.outputs, 4, 1, 1));
+    TRY(common_multiple(node, &p, &multiple, &all));
+    if (!p.is_bins)
+        return QFB_OK;
+    TRY(node_work(node, all, (uint64_t)p.images, 1, 1));
     memcpy(shape, x->shape, sizeof shape);
-    for (i = 0; i < list.count; i++)
-        shape[x->rank - list.count + i] = qfb_integer(&list, i);
+    memcpy(shape + x->rank - p.window.rank, p.window.out + 3 - p.window.rank, p.window.rank * sizeof *shape);
     return node_give(node, 0, x->rank, shape, QFB_INT32);
 }
 
-static qfb_code adaptive_run(node_t *node)
+static qfb_code average_run(node_t *node)
 {
     const value_t *x = node_input(node, 0);
     value_t *y = node_output(node, 0);
-    uint64_t i, elements, multiple, all;
-    window_t w;
+    uint64_t multiple, all, i;
+    int64_t zero, sum;
     meeting_t m;
     view_t place;
-    int64_t shape[4], sum;
-    bins_t b;
-    TRY(adaptive_read(node, &b));
-    TRY(bins_together(node, &b, &multiple, &all));
-    memset(&w, 0, sizeof w);
-    memcpy(w.in, b.in, sizeof w.in);
-    w.dilation[0] = w.dilation[1] = w.dilation[2] = 1;
-    shape[0] = b.images, memcpy(shape + 1, b.out, sizeof b.out);
-    view_start(&place, 4, shape);
+    pool_t p;
+    TRY(average_read(node, &p, &zero));
+    TRY(common_multiple(node, &p, &multiple, &all));
+    over_positions(&p, &place);
     for (i = 0; i < y->count; i++, view_next(&place)) {
-        bin(&b, place.at + 1, &m, &elements);
-        sum = over_window(x, (uint64_t)(place.at[0] * b.inputs), &w, &m, 1, 0, b.zero);
+        meet(&p, place.at + 1, &m);
+        sum = over_window(x, (uint64_t)(place.at[0] * p.window.inputs), &p.window, &m, 1, 0, zero);
         if (sum < INT32_MIN || sum > INT32_MAX)
             return node_fail(node, QFB_OVERFLOW, "", "a sum exceeds int32");
-        TRY(put_sum(node, y, i, sum * (int64_t)(multiple / elements)));
+        TRY(put_sum(node, y, i, sum * (int64_t)(multiple / divides_by(&p, place.at + 1, &m))));
     }
     return QFB_OK;
 }
@@ -437,6 +388,6 @@ const operator_t qfb_window_operators[] = {
     {"ReduceMin", 20, extreme_plan, least_run},
     {"AveragePool", 22, average_plan, average_run},
     {"GlobalAveragePool", 22, mean_plan, mean_run},
-    {"qfmt.AdaptiveAveragePool", 1, adaptive_plan, adaptive_run},
+    {"qfmt.AdaptiveAveragePool", 1, average_plan, average_run},
     {"ReduceMean", 18, mean_plan, mean_run},
     {NULL, 0, NULL, NULL}};

@@ -9,7 +9,7 @@ from qfmt.engines import ENGINES
 from qfmt.errors import SourceError, UnsupportedOperatorsError
 from qfmt.frontends.options import Options
 from qfmt.frontends.stored import PerTensor, Storage, StoredTensor
-from qfmt.frontends.torch import inputs
+from qfmt.frontends.torch import network
 from qfmt.frontends.torch.calls import Packed, Place
 from qfmt.frontends.torch.lifter import Lifter
 from qfmt.frontends.torch.lifts import LIFTS, Meaning
@@ -18,12 +18,12 @@ from qfmt.ops import OPERATORS
 from qfmt.ops.spelling import MISSING, parsed, spellings
 from qfmt.passes.lowering import lower_integer
 
-HERE = Place("", "", 0, "")
+HERE = Place()
 IMAGE = InputSpec("x", ("N", 3, "H", "W"))
 
 
 def at(scope: str) -> Place:
-    return Place(scope, "code/net.py", 7, "")
+    return Place(scope, "code/net.py", 7)
 
 
 def stored(array: np.ndarray, quantizer: PerTensor | None = None, *names: str) -> StoredTensor:
@@ -97,8 +97,8 @@ def test_an_unconfirmed_rank_is_reported() -> None:
         x = recorder.call("aten::quantize_per_tensor", (values["x"], 0.5, 3, 13), {}, HERE)
         return recorder.call("quantized::conv2d", (x, packed_conv("c"), 0.25, 7), {}, HERE)
 
-    assert inputs.lift(asks, "fbgemm", [InputSpec("x")]).assumed == {"x": 4}
-    assert inputs.lift(convolves, "fbgemm", [InputSpec("x")]).assumed == {}
+    assert network.lift(asks, "fbgemm", [InputSpec("x")]).assumed == {"x": 4}
+    assert network.lift(convolves, "fbgemm", [InputSpec("x")]).assumed == {}
 
 
 def convolves(recorder: Lifter, values: dict[str, object]) -> object:
@@ -108,7 +108,7 @@ def convolves(recorder: Lifter, values: dict[str, object]) -> object:
 
 def test_a_named_size_that_becomes_a_number_does_so_everywhere() -> None:
     specs = [InputSpec("x", ("N", "N", "H", "N")), InputSpec("y", (None, "N"))]
-    lifter = inputs.lift(convolves, "fbgemm", specs).lifter
+    lifter = network.lift(convolves, "fbgemm", specs).lifter
     assert [lifter.builder.tensors[key].shape[:2] for key in lifter.builder.inputs] == [(3, 3), (None, 3)]
     assert lifter.builder.tensors[lifter.builder.inputs[0]].shape[3] == 3
 
@@ -131,7 +131,7 @@ def test_a_named_size_that_becomes_a_number_does_so_everywhere() -> None:
 )
 def test_invalid_input_options(shapes: object, quantization: object, message: str) -> None:
     with pytest.raises(SourceError, match=f"^{message}"):
-        inputs.with_options([InputSpec("x")], Options.checked("fbgemm", shapes, quantization))
+        network.with_options([InputSpec("x")], Options.checked("fbgemm", shapes, quantization))
 
 
 def test_numbers_of_numpy_are_sizes() -> None:
@@ -176,6 +176,19 @@ def test_calls_on_constants_are_computed_while_lifting() -> None:
     model = lift.finish([lift.call("aten::matmul", (x, turned), {}, HERE)])
     assert [node.operator for node in model.nodes] == ["MatMul"]
     assert np.array_equal(model.tensors[model.nodes[0].inputs[1]].array, np.arange(6).reshape(3, 2).T)
+
+
+@pytest.mark.parametrize("value", [0.0, -3.5])
+def test_a_threshold_keeps_nan_as_torch_does(value: float) -> None:
+    torch = pytest.importorskip("torch")
+    lift = Lifter("fbgemm")
+    x = lift.builder.add_input(InputSpec("x", (6,)))
+    model = lift.finish([lift.call("aten::threshold", (x, 0.25, value), {}, HERE)])
+    numbers = np.array([np.nan, np.inf, -np.inf, 0.25, 0.5, -1], np.float32)
+    expected = torch.nn.functional.threshold(torch.from_numpy(numbers), 0.25, value).numpy()
+    (output,) = model.run({"x": numbers}).values()
+    np.testing.assert_array_equal(output, expected)
+    assert np.isnan(output[0])
 
 
 def test_every_unsupported_operator_is_listed_with_its_place() -> None:
@@ -283,7 +296,7 @@ def test_registered_calls_exist_in_torch() -> None:
 def test_every_engine_has_rules_for_what_is_rounded(engine: str) -> None:
     for operator in OPERATORS.values():
         assert not operator.engines or operator.engines[engine] in operator.rules, operator.name
-    lifter = inputs.lift(convolves, engine, [InputSpec("x")]).lifter
+    lifter = network.lift(convolves, engine, [InputSpec("x")]).lifter
     expected = [OPERATORS[node.operator].engines[engine] for node in lifter.builder.nodes]
     assert [node.rule for node in lifter.builder.nodes] == expected
 

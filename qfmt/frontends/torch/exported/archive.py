@@ -10,11 +10,10 @@ from os import PathLike
 from typing import Any
 
 from ....budget import Budget
-from ....errors import SourceError
-from ...content import root_of
+from ....errors import SourceError, damaged
 from ...json_text import parse
 from ...stored import Storage, StoredTensor
-from ...zips import Zip
+from ...zips import PytorchZip
 from ..saved.file import read_zip
 from ..saved.tensors import IN_MEMORY
 
@@ -38,9 +37,9 @@ class Archive:
     """
 
     def __init__(self, source: str | PathLike[str] | bytes, budget: Budget | None = None) -> None:
-        self._zip = Zip(source, budget)
+        self._zip = PytorchZip(source, budget)
         self.budget = self._zip.budget
-        self._root = root_of(self._zip)
+        self._root = self._zip.root
         self.name = self._model_name()
         self.program = self._json(f"models/{self.name}.json")
         self.version = _version(self.program)
@@ -48,11 +47,6 @@ class Archive:
             kind: dict(self._config(f"data/{kind}/{self.name}_{kind}_config.json")) for kind in ("weights", "constants")
         }
         self._tensors: dict[tuple[str, str], StoredTensor] = {}
-        byteorder = f"{self._root}byteorder"
-        if byteorder in self._zip.entries and self._zip.read(byteorder, 256).strip() != b"little":
-            raise SourceError(
-                "was saved on a big-endian machine", hint="load it on a little-endian machine and save it again"
-            )
 
     def tensor(self, kind: str, name: str) -> StoredTensor:
         """A tensor by its qualified name; `kind` is "weights" (parameters and buffers) or "constants"."""
@@ -71,12 +65,9 @@ class Archive:
     def names(self, kind: str) -> Iterator[str]:
         return iter(self._payloads[kind])
 
-    def has(self, kind: str, name: str) -> bool:
-        return name in self._payloads[kind]
-
     def _read(self, kind: str, name: str) -> StoredTensor:
         if name not in self._payloads[kind]:
-            raise SourceError("the archive lacks this tensor", where=name, hint="the file is damaged")
+            raise damaged("the archive lacks this tensor", where=name)
         try:
             return self._payload(self._payloads[kind][name], f"{self._root}data/{kind}", name)
         except SourceError as error:
@@ -89,12 +80,12 @@ class Archive:
                 return self._pickled(entry, name)
             code, sizes, strides, offset = (meta[key] for key in ("dtype", "sizes", "strides", "storage_offset"))
         except (KeyError, TypeError):
-            raise _damaged(folder) from None
+            raise damaged("is not valid here", where=folder) from None
         if not isinstance(code, int) or code not in DTYPES:
             raise SourceError(f"has the element type {code}, which is not supported")
         storage = Storage(entry, DTYPES[code], lambda: self._zip.view(entry), self.budget)
         if entry not in self._zip.entries:
-            raise SourceError("the archive lacks the bytes of this tensor", hint="the file is damaged")
+            raise damaged("the archive lacks the bytes of this tensor")
         shape, steps, (first,) = _whole(sizes), _whole(strides), _whole([offset])
         tensor = storage.tensor(shape, steps, first)
         tensor.names = [name]
@@ -103,7 +94,7 @@ class Archive:
 
     def _pickled(self, entry: str, name: str) -> StoredTensor:
         """A tensor that torch.save wrote: of a tensor subclass, or an object that is not a tensor."""
-        value = read_zip(Zip(self._zip.read(entry), self.budget)).value
+        value = read_zip(PytorchZip(self._zip.read(entry), self.budget)).value
         if not isinstance(value, StoredTensor):
             kind = getattr(value, "class_name", type(value).__name__)
             raise SourceError(f"is a pickled {kind}, not a plain tensor", hint=IN_MEMORY)
@@ -128,7 +119,7 @@ class Archive:
         try:
             return parse(data, self.budget)
         except ValueError:
-            raise SourceError("is not valid JSON", where=name, hint="the file is damaged") from None
+            raise damaged("is not valid JSON", where=name) from None
 
     def _config(self, name: str) -> Mapping[str, Any]:
         if f"{self._root}{name}" not in self._zip.entries:
@@ -136,7 +127,7 @@ class Archive:
         config = self._json(name)
         found = config.get("config") if isinstance(config, dict) else None
         if not isinstance(found, dict):
-            raise _damaged(name)
+            raise damaged("is not valid here", where=name)
         return found
 
 
@@ -157,11 +148,7 @@ def _whole(sizes: Any) -> tuple[int, ...]:
     try:
         numbers = tuple(size["as_int"] for size in sizes)
     except (KeyError, TypeError):
-        raise SourceError("has sizes that are not numbers", hint="the file is damaged") from None
+        raise damaged("has sizes that are not numbers") from None
     if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers):
-        raise SourceError("has invalid sizes", hint="the file is damaged")
+        raise damaged("has invalid sizes")
     return numbers
-
-
-def _damaged(where: str) -> SourceError:
-    return SourceError("is not valid here", where=where, hint="the file is damaged")

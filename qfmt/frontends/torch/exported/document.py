@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ....errors import SourceError
+from ....errors import SourceError, damaged
 from ....model import Dimension
 from ..calls import PYTHON
 from ..values import PLAIN_CODES
@@ -77,7 +77,7 @@ def read_program(document: Any) -> Program:
         return _program(document["graph_module"])
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, StopIteration, OverflowError) as error:
         what = f"the exported program is invalid ({type(error).__name__}: {str(error)[:100]})"
-        raise SourceError(what, hint="the file is damaged") from None
+        raise damaged(what) from None
     except RecursionError:
         raise SourceError("it is nested too deeply", hint="the file is malicious or damaged") from None
 
@@ -188,10 +188,6 @@ def _symbol(value: Any) -> Any:
 
 def _each(read: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
     return lambda values: [read(value) for value in values]
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def _nothing(value: Any) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ....errors import SourceError
+from ....errors import SourceError, damaged
 from ....model import Model, Shape
 from ...content import sha256_of
 from ...options import Options
@@ -125,8 +125,7 @@ class Evaluation:
                 result: Any = self._inlined(to, args[_INLINED[call.target] :], values)
             else:
                 kwargs = {name: self._resolved(argument, values) for name, argument in call.kwargs.items()}
-                place = Place(call.scope, "", 0, next(references(call.outputs), ""))
-                result = to.call(call.target, tuple(args), kwargs, place)
+                result = to.call(call.target, tuple(args), kwargs, Place(call.scope))
             _bind(call.outputs, result, values)
 
     def _is_live(self, call: Call) -> bool:
@@ -145,7 +144,7 @@ class Evaluation:
     def _resolved(self, argument: Any, values: Mapping[str, Any]) -> Any:
         if isinstance(argument, Ref):
             if argument.name not in values:
-                raise SourceError("uses a value that no node computes", where=argument.name, hint="the file is damaged")
+                raise damaged("uses a value that no node computes", where=argument.name)
             return values[argument.name]
         if isinstance(argument, list | tuple):
             return [self._resolved(item, values) for item in argument]
@@ -159,6 +158,6 @@ def _bind(outputs: Any, result: Any, values: dict[str, Any]) -> None:
     elif isinstance(outputs, list | tuple):
         results = result if isinstance(result, list | tuple) else [result] * len(outputs)
         if len(results) < len(outputs):
-            raise SourceError(f"has {len(results)} results, but {len(outputs)} are used", hint="the file is damaged")
+            raise damaged(f"has {len(results)} results, but {len(outputs)} are used")
         for output, each in zip(outputs, results, strict=False):
             _bind(output, each, values)

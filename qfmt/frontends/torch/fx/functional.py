@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from types import SimpleNamespace
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ....errors import SourceError
-from ....ops.spelling import bind, parsed
-from ..lifts import by_rank
+from ..lifts import Meaning, by_rank, registering
 from ..operators.linear import many
 
 Call = Callable[..., Any]
 """Records a call: (target, *arguments, **keywords)."""
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}
-"""Functions whose calls differ from the operator of the same name. The others are treated as operators."""
+FUNCTIONS: dict[str, Meaning] = {}
+"""Functions (call, *variant, arguments) whose calls differ from the operator of the same name."""
 
 RANKS = {
     1: ("linear", "upsample_linear1d"),
@@ -26,26 +23,7 @@ RANKS = {
 """Spatial dimensions → the name of linear interpolation, and the operator."""
 
 
-def _functions(*texts: str | Mapping[str, Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function (call, *variant, arguments) for these names, as `lifts` does for operators."""
-
-    def register(body: Callable[..., Any]) -> Callable[..., Any]:
-        for each in texts:
-            for text, *variant in [(each,)] if isinstance(each, str) else each.items():
-                FUNCTIONS[text.partition("(")[0]] = partial(_called, body, text, variant)
-        return body
-
-    return register
-
-
-def _called(
-    body: Callable[..., Any], text: str, variant: Sequence[Any], call: Call, /, *args: Any, **kwargs: Any
-) -> Any:
-    name, parameters = parsed(text)
-    bound = bind(parameters, name, args, kwargs)
-    if bound is None:
-        raise SourceError(f"{name} is called with arguments that are not supported")
-    return body(call, *variant, SimpleNamespace(**bound))
+_functions = registering(FUNCTIONS)
 
 
 @_functions(

@@ -8,13 +8,44 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-from ....errors import SourceError
+from ....errors import SourceError, damaged
 from ....ops.spelling import MISSING, spellings
 from ..calls import Place, Recorder
 from ..saved.tree import MODULE, Module
 from ..values import QUANTIZED_CODES
-from . import recurrent
 from .functional import FUNCTIONS, Call, padded
+
+
+def lstm(call: Call, module: Module, input: Any, hx: Any = None) -> Any:
+    """(output, (h_n, c_n))"""
+    if hx is None:
+        zeros = _zeros(call, module, input)
+        hx = (zeros, zeros)
+    output, *states = call("aten::quantized_lstm", input, list(hx), *_parameters(module))
+    return output, tuple(states)
+
+
+def gru(call: Call, module: Module, input: Any, hx: Any = None) -> Any:
+    """(output, h_n)"""
+    state = _zeros(call, module, input) if hx is None else hx
+    return tuple(call("aten::quantized_gru", input, state, *_parameters(module)))
+
+
+def _zeros(call: Call, module: Module, input: Any) -> Any:
+    """The initial state of all layers and directions."""
+    batch = call("aten::size", input, 0 if module["batch_first"] else 1)
+    rows = module["num_layers"] * (2 if module["bidirectional"] else 1)
+    return call("aten::zeros", [rows, batch, module["hidden_size"]])
+
+
+def _parameters(module: Module) -> tuple[Any, ...]:
+    """Arguments of the call: cell parameters, has_biases, num_layers, dropout, train, bidirectional, batch_first."""
+    cells = module.children.get("_all_weight_values")
+    if cells is None:
+        raise damaged("has no parameters of its cells", where=module.path)
+    packed = [cell["param"] for cell in cells.children.values()]
+    rest = (module[name] for name in ("bias", "num_layers", "dropout"))
+    return packed, *rest, False, module["bidirectional"], module["batch_first"]
 
 
 class UnknownModule(SourceError):
@@ -68,23 +99,21 @@ def _shown(module: Module) -> str:
 # -- modules of modules --------------------------------------------------------------------------------
 
 
-def _sequential(
-    module: Module, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any], place: Place
-) -> Any:
-    for child in module.children.values():
-        args, kwargs = (apply(child, recorder, args, kwargs, place),), {}
-    return args[0]
+def _chain(*names: str) -> Callable[..., Any]:
+    """Modules one after the other: these children, or all in their order."""
+
+    def run(module: Module, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any], place: Place) -> Any:
+        for name in names or module.children:
+            args, kwargs = (apply(module.children[name], recorder, args, kwargs, place),), {}
+        return args[0]
+
+    return run
 
 
-def _quant_wrapper(
-    module: Module, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any], place: Place
-) -> Any:
-    for name in ("quant", "module", "dequant"):
-        args, kwargs = (apply(module.children[name], recorder, args, kwargs, place),), {}
-    return args[0]
-
-
-CONTAINERS: dict[str, Callable[..., Any]] = {"nn.Sequential": _sequential, "stubs.QuantWrapper": _quant_wrapper}
+CONTAINERS: dict[str, Callable[..., Any]] = {
+    "nn.Sequential": _chain(),
+    "stubs.QuantWrapper": _chain("quant", "module", "dequant"),
+}
 """Modules of modules with a known `forward`. `walker.py` adds "fx"."""
 
 INPUT_NAMES = {"stubs.QuantWrapper": "X", "quantized.Quantize": "X", "quantized.Linear": "x"}
@@ -109,8 +138,8 @@ def _meaning(module: Module) -> Callable[..., Any]:
 
 def _operator(call: Call, module: Module, x: Any) -> Any:
     target, *words = OPERATORS[module.kind].split()
-    arguments = (_argument(module, word) for word in words)
-    return FUNCTIONS[target](call, x, *arguments) if target in FUNCTIONS else call(target, x, *arguments)
+    arguments = (x, *(_argument(module, word) for word in words))
+    return FUNCTIONS[target](call, target, arguments, {}) if target in FUNCTIONS else call(target, *arguments)
 
 
 def _argument(module: Module, word: str) -> Any:
@@ -146,19 +175,19 @@ def _convolution(call: Call, module: Module, x: Any) -> Any:
     name = module.kind.removeprefix("quantized.")
     if not relu and name.rstrip("123d") not in ("Conv", "ConvTranspose"):
         raise UnknownModule(f"what {_shown(module)} computes is not known", where=module.path)
-    rank = len(module["stride"])
-    if module["padding_mode"] != "zeros":
-        x = padded(call, x, module["padding"][:rank], module["padding_mode"])
-    target = f"quantized::conv{'_transpose' if module['transposed'] else ''}{rank}d{relu}"
-    return call(target, x, module.packed, module["scale"], module["zero_point"])
+    return _packed_convolution(call, module, x, relu, module["scale"], module["zero_point"])
 
 
 def _dynamic_convolution(call: Call, module: Module, input: Any, reduce_range: bool = True) -> Any:
+    return _packed_convolution(call, module, input, "_dynamic", reduce_range)
+
+
+def _packed_convolution(call: Call, module: Module, x: Any, ending: str, *rest: Any) -> Any:
     rank = len(module["stride"])
     if module["padding_mode"] != "zeros":
-        input = padded(call, input, module["padding"][:rank], module["padding_mode"])
-    target = f"quantized::conv{'_transpose' if module['transposed'] else ''}{rank}d_dynamic"
-    return call(target, input, module.packed, reduce_range)
+        x = padded(call, x, module["padding"][:rank], module["padding_mode"])
+    target = f"quantized::conv{'_transpose' if module['transposed'] else ''}{rank}d{ending}"
+    return call(target, x, module.packed, *rest)
 
 
 def _embedding(call: Call, module: Module, indices: Any) -> Any:
@@ -189,15 +218,12 @@ def _quantize(call: Call, module: Module, x: Any) -> Any:
     return call("aten::quantize_per_tensor", x, module["scale"], module["zero_point"], code)
 
 
-def _dynamic_linear(relu: str) -> Callable[[Call, Module, Any], Any]:
-    def linear(call: Call, module: Module, x: Any) -> Any:
-        kind = getattr(module.packed, "kind", "")
-        if kind == "linear_fp16":
-            return call(f"quantized::linear{relu}_dynamic_fp16", x, module.packed)
-        reduce_range = (module.attributes.get("version") or 0) >= 4
-        return call(f"quantized::linear{relu}_dynamic", x, module.packed, reduce_range)
-
-    return linear
+def _dynamic_linear(call: Call, module: Module, x: Any) -> Any:
+    relu = "_relu" if module.kind.endswith("ReLU") else ""
+    if getattr(module.packed, "kind", "") == "linear_fp16":
+        return call(f"quantized::linear{relu}_dynamic_fp16", x, module.packed)
+    reduce_range = (module.attributes.get("version") or 0) >= 4
+    return call(f"quantized::linear{relu}_dynamic", x, module.packed, reduce_range)
 
 
 def _instance_norm(call: Call, module: Module, x: Any) -> Any:
@@ -215,17 +241,17 @@ def _float_convolution(call: Call, module: Module, x: Any) -> Any:
     return call(f"aten::conv{rank}d", x, module["weight"], module["bias"], *rest)
 
 
-def _unflatten(call: Call, module: Module, x: Any) -> Any:
-    return call("aten::unflatten", x, module["dim"], list(module["unflattened_size"]))
-
-
-def _unchanged(call: Call, module: Module, x: Any) -> Any:
-    return x
-
-
 DROPOUTS = ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout")
 
 PADDINGS = {"Constant": "constant", "Zero": "constant", "Reflection": "reflect", "Replication": "replicate"}
+
+
+def _of_ranks(kind: str, call: str, ranks: tuple[int, ...] = (1, 2, 3)) -> dict[str, str]:
+    """The modules of each number of spatial dimensions, which stands for "{}"."""
+    return {kind.format(rank): call.format(rank) for rank in ranks}
+
+
+_STATISTICS = "weight bias running_mean running_var"
 
 OPERATORS: dict[str, str] = {
     "nn.ReLU": "aten::relu",
@@ -251,31 +277,20 @@ OPERATORS: dict[str, str] = {
         "interpolate size scale_factor mode align_corners recompute_scale_factor?",
     ),
     **{f"nn.{name}": "aten::dropout p =False" for name in DROPOUTS},
-    **{f"nn.AdaptiveAvgPool{rank}d": f"adaptive_avg_pool{rank}d output_size" for rank in (1, 2, 3)},
-    **{f"nn.AdaptiveMaxPool{rank}d": f"adaptive_max_pool{rank}d output_size" for rank in (1, 2, 3)},
-    **{
-        f"nn.BatchNorm{rank}d": "aten::batch_norm weight bias running_mean running_var =False =0.0 eps =True"
-        for rank in (1, 2, 3)
-    },
-    **{
-        f"nn.ConvTranspose{rank}d": f"aten::conv_transpose{rank}d weight bias stride padding output_padding groups"
-        " dilation"
-        for rank in (1, 2, 3)
-    },
+    **_of_ranks("nn.AdaptiveAvgPool{}d", "adaptive_avg_pool{}d output_size"),
+    **_of_ranks("nn.AdaptiveMaxPool{}d", "adaptive_max_pool{}d output_size"),
+    **_of_ranks("nn.BatchNorm{}d", f"aten::batch_norm {_STATISTICS} =False =0.0 eps =True"),
+    **_of_ranks(
+        "nn.ConvTranspose{}d", "aten::conv_transpose{}d weight bias stride padding output_padding groups dilation"
+    ),
     **{
         f"nn.{name}Pad{rank}d": f"pad padding ='{mode}' value?" for name, mode in PADDINGS.items() for rank in (1, 2, 3)
     },
     "nn.PixelShuffle": "aten::pixel_shuffle upscale_factor",
     "nn.PixelUnshuffle": "aten::pixel_unshuffle downscale_factor",
     "nn.ChannelShuffle": "aten::channel_shuffle groups",
-    **{
-        f"nn.MaxPool{rank}d": f"aten::max_pool{rank}d kernel_size stride padding dilation ceil_mode"
-        for rank in (1, 2, 3)
-    },
-    **{
-        f"nn.AvgPool{rank}d": f"aten::avg_pool{rank}d kernel_size stride padding ceil_mode count_include_pad"
-        for rank in (1, 2, 3)
-    },
+    **_of_ranks("nn.MaxPool{}d", "aten::max_pool{}d kernel_size stride padding dilation ceil_mode"),
+    **_of_ranks("nn.AvgPool{}d", "aten::avg_pool{}d kernel_size stride padding ceil_mode count_include_pad"),
     "quantized.DeQuantize": "aten::dequantize",
     "quantized.Linear": "quantized::linear packed scale zero_point",
     "quantized.LinearReLU": "quantized::linear_relu packed scale zero_point",
@@ -284,32 +299,25 @@ OPERATORS: dict[str, str] = {
     "quantized.PReLU": "quantized::prelu weight scale zero_point",
     "quantized.LayerNorm": "quantized::layer_norm normalized_shape weight bias eps scale zero_point",
     "quantized.GroupNorm": "quantized::group_norm num_groups weight bias eps scale zero_point",
-    **{
-        f"quantized.InstanceNorm{rank}d": "quantized::instance_norm weight bias eps scale zero_point"
-        for rank in (1, 2, 3)
-    },
-    **{
-        f"quantized.{kind}{rank}d": f"quantized::batch_norm{rank}d{relu} "
-        "weight bias running_mean running_var eps scale zero_point"
-        for rank in (2, 3)
-        for kind, relu in (("BatchNorm", ""), ("BNReLU", "_relu"))
-    },
+    **_of_ranks("quantized.InstanceNorm{}d", "quantized::instance_norm weight bias eps scale zero_point"),
+    **_of_ranks("quantized.BatchNorm{}d", f"quantized::batch_norm{{}}d {_STATISTICS} eps scale zero_point", (2, 3)),
+    **_of_ranks("quantized.BNReLU{}d", f"quantized::batch_norm{{}}d_relu {_STATISTICS} eps scale zero_point", (2, 3)),
 }
 """Modules that are one call: the operator or function, and the attributes that follow the tensor in it ("?": may be
 absent; "=": a value)."""
 
 SPECIAL: dict[str, Callable[..., Any]] = {
     "quantized.Quantize": _quantize,
-    "quantized.Dropout": _unchanged,
+    "quantized.Dropout": lambda call, module, x: x,
     "quantized.Embedding": _embedding,
     "quantized.EmbeddingBag": _embedding_bag,
-    "dynamic.LSTM": recurrent.lstm,
-    "dynamic.GRU": recurrent.gru,
-    "dynamic.Linear": _dynamic_linear(""),
-    "dynamic.LinearReLU": _dynamic_linear("_relu"),
+    "dynamic.LSTM": lstm,
+    "dynamic.GRU": gru,
+    "dynamic.Linear": _dynamic_linear,
+    "dynamic.LinearReLU": _dynamic_linear,
     "nn.Embedding": lambda call, module, input: call("aten::embedding", module["weight"], input),
-    "nn.Identity": _unchanged,
-    "nn.Unflatten": _unflatten,
+    "nn.Identity": lambda call, module, x: x,
+    "nn.Unflatten": lambda call, module, x: call("aten::unflatten", x, module["dim"], list(module["unflattened_size"])),
     **{f"nn.InstanceNorm{rank}d": _instance_norm for rank in (1, 2, 3)},
     **{f"nn.Conv{rank}d": _float_convolution for rank in (1, 2, 3)},
 }

@@ -11,22 +11,23 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from ....errors import SourceError
+from ....errors import SourceError, damaged
 from ...stored import StoredTensor
 from ..calls import PYTHON, Place, Recorder, Value
 from ..saved.tree import Module
 from ..torchscript.code import charge_parsing, check_chains
-from ..torchscript.frames import Frame, Symbol, not_followed
+from ..torchscript.frames import Frame, Symbol
 from ..torchscript.operators import Operators
 from ..values import PLAIN_CODES, QUANTIZED_CODES
-from .functional import FUNCTIONS
-from .indexing import indexed
+from .functional import FUNCTIONS, Call
 from .modules import CONTAINERS, INPUT_NAMES, apply, method
 
 DTYPE_CODES = PLAIN_CODES | QUANTIZED_CODES | {"half": 5, "float": 6, "double": 7, "long": 4, "int": 3}
 """c10::ScalarType by torch's names."""
 
-CONSTANTS = {"math.inf": float("inf"), "math.nan": float("nan"), "inf": float("inf"), "nan": float("nan")}
+CONSTANTS = {
+    "math.inf": float("inf"), "math.nan": float("nan"), "inf": float("inf"), "nan": float("nan"), "Ellipsis": Ellipsis,
+}  # fmt: skip
 
 SIGNS: dict[type[ast.AST], str] = {
     ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.FloorDiv: "floordiv", ast.Mod: "mod",
@@ -54,7 +55,7 @@ def run(module: Module, recorder: Recorder, inputs: Mapping[str, Any]) -> Any:
     """The output of the root of a tree, its inputs by name."""
     if module.kind == "fx":
         return _Walker(module, recorder).run(inputs)
-    return apply(module, recorder, tuple(inputs.values()), {}, Place(module.path, "", 0, ""))
+    return apply(module, recorder, tuple(inputs.values()), {}, Place(module.path))
 
 
 def _graph_module(
@@ -79,7 +80,7 @@ def _parsed(module: Module, name: str) -> ast.Module:
         try:
             module.syntax[name] = ast.parse(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            raise SourceError("the code is not Python", where=where, hint="the file is damaged") from None
+            raise damaged("the code is not Python", where=where) from None
     return module.syntax[name]
 
 
@@ -122,33 +123,31 @@ class _Forward(NamedTuple):
         return line[0].strip()[:200] if line else ""
 
 
-class _Walker:
+class _Walker(Frame):
     """One evaluation of a `forward`."""
 
     def __init__(self, module: Module, recorder: Recorder) -> None:
-        self.module = module
-        self.recorder = recorder
-        self.operators = Operators(recorder, frozenset(), module.budget)
-        self.frame = Frame(_Forward(module), module.path)
-        self.names = self.frame.variables = _imports(module)
-        self.statement: ast.AST = ast.Pass(lineno=1)
-        """The current statement: errors and calls refer to its line."""
+        operators = Operators(recorder, frozenset(), module.budget)
+        super().__init__(_Forward(module), module.path, operators, ast.Pass(lineno=1))
+        self.module, self.recorder = module, recorder
+        self.variables = _imports(module)
 
     def run(self, inputs: Mapping[str, Any]) -> Any:
-        function = _function(self.module)
-        given = function.args
-        defaults = zip(reversed(given.args), reversed(given.defaults), strict=False)
-        self.names.update({argument.arg: self.value(default) for argument, default in defaults})
-        self.names.update(inputs)
-        self.names[given.args[0].arg] = self.module
-        for statement in function.body:
-            self.statement = statement
-            try:
-                if isinstance(statement, ast.Return):
-                    return None if statement.value is None else self.value(statement.value)
-                self._execute(statement)
-            except RecursionError:
-                raise not_followed(statement, self.frame) from None
+        with self.placing():
+            function = _function(self.module)
+            given = function.args
+            defaults = zip(reversed(given.args), reversed(given.defaults), strict=False)
+            self.variables.update({argument.arg: self.value(default) for argument, default in defaults})
+            self.variables.update(inputs)
+            self.variables[given.args[0].arg] = self.module
+            for statement in function.body:
+                self.at = statement
+                try:
+                    if isinstance(statement, ast.Return):
+                        return None if statement.value is None else self.value(statement.value)
+                    self._execute(statement)
+                except RecursionError:
+                    raise self.not_followed(statement) from None
         raise SourceError("the code does not return anything", where=_where(self.module))
 
     def _execute(self, statement: ast.stmt) -> None:
@@ -156,49 +155,18 @@ class _Walker:
             case ast.Assign():
                 value = self.value(statement.value)
                 for target in statement.targets:
-                    self._assign(target, value)
+                    self.assign(target, value)
             case ast.AnnAssign(value=ast.expr() as expression):
-                self._assign(statement.target, self.value(expression))
+                self.assign(statement.target, self.value(expression))
             case ast.Expr():
                 self.value(statement.value)
             case _ if not isinstance(statement, ast.Pass):
-                raise not_followed(statement, self.frame)
-
-    def _assign(self, target: ast.expr, value: Any) -> None:
-        if isinstance(target, ast.Name):
-            self.names[target.id] = value
-        elif isinstance(target, ast.Tuple | ast.List) and isinstance(value, list | tuple):
-            if len(target.elts) != len(value):
-                raise not_followed(target, self.frame)
-            for each, element in zip(target.elts, value, strict=True):
-                self._assign(each, element)
-        else:
-            raise not_followed(target, self.frame)
+                raise self.not_followed(statement)
 
     def value(self, node: ast.expr) -> Any:
-        self.module.budget.spend()
+        """TorchScript's expressions, and slices, and Python's operators."""
+        self.budget.spend()
         match node:
-            case ast.Constant(value=None | bool() | int() | float() | str()):
-                return node.value
-            case ast.Constant(value=value) if value is Ellipsis:
-                return Ellipsis
-            case ast.Name():
-                return self._name(node)
-            case ast.Attribute():
-                return self._attribute(self.value(node.value), node.attr, node)
-            case ast.Call():
-                return self._call(node)
-            case ast.Subscript():
-                return self._subscript(self.value(node.value), self.value(node.slice), node)
-            case ast.Tuple():
-                self.module.budget.hold(len(node.elts))
-                return tuple(map(self.value, node.elts))
-            case ast.List():
-                self.module.budget.hold(len(node.elts))
-                return list(map(self.value, node.elts))
-            case ast.Dict() if all(isinstance(key, ast.Constant) for key in node.keys):
-                self.module.budget.hold(4 * len(node.keys))
-                return {key.value: self.value(item) for key, item in zip(node.keys, node.values, strict=True)}  # type: ignore[union-attr]
             case ast.Slice():
                 bounds = (node.lower, node.upper, node.step)
                 return slice(*(None if bound is None else self.value(bound) for bound in bounds))
@@ -206,60 +174,50 @@ class _Walker:
                 return self._applied(SIGNS[type(node.op)], self.value(node.left), self.value(node.right))
             case ast.Compare(ops=[sign], comparators=[right]) if type(sign) in SIGNS:
                 return self._applied(SIGNS[type(sign)], self.value(node.left), self.value(right))
-            case ast.UnaryOp(op=ast.USub()):
-                return self._applied("neg", self.value(node.operand))
-        raise not_followed(node, self.frame)
+        return super().value(node)
 
-    def _name(self, node: ast.Name) -> Any:
-        if node.id in self.names:
-            value = self.names[node.id]
+    def name(self, node: ast.Name) -> Any:
+        if node.id in self.variables:
+            value = self.variables[node.id]
             return CONSTANTS.get(value, value) if isinstance(value, Symbol) else value
         if node.id in CONSTANTS:
             return CONSTANTS[node.id]
-        if node.id == "Ellipsis":
-            return Ellipsis
         if node.id in BUILTINS:
             return Symbol(f"builtins.{node.id}")
-        raise not_followed(node, self.frame)
+        raise self.not_followed(node)
 
-    def _attribute(self, owner: Any, name: str, node: ast.AST) -> Any:
+    def attribute(self, owner: Any, name: str, node: ast.AST) -> Any:
         if isinstance(owner, Symbol):
             full = Symbol(f"{owner}.{name}")
             return DTYPE_CODES[name] if owner == "torch" and name in DTYPE_CODES else CONSTANTS.get(full, full)
         if isinstance(owner, Module):
-            return self._of_module(owner, name)
+            held = owner.children if name in owner.children else owner.attributes
+            if name not in held:
+                raise SourceError(f"the module has no `{name[:100]}`")
+            return held[name]
         if isinstance(owner, Value | StoredTensor):
             return self._recorded(f"prim::{name}", owner)
-        raise not_followed(node, self.frame)
-
-    def _of_module(self, owner: Module, name: str) -> Any:
-        if name in owner.children:
-            return owner.children[name]
-        if name not in owner.attributes:
-            raise SourceError(f"the module has no `{name[:100]}`", where=self._here())
-        return owner.attributes[name]
+        raise self.not_followed(node)
 
     # -- calls -----------------------------------------------------------------------------------
 
-    def _call(self, node: ast.Call) -> Any:
-        if any(keyword.arg is None for keyword in node.keywords):
-            raise not_followed(node, self.frame)
-        args = tuple(map(self.value, node.args))
-        kwargs = {str(keyword.arg): self.value(keyword.value) for keyword in node.keywords}
+    def call(self, node: ast.Call) -> Any:
+        listed, kwargs = self.arguments(node)
+        args = tuple(listed)
         if isinstance(node.func, ast.Attribute):
             owner = self.value(node.func.value)
             if isinstance(owner, Value | StoredTensor):
                 return self._method(owner, node.func.attr, args, kwargs)
             if isinstance(owner, Module) and node.func.attr not in owner.children:
-                return self._bound(method(owner, node.func.attr, self.recorder, self._place()), args, kwargs)
-            called = self._attribute(owner, node.func.attr, node)
+                return self._bound(method(owner, node.func.attr, self.recorder, self.place), args, kwargs)
+            called = self.attribute(owner, node.func.attr, node)
         else:
             called = self.value(node.func)
         if isinstance(called, Module):
-            return apply(called, self.recorder, args, kwargs, self._place())
+            return apply(called, self.recorder, args, kwargs, self.place)
         if isinstance(called, Symbol):
             return self._function(called, args, kwargs, node)
-        raise not_followed(node, self.frame)
+        raise self.not_followed(node)
 
     def _method(self, owner: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if name in LISTS and args and not isinstance(args[0], list | tuple):
@@ -270,7 +228,7 @@ class _Walker:
         args = tuple(map(_listed, args))
         if name == "split" and len(args) > 1 and isinstance(args[1], list):
             name = "split_with_sizes"
-        return self._recorded(f"aten::{name}", *args, **kwargs)
+        return self.record(f"aten::{name}", args, kwargs)
 
     def _function(self, name: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any], node: ast.Call) -> Any:
         package, _, last = name.rpartition(".")
@@ -278,81 +236,67 @@ class _Walker:
             return self._builtin(last, args, kwargs, node)
         if package in ("_operator", "operator"):
             if last == "getitem" and len(args) == 2:
-                return self._subscript(*args, node)
+                return self._indexed(*args, node)
             known = last if last in PYTHON else last.removeprefix("i")
             if known not in PYTHON or kwargs:
-                raise not_followed(node, self.frame)
+                raise self.not_followed(node)
             return self._applied(known, *args)
-        function = FUNCTIONS.get(last) if package == "torch.nn.functional" else None
-        if function is not None:
-            return self._bound(function, (self._recorded, *args), kwargs)
+        if package == "torch.nn.functional" and last in FUNCTIONS:
+            return FUNCTIONS[last](self._recorded, last, args, kwargs)
         if package.startswith("torch.ops."):
-            return self._recorded(f"{package.removeprefix('torch.ops.').partition('.')[0]}::{last}", *args, **kwargs)
+            return self.record(f"{package.removeprefix('torch.ops.').partition('.')[0]}::{last}", args, kwargs)
         if name == "torch._assert" and len(args) == 2:
             return self._assert(*args)
         if package in ("torch", "torch.functional", "torch.nn.functional", "torch._C._nn"):
             return self._operator_of_torch(last, args, kwargs)
-        raise not_followed(node, self.frame)
+        raise self.not_followed(node)
 
     def _assert(self, condition: Any, message: Any) -> None:
         """A check that depends on run-time values is skipped."""
         if isinstance(condition, bool | int) and not condition:
-            raise SourceError(f"the network rejects its input: {str(message)[:300]}", where=self._here())
+            raise SourceError(f"the network rejects its input: {str(message)[:300]}")
 
     def _bound(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
             inspect.signature(function).bind(*args, **kwargs)
         except TypeError:
-            raise SourceError("calls a function with arguments that are not supported", where=self._here()) from None
-        try:
-            return function(*args, **kwargs)
-        except SourceError as error:
-            if not error.where:
-                error.at(self._here())
-            raise
+            raise SourceError("calls a function with arguments that are not supported") from None
+        return function(*args, **kwargs)
 
     def _builtin(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], node: ast.Call) -> Any:
         match name, args:
             case "getattr", (owner, str() as attribute):
-                return self._attribute(owner, attribute, node)
+                return self.attribute(owner, attribute, node)
             case "slice", (_,) | (_, _) | (_, _, _) if not kwargs:
                 return slice(*args)
             case "tuple" | "list", (list() | tuple() as items,):
-                self.module.budget.hold(len(items))
+                self.budget.hold(len(items))
                 return (tuple if name == "tuple" else list)(items)
             case "int" | "float", (Value() | StoredTensor() | int() | float(),):
-                return self._applied_target(f"aten::{name.title()}", args)
+                return self.apply(f"aten::{name.title()}", list(args))
             case "len", (Value() | StoredTensor() | list() | tuple(),):
-                return self._applied_target("aten::len", args)
-        raise not_followed(node, self.frame)
+                return self.apply("aten::len", list(args))
+        raise self.not_followed(node)
 
     def _applied(self, name: str, *args: Any) -> Any:
-        """The result of one of Python's operators: computed if all operands are known, else recorded."""
-        return self._applied_target(PYTHON[name], tuple(map(_listed, args)))
-
-    def _applied_target(self, target: str, args: tuple[Any, ...]) -> Any:
-        return self.operators.apply(target, list(args), {}, self.statement, self.frame)
+        """The result of one of Python's operators."""
+        return self.apply(PYTHON[name], list(map(_listed, args)))
 
     def _recorded(self, target: str, *args: Any, **kwargs: Any) -> Any:
-        return self.operators.record(target, args, kwargs, self.statement, self.frame)
+        return self.record(target, args, kwargs)
 
-    def _subscript(self, container: Any, index: Any, node: ast.AST) -> Any:
+    def subscript(self, container: Any, node: ast.Subscript) -> Any:
+        return self._indexed(container, self.value(node.slice), node)
+
+    def _indexed(self, container: Any, index: Any, node: ast.AST) -> Any:
         if isinstance(container, Value | StoredTensor):
             return indexed(self._recorded, container, index)
         if not isinstance(container, list | tuple | dict) or not isinstance(index, int | slice | str):
-            raise not_followed(node, self.frame)
+            raise self.not_followed(node)
         if isinstance(index, slice):
             step = 1 if index.step is None else index.step
-            return self._applied_target("aten::slice", (container, index.start, index.stop, step))
-        return self._applied_target("aten::__getitem__", (container, index))
-
-    # -- places ----------------------------------------------------------------------------------
-
-    def _place(self) -> Place:
-        return self.frame.place(self.statement)
-
-    def _here(self) -> str:
-        return self.frame.where(self.statement)
+            return self.apply("aten::slice", [container, index.start, index.stop, step])
+        return self.apply("aten::__getitem__", [container, index])
 
 
 BUILTINS = ("getattr", "slice", "tuple", "list", "int", "float", "len")
@@ -361,3 +305,32 @@ BUILTINS = ("getattr", "slice", "tuple", "list", "int", "float", "len")
 def _listed(value: Any) -> Any:
     """Torch's operators expect lists where Python writes tuples."""
     return list(value) if type(value) is tuple else value
+
+
+def indexed(call: Call, x: Any, index: Any) -> Any:
+    """A tensor indexed by integers, slices, None and an ellipsis."""
+    items = list(index) if isinstance(index, tuple) else [index]
+    if sum(item is Ellipsis for item in items) > 1:
+        raise SourceError("indexes with two ellipses")
+    if Ellipsis in [item for item in items if item is Ellipsis]:
+        at = next(place for place, item in enumerate(items) if item is Ellipsis)
+        used = sum(item is not None and item is not Ellipsis for item in items)
+        dimensions = call("aten::dim", x)
+        if not isinstance(dimensions, int):
+            return dimensions  # of an operator that is not supported, which is reported
+        items[at : at + 1] = [slice(None)] * (dimensions - used)
+    axis = 0
+    for item in items:
+        if item is None:
+            x = call("aten::unsqueeze", x, axis)
+            axis += 1
+        elif isinstance(item, slice):
+            if (item.start, item.stop, item.step) != (None, None, None):
+                step = 1 if item.step is None else item.step
+                x = call("aten::slice", x, axis, item.start, item.stop, step)
+            axis += 1
+        elif isinstance(item, int | Value) and not isinstance(item, bool):
+            x = call("aten::select", x, axis, item)
+        else:
+            raise SourceError("indexes in a way that is not supported")
+    return x

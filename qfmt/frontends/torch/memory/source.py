@@ -18,7 +18,7 @@ from ....engines import TORCH_ENGINES
 from ....errors import SourceError, UnsupportedOperatorsError
 from ....model import Model
 from ...options import Options
-from ...zips import Zip
+from ...zips import PytorchZip
 from ..saved.file import read_zip
 from ..saved.observers import with_file, with_saved
 from ..saved.source import convert_saved
@@ -58,7 +58,7 @@ def _convert(source: Any, options: Options, example_inputs: Any, prepared: Any) 
     described = {"framework": "pytorch", "framework_version": str(torch.__version__)}
     with _quiet():
         if isinstance(source, dict) and example_inputs is prepared is None:
-            return convert_saved(read_zip(Zip(_saved(source), Budget(None))), options, described)
+            return convert_saved(read_zip(PytorchZip(_saved(source), Budget(None))), options, described)
         if not isinstance(source, torch.nn.Module):
             hint = "pass an nn.Module with example_inputs, a ScriptModule, or a state_dict"
             raise SourceError(f"cannot convert a {type(source).__name__}", hint=hint)
@@ -68,7 +68,7 @@ def _convert(source: Any, options: Options, example_inputs: Any, prepared: Any) 
             both = has_opened and example_inputs is not None
             model = (_of_either if both else _of_script)(source, options, example_inputs)
         if isinstance(prepared, dict):
-            model = with_saved(model, read_zip(Zip(_saved(prepared), Budget(None))))
+            model = with_saved(model, read_zip(PytorchZip(_saved(prepared), Budget(None))))
         elif isinstance(prepared, str | PathLike):
             model = with_file(model, prepared)
         elif prepared is not None:

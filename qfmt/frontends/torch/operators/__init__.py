@@ -4,10 +4,10 @@ from . import (  # noqa: F401
     attention,
     creation,
     decomposed,
-    dynamic_linear,
     embeddings,
     float_recurrent,
     functions,
+    grids,
     indexing,
     layouts,
     linear,
@@ -17,6 +17,5 @@ from . import (  # noqa: F401
     pools,
     queries,
     recurrent,
-    runtime_grids,
     torchao_linear,
 )

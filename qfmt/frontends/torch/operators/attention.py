@@ -56,15 +56,13 @@ def _for_heads(lift: Builder, x: TensorValue, q: TensorValue) -> TensorValue:
 def _causal(lift: Builder, q: TensorValue, k: TensorValue) -> TensorValue:
     """Whether a query, row by row, may attend to a key: not to later ones."""
     rows, columns = (_positions(lift, x) for x in (q, k))
-    mask: TensorValue = lift.emit("GreaterOrEqual", [unsqueeze(lift, rows, 1), unsqueeze(lift, columns, 0)])
-    return mask
+    return lift.emit("GreaterOrEqual", [unsqueeze(lift, rows, 1), unsqueeze(lift, columns, 0)])
 
 
 def _positions(lift: Builder, x: TensorValue) -> TensorValue:
     count = shapes.shape_tensor(lift, [shapes.size(lift, x, shapes.rank(lift, x) - 2)])
     scalar = lift.emit("Squeeze", [count, lift.constant(np.array([0], np.int64))])
-    positions: TensorValue = lift.emit("Range", [lift.tensor(0), scalar, lift.tensor(1)])
-    return positions
+    return lift.emit("Range", [lift.tensor(0), scalar, lift.tensor(1)])
 
 
 @lifts("aten::rms_norm")

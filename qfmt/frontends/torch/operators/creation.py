@@ -11,8 +11,7 @@ from ....errors import SourceError
 from .. import arguments, shapes
 from ..building import Builder
 from ..lifts import lifts
-from ..sizes import Size
-from ..values import DTYPE_CODES, TensorValue
+from ..values import DTYPE_CODES, Size, TensorValue
 
 ELEMENTS = 1 << 24
 """The most elements of a tensor of one value that becomes a constant."""
@@ -30,7 +29,7 @@ def filled(lift: Builder, sizes: Any, value: float, dtype: str) -> TensorValue:
         scalar = np.array(value, dtype)
     except (ValueError, OverflowError):
         raise SourceError(f"creates a tensor of {dtype} from {value}") from None
-    result: TensorValue = lift.emit("Expand", [scalar, shapes.shape_tensor(lift, shape)])
+    result = lift.emit("Expand", [scalar, shapes.shape_tensor(lift, shape)])
     if not lift.is_constant(result):
         shapes.know(lift, result, [size.dimension if isinstance(size, Size) else size for size in shape])
     return result
@@ -77,18 +76,12 @@ def _scalar(lift: Builder, value: Any, dtype: str) -> TensorValue:
     if not isinstance(value, Size):
         return lift.constant(np.array(arguments.number(lift, value), dtype))
     size = lift.emit("Squeeze", [value.build(), lift.constant(np.array([0], np.int64))])
-    result: TensorValue = size if dtype == "int64" else lift.emit("Cast", [size], {"to": dtype})
-    return result
+    return size if dtype == "int64" else lift.emit("Cast", [size], {"to": dtype})
 
 
-@lifts("aten::zeros")
-def zeros(lift: Builder, size: Any, dtype: Any = None, *place: Any, **options: Any) -> Any:
-    return filled(lift, size, 0, _dtype(dtype))
-
-
-@lifts("aten::ones")
-def ones(lift: Builder, size: Any, dtype: Any = None, *place: Any, **options: Any) -> Any:
-    return filled(lift, size, 1, _dtype(dtype))
+@lifts({"aten::zeros": 0, "aten::ones": 1})
+def of_one_number(lift: Builder, value: int, size: Any, dtype: Any = None, *place: Any, **options: Any) -> Any:
+    return filled(lift, size, value, _dtype(dtype))
 
 
 @lifts("aten::full")

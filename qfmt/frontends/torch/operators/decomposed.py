@@ -17,8 +17,7 @@ from .. import arguments, shapes
 from ..building import Builder
 from ..lifts import lifts
 from ..values import TensorValue
-from .grids import dtype_of, holding, limits_of, per_channel, per_tensor
-from .runtime_grids import back, is_computed, on_the_spot
+from .grids import back, dtype_of, holding, is_computed, limits_of, on_the_spot, per_channel, per_tensor
 
 RECIPROCAL = "reciprocal"
 
@@ -70,7 +69,7 @@ def _quantize(lift: Builder, value: Any, dtype: str, grid: Quantization) -> Tens
     x = lift.tensor(value)
     if x.dtype in ("float16", "bfloat16"):
         x = lift.emit("Cast", [x], {"to": "float32"})
-    q: TensorValue = lift.emit("QuantizeLinear", [x], quantization=grid, dtype=dtype, rule=RECIPROCAL)
+    q = lift.emit("QuantizeLinear", [x], quantization=grid, dtype=dtype, rule=RECIPROCAL)
     if lift.is_constant(q):
         lift.name_like(q, x)
     return q
@@ -83,11 +82,10 @@ def _dequantize(lift: Builder, value: Any, grid: Quantization, out_dtype: int | 
         _declare(lift, q, grid)
     elif not q.quantization.same_grid(grid):
         raise SourceError("reads integers with a scale or zero point other than those they were quantized with")
-    real: TensorValue = lift.emit("DequantizeLinear", [q], dtype="float32", fold=False)
+    real = lift.emit("DequantizeLinear", [q], dtype="float32", fold=False)
     if out_dtype is None or dtype_of(out_dtype) == "float32":
         return real
-    cast: TensorValue = lift.emit("Cast", [real], {"to": dtype_of(out_dtype)})
-    return cast
+    return lift.emit("Cast", [real], {"to": dtype_of(out_dtype)})
 
 
 def _covering(value: StoredTensor, grid: Quantization) -> Quantization:

@@ -70,7 +70,7 @@ def _layer(
     }
     if operator == "GRU":
         attributes["linear_before_reset"] = 1
-    y, *ends = lift.emit(operator, [x, w, r, b, None, *states], attributes, outputs=1 + len(states))
+    y, *ends = lift.emit_many(operator, [x, w, r, b, None, *states], attributes, outputs=1 + len(states))
     apart = lift.emit("Transpose", [y], {"perm": (0, 2, 1, 3)})
     outer = [shapes.size(lift, apart, axis) for axis in (0, 1)]
     return shapes.reshape(lift, apart, [*outer, hidden * len(parts)]), ends
@@ -87,10 +87,8 @@ def _rows(lift: Builder, value: TensorValue, start: int, end: int) -> TensorValu
     if value.shape is not None and value.shape[0] == end - start:
         return value
     bounds = [lift.constant(np.array([each], np.int64)) for each in (start, end, 0, 1)]
-    result: TensorValue = lift.emit("Slice", [value, *bounds])
-    return result
+    return lift.emit("Slice", [value, *bounds])
 
 
 def _joined(lift: Builder, values: Sequence[TensorValue]) -> TensorValue:
-    result: TensorValue = values[0] if len(values) == 1 else lift.emit("Concat", list(values), {"axis": 0})
-    return result
+    return values[0] if len(values) == 1 else lift.emit("Concat", list(values), {"axis": 0})

@@ -81,7 +81,7 @@ def glu(lift: Builder, self: Any, dim: int = -1) -> Any:
     x = lift.tensor(self)
     size = shapes.size(lift, x, dim % shapes.rank(lift, x))
     half = lift.constant(np.array([arguments.whole(lift, size) // 2] * 2, np.int64))
-    first, second = lift.emit("Split", [x, half], {"axis": dim}, outputs=2)
+    first, second = lift.emit_many("Split", [x, half], {"axis": dim}, outputs=2)
     return lift.emit("Mul", [first, lift.emit("Sigmoid", [second])])
 
 
@@ -96,13 +96,25 @@ def shrink(lift: Builder, soft: int, self: Any, lambd: Any = 0.5) -> Any:
     return lift.emit("Shrink", [lift.tensor(self)], {"bias": soft * threshold, "lambd": threshold})
 
 
+@lifts("aten::threshold")
+def threshold(lift: Builder, self: Any, threshold: Any, value: Any) -> Any:
+    """ThresholdedRelu has 0 for NaN, which torch keeps; integers have none."""
+    x, limit, other = lift.tensor(self), arguments.number(lift, threshold), arguments.number(lift, value)
+    if x.quantization is not None:
+        attributes = {"alpha": float(limit)}
+        return (
+            NotImplemented if other else lift.emit("ThresholdedRelu", [x], attributes, quantization=arguments.grid(x))
+        )
+    replaced = lift.emit("LessOrEqual", [x, arguments.scalar_like(lift, x, limit)])
+    return lift.emit("Where", [replaced, arguments.scalar_like(lift, x, other), x])
+
+
 @lifts({"aten::amax": "ReduceMax", "aten::amin": "ReduceMin", "aten::prod": "ReduceProd"})
 def extreme(
     lift: Builder, operator: str, self: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Any:
     x = in_type(lift, self, dtype, whole="int64" if operator == "ReduceProd" else "")
-    axes = None if dim in (None, []) else lift.constant(np.array(dim if isinstance(dim, list) else [dim], np.int64))
-    return lift.emit(operator, [x, axes], {"keepdims": int(keepdim)})
+    return lift.emit(operator, [x, arguments.axes(lift, dim)], {"keepdims": int(keepdim)})
 
 
 @lifts({"aten::argmax": "ArgMax", "aten::argmin": "ArgMin"})

@@ -58,8 +58,7 @@ def _broadcast(lift: Builder, values: list[TensorValue]) -> list[TensorValue]:
 
 
 def _stacked(lift: Builder, values: list[TensorValue], rank: int) -> TensorValue:
-    stacked: TensorValue = lift.emit("Concat", [unsqueeze(lift, value, rank) for value in values], {"axis": rank})
-    return stacked
+    return lift.emit("Concat", [unsqueeze(lift, value, rank) for value in values], {"axis": rank})
 
 
 def _flattened(lift: Builder, x: TensorValue, axes: list[int], places: list[TensorValue]) -> TensorValue:
@@ -73,8 +72,7 @@ def _flattened(lift: Builder, x: TensorValue, axes: list[int], places: list[Tens
         flat = step if flat is None else lift.emit("Add", [flat, step])
     around = shapes.sizes(lift, x)
     merged = shapes.reshape(lift, x, [*around[: axes[0]], prod(sizes), *around[axes[-1] + 1 :]])
-    result: TensorValue = lift.emit("Gather", [merged, flat], {"axis": axes[0]})
-    return result
+    return lift.emit("Gather", [merged, flat], {"axis": axes[0]})
 
 
 @lifts("aten::gather")
@@ -86,7 +84,7 @@ def gather(lift: Builder, self: Any, dim: int, index: Any, *, sparse_grad: bool 
 def topk(lift: Builder, self: Any, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     count = lift.constant(np.array([arguments.whole(lift, k)], np.int64))
     attributes = {"axis": dim, "largest": arguments.flag(lift, largest), "sorted": arguments.flag(lift, sorted)}
-    return lift.emit("TopK", [self, count], attributes, outputs=2)
+    return lift.emit_many("TopK", [self, count], attributes, outputs=2)
 
 
 @lifts("aten::diff")
@@ -100,8 +98,7 @@ def diff(lift: Builder, self: Any, n: int = 1, dim: int = -1, prepend: Any = Non
 
 def _cut(lift: Builder, x: TensorValue, dim: int, start: int, end: int, step: int = 1) -> TensorValue:
     bounds = [lift.constant(np.array([each], np.int64)) for each in (start, end, dim, step)]
-    result: TensorValue = lift.emit("Slice", [x, *bounds])
-    return result
+    return lift.emit("Slice", [x, *bounds])
 
 
 @lifts("aten::copy")

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ....errors import SourceError
+from ....errors import SourceError, damaged
 from ....ops.shapes import axis_of
 from .. import arguments, shapes
 from ..building import Builder
-from ..lifts import lifts
+from ..lifts import by_rank, lifts
 from ..values import TensorValue
 
 END = np.iinfo(np.int64).max
@@ -114,7 +114,7 @@ def narrow(lift: Builder, self: Any, dim: int, start: int, length: int) -> Any:
 
 
 @lifts("aten::select")
-def select(lift: Builder, self: Any, dim: int, index: Any) -> Any:
+def select(lift: Builder, self: Any, dim: int, index: Any) -> TensorValue:
     return lift.emit("Gather", [self, lift.constant(np.array(arguments.number(lift, index), np.int64))], {"axis": dim})
 
 
@@ -129,13 +129,13 @@ def split(lift: Builder, self: Any, split_size: Any, dim: int = 0) -> Any:
     if isinstance(split_size, int):
         size = _known_size(lift, x, dim)
         if split_size <= 0:
-            raise SourceError(f"splits into parts of {split_size} elements", hint="the file is damaged")
+            raise damaged(f"splits into parts of {split_size} elements")
         lift.budget.hold(-(-size // split_size))
         split_size = [min(split_size, size - start) for start in range(0, size, split_size)]
-    if len(split_size) == 1:
-        return [x]
+    if len(split_size) < 2:
+        return [x][: len(split_size)]
     sizes = lift.constant(np.array(split_size, np.int64))
-    return lift.emit("Split", [x, sizes], {"axis": dim}, outputs=len(split_size))
+    return lift.emit_many("Split", [x, sizes], {"axis": dim}, outputs=len(split_size))
 
 
 @lifts("aten::chunk")
@@ -169,10 +169,10 @@ def cat(lift: Builder, tensors: Sequence[Any], dim: int = 0) -> Any:
 @lifts("quantized::cat")
 def quantized_cat(lift: Builder, qx: Sequence[Any], dim: int, scale: Any, zero_point: Any) -> Any:
     values = _some_tensors(lift, qx)
-    if scale is None or zero_point is None:
-        return lift.emit("Concat", values, {"axis": dim}, quantization=arguments.grid(values[0]))
-    quantization = arguments.quantization(lift, scale, zero_point, values[0].dtype)
-    return lift.emit("Concat", values, {"axis": dim}, quantization=quantization)
+    grid = arguments.grid(values[0])
+    if scale is not None and zero_point is not None:
+        grid = arguments.quantization(lift, scale, zero_point, values[0].dtype)
+    return lift.emit("Concat", values, {"axis": dim}, quantization=grid)
 
 
 def _some_tensors(lift: Builder, values: Sequence[Any]) -> list[TensorValue]:
@@ -219,14 +219,9 @@ def pad_(lift: Builder, self: Any, pad: Any, mode: str = "constant", value: Any 
     return _padded(lift, self, pad, modes[mode], value)
 
 
-@lifts("aten::reflection_pad1d", "aten::reflection_pad2d", "aten::reflection_pad3d")
-def reflection_pad(lift: Builder, self: Any, padding: Any) -> Any:
-    return _padded(lift, self, padding, "reflect", None)
-
-
-@lifts("aten::replication_pad1d", "aten::replication_pad2d", "aten::replication_pad3d")
-def replication_pad(lift: Builder, self: Any, padding: Any) -> Any:
-    return _padded(lift, self, padding, "edge", None)
+@lifts(by_rank("aten::reflection_pad{}d", "aten::replication_pad{}d"))
+def other_pad(lift: Builder, rank: int, self: Any, padding: Any) -> Any:
+    return _padded(lift, self, padding, "reflect" if "reflection" in lift.target else "edge", None)
 
 
 def _padded(lift: Builder, self: Any, pad: Any, mode: str, value: Any) -> Any:

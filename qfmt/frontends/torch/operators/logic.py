@@ -24,8 +24,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def cast(lift: Builder, x: TensorValue, dtype: str) -> TensorValue:
-    result: TensorValue = x if x.dtype == dtype else lift.emit("Cast", [x], {"to": dtype})
-    return result
+    return x if x.dtype == dtype else lift.emit("Cast", [x], {"to": dtype})
 
 
 def in_type(lift: Builder, value: Any, dtype: Any, *, whole: str = "") -> TensorValue:
@@ -49,8 +48,7 @@ def truth(lift: Builder, value: Any) -> TensorValue:
 
 
 def negation(lift: Builder, x: TensorValue) -> TensorValue:
-    result: TensorValue = lift.emit("Not", [x])
-    return result
+    return lift.emit("Not", [x])
 
 
 def compared(lift: Builder, name: str, a: Any, b: Any) -> Any:
@@ -108,5 +106,4 @@ def masked_fill(lift: Builder, self: Any, mask: Any, value: Any) -> Any:
 @lifts({"aten::any": "ReduceMax", "aten::all": "ReduceMin"})
 def some(lift: Builder, operator: str, self: Any, dim: Any = None, keepdim: bool = False) -> Any:
     numbers = cast(lift, truth(lift, self), "int32")
-    axes = None if dim is None else lift.constant(np.array(dim if isinstance(dim, list) else [dim], np.int64))
-    return cast(lift, lift.emit(operator, [numbers, axes], {"keepdims": int(keepdim)}), "bool")
+    return cast(lift, lift.emit(operator, [numbers, arguments.axes(lift, dim)], {"keepdims": int(keepdim)}), "bool")

@@ -14,8 +14,7 @@ from ..building import Builder
 from ..calls import Value
 from ..lifts import lifts
 from ..promotion import operands
-from ..sizes import Size
-from ..values import DTYPE_CODES, TensorValue, narrowest
+from ..values import DTYPE_CODES, Size, TensorValue, narrowest
 from .logic import in_type
 
 
@@ -115,26 +114,21 @@ def _binary(lift: Builder, operator: str, a: Any, b: Any) -> Any:
     return lift.emit(operator, [x, y])
 
 
-@lifts("aten::add")
-def add(lift: Builder, self: Any, other: Any, alpha: Any = 1) -> Any:
-    if isinstance(self, list) and isinstance(other, list):
+@lifts({"aten::add": "Add", "aten::sub": "Sub"})
+def add(lift: Builder, operator: str, self: Any, other: Any, alpha: Any = 1) -> Any:
+    if operator == "Add" and isinstance(self, list) and isinstance(other, list):
         return self + other
-    return _binary(lift, "Add", self, other if alpha == 1 else _binary(lift, "Mul", other, alpha))
-
-
-@lifts("aten::sub")
-def sub(lift: Builder, self: Any, other: Any, alpha: Any = 1) -> Any:
-    return _binary(lift, "Sub", self, other if alpha == 1 else _binary(lift, "Mul", other, alpha))
+    return _binary(lift, operator, self, other if alpha == 1 else _binary(lift, "Mul", other, alpha))
 
 
 @lifts("aten::rsub")
 def rsub(lift: Builder, self: Any, other: Any, alpha: Any = 1) -> Any:
-    return _binary(lift, "Sub", other, self if alpha == 1 else _binary(lift, "Mul", self, alpha))
+    return add(lift, "Sub", other, self, alpha)
 
 
-@lifts("aten::mul")
-def mul(lift: Builder, self: Any, other: Any) -> Any:
-    return _binary(lift, "Mul", self, other)
+@lifts({"aten::mul(self, other)": "Mul", "aten::pow(self, exponent:other)": "Pow"})
+def product(lift: Builder, operator: str, a: Any) -> Any:
+    return _binary(lift, operator, a.self, a.other)
 
 
 @lifts("aten::div", "aten::true_divide")
@@ -162,11 +156,6 @@ def _whole_quotient(lift: Builder, a: Any, b: Any, rounding: str) -> Any:
     if rounding == "floor":
         return lift.emit("Floor", [quotient])
     return lift.emit("Mul", [lift.emit("Sign", [quotient]), lift.emit("Floor", [lift.emit("Abs", [quotient])])])
-
-
-@lifts("aten::pow")
-def power(lift: Builder, self: Any, exponent: Any) -> Any:
-    return _binary(lift, "Pow", self, exponent)
 
 
 @lifts("aten::neg")
@@ -265,17 +254,11 @@ def silu(lift: Builder, self: Any) -> Any:
     return lift.emit("Mul", [x, lift.emit("Sigmoid", [x])])
 
 
-@lifts("aten::prelu")
-def prelu(lift: Builder, self: Any, weight: Any) -> Any:
-    x = lift.tensor(self)
-    return lift.emit("PRelu", [x, _slope(lift, x, weight)], quantization=arguments.grid(x))
-
-
-@lifts("quantized::prelu")
-def quantized_prelu(lift: Builder, qx: Any, weight: Any, output_scale: Any, output_zero_point: Any) -> Any:
-    x = lift.tensor(qx)
-    quantization = arguments.quantization(lift, output_scale, output_zero_point, x.dtype)
-    return lift.emit("PRelu", [x, _slope(lift, x, weight)], quantization=quantization)
+@lifts("aten::prelu(self, weight)", "quantized::prelu(qx:self, weight, output_scale:scale, output_zero_point:point)")
+def prelu(lift: Builder, a: Any) -> Any:
+    x = lift.tensor(a.self)
+    grid = arguments.quantization(lift, a.scale, a.point, x.dtype) if hasattr(a, "scale") else arguments.grid(x)
+    return lift.emit("PRelu", [x, _slope(lift, x, a.weight)], quantization=grid)
 
 
 def _slope(lift: Builder, x: TensorValue, weight: Any) -> TensorValue:

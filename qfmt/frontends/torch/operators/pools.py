@@ -93,38 +93,21 @@ def adaptive_max_pool(lift: Builder, rank: int, self: Any, output_size: Any) -> 
     return pooled, Unsupported()
 
 
-@lifts("aten::mean")
-def mean(lift: Builder, self: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    return _reduced(lift, "ReduceMean", in_type(lift, self, dtype), dim, keepdim)
+@lifts({"aten::mean": ("ReduceMean", ""), "aten::sum": ("ReduceSum", "int64")})
+def reduced(
+    lift: Builder, how: tuple[str, str], self: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Any:
+    """`how`: the operator, and the type in which integers are added."""
+    x, axes = in_type(lift, self, dtype, whole=how[1]), arguments.axes(lift, dim)
+    return lift.emit(how[0], [x, axes], {"keepdims": int(keepdim)}, quantization=arguments.grid(x))
 
 
-@lifts("aten::sum")
-def total(lift: Builder, self: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    return _reduced(lift, "ReduceSum", in_type(lift, self, dtype, whole="int64"), dim, keepdim)
-
-
-def _reduced(lift: Builder, operator: str, self: Any, dim: Any, keepdim: bool) -> Any:
-    x = lift.tensor(self)
-    axes = None
-    if dim is not None and dim != []:
-        axes = lift.constant(np.array(dim if isinstance(dim, list | tuple) else [dim], np.int64))
-    return lift.emit(operator, [x, axes], {"keepdims": int(keepdim)}, quantization=arguments.grid(x))
-
-
-@lifts(by_rank("aten::upsample_nearest{}d"))
+@lifts(by_rank("aten::upsample_nearest{}d", "aten::_upsample_nearest_exact{}d"))
 def upsample_nearest(lift: Builder, rank: int, input: Any, output_size: Any, *scales: Any) -> Any:
-    return _nearest(lift, rank, input, output_size, scales, "asymmetric", "floor")
-
-
-@lifts(by_rank("aten::_upsample_nearest_exact{}d"))
-def upsample_nearest_exact(lift: Builder, rank: int, input: Any, output_size: Any, *scales: Any) -> Any:
     """PyTorch uses floor(i / scale), nearest-exact floor((i + 0.5) / scale): half_pixel's -0.5, rounded up."""
-    return _nearest(lift, rank, input, output_size, scales, "half_pixel", "round_prefer_ceil")
-
-
-def _nearest(lift: Builder, rank: int, input: Any, size: Any, scales: Sequence[Any], where: str, rounding: str) -> Any:
+    where, rounding = ("half_pixel", "round_prefer_ceil") if "exact" in lift.target else ("asymmetric", "floor")
     attributes = {"mode": "nearest", "coordinate_transformation_mode": where, "nearest_mode": rounding}
-    return _resized(lift, rank, input, size, scales, attributes)
+    return _resized(lift, rank, input, output_size, scales, attributes)
 
 
 @lifts({"aten::upsample_linear1d": 1, "aten::upsample_bilinear2d": 2, "aten::upsample_trilinear3d": 3})

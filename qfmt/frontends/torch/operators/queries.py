@@ -10,8 +10,7 @@ from ....ops.shapes import axis_of
 from .. import arguments, shapes
 from ..building import Builder
 from ..lifts import lifts
-from ..sizes import Size, Unknown
-from ..values import PLAIN_CODES, QUANTIZED_CODES, TensorValue
+from ..values import PLAIN_CODES, QUANTIZED_CODES, Size, TensorValue, Unknown
 from .logic import compared, is_tensor
 
 

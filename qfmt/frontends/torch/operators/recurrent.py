@@ -15,8 +15,8 @@ from ..calls import Packed, PackedState
 from ..lifts import lifts
 from ..values import TensorValue
 from .creation import is_zero
-from .dynamic_linear import narrowed, reduces_range
 from .layouts import permute, select, stack
+from .linear import narrowed, reduces_range
 
 _LAYER = re.compile(r"(?:(.+)\.)?_all_weight_values\.\d+\.param")
 _CELL = re.compile(r"(?:(.+)\.)?_packed_weight_ih")
@@ -79,7 +79,7 @@ def _layers(lift: Builder, operator: str, a: Any, initial: Sequence[Any]) -> lis
             begin = [None if state is None else _row(lift, state, index, cell) for state in given]
             attributes = {"reduce_range": cell.reduce_range, "reverse": direction}
             inputs = [y, cell.w_ih, cell.w_hh, cell.b_ih, cell.b_hh, *begin]
-            result, *ends = lift.emit(operator, inputs, attributes, outputs=1 + len(states))
+            result, *ends = lift.emit_many(operator, inputs, attributes, outputs=1 + len(states))
             outputs.append(result)
             for each, end in zip(last, ends, strict=True):
                 each.append(end)
@@ -92,8 +92,7 @@ def _row(lift: Builder, state: TensorValue, index: int, cell: Parameters) -> Ten
     """The initial state [batch, size] of one layer and direction."""
     size = cell.w_hh.shape[1] if cell.w_hh.shape else None
     shapes.need(lift, state, (None, None, size))
-    row: TensorValue = select(lift, state, 0, index)
-    return row
+    return select(lift, state, 0, index)
 
 
 def _inputs(params: Any) -> int | None:
@@ -160,7 +159,8 @@ def _step(lift: Builder, operator: str, input: Any, states: Sequence[Any], w_ih:
         shapes.need(lift, value, (None, weight.shape[1] if weight.shape else None))
     begin = [None if is_zero(lift, state) else state for state in given]
     inputs = [x, cell.w_ih, cell.w_hh, cell.b_ih, cell.b_hh, *begin]
-    return lift.emit(operator, inputs, {"reduce_range": cell.reduce_range, **more}, outputs=len(given))
+    results = lift.emit_many(operator, inputs, {"reduce_range": cell.reduce_range, **more}, outputs=len(given))
+    return results if len(results) > 1 else results[0]
 
 
 @lifts("quantized::quantized_lstm_cell_dynamic")

@@ -73,5 +73,4 @@ def _on_grid(lift: Builder, x: TensorValue, activation: Activation, least_scale:
     point = lift.emit("Clip", [lift.emit("Sub", [lowest, steps]), lowest, highest])
     rounded = lift.emit("Round", [lift.emit("Mul", [x, lift.emit("Reciprocal", [scale])])])
     q = lift.emit("Clip", [lift.emit("Add", [rounded, point]), lowest, highest])
-    real: TensorValue = lift.emit("Mul", [lift.emit("Sub", [q, point]), scale])
-    return real
+    return lift.emit("Mul", [lift.emit("Sub", [q, point]), scale])

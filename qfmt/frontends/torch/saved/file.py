@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from ....budget import Budget
-from ....errors import SourceError
-from ...content import root_of
+from ....errors import SourceError, damaged
 from ...pickles import Pickles, harmless_or_inert, unpickle
 from ...sources import sniff
 from ...stored import ELEMENT_BITS, Storage
-from ...zips import Zip
+from ...zips import PytorchZip, big_endian
 
 _PROTOCOL = 1001
 """The only version of the form without zip, according to torch/serialization.py."""
@@ -37,27 +36,18 @@ class Saved:
 
 def read(path: str | PathLike[str]) -> Saved:
     """The contents of a file that torch.save wrote, in either form."""
-    return read_legacy(path) if sniff(path).key == "torch_legacy" else read_zip(Zip(path))
+    return read_legacy(path) if sniff(path).key == "torch_legacy" else read_zip(PytorchZip(path))
 
 
-def read_zip(archive: Zip) -> Saved:
+def read_zip(archive: PytorchZip) -> Saved:
     """The contents of an archive that torch.save wrote."""
-    root = root_of(archive)
-    storages: dict[tuple[str, str], Storage] = {}
 
     def storage(key: str, dtype: str) -> Storage:
-        name = f"{root}data/{key}"
-        return storages.setdefault((name, dtype), Storage(name, dtype, lambda: archive.view(name), archive.budget))
+        return archive.storage(f"{archive.root}data/{key}", dtype, archive.budget)
 
-    if _text(archive, f"{root}byteorder", "little") != "little":
-        raise _big_endian()
-    data = archive.read(f"{root}data.pkl")
+    data = archive.read(f"{archive.root}data.pkl")
     value = unpickle(data, storage, where="data.pkl", find_global=harmless_or_inert, budget=archive.budget)
-    return Saved(value, _text(archive, f"{root}version") or _text(archive, f"{root}.data/version"), archive.budget)
-
-
-def _text(archive: Zip, name: str, default: str = "") -> str:
-    return archive.read(name, 256).decode("ascii", "replace").strip() if name in archive.entries else default
+    return Saved(value, archive.version, archive.budget)
 
 
 def read_legacy(path: str | PathLike[str]) -> Saved:
@@ -73,7 +63,7 @@ def read_legacy(path: str | PathLike[str]) -> Saved:
 
     def storage(key: str, dtype: str) -> Storage:
         if dtypes.setdefault(key, dtype) != dtype:
-            raise SourceError(f"the storage {key[:100]} has two element types", hint="the file is damaged")
+            raise damaged(f"the storage {key[:100]} has two element types")
         return storages.setdefault(key, Storage(key, dtype, lambda: places[key], budget))
 
     pickles = Pickles(data, storage, find_global=harmless_or_inert, budget=budget)
@@ -81,7 +71,7 @@ def read_legacy(path: str | PathLike[str]) -> Saved:
     if protocol != _PROTOCOL:
         raise SourceError(f"has version {str(protocol)[:20]} of the format without zip, which PyTorch never wrote")
     if isinstance(machine, dict) and machine.get("little_endian") is False:
-        raise _big_endian()
+        raise big_endian()
     places.update(_storages(data, pickles.position, keys, dtypes))
     if lost := dtypes.keys() - places.keys():
         raise SourceError(f"lacks the storage {min(lost)[:100]}", hint="the file is truncated")
@@ -92,10 +82,10 @@ def _storages(data: mmap.mmap, position: int, keys: Any, dtypes: dict[str, str])
     """The position of each storage: after the pickles, in the order of `keys`."""
     view, places = memoryview(data), {}
     if not isinstance(keys, list):
-        raise SourceError("does not list its storages", hint="the file is damaged")
+        raise damaged("does not list its storages")
     for key in keys:
         if not isinstance(key, str) or key not in dtypes:
-            raise SourceError("lists a storage that no tensor uses", hint="the file is damaged")
+            raise damaged("lists a storage that no tensor uses")
         count = int.from_bytes(view[position : position + 8], "little")
         size = count * _element_bytes(dtypes[key])
         position += 8
@@ -109,7 +99,3 @@ def _storages(data: mmap.mmap, position: int, keys: Any, dtypes: dict[str, str])
 def _element_bytes(dtype: str) -> int:
     """Bytes of one element as PyTorch counts them: one for packed types and untyped storages."""
     return max(ELEMENT_BITS.get(dtype, 8) // 8, 1)
-
-
-def _big_endian() -> SourceError:
-    return SourceError("was saved on a big-endian machine", hint="load it on a little-endian machine and save it again")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ....budget import Budget
-from ....errors import BudgetError, SourceError
+from ....errors import BudgetError, SourceError, damaged
 from ....model import Model
 from ...content import saved_as, sha256_of
 from ...options import Options
@@ -79,7 +79,7 @@ def _attributes() -> Iterator[None]:
         yield
     except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
         what = f"an attribute of a module is not what PyTorch writes ({str(error)[:100]})"
-        raise SourceError(what, hint="the file is damaged") from None
+        raise damaged(what) from None
 
 
 def module_of(saved: Saved) -> Module | None:

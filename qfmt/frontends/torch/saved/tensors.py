@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ....budget import Budget
-from ....errors import SourceError
+from ....errors import SourceError, damaged
 from ....model import DTYPES, Graph, Model, Quantization, Tensor
 from ...pickles import Inert, Subclass
 from ...stored import PerTensor, StoredTensor
@@ -198,7 +198,7 @@ def unpacked(value: Inert) -> Packed | PackedState:
     match value.state:
         case (state, str(qualified)) if qualified.startswith(packing.CLASSES):
             return packing.from_state(qualified.removeprefix(packing.CLASSES), _live(state))
-    raise SourceError("a packed object does not state its class", hint="the file is damaged")
+    raise damaged("a packed object does not state its class")
 
 
 def _live(state: Any) -> Any:

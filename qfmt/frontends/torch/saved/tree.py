@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from ....budget import Budget
-from ....errors import SourceError
+from ....errors import SourceError, damaged
 from ...pickles import Inert
 from ...stored import StoredTensor
 from ..calls import Packed, PackedState
@@ -68,7 +68,7 @@ class Module:
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.attributes:
-            raise SourceError(f"a {self.kind} has no `{name[:100]}`", where=self.path, hint="the file is damaged")
+            raise damaged(f"a {self.kind} has no `{name[:100]}`", where=self.path)
         return self.attributes[name]
 
     def below(self) -> Iterator[Module]:
@@ -86,7 +86,7 @@ class Module:
         for value in inner.attributes.values() if inner is not None else ():
             if isinstance(value, Packed | PackedState):
                 return value
-        raise SourceError("has no packed parameters", where=self.path, hint="the file is damaged")
+        raise damaged("has no packed parameters", where=self.path)
 
     def _packed_convolution(self) -> Packed:
         rank = len(self["stride"])
@@ -99,7 +99,7 @@ class Module:
             geometry.append(self["dilation"])
         result = packing.apply(target, [self["weight"], self["bias"], *geometry, self["groups"]])
         if not isinstance(result, Packed):
-            raise SourceError("is a convolution with invalid parameters", where=self.path, hint="the file is damaged")
+            raise damaged("is a convolution with invalid parameters", where=self.path)
         result.path = _joined(self.path, "_packed_params")
         return result
 

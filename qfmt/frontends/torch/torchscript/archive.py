@@ -8,12 +8,11 @@ from os import PathLike
 from typing import Any, NamedTuple
 
 from ....budget import Budget
-from ....errors import SourceError
-from ...content import root_of
+from ....errors import SourceError, damaged
 from ...pickles import Inert, unpickle
 from ...sources import sniff
 from ...stored import Storage
-from ...zips import Zip
+from ...zips import PytorchZip
 from .code import Class, Function, Library
 
 
@@ -35,27 +34,16 @@ class Archive:
     def __init__(self, source: str | PathLike[str] | bytes, budget: Budget | None = None) -> None:
         if not isinstance(source, bytes) and (kind := sniff(source)).key != "torchscript":
             raise SourceError(f"is {kind}, not a TorchScript archive", hint=kind.hint)
-        self.zip = Zip(source, budget)
-        self.root = root_of(self.zip)
-        self.budget = self.zip.budget
+        self.zip = PytorchZip(source, budget)
+        self.root, self.version, self.budget = self.zip.root, self.zip.version, self.zip.budget
         self.live: Any = None
         """The restored module tree, kept by the evaluator."""
-        self._storages: dict[tuple[str, str], Storage] = {}
-        if self._text("byteorder", "little") != "little":
-            raise SourceError(
-                "was saved on a big-endian machine", hint="load it on a little-endian machine and save it again"
-            )
         code = {
             name.removeprefix(self.root): name
             for name in self.zip.entries
             if name.startswith(f"{self.root}code/") and name.endswith(".py")
         }
         self.library = Library(code, self.zip.read, self.budget)
-
-    @cached_property
-    def version(self) -> str:
-        """The version of the archive's format, "" if it is not stated."""
-        return self._text("version") or self._text(".data/version")
 
     @cached_property
     def data(self) -> Any:
@@ -76,7 +64,7 @@ class Archive:
     def root_class(self) -> Class:
         """The class of the module that was saved."""
         if not isinstance(self.data, Inert):
-            raise SourceError("does not hold a module", where="data.pkl", hint="the file is damaged")
+            raise damaged("does not hold a module", where="data.pkl")
         return self.library.class_of(self.data.class_name)
 
     @cached_property
@@ -108,17 +96,7 @@ class Archive:
         """`charged`: whether its tensors have bytes that count."""
 
         def storage(key: str, dtype: str) -> Storage:
-            return self._storage(f"{self.root}{name}/{key}", dtype, self.budget if charged else None)
+            return self.zip.storage(f"{self.root}{name}/{key}", dtype, self.budget if charged else None)
 
         data = self.zip.read(f"{self.root}{name}.pkl")
         return unpickle(data, storage, where=f"{name}.pkl", budget=self.budget)
-
-    def _storage(self, name: str, dtype: str, budget: Budget | None) -> Storage:
-        if (name, dtype) not in self._storages:
-            self._storages[name, dtype] = Storage(name, dtype, lambda: self.zip.view(name), budget)
-        return self._storages[name, dtype]
-
-    def _text(self, name: str, default: str = "") -> str:
-        if self.root + name not in self.zip.entries:
-            return default
-        return self.zip.read(self.root + name, 256).decode("ascii", "replace").strip()

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ....errors import ControlFlowError
 from ...stored import PerTensor, StoredTensor
-from ..inputs import own_names
+from ..network import own_names
 from ..values import RANK_NAMES, InputSpec
 from .archive import Archive, Argument
 

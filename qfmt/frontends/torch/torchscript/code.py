@@ -15,7 +15,7 @@ from keyword import kwlist
 from typing import NamedTuple
 
 from ....budget import Budget
-from ....errors import SourceError
+from ....errors import SourceError, damaged
 
 TREE = 128
 """Approximate bytes of a syntax tree for each byte of code."""
@@ -152,7 +152,7 @@ class Library:
     def class_of(self, qualified: str) -> Class:
         found = self.find(qualified)
         if not isinstance(found, Class):
-            raise SourceError(f"the archive's code lacks the class {qualified[:200]}", hint="the file is damaged")
+            raise damaged(f"the archive's code lacks the class {qualified[:200]}")
         return found
 
     def parse(self, lines: _Lines) -> ast.FunctionDef:

@@ -17,8 +17,7 @@ from ..calls import MEANINGLESS, Place, Recorder, Value, meaningless
 from . import branches
 from .archive import Archive
 from .code import Function
-from .expressions import Expressions, runs_in_parallel
-from .frames import Frame, not_followed
+from .expressions import Run, ScriptFrame, runs_in_parallel
 from .objects import Restorer, ScriptObject
 
 DEPTH_LIMIT = 60
@@ -52,7 +51,7 @@ def restored(archive: Archive) -> tuple[ScriptObject, tuple[Any, ...], frozenset
         restoring = Evaluator(archive, _NoCalls(), (), frozenset())
         restorer = Restorer(archive.library, restoring.set_state)
         try:
-            restoring.expressions.constants = constants = restorer.restore(archive.constants)
+            restoring.shared.constants = constants = restorer.restore(archive.constants)
             for index, constant in enumerate(constants):
                 restorer.name(constant, f"CONSTANTS.c{index}")
             root = restorer.restore(archive.data)
@@ -79,8 +78,8 @@ class Evaluator:
     def __init__(
         self, archive: Archive, recorder: Recorder, constants: tuple[Any, ...], own_containers: frozenset[int]
     ) -> None:
-        self.expressions = Expressions(archive, recorder, constants, own_containers, self.run)
-        self.operators, self.value = self.expressions.operators, self.expressions.value
+        self.shared = Run(archive, recorder, constants, own_containers, self.run)
+        self._budget = archive.budget
         self._depth = 0
 
     def run(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any], scope: str) -> Any:
@@ -88,12 +87,13 @@ class Evaluator:
         this = args[0] if args else None
         if isinstance(this, ScriptObject) and this.path is not None:
             scope = this.path
-        frame = Frame(function, scope)
-        self._bind(function, frame, args, kwargs)
-        self._depth += 1
-        if self._depth > DEPTH_LIMIT:
-            raise SourceError("calls are nested too deeply", where=frame.where(function.node))
-        result = self.block(function.node.body, frame)
+        frame = ScriptFrame(self.shared, function, scope)
+        with frame.placing():
+            self._bind(function, frame, args, kwargs)
+            self._depth += 1
+            if self._depth > DEPTH_LIMIT:
+                raise SourceError("calls are nested too deeply")
+            result = self.block(function.node.body, frame)
         self._depth -= 1
         return None if result is CONTINUE else result
 
@@ -101,7 +101,7 @@ class Evaluator:
         """Run the `__setstate__` of an object that is being restored."""
         self.run(this.cls.methods["__setstate__"], [this, state], {}, "")
 
-    def _bind(self, function: Function, frame: Frame, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def _bind(self, function: Function, frame: ScriptFrame, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         declared = function.node.args
         names = [argument.arg for argument in declared.args]
         defaults = dict(zip(reversed(names), reversed(declared.defaults), strict=False))
@@ -110,48 +110,32 @@ class Evaluator:
         missing = [name for name in names if name not in given and name not in defaults]
         if surplus or missing:
             what = f"needs {', '.join(missing)}" if missing else "is called with arguments that it does not have"
-            raise SourceError(f"`{function.name}` {what}", where=frame.where(function.node))
+            raise SourceError(f"`{function.name}` {what}")
         for name in names:
-            frame.variables[name] = given[name] if name in given else self.value(defaults[name], frame)
+            frame.variables[name] = given[name] if name in given else frame.value(defaults[name])
 
-    def block(self, statements: Sequence[ast.stmt], frame: Frame) -> Any:
+    def block(self, statements: Sequence[ast.stmt], frame: ScriptFrame) -> Any:
         for statement in statements:
-            self.operators.spend(1, statement, frame)
+            frame.at = statement
+            self._budget.spend()
             execute = STATEMENTS.get(type(statement))
             if execute is None:
-                raise not_followed(statement, frame)
+                raise frame.not_followed(statement)
             result = execute(self, statement, frame)
             if result is not CONTINUE:
                 return result
         return CONTINUE
 
-    def _assign_statement(self, node: ast.Assign | ast.AnnAssign, frame: Frame) -> Any:
+    def _assign(self, node: ast.Assign | ast.AnnAssign, frame: ScriptFrame) -> Any:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         if node.value is None or len(targets) != 1:
-            raise not_followed(node, frame)
+            raise frame.not_followed(node)
         names = [each.id for each in ast.walk(targets[0]) if isinstance(each, ast.Name)]
-        value = self.value(node.value, frame, ", ".join(names))
-        self._assign(targets[0], value, frame)
-        for name in names:
-            frame.assigned[name] = node
+        frame.assign(targets[0], frame.value(node.value))
+        frame.assigned.update(dict.fromkeys(names, node))
         return CONTINUE
 
-    def _assign(self, target: ast.expr, value: Any, frame: Frame) -> None:
-        if isinstance(target, ast.Name):
-            frame.variables[target.id] = value
-        elif isinstance(target, ast.Tuple):
-            if isinstance(value, Value):
-                value = self.operators.record("prim::ListUnpack", (value, len(target.elts)), {}, target, frame)
-            if not isinstance(value, list | tuple) or len(value) != len(target.elts):
-                raise SourceError(f"{len(target.elts)} values were expected here", where=frame.where(target))
-            for each, element in zip(target.elts, value, strict=True):
-                self._assign(each, element, frame)
-        elif isinstance(target, ast.Attribute):
-            self.expressions.set_attribute(self.value(target.value, frame), target.attr, value, target, frame)
-        else:
-            raise not_followed(target, frame)
-
-    def _if(self, node: ast.If, frame: Frame) -> Any:
+    def _if(self, node: ast.If, frame: ScriptFrame) -> Any:
         decision = self._decide(node.test, frame)
         if isinstance(decision, bool):
             return self.block(node.body if decision else node.orelse, frame)
@@ -164,12 +148,13 @@ class Evaluator:
         if outcome is None:
             raise undecided.error
         for name, same in outcome.items():
-            frame.variables[name] = undecided if same is None else self.value(same, frame)
+            frame.variables[name] = undecided if same is None else frame.value(same)
         return CONTINUE
 
-    def _while(self, node: ast.While, frame: Frame) -> Any:
+    def _while(self, node: ast.While, frame: ScriptFrame) -> Any:
         while True:
-            self.operators.spend(1, node, frame)
+            frame.at = node
+            self._budget.spend()
             decision = self._decide(node.test, frame)
             if not isinstance(decision, bool):
                 raise self._undecided(node.test, frame).error
@@ -179,65 +164,67 @@ class Evaluator:
             if result is not CONTINUE:
                 return result
 
-    def _for(self, node: ast.For, frame: Frame) -> Any:
+    def _for(self, node: ast.For, frame: ScriptFrame) -> Any:
         call = node.iter
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id != "range":
-            raise not_followed(node, frame)
-        bounds = [self.value(bound, frame) for bound in call.args]
+            raise frame.not_followed(node)
+        bounds = [frame.value(bound) for bound in call.args]
         if any(isinstance(bound, Value) for bound in bounds):
             raise self._undecided(call, frame).error
         if not 1 <= len(bounds) <= 3 or not all(isinstance(bound, int) for bound in bounds):
-            raise not_followed(node, frame)
+            raise frame.not_followed(node)
         for index in range(*bounds):
-            self.operators.spend(1, node, frame)
-            self._assign(node.target, index, frame)
+            frame.at = node
+            self._budget.spend()
+            frame.assign(node.target, index)
             result = self.block(node.body, frame)
             if result is not CONTINUE:
                 return result
         return CONTINUE
 
-    def _with(self, node: ast.With, frame: Frame) -> Any:
-        managers = [self.value(item.context_expr, frame) for item in node.items]
+    def _with(self, node: ast.With, frame: ScriptFrame) -> Any:
+        managers = [frame.value(item.context_expr) for item in node.items]
         for item, manager in zip(node.items, managers, strict=True):
-            entered = self.expressions.method(manager, "__enter__", [], {}, node, frame)
+            entered = frame.method(manager, "__enter__", [], {})
             if item.optional_vars is not None:
-                self._assign(item.optional_vars, entered, frame)
+                frame.assign(item.optional_vars, entered)
         result = self.block(node.body, frame)
+        frame.at = node
         for manager in reversed(managers):
-            self.expressions.method(manager, "__exit__", [None, None, None], {}, node, frame)
+            frame.method(manager, "__exit__", [None, None, None], {})
         return result
 
-    def _return(self, node: ast.Return, frame: Frame) -> Any:
-        return None if node.value is None else self.value(node.value, frame)
+    def _return(self, node: ast.Return, frame: ScriptFrame) -> Any:
+        return None if node.value is None else frame.value(node.value)
 
-    def _expression_statement(self, node: ast.Expr, frame: Frame) -> Any:
-        self.value(node.value, frame)
+    def _expression_statement(self, node: ast.Expr, frame: ScriptFrame) -> Any:
+        frame.value(node.value)
         return CONTINUE
 
-    def _pass(self, node: ast.Pass, frame: Frame) -> Any:
+    def _pass(self, node: ast.Pass, frame: ScriptFrame) -> Any:
         return CONTINUE
 
-    def _nested_function(self, node: ast.FunctionDef, frame: Frame) -> Any:
-        raise runs_in_parallel(node, frame)
+    def _nested_function(self, node: ast.FunctionDef, frame: ScriptFrame) -> Any:
+        raise runs_in_parallel()
 
-    def _decide(self, test: ast.expr, frame: Frame) -> Any:
+    def _decide(self, test: ast.expr, frame: ScriptFrame) -> Any:
         """True, False, or the Value that a decision depends on."""
-        value = self.value(test, frame)
+        value = frame.value(test)
         if isinstance(value, StoredTensor):
             value = value.item()
         if isinstance(value, bool | int | float | Value):
             return value if isinstance(value, Value) else bool(value)
-        raise not_followed(test, frame)
+        raise frame.not_followed(test)
 
-    def _undecided(self, test: ast.expr, frame: Frame) -> branches.Undecided:
+    def _undecided(self, test: ast.expr, frame: ScriptFrame) -> branches.Undecided:
         what = f"the code makes a decision that depends on the data: `{frame.shown(test)}`"
         hint = "trace the network with an example, or state the shape of the input, so that only one branch remains"
-        return branches.Undecided(ControlFlowError(what, where=frame.where(test), hint=hint))
+        return branches.Undecided(ControlFlowError(what, where=frame.where, hint=hint))
 
 
-STATEMENTS: Mapping[type[ast.stmt], Callable[[Evaluator, Any, Frame], Any]] = {
-    ast.Assign: Evaluator._assign_statement,
-    ast.AnnAssign: Evaluator._assign_statement,
+STATEMENTS: Mapping[type[ast.stmt], Callable[[Evaluator, Any, ScriptFrame], Any]] = {
+    ast.Assign: Evaluator._assign,
+    ast.AnnAssign: Evaluator._assign,
     ast.Expr: Evaluator._expression_statement,
     ast.If: Evaluator._if,
     ast.While: Evaluator._while,

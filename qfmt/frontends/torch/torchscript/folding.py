@@ -96,18 +96,6 @@ def _format(template: str, *values: Any) -> str:
     return _join("", [part for pair in zip(pieces, shown, strict=True) for part in pair])
 
 
-def _derive_index(index: int, start: int, step: int) -> int:
-    return start + index * step
-
-
-def _range_length(start: int, stop: int, step: int) -> int:
-    return len(range(start, stop, step))
-
-
-def _extreme(choose: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *values: choose(*values)
-
-
 def _round(value: float, digits: int | None = None) -> float:
     return float(round(value)) if digits is None else round(value, digits)
 
@@ -116,24 +104,20 @@ def _identity(value: Any) -> Any:
     return value
 
 
-def _floor_divide(a: Any, b: Any) -> Any:
-    return a // b
-
-
 on_values: dict[str, Callable[..., Any]] = {
     "aten::add": operator.add,
     "aten::sub": operator.sub,
     "aten::mul": _multiply,
     "aten::div": _divide,
-    "aten::floordiv": _floor_divide,
-    "aten::floor_divide": _floor_divide,
+    "aten::floordiv": operator.floordiv,
+    "aten::floor_divide": operator.floordiv,
     "aten::remainder": operator.mod,
     "aten::fmod": math.fmod,
     "aten::pow": _power,
     "aten::neg": operator.neg,
     "prim::abs": abs,
-    "prim::min": _extreme(min),
-    "prim::max": _extreme(max),
+    "prim::min": min,
+    "prim::max": max,
     "aten::eq": operator.eq,
     "aten::ne": operator.ne,
     "aten::lt": operator.lt,
@@ -168,8 +152,8 @@ on_values: dict[str, Callable[..., Any]] = {
     "aten::ScalarImplicit": _identity,
     "prim::NumToTensor": _identity,
     "aten::detach": _identity,
-    "aten::__range_length": _range_length,
-    "aten::__derive_index": _derive_index,
+    "aten::__range_length": lambda start, stop, step: len(range(start, stop, step)),
+    "aten::__derive_index": lambda index, start, step: start + index * step,
     "aten::is_grad_enabled": lambda: False,
     "aten::set_grad_enabled": lambda _mode: None,
     "aten::is_autocast_enabled": lambda: False,
@@ -193,28 +177,19 @@ on_values: dict[str, Callable[..., Any]] = {
 # -- lists and dicts -----------------------------------------------------------------------------------
 
 
-def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list | tuple | str):
-        raise TypeError
-    return list(value)
+def _of(kinds: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, for a first argument of these types."""
+
+    def typed(value: Any, *rest: Any, **options: Any) -> Any:
+        return function(_checked(value, kinds), *rest, **options)
+
+    return typed
 
 
-def _known_list(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise TypeError
-    return value
-
-
-def _known_dict(value: Any) -> dict[Any, Any]:
-    if not isinstance(value, dict):
+def _checked(value: Any, kinds: Any) -> Any:
+    if not isinstance(value, kinds):
         raise TypeError
     return value
-
-
-def _length(value: Any) -> int:
-    if not isinstance(value, list | tuple | dict | str):
-        raise TypeError
-    return len(value)
 
 
 def item(container: Any, index: Any) -> Any:
@@ -226,39 +201,27 @@ def item(container: Any, index: Any) -> Any:
     raise TypeError
 
 
-def _slice(value: Any, start: int | None = None, stop: int | None = None, step: int = 1) -> Any:
-    if not isinstance(value, list | tuple | str):
-        raise TypeError
-    return value[slice(start, stop, step)]
-
-
-def _concatenate(a: Any, b: Any) -> Any:
-    return _known_list(a) + _known_list(b)
-
-
 def _contains(container: Any, value: Any) -> bool:
-    if isinstance(value, Value) or not isinstance(container, list | dict | str):
-        raise TypeError
-    if not isinstance(container, dict) and any(isinstance(element, Value) for element in container):
+    if isinstance(value, Value) or (type(container) is list and any(isinstance(each, Value) for each in container)):
         raise TypeError
     return value in container
 
 
 def _different(a: Any, b: Any) -> bool:
     """True for lists that differ in their length, or in elements that are known; TypeError if that is not known."""
-    pairs = zip(_known_list(a), _known_list(b), strict=False)
+    pairs = zip(a, _checked(b, list), strict=False)
     if len(a) != len(b) or any(is_plain(x) and is_plain(y) and x != y for x, y in pairs):
         return True
     raise TypeError
 
 
-def _append(items: Any, value: Any) -> Any:
-    _known_list(items).append(value)
+def _append(items: list[Any], value: Any) -> list[Any]:
+    items.append(value)
     return items
 
 
 def _set_item(container: Any, index: Any, value: Any) -> Any:
-    if not isinstance(container, list | dict) or not is_plain(index):
+    if not is_plain(index):
         raise TypeError
     container[index] = value
     return container
@@ -269,21 +232,23 @@ def _delete(container: Any, index: Any) -> None:
     del container[index]
 
 
+_LISTED = (list, tuple, str)
+
 on_containers: dict[str, Callable[..., Any]] = {
-    "aten::len": _length,
+    "aten::len": _of((*_LISTED, dict), len),
     "aten::__getitem__": item,
-    "aten::slice": _slice,
-    "aten::add": _concatenate,
-    "aten::list": _list,
-    "aten::copy": lambda value: _known_list(value).copy(),
+    "aten::slice": _of(_LISTED, lambda value, start=None, stop=None, step=1: value[slice(start, stop, step)]),
+    "aten::add": _of(list, lambda a, b: a + _checked(b, list)),
+    "aten::list": _of(_LISTED, list),
+    "aten::copy": _of(list, list.copy),
     "aten::dict": lambda value=(): dict(value),
-    "aten::keys": lambda value: list(_known_dict(value)),
-    "aten::values": lambda value: list(_known_dict(value).values()),
-    "aten::items": lambda value: list(_known_dict(value).items()),
-    "aten::get": lambda value, key, default=None: _known_dict(value).get(key, default),
-    "aten::__contains__": _contains,
-    "aten::eq": lambda a, b: not _different(a, b),
-    "aten::ne": _different,
+    "aten::keys": _of(dict, list),
+    "aten::values": _of(dict, lambda value: list(value.values())),
+    "aten::items": _of(dict, lambda value: list(value.items())),
+    "aten::get": _of(dict, dict.get),
+    "aten::__contains__": _of(list | dict | str, _contains),
+    "aten::eq": _of(list, lambda a, b: not _different(a, b)),
+    "aten::ne": _of(list, _different),
     "aten::format": _format,
     "aten::percentFormat": lambda template, *_values: template,
     "prim::rangelist": lambda count: list(range(count)) if count <= SIZE_LIMIT else NotImplemented,
@@ -291,19 +256,17 @@ on_containers: dict[str, Callable[..., Any]] = {
 """Read a list or dict with any elements."""
 
 mutations: dict[str, Callable[..., Any]] = {
-    "aten::append": _append,
-    "aten::_set_item": _set_item,
-    "aten::extend": lambda items, more: _known_list(items).extend(_list(more)),
-    "aten::insert": lambda items, index, value: _known_list(items).insert(index, value),
-    "aten::pop": lambda container, *index: (
-        _known_list(container).pop(*index) if isinstance(container, list) else _known_dict(container).pop(*index)
-    ),
-    "aten::clear": lambda container: container.clear() if isinstance(container, list | dict) else NotImplemented,
-    "aten::reverse": lambda items: _known_list(items).reverse(),
+    "aten::append": _of(list, _append),
+    "aten::_set_item": _of(list | dict, _set_item),
+    "aten::extend": _of(list, lambda items, more: items.extend(_checked(more, _LISTED))),
+    "aten::insert": _of(list, list.insert),
+    "aten::pop": _of(list | dict, lambda container, *index: container.pop(*index)),
+    "aten::clear": _of(list | dict, lambda container: container.clear()),
+    "aten::reverse": _of(list, list.reverse),
     "aten::Delete": _delete,
-    "aten::setdefault": lambda container, key, value: _known_dict(container).setdefault(key, value),
-    "aten::update": lambda container, more: _known_dict(container).update(_known_dict(more)),
-    "aten::add_": lambda items, more: _known_list(items).__iadd__(_list(more)),
+    "aten::setdefault": _of(dict, dict.setdefault),
+    "aten::update": _of(dict, lambda container, more: container.update(_checked(more, dict))),
+    "aten::add_": _of(list, lambda items, more: items.__iadd__(_checked(more, _LISTED))),
 }
 """Change a list or dict, the first argument."""
 

@@ -1,12 +1,19 @@
-"""One call of a function of the archive, and the places in it."""
+"""One call of a function whose code is read, not executed: what TorchScript's Python and that of torch.fx share."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from ....errors import SourceError
-from ..calls import Place
+from ..calls import MEANINGLESS, Place, Value, meaningless
+from .folding import is_plain
+from .operators import Operators
+
+_NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class Code(Protocol):
@@ -21,36 +28,109 @@ class Code(Protocol):
 
 
 class Frame:
-    """One call of a function: its variables, and the statement that assigned each."""
+    """One call of a function: its variables, and the statement that is executed, to which calls and errors refer.
 
-    __slots__ = ("assigned", "function", "scope", "variables")
+    A subclass knows the names, attributes, calls and subscripts of its dialect.
+    """
 
-    def __init__(self, function: Code, scope: str) -> None:
-        self.function = function
-        self.scope = scope
+    def __init__(self, function: Code, scope: str, operators: Operators, at: ast.AST) -> None:
+        self.function, self.scope, self.operators, self.at = function, scope, operators, at
+        self.budget = operators.budget
         self.variables: dict[str, Any] = {}
-        self.assigned: dict[str, ast.stmt] = {}
 
-    def where(self, node: ast.AST) -> str:
-        return f"{self.function.file}:{self.function.line(node)}"
+    @property
+    def where(self) -> str:
+        return f"{self.function.file}:{self.function.line(self.at)}"
 
-    def place(self, node: ast.AST, variable: str = "") -> Place:
-        return Place(self.scope, self.function.file, self.function.line(node), variable)
+    @contextmanager
+    def placing(self) -> Iterator[None]:
+        """Errors without a place get that of the current statement; so do Python's exceptions for invalid values."""
+        try:
+            yield
+        except MEANINGLESS as error:
+            raise meaningless(self.function.text(self.at) or "a call", error).at(self.where) from None
+        except SourceError as error:
+            raise (error if error.where else error.at(self.where)) from None
 
-    def shown(self, test: ast.expr) -> str:
-        """The line of a condition, and that of the variable it names."""
-        line = self.function.text(test)
-        source = self.assigned.get(test.id) if isinstance(test, ast.Name) else None
-        return f"{line} with {self.function.text(source)}" if source is not None else line
+    def not_followed(self, node: ast.AST) -> SourceError:
+        """The error for Python code that the dialect, or this evaluator, does not support."""
+        text = self.function.text(node)
+        return SourceError(f"the code has a {type(node).__name__} here, which is not supported: `{text}`")
+
+    @property
+    def place(self) -> Place:
+        return Place(self.scope, self.function.file, self.function.line(self.at))
+
+    def apply(self, target: str, args: list[Any], kwargs: Mapping[str, Any] = _NONE) -> Any:
+        """The result of an operator: computed if everything is known, else recorded."""
+        result = self.operators.apply(target, args, kwargs)
+        return self.record(target, tuple(args), kwargs) if result is NotImplemented else result
+
+    def record(self, target: str, args: tuple[Any, ...], kwargs: Mapping[str, Any] = _NONE) -> Any:
+        """Pass a call to the recorder."""
+        return self.operators.record(target, args, kwargs, self.place)
+
+    def value(self, node: ast.expr) -> Any:
+        """The value of an expression."""
+        match node:
+            case ast.Constant():
+                return node.value
+            case ast.Name():
+                return self.name(node)
+            case ast.Attribute():
+                return self.attribute(self.value(node.value), node.attr, node)
+            case ast.Call():
+                return self.call(node)
+            case ast.List():
+                self.budget.hold(len(node.elts))
+                return list(map(self.value, node.elts))
+            case ast.Tuple():
+                self.budget.hold(len(node.elts))
+                return tuple(map(self.value, node.elts))
+            case ast.Dict() if all(node.keys):
+                self.budget.hold(4 * len(node.keys))
+                keys = [self.value(key) for key in node.keys if key is not None]
+                if not all(map(is_plain, keys)):
+                    raise self.not_followed(node)
+                return dict(zip(keys, map(self.value, node.values), strict=True))
+            case ast.Subscript():
+                return self.subscript(self.value(node.value), node)
+            case ast.UnaryOp(op=ast.USub()):
+                return self.apply("aten::neg", [self.value(node.operand)])
+        raise self.not_followed(node)
+
+    def arguments(self, node: ast.Call) -> tuple[list[Any], dict[str, Any]]:
+        if any(keyword.arg is None for keyword in node.keywords):
+            raise self.not_followed(node)
+        return list(map(self.value, node.args)), {str(each.arg): self.value(each.value) for each in node.keywords}
+
+    def assign(self, target: ast.expr, value: Any) -> None:
+        if isinstance(target, ast.Name):
+            self.variables[target.id] = value
+            return
+        if not isinstance(target, ast.Tuple | ast.List):
+            raise self.not_followed(target)
+        if isinstance(value, Value):
+            value = self.record("prim::ListUnpack", (value, len(target.elts)))
+        if not isinstance(value, list | tuple) or len(value) != len(target.elts):
+            raise SourceError(f"{len(target.elts)} values were expected here")
+        for each, element in zip(target.elts, value, strict=True):
+            self.assign(each, element)
+
+    def name(self, node: ast.Name) -> Any:
+        raise NotImplementedError
+
+    def attribute(self, owner: Any, name: str, node: ast.expr) -> Any:
+        raise NotImplementedError
+
+    def call(self, node: ast.Call) -> Any:
+        raise NotImplementedError
+
+    def subscript(self, container: Any, node: ast.Subscript) -> Any:
+        raise NotImplementedError
 
 
 class Symbol(str):
     """A dotted name of PyTorch: "torch.relu", "ops.quantized.conv2d", "__torch__.a.B"."""
 
     __slots__ = ()
-
-
-def not_followed(node: ast.AST, frame: Frame) -> SourceError:
-    """The error for Python code that TorchScript, or this evaluator, does not support."""
-    what = f"the code has a {type(node).__name__} here, which is not supported: `{frame.function.text(node)}`"
-    return SourceError(what, where=frame.where(node))

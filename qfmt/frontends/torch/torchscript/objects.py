@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ....errors import SourceError
+from ....errors import SourceError, damaged
 from ...pickles import Inert
 from ...stored import StoredTensor
 from ..calls import Packed, PackedState
@@ -110,7 +110,7 @@ class Restorer:
             elif isinstance(inert.state, dict):
                 live.attributes = self.restore(inert.state)
             elif inert.state is not None:
-                raise SourceError(f"{cls.name} has a state, but no `__setstate__`", hint="the file is damaged")
+                raise damaged(f"{cls.name} has a state, but no `__setstate__`")
 
     def name(self, value: Any, path: str) -> None:
         """Give everything reachable from a restored value its path in the module tree."""

@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ....errors import ControlFlowError
 from ....model import Model
 from ....passes.likely_shapes import EXAMPLES
 from ...content import sha256_of
 from ...options import Options
+from ...stored import StoredTensor
+from ..calls import Packed, PackedState
 from ..network import Network
 from ..saved.tensors import holds_tensors, tensors_only
 from .archive import Archive
 from .arguments import Arguments
-from .evaluator import evaluate
-from .state import state
+from .evaluator import evaluate, restored
+from .objects import ScriptObject
 
 if TYPE_CHECKING:
     from ..witness import TorchWitness
@@ -71,3 +73,31 @@ def _without_graph(archive: Archive, source: Mapping[str, str], error: ControlFl
         raise error
     why = f"the code has no single graph ({error})"
     return tensors_only(found, {**_described(archive), **source, "no_graph": why}, archive.budget)
+
+
+def state(archive: Archive) -> dict[str, Any]:
+    """Tensors and packed parameters by their place in the module tree, each once; and the constants of the code.
+
+    For quantized modules also their scale and zero point, as in a state_dict.
+    """
+    root, constants, _ = restored(archive)
+    found: dict[str, Any] = {}
+    seen: set[int] = set()
+    waiting: list[tuple[str, Any]] = [("", root)]
+    while waiting:
+        path, value = waiting.pop()
+        archive.budget.spend()
+        if isinstance(value, StoredTensor | Packed | PackedState | list | tuple | dict):
+            if id(value) not in seen:
+                found[path] = value
+        elif isinstance(value, ScriptObject) and id(value) not in seen:
+            waiting += [(f"{path}.{name}" if path else str(name), each) for name, each in value.attributes.items()]
+        elif type(value) in (int, float) and path.endswith((".scale", ".zero_point")):
+            found[path] = value
+        seen.add(id(value))
+    found |= {
+        f"CONSTANTS.c{index}": value
+        for index, value in enumerate(constants)
+        if isinstance(value, StoredTensor | Packed | PackedState) and id(value) not in seen
+    }
+    return dict(sorted(found.items()))
