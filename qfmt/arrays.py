@@ -108,7 +108,7 @@ def numpy_dtype(name: str) -> np.dtype[np.generic]:
     import numpy as np
 
     if name not in DTYPES:
-        raise QfmtError(f"unknown element type {name!r}")
+        raise QfmtError(f"unknown element type {name!r}", hint=f"use one of {', '.join(DTYPES)}")
     kind = DTYPES[name]
     if kind.is_integer:
         return np.dtype(f"{kind.kind}{max(kind.bits, 8) // 8}")

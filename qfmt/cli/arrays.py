@@ -36,7 +36,8 @@ def arrays(path: Path) -> dict[str, Array]:
     except Exception as error:  # any error of zipfile, zlib and NumPy's header parser
         advice = "pickle" in str(error)  # NumPy's own hint is to trust the file
         why = "" if advice else f" ({error})"
-        raise RunError(f"is not a .npy or .npz file of plain arrays{why}", where=str(path)) from None
+        hint = "write it with numpy.save or numpy.savez"
+        raise RunError(f"is not a .npy or .npz file of plain arrays{why}", where=str(path), hint=hint) from None
 
 
 def _members(archive: Zip) -> Iterator[tuple[str, Array]]:

@@ -378,7 +378,8 @@ def _sizes(shapes: Shapes) -> dict[str, tuple[int, ...]]:
     """Shapes for one run, or a C program."""
     sizes = {name: tuple(size for size in shape if isinstance(size, int)) for name, shape in shapes.items()}
     if named := [name for name, shape in shapes.items() if len(sizes[name]) != len(shape)]:
-        raise DestinationError("C and test vectors require fixed sizes", where=f"--input-shape {named[0]}")
+        where = f"--input-shape {named[0]}"
+        raise DestinationError("C and test vectors require fixed sizes", where=where, hint="give numbers, not names")
     return sizes
 
 

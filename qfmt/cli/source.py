@@ -9,8 +9,8 @@ import click
 
 import qfmt
 
-from ..errors import DestinationError
-from ..regular import irregular, unreadable
+from ..errors import DestinationError, QfmtError
+from ..regular import irregular, refusal
 from .output import working
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class _File(click.Path):
         try:
             what = irregular(path)
         except (OSError, ValueError) as error:
-            what = unreadable(error)
+            what = str(refusal(error, QfmtError))
             if value == "-":
                 what = "standard input is not supported; give the name of a file"
         if what:

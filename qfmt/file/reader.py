@@ -97,7 +97,7 @@ class Container:
         path = Path(self.where)
         try:
             if what := irregular(path):
-                raise FormatError(what)
+                raise FormatError(what, hint="give the path of a .qfb file")
             with path.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 head = file.read(header.SIZE)

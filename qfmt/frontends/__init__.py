@@ -27,7 +27,7 @@ def convert(
 
     - a TorchScript archive; only its tensors if its code has no single graph;
     - a pickled module (torch.save of a model): with its graph if it is a torch.fx module or a chain of known
-    modules, otherwise only its tensors;
+      modules, otherwise only its tensors;
     - a state_dict: only its tensors, and `Model.no_graph` states the reason;
     - safetensors: only its tensors, with their quantization if torchao wrote them;
     - a program of torch.export, quantized by PT2E (`.pt2`);

@@ -73,6 +73,7 @@ class Pickles:
         try:
             return machine.run()
         except SourceError as error:
+            error.hint = error.hint or "the file is malicious or damaged"
             raise error.at(f"{self._where or 'pickle'}, byte {machine.position}") from None
         except (IndexError, KeyError, ValueError, TypeError, struct.error, OverflowError):
             at = f"{self._where or 'pickle'}, byte {machine.position}"

@@ -72,7 +72,8 @@ def with_saved(model: Model, saved: Saved) -> Model:
     if not seen:
         raise no_observers(HINT)
     if len(seen) * len(model.tensors) > PAIRS:
-        raise SourceError(f"{len(seen)} observers are too many for {len(model.tensors)} tensors")
+        what = f"{len(seen)} observers are too many for {len(model.tensors)} tensors"
+        raise SourceError(what, hint="give the prepared model from which this one was converted")
     return with_observations(model, seen, lambda tensor: _of_weight(tensor, stored))
 
 
