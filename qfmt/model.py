@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from .backends.torch.module import QuantizedModule
+    from .view import Page
 
 __all__ = [
     "DTYPES",
@@ -220,6 +221,16 @@ class Model:
         from .backends.c import write_c
 
         return write_c(self, folder, name=name, shapes=shapes, compact=compact)
+
+    def view(self, other: Model | None = None, *, name: str = "model", arrays: bool = False) -> Page:
+        """A page about the model, as `qfmt view` makes it: a notebook shows it, `view().save("m.html")` writes it.
+
+        With `other` it shows what differs. `arrays` embeds the arrays. Raises ValidityError if two models are compared
+        and one breaks rules.
+        """
+        from .view import page
+
+        return page(self, other, name=name, arrays=arrays)
 
     def replace(self, **changes: Any) -> Model:
         """The same model with some fields changed."""

@@ -17,7 +17,7 @@ from .. import __version__
 from ..errors import is_expected, message
 from .output import line
 
-COMMANDS = ("convert", "inspect", "check", "verify", "diff", "run", "ops")
+COMMANDS = ("convert", "inspect", "check", "verify", "diff", "view", "run", "ops")
 TROUBLE = 2
 INTERRUPTED = 130
 

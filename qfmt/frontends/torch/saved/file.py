@@ -11,7 +11,8 @@ from typing import Any
 
 from ....budget import Budget
 from ....errors import SourceError, damaged
-from ...pickles import Pickles, harmless_or_inert, unpickle
+from ...harmless import harmless_or_inert
+from ...pickles import Pickles, unpickle
 from ...sources import sniff
 from ...stored import ELEMENT_BITS, Storage
 from ...zips import PytorchZip, big_endian

@@ -9,7 +9,7 @@ from typing import Any
 
 from ....budget import Budget
 from ....errors import SourceError, damaged
-from ...pickles import Inert
+from ...harmless import Inert
 from ...stored import StoredTensor
 from ..calls import Packed, PackedState
 from ..torchscript import packing
