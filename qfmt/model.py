@@ -186,7 +186,7 @@ class Model:
 
         return to_onnx(self, form=form, opset=opset, same_types=same_types)
 
-    def save(self, path: str | PathLike[str], *, target: str = "1.0") -> None:
+    def save(self, path: str | PathLike[str], *, target: str | None = None) -> None:
         """Write a `.qfb` file, atomically, for readers of the format version `target`; see `qfmt.save`."""
         from .file.writer import save
 

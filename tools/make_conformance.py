@@ -100,7 +100,7 @@ def _refused(folder: Path) -> Iterator[dict[str, Any]]:
     folder.mkdir()
     sound = folder / "sound.qfb"
     bases = []
-    for model in (altered.sound(), altered.integers()):
+    for model in (altered.sound(), altered.integers(), altered.formulas(), altered.sums()):
         save(model, sound)
         bases.append(altered.Base(sound.read_bytes()))
     sound.unlink()

@@ -57,18 +57,20 @@ class Buffer(NamedTuple):
     sha256: bytes
 
 
-def save(model: Model, path: str | os.PathLike[str], *, target: str = FORMAT, progress: Progress | None = None) -> None:
+def save(
+    model: Model, path: str | os.PathLike[str], *, target: str | None = None, progress: Progress | None = None
+) -> None:
     """Write a model as a `.qfb` file: equal models give equal bytes.
 
     The file appears under its name when it is complete: until then, and if anything fails, what was there before
-    is untouched. `target` is the version of the format that the readers of the file know, such as "1.0": a file
-    states the lowest version that can express it, and this must not be a later one. `progress(done, total)` is called
-    as bytes are hashed and written.
+    is untouched. `target` is the version of the format that the readers of the file know, such as "1.0"; None is the
+    one that this qfmt writes. A file states the lowest version that can express it, and this must not be a later one.
+    `progress(done, total)` is called as bytes are hashed and written.
 
     Raises ValidityError with every rule that the model breaks, VersionError if readers of `target` cannot read the
     file, DestinationError if the file cannot be written.
     """
-    minor = _minor_version(target)
+    minor = _minor_version(FORMAT if target is None else target)
     if broken := violations(model):
         raise ValidityError(broken)
     stored = _stored(model)
