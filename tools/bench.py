@@ -170,8 +170,8 @@ def arrays(folder: Path) -> Iterator[Row]:
     if sys.platform == "linux":
         small = str(folder / "small.qfb")
         make_model(40, (1,)).save(small)  # a small file first: what reading imports is not counted
-        code = "model = qfmt.file.load({!r})\narrays = [tensor.array for tensor in model.tensors.values()]"
-        setup = f"import numpy, qfmt.file\n{code.format(small)}"
+        code = "model = qfmt.load({!r})\narrays = [tensor.array for tensor in model.tensors.values()]"
+        setup = f"import numpy, qfmt\n{code.format(small)}"
         yield Row("anonymous memory, all arrays", memory(setup, code.format(str(path)))[0], None, "MB", 1)
         yield Row("the same with 512 scales each", memory(setup, code.format(str(channels)))[0], None, "MB", 1)
 
@@ -470,7 +470,7 @@ def _c_program(model: Any, name: str, exact: bool, folder: Path) -> Iterator[Row
     import numpy as np
 
     from qfmt.backends.c import write_c
-    from qfmt.passes import lower_integer
+    from qfmt.passes.lowering import lower_integer
 
     integers = lower_integer(model, exact=exact)
     write_c(integers, folder, name="net")

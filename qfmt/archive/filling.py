@@ -20,8 +20,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from ..errors import DestinationError, QfmtError, RemoteError, message
-from ..file import save
 from ..file.opened import downloaded, uploaded
+from ..file.writer import save
 from ..frontends.content import sha256_of
 from ..frontends.sources import external_files
 from ..urls import Place, Url, place, text_of

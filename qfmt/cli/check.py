@@ -22,7 +22,7 @@ from .source import FILE_OR_ARCHIVE, is_archive
 
 if TYPE_CHECKING:
     from qfmt.compare import Replay
-    from qfmt.passes import Proofs
+    from qfmt.passes.proofs import Proofs
 
     from ..archive.manifest import Entry
 
@@ -38,7 +38,6 @@ class Levels(NamedTuple):
 
 
 @click.command(
-    short_help="List every rule of the specification that a file, or the files of an archive, break.",
     epilog="Exit status: 0 valid, 1 invalid, or a test vector differs, 2 cannot be read, or not run.",
 )
 @click.argument("file", type=FILE_OR_ARCHIVE)
@@ -189,7 +188,7 @@ def _archived(path: Path, entry: Entry, levels: Levels) -> dict[str, Any]:
 
 
 def _proofs(file: Place) -> Proofs:
-    from qfmt.passes import Proofs, proofs
+    from qfmt.passes.proofs import Proofs, proofs
 
     model = qfmt.load(file)
     return Proofs() if model.no_graph else proofs(model)

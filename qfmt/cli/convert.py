@@ -145,7 +145,6 @@ def _quantization(value: str) -> tuple[str, tuple[float, int, str]]:
 
 
 @click.command(
-    short_help="Convert another format to .qfb, ONNX or C, without the framework that wrote it.",
     epilog="""\b
 Examples:
   qfmt convert model.pt model.qfb
@@ -311,7 +310,7 @@ def command(
     with working(f"writing {target.place.name}"):
         how = _write_c(model, target, fixed, compact) if target.kind == "c" else _write(model, target, for_onnx)
     times.append(time.monotonic())
-    hazard = "" if same_types else _hazards(model, target)
+    hazard = "" if same_types or (quiet and not json_) else _hazards(model, target)
     what = f"a .qfb, from {origin(model.source)}" if opened else origin(model.source)
     if json_:
         facts: dict[str, Any] = {"source": str(source), "format": what, "dest": str(target.place)}
@@ -347,11 +346,12 @@ def _pair(ctx: click.Context, paths: Sequence[str]) -> tuple[Place, str]:
 
 def _hazards(model: Model, dest: Destination) -> str:
     """Products that other machines may compute differently. C programs, and files made for them, do not."""
-    from ..passes.hazards import hazards
+    from ..passes.hazards import count
 
     if dest.kind == "c" or (dest.kind == "qfb" and model.engine == "integer"):
         return ""
-    told = summary(list(hazards(model)), "onnxruntime" if dest.kind == "onnx" else "")
+    engine = "onnxruntime" if dest.kind == "onnx" else ""
+    told = summary(*count(model, engine), engine)
     elsewhere = f"qfmt inspect --hazards {shlex.quote(str(dest.place))}"
     return told and f"{told}: {'--same-types avoids it' if dest.kind == 'onnx' else elsewhere}"
 

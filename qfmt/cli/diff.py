@@ -19,7 +19,6 @@ DIFFERS = 1
 
 
 @click.command(
-    short_help="Show what differs between two files: graph, tensors, descriptions.",
     epilog="""\b
 Examples:
   qfmt diff old.qfb new.qfb

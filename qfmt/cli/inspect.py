@@ -12,12 +12,9 @@ from ..errors import QfmtError
 from ..model import DTYPES, Model, Tensor
 from ..notation import NOTHING, quantization_cells, shape_text, size
 from ..urls import Place
-from .hazards import show_hazards
-from .integer import show_channels, show_integers
 from .output import Column, as_json, line, pairs, table, working
 from .report import Users, counts, describe, file_facts, origin, stored_range, tensor_facts, why_float
 from .source import FILE_OR_ARCHIVE, QFB, is_archive, open_model
-from .tensor import show_tensor
 
 SCALE = [Column("scale", right=True), Column("zp", right=True), Column("range", right=True), Column("per")]
 SHOWN = 5
@@ -27,7 +24,6 @@ VALUE = [Column("shape"), Column("dtype"), *SCALE]
 
 
 @click.command(
-    short_help="Show the nodes and tensors of a file.",
     epilog="""\b
 Examples:
   qfmt inspect model.qfb                        nodes and tensors
@@ -79,15 +75,20 @@ def command(
     if sum((name is not None and not integer, floats, integer, hazards, nodes, tensors)) > 1:
         raise click.UsageError("--tensor, --floats, --integer, --hazards, --nodes and --tensors exclude each other")
     model, kind = open_model(file)
-    if name is not None and integer:
-        show_channels(model, _named(model, name), json_)
+    if integer:
+        from .integer import show_channels, show_integers
+
+        if name is not None:
+            show_channels(model, _named(model, name), json_)
+        else:
+            show_integers(model, json_)
     elif name is not None:
         _one_tensor(model, name, json_)
     elif floats:
         _floats(model, json_)
-    elif integer:
-        show_integers(model, json_)
     elif hazards:
+        from .hazards import show_hazards
+
         show_hazards(model, json_)
     elif json_:
         with working(f"reading {file.name}"):
@@ -220,4 +221,6 @@ def _one_tensor(model: Model, name: str, json_: bool) -> None:
     if json_:
         as_json(facts)
     else:
+        from .tensor import show_tensor
+
         show_tensor(model, tensor, facts, asked=name)

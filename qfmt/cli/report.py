@@ -17,8 +17,8 @@ The keys are stable: later versions may add keys, but do not change or remove an
                 null), quant_min, quant_max, names [scale, zero point], observed (null: not in the source; or observer,
                 minimum [..], maximum [..], and the quant_min, quant_max (or null) and qscheme that the observer chose
                 the scale for)
-    an array    dtype, shape, values [..] (null: more than 4096 bytes, in a buffer), quantization: null, or block, scale
-                and so on if the values are codes of a second level
+    an array    dtype, shape, values [..] (null: more than 4096 bytes, in a buffer), quantization: null, or, if the
+                values are codes of a second level, block, scale, zero_point, offset, table, group_index
 
 `written_by` is the index of a node or null, `read_by` a list of indices; a dimension of a shape is a number, a name
 or null, and a shape is null where not even the rank is known. `bytes` is null for what is not stored. A number that
@@ -50,7 +50,6 @@ from ..model import (
 )
 from ..quantization import PARAMETERS, block_counts
 from ..urls import Place, size_of
-from .hazards import hazard_facts
 from .source import QFB
 
 if TYPE_CHECKING:
@@ -95,6 +94,7 @@ def describe(model: Model, path: Place, kind: str) -> Facts:
 
 def _hazards(model: Model) -> list[Facts] | None:
     from ..passes.hazards import hazards
+    from .hazards import hazard_facts
 
     try:
         return hazard_facts(hazards(model))
@@ -171,13 +171,18 @@ def quantization_facts(quantization: Quantization) -> Facts:
     """Everything except the numbers of large arrays."""
     q = quantization
     return {
-        "block": list(q.block),
-        **{name: parameter_facts(getattr(q, name)) for name in PARAMETERS},
+        **level_facts(q),
         "quant_min": q.quant_min,
         "quant_max": q.quant_max,
         "observed": q.observed and asdict(q.observed),
         "names": list(q.names),
     }
+
+
+def level_facts(quantization: Quantization) -> Facts:
+    """What a second level has, too."""
+    arrays = {name: parameter_facts(getattr(quantization, name)) for name in PARAMETERS}
+    return {"block": list(quantization.block), **arrays}
 
 
 def parameter_facts(values: Parameter | None) -> Facts | None:
@@ -189,7 +194,7 @@ def parameter_facts(values: Parameter | None) -> Facts | None:
         "dtype": values.dtype,
         "shape": list(values.shape),
         "values": list(values.stored_numbers()) if values.is_inline else None,
-        "quantization": nested and quantization_facts(nested),
+        "quantization": nested and level_facts(nested),
     }
 
 

@@ -37,7 +37,6 @@ SHOWN = 10
 
 
 @click.command(
-    short_help="Run a file exactly, with NumPy only.",
     epilog="""\b
 Examples:
   qfmt run model.qfb --input image.npy                     a single array for a single input

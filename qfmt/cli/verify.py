@@ -36,7 +36,6 @@ MEANINGS = {
 
 
 @click.command(
-    short_help="Compare a file with its source: weights, then node by node against torch or ONNX Runtime.",
     epilog="""\b
 Examples:
   qfmt verify model.pt model.qfb                        on pseudo-random inputs

@@ -56,7 +56,7 @@ def verify(
     Raises MissingFileError, ValidityError for a graph that breaks rules, SourceError if the source cannot be converted,
     RunError if the inputs do not fit or a call cannot be run with this engine.
     """
-    from ..file import load
+    from ..file.reader import load
 
     file = model if isinstance(model, Model) else load(model)
     require_sound(file)

@@ -7,11 +7,3 @@ writer.py   save                         checker.py             every rule of a 
 opened.py, remote.py  the bytes of a file, local or by URL
 replacing.py  files that take their place when they are complete
 """
-
-from __future__ import annotations
-
-from .checker import CONTAINER_RULES, check
-from .reader import load
-from .writer import save
-
-__all__ = ["CONTAINER_RULES", "check", "load", "save"]

@@ -32,7 +32,7 @@ CONTAINER_RULES: tuple[tuple[str, str], ...] = (
         "and is aligned; required fields are present; strings are UTF-8 and end with a zero byte. Strings and nested "
         "tables may be shared; a reader may refuse a file that refers to anything else too often.",
     ),
-    ("F7", "Every index refers to an element that exists; the index -1 of a tensor stands for none."),
+    ("F7", "Every index refers to an element that exists; only an input of a node may be -1, which stands for none."),
     (
         "F8",
         "Buffers begin at multiples of 64, in the order of their offsets, and do not overlap. Fewer than 64 bytes are "
@@ -45,8 +45,8 @@ CONTAINER_RULES: tuple[tuple[str, str], ...] = (
         "F12",
         "If there are names of sizes, there is one, possibly empty, for each size, and a size with a name is -1. Every "
         "quantization has a quant_min and a quant_max; each of its arrays has either bytes or a buffer. An attribute "
-        "has a known type, a value of that type and none of another; a list that is empty has the type Ints. The "
-        "values of test vectors have a buffer.",
+        "has a known type, a value of that type and none of another (an integer or float of 0 is none); a list that is "
+        "empty has the type Ints. The values of test vectors have a buffer.",
     ),
     (
         "F13",

@@ -168,13 +168,13 @@ class Container:
         return ((pair["key"], pair["value"]) for pair in self.root[field] or ())
 
     def names(self, indices: Iterable[int]) -> tuple[str, ...]:
-        """The names of tensors; the empty one for -1."""
-        return tuple("" if index == -1 else self.tensors.name(index) for index in indices)
+        """The names of tensors."""
+        return tuple(map(self.tensors.name, indices))
 
     def node(self, record: Record) -> Node:
         return Node(
             record["operator"],
-            self.names(record["inputs"]),
+            tuple("" if index == -1 else self.tensors.name(index) for index in record["inputs"]),
             self.names(record["outputs"]),
             sorted_map((attribute["name"], attribute_value(attribute)) for attribute in record["attributes"] or ()),
             record["name"] or "",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import marshal
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from functools import partial
 from typing import BinaryIO, NamedTuple
 
@@ -30,7 +31,10 @@ _THREADS = 2
 """More would hold more arrays at once, where they are converted while they are read."""
 
 _LARGE = 1 << 16
-"""Bytes from which on an array is hashed by another thread: to start one takes longer than to hash a smaller one."""
+"""Bytes from which on an array is hashed by another thread: to hand over a smaller one takes longer."""
+
+_MUCH = 1 << 23
+"""Bytes of large arrays from which on there are threads: to import and start them takes as long as to hash less."""
 
 _WITHOUT_REFERENCES = 2
 """The version of marshal in which equal values give equal bytes, however many references there are."""
@@ -54,18 +58,18 @@ class Buffer(NamedTuple):
     sha256: bytes
 
 
-def save(model: Model, path: Named, *, target: str = FORMAT, progress: Progress | None = None) -> None:
+def save(model: Model, path: Named, *, target: str | None = None, progress: Progress | None = None) -> None:
     """Write a model as a `.qfb` file: equal models give equal bytes.
 
     The file appears under its name when it is complete: until then, and if anything fails, what was there before
     is untouched. `path` may be a URL (docs/archive.md, "URLs"). `target` is the version of the format that the readers
-    of the file know, such as "1.0": a file states the lowest version that can express it, and this must not be a later
-    one. `progress(done, total)` is called as bytes are hashed and written.
+    of the file know, such as "1.0"; None is the one that this qfmt writes. A file states the lowest version that can
+    express it, and this must not be a later one. `progress(done, total)` is called as bytes are hashed and written.
 
     Raises ValidityError with every rule that the model breaks, VersionError if readers of `target` cannot read the
     file, DestinationError if the file cannot be written.
     """
-    minor = _minor_version(target)
+    minor = _minor_version(FORMAT if target is None else target)
     if broken := violations(model):
         raise ValidityError(broken)
     stored = _stored(model)
@@ -122,11 +126,14 @@ def _layout(stored: Mapping[Name, Data], report: _Report) -> tuple[list[Buffer],
 
 def _digests(stored: Mapping[Name, Data], report: _Report) -> Iterator[tuple[Name, bytes]]:
     """The sha256 of every array, in their order."""
-    from concurrent.futures import ThreadPoolExecutor  # hashlib lets other threads run
+    large = [data for data in stored.values() if data.nbytes >= _LARGE]
+    with ExitStack() as threads:
+        apply: Callable[..., Iterator[bytes]] = map
+        if sum(data.nbytes for data in large) >= _MUCH:
+            from concurrent.futures import ThreadPoolExecutor  # hashlib lets other threads run
 
-    with ThreadPoolExecutor(_THREADS) as threads:
-        large = [data for data in stored.values() if data.nbytes >= _LARGE]
-        digests = threads.map(lambda data: data.sha256(), large)
+            apply = threads.enter_context(ThreadPoolExecutor(_THREADS)).map
+        digests = apply(lambda data: data.sha256(), large)
         for name, data in stored.items():
             report.add(data.nbytes)
             yield name, next(digests) if data.nbytes >= _LARGE else data.sha256()

@@ -35,7 +35,7 @@ def write_c(
         raise RunError(model.no_graph)
     check_versions(model)
     require_sound(model)
-    from ...passes import proofs
+    from ...passes.proofs import proofs
     from .folder import check, write
 
     if isinstance(path := place(folder), Url):

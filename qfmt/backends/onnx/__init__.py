@@ -66,7 +66,9 @@ def _checked(model: Model, form: str | None, opset: int | None, same_types: bool
     try:
         import onnx
         import onnx_ir  # noqa: F401
-    except ImportError:
+    except ImportError as error:
+        if error.name == "ml_dtypes":  # they need it, too: the message is about that package
+            raise
         raise MissingPackageError(
             "an ONNX model requires the packages onnx and onnx-ir",
             hint="run `pip install '.[onnx]'` in a checkout of qfmt",
