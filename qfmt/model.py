@@ -25,6 +25,7 @@ from .graph import (
     static_shape,
 )
 from .quantization import Observed, Parameter, Quantization
+from .urls import Named
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from .backends.torch.module import QuantizedModule
+    from .view import Page
 
 __all__ = [
     "DTYPES",
@@ -185,9 +187,9 @@ class Model:
 
         return to_onnx(self, form=form, opset=opset, same_types=same_types)
 
-    def save(self, path: str | PathLike[str], *, target: str = "1.0") -> None:
+    def save(self, path: Named, *, target: str | None = None) -> None:
         """Write a `.qfb` file, atomically, for readers of the format version `target`; see `qfmt.save`."""
-        from .file import save
+        from .file.writer import save
 
         save(self, path, target=target)
 
@@ -200,8 +202,8 @@ class Model:
         input_shapes: Mapping[str, Sequence[Dimension]] | None = None,
         outputs: Sequence[str] = (),
     ) -> Model:
-        """The same network, with nodes that compute with integers only; see `qfmt.passes.lower_integer`."""
-        from .passes import lower_integer
+        """The same network, with nodes that compute with integers only; see `qfmt.passes.lowering.lower_integer`."""
+        from .passes.lowering import lower_integer
 
         return lower_integer(self, form=form, bits=bits, exact=exact, input_shapes=input_shapes, outputs=outputs)
 
@@ -220,6 +222,16 @@ class Model:
         from .backends.c import write_c
 
         return write_c(self, folder, name=name, shapes=shapes, compact=compact)
+
+    def view(self, other: Model | None = None, *, name: str = "model", arrays: bool = False) -> Page:
+        """A page about the model, as `qfmt view` makes it: a notebook shows it, `view().save("m.html")` writes it.
+
+        With `other` it shows what differs. `arrays` embeds the arrays. Raises ValidityError if two models are compared
+        and one breaks rules.
+        """
+        from .view import page
+
+        return page(self, other, name=name, arrays=arrays)
 
     def replace(self, **changes: Any) -> Model:
         """The same model with some fields changed."""

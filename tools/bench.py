@@ -4,6 +4,7 @@ machine.
     python tools/bench.py              # every section
     python tools/bench.py arrays write   # some
     python tools/bench.py --list
+    python tools/bench.py --record     # and write docs/performance.json, from which tools/plot.py draws
 
 A section is a function that yields Rows. Ours and theirs run alternately in the same process, and medians are
 compared. Imports and the creation of test data are not measured.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import mmap
 import os
 import statistics
@@ -28,6 +30,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
+RECORD = ROOT / "docs" / "performance.json"
 DIGITS = ROOT / "examples/digits/digits_int8.pt"
 sys.path.insert(0, str(ROOT))
 
@@ -167,8 +170,8 @@ def arrays(folder: Path) -> Iterator[Row]:
     if sys.platform == "linux":
         small = str(folder / "small.qfb")
         make_model(40, (1,)).save(small)  # a small file first: what reading imports is not counted
-        code = "model = qfmt.file.load({!r})\narrays = [tensor.array for tensor in model.tensors.values()]"
-        setup = f"import numpy, qfmt.file\n{code.format(small)}"
+        code = "model = qfmt.load({!r})\narrays = [tensor.array for tensor in model.tensors.values()]"
+        setup = f"import numpy, qfmt\n{code.format(small)}"
         yield Row("anonymous memory, all arrays", memory(setup, code.format(str(path)))[0], None, "MB", 1)
         yield Row("the same with 512 scales each", memory(setup, code.format(str(channels)))[0], None, "MB", 1)
 
@@ -336,16 +339,21 @@ def _seconds(function: Callable[[], Any]) -> float:
 
 @section
 def archive(folder: Path) -> Iterator[Row]:
-    """1,000 small models into an archive: two jobs against one; again, when everything is there, against one job."""
+    """1,000 small models into an archive: two jobs against one, also on a Dask cluster here; again, when everything is
+    there, against one job."""
     sources, repeats = folder / "sources", iter(range(100))
     make_digits(sources, 1000)
     qfmt = [sys.executable, "-m", "qfmt", "convert", str(sources), "--out"]
 
-    def converting(jobs: int) -> None:
-        _process([*qfmt, str(folder / f"{jobs}-{next(repeats)}"), "--jobs", str(jobs)])
+    def converting(jobs: int, dask: str = "") -> None:
+        cluster = ["--dask", dask] if dask else []
+        _process([*qfmt, str(folder / f"{jobs}-{next(repeats)}"), "--jobs", str(jobs), *cluster])
 
     one, two = partial(converting, 1), partial(converting, 2)
     yield timed("two jobs, one job", two, one, 1 / 1.8, 3)
+    yield timed(
+        "Dask: two workers, one worker", partial(converting, 2, "local"), partial(converting, 1, "local"), 1 / 1.6, 3
+    )
     again = partial(_process, [*qfmt, str(folder / "1-1"), "--jobs", "1"])
     yield timed("nothing to do, one job", again, one, None, 1)
 
@@ -462,7 +470,7 @@ def _c_program(model: Any, name: str, exact: bool, folder: Path) -> Iterator[Row
     import numpy as np
 
     from qfmt.backends.c import write_c
-    from qfmt.passes import lower_integer
+    from qfmt.passes.lowering import lower_integer
 
     integers = lower_integer(model, exact=exact)
     write_c(integers, folder, name="net")
@@ -501,23 +509,50 @@ def _single_threaded(model: Any, x: Any) -> Callable[[], Any]:
     return partial(session.run, None, {session.get_inputs()[0].name: x})
 
 
-def show(rows: Iterator[Row]) -> bool:
-    """Print rows as they come; whether all are within their limits."""
-    fine = True
+def show(rows: Iterator[Row]) -> list[Row]:
+    """Print rows as they come, and return them."""
+    shown = []
     for row in rows:
+        shown.append(row)
         reference = "" if row.reference is None else f"{row.reference:10.2f} {row.unit}"
         ratio = "" if row.reference is None else f"{row.figure:8.2f} ×"
         goal = "" if row.limit is None else f"≤ {row.limit:g}"
         verdict = "" if row.limit is None else "ok" if row.figure <= row.limit else "MISSED"
         print(f"  {row.what:44} {row.ours:10.2f} {row.unit} {reference:14} {ratio:10} {goal:6} {verdict}", flush=True)
-        fine = fine and verdict != "MISSED"
-    return fine
+    return shown
+
+
+def record(name: str, rows: list[Row]) -> None:
+    """Replace the ratios of a section in docs/performance.json, and say on what they were measured."""
+    kept = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
+    ratios = [
+        {"what": row.what, "ratio": round(row.figure, 2), "limit": row.limit}
+        for row in rows
+        if row.reference is not None
+    ]
+    kept[name] = {"about": SECTIONS[name].__doc__, "machine": machine(), "rows": ratios}
+    text = json.dumps({key: kept[key] for key in SECTIONS if key in kept}, indent=1, ensure_ascii=False)
+    RECORD.write_text(text + "\n", encoding="utf-8")
+
+
+def machine() -> str:
+    """The processor, and versions of what is compared."""
+    import platform
+    from importlib.metadata import version
+
+    information = Path("/proc/cpuinfo")
+    lines = information.read_text(encoding="utf-8").splitlines() if information.exists() else []
+    name = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor())
+    packages = ", ".join(f"{package} {version(package)}" for package in ("torch", "onnxruntime", "safetensors"))
+    vnni = "with" if _has_vnni() else "without"
+    return f"{name}, {os.cpu_count()} processors, {vnni} VNNI; Python {platform.python_version()}, {packages}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("sections", nargs="*", metavar="SECTION", help="which to run  [default: all]")
     parser.add_argument("--list", action="store_true", help="name the sections and stop")
+    parser.add_argument("--record", action="store_true", help="write the ratios into docs/performance.json, too")
     arguments = parser.parse_args()
     if unknown := [name for name in arguments.sections if name not in SECTIONS]:
         parser.error(f"there is no section {unknown[0]}; there are {', '.join(SECTIONS)}")
@@ -526,7 +561,10 @@ def main() -> None:
         print(f"{name}: {SECTIONS[name].__doc__}")
         if not arguments.list:
             with tempfile.TemporaryDirectory(prefix="qfmt-bench-") as folder:
-                fine = show(SECTIONS[name](Path(folder))) and fine
+                rows = show(SECTIONS[name](Path(folder)))
+            fine = fine and all(row.limit is None or row.figure <= row.limit for row in rows)
+            if arguments.record:
+                record(name, rows)
     sys.exit(0 if fine else 1)
 
 

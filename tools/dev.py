@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Set up and run: `python3 tools/dev.py demo`, likewise `test`, `lint`, `build`.
+"""Set up and run: `python3 tools/dev.py demo`, likewise `test`, `lint`, `docs`, `build`.
 
 Each command creates the virtual environment that it needs, once. `.venv-demo` contains qfmt and its dependencies,
-without torch; `.venv-test` and `.venv-release` also contain the extra of that name. An environment is created again
-when pyproject.toml or the Python that runs this changes. Needs Python 3.10 or newer and a network connection, and
-only the standard library.
+without torch; `.venv-test`, `.venv-docs` and `.venv-release` also contain the extra of that name. An environment is
+created again when pyproject.toml or the Python that runs this changes. Needs Python 3.10 or newer and a network
+connection, and only the standard library.
 """
 
 import argparse
@@ -32,13 +32,14 @@ def main():
     commands.add_parser("demo", help="rescue the network of examples/digits in an environment without torch")
     commands.add_parser("test", help="lint, then pytest; with arguments, only pytest, with these", add_help=False)
     commands.add_parser("lint", help="ruff check, ruff format --check, mypy")
+    commands.add_parser("docs", help="build the site of the documentation, in build/site")
     commands.add_parser("build", help="build and check what is published, in dist/: docs/releasing.md")
     options, rest = parser.parse_known_args()
     if rest and options.command != "test":
         parser.error("unknown arguments: " + " ".join(rest))
     os.chdir(ROOT)
     try:
-        sys.exit({"demo": demo, "test": test, "lint": lint, "build": build}[options.command](rest))
+        sys.exit({"demo": demo, "test": test, "lint": lint, "docs": docs, "build": build}[options.command](rest))
     except subprocess.CalledProcessError as error:
         sys.exit(f"failed with status {error.returncode}: {' '.join(error.cmd)}")
     except KeyboardInterrupt:
@@ -77,6 +78,14 @@ def lint(_rest):
         say("$ " + command.removeprefix("-m "))
         failed |= subprocess.run([python, *command.split()], env=clean_environment()).returncode
     return int(failed != 0)
+
+
+def docs(_rest):
+    """Build the site, without a network; a warning is an error. Internal links are checked."""
+    python = environment("docs", [["-e", ".[docs]"]])
+    call([python, "-m", "sphinx", "-W", "--keep-going", "-q", "-c", "docs", ".", "build/site"])
+    say("open build/site/index.html")
+    return 0
 
 
 def build(_rest):

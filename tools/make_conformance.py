@@ -43,8 +43,8 @@ from conformance import (  # noqa: E402
 )
 from conformance.networks import Case  # noqa: E402
 from conformance.twin import text, twin  # noqa: E402
+from qfmt import check, load, save  # noqa: E402
 from qfmt.errors import FormatError  # noqa: E402
-from qfmt.file import check, load, save  # noqa: E402
 
 VERSION = "1.0"
 FOLDER = ROOT / "tests" / "golden" / VERSION
@@ -100,7 +100,7 @@ def _refused(folder: Path) -> Iterator[dict[str, Any]]:
     folder.mkdir()
     sound = folder / "sound.qfb"
     bases = []
-    for model in (altered.sound(), altered.integers()):
+    for model in (altered.sound(), altered.integers(), altered.formulas(), altered.sums()):
         save(model, sound)
         bases.append(altered.Base(sound.read_bytes()))
     sound.unlink()

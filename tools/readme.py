@@ -1,9 +1,14 @@
-"""Execute the examples in README.md and docs/ and write their output: `python tools/readme.py`; `--check` compares.
+"""Execute the examples in README.md and docs/ and write their output.
+
+    python tools/readme.py                          # of all pages
+    python tools/readme.py docs/tutorial.md …       # of these
+    python tools/readme.py --check                  # compare only
 
 A `console` block contains commands (`$ …`), each followed by its output, including stderr. In a `python` block each
 `print` at the start of a line is followed by `# → ` and its output. All blocks of a page share one folder, which
 contains `examples/`, and Python blocks share their names. Seconds, digests and sizes of programs may differ. A `sh`
-block is set-up and is not executed.
+block is set-up and is not executed. A page with the comment `<!-- needs PATH -->` gets that file of the checkout or of
+../shared/data; where it is absent, the page is left out.
 """
 
 from __future__ import annotations
@@ -16,11 +21,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+SHARED = ROOT.parent / "shared" / "data"
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "questions").glob("*.md")))
+NEEDS = re.compile(r"^<!-- needs (\S+) -->$", re.MULTILINE)
 BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 VARYING = re.compile(r"\d+\.\d+ s$|\b[0-9a-f]{64}\b|\d+\.\d kB, \d+ files", re.MULTILINE)
 """Output that varies: seconds, sizes of C programs, and digests of files, which contain the version of qfmt."""
@@ -31,11 +38,18 @@ def blocks(text: str) -> list[tuple[str, str]]:
     return BLOCK.findall(text)
 
 
-def executed(examples: list[tuple[str, str]]) -> Iterator[str]:
-    """Each example of a page with its current output."""
+def needed(text: str) -> list[Path]:
+    """Files that the examples of a page need: of the checkout, or of ../shared/data."""
+    return [ROOT / name if (ROOT / name).is_file() else SHARED / name for name in NEEDS.findall(text)]
+
+
+def executed(examples: list[tuple[str, str]], files: Iterable[Path] = ()) -> Iterator[str]:
+    """Each example of a page with its current output; `files` are copied into its folder."""
     names: dict[str, object] = {"__name__": "__main__"}
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(ROOT / "examples", Path(folder, "examples"))
+        for path in files:
+            shutil.copyfile(path, Path(folder, path.name))
         for kind, content in examples:
             yield console(content, folder) if kind == "console" else python(content, folder, names)
 
@@ -91,7 +105,7 @@ def renewed(text: str) -> str:
     contents = iter(
         [
             content if fixed(content) == fixed(result) else result
-            for (_, content), result in zip(examples, executed(examples), strict=True)
+            for (_, content), result in zip(examples, executed(examples, needed(text)), strict=True)
         ]
     )
     return BLOCK.sub(lambda block: f"```{block.group(1)}\n{next(contents)}```", text)
@@ -99,8 +113,12 @@ def renewed(text: str) -> str:
 
 def main(arguments: list[str]) -> int:
     status = 0
-    for page in PAGES:
+    chosen = [Path(name).resolve() for name in arguments if name != "--check"]
+    for page in chosen or PAGES:
         text, name = page.read_text(encoding="utf-8"), page.relative_to(ROOT)
+        if missing := [path for path in needed(text) if not path.is_file()]:
+            print(f"{name} is left out: there is no {missing[0].name} in {missing[0].parent}")
+            continue
         written = renewed(text)
         if written == text:
             continue

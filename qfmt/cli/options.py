@@ -22,13 +22,21 @@ def input_shapes(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
     )
 
 
-def memory() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """`--memory 4G`, as bytes; None if it is not given."""
+def size(name: str, help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """An option such as `--memory 4G`, as bytes; None if it is not given."""
     return click.option(
-        "--memory",
+        name,
         callback=lambda _ctx, _option, value: None if value is None else _bytes(value),
         metavar="SIZE",
-        help="The most memory that the run may take, as in 500M or 4G  [default: 4 GiB and 256 times the size of"
+        help=help,
+    )
+
+
+def memory() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`--memory 4G`, as bytes; None if it is not given."""
+    return size(
+        "--memory",
+        "The most memory that the run may take, as in 500M or 4G  [default: 4 GiB and 256 times the size of"
         " constants and inputs, at most half of what is available]",
     )
 

@@ -4,13 +4,6 @@ header.py   the first 128 bytes          decode.py, encode.py   FlatBuffers, by 
 reader.py   load                         decoded.py             what is decoded when it is asked for
 records.py  schema ↔ model
 writer.py   save                         checker.py             every rule of a file at once
+opened.py, remote.py  the bytes of a file, local or by URL
 replacing.py  files that take their place when they are complete
 """
-
-from __future__ import annotations
-
-from .checker import CONTAINER_RULES, check
-from .reader import load
-from .writer import save
-
-__all__ = ["CONTAINER_RULES", "check", "load", "save"]

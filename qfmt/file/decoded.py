@@ -8,12 +8,13 @@ from typing import Generic, TypeVar, overload
 
 from ..errors import FormatError, MissingFileError
 from .decode import Record, Tables
+from .header import AGAIN
 
 Element = TypeVar("Element")
 
 
 class Placed:
-    """A context in which the error of a file learns where it happened."""
+    """A context in which the error of a file learns where it happened, and what to do."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -25,7 +26,7 @@ class Placed:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, FormatError | MissingFileError):
-            error.at(self._where)
+            error.at(self._where).hint = error.hint or AGAIN
 
 
 class Decoded(Sequence[Element], Generic[Element]):

@@ -56,7 +56,9 @@ class DecodedTensor(Tensor):
         constant, container = self._constant, self._container
         if constant is None or (container.verify and constant.buffer not in container.verified):
             return super().array
-        found: Array = constant.array(container.data)
+        data = container.data
+        assert isinstance(data, memoryview)  # only then are constants found together
+        found: Array = constant.array(data)
         return found
 
     def __reduce__(self) -> Any:
@@ -165,7 +167,7 @@ class Tensors(Mapping[str, Tensor]):
     def _find_constants(self) -> None:
         """Have the arrays of the other constants without decoding each tensor, if NumPy is there already."""
         self._together = True
-        if "numpy" not in sys.modules or sys.byteorder == "big":
+        if "numpy" not in sys.modules or sys.byteorder == "big" or not isinstance(self._container.data, memoryview):
             return
         from .columns import constants
 

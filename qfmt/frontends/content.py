@@ -13,7 +13,8 @@ from typing import Any, BinaryIO
 
 from ..errors import SourceError
 from ..regular import irregular, refusal
-from .pickles import Inert, Subclass, harmless_or_inert, unpickle
+from .harmless import Inert, Subclass, harmless_or_inert
+from .pickles import unpickle
 from .stored import Storage, StoredTensor
 from .zips import Zip, root_of
 

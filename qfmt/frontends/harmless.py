@@ -262,8 +262,3 @@ def harmless_or_inert(module: str, name: str) -> Any:
     if qualified in ATTACKERS_TOOLS or not known:
         return None
     return HARMLESS.get(qualified, InertClass(qualified))
-
-
-def inert(module: str, name: str) -> Any:
-    """An inert replacement for every global: to inspect a pickle, not to convert it."""
-    return HARMLESS.get(f"{module}.{name}", InertClass(f"{module}.{name}"))

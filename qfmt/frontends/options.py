@@ -61,7 +61,7 @@ def _shape(name: str, shape: Any) -> tuple[Dimension, ...]:
         raise SourceError(f"{shape!r} is not a shape", where=f"input {name}", hint=hint) from None
     for size in sizes:
         if size == "" or (isinstance(size, int) and size < 0):
-            raise SourceError(f"{size!r} is not a size", where=f"input {name}")
+            raise SourceError(f"{size!r} is not a size", where=f"input {name}", hint="give 0 or more, a name, or None")
     return sizes
 
 

@@ -15,23 +15,9 @@ from typing import Any
 
 from ..budget import Budget
 from ..errors import SourceError
-from .harmless import HARMLESS, Inert, InertClass, Subclass, TorchDType, harmless, harmless_or_inert, inert
+from .harmless import harmless
 from .pickle_machine import Machine
-from .stored import Storage, StoredTensor
-
-__all__ = [
-    "HARMLESS",
-    "Inert",
-    "InertClass",
-    "Pickles",
-    "StoredTensor",
-    "Subclass",
-    "TorchDType",
-    "harmless",
-    "harmless_or_inert",
-    "inert",
-    "unpickle",
-]
+from .stored import Storage
 
 
 def unpickle(
@@ -73,6 +59,7 @@ class Pickles:
         try:
             return machine.run()
         except SourceError as error:
+            error.hint = error.hint or "the file is malicious or damaged"
             raise error.at(f"{self._where or 'pickle'}, byte {machine.position}") from None
         except (IndexError, KeyError, ValueError, TypeError, struct.error, OverflowError):
             at = f"{self._where or 'pickle'}, byte {machine.position}"

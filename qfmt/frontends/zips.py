@@ -55,7 +55,7 @@ class Zip:
         """The contents of an entry, at most `limit` bytes; its checksum is verified."""
         return bytes(self.view(name, limit))
 
-    def view(self, name: str, limit: int | None = None, *, checksum: bool = True) -> memoryview:
+    def view(self, name: str, limit: int | None = None) -> memoryview:
         """The same, without a copy if the entry is uncompressed. The view remains valid without the archive."""
         info = self.entries.get(name)
         if info is None:
@@ -71,7 +71,7 @@ class Zip:
         else:
             what = f"zip compression method {info.compress_type} is not one that PyTorch writes"
             raise SourceError(what, where=name)
-        if checksum and info.CRC and zlib.crc32(data) != info.CRC:
+        if info.CRC and zlib.crc32(data) != info.CRC:
             raise _damaged(info)
         return data
 

@@ -52,7 +52,8 @@ def test_fx_graphs_are_executed(name: str, tmp_path: Path) -> None:
     equal, total = sum(node.equal for node in nodes), sum(node.outputs for node in nodes)
     print(f"{name}: {equal} of {total} outputs of {len(nodes)} nodes equal")
     assert report.ok and report.same_source and not report.skipped
-    assert len(nodes) >= len(model.nodes) - 1 and equal > 0.85 * total  # the Sigmoid of SiLU is not a separate call
+    # the Sigmoid of SiLU and the comparison of a threshold are not separate calls
+    assert len(nodes) >= len(model.nodes) - 2 and equal > 0.85 * total
     assert [output.name for output in report.outputs] == list(model.graph.outputs)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
@@ -69,6 +70,22 @@ def load_everything(model: Model) -> None:
     for vector in model.vectors:
         _ = [value.array for *_, value in vector.stored(graph)]
     model.content_id()
+
+
+def view(path: Path, chance: Random) -> str:
+    """Make the page of a file, alone or compared with itself, its picture and its node data."""
+    from qfmt.view import page
+    from qfmt.view.drawing import as_svg
+    from qfmt.view.node_data import of_hazards
+
+    model = qfmt.load(path)
+    made = page(model, model if chance.random() < 0.3 else None, name=path.name, arrays=chance.random() < 0.3)
+    blocks = re.findall(r'-data">(.*?)</script>', made.html, re.DOTALL)
+    assert blocks and all(re.fullmatch("[A-Za-z0-9+/=]*", block) for block in blocks)
+    if model.nodes:
+        as_svg(model)
+    json.dumps(of_hazards(model), allow_nan=False)
+    return "viewed"
 
 
 def inspect(path: Path, chance: Random) -> str:
@@ -190,7 +207,7 @@ def lower(path: Path, chance: Random) -> str:
 
 
 def lower_model(model: Model, chance: Random) -> str:
-    from qfmt.passes import lower_integer
+    from qfmt.passes.lowering import lower_integer
     from qfmt.passes.lowering.facts import requantizations, totals
 
     form = chance.choice(("multiply_shift", "multiply_shift", "fixed_point_double", "power_of_two", "thresholds"))

@@ -46,6 +46,7 @@ def of_file(data: bytes, chance: Random) -> bytes:
 _TABLE: dict[str, _Entry] = {
     "read": _Entry("qfb", of_file, consumers.read),
     "inspect": _Entry("qfb", of_network, consumers.inspect),
+    "view": _Entry("qfb", of_network, consumers.view),
     "run": _Entry("qfb", of_network, consumers.run),
     "to-onnx": _Entry("qfb", of_network, consumers.to_onnx),
     "to-torch": _Entry("qfb", of_network, consumers.to_torch),

@@ -140,7 +140,8 @@ class Worker:
             when = f"while running {what}" if what else "before its first call"
             raise EngineDied(f"{session.name} died ({self._end()}) {when}", where=where) from None
         except MemoryError:
-            raise RunError(f"the results of {session.name} do not fit into memory") from None
+            hint = "verify with fewer samples, or smaller inputs"
+            raise RunError(f"the results of {session.name} do not fit into memory", hint=hint) from None
         finally:
             if not answered:  # the pipes may contain the rest of a message
                 self.stop()

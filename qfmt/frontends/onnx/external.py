@@ -233,7 +233,7 @@ class _Folder:
     def _open(self, location: str) -> str:
         """Open a file of external data and return its resolved path; SourceError if it is not allowed."""
         if not location:
-            raise SourceError("its external data has no location")
+            raise SourceError("its external data has no location", hint="the file is damaged; download it again")
         try:
             path = (self.home / location).resolve()
             inside = not Path(location).is_absolute() and ".." not in Path(location).parts
@@ -242,12 +242,15 @@ class _Folder:
                 raise SourceError(f"its external data {location!r} is outside the model's folder", hint=hint)
             opened = self.opened.get(str(path)) or Opened(path)
         except FileNotFoundError:
-            raise SourceError(f"its external data {location!r} is missing", hint="put it next to the model") from None
+            raise SourceError(
+                f"its external data {location!r} is missing", hint="put it next to the model, in a local folder"
+            ) from None
         except (OSError, RuntimeError, ValueError):  # a name that is too long, a cycle of links, a zero byte
-            raise SourceError(f"its external data {location!r} cannot be opened") from None
+            what = f"its external data {location!r} cannot be opened"
+            raise SourceError(what, hint="check its name and its permissions") from None
         found = opened.facts
         if not stat.S_ISREG(found.st_mode):
-            raise SourceError(f"its external data {location!r} is not a regular file")
+            raise SourceError(f"its external data {location!r} is not a regular file", hint="replace it with one")
         if found.st_nlink > 1:
             what = f"its external data {location!r} has {found.st_nlink} hard links, and one may be outside the folder"
             raise SourceError(what, hint="replace it with a copy")

@@ -132,7 +132,7 @@ def _from_checked(proto: Any) -> ir.Model:
 
     model: ir.Model
     if not proto.HasField("graph"):
-        raise SourceError("is an ONNX model without a graph")
+        raise SourceError("is an ONNX model without a graph", hint="it is truncated or damaged; download it again")
     if len(proto.graph.sparse_initializer):
         raise SourceError("has sparse initializers", hint="make them dense")
     if not all(isinstance(text, str) for text in (proto.producer_name, proto.producer_version, *_texts(proto.graph))):
@@ -142,7 +142,8 @@ def _from_checked(proto: Any) -> ir.Model:
     try:
         model = ir.from_proto(proto)
     except Exception as error:  # the library raises its own exceptions for inconsistent models
-        raise SourceError(f"is not a valid ONNX model: {_root(error)}") from None
+        what = f"is not a valid ONNX model: {_root(error)}"
+        raise SourceError(what, hint="run onnx.checker for details") from None
     return model
 
 
@@ -192,16 +193,18 @@ def _check_links(graph: ir.Graph) -> None:
         for node in each:
             for value in node.inputs:
                 if value is not None and value.producer() is None and id(value) not in given:
-                    raise SourceError(f"reads {value.name!r}, which nothing computes", where=_place(node))
+                    what = f"reads {value.name!r}, which nothing computes"
+                    raise SourceError(what, where=_place(node), hint="run onnx.checker for details")
         for value in each.outputs:
             if value.producer() is None and id(value) not in given:
-                raise SourceError("is not computed by any node", where=f"output {value.name!r}")
+                where = f"output {value.name!r}"
+                raise SourceError("is not computed by any node", where=where, hint="run onnx.checker for details")
     if _is_sorted(graph):
         return
     try:
         graph.sort()
     except ValueError:
-        raise SourceError("its nodes form a cycle") from None
+        raise SourceError("its nodes form a cycle", hint="run onnx.checker for details") from None
 
 
 def _is_sorted(graph: ir.Graph) -> bool:

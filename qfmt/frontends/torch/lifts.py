@@ -24,9 +24,8 @@ class Meaning(NamedTuple):
         if self.parameters:
             bound = bind(self.parameters, target, args, kwargs)
             return NotImplemented if bound is None else self.function(lift, *self.variant, SimpleNamespace(**bound))
-        args = (*self.variant, *args)
-        check_arguments(target, self.function, args, kwargs)
-        return self.function(lift, *args, **kwargs)
+        given = bound_arguments(lift, target, self.function, (*self.variant, *args), kwargs)
+        return self.function(*given.args, **given.kwargs)
 
 
 LIFTS: dict[str, Meaning] = {}
@@ -76,25 +75,35 @@ _TYPES: dict[str, tuple[type, ...]] = {
 """The allowed arguments for each annotation; the function itself checks parameters with any other."""
 
 
-def check_arguments(target: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """SourceError unless `function` accepts these arguments after the lifter itself."""
-    signature, types = _signature(function)
+def bound_arguments(
+    lift: Any, target: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> inspect.BoundArguments:
+    """The arguments of `function`, those annotated as TensorValue as tensors of the graph; SourceError for others
+    than it accepts."""
+    signature, types, tensors = _signature(function)
     try:
-        bound = signature.bind(None, *args, **kwargs).arguments
+        bound = signature.bind(lift, *args, **kwargs)
     except TypeError:
         raise SourceError(f"{target} is called with arguments that are not supported") from None
+    given = bound.arguments
     for name, allowed in types.items():
-        if name in bound and not isinstance(bound[name], allowed):
-            raise SourceError(f"{target} is called with a {type(bound[name]).__name__} for {name}")
+        if name in given and not isinstance(given[name], allowed):
+            raise SourceError(f"{target} is called with a {type(given[name]).__name__} for {name}")
+    given.update({name: lift.tensor(given[name]) for name in tensors})
+    return bound
 
 
 @cache
-def _signature(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, tuple[type, ...]]]:
-    """The signature, and the allowed arguments of each parameter with a known annotation."""
+def _signature(
+    function: Callable[..., Any],
+) -> tuple[inspect.Signature, dict[str, tuple[type, ...]], list[str]]:
+    """The signature, the allowed arguments of each parameter with a known annotation, and those that are tensors."""
     signature = inspect.signature(function)
-    types = {}
+    types, tensors = {}, []
     for name, parameter in signature.parameters.items():
         words = [word.strip().partition("[")[0] for word in str(parameter.annotation).split("|")]
         if all(word in _TYPES for word in words) and parameter.kind is not parameter.VAR_POSITIONAL:
             types[name] = tuple(type_ for word in words for type_ in _TYPES[word])
-    return signature, types
+        elif words == ["TensorValue"]:
+            tensors.append(name)
+    return signature, types, tensors

@@ -111,7 +111,7 @@ def _described(name: str, entry: Any) -> tuple[str, tuple[int, ...], int, int]:
         case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [begin, end]}:
             numbers = (*shape, begin, end)
             if not all(type(number) is int and 0 <= number < 1 << 48 for number in numbers) or len(shape) > 32:
-                raise SourceError("has an invalid shape or position", where=name[:200])
+                raise SourceError("has an invalid shape or position", where=name[:200], hint="the file is damaged")
             if dtype not in DTYPES:
                 what = f"has the element type {dtype[:40]}, which is not supported"
                 raise SourceError(what, where=name[:200], hint="remove it from the file")
@@ -131,7 +131,7 @@ def _json(text: bytes, what: str, budget: Budget) -> dict[str, Any]:
     except ValueError:
         value = None
     if not isinstance(value, dict):
-        raise SourceError(f"is damaged: {what} cannot be read as JSON")
+        raise SourceError(f"is damaged: {what} cannot be read as JSON", hint="download it again")
     return value
 
 
@@ -149,7 +149,9 @@ def _entries(file: File) -> tuple[list[Entry], int]:
             continue
         told, parts = described.get("_data"), described.get("_tensor_data_names")
         if not isinstance(kind, str) or not isinstance(told, dict) or not isinstance(parts, list):
-            raise SourceError("has a description that torchao does not write", where=name[:200])
+            raise SourceError(
+                "has a description that torchao does not write", where=name[:200], hint="the file is damaged"
+            )
         module, dot, own = name.rpartition(".")
         aliases = {str(part): f"{module}{dot}_{own}_{part}" for part in parts}
         if lost := [alias for alias in aliases.values() if alias not in left]:

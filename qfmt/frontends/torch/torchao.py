@@ -14,7 +14,7 @@ import numpy as np
 
 from ...errors import QfmtError, SourceError, damaged
 from ...model import DTYPES, Quantization, Tensor
-from ..pickles import Inert, InertClass, Subclass, TorchDType
+from ..harmless import Inert, InertClass, Subclass, TorchDType
 from ..stored import StoredTensor
 from .values import StoredData, narrowest
 

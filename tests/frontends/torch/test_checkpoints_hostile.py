@@ -21,8 +21,9 @@ from qfmt.budget import Budget
 from qfmt.cli import main
 from qfmt.errors import BudgetError, QfmtError, SourceError, UnsafePickleError
 from qfmt.frontends.content import root_of
+from qfmt.frontends.harmless import harmless_or_inert
 from qfmt.frontends.options import Options
-from qfmt.frontends.pickles import harmless_or_inert, unpickle
+from qfmt.frontends.pickles import unpickle
 from qfmt.frontends.stored import Storage
 from qfmt.frontends.torch.saved.file import Saved
 from qfmt.frontends.torch.saved.source import convert_saved

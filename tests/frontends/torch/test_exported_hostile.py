@@ -117,7 +117,7 @@ BROKEN = {
     "argument": (MODEL, set_argument, "as_weird"),
     "nesting": (MODEL, set_recursion, ""),
     "no weights": (WEIGHTS, lambda d: d["config"].clear(), "lacks this tensor"),
-    "no config": (WEIGHTS, lambda d: d.pop("config") and None, "is not valid here"),
+    "no config": (WEIGHTS, lambda d: d.pop("config") and None, "is not what torch.export writes here"),
     "negative size": (WEIGHTS, set_size([{"as_int": -3}, {"as_int": 16}]), "invalid sizes"),
     "size of another type": (WEIGHTS, set_size([{"as_int": True}, {"as_int": 16}]), "invalid sizes"),
     "huge size": (WEIGHTS, set_size([{"as_int": 1 << 40}, {"as_int": 16}]), "damaged"),
@@ -125,7 +125,7 @@ BROKEN = {
     "element type": (WEIGHTS, set_meta("dtype", 99), "element type 99"),
     "offset": (WEIGHTS, set_meta("storage_offset", {"as_int": 40}), "needs 88 bytes"),
     "path": (WEIGHTS, set_payload("path_name", "../../../etc/passwd"), "lacks the bytes"),
-    "no meta": (WEIGHTS, set_payload("tensor_meta", [3]), "is not valid here"),
+    "no meta": (WEIGHTS, set_payload("tensor_meta", [3]), "is not what torch.export writes here"),
 }  # fmt: skip
 
 

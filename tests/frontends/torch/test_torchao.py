@@ -27,7 +27,7 @@ from torch import nn
 import qfmt
 from qfmt.cli import main
 from qfmt.errors import QfmtError, SourceError
-from qfmt.frontends.pickles import Inert, Subclass
+from qfmt.frontends.harmless import Inert, Subclass
 from qfmt.frontends.stored import Storage, StoredTensor
 from qfmt.frontends.torch.torchao import of_pickle
 from qfmt.model import Model, Tensor

@@ -80,7 +80,7 @@ class Archive:
                 return self._pickled(entry, name)
             code, sizes, strides, offset = (meta[key] for key in ("dtype", "sizes", "strides", "storage_offset"))
         except (KeyError, TypeError):
-            raise damaged("is not valid here", where=folder) from None
+            raise damaged("is not what torch.export writes here", where=folder) from None
         if not isinstance(code, int) or code not in DTYPES:
             raise SourceError(f"has the element type {code}, which is not supported")
         storage = Storage(entry, DTYPES[code], lambda: self._zip.view(entry), self.budget)
@@ -127,7 +127,7 @@ class Archive:
         config = self._json(name)
         found = config.get("config") if isinstance(config, dict) else None
         if not isinstance(found, dict):
-            raise damaged("is not valid here", where=name)
+            raise damaged("is not what torch.export writes here", where=name)
         return found
 
 

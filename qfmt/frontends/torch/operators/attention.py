@@ -66,12 +66,13 @@ def _positions(lift: Builder, x: TensorValue) -> TensorValue:
 
 
 @lifts("aten::rms_norm")
-def rms_norm(lift: Builder, input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:
+def rms_norm(
+    lift: Builder, input: TensorValue, normalized_shape: Any, weight: Any = None, eps: float | None = None
+) -> Any:
     """x / sqrt(mean(x²) + eps) · weight"""
-    x = lift.tensor(input)
     axes = lift.constant(np.arange(-len(normalized_shape), 0, dtype=np.int64))
-    mean = lift.emit("ReduceMean", [lift.emit("Mul", [x, x]), axes], {"keepdims": 1})
+    mean = lift.emit("ReduceMean", [lift.emit("Mul", [input, input]), axes], {"keepdims": 1})
     small = float(np.finfo(np.float32).eps) if eps is None else float(eps)
     root = lift.emit("Sqrt", [lift.emit("Add", [*operands(lift, mean, small)])])
-    normal = lift.emit("Mul", [x, lift.emit("Reciprocal", [root])])
+    normal = lift.emit("Mul", [input, lift.emit("Reciprocal", [root])])
     return normal if weight is None else lift.emit("Mul", [normal, weight])

@@ -92,16 +92,15 @@ def full(lift: Builder, size: Any, fill_value: Any, dtype: Any = None, *place: A
 
 
 @lifts({"aten::zeros_like": 0, "aten::ones_like": 1, "aten::full_like": None})
-def like(lift: Builder, value: int | None, self: Any, *args: Any, dtype: Any = None, **options: Any) -> Any:
-    x = lift.tensor(self)
-    if x.quantization is not None:
+def like(lift: Builder, value: int | None, self: TensorValue, *args: Any, dtype: Any = None, **options: Any) -> Any:
+    if self.quantization is not None:
         return NotImplemented
     number: float | None = value
     if number is None:
         number = arguments.number(lift, options.pop("fill_value", args[0] if args else 0))
         args = args[1:]
-    sizes = shapes.sizes(lift, x)
-    return filled(lift, sizes, number, _dtype(args[0] if args else dtype, x.dtype))
+    sizes = shapes.sizes(lift, self)
+    return filled(lift, sizes, number, _dtype(args[0] if args else dtype, self.dtype))
 
 
 @lifts({"aten::new_zeros": 0, "aten::new_ones": 1})

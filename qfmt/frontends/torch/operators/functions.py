@@ -59,9 +59,8 @@ def expm1(lift: Builder, self: Any) -> Any:
 
 
 @lifts("aten::trunc", "aten::fix")
-def trunc(lift: Builder, self: Any) -> Any:
-    x = lift.tensor(self)
-    return lift.emit("Mul", [lift.emit("Sign", [x]), lift.emit("Floor", [lift.emit("Abs", [x])])])
+def trunc(lift: Builder, self: TensorValue) -> Any:
+    return lift.emit("Mul", [lift.emit("Sign", [self]), lift.emit("Floor", [lift.emit("Abs", [self])])])
 
 
 @lifts("aten::fmod")
@@ -77,11 +76,10 @@ def addcmul(lift: Builder, self: Any, tensor1: Any, tensor2: Any, *, value: Any 
 
 
 @lifts("aten::glu")
-def glu(lift: Builder, self: Any, dim: int = -1) -> Any:
-    x = lift.tensor(self)
-    size = shapes.size(lift, x, dim % shapes.rank(lift, x))
+def glu(lift: Builder, self: TensorValue, dim: int = -1) -> Any:
+    size = shapes.size(lift, self, dim % shapes.rank(lift, self))
     half = lift.constant(np.array([arguments.whole(lift, size) // 2] * 2, np.int64))
-    first, second = lift.emit_many("Split", [x, half], {"axis": dim}, outputs=2)
+    first, second = lift.emit_many("Split", [self, half], {"axis": dim}, outputs=2)
     return lift.emit("Mul", [first, lift.emit("Sigmoid", [second])])
 
 
@@ -118,12 +116,11 @@ def extreme(
 
 
 @lifts({"aten::argmax": "ArgMax", "aten::argmin": "ArgMin"})
-def arg_extreme(lift: Builder, operator: str, self: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    x = lift.tensor(self)
+def arg_extreme(lift: Builder, operator: str, self: TensorValue, dim: Any = None, keepdim: bool = False) -> Any:
     if dim is None:
-        place = lift.emit(operator, [shapes.reshape(lift, x, [-1])], {"axis": 0, "keepdims": 0})
-        return shapes.reshape(lift, place, [1] * shapes.rank(lift, x)) if keepdim else place
-    return lift.emit(operator, [x], {"axis": dim, "keepdims": int(keepdim)})
+        place = lift.emit(operator, [shapes.reshape(lift, self, [-1])], {"axis": 0, "keepdims": 0})
+        return shapes.reshape(lift, place, [1] * shapes.rank(lift, self)) if keepdim else place
+    return lift.emit(operator, [self], {"axis": dim, "keepdims": int(keepdim)})
 
 
 @lifts({"aten::var": False, "aten::std": True})

@@ -19,21 +19,20 @@ from .logic import cast
 
 
 @lifts("aten::index", "aten::_unsafe_index")
-def index(lift: Builder, self: Any, indices: Any) -> Any:
+def index(lift: Builder, self: TensorValue, indices: Any) -> Any:
     """`x[:, a, b]`: tensors of integers for neighbouring dimensions, None for the others."""
-    x = lift.tensor(self)
     given = [_integers(lift, each) for each in indices]
     axes = [axis for axis, each in enumerate(given) if each is not None]
     if not axes or any(later - first != 1 for first, later in pairwise(axes)):
         return NotImplemented
     picked = [each for each in given if each is not None]
     if len(picked) == 1:
-        return lift.emit("Gather", [x, picked[0]], {"axis": axes[0]})
+        return lift.emit("Gather", [self, picked[0]], {"axis": axes[0]})
     rank = max(shapes.rank(lift, each) for each in picked)
     together = _broadcast(lift, picked)
     if axes[0] == 0:
-        return lift.emit("GatherND", [x, _stacked(lift, together, rank)])
-    return _flattened(lift, x, axes, together)
+        return lift.emit("GatherND", [self, _stacked(lift, together, rank)])
+    return _flattened(lift, self, axes, together)
 
 
 def _integers(lift: Builder, value: Any) -> TensorValue | None:
@@ -102,68 +101,62 @@ def _cut(lift: Builder, x: TensorValue, dim: int, start: int, end: int, step: in
 
 
 @lifts("aten::copy")
-def copy(lift: Builder, self: Any, src: Any, non_blocking: bool = False) -> Any:
+def copy(lift: Builder, self: TensorValue, src: Any, non_blocking: bool = False) -> Any:
     """A tensor after another was written over all of it."""
-    x = lift.tensor(self)
-    return expand(lift, cast(lift, lift.tensor(src), x.dtype), shapes.sizes(lift, x))
+    return expand(lift, cast(lift, lift.tensor(src), self.dtype), shapes.sizes(lift, self))
 
 
 @lifts("aten::slice_scatter")
 def slice_scatter(
-    lift: Builder, self: Any, src: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
+    lift: Builder, self: TensorValue, src: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
 ) -> Any:
     """A tensor with one slice replaced."""
-    x = lift.tensor(self)
-    axis = axis_of(dim, shapes.rank(lift, x))
-    size = shapes.size(lift, x, axis)
+    axis = axis_of(dim, shapes.rank(lift, self))
+    size = shapes.size(lift, self, axis)
     if step != 1 or not isinstance(size, int) or not all(isinstance(each, int | None) for each in (start, end)):
         return NotImplemented
     first, last, _ = slice(start, end).indices(size)
-    parts = [] if first == 0 else [_cut(lift, x, axis, 0, first)]
+    parts = [] if first == 0 else [_cut(lift, self, axis, 0, first)]
     parts += [lift.tensor(src)] if last > first else []
-    parts += [] if last == size else [_cut(lift, x, axis, max(first, last), size)]
+    parts += [] if last == size else [_cut(lift, self, axis, max(first, last), size)]
     return cat(lift, parts, axis)
 
 
 @lifts("aten::select_scatter")
-def select_scatter(lift: Builder, self: Any, src: Any, dim: int, index: Any) -> Any:
-    x = lift.tensor(self)
-    axis = axis_of(dim, shapes.rank(lift, x))
+def select_scatter(lift: Builder, self: TensorValue, src: Any, dim: int, index: Any) -> Any:
+    axis = axis_of(dim, shapes.rank(lift, self))
     if not isinstance(index, int):
         return NotImplemented
     end = index + 1 or None
-    return slice_scatter(lift, x, unsqueeze(lift, lift.tensor(src), axis), axis, index, end)
+    return slice_scatter(lift, self, unsqueeze(lift, lift.tensor(src), axis), axis, index, end)
 
 
 @lifts("aten::flip")
-def flip(lift: Builder, self: Any, dims: Any) -> Any:
-    x = lift.tensor(self)
+def flip(lift: Builder, self: TensorValue, dims: Any) -> Any:
     for dim in dims:
-        x = _cut(lift, x, dim, -1, -END, -1)
-    return x
+        self = _cut(lift, self, dim, -1, -END, -1)
+    return self
 
 
 @lifts("aten::roll")
-def roll(lift: Builder, self: Any, shifts: Any, dims: Any = ()) -> Any:
-    x = lift.tensor(self)
+def roll(lift: Builder, self: TensorValue, shifts: Any, dims: Any = ()) -> Any:
     if not dims:
         return NotImplemented
     for shift, dim in zip(shifts, dims, strict=True):
-        size = shapes.size(lift, x, axis_of(dim, shapes.rank(lift, x)))
+        size = shapes.size(lift, self, axis_of(dim, shapes.rank(lift, self)))
         by = arguments.whole(lift, shift) % size if isinstance(size, int) and size else arguments.whole(lift, shift)
         if by:
-            x = lift.emit("Concat", [_cut(lift, x, dim, -by, END), _cut(lift, x, dim, 0, -by)], {"axis": dim})
-    return x
+            self = lift.emit("Concat", [_cut(lift, self, dim, -by, END), _cut(lift, self, dim, 0, -by)], {"axis": dim})
+    return self
 
 
 @lifts("aten::movedim")
-def movedim(lift: Builder, self: Any, source: Any, destination: Any) -> Any:
-    x = lift.tensor(self)
-    rank = shapes.rank(lift, x)
+def movedim(lift: Builder, self: TensorValue, source: Any, destination: Any) -> Any:
+    rank = shapes.rank(lift, self)
     pairs = zip(*(each if isinstance(each, list) else [each] for each in (source, destination)), strict=True)
     moved = {axis_of(to, rank): axis_of(of, rank) for of, to in pairs}
     rest = iter([axis for axis in range(rank) if axis not in moved.values()])
-    return lift.emit("Transpose", [x], {"perm": tuple(moved[a] if a in moved else next(rest) for a in range(rank))})
+    return lift.emit("Transpose", [self], {"perm": tuple(moved[a] if a in moved else next(rest) for a in range(rank))})
 
 
 @lifts("aten::repeat_interleave")
@@ -183,17 +176,16 @@ def repeated(lift: Builder, x: TensorValue, axis: int, times: int) -> TensorValu
 
 
 @lifts("aten::broadcast_to")
-def broadcast_to(lift: Builder, self: Any, size: Any) -> Any:
+def broadcast_to(lift: Builder, self: TensorValue, size: Any) -> Any:
     return expand(lift, self, size)
 
 
 @lifts("aten::as_strided")
-def as_strided(lift: Builder, self: Any, size: Any, stride: Any, storage_offset: Any = None) -> Any:
+def as_strided(lift: Builder, self: TensorValue, size: Any, stride: Any, storage_offset: Any = None) -> Any:
     """All elements in their order: a reshape. Anything else depends on the memory layout, which is not kept."""
-    x = lift.tensor(self)
-    whole = all(isinstance(each, int) for each in (*size, *stride, *(x.shape or (None,))))
+    whole = all(isinstance(each, int) for each in (*size, *stride, *(self.shape or (None,))))
     in_order = [prod(size[axis + 1 :]) for axis in range(len(size))] if whole else None
     ordered = whole and all(s == o or n == 1 for s, o, n in zip(stride, in_order or (), size, strict=True))
-    if not ordered or storage_offset or prod(size) != prod(x.shape or ()):  # type: ignore[arg-type]
+    if not ordered or storage_offset or prod(size) != prod(self.shape or ()):  # type: ignore[arg-type]
         return NotImplemented
-    return shapes.reshape(lift, x, size)
+    return shapes.reshape(lift, self, size)

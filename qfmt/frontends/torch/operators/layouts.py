@@ -24,29 +24,26 @@ def reshape(lift: Builder, self: Any, shape: Any) -> Any:
 
 
 @lifts("aten::view_as", "aten::reshape_as")
-def reshape_as(lift: Builder, self: Any, other: Any) -> Any:
-    y = lift.tensor(other)
-    return shapes.reshape(lift, lift.tensor(self), shapes.sizes(lift, y))
+def reshape_as(lift: Builder, self: Any, other: TensorValue) -> Any:
+    return shapes.reshape(lift, lift.tensor(self), shapes.sizes(lift, other))
 
 
 @lifts("aten::flatten")
-def flatten(lift: Builder, self: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
-    x = lift.tensor(self)
+def flatten(lift: Builder, self: TensorValue, start_dim: int = 0, end_dim: int = -1) -> Any:
     if start_dim == 1 and end_dim == -1:
-        return lift.emit("Flatten", [x], {"axis": 1}) if shapes.rank(lift, x) > 1 else x
-    rank = shapes.rank(lift, x)
+        return lift.emit("Flatten", [self], {"axis": 1}) if shapes.rank(lift, self) > 1 else self
+    rank = shapes.rank(lift, self)
     start, end = axis_of(start_dim, rank), axis_of(end_dim, rank)
-    sizes = [shapes.size(lift, x, axis) for axis in range(rank)]
-    return shapes.reshape(lift, x, [*sizes[:start], -1, *sizes[end + 1 :]])
+    sizes = [shapes.size(lift, self, axis) for axis in range(rank)]
+    return shapes.reshape(lift, self, [*sizes[:start], -1, *sizes[end + 1 :]])
 
 
 @lifts("aten::unflatten")
-def unflatten(lift: Builder, self: Any, dim: int, sizes: Any) -> Any:
-    x = lift.tensor(self)
-    rank = shapes.rank(lift, x)
+def unflatten(lift: Builder, self: TensorValue, dim: int, sizes: Any) -> Any:
+    rank = shapes.rank(lift, self)
     axis = axis_of(dim, rank)
-    around = [shapes.size(lift, x, i) for i in range(rank)]
-    return shapes.reshape(lift, x, [*around[:axis], *sizes, *around[axis + 1 :]])
+    around = [shapes.size(lift, self, i) for i in range(rank)]
+    return shapes.reshape(lift, self, [*around[:axis], *sizes, *around[axis + 1 :]])
 
 
 @lifts("aten::permute")
@@ -56,39 +53,35 @@ def permute(lift: Builder, self: Any, dims: Any) -> Any:
 
 
 @lifts("aten::transpose", "aten::swapaxes", "aten::swapdims")
-def transpose(lift: Builder, self: Any, dim0: int, dim1: int) -> Any:
-    x = lift.tensor(self)
-    order = list(range(shapes.rank(lift, x)))
+def transpose(lift: Builder, self: TensorValue, dim0: int, dim1: int) -> Any:
+    order = list(range(shapes.rank(lift, self)))
     a, b = axis_of(dim0, len(order)), axis_of(dim1, len(order))
     order[a], order[b] = order[b], order[a]
-    return lift.emit("Transpose", [x], {"perm": tuple(order)})
+    return lift.emit("Transpose", [self], {"perm": tuple(order)})
 
 
 @lifts("aten::t", "aten::numpy_T")
-def t(lift: Builder, self: Any) -> Any:
-    x = lift.tensor(self)
-    return lift.emit("Transpose", [x], {"perm": tuple(reversed(range(shapes.rank(lift, x))))})
+def t(lift: Builder, self: TensorValue) -> Any:
+    return lift.emit("Transpose", [self], {"perm": tuple(reversed(range(shapes.rank(lift, self))))})
 
 
 @lifts("aten::unsqueeze")
-def unsqueeze(lift: Builder, self: Any, dim: int) -> Any:
-    x = lift.tensor(self)
-    axis = axis_of(dim, shapes.rank(lift, x) + 1)
-    return lift.emit("Unsqueeze", [x, lift.constant(np.array([axis], np.int64))])
+def unsqueeze(lift: Builder, self: TensorValue, dim: int) -> Any:
+    axis = axis_of(dim, shapes.rank(lift, self) + 1)
+    return lift.emit("Unsqueeze", [self, lift.constant(np.array([axis], np.int64))])
 
 
 @lifts("aten::squeeze")
-def squeeze(lift: Builder, self: Any, dim: Any = None) -> Any:
-    x = lift.tensor(self)
-    rank = shapes.rank(lift, x)
+def squeeze(lift: Builder, self: TensorValue, dim: Any = None) -> Any:
+    rank = shapes.rank(lift, self)
     axes = range(rank) if dim is None else [axis_of(a, rank) for a in (dim if isinstance(dim, list) else [dim])]
-    sizes = [shapes.size(lift, x, axis) for axis in axes]
+    sizes = [shapes.size(lift, self, axis) for axis in axes]
     if any(not isinstance(size, int) for size in sizes):
         raise SourceError(
             "drops dimensions of size 1, but does not know here which ones have that size", hint=shapes.hint(lift)
         )
     gone = [axis for axis, size in zip(axes, sizes, strict=True) if size == 1]
-    return lift.emit("Squeeze", [x, lift.constant(np.array(gone, np.int64))]) if gone else x
+    return lift.emit("Squeeze", [self, lift.constant(np.array(gone, np.int64))]) if gone else self
 
 
 @lifts("aten::slice")
@@ -124,30 +117,28 @@ def index_select(lift: Builder, self: Any, dim: int, index: Any) -> Any:
 
 
 @lifts("aten::split", "aten::split_with_sizes")
-def split(lift: Builder, self: Any, split_size: Any, dim: int = 0) -> Any:
-    x = lift.tensor(self)
+def split(lift: Builder, self: TensorValue, split_size: Any, dim: int = 0) -> Any:
     if isinstance(split_size, int):
-        size = _known_size(lift, x, dim)
+        size = _known_size(lift, self, dim)
         if split_size <= 0:
             raise damaged(f"splits into parts of {split_size} elements")
         lift.budget.hold(-(-size // split_size))
         split_size = [min(split_size, size - start) for start in range(0, size, split_size)]
     if len(split_size) < 2:
-        return [x][: len(split_size)]
+        return [self][: len(split_size)]
     sizes = lift.constant(np.array(split_size, np.int64))
-    return lift.emit_many("Split", [x, sizes], {"axis": dim}, outputs=len(split_size))
+    return lift.emit_many("Split", [self, sizes], {"axis": dim}, outputs=len(split_size))
 
 
 @lifts("aten::chunk")
-def chunk(lift: Builder, self: Any, chunks: int, dim: int = 0) -> Any:
-    size = _known_size(lift, lift.tensor(self), dim)
+def chunk(lift: Builder, self: TensorValue, chunks: int, dim: int = 0) -> Any:
+    size = _known_size(lift, self, dim)
     return split(lift, self, -(-size // chunks), dim)
 
 
 @lifts("aten::unbind")
-def unbind(lift: Builder, self: Any, dim: int = 0) -> Any:
-    x = lift.tensor(self)
-    return [select(lift, x, dim, index) for index in range(_known_size(lift, x, dim))]
+def unbind(lift: Builder, self: TensorValue, dim: int = 0) -> Any:
+    return [select(lift, self, dim, index) for index in range(_known_size(lift, self, dim))]
 
 
 def _known_size(lift: Builder, x: TensorValue, dim: int) -> int:
@@ -183,29 +174,26 @@ def _some_tensors(lift: Builder, values: Sequence[Any]) -> list[TensorValue]:
 
 @lifts("aten::stack")
 def stack(lift: Builder, tensors: Sequence[Any], dim: int = 0) -> Any:
-    return cat(lift, [unsqueeze(lift, value, dim) for value in tensors], dim)
+    return cat(lift, [unsqueeze(lift, lift.tensor(value), dim) for value in tensors], dim)
 
 
 @lifts("aten::expand")
-def expand(lift: Builder, self: Any, size: Any, *, implicit: bool = False) -> Any:
-    x = lift.tensor(self)
-    missing = len(size) - shapes.rank(lift, x)
-    whole = [shapes.size(lift, x, axis - missing) if item == -1 else item for axis, item in enumerate(size)]
-    return lift.emit("Expand", [x, shapes.shape_tensor(lift, whole)])
+def expand(lift: Builder, self: TensorValue, size: Any, *, implicit: bool = False) -> Any:
+    missing = len(size) - shapes.rank(lift, self)
+    whole = [shapes.size(lift, self, axis - missing) if item == -1 else item for axis, item in enumerate(size)]
+    return lift.emit("Expand", [self, shapes.shape_tensor(lift, whole)])
 
 
 @lifts("aten::expand_as")
-def expand_as(lift: Builder, self: Any, other: Any) -> Any:
-    y = lift.tensor(other)
-    return expand(lift, self, shapes.sizes(lift, y))
+def expand_as(lift: Builder, self: Any, other: TensorValue) -> Any:
+    return expand(lift, lift.tensor(self), shapes.sizes(lift, other))
 
 
 @lifts("aten::repeat")
-def repeat(lift: Builder, self: Any, repeats: Any) -> Any:
-    x = lift.tensor(self)
-    for _ in range(len(repeats) - shapes.rank(lift, x)):
-        x = unsqueeze(lift, x, 0)
-    return lift.emit("Tile", [x, shapes.shape_tensor(lift, repeats)])
+def repeat(lift: Builder, self: TensorValue, repeats: Any) -> Any:
+    for _ in range(len(repeats) - shapes.rank(lift, self)):
+        self = unsqueeze(lift, self, 0)
+    return lift.emit("Tile", [self, shapes.shape_tensor(lift, repeats)])
 
 
 @lifts("aten::constant_pad_nd")
@@ -239,20 +227,18 @@ def _padded(lift: Builder, self: Any, pad: Any, mode: str, value: Any) -> Any:
 
 
 @lifts("aten::pixel_shuffle")
-def pixel_shuffle(lift: Builder, self: Any, upscale_factor: int) -> Any:
-    x = lift.tensor(self)
-    shapes.need(lift, x, (None,) * 4)
-    return lift.emit("DepthToSpace", [x], {"blocksize": upscale_factor, "mode": "CRD"})
+def pixel_shuffle(lift: Builder, self: TensorValue, upscale_factor: int) -> Any:
+    shapes.need(lift, self, (None,) * 4)
+    return lift.emit("DepthToSpace", [self], {"blocksize": upscale_factor, "mode": "CRD"})
 
 
 @lifts("aten::pixel_unshuffle")
-def pixel_unshuffle(lift: Builder, self: Any, downscale_factor: int) -> Any:
+def pixel_unshuffle(lift: Builder, self: TensorValue, downscale_factor: int) -> Any:
     """Not ONNX's SpaceToDepth, which orders channels differently: reshape, transpose, reshape."""
-    x = lift.tensor(self)
-    shapes.need(lift, x, (None,) * 4)
-    n, c, r = shapes.size(lift, x, 0), _known_size(lift, x, 1), downscale_factor
-    rows, columns = (_divided(lift, shapes.size(lift, x, axis), r) for axis in (2, 3))
-    blocks = shapes.reshape(lift, x, [n, c, rows, r, columns, r])
+    shapes.need(lift, self, (None,) * 4)
+    n, c, r = shapes.size(lift, self, 0), _known_size(lift, self, 1), downscale_factor
+    rows, columns = (_divided(lift, shapes.size(lift, self, axis), r) for axis in (2, 3))
+    blocks = shapes.reshape(lift, self, [n, c, rows, r, columns, r])
     order = lift.emit("Transpose", [blocks], {"perm": (0, 1, 3, 5, 2, 4)})
     return shapes.reshape(lift, order, [n, c * r * r, shapes.size(lift, order, 4), shapes.size(lift, order, 5)])
 
@@ -262,10 +248,9 @@ def _divided(lift: Builder, size: Any, divisor: int) -> Any:
 
 
 @lifts("aten::channel_shuffle", "aten::native_channel_shuffle")
-def channel_shuffle(lift: Builder, self: Any, groups: int) -> Any:
-    x = lift.tensor(self)
-    n, c = shapes.size(lift, x, 0), _known_size(lift, x, 1)
-    rest = [shapes.size(lift, x, axis) for axis in range(2, shapes.rank(lift, x))]
-    split_ = shapes.reshape(lift, x, [n, groups, c // groups, -1])
+def channel_shuffle(lift: Builder, self: TensorValue, groups: int) -> Any:
+    n, c = shapes.size(lift, self, 0), _known_size(lift, self, 1)
+    rest = [shapes.size(lift, self, axis) for axis in range(2, shapes.rank(lift, self))]
+    split_ = shapes.reshape(lift, self, [n, groups, c // groups, -1])
     order = lift.emit("Transpose", [split_], {"perm": (0, 2, 1, 3)})
     return shapes.reshape(lift, order, [n, c, *rest])

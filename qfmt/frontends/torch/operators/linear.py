@@ -238,9 +238,8 @@ def _dynamic(lift: Builder, relu: bool, value: Any, packed: Any, attributes: dic
 
 
 @lifts(by_rank("quantized::conv{}d_dynamic", "quantized::conv_transpose{}d_dynamic"))
-def conv_dynamic(lift: Builder, rank: int, qx: Any, packed_weight: Any, reduce_range: bool = False) -> Any:
-    x = lift.tensor(qx)
-    weight, bias, attributes = conv_of(lift, x, packed_weight, rank)
+def conv_dynamic(lift: Builder, rank: int, qx: TensorValue, packed_weight: Any, reduce_range: bool = False) -> Any:
+    weight, bias, attributes = conv_of(lift, qx, packed_weight, rank)
     operator = "qfmt.DynamicConvTranspose" if packed_weight.transposed else "qfmt.DynamicConv"
     attributes["reduce_range"] = reduces_range(lift, reduce_range)
-    return lift.emit(operator, [x, weight, bias], attributes)
+    return lift.emit(operator, [qx, weight, bias], attributes)

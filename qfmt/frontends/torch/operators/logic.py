@@ -78,9 +78,8 @@ def bitwise(lift: Builder, operator: str, self: Any, other: Any) -> Any:
 
 
 @lifts("aten::bitwise_not")
-def bitwise_not(lift: Builder, self: Any) -> Any:
-    x = lift.tensor(self)
-    return lift.emit("Not" if x.dtype == "bool" else "BitwiseNot", [x])
+def bitwise_not(lift: Builder, self: TensorValue) -> Any:
+    return lift.emit("Not" if self.dtype == "bool" else "BitwiseNot", [self])
 
 
 @lifts("aten::where")
@@ -94,13 +93,12 @@ def where(lift: Builder, condition: Any, self: Any = None, other: Any = None) ->
 
 
 @lifts("aten::masked_fill")
-def masked_fill(lift: Builder, self: Any, mask: Any, value: Any) -> Any:
-    x = lift.tensor(self)
+def masked_fill(lift: Builder, self: TensorValue, mask: Any, value: Any) -> Any:
     if is_tensor(value):
-        filling = cast(lift, lift.tensor(value), x.dtype)
+        filling = cast(lift, lift.tensor(value), self.dtype)
     else:
-        filling = arguments.scalar_like(lift, x, arguments.number(lift, value))
-    return lift.emit("Where", [truth(lift, mask), filling, x])
+        filling = arguments.scalar_like(lift, self, arguments.number(lift, value))
+    return lift.emit("Where", [truth(lift, mask), filling, self])
 
 
 @lifts({"aten::any": "ReduceMax", "aten::all": "ReduceMin"})

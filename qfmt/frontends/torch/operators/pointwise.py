@@ -86,14 +86,13 @@ def dropout(lift: Builder, a: Any) -> Any:
 
 
 @lifts("aten::to", "aten::type_as", "aten::_to_copy")
-def to(lift: Builder, self: Any, *args: Any, **kwargs: Any) -> Any:
-    x = lift.tensor(self)
+def to(lift: Builder, self: TensorValue, *args: Any, **kwargs: Any) -> Any:
     dtype = _target_dtype(args, kwargs)
-    if dtype is None or x.dtype == dtype:
-        return lift.alias(x)
-    if x.quantization is not None:
+    if dtype is None or self.dtype == dtype:
+        return lift.alias(self)
+    if self.quantization is not None:
         raise SourceError(f"casts a quantized tensor to {dtype}")
-    return lift.emit("Cast", [x], {"to": dtype})
+    return lift.emit("Cast", [self], {"to": dtype})
 
 
 def _target_dtype(args: Any, kwargs: Any) -> str | None:
@@ -210,26 +209,25 @@ def _plus(lift: Builder, x: TensorValue, q: Quantization, addend: float) -> Any:
 
 
 @lifts("aten::relu6", "quantized::relu6")
-def relu6(lift: Builder, self: Any) -> Any:
+def relu6(lift: Builder, self: TensorValue) -> Any:
     return clamp(lift, self, 0.0, 6.0)
 
 
 @lifts("aten::hardtanh")
-def hardtanh(lift: Builder, self: Any, min_val: Any = -1.0, max_val: Any = 1.0) -> Any:
+def hardtanh(lift: Builder, self: TensorValue, min_val: Any = -1.0, max_val: Any = 1.0) -> Any:
     return clamp(lift, self, min_val, max_val)
 
 
 @lifts("aten::clamp", "aten::clip", "aten::clamp_min", "quantized::clamp")
-def clamp(lift: Builder, self: Any, min: Any = None, max: Any = None) -> Any:
-    x = lift.tensor(self)
-    dtype = "float32" if x.quantization is not None else x.dtype
+def clamp(lift: Builder, self: TensorValue, min: Any = None, max: Any = None) -> Any:
+    dtype = "float32" if self.quantization is not None else self.dtype
     numbers = [None if bound is None else arguments.number(lift, bound) for bound in (min, max)]
     bounds = [None if number is None else lift.constant(np.array(number, dtype)) for number in numbers]
-    return lift.emit("Clip", [x, *bounds], quantization=arguments.grid(x))
+    return lift.emit("Clip", [self, *bounds], quantization=arguments.grid(self))
 
 
 @lifts("aten::clamp_max")
-def clamp_max(lift: Builder, self: Any, max: Any) -> Any:
+def clamp_max(lift: Builder, self: TensorValue, max: Any) -> Any:
     return clamp(lift, self, None, max)
 
 
@@ -238,20 +236,18 @@ FIXED_OUTPUT = {"Sigmoid": (1 / 256, 0, -128), "Tanh": (2 / 256, 128, 0), "HardS
 
 
 @lifts({"aten::sigmoid": "Sigmoid", "aten::tanh": "Tanh", "aten::hardsigmoid": "HardSigmoid"})
-def bounded(lift: Builder, operator: str, self: Any) -> Any:
-    x = lift.tensor(self)
+def bounded(lift: Builder, operator: str, self: TensorValue) -> Any:
     attributes = {"alpha": 1 / 6, "beta": 0.5} if operator == "HardSigmoid" else {}
     quantization = None
-    if x.quantization is not None:
+    if self.quantization is not None:
         scale, unsigned, signed = FIXED_OUTPUT[operator]
-        quantization = arguments.quantization(lift, scale, unsigned if x.dtype == "uint8" else signed, x.dtype)
-    return lift.emit(operator, [x], attributes, quantization=quantization)
+        quantization = arguments.quantization(lift, scale, unsigned if self.dtype == "uint8" else signed, self.dtype)
+    return lift.emit(operator, [self], attributes, quantization=quantization)
 
 
 @lifts("aten::silu")
-def silu(lift: Builder, self: Any) -> Any:
-    x = lift.tensor(self)
-    return lift.emit("Mul", [x, lift.emit("Sigmoid", [x])])
+def silu(lift: Builder, self: TensorValue) -> Any:
+    return lift.emit("Mul", [self, lift.emit("Sigmoid", [self])])
 
 
 @lifts("aten::prelu(self, weight)", "quantized::prelu(qx:self, weight, output_scale:scale, output_zero_point:point)")

@@ -15,11 +15,10 @@ from .logic import compared, is_tensor
 
 
 @lifts("aten::size", "aten::sym_size", "prim::shape")
-def size(lift: Builder, self: Any, dim: Any = None) -> Any:
-    x = lift.tensor(self)
+def size(lift: Builder, self: TensorValue, dim: Any = None) -> Any:
     if dim is not None:
-        return shapes.size(lift, x, dim if dim >= 0 else axis_of(dim, shapes.rank(lift, x)))
-    return shapes.sizes(lift, x)
+        return shapes.size(lift, self, dim if dim >= 0 else axis_of(dim, shapes.rank(lift, self)))
+    return shapes.sizes(lift, self)
 
 
 @lifts("aten::dim", "prim::ndim")
@@ -33,7 +32,7 @@ def len_(lift: Builder, self: Any) -> Any:
 
 
 @lifts("aten::numel")
-def numel(lift: Builder, self: Any) -> Any:
+def numel(lift: Builder, self: TensorValue) -> Any:
     total: Any = 1
     for item in size(lift, self):
         known = isinstance(item, int) and isinstance(total, int)
@@ -42,10 +41,9 @@ def numel(lift: Builder, self: Any) -> Any:
 
 
 @lifts("prim::dtype")
-def dtype(lift: Builder, self: Any) -> int:
-    x = lift.tensor(self)
-    quantized = QUANTIZED_CODES.get(f"q{x.dtype}") if x.quantization is not None else None
-    return PLAIN_CODES[x.dtype] if quantized is None else quantized
+def dtype(lift: Builder, self: TensorValue) -> int:
+    quantized = QUANTIZED_CODES.get(f"q{self.dtype}") if self.quantization is not None else None
+    return PLAIN_CODES[self.dtype] if quantized is None else quantized
 
 
 @lifts("prim::is_quantized")
@@ -54,9 +52,8 @@ def is_quantized(lift: Builder, self: Any) -> bool:
 
 
 @lifts("aten::is_floating_point")
-def is_floating_point(lift: Builder, self: Any) -> bool:
-    x = lift.tensor(self)
-    return x.quantization is None and "float" in x.dtype
+def is_floating_point(lift: Builder, self: TensorValue) -> bool:
+    return self.quantization is None and "float" in self.dtype
 
 
 @lifts({"aten::q_scale": "scale", "aten::q_zero_point": "zero_point"})

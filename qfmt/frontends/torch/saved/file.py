@@ -11,7 +11,8 @@ from typing import Any
 
 from ....budget import Budget
 from ....errors import SourceError, damaged
-from ...pickles import Pickles, harmless_or_inert, unpickle
+from ...harmless import harmless_or_inert
+from ...pickles import Pickles, unpickle
 from ...sources import sniff
 from ...stored import ELEMENT_BITS, Storage
 from ...zips import PytorchZip, big_endian
@@ -69,7 +70,8 @@ def read_legacy(path: str | PathLike[str]) -> Saved:
     pickles = Pickles(data, storage, find_global=harmless_or_inert, budget=budget)
     _magic, protocol, machine, value, keys = (pickles.next() for _ in range(5))
     if protocol != _PROTOCOL:
-        raise SourceError(f"has version {str(protocol)[:20]} of the format without zip, which PyTorch never wrote")
+        what = f"has version {str(protocol)[:20]} of the format without zip, which PyTorch never wrote"
+        raise SourceError(what, hint="the file is damaged")
     if isinstance(machine, dict) and machine.get("little_endian") is False:
         raise big_endian()
     places.update(_storages(data, pickles.position, keys, dtypes))

@@ -12,8 +12,8 @@ from ....budget import Budget
 from ....errors import BudgetError, SourceError, damaged
 from ....model import Model
 from ...content import saved_as, sha256_of
+from ...harmless import Inert, Subclass
 from ...options import Options
-from ...pickles import Inert, Subclass
 from ...sources import KINDS
 from ..fx import walker
 from ..network import Network

@@ -20,7 +20,7 @@ import numpy as np
 from ....budget import Budget
 from ....errors import SourceError, damaged
 from ....model import DTYPES, Graph, Model, Quantization, Tensor
-from ...pickles import Inert, Subclass
+from ...harmless import Inert, Subclass
 from ...stored import PerTensor, StoredTensor
 from ..calls import Packed, PackedState
 from ..torchao import Weight, of_pickle

@@ -9,7 +9,7 @@ from typing import Any
 
 from ....budget import Budget
 from ....errors import SourceError, damaged
-from ...pickles import Inert
+from ...harmless import Inert
 from ...stored import StoredTensor
 from ..calls import Packed, PackedState
 from ..torchscript import packing
@@ -168,7 +168,8 @@ class _Builder:
         body = pickled.arguments[0] if pickled.class_name in GRAPH_MODULES and pickled.arguments else pickled.state
         if not isinstance(body, dict):
             name = pickled.class_name[:100]
-            raise SourceError(f"an object of {name} has a state that modules do not have", where=path)
+            what = f"an object of {name} has a state that modules do not have"
+            raise SourceError(what, where=path, hint="the file is damaged")
         return body
 
     def _parts(self, body: dict[Any, Any], path: str, depth: int) -> tuple[dict[str, Any], dict[str, Module]]:

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from ....budget import Budget
 from ....errors import SourceError, damaged
-from ...pickles import Inert, unpickle
+from ...harmless import Inert
+from ...pickles import unpickle
 from ...sources import sniff
 from ...stored import Storage
 from ...zips import PytorchZip

@@ -54,8 +54,8 @@ class Frame:
 
     def not_followed(self, node: ast.AST) -> SourceError:
         """The error for Python code that the dialect, or this evaluator, does not support."""
-        text = self.function.text(node)
-        return SourceError(f"the code has a {type(node).__name__} here, which is not supported: `{text}`")
+        what = f"the code has a {type(node).__name__} here, which is not supported: `{self.function.text(node)}`"
+        return SourceError(what, hint="trace the module with torch.jit.trace, and convert that")
 
     @property
     def place(self) -> Place:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....errors import SourceError, damaged
-from ...pickles import Inert
+from ...harmless import Inert
 from ...stored import StoredTensor
 from ..calls import Packed, PackedState
 from . import packing

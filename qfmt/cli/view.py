@@ -1,0 +1,138 @@
+"""`qfmt view`: a model as a page, as a picture, and in other viewers."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import qfmt
+
+from ..notation import size
+from .output import line, working
+from .source import FILE, open_model, spare
+
+if TYPE_CHECKING:
+    from ..compare import Report
+    from ..model import Model
+    from ..view import Page
+
+DIFFERS = 1
+
+
+def _result(name: str, help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option(f"--{name}", type=click.Path(dir_okay=False, path_type=Path), metavar="PATH", help=help)
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  qfmt view model.qfb                              in the browser
+  qfmt view model.qfb --html model.html            as a page to keep or to send
+  qfmt view old.qfb new.qfb                        what differs
+  qfmt view model.qfb --verify model.pt            where a file differs from its source
+  qfmt view model.qfb --svg graph.svg              the graph as a picture, without a browser
+  qfmt view model.qfb --node-data hazards.json     for model-explorer model.qfb --extensions=qfmt.view.model_explorer
+
+Exit status: 0 shown; 1 shown, and what is compared differs; 2 an error.""",
+)
+@click.argument("file", type=FILE)
+@click.argument("other", type=FILE, required=False)
+@_result("html", "Write the page here, and open no browser.")
+@click.option("--verify", "source", type=FILE, metavar="SOURCE", help="Compare with SOURCE, as `qfmt verify` does.")
+@click.option("--arrays", is_flag=True, help="Embed the arrays: the page shows values, and is as large as the file.")
+@_result("svg", "Draw the graph here, without a browser.")
+@_result("png", "The same as PNG; needs resvg-py: pip install 'qfmt[view]'.")
+@_result("node-data", "Write node data for Model Explorer: of --verify, or the products that can overflow.")
+@click.option("--netron", is_flag=True, help="Open the network in Netron, by way of ONNX; needs netron.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    file: Path,
+    other: Path | None,
+    html: Path | None,
+    source: Path | None,
+    arrays: bool,
+    svg: Path | None,
+    png: Path | None,
+    node_data: Path | None,
+    netron: bool,
+) -> None:
+    """Show FILE (.qfb, or anything that can be converted) as one HTML page; with OTHER, what differs.
+
+    The page has a row for each node, with the scales and zero points of input, weight and output. It needs no network
+    and no server. Names, scales and statistics are in it; arrays are not, without --arrays.
+    """
+    if other is not None and source is not None:
+        raise click.UsageError("OTHER and --verify exclude each other")
+    results = [path for path in (html, svg, png, node_data) if path is not None]
+    shows_page = html is not None or not (results or netron)
+    if other is not None and not shows_page:
+        raise click.UsageError("the page shows what differs from OTHER: add --html PATH")
+    for path in results:
+        spare(path, *(each for each in (file, other, source) if each is not None))
+    from ..view import page
+
+    model, _ = open_model(file)
+    second = None if other is None else open_model(other)[0]
+    report = None if source is None else _verified(source, model)
+    if svg or png:
+        _draw(model, svg, png)
+    if node_data is not None:
+        _node_data(model, report, node_data)
+    if shows_page:
+        with working(f"describing {file.name}"):
+            other_name = "" if other is None else other.name
+            made = page(model, second, report, name=file.name, other_name=other_name, arrays=arrays)
+        _show(made, file, html)
+    if netron:
+        from ..view.netron import show
+
+        show(model)
+    differs = made.differs if shows_page else report is not None and not report.ok
+    ctx.exit(DIFFERS if differs else 0)
+
+
+def _verified(source: Path, model: Model) -> Report:
+    with working("verifying"):
+        return qfmt.verify(source, model)
+
+
+def _show(made: Page, file: Path, html: Path | None) -> None:
+    """Write the page; without a name into a temporary folder, and open it."""
+    path = html or Path(tempfile.mkdtemp(prefix="qfmt-view-")) / f"{file.stem}.html"
+    made.save(path)
+    line(f"{path}  {size(len(made.html.encode()))}")
+    if html is None:
+        import webbrowser
+
+        if not webbrowser.open(path.resolve().as_uri()):
+            line("no browser was found: open this file in one", err=True)
+
+
+def _draw(model: Model, svg: Path | None, png: Path | None) -> None:
+    from ..file.replacing import replacing
+    from ..view.drawing import as_png, as_svg
+
+    drawn = as_svg(model)
+    pictures = [(svg, drawn.encode()), (png, as_png(drawn) if png else b"")]
+    for path, content in pictures:
+        if path is not None:
+            with replacing(str(path)) as file:
+                file.write(content)
+            line(f"{path}  {size(len(content))}")
+
+
+def _node_data(model: Model, report: Report | None, path: Path) -> None:
+    import json
+
+    from ..file.replacing import replacing
+    from ..view.node_data import of_hazards, of_report
+
+    found = of_hazards(model) if report is None else of_report(model, report)
+    with replacing(str(path)) as file:
+        file.write(json.dumps(found, allow_nan=False).encode())
+    line(f"{path}  {len(found['results']):,} nodes")

@@ -1,0 +1,91 @@
+"""What a page paints: the differences of two models, or the result of `verify`, node by node."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..compare.difference import Pairing, diff
+from .description import describe
+
+if TYPE_CHECKING:
+    from ..compare import Report
+    from ..model import Model
+
+COUNTS = ("outputs", "equal", "tie", "close", "saturated", "overflow", "stated", "wrong")
+
+
+def of_two(model: Model, other: Model, name: str, size: int | None = None) -> dict[str, Any]:
+    """How `other` differs from `model`. A row for each node of either, in order: the index in both, or -1, and words.
+
+    Raises ValidityError for a graph that breaks rules.
+    """
+    found = diff(model, other)
+    pairing = Pairing(model.graph, other.graph)
+    mine, theirs = ({id(node): index for index, node in enumerate(each.nodes)} for each in (model, other))
+    words = [list(node.words) for node in pairing.node_differences(provenance=True)]
+    pairs = [
+        (-1 if a is None else mine[id(a)], -1 if b is None else theirs[id(b)], said)
+        for (a, b), said in zip(pairing.nodes, words, strict=True)
+    ]
+    alone = [pair for pair in pairs if pair[1] < 0]
+    rows = []
+    for pair in pairs:
+        if pair[1] < 0:
+            continue
+        while alone and alone[0][0] < pair[0]:
+            rows.append(alone.pop(0))
+        rows.append(pair)
+    return {
+        "kind": "diff",
+        "other": describe(other, name, size),
+        "equal": found.is_equal,
+        "sameContent": model.content_id() == other.content_id(),
+        "rows": [*rows, *alone],
+        "tensors": {(tensor.name or tensor.other): str(tensor) for tensor in found.tensors},
+        "words": list(found.words),
+    }
+
+
+def of_report(model: Model, report: Report) -> dict[str, Any]:
+    """What `verify` counted at each node of the model; None for a node that was not run."""
+    waiting = defaultdict(list)
+    for node in report.nodes:
+        waiting[node.name, node.operator].append(node)
+    counted = [found.pop(0) if (found := waiting.get((node.label, node.operator))) else None for node in model.nodes]
+    return {
+        "kind": "verify",
+        "source": Path(report.source).name,
+        "engine": report.engine,
+        "version": report.version,
+        "ok": report.ok,
+        "exact": report.is_exact,
+        "first": report.first_wrong,
+        "inputs": report.inputs,
+        "skipped": report.skipped,
+        "nodes": [
+            None
+            if node is None
+            else {name: getattr(node, name) for name in (*COUNTS, "differences")}
+            | {"largest": str(node.largest) if node.largest in (float("inf"),) else node.largest}
+            for node in counted
+        ],
+        "tensors": {
+            weight.name: "; ".join(
+                [f"{weight.different:,} of {weight.elements:,} values differ"] * bool(weight.different)
+                + [*weight.differences]
+            )
+            for weight in report.weights
+            if not weight.ok
+        },
+        "outputs": [
+            {key: value for key, value in asdict(output).items() if key != "largest"} for output in report.outputs
+        ],
+        "words": [
+            *report.notes,
+            *(f"{name} is only in the source" for name in report.missing),
+            *report.interface,
+        ],
+    }

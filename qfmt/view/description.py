@@ -1,0 +1,231 @@
+"""What a page shows of a model, as JSON. readers/page/src/description.ts has its types; a page makes the same from a
+`.qfb` that is dropped onto it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from ..errors import QfmtError, ValidityError, shortened
+from ..model import Model, static_shape
+from .statistics import statistics
+
+if TYPE_CHECKING:
+    from ..model import Graph, Node, Parameter, Proof, Quantization, Tensor
+
+LONGEST = 500
+"""Characters of a name or an attribute; a file may have a megabyte."""
+BINS, CHANNELS, NUMBERS = 256, 4096, 200_000
+"""The most bins of a histogram and channels of a plot; and how many numbers of a kind a page has, so that it is small:
+of a network with more of them, histograms are coarser, and biases and multipliers left out."""
+WHOLE = 2**53
+"""JavaScript has no larger integers."""
+
+
+def describe(model: Model, name: str, size: int | None = None) -> dict[str, Any]:
+    """Everything about a model but its arrays. `name` is that of its file, `size` its bytes.
+
+    Faults of the file are listed, not raised: a page is made to look for them.
+    """
+    graph = model.graph
+    named = {tensor: index for index, tensor in enumerate(graph.tensors)}
+    constants = sum(tensor.is_constant for tensor in graph.tensors.values()) or 1
+    bins = max(16, min(BINS, 1 << (NUMBERS // constants).bit_length() - 1))
+    vectors = sum(shape[0] for each in graph.constants() if len(shape := static_shape(each)) == 1)
+    channels = CHANNELS if vectors <= NUMBERS else 0
+    faults, hazards = _checked(model)
+    axes = dict(_axes(graph))
+    return {
+        "name": _text(name),
+        "size": size,
+        "content": _content(model),
+        "graph": _text(graph.name),
+        "producer": _text(model.producer),
+        "engine": _text(model.engine),
+        "source": _pairs(model.source),
+        "metadata": _pairs(model.metadata),
+        "noGraph": _text(model.no_graph),
+        "vectors": len(model.vectors),
+        "inputs": [named[each] for each in graph.inputs if each in named],
+        "outputs": [named[each] for each in graph.outputs if each in named],
+        "tensors": [_tensor(tensor, axes.get(tensor.name), bins, channels) for tensor in graph.tensors.values()],
+        "nodes": [_node(node, named, hazards.get(node.label)) for node in graph.nodes],
+        "faults": faults,
+        "proofs": {} if faults else _proofs(model),
+    }
+
+
+def _checked(model: Model) -> tuple[list[str], dict[str, Any]]:
+    """Broken rules of the graph; and the products that can overflow in an engine, by node."""
+    from ..passes.hazards import hazards
+
+    try:
+        found = {hazard.node: hazard for hazard in hazards(model) if hazard.can_saturate}
+    except ValidityError as error:
+        return [str(each) for each in error.violations], {}
+    except QfmtError as error:
+        return [str(error)], {}
+    return [], {
+        node: {
+            "channels": each.channels,
+            "overflow": {name: one.channels for name, one in each.engines.items() if one.channels},
+        }
+        for node, each in found.items()
+    }
+
+
+def _proofs(model: Model) -> dict[str, Any]:
+    """What the file states about its sums, recomputed."""
+    from ..passes.proofs import proofs
+
+    if model.engine != "integer":
+        return {}
+    try:
+        found = proofs(model)
+    except QfmtError as error:
+        return {"unknown": [str(error)]}
+    return {
+        "sums": found.sums,
+        "reaches": found.reaches,
+        "broken": [str(each) for each in found.violations],
+        "unknown": [_text(f"{where}: {why}") for where, why in found.unknown.items()],
+    }
+
+
+def _content(model: Model) -> str:
+    try:
+        return model.content_id().hex()
+    except QfmtError:
+        return ""
+
+
+def _axes(graph: Graph) -> Iterator[tuple[str, int]]:
+    """The output channels of weights: those of the nodes that read them, or along which scales run."""
+    from ..ops import OPERATORS
+    from ..ops.accumulation import output_axis
+
+    for node in graph.nodes:
+        entry = OPERATORS.get(node.operator)
+        for index in entry.weights if entry else ():
+            name = node.inputs[index] if index < len(node.inputs) else ""
+            if name in graph.tensors and (shape := graph.tensors[name].shape) and len(shape) > 1:
+                yield name, output_axis(node, len(shape))
+    for tensor in graph.tensors.values():
+        if tensor.quantization is not None and (axis := tensor.quantization.axis) is not None:
+            yield tensor.name, axis
+
+
+def _tensor(tensor: Tensor, axis: int | None, bins: int, channels: int) -> dict[str, Any]:
+    shape = None if tensor.shape is None else [_text(size) if isinstance(size, str) else size for size in tensor.shape]
+    found: dict[str, Any] = {"name": _text(tensor.name), "dtype": tensor.dtype, "shape": shape}
+    if tensor.aliases:
+        found["aliases"] = [_text(alias) for alias in tensor.aliases[:8]]
+    if tensor.quantization is not None:
+        found["grid"] = _grid(tensor.quantization)
+    if tensor.data is not None:
+        found["stats"] = _finite(statistics(tensor, axis, bins, channels))
+        if len(tensor.shape or ()) < 2 and 0 < found["stats"].get("elements", 0) <= channels:
+            found["values"] = _finite([_whole(_short(each)) for each in tensor.array.reshape(-1)])
+    return found
+
+
+def _grid(grid: Quantization) -> dict[str, Any]:
+    """A quantization; many scales, and those of blocks, are given by their extremes."""
+    kept = len(grid.scale) <= CHANNELS and not grid.is_blocked
+    found: dict[str, Any] = {"min": grid.quant_min, "max": grid.quant_max, "count": len(grid.scale)}
+    found["type"] = grid.scale.dtype
+    if grid.block:
+        found["block"] = list(grid.block)
+    if grid.axis is not None:
+        found["axis"] = grid.axis
+    try:
+        scales, points = _numbers(grid.scale), grid.zero_point.numbers()
+        if not kept and scales:
+            scales, points = (min(scales), max(scales)), tuple(sorted({min(points), max(points)}))
+        found |= {"scale": _finite(list(scales)), "zero": _finite(list(points))}
+    except QfmtError as error:
+        found |= {"scale": [], "zero": [], "error": str(error)}
+    parts = ("offset", "table", "group_index")
+    if extras := [name.replace("_", " ") for name in parts if getattr(grid, name) is not None]:
+        found["extras"] = extras
+    if seen := grid.observed:
+        low, high = (_finite(list(each[:CHANNELS])) for each in (seen.minimum, seen.maximum))
+        found["observed"] = {"observer": _text(seen.observer), "min": low, "max": high}
+    return found
+
+
+def _numbers(scales: Parameter) -> tuple[float, ...]:
+    """Scales in few digits: a float32 is the nearest one to the decimal number."""
+    numbers = scales.numbers()
+    return tuple(float(f"{each:.9g}") for each in numbers) if scales.dtype == "float32" else numbers
+
+
+def _short(value: Any) -> Any:
+    """An element of an array as a number of Python, likewise."""
+    if value.dtype.kind in "iub":
+        return value.item()
+    return float(value) if value.dtype.itemsize > 4 else float(f"{float(value):.9g}")
+
+
+def _node(node: Node, named: Mapping[str, int], hazard: Any) -> dict[str, Any]:
+    found = {
+        "operator": _text(node.operator),
+        "version": node.version,
+        "name": _text(node.label),
+        "scope": _text(node.scope),
+        "from": _text(node.source_operator),
+        "rule": _text(node.rule),
+        "inputs": [named.get(name, -1) for name in node.inputs],
+        "outputs": [named.get(name, -1) for name in node.outputs],
+        "attributes": {_text(key): _attribute(value) for key, value in sorted(node.attributes.items())},
+    }
+    if node.proof is not None:
+        found["proof"] = _proof(node.proof)
+    if hazard:
+        found["hazard"] = hazard
+    return found
+
+
+def _proof(proof: Proof) -> dict[str, Any]:
+    return {
+        "low": [_whole(each) for each in proof.low[:CHANNELS]],
+        "high": [_whole(each) for each in proof.high[:CHANNELS]],
+        "compared": _text(proof.compared),
+        "differs": sum(proof.differs),
+        "largest": _whole(proof.largest),
+    }
+
+
+def _attribute(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_attribute(each) for each in value[:64]] + (["…"] if len(value) > 64 else [])
+    return _text(value) if isinstance(value, str) else _finite(_whole(value))
+
+
+def _pairs(pairs: Mapping[str, str]) -> dict[str, str]:
+    return {_text(key): _text(value) for key, value in pairs.items()}
+
+
+def _text(text: str) -> str:
+    return shortened(text, LONGEST)
+
+
+def _whole(value: Any) -> Any:
+    """Integers that a page would round are given as text."""
+    return str(value) if isinstance(value, int) and abs(value) >= WHOLE else value
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinities: they are "inf" and "-inf", and NaN is "nan"."""
+    if isinstance(value, dict):
+        return dict(_finite_items(value))
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    return str(value) if isinstance(value, float) and not isfinite(value) else value
+
+
+def _finite_items(value: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, each in value.items():
+        yield key, _finite(each)

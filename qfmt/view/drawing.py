@@ -1,0 +1,118 @@
+"""The graph as a picture, without a browser: SVG, and PNG of it."""
+
+from __future__ import annotations
+
+import re
+from html import escape
+from typing import TYPE_CHECKING
+
+from ..errors import MissingPackageError, QfmtError, printable
+from ..notation import number, shape_text
+from ..ops import OPERATORS
+from ..ops.registry import Quantized
+from .layout import layout
+
+if TYPE_CHECKING:
+    from ..model import Model, Node
+
+WIDTH, HEIGHT, ACROSS, DOWN, MARGIN = 190, 44, 206, 68, 14
+PIXELS = 200_000_000
+"""The most pixels of a PNG: four bytes each."""
+
+COLOURS = {
+    Quantized.ACCUMULATES: "#2b6fd6",
+    Quantized.WEIGHTS: "#2b6fd6",
+    Quantized.COMPUTES: "#c2670c",
+    Quantized.OWN: "#0e8494",
+    Quantized.INTEGERS: "#7c4bc4",
+}
+OTHER = "#75808d"
+STYLE = (
+    "text{font:11px system-ui,'Segoe UI','DejaVu Sans',sans-serif;fill:#1b2027}.o{font-weight:600}"
+    ".d{fill:#5b6673;font-size:9.5px}.e{text-anchor:end}"
+    "path{fill:none;stroke:#97a1ad;stroke-width:1.2}rect{fill:#fff;stroke:#d5dae1}"
+)
+
+
+def as_svg(model: Model) -> str:
+    """A box for each node: operator, name, shape and scale of its first output. Raises QfmtError without a graph."""
+    if not model.nodes:
+        raise QfmtError(model.no_graph or "there are no nodes to draw")
+    graph, makers = model.graph, dict[str, int]()
+    edges = []
+    for index, node in enumerate(graph.nodes):
+        edges += [(makers[name], index) for name in node.inputs if name in makers]
+        makers.update((name, index) for name in node.outputs if name)
+    placed = layout(len(graph.nodes), edges)
+    lines = [_edge([placed.nodes[a], *way, placed.nodes[b]]) for (a, b), way in placed.edges.items()]
+    boxes = [_box(node, model, *_place(*at)) for node, at in zip(graph.nodes, placed.nodes, strict=True)]
+    points = [*placed.nodes, *(point for way in placed.edges.values() for point in way)]
+    width = round(max(x for x, _ in points) * ACROSS) + WIDTH + 2 * MARGIN
+    height = max(y for _, y in points) * DOWN + HEIGHT + 2 * MARGIN
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">\n'
+        f'<style>{STYLE}</style>\n<rect width="100%" height="100%" style="stroke:none"/>\n'
+        + "\n".join([*lines, *boxes])
+        + "\n</svg>\n"
+    )
+
+
+def as_png(svg: str, zoom: float = 2) -> bytes:
+    """A picture that `as_svg` drew. Raises MissingPackageError without resvg-py, QfmtError if it is too large."""
+    try:
+        from resvg_py import svg_to_bytes
+    except ImportError:
+        raise MissingPackageError("PNG needs resvg-py", hint="pip install 'qfmt[view]', or use --svg") from None
+    found = re.match(r'<svg [^>]*width="(\d+)" height="(\d+)"', svg)
+    width, height = map(int, found.groups()) if found else (0, 0)
+    while zoom > 0.25 and width * height * zoom * zoom > PIXELS:
+        zoom /= 2
+    if width * height * zoom * zoom > PIXELS:
+        raise QfmtError(f"the graph is too large for PNG: {width} × {height}", hint="use --svg, or the page")
+    return bytes(svg_to_bytes(svg_string=svg, zoom=zoom))
+
+
+def _place(column: float, row: int) -> tuple[float, float]:
+    return round(MARGIN + column * ACROSS, 1), MARGIN + row * DOWN
+
+
+def _box(node: Node, model: Model, x: float, y: float) -> str:
+    entry = OPERATORS.get(node.operator)
+    colour = COLOURS.get(entry.quantized, OTHER) if entry else OTHER
+    made = model.graph.tensors.get(node.outputs[0]) if node.outputs else None
+    shape, scale = "", ""
+    if made is not None:
+        shape = f"{made.dtype} {shape_text(made.shape)}"
+        if (grid := made.quantization) is not None and not grid.block:
+            scale = f"{number(grid.scale[0])} · {number(grid.zero_point[0])}"
+    return (
+        f'<g transform="translate({x},{y})"><rect width="{WIDTH}" height="{HEIGHT}" rx="5"/>'
+        f'<rect width="4" height="{HEIGHT}" rx="2" style="fill:{colour};stroke:none"/>'
+        f'<text class="o" x="12" y="15">{_text(node.operator.removeprefix("qfmt."), 18)}</text>'
+        f'<text class="d e" x="{WIDTH - 8}" y="15">{_text(scale, 20)}</text>'
+        f'<text class="d" x="12" y="27">{_text(node.label, 32)}</text>'
+        f'<text class="d" x="12" y="38">{_text(shape, 32)}</text></g>'
+    )
+
+
+def _edge(points: list[tuple[float, int]]) -> str:
+    (first, *_), last = points, points[-1]
+    x, y = _place(*first)
+    drawn = [f"M{x + WIDTH / 2} {y + HEIGHT}"]
+    at = (x + WIDTH / 2, y + HEIGHT)
+    for index, point in enumerate(points[1:], 1):
+        x, y = _place(*point)
+        to = (x + WIDTH / 2, y)
+        bend = (to[1] - at[1]) / 2
+        drawn.append(f"C{at[0]} {at[1] + bend} {to[0]} {to[1] - bend} {to[0]} {to[1]}")
+        at = to
+        if index < len(points) - 1 and point is not last:
+            drawn.append(f"v{HEIGHT}")
+            at = (to[0], to[1] + HEIGHT)
+    return f'<path d="{"".join(drawn)}"/>'
+
+
+def _text(text: str, most: int) -> str:
+    """Text of a file, short and safe in XML: without control characters."""
+    text = printable(text)
+    return escape(text if len(text) <= most else f"{text[: most // 3]}…{text[-(most - most // 3 - 1) :]}")

@@ -1,0 +1,1 @@
+"""An extension of Google's Model Explorer: `model-explorer m.qfb --extensions=qfmt.view.model_explorer`."""

@@ -1,0 +1,45 @@
+"""Builds the page of readers/page in a copy, with npm."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from .js_reader import NO_NETWORK
+from .paths import ROOT
+
+PACKAGE = Path("readers/page")
+
+
+class PagePackage:
+    """The installed packages, and the page that is built from the sources."""
+
+    def __init__(self, folder: Path) -> None:
+        if shutil.which("node") is None or shutil.which("npm") is None:
+            pytest.skip("needs node and npm")
+        ignored = shutil.ignore_patterns("node_modules")
+        for part in (PACKAGE, Path("readers/js/src"), Path("docs/spec")):
+            shutil.copytree(ROOT / part, folder / part, ignore=ignored)
+        (folder / "qfmt" / "view").mkdir(parents=True)
+        self.root = folder / PACKAGE
+        self.built = folder / "qfmt" / "view" / "page.html"
+        installed = self._npm("ci", "--no-audit", "--no-fund", "--prefer-offline")
+        if installed.returncode and any(word in installed.stderr for word in NO_NETWORK):
+            pytest.skip("npm cannot install esbuild: there is no network")
+        assert installed.returncode == 0, installed.stderr
+
+    def build(self) -> bytes:
+        finished = self._npm("run", "--silent", "build")
+        assert finished.returncode == 0, finished.stdout + finished.stderr
+        return self.built.read_bytes()
+
+    def axe(self) -> str:
+        """The source of axe-core."""
+        return (self.root / "node_modules" / "axe-core" / "axe.min.js").read_text(encoding="utf-8")
+
+    def _npm(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [shutil.which("npm") or "npm", *arguments]
+        return subprocess.run(command, cwd=self.root, capture_output=True, text=True)
