@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
     from .compare import diff, verify
     from .errors import QfmtError
-    from .file import check, load, save
+    from .file.checker import check
+    from .file.reader import load
+    from .file.writer import save
     from .frontends import convert
     from .interpreter import run
     from .model import Graph, Model, Node, Quantization, Tensor
@@ -49,12 +51,12 @@ _HOMES = {
     "QfmtError": "errors",
     "Quantization": "model",
     "Tensor": "model",
-    "check": "file",
+    "check": "file.checker",
     "convert": "frontends",
     "diff": "compare",
-    "load": "file",
+    "load": "file.reader",
     "run": "interpreter",
-    "save": "file",
+    "save": "file.writer",
     "verify": "compare",
 }
 

@@ -14,6 +14,7 @@ QfmtError
 ├── RunError                     a model cannot be run on the given inputs
 ├── DestinationError             the result cannot be written to its destination
 │   └── InexpressibleNodesError  the destination cannot express some nodes (all of them, by reason)
+├── RemoteError                  a URL cannot be read: its protocol, or the other side, which fails or misleads
 ├── MissingPackageError          an optional package is needed for this
 └── MissingFileError             there is no file at a path; also a FileNotFoundError
 
@@ -104,7 +105,8 @@ class QfmtError(Exception):
 
     def at(self, where: str) -> QfmtError:
         """The same error with a place: an outer layer knows the file, an inner one only the table."""
-        self.where = f"{where}: {self.where}" if self.where else where
+        if self.where != where:
+            self.where = f"{where}: {self.where}" if self.where else where
         return self
 
 
@@ -221,6 +223,10 @@ class NoIntegerFormError(QfmtError):
         count = sum(map(len, self.reasons.values()))
         noun = "node has" if count == 1 else "nodes have"
         super().__init__(f"{count} {noun} no integer form: {listed}", where=where, hint=hint)
+
+
+class RemoteError(QfmtError):
+    """A URL cannot be read: qfmt does not know its protocol, or the other side failed."""
 
 
 class MissingPackageError(QfmtError):

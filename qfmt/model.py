@@ -25,6 +25,7 @@ from .graph import (
     static_shape,
 )
 from .quantization import Observed, Parameter, Quantization
+from .urls import Named
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -186,9 +187,9 @@ class Model:
 
         return to_onnx(self, form=form, opset=opset, same_types=same_types)
 
-    def save(self, path: str | PathLike[str], *, target: str = "1.0", shard_size: int | None = None) -> None:
+    def save(self, path: Named, *, target: str | None = None, shard_size: int | None = None) -> None:
         """Write a `.qfb` file, atomically, for readers of the format version `target`; see `qfmt.save`."""
-        from .file import save
+        from .file.writer import save
 
         save(self, path, target=target, shard_size=shard_size)
 
@@ -201,8 +202,8 @@ class Model:
         input_shapes: Mapping[str, Sequence[Dimension]] | None = None,
         outputs: Sequence[str] = (),
     ) -> Model:
-        """The same network, with nodes that compute with integers only; see `qfmt.passes.lower_integer`."""
-        from .passes import lower_integer
+        """The same network, with nodes that compute with integers only; see `qfmt.passes.lowering.lower_integer`."""
+        from .passes.lowering import lower_integer
 
         return lower_integer(self, form=form, bits=bits, exact=exact, input_shapes=input_shapes, outputs=outputs)
 

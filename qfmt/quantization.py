@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from math import nan, prod
 from typing import TYPE_CHECKING, Any, overload
 
-from .arrays import DTYPES, Data, StoredArray, first_holding, numpy_dtype
+from .arrays import DTYPES, Data, StoredArray, first_holding, numpy_dtype, type_name
 from .errors import QfmtError
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ class Quantization:
         lead = () if axis is None else (1,) * axis
         scales = Parameter.of_values(np.asarray(scale, numpy_dtype(scale_dtype)) if scale_dtype else scale)
         one = len(scales) == 1 and axis is None
-        scales = replace(scales, shape=() if one else (*lead, len(scales)))
+        scales = Parameter(scales.dtype, () if one else (*lead, len(scales)), scales.data)
         points = zero_points_of(np.asarray(zero_point), scales)
         block = () if axis is None else (*(0 for _ in lead), 1)
         return cls(scales, points, quant_min, quant_max, block, observed=observed, names=names)
@@ -255,7 +255,7 @@ class Quantization:
 
     def __post_init__(self) -> None:
         for name in PARAMETERS:
-            if not isinstance(each := getattr(self, name), Parameter | None):
+            if type(each := getattr(self, name)) not in (Parameter, type(None)):  # isinstance asks an ABC: slow
                 hint = "Quantization.of takes numbers; with_values replaces those of another quantization"
                 raise QfmtError(f"{name} is of type {type(each).__name__}, not Parameter", hint=hint)
 
@@ -433,11 +433,12 @@ def block_counts(shape: Sequence[int], block: Sequence[int]) -> tuple[int, ...]:
 def zero_points_of(points: NDArray[Any], scales: Parameter) -> Parameter:
     """Stored zero points: integers in the first type that holds them, floats in the type of the scales; one for all if
     they are equal, otherwise one for each scale."""
-    if points.size and (points == points.reshape(-1)[0]).all():
+    if points.size == 1 or (points.size and (points == points.reshape(-1)[0]).all()):
         points = points.reshape(-1)[0]
     elif points.size == len(scales):
         points = points.reshape(scales.shape)
-    if points.dtype.name not in DTYPES or not DTYPES[points.dtype.name].is_integer:
+    name = type_name(points)
+    if name not in DTYPES or not DTYPES[name].is_integer:
         return Parameter.of_values(points.astype(numpy_dtype(scales.dtype)))
     low, high = int(points.min(initial=0)), int(points.max(initial=0))
     kind = first_holding(ZERO_POINTS, low, high)

@@ -12,6 +12,7 @@ import pytest
 
 from support import counts
 from support.paths import ROOT
+from support.stores import bucket, memory, s3, server, store, temporary  # noqa: F401  (fixtures)
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # one process per core: threads beyond it only wait, which takes half the time
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported

@@ -170,8 +170,8 @@ def arrays(folder: Path) -> Iterator[Row]:
     if sys.platform == "linux":
         small = str(folder / "small.qfb")
         make_model(40, (1,)).save(small)  # a small file first: what reading imports is not counted
-        code = "model = qfmt.file.load({!r})\narrays = [tensor.array for tensor in model.tensors.values()]"
-        setup = f"import numpy, qfmt.file\n{code.format(small)}"
+        code = "model = qfmt.load({!r})\narrays = [tensor.array for tensor in model.tensors.values()]"
+        setup = f"import numpy, qfmt\n{code.format(small)}"
         yield Row("anonymous memory, all arrays", memory(setup, code.format(str(path)))[0], None, "MB", 1)
         yield Row("the same with 512 scales each", memory(setup, code.format(str(channels)))[0], None, "MB", 1)
 
@@ -339,16 +339,21 @@ def _seconds(function: Callable[[], Any]) -> float:
 
 @section
 def archive(folder: Path) -> Iterator[Row]:
-    """1,000 small models into an archive: two jobs against one; again, when everything is there, against one job."""
+    """1,000 small models into an archive: two jobs against one, also on a Dask cluster here; again, when everything is
+    there, against one job."""
     sources, repeats = folder / "sources", iter(range(100))
     make_digits(sources, 1000)
     qfmt = [sys.executable, "-m", "qfmt", "convert", str(sources), "--out"]
 
-    def converting(jobs: int) -> None:
-        _process([*qfmt, str(folder / f"{jobs}-{next(repeats)}"), "--jobs", str(jobs)])
+    def converting(jobs: int, dask: str = "") -> None:
+        cluster = ["--dask", dask] if dask else []
+        _process([*qfmt, str(folder / f"{jobs}-{next(repeats)}"), "--jobs", str(jobs), *cluster])
 
     one, two = partial(converting, 1), partial(converting, 2)
     yield timed("two jobs, one job", two, one, 1 / 1.8, 3)
+    yield timed(
+        "Dask: two workers, one worker", partial(converting, 2, "local"), partial(converting, 1, "local"), 1 / 1.6, 3
+    )
     again = partial(_process, [*qfmt, str(folder / "1-1"), "--jobs", "1"])
     yield timed("nothing to do, one job", again, one, None, 1)
 
@@ -465,7 +470,7 @@ def _c_program(model: Any, name: str, exact: bool, folder: Path) -> Iterator[Row
     import numpy as np
 
     from qfmt.backends.c import write_c
-    from qfmt.passes import lower_integer
+    from qfmt.passes.lowering import lower_integer
 
     integers = lower_integer(model, exact=exact)
     write_c(integers, folder, name="net")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
-from qfmt.passes import lower_integer
+from qfmt.passes.lowering import lower_integer
 from two_convolutions import Grid, Layer, depthwise_layer, exact, fixed_point
 
 Run = Callable[[Layer, np.ndarray], np.ndarray]

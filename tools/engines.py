@@ -29,7 +29,7 @@ import numpy as np
 
 from engine_kernels import FORMS, Engine, Run, as_model, by_rule, engines, lowered, torch_engine
 from engine_sums import tables as tables_of_sums
-from qfmt.passes import lower_integer
+from qfmt.passes.lowering import lower_integer
 from two_convolutions import Network, depthwise_layer, exact, measured_network, tied_network
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "integers.md"

@@ -24,7 +24,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 import hexdump  # noqa: E402
 from fbs import Field, read_schema  # noqa: E402
 from qfmt.content import content_text  # noqa: E402
-from qfmt.file import CONTAINER_RULES, save  # noqa: E402
+from qfmt.file.checker import CONTAINER_RULES  # noqa: E402
+from qfmt.file.writer import save  # noqa: E402
 from qfmt.model import DTYPES, Graph, Model, Node, Quantization, Tensor  # noqa: E402
 from qfmt.ops import OPERATORS, Operator, Quantized  # noqa: E402
 from qfmt.ops.pooling import MEAN_RULES  # noqa: E402
@@ -116,7 +117,10 @@ def schema_tables() -> str:
     schema = read_schema()
     lines = []
     for table in schema.tables.values():
-        rows = [(str(i), f"`{f.name}`", _type(f), _default(f), _here(f.meaning)) for i, f in enumerate(table.fields)]
+        rows = [
+            (str(i), f"`{f.name}`", _type(f), _absent(table.name, f), _here(f.meaning))
+            for i, f in enumerate(table.fields)
+        ]
         lines += [f"#### {table.name}", "", _here(table.meaning), ""]
         lines += [_table(("field", "name", "type", "absent", "meaning"), rows)]
     for enum in schema.enums.values():
@@ -139,10 +143,23 @@ def _stated(spec: AttributeSpec) -> str:
     return "required" if spec.default is None else f"`{spec.default}`"
 
 
-def _default(field: Field) -> str:
+MANDATORY = {
+    "Tensor": ("dtype",),
+    "Numbers": ("dtype",),
+    "Array": ("dtype",),
+    "Quantization": ("quant_min", "quant_max"),
+    "Attribute": ("type",),
+    "TestValue": ("buffer",),
+}
+"""Scalars that FlatBuffers cannot require; the rules V2 and F12 do."""
+
+
+def _absent(table: str, field: Field) -> str:
     """The meaning of an absent field."""
-    if field.required:
+    if field.required or field.name in MANDATORY.get(table, ()):
         return "refused"
+    if table in ("Numbers", "Array") and field.name in ("bytes", "buffer"):
+        return "the other"
     scalar = field.type in hexdump.SCALARS or field.type in read_schema().enums
     return "nothing" if field.default == "null" else field.default or ("0" if scalar else "nothing")
 

@@ -44,8 +44,8 @@ from conformance import (  # noqa: E402
 )
 from conformance.networks import Case  # noqa: E402
 from conformance.twin import text, twin  # noqa: E402
+from qfmt import check, load, save  # noqa: E402
 from qfmt.errors import FormatError  # noqa: E402
-from qfmt.file import check, load, save  # noqa: E402
 from qfmt.file.reader import Container  # noqa: E402
 from qfmt.file.shards import Shards  # noqa: E402
 
@@ -103,7 +103,8 @@ def _refused(folder: Path) -> Iterator[dict[str, Any]]:
     folder.mkdir()
     sound = folder / "sound.qfb"
     bases = []
-    for model, shard_size in ((altered.sound(), None), (altered.integers(), None), (altered.sound(), 200)):
+    models = (altered.sound(), altered.integers(), altered.formulas(), altered.sums(), altered.sound())
+    for model, shard_size in zip(models, (None, None, None, None, 200), strict=True):
         save(model, sound, shard_size=shard_size)
         bases.append(altered.Base(sound.read_bytes()))
     sound.unlink()  # its shards stay

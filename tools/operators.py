@@ -37,7 +37,7 @@ from cases.torch_nodes import one_node  # noqa: E402
 from qfmt.errors import InexpressibleNodesError, NoIntegerFormError, QfmtError  # noqa: E402
 from qfmt.model import Graph, Model, Node, Quantization, Tensor  # noqa: E402
 from qfmt.ops import OPERATORS, Quantized  # noqa: E402
-from qfmt.passes import lower_integer  # noqa: E402
+from qfmt.passes.lowering import lower_integer  # noqa: E402
 from qfmt.rules import graph_violations  # noqa: E402
 
 MATRIX = ROOT / "qfmt" / "ops" / "matrix.json"

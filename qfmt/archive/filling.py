@@ -13,18 +13,21 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, replace
 from itertools import count
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from ..errors import DestinationError, QfmtError, message
-from ..file import save
+from ..errors import DestinationError, QfmtError, RemoteError, message
+from ..file.opened import downloaded, uploaded
+from ..file.writer import save
 from ..frontends.content import sha256_of
 from ..frontends.sources import external_files
+from ..urls import Place, Url, place, text_of
+from . import cluster, workers
 from .manifest import Entry, Manifest, is_there
-from .workers import Message, named, results
+from .workers import Limits, Message, named
 
 if sys.platform != "win32":
     import fcntl
@@ -39,6 +42,9 @@ class Filled(NamedTuple):
     results: dict[str, str]
 
 
+PERIOD = 10
+"""Seconds between two writes of the manifest of an archive by URL."""
+
 RESULTS = {
     "converted": "",
     "equal": "the model of another source, which is stored once",
@@ -49,15 +55,17 @@ RESULTS = {
 
 
 def fill(
-    folder: Path,
-    sources: Mapping[str, Path],
+    folder: Place,
+    sources: Mapping[str, Place],
     *,
     maker: str = "qfmt:convert",
     options: Mapping[str, Any] | None = None,
     jobs: int = 1,
+    limits: Limits | None = None,
+    dask: str = "",
     told: Told = lambda entry: None,
 ) -> Filled:
-    """Convert sources {name: path} into an archive, in `jobs` processes.
+    """Convert sources {name: path} into an archive, in `jobs` processes, or on a Dask cluster (`cluster.py`).
 
     `maker` names a function, as "module:function", that gives the model of a path and `options` (by keyword; JSON). A
     source is not converted again if the archive has its result with equal digests and options. Any error of a source,
@@ -65,23 +73,23 @@ def fill(
     with each entry as it comes. After an interruption, the next call continues.
 
     Raises DestinationError if the archive cannot be written, or another process is filling it; QfmtError if its
-    manifest cannot be read.
+    manifest cannot be read, or the cluster not be reached.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DestinationError(f"cannot be made: {error.strerror}", where=str(folder)) from None
+    for each in (folder, *sources.values()):
+        if isinstance(each, Url) and each.protocol == "memory":
+            hint = "memory:// is that of one process, and others convert"
+            raise DestinationError("cannot be used for an archive", where=str(each), hint=hint)
     with _locked(folder):
         manifest = Manifest(folder)
         tasks = _planned(manifest, sources, json.loads(json.dumps(options or {})))
         manifest.save()  # without an incomplete line, and with the position of each source
         kept = set()
-        with (
-            manifest.path.open("ab") as journal,
-            closing(results(tasks, WORK, (str(folder), maker), jobs)) as answers,
-        ):
+        asked = tasks, WORK, (_everywhere(folder), maker), jobs
+        answering = cluster.results(*asked, dask) if dask else workers.results(*asked, limits)
+        with _journal(manifest) as journal, closing(answering) as answers:
             settling = _Settling(manifest, journal, sources)
             for task, answer in answers:
+                answer.pop("again", None)
                 if answer != KEPT and any(type(value) is not _ANSWER.get(key) for key, value in answer.items()):
                     answer = {"error": "the worker process answered something else"}  # a file may have taken it over
                 if answer == KEPT:
@@ -98,9 +106,9 @@ def _result(task: Message, manifest: Manifest, kept: set[str]) -> str:
     return "converted" if entry.file == task["file"] else "equal"
 
 
-def _planned(manifest: Manifest, sources: Mapping[str, Path], options: Mapping[str, Any]) -> list[Message]:
+def _planned(manifest: Manifest, sources: Mapping[str, Place], options: Mapping[str, Any]) -> list[Message]:
     """A task for each source; what is not in the manifest joins it, with the name of a file that is its own."""
-    entries, home = manifest.entries, manifest.folder.resolve()
+    entries = manifest.entries
     uses = Counter(entry.file for entry in entries.values())
     tasks = []
     for name, path in sources.items():
@@ -109,10 +117,10 @@ def _planned(manifest: Manifest, sources: Mapping[str, Path], options: Mapping[s
         if uses[target] != 1:
             target = next(file for file in _files(name) if not uses[file])
             uses[target] += 1
-        entry = replace(known or Entry(name, "", file=target), path=_relative(path.resolve(), home))
+        entry = replace(known or Entry(name, "", file=target), path=_relative(path, manifest.folder))
         entries[name] = entry
         known_ = asdict(entry) if entry.content_id else None
-        tasks.append({"source": name, "path": str(path), "file": target, "options": options, "known": known_})
+        tasks.append({"source": name, "path": _everywhere(path), "file": target, "options": options, "known": known_})
     return tasks
 
 
@@ -124,11 +132,20 @@ def _files(source: str) -> Iterator[str]:
     yield from (f"{path}.{number}.qfb" for number in count(2))
 
 
-def _relative(path: Path, home: Path) -> str:
-    try:
-        return Path(os.path.relpath(path, home)).as_posix()
-    except ValueError:  # another drive
-        return path.as_posix()
+def _everywhere(place: Place) -> str:
+    """As text that means the same to a worker, which may have another working directory."""
+    return text_of(place if isinstance(place, Url) else place.absolute())
+
+
+def _relative(path: Place, home: Place) -> str:
+    """Where a source lies, relative to the archive; what is not beside it, or remote, in full."""
+    if isinstance(path, Url):
+        return str(path)
+    path = path.resolve()
+    with suppress(ValueError):  # another drive
+        if isinstance(home, Path):
+            path = Path(os.path.relpath(path, home.resolve()))
+    return path.as_posix()
 
 
 KEPT: Message = {"kept": True}
@@ -143,41 +160,51 @@ _ANSWER = {**dict.fromkeys(("sha256", "external", "file_sha256", "content_id", "
 
 def convert_task(folder: str, maker: str, task: Message) -> Message:
     """What a worker does: convert a source into its file, unless the archive has that."""
-    begin, path, answer = time.perf_counter(), Path(task["path"]), Message()
+    begin, path, home, answer = time.perf_counter(), place(task["path"]), place(folder), Message()
+    source = path
     try:
-        answer["sha256"] = sha256_of(path) if path.stat().st_size else ""
-        parts = "".join(map(sha256_of, external_files(path)))
-        answer["external"] = parts and hashlib.sha256(parts.encode()).hexdigest()
-        known = task["known"] or {}
-        is_same = known.items() >= (answer | {"options": task["options"]}).items()
-        if is_same and is_there(Path(folder, known["file"]), Entry(**known)):
-            return KEPT
-        model, file = named(maker)(path, **task["options"]), Path(folder, task["file"])
-        file.parent.mkdir(parents=True, exist_ok=True)
-        save(model, file)
-        answer |= {"file_sha256": sha256_of(file), "content_id": model.content_id().hex()}
+        with downloaded(path) as source:
+            answer["sha256"] = sha256_of(source) if source.stat().st_size else ""
+            parts = "".join(map(sha256_of, external_files(source)))
+            answer["external"] = parts and hashlib.sha256(parts.encode()).hexdigest()
+            known = task["known"] or {}
+            is_same = known.items() >= (answer | {"options": task["options"]}).items()
+            if is_same and is_there(home / known["file"], Entry(**known)):
+                return KEPT
+            model = named(maker)(source, **task["options"])
+            with uploaded(home / task["file"]) as file:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                save(model, file)
+                answer |= {"file_sha256": sha256_of(file), "content_id": model.content_id().hex()}
+    except MemoryError:
+        answer["error"] = "needs more memory than its worker may take; `--memory` sets the limit"
     except Exception as error:
-        answer["error"] = _without(str(path), error)
+        answer["error"] = _without(error, str(path), str(source))
+        if isinstance(error, RemoteError):
+            answer["again"] = True
     return answer | {"seconds": round(time.perf_counter() - begin, 3)}
 
 
-def _without(path: str, error: Exception) -> str:
+def _without(error: Exception, *paths: str) -> str:
     """What to say of an error; its entry has the path already."""
     if isinstance(error, QfmtError):
-        error.where = error.where.removeprefix(path).removeprefix(": ")
+        for path in paths:
+            error.where = error.where.removeprefix(path).removeprefix(": ")
     return message(error)
 
 
 class _Settling:
     """Brings answers into the manifest, and stores equal models once."""
 
-    def __init__(self, manifest: Manifest, journal: IO[bytes], pending: Mapping[str, object]) -> None:
+    def __init__(self, manifest: Manifest, journal: Told, pending: Mapping[str, object]) -> None:
         self.manifest, self.entries, self.journal = manifest, manifest.entries, journal
         self.rank = {name: (False, position) for position, name in enumerate(self.entries)}
         """Of equal models the file of the source with the lowest one stays: of those whose files were there before,
         or which are converted for the first time, the first in the manifest; then of the others."""
         self.uses = Counter(entry.file for entry in self.entries.values())
         self.firsts: dict[str, str] = {}
+        self.there: set[str] = set()
+        """Files of firsts that were found to be there."""
         """Content id → the first source that has it; of sources that are given, when their answers have come."""
         for entry in self.entries.values():
             if entry.content_id and entry.source not in pending:
@@ -213,7 +240,8 @@ class _Settling:
         """The first with an equal model, if its file is there; else the entry itself."""
         if entry.content_id in self.firsts:
             first = self.entries[self.firsts[entry.content_id]]
-            if is_there(self.manifest.folder / first.file, first):
+            if first.file in self.there or is_there(self.manifest.folder / first.file, first):
+                self.there.add(first.file)
                 return first
         return entry
 
@@ -223,13 +251,45 @@ class _Settling:
             self.entries[entry.source] = entry
             self.uses[before.file] -= 1
             self.uses[entry.file] += 1
-            self.journal.write(entry.line.encode())
-            self.journal.flush()
+            self.journal(entry)
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Only one process fills an archive. Without locks (Windows), nothing tells."""
+def _journal(manifest: Manifest) -> Iterator[Told]:
+    """Writes down each entry that it is given; by URL, where nothing can be appended, all of them now and then."""
+    saved = time.monotonic()
+
+    def append(entry: Entry) -> None:
+        file.write(entry.line.encode())
+        file.flush()
+
+    def save_all(entry: Entry) -> None:
+        nonlocal saved
+        if time.monotonic() - saved > PERIOD:
+            manifest.save()
+            saved = time.monotonic()
+
+    if isinstance(manifest.path, Path):
+        with manifest.path.open("ab") as file:
+            yield append
+        return
+    try:
+        yield save_all
+    finally:
+        manifest.save()
+
+
+@contextmanager
+def _locked(folder: Place) -> Iterator[None]:
+    """Only one process fills an archive. Without locks (Windows, URLs), nothing tells. Makes a local folder."""
+    if isinstance(folder, Url):
+        folder.require_writable()
+        yield
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DestinationError(f"cannot be made: {error.strerror}", where=str(folder)) from None
     if sys.platform == "win32":
         yield
         return

@@ -9,14 +9,17 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import QfmtError
+from ..errors import MissingFileError, QfmtError
+from ..file.opened import downloaded, uploaded
 from ..file.replacing import replacing
 from ..frontends.content import sha256_of
 from ..regular import irregular
+from ..urls import Place, Url
 
 MANIFEST = "archive.jsonl"
 
@@ -25,9 +28,9 @@ MANIFEST = "archive.jsonl"
 class Entry:
     """What became of a source: it is converted if it has a content id, has failed if it has an error, else planned.
 
-    `source` is its name in the archive, `path` where it lies, relative to the archive. `options` are those of the
-    conversion. `external` is the digest of the external data of an ONNX model. `file` is the `.qfb`, relative to the
-    archive: that of the first of equal models. Digests and the content id are hexadecimal digits.
+    `source` is its name in the archive, `path` where it lies, relative to the archive, or its URL. `options` are those
+    of the conversion. `external` is the digest of the external data of an ONNX model. `file` is the `.qfb`, relative
+    to the archive: that of the first of equal models. Digests and the content id are hexadecimal digits.
     """
 
     source: str
@@ -49,7 +52,7 @@ class Entry:
 class Manifest:
     """The entries of an archive, by the names of the sources, in the order in which they came."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Place) -> None:
         """The manifest of a folder, empty if it has none.
 
         The last line is ignored if it is incomplete: its writer was killed. Raises QfmtError for any other line that
@@ -60,9 +63,10 @@ class Manifest:
         self.entries: dict[str, Entry] = {}
         if not self.path.exists():
             return
-        if what := irregular(self.path):
-            raise QfmtError(what, where=str(self.path))
-        *lines, _ = self.path.read_bytes().split(b"\n")
+        with downloaded(self.path) as path:
+            if what := irregular(path):
+                raise QfmtError(what, where=str(path))
+            *lines, _ = path.read_bytes().split(b"\n")
         for number, line in enumerate(lines, 1):
             try:
                 entry = Entry(**json.loads(line))
@@ -74,26 +78,39 @@ class Manifest:
                 raise QfmtError("is not a line of a manifest", where=f"{self.path}:{number}", hint=hint) from None
             self.entries[entry.source] = entry
 
-    def place(self, entry: Entry) -> Path:
-        """The path of its file. QfmtError if it leads out of the archive: the manifest may come from anyone."""
+    def place(self, entry: Entry) -> Place:
+        """The place of its file. QfmtError if it leads out of the archive: the manifest may come from anyone."""
         path = self.folder / entry.file
-        if not path.resolve().is_relative_to(self.folder.resolve()):
+        home = self.folder
+        if isinstance(path, Path) and isinstance(home, Path) and not path.resolve().is_relative_to(home.resolve()):
             raise QfmtError(f"the file of {entry.source} is not in the archive: {entry.file}", where=str(self.path))
         return path
 
-    def source(self, entry: Entry) -> Path:
-        """The path of its source."""
+    def source(self, entry: Entry, below: Place | None = None) -> Place:
+        """The place of its source, below the place of all sources if that is given.
+
+        QfmtError for a URL in the manifest, which may come from anyone.
+        """
+        if below is not None:
+            if entry.source.startswith("/") or ".." in entry.source.split("/"):
+                raise QfmtError("is not the name of a source", where=f"{self.path}: {entry.source}")
+            return below / entry.source
+        if "://" in entry.path or isinstance(self.folder, Url):
+            hint = "name the place that the sources are below: --sources"
+            raise QfmtError(f"its source is at {entry.path}, as only the manifest says", where=entry.source, hint=hint)
         return Path(os.path.normpath(self.folder / entry.path))
 
     def save(self) -> None:
         """Write the manifest anew. Raises DestinationError."""
-        with replacing(str(self.path)) as file:
+        with uploaded(self.path) as path, replacing(str(path)) as file:
             file.writelines(entry.line.encode() for entry in self.entries.values())
 
 
-def is_there(file: Path, entry: Entry) -> bool:
+def is_there(file: Place, entry: Entry) -> bool:
     """Whether the file of an entry has the digest that the entry states."""
-    return file.is_file() and file.stat().st_size > 0 and sha256_of(file) == entry.file_sha256
+    with suppress(MissingFileError), downloaded(file) as path:
+        return path.is_file() and path.stat().st_size > 0 and sha256_of(path) == entry.file_sha256
+    return False
 
 
 _TYPES = [type(value) for value in asdict(Entry("", "")).values()]

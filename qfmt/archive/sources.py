@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import DestinationError, MissingFileError, QfmtError, SourceError
+from ..file.opened import downloaded
 from ..frontends.sources import sniff
 from ..regular import irregular, refusal
+from ..urls import Place, Url, place
 
 NO_MODELS = ("unknown", "numpy")
 """Kinds of files that may lie beside models in a folder: texts, settings, raw weights, inputs."""
@@ -19,31 +21,32 @@ NO_MODELS = ("unknown", "numpy")
 class Found(NamedTuple):
     """Sources by their names in the archive, and how many files in folders are no models."""
 
-    sources: dict[str, Path]
+    sources: dict[str, Place]
     left_out: int
 
 
-def find(places: Sequence[str], archive: Path) -> Found:
+def find(places: Sequence[str], archive: Place) -> Found:
     """The sources for an archive, sorted by name.
 
     The name of a source is its path relative to the folder that was given, or to the part of a glob without wildcards;
     that of a file is its last part. A file that is named, or that a glob matches, is a source whatever it holds. In a
-    folder and below, files of unknown content and hidden ones are left out, and so is the archive.
+    folder and below, files of unknown content and hidden ones are left out, and so is the archive. A web server has no
+    folders: each of its URLs is a file.
 
     Raises MissingFileError, SourceError if there is no source, or two have the same name, DestinationError for a source
     in the archive.
     """
-    sources: dict[str, Path] = {}
-    left_out, inside = 0, archive.resolve()
-    for place in places:
-        for name, path, is_named in _candidates(place):
-            if path.resolve().is_relative_to(inside):
+    sources: dict[str, Place] = {}
+    left_out = 0
+    for named in places:
+        for name, path, is_named in _candidates(named):
+            if _is_inside(path, archive):
                 if is_named:
                     hint = "choose another folder for the archive"
                     raise DestinationError("the source is in the archive", where=str(path), hint=hint)
             elif not is_named and _is_no_model(path):
                 left_out += 1
-            elif not sources.setdefault(name, path).samefile(path):
+            elif not _are_same(sources.setdefault(name, path), path):
                 what = f"two sources have the name {name}: {sources[name]} and {path}"
                 raise SourceError(what, hint="name the folder that holds both")
     if not sources:
@@ -51,33 +54,65 @@ def find(places: Sequence[str], archive: Path) -> Found:
     return Found(dict(sorted(sources.items())), left_out)
 
 
-def _candidates(place: str) -> Iterator[tuple[str, Path, bool]]:
-    """(name, path, whether the user named it) of what a place stands for."""
-    path = Path(place)
+def _is_inside(path: Place, archive: Place) -> bool:
+    if isinstance(path, Url) or isinstance(archive, Url):
+        return str(path).startswith(f"{str(archive).rstrip('/')}/")
+    return path.resolve().is_relative_to(archive.resolve())
+
+
+def _are_same(one: Place, other: Place) -> bool:
+    return one == other or (isinstance(one, Path) and isinstance(other, Path) and one.samefile(other))
+
+
+def _candidates(named: str) -> Iterator[tuple[str, Place, bool]]:
+    """(name, path, whether the user named it) of what a name stands for."""
+    path = place(named)
+    if isinstance(path, Url):
+        yield from _remote(path)
+    else:
+        yield from _local(named, path)
+
+
+def _remote(url: Url) -> Iterator[tuple[str, Url, bool]]:
+    if url.has_folders and glob.has_magic(url.text):
+        root = next(each for each in url.parents if not glob.has_magic(each.text))
+        found = root.files(url.text.removeprefix(root.text))
+        if not found:
+            raise MissingFileError("no file matches", where=str(url), hint="check the URL")
+        yield from ((name, each, True) for name, each in found)
+    elif url.is_dir():
+        for name, each in url.files():
+            if not any(part.startswith(".") for part in name.split("/")):
+                yield name, each, False
+    else:
+        yield url.name, url, True
+
+
+def _local(named: str, path: Path) -> Iterator[tuple[str, Path, bool]]:
     try:
         if path.is_dir():
             for each in path.rglob("*"):
                 name = each.relative_to(path)
                 if each.is_file() and not any(part.startswith(".") for part in name.parts):
                     yield name.as_posix(), each, False
-        elif glob.has_magic(place) and not path.exists():
+        elif glob.has_magic(named) and not path.exists():
             root = next(each for each in path.parents if not glob.has_magic(str(each)))
-            matches = [each for each in map(Path, glob.glob(place, recursive=True)) if each.is_file()]  # noqa: PTH207
+            matches = [each for each in map(Path, glob.glob(named, recursive=True)) if each.is_file()]  # noqa: PTH207
             if not matches:
-                raise MissingFileError("no file matches", where=place, hint="check the path")
+                raise MissingFileError("no file matches", where=named, hint="check the path")
             for each in matches:
                 yield each.relative_to(root).as_posix(), each, True
         elif what := irregular(path):
-            raise SourceError(what, where=place)
+            raise SourceError(what, where=named)
         else:
             yield path.name, path, True
     except (OSError, ValueError) as error:
         if isinstance(error, QfmtError):
             raise
-        raise refusal(error, SourceError).at(place) from None
+        raise refusal(error, SourceError).at(named) from None
 
 
-def _is_no_model(path: Path) -> bool:
-    with suppress(QfmtError, OSError):  # what cannot be read is a source that fails
+def _is_no_model(place: Place) -> bool:
+    with suppress(QfmtError, OSError), downloaded(place) as path:  # what cannot be read is a source that fails
         return sniff(path).key in NO_MODELS
     return False

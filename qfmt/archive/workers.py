@@ -12,16 +12,17 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from queue import SimpleQueue
-from threading import Thread
-from typing import Any
+from threading import Event, Thread, Timer
+from typing import Any, NamedTuple
 
-from ..frontends.isolation.child import end_with
+from ..frontends.isolation.child import end_with, limit_memory
 from ..frontends.isolation.parent import import_path
+from ..memory import physical
 
 Message = dict[str, Any]
 
@@ -33,18 +34,32 @@ serve(*sys.argv[2:])
 """
 
 
+class Limits(NamedTuple):
+    """What a worker may take: bytes of memory, as far as the system can limit that, and seconds for a task."""
+
+    memory: int
+    seconds: float | None = None
+
+    @classmethod
+    def of(cls, memory: int | None, seconds: float | None, jobs: int) -> Limits:
+        """Without a limit of memory, its share of that of the machine."""
+        return cls(memory or physical() // jobs, seconds)
+
+
 class _Worker:
     """A process that answers tasks until its standard input ends."""
 
-    def __init__(self, work: str, arguments: Sequence[str]) -> None:
-        command = [sys.executable, "-I", "-c", _START, json.dumps(import_path()), work, *arguments]
+    def __init__(self, work: str, arguments: Sequence[str], limits: Limits) -> None:
+        self.limits = limits
+        command = [sys.executable, "-I", "-c", _START, json.dumps(import_path()), str(limits.memory), work, *arguments]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True)  # without Ctrl-C
 
     def answer(self, task: Message) -> Message:
         """What it answers, or {"error": why it died}."""
         assert self.process.stdin is not None and self.process.stdout is not None
-        with suppress(OSError, ValueError, RecursionError):
+        late = Event()
+        with suppress(OSError, ValueError, RecursionError), self._limited(late):
             self.process.stdin.write(json.dumps(task).encode() + b"\n")
             self.process.stdin.flush()
             answer = json.loads(self.process.stdout.readline())
@@ -52,7 +67,29 @@ class _Worker:
                 return answer
         with suppress(OSError):
             self.process.stdin.close()
-        return {"error": f"the worker process {_end(self.process.wait())}"}
+        status = self.process.wait()
+        if late.is_set():
+            return {"error": f"took longer than {self.limits.seconds:g} s, the limit of --timeout"}
+        return {"error": f"the worker process {_end(status)}"}
+
+    @contextmanager
+    def _limited(self, late: Event) -> Iterator[None]:
+        """Kill it, and say so, if this takes too long."""
+
+        def kill() -> None:
+            late.set()
+            self.process.kill()
+
+        if self.limits.seconds is None:
+            yield
+            return
+        timer = Timer(self.limits.seconds, kill)
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
 
     def end(self) -> None:
         """End it, and close the pipes."""
@@ -62,13 +99,14 @@ class _Worker:
 
 
 def results(
-    tasks: Sequence[Message], work: str, arguments: Sequence[str], jobs: int
+    tasks: Sequence[Message], work: str, arguments: Sequence[str], jobs: int, limits: Limits | None = None
 ) -> Generator[tuple[Message, Message]]:
     """Each task and the answer to it, as they come: what a worker's `work(*arguments, task)` returns.
 
     `work` is "module:function". The function must raise nothing. If a worker dies, the answer is {"error": …}.
     """
-    workers = [_Worker(work, arguments) for _ in range(min(jobs, len(tasks)))]
+    limits = limits or Limits.of(None, None, jobs)
+    workers = [_Worker(work, arguments, limits) for _ in range(min(jobs, len(tasks)))]
     idle: SimpleQueue[_Worker] = SimpleQueue()
     for worker in workers:
         idle.put(worker)
@@ -76,7 +114,7 @@ def results(
     def answer(task: Message) -> Message:
         worker = idle.get()
         if worker.process.poll() is not None:
-            workers.append(worker := _Worker(work, arguments))
+            workers.append(worker := _Worker(work, arguments, limits))
         answer = worker.answer(task)
         idle.put(worker)
         return answer
@@ -109,8 +147,9 @@ def named(name: str) -> Callable[..., Any]:
     return found
 
 
-def serve(work: str, *arguments: str) -> None:
+def serve(memory: str, work: str, *arguments: str) -> None:
     """The worker, which ends with its parent. Whatever the work prints goes nowhere: the messages need stdout."""
+    limit_memory(int(memory))
     target = os.fdopen(os.dup(1), "wb")
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 1)

@@ -6,7 +6,6 @@ Results go to stdout, everything else to stderr; an error is one line that start
 
 from __future__ import annotations
 
-import difflib
 import sys
 from importlib import import_module
 from typing import Any, NoReturn
@@ -17,7 +16,17 @@ from .. import __version__
 from ..errors import is_expected, message
 from .output import line
 
-COMMANDS = ("convert", "inspect", "check", "verify", "diff", "view", "run", "ops")
+COMMANDS = {
+    "convert": "Convert another format to .qfb, ONNX or C, without the framework that wrote it.",
+    "inspect": "Show the nodes and tensors of a file.",
+    "check": "List every rule of the specification that a file, or the files of an archive, break.",
+    "verify": "Compare a file with its source: weights, then node by node against torch or ONNX Runtime.",
+    "diff": "Show what differs between two files: graph, tensors, descriptions.",
+    "view": "Show a file as a page: nodes, graph, arithmetic, histograms, differences.",
+    "run": "Run a file exactly, with NumPy only.",
+    "ops": "List the operators that qfmt knows.",
+}
+"""Every command and its summary, so that the list of commands imports none of them."""
 TROUBLE = 2
 INTERRUPTED = 130
 
@@ -32,10 +41,17 @@ class Commands(click.Group):
         if name not in COMMANDS:
             return None
         command: click.Command = import_module(f".{name}", __name__).command
+        command.short_help = COMMANDS[name]
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         if args[0] not in COMMANDS and not args[0].startswith("-"):
+            import difflib
+
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
             advice = f"did you mean {near[0]!r}?" if near else f"the commands are {', '.join(COMMANDS)}"
             raise click.UsageError(f"no command {args[0]!r}; {advice}", ctx)

@@ -8,7 +8,9 @@ from zipfile import is_zipfile
 
 from ..budget import Budget
 from ..errors import QfmtError, RunError
+from ..file.opened import downloaded
 from ..frontends.zips import Zip
+from ..urls import Place
 from .output import line
 
 if TYPE_CHECKING:
@@ -23,8 +25,13 @@ if TYPE_CHECKING:
     Array = NDArray[np.generic]
 
 
-def arrays(path: Path) -> dict[str, Array]:
+def arrays(place: Place) -> dict[str, Array]:
     """The arrays of a file by name; the array of a `.npy` has the empty name. Nothing is unpickled."""
+    with downloaded(place) as path:
+        return _arrays(path, str(place))
+
+
+def _arrays(path: Path, where: str) -> dict[str, Array]:
     import numpy as np
 
     try:
@@ -32,12 +39,12 @@ def arrays(path: Path) -> dict[str, Array]:
             return dict(_members(Zip(path, Budget(path.stat().st_size, "reading"))))
         return {"": np.load(path, allow_pickle=False)}
     except QfmtError as error:
-        raise RunError(error.what, where=str(path), hint=error.hint) from None
+        raise RunError(error.what, where=where, hint=error.hint) from None
     except Exception as error:  # any error of zipfile, zlib and NumPy's header parser
         advice = "pickle" in str(error)  # NumPy's own hint is to trust the file
         why = "" if advice else f" ({error})"
         hint = "write it with numpy.save or numpy.savez"
-        raise RunError(f"is not a .npy or .npz file of plain arrays{why}", where=str(path), hint=hint) from None
+        raise RunError(f"is not a .npy or .npz file of plain arrays{why}", where=where, hint=hint) from None
 
 
 def _members(archive: Zip) -> Iterator[tuple[str, Array]]:
@@ -48,7 +55,7 @@ def _members(archive: Zip) -> Iterator[tuple[str, Array]]:
         yield name.removesuffix(".npy"), np.lib.format.read_array(BytesIO(archive.read(name)), allow_pickle=False)
 
 
-def matched(wanted: Sequence[str], held: Mapping[str, Array], path: Path) -> dict[str, Array]:
+def matched(wanted: Sequence[str], held: Mapping[str, Array], path: Place) -> dict[str, Array]:
     """Arrays for inputs by name, or the only array for the only input."""
     if len(held) == 1 and len(wanted) == 1:
         return {wanted[0]: next(iter(held.values()))}
@@ -61,7 +68,7 @@ def matched(wanted: Sequence[str], held: Mapping[str, Array], path: Path) -> dic
     return {name: held[name] for name in wanted}
 
 
-def taken(model: Model, given: Mapping[str, Array], path: Path) -> dict[str, Array]:
+def taken(model: Model, given: Mapping[str, Array], path: Place) -> dict[str, Array]:
     """The arrays as the inputs of a model, with a line on stderr for each that had to be converted.
 
     Raises RunError for one that cannot be converted.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,15 +12,17 @@ import click
 
 import qfmt
 
-from ..errors import QfmtError, Violation
+from ..errors import MissingFileError, QfmtError, Violation, message
+from ..file.opened import downloaded
 from ..notation import number
+from ..urls import Place, place, text_of
 from .options import memory as memory_option
 from .output import as_json, line, working
-from .source import FILE_OR_ARCHIVE
+from .source import FILE_OR_ARCHIVE, is_archive
 
 if TYPE_CHECKING:
     from qfmt.compare import Replay
-    from qfmt.passes import Proofs
+    from qfmt.passes.proofs import Proofs
 
     from ..archive.manifest import Entry
 
@@ -34,7 +38,6 @@ class Levels(NamedTuple):
 
 
 @click.command(
-    short_help="List every rule of the specification that a file, or the files of an archive, break.",
     epilog="Exit status: 0 valid, 1 invalid, or a test vector differs, 2 cannot be read, or not run.",
 )
 @click.argument("file", type=FILE_OR_ARCHIVE)
@@ -42,8 +45,13 @@ class Levels(NamedTuple):
 @click.option("--proofs", "proven", is_flag=True, help="Recompute the bounds of integer sums, and compare.")
 @click.option("--replay", "replayed", is_flag=True, help="Run the test vectors in the file, and compare their outputs.")
 @memory_option()
+@click.option(
+    "--jobs", type=click.IntRange(min=1), help="Of an archive: how many processes check  [default: one per processor]"
+)
 @click.pass_context
-def command(ctx: click.Context, file: Path, json_: bool, proven: bool, replayed: bool, memory: int | None) -> None:
+def command(
+    ctx: click.Context, file: Place, json_: bool, proven: bool, replayed: bool, memory: int | None, jobs: int | None
+) -> None:
     """Check FILE, a .qfb, against every rule of the specification, and list each broken rule with its number.
 
     --proofs also checks what a file states about its integer sums (P1 to P3): for any inputs in range, none overflows
@@ -54,8 +62,10 @@ def command(ctx: click.Context, file: Path, json_: bool, proven: bool, replayed:
     whether its digest and its content id are the stated ones.
     """
     levels = Levels(proven, replayed, memory)
-    if file.is_dir():
-        ctx.exit(_check_archive(file, json_, levels))
+    if is_archive(file):
+        ctx.exit(_check_archive(file, json_, levels, jobs))
+    if jobs is not None:
+        raise click.UsageError("--jobs is for archives, the folders of `qfmt convert --out`")
     with working(f"checking {file.name}"):
         violations, found, runs = _checked(file, levels)
     if json_:
@@ -76,7 +86,7 @@ def command(ctx: click.Context, file: Path, json_: bool, proven: bool, replayed:
     ctx.exit(BROKEN if violations else 0)
 
 
-def _checked(file: Path, levels: Levels) -> tuple[list[Violation], Proofs | None, list[Replay] | None]:
+def _checked(file: Place, levels: Levels) -> tuple[list[Violation], Proofs | None, list[Replay] | None]:
     """The violations of a file; of a valid one also the proofs and the outputs of the test vectors."""
     from ..file.checker import MOST
 
@@ -90,7 +100,7 @@ def _checked(file: Path, levels: Levels) -> tuple[list[Violation], Proofs | None
 
 
 def _facts(
-    file: Path, violations: Sequence[Violation], found: Proofs | None, runs: list[Replay] | None
+    file: Place, violations: Sequence[Violation], found: Proofs | None, runs: list[Replay] | None
 ) -> dict[str, Any]:
     listed = [{"rule": broken.rule, "where": broken.where, "what": broken.what} for broken in violations]
     told: dict[str, Any] = {"file": str(file), "valid": not violations, "violations": listed}
@@ -101,17 +111,24 @@ def _facts(
     return told
 
 
-def _check_archive(folder: Path, json_: bool, levels: Levels) -> int:
+def _check_archive(folder: Place, json_: bool, levels: Levels, jobs: int | None) -> int:
     """Check every file of an archive; the exit status."""
     from ..archive.manifest import Manifest
+    from ..archive.workers import results
+    from ..file.reader import processors
 
     manifest = Manifest(folder)
     entries = {entry.file: entry for entry in manifest.entries.values() if entry.content_id}
-    told = []
-    with working(f"checking {folder}") as say:
-        for number, entry in enumerate(entries.values()):
-            say(f"checking {number} of {len(entries)}: {entry.file}")
-            told.append(_archived(manifest.place(entry), entry, levels))
+    tasks = [
+        {"path": text_of(manifest.place(entry)), "entry": asdict(entry), "levels": levels} for entry in entries.values()
+    ]
+    found: dict[str, dict[str, Any]] = {}
+    with working(f"checking {folder}") as say, closing(results(tasks, WORK, (), jobs or processors())) as answers:
+        for task, answer in answers:
+            say(f"checking {len(found)} of {len(entries)}")
+            file = task["entry"]["file"]
+            found[file] = answer if "valid" in answer else _unchecked(file, str(answer.get("error")))
+    told = [found[file] for file in entries]
     wrong = [facts for facts in told if not facts["valid"]]
     if json_:
         as_json({"archive": str(folder), "valid": not wrong, "files": told})
@@ -129,11 +146,32 @@ def _check_archive(folder: Path, json_: bool, levels: Levels) -> int:
     return 0
 
 
+WORK = f"{__name__}:check_task"
+
+
+def check_task(task: dict[str, Any]) -> dict[str, Any]:
+    """What a worker does: check a file of an archive."""
+    from ..archive.manifest import Entry
+
+    entry = Entry(**task["entry"])
+    try:
+        with downloaded(place(task["path"])) as path:
+            return _archived(path, entry, Levels(*task["levels"]))
+    except MissingFileError:
+        return _unchecked(entry.file, "is missing")
+    except Exception as error:
+        return _unchecked(entry.file, message(error))
+
+
+def _unchecked(file: str, problem: str) -> dict[str, Any]:
+    return {"file": file, "valid": False, "violations": [], "problem": problem}
+
+
 def _archived(path: Path, entry: Entry, levels: Levels) -> dict[str, Any]:
     """What is wrong with a file of an archive: rules that it breaks, or as `problem` how the manifest differs."""
     from ..archive.manifest import is_there
 
-    told: dict[str, Any] = {"file": entry.file, "valid": False, "violations": [], "problem": ""}
+    told = _unchecked(entry.file, "")
     if not path.is_file():
         return told | {"problem": "is missing"}
     if not is_there(path, entry):
@@ -149,8 +187,8 @@ def _archived(path: Path, entry: Entry, levels: Levels) -> dict[str, Any]:
     return told
 
 
-def _proofs(file: Path) -> Proofs:
-    from qfmt.passes import Proofs, proofs
+def _proofs(file: Place) -> Proofs:
+    from qfmt.passes.proofs import Proofs, proofs
 
     model = qfmt.load(file)
     return Proofs() if model.no_graph else proofs(model)
@@ -166,7 +204,7 @@ def _counted(found: Proofs) -> str:
     )
 
 
-def _replays(file: Path, memory: int | None) -> list[Replay]:
+def _replays(file: Place, memory: int | None) -> list[Replay]:
     from qfmt.compare import replay
 
     return list(replay(qfmt.load(file), memory))

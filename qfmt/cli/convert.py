@@ -19,13 +19,14 @@ import qfmt
 from ..engines import ENGINES
 from ..errors import DestinationError, InexpressibleNodesError, QfmtError, SourceError
 from ..notation import size
+from ..urls import Place, place, size_of
 from .hazards import summary
 from .integer import Lowering, integer_options
 from .options import Shapes, input_shapes, named
 from .options import size as size_option
 from .output import as_json, line, working
 from .report import origin
-from .source import FILE, QFB, kind_of, spare
+from .source import DESTINATION, FILE, QFB, kind_of, spare
 
 if TYPE_CHECKING:
     from ..model import Model
@@ -38,12 +39,12 @@ class Destination(NamedTuple):
     """The path and the kind of the result; the name determines the kind. `place` is the folder of a C program."""
 
     kind: str
-    place: Path
+    place: Place
     program: str = ""
 
     @classmethod
     def named(cls, text: str) -> Destination:
-        path, is_folder = Path(text), text.endswith(("/", os.sep))
+        path, is_folder = place(text), text.endswith(("/", os.sep))
         suffix = path.suffix.lower()
         if path.name.lower() in (".qfb", ".onnx", ".c"):
             raise DestinationError("has no name before the suffix", where=text, hint=f"add one, as in model{path.name}")
@@ -58,14 +59,15 @@ class Destination(NamedTuple):
                 hint = f"name a folder for them, as in {path.stem}/{path}"
                 raise DestinationError("a C program consists of multiple files", where=text, hint=hint)
             return cls("c", path.parent, path.stem)
-        if is_folder or not path.suffix or path.is_dir():
+        if is_folder or not path.suffix or (isinstance(path, Path) and path.is_dir()):
             return cls("c", path)
         hint = "end the name in .qfb, .onnx or .c, or in / for a folder of C files"
         raise DestinationError(f"qfmt does not write {path.suffix} files", where=text, hint=hint)
 
     @property
     def bytes(self) -> int:
-        return sum(path.stat().st_size for path in (self.place.iterdir() if self.kind == "c" else [self.place]))
+        parts = self.place.iterdir() if isinstance(self.place, Path) and self.kind == "c" else [self.place]
+        return sum(size_of(part) or 0 for part in parts)
 
     @property
     def next(self) -> str:
@@ -80,10 +82,10 @@ class Conversion:
     engine: str | None
     shapes: Shapes
     quantizations: dict[str, tuple[float, int, str]]
-    prepared: Path | None
+    prepared: Place | None
     lowering: Lowering | None
 
-    def read(self, source: Path, *, needs_shapes: bool = False) -> tuple[Model, bool]:
+    def read(self, source: Place, *, needs_shapes: bool = False) -> tuple[Model, bool]:
         """The model of a source, and whether it is a `.qfb`, whose engine and inputs are fixed."""
         if kind_of(source) != QFB:
             model = qfmt.convert(
@@ -100,14 +102,14 @@ class Conversion:
             raise SourceError("is a .qfb, whose engine and inputs are fixed", where=str(source), hint=hint)
         return qfmt.load(source), True
 
-    def lower(self, model: Model, source: Path, opened: bool) -> tuple[Model, str]:
+    def lower(self, model: Model, source: Place, opened: bool) -> tuple[Model, str]:
         """The integer-only model, and a description of it."""
         assert self.lowering is not None
         return self.lowering.apply(model, str(source), self.shapes if opened else {})
 
 
 def make(
-    source: Path,
+    source: Place,
     *,
     engine: str | None = None,
     input_shapes: Shapes | None = None,
@@ -143,7 +145,6 @@ def _quantization(value: str) -> tuple[str, tuple[float, int, str]]:
 
 
 @click.command(
-    short_help="Convert another format to .qfb, ONNX or C, without the framework that wrote it.",
     epilog="""\b
 Examples:
   qfmt convert model.pt model.qfb
@@ -160,12 +161,22 @@ Examples:
 @click.argument("paths", nargs=-1, metavar="SOURCE DEST | SOURCES… --out FOLDER")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=DESTINATION,
     metavar="FOLDER",
     help="Convert all arguments (files, folders, globs) into an archive; what is in it already is not repeated.",
 )
 @click.option(
     "--jobs", type=click.IntRange(min=1), help="With --out: how many processes convert  [default: one per processor]"
+)
+@click.option(
+    "--dask", metavar="ADDRESS|local", help="With --out: convert on a Dask cluster, or on one of --jobs processes here."
+)
+@size_option(
+    "--memory",
+    "With --out: the most memory that a process may take, as in 4G  [default: that of the machine, divided by --jobs]",
+)
+@click.option(
+    "--timeout", type=click.FloatRange(min=0, min_open=True), help="With --out: the most seconds for one source."
 )
 @click.option(
     "--engine",
@@ -218,12 +229,15 @@ def command(
     ctx: click.Context,
     /,
     paths: tuple[str, ...],
-    out: Path | None,
+    out: Place | None,
     jobs: int | None,
+    dask: str | None,
+    memory: int | None,
+    timeout: float | None,
     engine: str | None,
     shapes: Shapes,
     quantizations: dict[str, tuple[float, int, str]],
-    prepared: Path | None,
+    prepared: Place | None,
     opset: int | None,
     form: str | None,
     same_types: bool,
@@ -236,6 +250,8 @@ def command(
 ) -> None:
     """Convert SOURCE, a quantized network of PyTorch or ONNX or a .qfb, to DEST. The name of DEST
     selects the format: a .qfb or .onnx file, a folder for a C program, or FOLDER/NAME.c to name the C program.
+
+    SOURCE and DEST are paths or URLs (memory://, file://, http://, https://, s3://).
 
     SOURCE is a TorchScript file, a .pt2 program, an ONNX model, a pickled module, a state_dict or safetensors. The
     last three may contain only tensors, without a graph. No torch is needed, and no code of SOURCE is executed. DEST is
@@ -251,15 +267,20 @@ def command(
         single["shard-size"] = shard_size is not None
         if given := [name for name, value in single.items() if value]:
             raise click.UsageError(f"--{given[0]} is for one source and one DEST, not for --out")
-        from .convert_many import convert_many
+        from ..file.reader import processors
+        from .convert_many import How, convert_many
 
         options = {"engine": engine, "input_shapes": shapes, "input_quantization": quantizations, **integer}
         options["vectors"] = vectors
         stated = {name: value for name, value in options.items() if value}
-        ctx.exit(convert_many(paths, out, jobs, stated, quiet=quiet, json_=json_))
+        if dask and (memory or timeout):
+            raise click.UsageError("--memory and --timeout are not for --dask: limit the workers of the cluster")
+        workers = How(jobs or processors(), dask or "", memory, timeout)
+        ctx.exit(convert_many(paths, out, workers, stated, quiet=quiet, json_=json_))
     source, dest = _pair(ctx, paths)
-    if jobs is not None:
-        raise click.UsageError("--jobs is for many sources: it requires --out FOLDER")
+    many = {"jobs": jobs, "dask": dask, "memory": memory, "timeout": timeout}
+    if given := [name for name, value in many.items() if value is not None]:
+        raise click.UsageError(f"--{given[0]} is for many sources: it requires --out FOLDER")
     target = Destination.named(dest)
     options = {"opset": opset, "form": form, "same_types": same_types or None}
     for_onnx = {name: value for name, value in options.items() if value is not None}
@@ -297,7 +318,7 @@ def command(
             else _write(model, target, for_onnx, shard_size)
         )
     times.append(time.monotonic())
-    hazard = "" if same_types else _hazards(model, target)
+    hazard = "" if same_types or (quiet and not json_) else _hazards(model, target)
     what = f"a .qfb, from {origin(model.source)}" if opened else origin(model.source)
     if json_:
         facts: dict[str, Any] = {"source": str(source), "format": what, "dest": str(target.place)}
@@ -309,7 +330,7 @@ def command(
     read, lower, write = (f"{end - begin:.2f} s" for begin, end in pairwise(times))
     for text in (
         *(f"note   {note}" for note in notes),
-        f"read   {what}, {size(source.stat().st_size)}  {read}",
+        f"read   {what}, {size(size_of(source) or 0)}  {read}",
         *([f"lower  {lowered}  {lower}"] if lowered else []),
         f"graph  {_graph(model)}",
         f"write  {target.place}, {size(target.bytes)}, {how}  {write}",
@@ -320,7 +341,7 @@ def command(
         line(text, err=True)
 
 
-def _pair(ctx: click.Context, paths: Sequence[str]) -> tuple[Path, str]:
+def _pair(ctx: click.Context, paths: Sequence[str]) -> tuple[Place, str]:
     """SOURCE and DEST."""
     params = click.Argument(["source"]), click.Argument(["dest"])
     for missing in params[len(paths) :]:
@@ -333,11 +354,12 @@ def _pair(ctx: click.Context, paths: Sequence[str]) -> tuple[Path, str]:
 
 def _hazards(model: Model, dest: Destination) -> str:
     """Products that other machines may compute differently. C programs, and files made for them, do not."""
-    from ..passes.hazards import hazards
+    from ..passes.hazards import count
 
     if dest.kind == "c" or (dest.kind == "qfb" and model.engine == "integer"):
         return ""
-    told = summary(list(hazards(model)), "onnxruntime" if dest.kind == "onnx" else "")
+    engine = "onnxruntime" if dest.kind == "onnx" else ""
+    told = summary(*count(model, engine), engine)
     elsewhere = f"qfmt inspect --hazards {shlex.quote(str(dest.place))}"
     return told and f"{told}: {'--same-types avoids it' if dest.kind == 'onnx' else elsewhere}"
 

@@ -8,12 +8,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..archive.filling import RESULTS, Filled, fill
 from ..archive.sources import find
-from ..file.reader import processors
+from ..archive.workers import Limits
 from ..notation import size
+from ..urls import Place
 from .output import Column, as_json, line, table, working
 
 if TYPE_CHECKING:
@@ -23,10 +24,19 @@ FAILED = 1
 MAKER = "qfmt.cli.convert:make"
 
 
+class How(NamedTuple):
+    """The number of processes, the address of a Dask cluster, and what a process may take: bytes, and seconds."""
+
+    jobs: int
+    dask: str
+    memory: int | None
+    timeout: float | None
+
+
 def convert_many(
     places: Sequence[str],
-    folder: Path,
-    jobs: int | None,
+    folder: Place,
+    how: How,
     options: Mapping[str, Any],
     *,
     quiet: bool,
@@ -44,7 +54,9 @@ def convert_many(
             if entry.error:
                 line(f"qfmt: error: {entry.source}: {entry.error}", err=True)
 
-        filled = fill(folder, sources, maker=MAKER, options=options, jobs=jobs or processors(), told=told)
+        limits = Limits.of(how.memory, how.timeout, how.jobs)
+        workers: dict[str, Any] = {"jobs": how.jobs, "dask": how.dask, "limits": limits}
+        filled = fill(folder, sources, maker=MAKER, options=options, told=told, **workers)
     if json_:
         entries = [asdict(filled.manifest.entries[name]) | {"result": word} for name, word in filled.results.items()]
         as_json({"archive": str(folder), "left_out": left_out, "entries": entries})
@@ -62,8 +74,10 @@ def _show(filled: Filled, left_out: int, seconds: float) -> None:
         line(f"left out: {left_out} files in folders, which are not models")
     entries = [manifest.entries[name] for name in results]
     files = {manifest.place(entry) for entry in entries if entry.content_id}
-    folder, total = manifest.folder, size(sum(file.stat().st_size for file in files))
+    local = [file for file in files if isinstance(file, Path)]
+    total = f", {size(sum(file.stat().st_size for file in local))}" if len(local) == len(files) else ""
+    folder = manifest.folder
     line()
-    line(f"write  {folder}, {len(files):,} files, {total}  {seconds:.2f} s")
+    line(f"write  {folder}, {len(files):,} files{total}  {seconds:.2f} s")
     line()
     line(f"next: qfmt inspect {shlex.quote(str(folder))}")

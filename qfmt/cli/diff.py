@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 import qfmt
 
+from ..urls import Place
 from .output import Column, as_json, line, table, working
 from .source import FILE, open_model
 
@@ -19,7 +19,6 @@ DIFFERS = 1
 
 
 @click.command(
-    short_help="Show what differs between two files: graph, tensors, descriptions.",
     epilog="""\b
 Examples:
   qfmt diff old.qfb new.qfb
@@ -31,7 +30,7 @@ Exit status: 0 equal, 1 different, 2 an error.""",
 @click.argument("b", type=FILE)
 @click.option("--json", "json_", is_flag=True, help="Print all differences as JSON.")
 @click.pass_context
-def command(ctx: click.Context, a: Path, b: Path, json_: bool) -> None:
+def command(ctx: click.Context, a: Place, b: Place, json_: bool) -> None:
     """Show what differs between A and B (.qfb, or anything that can be converted), as "in A → in B".
 
     Nodes are matched in order if both graphs have the same operators, else by name. Nothing is run:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -36,19 +36,19 @@ def show_hazards(model: Model, json_: bool) -> None:
         columns += [*(Column(name) for name in KERNELS), Column("sum", right=True)]
         table(columns, [_row(each, KERNELS) for each in found])
         line()
-    line(summary(found) or "no product can overflow 16 bits, in any engine")
+    many = sum(each.can_saturate for each in found)
+    line(summary(many, len(found)) or "no product can overflow 16 bits, in any engine")
     if wide := sum(each.largest_sum > INT32 for each in found):
         line(f"{wide} of {len(found)} products can overflow 32 bits, in every engine")
-    if any(each.can_saturate for each in found):
+    if many:
         for text in LEGEND.rstrip().splitlines():
             line(text)
 
 
-def summary(found: Sequence[Hazard], engine: str = "") -> str:
+def summary(many: int, total: int, engine: str = "") -> str:
     """How many products can overflow, in that engine or in any; "" if none can."""
-    many = sum(any(each.channels for name, each in one.engines.items() if engine in ("", name)) for one in found)
     where = f" in {engine}" if engine else ""
-    return f"{many} of {len(found)} products can overflow 16 bits{where} on processors without VNNI" if many else ""
+    return f"{many} of {total} products can overflow 16 bits{where} on processors without VNNI" if many else ""
 
 
 def hazard_facts(found: Iterable[Hazard]) -> list[dict[str, Any]]:

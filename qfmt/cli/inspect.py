@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import click
@@ -12,12 +11,10 @@ import click
 from ..errors import QfmtError
 from ..model import DTYPES, Model, Tensor
 from ..notation import NOTHING, quantization_cells, shape_text, size
-from .hazards import show_hazards
-from .integer import show_channels, show_integers
+from ..urls import Place
 from .output import Column, as_json, line, pairs, table, working
 from .report import Users, counts, describe, file_facts, origin, stored_range, tensor_facts, why_float
-from .source import FILE_OR_ARCHIVE, QFB, open_model
-from .tensor import show_tensor
+from .source import FILE_OR_ARCHIVE, QFB, is_archive, open_model
 
 SCALE = [Column("scale", right=True), Column("zp", right=True), Column("range", right=True), Column("per")]
 SHOWN = 5
@@ -27,7 +24,6 @@ VALUE = [Column("shape"), Column("dtype"), *SCALE]
 
 
 @click.command(
-    short_help="Show the nodes and tensors of a file.",
     epilog="""\b
 Examples:
   qfmt inspect model.qfb                        nodes and tensors
@@ -50,7 +46,7 @@ Examples:
 @click.option("--tensors", is_flag=True, help="Only a table of all tensors.")
 @click.option("--filter", "wanted", metavar="TEXT", help="Of an archive: only the lines that contain this text.")
 def command(
-    file: Path,
+    file: Place,
     json_: bool,
     name: str | None,
     floats: bool,
@@ -67,7 +63,7 @@ def command(
 
     FILE may also be an archive, the folder of `qfmt convert --out`: each of its models is one line.
     """
-    if file.is_dir():
+    if is_archive(file):
         if name is not None or floats or integer or hazards or nodes or tensors:
             raise click.UsageError("an archive is shown with --filter and --json only; name one of its files")
         from .inspect_archive import inspect_archive
@@ -79,15 +75,20 @@ def command(
     if sum((name is not None and not integer, floats, integer, hazards, nodes, tensors)) > 1:
         raise click.UsageError("--tensor, --floats, --integer, --hazards, --nodes and --tensors exclude each other")
     model, kind = open_model(file)
-    if name is not None and integer:
-        show_channels(model, _named(model, name), json_)
+    if integer:
+        from .integer import show_channels, show_integers
+
+        if name is not None:
+            show_channels(model, _named(model, name), json_)
+        else:
+            show_integers(model, json_)
     elif name is not None:
         _one_tensor(model, name, json_)
     elif floats:
         _floats(model, json_)
-    elif integer:
-        show_integers(model, json_)
     elif hazards:
+        from .hazards import show_hazards
+
         show_hazards(model, json_)
     elif json_:
         with working(f"reading {file.name}"):
@@ -107,7 +108,7 @@ def command(
         _tensor_table(tensor for tensor in model.tensors.values() if tensor.name not in computed)
 
 
-def _header(model: Model, path: Path, kind: str) -> None:
+def _header(model: Model, path: Place, kind: str) -> None:
     total, file = counts(model.graph), file_facts(path, kind)
     dynamic = model.source.get("dynamic_inputs", "")
     format_ = f"qfb {file['format']}" if kind == QFB else "converted in memory"
@@ -220,4 +221,6 @@ def _one_tensor(model: Model, name: str, json_: bool) -> None:
     if json_:
         as_json(facts)
     else:
+        from .tensor import show_tensor
+
         show_tensor(model, tensor, facts, asked=name)

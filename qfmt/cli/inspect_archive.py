@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import qfmt
@@ -11,6 +10,7 @@ import qfmt
 from ..archive.manifest import Manifest
 from ..errors import QfmtError
 from ..notation import NOTHING, size
+from ..urls import Place, size_of
 from .output import Column, as_json, table, working
 from .report import counts, origin
 
@@ -32,7 +32,7 @@ COLUMNS = [
 ]
 
 
-def inspect_archive(folder: Path, wanted: str, json_: bool) -> None:
+def inspect_archive(folder: Place, wanted: str, json_: bool) -> None:
     """One line for each source whose line contains the wanted text, in any case."""
     manifest = Manifest(folder)
     known: dict[str, dict[str, Any]] = {"": {}}
@@ -53,7 +53,7 @@ def inspect_archive(folder: Path, wanted: str, json_: bool) -> None:
         table(COLUMNS, rows)
 
 
-def _facts(file: Path) -> dict[str, Any]:
+def _facts(file: Place) -> dict[str, Any]:
     """What is in a file of the archive; why it cannot be read, if it cannot."""
     try:
         with qfmt.load(file) as model:
@@ -63,7 +63,7 @@ def _facts(file: Path) -> dict[str, Any]:
                 "engine": model.engine,
                 "nodes": total["nodes"],
                 "parameters": total["parameters"],
-                "bytes": file.stat().st_size,
+                "bytes": size_of(file) or 0,
             }
     except QfmtError as error:
         return {"error": error.what}

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import QfmtError
-from ..rules import require_sound
 from .options import Shapes
 from .output import Column, as_json, line, pairs, table
 
@@ -160,6 +159,7 @@ def _proof(sums: int, differs: int, largest: int) -> str:
 def show_integers(model: Model, json_: bool) -> None:
     """Every requantization and table of a model: how it rounds, the range of its sums, and what is proven."""
     from ..passes.lowering.facts import requantizations, totals
+    from ..rules import require_sound
 
     require_sound(model)
     found = list(requantizations(model))
@@ -201,6 +201,7 @@ FEW = 6
 def show_channels(model: Model, tensor: Tensor, json_: bool) -> None:
     """The integers that turn sums into one tensor, channel by channel; `tensor`: that one, its sums or a parameter."""
     from ..passes.lowering.facts import requantizations
+    from ..rules import require_sound
 
     require_sound(model)
     found = [each for each in requantizations(model) if tensor.name in (each.output, *each.node.inputs)]

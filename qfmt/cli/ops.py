@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..ops import Operator
 
 
-@click.command(short_help="List the operators that qfmt knows.")
+@click.command()
 @click.argument("name", required=False)
 @click.option("--matrix", "matrix_", is_flag=True, help="Print where each can come from, and go to.")
 @click.option("--json", "json_", is_flag=True, help="Print everything as JSON.")

@@ -6,7 +6,6 @@ them; it is imported only then.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
@@ -55,6 +54,8 @@ def line(text: str = "", *, err: bool = False) -> None:
 
 def as_json(value: Any) -> None:
     """A value as JSON on stdout, for programs. JSON has no infinities: they are "inf" and "-inf", and NaN is "nan"."""
+    import json
+
     _echo(json.dumps(_strict(value), indent=2, allow_nan=False))
 
 

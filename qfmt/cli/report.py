@@ -17,8 +17,8 @@ The keys are stable: later versions may add keys, but do not change or remove an
                 null), quant_min, quant_max, names [scale, zero point], observed (null: not in the source; or observer,
                 minimum [..], maximum [..], and the quant_min, quant_max (or null) and qscheme that the observer chose
                 the scale for)
-    an array    dtype, shape, values [..] (null: more than 4096 bytes, in a buffer), quantization: null, or block, scale
-                and so on if the values are codes of a second level
+    an array    dtype, shape, values [..] (null: more than 4096 bytes, in a buffer), quantization: null, or, if the
+                values are codes of a second level, block, scale, zero_point, offset, table, group_index
 
 `written_by` is the index of a node or null, `read_by` a list of indices; a dimension of a shape is a number, a name
 or null, and a shape is null where not even the rank is known. `bytes` is null for what is not stored. A number that
@@ -32,7 +32,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from itertools import repeat
 from math import prod
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ValidityError
@@ -50,7 +49,7 @@ from ..model import (
     static_shape,
 )
 from ..quantization import PARAMETERS, block_counts
-from .hazards import hazard_facts
+from ..urls import Place, size_of
 from .source import QFB
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ class Users:
                 self.readers.setdefault(name, []).append(index)
 
 
-def describe(model: Model, path: Path, kind: str) -> Facts:
+def describe(model: Model, path: Place, kind: str) -> Facts:
     """Everything, as the module's docstring lists it. The content id needs the digests of all data."""
     graph, users = model.graph, Users(model.graph)
     return {
@@ -95,6 +94,7 @@ def describe(model: Model, path: Path, kind: str) -> Facts:
 
 def _hazards(model: Model) -> list[Facts] | None:
     from ..passes.hazards import hazards
+    from .hazards import hazard_facts
 
     try:
         return hazard_facts(hazards(model))
@@ -102,16 +102,17 @@ def _hazards(model: Model) -> list[Facts] | None:
         return None
 
 
-def file_facts(path: Path, kind: str) -> Facts:
+def file_facts(path: Place, kind: str) -> Facts:
     """The facts of a file that do not require its data, so a gigabyte is listed as quickly as a megabyte."""
-    facts: Facts = {"path": str(path), "kind": kind, "bytes": path.stat().st_size}
+    facts: Facts = {"path": str(path), "kind": kind}
     if kind == QFB:
         from ..file.reader import Container
 
         container = Container(path, verify=False)  # it was verified when the model was opened
         major, minor = container.header.identifier[3:].decode("latin-1"), container.root["minor_version"]
-        facts |= {"format": f"{major}.{minor}", "sha256": container.header.sha256.hex()}
-    return facts
+        facts |= {"bytes": container.header.file_size, "format": f"{major}.{minor}"}
+        return facts | {"sha256": container.header.sha256.hex()}
+    return facts | {"bytes": size_of(path)}
 
 
 def counts(graph: Graph) -> Facts:
@@ -170,13 +171,18 @@ def quantization_facts(quantization: Quantization) -> Facts:
     """Everything except the numbers of large arrays."""
     q = quantization
     return {
-        "block": list(q.block),
-        **{name: parameter_facts(getattr(q, name)) for name in PARAMETERS},
+        **level_facts(q),
         "quant_min": q.quant_min,
         "quant_max": q.quant_max,
         "observed": q.observed and asdict(q.observed),
         "names": list(q.names),
     }
+
+
+def level_facts(quantization: Quantization) -> Facts:
+    """What a second level has, too."""
+    arrays = {name: parameter_facts(getattr(quantization, name)) for name in PARAMETERS}
+    return {"block": list(quantization.block), **arrays}
 
 
 def parameter_facts(values: Parameter | None) -> Facts | None:
@@ -188,7 +194,7 @@ def parameter_facts(values: Parameter | None) -> Facts | None:
         "dtype": values.dtype,
         "shape": list(values.shape),
         "values": list(values.stored_numbers()) if values.is_inline else None,
-        "quantization": nested and quantization_facts(nested),
+        "quantization": nested and level_facts(nested),
     }
 
 

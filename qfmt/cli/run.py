@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 import zipfile
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..errors import DestinationError, RunError
 from ..notation import NOTHING, number, shape_text
+from ..urls import Place
 from .arrays import arrays, matched, taken
 from .options import memory as memory_option
 from .output import Column, as_json, line, table, working
-from .source import FILE, open_model, spare
+from .source import DESTINATION, FILE, open_model, spare
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +37,6 @@ SHOWN = 10
 
 
 @click.command(
-    short_help="Run a file exactly, with NumPy only.",
     epilog="""\b
 Examples:
   qfmt run model.qfb --input image.npy                     a single array for a single input
@@ -52,22 +51,20 @@ Exit status: 0 success, and all test vectors equal; 1 a test vector differs; 2 a
 @click.option(
     "--output",
     "dest",
-    type=click.Path(path_type=Path),
+    type=DESTINATION,
     help="Write the outputs to this .npz, or a single output to a .npy.",
 )
-@click.option(
-    "--record", type=click.Path(path_type=Path), help="Copy FILE to this .qfb, with this run as a test vector."
-)
+@click.option("--record", type=DESTINATION, help="Copy FILE to this .qfb, with this run as a test vector.")
 @click.option("--vectors", is_flag=True, help="Run the test vectors in the file, and compare their outputs.")
 @memory_option()
 @click.option("--json", "json_", is_flag=True, help="Print {output: {dtype, shape, min, max, argmax}}.")
 @click.pass_context
 def command(
     ctx: click.Context,
-    file: Path,
-    source: Path | None,
-    dest: Path | None,
-    record: Path | None,
+    file: Place,
+    source: Place | None,
+    dest: Place | None,
+    record: Place | None,
     vectors: bool,
     memory: int | None,
     json_: bool,
@@ -110,7 +107,7 @@ def command(
         table(columns, [[name, *_words(facts)] for name, facts in summary.items()])
 
 
-def _replayed(model: Model, file: Path, memory: int | None, json_: bool) -> int:
+def _replayed(model: Model, file: Place, memory: int | None, json_: bool) -> int:
     """Every output of every test vector, equal or not; the exit status."""
     from ..compare import replay
 
@@ -135,18 +132,19 @@ def _row(found: Replay) -> list[str]:
     return [found.vector, found.output, f"{found.elements:,}", f"{equal:,}", number(_finite(found.largest))]
 
 
-def _save(outputs: Mapping[str, Array], dest: Path) -> None:
+def _save(outputs: Mapping[str, Array], dest: Place) -> None:
     """The only output to a `.npy`, else all to a `.npz`; the file appears complete or not at all."""
     import numpy as np
 
+    from ..file.opened import uploaded
     from ..file.replacing import replacing
 
     if dest.suffix == ".npy":
         (array,) = outputs.values()
-        with replacing(str(dest)) as file:
+        with uploaded(dest) as path, replacing(str(path)) as file:
             np.lib.format.write_array(file, np.asanyarray(array), allow_pickle=False)
         return
-    with replacing(str(dest)) as file, zipfile.ZipFile(file, "w") as archive:
+    with uploaded(dest) as path, replacing(str(path)) as file, zipfile.ZipFile(file, "w") as archive:
         for name, array in outputs.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)

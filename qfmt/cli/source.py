@@ -11,6 +11,7 @@ import qfmt
 
 from ..errors import DestinationError, QfmtError
 from ..regular import irregular, refusal
+from ..urls import Place, Url, place
 from .output import working
 
 if TYPE_CHECKING:
@@ -18,10 +19,12 @@ if TYPE_CHECKING:
 
 
 class _File(click.Path):
-    """A regular file. Others are rejected before they are opened: opening a FIFO waits for its writer."""
+    """A regular file, or a URL. Others are rejected before they are opened: opening a FIFO waits for its writer."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        path = Path(value)
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = place(value)
+        if isinstance(path, Url):
+            return path
         try:
             what = irregular(path)
         except (OSError, ValueError) as error:
@@ -34,40 +37,55 @@ class _File(click.Path):
 
 
 class _FileOrArchive(_File):
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        return Path(value) if is_archive(Path(value)) else super().convert(value, param, ctx)
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return path if is_archive(path := place(value)) else super().convert(value, param, ctx)
 
 
 class _Archive(_File):
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        if not is_archive(Path(value)):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not is_archive(path := place(value)):
             self.fail(f"{value} is not a folder that `qfmt convert --out` wrote", param, ctx)
-        return Path(value)
+        return path
+
+
+class _Destination(click.Path):
+    """A path or URL to write to."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return place(value)
 
 
 FILE, FILE_OR_ARCHIVE, ARCHIVE = _File(), _FileOrArchive(), _Archive()
 """The types of arguments that name an existing file, or a folder with the manifest of an archive."""
 
+DESTINATION = _Destination()
+"""The type of those that name what will be written."""
+
 QFB, CONVERTED = "qfb", "converted"
 
 
-def is_archive(path: Path) -> bool:
-    """Whether it is a folder with the manifest of an archive."""
-    if not path.is_dir():
+def is_archive(path: Place) -> bool:
+    """Whether it is a folder with the manifest of an archive. A URL with a suffix names a file."""
+    if path.suffix if isinstance(path, Url) else not path.is_dir():
         return False
     from ..archive.manifest import MANIFEST
 
     return (path / MANIFEST).is_file()
 
 
-def kind_of(path: Path) -> str:
+def kind_of(path: Place) -> str:
     """QFB for a `.qfb` file, detected by its content or, if that is damaged, by its name; else CONVERTED."""
-    with path.open("rb") as file:
-        identifier = file.read(8)[4:7]
-    return QFB if identifier == b"QFB" or path.suffix == ".qfb" else CONVERTED
+    if path.suffix == ".qfb":
+        return QFB
+    if isinstance(path, Url):
+        head = path.head(8)
+    else:
+        with path.open("rb") as file:
+            head = file.read(8)
+    return QFB if head[4:7] == b"QFB" else CONVERTED
 
 
-def open_model(path: Path) -> tuple[Model, str]:
+def open_model(path: Place) -> tuple[Model, str]:
     """The model of a `.qfb`, or of another format, converted in memory; and which of the two it was."""
     kind = kind_of(path)
     if kind == QFB:
@@ -76,7 +94,8 @@ def open_model(path: Path) -> tuple[Model, str]:
         return qfmt.convert(path), kind
 
 
-def spare(dest: Path, *sources: Path) -> None:
+def spare(dest: Place, *sources: Place) -> None:
     """DestinationError if writing `dest` would replace one of the sources."""
-    if dest.exists() and any(map(dest.samefile, sources)):
+    local = [] if isinstance(dest, Url) or not dest.exists() else [path for path in sources if isinstance(path, Path)]
+    if dest in sources or (isinstance(dest, Path) and any(map(dest.samefile, local))):
         raise DestinationError("is the source itself", where=str(dest), hint="choose another name for the result")

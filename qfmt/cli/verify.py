@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,12 +12,13 @@ import click
 import qfmt
 
 from ..engines import RUNTIMES, TORCH_ENGINES
-from ..errors import QfmtError
+from ..errors import QfmtError, message
 from ..notation import number
+from ..urls import Place, place, text_of
 from .arrays import arrays, matched, taken
 from .options import Shapes, input_shapes
 from .output import Column, as_json, line, pairs, table, working
-from .source import ARCHIVE, FILE, open_model
+from .source import ARCHIVE, DESTINATION, FILE, open_model
 
 if TYPE_CHECKING:
     from ..compare import Report, WeightComparison
@@ -35,7 +36,6 @@ MEANINGS = {
 
 
 @click.command(
-    short_help="Compare a file with its source: weights, then node by node against torch or ONNX Runtime.",
     epilog="""\b
 Examples:
   qfmt verify model.pt model.qfb                        on pseudo-random inputs
@@ -58,6 +58,13 @@ Exit status: 0 equal, or every difference is explained: a rounding tie, an overf
     help="Verify every file of an archive with its source, one line each, instead of FILE with SOURCE.",
 )
 @click.option(
+    "--sources",
+    type=DESTINATION,
+    metavar="FOLDER",
+    help="With --archive: where its sources are, if they have URLs, or were moved.",
+)
+@click.option("--jobs", type=click.IntRange(min=1), help="With --archive: how many processes verify.  [default: 1]")
+@click.option(
     "--input",
     "given",
     type=FILE,
@@ -75,10 +82,12 @@ Exit status: 0 equal, or every difference is explained: a rounding tie, an overf
 @click.pass_context
 def command(
     ctx: click.Context,
-    source: Path | None,
-    file: Path | None,
-    archive: Path | None,
-    given: Path | None,
+    source: Place | None,
+    file: Place | None,
+    archive: Place | None,
+    sources: Place | None,
+    jobs: int | None,
+    given: Place | None,
     samples: int,
     shapes: Shapes,
     engine: str | None,
@@ -104,7 +113,10 @@ def command(
     if archive is not None:
         if source or given:
             raise click.UsageError("--archive takes no SOURCE, no FILE and no --input")
-        ctx.exit(_verify_archive(archive, engine, samples, sizes, json_))
+        options = {"engine": engine, "samples": samples, "input_shapes": sizes}
+        ctx.exit(_verify_archive(archive, sources, jobs or 1, options, json_))
+    if sources or jobs:
+        raise click.UsageError("--sources and --jobs are for --archive")
     if source is None or file is None:
         raise click.MissingParameter(ctx=ctx, param=click.Argument(["source" if source is None else "file"]))
     model, _ = open_model(file)
@@ -118,30 +130,28 @@ def command(
     ctx.exit(0 if report.ok else DIFFERS)
 
 
-def _verify_archive(
-    folder: Path, engine: str | None, samples: int, sizes: dict[str, tuple[int, ...]], json_: bool
-) -> int:
+def _verify_archive(folder: Place, sources: Place | None, jobs: int, options: Mapping[str, Any], json_: bool) -> int:
     """Verify each source of an archive with its file; the exit status."""
     from ..archive.manifest import Manifest
+    from ..archive.workers import results
 
     manifest = Manifest(folder)
-    entries = [entry for entry in manifest.entries.values() if entry.content_id]
-    rows, told = [], []
-    with working(f"verifying {folder}") as say:
-        for number, entry in enumerate(entries):
-            say(f"verifying {number} of {len(entries)}: {entry.source}")
-            facts: dict[str, Any] = {"source": entry.source, "file": entry.file}
+    found: dict[str, dict[str, Any]] = {}
+    tasks = []
+    for entry in manifest.entries.values():
+        if entry.content_id:
+            found[entry.source] = {"facts": {"source": entry.source, "file": entry.file}}
             try:
-                model = qfmt.load(manifest.place(entry))
-                paths = manifest.source(entry), model
-                report = qfmt.verify(*paths, engine=engine, samples=samples, input_shapes=sizes)
+                places = [text_of(manifest.source(entry, sources)), text_of(manifest.place(entry))]
+                tasks.append({"source": entry.source, "places": places, "options": options})
             except QfmtError as error:
-                told.append(facts | {"ok": False, "error": str(error)})
-                rows.append([entry.source, "", "", "", f"error: {error}"])
-                continue
-            told.append(facts | report.to_dict())
-            outputs = [f"{_count(report, name):,}" for name in ("outputs", "equal")]
-            rows.append([entry.source, report.engine, *outputs, _verdict(report)])
+                found[entry.source] |= _failed(str(error))
+    with working(f"verifying {folder}") as say, closing(results(tasks, WORK, (), jobs)) as answers:
+        for number, (task, answer) in enumerate(answers):
+            say(f"verifying {number} of {len(found)}")
+            found[task["source"]] |= answer if "report" in answer else _failed(str(answer.get("error")))
+    told = [each["facts"] | each["report"] for each in found.values()]
+    rows = [[name, *each["row"]] for name, each in found.items()]
     wrong = len([facts for facts in told if not facts["ok"]])
     if json_:
         as_json({"archive": str(folder), "ok": not wrong, "reports": told})
@@ -153,7 +163,25 @@ def _verify_archive(
     return DIFFERS if wrong else 0
 
 
-def _inputs(model: Model, path: Path) -> dict[str, Array]:
+WORK = f"{__name__}:verify_task"
+
+
+def verify_task(task: Mapping[str, Any]) -> dict[str, Any]:
+    """What a worker does: verify a file of an archive with its source; its report, and its row in the table."""
+    try:
+        source, file = map(place, task["places"])
+        report = qfmt.verify(source, file, **task["options"])
+    except Exception as error:
+        return _failed(message(error))
+    outputs = [f"{_count(report, name):,}" for name in ("outputs", "equal")]
+    return {"report": report.to_dict(), "row": [report.engine, *outputs, _verdict(report)]}
+
+
+def _failed(why: str) -> dict[str, Any]:
+    return {"report": {"ok": False, "error": why}, "row": ["", "", "", f"error: {why}"]}
+
+
+def _inputs(model: Model, path: Place) -> dict[str, Array]:
     """Arrays by name: inputs of the file, or of its source if the file's own inputs are integers made from them."""
     held = arrays(path)
     if model.engine != "integer":

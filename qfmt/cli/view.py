@@ -28,7 +28,6 @@ def _result(name: str, help: str) -> Callable[[Callable[..., Any]], Callable[...
 
 
 @click.command(
-    short_help="Show a file as a page: nodes, graph, arithmetic, histograms, differences.",
     epilog="""\b
 Examples:
   qfmt view model.qfb                              in the browser

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..engines import engine_of
@@ -12,6 +11,7 @@ from ..errors import RunError
 from ..frontends.isolation.parent import EngineDied
 from ..frontends.witness import Computed
 from ..model import Quantization
+from ..urls import Place
 from . import random_inputs
 from .converted import Converted
 from .lowered import Lowered
@@ -89,11 +89,11 @@ class Comparison:
         except RunError as error:
             return error
 
-    def report(self, path: Path) -> Report:
+    def report(self, source: Place) -> Report:
         relation, nodes = self.relation, tuple(self.relation.nodes())
         sources = self.file.source.get("sha256"), self.witness.model.source.get("sha256")
         return Report(
-            source=str(path),
+            source=str(source),
             engine=self.witness.engine,
             version=self.version,
             same_source=None if relation.foreign or None in sources else sources[0] == sources[1],

@@ -73,7 +73,7 @@ def diff(a: Model | str | PathLike[str], b: Model | str | PathLike[str]) -> Diff
     Nodes are matched in order if both graphs have the same operators, else by name. Raises MissingFileError,
     FormatError for a file that cannot be read, ValidityError for a graph that breaks rules.
     """
-    from ..file import load
+    from ..file.reader import load
 
     first, second = (each if isinstance(each, Model) else load(each) for each in (a, b))
     require_sound(first)

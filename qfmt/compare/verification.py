@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..engines import ENGINES, engine_of
 from ..errors import MissingPackageError, QfmtError, SourceError
+from ..file.opened import downloaded
 from ..frontends.qfb import FileWitness
 from ..frontends.sources import sniff
 from ..model import Model
 from ..rules import require_sound
+from ..urls import Named, Url, place
 from .comparison import Comparison
 from .converted import Converted
 from .lowered import Lowered, has_inputs_of, is_lowered, likenesses
@@ -27,8 +29,8 @@ SAMPLES = 4
 
 
 def verify(
-    source: str | PathLike[str],
-    model: Model | str | PathLike[str],
+    source: Named,
+    model: Model | Named,
     inputs: Mapping[str, ArrayLike] | None = None,
     *,
     engine: str | None = None,
@@ -54,36 +56,50 @@ def verify(
     Raises MissingFileError, ValidityError for a graph that breaks rules, SourceError if the source cannot be converted,
     RunError if the inputs do not fit or a call cannot be run with this engine.
     """
-    from ..file import load
+    from ..file.reader import load
 
     file = model if isinstance(model, Model) else load(model)
     require_sound(file)
-    if not isinstance(source, str | PathLike):
+    if not isinstance(source, str | PathLike | Url):
         hint = "save the module with torch.jit.save(torch.jit.trace(module, inputs), path) and verify that file"
         raise SourceError(f"verify expects the path of a file, not a {type(source).__name__}", hint=hint)
-    path = Path(fspath(source))
+    with downloaded(named := place(source)) as path:
+        comparison = _compared(path, str(named), file, inputs, engine, samples, input_shapes or {})
+        return comparison.report(named)
+
+
+def _compared(
+    path: Path,
+    where: str,
+    file: Model,
+    inputs: Mapping[str, ArrayLike] | None,
+    engine: str | None,
+    samples: int,
+    shapes: Mapping[str, Sequence[int]],
+) -> Comparison:
+    """The comparison of a file with its source, which errors call `where`."""
     lowered = is_lowered(file)
     try:
         witness = _before_lowering(path, file, engine) if lowered else _witness(path, file, engine)
     except QfmtError as error:
         error.hint = error.hint or "give the PyTorch file or ONNX model that FILE was made from or exported to"
-        raise error.at(str(path)) from None
+        raise error.at(where) from None
     if witness.model.no_graph:  # nothing will be run, so everything that is stored counts
         comparison = Comparison(Converted(file, witness))
         comparison.skipped = "the source has no graph"
-        return comparison.report(path)
+        return comparison
     comparison = Comparison(Lowered(file, witness) if lowered else _relation(path, file, witness, engine))
     witness = comparison.witness
     try:
         comparison.version = witness.open()
         comparison.reread()
         if comparison.relation.has_same_inputs(comparison.weights):
-            comparison.run(inputs, samples, input_shapes or {})
+            comparison.run(inputs, samples, shapes)
         else:
             comparison.skipped = "file and source do not have the same inputs"
     except MissingPackageError as error:
         comparison.skipped = f"{error}; constants were compared with a fresh conversion only"
-    return comparison.report(path)
+    return comparison
 
 
 def _relation(path: Path, file: Model, witness: Witness, engine: str | None) -> Converted:

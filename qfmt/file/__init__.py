@@ -5,13 +5,6 @@ reader.py   load                         decoded.py             what is decoded 
 records.py  schema ↔ model
 writer.py   save                         checker.py             every rule of a file at once
 shards.py   the data in other files      sharding.py            how they are named, and removed
+opened.py, remote.py  the bytes of a file, local or by URL
 replacing.py  files that take their place when they are complete
 """
-
-from __future__ import annotations
-
-from .checker import CONTAINER_RULES, check
-from .reader import load
-from .writer import save
-
-__all__ = ["CONTAINER_RULES", "check", "load", "save"]

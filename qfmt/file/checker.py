@@ -5,7 +5,6 @@ The reader stops at the first fault that it meets; this checks everything and co
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
@@ -13,6 +12,7 @@ from ..errors import FormatError, ValidityError, VersionError, Violation
 from ..model import Model, Node, Tensor
 from ..rules import data_violations, graph_violations, vector_data_violations
 from ..rules.rule import quoted
+from ..urls import Named, place
 from . import header
 from .reader import Container, Stored
 from .shards import Shards
@@ -33,7 +33,7 @@ CONTAINER_RULES: tuple[tuple[str, str], ...] = (
         "and is aligned; required fields are present; strings are UTF-8 and end with a zero byte. Strings and nested "
         "tables may be shared; a reader may refuse a file that refers to anything else too often.",
     ),
-    ("F7", "Every index refers to an element that exists; the index -1 of a tensor stands for none."),
+    ("F7", "Every index refers to an element that exists; only an input of a node may be -1, which stands for none."),
     (
         "F8",
         "Buffers begin at multiples of 64, in the order of their offsets, and do not overlap. Fewer than 64 bytes are "
@@ -46,8 +46,8 @@ CONTAINER_RULES: tuple[tuple[str, str], ...] = (
         "F12",
         "If there are names of sizes, there is one, possibly empty, for each size, and a size with a name is -1. Every "
         "quantization has a quant_min and a quant_max; each of its arrays has either bytes or a buffer. An attribute "
-        "has a known type, a value of that type and none of another; a list that is empty has the type Ints. The "
-        "values of test vectors have a buffer.",
+        "has a known type, a value of that type and none of another (an integer or float of 0 is none); a list that is "
+        "empty has the type Ints. The values of test vectors have a buffer.",
     ),
     (
         "F13",
@@ -86,13 +86,15 @@ class Found(list[Violation]):
             self.append(violation)
 
 
-def check(path: str | os.PathLike[str]) -> list[Violation]:
+def check(path: Named) -> list[Violation]:
     """Every rule that a file breaks, by number; an empty list if it is valid, the first 1000 if there are more.
 
     These are levels 1 to 3 of docs/checking.md: bytes, structure, meaning.
 
-    Raises MissingFileError, FormatError if it is not a `.qfb` file at all, VersionError for one that needs a newer
-    reader.
+    `path` may be a URL (docs/archive.md, "URLs"), of which the whole file is fetched.
+
+    Raises MissingFileError, RemoteError, FormatError if it is not a `.qfb` file at all, VersionError for one that needs
+    a newer reader.
     """
     found = Found()
     try:
@@ -102,13 +104,14 @@ def check(path: str | os.PathLike[str]) -> list[Violation]:
     except FormatError as error:
         if error.rule in ("", "F1"):
             raise
-        return [_violation(error, os.fsdecode(path))]
+        return [_violation(error, str(place(path)))]
     with suppress(_Enough):
         _check(container, found)
     return found
 
 
 def _check(container: Container, found: Found) -> None:
+    container.fetch_all()
     with _collecting(found, container):
         header.check_digest(container.header, container.metadata)
     _check_shards(container, found)

@@ -11,8 +11,8 @@ everything else is written where it stands. Places are counted from the end, whi
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from .decode import SCALARS, SIZES, Record
 from .schema import TABLES, Field
@@ -21,16 +21,19 @@ _ORDER = {4: 0, 8: 1, 1: 2}
 """In a table the fields of 4 bytes come first, then those of 8, then the rest: little is lost to alignment."""
 
 
-def encode(root: str, record: Record) -> tuple[int, bytes]:
+def encode(root: str, record: Record, *, tables: Mapping[str, tuple[Field, ...]] = TABLES) -> tuple[int, bytes]:
     """`record` as the body of a FlatBuffer, to be put at a multiple of 8, and the place of its root in the body."""
-    encoder = _Encoder()
+    encoder = _Encoder(tables)
     place = encoder.table(root, record)
     body = encoder.finish()
     return len(body) - place, body
 
 
 class _Encoder:
-    def __init__(self) -> None:
+    def __init__(self, tables: Mapping[str, tuple[Field, ...]]) -> None:
+        self._fields = {name: [(field, _default(field)) for field in fields] for name, fields in tables.items()}
+        """The fields of each table with their defaults."""
+        self._arrangements: dict[tuple[str, tuple[int, ...]], _Arrangement] = {}
         self._chunks: list[bytes] = []
         self._size = 0
         self._strings: dict[str, int] = {}
@@ -43,16 +46,20 @@ class _Encoder:
 
     def table(self, name: str, record: Record) -> int:
         """Write a table and all below it; fields that are None or at their default are left out."""
-        given = [(field, record[field.name]) for field in TABLES[name] if record.get(field.name) is not None]
-        slots = {field: slot for field, value in given if (slot := self._slot(field, value)) != _default(field)}
-        offsets, size = _arrange(slots)
-        self._align(size, max([4, *map(_alignment, slots)]))
+        slots = []
+        for field, default in self._fields[name]:
+            value = record.get(field.name)
+            if value is not None and (slot := self._slot(field, value)) != default:
+                slots.append((field, slot))
+        key = name, tuple([field.id for field, _ in slots])
+        if key not in self._arrangements:
+            self._arrangements[key] = _arrange([field for field, _ in slots])
+        offsets, size, alignment, vtable = self._arrangements[key]
+        self._align(size, alignment)
         place = self._size + size
         table = bytearray(size)
-        for field, slot in slots.items():
-            at = offsets[field.id]
+        for (field, slot), at in zip(slots, offsets, strict=True):
             table[at : at + field.size] = slot if isinstance(slot, bytes) else _u32(place - at - slot)
-        vtable = _vtable(offsets, size)
         written = vtable in self._vtables
         table[:4] = struct.pack("<i", self._vtables.setdefault(vtable, place + len(vtable)) - place)
         self._prepend(bytes(table))
@@ -102,27 +109,37 @@ class _Encoder:
 
     def _align(self, size: int, alignment: int) -> None:
         """Write zeros, so that what is `size` bytes long and comes next begins at a multiple of `alignment`."""
-        self._prepend(bytes(-(self._size + size) % alignment))
+        if missing := -(self._size + size) % alignment:
+            self._prepend(bytes(missing))
 
     def _prepend(self, chunk: bytes) -> None:
         self._chunks.append(chunk)
         self._size += len(chunk)
 
 
-def _arrange(fields: Iterable[Field]) -> tuple[dict[int, int], int]:
-    """Where each field stands in its table, by id, and the size of the table."""
+class _Arrangement(NamedTuple):
+    """Where each field stands in its table, the size and the alignment of the table, and its vtable.
+
+    The vtable has its own size, that of the table, and the offset of each field; those after the last one present are
+    left out.
+    """
+
+    offsets: list[int]
+    size: int
+    alignment: int
+    vtable: bytes
+
+
+def _arrange(fields: Sequence[Field]) -> _Arrangement:
+    """The arrangement of a table with these fields."""
     offsets, size = {}, 4  # the offset of the vtable comes first
     for field in sorted(fields, key=lambda field: _ORDER[_alignment(field)]):
         size += -size % _alignment(field)
         offsets[field.id] = size
         size += field.size
-    return offsets, size
-
-
-def _vtable(offsets: dict[int, int], size: int) -> bytes:
-    """Its own size, that of the table, and the offset of each field; those after the last one present are left out."""
     slots = [offsets.get(id, 0) for id in range(max(offsets, default=-1) + 1)]
-    return struct.pack(f"<{2 + len(slots)}H", 4 + 2 * len(slots), size, *slots)
+    vtable = struct.pack(f"<{2 + len(slots)}H", 4 + 2 * len(slots), size, *slots)
+    return _Arrangement([offsets[field.id] for field in fields], size, max([4, *map(_alignment, fields)]), vtable)
 
 
 def _alignment(field: Field) -> int:

@@ -8,24 +8,24 @@ first use. So opening takes as long for a gigabyte as for a megabyte.
 from __future__ import annotations
 
 import hashlib
-import mmap
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from ..arrays import blocks
 from ..errors import DigestError, FormatError, QfmtError, ValidityError, VersionError, some
 from ..model import Data, Graph, Model, Node, Quantization, Shape, StoredArray, Tensor, Vector
-from ..regular import irregular, refusal
 from ..rules import form_violations, is_name, quantization_violations, vector_violations
+from ..urls import Named, Place, Url, place
 from . import header, shards
 from .decode import Decoder, Record, Tables
 from .decoded import Decoded, Placed
+from .opened import opened
 from .records import attribute_value, dtype_name, proof, quantization, shape, sorted_map
 from .tensors import DecodedTensor, Tensors
 
 if TYPE_CHECKING:
+    from .remote import Fetched
     from .writer import Progress
 
 _HASHED = 8
@@ -36,10 +36,10 @@ _BATCH = 1 << 20
 """Bytes that are verified between two reports of progress, or more."""
 
 
-def load(
-    path: str | os.PathLike[str], *, verify: bool | Literal["all"] = True, progress: Progress | None = None
-) -> Model:
+def load(path: Named, *, verify: bool | Literal["all"] = True, progress: Progress | None = None) -> Model:
     """The model in a `.qfb` file, memory-mapped: tensors, nodes and arrays are read when they are used.
+
+    `path` may be a URL (docs/archive.md, "URLs"): each array is then fetched when it is used first.
 
     Checks levels 1 and 2 of docs/checking.md, and level 3 of each tensor, as they are read.
 
@@ -51,7 +51,7 @@ def load(
     the file in place.
 
     Raises MissingFileError, or FormatError (its subclasses DigestError, VersionError, ValidityError) for a file that
-    cannot be read: here, or where the broken part is first used.
+    cannot be read, RemoteError for a URL: here, or where the broken part is first used.
     """
     if verify not in (True, False, "all"):
         raise QfmtError(f"verify is {verify!r}", hint='it is True, False or "all"')
@@ -61,12 +61,14 @@ def load(
     return container.model()
 
 
-def _other_kind(path: Path) -> str:
+def _other_kind(place: Place) -> str:
     """What a file that is not a `.qfb` is, and what to do about it."""
     from ..frontends.sources import sniff
 
+    if isinstance(place, Url):  # the hint is not worth the transfer of all of it
+        return "if it is of another format, try `qfmt convert`"
     try:
-        kind = sniff(path)
+        kind = sniff(place)
     except QfmtError as error:
         return str(error)
     if kind.key == "unknown":
@@ -74,15 +76,16 @@ def _other_kind(path: Path) -> str:
     return f"it is {kind}; {'try `qfmt convert`' if kind.source else kind.hint}".removesuffix("; ")
 
 
-Segment = memoryview | shards.Shards
-"""The data segment: in the file itself, or in others."""
+Segment: TypeAlias = "memoryview | Fetched | shards.Shards"
+"""The data segment: in the file itself, local or remote, or in others."""
 
 
 class Container:
     """An open file: its header checked, its metadata verified and ready to be decoded, its data mapped."""
 
-    def __init__(self, path: str | os.PathLike[str], *, verify: bool) -> None:
-        self.where = os.fsdecode(path)
+    def __init__(self, path: Named, *, verify: bool) -> None:
+        self.place = place(path)
+        self.where = str(self.place)
         self.verify = verify
         self.verified: set[int] = set()
         self.hashed = 0
@@ -100,42 +103,38 @@ class Container:
 
     def _open(self) -> None:
         """Map the file and read its metadata, which is copied: what has been verified cannot change any more."""
-        path = Path(self.where)
-        try:
-            if what := irregular(path):
-                raise FormatError(what, hint="give the path of a .qfb file")
-            with path.open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                head = file.read(header.SIZE)
-                if not header.is_qfb(head):
-                    raise FormatError("is not a .qfb file", hint=_other_kind(path), rule="F1")
-                self.header = header.parse(head, size)
-                file.seek(0)
-                self.metadata = file.read(self.header.meta_size)
-                padding = file.read(self.header.data_offset - self.header.meta_size)
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:
-            raise refusal(error, FormatError) from None
+        with opened(self.place) as file:
+            head = file.read(0, header.SIZE)
+            if not header.is_qfb(head):
+                raise FormatError("is not a .qfb file", hint=_other_kind(self.place), rule="F1")
+            self.header = header.parse(head, file.size)
+            self.metadata = file.read(0, self.header.meta_size)
+            padding = file.read(self.header.meta_size, self.header.data_offset - self.header.meta_size)
+            self._data: Segment | None = file.data(self.header.data_offset, self.header.file_size)
         if self.metadata[: header.SIZE] != head:
             raise FormatError("was changed while it was read", hint=header.AGAIN)
         if self.verify:
             header.check_digest(self.header, self.metadata)
         header.check_padding(padding)
-        self._data: Segment | None = memoryview(mapped)[self.header.data_offset : self.header.file_size]
 
     def _open_shards(self) -> None:
         """Have the data from the shards, if there are any."""
         if found := shards.stated(self.root["shards"] or (), self.header.data_size):
-            self._data = shards.Shards(self.where, found)
+            self._data = shards.Shards(self.place, found)
         if bool(found) != (shards.FEATURE in (self.root["required_features"] or ())):
             raise FormatError(f"has {len(found)} shards, but its features do not say so", rule="F14")
 
     @property
     def data(self) -> Segment:
-        """The data segment, mapped; QfmtError if the file was closed."""
+        """The data segment as bytes that can be sliced; QfmtError if the file was closed."""
         if self._data is None:
             raise QfmtError("the file was closed before this was read", where=self.where)
         return self._data
+
+    def fetch_all(self) -> None:
+        """Of a remote file, fetch what is left of it at once."""
+        if not isinstance(self.data, memoryview):
+            self.data.fetch_all()
 
     def close(self) -> None:
         """Unmap the data as soon as no array uses it."""
@@ -147,6 +146,7 @@ class Container:
 
         with self.placed:
             stored = [self.buffer(index, "buffer {}", str(index)) for index in range(len(self.buffers))]
+        self.fetch_all()
         total, done = sum(data.nbytes for data in stored), 0
         with ThreadPoolExecutor(processors()) as threads:
             for size in threads.map(_verify, _batches(stored)):
@@ -181,13 +181,13 @@ class Container:
         return ((pair["key"], pair["value"]) for pair in self.root[field] or ())
 
     def names(self, indices: Iterable[int]) -> tuple[str, ...]:
-        """The names of tensors; the empty one for -1."""
-        return tuple("" if index == -1 else self.tensors.name(index) for index in indices)
+        """The names of tensors."""
+        return tuple(map(self.tensors.name, indices))
 
     def node(self, record: Record) -> Node:
         return Node(
             record["operator"],
-            self.names(record["inputs"]),
+            tuple("" if index == -1 else self.tensors.name(index) for index in record["inputs"]),
             self.names(record["outputs"]),
             sorted_map((attribute["name"], attribute_value(attribute)) for attribute in record["attributes"] or ()),
             record["name"] or "",

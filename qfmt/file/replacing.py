@@ -101,6 +101,26 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
                 _remove_folder(made)  # after an exchange, what was there before
 
 
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A new folder for temporary files, which only this user can read, removed with all that is in it.
+
+    That of a killed process is removed by the next one that asks for one.
+    """
+    import tempfile
+
+    parent = Path(tempfile.gettempdir())
+    with _as_destination_error(str(parent)):
+        _sweep(parent)
+        made, lock = _locked_folder(parent, 0o700)
+    try:
+        yield made
+    finally:
+        _close(lock)
+        with suppress(OSError):
+            _remove_folder(made)
+
+
 class NewFile:
     """A new file, locked until it is closed, that can take the place of its target."""
 
@@ -190,10 +210,10 @@ def _named(path: Path) -> BinaryIO:
         stream.close()
 
 
-def _locked_folder(parent: Path) -> tuple[Path, int | None]:
+def _locked_folder(parent: Path, mode: int = 0o777) -> tuple[Path, int | None]:
     while True:
         path = _temporary(parent)
-        path.mkdir()
+        path.mkdir(mode)
         if sys.platform == "win32":
             return path, None
         with suppress(FileNotFoundError):  # removed before it was locked

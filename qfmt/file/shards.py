@@ -14,12 +14,19 @@ import stat
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ..arrays import blocks
-from ..errors import DigestError, FormatError
+from ..errors import DigestError, FormatError, MissingFileError
+from ..urls import Place, Url
 from .decode import Record
 from .header import AGAIN, ALIGNMENT
+
+if TYPE_CHECKING:
+    from .remote import Fetched
+
+Part: TypeAlias = "memoryview | Fetched | str"
+"""The bytes of a shard, or what is wrong with it."""
 
 FEATURE = "shards"
 """The feature that a file with shards requires: a reader without it would not find the data."""
@@ -65,18 +72,22 @@ def is_name(name: str) -> bool:
 
 
 class Shards:
-    """The data segment of a file with shards: each is mapped now, and what is wrong with it said when it is used.
+    """The data segment of a file with shards. What is wrong with a shard is said when it is used, so that a file is
+    readable without any shard if no data is asked for.
 
-    So a file stays readable when another one with other shards takes its place, and without any shard if no data is
-    asked for.
+    Local shards are mapped now, so that a file stays readable when another one with other shards takes its place.
     """
 
-    def __init__(self, where: str, shards: Sequence[Shard]) -> None:
-        folder = Path(where).resolve().parent  # that of the file, not of a link to it
-        self._where = where
+    def __init__(self, place: Place, shards: Sequence[Shard]) -> None:
+        self._where = str(place)
         self.shards = shards
         self._begins = [shard.begin for shard in shards]
-        self._parts = [_mapped(folder / shard.name, shard) for shard in shards]
+        self._parts: dict[int, Part] = {}
+        if isinstance(place, Url):
+            self._folder = place.parent
+        else:
+            folder = place.resolve().parent  # that of the file, not of a link to it
+            self._parts.update((index, _mapped(folder / shard.name, shard)) for index, shard in enumerate(shards))
 
     def __len__(self) -> int:
         return self.shards[-1].begin + self.shards[-1].size
@@ -100,19 +111,32 @@ class Shards:
 
     def is_lost(self, offset: int) -> bool:
         """Whether the shard that these bytes are in cannot be read."""
-        return isinstance(self._parts[self._index(offset)], str)
+        return isinstance(self._part(self._index(offset)), str)
 
-    def part(self, index: int) -> memoryview:
+    def part(self, index: int) -> memoryview | Fetched:
         """A whole shard; FormatError if it cannot be read."""
-        part = self._parts[index]
+        part = self._part(index)
         if isinstance(part, str):
             raise FormatError(part, where=self._place(index), hint=_HINT, rule="F15")
         return part
 
+    def _part(self, index: int) -> Part:
+        if index not in self._parts:
+            shard = self.shards[index]
+            self._parts[index] = _fetched(self._folder / shard.name, shard)
+        return self._parts[index]
+
+    def fetch_all(self) -> None:
+        """Of remote shards, fetch what is left at once."""
+        for index in range(len(self.shards)):
+            part = self._part(index)
+            if not isinstance(part, str | memoryview):
+                part.fetch_all()
+
     def verify(self, index: int) -> None:
         """FormatError if the shard cannot be read, DigestError if it is not the one that was written."""
         digest = hashlib.sha256()
-        for block in blocks(self.part(index)):
+        for block in blocks(self.part(index)[0 : self.shards[index].size]):
             digest.update(block)
         if digest.digest() != self.shards[index].sha256:
             what = "is damaged: its sha256 differs from the one stated"
@@ -125,8 +149,21 @@ class Shards:
 _HINT = "put it into the folder of the file, or convert the source again"
 
 
-def _mapped(path: Path, shard: Shard) -> memoryview | str:
-    """The bytes of a shard, or what is wrong with it."""
+def _fetched(url: Url, shard: Shard) -> Part:
+    from .remote import RemoteFile
+
+    try:
+        file = RemoteFile(url)
+    except MissingFileError:
+        return "is missing"
+    return file.data(0, shard.size) if file.size == shard.size else _of_another_size(file.size, shard)
+
+
+def _of_another_size(size: int, shard: Shard) -> str:
+    return f"has {size} bytes instead of {shard.size}"
+
+
+def _mapped(path: Path, shard: Shard) -> Part:
     try:
         if stat.S_ISLNK(path.lstat().st_mode):
             return "is a link"
@@ -137,7 +174,7 @@ def _mapped(path: Path, shard: Shard) -> memoryview | str:
             if not stat.S_ISREG(found.st_mode):
                 return "is not a regular file"
             if found.st_size != shard.size:
-                return f"has {found.st_size} bytes instead of {shard.size}"
+                return _of_another_size(found.st_size, shard)
             return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
         finally:
             os.close(descriptor)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import marshal
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from functools import partial
 from typing import BinaryIO, NamedTuple
 
@@ -18,10 +18,12 @@ from ..arrays import blocks
 from ..errors import DestinationError, QfmtError, ValidityError, VersionError
 from ..model import Data, Model
 from ..rules import violations
+from ..urls import Named, place
 from . import sharding, shards
 from .decode import Record
 from .encode import encode
 from .header import ALIGNMENT, PAGE, round_up, seal
+from .opened import uploaded
 from .records import node_record, pair_records, quantization_record, tensor_record, value_record
 from .replacing import NewFile, replacing_all
 
@@ -29,7 +31,10 @@ _THREADS = 2
 """More would hold more arrays at once, where they are converted while they are read."""
 
 _LARGE = 1 << 16
-"""Bytes from which on an array is hashed by another thread: to start one takes longer than to hash a smaller one."""
+"""Bytes from which on an array is hashed by another thread: to hand over a smaller one takes longer."""
+
+_MUCH = 1 << 23
+"""Bytes of large arrays from which on there are threads: to import and start them takes as long as to hash less."""
 
 _WITHOUT_REFERENCES = 2
 """The version of marshal in which equal values give equal bytes, however many references there are."""
@@ -59,31 +64,35 @@ class Buffer(NamedTuple):
 
 def save(
     model: Model,
-    path: str | os.PathLike[str],
+    path: Named,
     *,
-    target: str = FORMAT,
+    target: str | None = None,
     shard_size: int | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Write a model as a `.qfb` file: equal models give equal bytes.
 
     The file appears under its name when it is complete: until then, and if anything fails, what was there before
-    is untouched. `target` is the version of the format that the readers of the file know, such as "1.0": a file
-    states the lowest version that can express it, and this must not be a later one. With `shard_size`, arrays of more
-    bytes in total go to shards: files beside it of at most so many bytes, or of one array. `progress(done, total)` is
-    called as bytes are hashed and written.
+    is untouched. `path` may be a URL (docs/archive.md, "URLs"). `target` is the version of the format that the readers
+    of the file know, such as "1.0"; None is the one that this qfmt writes. A file states the lowest version that can
+    express it, and this must not be a later one. With `shard_size`, arrays of more bytes in total go to shards: files
+    beside it of at most so many bytes, or of one array. `progress(done, total)` is called as bytes are hashed and
+    written.
 
     Raises ValidityError with every rule that the model breaks, VersionError if readers of `target` cannot read the
     file, DestinationError if the file cannot be written.
     """
-    minor = _minor_version(target)
+    minor = _minor_version(FORMAT if target is None else target)
     if shard_size is not None and shard_size < 1:
         raise QfmtError(f"shard_size is {shard_size}", hint="it is a number of bytes, at least 1")
     if broken := violations(model):
         raise ValidityError(broken)
     stored = _stored(model)
     report = _Report(progress, 2 * sum(data.nbytes for data in stored.values()))
-    with replacing_all(os.fsdecode(path), sharding.named_like, sharding.unused) as (file, part):
+    with (
+        uploaded(place(path)) as local,
+        replacing_all(str(local), sharding.named_like, sharding.unused) as (file, part),
+    ):
         buffers, indices = _layout(stored, report)
         record = _model_record(model, buffers, indices, minor)
         end = buffers[-1].end if buffers else 0
@@ -184,11 +193,14 @@ def _layout(stored: Mapping[Name, Data], report: _Report) -> tuple[list[Buffer],
 
 def _digests(stored: Mapping[Name, Data], report: _Report) -> Iterator[tuple[Name, bytes]]:
     """The sha256 of every array, in their order."""
-    from concurrent.futures import ThreadPoolExecutor  # hashlib lets other threads run
+    large = [data for data in stored.values() if data.nbytes >= _LARGE]
+    with ExitStack() as threads:
+        apply: Callable[..., Iterator[bytes]] = map
+        if sum(data.nbytes for data in large) >= _MUCH:
+            from concurrent.futures import ThreadPoolExecutor  # hashlib lets other threads run
 
-    with ThreadPoolExecutor(_THREADS) as threads:
-        large = [data for data in stored.values() if data.nbytes >= _LARGE]
-        digests = threads.map(lambda data: data.sha256(), large)
+            apply = threads.enter_context(ThreadPoolExecutor(_THREADS)).map
+        digests = apply(lambda data: data.sha256(), large)
         for name, data in stored.items():
             report.add(data.nbytes)
             yield name, next(digests) if data.nbytes >= _LARGE else data.sha256()

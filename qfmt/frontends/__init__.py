@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from os import PathLike, fspath
-from pathlib import Path
+from os import PathLike
 from typing import Any
 
 from ..engines import ENGINES
 from ..errors import MissingFileError, SourceError
+from ..file.opened import downloaded
 from ..model import Dimension, Model
+from ..urls import Url, place
 
 
 def convert(
@@ -23,7 +24,8 @@ def convert(
 ) -> Model:
     """The Model of a quantized network, from a file or from memory.
 
-    `source` is the path of a file, which is read without any framework and without executing code from it:
+    `source` is the path or URL of a file, which is read without any framework and without executing code from it (of a
+    remote file, a temporary copy):
 
     - a TorchScript archive; only its tensors if its code has no single graph;
     - a pickled module (torch.save of a model): with its graph if it is a torch.fx module or a chain of known
@@ -43,8 +45,8 @@ def convert(
     `engine` is the engine whose rounding rules the nodes state, one of ENGINES. The default is "onnx" for ONNX,
     "pt2e" for exported programs, else "fbgemm". `input_shapes` gives a size, name or None per dimension, if the
     source does not state enough. `input_quantization` is (scale, zero point, dtype) for inputs that are already
-    quantized. Raises MissingFileError, or SourceError or a subclass of it, which says what is wrong, where, and what
-    to do.
+    quantized. Raises MissingFileError, RemoteError, or SourceError or a subclass of it, which says what is wrong,
+    where, and what to do.
     """
     if engine is not None and engine not in ENGINES:
         raise SourceError(f"unknown engine {engine!r}", hint=f"choose one of {', '.join(ENGINES)}")
@@ -57,16 +59,17 @@ def convert(
     from .sources import object_reader, sniff
 
     given = engine, input_shapes, input_quantization
-    if isinstance(source, str | PathLike):
-        path = Path(fspath(source))
-        path_given = prepared is None or isinstance(prepared, str | PathLike)
+    if isinstance(source, str | PathLike | Url):
+        where = place(source)
+        path_given = prepared is None or isinstance(prepared, str | PathLike | Url)
         if example_inputs is not None or not path_given:
             hint = "" if path_given else "give prepared as a path: torch.save(prepared.state_dict(), path)"
-            raise SourceError("example_inputs and prepared are for modules in memory", where=str(path), hint=hint)
-        try:
-            converted = sniff(path).reader.convert(path, Options.checked(*given))
-        except (SourceError, MissingFileError) as error:
-            raise error.at(str(path)) from None
+            raise SourceError("example_inputs and prepared are for modules in memory", where=str(where), hint=hint)
+        with downloaded(where) as path:
+            try:
+                converted = sniff(path).reader.convert(path, Options.checked(*given))
+            except (SourceError, MissingFileError) as error:
+                raise error.at(str(where)) from None
         if prepared is not None:
             from .torch.saved.observers import with_file
 

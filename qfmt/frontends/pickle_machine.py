@@ -12,6 +12,8 @@ from ..errors import SourceError, UnsafePickleError
 from .harmless import Inert, InertClass, Rebuild, StorageType, flat_key
 from .stored import Storage
 
+_U8, _U32, _U64 = map(struct.Struct, ("<B", "<I", "<Q"))
+
 
 class Machine:
     """Pickle's stack machine. Opcodes are methods with the names of `pickletools`."""
@@ -39,15 +41,15 @@ class Machine:
             if self.position >= len(data):
                 raise SourceError("the pickle is incomplete", hint="the file is truncated")
             code = data[self.position]
-            opcode = opcodes.get(code)
-            if opcode is None:
+            if code not in opcodes:
                 hint = "the file is damaged, or not written by PyTorch"
                 raise SourceError(f"the pickle uses opcode {code:#04x}, which PyTorch does not write", hint=hint)
+            opcode, size = opcodes[code]
             self.position += 1
             if opcode is _stop:
                 return self.stack.pop()
             budget.spend()
-            budget.allocate(_SIZES.get(code, 8))
+            budget.allocate(size)
             opcode(self)
 
     def take(self, count: int) -> bytes:
@@ -59,8 +61,8 @@ class Machine:
             self.budget.allocate(count)
         return piece
 
-    def number(self, code: str) -> Any:
-        return struct.unpack(code, self.take(struct.calcsize(code)))[0]
+    def number(self, kind: struct.Struct) -> Any:
+        return kind.unpack(self.take(kind.size))[0]
 
     def line(self) -> str:
         end = self.data.find(b"\n", self.position)
@@ -136,20 +138,20 @@ def _tuple(count: int) -> Callable[[Machine], None]:
     return build
 
 
-def _string(code: str) -> Callable[[Machine], None]:
-    return lambda machine: machine.push(machine.take(machine.number(code)).decode("utf-8", "replace"))
+def _string(size: struct.Struct) -> Callable[[Machine], None]:
+    return lambda machine: machine.push(machine.take(machine.number(size)).decode("utf-8", "replace"))
 
 
-def _bytes(code: str) -> Callable[[Machine], None]:
-    return lambda machine: machine.push(machine.take(machine.number(code)))
+def _bytes(size: struct.Struct) -> Callable[[Machine], None]:
+    return lambda machine: machine.push(machine.take(machine.number(size)))
 
 
 def _constant(value: Any) -> Callable[[Machine], None]:
     return lambda machine: machine.push(value)
 
 
-def _fixed(code: str) -> Callable[[Machine], None]:
-    return lambda machine: machine.push(machine.number(code))
+def _fixed(kind: struct.Struct) -> Callable[[Machine], None]:
+    return lambda machine: machine.push(machine.number(kind))
 
 
 def _mark(machine: Machine) -> None:
@@ -158,7 +160,7 @@ def _mark(machine: Machine) -> None:
 
 
 def _long(machine: Machine) -> None:
-    count = machine.number("<B")
+    count = machine.number(_U8)
     if count > 32:
         raise SourceError(f"an integer of {count} bytes is larger than any that PyTorch writes")
     machine.push(int.from_bytes(machine.take(count), "little", signed=True))
@@ -234,19 +236,19 @@ def _opcodes() -> Iterator[tuple[str, Callable[[Machine], None]]]:
     yield "N", _constant(None)
     yield "\x88", _constant(True)
     yield "\x89", _constant(False)
-    yield "J", _fixed("<i")
-    yield "K", _fixed("<B")
-    yield "M", _fixed("<H")
-    yield "G", _fixed(">d")
+    yield "J", _fixed(struct.Struct("<i"))
+    yield "K", _fixed(_U8)
+    yield "M", _fixed(struct.Struct("<H"))
+    yield "G", _fixed(struct.Struct(">d"))
     yield "\x8a", _long
-    yield "X", _string("<I")
-    yield "\x8c", _string("<B")
-    yield "\x8d", _string("<Q")
-    yield "U", _string("<B")  # strings of Python 2
-    yield "T", _string("<I")
-    yield "B", _bytes("<I")
-    yield "C", _bytes("<B")
-    yield "\x8e", _bytes("<Q")
+    yield "X", _string(_U32)
+    yield "\x8c", _string(_U8)
+    yield "\x8d", _string(_U64)
+    yield "U", _string(_U8)  # strings of Python 2
+    yield "T", _string(_U32)
+    yield "B", _bytes(_U32)
+    yield "C", _bytes(_U8)
+    yield "\x8e", _bytes(_U64)
     yield ")", _constant(())
     yield "t", lambda machine: machine.push(tuple(machine.since_mark()))
     yield "\x85", _tuple(1)
@@ -261,11 +263,11 @@ def _opcodes() -> Iterator[tuple[str, Callable[[Machine], None]]]:
     yield "u", lambda machine: _setitems(machine, machine.since_mark())
     yield "\x8f", lambda machine: machine.push(set())
     yield "\x90", _add_to_set
-    yield "q", lambda machine: _memoize(machine, machine.number("<B"))
-    yield "r", lambda machine: _memoize(machine, machine.number("<I"))
+    yield "q", lambda machine: _memoize(machine, machine.number(_U8))
+    yield "r", lambda machine: _memoize(machine, machine.number(_U32))
     yield "\x94", lambda machine: _memoize(machine, len(machine.memo))
-    yield "h", lambda machine: machine.push(machine.memo[machine.number("<B")])
-    yield "j", lambda machine: machine.push(machine.memo[machine.number("<I")])
+    yield "h", lambda machine: machine.push(machine.memo[machine.number(_U8)])
+    yield "j", lambda machine: machine.push(machine.memo[machine.number(_U32)])
     yield "c", _global
     yield "\x93", _stack_global
     yield "R", _reduce
@@ -293,4 +295,5 @@ _SIZES = {
 }  # fmt: skip
 """Approximate memory in bytes of the object that an opcode creates, besides its text; by default a stack slot."""
 
-_OPCODES = {ord(code): opcode for code, opcode in _opcodes()}
+_OPCODES = {ord(code): (opcode, _SIZES.get(ord(code), 8)) for code, opcode in _opcodes()}
+"""Each opcode, and the memory that it is charged for."""

@@ -23,7 +23,7 @@ class FileWitness(Witness):
     name = "qfmt"
 
     def __init__(self, path: Path, engine: str | None = None) -> None:
-        from ..file import load
+        from ..file.reader import load
 
         if engine is not None:
             raise RunError(f"--engine {engine} does not apply to a .qfb, which states its rules", hint="drop --engine")

@@ -91,9 +91,15 @@ class PairSums(Kernel):
     def pairs(self, weights: Array) -> tuple[Array, Array]:
         """The sums of the positive and of the negative 8-bit weights [M, K, taps] of each pair, [M, pairs]."""
         terms = _filled(self._terms(weights), 2)
-        first, second = terms[:, ::2], terms[:, 1::2]
-        plus, minus = (np.add(part(first, 0), part(second, 0), dtype=np.int16) for part in (np.maximum, np.minimum))
-        return plus, minus
+        zeros = np.zeros_like(terms)  # a dozen times as fast as the number 0
+        plus, minus = (part(terms, zeros, order="C").view(np.uint8) for part in (np.maximum, np.minimum))
+        return _pair_sums(plus), -_pair_sums(-minus)
+
+
+def _pair_sums(magnitudes: Array) -> Array:
+    """The sums of neighbouring bytes, int16: the two bytes of a word, whichever comes first, are added fastest."""
+    words = magnitudes.view(np.uint16)
+    return ((words & 255) + (words >> 8)).view(np.int16)
 
 
 def farthest(pairs: tuple[Array, Array], low: int, high: int) -> Array:
@@ -131,8 +137,12 @@ class AnyPair(Kernel):
 
 def _filled(factors: Array, multiple: int) -> Array:
     """The last dimension padded with zeros to a multiple."""
-    missing = -factors.shape[-1] % multiple
-    return np.pad(factors, [(0, 0)] * (factors.ndim - 1) + [(0, missing)]) if missing else factors
+    size = factors.shape[-1]
+    if size % multiple == 0:
+        return factors
+    filled = np.zeros((*factors.shape[:-1], size + -size % multiple), factors.dtype)
+    filled[..., :size] = factors
+    return filled
 
 
 def _reach(sizes: Array, others: Array, k: int) -> Array:

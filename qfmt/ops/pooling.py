@@ -11,7 +11,7 @@ import numpy as np
 
 from ..arithmetic import MEAN, clamp, f32, named
 from ..arrays import Array
-from ..errors import QfmtError
+from ..errors import QfmtError, RunError
 from ..memory import require
 from ..model import Shape
 from .accumulation import centred, whole
@@ -101,7 +101,13 @@ def _centred(x: Operand, result: Result) -> Array:
     return whole(x)
 
 
+def _check_counts(total: Array, counts: Any) -> None:
+    if total.size and not np.all(counts):
+        raise RunError("no elements have no mean")
+
+
 def _mean(total: Array, count: Any, result: Result) -> Array:
+    _check_counts(total, count)
     q = result.quantization
     rounded = named(MEAN, result.rule)(total, np.asarray(count).astype(f32), f32(q.zero_point[0]))
     return clamp(rounded, q, result.dtype)
@@ -145,7 +151,9 @@ def _global_average_exact(x: Operand, *, rule: str) -> Array:
 
 def sum_over(x: Operand, axes: tuple[int, ...], keepdims: int) -> Array:
     """Σ (q - zx) of the axes."""
-    return np.asarray(centred(x, np.dtype(np.int64)).sum(axes, keepdims=bool(keepdims)))
+    total = np.asarray(centred(x, np.dtype(np.int64)).sum(axes, keepdims=bool(keepdims)))
+    _check_counts(total, prod(x.array.shape[axis] for axis in axes))
+    return total
 
 
 def mean_over(x: Operand, axes: tuple[int, ...], keepdims: int, result: Result) -> Array:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import prod
 from typing import Any, TypeGuard
 
-import ml_dtypes
 import numpy as np
 
 from ..arrays import Array
@@ -117,6 +116,8 @@ def quantize_with(
         rounded = np.rint(scaled).astype(np.float64) + (0 if points is None else points)
         return np.fmax(np.fmin(rounded, limits.maximum), limits.minimum).astype(_held(output_dtype))
     if saturate:
+        import ml_dtypes
+
         top = float(ml_dtypes.finfo(kind).max)  # type: ignore[no-untyped-call]
         scaled = np.where(np.isfinite(scaled), np.clip(scaled, -top, top), scaled)
     return scaled.astype(kind)

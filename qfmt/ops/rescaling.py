@@ -27,9 +27,7 @@ RULE = "multiply_add_divide"
 
 def _shape(given: Inference) -> list[Shape]:
     """That of x, to which mul and add broadcast."""
-    x, div = given.shapes[0], given.attributes["div"]
-    if div < 1:
-        raise QfmtError(f"cannot divide by {div}")
+    x = given.shapes[0]
     for name, shape in zip(("mul", "add"), given.shapes[1:3], strict=True):
         if x is not None and shape is not None and len(broadcast_pair(x, shape)) != len(x):
             raise QfmtError(f"{name} of {len(shape)} dimensions does not fit an input of {len(x)}")
@@ -68,6 +66,8 @@ def _integer(x: Operand, mul: Operand, add: Operand, *, result: Result, div: int
 )
 def requant_shift(x: Array, mul: Array, add: Array, *, div: int) -> Array:
     """y = floor((x · mul + add) / div + 1/2); exact if all of them are integers, otherwise in float64.
+
+    A y without a quantization has the type of x, in which integers wrap around.
 
     mul and add are integers, of float32 or an integer type; they broadcast to x: one for all, or one per channel
     ([C, 1, 1]). This is the requantization of accelerators without floating point: accumulators to 8 bits.

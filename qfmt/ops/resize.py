@@ -42,17 +42,22 @@ def _resize_shape(given: Inference) -> list[Shape]:
         elif scales is None:
             result[axis] = None
         else:
-            result[axis] = _scaled(size, float(scales[place]))
+            result[axis] = _scaled(size, scales[place])
     if a["keep_aspect_ratio_policy"] != "stretch" and sizes is not None and all(isinstance(x[i], int) for i in axes):
         for axis, (out, _) in zip(axes, _kept([x[i] for i in axes], sizes, a), strict=True):  # type: ignore[misc]
             result[axis] = out
     return [tuple(result)]
 
 
-def _scaled(size: Dimension, scale: float) -> Dimension:
+def _scaled(size: Dimension, scale: np.floating[Any]) -> Dimension:
     if isinstance(size, int):
-        return floor(size * scale)
+        return _enlarged(size, scale)
     return size if scale == 1 else None
+
+
+def _enlarged(size: int, scale: np.floating[Any]) -> int:
+    """The product is one of the type of the scale: ONNX Runtime's float32, PyTorch's float64."""
+    return floor(type(scale)(size * float(scale)))
 
 
 def _axes(a: Mapping[str, Any], rank: int) -> list[int]:
@@ -81,7 +86,7 @@ def _geometry(
     elif scales is None:
         raise QfmtError("Resize needs scales or sizes")
     else:
-        pairs = [(floor(n * float(scale)), f32(1 / float(scale))) for n, scale in zip(shape, scales, strict=True)]
+        pairs = [(_enlarged(n, scale), f32(1 / float(scale))) for n, scale in zip(shape, scales, strict=True)]
     result = [Axis(size, size, f32(1)) for size in whole]
     crops = a["coordinate_transformation_mode"] == "tf_crop_and_resize"
     if crops and (roi is None or roi.size != 2 * len(axes)):
@@ -132,9 +137,9 @@ def _places(axis: Axis, mode: str, multiply_add: Callable[..., Array] = _multipl
 
 def _rounded(places: Array, rounding: str) -> Array:
     if rounding == "round_prefer_floor":
-        return np.ceil(places - f32(0.5))
+        return np.ceil(places.astype(np.float64) - 0.5)
     if rounding == "round_prefer_ceil":
-        return np.floor(places + f32(0.5))
+        return np.floor(places.astype(np.float64) + 0.5)
     return np.floor(places) if rounding == "floor" else np.ceil(places)
 
 
@@ -163,7 +168,9 @@ LARGEST = 1 << 24
 """The largest size of a dimension whose neighbours are listed."""
 
 
-def neighbours(length: int, a: Mapping[str, Any], *, scale: float | None = None, size: int | None = None) -> Array:
+def neighbours(
+    length: int, a: Mapping[str, Any], *, scale: np.floating[Any] | None = None, size: int | None = None
+) -> Array:
     """The elements of a dimension of `length` elements that a nearest Resize selects, int64, by its scale or size;
     `a` are its attributes."""
     alone = {**a, "axes": ()}
@@ -184,7 +191,7 @@ def known_neighbours(node: Node, tensors: Mapping[str, Tensor]) -> dict[int, Arr
     given = [tensors[name] if name else None for name in (*node.inputs, "", "", "")[2:4]]
     if any(each is not None and not each.is_constant for each in given):
         return None
-    scales, sizes = ([] if each is None else each.array.tolist() for each in given)
+    scales, sizes = ([] if each is None else list(each.array) for each in given)
     if shape is None or not (len(scales) or len(sizes)) or a["keep_aspect_ratio_policy"] != "stretch":
         return None
     found = {}
@@ -327,13 +334,14 @@ def _resize_integer(
     selects=lambda a: slice(int(is_nearest(a))),
 )
 def resize(x: Array, roi: Array | None, scales: Array | None, sizes: Array | None, **a: Any) -> Array:
-    """Y = X, resized along the axes. An axis whose size stays the same is left as it is.
+    """Y = X, resized along the axes. An axis whose size stays the same is left as it is, whatever its scale, unless
+    tf_crop_and_resize crops it: unless its start and end are not 0 and 1.
 
     Sizes. Either scales or sizes is given, for all axes. in and out are the sizes of an axis of X and of Y, and r is
     the step in X for a step of 1 in Y, a float32:
 
     - by scales, out = floor(in · scale) and r = f32(1 / scale). Scales are float32, or float64 if the source held
-      doubles;
+      doubles, and in · scale is rounded to their type: 10 · f32(0.7), which is less than 7, gives 7;
     - by sizes, out is stated and r = f32(in / out);
     - if the aspect ratio is kept, one scale serves all axes, the least or the greatest of all size / in (`not_larger`,
       `not_smaller`), a float64; out = floor(in · scale + ½) and r = f32(1 / scale).
@@ -350,12 +358,13 @@ def resize(x: Array, roi: Array | None, scales: Array | None, sizes: Array | Non
     | `tf_crop_and_resize` | start · (in - 1) + (i · c), or (start + end) / 2 · (in - 1) if out = 1 |
 
     start and end are those of roi, and c = (end - start) · (in - 1) / (out - 1). These products and quotients are
-    float64, rounded to float32 at their end. Where p is less than 0 or more than in - 1, Y is extrapolation_value.
+    float64, rounded to float32 at their end. Where p is less than 0 or more than in - 1 along any axis, Y is
+    extrapolation_value.
 
     Values:
 
     - `nearest` selects the element at ceil(p - ½) (`round_prefer_floor`), floor(p + ½) (`round_prefer_ceil`), floor(p)
-      or ceil(p); p - ½ and p + ½ are rounded to float32. An index outside X is clamped to the edge.
+      or ceil(p); p - ½ and p + ½ are exact. An index outside X is clamped to the edge.
     - `linear` goes along one axis after the other, the last one first, in float32. p is clamped to 0..in - 1; l =
       floor(p), h = min(l + 1, in - 1), t = p - l; the value is (X[h] · t) + (X[l] · (1 - t)).
     - `cubic`, and `linear` with antialias or exclude_outside, go along the axes from the first, in float64. An element

@@ -113,9 +113,12 @@ def _slices(
             raise QfmtError("a slice needs a step other than 0")
         at = axis_of(axis, rank)
         size = sizes[at]
-        # An end before the first element, walking backwards, is "to the beginning": None in Python.
-        stop = None if step < 0 and isinstance(size, int) and end < -size else end
-        result[at] = slice(start, stop, step)
+        if step < 0 and isinstance(size, int):
+            # Backwards from before the first element is from that element, and to before it is None in Python.
+            start = max(start, -size)
+            result[at] = slice(start, None if end < -size else end, step)
+        else:
+            result[at] = slice(start, end, step)
     return result
 
 
@@ -146,9 +149,10 @@ def _sliced(size: Dimension, part: slice) -> Dimension:
 def slice_(x: Array, starts: Array, ends: Array, axes: Array | None, steps: Array | None) -> Array:
     """output = data[start : end : step] along each of the axes (all from the first, if absent; steps of 1).
 
-    Bounds are int64 vectors. Along an axis of n elements, n is added to a negative bound. Then bounds are clamped: to
-    0..n, or, if the step is negative, to -1..n - 1. The elements are start, start + step, … before end is reached: with
-    a negative step, end = -n - 1 or less includes element 0. A step is not 0.
+    Bounds are int64 vectors. Along an axis of n elements, n is added to a negative bound. Then both are clamped to
+    0..n, or, if the step is negative, start to 0..n - 1 and end to -1..n - 1. The elements are start, start + step, …
+    before end is reached: with a negative step, end = -n - 1 or less includes element 0. An axis without elements stays
+    so. A step is not 0.
     """
     lists = [None if item is None else [int(i) for i in item] for item in (starts, ends, axes, steps)]
     return x[tuple(_slices(x.shape, *lists))]  # type: ignore[arg-type]

@@ -1,6 +1,1 @@
-"""Rewrites of a Model that keep what it computes."""
-
-from .lowering import lower_integer
-from .proofs import Proofs, proofs
-
-__all__ = ["Proofs", "lower_integer", "proofs"]
+"""Rewrites of a Model that keep what it computes; each is imported from its own module."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -79,38 +80,73 @@ def hazards(model: Model) -> Iterator[Hazard]:
 
 def hazards_of(node: Node, tensors: Mapping[str, Tensor]) -> Iterator[Hazard]:
     """Those of one node of a sound graph."""
+    for product in _products(node, tensors):
+        yield _hazard(node, *product)
+
+
+def count(model: Model, engine: str = "") -> tuple[int, int]:
+    """How many products of a sound graph can overflow 16 bits, in that engine or in any, and how many there are.
+
+    The same as counting `hazards`, in a third of the time: the first kernel that can overflow decides.
+    """
+    found = [_can_overflow(node, engine, *each) for node in model.nodes for each in _products(node, model.tensors)]
+    return sum(found), len(found)
+
+
+def _products(node: Node, tensors: Mapping[str, Tensor]) -> Iterator[tuple[Tensor, Stored]]:
+    """Every constant weight that a node multiplies, with the integers that it multiplies it with."""
     entry = OPERATORS.get(node.operator)
     for index in entry.weights if entry else ():
         x, w = tensors[node.inputs[0]], tensors[node.inputs[index]]
         if w.is_constant and _is_narrow(w) and (stored := _stored(node, x)) is not None:
-            yield _hazard(node, w, *stored)
+            yield w, stored
 
 
-def _hazard(node: Node, w: Tensor, dtype: str, low: int, high: int, zero_points: Sequence[int]) -> Hazard:
-    terms = terms_of(node, w.array)
-    engines = _engines(node, dtype, w.dtype, terms)
-    offset = 128 if dtype == w.dtype else 0
+def _hazard(node: Node, w: Tensor, x: Stored) -> Hazard:
+    terms, low, high = terms_of(node, w.array), x.low, x.high
     return Hazard(
         node=node.label,
         operator=node.operator,
         weight=w.name,
         channels=len(terms),
-        largest_sum=max(_largest_sum(_centred(node, w, terms), low - zero, high - zero) for zero in zero_points),
-        engines=_overflows(terms, engines, low, high, offset),
+        largest_sum=max(_largest_sum(_centred(node, w, terms), low - zero, high - zero) for zero in x.zero_points),
+        engines=_overflows(terms, _engines(node, x.dtype, w.dtype, terms), low, high, _offset(x, w)),
     )
 
 
-def _stored(node: Node, x: Tensor) -> tuple[str, int, int, tuple[int, ...]] | None:
+def _can_overflow(node: Node, engine: str, w: Tensor, x: Stored) -> bool:
+    terms, offset = terms_of(node, w.array), _offset(x, w)
+    engines = [name for name in _engines(node, x.dtype, w.dtype, terms) if engine in ("", name)]
+    kernels = dict.fromkeys(kernel for name in engines for kernel in KERNELS[name])
+    ranges = x.low + offset, x.high + offset
+    return any((farthest(kernel.pairs(terms), *ranges) > INT16.max).any() for kernel in kernels)
+
+
+def _offset(x: Stored, w: Tensor) -> int:
+    """What is added to int8 inputs, which become uint8."""
+    return 128 if x.dtype == w.dtype else 0
+
+
+class Stored(NamedTuple):
     """The integers that a product gets: their type, smallest, largest, and zero points, the extremes if not known."""
+
+    dtype: str
+    low: int
+    high: int
+    zero_points: tuple[int, ...]
+
+
+def _stored(node: Node, x: Tensor) -> Stored | None:
+    """What a node reads from a tensor; None if these are no integers of up to 16 bits."""
     if "reduce_range" in node.attributes:  # quantized at run time
         high = 127 if node.attributes["reduce_range"] else 255
-        return "uint8", 0, high, (0, high)
+        return Stored("uint8", 0, high, (0, high))
     if not _is_narrow(x):
         return None
     kind, grid = DTYPES[x.dtype], x.quantization
     if grid is None or not grid.zero_point:
-        return x.dtype, kind.minimum, kind.maximum, (kind.minimum, kind.maximum)
-    return x.dtype, grid.quant_min, grid.quant_max, (int(grid.zero_point[0]),)
+        return Stored(x.dtype, kind.minimum, kind.maximum, (kind.minimum, kind.maximum))
+    return Stored(x.dtype, grid.quant_min, grid.quant_max, (int(grid.zero_point[0]),))
 
 
 def _is_narrow(tensor: Tensor) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays import Array
 from ..model import DTYPES, Node, Quantization, Tensor
 from ..ops.shapes import axis_of
 from ..rules.quantization import SCALE_DTYPES
@@ -50,16 +51,15 @@ def _grid(node: Node, data: Tensor, tensors: Mapping[str, Tensor]) -> Quantizati
         return _by_blocks(node, data, array, points)
     if not array.size or not _are_scales(array):
         return None
-    scales: list[float] = array.reshape(-1).astype(np.float64).tolist()
-    zero_points = _zero_points(points, len(scales))
+    zero_points = _zero_points(points, array.size)
     axis = None
-    if len(scales) > 1:
+    if array.size > 1:
         if data.shape is None or array.ndim != 1:
             return None
         axis = axis_of(node.int("axis"), len(data.shape))
-    if zero_points is None or (not limits.is_integer and any(zero_points)):
+    if zero_points is None or (not limits.is_integer and zero_points.any()):
         return None
-    return Quantization.of(scales, zero_points, limits.minimum, limits.maximum, axis, scale.dtype)
+    return Quantization.of(array.reshape(-1), zero_points, limits.minimum, limits.maximum, axis, scale.dtype)
 
 
 def _are_scales(array: Any) -> bool:
@@ -69,15 +69,13 @@ def _are_scales(array: Any) -> bool:
     return bool(((rounded > 0) & np.isfinite(rounded)).all())
 
 
-def _zero_points(points: Tensor | None, count: int) -> tuple[int, ...] | tuple[float, ...] | None:
+def _zero_points(points: Tensor | None, count: int) -> Array | None:
     if points is None:
-        return (0,) * count
+        return np.zeros(count, np.int64)
     values = points.array.reshape(-1)
     if values.size != count:
         return None
-    if points.dtype in ("float16", "bfloat16", "float32", "float64"):
-        return tuple(values.astype(np.float64).tolist())
-    return tuple(values.astype(np.int64).tolist())
+    return values.astype(np.float64 if points.dtype in ("float16", "bfloat16", "float32", "float64") else np.int64)
 
 
 def _by_blocks(node: Node, data: Tensor, scale: Any, points: Tensor | None) -> Quantization | None:

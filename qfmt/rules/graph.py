@@ -47,19 +47,13 @@ def _order(node: Node, tensors: Mapping[str, Tensor], available: set[str]) -> st
     return f"{first_of(early)} is read before it is computed" if early else ""
 
 
-@ENDS.rule(34, "An output of the graph is one of its inputs, a constant, or the output of a node.")
-def _outputs(graph: Graph, available: set[str]) -> str:
-    missing = [name for name in graph.outputs if name not in available]
-    return f"the output {first_of(missing)} is not computed" if missing else ""
-
-
 @ENDS.rule(
     35,
-    "Every tensor is an input of the graph, a constant, or the output of a node. In an archive (no nodes, inputs or "
-    "outputs) it may also be none of these, if it is quantized.",
+    "Every tensor, and so every output of the graph, is an input of the graph, a constant, or the output of a node. In "
+    "an archive (no nodes, inputs or outputs) it may also be none of these, if it is quantized.",
 )
 def _dangling(graph: Graph, available: set[str]) -> str:
-    loose = [name for name in graph.tensors if name not in available]
+    loose = [name for name in dict.fromkeys((*graph.tensors, *graph.outputs)) if name not in available]
     if graph.is_archive:
         loose = [name for name in loose if graph.tensors[name].quantization is None]
     return f"nothing computes {first_of(loose)}" if loose else ""

@@ -137,7 +137,8 @@ def _parameters(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -
 @MEANING.rule(
     63,
     "The parameters and tables of a node that uses stored integers are constants without quantization, of the types "
-    "and shapes that its entry lists; one element, or one for each channel along `axis`, which is a dimension of x.",
+    "and shapes that its entry lists; one element, or one for each channel along `axis`, which is a dimension of x, or "
+    "0 if x has none.",
 )
 def _forms(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     if not operator.takes_integers:
@@ -219,11 +220,10 @@ def _unfit(found: Mapping[str, Tensor], out: Tensor) -> str:
 
 
 def _miscounted(node: Node, x: Tensor, found: Mapping[str, Tensor]) -> str:
-    counts = _counts(found)
     axis = node.int("axis")
-    if axis < 0 or (max(counts.values(), default=1) > 1 and x.shape is not None and axis >= len(x.shape)):
+    if axis < 0 or (x.shape is not None and axis >= max(1, len(x.shape))):
         return f"axis {axis} is not a dimension of {quoted(x.name)}"
-    return _uneven(counts, x.shape[axis] if x.shape is not None and axis < len(x.shape) else None)
+    return _uneven(_counts(found), x.shape[axis] if x.shape else None)
 
 
 def _counts(found: Mapping[str, Tensor]) -> dict[str, int]:
@@ -243,11 +243,13 @@ def _uneven(counts: Mapping[str, int], channels: Dimension) -> str:
 @CONSTANTS.rule(
     64,
     "The parameters and tables of a node that uses stored integers have values that its entry allows; those of a table "
-    "are within [quant_min, quant_max] of the output.",
+    "are within [quant_min, quant_max] of the output. The div of a qfmt.RequantShift is at least 1.",
 )
 def _values(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     from ..ops.requantization import LARGEST_ADD
 
+    if "div" in operator.attributes and node.int("div") < 1:
+        return f"div is {node.int('div')}"
     if not operator.takes_integers:
         return ""
     arrays = {name: tensor.array for name, tensor in _parameters(node, operator, tensors).items()}

@@ -86,7 +86,8 @@ def _attributes(node: Node, operator: Operator | None) -> str:
 
 @MEANING.rule(
     43,
-    "The shapes of the outputs are those of the operator's shape rule, wherever both sizes are known.",
+    "The shapes of the outputs are those that the entry of the operator states, or else its formula gives, wherever "
+    "both sizes are known.",
 )
 def _shapes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     from ..ops import Inference, UnknownRank
@@ -249,6 +250,30 @@ def _scales_of_products(node: Node, operator: Operator, tensors: Mapping[str, Te
     quantization = tensors[name].quantization if name else None
     is_one = quantization is None or not quantization.is_per_channel
     return "" if is_one else f"the scales of {quoted(name)} are per channel, expected one scale"
+
+
+@MEANING.rule(
+    69,
+    "The quantized inputs and outputs of a node that states a mean rule, `sum`, `product`, `interpolate` or "
+    "`interpolate_fma` are affine and per tensor. With `sum` both inputs have one scale; with a mean rule, "
+    "`interpolate` or `interpolate_fma` the output has the grid of the first input.",
+)
+def _grids(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
+    from ..arithmetic import MEAN
+
+    if node.rule not in (*MEAN, "interpolate", "interpolate_fma", "sum", "product"):
+        return ""
+    named = [(name, tensors[name].quantization) for name in (*node.inputs, *node.outputs) if name]
+    for name, grid in named:
+        if grid is not None and (grid.is_per_channel or not grid.is_affine):
+            return f"{quoted(name)} is not quantized per tensor"
+    (source, first), (_, last) = named[0], named[-1]
+    if node.rule == "sum":
+        scales = [grid and grid.scale for _, grid in named[:2]]
+        return "" if scales[0] is not None and scales[0] == scales[1] else "the inputs do not have one scale"
+    if node.rule == "product" or (first is not None and first.same_grid(last)):
+        return ""
+    return f"the output does not have the grid of {quoted(source)}, which the rule {quoted(node.rule)} keeps"
 
 
 def _is_beyond_integers(node: Node, tensors: Mapping[str, Tensor]) -> bool:

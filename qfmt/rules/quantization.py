@@ -143,11 +143,12 @@ def wrong_blocks(shape: Sequence[int | str | None] | None, q: Quantization) -> s
 
 @NUMBERS.rule(
     22,
-    "Scales are finite, also as float32, and greater than 0; those of a constant that is block-wise, and those of a "
-    "second level, may be any finite numbers. Zero points, offsets and tables are finite. Zero points that are "
-    "integers are within the range of the element type of the tensor, and have the first of the types uint8, int8, "
-    "uint16, int16 and int32 that holds them all. Zero points that are all equal are one number without a shape. An "
-    "index of a group is that of a scale.",
+    "All stored numbers are finite. Scales are finite and greater than 0 as float32; those of a constant that is "
+    "block-wise, and those of a second level, may have any sign or be 0, and scales that are quantized may be any "
+    "codes. Zero points that are integers are within the range of the element type of the tensor, and have the first "
+    "of the types uint8, int8, uint16, int16 and int32 that holds them all. Zero points that are all equal are one "
+    "number without a shape, and so are offsets that are not quantized; 0.0 and -0.0 are equal. An index of a group is "
+    "that of a scale.",
 )
 def _numbers(tensor: Tensor, quantization: Quantization) -> str:
     """Of the arrays that lie in the metadata; `values` checks the others."""
@@ -192,8 +193,8 @@ def _wrong_numbers(name: str, same: _Same[Parameter], dtype: str, any_sign: bool
             return f"zero points in {least}..{most} do not fit {dtype}"
         if first_holding(ZERO_POINTS, least, most) != stored.dtype:
             return f"zero points in {least}..{most} are stored as {stored.dtype}"
-    if last == "zero_point" and stored.shape and not differ:
-        return f"all zero points are {first}, which is written once"
+    if last in ("zero_point", "offset") and stored.shape and not differ and stored.quantization is None:
+        return f"every {last.replace('_', ' ')} is {first}, which is written once"
     if last == "group_index" and not 0 <= least <= most < groups:
         return f"indices in {least}..{most} of {groups} groups"
     return ""
@@ -202,9 +203,11 @@ def _wrong_numbers(name: str, same: _Same[Parameter], dtype: str, any_sign: bool
 def _wrong_scales(what: str, least: float, most: float, stored: Parameter, any_sign: bool) -> str:
     if stored.quantization is not None:
         return ""
-    if not any_sign and not least > 0:
+    if any_sign:
+        least, most = 1, max(abs(least), most, 1)
+    if not least > 0:
         return f"{what} {least} is not greater than 0"
-    lost = [each for each in (least, most) if not is_float32_scale(abs(each)) and (each or not any_sign)]
+    lost = [each for each in (least, most) if not is_float32_scale(each)]
     return f"{what} {lost[0]} is 0 or infinite in float32" if lost else ""
 
 

@@ -715,11 +715,12 @@ static inline uint64_t qfb_whole_bits_(int64_t x)
     return (uint64_t)(x < 0) << 63 | exponent << 52 | (size & (((uint64_t)1 << 52) - 1));
 }
 
-/* Whether the double with the bits of that key, or of its negative, stays finite and not 0 as float32. */
-static inline int qfb_is_scale_(int64_t key)
+/* Whether the double with the bits of that key is greater than 0 as float32, and whether it is infinite. */
+static inline int qfb_is_positive_(int64_t key) { return key > INT64_C(873) << 52; }
+static inline int qfb_is_infinite_(int64_t key)
 {
-    int64_t size = key < 0 ? -key : key, one = (int64_t)1 << 52;
-    return size > 873 * one && size < 1151 * one - one / (1 << 24);
+    const int64_t size = key < 0 ? -key : key, one = INT64_C(1) << 52;
+    return size >= 1151 * one - one / (1 << 24);
 }
 
 /* An integer for each element, in the order of their values: integers themselves, floats by the bits of a double. */
@@ -1087,10 +1088,10 @@ static inline const char *qfb_wrong_numbers_(
     int64_t groups = 0;
     uint32_t i;
     if (n == &q->scale && !n->second_level) {
-        if (least <= 0 && !signs)
-            return "a scale is not greater than 0";
-        if ((least && !qfb_is_scale_(least)) || (most && !qfb_is_scale_(most)))
-            return "a scale is 0 or infinite as float32";
+        if (!signs && !qfb_is_positive_(least))
+            return "a scale is not greater than 0 as float32";
+        if (qfb_is_infinite_(least) || qfb_is_infinite_(most))
+            return "a scale is infinite as float32";
     }
     if (n == &q->zero_point && qfb_is_integer_type(n->dtype)) {
         if (element && (least < element->low || most > element->high))
@@ -1130,8 +1131,8 @@ static inline qfb_code qfb_check_numbers_(
         }
         if (!qfb_is_integer_type(n->dtype) && !(qfb_is_finite_(least) && qfb_is_finite_(most)))
             wrong = "a scale, zero point, offset or value of a table is not finite";
-        else if (n == &q->zero_point && n->shape.count && least == most)
-            wrong = "all zero points are equal";
+        else if ((n == &q->zero_point || (n == &q->offset && !n->second_level)) && n->shape.count && least == most)
+            wrong = "all zero points or offsets are equal";
         else
             wrong = qfb_wrong_numbers_(q, n, element, signs, least, most);
         if (wrong)

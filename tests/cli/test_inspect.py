@@ -14,7 +14,7 @@ import pytest
 import qfmt
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
 from support.command_line import invoke, tiny_model, trouble
-from support.paths import DIGITS
+from support.paths import DIGITS, SUITE
 
 
 def test_inspect_lists_nodes_and_tensors(tiny: Path) -> None:
@@ -108,6 +108,14 @@ def test_inspect_shows_blocks_without_reading_them(tmp_path: Path, monkeypatch: 
     form = {"shape": [64, 64], "quantization": None}
     assert tensor["quantization"]["scale"] == {"dtype": "float16", "values": None, **form}
     assert tensor["quantization"]["zero_point"] == {"dtype": "uint8", "values": points[1:].tolist(), **form}
+
+
+def test_inspect_json_of_a_second_level_has_no_range() -> None:
+    facts = json.loads(invoke("inspect", SUITE / "float" / "form-levels.qfb", "--json").stdout)
+    (x,) = (tensor for tensor in facts["tensors"] if tensor["name"] == "x")
+    level = x["quantization"]["scale"]["quantization"]
+    assert level.keys() == {"block", "scale", "zero_point", "offset", "table", "group_index"}
+    assert level["scale"]["quantization"] is None and level["block"] == [1]
 
 
 def test_inspect_explains_scales_of_a_state_dict(tiny: Path) -> None:

@@ -153,7 +153,7 @@ def test_a_renamed_network_is_matched_in_order(digits: Model) -> None:
 def test_a_network_and_its_lowered_form(digits: Model) -> None:
     """Weights are matched by name. Tensors that the lowering made are new; no values are compared with unrelated
     ones."""
-    narrow = qfmt.passes.lower_integer(digits, input_shapes={"x": ("N", 1, 8, 8)})
+    narrow = digits.to_integers(input_shapes={"x": ("N", 1, 8, 8)})
     found = qfmt.diff(digits, narrow)
     only = {"only in the first", "only in the second"}
     assert all(set(tensor.words) <= only and not tensor.different for tensor in found.tensors)

@@ -17,7 +17,7 @@ from qfmt.cli import main
 from qfmt.compare import Report
 from qfmt.errors import NoIntegerFormError, RunError
 from qfmt.model import Model, Tensor
-from qfmt.passes import lower_integer
+from qfmt.passes.lowering import lower_integer
 from support.counts import tell
 from support.paths import DIGITS, EXAMPLES, HELD_BACK
 

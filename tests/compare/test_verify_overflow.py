@@ -29,7 +29,7 @@ from qfmt.compare import Report
 from qfmt.compare.random_inputs import draw
 from qfmt.frontends.isolation import parent
 from qfmt.model import Model, Tensor
-from qfmt.passes import lower_integer
+from qfmt.passes.lowering import lower_integer
 from support.counts import tell
 from support.paths import ROOT
 

@@ -52,6 +52,7 @@ PRODUCT = "factor = f32(f32(units[0] * units[1]) * f32(1 / grid.scale[0]))"
 
 DEQUANTIZED = "found = f32(q * s + f32(-z * s)) if rule == PREMULTIPLIED else f32(d * s)"
 OFFSET_ADDED = "f32(found + f32(x.slice_of(place, x.grid.offset)))"
+UNITS = "in_units(b.grid, x.grid, w.grid, scales)"
 OF_TABLE = 'x.grid.table[q if x.dtype.startswith("u") else q + len(x.grid.table) // 2], 0'
 
 WAYS = (
@@ -79,6 +80,8 @@ WAYS = (
               "float/form-group-index"),
     Otherwise("blocks along the last dimensions", "evaluate", "zip(place, self.block,",
               "zip(place[len(place) - len(self.block) :], self.block,", "float/dequantize-channels"),
+    Otherwise("a zero point beside a table counts", REAL, OF_TABLE, "x.grid.table[q - z], 0",
+              "float/form-table-zero-point"),
     # dequantizing and quantizing
     Otherwise("`reciprocal` dequantizes as `premultiplied`", REAL, "if rule == PREMULTIPLIED else",
               'if rule in (PREMULTIPLIED, "reciprocal") else', "float/neg-reciprocal-telling"),
@@ -107,6 +110,15 @@ WAYS = (
               "f32(acc + rint(f32(bias / unit)))", "float/linear-integer-bias-reciprocal-telling"),
     Otherwise("`integer_bias_reciprocal` divides the scales", REAL, "f32(unit * f32(1 / s))", "f32(unit / s)",
               "float/linear-integer-bias-reciprocal-telling"),
+    Otherwise("`integer_bias` adds in float32", REAL, "rint(f32(f32(acc + rint(f32(bias / unit)))",
+              "rint(f32(f32(f32(acc) + rint(f32(bias / unit)))", "float/linear-integer-bias-exact"),
+    Otherwise("a bias in units of the sums is dequantized", REAL, UNITS, "False",
+              "float/linear-integer-bias-int32-near"),
+    Otherwise("every quantized bias is added", REAL, UNITS, "True", "float/linear-integer-bias-int32-scale"),
+    Otherwise("a bias with a zero point is added", REAL, "not any(b.zero_point) and ", "",
+              "float/linear-integer-bias-int32-point"),
+    Otherwise("a bias that is not quantized is added", REAL, f"b.grid is not None and {UNITS}",
+              f"(b.grid is None or {UNITS})", "float/linear-integer-bias-int32-plain"),
     Otherwise("`mean_divide_offset`, + z exact", REAL, "rint(f32(f32(f32(total[place]) / n) + z))",
               "rint(f32(f32(total[place]) / n) + z)", "float/reducemean-offset"),
     # elements
@@ -144,14 +156,15 @@ WAYS = (
               "value = x.grid.clamp(rint(f32(value / x.grid.scale[0])) + x.grid.zero_point[0])",
               "value = rint(f32(value / x.grid.scale[0])) + x.grid.zero_point[0]", "integer/pad-narrow"),
     # parts
-    Otherwise("Slice backwards from beyond the end", MOVES, "(-1, size - 1)", "(-1, size)",
+    Otherwise("Slice backwards from beyond the end", MOVES, "min(max(start, 0), size - 1)", "min(max(start, 0), size)",
               "integer/slice-backwards-beyond"),
-    Otherwise("Slice backwards without the first element", MOVES, "(-1, size - 1)", "(0, size - 1)",
-              "integer/slice-backwards-beyond"),
-    Otherwise("Slice with negative bounds as they are", MOVES, "bound + size if bound < 0 else bound", "bound",
+    Otherwise("Slice backwards without the first element", MOVES, "min(max(end, -1), size - 1)",
+              "min(max(end, 0), size - 1)", "integer/slice-backwards-beyond"),
+    Otherwise("Slice backwards from before the first element", MOVES, "min(max(start, 0), size - 1)",
+              "min(max(start, -1), size - 1)", "integer/slice-backwards-none"),
+    Otherwise("Slice with negative bounds as they are", MOVES, "bound + size if bound < 0 else bound for", "bound for",
               "integer/slice-backwards-part"),
-    Otherwise("Slice forwards whatever the step", MOVES, "    return range(start, end, step)",
-              "    return range(end + 1, start + 1, -step) if step < 0 else range(start, end, step)",
+    Otherwise("Slice forwards whatever the step", MOVES, "    if step > 0:\n", "    step = abs(step)\n    if True:\n",
               "integer/slice-backwards-part"),
     Otherwise("Gather without negative indices", MOVES, "indices[place[axis : axis + rank]] % x.shape[axis]",
               "max(indices[place[axis : axis + rank]], 0)", "integer/gather"),
@@ -183,12 +196,22 @@ WAYS = (
               "integer/resize-nearest-float32-floor"),
     Otherwise("nearest, exact steps", RESIZE, "f32(Fraction(size, sizes.items[place]))",
               "Fraction(size, sizes.items[place])", "integer/resize-nearest-float32-floor"),
+    Otherwise("sizes that are exact products", RESIZE, "floor(f32(size * scales.items[place]))",
+              "floor(size * scales.items[place])", "integer/resize-nearest-scales"),
+    Otherwise("an axis of unchanged size is resized", RESIZE, "            if out != size:", "            if True:",
+              "integer/resize-nearest-kept"),
+    Otherwise("an axis of unchanged size is not cropped", RESIZE, "        step = f32(f64(", "        if out == size:\n"
+              "            start, end = Fraction(0), Fraction(1)\n        step = f32(f64(", "float/resize-crop"),
+    Otherwise("nearest, p + ½ is rounded", RESIZE, "floor(place + HALF)", "floor(f32(place + HALF))",
+              "integer/resize-nearest-half"),
     # inputs that are quantized at run time
     Otherwise("f32(1 / s) of the float64 s", REAL, "grid = Grid([f32(s)], [z]", "grid = Grid([s], [z]",
               "float/dynamic-fma-telling"),
     Otherwise("z from f32(s)", REAL, "s = f64(f64(high - low) / top)", "s = f32(f64(high - low) / top)",
               "float/dynamic-fma-telling"),
     Otherwise("a range of 0 without s = 0.1", REAL, "if not f32(s) or 1 / f32(s) >= Fraction(2) ** 128:", "if False:",
+              "float/dynamic-fma-telling"),
+    Otherwise("1 / f32(s) infinite in float64", REAL, " or 1 / f32(s) >= Fraction(2) ** 128", "",
               "float/dynamic-fma-telling"),
     Otherwise("narrow ranges are not stretched", REAL, "if s < least:", "if False:", "float/dynamic-fma-telling"),
     Otherwise("low stays where the range is stretched", REAL, "low, s = f32(low * f32(least / f32(s))), least",
@@ -199,6 +222,8 @@ WAYS = (
               "return s, rint(f64(-low / s)), 0, 300", "float/dynamic-fma-telling"),
     Otherwise("i(s) from f32(s)", REAL, "unit = f32(f32(1 / f32(1 / s)) *", "unit = f32(f32(1 / f32(1 / f32(s))) *",
               "float/dynamic-inverse-telling"),
+    Otherwise("i(sw) from f32(sw)", REAL, "f32(1 / f32(1 / sw))", "f32(1 / f32(1 / f32(sw)))",
+              "float/dynamic-inverse-float64"),
     Otherwise("`dynamic_inverse` as `dynamic_add`", REAL, "unit = f32(f32(1 / f32(1 / s)) * f32(1 / f32(1 / sw)))",
               "pass", "float/dynamic-inverse-telling"),
     Otherwise("`dynamic_divide` with a range of 0", REAL, "f32(f32(high - low) / top) or Fraction(1)",
@@ -227,6 +252,10 @@ WAYS = (
     Otherwise("2^30 whatever the sign", RESCALE, "1 << 30 if q >= 0 else -(1 << 30)", "1 << 30",
               "integer/fixed-point-double-32"),
     Otherwise("x > t", RESCALE, "sum(q >= thresholds", "sum(q > thresholds", "integer/thresholds"),
+    Otherwise("zero points of sums are subtracted", RESCALE, "chosen = x[place], of(",
+              "chosen = x[place] - zero(x, place), of(", "integer/multiply-shift-zero-point"),
+    Otherwise("RequantShift saturates", RESCALE, "(rounded - low) % (high - low + 1) + low",
+              "min(max(rounded, low), high)", "float/requant-shift-plain"),
     Otherwise("halves down", RESCALE, "exact.__floor__()", "exact.__ceil__() - 1", "integer/requant-shift-narrow"),
 )  # fmt: skip
 

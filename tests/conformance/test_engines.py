@@ -55,9 +55,13 @@ OTHERWISE = {
     "linear-affine-channels-telling": "the same",
     "linear-integer-bias-overflow": "ONNX Runtime gets the bias as a real number",
     "linear-integer-bias-reciprocal-overflow": "qnnpack converts an infinite bias to int32",
+    "linear-integer-bias-exact": "ONNX Runtime gets int16 as real numbers",
+    "linear-integer-bias-int32-near": "ONNX Runtime gets the bias as a real number",
     "quantize-divide-int32": "ONNX Runtime adds the zero point exactly, also beyond 2^24",
+    "resize-crop": "ONNX Runtime does not crop an axis with a scale of 1",
     "resize-nearest-float32": "ONNX Runtime divides by the factor, and does not multiply by f32(in / out)",
     "resize-nearest-float32-floor": "the same",
+    "resize-nearest-half": "ONNX Runtime multiplies by in - 1 before it divides by out - 1",
 }
 """Files for which an engine does not compute what the specification states, and why."""
 

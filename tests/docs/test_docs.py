@@ -18,7 +18,7 @@ import torch
 import qfmt
 import readme
 from engine_kernels import x86_takes
-from qfmt.passes import lower_integer
+from qfmt.passes.lowering import lower_integer
 from support.c_program import CAN_COMPILE
 from support.counts import tell
 from support.paths import EXAMPLES, ROOT

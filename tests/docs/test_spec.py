@@ -20,8 +20,8 @@ import pytest
 import generate_spec
 import hexdump
 from fbs import read_schema
-from qfmt import QfmtError, arithmetic, convert
-from qfmt.file import CONTAINER_RULES, load, save
+from qfmt import QfmtError, arithmetic, convert, load, save
+from qfmt.file.checker import CONTAINER_RULES
 from qfmt.file.schema import ENUMS, TABLES
 from qfmt.model import DTYPES, Graph, Model, Node, Observed, Quantization, StoredArray, Tensor, Vector
 from qfmt.ops import OPERATORS

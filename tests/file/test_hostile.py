@@ -201,7 +201,7 @@ def test_invalid_graphs(graph: Record, tmp_path: Path) -> None:
 
 def test_a_test_vector_for_an_input_that_is_absent(tmp_path: Path) -> None:
     vector = {"inputs": [{"shape": [64], "buffer": 0}], "outputs": []}
-    assert "'' is not a tensor" in refusal(crafted(tmp_path, graph={"inputs": [-1]}, vectors=[vector]))
+    assert "there is no tensor -1" in refusal(crafted(tmp_path, graph={"inputs": [-1]}, vectors=[vector]))
 
 
 def test_tensors_of_one_name(tmp_path: Path) -> None:

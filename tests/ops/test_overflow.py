@@ -23,7 +23,7 @@ from qfmt.interpreter import execute
 from qfmt.ops import OPERATORS, Operand
 from qfmt.ops.linear import linear_sums
 from qfmt.ops.overflow import PairSums, computed_by, farthest
-from qfmt.passes.hazards import KERNELS, Hazard, hazards
+from qfmt.passes.hazards import KERNELS, Hazard, count, hazards
 from support.counts import tell
 from support.paths import DIGITS, PROGRAMS
 
@@ -94,6 +94,21 @@ def test_hazards_of_a_file() -> None:
         harmless = replace(grid, quant_max=overflow.harmless), replace(grid, quant_max=overflow.harmless + 1)
         largest = [max(max_of_pair(pair, each) for pair in weight.reshape(-1, 2).tolist()) for each in harmless]
         assert largest[0] <= 32767 < largest[1]
+
+
+def test_the_count_is_that_of_the_hazards() -> None:
+    """Also in a network of which some products cannot overflow, and in each engine by itself."""
+    model, _ = digits()
+    fc = model.tensors["fc.weight"]
+    assert fc.quantization is not None
+    mixed = model.replace_tensor("fc.weight", fc.array // 4, fc.quantization)
+    for network in (model, mixed):
+        found = list(hazards(network))
+        assert count(network) == (sum(each.can_saturate for each in found), len(found))
+        for engine in KERNELS:
+            clips = [engine in each.engines and each.engines[engine].channels > 0 for each in found]
+            assert count(network, engine) == (sum(clips), len(found))
+    assert count(mixed)[0] < count(model)[0]
 
 
 def test_an_overflow_is_possible_only_where_the_kernel_saturates() -> None:

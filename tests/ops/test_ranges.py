@@ -16,8 +16,8 @@ from cases.torch_nodes import one_node
 from qfmt.errors import InexpressibleNodesError, QfmtError
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
 from qfmt.ops import OPERATORS, Quantized, Trait, only_moves
-from qfmt.passes import lower_integer
 from qfmt.passes.fold import fold_sandwiches
+from qfmt.passes.lowering import lower_integer
 from qfmt.rules import graph_violations
 from support import onnx_witness as witness
 from support.c_program import Together, flat

@@ -19,7 +19,8 @@ from qfmt.cli import main as cli
 from qfmt.errors import QfmtError, RunError
 from qfmt.model import Proof, static_shape
 from qfmt.ops import OPERATORS
-from qfmt.passes import lower_integer, proofs
+from qfmt.passes.lowering import lower_integer
+from qfmt.passes.proofs import proofs
 from qfmt.rules import violations
 from support.counts import tell
 from support.paths import DIGITS, SUITE

@@ -23,7 +23,7 @@ from networks.integer import BROKEN, changed, network
 from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.model import DTYPES, Parameter, numpy_dtype
 from qfmt.ops import OPERATORS
-from qfmt.passes import lower_integer
+from qfmt.passes.lowering import lower_integer
 from qfmt.quantization import NO_ZERO_POINT, block_counts, zero_points_of
 from support.c_reader import INTERPRETER, SANITIZED, STRICT, build, compiler, expected_hash, run_disagreement
 from support.conformance import outputs_of

@@ -12,7 +12,6 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -22,8 +21,9 @@ import qfmt
 from conformance.containers import longer, patched, plain
 from qfmt.compare import replay
 from qfmt.errors import QfmtError
-from qfmt.file import encode, header
+from qfmt.file import header
 from qfmt.file.decode import Decoder
+from qfmt.file.encode import encode
 from qfmt.file.schema import TABLES, Field
 from support import c_reader, spec_reader
 from support.counts import tell
@@ -70,8 +70,7 @@ def later(data: bytes) -> bytes:
     """A file of a version 1.9: new fields in every table, a longer header, optional flags."""
     start, size, offset = struct.unpack_from("<IQQ", data, 12)
     record = grown("Model", plain(Decoder(data[:size], "Model", start=start).root()))
-    with mock.patch.object(encode, "TABLES", LATER):
-        root, body = encode.encode("Model", record | {"minor_version": 9})
+    root, body = encode("Model", record | {"minor_version": 9}, tables=LATER)
     made = header.seal(root, body, len(data) - offset)
     room = -(-len(made) // header.PAGE) * header.PAGE - len(made)
     made = patched(made + bytes(room) + data[offset:], 52, b"\xff\xff\xff\xff")

@@ -276,6 +276,8 @@ def _random_grid(
     if entry.is_integer and entry.bits <= 8 and chance.random() < 0.3:
         table = Parameter.of_values(np.sort(chance.normal(0, 1, 1 << entry.bits)).astype(np.float32))
     offset = real("float32") if chance.random() < 0.4 else None
+    if offset is not None and offset.quantization is None and len(set(offset)) == 1:
+        offset = Parameter.of_values(offset.array.reshape(-1)[0])
     return Quantization(scale, zero_point, entry.minimum, entry.maximum, block, offset, table, groups)
 
 

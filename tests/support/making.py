@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import qfmt
+from qfmt.archive.manifest import MANIFEST
 from qfmt.model import Model
 
 
@@ -27,4 +28,29 @@ def last_first(path: Path) -> Model:
     written = path.parent.parent / "archive" / "b.qfb"
     while path.stem == "a" and not written.exists():
         time.sleep(0.01)
+    return qfmt.convert(path)
+
+
+def in_step(path: Path) -> Model:
+    """The model of a file, logged, with at most two sources ahead of what the manifest of the archive has."""
+    log, journal = path.parent.parent / "log", path.parent.parent / "archive" / MANIFEST
+    with log.open("a") as file:
+        file.write(f"{os.getpid()} {path.name}\n")
+    total = len(list(path.parent.iterdir()))
+    while len({line.split()[1] for line in log.read_text().splitlines()}) - 2 > _lines(journal) - total:
+        time.sleep(0.01)
+    time.sleep(0.1)
+    return qfmt.convert(path)
+
+
+def _lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n")
+
+
+def hungry(path: Path) -> Model:
+    """The model of a file; of one that is named so, after more memory than there is, or more time."""
+    if path.stem == "hungry":
+        bytearray(1 << 40)
+    if path.stem == "slow":
+        time.sleep(600)
     return qfmt.convert(path)

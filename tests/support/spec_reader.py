@@ -246,9 +246,14 @@ class Network:
         self.order = [Array(record, buffers) for record in self.graph["tensors"]]
         self.tensors = {tensor.name: tensor for tensor in self.order}
         for holder in (self.graph, *self.graph["nodes"]):
-            indices = (*holder["inputs"], *holder["outputs"])
-            check(all(-1 <= index < len(self.order) for index in indices), "F7: a tensor that is not there")
+            indices = (
+                *holder["outputs"],
+                *(index for index in holder["inputs"] if holder is self.graph or index != -1),
+            )
+            check(all(0 <= index < len(self.order) for index in indices), "F7: a tensor that is not there")
         self.vectors = [self.vector(record, buffers) for record in self.model["vectors"] or ()]
+        is_archive = not any(self.graph[each] for each in ("nodes", "inputs", "outputs"))
+        check(not (is_archive and self.vectors), "V50: test vectors of an archive")
         self.check_orders()
         self.check_uses(buffers)
 
@@ -311,7 +316,6 @@ class Network:
         """Name, inputs and outputs of a test vector."""
 
         def value(index: int, record: Record) -> Array:
-            check(index >= 0, "V30: an absent input or output of the graph")
             check(record["buffer"] is not None, "F12: a value without a buffer")
             return Array({**record, "dtype": self.graph["tensors"][index]["dtype"]}, buffers)
 

@@ -73,6 +73,74 @@ def integers() -> Model:
     return Model(graph, PRODUCER).with_vectors({"x": np.array([[1, 2, 3, 4]], np.uint8)})
 
 
+HALVES = Quantization.of((0.5,), (7,), 0, 255)
+POOL = {"ceil_mode": 0, "count_include_pad": 0, "dilations": (1, 1), "kernel_shape": (2, 2), "strides": (2, 2)}
+
+
+def formulas() -> Model:
+    """What is broken: operators that move integers, and rules whose grids must fit."""
+    one = Quantization.of((0.25,), (0,), -8, 7)
+    tensors = [
+        Tensor("a", "uint8", (1, 1, 4, 4), None, HALVES),
+        Tensor.constant("one", np.array([9], np.uint8), HALVES),
+        Tensor.constant("tiles", np.ones((3, 4), np.int8), one),
+        Tensor("pool", "uint8", (1, 1, 2, 2), None, HALVES),
+        Tensor("same", "uint8", (1, 1, 4, 4), None, HALVES),
+        Tensor("moved", "int8", (3, 4), None, one),
+        Tensor("shape", "int64", (4,)),
+        Tensor("real", "float32", (1, 1, 4, 4)),
+        Tensor("sum", "uint8", (1, 1, 4, 4), None, HALVES),
+        Tensor("product", "uint8", (1, 1, 4, 4), None, HALVES),
+    ]
+    nodes = (
+        _node("AveragePool", ("a",), "pool", "mean_reciprocal", **POOL, pads=(0, 0, 0, 0)),
+        _node("Identity", ("a",), "same"),
+        _node("Identity", ("tiles",), "moved"),
+        _node("Shape", ("a",), "shape"),
+        _node("DequantizeLinear", ("a",), "real"),
+        _node("Add", ("a", "one"), "sum", "sum"),
+        _node("Mul", ("a", "one"), "product", "product"),
+    )
+    return _model(("a",), nodes, tensors)
+
+
+def sums() -> Model:
+    """What is broken: exact sums of other operators, and what uses them."""
+    tensors = [
+        Tensor("a", "uint8", (1, 1, 4, 4), None, HALVES),
+        Tensor("rows", "uint8", (2, 2), None, HALVES),
+        Tensor("small", "uint2", (3,)),
+        Tensor.constant("one", np.array([9], np.uint8), HALVES),
+        Tensor.constant("w", np.array([[1, 2], [3, 4]], np.int8), Quantization.of((0.5,), (0,), -127, 127)),
+        Tensor.constant("mul", np.array([3], np.int32)),
+        Tensor.constant("table", np.array([0, 10, 20, 30], np.int8)),
+        Tensor("mean", "int32", (1, 1, 2, 2)),
+        Tensor("weighted", "int32", (1, 1, 4, 4)),
+        Tensor("shifted", "uint8", (1, 1, 4, 4), None, HALVES),
+        Tensor("sums", "int32", (2, 2)),
+        Tensor("found", "int8", (3,)),
+    ]
+    nodes = (
+        _node("AveragePool", ("a",), "mean", "exact", **{**POOL, "kernel_shape": (3, 3)}, pads=(1, 1, 0, 0)),
+        _node("qfmt.WeightedSum", ("a", "one"), "weighted", weights=(1, 2)),
+        _node("qfmt.RequantShift", ("weighted", "mul", "mul"), "shifted", "multiply_add_divide", div=2),
+        _node("Gemm", ("rows", "w"), "sums", "exact"),
+        _node("qfmt.Table", ("small", "table"), "found"),
+    )
+    return _model(("a", "rows", "small"), nodes, tensors)
+
+
+def _node(operator: str, inputs: tuple[str, ...], output: str, rule: str = "", **attributes: Any) -> Node:
+    known = OPERATORS[operator]
+    return Node(operator, inputs, (output,), known.complete(attributes), "", known.version, rule)
+
+
+def _model(inputs: tuple[str, ...], nodes: tuple[Node, ...], tensors: list[Tensor]) -> Model:
+    read = {name for node in nodes for name in node.inputs}
+    outputs = tuple(name for node in nodes for name in node.outputs if name not in read)
+    return Model(Graph(inputs, outputs, nodes, {tensor.name: tensor for tensor in tensors}), PRODUCER)
+
+
 class Base:
     """The bytes of the sound file, and files that differ from it."""
 
@@ -108,6 +176,11 @@ class Base:
         """Where the data of a tensor begins in the segment."""
         record = self.record()
         return int(record["buffers"][tensor(record, name)["buffer"]]["offset"])
+
+    def value_offset(self, end: str) -> int:
+        """Where the first value of the first test vector begins in the segment."""
+        record = self.record()
+        return int(record["buffers"][record["vectors"][0][end][0]["buffer"]]["offset"])
 
 
 def written(record: Record, segment: bytes) -> bytes:
@@ -150,6 +223,17 @@ def numbers(
 
 def node(index: int, **fields: Any) -> Callable[[Record], object]:
     return lambda record: record["graph"]["nodes"][index].update(fields)
+
+
+def attribute(index: int, which: str, **fields: Any) -> Callable[[Record], object]:
+    """A node with other fields of an attribute."""
+    return lambda record: next(
+        each for each in record["graph"]["nodes"][index]["attributes"] if each["name"] == which
+    ).update(fields)
+
+
+def both(*changes: Callable[[Record], object]) -> Callable[[Record], object]:
+    return lambda record: [change(record) for change in changes]
 
 
 def graph(**fields: Any) -> Callable[[Record], object]:

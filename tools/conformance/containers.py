@@ -242,17 +242,13 @@ def with_metadata(data: bytes, root: int, body: bytes) -> bytes:
 
 def minor(data: bytes) -> bytes:
     """The file as a writer of 1.7 would write it, with a field that is new: the root ends with it."""
-    from qfmt.file import encode as encoder
     from qfmt.file import schema
 
     record = record_of(data)
     fields = schema.TABLES["Model"]
     comment = schema.Field("comment", len(fields), "string", "", 4, None, False)
-    before, encoder.TABLES = encoder.TABLES, {**schema.TABLES, "Model": (*fields, comment)}
-    try:
-        root, body = encode("Model", {**record, "minor_version": 7, "comment": "of a later version"})
-    finally:
-        encoder.TABLES = before
+    later = {**schema.TABLES, "Model": (*fields, comment)}
+    root, body = encode("Model", {**record, "minor_version": 7, "comment": "of a later version"}, tables=later)
     return with_metadata(data, root, body)
 
 

@@ -84,6 +84,8 @@ def forms() -> Iterator[tuple[str, str, str, Array, Quantization]]:
     own = Quantization.of(np.array([0.5, 0.07], np.float32), 0, 0, 255, 0)
     own = replace(own, table=dynamic, offset=Parameter.of_values(np.float32(0.031)))
     absmax = replace(Parameter.of_values(numbers(14, (2, 4), 0, 255).astype(np.uint8)), quantization=own)
+    about = "A table, and a zero point, which does not count"
+    yield "table-zero-point", about, "uint4", codes, replace(nf4, zero_point=Parameter.of_values(np.uint8(3)))
     about = "bitsandbytes' double quantization: scales by a table, a scale for a row and a mean"
     yield "double", about, "uint4", codes, replace(nf4, scale=absmax)
     fp8 = np.array([[0.5, 448], [1.75, -(2**-9)]]).astype(ml_dtypes.float8_e4m3fn)
@@ -183,6 +185,13 @@ def unary() -> Iterator[Case]:
     names = ["x", net.constant("pads", [0, 1, 0, 2], "int64"), net.constant("value", np.float32(1.26), "float32")]
     net.node("Pad", names, "y", "uint8", U8)
     yield net.case("pad-value", "Pad with a real number, which is quantized")
+
+    net = Network()
+    names = [net.input("x", "int32", (4,))]
+    names += [net.constant("mul", 3 << 29, "int32"), net.constant("add", -7, "int64")]
+    net.node("qfmt.RequantShift", names, "y", "int32", div=2)
+    about = "RequantShift without a quantization: int32 wraps around"
+    yield net.case("requant-shift-plain", about, {"x": [-3, 0, 5, 1 << 20]})
 
 
 def joined() -> Iterator[Case]:

@@ -73,10 +73,11 @@ def _slice(x: Value, starts: Value, ends: Value, *rest: Any) -> Value:
 
 
 def _places(size: int, start: int, end: int, step: int) -> range:
-    """Negative bounds count from the end; what is then outside comes to the edge, or just before the first element."""
-    least, most = (0, size) if step > 0 else (-1, size - 1)
-    start, end = (min(max(bound + size if bound < 0 else bound, least), most) for bound in (start, end))
-    return range(start, end, step)
+    """Negative bounds count from the end; what is then outside comes to the edge, or, if it ends, before the first."""
+    start, end = (bound + size if bound < 0 else bound for bound in (start, end))
+    if step > 0:
+        return range(min(max(start, 0), size), min(max(end, 0), size), step)
+    return range(min(max(start, 0), size - 1), min(max(end, -1), size - 1), step)
 
 
 def _pad(operands: Operands, at: Attributes, rule: str, forms: list[Form]) -> list[Value]:

@@ -70,8 +70,11 @@ def requantized(
         unit = f32(x.grid.scale[0] * (scales[channel] if per_channel else scales[0]))  # type: ignore[union-attr]
         bias = Fraction(0) if b is None else b.items[channel]
         total = acc[place]
-        if b is not None and b.grid is not None:  # int32 in the unit of the sums
+        assert x.grid is not None and w.grid is not None
+        if b is not None and b.grid is not None and in_units(b.grid, x.grid, w.grid, scales):
             total, bias = total + bias, Fraction(0)
+        elif b is not None:
+            bias = f32(bias) if b.grid is None else real(b, (channel,))
         any_bias = b is not None and any(b.items)
         try:
             return grid.clamp(_rounded(rule, total, bias, unit, s, z, per_channel, any_bias=any_bias))
@@ -79,6 +82,15 @@ def requantized(
             return grid.high if bias > 0 else grid.low
 
     return filled(acc.shape, dtype, item)
+
+
+def in_units(b: Grid, x: Grid, w: Grid, scales: Sequence[Fraction]) -> bool:
+    """Whether a bias consists of integers in units of the sums; `scales` has as many as a weight has channels."""
+    exact = w.scale64 * (len(scales) // len(w.scale64))
+    count = max(len(exact), len(b.scale64))
+    both = zip(exact * (count // len(exact)), b.scale64 * (count // len(b.scale64)), strict=True)
+    units = [(x.scale64[0] * each, own) for each, own in both]
+    return not any(b.zero_point) and all(abs(own - unit) * 10**6 <= unit for unit, own in units)
 
 
 def _rounded(

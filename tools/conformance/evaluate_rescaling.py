@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
-from .evaluate import Value, filled
+from .evaluate import LIMITS, Value, filled
 from .evaluate_products import Attributes, Form, Operands, clipped, zero
 
 
@@ -52,13 +52,17 @@ def requant_shift(operands: Operands, at: Attributes, rule: str, forms: list[For
     """multiply_add_divide."""
     x, mul, add = operands
     dtype, grid = forms[0]
-    assert x is not None and mul is not None and add is not None and grid is not None
-    assert rule == "multiply_add_divide"
+    assert x is not None and mul is not None and add is not None
+    assert rule == ("" if grid is None else "multiply_add_divide")
 
     def item(place: tuple[int, ...]) -> int:
         m, a = (int(each[clipped(place, each.shape)]) for each in (mul, add))
         exact = Fraction((x[place] - zero(x, place)) * m + a, at["div"]) + Fraction(1, 2)
-        return grid.clamp(exact.__floor__() + grid.zero_point[0])
+        rounded = exact.__floor__()
+        if grid is None:
+            low, high = LIMITS[dtype]
+            return (rounded - low) % (high - low + 1) + low
+        return grid.clamp(rounded + grid.zero_point[0])
 
     return [filled(x.shape, dtype, item)]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from .evaluate import Value, filled
 from .evaluate_products import Attributes, Form, Operands
-from .reals import f32, rint
+from .reals import f32, f64, rint
 
 HALF = Fraction(1, 2)
 
@@ -26,7 +26,7 @@ def _geometry(x: Value, operands: Operands, at: Attributes) -> list[tuple[int, F
             found[axis] = sizes.items[place], f32(Fraction(size, sizes.items[place]))
         else:
             assert scales is not None
-            found[axis] = floor(size * scales.items[place]), f32(1 / scales.items[place])
+            found[axis] = floor(f32(size * scales.items[place])), f32(1 / scales.items[place])
     return found
 
 
@@ -46,8 +46,8 @@ def _place(i: int, size: int, out: int, step: Fraction, mode: str, fused: bool) 
 ROUNDINGS: dict[str, Callable[[Fraction], int]] = {
     "floor": floor,
     "ceil": ceil,
-    "round_prefer_floor": lambda place: ceil(f32(place - HALF)),
-    "round_prefer_ceil": lambda place: floor(f32(place + HALF)),
+    "round_prefer_floor": lambda place: ceil(place - HALF),
+    "round_prefer_ceil": lambda place: floor(place + HALF),
 }
 
 
@@ -90,10 +90,31 @@ def _linear(x: Value, geometry: Sequence[tuple[int, Fraction]], mode: str, fused
     return x
 
 
+def _cropped(x: Value, roi: Value, geometry: Sequence[tuple[int, Fraction]], at: Attributes) -> Value:
+    """By tf_crop_and_resize, of all dimensions."""
+    everywhere = []
+    for axis, (size, (out, _)) in enumerate(zip(x.shape, geometry, strict=True)):
+        start, end = roi.items[axis], roi.items[len(x.shape) + axis]
+        step = f32(f64(f64((end - start) * (size - 1)) / (out - 1)))
+        everywhere.append([f32(f32(start * (size - 1)) + f32(i * step)) for i in range(out)])
+
+    def item(place: tuple[int, ...]) -> Any:
+        reals = [places[i] for places, i in zip(everywhere, place, strict=True)]
+        if any(not 0 <= real <= size - 1 for real, size in zip(reals, x.shape, strict=True)):
+            return f32(at["extrapolation_value"])
+        return x[[ROUNDINGS[at["nearest_mode"]](real) for real in reals]]
+
+    return filled([out for out, _ in geometry], x.dtype, item)
+
+
 def resize(operands: Operands, at: Attributes, rule: str, forms: list[Form]) -> list[Value]:
-    x, (dtype, grid) = operands[0], forms[0]
-    assert x is not None and grid is not None
+    x, roi, (dtype, grid) = operands[0], operands[1], forms[0]
+    assert x is not None
     geometry = _geometry(x, operands, at)
+    if at["coordinate_transformation_mode"] == "tf_crop_and_resize":
+        assert at["mode"] == "nearest" and roi is not None and grid is None
+        return [_cropped(x, roi, geometry, at)]
+    assert grid is not None
     if at["mode"] == "nearest":
         return [_nearest(x, geometry, at)]
     assert rule in ("interpolate", "interpolate_fma"), rule

@@ -31,6 +31,8 @@ def cases(base: Base) -> Iterator[tuple[str, str, bytes]]:
     yield "vtable-in-header", "A vtable in the header, which has 160 bytes", rerooted(base, head=32)
     yield "offset-0", "An offset of 0, which leads to itself", rerooted(base, producer=36, offsets={"producer": 0})
     yield "unaligned-string", "A string at an odd position", rerooted(base, tail=b"\0\4\0\0\0test\0", led="producer")
+    yield "unaligned-table", "A table at a position that is no multiple of 4", unaligned_pair(base)
+    yield "vtable-0", "A vtable that begins where its table does", own_vtable(base)
     yield "unaligned-vector", "A vector of i64 that is not at a multiple of 8", unaligned_sizes(base)
     yield "bytes-end", "The bytes of a scale end outside the metadata", long_bytes(base)
 
@@ -93,6 +95,23 @@ def with_last(base: Base, at: int, vector: bytes) -> bytes:
     struct.pack_into("<I", body, at - header.SIZE, base.meta_size - at)
     root = struct.unpack_from("<I", base.data)[0]
     return completed(header.seal(root - header.SIZE, bytes(body) + vector, len(base.data) - base.data_offset), base)
+
+
+def unaligned_pair(base: Base) -> bytes:
+    """The first pair of the metadata, whose fields are aligned."""
+    root = struct.unpack_from("<I", base.data)[0]
+    at = followed(base.data, root, MODEL["metadata"].id) + 4
+    vtable, table = struct.pack("<4H2x", 8, 14, 6, 10), struct.pack("<i2xII", 10, 8, 12)
+    strings = b"".join(struct.pack("<I2s2x", 1, text) for text in (b"a", b"1"))
+    body = bytearray(base.data[header.SIZE : base.meta_size])
+    struct.pack_into("<I", body, at - header.SIZE, base.meta_size + len(vtable) - at)
+    made = bytes(body) + vtable + table + strings
+    return completed(header.seal(root - header.SIZE, made, len(base.data) - base.data_offset), base)
+
+
+def own_vtable(base: Base) -> bytes:
+    """A root table at the beginning of which lies its own vtable: its distance is 0, and so is the vtable's size."""
+    return rerooted(base, vtable=TABLE)
 
 
 def unaligned_sizes(base: Base) -> bytes:

@@ -15,6 +15,9 @@ from qfmt.ops import OPERATORS
 
 Array = np.ndarray[Any, Any]
 
+USUAL = ("mixed", "zero", "least", "greatest")
+"""The test vectors of a case that does not name its own: numbers of every size, those that stand for 0, both ends."""
+
 
 class Case(NamedTuple):
     """A file of the suite: what it is about, and the model in it, with its test vectors; other bytes that say it; the
@@ -111,13 +114,14 @@ class Network:
         seed: int = 1,
         outputs: Sequence[str] | None = None,
         vectors: Sequence[str] = (),
+        kinds: Sequence[str] = USUAL,
     ) -> Case:
-        """The network with its test vectors: `inputs`, or else numbers of every size, the least and the greatest."""
+        """The network with its test vectors: `inputs`, or else numbers of these kinds."""
         last = self.nodes[-1].outputs if outputs is None else tuple(outputs)
         graph = Graph(tuple(self.inputs), tuple(last), tuple(self.nodes), self.tensors, name)
         model = Model(graph, "qfmt conformance suite", metadata={"about": about})
-        given = [self._typed(each) for each in inputs] or [self.values(kind, seed) for kind in USUAL]
-        names = vectors or (USUAL if not inputs else [f"vector {index}" for index in range(len(given))])
+        given = [self._typed(each) for each in inputs] or [self.values(kind, seed) for kind in kinds]
+        names = vectors or (kinds if not inputs else [f"vector {index}" for index in range(len(given))])
         model = replace(model, graph=replace(graph, tensors=self._sized(model, given[0])))
         return Case(name, about, model.with_vectors(*given, names=names))
 
@@ -147,10 +151,6 @@ class Network:
             for name in node.outputs:
                 tensors[name] = replace(tensors[name], shape=values[name].shape)
         return tensors
-
-
-USUAL = ("mixed", "zero", "least", "greatest")
-"""The test vectors of a case that does not name its own."""
 
 
 def limits(tensor: Tensor) -> tuple[int, int]:

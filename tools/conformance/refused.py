@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from . import flatbuffers
-from .altered import Base, Record, graph, grid, node, numbers, root, setting, value, written
+from .altered import Base, Record, attribute, both, graph, grid, node, numbers, root, setting, value, written
 from .containers import PRODUCER, patched
 
 EVERY, VALIDATING, BOUNDED = "every reader", "readers that check validity", "readers that bound their work"
@@ -35,8 +35,8 @@ class Refused(NamedTuple):
         return BOUNDED if self.is_large else EVERY if everyone else VALIDATING
 
 
-def cases(base: Base, whole: Base, sharded: Base) -> Iterator[Refused]:
-    """From the files of `sound` and `integers`, and that of `sound` with shards."""
+def cases(base: Base, whole: Base, formulas: Base, sums: Base, sharded: Base) -> Iterator[Refused]:
+    """From the files of `sound`, `integers`, `formulas` and `sums`, and that of `sound` with shards."""
     yield from of_bytes(base)
     yield from of_tables(base)
     yield from of_shards(base, sharded)
@@ -50,8 +50,11 @@ def cases(base: Base, whole: Base, sharded: Base) -> Iterator[Refused]:
         "weight-range", "V23", "A weight of -128, where -127 is the least", base.with_data(base.offset("w"), b"\x80")
     )
 
-    for name, rule, about, change in INTEGERS:
-        yield Refused(name, rule, about, whole.changed(change))
+    for changes, each in ((INTEGERS, whole), (FORMULAS, formulas), (SUMS, sums)):
+        for name, rule, about, change in changes:
+            yield Refused(name, rule, about, each.changed(change))
+    outside = base.with_data(base.value_offset("outputs"), b"\2")
+    yield Refused("vector-range", "V23", "A value of 2 of a tensor whose quant_min is 3", outside)
     for name, parameter, new, about in (
         ("shift-63", "shift", b"\x3f", "A shift of 63"),
         ("multiplier-0", "multiplier", bytes(4), "A multiplier of 0"),
@@ -224,6 +227,11 @@ def of_tables(base: Base) -> Iterator[Refused]:
     kinds = [{"name": "a", "type": 1, "ints": [1]}], [{"name": "a", "type": 5, "floats": []}]
     yield table("attribute-twice", "F12", "An attribute with values of two types", node(2, attributes=kinds[0]))
     yield table("attribute-empty", "F12", "An empty list of floats", node(2, attributes=kinds[1]))
+    given = {"name": "a", "int_value": 1, "float_value": 1.0}
+    yield table("attribute-int-float", "F12", "An Int with a float", node(2, attributes=[{**given, "type": 1}]))
+    yield table("attribute-float-int", "F12", "A Float with an integer", node(2, attributes=[{**given, "type": 2}]))
+    yield table("attribute-no-strings", "F12", "An empty list of strings", node(2, attributes=[
+        {"name": "a", "type": 6, "strings": []}]))  # fmt: skip
     digest = hashlib.sha256(b"").digest()
     more = {"offset": (len(base.data) - base.data_offset + 63) // 64 * 64, "size": 0, "sha256": digest}
     padded = base.data[base.data_offset :] + bytes(-(len(base.data) - base.data_offset) % 64)
@@ -234,8 +242,8 @@ def of_tables(base: Base) -> Iterator[Refused]:
     yield Refused("equal-buffers", "F13", "Two buffers with the same bytes", base.with_data(base.offset("w"), same))
     large = {"block": [1], "bytes": struct.pack("<1025f", *[0.25] * 1025), "shape": [1025]}
     yield table("large-inline", "F13", "4100 bytes of scales in the metadata", numbers("r", "scale", **large))
-    small = {"dtype": FLOAT32, "shape": [3], "buffer": 0}
-    yield table("small-buffer", "F13", "12 bytes of offsets in a buffer", numbers("w", "offset", new=True, **small))
+    small = {"dtype": FLOAT16, "shape": [3, 2], "buffer": 0}
+    yield table("small-buffer", "F13", "12 bytes of offsets in a buffer", numbers("g", "offset", new=True, **small))
 
 
 def with_hole(base: Base) -> bytes:
@@ -263,7 +271,7 @@ TENSORS: tuple[Change, ...] = (
     ("bytes", "V10", "More bytes than the shape needs", setting("b", shape=[2])),
 )
 
-FLOAT32 = 12
+FLOAT16, FLOAT32 = 10, 12
 
 
 def _floats(*values: float) -> dict[str, Any]:
@@ -276,9 +284,21 @@ def _groups(dtype: int, *index: int, of: str = "g") -> Callable[[Record], object
 
 
 def _levels(dtype: int, codes: bytes, **second: Any) -> Callable[[Record], object]:
-    """Scales of the weight that are codes; one scale for them."""
+    """Scales of the six blocks that are codes; one scale for them."""
     level = {"scale": {"dtype": FLOAT32, **_floats(0.5)}, **second}
-    return numbers("w", "scale", new=True, dtype=dtype, shape=[3], bytes=codes, quantization=level)
+    return numbers("g", "scale", new=True, dtype=dtype, shape=[3, 2], bytes=codes, quantization=level)
+
+
+HALF: dict[str, Any] = {"scale": {"dtype": FLOAT32, **_floats(0.5)}, "quant_min": 0, "quant_max": 1}
+
+
+def _observed(**fields: Any) -> dict[str, Any]:
+    return {"observer": "MinMaxObserver", "minimum": [0.0], "maximum": [1.0]} | fields
+
+
+def _twice(end: str) -> Callable[[Record], object]:
+    """The first value of the test vector again."""
+    return lambda record: record["vectors"][0][end].append(record["vectors"][0][end][0])
 
 
 def _small_floats(**fields: Any) -> Callable[[Record], object]:
@@ -294,8 +314,8 @@ GRIDS: tuple[Change, ...] = (
     ("zero-point-type", "V20", "A zero point of float64 for a scale of float32", numbers("x", "zero_point", dtype=13,
         bytes=struct.pack("<d", 7.0))),
     ("zero-point-float", "V20", "A zero point of floats", _small_floats(zero_point={"dtype": 3, "bytes": b"\1"})),
-    ("level-dtype", "V20", "Quantized scales of uint16", _levels(5, struct.pack("<3H", 1, 2, 3))),
-    ("level-bytes", "V20", "Quantized scales whose own scale has 3 bytes", _levels(3, b"\1\2\3", scale={
+    ("level-dtype", "V20", "Quantized scales of uint16", _levels(5, struct.pack("<6H", *range(6)))),
+    ("level-bytes", "V20", "Quantized scales whose own scale has 3 bytes", _levels(3, b"123456", scale={
         "dtype": FLOAT32, "bytes": b"\0\0\0"})),
     ("offset-dtype", "V20", "An offset of int8", numbers("w", "offset", new=True, dtype=2, bytes=b"\1")),
     ("table-size", "V20", "A table of 15 values for 16 codes", numbers("g", "table", new=True, dtype=FLOAT32,
@@ -307,7 +327,7 @@ GRIDS: tuple[Change, ...] = (
     ("axis", "V21", "Blocks of three dimensions in a tensor with two", numbers("w", "scale", block=[0, 0, 1],
         shape=[1, 1, 3])),
     ("scale-dimensions", "V21", "One number for the rows of an unknown size", grid("r", block=[1])),
-    ("level-scales", "V21", "Two scales of the second level for three codes", _levels(3, b"\1\2\3", block=[1],
+    ("level-scales", "V21", "Two scales of the second level for three rows", _levels(3, b"123456", block=[1],
         scale={"dtype": FLOAT32, **_floats(0.5, 1.0)})),
     ("scales", "V21", "Two scales for three slices", numbers("w", "scale", **_floats(0.5, 1.0))),
     ("scales-whole", "V21", "Three scales along a dimension that is one block", numbers("w", "scale", block=[0, 1],
@@ -330,25 +350,51 @@ GRIDS: tuple[Change, ...] = (
     ("zero-point", "V22", "A zero point outside uint8", numbers("x", "zero_point", dtype=5, bytes=b"\0\1")),
     ("zero-point-dtype", "V22", "A zero point of int32 where uint8 holds it", numbers("x", "zero_point", dtype=6,
         bytes=b"\7\0\0\0")),
+    ("zero-point-infinite", "V22", "An infinite zero point", numbers("x", "zero_point", dtype=FLOAT32,
+        bytes=struct.pack("<f", float("inf")))),
+    ("offset-nan", "V22", "An offset that is no number", numbers("g", "offset", new=True, dtype=FLOAT32,
+        bytes=struct.pack("<f", float("nan")))),
+    ("offsets-equal", "V22", "Six equal offsets", numbers("g", "offset", new=True, dtype=FLOAT32, shape=[3, 2],
+        bytes=struct.pack("<6f", *[0.5] * 6))),
+    ("table-infinite", "V22", "An infinite value of a table", numbers("g", "table", new=True, dtype=FLOAT32,
+        **_floats(*range(15), float("inf")))),
+    ("level-nan", "V22", "A code of a scale that is no number", _levels(18, b"\x7f12345")),
+    ("level-zero-points-equal", "V22", "Equal zero points of the second level", _levels(3, b"123456", block=[1],
+        scale={"dtype": FLOAT32, **_floats(0.5, 1.0, 2.0)}, zero_point={"dtype": 3, "shape": [3], "bytes": b"\1\1\1"})),
+    ("block-scale-float32", "V22", "A scale of blocks that is infinite in float32", numbers("g", "scale", dtype=13,
+        bytes=struct.pack("<6d", 1, 1, 1, 1, 1, 1e60))),
     ("zero-points-equal", "V22", "Three equal zero points", numbers("w", "zero_point", new=True, dtype=3,
         bytes=b"\1\1\1", shape=[3])),
     ("quant-range", "V23", "quant_min above quant_max", grid("x", quant_min=9, quant_max=8)),
     ("quant-limit", "V23", "quant_max beyond the type", grid("x", quant_max=256)),
     ("quantized-float", "V23", "A quantized float32", setting("b", quantization={
         "scale": {"dtype": FLOAT32, "bytes": b"\0\0\x80?"}, "quant_min": 0, "quant_max": 1})),
-    ("observed", "V25", "A minimum above its maximum", grid("x", observed={
-        "observer": "MinMaxObserver", "minimum": [2.0], "maximum": [1.0]})),
+    ("quantized-scale", "V23", "A quantized float8_e8m0fnu", setting("b", dtype=22, shape=[12], quantization=HALF)),
+    ("quantized-bool", "V23", "A quantized bool", setting("flag", quantization=HALF)),
+    ("observed", "V25", "A minimum above its maximum", grid("x", observed=_observed(minimum=[2.0]))),
+    ("observed-nan", "V25", "A minimum that is no number", grid("x", observed=_observed(minimum=[float("nan")]))),
+    ("observed-name", "V25", "An observer without a name", grid("x", observed=_observed(observer=""))),
+    ("observed-count", "V25", "Two minima and maxima for one scale", grid("x", observed=_observed(
+        minimum=[0.0, 0.0], maximum=[1.0, 1.0]))),
+    ("observed-maxima", "V25", "A minimum and two maxima", grid("x", observed=_observed(maximum=[1.0, 1.0]))),
+    ("observed-range", "V25", "An observer's quant_min above its quant_max", grid("x", observed=_observed(
+        quant_min=1, quant_max=0))),
+    ("observed-one-end", "V25", "An observer with a quant_min alone", grid("x", observed=_observed(quant_min=1))),
 )  # fmt: skip
 
 GRAPHS: tuple[Change, ...] = (
-    ("constant-input", "V30", "An input of the graph is a constant", graph(inputs=[4, 5])),
-    ("no-input", "V30", "An input of the graph with the index -1", graph(inputs=[-1])),
-    ("no-output", "V31", "A node with an output that is absent", node(2, outputs=[-1])),
+    ("constant-input", "V30", "An input of the graph is a constant", both(graph(inputs=[5, 0]), lambda record: record[
+        "vectors"][0]["inputs"].append({"shape": [3], "buffer": record["graph"]["tensors"][0]["buffer"]}))),
+    ("input-twice", "V30", "A tensor is an input twice", both(graph(inputs=[5, 5]), _twice("inputs"))),
+    ("no-input", "F7", "An input of the graph with the index -1", graph(inputs=[-1])),
+    ("no-output", "F7", "A node with an output that is absent", node(2, outputs=[-1])),
     ("output-twice", "V32", "Two nodes give one tensor", node(2, outputs=[6])),
     ("cycle", "V33", "A node reads what is computed later", node(0, inputs=[3, 4, 0])),
-    ("not-computed", "V35", "A tensor that nothing computes", lambda record: record["graph"]["nodes"].pop(1)),
+    ("not-computed", "V35", "A tensor that nothing computes", lambda record: record["graph"]["tensors"].append(
+        {**record["graph"]["tensors"][-1], "name": "z"})),
     ("empty-key", "V36", "An empty key", root(metadata=[{"key": "", "value": ""}])),
     ("version-0", "V40", "Version 0 of an operator", node(2, version=0)),
+    ("version-first", "V40", "Version 13 of Relu, which begins with 14", node(1, version=13)),
     ("arity", "V41", "A layer without a weight", node(0, inputs=[5])),
     ("attribute", "V42", "An attribute that the operator does not have", node(1, attributes=[
         {"name": "slope", "type": 1, "int_value": 1}])),
@@ -364,7 +410,54 @@ GRAPHS: tuple[Change, ...] = (
         bytes=struct.pack("<4f", *[0.5] * 4), shape=[1, 4])),
 )  # fmt: skip
 
+FORMULAS: tuple[Change, ...] = (
+    ("attribute-kind", "V42", "A float for an attribute that is an integer", attribute(
+        0, "ceil_mode", type=2, int_value=0, float_value=1.0)),
+    ("attribute-missing", "V42", "An attribute that is missing", lambda record: record["graph"]["nodes"][0][
+        "attributes"].pop(0)),
+    ("window-in-padding", "V43", "A window that lies in the padding alone", both(
+        attribute(0, "pads", ints=[2, 0, 0, 0]), setting("pool", shape=[1, 1, 3, 2]))),
+    ("moved-dtype", "V44", "An operator that moves integers, to another type", setting("same", dtype=5)),
+    ("real-dtype", "V44", "DequantizeLinear to float16", setting("real", dtype=10)),
+    ("float-only", "V46", "A quantized output of Shape", setting("shape", dtype=6, quantization=HALF)),
+    ("moved-blocks", "V54", "An operator that moves integers with blocks", both(*(both(
+        numbers(name, "scale", block=[2, 2], shape=[2, 2], bytes=struct.pack("<4f", 1, 2, 3, 4)),
+    ) for name in ("tiles", "moved")))),
+    ("moved-range", "V55", "An operator that moves integers into a narrower range", grid("same", quant_max=254)),
+    ("mean-grid", "V69", "A mean rule from one grid to another", numbers("pool", "scale", **_floats(0.25))),
+    ("sum-scales", "V69", "The rule sum with two scales", numbers("one", "scale", **_floats(0.25))),
+    ("product-channels", "V69", "The rule product with a scale for each channel", numbers("product", "scale",
+        block=[0, 0, 1], shape=[1, 1, 4], bytes=struct.pack("<4f", 1, 2, 3, 4))),
+    ("proof-of-none", "V68", "A proof of an operator that does not requantize", node(1, proof={
+        "low": [0], "high": [1]})),
+    ("archive-vector", "V50", "An archive with a test vector", lambda record: (
+        record["graph"].update(nodes=[], inputs=[], outputs=[], tensors=[
+            each for each in record["graph"]["tensors"] if each["quantization"] or each["buffer"] is not None]),
+        record.update(vectors=[{"inputs": [], "outputs": []}]))),
+)  # fmt: skip
+
+SUMS: tuple[Change, ...] = (
+    ("exact-alpha", "V60", "By exact, an alpha of 2", attribute(3, "alpha", float_value=2.0)),
+    ("exact-open-size", "V62", "By exact, windows of different sizes over sizes that are not known", setting(
+        "a", shape=[1, 1, -1, -1])),
+    ("weights-count", "V67", "A weight for two inputs", attribute(1, "weights", ints=[1])),
+    ("weights-reach", "V67", "Sums that exceed int64", attribute(1, "weights", ints=[1 << 62, 1])),
+    ("div-0", "V64", "A divisor of 0", attribute(2, "div", int_value=0)),
+    ("table-input", "V49", "A table for integers of 16 bits", setting("small", dtype=4)),
+)  # fmt: skip
+
 INTEGERS: tuple[Change, ...] = (
+    ("folded-point", "V48", "By folded, sums with a zero point", setting("sums", quantization={
+        **HALF, "zero_point": {"dtype": 3, "bytes": b"\1"}})),
+    ("parameter-count", "V63", "Two multipliers for one channel", attribute(1, "axis", int_value=0)),
+    ("parameter-rank", "V63", "Multipliers in two dimensions", setting("multiplier", shape=[2, 1])),
+    ("parameter-quantized", "V63", "A quantized multiplier", setting("multiplier", quantization={
+        **HALF, "quant_max": 5})),
+    ("axis-beyond", "V63", "Channels along a dimension that is not there", attribute(1, "axis", int_value=2)),
+    ("axis-negative", "V63", "Channels along axis -1", attribute(1, "axis", int_value=-1)),
+    ("thresholds-width", "V63", "Three thresholds for two steps", grid("y", quant_max=2)),
+    ("thresholds-rows", "V63", "Two rows of thresholds for one channel", node(1, rule="thresholds",
+        inputs=[4, -1, -1, -1, 6], attributes=[{"name": "axis", "type": 1, "int_value": 0}])),
     ("folded-zero-point", "V61", "By folded, a weight with a zero point", numbers("w", "zero_point", new=True, dtype=3,
         bytes=b"\1")),
     ("folded-int64", "V48", "By folded, sums of int64", setting("sums", dtype=8)),
@@ -388,6 +481,7 @@ VECTORS: tuple[Change, ...] = (
     ("vector-count", "V50", "A test vector with two inputs", lambda record: record["vectors"][0]["inputs"].append(
         record["vectors"][0]["inputs"][0])),
     ("vector-shape", "V51", "A value of another size than its tensor", value("inputs", shape=[4, 2])),
+    ("vector-rank", "V51", "A value of one dimension of a tensor with two", value("inputs", shape=[8])),
     ("vector-name-size", "V51", "A size with a name that is two sizes", value("outputs", shape=[3, 2])),
     ("vector-bytes", "V10", "A value with fewer bytes than its shape needs", value("outputs", shape=[9, 3])),
 )  # fmt: skip

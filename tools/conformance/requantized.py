@@ -84,6 +84,7 @@ def cases() -> Iterator[Case]:
             f"linear-{rule.replace('_', '-')}-int32",
             f"Linear by {rule}: a bias of int32 in the unit of the sums",
         )
+    yield from biases()
     points = channels((0.013, 0.02, 0.007), (9, 128, 250), 0, "uint8")
     yield layer("integer_bias", x, ("uint8", (3, 4), points), OUT, bias).case(
         "linear-integer-bias-uint8", "Linear by integer_bias: a weight of uint8, zero points per channel"
@@ -102,3 +103,31 @@ def cases() -> Iterator[Case]:
         yield net.case(f"matmul-{rule.replace('_', '-')}", f"MatMul by {rule}: two inputs")
     net = layer("integer_bias_reciprocal", ("uint8", (4, 5), U8), ("int8", (4, 3), WEIGHT), OUT, bias, "Gemm", transA=1)
     yield net.case("gemm-integer-bias-reciprocal", "Gemm by integer_bias_reciprocal: transA")
+
+
+def biases() -> Iterator[Case]:
+    """Sums of 20 products near -600,000, and biases of int32; one unit of the sums is one of y."""
+    x = [[254] * 20, [255] * 20, [255, *[245] * 18, 1]]
+    near = float(np.float32(0.25) + 8 * np.spacing(np.float32(0.25)))
+    for name, bias, unit, about in (
+        ("near", 600001, grid(near, 0, "int32"), "in units that differ from sx · sw by less than 10^-6: it is added"),
+        ("scale", 300000, grid(0.5, 0, "int32"), "of another scale is dequantized"),
+        ("point", 600090, grid(near, 90, "int32"), "with a zero point is dequantized"),
+        ("plain", 150001, None, "that is not quantized consists of real numbers"),
+    ):
+        net = Network()
+        net.input("x", "uint8", (3, 20), grid(0.5, 0))
+        names = ["x", net.constant("w", [[-118] * 20], "int8", grid(0.5, 0, "int8"))]
+        names.append(net.constant("b", [bias], "int32", unit))
+        net.node("qfmt.Linear", names, "y", "int16", grid(0.25, 0, "int16"), "integer_bias")
+        yield net.case(
+            f"linear-integer-bias-int32-{name}", f"Linear by integer_bias: a bias of int32 {about}", {"x": x}
+        )
+    net = Network()
+    net.input("x", "int16", (2, 6), grid(0.5, 0, "int16"))
+    names = ["x", net.constant("w", [[127] * 5 + [1]], "int8", grid(0.5, 0, "int8"))]
+    names.append(net.constant("b", np.array([-(1 << 22)]), "float32"))
+    net.node("qfmt.Linear", names, "y", "int8", grid(0.25, 0, "int8"), "integer_bias")
+    about = "Linear by integer_bias: sums beyond 2^24 and a bias, which are added exactly"
+    beyond = [26420, 26421, 26421, 26421, 26421]
+    yield net.case("linear-integer-bias-exact", about, {"x": [[*beyond, 9], [*beyond, 12]]})

@@ -22,10 +22,11 @@ def requantize(
     axis: int = 0,
     reach: tuple[int, int] = (LEAST, NEVER),
     x: str = "int32",
+    given: Quantization | None = None,
     **parameters: Any,
 ) -> Network:
     net = Network()
-    net.input("x", x, shape)
+    net.input("x", x, shape, given)
     names = ["x"]
     for name in DTYPES:
         given = parameters.get(name)
@@ -90,6 +91,10 @@ def multiply_shift() -> Iterator[Case]:
     yield net.case("multiply-shift-int32", f"{rule}: to 32 bits", {"x": [LEAST, -1, 0, 1, NEVER]})
     net = requantize(rule, (6,), U8, reach=(-128, 127), x="int8", multiplier=[37], shift=[6], add=[32])
     yield net.case("multiply-shift-int8-input", f"{rule}: x of 8 bits", {"x": [-128, -1, 0, 1, 64, 127]})
+    own = grid(0.5, 9, "int8")
+    net = requantize(rule, (6,), U8, reach=(-128, 127), x="int8", given=own, multiplier=[37], shift=[6], add=[32])
+    about = f"{rule}: x of 8 bits has a zero point, which is not subtracted"
+    yield net.case("multiply-shift-zero-point", about, {"x": [-128, -1, 0, 1, 64, 127]})
     net = requantize(rule, (), U8, multiplier=[37], shift=[6], add=[32])
     yield net.case("multiply-shift-scalar", f"{rule}: x without dimensions", {"x": 77}, {"x": -77})
 

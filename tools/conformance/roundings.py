@@ -134,6 +134,14 @@ def dynamic() -> Iterator[Case]:
                 "narrow": halves.reshape(4, 6),
                 "tiny": tiny,
                 "zeros": np.zeros((4, 6), f32),
+                "subnormal": (np.arange(-9, 15) * 2.0**-145).astype(f32).reshape(4, 6),
             }
             about = f"DynamicLinear by {rule}{', reduce_range' * reduced}: ties, both ends, narrow ranges, none"
             yield net.case(name, about, *({"x": x} for x in given.values()), vectors=list(given))
+    net = Network()
+    net.input("x", "float32", (4, 6))
+    exact = Quantization.of((0.01003,), (0,), -127, 127, None, "float64")
+    net.constant("w", numbers(7, (3, 6), -127, 127), "int8", exact)
+    net.node("qfmt.DynamicLinear", ["x", "w"], "y", "float32", None, "dynamic_inverse")
+    about = "DynamicLinear by dynamic_inverse: 1 / sw of the float64 scale itself"
+    yield net.case("dynamic-inverse-float64", about, {"x": around(0.0879, 35.5, 33)})

@@ -207,7 +207,7 @@ def lower(path: Path, chance: Random) -> str:
 
 
 def lower_model(model: Model, chance: Random) -> str:
-    from qfmt.passes import lower_integer
+    from qfmt.passes.lowering import lower_integer
     from qfmt.passes.lowering.facts import requantizations, totals
 
     form = chance.choice(("multiply_shift", "multiply_shift", "fixed_point_double", "power_of_two", "thresholds"))

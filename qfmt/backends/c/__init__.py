@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from os import PathLike, fsdecode
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...errors import RunError, ValidityError
+from ...errors import DestinationError, RunError, ValidityError
 from ...interpreter import check_versions
 from ...rules import require_sound
+from ...urls import Named, Url, place
 
 if TYPE_CHECKING:
     from ...model import Model
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 def write_c(
     model: Model,
-    folder: str | PathLike[str],
+    folder: Named,
     *,
     name: str = "",
     shapes: Mapping[str, Sequence[int]] | None = None,
@@ -36,12 +35,13 @@ def write_c(
         raise RunError(model.no_graph)
     check_versions(model)
     require_sound(model)
-    from ...passes import proofs
+    from ...passes.proofs import proofs
     from .folder import check, write
 
+    if isinstance(path := place(folder), Url):
+        raise DestinationError("a C program consists of multiple files", where=str(path), hint="name a local folder")
     if broken := [each for each in proofs(model).violations if each.rule == "P2"]:
         raise ValidityError(broken)  # the stated ranges of sums determine what fits in int32 in C
-    path = Path(fsdecode(folder))
     check(path)
     texts = program(model, name or path.resolve().name, shapes, compact=compact)
     write(path, texts)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InexpressibleNodesError, MissingPackageError, RunError
 from ...rules import require_sound
+from ...urls import Named
 
 if TYPE_CHECKING:
     from ...model import Model
@@ -31,7 +31,7 @@ def to_onnx(model: Model, *, form: str | None = None, opset: int | None = None, 
 
 def write_onnx(
     model: Model,
-    path: str | PathLike[str],
+    path: Named,
     *,
     form: str | None = None,
     opset: int | None = None,
@@ -66,7 +66,9 @@ def _checked(model: Model, form: str | None, opset: int | None, same_types: bool
     try:
         import onnx
         import onnx_ir  # noqa: F401
-    except ImportError:
+    except ImportError as error:
+        if error.name == "ml_dtypes":  # they need it, too: the message is about that package
+            raise
         raise MissingPackageError(
             "an ONNX model requires the packages onnx and onnx-ir",
             hint="run `pip install '.[onnx]'` in a checkout of qfmt",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from contextlib import ExitStack, suppress
 from glob import escape
 from pathlib import Path
@@ -12,7 +11,9 @@ from typing import Any, BinaryIO
 import onnx_ir as ir
 
 from ...errors import QfmtError
+from ...file.opened import uploaded
 from ...file.replacing import replacing
+from ...urls import Named, place
 from .constants import sizes
 
 SMALL = 1024
@@ -38,11 +39,16 @@ def to_proto(model: ir.Model) -> Any:
         raise cause from None
 
 
-def write(model: ir.Model, path: str | os.PathLike[str], external: int) -> None:
+def write(model: ir.Model, path: Named, external: int) -> None:
     """See `qfmt.backends.onnx.write_onnx`."""
-    where, beside = os.fsdecode(path), ""
-    with replacing(where) as file, ExitStack() as stack:
-        target = Path(where).resolve()
+    with uploaded(place(path)) as local:
+        _write(model, local, external)
+
+
+def _write(model: ir.Model, path: Path, external: int) -> None:
+    beside = ""
+    with replacing(str(path)) as file, ExitStack() as stack:
+        target = path.resolve()
         if sum(_data(value).nbytes for value in model.graph.initializers.values()) > external:
             beside = f"{target.name}.{_digest(model)}.data"  # written before the file that refers to it
             bulk = stack.enter_context(replacing(str(target.with_name(beside))))

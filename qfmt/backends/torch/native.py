@@ -20,7 +20,7 @@ from .moves import MOVES
 from .native_maps import MAP_EMITTERS
 from .processor import overflows
 from .products import real_bias
-from .ranges import is_relu, same_grid, scale_and_zero_point, within_range
+from .ranges import is_relu, real_range, same_grid, scale_and_zero_point, within_range
 from .spelled import Kernel, spelled
 from .windows import Geometry
 
@@ -276,7 +276,8 @@ def _clip(s: Site) -> Any:
     limits = bounds(s)
     if limits == [None, None]:
         raise Lacks("has no bounds")
-    return within_range(s, aten.clamp.default, s.x(0), *limits, relu=False)
+    both = [end if given is None else given for given, end in zip(limits, real_range(s), strict=True)]  # for qnnpack
+    return within_range(s, aten.clamp.default, s.x(0), *both, relu=False)
 
 
 NATIVE_EMITTERS: dict[str, Emitter] = {

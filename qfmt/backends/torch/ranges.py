@@ -41,9 +41,13 @@ def within_range(s: Site, target: Any, *arguments: Any, relu: bool = True, **nam
 
 def clamped(s: Site, value: Any, *, relu: bool = False) -> Any:
     """The value, which has the output's quantization, clamped to its range."""
+    return value if _is_whole(s, relu) else s.result(aten.clamp.default, value, *real_range(s))
+
+
+def real_range(s: Site) -> list[float]:
+    """The range of the output as real numbers."""
     grid = s.out_grid
-    bounds = [(bound - grid.zero_point) * grid.scale for bound in (grid.minimum, grid.maximum)]
-    return value if _is_whole(s, relu) else s.result(aten.clamp.default, value, *bounds)
+    return [(bound - grid.zero_point) * grid.scale for bound in (grid.minimum, grid.maximum)]
 
 
 def _is_whole(s: Site, relu: bool) -> bool:

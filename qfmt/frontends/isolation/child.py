@@ -77,7 +77,7 @@ class Server:
     def _messages(self, verb: str, arguments: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
         if verb != "open":
             assert self.engine is not None
-            _limit_memory(self.given + _size(arguments))
+            limit_memory(min(BASE + FACTOR * (self.given + _size(arguments)), physical()))
             yield from self.engine.answer(verb, *arguments)
             return
         self.engine = None  # frees its memory before the next one is built
@@ -101,15 +101,15 @@ def _size(value: Any) -> int:
     return sum(map(_size, value.values())) if isinstance(value, dict) else getattr(value, "nbytes", 0)
 
 
-def _limit_memory(given: int) -> None:
-    """Limit the writable memory of the process, beyond its current use, to at most physical memory. Linux only."""
+def limit_memory(nbytes: int) -> None:
+    """Limit the writable memory of the process, beyond its current use: mapped files do not count. Linux only."""
     written = _written()
     if not written:
         return
     import resource
 
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    limit = written + min(BASE + FACTOR * given, physical())
+    limit = written + nbytes
     resource.setrlimit(resource.RLIMIT_DATA, (limit if hard < 0 else min(limit, hard), hard))
 
 

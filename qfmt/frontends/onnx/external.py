@@ -242,7 +242,9 @@ class _Folder:
                 raise SourceError(f"its external data {location!r} is outside the model's folder", hint=hint)
             opened = self.opened.get(str(path)) or Opened(path)
         except FileNotFoundError:
-            raise SourceError(f"its external data {location!r} is missing", hint="put it next to the model") from None
+            raise SourceError(
+                f"its external data {location!r} is missing", hint="put it next to the model, in a local folder"
+            ) from None
         except (OSError, RuntimeError, ValueError):  # a name that is too long, a cycle of links, a zero byte
             what = f"its external data {location!r} cannot be opened"
             raise SourceError(what, hint="check its name and its permissions") from None

@@ -30,7 +30,7 @@ def by_sizes(node: Node, context: Context) -> Node:
         return node
     attributes: dict[str, Any] = dict(node.attributes)
     axes = [axis % len(x.shape) for axis in node.ints("axes")] or list(range(len(x.shape)))
-    factors = dict(zip(axes, scales.array.tolist(), strict=True))
+    factors = dict(zip(axes, scales.array, strict=True))
     if any(not isinstance(x.shape[axis], int) for axis in axes):
         factors = {axis: factor for axis, factor in factors.items() if factor != 1}
     known = {axis: size for axis in factors if isinstance(size := x.shape[axis], int) and 0 < size < LARGEST}

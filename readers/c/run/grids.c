@@ -95,7 +95,9 @@ static qfb_code requantize_read(node_t *node, requantize_t *r)
         for (i = (uint32_t)r->axis + 1; i < r->x->rank; i++)
             r->inner = times(r->inner, (uint64_t)r->x->shape[i]);
     }
-    return r->axis < 0 ? INVALID("V63", "the axis is negative") : QFB_OK;
+    if (r->axis < 0 || r->axis >= (r->x->rank ? (int64_t)r->x->rank : 1))
+        return INVALID("V63", "the axis is not a dimension");
+    return QFB_OK;
 }
 
 static qfb_code requantize_plan(node_t *node)
@@ -192,10 +194,10 @@ static uint64_t largest(const value_t *value, int64_t zero)
 static qfb_code divisor(node_t *node, int64_t *div)
 {
     qfb_attribute found;
-    if (qfb_find_attribute(node->file, &node->node, "div", &found) || found.type != QFB_INT || found.integer < 1)
-        return INVALID("V42", "div is missing, or less than 1");
+    if (qfb_find_attribute(node->file, &node->node, "div", &found) || found.type != QFB_INT)
+        return INVALID("V42", "div is missing");
     *div = found.integer;
-    return QFB_OK;
+    return *div < 1 ? INVALID("V64", "div is less than 1") : QFB_OK;
 }
 
 static qfb_code requant_shift_plan(node_t *node)

@@ -225,7 +225,7 @@ qfb_code qfb_plan_make(qfb_plan *plan, qfb_file *file, void *memory, size_t size
     for (i = 0; i < outputs.count; i++) {
         uint64_t index = (uint64_t)qfb_integer(&outputs, i);
         if (!plan->values[index].known)
-            return qfb_fail_(file, QFB_INVALID, "V34", "tensor", index, "is not computed");
+            return qfb_fail_(file, QFB_INVALID, "V35", "tensor", index, "is not computed");
         if (!qfb_is_integer_type(plan->values[index].dtype) && plan->values[index].dtype != QFB_BOOL &&
             !plan->values[index].in_arena) /* a node computes only integers, but for DequantizeLinear */
             return qfb_fail_(

@@ -38,15 +38,14 @@ static qfb_code resize_modes(node_t *node, resize_t *r)
     return choice(node, "nearest_mode", roundings, 4, &r->rounding);
 }
 
-/* A scale, which is a float32: floor(size * scale) positions, 1 / scale apart. */
-static qfb_code scaled(node_t *node, uint32_t bits, int64_t size, int64_t *out, f32_t *step)
+/* A scale: floor(f32(size * scale)) positions, 1 / scale apart. */
+static qfb_code scaled(node_t *node, f32_t scale, int64_t size, int64_t *out, f32_t *step)
 {
-    int64_t mantissa = (int64_t)(bits & 0x7fffff) | 0x800000;
-    int exponent = (int)(bits >> 23) - 150;
-    if (exponent < -24 - 23 || exponent > 24 - 23) /* negative ones, infinities and NaN are beyond, too */
+    int exponent = (int)(scale >> 23) - 127;
+    if (exponent < -24 || exponent > 24) /* negative ones, infinities and NaN are beyond, too */
         return UNSUPPORTED("a scale that is not between 2^-24 and 2^24");
-    *out = exponent < 0 ? size * mantissa >> -exponent : size * mantissa << exponent;
-    *step = f32_quotient(f32_of_integer(1), bits);
+    *out = f32_floor(f32_product(f32_of_integer(size), scale));
+    *step = f32_quotient(F32_ONE, scale);
     return QFB_OK;
 }
 
@@ -118,21 +117,23 @@ static qfb_code resize_plan(node_t *node)
 /* Which element of the input a position of the output takes, along a dimension. */
 static int64_t nearest(const resize_t *r, uint32_t axis, int64_t position, int64_t size)
 {
-    const f32_t half = F32_HALF, minus_half = F32_HALF | F32_SIGN;
-    f32_t place = f32_of_integer(position);
+    const f32_t minus_half = F32_HALF | F32_SIGN;
+    f32_t place = f32_of_integer(position), rest;
     if (r->out[axis] == size)
         return position;
     if (r->out[axis] == 1 && (r->place == PYTORCH_HALF_PIXEL || r->place == ALIGN_CORNERS))
         place = 0;
     else if (r->place == HALF_PIXEL || r->place == PYTORCH_HALF_PIXEL)
-        place = f32_sum(f32_product(f32_sum(place, half), r->step[axis]), minus_half);
+        place = f32_sum(f32_product(f32_sum(place, F32_HALF), r->step[axis]), minus_half);
     else
         place = f32_product(place, r->step[axis]);
+    position = f32_floor(place);
+    rest = f32_sum(place, f32_of_integer(-position)); /* exact, but where it is rounded to 1 */
     switch (r->rounding) {
-    case ROUND_FLOOR: position = f32_floor(place); break;
-    case ROUND_CEIL: position = -f32_floor(place ^ F32_SIGN); break;
-    case PREFER_FLOOR: position = -f32_floor(f32_sum(place, minus_half) ^ F32_SIGN); break;
-    default: position = f32_floor(f32_sum(place, half));
+    case ROUND_FLOOR: break;
+    case ROUND_CEIL: position += rest > 0; break;
+    case PREFER_FLOOR: position += rest > F32_HALF; break;
+    default: position += rest >= F32_HALF;
     }
     return clamp(position, 0, size - 1);
 }

@@ -130,14 +130,11 @@ static qfb_code optional_constants(node_t *node, uint32_t input, int64_t *values
     return found == count ? QFB_OK : INVALID("V43", "the numbers of starts, ends, axes and steps differ");
 }
 
-/* Python's slices: an index from the end is negative, one outside is moved to the edge. */
-static int64_t bound(int64_t index, int64_t size, int backwards)
+/* An index from the end is negative; one that is then outside becomes the least or the greatest. */
+static int64_t bound(int64_t index, int64_t size, int64_t low, int64_t high)
 {
-    int64_t low = backwards ? -1 : 0, high = backwards ? size - 1 : size;
-    if (index < 0)
-        index = index < -size ? -size - 1 : index;
-    index = index < 0 ? index + size : index;
-    return clamp(index, low, high);
+    index = index < -size ? -size - 1 : index;
+    return clamp(index < 0 ? index + size : index, low, high);
 }
 
 /* The view of the input that the slices are, and its shape. */
@@ -157,14 +154,15 @@ static qfb_code slice_view(node_t *node, view_t *view)
     view_start(&plain, x->rank, x->shape);
     view_start(view, x->rank, x->shape);
     for (i = 0; i < count; i++) {
-        int64_t step = clamp(steps[i], -QFB_RUN_SIZE, QFB_RUN_SIZE), start, end, length;
+        int64_t step = clamp(steps[i], -QFB_RUN_SIZE, QFB_RUN_SIZE), start, end, last, length;
         TRY(axis_from_start(node, node_input(node, 3) ? axes[i] : (int64_t)i, x->rank, &axis));
         if (!step || sliced[axis])
             return INVALID("V43", "a slice with a step of 0, or two slices of one axis");
         sliced[axis] = 1;
-        start = bound(starts[i], x->shape[axis], step < 0), end = bound(ends[i], x->shape[axis], step < 0);
+        last = x->shape[axis] - (step < 0);
+        start = bound(starts[i], x->shape[axis], 0, last), end = bound(ends[i], x->shape[axis], step < 0 ? -1 : 0, last);
         length = step > 0 ? (end - start + step - 1) / step : (start - end - step - 1) / -step;
-        view->shape[axis] = (step > 0 ? end > start : start > end) ? length : 0;
+        view->shape[axis] = (step > 0 ? end > start : start > end && last >= 0) ? length : 0;
         view->step[axis] = plain.step[axis] * step;
         view->place += start * plain.step[axis];
     }

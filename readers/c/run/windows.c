@@ -357,6 +357,8 @@ static qfb_code mean_run(node_t *node)
 {
     int64_t zero;
     TRY(check_average(node, &zero));
+    if (!node_input(node, 0)->count && node_output(node, 0)->count)
+        return UNSUPPORTED("a mean of no elements");
     return reduce(node, IS_SUM, 0, zero);
 }
 

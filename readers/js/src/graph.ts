@@ -72,7 +72,7 @@ export function nodeOf(reader: Reader, record: Records["Node"]): Node {
   return {
     operator: record.operator,
     version: record.version,
-    inputs: reader.tensorNames(record.inputs),
+    inputs: Array.from(record.inputs, (index) => (index === -1 ? "" : reader.tensorName(index))),
     outputs: reader.tensorNames(record.outputs),
     attributes: sortedMap(attributePairs(record), reader.text),
     rule: record.rule ?? "",

@@ -115,9 +115,8 @@ export class Reader {
     return name;
   }
 
-  /** The names of tensors; the empty one for -1. */
   tensorNames(indices: Int32Array): string[] {
-    return Array.from(indices, (index) => (index === -1 ? "" : this.tensorName(index)));
+    return Array.from(indices, (index) => this.tensorName(index));
   }
 
   /** Where a tensor is, found by halves: the names are sorted by their code points, in a valid file. */

@@ -177,6 +177,7 @@ function wrongNumbers(dtype: DTypeName, level: Level, anySign: boolean, isNested
       : range === null ? ""
       : !range.areFinite ? `a number of ${name} is not finite`
       : name === "scale" && !array.quantization ? wrongScales(range, anySign)
+      : name === "offset" && !array.quantization && array.shape.length && !range.differ ? "all offsets are equal"
       : name === "group_index" && !(0 <= range.least && range.most < groups) ? `a group index is not one of ${groups}`
       : "";
     const found = wrong || (array.quantization ? wrongNumbers(array.dtype, array.quantization, true, true) : "");
@@ -188,11 +189,11 @@ function wrongNumbers(dtype: DTypeName, level: Level, anySign: boolean, isNested
 }
 
 function wrongScales({ least, most }: Range, anySign: boolean): string {
-  if (!anySign && !(least > 0)) {
-    return `scale ${least} is not greater than 0`;
+  if (!anySign && !(Math.fround(least) > 0)) {
+    return `scale ${least} is not greater than 0 in float32`;
   }
-  const lost = [least, most].find((each) => (each || !anySign) && !(Math.fround(each) && Number.isFinite(Math.fround(each))));
-  return lost === undefined ? "" : `scale ${lost} is 0 or infinite in float32`;
+  const lost = [least, most].find((each) => !Number.isFinite(Math.fround(each)));
+  return lost === undefined ? "" : `scale ${lost} is infinite in float32`;
 }
 
 function wrongZeroPoint(array: StoredArray, range: Range | null, low: bigint | number, high: bigint | number): string {

@@ -453,7 +453,7 @@ struct Numbers FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
     VT_BYTES = 8,
     VT_BUFFER = 10
   };
-  /// The element type. Never Unknown. Rule V2.
+  /// The element type. Rule V2.
   qfb::DType dtype() const {
     return static_cast<qfb::DType>(GetField<uint8_t>(VT_DTYPE, 0));
   }
@@ -461,11 +461,11 @@ struct Numbers FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const ::flatbuffers::Vector<int64_t> *shape() const {
     return GetPointer<const ::flatbuffers::Vector<int64_t> *>(VT_SHAPE);
   }
-  /// The elements, stored as those of a constant, if they are at most 4096 bytes. Rules F12, F13.
+  /// The elements, stored as those of a constant, if they are at most 4096 bytes. Rule F13.
   const ::flatbuffers::Vector<uint8_t> *bytes() const {
     return GetPointer<const ::flatbuffers::Vector<uint8_t> *>(VT_BYTES);
   }
-  /// Index into Model.buffers: the elements, if they are more. Rules F7, F12, F13.
+  /// Index into Model.buffers: the elements, if they are more. Rules F7, F13.
   ::flatbuffers::Optional<uint32_t> buffer() const {
     return GetOptional<uint32_t, uint32_t>(VT_BUFFER);
   }
@@ -672,7 +672,7 @@ struct Array FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
     VT_BUFFER = 10,
     VT_QUANTIZATION = 12
   };
-  /// The element type. Never Unknown. Rule V2.
+  /// The element type. Rule V2.
   qfb::DType dtype() const {
     return static_cast<qfb::DType>(GetField<uint8_t>(VT_DTYPE, 0));
   }
@@ -680,11 +680,11 @@ struct Array FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const ::flatbuffers::Vector<int64_t> *shape() const {
     return GetPointer<const ::flatbuffers::Vector<int64_t> *>(VT_SHAPE);
   }
-  /// The elements, stored as those of a constant, if they are at most 4096 bytes. Rules F12, F13.
+  /// The elements, stored as those of a constant, if they are at most 4096 bytes. Rule F13.
   const ::flatbuffers::Vector<uint8_t> *bytes() const {
     return GetPointer<const ::flatbuffers::Vector<uint8_t> *>(VT_BYTES);
   }
-  /// Index into Model.buffers: the elements, if they are more. Rules F7, F12, F13.
+  /// Index into Model.buffers: the elements, if they are more. Rules F7, F13.
   ::flatbuffers::Optional<uint32_t> buffer() const {
     return GetOptional<uint32_t, uint32_t>(VT_BUFFER);
   }
@@ -823,12 +823,12 @@ struct Quantization FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const qfb::Numbers *group_index() const {
     return GetPointer<const qfb::Numbers *>(VT_GROUP_INDEX);
   }
-  /// The smallest integer that the tensor takes; always written, even where it is the dtype's own limit.
-  /// A fused ReLU is quant_min = zero_point. Trap: it is the clamp of the node that computes the tensor.
+  /// The smallest integer that the tensor takes, also where it is the dtype's own limit. A fused ReLU
+  /// is quant_min = zero_point. Trap: it is the clamp of the node that computes the tensor. Rules V23, F12.
   ::flatbuffers::Optional<int64_t> quant_min() const {
     return GetOptional<int64_t, int64_t>(VT_QUANT_MIN);
   }
-  /// The largest integer that the tensor takes; always written. Constants stay inside. Rules V23, F12.
+  /// The largest integer that the tensor takes. Constants stay inside. Rules V23, F12.
   ::flatbuffers::Optional<int64_t> quant_max() const {
     return GetOptional<int64_t, int64_t>(VT_QUANT_MAX);
   }
@@ -1014,7 +1014,7 @@ struct Tensor FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
     if (_name < name()->c_str()) return 1;
     return 0;
   }
-  /// The type of every element. Trap: never Unknown, so a tensor always writes it. Rule V2.
+  /// The type of every element. Rule V2.
   qfb::DType dtype() const {
     return static_cast<qfb::DType>(GetField<uint8_t>(VT_DTYPE, 0));
   }
@@ -1345,7 +1345,7 @@ struct Proof FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const ::flatbuffers::String *compared() const {
     return GetPointer<const ::flatbuffers::String *>(VT_COMPARED);
   }
-  /// In how many cases the output differs from that of the rule: one for each channel, or one for all. Absent: in none.
+  /// In how many cases the output differs from that of the rule; as many as `low`. Absent: in none.
   const ::flatbuffers::Vector<int64_t> *differs() const {
     return GetPointer<const ::flatbuffers::Vector<int64_t> *>(VT_DIFFERS);
   }
@@ -1467,12 +1467,12 @@ struct Node FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   uint32_t version() const {
     return GetField<uint32_t>(VT_VERSION, 1);
   }
-  /// Indices into Graph.tensors; -1: an optional input that is absent. Rules F7, V31, V41.
+  /// Indices into Graph.tensors; -1: an optional input that is absent. Rules F7, V41.
   const ::flatbuffers::Vector<int32_t> *inputs() const {
     return GetPointer<const ::flatbuffers::Vector<int32_t> *>(VT_INPUTS);
   }
   /// Indices into Graph.tensors; each tensor is the output of at most one node. An output that nothing uses is a tensor,
-  /// too; optional ones at the end may be left out. Rules F7, V31, V32.
+  /// too; optional ones at the end may be left out. Rules F7, V32.
   const ::flatbuffers::Vector<int32_t> *outputs() const {
     return GetPointer<const ::flatbuffers::Vector<int32_t> *>(VT_OUTPUTS);
   }
@@ -1665,7 +1665,7 @@ struct Graph FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const ::flatbuffers::Vector<int32_t> *inputs() const {
     return GetPointer<const ::flatbuffers::Vector<int32_t> *>(VT_INPUTS);
   }
-  /// Indices into `tensors`, in the order of the source's results. Rule V34.
+  /// Indices into `tensors`, in the order of the source's results. Rule V35.
   const ::flatbuffers::Vector<int32_t> *outputs() const {
     return GetPointer<const ::flatbuffers::Vector<int32_t> *>(VT_OUTPUTS);
   }
@@ -1869,7 +1869,7 @@ struct TestValue FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const ::flatbuffers::Vector<int64_t> *shape() const {
     return GetPointer<const ::flatbuffers::Vector<int64_t> *>(VT_SHAPE);
   }
-  /// Index into Model.buffers: the elements, stored as those of a constant. Always written. Rules F7, F12, V10.
+  /// Index into Model.buffers: the elements, stored as those of a constant. Rules F7, F12, V10.
   ::flatbuffers::Optional<uint32_t> buffer() const {
     return GetOptional<uint32_t, uint32_t>(VT_BUFFER);
   }

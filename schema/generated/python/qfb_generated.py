@@ -324,7 +324,7 @@ class Numbers(object):
     def Init(self, buf, pos):
         self._tab = flatbuffers.table.Table(buf, pos)
 
-    # The element type. Never Unknown. Rule V2.
+    # The element type. Rule V2.
     # Numbers
     def Dtype(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
@@ -360,7 +360,7 @@ class Numbers(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
         return o == 0
 
-    # The elements, stored as those of a constant, if they are at most 4096 bytes. Rules F12, F13.
+    # The elements, stored as those of a constant, if they are at most 4096 bytes. Rule F13.
     # Numbers
     def Bytes(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
@@ -388,7 +388,7 @@ class Numbers(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
         return o == 0
 
-    # Index into Model.buffers: the elements, if they are more. Rules F7, F12, F13.
+    # Index into Model.buffers: the elements, if they are more. Rules F7, F13.
     # Numbers
     def Buffer(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
@@ -566,7 +566,7 @@ class Array(object):
     def Init(self, buf, pos):
         self._tab = flatbuffers.table.Table(buf, pos)
 
-    # The element type. Never Unknown. Rule V2.
+    # The element type. Rule V2.
     # Array
     def Dtype(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
@@ -602,7 +602,7 @@ class Array(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
         return o == 0
 
-    # The elements, stored as those of a constant, if they are at most 4096 bytes. Rules F12, F13.
+    # The elements, stored as those of a constant, if they are at most 4096 bytes. Rule F13.
     # Array
     def Bytes(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
@@ -630,7 +630,7 @@ class Array(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
         return o == 0
 
-    # Index into Model.buffers: the elements, if they are more. Rules F7, F12, F13.
+    # Index into Model.buffers: the elements, if they are more. Rules F7, F13.
     # Array
     def Buffer(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
@@ -790,8 +790,8 @@ class Quantization(object):
             return obj
         return None
 
-    # The smallest integer that the tensor takes; always written, even where it is the dtype's own limit.
-    # A fused ReLU is quant_min = zero_point. Trap: it is the clamp of the node that computes the tensor.
+    # The smallest integer that the tensor takes, also where it is the dtype's own limit. A fused ReLU
+    # is quant_min = zero_point. Trap: it is the clamp of the node that computes the tensor. Rules V23, F12.
     # Quantization
     def QuantMin(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(16))
@@ -799,7 +799,7 @@ class Quantization(object):
             return self._tab.Get(flatbuffers.number_types.Int64Flags, o + self._tab.Pos)
         return None
 
-    # The largest integer that the tensor takes; always written. Constants stay inside. Rules V23, F12.
+    # The largest integer that the tensor takes. Constants stay inside. Rules V23, F12.
     # Quantization
     def QuantMax(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
@@ -910,7 +910,7 @@ class Tensor(object):
             return self._tab.String(o + self._tab.Pos)
         return None
 
-    # The type of every element. Trap: never Unknown, so a tensor always writes it. Rule V2.
+    # The type of every element. Rule V2.
     # Tensor
     def Dtype(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
@@ -1317,7 +1317,7 @@ class Proof(object):
             return self._tab.String(o + self._tab.Pos)
         return None
 
-    # In how many cases the output differs from that of the rule: one for each channel, or one for all. Absent: in none.
+    # In how many cases the output differs from that of the rule; as many as `low`. Absent: in none.
     # Proof
     def Differs(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
@@ -1425,7 +1425,7 @@ class Node(object):
             return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
         return 1
 
-    # Indices into Graph.tensors; -1: an optional input that is absent. Rules F7, V31, V41.
+    # Indices into Graph.tensors; -1: an optional input that is absent. Rules F7, V41.
     # Node
     def Inputs(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
@@ -1454,7 +1454,7 @@ class Node(object):
         return o == 0
 
     # Indices into Graph.tensors; each tensor is the output of at most one node. An output that nothing uses is a tensor,
-    # too; optional ones at the end may be left out. Rules F7, V31, V32.
+    # too; optional ones at the end may be left out. Rules F7, V32.
     # Node
     def Outputs(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
@@ -1700,7 +1700,7 @@ class Graph(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
         return o == 0
 
-    # Indices into `tensors`, in the order of the source's results. Rule V34.
+    # Indices into `tensors`, in the order of the source's results. Rule V35.
     # Graph
     def Outputs(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
@@ -1875,7 +1875,7 @@ class TestValue(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
         return o == 0
 
-    # Index into Model.buffers: the elements, stored as those of a constant. Always written. Rules F7, F12, V10.
+    # Index into Model.buffers: the elements, stored as those of a constant. Rules F7, F12, V10.
     # TestValue
     def Buffer(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))

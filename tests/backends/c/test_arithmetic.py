@@ -22,7 +22,7 @@ from networks.requant_shifts import expected, network
 from qfmt import Model
 from qfmt.backends.c import write_c
 from qfmt.ops import Trait, has
-from qfmt.passes import lower_integer
+from qfmt.passes.lowering import lower_integer
 from support.c_program import (
     SANITIZED,
     STRICT,

@@ -14,7 +14,7 @@ import pytest
 import qfmt
 from qfmt import Model
 from qfmt.backends.c import write_c
-from qfmt.passes import lower_integer
+from qfmt.passes.lowering import lower_integer
 from support.c_program import SANITIZED, Library, compile_c, compiler, flat, program, random_inputs, run_main
 from support.counts import tell
 from support.paths import DIGITS, EXAMPLES

@@ -20,7 +20,7 @@ from qfmt.backends.c.static import fixed
 from qfmt.errors import BudgetError, DestinationError, InexpressibleNodesError, ValidityError
 from qfmt.model import DTYPES
 from qfmt.ops import OPERATORS, Inference
-from qfmt.passes import lower_integer
+from qfmt.passes.lowering import lower_integer
 from qfmt.rules import violations
 from support.c_program import Together, flat, program, random_inputs, run_main
 from support.counts import tell

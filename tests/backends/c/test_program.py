@@ -24,7 +24,7 @@ from qfmt.backends.c.plan import ALIGNMENT, Plan
 from qfmt.backends.c.static import fixed
 from qfmt.cli import main as cli
 from qfmt.errors import DestinationError, InexpressibleNodesError
-from qfmt.passes import lower_integer
+from qfmt.passes.lowering import lower_integer
 from support.c_program import SANITIZED, compile_c, flat, program, random_inputs, run_main
 from support.counts import tell
 from support.paths import DIGITS, INTEGER_SUITE

@@ -48,6 +48,17 @@ def test_reference_is_run(name: str) -> None:
     assert not any(value.is_quantized for value in module.state_dict().values())
 
 
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("name", ["clip-low", "clip-high", "clip-both"])
+def test_kernels_clip_by_one_bound_or_two(name: str, kernels: str) -> None:
+    """QNNPACK's kernel requires both bounds."""
+    with qfmt.load(ROOT / "tests" / "golden" / "1.0" / "float" / f"{name}.qfb") as model:
+        x = model.vectors[0].inputs["x"].array
+        got = model.to_torch(f"native:{kernels}")(torch.from_numpy(x.copy()))
+        (expected,) = model.run({"x": x}).values()
+    assert np.array_equal(got.numpy(), expected)
+
+
 REFERENCE_WITHOUT_DEPRECATED_DTYPES = """
 import sys, warnings
 warnings.simplefilter("error")

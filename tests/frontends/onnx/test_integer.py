@@ -19,7 +19,7 @@ from qfmt import QfmtError
 from qfmt.frontends.onnx.qonnx import DOMAINS
 from qfmt.frontends.onnx.spelled import in_standard_operators
 from qfmt.model import Tensor
-from qfmt.passes import lower_integer
+from qfmt.passes.lowering import lower_integer
 from qfmt.passes.proofs import proofs
 from support.counts import tell
 from support.onnx_witness import runtime

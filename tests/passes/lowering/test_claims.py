@@ -12,7 +12,7 @@ from qfmt.arithmetic import dequantize
 from qfmt.errors import NoIntegerFormError
 from qfmt.model import Graph, Model, Node, Quantization, Tensor, numpy_dtype
 from qfmt.ops import OPERATORS
-from qfmt.passes import lower_integer
+from qfmt.passes.lowering import lower_integer
 from qfmt.passes.lowering.facts import totals
 from qfmt.rules import graph_violations
 

@@ -14,7 +14,7 @@ from qfmt.arithmetic import MEAN, QUANTIZE, REQUANTIZE
 from qfmt.errors import NoIntegerFormError, QfmtError
 from qfmt.model import DTYPES, Model, Quantization, Tensor, numpy_dtype
 from qfmt.ops import OPERATORS
-from qfmt.passes import lower_integer
+from qfmt.passes.lowering import lower_integer
 from qfmt.passes.lowering.facts import requantizations, totals
 from qfmt.passes.lowering.forms import FORMS, NARROWED, WIDTHS
 from qfmt.rules import violations

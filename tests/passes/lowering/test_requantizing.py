@@ -18,7 +18,7 @@ from qfmt.errors import BudgetError
 from qfmt.interpreter import execute
 from qfmt.model import Graph, Model, Node, Proof, Quantization, Tensor
 from qfmt.ops import OPERATORS, Operand
-from qfmt.passes import lower_integer
+from qfmt.passes.lowering import lower_integer
 from qfmt.passes.lowering.facts import requantizations
 from qfmt.passes.lowering.forms import FORMS, NARROWED, quantized_multiplier
 from qfmt.passes.lowering.lines import addends, exact_lines

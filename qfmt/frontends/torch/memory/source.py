@@ -17,6 +17,7 @@ from ....budget import Budget
 from ....engines import TORCH_ENGINES
 from ....errors import SourceError, UnsupportedOperatorsError
 from ....model import Model
+from ....urls import Url
 from ...options import Options
 from ...zips import PytorchZip
 from ..saved.file import read_zip
@@ -69,7 +70,7 @@ def _convert(source: Any, options: Options, example_inputs: Any, prepared: Any) 
             model = (_of_either if both else _of_script)(source, options, example_inputs)
         if isinstance(prepared, dict):
             model = with_saved(model, read_zip(PytorchZip(_saved(prepared), Budget(None))))
-        elif isinstance(prepared, str | PathLike):
+        elif isinstance(prepared, str | PathLike | Url):
             model = with_file(model, prepared)
         elif prepared is not None:
             from .observers import with_module

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from math import prod
-from os import PathLike
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ....budget import Budget
 from ....errors import MissingFileError, SourceError
+from ....file.opened import downloaded
 from ....model import Model, Observed, Tensor
+from ....urls import Named, place
 from ...sources import SAVED, sniff
 from ...stored import StoredTensor
 from ..calibration import Seen
@@ -50,17 +50,18 @@ class Observation(NamedTuple):
         return None if tensor.quantization is None else self.seen.observed(tensor.quantization, tensor.dtype)
 
 
-def with_file(model: Model, path: str | PathLike[str]) -> Model:
+def with_file(model: Model, named: Named) -> Model:
     """The model with `observed` from a torch.save file of the prepared model.
 
     Raises SourceError if the file contains no observers, or none that fits.
     """
     try:
-        if (kind := sniff(path)).source is not SAVED:
-            raise SourceError(f"is {kind}, not a prepared model", hint=HINT)
-        return with_saved(model, read(path))
+        with downloaded(place(named)) as path:
+            if (kind := sniff(path)).source is not SAVED:
+                raise SourceError(f"is {kind}, not a prepared model", hint=HINT)
+            return with_saved(model, read(path))
     except (SourceError, MissingFileError) as error:
-        raise error.at(str(Path(path))) from None
+        raise error.at(str(place(named))) from None
 
 
 def with_saved(model: Model, saved: Saved) -> Model:

@@ -75,7 +75,7 @@ inputsArray():Int32Array|null {
 }
 
 /**
- * Indices into `tensors`, in the order of the source's results. Rule V34.
+ * Indices into `tensors`, in the order of the source's results. Rule V35.
  */
 outputs(index: number):number|null {
   const offset = this.bb!.__offset(this.bb_pos, 10);

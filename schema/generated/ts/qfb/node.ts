@@ -49,7 +49,7 @@ version():number {
 }
 
 /**
- * Indices into Graph.tensors; -1: an optional input that is absent. Rules F7, V31, V41.
+ * Indices into Graph.tensors; -1: an optional input that is absent. Rules F7, V41.
  */
 inputs(index: number):number|null {
   const offset = this.bb!.__offset(this.bb_pos, 8);
@@ -68,7 +68,7 @@ inputsArray():Int32Array|null {
 
 /**
  * Indices into Graph.tensors; each tensor is the output of at most one node. An output that nothing uses is a tensor,
- * too; optional ones at the end may be left out. Rules F7, V31, V32.
+ * too; optional ones at the end may be left out. Rules F7, V32.
  */
 outputs(index: number):number|null {
   const offset = this.bb!.__offset(this.bb_pos, 10);

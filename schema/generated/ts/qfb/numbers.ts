@@ -29,7 +29,7 @@ static getSizePrefixedRootAsNumbers(bb:flatbuffers.ByteBuffer, obj?:Numbers):Num
 }
 
 /**
- * The element type. Never Unknown. Rule V2.
+ * The element type. Rule V2.
  */
 dtype():DType {
   const offset = this.bb!.__offset(this.bb_pos, 4);
@@ -50,7 +50,7 @@ shapeLength():number {
 }
 
 /**
- * The elements, stored as those of a constant, if they are at most 4096 bytes. Rules F12, F13.
+ * The elements, stored as those of a constant, if they are at most 4096 bytes. Rule F13.
  */
 bytes(index: number):number|null {
   const offset = this.bb!.__offset(this.bb_pos, 8);
@@ -68,7 +68,7 @@ bytesArray():Uint8Array|null {
 }
 
 /**
- * Index into Model.buffers: the elements, if they are more. Rules F7, F12, F13.
+ * Index into Model.buffers: the elements, if they are more. Rules F7, F13.
  */
 buffer():number|null {
   const offset = this.bb!.__offset(this.bb_pos, 10);

@@ -89,8 +89,8 @@ groupIndex(obj?:Numbers):Numbers|null {
 }
 
 /**
- * The smallest integer that the tensor takes; always written, even where it is the dtype's own limit.
- * A fused ReLU is quant_min = zero_point. Trap: it is the clamp of the node that computes the tensor.
+ * The smallest integer that the tensor takes, also where it is the dtype's own limit. A fused ReLU
+ * is quant_min = zero_point. Trap: it is the clamp of the node that computes the tensor. Rules V23, F12.
  */
 quantMin():bigint|null {
   const offset = this.bb!.__offset(this.bb_pos, 16);
@@ -98,7 +98,7 @@ quantMin():bigint|null {
 }
 
 /**
- * The largest integer that the tensor takes; always written. Constants stay inside. Rules V23, F12.
+ * The largest integer that the tensor takes. Constants stay inside. Rules V23, F12.
  */
 quantMax():bigint|null {
   const offset = this.bb!.__offset(this.bb_pos, 18);

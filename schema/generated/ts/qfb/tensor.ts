@@ -41,7 +41,7 @@ name(optionalEncoding?:any):string|Uint8Array|null {
 }
 
 /**
- * The type of every element. Trap: never Unknown, so a tensor always writes it. Rule V2.
+ * The type of every element. Rule V2.
  */
 dtype():DType {
   const offset = this.bb!.__offset(this.bb_pos, 6);

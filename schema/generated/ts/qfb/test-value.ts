@@ -39,7 +39,7 @@ shapeLength():number {
 }
 
 /**
- * Index into Model.buffers: the elements, stored as those of a constant. Always written. Rules F7, F12, V10.
+ * Index into Model.buffers: the elements, stored as those of a constant. Rules F7, F12, V10.
  */
 buffer():number|null {
   const offset = this.bb!.__offset(this.bb_pos, 6);

@@ -1,0 +1,90 @@
+"""The bytes of a file, wherever it lies: a local one is mapped, of a remote one what is asked for is fetched.
+
+Sources of other formats, which are read by path, and files that are written get a temporary folder.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from ..errors import DestinationError, FormatError
+from ..regular import irregular, refusal
+from ..urls import Place, Url
+from .replacing import temporary_folder
+
+if TYPE_CHECKING:
+    from .remote import RemoteFile
+
+
+class LocalFile:
+    """An open file of `size` bytes."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self.size = file, os.fstat(file.fileno()).st_size
+
+    def read(self, offset: int, size: int) -> bytes:
+        """A copy of some bytes: fewer if the file ends before."""
+        self._file.seek(offset)
+        return self._file.read(size)
+
+    def data(self, begin: int, end: int) -> memoryview:
+        """A part of the file, mapped; it can be read after the file was closed."""
+        return memoryview(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))[begin:end]
+
+
+@contextmanager
+def opened(place: Place) -> Iterator[LocalFile | RemoteFile]:
+    """A file for reading. MissingFileError, FormatError if it cannot be read, here or in the block, RemoteError."""
+    try:
+        if isinstance(place, Url):
+            from .remote import RemoteFile
+
+            yield RemoteFile(place)
+            return
+        if what := irregular(place):
+            raise FormatError(what, hint="give the path of a .qfb file")
+        with place.open("rb") as file:
+            yield LocalFile(file)
+    except (OSError, ValueError) as error:
+        raise refusal(error, FormatError) from None
+
+
+@contextmanager
+def downloaded(place: Place) -> Iterator[Path]:
+    """The path of a file; of a remote one that of a copy, alone in its folder and gone after the block. RemoteError."""
+    if not isinstance(place, Url):
+        yield place
+        return
+    from .remote import copy
+
+    with temporary_folder() as folder:
+        path = folder / "copy"
+        with closing(place.open()) as reading, path.open("wb") as file:
+            copy(place, reading, file)
+        yield path
+
+
+@contextmanager
+def uploaded(place: Place) -> Iterator[Path]:
+    """A path to write to. What was written for a URL is stored there when the block has ended well: files that were
+    written beside it first. DestinationError, RemoteError."""
+    if not isinstance(place, Url):
+        yield place
+        return
+    place.require_writable()
+    if not place.name or place.text.endswith("/"):
+        raise DestinationError("is a folder", where=str(place), hint="add the name of a file")
+    with temporary_folder() as folder:
+        path = folder / place.name
+        try:
+            yield path
+        except DestinationError as error:
+            error.where = error.where.replace(str(path), str(place))
+            raise
+        for each in sorted(folder.iterdir(), key=lambda each: (each == path, each.name)):
+            (place if each == path else place.parent / each.name).put(each)

@@ -1,0 +1,118 @@
+"""A remote file: what is asked for is fetched into a nameless temporary file of its size, which is mapped.
+
+The system stores only what was written to that file. A server that cannot send parts sends all.
+"""
+
+from __future__ import annotations
+
+import mmap
+import tempfile
+import weakref
+from shutil import disk_usage
+from threading import Lock
+from typing import BinaryIO
+
+from ..errors import RemoteError
+from ..notation import size as text_of_size
+from ..urls import Reading, Url
+
+FIRST = 1 << 16
+"""Bytes that are requested when a file is opened: all metadata of a small model."""
+
+GRANULE = 1 << 12
+"""Parts begin and end at multiples of this, so that what lies between two arrays comes with one of them."""
+
+UNSTATED = 4 << 30
+"""The most bytes that are taken from a server that does not state the size."""
+
+
+class RemoteFile:
+    """A file by URL, as `opened.LocalFile`. Every part is fetched once; RemoteError where that fails."""
+
+    def __init__(self, url: Url) -> None:
+        self._url, self._reading = url, (reading := url.open(FIRST))
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115  (it lives as long as this)
+        weakref.finalize(self, self._file.close)
+        weakref.finalize(self, reading.close)
+        self._lock = Lock()
+        self._present: set[tuple[int, int]] = set()
+        self._begun = 0
+        """From the beginning to here everything is present."""
+        if reading.size is None or not reading.ranged:
+            self.size = copy(url, reading, self._file)
+            self._begun = self.size
+        else:
+            self.size = reading.size
+            self._transfer(0, min(FIRST, self.size))
+
+    def fetch(self, begin: int, end: int) -> None:
+        """Make the bytes from `begin` to `end` present, of which none is behind the end of the file."""
+        with self._lock:
+            if end <= self._begun or (begin, end) in self._present:
+                return
+            self._transfer(max(begin // GRANULE * GRANULE, self._begun), end)
+            self._present.add((begin, end))
+
+    def _transfer(self, begin: int, end: int) -> None:
+        end = min(-(-end // GRANULE) * GRANULE, self.size)
+        _write(self._url, self._file, begin, self._reading, end)
+        if begin <= self._begun:
+            self._begun = max(self._begun, end)
+
+    def read(self, offset: int, size: int) -> bytes:
+        self.fetch(offset, min(offset + size, self.size))
+        self._file.seek(offset)
+        return self._file.read(size)
+
+    def data(self, begin: int, end: int) -> Fetched:
+        """A part of the file, which is fetched when it is asked for."""
+        self._file.truncate(self.size)
+        mapped = memoryview(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))
+        return Fetched(self, mapped[begin:end], begin)
+
+
+class Fetched:
+    """A part of a remote file, as bytes that are fetched when a slice is asked for."""
+
+    __slots__ = ("_begin", "_file", "_mapped")
+
+    def __init__(self, file: RemoteFile, mapped: memoryview, begin: int) -> None:
+        self._file, self._mapped, self._begin = file, mapped, begin
+
+    def __len__(self) -> int:
+        return len(self._mapped)
+
+    def __getitem__(self, part: slice) -> memoryview:
+        begin, end, _ = part.indices(len(self))
+        if begin < end:
+            self._file.fetch(self._begin + begin, self._begin + end)
+        return self._mapped[begin:end]
+
+    def fetch_all(self) -> None:
+        """Fetch what is not present, at once."""
+        self._file.fetch(self._begin, self._begin + len(self))
+
+
+def copy(url: Url, reading: Reading, file: BinaryIO) -> int:
+    """Copy a remote file; its size. RemoteError if it is larger than there is room for, or not as large as stated."""
+    room = disk_usage(tempfile.gettempdir()).free
+    if reading.size is not None and reading.size > room:
+        what = f"has {text_of_size(reading.size)}, but there is room for {text_of_size(room)} for a temporary copy"
+        raise RemoteError(what, where=str(url), hint="TMPDIR names the folder for it")
+    limit = min(UNSTATED, room) if reading.size is None else reading.size
+    _write(url, file, 0, reading, limit)
+    found = file.seek(0, 2)
+    if reading.size is None and found == limit:
+        what = f"has {text_of_size(limit)} or more, and the server does not state how many"
+        raise RemoteError(what, where=str(url), hint="download it, and name the file")
+    return found
+
+
+def _write(url: Url, file: BinaryIO, begin: int, reading: Reading, end: int) -> None:
+    file.seek(begin)
+    try:
+        for chunk in reading.chunks(begin, end):
+            file.write(chunk)
+        file.flush()
+    except OSError as error:
+        raise RemoteError(f"cannot be copied: {error.strerror or error}", where=str(url)) from None

@@ -1,0 +1,260 @@
+"""Archives beyond one machine: sources and archives by URL, workers of a Dask cluster, which may die."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import qfmt
+from qfmt.archive.filling import fill
+from qfmt.archive.manifest import MANIFEST, Entry, Manifest
+from qfmt.archive.sources import find
+from qfmt.errors import DestinationError, MissingFileError, MissingPackageError, QfmtError, RemoteError
+from qfmt.urls import Url, place
+from support.command_line import invoke, trouble
+from support.paths import DIGITS
+from support.web_server import Server
+
+IN_STEP = "support.making:in_step"
+NO_DASK = "distributed is not installed: pip install '.[dask]'"
+
+
+def digits(path: Path, number: int = 0) -> Path:
+    """The network of DIGITS with some other weights in its last layer, the only member of so many bytes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(DIGITS) as source, zipfile.ZipFile(path, "w") as target:
+        for name in source.namelist():
+            content = source.read(name)
+            target.writestr(name, bytes([number]) + content[1:] if len(content) == 1280 else content)
+    return path
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Path:
+    """Four sources of three models, in a folder with a text."""
+    folder = tmp_path / "sources"
+    for name, number in {"a.pt": 1, "b.pt": 2, "sub/c.pt": 1, "sub/d.pt": 3}.items():
+        digits(folder / name, number)
+    (folder / "README.md").write_text("models")
+    return folder
+
+
+def described(manifest: Manifest) -> dict[str, tuple[str, ...]]:
+    """What does not depend on the place and the time."""
+    entries = manifest.entries.values()
+    return {entry.source: (entry.sha256, entry.file, entry.file_sha256, entry.content_id) for entry in entries}
+
+
+@pytest.mark.usefixtures("temporary")
+def test_an_archive_in_a_bucket_is_that_of_a_folder(bucket: str, sources: Path, tmp_path: Path) -> None:
+    for path in sources.rglob("*.*"):
+        Url(f"{bucket}/models/{path.relative_to(sources).as_posix()}").put(path)
+    expected = fill(tmp_path / "local", find([str(sources)], tmp_path / "local").sources).manifest
+    archive = f"{bucket}/archive"
+    done = invoke("convert", f"{bucket}/models", "--out", archive, "--jobs", "2")
+    assert done.exit_code == 0, done.output
+    assert "left out: 1 files" in done.stdout
+    manifest = Manifest(place(archive))
+    assert described(manifest) == described(expected)
+    assert [entry.path for entry in manifest.entries.values()] == [
+        f"{bucket}/models/{name}" for name in manifest.entries
+    ]
+    assert [name for name, _ in Url(archive).files()] == ["a.qfb", MANIFEST, "b.qfb", "sub/d.qfb"]
+    again = json.loads(invoke("convert", f"{bucket}/models", "--out", archive, "--json").stdout)
+    assert {entry["result"] for entry in again["entries"]} == {"kept"}
+    assert "3 files, valid" in invoke("check", archive).output
+    assert "sub/d.pt" in invoke("inspect", archive).output
+    (tmp_path / "broken").write_bytes(b"QFB1")
+    Url(f"{archive}/b.qfb").put(tmp_path / "broken")
+    Url(f"{archive}/sub/d.qfb").unlink()
+    broken = invoke("check", archive, "--jobs", "2")
+    assert broken.exit_code == 1
+    assert "b.qfb: is not the file that was written" in broken.stdout
+    assert "sub/d.qfb: is missing" in broken.stdout
+    repaired = json.loads(invoke("convert", f"{bucket}/models/**/*.pt", "--out", archive, "--json").stdout)
+    results = {entry["source"]: entry["result"] for entry in repaired["entries"]}
+    assert results == {"a.pt": "kept", "b.pt": "converted", "sub/c.pt": "kept", "sub/d.pt": "converted"}
+
+
+@pytest.mark.usefixtures("temporary")
+def test_sources_at_urls_are_verified_where_the_user_says(bucket: str, sources: Path, tmp_path: Path) -> None:
+    """A manifest may come from anyone: no URL in it is opened."""
+    pytest.importorskip("torch")
+    for path in sources.rglob("*.pt"):
+        Url(f"{bucket}/models/{path.relative_to(sources).as_posix()}").put(path)
+    archive = tmp_path / "archive"
+    assert invoke("convert", f"{bucket}/models", "--out", archive).exit_code == 0
+    refused = invoke("verify", "--archive", archive)
+    assert refused.exit_code == 1
+    assert refused.stdout.count("name the place that the sources are below: --sources") == 4
+    for where in (f"{bucket}/models", sources):
+        done = invoke("verify", "--archive", archive, "--sources", where, "--jobs", "2")
+        assert done.exit_code == 0, done.output
+        assert "4 of 4 are right" in done.output
+    stranger = Manifest(archive)
+    for name in ("../x.pt", "/x.pt", "a/../../x.pt"):
+        with pytest.raises(QfmtError, match="is not the name of a source"):
+            stranger.source(Entry(name, ""), place(f"{bucket}/models"))
+
+
+def test_a_manifest_of_a_bucket_leads_nowhere_else(bucket: str, tmp_path: Path) -> None:
+    entry = Entry("a.pt", "a.pt", file="../other/a.qfb", content_id="1")
+    (tmp_path / MANIFEST).write_text(entry.line)
+    Url(f"{bucket}/archive/{MANIFEST}").put(tmp_path / MANIFEST)
+    with pytest.raises(QfmtError, match="is not below it"):
+        Manifest(place(f"{bucket}/archive"))
+
+
+@pytest.mark.usefixtures("temporary")
+def test_sources_of_a_web_server_are_named_one_by_one(server: Server, sources: Path, tmp_path: Path) -> None:
+    """What a page links to is not followed."""
+    server.files["folder/"] = f'<!doctype html><a href="{server.url("folder/a.pt")}">a</a>'.encode()
+    for name in ("a.pt", "b.pt"):
+        server.files[f"folder/{name}"] = (sources / name).read_bytes()
+    archive = tmp_path / "archive"
+    found = find([server.url("folder/"), server.url("folder/a.pt"), server.url("folder/*.pt")], archive)
+    assert list(found.sources) == ["*.pt", "a.pt", "folder"]
+    filled = fill(archive, found.sources)
+    assert filled.results == {"*.pt": "failed", "a.pt": "converted", "folder": "failed"}
+    errors = {entry.source: entry.error for entry in filled.manifest.entries.values()}
+    assert "is a web page" in errors["folder"]
+    assert "there is no such file" in errors["*.pt"]
+    with pytest.raises(DestinationError, match="is for reading only"):
+        fill(place(server.url("archive")), found.sources)
+
+
+def test_memory_of_one_process_is_no_archive(memory: Any, sources: Path, tmp_path: Path) -> None:
+    for folder, named in ((place("memory://archive"), str(sources)), (tmp_path / "archive", "memory://models/a.pt")):
+        with pytest.raises(DestinationError, match="memory:// is that of one process"):
+            fill(folder, find([named], folder).sources)
+
+
+def test_what_is_no_source_by_url(bucket: str, server: Server, tmp_path: Path) -> None:
+    with pytest.raises(MissingFileError, match="no file matches"):
+        find([f"{bucket}/*.pt"], tmp_path)
+    with pytest.raises(DestinationError, match="is in the archive"):
+        find([f"{bucket}/archive/a.qfb"], place(f"{bucket}/archive"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's")
+def test_workers_have_limits(tmp_path: Path) -> None:
+    folder = tmp_path / "sources"
+    for number, name in enumerate(("hungry.pt", "slow.pt", "z.pt")):
+        digits(folder / name, number)
+    from qfmt.archive.workers import Limits
+
+    archive = tmp_path / "archive"
+    limits = Limits(1 << 30, 5)
+    filled = fill(archive, find([str(folder)], archive).sources, maker="support.making:hungry", limits=limits)
+    assert filled.results == {"hungry.pt": "failed", "slow.pt": "failed", "z.pt": "converted"}
+    errors = {entry.source: entry.error for entry in filled.manifest.entries.values()}
+    assert errors["hungry.pt"] == "needs more memory than its worker may take; `--memory` sets the limit"
+    assert errors["slow.pt"] == "took longer than 5 s, the limit of --timeout"
+
+
+def test_limits_are_for_archives_without_dask(tmp_path: Path, sources: Path) -> None:
+    assert "requires --out FOLDER" in trouble("convert", sources / "a.pt", tmp_path / "a.qfb", "--dask", "local")
+    assert "requires --out FOLDER" in trouble("convert", sources / "a.pt", tmp_path / "a.qfb", "--timeout", "3")
+    said = trouble("convert", sources, "--out", tmp_path / "archive", "--dask", "local", "--memory", "1G")
+    assert "limit the workers of the cluster" in said
+
+
+# On a cluster
+
+
+@pytest.mark.usefixtures("temporary")
+def test_a_cluster_makes_the_same_archive(sources: Path, bucket: str, tmp_path: Path) -> None:
+    pytest.importorskip("distributed", reason=NO_DASK)
+    expected = fill(tmp_path / "local", find([str(sources)], tmp_path / "local").sources).manifest
+    for archive in (tmp_path / "archive", place(f"{bucket}/archive")):
+        for result in ("converted", "kept"):
+            filled = fill(archive, find([str(sources)], archive).sources, jobs=2, dask="local")
+            assert result in filled.results.values()
+        assert described(filled.manifest) == described(expected)
+
+
+def test_a_worker_that_is_killed_loses_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("distributed", reason=NO_DASK)
+    folder, archive, log = tmp_path / "sources", tmp_path / "archive", tmp_path / "log"
+    for number in range(12):
+        digits(folder / f"{number:02}.pt", number)
+    killed: list[int] = []
+
+    def told(entry: Entry) -> None:
+        started = [line.split() for line in log.read_text().splitlines()]
+        if len({name for _, name in started}) >= 5 and not killed:
+            killed.append(int(started[-1][0]))
+            os.kill(killed[0], signal.SIGKILL)
+
+    found = find([str(folder)], archive).sources
+    filled = fill(archive, found, maker=IN_STEP, jobs=2, dask="local", told=told)
+    assert filled.results == dict.fromkeys(found, "converted")
+    names = [line.split()[1] for line in log.read_text().splitlines()]
+    assert set(names) == set(found)
+    assert len(names) <= len(found) + 2  # what the two workers had in flight
+    assert killed
+    assert sorted(path.name for path in archive.iterdir()) == sorted(
+        [MANIFEST, *(entry.file for entry in filled.manifest.entries.values())]
+    )
+    assert all(qfmt.check(archive / entry.file) == [] for entry in filled.manifest.entries.values())
+
+
+def test_a_source_that_kills_its_workers_is_the_failure_of_one(tmp_path: Path) -> None:
+    pytest.importorskip("distributed", reason=NO_DASK)
+    folder, archive = tmp_path / "sources", tmp_path / "archive"
+    for number, name in enumerate(("a.pt", "killed.pt", "bug.pt")):
+        digits(folder / name, number)
+    found = find([str(folder)], archive).sources
+    filled = fill(archive, found, maker="support.making:or_die", jobs=1, dask="local")
+    assert filled.results == {"a.pt": "converted", "bug.pt": "failed", "killed.pt": "failed"}
+    assert "its worker failed" in filled.manifest.entries["killed.pt"].error
+
+
+@pytest.mark.usefixtures("temporary")
+def test_what_a_server_fails_to_send_is_asked_for_again(server: Server, tmp_path: Path) -> None:
+    pytest.importorskip("distributed", reason=NO_DASK)
+    content = DIGITS.read_bytes()
+    server.files["never.pt"] = server.files["later.pt"] = content
+    asked = {"later.pt": 0, "never.pt": 0}
+
+    def answer(handler: Any) -> None:
+        name = handler.path.lstrip("/")
+        asked[name] += 1
+        fails = name == "never.pt" or asked[name] < 3
+        handler.answer(503 if fails else 200, b"" if fails else content)
+
+    server.answers = dict.fromkeys(asked, answer)
+    found = find([server.url(name) for name in asked], tmp_path / "archive").sources
+    filled = fill(tmp_path / "archive", found, jobs=1, dask="local")
+    assert filled.results == {"later.pt": "converted", "never.pt": "failed"}
+    assert "the server answers 503" in filled.manifest.entries["never.pt"].error
+    assert asked == {"later.pt": 3, "never.pt": 3}
+
+
+def test_a_cluster_that_is_not_there(sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from qfmt.archive import cluster
+
+    found = find([str(sources)], tmp_path / "archive").sources
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "distributed", None)
+        with pytest.raises(MissingPackageError) as error:
+            fill(tmp_path / "archive", found, dask="local")
+        assert error.value.hint == "run `pip install '.[dask]'` in a checkout of qfmt"
+    pytest.importorskip("distributed", reason=NO_DASK)
+    monkeypatch.setattr(cluster, "PATIENCE", 1)
+    for address in ("tcp://127.0.0.1:1", "nonsense://x"):
+        with pytest.raises(RemoteError, match="give the address of a Dask scheduler"):
+            fill(tmp_path / "archive", found, dask=address)
+
+
+def test_workers_of_another_version_are_refused() -> None:
+    from qfmt.archive.cluster import attempt
+
+    assert attempt({}, "", (), "0.0") == {"error": f"the worker has qfmt {qfmt.__version__}, not 0.0"}

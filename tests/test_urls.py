@@ -1,0 +1,474 @@
+"""Files by URL: what is read and when, what the other side may do wrong, and what is left behind: nothing."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qfmt
+from qfmt import urls
+from qfmt.errors import DestinationError, DigestError, FormatError, MissingFileError, QfmtError, RemoteError
+from qfmt.file import header, remote
+from qfmt.file.encode import encode
+from qfmt.model import Graph, Model, Tensor
+from qfmt.urls import PACKAGES, Url, place
+from support.command_line import invoke, start, tiny_model, trouble
+from support.crafted import numbers
+from support.paths import DIGITS, ROOT
+from support.web_server import Server
+
+pytestmark = pytest.mark.usefixtures("temporary")
+
+MB = 1_000_000
+
+
+def weights(count: int, nbytes: int) -> Model:
+    """A model of constants with different bytes."""
+    arrays = {f"w{index}": np.full(nbytes, index % 256, np.uint8) for index in range(count)}
+    return Model(Graph((), (), (), {name: Tensor.constant(name, array) for name, array in arrays.items()}))
+
+
+def content(model: Model, folder: Path) -> bytes:
+    """The bytes of a model as a file."""
+    model.save(folder / "model.qfb")
+    return (folder / "model.qfb").read_bytes()
+
+
+# Which is a URL
+
+
+def test_only_text_with_a_known_protocol_is_a_url(tmp_path: Path) -> None:
+    for text in ("a.qfb", "./s3://a", "a/http://b", "C:\\a.qfb", "std::net.pt", "::http", "/s3://a", ""):
+        assert place(text) == Path(text)
+    assert place(Path("s3://bucket/a")) == Path("s3:/bucket/a")
+    for protocol in PACKAGES:
+        url = place(f"{protocol.upper()}://host/a.qfb")
+        assert isinstance(url, Url)
+        assert url.protocol == protocol
+    assert place(f"file://{tmp_path}/a%20b.qfb") == tmp_path / "a b.qfb"
+    assert place(f"file://localhost{tmp_path}/a.qfb") == tmp_path / "a.qfb"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ftp://host/a",
+        "ssh://host/a",
+        "github://org:repo@main/a",
+        "local:///etc/passwd",
+        "simplecache::s3://bucket/a",
+        "zip://a.qfb::http://host/a.zip",
+        "reference://a::memory://b",
+        "file://host/a",
+        "file::memory://a",
+    ],
+)
+def test_other_protocols_and_chains_are_refused(text: str) -> None:
+    """None of them reaches fsspec: many protocols run programs or open what a file names."""
+    code = f"""
+import sys
+from qfmt import load
+try:
+    load({text!r})
+except Exception as error:
+    print(type(error).__name__, error, any(name.startswith("fsspec") for name in sys.modules))
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert said.startswith(f"RemoteError {text}: ")
+    assert said.endswith(" False\n")
+
+
+def test_a_plain_path_never_reaches_fsspec(tmp_path: Path) -> None:
+    tiny_model().save(tmp_path / "a.qfb")
+    code = f"""
+import sys, qfmt
+model = qfmt.load({str(tmp_path / "a.qfb")!r})
+model.save({str(tmp_path / "b.qfb")!r})
+qfmt.check("file://" + {str(tmp_path / "b.qfb")!r})
+qfmt.convert({str(DIGITS)!r})
+print([name for name in sys.modules if name.partition(".")[0] in ("fsspec", "aiohttp", "distributed")])
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert said == "[]\n"
+
+
+def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for protocol, package, hint in (
+        ("memory", "fsspec", "run `pip install '.[remote]'` in a checkout of qfmt"),
+        ("http", "aiohttp", "run `pip install '.[remote]'` in a checkout of qfmt"),
+        ("s3", "s3fs", "run `pip install s3fs`"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, package, None)
+            with pytest.raises(qfmt.errors.MissingPackageError) as error:
+                qfmt.load(f"{protocol}://host/a.qfb")
+            assert error.value.hint == hint
+
+
+def test_a_url_as_text_has_no_secrets(server: Server) -> None:
+    url = Url("https://user:word@host:8080/a/b.qfb?signature=secret")
+    assert str(url) == "https://host:8080/a/b.qfb?…"
+    assert (url.name, url.stem, url.suffix) == ("b.qfb", "b", ".qfb")
+    assert (url.parent / "c d.qfb").text == "https://user:word@host:8080/a/c%20d.qfb"
+    where = server.url("missing.qfb?signature=secret")
+    for action in (qfmt.load, qfmt.check, qfmt.convert):
+        with pytest.raises(MissingFileError) as error:
+            action(where)
+        assert "secret" not in str(error.value)
+        assert str(error.value).count("http://") == 1
+
+
+# A `.qfb` by parts
+
+
+def test_load_reads_the_metadata_and_then_each_array_once(server: Server, tmp_path: Path) -> None:
+    server.files["m.qfb"] = content(weights(3, MB), tmp_path)
+    model = qfmt.load(server.url("m.qfb"))
+    assert [asked for *_, asked in server.requests] == ["bytes=0-65535"]
+    for _ in range(2):
+        assert (model.tensors["w1"].array == 1).all()
+    assert len(server.requests) == 2
+    assert server.sent < remote.FIRST + MB + 2 * remote.GRANULE
+    assert model.content_id() == qfmt.load(tmp_path / "model.qfb").content_id()
+    assert server.sent < 3 * MB + remote.FIRST + 6 * remote.GRANULE
+
+
+def test_large_metadata_are_read_by_two_requests(server: Server, tmp_path: Path) -> None:
+    server.files["m.qfb"] = content(weights(4000, 1), tmp_path)
+    begin = header.parse(server.files["m.qfb"][:128], len(server.files["m.qfb"])).data_offset
+    assert begin > 2 * remote.FIRST
+    model = qfmt.load(server.url("m.qfb"))
+    assert [tensor.name for tensor in model.tensors.values()] == sorted(f"w{index}" for index in range(4000))
+    assert [asked for *_, asked in server.requests] == ["bytes=0-65535", f"bytes=65536-{begin - 1}"]
+
+
+def gigabyte(path: Path) -> None:
+    """A file of 100 weights of 10 MB, quantized per channel; the system stores only its metadata."""
+    rows, columns, space = 4096, 2560, 1 << 24
+    scales = [1.0 + index for index in range(rows)]
+    grid = {"scale": numbers("float32", *scales, bytes=None), "block": [1]}
+    grid |= {"quant_min": -128, "quant_max": 127}
+    tensors, buffers = [], []
+    for index in range(100):
+        scale = grid["scale"] | {"buffer": 2 * index + 1}  # type: ignore[operator]
+        shape = {"name": f"w{index:03}", "dtype": 2, "shape": [rows, columns], "buffer": 2 * index}
+        tensors.append({**shape, "quantization": grid | {"scale": scale}})
+        begin = index * space
+        for offset, size in ((begin, rows * columns), (begin + rows * columns, 4 * rows)):
+            buffers.append({"offset": offset, "size": size, "sha256": bytes([index]) * 32})
+    graph = {"tensors": tensors, "nodes": [], "inputs": [], "outputs": []}
+    metadata = header.seal(*encode("Model", {"graph": graph, "buffers": buffers}), 100 * space)
+    path.write_bytes(metadata)
+    with path.open("r+b") as file:
+        file.truncate(header.parse(metadata, header.round_up(len(metadata), header.PAGE) + 100 * space).file_size)
+
+
+def test_inspect_of_a_gigabyte_reads_less_than_a_megabyte(server: Server, tmp_path: Path) -> None:
+    gigabyte(tmp_path / "large.qfb")
+    server.files["large.qfb"] = tmp_path / "large.qfb"
+    for options in ([], ["--tensors"], ["--nodes"]):
+        server.sent = 0
+        shown = invoke("inspect", server.url("large.qfb"), *options)
+        assert shown.exit_code == 0, shown.output
+        assert server.sent < MB
+    local = invoke("inspect", tmp_path / "large.qfb")
+    remotely = invoke("inspect", server.url("large.qfb"))
+    assert remotely.output.replace(server.url("large.qfb"), str(tmp_path / "large.qfb")) == local.output
+    assert "w099" in local.output
+
+
+def test_a_server_without_ranges_sends_all(server: Server, tmp_path: Path) -> None:
+    server.ranges = False
+    server.files["m.qfb"] = content(weights(3, MB), tmp_path)
+    model = qfmt.load(server.url("m.qfb"), verify="all")
+    assert len(server.requests) == 1
+    assert (model.tensors["w2"].array == 2).all()
+
+
+@pytest.mark.parametrize("verify", [True, False, "all"])
+def test_a_store_gives_the_same_as_a_path(store: str, verify: Any, tmp_path: Path) -> None:
+    weights(3, MB).save(tmp_path / "m.qfb")
+    weights(3, MB).save(f"{store}/sub/m.qfb")
+    model = qfmt.load(f"{store}/sub/m.qfb", verify=verify)
+    for name, tensor in qfmt.load(tmp_path / "m.qfb").tensors.items():
+        assert (model.tensors[name].array == tensor.array).all()
+    assert qfmt.check(f"{store}/sub/m.qfb") == []
+    assert place(f"{store}/sub/m.qfb").is_file()  # type: ignore[union-attr]
+    with pytest.raises(MissingFileError, match="there is no such file"):
+        qfmt.load(f"{store}/sub/other.qfb")
+    with pytest.raises(RemoteError, match="is a folder"):
+        qfmt.load(f"{store}/sub")
+
+
+def test_damage_is_found_as_in_a_local_file(server: Server, tmp_path: Path) -> None:
+    data = bytearray(content(weights(3, MB), tmp_path))
+    data[-1] ^= 1
+    server.files["m.qfb"] = bytes(data)
+    model = qfmt.load(server.url("m.qfb"))
+    assert (model.tensors["w0"].array == 0).all()
+    with pytest.raises(DigestError, match="the data is damaged"):
+        _ = model.tensors["w2"].array
+    assert [broken.rule for broken in qfmt.check(server.url("m.qfb"))] == ["F9"]
+    server.files["m.qfb"] = bytes(data[:-1])
+    with pytest.raises(FormatError, match="is truncated"):
+        qfmt.load(server.url("m.qfb"))
+    server.files["m.qfb"] = DIGITS.read_bytes()
+    with pytest.raises(FormatError, match=r"is not a \.qfb file; if it is of another format, try `qfmt convert`"):
+        qfmt.load(server.url("m.qfb"))
+
+
+# What the other side may do
+
+
+def short(handler: Any) -> None:
+    handler.answer(206, b"QFB1" * 10, **{"Content-Length": "65536", "Content-Range": "bytes 0-65535/100000"})
+    handler.close_connection = True
+
+
+def endless(handler: Any) -> None:
+    """Says that it sends a little, and never stops."""
+    handler.send_response(206)
+    handler.send_header("Content-Range", "bytes 0-65535/100000")
+    handler.send_header("Transfer-Encoding", "chunked")
+    handler.end_headers()
+    while True:
+        handler.send(b"10000\r\n" + bytes(65536) + b"\r\n")
+
+
+def unstated(handler: Any) -> None:
+    handler.server.ranges = False
+    handler.send_response(200)
+    handler.send_header("Transfer-Encoding", "chunked")
+    handler.end_headers()
+    while True:
+        handler.send(b"10000\r\n" + bytes(65536) + b"\r\n")
+
+
+ANSWERS: dict[str, tuple[Callable[[Any], None], str]] = {
+    "forbidden": (lambda handler: handler.answer(403, b"no"), "access is denied"),
+    "failing": (lambda handler: handler.answer(500, b"no"), "the server answers 500"),
+    "silent": (lambda handler: time.sleep(3), "nothing came for 0.5 seconds"),
+    "short": (short, "the transfer failed|ends at byte"),
+    "endless": (endless, "is not a .qfb file|is a file of unknown format"),
+    "without size": (unstated, "has 1.0 MB or more, and the server does not state how many"),
+    "huge": (
+        lambda handler: handler.answer(200, b"", **{"Content-Length": str(1 << 60)}),
+        "has 1152921504.6 GB, but there is room for",
+    ),
+    "another part": (
+        lambda handler: handler.answer(206, b"no", **{"Content-Range": "bytes 5-6/100"}),
+        "sends another part",
+    ),
+    "no part": (lambda handler: handler.answer(206, b"no"), "does not say which part"),
+    "nonsense": (lambda handler: handler.send(b"\0\0\0\r\n\r\n"), "the transfer failed"),
+}
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_what_a_server_does_wrong_is_one_line(kind: str, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.answers["m.qfb"], said = ANSWERS[kind]
+    monkeypatch.setattr(remote, "UNSTATED", MB)
+    if kind == "silent":
+        monkeypatch.setattr(urls, "SILENCE", 0.5)
+    for action in (qfmt.load, qfmt.check, qfmt.convert):
+        with pytest.raises(QfmtError, match=said) as error:
+            action(server.url("m.qfb"))
+        assert error.value.where == server.url("m.qfb")
+    assert trouble("inspect", server.url("m.qfb"))
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(server: Server, tmp_path: Path) -> None:
+    server.files["m.qfb"] = content(weights(3, MB), tmp_path)
+    model = qfmt.load(server.url("m.qfb"))
+    server.tags["m.qfb"] = "2"
+    with pytest.raises(RemoteError, match="was changed while it was read"):
+        _ = model.tensors["w1"].array
+
+
+def test_an_object_that_changes_while_it_is_read_is_refused(bucket: str) -> None:
+    weights(3, MB).save(f"{bucket}/m.qfb")
+    model = qfmt.load(f"{bucket}/m.qfb")
+    weights(4, MB).save(f"{bucket}/m.qfb")
+    with pytest.raises(RemoteError):
+        _ = model.tensors["w2"].array
+
+
+def test_a_server_that_is_not_there(server: Server) -> None:
+    where = server.url("m.qfb")
+    server.server_close()
+    with pytest.raises(RemoteError, match="the transfer failed: Cannot connect"):
+        qfmt.load(where)
+
+
+def test_redirections_are_followed(server: Server, tmp_path: Path) -> None:
+    server.files["m.qfb"] = content(tiny_model(), tmp_path)
+    server.answers["other"] = lambda handler: handler.answer(302, b"", Location=server.url("m.qfb"))
+    assert qfmt.load(server.url("other")).content_id() == tiny_model().content_id()
+    server.answers["file"] = lambda handler: handler.answer(302, b"", Location=f"file://{tmp_path}/model.qfb")
+    with pytest.raises(RemoteError):
+        qfmt.load(server.url("file"))
+
+
+def test_encryption_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that redirects from https to http is not read."""
+
+    class Stream:
+        closed = False
+
+        def close(self) -> None:
+            self.closed = True
+
+    stream = Stream()
+    first, last = (SimpleNamespace(url=SimpleNamespace(scheme=scheme)) for scheme in ("https", "http"))
+    stream.r = SimpleNamespace(url=last.url, history=[first], status=200, headers={})  # type: ignore[attr-defined]
+    files = SimpleNamespace(open=lambda *_, **__: stream)
+    monkeypatch.setattr(Url, "_files", files)
+    with pytest.raises(RemoteError, match="leads to an address without encryption"):
+        qfmt.load("https://host/m.qfb")
+    assert stream.closed
+
+
+# Other sources, and destinations
+
+
+def test_a_source_is_a_temporary_copy(server: Server, store: str, tmp_path: Path) -> None:
+    expected = qfmt.convert(DIGITS)
+    server.files["net.pt"] = DIGITS.read_bytes()
+    converted = qfmt.convert(server.url("net.pt"))
+    assert converted.content_id() == expected.content_id()
+    converted.save(f"{store}/digits.qfb")
+    assert qfmt.load(f"{store}/digits.qfb").content_id() == expected.content_id()
+    assert qfmt.verify(server.url("net.pt"), f"{store}/digits.qfb").is_exact
+    converted.save(tmp_path / "d.qfb")  # from a copy that is gone
+    assert (tmp_path / "d.qfb").read_bytes() == content(expected, tmp_path)
+
+
+def test_external_data_of_onnx_are_not_fetched(server: Server, tmp_path: Path) -> None:
+    pytest.importorskip("onnx", reason="onnx is not installed")
+    from qfmt.backends.onnx import write_onnx
+
+    write_onnx(qfmt.convert(DIGITS), tmp_path / "net.onnx", external=0)
+    for path in tmp_path.glob("net.onnx*"):
+        server.files[path.name] = path.read_bytes()
+    assert len(server.files) == 2
+    with pytest.raises(QfmtError, match="is missing; put it next to the model, in a local folder"):
+        qfmt.convert(server.url("net.onnx"))
+    assert {path for _, path, _ in server.requests} == {"net.onnx"}
+
+
+def test_onnx_with_external_data_is_written_to_a_store(store: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnx", reason="onnx is not installed")
+    from qfmt.backends.onnx import write_onnx
+
+    write_onnx(qfmt.convert(DIGITS), f"{store}/sub/net.onnx", external=0)
+    write_onnx(qfmt.convert(DIGITS), tmp_path / "net.onnx", external=0)
+    folder = place(f"{store}/sub")
+    assert isinstance(folder, Url)
+    for name, url in folder.files():
+        with qfmt.file.opened.downloaded(url) as path:
+            assert path.read_bytes() == (tmp_path / name).read_bytes()
+    assert len(folder.files()) == 2
+
+
+def test_destinations_that_cannot_be_written(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(DestinationError, match="is for reading only"):
+        tiny_model().save(server.url("m.qfb"))
+    tiny_model().save(tmp_path / "m.qfb")
+    said = trouble("convert", tmp_path / "m.qfb", "memory://folder/")
+    assert "a C program consists of multiple files" in said
+    assert server.requests == []
+    for url in ("memory://", "memory://folder/", "s3://"):
+        with pytest.raises(DestinationError, match=f"^{url}/?: is a folder"):
+            tiny_model().save(url)
+    with pytest.raises(DestinationError, match=r"^memory://a/\\x00b: "):
+        tiny_model().save("memory://a/\0b")
+
+
+def test_the_store_in_memory_needs_no_folder(memory: Any) -> None:
+    tiny_model().save("memory://m.qfb")
+    assert qfmt.load("memory://m.qfb").content_id() == tiny_model().content_id()
+
+
+def test_a_failed_write_leaves_what_was_there(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights(1, 10).save(f"{store}/m.qfb")
+    before = qfmt.load(f"{store}/m.qfb").content_id()
+    broken = Model(Graph(("x",), (), (), {}))
+    with pytest.raises(QfmtError):
+        broken.save(f"{store}/m.qfb")
+    monkeypatch.setattr(Url, "put", lambda *_: (_ for _ in ()).throw(DestinationError("no")))
+    with pytest.raises(DestinationError):
+        weights(2, 10).save(f"{store}/m.qfb")
+    assert qfmt.load(f"{store}/m.qfb").content_id() == before
+
+
+def test_a_bucket_that_is_not_there(bucket: str) -> None:
+    with pytest.raises(MissingFileError):
+        qfmt.load("s3://other/m.qfb")
+    with pytest.raises((DestinationError, MissingFileError)):
+        tiny_model().save("s3://other/m.qfb")
+
+
+# The command line
+
+
+def test_every_command_takes_urls(store: str, server: Server, tmp_path: Path) -> None:
+    server.files["net.pt"] = DIGITS.read_bytes()
+    qfb, images = f"{store}/net.qfb", f"{store}/images.npy"
+    np.save(tmp_path / "images.npy", np.zeros((2, 1, 8, 8), np.float32))
+    Url(images).put(tmp_path / "images.npy")
+    told = json.loads(invoke("convert", server.url("net.pt"), qfb, "--json").stdout)
+    assert told["source"] == server.url("net.pt")
+    assert told["dest"] == qfb
+    qfmt.convert(DIGITS).save(tmp_path / "net.qfb")
+    assert told["bytes"] == (tmp_path / "net.qfb").stat().st_size
+    for arguments in (
+        ["inspect", qfb],
+        ["inspect", server.url("net.pt")],
+        ["check", qfb],
+        ["verify", server.url("net.pt"), qfb],
+        ["diff", server.url("net.pt"), qfb],
+        ["run", qfb, "--input", images, "--output", f"{store}/y.npz", "--record", f"{store}/tested.qfb"],
+        ["run", f"{store}/tested.qfb", "--vectors"],
+        ["convert", qfb, f"{store}/net.onnx"],
+        ["verify", server.url("net.pt"), f"{store}/net.onnx"],
+        ["convert", qfb, tmp_path / "copy.qfb"],
+    ):
+        done = invoke(*arguments)
+        assert done.exit_code == 0, done.output
+    assert (tmp_path / "copy.qfb").read_bytes() == (tmp_path / "net.qfb").read_bytes()
+    assert "is the source itself" in trouble("convert", qfb, qfb)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_download_leaves_nothing(number: int, server: Server, temporary: Path) -> None:
+    server.answers["net.pt"] = unstated
+    with start("convert", server.url("net.pt"), "net.qfb", stderr=subprocess.PIPE) as process:
+        while not any(folder.stat().st_size and list(folder.iterdir()) for folder in temporary.iterdir()):
+            time.sleep(0.01)
+        process.send_signal(number)
+        assert process.wait(60) == 128 + number
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_what_a_killed_process_left_is_removed_by_the_next(server: Server, temporary: Path) -> None:
+    server.answers["net.pt"] = unstated
+    with start("convert", server.url("net.pt"), "net.qfb", stderr=subprocess.PIPE) as process:
+        while not any(list(folder.iterdir()) for folder in temporary.iterdir()):
+            time.sleep(0.01)
+        process.kill()
+    (left,) = temporary.iterdir()
+    assert left.stat().st_mode & 0o777 == 0o700
+    del server.answers["net.pt"]
+    server.files["net.pt"], server.ranges = DIGITS.read_bytes(), True
+    qfmt.convert(server.url("net.pt"))
