@@ -210,6 +210,25 @@ def test_a_store_gives_the_same_as_a_path(store: str, verify: Any, tmp_path: Pat
         qfmt.load(f"{store}/sub")
 
 
+def test_shards_are_read_beside_their_file(server: Server, store: str, tmp_path: Path) -> None:
+    weights(3, MB).save(tmp_path / "m.qfb")
+    weights(3, MB).save(f"{store}/shards/m.qfb", shard_size=MB)
+    stored = qfmt.load(f"{store}/shards/m.qfb", verify="all")
+    assert stored.content_id() == qfmt.load(tmp_path / "m.qfb").content_id()
+    assert qfmt.check(f"{store}/shards/m.qfb") == []
+
+    weights(3, MB).save(tmp_path / "m.qfb", shard_size=MB)
+    server.files.update({path.name: path.read_bytes() for path in tmp_path.glob("m.*")})
+    first, *others = sorted(path.name for path in tmp_path.glob("*.qfs"))
+    model = qfmt.load(server.url("m.qfb"))
+    assert len(others) == 2 and len(server.requests) == 1
+    name = sorted(model.tensors)[0]
+    assert model.tensors[name].array.tobytes() == stored.tensors[name].array.tobytes()
+    assert {path for _, path, *_ in server.requests} == {"m.qfb", first}
+    del server.files[others[0]]
+    assert [(each.rule, each.message) for each in qfmt.check(server.url("m.qfb"))] == [("F15", "is missing")]
+
+
 def test_damage_is_found_as_in_a_local_file(server: Server, tmp_path: Path) -> None:
     data = bytearray(content(weights(3, MB), tmp_path))
     data[-1] ^= 1

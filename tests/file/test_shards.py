@@ -18,7 +18,7 @@ import qfmt
 from qfmt import Graph, Model, Quantization, Tensor
 from qfmt.cli import main
 from qfmt.errors import DestinationError, FormatError, QfmtError
-from qfmt.file import check, load, save
+from qfmt import check, load, save
 from qfmt.file.reader import Container
 from qfmt.file.shards import Shards
 from support.paths import DIGITS, ROOT
