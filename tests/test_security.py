@@ -186,7 +186,6 @@ ALLOWED = {
     ("qfmt/frontends/isolation/parent.py", "subprocess"): "starts the worker",
     ("qfmt/archive/workers.py", "subprocess"): "starts workers, which run qfmt",
     ("qfmt/archive/workers.py", "importlib.import_module"): "the function that a caller of `fill` names",
-    ("qfmt/backends/torch/compiled.py", "parse_ir"): "to_torch(): text that qfmt writes; names of a file are not in it",
 }
 
 

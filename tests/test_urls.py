@@ -226,7 +226,7 @@ def test_shards_are_read_beside_their_file(server: Server, store: str, tmp_path:
     assert model.tensors[name].array.tobytes() == stored.tensors[name].array.tobytes()
     assert {path for _, path, *_ in server.requests} == {"m.qfb", first}
     del server.files[others[0]]
-    assert [(each.rule, each.message) for each in qfmt.check(server.url("m.qfb"))] == [("F15", "is missing")]
+    assert [(each.rule, each.what) for each in qfmt.check(server.url("m.qfb"))] == [("F15", "is missing")]
 
 
 def test_damage_is_found_as_in_a_local_file(server: Server, tmp_path: Path) -> None:

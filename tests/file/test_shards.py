@@ -15,10 +15,9 @@ import pytest
 from click.testing import CliRunner
 
 import qfmt
-from qfmt import Graph, Model, Quantization, Tensor
+from qfmt import Graph, Model, Quantization, Tensor, check, load, save
 from qfmt.cli import main
 from qfmt.errors import DestinationError, FormatError, QfmtError
-from qfmt import check, load, save
 from qfmt.file.reader import Container
 from qfmt.file.shards import Shards
 from support.paths import DIGITS, ROOT
