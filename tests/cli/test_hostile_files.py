@@ -62,7 +62,7 @@ EXPECTED: dict[str, dict[str, Outcome]] = {
         "11000022222222", run="V41 node 0 (qfmt.Requantize → ): the output y is absent"
     ),
     "inspect-integer-table.qfb": qfb("11000022222222"),
-    "inspect-output-index.qfb": qfb("11000022222222", run="V31"),
+    "inspect-output-index.qfb": qfb("11220222222222", run="there is no tensor -1"),
     "inspect-integer-rows.qfb": qfb("00000000200000"),
     "json-infinity.qfb": qfb("00000020202202"),
     "lower-bias.qfb": qfb("11000022222222", to_torch="V43"),

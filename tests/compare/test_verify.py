@@ -208,7 +208,7 @@ DAMAGES: dict[str, tuple[Change, str]] = {
     "a weight of the last layer": (lambda m: one_weight_changed(m, "fc.weight"), "fc (qfmt.Linear)"),
     "a bias": (lambda m: one_weight_changed(m, "residual.conv.bias"), "residual.conv (Conv)"),
     "a scale of a weight": (lambda m: one_scale_changed(m, "depthwise.0.weight"), "depthwise.0 (Conv)"),
-    "a scale of an activation": (lambda m: one_scale_changed(m, "residual"), "residual (Add)"),
+    "a scale of an activation": (lambda m: one_scale_changed(m, "residual.conv"), "residual.conv (Conv)"),
     "a zero point": (lambda m: zero_point_moved(m, "fc"), "fc (qfmt.Linear)"),
     "a clamp": (lambda m: relu_forgotten(m, "stem.0"), "stem.0 (Conv)"),
     "a rule": (lambda m: with_node(m, "residual.conv", rule="integer_bias"), "residual.conv (Conv)"),

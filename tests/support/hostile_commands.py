@@ -99,7 +99,7 @@ def outcome(words: list[str], file: Path) -> tuple[int, str, str]:
 
 if __name__ == "__main__":
     for module in walk_packages(qfmt.__path__, "qfmt."):
-        if not module.name.endswith("__main__"):
+        if not module.name.endswith(("__main__", "model_explorer.main")):  # that needs a package that no command does
             import_module(module.name)
     gc.freeze()  # a collection in a child would copy what it shares with this process
     for line in sys.stdin:

@@ -262,6 +262,8 @@ REAL: dict[str, RealOperator] = {
     "Pow": _binary(aten.pow.Tensor_Tensor),
     "Min": _binary(aten.minimum.default),
     "Max": _binary(aten.maximum.default),
+    "LessOrEqual": _binary(aten.le.Tensor),
+    "Where": lambda s, x: s.call(aten.where.self, *x),
     "Neg": _unary(aten.neg.default),
     "Round": _unary(aten.round.default),
     "Clip": _clip,

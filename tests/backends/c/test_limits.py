@@ -264,7 +264,7 @@ def test_shapes_are_known_without_a_run(monkeypatch: pytest.MonkeyPatch) -> None
     def never(*_: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr("qfmt.backends.c.static.execute", never)
+    monkeypatch.setattr("qfmt.backends.c.static.computed", never)
     found = fixed(pooled(8191, 4095), {})
     assert found.value("y").shape == (1, 1, 8191, 8191) and len(found.nodes) == 1
 

@@ -38,9 +38,9 @@ NOT_FROM_TORCH = {
     *("ArgMax", "ArgMin", "CumSum", "Einsum", "Gemm", "GlobalLpPool", "GlobalMaxPool", "Hardmax", "Identity", "LRN"),
     *("LpNormalization", "LpPool", "Mean", "MeanVarianceNormalization", "RMSNormalization", "ReduceL1", "ReduceL2"),
     *("ReduceLogSum", "ReduceLogSumExp", "ReduceMin", "ReduceProd", "ReduceSumSquare", "Size", "SpaceToDepth", "Sum"),
-    *("TopK", "ai.onnx.DequantizeLinear", "ai.onnx.QuantizeLinear"),
+    *("ThresholdedRelu", "TopK", "ai.onnx.DequantizeLinear", "ai.onnx.QuantizeLinear"),
 }
-"""Operators that are not the conversion of any torch call."""
+"""Operators that are not the conversion of any torch call on floats."""
 
 OF_ONNX = {"attention", "functions", "indexing", "integer_products", "logic", "onnx_recurrent", "rescaling", "sampling"}
 """Families of operators that only ONNX has."""
