@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from support import spec_reader
-from support.conformance import READABLE, REFUSED, path_of, said_of
+from support.conformance import READABLE, REFUSED, path_of, said_of, shards_of
 from support.counts import tell
 from support.paths import TOOLS
 
@@ -337,10 +337,10 @@ def without(condition: ast.expr) -> dict[str, Any]:
     return names
 
 
-def rule_broken(reader: dict[str, Any], data: bytes) -> str:
+def rule_broken(reader: dict[str, Any], data: bytes, shards: dict[str, bytes]) -> str:
     """The rule by which a file is refused; "" if it is read, or is the end of the reader."""
     try:
-        reader["Network"](data)
+        reader["Network"](data, shards)
     except reader["Broken"] as error:
         return str(error).partition(":")[0]
     except Exception:
@@ -349,15 +349,15 @@ def rule_broken(reader: dict[str, Any], data: bytes) -> str:
 
 
 def test_no_check_of_a_reader_is_without_a_file_that_needs_it() -> None:
-    files = [path_of(entry).read_bytes() for entry in REFUSED]
-    found = [(data, rule) for data in files if (rule := rule_broken(vars(spec_reader), data))]
+    files = [(path_of(entry).read_bytes(), shards_of(entry)) for entry in REFUSED]
+    found = [(*file, rule) for file in files if (rule := rule_broken(vars(spec_reader), *file))]
     idle, count = [], 0
     for call in checks():
-        found.sort(key=lambda pair: pair[1] not in ast.unparse(call.args[1]))  # those of its rule first
+        found.sort(key=lambda each: each[-1] not in ast.unparse(call.args[1]))  # those of its rule first
         for condition in conditions(call):
             reader = without(condition)
             count += 1
-            if all(rule_broken(reader, data) == rule for data, rule in found):
+            if all(rule_broken(reader, *file) == rule for *file, rule in found):
                 idle.append(ast.unparse(call))
     assert not idle, "\n".join(idle)
     tell(f"conformance suite: {count} conditions of a reader, for each a file that it does not refuse without")

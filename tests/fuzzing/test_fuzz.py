@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -124,7 +125,11 @@ def test_findings_are_distinguished_by_their_place_in_qfmt(tmp_path: Path, monke
     from fuzzing.qfb import changed_records
     from qfmt.file.reader import Container
 
-    seeds = [Seed("small", small_file(tmp_path / "s.qfb"))]
+    (tmp_path / "s.qfb").write_bytes(small_file(tmp_path / "s.qfb"))
+    model = qfmt.load(tmp_path / "s.qfb")
+    other = replace(model.graph, nodes=[replace(node, operator="vendor.Other") for node in model.nodes])
+    model.replace(graph=other).save(tmp_path / "o.qfb")
+    seeds = [Seed(name, (tmp_path / f"{name}.qfb").read_bytes()) for name in "so"]
     target = Target("t", ".qfb", seeds, changed_records, _node_names, lambda: None, frozenset())
 
     def node(self: Container, record: Any) -> Any:

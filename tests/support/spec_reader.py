@@ -267,7 +267,9 @@ class Network:
             name, size = shard["name"], shard["size"]
             check(name.endswith(".qfs") and len(name.encode()) <= 255, f"F14: {name!r} is no name of a shard")
             check(not any(c < " " or c in "\x7f/\\:" for c in name), f"F14: {name!r} is no name in the folder")
-            check(end % 64 == 0 and size > 0 and (end := end + size) < 1 << 63, "F14: the size of a shard")
+            check(end % 64 == 0 and size > 0, "F14: the size of a shard")
+            end += size
+        check(end < 1 << 63, "F14: more in shards than any file has")
         for buffer in self.model["buffers"]:
             first, last = buffer["offset"], buffer["offset"] + buffer["size"]
             cuts = accumulate(shard["size"] for shard in shards)

@@ -149,7 +149,8 @@ def of_shards(base: Base, sharded: Base) -> Iterator[Refused]:
     ):
         yield Refused(f"shard-{name}", "F14", f"A shard with {about}", shard(0, name=given))
     yield Refused("shard-empty", "F14", "A shard of 0 bytes", shard(1, size=0))
-    yield Refused("shard-odd", "F14", "A size that is no multiple of 64", shard(0, size=first["size"] - 1))
+    odd = [{**first, "size": first["size"] - 1}, {**last, "size": last["size"] + 1}]
+    yield Refused("shard-odd", "F14", "A size that is no multiple of 64", sharded.changed(root(shards=odd)))
     yield Refused("shard-wrapped", "F14", "Sizes of more than 2^63 in total", shard(0, size=(1 << 64) - 64))
     moved = [{**first, "size": first["size"] - 64}, {**last, "size": last["size"] + 64}]
     yield Refused("shard-moved", "F15", "Sizes that are those of no file", sharded.changed(root(shards=moved)))
