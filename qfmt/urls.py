@@ -360,7 +360,7 @@ def _failing(url: Url, kind: type[QfmtError] = RemoteError) -> Iterator[None]:
         raise MissingFileError("there is no such file", where=str(url), hint="check the URL") from None
     except Exception as error:
         status = getattr(error, "status", None)
-        if status in (401, 403) or isinstance(error, PermissionError):
+        if status in (401, 403) or isinstance(error, PermissionError) or "Credentials" in type(error).__name__:
             hint = "the protocol's own settings hold the credentials (docs/archive.md)"
             raise kind("access is denied", where=str(url), hint=hint) from None
         what = first_line(error).replace(url.text, str(url))

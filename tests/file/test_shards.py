@@ -86,12 +86,14 @@ def test_names_and_bytes_depend_on_the_model_alone(tmp_path: Path) -> None:
 def test_the_command_splits_and_joins(tmp_path: Path) -> None:
     def convert(*arguments: object) -> str:
         result = CliRunner().invoke(main, ["convert", *map(str, arguments)])
+        told.append(result.stderr)
         return "" if result.exit_code == 0 else result.stderr
 
+    told: list[str] = []
     assert convert(DIGITS, tmp_path / "whole.qfb") == ""
     assert convert(DIGITS, tmp_path / "m.qfb", "--shard-size", "1K") == ""
     count = len(shards_of(tmp_path))
-    assert count > 2
+    assert count > 2 and f" {count} shards of " in told[-1]
     assert convert(tmp_path / "m.qfb", tmp_path / "m2.qfb", "--shard-size", "1500") == ""
     assert count < len(shards_of(tmp_path))
     assert convert(tmp_path / "m2.qfb", tmp_path / "joined.qfb") == ""
