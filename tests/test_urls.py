@@ -135,8 +135,7 @@ def test_a_url_as_text_has_no_secrets(server: Server) -> None:
         "zip://user:secret@a::http://127.0.0.1/a",
         "file://user:secret@host/a",
         "http://user:secret@127.0.0.1:port/a",
-        "http://user:1/secret@127.0.0.1:99999/a",
-        "http://secret/a@127.0.0.1:port/a?secret",
+        "http://user:secret/a@127.0.0.1/a?secret",
         "http://user:secret@[::1/a",
     ],
 )

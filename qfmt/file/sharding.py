@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from ..errors import QfmtError
@@ -31,23 +32,22 @@ def named_like(target: Path) -> Iterator[Path]:
 def unused(target: Path) -> list[Path]:
     """Those that no `.qfb` file in the folder refers to, whatever its name is now; none if one cannot be read."""
     left = {path.name: path for path in named_like(target)}
-    for path in target.parent.iterdir() if left else ():
-        try:
+    try:
+        for path in target.parent.iterdir() if left else ():
             for shard in _shards(path):
                 left.pop(shard.name, None)
-        except FileNotFoundError:  # also MissingFileError: removed meanwhile, or a link to nothing
-            continue
-        except (OSError, QfmtError):  # of a newer version, perhaps: its shards are not known
-            return []
+    except (OSError, QfmtError):  # of a newer version, perhaps: its shards are not known
+        return []
     return list(left.values())
 
 
 def _shards(path: Path) -> Sequence[Shard]:
     """The shards that a file states, if it is a `.qfb`."""
-    if irregular(path):
-        return ()
-    with path.open("rb") as file:
-        if not is_qfb(file.read(SIZE)):
+    with suppress(FileNotFoundError):  # also MissingFileError: removed meanwhile, or a link to nothing
+        if irregular(path):
             return ()
-    data = Container(path, verify=False).data
-    return data.shards if isinstance(data, Shards) else ()
+        with path.open("rb") as file:
+            is_other = not is_qfb(file.read(SIZE))
+        data = () if is_other else Container(path, verify=False).data
+        return data.shards if isinstance(data, Shards) else ()
+    return ()
