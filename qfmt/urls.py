@@ -48,8 +48,8 @@ class Url:
         self.protocol = text.partition("://")[0].lower()
         try:
             _ = self._split.port
-        except ValueError as error:
-            raise RemoteError(f"is not a URL: {error}", where=text) from None
+        except ValueError:  # its message quotes what may be a password
+            raise RemoteError("is not a URL", where=_masked(text), hint="check host and port") from None
 
     def __str__(self) -> str:
         if self.protocol not in _WEB:
@@ -207,14 +207,19 @@ def place(named: Named) -> Place:
     if protocol == "file":
         return _local(rest, named)
     if protocol not in PACKAGES:
-        hint = f"the protocols are file, {', '.join(PACKAGES)}; a file of this name is ./{named}"
-        raise RemoteError(f"qfmt does not read {scheme}://", where=named, hint=hint)
+        hint = f"the protocols are file, {', '.join(PACKAGES)}; a file of this name is ./{_masked(named)}"
+        raise RemoteError(f"qfmt does not read {scheme}://", where=_masked(named), hint=hint)
     return Url(named)
 
 
 def text_of(place: Place) -> str:
     """The text from which `place` makes the same; `str` leaves out what is secret."""
     return place.text if isinstance(place, Url) else str(place)
+
+
+def _masked(text: str) -> str:
+    """What is a URL, or quotes some, without their passwords and queries. For what cannot be parsed: too much goes."""
+    return re.sub(r"\?[^\s'\"]+", "?…", re.sub(r"(?<=://)[^\s'\"]*@", "", text))
 
 
 def size_of(place: Place) -> int | None:
@@ -230,7 +235,7 @@ def _local(rest: str, named: str) -> Path:
 
     host, slash, path = rest.partition("/")
     if host not in ("", "localhost") or not slash:
-        raise RemoteError("names another machine", where=named, hint="a file of this one is file:///PATH")
+        raise RemoteError("names another machine", where=_masked(named), hint="a file of this one is file:///PATH")
     return Path(url2pathname(f"/{path}"))
 
 
@@ -363,7 +368,7 @@ def _failing(url: Url, kind: type[QfmtError] = RemoteError) -> Iterator[None]:
         if status in (401, 403) or isinstance(error, PermissionError) or "Credentials" in type(error).__name__:
             hint = "the protocol's own settings hold the credentials (docs/archive.md)"
             raise kind("access is denied", where=str(url), hint=hint) from None
-        what = first_line(error).replace(url.text, str(url))
+        what = _masked(first_line(error))  # it may quote the URL in another spelling, or the address of a redirection
         if status:
             what = f"the server answers {status} {getattr(error, 'message', '')}"
         elif "Timeout" in type(error).__name__:

@@ -84,7 +84,7 @@ except Exception as error:
     print(type(error).__name__, error, any(name.startswith("fsspec") for name in sys.modules))
 """
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
-    assert said.startswith(f"RemoteError {text}: ")
+    assert said.startswith(f"RemoteError {text.replace('org:repo@', '')}: ")
     assert said.endswith(" False\n")
 
 
@@ -126,6 +126,30 @@ def test_a_url_as_text_has_no_secrets(server: Server) -> None:
             action(where)
         assert "secret" not in str(error.value)
         assert str(error.value).count("http://") == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ftp://user:secret@127.0.0.1/a",
+        "zip://user:secret@a::http://127.0.0.1/a",
+        "file://user:secret@host/a",
+        "http://user:secret@127.0.0.1:port/a",
+        "http://user:secret/a@127.0.0.1/a?secret",
+        "http://user:secret@[::1/a",
+    ],
+)
+def test_what_is_no_url_is_named_without_secrets(text: str) -> None:
+    with pytest.raises(RemoteError) as error:
+        place(text).is_file()
+    assert "secret" not in str(error.value)
+
+
+def test_a_redirection_in_a_circle_tells_no_secrets(server: Server) -> None:
+    server.answers["m.qfb"] = lambda handler: handler.answer(302, b"", Location="/m.qfb?signature=~secret")
+    with pytest.raises(RemoteError) as error:
+        qfmt.load(server.url("m.qfb?signature=%7Esecret"))
+    assert "secret" not in str(error.value)
 
 
 # A `.qfb` by parts
@@ -244,6 +268,14 @@ def test_damage_is_found_as_in_a_local_file(server: Server, tmp_path: Path) -> N
     server.files["m.qfb"] = DIGITS.read_bytes()
     with pytest.raises(FormatError, match=r"is not a \.qfb file; if it is of another format, try `qfmt convert`"):
         qfmt.load(server.url("m.qfb"))
+
+
+@pytest.mark.parametrize("size", [(1 << 62) + 1, (1 << 63) + 1, 1 << 70])
+def test_a_size_that_cannot_be_mapped(size: int, server: Server) -> None:
+    part = {"Content-Range": f"bytes 0-65535/{size}"}
+    server.answers["m.qfs"] = lambda handler: handler.answer(206, bytes(65536), **part)
+    with pytest.raises(RemoteError, match="cannot be mapped"):
+        remote.RemoteFile(Url(server.url("m.qfs"))).data(0, size)
 
 
 # What the other side may do

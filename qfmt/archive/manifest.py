@@ -79,11 +79,17 @@ class Manifest:
             self.entries[entry.source] = entry
 
     def place(self, entry: Entry) -> Place:
-        """The place of its file. QfmtError if it leads out of the archive: the manifest may come from anyone."""
+        """The place of its file.
+
+        QfmtError if it leads out of the archive, or is no `.qfb`, which may be replaced and removed: the manifest may
+        come from anyone.
+        """
         path = self.folder / entry.file
         home = self.folder
         if isinstance(path, Path) and isinstance(home, Path) and not path.resolve().is_relative_to(home.resolve()):
             raise QfmtError(f"the file of {entry.source} is not in the archive: {entry.file}", where=str(self.path))
+        if entry.file and not entry.file.endswith(".qfb"):
+            raise QfmtError(f"the file of {entry.source} is not a .qfb file: {entry.file}", where=str(self.path))
         return path
 
     def source(self, entry: Entry, below: Place | None = None) -> Place:

@@ -65,9 +65,13 @@ class RemoteFile:
         return self._file.read(size)
 
     def data(self, begin: int, end: int) -> Fetched:
-        """A part of the file, which is fetched when it is asked for."""
-        self._file.truncate(self.size)
-        mapped = memoryview(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))
+        """A part of the file, which is fetched when it is asked for. RemoteError if it is too large for this system."""
+        try:
+            self._file.truncate(self.size)
+            mapped = memoryview(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))
+        except (OSError, OverflowError) as error:
+            what = f"{text_of_size(self.size)} cannot be mapped: {getattr(error, 'strerror', None) or error}"
+            raise RemoteError(what, where=str(self._url)) from None
         return Fetched(self, mapped[begin:end], begin)
 
 

@@ -53,7 +53,7 @@ def replacing_all(
 
     Yields the file, and a function that makes a part, whose `target` the caller sets. `parts` lists the files that are
     named like parts of a target. Those that are `unused` are removed: a killed writer left them, or they belong to
-    the file that is replaced. Writers of one target take turns.
+    the file that is replaced. Writers of targets whose names differ in their suffixes only take turns.
     """
     with _as_destination_error(where):
         target = _target(where)
@@ -250,13 +250,16 @@ def _remove_folder(folder: Path) -> None:
 
 @contextmanager
 def _alone(target: Path) -> Iterator[None]:
-    """Hold what only one writer of this target can hold: a file by the name of a temporary one, locked."""
+    """Hold what only one writer of targets with this stem can hold: a file by the name of a temporary one, locked.
+
+    Their parts have the same names (sharding.py): one would remove those of another that is not complete yet.
+    """
     if sys.platform == "win32":
         yield
         return
     import hashlib
 
-    path = target.with_name(f".qfmt-{hashlib.sha256(os.fsencode(target.name)).hexdigest()[:16]}.tmp")
+    path = target.with_name(f".qfmt-{hashlib.sha256(os.fsencode(target.stem)).hexdigest()[:16]}.tmp")
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
         _lock(descriptor)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from glob import escape
 from pathlib import Path
 
 from ..errors import QfmtError
+from ..regular import irregular
+from .header import SIZE, is_qfb
 from .reader import Container
-from .shards import SUFFIX, Shards
+from .shards import SUFFIX, Shard, Shards
 
 DIGITS = 16
 """The digits of the digest in the name of a shard."""
@@ -22,16 +24,30 @@ def name(target: Path, number: int, count: int, sha256: bytes) -> str:
 
 
 def named_like(target: Path) -> Iterator[Path]:
-    """The files that are named like shards of `target`."""
-    return target.parent.glob(f"{escape(target.stem)}.*-of-*.{'[0-9a-f]' * DIGITS}{SUFFIX}")
+    """The files that are named like shards of `target`, not like those of `target.stem` and more."""
+    pattern = re.compile(rf"{re.escape(target.stem)}\.\d+-of-\d+\.[0-9a-f]{{{DIGITS}}}{re.escape(SUFFIX)}")
+    return (path for path in target.parent.iterdir() if pattern.fullmatch(path.name))
 
 
 def unused(target: Path) -> list[Path]:
-    """Those that no `.qfb` file in the folder refers to: not even one that was renamed."""
+    """Those that no `.qfb` file in the folder refers to, whatever its name is now; none if one cannot be read."""
     left = {path.name: path for path in named_like(target)}
-    for path in {target, *target.parent.glob("*.qfb")} if left else ():
-        with suppress(QfmtError):
-            data = Container(path, verify=False).data
-            for shard in data.shards if isinstance(data, Shards) else ():
+    try:
+        for path in target.parent.iterdir() if left else ():
+            for shard in _shards(path):
                 left.pop(shard.name, None)
+    except (OSError, QfmtError):  # of a newer version, perhaps: its shards are not known
+        return []
     return list(left.values())
+
+
+def _shards(path: Path) -> Sequence[Shard]:
+    """The shards that a file states, if it is a `.qfb`."""
+    with suppress(FileNotFoundError):  # also MissingFileError: removed meanwhile, or a link to nothing
+        if irregular(path):
+            return ()
+        with path.open("rb") as file:
+            is_other = not is_qfb(file.read(SIZE))
+        data = () if is_other else Container(path, verify=False).data
+        return data.shards if isinstance(data, Shards) else ()
+    return ()

@@ -97,7 +97,7 @@ def _proofs(model: Model) -> dict[str, Any]:
 def _content(model: Model) -> str:
     try:
         return model.content_id().hex()
-    except QfmtError:
+    except (QfmtError, UnicodeEncodeError):  # a name that is not UTF-8, which is a fault
         return ""
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 LONG = 40
 """Layers that an edge may cross and still be led around the nodes between."""
+PLACES = 100_000
+"""The most places between nodes for all edges together: with more of them, fewer layers are crossed so."""
 SWEEPS = 6
 
 
@@ -29,9 +31,13 @@ def layout(count: int, edges: Iterable[tuple[int, int]]) -> Layout:
         rows[b] = max(rows[b], rows[a] + 1)
     above: list[list[int]] = [[] for _ in range(count)]
     ways: dict[tuple[int, int], list[int]] = {}
+    spans = [rows[b] - rows[a] for a, b in links]
+    long = LONG
+    while sum(span - 1 for span in spans if span <= long) > PLACES:
+        long //= 2
     for a, b in links:
         chain = [a]
-        if rows[b] - rows[a] <= LONG:
+        if rows[b] - rows[a] <= long:
             for row in range(rows[a] + 1, rows[b]):  # a place for the edge in each row that it crosses
                 rows.append(row)
                 above.append([chain[-1]])

@@ -44,7 +44,8 @@ def statistics(tensor: Tensor, axis: int | None, bins: int, channels: int) -> di
     if is_code and high - low < 256:
         counted = np.zeros(int(high - low) + 1, np.int64)
         for part in _chunks(array):
-            counted += np.bincount((part.astype(np.int64) - int(low)), minlength=len(counted))
+            near = part if part.dtype == np.uint64 else part.astype(np.int64)  # which a uint64 may exceed
+            counted += np.bincount((near - near.dtype.type(low)).astype(np.intp), minlength=len(counted))
         found |= {"used": int(np.count_nonzero(counted)), "codes": len(counted)}
         width = -(-len(counted) // bins)
         counted = np.pad(counted, (0, -len(counted) % width)).reshape(-1, width).sum(1)
@@ -55,8 +56,10 @@ def statistics(tensor: Tensor, axis: int | None, bins: int, channels: int) -> di
     if grid is not None and is_code:
         at = [sum(int((part == end).sum()) for part in _chunks(array)) for end in (grid.quant_min, grid.quant_max)]
         found |= {"low": at[0], "high": at[1]}
-        if axis is not None and grid.is_affine:
-            peaks = _peaks(array, axis, grid.each_zero_point)
+        points = grid.each_zero_point
+        fits = axis is not None and axis < array.ndim and len(points) in (1, array.shape[axis])  # else a broken rule
+        if axis is not None and fits and grid.is_affine and np.isfinite(points).all():
+            peaks = _peaks(array, axis, points)
             found |= {"dead": int((peaks == 0).sum())}
             if len(peaks) <= channels:
                 found["peaks"] = peaks.tolist()
@@ -87,10 +90,12 @@ def _spread(array: Array, low: float, high: float, bins: int) -> dict[str, Any]:
     """Real values, or integers of a wide type, in bins of equal width."""
     if low == high:
         return {"first": low, "width": 0, "bins": [array.size]}
+    factor = 0.5 if max(-low, high) > 1 else 1.0  # halves do not overflow, and do not vanish
     counted = np.zeros(bins, np.int64)
     for part in _chunks(array):
         real = part.astype(np.float64)
-        place = np.floor((real[np.isfinite(real)] / 2 - low / 2) / (high / 2 - low / 2) * bins)  # halves: no overflow
+        values, begin, end = (each * factor for each in (real[np.isfinite(real)], low, high))
+        place = np.floor((values - begin) / (end - begin) * bins)
         counted += np.bincount(np.clip(place, 0, bins - 1).astype(np.intp), minlength=bins)
     return {"first": low, "width": (high / bins) - (low / bins), "bins": counted.tolist()}
 

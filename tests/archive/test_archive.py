@@ -353,6 +353,7 @@ def test_an_incomplete_last_line_is_forgotten(sources: Path, archive: Path) -> N
         ('{"source": "a", "path": "a", "seconds": "1"}', "archive.jsonl:1: is not a line of a manifest"),
         ('{"source": "a", "path": "a", "file": "\\u0000"}', "archive.jsonl:1: is not a line of a manifest"),
         ('{"source": "a", "path": "a", "file": "../b.qfb"}', "the file of a is not in the archive: ../b.qfb"),
+        ('{"source": "a", "path": "a", "file": "thesis.txt"}', "the file of a is not a .qfb file: thesis.txt"),
         ('{"source": "a", "path": "a", "file": "/etc/b.qfb"}', "the file of a is not in the archive: /etc/b.qfb"),
         ('{"source": "a", "path": "a", "file": "out/b.qfb"}', "the file of a is not in the archive: out/b.qfb"),
     ],

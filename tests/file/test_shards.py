@@ -209,6 +209,39 @@ def test_a_file_under_another_name_keeps_its_shards(tmp_path: Path) -> None:
     assert check(tmp_path / "m.qfb") == check(tmp_path / "old.qfb") == []
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "target"),
+    [
+        ("m.qfb", "m.qfb.bak", "m.qfb"),
+        ("m.v1", "m.v1", "m.v2"),
+        ("m.int8.qfb", "m.int8.qfb", "m.qfb"),
+    ],
+)
+def test_shards_of_any_other_file_are_kept(before: str, after: str, target: str, tmp_path: Path) -> None:
+    save(model(1), tmp_path / before, shard_size=2000)
+    (tmp_path / before).rename(tmp_path / after)
+    save(model(2), tmp_path / target)
+    assert load(tmp_path / after, verify="all") == model(1)
+
+
+def test_shards_of_a_file_that_cannot_be_read_are_kept(tmp_path: Path) -> None:
+    save(model(1), tmp_path / "m.qfb", shard_size=2000)
+    newer = (tmp_path / "m.qfb").rename(tmp_path / "newer.qfb")
+    content = newer.read_bytes()
+    newer.write_bytes(content[:7] + b"2" + content[8:])
+    save(model(2), tmp_path / "m.qfb")
+    newer.write_bytes(content)
+    assert load(newer, verify="all") == model(1)
+
+
+def test_a_shard_is_kept_until_its_file_is_complete(tmp_path: Path) -> None:
+    """The shards of a file get their names before it gets its own."""
+    left = tmp_path / "m.int8.00001-of-00002.0123456789abcdef.qfs"
+    left.write_bytes(b"of a file that another process writes now")
+    save(model(1), tmp_path / "m.qfb", shard_size=2000)
+    assert left.exists()
+
+
 @pytest.fixture
 def unprivileged() -> Iterator[None]:
     """Root may write everywhere."""

@@ -88,6 +88,29 @@ def test_the_whole_range_of_float64_does_not_overflow() -> None:
     assert np.isfinite(found["width"])
 
 
+def test_codes_beyond_int64_are_counted() -> None:
+    found = statistics(Tensor.constant("w", np.array([2**64 - 3, 2**64 - 1], np.uint64)), None, 256, 0)
+    assert (found["first"], found["width"], found["bins"]) == (2**64 - 3, 1, [1, 0, 1])
+
+
+def test_the_smallest_numbers_do_not_vanish() -> None:
+    found = statistics(Tensor.constant("w", np.array([0, 5e-324])), None, 4, 0)
+    assert found["bins"] == [1, 0, 0, 1]
+
+
+@pytest.mark.parametrize(("scales", "points"), [(3, (0, 0, 0)), (0, ()), (2, (0.5, float("inf")))])
+def test_a_page_of_a_quantization_that_breaks_rules(scales: int, points: tuple[float, ...]) -> None:
+    grid = Quantization.of(np.full(scales, 0.1), points, -127, 127, 0)
+    found = statistics(Tensor.constant("w", np.ones((2, 2), np.int8), grid), 0, 256, 8)
+    assert "dead" not in found
+
+
+def test_a_page_of_a_name_that_is_not_utf_8() -> None:
+    found = describe(Model(Graph(("\ud800",), (), (), {"\ud800": Tensor("\ud800", "int8", ())})), "m")
+    assert found["content"] == ""
+    assert len(found["tensors"]) == 1
+
+
 def test_a_page_is_strict_json_of_the_model() -> None:
     """Of any model: infinities, large integers, text that is not text."""
     grid = Quantization.of((float("inf"), 0.5), (0, 0), -128, 127, axis=0)

@@ -13,7 +13,7 @@ import qfmt
 from qfmt.errors import QfmtError
 from qfmt.model import Graph, Model, Node, Tensor
 from qfmt.view.drawing import as_png, as_svg
-from qfmt.view.layout import LONG, layout
+from qfmt.view.layout import LONG, PLACES, layout
 from support.paths import DIGITS
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -57,6 +57,13 @@ def test_a_long_edge_takes_no_memory() -> None:
     chain = [(at, at + 1) for at in range(count - 1)]
     found = layout(count, [*chain, *((0, at) for at in range(2, count))])
     assert all(len(way) < LONG for way in found.edges.values())
+
+
+def test_many_edges_take_no_more_places_than_few() -> None:
+    edges = [(max(0, node - span), node) for node in range(1, 8000) for span in range(1, LONG)]
+    found = layout(8000, edges)
+    assert sum(map(len, found.edges.values())) <= PLACES
+    assert len(found.edges) == len(set(edges))
 
 
 def test_a_box_for_each_node_and_a_line_for_each_edge() -> None:
