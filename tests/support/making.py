@@ -32,12 +32,17 @@ def last_first(path: Path) -> Model:
 
 
 def in_step(path: Path) -> Model:
-    """The model of a file, logged, with at most two sources ahead of what the manifest of the archive has."""
+    """The model of a file, logged, with at most two sources ahead of what the manifest of the archive has.
+
+    It waits for two seconds at most: a worker that is killed may take a result with it that is not in the manifest.
+    """
     log, journal = path.parent.parent / "log", path.parent.parent / "archive" / MANIFEST
     with log.open("a") as file:
         file.write(f"{os.getpid()} {path.name}\n")
     total = len(list(path.parent.iterdir()))
-    while len({line.split()[1] for line in log.read_text().splitlines()}) - 2 > _lines(journal) - total:
+    for _ in range(200):
+        if len({line.split()[1] for line in log.read_text().splitlines()}) - 2 <= _lines(journal) - total:
+            break
         time.sleep(0.01)
     time.sleep(0.1)
     return qfmt.convert(path)
