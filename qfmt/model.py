@@ -161,8 +161,9 @@ class Model:
         - `onednn`: uint8 and int8 tensors through `torch.ops.onednn`, without torch's deprecated dtypes; `reference`
           computes the products that can overflow there on this processor.
         - `qdq`: `quantized_decomposed` operators, for `torch.export` and `torch.compile`.
-        - `auto`: the fastest with exact sums on this processor: kernels of torch that cannot overflow, or `reference`.
-        - `fast`: the fastest, even if it can overflow on this processor.
+        - `auto`: the results of `run`, by oneDNN's kernels where their sums are exact on this processor, else as
+          `reference`; the last bits of float operators are torch's.
+        - `fast`: the fastest, even if it rounds differently from the file, or can overflow on this processor.
 
         Arguments are the inputs in order; quantized ones, as in `run`, are plain integers. The result is a tensor,
         or a tuple. Raises MissingPackageError without torch, RunError for an engine that does not exist.

@@ -43,8 +43,19 @@ def real_scalar(value: Operand | None) -> Array:
 def exact_dtype(x: Operand, weights: Array, axes: tuple[int, ...]) -> np.dtype[Any]:
     """The fastest type in which all sums of x · weights over `axes` of the weights are exact, in any order.
 
-    No partial sum exceeds the sum of all positive products, or that of all negative ones. If the type represents
-    every integer up to that sum, floating point is exact, fused or not, and BLAS can be used.
+    If the type represents every integer up to the `reach` of the sums, floating point is exact, fused or not, and BLAS
+    can be used.
+    """
+    largest = reach(x, weights, axes)
+    if largest <= EXACT_IN_FLOAT32:
+        return np.dtype(np.float32)
+    return np.dtype(np.float64 if largest < EXACT_IN_FLOAT64 // 2 else np.int64)
+
+
+def reach(x: Operand, weights: Array, axes: tuple[int, ...]) -> float:
+    """The largest magnitude of any partial sum of x · weights over `axes` of the weights, and of the factors.
+
+    No partial sum exceeds the sum of all positive products, or that of all negative ones.
     """
     limits = DTYPES[x.array.dtype.name]
     points = (0,) if x.quantization is None else x.quantization.zero_point
@@ -53,10 +64,7 @@ def exact_dtype(x: Operand, weights: Array, axes: tuple[int, ...]) -> np.dtype[A
     sums, sizes = weights.sum(axes, dtype=np.float64), magnitudes.sum(axes, dtype=np.float64)
     positive, negative = (sizes + sums) / 2, (sizes - sums) / 2
     most, least = positive * high - negative * low, negative * high - positive * low
-    reach = max(most.max(initial=0), least.max(initial=0), high, -low, int(magnitudes.max(initial=0)))
-    if reach <= EXACT_IN_FLOAT32:
-        return np.dtype(np.float32)
-    return np.dtype(np.float64 if reach < EXACT_IN_FLOAT64 // 2 else np.int64)
+    return float(max(most.max(initial=0), least.max(initial=0), high, -low, int(magnitudes.max(initial=0))))
 
 
 def requantize_sums(

@@ -13,6 +13,7 @@ import torch
 
 from ...errors import first_line
 from ...model import DTYPES, Tensor, static_shape
+from ...ops import OPERATORS
 from .emit import Emitter, Lacks, Site
 from .floats import bounds
 from .kernels import quantized_kernels
@@ -51,10 +52,14 @@ def quantized_weight(s: Site, index: int) -> torch.Tensor:
 def by_kernels(s: Site, pack: Callable[[], Any]) -> Any:
     """The parameters packed by `pack` for the first of the engine's kernels that are correct for the node.
 
-    Kernels that can overflow on this processor are noted, or skipped by an exact engine.
+    Kernels that can overflow on this processor are noted. An exact engine skips them, and those with another rule.
     """
     engine, reasons = s.builder.engine, []
+    rules = OPERATORS[s.node.operator].engines
     for kernels in engine.kernels:
+        if engine.exact and rules.get(kernels) != s.node.rule:
+            reasons.append(f"{kernels} kernels have another rule than {s.node.rule!r}")
+            continue
         reason = f"can overflow 16 bits in {kernels} kernels on this processor" if overflows(s, kernels) else ""
         if len(engine.kernels) > 1 and _errs(s, kernels):
             reasons.append(f"is computed incorrectly by {kernels} kernels")
