@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -28,15 +28,22 @@ Measured: few operators need more, but for those that ask for it (`memory.requir
 """
 
 
-def run(model: Model, inputs: Mapping[str, ArrayLike], memory: int | None = None) -> dict[str, Array]:
-    """{input: array} → {output: array}. Quantized inputs and outputs are their integers.
+def run(
+    model: Model,
+    inputs: Mapping[str, ArrayLike],
+    memory: int | None = None,
+    watch: Callable[[Node, Mapping[str, Array]], None] | None = None,
+) -> dict[str, Array]:
+    """{input: array} → {output: array}. Quantized inputs and outputs are their integers. `watch` gets each node, and
+    the values by name, after it has run.
 
     Checks the inputs and the memory, not the graph: `Model.run` does (level 3 of docs/checking.md).
     Raises RunError for a node that would take more than `memory` bytes; the default is `memory.limit_for`.
     """
     values: dict[str, Array] = {}
-    for _ in trace(model, inputs, values, memory):
-        pass
+    for node in trace(model, inputs, values, memory):
+        if watch is not None:
+            watch(node, values)
     return {name: values[name] if name in values else model.tensors[name].array for name in model.graph.outputs}
 
 

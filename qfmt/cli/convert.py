@@ -214,7 +214,8 @@ Examples:
 @click.option(
     "--vectors",
     type=click.IntRange(min=1),
-    help="To .qfb: store this many test vectors, pseudo-random inputs with the outputs that qfmt computes.",
+    help="To .qfb: store this many test vectors, pseudo-random inputs with the outputs that qfmt computes, and digests "
+    "of what each node computes.",
 )
 @size_option("--shard-size", "To .qfb: put more data than this into other files, of at most this size, as in 2G.")
 @click.option("--quiet", is_flag=True, help="Print errors only.")

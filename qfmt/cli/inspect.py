@@ -125,10 +125,15 @@ def _header(model: Model, path: Place, kind: str) -> None:
     )
 
 
+def _digests(model: Model) -> str:
+    count = sum(1 for vector in model.vectors for _ in vector.stated(model.graph))
+    return f", with {count:,} digests of outputs of nodes" if count else ""
+
+
 def _vectors(model: Model) -> str:
     names = [vector.name for vector in model.vectors if vector.name]
     named = f": {', '.join(names[:SHOWN])}{', …' * (len(names) > SHOWN)}" if names else ""
-    return f"{len(model.vectors)}{named}; `qfmt run FILE --vectors` replays them"
+    return f"{len(model.vectors)}{named}{_digests(model)}; `qfmt run FILE --vectors` replays them"
 
 
 def _graph(model: Model) -> Iterable[tuple[str, str]]:

@@ -9,7 +9,7 @@ The keys are stable: later versions may add keys, but do not change or remove an
                 parameter_dtypes {dtype: elements}
     nodes       [index, name, operator, version, inputs, outputs, attributes, rule, scope, source_operator, proof (null,
                 or low [..], high [..], compared, differs [..], largest)]
-    vectors     [name, inputs {name: shape}, outputs {name: shape}]: the test vectors
+    vectors     [name, inputs {name: shape}, outputs {name: shape}, digests {name: hex}]: the test vectors
     tensors     [name, dtype, shape, constant, bytes, quantization, aliases, written_by, read_by]
     hazards     [node, operator, weight, channels, largest_sum, can_saturate, engines {name: facts}]: the products, and
                 per engine largest, channels, harmless (qfmt/passes/hazards.py); null if the graph breaks rules
@@ -87,7 +87,7 @@ def describe(model: Model, path: Place, kind: str) -> Facts:
         "counts": counts(graph),
         "nodes": [node_facts(index, node) for index, node in enumerate(graph.nodes)],
         "tensors": [tensor_facts(tensor, users) for tensor in graph.tensors.values()],
-        "vectors": [vector_facts(vector) for vector in model.vectors],
+        "vectors": [vector_facts(vector, model.graph) for vector in model.vectors],
         "hazards": _hazards(model),
     }
 
@@ -146,11 +146,12 @@ def node_facts(index: int, node: Node) -> Facts:
     }
 
 
-def vector_facts(vector: Vector) -> Facts:
+def vector_facts(vector: Vector, graph: Graph) -> Facts:
     inputs, outputs = (
         {name: list(value.shape) for name, value in values.items()} for values in (vector.inputs, vector.outputs)
     )
-    return {"name": vector.name, "inputs": inputs, "outputs": outputs}
+    digests = {name: digest.hex() for _, name, digest in vector.stated(graph)}
+    return {"name": vector.name, "inputs": inputs, "outputs": outputs, "digests": digests}
 
 
 def tensor_facts(tensor: Tensor, users: Users) -> Facts:

@@ -123,6 +123,8 @@ def _replayed(model: Model, file: Place, memory: int | None, json_: bool) -> int
         counts = [Column(title, right=True) for title in ("elements", "equal", "largest difference")]
         table([Column("vector"), Column("output"), *counts], [_row(each) for each in found])
         line()
+        for told in dict.fromkeys(f"{each.vector}: {each.node}" for each in found if each.node):
+            line(told)
         line("equal" if all(each.is_equal for each in found) else "different")
     return 0 if all(each.is_equal for each in found) else DIFFERS
 

@@ -217,10 +217,10 @@ class Container:
         return found
 
     def vector(self, record: Record, graph: Graph) -> Vector:
-        """A test vector, after a check of the rules V50 and V51."""
+        """A test vector, after a check of the rules V50, V51 and V70."""
         inputs = self.values(record["inputs"], graph.inputs, "inputs")
         outputs = self.values(record["outputs"], graph.outputs, "outputs")
-        vector = Vector(inputs, outputs, record["name"] or "")
+        vector = Vector(inputs, outputs, record["name"] or "", bytes(record["digests"] or b""))
         if broken := vector_violations(vector, graph):
             raise ValidityError(broken, in_file=True)
         return vector

@@ -245,7 +245,12 @@ def _vector_record(number: int, model: Model, indices: Mapping[Name, int]) -> Re
     values: dict[str, list[Record]] = {"input": [], "output": []}
     for end, name, value in vector.stored(model.graph):
         values[end].append(value_record(value, indices[number, end, name]))
-    return {"name": vector.name or None, "inputs": values["input"], "outputs": values["output"]}
+    return {
+        "name": vector.name or None,
+        "inputs": values["input"],
+        "outputs": values["output"],
+        "digests": vector.digests or None,
+    }
 
 
 class _Report:

@@ -29,7 +29,7 @@ from support.c_reader import INTERPRETER, SANITIZED, STRICT, build, compiler, ex
 from support.conformance import outputs_of
 from support.counts import tell
 from support.mutants import mutants, overwrite
-from support.paths import EXAMPLES, HOSTILE, INTEGER_SUITE, SUITE
+from support.paths import DIGITS, EXAMPLES, HOSTILE, INTEGER_SUITE, SUITE
 
 
 def run(*arguments: Any, program: Path | None = None) -> subprocess.CompletedProcess[bytes]:
@@ -446,3 +446,21 @@ def test_vectors_that_differ_are_counted(tmp_path: Path) -> None:
     first, second = done.stdout.decode().splitlines()
     assert "150 of 150 integers of 1 test vectors are equal" in first
     assert "150 of 150" not in second
+
+
+def test_digests_name_the_first_node_that_differs(tmp_path: Path) -> None:
+    """The integer-only digits with another weight in the third layer: torn between its inputs and its outputs."""
+    model = qfmt.convert(DIGITS).to_integers(input_shapes={"x": (1, 1, 8, 8)})
+    right = model.with_vectors({model.graph.inputs[0]: np.full((1, 1, 8, 8), 99, np.uint8)}, digests=True)
+    name = next(name for name in model.tensors if name.startswith("pointwise") and name.endswith("weight"))
+    weight = model.tensors[name].array.copy()
+    weight[:, :, 0, 0] = 1
+    wrong = right.replace_tensor(name, weight).replace(vectors=right.vectors)
+    right.save(tmp_path / "a.qfb")
+    wrong.save(tmp_path / "b.qfb")
+    done = run("--vectors", tmp_path / "a.qfb", tmp_path / "b.qfb")
+    node = next(index for index, node in enumerate(model.nodes) if name in node.inputs)
+    told = done.stdout.decode().splitlines()
+    assert done.returncode == 1 and len(told) == 3
+    assert f"test vector 0: the first node that differs is {node}, output " in told[1]
+    assert model.nodes[node].outputs[0] in told[1]
