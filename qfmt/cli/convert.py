@@ -22,7 +22,7 @@ from ..notation import size
 from ..urls import Place, place, size_of
 from .hazards import summary
 from .integer import Lowering, integer_options
-from .options import Shapes, input_shapes, named
+from .options import Shapes, input_shapes, named, seconds
 from .options import size as size_option
 from .output import as_json, line, working
 from .report import origin
@@ -175,9 +175,7 @@ Examples:
     "--memory",
     "With --out: the most memory that a process may take, as in 4G  [default: that of the machine, divided by --jobs]",
 )
-@click.option(
-    "--timeout", type=click.FloatRange(min=0, min_open=True), help="With --out: the most seconds for one source."
-)
+@seconds("--timeout", "With --out: the most seconds for one source.")
 @click.option(
     "--engine",
     type=click.Choice(ENGINES),

@@ -49,6 +49,21 @@ def _bytes(value: str) -> int:
     return int(count) * UNITS[unit]
 
 
+SECONDS = 10**7
+"""The most seconds that an option takes: what waits cannot count to infinity."""
+
+
+def seconds(name: str, help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """An option such as `--timeout 600`; None if it is not given."""
+
+    def callback(_ctx: click.Context, _option: click.Parameter, value: float | None) -> float | None:
+        if value is not None and not 0 < value <= SECONDS:
+            raise click.BadParameter(f"{value:g} is not a number of seconds above 0, up to {SECONDS:,}")
+        return value
+
+    return click.option(name, type=float, callback=callback, metavar="SECONDS", help=help)
+
+
 def named(parse: Callable[[str], tuple[str, Any]]) -> Callable[..., dict[str, Any]]:
     """A callback that reads each value of an option as (name, …); two for one name are an error."""
 

@@ -15,7 +15,7 @@ from ..urls import Place
 from .arrays import arrays, matched, taken
 from .options import memory as memory_option
 from .output import Column, as_json, line, table, working
-from .source import DESTINATION, FILE, open_model, spare
+from .source import DESTINATION, FILE, distinct, open_model, spare
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,6 +78,7 @@ def command(
     results = [path for path in (dest, record) if path is not None]
     if vectors == (source is not None) or (vectors and results):
         raise click.UsageError("give either --input, optionally with --output and --record, or --vectors")
+    distinct(output=dest, record=record)
     for path in results:
         spare(path, file, *([source] if source else []))
     if dest is not None and dest.suffix not in SUFFIXES:

@@ -94,6 +94,17 @@ def open_model(path: Place) -> tuple[Model, str]:
         return qfmt.convert(path), kind
 
 
+def distinct(**results: Place | None) -> None:
+    """UsageError if two options name the same file for their results."""
+    named: dict[Place, str] = {}
+    for option, dest in results.items():
+        if dest is not None:
+            known = dest if isinstance(dest, Url) else dest.resolve()
+            if known in named:
+                raise click.UsageError(f"--{named[known]} and --{option.replace('_', '-')} name the same file: {dest}")
+            named[known] = option.replace("_", "-")
+
+
 def spare(dest: Place, *sources: Place) -> None:
     """DestinationError if writing `dest` would replace one of the sources."""
     local = [] if isinstance(dest, Url) or not dest.exists() else [path for path in sources if isinstance(path, Path)]

@@ -13,7 +13,7 @@ import qfmt
 
 from ..notation import size
 from .output import line, working
-from .source import FILE, open_model, spare
+from .source import FILE, distinct, open_model, spare
 
 if TYPE_CHECKING:
     from ..compare import Report
@@ -72,6 +72,7 @@ def command(
     shows_page = html is not None or not (results or netron)
     if other is not None and not shows_page:
         raise click.UsageError("the page shows what differs from OTHER: add --html PATH")
+    distinct(html=html, svg=svg, png=png, node_data=node_data)
     for path in results:
         spare(path, *(each for each in (file, other, source) if each is not None))
     from ..view import page

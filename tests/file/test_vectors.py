@@ -209,6 +209,7 @@ def test_run_replays_them(tmp_path: Path) -> None:
         "elements": 6,
         "different": 1,
         "largest": 0.5,
+        "node": "",
     }
 
 
@@ -241,7 +242,8 @@ def test_inspect_and_diff_name_them(tmp_path: Path) -> None:
     shown = CliRunner().invoke(main, ["inspect", str(tmp_path / "a.qfb")]).output
     assert "vectors     2: corners, more; `qfmt run FILE --vectors` replays them" in shown
     facts = json.loads(CliRunner().invoke(main, ["inspect", str(tmp_path / "a.qfb"), "--json"]).output)
-    assert facts["vectors"][0] == {"name": "corners", "inputs": {"q": [2, 3]}, "outputs": {"real": [2, 3], "q": [2, 3]}}
+    sizes = {"inputs": {"q": [2, 3]}, "outputs": {"real": [2, 3], "q": [2, 3]}}
+    assert facts["vectors"][0] == {"name": "corners", **sizes, "digests": {}}
     other = network().with_vectors(INPUT, {"q": INPUT["q"][:1]}, names=("corners", "more"))
     assert qfmt.diff(model, other).words == ("test vectors 2 → 2, different: more",)
     assert qfmt.diff(model, network()).words == ("test vectors 2 → 0",)
