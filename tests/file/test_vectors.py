@@ -144,7 +144,9 @@ def test_replay_names_the_first_node_that_differs(tmp_path: Path) -> None:
     weight[0, 0, 0, 0] += 1
     right.replace_tensor(node.inputs[1], weight).replace(vectors=right.vectors).save(tmp_path / "m.qfb")
     done = run(tmp_path / "m.qfb", "--replay", command="check")
-    told = f"the first node that differs is {node.title}, output {node.outputs[0]!r}; equal before it: {node.inputs[0]!r}"
+    told = (
+        f"the first node that differs is {node.title}, output {node.outputs[0]!r}; equal before it: {node.inputs[0]!r}"
+    )
     assert done.exit_code == 1 and done.stdout.count(told) == 2
     assert told in run(tmp_path / "m.qfb", "--vectors").stdout
     found = [each for each in replay(qfmt.load(tmp_path / "m.qfb"))]

@@ -14,6 +14,7 @@ import torch
 from ...errors import first_line
 from ...model import DTYPES, Tensor, static_shape
 from ...ops import OPERATORS
+from .arithmetic import quantize
 from .emit import Emitter, Lacks, Site
 from .floats import bounds
 from .kernels import quantized_kernels
@@ -21,7 +22,7 @@ from .moves import MOVES
 from .native_maps import MAP_EMITTERS
 from .processor import overflows
 from .products import real_bias
-from .ranges import is_relu, real_range, same_grid, scale_and_zero_point, within_range
+from .ranges import check_clamp, is_relu, real_range, runs_qnnpack, same_grid, scale_and_zero_point, within_range
 from .spelled import Kernel, spelled
 from .windows import Geometry
 
@@ -98,14 +99,18 @@ def _packed(s: Site, prepack: Any, *rest: Any) -> Any:
         raise Lacks("torch packs constant weights only")
     if s.grid(0).dtype != torch.uint8:
         raise Lacks(f"torch's kernels require uint8, not {s.tensor(0).dtype}")
+    if s.tensor(1).dtype != "int8":  # QNNPACK packs others, and fails when it runs
+        raise Lacks(f"torch's kernels require weights of int8, not {s.tensor(1).dtype}")
     weight, bias = quantized_weight(s, 1), real_bias(s)
     packed = by_kernels(s, lambda: prepack(weight, bias, *rest))
     return s.derive("packed", packed)
 
 
 def _conv(s: Site) -> Any:
-    geometry = Geometry.of(s).even()
+    geometry, grid = Geometry.of(s).even(), s.tensor(1).quantization
     name, fuses = geometry.name, geometry.output_padding is None
+    if not fuses and geometry.group > 1 and grid is not None and grid.is_per_channel and runs_qnnpack(s):
+        raise Lacks("QNNPACK reads a scale for each output channel, and groups share theirs")
     fused = f"{name}_relu" if fuses and is_relu(s) else name
     packed = _packed(s, getattr(quantized, f"{name}_prepack"), *geometry.packing())
     target = getattr(quantized, fused)
@@ -241,7 +246,7 @@ def _bounded(target: Any, general: Any = None) -> Emitter:
         standard = (scale, unsigned if s.out.dtype == "uint8" else signed)
         if scale_and_zero_point(s) == standard:
             return within_range(s, target, s.x(0), relu=False)
-        if general is None or s.builder.engine.kernels[0] == "qnnpack":
+        if general is None or runs_qnnpack(s):
             raise Lacks("torch uses a different quantization for its output")
         return within_range(s, general, s.x(0), *scale_and_zero_point(s), relu=False)
 
@@ -282,6 +287,7 @@ def _clip(s: Site) -> Any:
     if limits == [None, None]:
         raise Lacks("has no bounds")
     both = [end if given is None else given for given, end in zip(limits, real_range(s), strict=True)]  # for qnnpack
+    check_clamp(s, *(int(quantize(torch.tensor(bound), s.out_grid, "reciprocal_offset")) for bound in both))
     return within_range(s, aten.clamp.default, s.x(0), *both, relu=False)
 
 

@@ -75,6 +75,26 @@ def test_kernels_clip_by_one_bound_or_two(name: str, kernels: str) -> None:
     assert np.array_equal(got.numpy(), expected)
 
 
+@pytest.mark.skipif("qnnpack" not in KERNELS, reason="this torch has no qnnpack")
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("linear-integer-bias-uint8", "weights of int8, not uint8"),
+        ("conv-transpose-float-bias", "a scale for each output channel"),
+        ("clip-crossed", "ranges of two integers or more"),
+    ],
+)
+def test_what_qnnpack_cannot_run_is_known_in_advance(name: str, reason: str) -> None:
+    """torch packs the parameters, and fails when the kernel runs."""
+    with qfmt.load(ROOT / "tests" / "golden" / "1.0" / "float" / f"{name}.qfb") as model:
+        module = model.to_torch("native:qnnpack")
+        (row,) = module.report()
+        assert reason in row.reason
+        for vector in model.vectors:
+            given = [torch.from_numpy(value.array.copy()) for value in vector.inputs.values()]
+            assert np.array_equal(module(*given).numpy(), vector.outputs["y"].array)
+
+
 REFERENCE_WITHOUT_DEPRECATED_DTYPES = """
 import sys, warnings
 warnings.simplefilter("error")
