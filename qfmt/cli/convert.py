@@ -389,22 +389,14 @@ def _is_quantized(model: Model) -> bool:
     return stated or computed or any(tensor.quantization is not None for tensor in model.tensors.values())
 
 
-def _shards(written: Place) -> str:
-    """How many shards a file has, and their size together."""
-    from ..file.reader import Container
-    from ..file.shards import Shards
-
-    data = Container(written, verify=False).data
-    return f"{len(data.shards)} shards of {size(len(data))}, " if isinstance(data, Shards) else ""
-
-
 def _write(model: Model, dest: Destination, for_onnx: dict[str, Any], shard_size: int | None) -> str:
     """Write the destination, and describe it."""
     if dest.kind == "qfb":
         from ..rules import RULES
 
-        model.save(dest.place, shard_size=shard_size)
-        return f"{_shards(dest.place) if shard_size else ''}checked against {len(RULES)} rules"
+        shards = qfmt.save(model, dest.place, shard_size=shard_size)
+        written = f"{len(shards)} shards of {size(sum(shards))}, " if shards else ""
+        return f"{written}checked against {len(RULES)} rules"
     from ..backends.onnx import write_onnx
 
     try:

@@ -69,8 +69,8 @@ def save(
     target: str | None = None,
     shard_size: int | None = None,
     progress: Progress | None = None,
-) -> None:
-    """Write a model as a `.qfb` file: equal models give equal bytes.
+) -> list[int]:
+    """Write a model as a `.qfb` file: equal models give equal bytes. The result has the bytes of each shard.
 
     The file appears under its name when it is complete: until then, and if anything fails, what was there before
     is untouched. `path` may be a URL (docs/archive.md, "URLs"). `target` is the version of the format that the readers
@@ -109,6 +109,7 @@ def save(
             file.write(seal(*encode("Model", record), 0))
             _pad(file, PAGE)
     report.finish()
+    return [shard["size"] for shard in record.get("shards", ())]
 
 
 def _write(file: BinaryIO | _Hashed, buffers: list[Buffer], report: _Report) -> None:

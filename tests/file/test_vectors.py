@@ -149,7 +149,7 @@ def test_replay_names_the_first_node_that_differs(tmp_path: Path) -> None:
     )
     assert done.exit_code == 1 and done.stdout.count(told) == 2
     assert told in run(tmp_path / "m.qfb", "--vectors").stdout
-    found = [each for each in replay(qfmt.load(tmp_path / "m.qfb"))]
+    found = list(replay(qfmt.load(tmp_path / "m.qfb")))
     assert all(each.node == told and not each.is_equal for each in found)
 
 
@@ -166,7 +166,7 @@ def test_a_digest_that_differs_is_told_where_the_outputs_are_equal(tmp_path: Pat
 def test_digests_of_another_number_are_refused(tmp_path: Path) -> None:
     right = digits_with_digests()
     short = replace(right.vectors[0], digests=right.vectors[0].digests[:-16])
-    with pytest.raises(QfmtError, match="V70 test vector 0: .* bytes of digests, but"):
+    with pytest.raises(QfmtError, match=r"V70 test vector 0: .* bytes of digests, but"):
         right.replace(vectors=(short,)).save(tmp_path / "m.qfb")
 
 
