@@ -323,6 +323,7 @@ BROKEN: list[tuple[str, Model]] = [
     ("V50", vector({"x": IMAGE}, outputs={"y": MAP})),
     ("V50", vector({"x": StoredArray.of(np.zeros((1, 3, 8, 8), np.int32))})),
     ("V50", replace(tensors_only(), vectors=(Vector({}, {}),))),
+    ("V70", replace(vector(), vectors=(replace(vector().vectors[0], digests=bytes(15)),))),
     ("V51", vector({"x": StoredArray.of(np.zeros((1, 3, 8, 9), np.float32))})),
     ("V51", vector({"x": StoredArray.of(np.zeros((1, 3, 8), np.float32))})),
     ("V51", vector({"x": StoredArray.of(np.zeros((2, 3, 8, 8), np.float32))})),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import struct
 import subprocess
 from typing import Any
@@ -195,8 +196,9 @@ def facts(network: spec_reader.Network) -> dict[str, Any]:
                 "name": name,
                 "inputs": {key: value_facts(value) for key, value in zip(inputs, given, strict=True)},
                 "outputs": {key: value_facts(value) for key, value in zip(outputs, made, strict=True)},
+                **({"digests": re.findall(".{32}", digests.hex())} if digests else {}),
             }
-            for name, given, made in network.vectors
+            for name, given, made, digests in network.vectors
         ],
     }
 

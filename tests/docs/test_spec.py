@@ -292,8 +292,8 @@ def assert_read_alike(path: Path) -> int:
 
 def assert_vectors_read_alike(model: Model, network: spec_reader.Network) -> int:
     count = 0
-    for mine, (name, inputs, outputs) in zip(model.vectors, network.vectors, strict=True):
-        assert name == mine.name
+    for mine, (name, inputs, outputs, digests) in zip(model.vectors, network.vectors, strict=True):
+        assert (name, digests) == (mine.name, mine.digests)
         for (*_, value), seen in zip(mine.stored(model.graph), [*inputs, *outputs], strict=True):
             assert (seen.dtype, tuple(seen.shape)) == (value.dtype, value.shape)
             assert seen.data == bytes(value.data.view())
