@@ -309,7 +309,7 @@ class Network:
 
     def check_uses(self, buffers: list[tuple[bytes, str]]) -> None:
         arrays = [array for tensor in self.order for array in tensor.arrays()]
-        arrays += [value for _, inputs, outputs in self.vectors for value in (*inputs, *outputs)]
+        arrays += [value for _, inputs, outputs, _ in self.vectors for value in (*inputs, *outputs)]
         digests = [digest for _, digest in buffers]
         used, distinct = {array.digest for array in arrays}, {*digests}
         check(used >= distinct and len(distinct) == len(digests), "F13: a buffer of nothing, or two of the same bytes")
