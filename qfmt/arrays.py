@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import mmap
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from .errors import QfmtError
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = "NDArray[Any]"
 """An array of any element type: a name for annotations, which needs no NumPy."""
+
+Found = TypeVar("Found")
 
 
 class DType(NamedTuple):
@@ -204,6 +206,10 @@ class Data:
         for block in blocks(self.view()):
             digest.update(block)
         return digest.digest()
+
+    def once(self, what: Hashable, find: Callable[[], Found]) -> Found:
+        """What `find` finds in these bytes and `what` names: of a file, thousands of arrays may have the same bytes."""
+        return find()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Data):

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from ..arrays import blocks
+from ..arrays import Found, blocks
 from ..errors import DigestError, FormatError, QfmtError, ValidityError, VersionError, some
 from ..model import Data, Graph, Model, Node, Quantization, Shape, StoredArray, Tensor, Vector
 from ..rules import form_violations, is_name, quantization_violations, vector_violations
@@ -97,6 +97,8 @@ class Container:
             self._open_shards()
         self.buffers: Tables = self.root["buffers"]
         self._spans: dict[int, Span] = {}
+        self.known: dict[tuple[int, Hashable], Any] = {}
+        """What was found in buffers (`Data.once`)."""
         self.tensors = Tensors(self, self.root["graph"]["tensors"])
         self._quantizations: dict[int, Quantization] = {}
         self._sound: set[tuple[str, Shape, int | None]] = set()
@@ -306,6 +308,13 @@ class Stored(Data):
                 raise DigestError(what, where=self.place, hint=header.AGAIN, rule="F9")
             container.verified.add(self.index)
         return view
+
+    def once(self, what: Hashable, find: Callable[[], Found]) -> Found:
+        known = self._container.known
+        if (self.index, what) not in known:
+            known[self.index, what] = find()
+        found: Found = known[self.index, what]
+        return found
 
     @property
     def place(self) -> str:

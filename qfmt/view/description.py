@@ -141,9 +141,11 @@ def _grid(grid: Quantization) -> dict[str, Any]:
     if grid.axis is not None:
         found["axis"] = grid.axis
     try:
-        scales, points = _numbers(grid.scale), grid.zero_point.numbers()
+        scales, points = grid.scale.numbers(), grid.zero_point.numbers()
         if not kept and scales:
             scales, points = (min(scales), max(scales)), tuple(sorted({min(points), max(points)}))
+        if grid.scale.dtype == "float32":  # in few digits: the nearest one to the decimal number
+            scales = tuple(float(f"{each:.9g}") for each in scales)
         found |= {"scale": _finite(list(scales)), "zero": _finite(list(points))}
     except QfmtError as error:
         found |= {"scale": [], "zero": [], "error": str(error)}

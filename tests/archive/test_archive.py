@@ -368,6 +368,32 @@ def test_a_manifest_of_anyone_leads_nowhere_else(tmp_path: Path, archive: Path, 
     assert (tmp_path / "b.qfb").read_bytes() == b"precious"
 
 
+def test_links_in_an_archive_lead_nowhere_else(tmp_path: Path, sources: Path, archive: Path) -> None:
+    """Of an archive of anyone, what is to be written may be a link: the manifest, a file, or its folder."""
+    outside = tmp_path / "precious"
+    digits(sources / "0.pt")
+    for name, said in (
+        (MANIFEST, "is a link"),
+        ("0.qfb", "the file of 0.pt is not in the archive: 0.qfb"),
+    ):
+        archive.mkdir()
+        outside.write_bytes(b"precious")
+        (archive / name).symlink_to(outside)
+        assert said in trouble("convert", sources, "--out", archive)
+        assert outside.read_bytes() == b"precious"
+        (archive / name).unlink()
+        archive.rmdir()
+
+
+def test_an_entry_without_a_file_gets_one(sources: Path, archive: Path) -> None:
+    digits(sources / "0.pt")
+    archive.mkdir()
+    (archive / MANIFEST).write_text('{"source": "0.pt", "path": "0.pt"}\n')
+    filled = fill(archive, find([str(sources)], archive).sources)
+    assert filled.results == {"0.pt": "converted"}
+    assert filled.manifest.entries["0.pt"].file == "0.qfb"
+
+
 def test_only_one_process_fills_an_archive(sources: Path, archive: Path) -> None:
     fcntl = pytest.importorskip("fcntl")
     archive.mkdir()

@@ -139,7 +139,7 @@ class Array:
         """It, and all that belong to its quantization."""
         return [self, *(below for each in self.numbers for below in each.arrays())]
 
-    def content_lines(self) -> list[str]:
+    def content_lines(self, prefix: str = "") -> list[str]:
         """The lines of its quantization."""
         if (q := self.quantization) is None:
             return []
@@ -147,7 +147,8 @@ class Array:
         lines = [words(*limits, *(q["block"] or ()))]
         for each in self.numbers:
             if (each.name, each.dtype, each.shape, each.data) != ("zero_point", "uint8", [], bytes(1)):
-                lines += [words(each.name, each.dtype, *each.shape, each.digest), *each.content_lines()]
+                own = words(f"{prefix}{each.name}", each.dtype, *each.shape, each.digest)
+                lines += [own, *each.content_lines(f"{each.name}.")]
         return lines
 
 
