@@ -57,7 +57,7 @@ def _split_shape(given: Inference) -> list[Shape]:
     count = given.attributes["num_outputs"] if stated is None else stated.size
     if count > MOST_PARTS:
         raise QfmtError(f"a split into {count:,} parts; known are up to {MOST_PARTS:,}")
-    sizes = integers(given, 1)
+    sizes = integers(given, 1, MOST_PARTS)
     if sizes is None and (is_present(given, 1) or count < 1):
         raise QfmtError("the sizes of a split must be constant", hint="or absent, and num_outputs stated")
     parts: list[Dimension] = [None] * count if sizes is None else [*sizes]
