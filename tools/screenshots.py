@@ -19,7 +19,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 import qfmt  # noqa: E402
 from qfmt.model import Model  # noqa: E402
 from qfmt.view import page  # noqa: E402
-from support.browser import QUIET, chromium, opened  # noqa: E402
+from support.browser import Browser, installed, opened  # noqa: E402
 
 SOURCE = ROOT.parent / "shared" / "data" / "torchscript" / "ios_mobilenet_quantized.pt"
 NAME = "mobilenet_v2.qfb"
