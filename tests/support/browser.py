@@ -68,7 +68,7 @@ def opened(
         page.goto(path.as_uri())
         page.wait_for_selector("body.ready")
         yield page
-        assert errors == []
-        assert [url for url in requests if not url.startswith(("data:", "blob:", path.as_uri()))] == []
+        foreign = [url for url in requests if not url.startswith(("data:", "blob:", path.as_uri()))]
+        assert not errors + foreign, errors + foreign
     finally:
         page.close()

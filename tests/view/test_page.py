@@ -56,7 +56,7 @@ def test_errors_and_requests_of_a_page_are_noticed(browser: Browser, tmp_path: P
         (
             ("<script>throw new Error('broken')</script>", "broken"),
             ("<script>console.error('bad')</script>", "bad"),
-            ("<img src='http://127.0.0.1:9/seen.png'>", "seen.png"),
+            ("<img src='http://127.0.0.1:48999/seen.png'>", "seen.png"),
         )
     ):
         path = tmp_path / f"{index}.html"
