@@ -23,7 +23,7 @@ from support.browser import Browser, installed, opened  # noqa: E402
 
 SOURCE = ROOT.parent / "shared" / "data" / "torchscript" / "ios_mobilenet_quantized.pt"
 NAME = "mobilenet_v2.qfb"
-WIDE, SMALL = (1360, 850), (420, 860)
+SIZE = 1360, 850
 SHARP = 1.5  # pixels of the picture for each of the page: screens show it with more than one
 
 
@@ -47,16 +47,15 @@ def main() -> None:
         browser = Browser(playwright, "chromium")
         for name, each in pages.items():
             each.save(Path(made) / f"{name}.html")
-        for name, source, scheme, size, node in (
-            ("view-light", "plain", "light", WIDE, "features.2.conv.1.0"),
-            ("view-dark", "plain", "dark", WIDE, "features.1.conv.0.0"),
-            ("view-verify", "verify", "light", WIDE, "features.4.conv.2"),
-            ("view-compare", "compare", "light", WIDE, "features.5.conv.1.0"),
-            ("view-proof", "integer", "dark", WIDE, "features.1.conv.1"),
-            ("view-small", "plain", "dark", SMALL, "features.1.conv.0.0"),
+        for name, source, scheme, node in (
+            ("view-light", "plain", "light", "features.2.conv.1.0"),
+            ("view-dark", "plain", "dark", "features.2.conv.1.0"),
+            ("view-verify", "verify", "light", "features.4.conv.2"),
+            ("view-compare", "compare", "light", "features.5.conv.1.0"),
+            ("view-proof", "integer", "dark", "features.1.conv.1"),
         ):
             path = Path(made) / f"{source}.html"
-            width, height = size
+            width, height = SIZE
             sharp = {"color_scheme": scheme, "device_scale_factor": SHARP}
             with opened(browser, path, width=width, height=height, **sharp) as shown:
                 show(shown, node)

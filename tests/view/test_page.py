@@ -298,6 +298,9 @@ def test_a_small_window(browser: Browser, digits: Path) -> None:
         assert shown.evaluate("document.documentElement.scrollWidth") == 420
         shown.locator(".body .row").nth(1).click()
         assert shown.locator(".details").bounding_box()["width"] == 420
+        for visible in (True, False):
+            shown.click("text=Graph")
+            assert shown.locator(".graph").is_visible() == visible
 
 
 def test_embedded_arrays_are_shown(browser: Browser, tmp_path: Path) -> None:

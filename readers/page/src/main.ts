@@ -146,7 +146,9 @@ class Page {
   }
 
   #toggle(): void {
-    this.#main.classList.toggle("without-graph");
+    const isHidden = getComputedStyle(this.#graph.element).display === "none";
+    this.#main.classList.toggle("with-graph", isHidden);
+    this.#main.classList.toggle("without-graph", !isHidden);
   }
 
   #key(event: KeyboardEvent): void {
