@@ -6,9 +6,9 @@
 
 A `console` block contains commands (`$ …`), each followed by its output, including stderr. In a `python` block the
 output of a statement follows `# → `: on its line, or on lines of its own if it is long. All blocks of a page share one
-folder, which contains `examples/`, and Python blocks share their names. Seconds, digests and sizes of programs may differ. A `sh`
-block is set-up and is not executed. A page with the comment `<!-- needs PATH -->` gets that file of the checkout or of
-../shared/data; where it is absent, the page is left out.
+folder, which contains `examples/`, and Python blocks share their names. Seconds, digests and sizes of programs may
+differ. A `sh` block is set-up and is not executed. A page with the comment `<!-- needs PATH -->` gets that file of the
+checkout or of ../shared/data; where it is absent, the page is left out.
 """
 
 from __future__ import annotations

@@ -56,8 +56,9 @@ def main() -> None:
         ):
             path = Path(made) / f"{source}.html"
             width, height = SIZE
-            sharp = {"color_scheme": scheme, "device_scale_factor": SHARP}
-            with opened(browser, path, width=width, height=height, **sharp) as shown:
+            with opened(
+                browser, path, width=width, height=height, color_scheme=scheme, device_scale_factor=SHARP
+            ) as shown:
                 show(shown, node)
                 shown.screenshot(path=folder / f"{name}.png")
             print(folder / f"{name}.png")

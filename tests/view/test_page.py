@@ -1,4 +1,5 @@
-"""The page in headless Chromium and Firefox: what it shows, keys, search, dropped files, comparison, themes, malicious names."""
+"""The page in headless Chromium and Firefox: what it shows, keys, search, dropped files, comparison, themes, malicious
+names."""
 
 from __future__ import annotations
 
