@@ -30,7 +30,6 @@ from . import (
     products,
     qoperator,
     recurrent,
-    rescaling,
     sums,
     tables,
 )
@@ -41,7 +40,7 @@ from .opsets import Lacks, ir_version
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-FAMILIES = (clamps, dynamic, integers, moves, older, pools, products, qoperator, recurrent, rescaling, sums, tables)
+FAMILIES = (clamps, dynamic, integers, moves, older, pools, products, qoperator, recurrent, sums, tables)
 """Importing them fills the table of operators that are not one-to-one."""
 
 

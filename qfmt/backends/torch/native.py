@@ -15,10 +15,9 @@ from ...errors import first_line
 from ...model import DTYPES, Tensor, static_shape
 from .emit import Emitter, Lacks, Site
 from .floats import bounds
-from .kernels import quantized_kernels
 from .moves import MOVES
 from .native_maps import MAP_EMITTERS
-from .processor import overflows
+from .processor import overflows, quantized_kernels
 from .products import real_bias
 from .ranges import is_relu, real_range, same_grid, scale_and_zero_point, within_range
 from .spelled import Kernel, spelled

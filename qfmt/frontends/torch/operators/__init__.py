@@ -5,7 +5,6 @@ from . import (  # noqa: F401
     creation,
     decomposed,
     embeddings,
-    float_recurrent,
     functions,
     grids,
     indexing,

@@ -10,10 +10,10 @@ from ....errors import SourceError
 from ....model import DTYPES, Quantization
 from ...stored import StoredTensor
 from .. import arguments, shapes
+from ..arguments import operands
 from ..building import Builder
 from ..calls import Value
 from ..lifts import lifts
-from ..promotion import operands
 from ..values import DTYPE_CODES, Size, TensorValue, narrowest
 from .logic import in_type
 

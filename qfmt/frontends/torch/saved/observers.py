@@ -19,8 +19,7 @@ from ....model import Model, Observed, Tensor
 from ....urls import Named, place
 from ...sources import SAVED, sniff
 from ...stored import StoredTensor
-from ..calibration import Seen
-from ..observations import no_observers, with_observations
+from ..observations import Seen, no_observers, with_observations
 from .file import Saved, read
 from .source import module_of
 from .tensors import stored_tensors
