@@ -269,3 +269,9 @@ def gelu(x: Array, *, approximate: str) -> Array:
         return kind(0.5) * x * (kind(1) + np.tanh(inner))
     exact = x.astype(np.float64)
     return (exact * 0.5 * (1 + erf(exact / sqrt(2)))).astype(x.dtype)
+
+
+def torch_output(operator: str, dtype: str) -> tuple[float, int]:
+    """Scale and zero point that torch gives to outputs of Sigmoid, Tanh and HardSigmoid, whatever the input's are."""
+    is_unsigned = dtype == "uint8"
+    return (2 / 256, 128 if is_unsigned else 0) if operator == "Tanh" else (1 / 256, 0 if is_unsigned else -128)

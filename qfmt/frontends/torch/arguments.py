@@ -5,7 +5,7 @@ which torch computes with two operands (torch's documentation, "Type promotion")
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,10 +15,6 @@ from ...ops import Trait, has
 from ..stored import StoredTensor
 from .building import Builder
 from .values import Refine, TensorValue, narrowest
-
-if TYPE_CHECKING:
-    from .building import Builder
-    from .values import TensorValue
 
 
 def number(lift: Builder, value: Any) -> int | float:

@@ -16,7 +16,7 @@ from ..model import DTYPES, Graph, Node, Quantization, Tensor
 from ..ops import OPERATORS, Trait, has
 from ..ops.activation import bounds
 from .constants import unused
-from .qdq_grids import DEQUANTIZE, QUANTIZE, QdqGrids
+from .qdq import DEQUANTIZE, QUANTIZE, QdqGrids
 
 _SAME_GRID = {"Concat"}
 """Operators, besides those that move integers, whose inputs and output share a grid if all are integers."""
