@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -22,14 +22,12 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float32]
 
 
-class Observation(Protocol):
-    """An observation. `scope` is the module whose output was observed, "" for a function."""
+class Observation(NamedTuple):
+    """An observation. `scope` is the module whose output was observed, "" for a function; `of` is the observed range,
+    if it results in the scale and zero point of a tensor."""
 
-    @property
-    def scope(self) -> str: ...
-
-    def of(self, tensor: Tensor) -> Observed | None:
-        """The observed range, if it results in the scale and zero point of the tensor."""
+    scope: str
+    of: Callable[[Tensor], Observed | None]
 
 
 def with_observations(
