@@ -1,10 +1,9 @@
-"""How shapes, scales and ranges are written for people, in tables and at a prompt; and numbers in JSON."""
+"""How shapes, scales and ranges are written for people: in tables, at a prompt."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from math import isfinite
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .graph import Shape
@@ -73,12 +72,3 @@ def size(count: int) -> str:
         amount /= 1000
         units.pop(0)
     return f"{amount:.1f} {units[0]}"
-
-
-def as_json_value(value: Any) -> Any:
-    """A value without what JSON does not have: infinities are "inf" and "-inf", NaN is "nan"; tuples are lists."""
-    if isinstance(value, float) and not isfinite(value):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {key: as_json_value(item) for key, item in value.items()}
-    return [as_json_value(item) for item in value] if isinstance(value, list | tuple) else value

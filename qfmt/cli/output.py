@@ -9,15 +9,15 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
+from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import click
 
 from ..errors import LONGEST, printable, shortened
-from ..notation import as_json_value
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -53,10 +53,18 @@ def line(text: str = "", *, err: bool = False) -> None:
 
 
 def as_json(value: Any) -> None:
-    """A value as JSON on stdout, for programs."""
+    """A value as JSON on stdout, for programs. JSON has no infinities: they are "inf" and "-inf", and NaN is "nan"."""
     import json
 
-    _echo(json.dumps(as_json_value(value), indent=2, allow_nan=False))
+    _echo(json.dumps(_strict(value), indent=2, allow_nan=False))
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, float) and not isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: _strict(item) for key, item in value.items()}
+    return [_strict(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def pairs(rows: Sequence[tuple[str, str]]) -> None:

@@ -5,11 +5,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from ..errors import QfmtError, ValidityError, shortened
 from ..model import Model, static_shape
-from ..notation import as_json_value
 from .statistics import statistics
 
 if TYPE_CHECKING:
@@ -125,9 +125,9 @@ def _tensor(tensor: Tensor, axis: int | None, bins: int, channels: int) -> dict[
     if tensor.quantization is not None:
         found["grid"] = _grid(tensor.quantization)
     if tensor.data is not None:
-        found["stats"] = as_json_value(statistics(tensor, axis, bins, channels))
+        found["stats"] = _finite(statistics(tensor, axis, bins, channels))
         if len(tensor.shape or ()) < 2 and 0 < found["stats"].get("elements", 0) <= channels:
-            found["values"] = as_json_value([_whole(_short(each)) for each in tensor.array.reshape(-1)])
+            found["values"] = _finite([_whole(_short(each)) for each in tensor.array.reshape(-1)])
     return found
 
 
@@ -144,14 +144,14 @@ def _grid(grid: Quantization) -> dict[str, Any]:
         scales, points = _numbers(grid.scale), grid.zero_point.numbers()
         if not kept and scales:
             scales, points = (min(scales), max(scales)), tuple(sorted({min(points), max(points)}))
-        found |= {"scale": as_json_value(list(scales)), "zero": as_json_value(list(points))}
+        found |= {"scale": _finite(list(scales)), "zero": _finite(list(points))}
     except QfmtError as error:
         found |= {"scale": [], "zero": [], "error": str(error)}
     parts = ("offset", "table", "group_index")
     if extras := [name.replace("_", " ") for name in parts if getattr(grid, name) is not None]:
         found["extras"] = extras
     if seen := grid.observed:
-        low, high = (as_json_value(list(each[:CHANNELS])) for each in (seen.minimum, seen.maximum))
+        low, high = (_finite(list(each[:CHANNELS])) for each in (seen.minimum, seen.maximum))
         found["observed"] = {"observer": _text(seen.observer), "min": low, "max": high}
     return found
 
@@ -201,7 +201,7 @@ def _proof(proof: Proof) -> dict[str, Any]:
 def _attribute(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_attribute(each) for each in value[:64]] + (["…"] if len(value) > 64 else [])
-    return _text(value) if isinstance(value, str) else as_json_value(_whole(value))
+    return _text(value) if isinstance(value, str) else _finite(_whole(value))
 
 
 def _pairs(pairs: Mapping[str, str]) -> dict[str, str]:
@@ -215,3 +215,17 @@ def _text(text: str) -> str:
 def _whole(value: Any) -> Any:
     """Integers that a page would round are given as text."""
     return str(value) if isinstance(value, int) and abs(value) >= WHOLE else value
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinities: they are "inf" and "-inf", and NaN is "nan"."""
+    if isinstance(value, dict):
+        return dict(_finite_items(value))
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    return str(value) if isinstance(value, float) and not isfinite(value) else value
+
+
+def _finite_items(value: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, each in value.items():
+        yield key, _finite(each)
