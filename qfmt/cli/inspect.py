@@ -13,7 +13,7 @@ from ..model import DTYPES, Model, Tensor
 from ..notation import NOTHING, quantization_cells, shape_text, size
 from ..urls import Place
 from .output import Column, as_json, line, pairs, table, working
-from .report import Users, counts, describe, file_facts, origin, stored_range, tensor_facts, why_float
+from .report import Users, counts, describe, file_facts, origin, tensor_facts, why_float
 from .source import FILE_OR_ARCHIVE, QFB, is_archive, open_model
 
 SCALE = [Column("scale", right=True), Column("zp", right=True), Column("range", right=True), Column("per")]
@@ -215,6 +215,8 @@ def _named(model: Model, name: str) -> Tensor:
 
 
 def _one_tensor(model: Model, name: str, json_: bool) -> None:
+    from ..passes.statistics import stored_range
+
     tensor = _named(model, name)
     users = Users(model.graph)
     facts = tensor_facts(tensor, users) | (stored_range(tensor) if tensor.is_constant else {})

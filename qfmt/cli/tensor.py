@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from ..model import DTYPES, Model, Parameter, Quantization, Tensor
 from ..notation import number, quantization_cells, shape_text, size, span
+from ..passes.statistics import real_range
 from .output import line, pairs
-from .report import Facts, discarded_calibration, real_range
+from .report import Facts, discarded_calibration
 
 SHOWN = 8
 """The most scales that are printed; `--json` has all of them."""
