@@ -14,6 +14,7 @@ import click
 
 from .. import __version__
 from ..errors import is_expected, message
+from .interruption import told
 from .output import line
 
 COMMANDS = {
@@ -79,7 +80,8 @@ class Commands(click.Group):
             raise
         except click.UsageError as error:
             fail(ctx, _usage(error))
-        except KeyboardInterrupt:
+        except KeyboardInterrupt:  # of a program that calls `main`
+            line(told(), err=True)
             ctx.exit(INTERRUPTED)
         except Exception as error:
             if ctx.params["debug"] and not is_expected(error):

@@ -17,7 +17,9 @@ from ..file.opened import downloaded
 from ..notation import number
 from ..urls import Place, place, text_of
 from .options import memory as memory_option
-from .output import as_json, line, working
+from .options import no_progress
+from .output import as_json, line
+from .progress import working
 from .source import FILE_OR_ARCHIVE, is_archive
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ class Levels(NamedTuple):
 @click.option(
     "--jobs", type=click.IntRange(min=1), help="Of an archive: how many processes check  [default: one per processor]"
 )
+@no_progress()
 @click.pass_context
 def command(
     ctx: click.Context, file: Place, json_: bool, proven: bool, replayed: bool, memory: int | None, jobs: int | None
@@ -123,9 +126,8 @@ def _check_archive(folder: Place, json_: bool, levels: Levels, jobs: int | None)
         {"path": text_of(manifest.place(entry)), "entry": asdict(entry), "levels": levels} for entry in entries.values()
     ]
     found: dict[str, dict[str, Any]] = {}
-    with working(f"checking {folder}") as say, closing(results(tasks, WORK, (), jobs or processors())) as answers:
+    with working(f"checking {folder}"), closing(results(tasks, WORK, (), jobs or processors())) as answers:
         for task, answer in answers:
-            say(f"checking {len(found)} of {len(entries)}")
             file = task["entry"]["file"]
             found[file] = answer if "valid" in answer else _unchecked(file, str(answer.get("error")))
     told = [found[file] for file in entries]

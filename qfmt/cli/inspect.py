@@ -12,7 +12,9 @@ from ..errors import QfmtError
 from ..model import DTYPES, Model, Tensor
 from ..notation import NOTHING, quantization_cells, shape_text, size
 from ..urls import Place
-from .output import Column, as_json, line, pairs, table, working
+from .options import no_progress
+from .output import Column, as_json, line, pairs, table
+from .progress import working
 from .report import Users, counts, describe, file_facts, origin, tensor_facts, why_float
 from .source import FILE_OR_ARCHIVE, QFB, is_archive, open_model
 
@@ -45,6 +47,7 @@ Examples:
 @click.option("--nodes", is_flag=True, help="Only the table of nodes.")
 @click.option("--tensors", is_flag=True, help="Only a table of all tensors.")
 @click.option("--filter", "wanted", metavar="TEXT", help="Of an archive: only the lines that contain this text.")
+@no_progress()
 def command(
     file: Place,
     json_: bool,
@@ -161,7 +164,7 @@ def _parameters(total: Mapping[str, Any]) -> str:
 
 
 def _node_table(model: Model) -> None:
-    columns = [Column("#", right=True), Column("operator", style="bold"), Column("output", style="cyan"), *VALUE]
+    columns = [Column("#", right=True), Column("operator"), Column("output", color="cyan"), *VALUE]
     rows = []
     for index, node in enumerate(model.nodes):
         for position, output in enumerate(node.outputs):
@@ -173,7 +176,7 @@ def _node_table(model: Model) -> None:
 
 def _tensor_table(tensors: Iterable[Tensor]) -> None:
     listed = sorted(tensors, key=_natural)
-    table([Column("tensor", style="cyan"), *VALUE], [[tensor.name, *_value_cells(tensor)] for tensor in listed])
+    table([Column("tensor", color="cyan"), *VALUE], [[tensor.name, *_value_cells(tensor)] for tensor in listed])
 
 
 def _natural(tensor: Tensor) -> list[tuple[int, str]]:
@@ -200,7 +203,7 @@ def _floats(model: Model, json_: bool) -> None:
     if json_:
         as_json([{"name": tensor.name, "dtype": tensor.dtype, "why": why} for tensor, why in reasons])
         return
-    columns = [Column("tensor", style="cyan"), Column("dtype"), Column("shape"), Column("why it is a float")]
+    columns = [Column("tensor", color="cyan"), Column("dtype"), Column("shape"), Column("why it is a float")]
     table(columns, [[tensor.name, tensor.dtype, shape_text(tensor.shape), why] for tensor, why in reasons])
 
 

@@ -175,7 +175,7 @@ def show_integers(model: Model, json_: bool) -> None:
             else "quantize the network first"
         )
         raise QfmtError(f"{what}: there is no requantization to show", hint=how)
-    columns = [Column("output", style="cyan"), Column("rule"), Column("channels", right=True), Column("by")]
+    columns = [Column("output", color="cyan"), Column("rule"), Column("channels", right=True), Column("by")]
     columns += [Column("sums", right=True), Column("bits", right=True), Column("proof")]
     table(columns, [[*_cells(each)] for each in found])
     line()

@@ -73,12 +73,12 @@ def _edges(cells: Mapping[str, Mapping[str, str]]) -> None:
         pairs([(edge, reason or "yes") for edge, reason in row.items()])
         return
     edges = next(iter(cells.values()))
-    columns = [Column("operator", style="bold"), *(Column(edge.removeprefix("to torch, ")) for edge in edges)]
+    columns = [Column("operator"), *(Column(edge.removeprefix("to torch, ")) for edge in edges)]
     table(columns, [[name, *("-" if row[edge] else "yes" for edge in edges)] for name, row in cells.items()])
 
 
 def _list(operators: list[Operator]) -> None:
-    columns = [Column("operator", style="bold"), Column("version", right=True), Column("family"), Column("quantized"),
+    columns = [Column("operator"), Column("version", right=True), Column("family"), Column("quantized"),
                Column("rules")]  # fmt: skip
     table(columns, [[o.name, str(o.version), o.family, o.quantized.name.lower(), " ".join((*o.rules, *o.sum_rules))]
                     for o in operators])  # fmt: skip

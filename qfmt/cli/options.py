@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .progress import quiet
+
 if TYPE_CHECKING:
     from ..model import Dimension
 
@@ -39,6 +41,11 @@ def memory() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         "The most memory that the run may take, as in 500M or 4G  [default: 4 GiB and 256 times the size of"
         " constants and inputs, at most half of what is available]",
     )
+
+
+def no_progress() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`--quiet`, which takes effect by itself."""
+    return click.option("--quiet", is_flag=True, callback=quiet, expose_value=False, help="Show no progress.")
 
 
 def _bytes(value: str) -> int:

@@ -12,7 +12,7 @@ import qfmt
 from ..errors import DestinationError, QfmtError
 from ..regular import irregular, refusal
 from ..urls import Place, Url, place
-from .output import working
+from .progress import working
 
 if TYPE_CHECKING:
     from ..model import Model

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import QfmtError, ValidityError, shortened
 from ..model import Model, static_shape
 from ..passes.statistics import channel_axes, statistics
+from ..progress import counted
 
 if TYPE_CHECKING:
     from ..model import Node, Parameter, Proof, Quantization, Tensor
@@ -50,7 +51,10 @@ def describe(model: Model, name: str, size: int | None = None) -> dict[str, Any]
         "vectors": len(model.vectors),
         "inputs": [named[each] for each in graph.inputs if each in named],
         "outputs": [named[each] for each in graph.outputs if each in named],
-        "tensors": [_tensor(tensor, axes.get(tensor.name), bins, channels) for tensor in graph.tensors.values()],
+        "tensors": [
+            _tensor(tensor, axes.get(tensor.name), bins, channels)
+            for tensor in counted(graph.tensors.values(), "", len(graph.tensors), "tensors")
+        ],
         "nodes": [_node(node, named, hazards.get(node.label)) for node in graph.nodes],
         "faults": faults,
         "proofs": {} if faults else _proofs(model),
