@@ -9,7 +9,7 @@ import click
 import qfmt
 
 from ..urls import Place
-from .options import no_progress
+from .options import no_progress, pager
 from .output import Column, as_json, line, table
 from .progress import working
 from .source import FILE, open_model
@@ -33,6 +33,7 @@ Exit status: 0 equal, 1 different, 2 an error.""",
 @click.option("--json", "json_", is_flag=True, help="Print all differences as JSON.")
 @no_progress()
 @click.pass_context
+@pager
 def command(ctx: click.Context, a: Place, b: Place, json_: bool) -> None:
     """Show what differs between A and B (.qfb, or anything that can be converted), as "in A → in B".
 

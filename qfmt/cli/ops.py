@@ -11,6 +11,7 @@ import click
 
 from ..errors import QfmtError
 from ..model import near_names
+from .options import pager
 from .output import Column, as_json, line, pairs, table
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 @click.argument("name", required=False)
 @click.option("--matrix", "matrix_", is_flag=True, help="Print where each can come from, and go to.")
 @click.option("--json", "json_", is_flag=True, help="Print everything as JSON.")
+@pager
 def command(name: str | None, matrix_: bool, json_: bool) -> None:
     """List the operators that qfmt knows, or describe the operator NAME."""
     from ..ops import OPERATORS

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from .output import paged
 from .progress import quiet
 
 if TYPE_CHECKING:
@@ -46,6 +48,18 @@ def memory() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 def no_progress() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """`--quiet`, which takes effect by itself."""
     return click.option("--quiet", is_flag=True, callback=quiet, expose_value=False, help="Show no progress.")
+
+
+def pager(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--no-pager`, and without it a pager for what the command prints."""
+
+    @click.option("--no-pager", is_flag=True, help="On a terminal, print everything at once, without $PAGER.")
+    @wraps(command)
+    def paging(*arguments: Any, no_pager: bool, **options: Any) -> Any:
+        with paged(not no_pager):
+            return command(*arguments, **options)
+
+    return paging
 
 
 def _bytes(value: str) -> int:

@@ -20,21 +20,22 @@ from typing import Any, NamedTuple, TextIO
 import click
 
 from ..errors import LONGEST, printable, shortened
+from ..notation import NOTHING
 
 GAP = "  "
 WIDEST = 400
 """The most characters of a cell in a table; `--json` has all of them."""
 MANY = 1000
 """Lines that are written at once."""
-NARROW, NARROWEST = 16, 8
+NARROW, NARROWEST = 28, 8
 """Columns of a terminal down to which texts are wrapped before details are left out, and after that."""
 
 
 class Column(NamedTuple):
     """A column of a table: its title, how it is aligned, its color on a terminal.
 
-    On a terminal that is too narrow, columns of details are left out, the last one first; then what is not aligned to
-    the right is wrapped.
+    On a terminal, columns without any content are left out; if it is too narrow, those of details, the last one first.
+    Then what is not aligned to the right is wrapped.
     """
 
     title: str
@@ -59,8 +60,8 @@ def _echo(text: str, *, err: bool = False) -> None:
 
 
 def line(text: str = "", *, err: bool = False) -> None:
-    """One line on stdout or stderr."""
-    _echo(printable(text), err=err)
+    """One line on stdout or stderr; on a terminal, more lines if it is too narrow."""
+    _echo(printable(text) if err else _paragraph(printable(text)), err=err)
 
 
 def as_json(value: Any) -> None:
@@ -174,7 +175,7 @@ def pairs(rows: Sequence[tuple[str, str]]) -> None:
         _echo(f"{label:<{indent}}{lines}".rstrip())
 
 
-def _paragraph(text: str, indent: int) -> str:
+def _paragraph(text: str, indent: int = 0) -> str:
     """The text; on a terminal in lines beside its label, broken between words only, so that a path can be copied."""
     columns = _columns()
     if columns is None or width(text) <= columns - indent:
@@ -207,7 +208,10 @@ def _several(lines: Iterator[str]) -> Iterator[list[str]]:
 def _laid_out(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     natural = [max(map(width, cells)) for cells in zip([column.title for column in columns], *rows, strict=True)]
     limit = _columns()
-    shown = [*range(len(columns))] if limit is None else _shown(columns, natural, limit)
+    known = shown = [*range(len(columns))]
+    if limit is not None:
+        known = [at for at in shown if not rows or any(row[at] not in ("", NOTHING) for row in rows)]
+        shown = _fitting(columns, known, natural, limit)
     widths = natural if limit is None else _widths(columns, natural, shown, limit)
     has_color = has_colors()
 
@@ -226,15 +230,15 @@ def _laid_out(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Itera
     yield from drawn([column.title for column in columns], True)
     for row in rows:
         yield from drawn(row, False)
-    if left_out := [column.title for at, column in enumerate(columns) if at not in shown]:
+    if left_out := [columns[at].title for at in known if at not in shown]:
         told = f"(left out in {limit} columns: {', '.join(left_out)})"
         yield click.style(told, dim=True) if has_color else told
 
 
-def _shown(columns: Sequence[Column], natural: Sequence[int], limit: int) -> list[int]:
-    """The columns that fit without those of details that are too many."""
-    shown = [*range(len(columns))]
-    for at in reversed(range(len(columns))):
+def _fitting(columns: Sequence[Column], known: Sequence[int], natural: Sequence[int], limit: int) -> list[int]:
+    """The columns, without those of details that are too many."""
+    shown = [*known]
+    for at in reversed(known):
         least = (natural[each] if columns[each].right else min(natural[each], NARROW) for each in shown)
         if sum(least) + len(GAP) * (len(shown) - 1) <= limit:
             break

@@ -48,6 +48,10 @@ def working(on_what: str) -> Iterator[None]:
     shown: list[Live] = []
     begin = monotonic()
 
+    def add(steps: Steps) -> None:
+        begun[:] = [each for each in begun if each.done < each.total]
+        begun.append(steps)
+
     def show() -> None:
         shown.append(_live(printable(on_what), begun, begin))
         shown[0].start()
@@ -56,7 +60,7 @@ def working(on_what: str) -> Iterator[None]:
     timer.daemon = True
     timer.start()
     try:
-        with watched(begun.append):
+        with watched(add):
             yield
     finally:
         timer.cancel()
@@ -66,7 +70,7 @@ def working(on_what: str) -> Iterator[None]:
 
 
 def _live(on_what: str, begun: list[Steps], begin: float) -> Live:
-    """A line that draws itself, of the part of the work that began last and is not done."""
+    """A line that draws itself: the part of the work that is not done, of which others may be a part."""
     from rich.console import Console
     from rich.live import Live
     from rich.progress_bar import ProgressBar
@@ -78,13 +82,12 @@ def _live(on_what: str, begun: list[Steps], begin: float) -> Live:
     spinner = Spinner("dots" if can_show("⠋", sys.stderr) else "line")
 
     def drawn() -> Table:
-        while begun and begun[-1].done >= begun[-1].total:
-            begun.pop()
-        steps = begun[-1] if begun else None
+        unfinished = [each for each in [*begun] if each.done < each.total]
+        steps = unfinished[0] if unfinished else None
         words = f"{on_what}: {steps.what}" if steps and steps.what else on_what
         seconds = int(monotonic() - begin)
         time, count = f"{seconds // 60}:{seconds % 60:02}", _count(steps) if steps else ""
-        bar: list[ProgressBar | Text] = [ProgressBar(steps.total, steps.done, width=BAR), Text(count)] if steps else []
+        bar: list[ProgressBar | Text] = [ProgressBar(1.0, _share(unfinished), width=BAR), Text(count)] if steps else []
         room = console.width - len(f"- {' ' * bool(steps) * (BAR + 1)} {count} {time} ")
         text = Text(words)
         text.truncate(max(room, 8), overflow="ellipsis")
@@ -93,6 +96,15 @@ def _live(on_what: str, begun: list[Steps], begin: float) -> Live:
         return grid
 
     return Live(get_renderable=drawn, console=console, transient=True, redirect_stdout=False, refresh_per_second=10)
+
+
+def _share(unfinished: list[Steps]) -> float:
+    """How much is done, if each part of the work is a step of the one before."""
+    share, step = 0.0, 1.0
+    for each in unfinished:
+        share += step * each.done / each.total
+        step /= each.total
+    return min(share, 1.0)
 
 
 def _count(steps: Steps) -> str:

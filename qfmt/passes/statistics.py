@@ -15,7 +15,7 @@ import numpy as np
 
 from ..arithmetic import dequantize
 from ..arrays import DTYPES, StoredArray, numpy_dtype
-from ..errors import QfmtError
+from ..errors import DigestError, FormatError, QfmtError
 from ..graph import static_shape
 from ..ops import OPERATORS
 from ..ops.accumulation import output_axis
@@ -90,9 +90,8 @@ def _statistics(tensor: Tensor, axis: int | None, bins: int, channels: int) -> d
     else:
         at = [int(counted[end - int(low)]) if low <= end <= high else 0 for end in limits]
     found |= {"low": at[0], "high": at[1]}
-    points = np.asarray(grid.each_zero_point)
-    fits = has_axis and len(points) in (1, lows.size)  # else a rule is broken
-    if fits and grid.is_affine and np.isfinite(points).all():
+    points = np.asarray(grid.each_zero_point if has_axis and grid.is_affine else ())
+    if len(points) in (1, lows.size) and np.isfinite(points).all():  # else a rule is broken
         zero = points.astype(np.int64)
         peaks = np.maximum(*(np.abs(ends.reshape(-1).astype(np.int64) - zero) for ends in (lows, highs)))
         found |= {"dead": int((peaks == 0).sum())}
@@ -131,25 +130,31 @@ def _spread(stored: StoredArray, low: float, high: float, bins: int) -> dict[str
 def stored_range(tensor: Tensor) -> dict[str, Any]:
     """The smallest and largest values of a constant, as stored and as the real numbers that they represent.
 
-    Keys: stored_min, stored_max, real_min, real_max. For each slice with a scale, the smallest and largest value are
-    enough, because dequantizing is monotone.
+    Keys: stored_min, stored_max, real_min, real_max; null if the array is empty, or in a shard that is not there, which
+    `unread` says then. For each slice with a scale, the smallest and largest value are enough, because dequantizing is
+    monotone. Raises DigestError for damaged data.
     """
-    keys = ("stored_min", "stored_max", "real_min", "real_max")
+    found: dict[str, Any] = dict.fromkeys(("stored_min", "stored_max", "real_min", "real_max"))
     shape, grid = static_shape(tensor), tensor.quantization
     if 0 in shape:
-        return dict.fromkeys(keys)
+        return found
     assert tensor.data is not None
     block = shape if grid is None else grid.block_sizes(shape)
-    low, high = _ends(StoredArray(tensor.dtype, shape, tensor.data), block)
-    if grid is None:
-        real = [low.astype("float32"), high.astype("float32")]
-    else:
-        of_slices = replace(grid, block=tuple(min(each, 1) for each in grid.block))
-        real = [dequantize(end, of_slices) for end in (low, high)]
-    ends = [low.min(), high.max(), min(each.min() for each in real), max(each.max() for each in real)]
-    if DTYPES[tensor.dtype].kind == "f":
-        ends[:2] = [end.astype(float) for end in ends[:2]]
-    return dict(zip(keys, (end.item() for end in ends), strict=True))
+    try:
+        low, high = _ends(StoredArray(tensor.dtype, shape, tensor.data), block)
+        to = float if DTYPES[tensor.dtype].kind == "f" else low.dtype
+        found |= {"stored_min": low.min().astype(to).item(), "stored_max": high.max().astype(to).item()}
+        if grid is None:
+            real = [low.astype("float32"), high.astype("float32")]
+        else:
+            of_slices = replace(grid, block=tuple(min(each, 1) for each in grid.block))
+            real = [dequantize(end, of_slices) for end in (low, high)]
+    except DigestError:
+        raise
+    except FormatError as error:
+        return found | {"unread": f"{error.where.rpartition(': ')[2]} {error.what}"}
+    ends = min(each.min() for each in real), max(each.max() for each in real)
+    return found | {"real_min": ends[0].item(), "real_max": ends[1].item()}
 
 
 def real_range(quantization: Quantization) -> tuple[float, float]:
