@@ -20,7 +20,7 @@ from .options import memory as memory_option
 from .options import no_progress
 from .output import as_json, line
 from .progress import working
-from .source import FILE_OR_ARCHIVE, is_archive
+from .source import QFB_OR_ARCHIVE, is_archive
 
 if TYPE_CHECKING:
     from qfmt.compare import Replay
@@ -42,7 +42,7 @@ class Levels(NamedTuple):
 @click.command(
     epilog="Exit status: 0 valid, 1 invalid, or a test vector differs, 2 cannot be read, or not run.",
 )
-@click.argument("file", type=FILE_OR_ARCHIVE)
+@click.argument("file", type=QFB_OR_ARCHIVE)
 @click.option("--json", "json_", is_flag=True, help="Print {file, valid, violations: [{rule, where, what}]}.")
 @click.option("--proofs", "proven", is_flag=True, help="Recompute the bounds of integer sums, and compare.")
 @click.option("--replay", "replayed", is_flag=True, help="Run the test vectors in the file, and compare their outputs.")

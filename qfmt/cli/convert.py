@@ -23,7 +23,7 @@ from ..urls import Place, place, size_of
 from .hazards import summary
 from .integer import Lowering, integer_options
 from .interruption import makes
-from .options import Shapes, input_shapes, named
+from .options import Shapes, completed, input_shapes, named
 from .options import size as size_option
 from .output import as_json, line
 from .progress import quiet as quieted
@@ -161,7 +161,12 @@ Examples:
   qfmt convert integers.qfb folder                           a C program of an integer-only network
   qfmt convert models '*.onnx' --out archive --jobs 4        everything in a folder, and more, into an archive""",
 )
-@click.argument("paths", nargs=-1, metavar="SOURCE DEST | SOURCES… --out FOLDER")
+@click.argument(
+    "paths",
+    nargs=-1,
+    metavar="SOURCE DEST | SOURCES… --out FOLDER",
+    shell_complete=completed("models"),
+)
 @click.option(
     "--out",
     type=DESTINATION,

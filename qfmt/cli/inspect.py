@@ -12,7 +12,7 @@ from ..errors import QfmtError
 from ..model import DTYPES, Model, Tensor
 from ..notation import NOTHING, quantization_cells, shape_text, size
 from ..urls import Place
-from .options import no_progress, pager
+from .options import completed, no_progress, pager
 from .output import Column, as_json, line, pairs, table
 from .progress import working
 from .report import Users, counts, describe, file_facts, origin, tensor_facts, why_float
@@ -43,7 +43,13 @@ Examples:
 )
 @click.argument("file", type=FILE_OR_ARCHIVE)
 @click.option("--json", "json_", is_flag=True, help="Print everything as JSON.")
-@click.option("--tensor", "name", metavar="NAME", help="One tensor: its quantization, and the range of its values.")
+@click.option(
+    "--tensor",
+    "name",
+    metavar="NAME",
+    shell_complete=completed("tensors"),
+    help="One tensor: its quantization, and the range of its values.",
+)
 @click.option("--tree", is_flag=True, help="The modules of the original network: nodes, parameters, bytes, operators.")
 @click.option("--depth", type=click.IntRange(min=0), help="With --tree: how many modules deep.")
 @click.option("--stats", is_flag=True, help="How constants, or the one of --tensor, use their integers and scales.")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import QfmtError
-from .options import Shapes
+from .options import Shapes, completed
 from .output import Column, as_json, line, pairs, table
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def integer_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "outputs",
             multiple=True,
             metavar="NAME",
+            shell_complete=completed("tensors"),
             help="End the network at this tensor; leave out the rest.",
         ),
         click.option(

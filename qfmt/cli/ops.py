@@ -11,7 +11,7 @@ import click
 
 from ..errors import QfmtError
 from ..model import near_names
-from .options import pager
+from .options import completed, pager
 from .output import Column, as_json, line, pairs, table
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=completed("operators"))
 @click.option("--matrix", "matrix_", is_flag=True, help="Print where each can come from, and go to.")
 @click.option("--json", "json_", is_flag=True, help="Print everything as JSON.")
 @pager
@@ -30,7 +30,7 @@ def command(name: str | None, matrix_: bool, json_: bool) -> None:
     every = sorted(OPERATORS.values(), key=lambda operator: (operator.family, operator.name))
     chosen = every if name is None else [_found(name)]
     if matrix_:
-        cells = _matrix()
+        cells = matrix()
         rows = {operator.name: cells[operator.name] for operator in chosen}
         as_json(rows) if json_ else _edges(rows)
     elif name is None:
@@ -61,7 +61,7 @@ def _spellings(operator: Operator) -> list[str]:
     return [operator.name, *(spelling.partition("(")[0] for spelling in operator.torch)]
 
 
-def _matrix() -> dict[str, dict[str, str]]:
+def matrix() -> dict[str, dict[str, str]]:
     """For each operator, why an edge does not support it; empty if it does. tools/operators.py queries the edges."""
     path = Path(__file__).parent.parent / "ops" / "matrix.json"
     found: dict[str, dict[str, str]] = json.loads(path.read_text(encoding="utf-8"))

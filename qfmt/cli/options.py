@@ -62,6 +62,18 @@ def pager(command: Callable[..., Any]) -> Callable[..., Any]:
     return paging
 
 
+def completed(by: str) -> Callable[[click.Context, click.Parameter, str], list[Any]]:
+    """What a shell completes, by a function of `completion`, which is imported only then."""
+
+    def complete(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[Any]:
+        from . import completion
+
+        found: list[Any] = getattr(completion, by)(ctx, incomplete)
+        return found
+
+    return complete
+
+
 def _bytes(value: str) -> int:
     text = value.upper().removesuffix("B")
     count, unit = (text[:-1], text[-1]) if text[-1:] in UNITS and text else (text, "")

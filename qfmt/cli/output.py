@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +19,6 @@ from typing import Any, NamedTuple, TextIO
 import click
 
 from ..errors import LONGEST, printable, shortened
-from ..notation import NOTHING
 
 GAP = "  "
 WIDEST = 400
@@ -96,9 +94,15 @@ def can_show(text: str, stream: TextIO) -> bool:
     return True
 
 
+def _terminal_size() -> os.terminal_size:
+    from shutil import get_terminal_size  # slow to import
+
+    return get_terminal_size()
+
+
 def _columns() -> int | None:
     """The columns of the terminal; None if stdout is none, and lines may have any width."""
-    return shutil.get_terminal_size().columns if is_terminal(sys.stdout) else None
+    return _terminal_size().columns if is_terminal(sys.stdout) else None
 
 
 def has_colors() -> bool:
@@ -125,7 +129,7 @@ def paged(wanted: bool = True) -> Iterator[None]:
 
 
 def _show(text: str, *, with_pager: bool) -> None:
-    columns, lines = shutil.get_terminal_size()
+    columns, lines = _terminal_size()
     rows = (max(1, -(-width(click.unstyle(each)) // columns)) for each in text.splitlines())
     if not with_pager or sum(islice(rows, lines)) < lines:
         if text:
@@ -210,6 +214,8 @@ def _laid_out(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Itera
     limit = _columns()
     known = shown = [*range(len(columns))]
     if limit is not None:
+        from ..notation import NOTHING
+
         known = [at for at in shown if not rows or any(row[at] not in ("", NOTHING) for row in rows)]
         shown = _fitting(columns, known, natural, limit)
     widths = natural if limit is None else _widths(columns, natural, shown, limit)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import printable
-from ..notation import size
 from ..progress import BYTES, Steps, watched
 from .output import can_show, is_terminal
 
@@ -109,5 +108,7 @@ def _share(unfinished: list[Steps]) -> float:
 
 def _count(steps: Steps) -> str:
     if steps.unit == BYTES:
+        from ..notation import size
+
         return f"{size(steps.done)} of {size(steps.total)}"
     return f"{steps.done:,} of {steps.total:,}{' ' * bool(steps.unit)}{steps.unit}"

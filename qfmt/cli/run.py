@@ -18,7 +18,7 @@ from .options import memory as memory_option
 from .options import no_progress
 from .output import Column, as_json, line, table
 from .progress import working
-from .source import DESTINATION, FILE, open_model, spare
+from .source import ARRAYS_FILE, DESTINATION, FILE, open_model, spare
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,7 +50,7 @@ Examples:
 Exit status: 0 success, and all test vectors equal; 1 a test vector differs; 2 an error.""",
 )
 @click.argument("file", type=FILE)
-@click.option("--input", "source", type=FILE, help="A .npy or .npz.")
+@click.option("--input", "source", type=ARRAYS_FILE, help="A .npy or .npz.")
 @click.option(
     "--output",
     "dest",

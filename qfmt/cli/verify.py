@@ -19,7 +19,7 @@ from .arrays import arrays, matched, taken
 from .options import Shapes, input_shapes, no_progress
 from .output import Column, as_json, line, pairs, table
 from .progress import working
-from .source import ARCHIVE, DESTINATION, FILE, open_model
+from .source import ARCHIVE, ARRAYS_FILE, DESTINATION, FILE, open_model
 
 if TYPE_CHECKING:
     from ..compare import Report, WeightComparison
@@ -68,7 +68,7 @@ Exit status: 0 equal, or every difference is explained: a rounding tie, an overf
 @click.option(
     "--input",
     "given",
-    type=FILE,
+    type=ARRAYS_FILE,
     help="Inputs: a .npy or .npz, as for `qfmt run`. Several real inputs test more than pseudo-random ones.",
 )
 @click.option("--samples", type=click.IntRange(min=1), default=4, show_default=True, help="Pseudo-random inputs.")
