@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import islice, zip_longest
 from math import isfinite
 from typing import Any, NamedTuple, TextIO
 
@@ -153,18 +153,24 @@ def width(text: str) -> int:
 
 
 def _wrapped(text: str, columns: int) -> list[str]:
-    """Lines of at most that many columns, which end where a name or a list has a mark, if possible."""
+    """Lines of at most that many columns, which end where a name or a list has a mark, if possible.
+
+    All but the first are indented: what a file names must not look like a line of its own.
+    """
     if width(text) <= columns:
         return [text]
     from rich.cells import chop_cells
 
     lines = [""]
     for part in re.findall(r"[^ ./_,;:-]*[ ./_,;:-]?", text):
-        if width(lines[-1] + part.rstrip()) > columns:
-            first, *rest = chop_cells(part, columns) or [""]
-            lines += [first, *rest]
-        else:
+        if width(lines[-1] + part.rstrip()) <= columns:
             lines[-1] += part
+        elif width(part) < columns:
+            lines.append(f" {part}")
+        else:
+            part = lines.pop() + part
+            lines.append(chop_cells(part, columns)[0])
+            lines += [f" {piece}" for piece in chop_cells(part[len(lines[-1]) :], columns - 1)]
     return [each.rstrip() for each in lines if each.strip()]
 
 
@@ -210,46 +216,63 @@ def _several(lines: Iterator[str]) -> Iterator[list[str]]:
 
 
 def _laid_out(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    natural = [max(map(width, cells)) for cells in zip([column.title for column in columns], *rows, strict=True)]
+    titles = [column.title for column in columns]
+    natural = [_widest(cells) for cells in zip(titles, *rows, strict=True)]
     limit = _columns()
-    known = shown = [*range(len(columns))]
     if limit is not None:
-        from ..notation import NOTHING
+        yield from _drawn(columns, titles, rows, natural, limit)
+        return
+    for cells in (titles, *rows):
+        yield GAP.join(map(_padded, columns, cells, natural)).rstrip()
 
-        known = [at for at in shown if not rows or any(row[at] not in ("", NOTHING) for row in rows)]
-        shown = _fitting(columns, known, natural, limit)
-    widths = natural if limit is None else _widths(columns, natural, shown, limit)
+
+def _widest(cells: Sequence[str]) -> int:
+    return max(map(len if all(map(str.isascii, cells)) else width, cells))
+
+
+def _padded(column: Column, text: str, columns: int) -> str:
+    columns -= width(text) - len(text)
+    return text.rjust(columns) if column.right else text.ljust(columns)
+
+
+def _drawn(
+    columns: Sequence[Column], titles: Sequence[str], rows: Sequence[Sequence[str]], natural: Sequence[int], limit: int
+) -> Iterator[str]:
+    """The lines for a terminal."""
+    from ..notation import NOTHING
+
+    known = [at for at in range(len(columns)) if not rows or any(row[at] not in ("", NOTHING) for row in rows)]
+    shown = _fitting(columns, known, natural, limit)
+    widths = _widths(columns, natural, shown, limit)
     has_color = has_colors()
 
-    def drawn(cells: Sequence[str], head: bool) -> Iterator[str]:
-        wrapped = {at: _wrapped(cells[at], widths[at]) for at in shown}
-        for number in range(max(map(len, wrapped.values()), default=0)):
+    def lines(cells: Sequence[str], head: bool) -> Iterator[str]:
+        wrapped = [_wrapped(cells[at], widths[at]) for at in shown]
+        for texts in zip_longest(*wrapped, fillvalue=""):
             parts = []
-            for at in shown:
-                text = wrapped[at][number] if number < len(wrapped[at]) else ""
-                space = " " * (widths[at] - width(text))
+            for at, text in zip(shown, texts, strict=True):
+                part = _padded(columns[at], text, widths[at])
                 if has_color and text and (head or columns[at].color):
-                    text = click.style(text, columns[at].color if not head else None, bold=head or None)
-                parts.append(space + text if columns[at].right else text + space)
+                    part = part.replace(text, click.style(text, None if head else columns[at].color, bold=head or None))
+                parts.append(part)
             yield GAP.join(parts).rstrip()
 
-    yield from drawn([column.title for column in columns], True)
+    yield from lines(titles, True)
     for row in rows:
-        yield from drawn(row, False)
-    if left_out := [columns[at].title for at in known if at not in shown]:
+        yield from lines(row, False)
+    if left_out := [titles[at] for at in known if at not in shown]:
         told = f"(left out in {limit} columns: {', '.join(left_out)})"
         yield click.style(told, dim=True) if has_color else told
 
 
 def _fitting(columns: Sequence[Column], known: Sequence[int], natural: Sequence[int], limit: int) -> list[int]:
-    """The columns, without those of details that are too many."""
+    """The columns, without details if these leave little room; and without the last ones that leave none."""
     shown = [*known]
-    for at in reversed(known):
-        least = (natural[each] if columns[each].right else min(natural[each], NARROW) for each in shown)
-        if sum(least) + len(GAP) * (len(shown) - 1) <= limit:
-            break
-        if columns[at].detail:
-            shown.remove(at)
+    for room, may_go in ((NARROW, [at for at in known if columns[at].detail]), (NARROWEST, [*known[1:]])):
+        least = [each if column.right else min(each, room) for each, column in zip(natural, columns, strict=True)]
+        while may_go and sum(least[at] + len(GAP) for at in shown) - len(GAP) > limit:
+            if (at := may_go.pop()) in shown:
+                shown.remove(at)
     return shown
 
 

@@ -52,7 +52,7 @@ def working(on_what: str) -> Iterator[None]:
         begun.append(steps)
 
     def show() -> None:
-        shown.append(_live(printable(on_what), begun, begin))
+        shown.append(_live(on_what, begun, begin))
         shown[0].start()
 
     timer = threading.Timer(PATIENCE, show)
@@ -83,7 +83,7 @@ def _live(on_what: str, begun: list[Steps], begin: float) -> Live:
     def drawn() -> Table:
         unfinished = [each for each in [*begun] if each.done < each.total]
         steps = unfinished[0] if unfinished else None
-        words = f"{on_what}: {steps.what}" if steps and steps.what else on_what
+        words = printable(f"{on_what}: {steps.what}" if steps and steps.what else on_what)
         seconds = int(monotonic() - begin)
         time, count = f"{seconds // 60}:{seconds % 60:02}", _count(steps) if steps else ""
         bar: list[ProgressBar | Text] = [ProgressBar(1.0, _share(unfinished), width=BAR), Text(count)] if steps else []

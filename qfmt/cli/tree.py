@@ -15,8 +15,8 @@ from .output import Column, as_json, table
 if TYPE_CHECKING:
     from ..model import Model
 
-DEEPEST = 32
-"""Modules within modules; a name in a file may have any number of dots."""
+DEEPEST, MOST = 32, 100_000
+"""Modules within modules, and all modules: names in a file may have any number of dots. The rest is not told apart."""
 
 COLUMNS = [
     Column("module", color="cyan"),
@@ -44,17 +44,18 @@ class Module:
 
 def modules(model: Model) -> Module:
     """The network as a tree of modules. A constant is in the module of the first node that reads it."""
-    root = Module(model.graph.name or "all")
+    root, room = Module(model.graph.name or "all"), iter(range(MOST))
     has_scopes = any(node.scope for node in model.nodes)
     homes: dict[str, list[str]] = {}
     for node in model.nodes:
         path = _parts(node.scope) if has_scopes else _parts(node.label)[:-1]
         for name in node.inputs:
             homes.setdefault(name, path)
-        for module in _along(root, path):
+        for module in _along(root, path, room):
             module.operators[node.operator] += 1
     for tensor in model.graph.constants():
-        for module in _along(root, homes.get(tensor.name) or (_parts(tensor.name)[:-1] if model.no_graph else [])):
+        path = homes.get(tensor.name) or (_parts(tensor.name)[:-1] if model.no_graph else [])
+        for module in _along(root, path, room):
             module.parameters += prod(static_shape(tensor))
             module.bytes += sum(data.nbytes for _, data in tensor.stored())
     return root
@@ -65,12 +66,16 @@ def _parts(name: str) -> list[str]:
     return list(filter(None, name.split("/" if "/" in name else ".")))[:DEEPEST]
 
 
-def _along(root: Module, path: list[str]) -> Iterator[Module]:
-    """The modules of a path, which are made where they are missing, from the root on."""
-    yield root
+def _along(module: Module, path: list[str], room: Iterator[int]) -> Iterator[Module]:
+    """The modules of a path, from the root on, which are made where they are missing while there is room."""
+    yield module
     for part in path:
-        root = root.modules.setdefault(part, Module(part))
-        yield root
+        if part not in module.modules and next(room, None) is not None:
+            module.modules[part] = Module(part)
+        if part not in module.modules:
+            return
+        module = module.modules[part]
+        yield module
 
 
 def show_tree(model: Model, depth: int | None, json_: bool) -> None:

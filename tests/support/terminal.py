@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import select
 import subprocess
 import sys
 import time
@@ -54,14 +56,19 @@ class Terminal:
         """What was printed, once it has what is waited for."""
         wanted = (lambda text: is_there in text) if isinstance(is_there, str) else is_there
         end = time.monotonic() + seconds
-        while not wanted(self.text):
-            assert time.monotonic() < end, self.text
-            assert self._read(), self.text
-        return self.text
+        while not wanted(self.plain):
+            left = end - time.monotonic()
+            assert left > 0 and select.select([self.ours], [], [], left)[0] and self._read(), self.text
+        return self.plain
 
     @property
     def text(self) -> str:
         return self.printed.decode(errors="replace").replace("\r\n", "\n")
+
+    @property
+    def plain(self) -> str:
+        """The same without colors, and without movements of the cursor."""
+        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b[=>]|[\r\x07\x08]", "", self.text)
 
     def _read(self) -> bool:
         """Read what comes; False if nothing will, because the other side is closed."""
