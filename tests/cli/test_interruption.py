@@ -50,16 +50,14 @@ def interrupted(folder: Path, *command: object) -> tuple[int, str]:
         os.killpg(running.pid, signal.SIGINT)
         told = running.stderr.read().decode()  # to its end: no child has the pipe any more
         status = running.wait(60)
-    assert list((folder / "tmp").iterdir()) == []
+    assert list((folder / "tmp").glob("*qfmt*")) == []  # ONNX Runtime has a file there
     return status, told
 
 
 @pytest.fixture
 def net(tmp_path: Path) -> Path:
-    model = qfmt.convert(DIGITS)
-    model.save(tmp_path / "net.qfb")
-    (shape,) = (model.tensors[name].shape for name in model.graph.inputs)
-    np.save(tmp_path / "x.npy", np.zeros([size if isinstance(size, int) else 1 for size in shape], np.float32))
+    qfmt.convert(DIGITS).save(tmp_path / "net.qfb")
+    np.save(tmp_path / "x.npy", np.zeros((1, 1, 8, 8), np.float32))
     return tmp_path
 
 
@@ -93,7 +91,7 @@ def test_an_interrupted_command_leaves_what_was_there(phase: str, before: bool, 
     if before and not results:
         pytest.skip("it writes nothing")
     if "net_int.qfb" in words:
-        qfmt.load(net / "net.qfb").to_integers().save(net / "net_int.qfb")
+        qfmt.load(net / "net.qfb").to_integers(input_shapes={"x": ("N", 1, 8, 8)}).save(net / "net_int.qfb")
     for name in results:
         if before and name.endswith("/"):
             (net / name).mkdir()
