@@ -87,6 +87,9 @@ class Commands(click.Group):
             raise click.exceptions.Exit(TROUBLE) from None
 
     def invoke(self, ctx: click.Context) -> Any:
+        from . import interruption  # not for `--help`
+
+        interruption.begin()
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="backslashreplace")  # an abbreviated name is an error
@@ -97,9 +100,7 @@ class Commands(click.Group):
         except click.UsageError as error:
             fail(ctx, _usage(error))
         except KeyboardInterrupt:  # of a program that calls `main`
-            from .interruption import told
-
-            line(told(), err=True)
+            line(interruption.told(), err=True)
             ctx.exit(INTERRUPTED)
         except Exception as error:
             if ctx.params["debug"] and not is_expected(error):

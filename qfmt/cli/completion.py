@@ -15,6 +15,7 @@ from click.shell_completion import BashComplete, CompletionItem, add_completion_
 
 from ..errors import QfmtError
 from ..urls import Url, place
+from .matrix import matrix
 from .source import MODELS, QFB, kind_of
 
 if TYPE_CHECKING:
@@ -57,8 +58,6 @@ def _files(incomplete: str, suffixes: tuple[str, ...]) -> Iterator[str]:
 
 def operators(_ctx: click.Context, incomplete: str) -> list[str]:
     """Operators by the table of edges, which needs no NumPy."""
-    from .ops import matrix
-
     return [name for name in matrix() if name.startswith(incomplete)]
 
 

@@ -13,6 +13,12 @@ _MADE: list[tuple[Place, object]] = []
 _NOTES: list[str] = []
 
 
+def begin() -> None:
+    """Forget what commands before this one, in the same process, were to write."""
+    _MADE.clear()
+    _NOTES.clear()
+
+
 def makes(*places: Place | None) -> None:
     """Say of these files, if the command is interrupted from now on, whether they were written."""
     _MADE.extend((place, _state(place)) for place in places if place is not None)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from ..errors import QfmtError
 from ..model import near_names
+from .matrix import matrix
 from .options import completed, pager
 from .output import Column, as_json, line, pairs, table
 
@@ -59,13 +58,6 @@ def _found(name: str) -> Operator:
 def _spellings(operator: Operator) -> list[str]:
     """The names under which an operator is found: its own, and those in PyTorch."""
     return [operator.name, *(spelling.partition("(")[0] for spelling in operator.torch)]
-
-
-def matrix() -> dict[str, dict[str, str]]:
-    """For each operator, why an edge does not support it; empty if it does. tools/operators.py queries the edges."""
-    path = Path(__file__).parent.parent / "ops" / "matrix.json"
-    found: dict[str, dict[str, str]] = json.loads(path.read_text(encoding="utf-8"))
-    return found
 
 
 def _edges(cells: Mapping[str, Mapping[str, str]]) -> None:

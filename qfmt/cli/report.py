@@ -20,6 +20,12 @@ The keys are stable: later versions may add keys, but do not change or remove an
     an array    dtype, shape, values [..] (null: more than 4096 bytes, in a buffer), quantization: null, or, if the
                 values are codes of a second level, block, scale, zero_point, offset, table, group_index
 
+    --tensor    the tensor, with stored_min, stored_max, real_min, real_max; if a shard is missing, `unread` says it
+    --stats     [name, dtype, shape, axis (of the channels, or null), elements, min, max, first, width, bins [..], used,
+                codes, low, high, dead, scale_min, scale_max, error]: `statistics` of qfmt/passes/statistics.py; a key is
+                absent where it means nothing, as codes of floats
+    --tree      name, nodes, parameters, bytes, operators {name: count}, modules [the same]
+
 `written_by` is the index of a node or null, `read_by` a list of indices; a dimension of a shape is a number, a name
 or null, and a shape is null where not even the rank is known. `bytes` is null for what is not stored. A number that
 is not finite is the string "inf", "-inf" or "nan", since JSON cannot represent it.

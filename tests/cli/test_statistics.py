@@ -16,6 +16,7 @@ from qfmt.passes.statistics import channel_axes, statistics
 from qfmt.view.description import describe
 from support.command_line import invoke, tiny_model, trouble
 from support.paths import DIGITS, HOSTILE
+from support.web_server import Server
 
 
 def stats(*arguments: object) -> dict[str, dict[str, object]]:
@@ -230,3 +231,9 @@ def test_a_damaged_tensor_is_an_error(tiny: Path) -> None:
     content[at] ^= 1
     tiny.write_bytes(content)
     assert "is damaged" in trouble("inspect", tiny, "--tensor", "fc1.weight")
+
+
+def test_a_remote_file_is_shown_like_a_local_one(server: Server, tiny: Path) -> None:
+    server.files["tiny.qfb"], server.ranges = tiny.read_bytes(), True
+    for option in ("--stats", "--tree"):
+        assert invoke("inspect", server.url("tiny.qfb"), option).stdout == invoke("inspect", tiny, option).stdout
