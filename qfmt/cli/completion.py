@@ -16,7 +16,6 @@ from click.shell_completion import BashComplete, CompletionItem, add_completion_
 from ..errors import QfmtError
 from ..urls import Url, place
 from .matrix import matrix
-from .source import MODELS, QFB, kind_of
 
 if TYPE_CHECKING:
     import click
@@ -38,10 +37,6 @@ def files(incomplete: str, suffixes: Iterable[str]) -> list[CompletionItem]:
     """Files with these suffixes, and folders; if there are none, all files."""
     found = [CompletionItem(name) for name in _files(incomplete, tuple(suffixes))]
     return [CompletionItem(incomplete, type="dir"), *found] if found else [CompletionItem(incomplete, type="file")]
-
-
-def models(_ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-    return files(incomplete, MODELS)
 
 
 def _files(incomplete: str, suffixes: tuple[str, ...]) -> Iterator[str]:
@@ -74,7 +69,7 @@ def tensors(ctx: click.Context, incomplete: str) -> list[str]:
 def _tensors(word: str | Path) -> list[str]:
     try:
         path = place(word)
-        if isinstance(path, Url) or not path.is_file() or kind_of(path) != QFB:
+        if isinstance(path, Url) or path.suffix != ".qfb" or not path.is_file():
             return []
         from ..file.reader import load
 

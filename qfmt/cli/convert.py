@@ -23,7 +23,7 @@ from ..urls import Place, place, size_of
 from .hazards import summary
 from .integer import Lowering, integer_options
 from .interruption import makes
-from .options import Shapes, completed, input_shapes, named
+from .options import Shapes, input_shapes, named
 from .options import size as size_option
 from .output import as_json, line
 from .progress import quiet as quieted
@@ -165,7 +165,7 @@ Examples:
     "paths",
     nargs=-1,
     metavar="SOURCE DEST | SOURCES… --out FOLDER",
-    shell_complete=completed("models"),
+    shell_complete=FILE.shell_complete,
 )
 @click.option(
     "--out",

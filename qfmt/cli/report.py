@@ -22,8 +22,8 @@ The keys are stable: later versions may add keys, but do not change or remove an
 
     --tensor    the tensor, with stored_min, stored_max, real_min, real_max; if a shard is missing, `unread` says it
     --stats     [name, dtype, shape, axis (of the channels, or null), elements, min, max, first, width, bins [..], used,
-                codes, low, high, dead, scale_min, scale_max, error]: `statistics` of qfmt/passes/statistics.py; a key is
-                absent where it means nothing, as codes of floats
+                codes, low, high, dead, scale_min, scale_max, error]: as qfmt/passes/statistics.py has it; a key
+                is absent where it means nothing, as codes of floats
     --tree      name, nodes, parameters, bytes, operators {name: count}, modules [the same]
 
 `written_by` is the index of a node or null, `read_by` a list of indices; a dimension of a shape is a number, a name

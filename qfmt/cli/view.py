@@ -109,7 +109,12 @@ def _verified(source: Path, model: Model) -> Report:
 def _show(made: Page, file: Path, html: Path | None) -> None:
     """Write the page; without a name into a temporary folder, and open it."""
     path = html or Path(tempfile.mkdtemp(prefix="qfmt-view-")) / f"{file.stem}.html"
-    made.save(path)
+    try:
+        made.save(path)
+    except BaseException:  # also an interruption
+        if html is None:
+            path.parent.rmdir()
+        raise
     line(f"{path}  {size(len(made.html.encode()))}")
     if html is None:
         import webbrowser

@@ -73,6 +73,7 @@ PHASES = {
     "running": ("qfmt.interpreter execute", "run net.qfb --input x.npy --output out.npz"),
     "recording": ("qfmt.file.writer _pad", "run net.qfb --input x.npy --record out.qfb"),
     "describing": ("qfmt.view.page describe", "view net.qfb --html out.html"),
+    "showing": ("qfmt.file.replacing replacing", "view net.qfb"),
     "drawing": ("qfmt.view.drawing as_svg", "view net.qfb --svg out.svg"),
     "checking": ("qfmt.file.checker _check_buffers", "check net.qfb"),
     "comparing": ("qfmt diff", "diff net.qfb net.qfb"),
