@@ -54,8 +54,10 @@ class DecodedTensor(Tensor):
     @property
     def array(self) -> Array:
         constant, container = self._constant, self._container
-        if constant is None or (container.verify and constant.buffer not in container.verified):
+        if constant is None:
             return super().array
+        if container.verify and constant.buffer not in container.verified:
+            container.verify_constant(constant)
         data = container.data
         assert isinstance(data, memoryview)  # only then are constants found together
         found: Array = constant.array(data)
@@ -176,6 +178,7 @@ class Tensors(Mapping[str, Tensor]):
             for constant in constants(self._tables, container.buffers, len(container.data)):
                 tensor = DecodedTensor(container, constant.tensor, constant)
                 self._tensors.setdefault(names[constant.tensor], tensor)
+            container.let_go()
 
 
 class _Values(ValuesView[Tensor]):
