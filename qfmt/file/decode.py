@@ -132,7 +132,7 @@ class Decoder:
     def let_go(self, again: Callable[[], bytes]) -> None:
         """Keep no copy of the data: `again` has the same when they are needed."""
         self._again = again
-        del self.data
+        self.__dict__.pop("data", None)
 
     def root(self) -> Record:
         """The root table."""
