@@ -133,8 +133,8 @@ class Container:
 
     def _metadata_again(self) -> bytes:
         """The metadata that was verified, from the mapped file; FormatError if the file has others now."""
-        assert isinstance(self.data, memoryview)
-        assert isinstance(mapped := self.data.obj, mmap.mmap)
+        mapped = self.data.obj if isinstance(self.data, memoryview) else None
+        assert isinstance(mapped, mmap.mmap)
         if mapped.size() < self.header.file_size:  # to read what is not there ends the process
             raise FormatError("was changed while it was read", hint=header.AGAIN)
         metadata = mapped[: self.header.meta_size]
