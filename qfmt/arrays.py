@@ -222,6 +222,9 @@ class Data:
 BLOCK = 1 << 23
 """Bytes that are read at once where an array is read once, from its beginning to its end."""
 
+_FEW = 1 << 16
+"""Bytes that are not worth giving back."""
+
 _READ: WeakKeyDictionary[mmap.mmap, int] = WeakKeyDictionary()
 """How many bytes of mapped files were read since their memory was given back."""
 
@@ -229,8 +232,9 @@ _READ: WeakKeyDictionary[mmap.mmap, int] = WeakKeyDictionary()
 def blocks(view: memoryview) -> Iterator[memoryview]:
     """Bytes in parts, each of which is given back when the next one is asked for."""
     for start in range(0, len(view), BLOCK):
-        yield view[start : start + BLOCK]
-        give_back(view[start : start + BLOCK])
+        block = view[start : start + BLOCK]
+        yield block
+        give_back(block)
 
 
 def give_back(view: memoryview) -> None:
@@ -239,7 +243,7 @@ def give_back(view: memoryview) -> None:
     Else what is read once stays, and counts as memory of the process: as much as the file. A few bytes stay until more
     of their file was read: other threads may be reading there, too.
     """
-    source: object = view
+    source: object = view if len(view) >= _FEW else None
     while source is not None and not isinstance(source, mmap.mmap):
         source = source.obj if isinstance(source, memoryview) else getattr(source, "base", None)
     if isinstance(source, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
