@@ -332,7 +332,7 @@ def _is_attribute(value: object) -> bool:
     kinds = {type(item) for item in values}
     if not kinds <= {int, float, str} or len(kinds) > 1:
         return False
-    return kinds != {int} or (-(1 << 63) <= min(values) and max(values) < 1 << 63)
+    return kinds != {int} or (min(values) >= -(1 << 63) and max(values) < 1 << 63)
 
 
 def _words(shape: Shape) -> str:
