@@ -23,5 +23,5 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def package(tmp_path_factory: pytest.TempPathFactory) -> PagePackage:
-    return PagePackage(tmp_path_factory.mktemp("page"))
+def package() -> PagePackage:
+    return PagePackage()
