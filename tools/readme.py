@@ -17,6 +17,7 @@ import contextlib
 import io
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -60,9 +61,32 @@ def console(content: str, folder: str) -> str:
     return "\n".join(f"{command}\n{shell(command[2:], folder)}" for command in commands)
 
 
+ONE_COMMAND = re.compile(r"qfmt [^|&;<>$*`(){}#]*")
+
+
 def shell(command: str, folder: str) -> str:
     """The output of a command on stdout and stderr; `qfmt` and `python` are those of this checkout and
     interpreter."""
+    printed = qfmt(command, folder) if ONE_COMMAND.fullmatch(command) else by_bash(command, folder)
+    if "unexpected" in printed or "Traceback" in printed:
+        raise SystemExit(f"{command}\n{printed}")
+    return printed
+
+
+def qfmt(command: str, folder: str) -> str:
+    """The same without a process, which would import everything again."""
+    from click.testing import CliRunner
+
+    from qfmt.cli import main
+
+    with inside(folder):
+        result = CliRunner().invoke(main, shlex.split(command)[1:], prog_name="qfmt")
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.output
+
+
+def by_bash(command: str, folder: str) -> str:
     interpreter = f'"{sys.executable}"'
     functions = f'qfmt() {{ {interpreter} -m qfmt "$@"; }}; python() {{ {interpreter} "$@"; }}; '
     finished = subprocess.run(
@@ -74,8 +98,6 @@ def shell(command: str, folder: str) -> str:
         encoding="utf-8",
         timeout=120,
     )
-    if "unexpected" in finished.stdout or "Traceback" in finished.stdout:
-        raise SystemExit(f"{command}\n{finished.stdout}")
     return finished.stdout
 
 
@@ -83,15 +105,21 @@ def python(content: str, folder: str, names: dict[str, object]) -> str:
     """The block with the output of its prints, each of which must print one line."""
     bare = re.sub(r"  # → .*$", "", content, flags=re.MULTILINE)
     printed = io.StringIO()
+    with inside(folder), contextlib.redirect_stdout(printed):
+        exec(compile(bare, "<example>", "exec"), names)
+    lines = iter(printed.getvalue().splitlines())
+    return re.sub(r"^print\(.*$", lambda call: f"{call.group()}  # → {next(lines)}", bare, flags=re.MULTILINE)
+
+
+@contextlib.contextmanager
+def inside(folder: str) -> Iterator[None]:
+    """Work in this folder."""
     before = Path.cwd()
     os.chdir(folder)
     try:
-        with contextlib.redirect_stdout(printed):
-            exec(compile(bare, "<example>", "exec"), names)
+        yield
     finally:
         os.chdir(before)
-    lines = iter(printed.getvalue().splitlines())
-    return re.sub(r"^print\(.*$", lambda call: f"{call.group()}  # → {next(lines)}", bare, flags=re.MULTILINE)
 
 
 def fixed(text: str) -> str:
