@@ -22,12 +22,12 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts what 
 
 
 LONG = (
-    "frontends/torch/test_networks.py", "readers/test_js_reader.py", "docs/test_docs.py", "backends/c/test_arithmetic.py",
-    "backends/torch/test_engines.py", "file/test_hostile.py", "frontends/onnx/test_backend.py",
-    "cli/test_hostile_files.py", "frontends/torch/test_exported_functions.py", "readers/test_c_reader_run.py",
-    "ops/test_shapes.py", "ops/test_ranges.py", "conformance/test_suite.py", "file/test_faults.py",
-    "fuzzing/test_fuzz.py", "frontends/torch/test_memory.py", "archive/test_archive.py", "docs/test_site.py",
-    "view/test_page.py",
+    "frontends/torch/test_networks.py", "readers/test_js_reader.py", "docs/test_docs.py",
+    "backends/c/test_arithmetic.py", "backends/torch/test_engines.py", "file/test_hostile.py",
+    "frontends/onnx/test_backend.py", "cli/test_hostile_files.py", "frontends/torch/test_exported_functions.py",
+    "readers/test_c_reader_run.py", "ops/test_shapes.py", "ops/test_ranges.py", "conformance/test_suite.py",
+    "file/test_faults.py", "fuzzing/test_fuzz.py", "frontends/torch/test_memory.py", "archive/test_archive.py",
+    "docs/test_site.py", "view/test_page.py",
 )  # fmt: skip
 """Files that take longest, the longest first."""
 

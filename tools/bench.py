@@ -427,7 +427,7 @@ def _modules(folder: Path, network: str, kernels: str) -> Iterator[Row]:
             ("auto", "ONNX Runtime", 1.1),
         ):
             if engine in median and reference in median:
-                what = f"{network.removesuffix('_224')} {threads} thr: {engine}, {reference} {kernels}"
+                what = f"{network.removesuffix('_224')} {threads} threads: {engine}, {reference} {kernels}"
                 yield Row(what, median[engine], median[reference], "ms", limit)
     for engine in chosen:
         making, loading = partial(model.to_torch, engine), partial(torch.jit.load, archive)
@@ -530,7 +530,7 @@ def record(name: str, rows: list[Row]) -> None:
         for row in rows
         if row.reference is not None
     ]
-    kept[name] = {"about": SECTIONS[name].__doc__, "machine": machine(), "rows": ratios}
+    kept[name] = {"about": " ".join((SECTIONS[name].__doc__ or "").split()), "machine": machine(), "rows": ratios}
     text = json.dumps({key: kept[key] for key in SECTIONS if key in kept}, indent=1, ensure_ascii=False)
     RECORD.write_text(text + "\n", encoding="utf-8")
 

@@ -26,8 +26,10 @@ def hoist_quantizers(graph: Graph) -> Graph:
     tensors = dict(graph.tensors)
     instead: dict[int, list[Node]] = {}
     for node in graph.nodes:
+        if node.operator != "QuantizeLinear":  # an unknown operator may have no outputs
+            continue
         grid = tensors[node.outputs[0]].quantization
-        if node.operator != "QuantizeLinear" or grid is None or not grid.is_per_tensor:
+        if grid is None or not grid.is_per_tensor:
             continue
         first = below = node
         while (mover := producers.get(first.inputs[0])) is not None and uses[first.inputs[0]] == 1:

@@ -44,6 +44,7 @@ def test_hostile_files_are_refused_in_one_line(name: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", [
     "concat-inference.onnx",  # after a node with a wrong axis, onnx's inference would compute vectors that double
     "laughs-uncalled.onnx",  # functions that double, but are not called
+    "onnx-no-outputs.onnx",  # a node of an unknown operator, without outputs
 ])  # fmt: skip
 def test_parts_that_are_not_needed_are_not_computed(name: str, tmp_path: Path) -> None:
     done = converted(name, tmp_path)
