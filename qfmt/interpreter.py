@@ -16,6 +16,7 @@ from .model import DTYPES, Model, Node, Quantization, Tensor, numpy_dtype
 from .ops import OPERATORS, UNFIT, Inference, Operand, Operator, Quantized, Result, UnknownRank
 from .ops.accumulation import int32_sums
 from .ops.rescaling import multiply_add_divide
+from .progress import counted
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -55,7 +56,7 @@ def trace(
     budget = _memory(model, values, memory)
     uses = graph.uses()
     constants: dict[str, Array] = {}
-    for node in graph.nodes:
+    for node in counted(graph.nodes, "", len(graph.nodes), "nodes"):
         operands = [_operand(name, values, constants, tensors) for name in node.inputs]
         with budget.spent():
             results = execute(node, operands, [tensors[name] for name in node.outputs])

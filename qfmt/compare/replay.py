@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..model import Model
+from ..progress import counted
 from .words import values_differ
 
 
@@ -33,7 +34,7 @@ def replay(model: Model, memory: int | None = None) -> Iterator[Replay]:
 
     `memory` is that of `Model.run`. Raises what `Model.run` raises.
     """
-    for index, vector in enumerate(model.vectors):
+    for index, vector in enumerate(counted(model.vectors, "", len(model.vectors), "test vectors")):
         name = vector.name or str(index)
         computed = model.run({key: value.array for key, value in vector.inputs.items()}, memory=memory)
         for output in dict.fromkeys(model.graph.outputs):

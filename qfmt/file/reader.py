@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 from ..arrays import blocks
 from ..errors import DigestError, FormatError, QfmtError, ValidityError, VersionError, some
 from ..model import Data, Graph, Model, Node, Quantization, Shape, StoredArray, Tensor, Vector
+from ..progress import BYTES, Progress, Steps
 from ..rules import form_violations, is_name, quantization_violations, vector_violations
 from ..urls import Named, Place, Url, place
 from . import header, shards
@@ -26,7 +27,6 @@ from .tensors import DecodedTensor, Tensors
 
 if TYPE_CHECKING:
     from .remote import Fetched
-    from .writer import Progress
 
 _HASHED = 8
 """How many times over the data may be hashed: once by each of some threads that all begin with the same buffer."""
@@ -147,12 +147,10 @@ class Container:
         with self.placed:
             stored = [self.buffer(index, "buffer {}", str(index)) for index in range(len(self.buffers))]
         self.fetch_all()
-        total, done = sum(data.nbytes for data in stored), 0
+        steps = Steps("comparing digests", sum(data.nbytes for data in stored), BYTES, progress)
         with ThreadPoolExecutor(processors()) as threads:
             for size in threads.map(_verify, _batches(stored)):
-                done += size
-                if progress is not None:
-                    progress(done, total)
+                steps.add(size)
 
     def _check_version(self) -> None:
         if features := [name for name in self.root["required_features"] or () if name != shards.FEATURE]:

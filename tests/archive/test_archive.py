@@ -289,7 +289,9 @@ def test_after_a_kill_only_what_was_in_flight_is_repeated(
         running.kill()
     else:
         os.killpg(running.pid, number)  # as a terminal does
-    assert running.communicate()[1] == b""  # and no worker is left that has the pipe
+    told = running.communicate()[1].decode()  # to its end: no worker is left that has the pipe
+    note = f"qfmt: interrupted; {archive} has what was converted; the same command continues\n"
+    assert told == ("" if number == signal.SIGKILL else note)
     assert running.returncode == (-9 if number == signal.SIGKILL else 130)
     before = done(archive)
     assert 3 <= before < 12
@@ -312,14 +314,15 @@ def test_workers_import_nothing_from_the_working_directory(
     assert not (sources / "PWNED").exists()
 
 
-def test_an_interruption_at_the_start_is_silent(sources: Path, archive: Path) -> None:
+def test_an_interruption_at_the_start_is_one_line(sources: Path, archive: Path) -> None:
     digits(sources / "a.pt")
     running = start("convert", sources, "--out", archive, stderr=subprocess.PIPE, start_new_session=True)
     while not (archive / MANIFEST).exists():
         assert running.poll() is None
     time.sleep(0.1)  # the worker has started, or nearly so
     os.killpg(running.pid, signal.SIGINT)
-    assert running.communicate()[1] == b""
+    told = running.communicate()[1].decode()
+    assert (told.startswith("qfmt: interrupted; "), told.count("\n")) == (True, 1)
     assert running.returncode == 130
     assert kept(sources, archive) == set()
     assert files(archive) == ["a.qfb"]
