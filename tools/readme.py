@@ -18,6 +18,7 @@ import contextlib
 import io
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -63,9 +64,32 @@ def console(content: str, folder: str) -> str:
     return "\n".join(f"{command}\n{shell(command[2:], folder)}" for command in commands)
 
 
+ONE_COMMAND = re.compile(r"qfmt [^|&;<>$*`(){}#]*")
+
+
 def shell(command: str, folder: str) -> str:
     """The output of a command on stdout and stderr; `qfmt` and `python` are those of this checkout and
     interpreter."""
+    printed = qfmt(command, folder) if ONE_COMMAND.fullmatch(command) else by_bash(command, folder)
+    if "unexpected" in printed or "Traceback" in printed:
+        raise SystemExit(f"{command}\n{printed}")
+    return printed
+
+
+def qfmt(command: str, folder: str) -> str:
+    """The same without a process, which would import everything again."""
+    from click.testing import CliRunner
+
+    from qfmt.cli import main
+
+    with inside(folder):
+        result = CliRunner().invoke(main, shlex.split(command)[1:], prog_name="qfmt")
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.output
+
+
+def by_bash(command: str, folder: str) -> str:
     interpreter = f'"{sys.executable}"'
     functions = f'qfmt() {{ {interpreter} -m qfmt "$@"; }}; python() {{ {interpreter} "$@"; }}; '
     finished = subprocess.run(
@@ -77,8 +101,6 @@ def shell(command: str, folder: str) -> str:
         encoding="utf-8",
         timeout=120,
     )
-    if "unexpected" in finished.stdout or "Traceback" in finished.stdout:
-        raise SystemExit(f"{command}\n{finished.stdout}")
     return finished.stdout
 
 
@@ -86,16 +108,12 @@ def python(content: str, folder: str, names: dict[str, object]) -> str:
     """The block with the output of its statements."""
     bare = re.sub(r"  # → .*$|^# → .*\n", "", content, flags=re.MULTILINE)
     lines = bare.splitlines()
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
+    with inside(folder):
         for statement in ast.parse(bare).body:
             with contextlib.redirect_stdout(io.StringIO()) as printed:
                 exec(compile(ast.Module([statement], []), "<example>", "exec"), names)
             assert statement.end_lineno is not None
             lines[statement.end_lineno - 1] += said(statement, lines, printed.getvalue())
-    finally:
-        os.chdir(before)
     return "\n".join(lines) + "\n"
 
 
@@ -108,6 +126,17 @@ def said(statement: ast.stmt, lines: list[str], printed: str) -> str:
     if printed.count("\n") == 1 and statement.lineno == statement.end_lineno and len(last + beside) <= WIDTH:
         return beside
     return "".join(f"\n# → {line}" for line in printed.splitlines())
+
+
+@contextlib.contextmanager
+def inside(folder: str) -> Iterator[None]:
+    """Work in this folder."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
 
 
 def fixed(text: str) -> str:

@@ -156,13 +156,12 @@ def _numbers(tensor: Tensor, quantization: Quantization) -> str:
 
 
 def wrong_numbers(tensor: Tensor, q: Quantization, *, is_inline: bool) -> str:
-    any_sign = tensor.is_constant and q.is_blocked
-    found = (
-        _wrong_numbers(name, _Same(each), tensor.dtype, any_sign or "." in name, _groups(q))
-        for name, each in q.parameters()
-        if each.is_inline == is_inline
-    )
-    return next(filter(None, found), "")
+    for name, each in q.parameters():
+        if each.is_inline == is_inline:
+            any_sign = "." in name or (tensor.is_constant and q.is_blocked)
+            if wrong := _wrong_numbers(name, _Same(each), tensor.dtype, any_sign, _groups(q)):
+                return wrong
+    return ""
 
 
 def _groups(q: Quantization) -> int:

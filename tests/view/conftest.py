@@ -22,5 +22,5 @@ def browser(request: pytest.FixtureRequest) -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def package(tmp_path_factory: pytest.TempPathFactory) -> PagePackage:
-    return PagePackage(tmp_path_factory.mktemp("page"))
+def package() -> PagePackage:
+    return PagePackage()
