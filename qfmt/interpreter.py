@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from .model import DTYPES, Model, Node, Quantization, Tensor, numpy_dtype
 from .ops import OPERATORS, UNFIT, Inference, Operand, Operator, Quantized, Result, UnknownRank
 from .ops.accumulation import int32_sums
 from .ops.rescaling import multiply_add_divide
+from .progress import counted
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -62,7 +64,7 @@ def trace(
     budget = _memory(model, values, memory)
     uses = graph.uses()
     constants: dict[str, Array] = {}
-    for node in graph.nodes:
+    for node in counted(graph.nodes, "", len(graph.nodes), "nodes"):
         operands = [_operand(name, values, constants, tensors) for name in node.inputs]
         with budget.spent():
             results = execute(node, operands, [tensors[name] for name in node.outputs])
@@ -156,7 +158,8 @@ def execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[Te
     not fit each other in a way that no shape rule detects.
     """
     try:
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing is NaN, and NumPy would tell
             return _execute(node, operands, outputs)
     except RunError as error:
         raise error.at(f"node {node.title}") from None

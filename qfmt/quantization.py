@@ -296,8 +296,7 @@ class Quantization:
     @property
     def is_plain(self) -> bool:
         """Whether nothing but scales and zero points counts."""
-        extras = (self.offset, self.table, self.group_index, self.scale.quantization)
-        return all(each is None for each in extras)
+        return not any((self.offset, self.table, self.group_index, self.scale.quantization))
 
     @property
     def has_float_zero_points(self) -> bool:
@@ -342,10 +341,6 @@ class Quantization:
         if zero_point is not None:
             points = zero_points_of(np.asarray(zero_point), scales)
         return replace(self, scale=scales, zero_point=points)
-
-    def negated(self) -> Quantization:
-        """The same with scales of the other sign: of offsets that are subtracted."""
-        return replace(self, scale=Parameter.of_values(-self.scale.array))
 
     def block_sizes(self, shape: Sequence[int]) -> tuple[int, ...]:
         """The elements of a block of a tensor of that shape, along each dimension."""

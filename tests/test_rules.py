@@ -495,6 +495,23 @@ def test_shared_scales_are_checked_once() -> None:
         assert 0 < Counted.looks < 30
 
 
+def test_a_buffer_that_many_arrays_share_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a small file with thousands of tensors takes quadratic time."""
+    count, size = 20, 2000
+    codes, scales = ArrayData(np.ones(size, np.int8)), Parameter.of_values(np.linspace(1, 2, size).astype(np.float32))
+    assert not scales.is_inline
+    tensors = {}
+    for index in range(count):
+        grid = Quantization(scales, Parameter.of_values(np.uint8(0)), -index, 100, block=(1,))
+        tensors[f"t{index}"] = Tensor(f"t{index}", "int8", (size,), codes, grid)
+    Model(Graph((), (), (), tensors)).save(tmp_path / "m.qfb")
+    read: list[str] = []
+    parts = StoredArray.parts
+    monkeypatch.setattr(StoredArray, "parts", lambda stored: read.append(stored.dtype) or parts(stored))  # type: ignore[func-returns-value]
+    assert not qfmt.check(tmp_path / "m.qfb")
+    assert sorted(read) == ["float32", "int8"]
+
+
 def test_container_rules_broken_by_contents(tmp_path: Path) -> None:
     import hashlib
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from .. import __version__
 from ..errors import MissingPackageError, RemoteError, first_line
+from ..progress import counted
 from ..urls import masked
 from .workers import Message, named
 
@@ -59,7 +60,7 @@ def results(
         with client.as_current():
             coming = dask.as_completed(futures)
         del futures  # what has been answered and is still asked for would be repeated if its worker dies
-        for future in coming:
+        for future in counted(coming, "", len(asked), "files"):
             task, answer = asked[future.key], _answer(future)
             future.release()
             yield task, answer

@@ -22,9 +22,12 @@ from ..notation import size
 from ..urls import Place, place, size_of
 from .hazards import summary
 from .integer import Lowering, integer_options
+from .interruption import makes
 from .options import Shapes, input_shapes, named, seconds
 from .options import size as size_option
-from .output import as_json, line, working
+from .output import as_json, line
+from .progress import quiet as quieted
+from .progress import working
 from .report import origin
 from .source import DESTINATION, FILE, QFB, kind_of, spare
 
@@ -158,7 +161,12 @@ Examples:
   qfmt convert integers.qfb folder                           a C program of an integer-only network
   qfmt convert models '*.onnx' --out archive --jobs 4        everything in a folder, and more, into an archive""",
 )
-@click.argument("paths", nargs=-1, metavar="SOURCE DEST | SOURCES… --out FOLDER")
+@click.argument(
+    "paths",
+    nargs=-1,
+    metavar="SOURCE DEST | SOURCES… --out FOLDER",
+    shell_complete=FILE.shell_complete,
+)
 @click.option(
     "--out",
     type=DESTINATION,
@@ -216,7 +224,7 @@ Examples:
     "of what each node computes.",
 )
 @size_option("--shard-size", "To .qfb: put more data than this into other files, of at most this size, as in 2G.")
-@click.option("--quiet", is_flag=True, help="Print errors only.")
+@click.option("--quiet", is_flag=True, callback=quieted, help="Print errors only.")
 @click.option(
     "--json",
     "json_",
@@ -292,6 +300,7 @@ def command(
         if value is not None and target.kind != "qfb":
             raise click.UsageError(f"--{name} is for .qfb files: end the name in .qfb")
     spare(target.place, source)
+    makes(target.place)
     lowering = conversion.lowering
     times = [time.monotonic()]
     with working(f"converting {source.name}"):

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from .output import paged
+from .progress import quiet
 
 if TYPE_CHECKING:
     from ..model import Dimension
@@ -39,6 +43,35 @@ def memory() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         "The most memory that the run may take, as in 500M or 4G  [default: 4 GiB and 256 times the size of"
         " constants and inputs, at most half of what is available]",
     )
+
+
+def no_progress() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`--quiet`, which takes effect by itself."""
+    return click.option("--quiet", is_flag=True, callback=quiet, expose_value=False, help="Show no progress.")
+
+
+def pager(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--no-pager`, and without it a pager for what the command prints."""
+
+    @click.option("--no-pager", is_flag=True, help="On a terminal, print everything at once, without $PAGER.")
+    @wraps(command)
+    def paging(*arguments: Any, no_pager: bool, **options: Any) -> Any:
+        with paged(not no_pager):
+            return command(*arguments, **options)
+
+    return paging
+
+
+def completed(by: str) -> Callable[[click.Context, click.Parameter, str], list[Any]]:
+    """What a shell completes, by a function of `completion`, which is imported only then."""
+
+    def complete(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[Any]:
+        from . import completion
+
+        found: list[Any] = getattr(completion, by)(ctx, incomplete)
+        return found
+
+    return complete
 
 
 def _bytes(value: str) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..arrays import Array
 from ..model import Model, Node, Vector, value_digest
+from ..progress import counted
 from .words import values_differ
 
 
@@ -41,7 +42,7 @@ def replay(model: Model, memory: int | None = None) -> Iterator[Replay]:
     from ..rules import require_sound
 
     require_sound(model)
-    for index, vector in enumerate(model.vectors):
+    for index, vector in enumerate(counted(model.vectors, "", len(model.vectors), "test vectors")):
         first = _First(model, vector)
         computed = run(model, {key: value.array for key, value in vector.inputs.items()}, memory, first.watch)
         for output in dict.fromkeys(model.graph.outputs):

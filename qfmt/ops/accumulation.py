@@ -122,7 +122,8 @@ def _scales(w: Quantization, along: list[int], attributes: Mapping[str, Any]) ->
 
 def scales_of_channels(w: Quantization, attributes: Mapping[str, Any]) -> Array:
     """The scales of a weight for all output channels, or the one; groups of a transposed convolution share them."""
-    return np.tile(np.array(w.scale), attributes["group"] if w.is_per_channel and _is_transposed(attributes) else 1)
+    shared = attributes["group"] if w.is_per_channel and _is_transposed(attributes) else 1
+    return np.tile(w.scale.real.astype(float).reshape(-1), shared)
 
 
 def _is_transposed(attributes: Mapping[str, Any]) -> bool:
@@ -162,7 +163,8 @@ def in_units_of_sums(
     """Whether a bias is integers of scale sx · sw (up to the rounding of float32): ONNX's int32 bias."""
     if bias is None or any(bias.zero_point):
         return False
-    return np.allclose(np.array(bias.scale), x.scale[0] * scales_of_channels(w, attributes), rtol=1e-6, atol=0)
+    units = x.scale[0] * scales_of_channels(w, attributes)
+    return np.allclose(bias.scale.real.reshape(-1), units, rtol=1e-6, atol=0)
 
 
 def unit_of_sums(x: Quantization, w: Quantization, attributes: Mapping[str, Any]) -> Array:

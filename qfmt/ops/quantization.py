@@ -24,7 +24,7 @@ from .shapes import axis_of, same
     engines=by_engine("reciprocal_fma"),
 )
 def quantize_linear(x: Array) -> Array:
-    """Y is X on the grid of Y's quantization, with the stated quantize rule.
+    """Y is X with Y's scales and zero points, by the stated quantize rule.
 
     Scale and zero point are the quantization of Y, not inputs. If X is quantized itself, this is a requantization.
     """
@@ -79,7 +79,8 @@ def spread(values: Array, shape: tuple[int, ...], axis: int, block_size: int) ->
         return values.reshape(())
     along = axis_of(axis, len(shape))
     if block_size:
-        return np.repeat(values, block_size, along)[tuple(slice(size) for size in shape)]
+        inside = min(block_size, shape[along])  # a block may be much larger than the tensor
+        return np.repeat(values, inside, along)[tuple(slice(size) for size in shape)]
     return values.reshape([-1 if position == along else 1 for position in range(len(shape))])
 
 

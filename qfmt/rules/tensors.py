@@ -1,21 +1,23 @@
-"""V1–V10: single tensors, their names, types, sizes and bytes. Nothing here imports NumPy until data is read."""
+"""V1–V12: single tensors, their names, types, sizes and bytes, and what V22 and V23 say of stored values. Nothing here
+imports NumPy until data is read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import pairwise
-from math import prod
+from math import inf, prod
 
 from ..errors import Violation
 from ..graph import MAXIMUM_RANK
 from ..model import DTYPES, Quantization, StoredArray, Tensor, static_shape
-from .quantization import NUMBERS, QUANTIZATION
+from .quantization import NUMBERS, QUANTIZATION, wrong_numbers
 from .rule import Stage, first_of, is_int, is_text, quoted
-from .values import VALUES
 
 NAMING = Stage()
 DATA = Stage()
+VALUES = Stage()
 
 
 def tensor_violations(tensor: Tensor) -> list[Violation]:
@@ -120,3 +122,61 @@ def _unsorted(words: Sequence[str]) -> str:
         return "an alias is empty"
     wrong = [second for first, second in pairwise(words) if first >= second]
     return f"the alias {quoted(wrong[0])} is out of order or repeated" if wrong else ""
+
+
+@VALUES.rule(11, "A bool is stored as the byte 0 or 1.")
+def _bool(tensor: Tensor) -> str:
+    if tensor.dtype != "bool" or tensor.data is None:
+        return ""
+    _, worst = _ends(StoredArray("uint8", static_shape(tensor), tensor.data))
+    return "" if worst <= 1 else f"a byte is {worst}, not 0 or 1"
+
+
+@VALUES.rule(12, "With elements of less than 8 bits, the bits of the last byte that no element uses are zero.")
+def _unused_bits(tensor: Tensor) -> str:
+    for stored in _arrays(tensor):
+        used = prod(stored.shape) * DTYPES[stored.dtype].bits % 8
+        if used and stored.data.view()[-1] >> used:
+            return f"the last byte is {stored.data.view()[-1]:#04x}, but only its lowest {used} bits are used"
+    return ""
+
+
+@VALUES.also(23)
+def _stored_range(tensor: Tensor) -> str:
+    quantization, dtype = tensor.quantization, DTYPES[tensor.dtype]
+    if quantization is None or tensor.data is None:
+        return ""
+    low, high = quantization.quant_min, quantization.quant_max
+    if (low, high) == (dtype.minimum, dtype.maximum):
+        return ""
+    least, most = _ends(StoredArray(tensor.dtype, static_shape(tensor), tensor.data))
+    return f"holds values in [{least}, {most}], outside [{low}, {high}]" if least < low or most > high else ""
+
+
+def _ends(stored: StoredArray) -> tuple[float, float]:
+    """The least and the greatest of the values that are finite; infinities if there is none."""
+    import numpy as np
+
+    def find() -> tuple[float, float]:
+        least, most = inf, -inf
+        for part in stored.parts():
+            if not DTYPES[stored.dtype].is_integer:
+                part = part[np.isfinite(part.astype(np.float32))].astype(np.float32)
+            if part.size:
+                least, most = min(least, part.min().item()), max(most, part.max().item())
+        return least, most
+
+    return stored.data.once(("ends", stored.dtype, prod(stored.shape)), find)
+
+
+@VALUES.also(22)
+def _large_arrays(tensor: Tensor) -> str:
+    return "" if tensor.quantization is None else wrong_numbers(tensor, tensor.quantization, is_inline=False)
+
+
+def _arrays(tensor: Tensor) -> Iterator[StoredArray]:
+    """Every array that is stored with a tensor."""
+    if tensor.data is not None:
+        yield StoredArray(tensor.dtype, static_shape(tensor), tensor.data)
+    if tensor.quantization is not None:
+        yield from (each for _, each in tensor.quantization.parameters())

@@ -255,7 +255,7 @@ def test_it_compiles_for_machines_without_a_system(target: str, tmp_path: Path) 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="-mgeneral-regs-only is an option of x86")
 def test_it_computes_without_registers_for_floats(tmp_path: Path) -> None:
     for source in INTERPRETER:
-        command = [compiler("gcc"), "-std=c99", "-O1", "-mgeneral-regs-only", "-c", "-o", tmp_path / "o", source]
+        command = [compiler("gcc"), "-std=c99", "-O0", "-mgeneral-regs-only", "-c", "-o", tmp_path / "o", source]
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
 
@@ -294,8 +294,9 @@ def _outcome(wanted: str | None, code: int) -> str:
     return "computed by the reference, refused in C" if wanted else "refused by both"
 
 
-def test_mutants_of_the_suite(tmp_path: Path) -> None:
-    files = [data for path in INTEGER_SUITE for data in mutants(path.read_bytes(), count=12, seed=1)]
+@pytest.mark.parametrize("count", [4, pytest.param(12, marks=pytest.mark.slow)])
+def test_mutants_of_the_suite(count: int, tmp_path: Path) -> None:
+    files = [data for path in INTEGER_SUITE for data in mutants(path.read_bytes(), count=count, seed=1)]
     assert compare_runs(files, tmp_path / "m.qfb", "mutants of bytes")["equal"]
 
 
@@ -306,9 +307,10 @@ def test_mutants_of_quantized_constants(tmp_path: Path) -> None:
     assert compare_runs(files, tmp_path / "m.qfb", "mutants of quantized constants")["equal"]
 
 
-def test_networks_with_something_altered(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [3, pytest.param(8, marks=pytest.mark.slow)])
+def test_networks_with_something_altered(count: int, tmp_path: Path) -> None:
     """Well-formed files of networks with a changed number, size, edge or type."""
-    files = _altered(8, 1, tmp_path / "a.qfb")
+    files = _altered(count, 1, tmp_path / "a.qfb")
     assert compare_runs(files, tmp_path / "m.qfb", "altered networks")["equal"]
 
 

@@ -411,7 +411,7 @@ def _byte_changes(reader: Reader, tmp_path: Path, *, every: int, masks: tuple[in
 
 
 def test_mutants_with_a_valid_digest(reader: Reader, tmp_path: Path) -> None:
-    _mutants(reader, tmp_path, 3000)
+    _mutants(reader, tmp_path, 1000)
 
 
 def _mutants(reader: Reader, tmp_path: Path, count: int) -> None:

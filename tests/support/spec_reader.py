@@ -139,15 +139,15 @@ class Array:
         """It, and all that belong to its quantization."""
         return [self, *(below for each in self.numbers for below in each.arrays())]
 
-    def content_lines(self) -> list[str]:
-        """The lines of its quantization."""
+    def content_lines(self, prefix: str = "") -> list[str]:  # of its quantization
         if (q := self.quantization) is None:
             return []
         limits = ("level",) if self.level else ("quantization", q["quant_min"], q["quant_max"])
         lines = [words(*limits, *(q["block"] or ()))]
         for each in self.numbers:
             if (each.name, each.dtype, each.shape, each.data) != ("zero_point", "uint8", [], bytes(1)):
-                lines += [words(each.name, each.dtype, *each.shape, each.digest), *each.content_lines()]
+                lines.append(words(prefix + each.name, each.dtype, *each.shape, each.digest))
+                lines += each.content_lines(f"{each.name}.")
         return lines
 
 
