@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from support import counts
@@ -20,6 +21,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # one process per core: threads beyond 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts what runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the commands that tests interrupt inherit it
 
+hypothesis.settings.register_profile("untimed", deadline=None)  # no test fails because the machine is busy
+hypothesis.settings.load_profile("untimed")
 
 LONG = (
     "frontends/torch/test_networks.py", "readers/test_js_reader.py", "docs/test_docs.py",

@@ -364,7 +364,7 @@ def test_integers_are_moved_into_a_wider_range_and_clamped_into_a_narrower_one(
     assert violations(extended(Node(operator, ("conv",), ("z",), version=version), z)) == []
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(models())
 def test_valid_models_of_every_kind_break_none(model: Model) -> None:
     assert violations(model) == []

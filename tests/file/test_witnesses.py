@@ -53,7 +53,7 @@ def cpp_lines(witness: Path, path: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(models())
 def test_generated_code_reads_what_was_written(tmp_path: Path, witness: Path, model: Model) -> None:
     path = tmp_path / "m.qfb"

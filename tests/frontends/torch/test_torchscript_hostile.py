@@ -238,7 +238,7 @@ def test_every_truncation_is_a_source_error(tmp_path: Path, real: Path) -> None:
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_changed_bytes_yield_calls_or_a_source_error(real: Path, data: st.DataObject) -> None:
     raw = bytearray(real.read_bytes())
     for position in data.draw(st.lists(st.integers(0, len(raw) - 1), min_size=1, max_size=3)):
