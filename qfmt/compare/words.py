@@ -55,14 +55,26 @@ def quantization_words(a: Quantization | None, b: Quantization | None) -> Iterat
         yield from changed(name, getattr(a, name), getattr(b, name))
     if a.is_blocked or b.is_blocked:
         yield from changed("blocks", sizes(a.block), sizes(b.block))
-    for what in PARAMETERS:
-        mine, theirs = getattr(a, what), getattr(b, what)
-        if a.is_affine and b.is_affine and what == "zero_point":  # one for all, or one for each scale
-            mine, theirs = a.each_zero_point, b.each_zero_point
-        if a.is_affine and b.is_affine and mine is not None:
-            yield from _first_difference(what.replace("_", " "), mine, theirs)
-        else:
-            yield from _parameter_words(what.replace("_", " "), mine, theirs)
+    for name in PARAMETERS:
+        yield from _numbers_words(name, a, b)
+
+
+def _numbers_words(name: str, a: Quantization, b: Quantization) -> Iterator[str]:
+    """What differs between two arrays of numbers. Tensors may share large ones, which are read once."""
+    what, mine, theirs = name.replace("_", " "), getattr(a, name), getattr(b, name)
+    is_affine = a.is_affine and b.is_affine and mine is not None
+    counts = (len(a.scale), len(b.scale)) if is_affine and name == "zero_point" and len(mine) != len(theirs) else ()
+    if mine == theirs:
+        return
+
+    def find() -> list[str]:
+        if counts:  # one for all, or one for each scale
+            return [*_first_difference(what, a.each_zero_point, b.each_zero_point)]
+        return [*(_first_difference if is_affine else _parameter_words)(what, mine, theirs)]
+
+    both = [each for each in (mine, theirs) if each is not None]
+    largest = max(both, key=len)
+    yield from largest.data.once(("words", what, mine, theirs, is_affine, counts), find)
 
 
 def _parameter_words(what: str, a: Parameter | None, b: Parameter | None) -> Iterator[str]:

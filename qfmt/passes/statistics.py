@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import repeat
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from ..quantization import block_counts
 if TYPE_CHECKING:
     from ..arrays import Array
     from ..graph import Graph, Tensor
-    from ..quantization import Quantization
+    from ..quantization import Parameter, Quantization
 
 
 def channel_axes(graph: Graph) -> dict[str, int]:
@@ -59,45 +59,84 @@ def statistics(tensor: Tensor, axis: int | None, bins: int, channels: int) -> di
 def _statistics(tensor: Tensor, axis: int | None, bins: int, channels: int) -> dict[str, Any]:
     assert tensor.data is not None
     shape, kind, grid = static_shape(tensor), DTYPES[tensor.dtype], tensor.quantization
-    stored = StoredArray(tensor.dtype, shape, tensor.data)
     found: dict[str, Any] = {"elements": prod(shape)}
     if 0 in shape:
         return found
-    is_code = kind.kind != "f"
     has_axis = axis is not None and axis < len(shape)
-    block = tuple(1 if has_axis and at == axis else size for at, size in enumerate(shape))
-    lows, highs = _ends(stored, block, finite=True)
+    cut = axis if axis is not None and has_axis else 0
+    layout = (prod(shape[:cut]), shape[cut], prod(shape[cut + 1 :])) if has_axis else (1, 1, prod(shape))
+    stored = StoredArray(tensor.dtype, layout, tensor.data)
+    counted = tensor.data.once(("statistics", tensor.dtype, layout, bins), lambda: _counted(stored, bins))
+    found |= counted.facts
+    if grid is None or not kind.is_integer:
+        return found
+    if counted.is_complete or grid.quant_min <= found["min"] <= found["max"] <= grid.quant_max:  # else broken
+        found |= {"low": counted.counts.get(grid.quant_min, 0), "high": counted.counts.get(grid.quant_max, 0)}
+    points, count = grid.zero_point, counted.lows.size
+    given = len(points) if len(points) > 1 else len(grid.scale)
+    if has_axis and grid.is_affine and given in (1, count):  # else a rule is broken
+        key = ("dead", tensor.data, tensor.dtype, layout, points)
+        dead = points.data.once(key, lambda: counted.dead(points.array.reshape(-1)))
+        if dead is not None:
+            found["dead"] = dead
+            if count <= channels:
+                found["peaks"] = counted.peaks(points.array.reshape(-1)).tolist()
+    return found
+
+
+class _Counted(NamedTuple):
+    """What is known of some bytes as elements of a type, whatever their quantization: tensors may share them.
+
+    `counts` has how often integers occur: all of them if it `is_complete`, else the least and the greatest. `constant`
+    has the values of the channels that have only one, in order.
+    """
+
+    lows: Array
+    highs: Array
+    constant: Array
+    facts: dict[str, Any]
+    counts: dict[int, int]
+    is_complete: bool = False
+
+    def peaks(self, points: Array) -> Array:
+        """The largest distance from the zero point of each channel."""
+        low, high = (np.abs(each.reshape(-1) - points.astype(np.int64)) for each in (self.lows, self.highs))
+        peaks: Array = np.maximum(low, high)
+        return peaks
+
+    def dead(self, points: Array) -> int | None:
+        """How many channels are their zero point everywhere; one zero point is looked up. None: one is not finite."""
+        if not np.isfinite(points).all():
+            return None
+        if len(points) > 1:
+            return int((self.peaks(points) == 0).sum())
+        first, last = (np.searchsorted(self.constant, np.int64(points[0]), side) for side in ("left", "right"))
+        return int(last - first)
+
+
+def _counted(stored: StoredArray, bins: int) -> _Counted:
+    """Of an array [outer, channels, inner]."""
+    outer, _, inner = stored.shape
+    kind = DTYPES[stored.dtype]
+    is_code = kind.kind != "f"
+    lows, highs = _ends(stored, (outer, 1, inner), finite=True)
+    constant = np.sort(lows[lows == highs].astype(np.int64) if is_code else lows[:0])
     number = int if is_code else float
     low, high = number(lows.min()), number(highs.max())
     if low > high:
-        return found
-    found |= {"min": low, "max": high}
+        return _Counted(lows, highs, constant, {}, {})
+    facts: dict[str, Any] = {"min": low, "max": high}
     if kind.bits <= 8 and is_code:
         low, high = (int(kind.minimum), int(kind.maximum)) if kind.is_integer else (0, 1)
-    counted = _codes(stored, int(low), int(high)) if is_code and high - low < 256 else None
-    if counted is None:
-        found |= _spread(stored, low, high, min(bins, 64))
-    else:
-        found |= {"used": int(np.count_nonzero(counted)), "codes": len(counted)}
-        width = -(-len(counted) // bins)
-        padded = np.pad(counted, (0, -len(counted) % width)).reshape(-1, width).sum(1)
-        found |= {"first": int(low), "width": width, "bins": padded.tolist()}
-    if grid is None or not kind.is_integer:
-        return found
-    limits = grid.quant_min, grid.quant_max
-    if counted is None:
-        at = [sum(int((part == end).sum()) for part in stored.parts()) for end in limits]
-    else:
-        at = [int(counted[end - int(low)]) if low <= end <= high else 0 for end in limits]
-    found |= {"low": at[0], "high": at[1]}
-    points = np.asarray(grid.each_zero_point if has_axis and grid.is_affine else ())
-    if len(points) in (1, lows.size) and np.isfinite(points).all():  # else a rule is broken
-        zero = points.astype(np.int64)
-        peaks = np.maximum(*(np.abs(ends.reshape(-1).astype(np.int64) - zero) for ends in (lows, highs)))
-        found |= {"dead": int((peaks == 0).sum())}
-        if len(peaks) <= channels:
-            found["peaks"] = peaks.tolist()
-    return found
+    if not (is_code and high - low < 256):
+        codes = (int(low), int(high)) if is_code else ()
+        ends = {code: sum(int((part == code).sum()) for part in stored.parts()) for code in codes}
+        return _Counted(lows, highs, constant, facts | _spread(stored, low, high, min(bins, 64)), ends)
+    each = _codes(stored, int(low), int(high))
+    width = -(-len(each) // bins)
+    facts |= {"used": int(np.count_nonzero(each)), "codes": len(each), "first": int(low), "width": width}
+    facts["bins"] = np.pad(each, (0, -len(each) % width)).reshape(-1, width).sum(1).tolist()
+    return _Counted(lows, highs, constant, facts, dict(enumerate(each.tolist(), int(low))), is_complete=True)
 
 
 def _codes(stored: StoredArray, low: int, high: int) -> Array:
@@ -167,8 +206,21 @@ def real_range(quantization: Quantization) -> tuple[float, float]:
 
 def scale_range(quantization: Quantization) -> tuple[float, float]:
     """The smallest and the largest scale."""
-    ends = [(float(scale.min()), float(scale.max())) for scale, *_ in _scales_and_points(quantization) if scale.size]
-    return (min(low for low, _ in ends), max(high for _, high in ends)) if ends else (np.nan, np.nan)
+    scale = quantization.scale
+    low, high = number_range(scale) if len(scale) else (np.nan, np.nan)
+    return float(low), float(high)
+
+
+def number_range(numbers: Parameter) -> tuple[float, float]:
+    """The smallest and the largest of scales or the like, of which there is at least one; read once for all tensors."""
+
+    def find() -> tuple[float, float]:
+        parts = numbers.parts() if numbers.quantization is None else [numbers.real]
+        ends = [(part.min(), part.max()) for part in parts]
+        number = int if numbers.is_integer else float
+        return number(min(low for low, _ in ends)), number(max(high for _, high in ends))
+
+    return numbers.data.once(("range", numbers), find)
 
 
 def _scales_and_points(quantization: Quantization) -> Iterator[tuple[Array, Array, Array | float]]:

@@ -172,7 +172,7 @@ def _groups(q: Quantization) -> int:
 @lru_cache(REMEMBERED)
 def _wrong_numbers(name: str, same: _Same[Parameter], dtype: str, any_sign: bool, groups: int) -> str:
     stored, what = same.value, name.replace("_", " ")
-    least, most, first, differ = stored.data.once(("numbers", stored.dtype, stored.shape), lambda: _summary(stored))
+    least, most, first, differ = stored.data.once(("numbers", stored.dtype, len(stored)), lambda: _summary(stored))
     if first is None:
         return ""
     if not isfinite(first):

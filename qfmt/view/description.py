@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import QfmtError, ValidityError, shortened
 from ..model import Model, static_shape
-from ..passes.statistics import channel_axes, statistics
+from ..passes.statistics import channel_axes, number_range, statistics
 from ..progress import counted
 
 if TYPE_CHECKING:
@@ -129,9 +129,10 @@ def _grid(grid: Quantization) -> dict[str, Any]:
     if grid.axis is not None:
         found["axis"] = grid.axis
     try:
-        scales, points = grid.scale.numbers(), grid.zero_point.numbers()
-        if not kept and scales:
-            scales, points = (min(scales), max(scales)), tuple(sorted({min(points), max(points)}))
+        if kept or not len(grid.scale):
+            scales, points = grid.scale.numbers(), grid.zero_point.numbers()
+        else:
+            scales, points = number_range(grid.scale), tuple(sorted({*number_range(grid.zero_point)}))
         if grid.scale.dtype == "float32":  # in few digits: the nearest one to the decimal number
             scales = tuple(float(f"{each:.9g}") for each in scales)
         found |= {"scale": _finite(list(scales)), "zero": _finite(list(points))}
