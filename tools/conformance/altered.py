@@ -43,7 +43,7 @@ def sound() -> Model:
     )
     graph = Graph(("x",), ("r",), nodes, {tensor.name: tensor for tensor in tensors})
     model = Model(graph, PRODUCER, "fbgemm", {"format": "none"}, {"a": "1", "b": "2"})
-    model = model.with_vectors({"x": np.arange(8, dtype=np.uint8).reshape(2, 4)})
+    model = model.with_vectors({"x": np.arange(80, dtype=np.uint8).reshape(20, 4)})
     log = Node("vendor.Log", ("r",), (), {"level": 1, "names": ("a",)})
     return replace(model, graph=replace(graph, nodes=(*nodes, log)))
 

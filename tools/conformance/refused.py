@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from . import flatbuffers
@@ -26,6 +27,8 @@ class Refused(NamedTuple):
     data: bytes
     is_large: bool = False
     is_whole: bool = False
+    shards: tuple[tuple[str, bytes], ...] = ()
+    """Files beside it that it refers to, by their names."""
 
     @property
     def by(self) -> str:
@@ -125,11 +128,21 @@ def of_bytes(base: Base) -> Iterator[Refused]:
 
 
 def of_shards(base: Base, sharded: Base) -> Iterator[Refused]:
-    def shard(index: int, **fields: Any) -> bytes:
-        return sharded.changed(lambda record: record["shards"][index].update(fields))
-
+    """Where a system can store a shard of that name or size, it is there: only the rule tells that the file is wrong."""
+    segment = base.data[base.data_offset :]
     first, last = sharded.record()["shards"]
-    yield Refused("shard-feature", "F14", "Shards without the feature", sharded.changed(root(required_features=None)))
+    border = first["size"]
+
+    def stating(rule: str, name: str, about: str, *shards: Record, there: dict[str, bytes] | None = None) -> Refused:
+        data = sharded.changed(root(shards=list(shards)))
+        return Refused(f"shard-{name}", rule, about, data, shards=tuple((there or {}).items()))
+
+    def cut(name: str, about: str, *ends: int) -> Refused:
+        parts = {f"shard-{name}.{end:04}.qfs": segment[begin:end] for begin, end in pairwise((0, *ends, len(segment)))}
+        return stating("F14", name, about, *(_shard(*part) for part in parts.items()), there=parts)
+
+    without = sharded.changed(root(required_features=None))
+    yield Refused("shard-feature", "F14", "Shards without the feature", without)
     feature = root(required_features=["shards"])
     yield Refused("shard-none", "F14", "The feature without shards", base.changed(feature))
     other = sharded.changed(root(required_features=["Shards"]))
@@ -137,34 +150,37 @@ def of_shards(base: Base, sharded: Base) -> Iterator[Refused]:
     both = base.changed(root(required_features=["shards"], shards=[first, last]))
     yield Refused("shard-data", "F14", "Shards, and data in the file", both)
     for name, about, given in (
-        ("folder", "a name in a folder below", "a/" + first["name"]),
-        ("parent", "a name in the folder above", "../" + first["name"]),
+        ("folder", "a name in a folder below", "a/shard-folder.qfs"),
+        ("parent", "a name in the folder above", "../shard-parent.qfs"),
+        ("suffix", "a name that does not end in .qfs", "shard-suffix.qfsx"),
+        ("order", "a name that comes after the next one", "z.qfs"),
+    ):
+        there = {given: segment[:border]}
+        yield stating("F14", name, f"A shard with {about}", {**first, "name": given}, last, there=there)
+    for name, about, given in (
         ("backslash", "a name in a folder, as Windows writes it", "a\\" + first["name"]),
         ("drive", "a name on another drive", "C:" + first["name"]),
         ("control", "a line feed in its name", "\n" + first["name"]),
-        ("suffix", "a name that does not end in .qfs", first["name"] + "x"),
+        ("delete", "the control character 7F in its name", "\x7f" + first["name"]),
         ("long", "a name of 256 bytes", "n" * 252 + ".qfs"),
-        ("order", "a name that comes after the next one", "z.qfs"),
         ("twice", "the name of the next one", last["name"]),
     ):
-        yield Refused(f"shard-{name}", "F14", f"A shard with {about}", shard(0, name=given))
-    yield Refused("shard-empty", "F14", "A shard of 0 bytes", shard(1, size=0))
-    odd = [{**first, "size": first["size"] - 1}, {**last, "size": last["size"] + 1}]
-    yield Refused("shard-odd", "F14", "A size that is no multiple of 64", sharded.changed(root(shards=odd)))
-    yield Refused("shard-wrapped", "F14", "Sizes of more than 2^63 in total", shard(0, size=(1 << 64) - 64))
-    moved = [{**first, "size": first["size"] - 64}, {**last, "size": last["size"] + 64}]
-    yield Refused("shard-moved", "F15", "Sizes that are those of no file", sharded.changed(root(shards=moved)))
-    yield Refused("shard-missing", "F15", "A shard that is not there", shard(0, name="a.qfs"))
+        yield stating("F14", name, f"A shard with {about}", {**first, "name": given}, last)
+    empty = "shard-empty.qfs"
+    yield stating("F14", "empty", "A shard of 0 bytes", _shard(empty, b""), first, last, there={empty: b""})
+    yield cut("odd", "A size that is no multiple of 64", border - 1)
+    yield cut("crossed", "A buffer that ends in the next shard", base.value_offset("inputs") + 64)
+    wrapped = {**first, "size": (1 << 64) - 64}
+    yield stating("F14", "wrapped", "Sizes of more than 2^63 in total", wrapped, last)
+    moved = {**first, "size": border - 64}, {**last, "size": last["size"] + 64}
+    yield stating("F15", "moved", "Sizes that are those of no file", *moved)
+    yield stating("F15", "missing", "A shard that is not there", {**first, "name": "a.qfs"}, last)
+    wrong = stating("F15", "digest", "The sha256 of another shard", {**first, "sha256": last["sha256"]}, last)
+    yield wrong._replace(is_whole=True)
 
-    def longer(record: Record) -> None:
-        end = max(
-            (each for each in record["buffers"] if each["offset"] < first["size"]), key=lambda each: each["offset"]
-        )
-        end["size"] = first["size"] - end["offset"] + 1
 
-    yield Refused("shard-crossed", "F14", "A buffer that ends in the next shard", sharded.changed(longer))
-    wrong = shard(0, sha256=last["sha256"])
-    yield Refused("shard-digest", "F15", "The sha256 of another shard", wrong, is_whole=True)
+def _shard(name: str, data: bytes) -> Record:
+    return {"name": name, "size": len(data), "sha256": hashlib.sha256(data).digest()}
 
 
 def of_tables(base: Base) -> Iterator[Refused]:
@@ -481,8 +497,8 @@ INTEGERS: tuple[Change, ...] = (
 VECTORS: tuple[Change, ...] = (
     ("vector-count", "V50", "A test vector with two inputs", lambda record: record["vectors"][0]["inputs"].append(
         record["vectors"][0]["inputs"][0])),
-    ("vector-shape", "V51", "A value of another size than its tensor", value("inputs", shape=[4, 2])),
-    ("vector-rank", "V51", "A value of one dimension of a tensor with two", value("inputs", shape=[8])),
-    ("vector-name-size", "V51", "A size with a name that is two sizes", value("outputs", shape=[3, 2])),
-    ("vector-bytes", "V10", "A value with fewer bytes than its shape needs", value("outputs", shape=[9, 3])),
+    ("vector-shape", "V51", "A value of another size than its tensor", value("inputs", shape=[40, 2])),
+    ("vector-rank", "V51", "A value of one dimension of a tensor with two", value("inputs", shape=[80])),
+    ("vector-name-size", "V51", "A size with a name that is two sizes", value("outputs", shape=[30, 2])),
+    ("vector-bytes", "V10", "A value with fewer bytes than its shape needs", value("outputs", shape=[90, 3])),
 )  # fmt: skip
