@@ -69,7 +69,7 @@ PLACES = (
     ("qfmt/frontends/onnx/", "ONNX models"),
     ("qfmt/frontends/torch/exported/", "`.pt2` programs"),
     ("qfmt/frontends/torch/fx/", "FX modules"),
-    ("qfmt/frontends/torch/memory/", "modules in memory"),
+    ("qfmt/frontends/torch/in_memory/", "modules in memory"),
     ("qfmt/frontends/torch/saved/", "`torch.save` files"),
     ("qfmt/frontends/torch/safetensors", "safetensors"),
     ("qfmt/frontends/torch/torchao", "torchao"),

@@ -271,16 +271,16 @@ class Graph:
         return graph_html(self)
 
 
-def near_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
+def near_names(name: str, known: Iterable[str]) -> list[str]:
     """Known names that look like `name`, or contain it; of many names, or long ones, not all are compared."""
     from difflib import get_close_matches
 
     compared = [other for other in islice(known, COMPARED) if len(other) <= COMPARED // 100]
-    close = get_close_matches(name, compared, n=count)
-    return list(dict.fromkeys([*close, *(other for other in compared if name in other)]))[:count]
+    close = get_close_matches(name, compared, n=NEAR)
+    return list(dict.fromkeys([*close, *(other for other in compared if name in other)]))[:NEAR]
 
 
-COMPARED = 20_000
+COMPARED, NEAR = 20_000, 3
 
 
 class TensorView(Mapping[str, Tensor]):

@@ -343,10 +343,6 @@ class Quantization:
             points = zero_points_of(np.asarray(zero_point), scales)
         return replace(self, scale=scales, zero_point=points)
 
-    def negated(self) -> Quantization:
-        """The same with scales of the other sign: of offsets that are subtracted."""
-        return replace(self, scale=Parameter.of_values(-self.scale.array))
-
     def block_sizes(self, shape: Sequence[int]) -> tuple[int, ...]:
         """The elements of a block of a tensor of that shape, along each dimension."""
         given = (*self.block, *(0 for _ in shape[len(self.block) :]))

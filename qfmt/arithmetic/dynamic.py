@@ -11,7 +11,7 @@ import numpy as np
 from ..arrays import Array
 from ..errors import RunError
 from ..quantization import Quantization
-from .grids import NUMPY, Namespace, f32, named, quantize
+from .quantizing import NUMPY, Namespace, f32, named, quantize
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..arrays import Array
 from ..quantization import Quantization
-from .grids import NUMPY, Namespace, clamp, f32, fma, named
+from .quantizing import NUMPY, Namespace, clamp, f32, fma, named
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

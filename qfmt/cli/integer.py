@@ -144,8 +144,11 @@ def _unsure(model: Model) -> str:
     return f"{_some(listed)}, {'a mean' if len(found) == 1 else 'means'} of floats"
 
 
-def _some(words: list[str], limit: int = 5) -> str:
-    return ", ".join(words[:limit]) + (f" and {len(words) - limit} more" if len(words) > limit else "")
+def _some(words: list[str]) -> str:
+    return ", ".join(words[:SOME]) + (f" and {len(words) - SOME} more" if len(words) > SOME else "")
+
+
+SOME = 5
 
 
 def _proof(sums: int, differs: int, largest: int) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..engines import ENGINES, engine_of
-from ..errors import MissingPackageError, QfmtError, SourceError
+from ..errors import MissingPackageError, QfmtError, RunError, SourceError
 from ..file.opened import downloaded
-from ..frontends.qfb import FileWitness
 from ..frontends.sources import sniff
+from ..frontends.witness import Computed, Witness, computed
+from ..interpreter import trace
 from ..model import Model
 from ..rules import require_sound
 from ..urls import Named, Url, place
@@ -21,9 +22,7 @@ from .lowered import Lowered, has_inputs_of, is_lowered, likenesses
 from .report import Report
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
-    from ..frontends.witness import Witness
+    from numpy.typing import ArrayLike, NDArray
 
 SAMPLES = 4
 
@@ -152,3 +151,31 @@ def _before_lowering(path: Path, file: Model, engine: str | None) -> Witness:
         assert refused is not None
         raise refused
     return converted
+
+
+class FileWitness(Witness):
+    """A `.qfb` as the source of a lowered file: qfmt itself reads and runs it, no other program."""
+
+    name = "qfmt"
+
+    def __init__(self, path: Path, engine: str | None = None) -> None:
+        from ..file.reader import load
+
+        if engine is not None:
+            raise RunError(f"--engine {engine} does not apply to a .qfb, which states its rules", hint="drop --engine")
+        self.model = load(path)
+        self.engine = "reference"
+
+    def open(self) -> str:
+        from .. import __version__
+
+        return f"qfmt {__version__}"
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, Computed]:
+        """Every computed tensor by name, and the inputs."""
+        tensors = self.model.tensors
+        values: dict[str, NDArray[Any]] = {}
+        seen = {name: computed(array, tensors[name]) for name, array in inputs.items()}
+        for node in trace(self.model, inputs, values):
+            seen.update((name, computed(values[name], tensors[name])) for name in node.outputs)
+        return seen

@@ -97,7 +97,7 @@ SOURCES = (TORCHSCRIPT, SAVED, EXPORTED, SAFETENSORS, ONNX)
 
 IN_MEMORY: dict[str, Callable[[Any], bool]] = {
     ".onnx.source": lambda source: type(source).__name__ == "ModelProto",
-    ".torch.memory.source": _is_torch,
+    ".torch.in_memory.source": _is_torch,
 }
 """Modules that convert objects in memory → a test for the objects that each accepts."""
 

@@ -39,7 +39,7 @@ def relu(x: Array) -> Array:
 
 
 def _clip_integer(x: Operand, low: Operand | None, high: Operand | None, *, result: Result) -> Array:
-    """y = clamp(min(max(q, Q(min)), Q(max))): Q is the quantize rule `reciprocal_offset` to the grid of y, as in
+    """y = clamp(min(max(q, Q(min)), Q(max))): Q is the quantize rule `reciprocal_offset` with y's scale, as in
     PyTorch. A bound that is quantized itself is dequantized first.
     """
     y = x.array
@@ -149,7 +149,7 @@ def _prelu_shape(given: Inference) -> list[Shape]:
 def _prelu_integer(x: Operand, slope: Operand, *, result: Result) -> Array:
     """`product`: rint(f32(max(x, 0) · one + min(x, 0) · w) · f32(f32(sx · sw) · f32(1 / s))) + z
 
-    x = q - z of X, w = q - z of slope, one = 1 on the grid of slope (its greatest value, if that is less).
+    x = q - z of X, w = q - z of slope, one = 1 quantized as slope (its greatest value, if that is less).
     """
     result.expect("product")
     if x.quantization is None or slope.quantization is None:
@@ -269,3 +269,9 @@ def gelu(x: Array, *, approximate: str) -> Array:
         return kind(0.5) * x * (kind(1) + np.tanh(inner))
     exact = x.astype(np.float64)
     return (exact * 0.5 * (1 + erf(exact / sqrt(2)))).astype(x.dtype)
+
+
+def torch_output(operator: str, dtype: str) -> tuple[float, int]:
+    """Scale and zero point that torch gives to outputs of Sigmoid, Tanh and HardSigmoid, whatever the input's are."""
+    is_unsigned = dtype == "uint8"
+    return (2 / 256, 128 if is_unsigned else 0) if operator == "Tanh" else (1 / 256, 0 if is_unsigned else -128)

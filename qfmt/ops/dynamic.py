@@ -35,18 +35,20 @@ from .registry import (
 )
 
 REDUCE_RANGE = {"reduce_range": optional(0, "1: the range of the input is spread over 0..127 instead of 0..255")}
-PER_TOKEN = {"per_token": optional(0, "1: each row of the input, along its last axis, has a grid of its own")}
+PER_TOKEN = {
+    "per_token": optional(0, "1: each row of the input, along its last axis, has a scale and a zero point of its own")
+}
 
 _dynamic = partial(operator, version=1, signature="X W B? -> Y", quantized=Quantized.WEIGHTS, dtype="float32")
 
 
 def quantized_now(x: Operand, rule: str, reduce_range: int) -> Operand:
-    """A float input on the uint8 grid of its range."""
+    """A float input as uint8, quantized by its range."""
     return Operand(*quantize_dynamically(real(x), rule, 127 if reduce_range else 255))
 
 
 def _rows_quantized_now(x: Operand, rule: str, reduce_range: int) -> Operand:
-    """A float matrix in which every row has the grid of its range."""
+    """A float matrix in which every row is quantized by its own range."""
     rows = [quantized_now(Operand(row, None), rule, reduce_range) for row in real(x)]
     grids = [row.quantization for row in rows if row.quantization is not None]
     if not grids:
@@ -80,7 +82,7 @@ def linear_integer(
 def dynamic_linear(x: Array, w: Array, b: Array | None, *, reduce_range: int, per_token: int) -> Array:
     """Y = X · Wᵀ + B over the last dimension of X, real like B; W is quantized, and X is quantized at run time.
 
-    X is [..., in], W is [out, in], B is [out]. All of X has one grid, unless `per_token` is 1.
+    X is [..., in], W is [out, in], B is [out]. All of X has one scale and zero point, unless `per_token` is 1.
     """
     return linear(x, w, b)
 
@@ -102,7 +104,8 @@ def _dynamic_conv_integer(
     x: Operand, w: Operand, b: Operand | None, *, rule: str, reduce_range: int, **attributes: Any
 ) -> Array:
     """With a dynamic rule, as in qfmt.DynamicLinear. With a requantize rule, as in PyTorch: X is quantized as by
-    `dynamic_fma`, Conv requantizes to the grid of the quantized X, clamped to 0..255, and the result is dequantized.
+    `dynamic_fma`, Conv requantizes with the scale and zero point of the quantized X, clamped to 0..255, and the result
+    is dequantized.
     """
     return _conv_integer(conv_sums, x, w, b, rule, reduce_range, attributes)
 
@@ -120,7 +123,7 @@ CONV_ENGINES = REQUANTIZE_ENGINES | {"onnx": "dynamic_divide", "pt2e": "dynamic_
     engines=CONV_ENGINES,
 )
 def dynamic_conv(x: Array, w: Array, b: Array | None, *, reduce_range: int, **attributes: Any) -> Array:
-    """Y as in Conv, real; W is quantized, and X is quantized at run time, with one grid for all of it."""
+    """Y as in Conv, real; W is quantized, and X is quantized at run time, with one scale and zero point."""
     return conv(x, w, b, **attributes)
 
 
@@ -140,5 +143,5 @@ def _dynamic_conv_transpose_integer(
     engines=CONV_ENGINES,
 )
 def dynamic_conv_transpose(x: Array, w: Array, b: Array | None, *, reduce_range: int, **attributes: Any) -> Array:
-    """Y as in ConvTranspose, real; W is quantized, and X is quantized at run time, with one grid for all of it."""
+    """Y as in ConvTranspose, real; W is quantized, and X is quantized at run time, with one scale and zero point."""
     return conv_transpose(x, w, b, **attributes)

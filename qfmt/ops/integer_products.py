@@ -90,6 +90,6 @@ def _dynamic_shape(given: Inference) -> list[Shape]:
     dtype="uint8 float32 uint8",
 )
 def dynamic_quantize_linear(x: Array) -> list[Array]:
-    """y = x on the uint8 grid of its range, by the rule `dynamic_divide`; the other outputs are that grid."""
+    """y = x as uint8, quantized by its range with the rule `dynamic_divide`; the others are scale and zero point."""
     y, grid = quantize_dynamically(x, "dynamic_divide", 255)
     return [y, np.array(grid.scale[0], np.float32), np.array(grid.zero_point[0], np.uint8)]

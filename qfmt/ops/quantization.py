@@ -24,7 +24,7 @@ from .shapes import axis_of, same
     engines=by_engine("reciprocal_fma"),
 )
 def quantize_linear(x: Array) -> Array:
-    """Y is X on the grid of Y's quantization, with the stated quantize rule.
+    """Y is X with Y's scales and zero points, by the stated quantize rule.
 
     Scale and zero point are the quantization of Y, not inputs. If X is quantized itself, this is a requantization.
     """

@@ -139,7 +139,8 @@ def _lstm(
     attributes={**REDUCE_RANGE, **REVERSE},
     shape=partial(_layer_shape, gates=4, states=2),
     integer=_quantized(
-        _lstm, "Products as in qfmt.DynamicLinear: X · W_ihᵀ of all steps at once, on one grid, H · W_hhᵀ step by step."
+        _lstm,
+        "Products as in qfmt.DynamicLinear: X · W_ihᵀ of all steps at once, with one scale, H · W_hhᵀ step by step.",
     ),
 )
 def lstm(*operands: Any, reduce_range: int, reverse: int) -> list[Array]:

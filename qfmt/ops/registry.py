@@ -70,7 +70,7 @@ class Trait(enum.Flag):
     SIZES = enum.auto()
     """It reads only the shape."""
     REQUANTIZE = enum.auto()
-    """It requantizes exact sums to another grid."""
+    """It requantizes exact sums."""
 
     ANY_MOVE = MOVE | CLAMP | FILL
     """It moves elements, and may modify them, as in `Operator.moves`."""

@@ -1,4 +1,4 @@
-"""Integers to other integers with integer arithmetic only: sums to a grid, and tables."""
+"""Integers to other integers with integer arithmetic only: requantization of sums, and tables."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _count(x: Array, thresholds: Array, rows: Array, axis: int, low: int, y: Arr
     traits=Trait.REQUANTIZE,
 )
 def requantize(x: Array, *parameters: Array | None, axis: int) -> Array:
-    """y = the sums x on another grid, that of y, with the stated rule; integers only.
+    """y = the sums x with the quantization of y, by the stated rule; integers only.
 
     x is int32 (or narrower), of any rank; a zero point of x is not subtracted. A rule has these inputs, and no others:
 
@@ -127,7 +127,7 @@ def requantize(x: Array, *parameters: Array | None, axis: int) -> Array:
 
     All but thresholds are vectors, of one element for all channels or of one for each.
     """
-    raise QfmtError("sums are requantized to a grid, but the output has none")
+    raise QfmtError("sums are requantized, but the output has no quantization")
 
 
 def _table_shape(given: Inference) -> list[Shape]:

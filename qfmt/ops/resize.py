@@ -283,9 +283,9 @@ def _resize_integer(
     x: Operand, roi: Operand | None, scales: Operand | None, sizes: Operand | None, *, result: Result, **a: Any
 ) -> Array:
     """by `interpolate`, nearest is clamp(q), and linear is clamp(rint(f32(f32(R(f32(q)) - z) + z))), R the formula
-    of linear; X and Y have the same grid. `interpolate_fma` is the same, but the last two steps of p in half_pixel and
-    pytorch_half_pixel are fma(i + ½, r, -½), and those of the value are fma(X[h], t, f32(X[l] · (1 - t))). Other modes,
-    tf_crop_and_resize and antialias need a quantize rule.
+    of linear; X and Y have one scale and zero point. `interpolate_fma` is the same, but the last two steps of p in
+    half_pixel and pytorch_half_pixel are fma(i + ½, r, -½), and those of the value are fma(X[h], t, f32(X[l] · (1 -
+    t))). Other modes, tf_crop_and_resize and antialias need a quantize rule.
     """
     result.expect("interpolate", "interpolate_fma")
     q = result.quantization

@@ -7,12 +7,16 @@ around an operator that sums products is equal except for rounding ties (docs/sp
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
-from ..model import Graph, Node, Tensor
+import numpy as np
+
+from ..arithmetic import quantize
+from ..model import Graph, Node, Quantization, Tensor, numpy_dtype
 from ..ops import OPERATORS, Operator, Quantized, Trait, has
 from ..ops.accumulation import in_units_of_sums, output_axis
-from .clamps import clamped, is_clamp
+from ..ops.activation import bounds
 from .constants import computed, moved_constant, unused
 from .edits import only_read, renamed, without_unread
 
@@ -251,3 +255,19 @@ class _Folding:
             (self.tensors[target.name],) = computed(node, [source], [target], aliases)
         else:
             self.kept.append(replace(node, inputs=(source.name,)))
+
+
+def is_clamp(node: Node, name: str, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether a node is Relu, or Clip with bounds that are known, of that tensor."""
+    if not has(node, Trait.CLAMP) or node.inputs[0] != name:
+        return False
+    known = bounds(node, tensors)
+    return known is not None and known[0] <= known[1]  # which NaN is not
+
+
+def clamped(grid: Quantization, dtype: str, clamp: Node, tensors: Mapping[str, Tensor], engine: str) -> Quantization:
+    """The grid with its range narrowed by a clamp before it: rounding is monotone."""
+    rule = OPERATORS["QuantizeLinear"].engines[engine]
+    kind = numpy_dtype(dtype)
+    low, high = (int(quantize(np.array(value, np.float32), grid, kind, rule)) for value in bounds(clamp, tensors) or ())
+    return replace(grid, quant_min=max(grid.quant_min, low), quant_max=min(grid.quant_max, high))

@@ -19,7 +19,7 @@ from ..ops import OPERATORS, Trait, has
 from ..ops.accumulation import inner_size, terms_of
 from ..ops.activation import bounds
 from .constants import unused
-from .qdq_grids import DEQUANTIZE, QUANTIZE
+from .qdq import DEQUANTIZE, QUANTIZE
 
 _PRODUCTS = ("Conv", "qfmt.Linear", "MatMul", "Gemm")
 

@@ -42,7 +42,7 @@ class Shifted(Data):
 def with_same_types(model: Model) -> Model:
     """The model with uint8 activations for int8 ones, and its constant weights of 8 bits in the types of their inputs.
 
-    Nodes that output sums of integers keep their types: parts.py multiplies bytes of one type.
+    Nodes that output sums of integers keep their types: `backends.onnx.sums` multiplies bytes of one type.
     """
     types = _SameTypes(model)
     for name in _movable(model):

@@ -20,13 +20,13 @@ from .rule import Rule, quoted
 from .tensors import (
     DATA,
     NAMING,
+    VALUES,
     data_violations,
     form_violations,
     is_name,
     quantization_violations,
     tensor_violations,
 )
-from .values import VALUES
 from .vectors import ENDS as VECTOR_ENDS
 from .vectors import SIZES, vector_data_violations, vector_violations, vectors_violations
 

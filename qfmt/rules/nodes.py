@@ -130,7 +130,8 @@ def _dtypes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> st
 
 @MEANING.rule(
     45,
-    "The outputs of an operator that moves integers have the grid of its first input, or none of them is quantized.",
+    "The outputs of an operator that moves integers have the scales and zero points of its first input, or none of "
+    "them is quantized.",
 )
 def _moved(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     for source, name in _moves(node, operator, tensors):
@@ -140,7 +141,7 @@ def _moved(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str
     return ""
 
 
-@MEANING.rule(54, "The grid of the first input of an operator that moves integers is affine, if it is quantized.")
+@MEANING.rule(54, "The first input of an operator that moves integers has an affine quantization, if any.")
 def _moved_blocks(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     for source, _ in _moves(node, operator, tensors):
         if source.quantization is not None and not source.quantization.is_affine:
@@ -185,9 +186,9 @@ def _float_only(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -
 @MEANING.rule(
     47,
     "A node with a quantized output states one of the rounding rules of its operator, if the operator has any. So does "
-    "a node with a quantized input, if its operator uses quantized weights. Where quantized floats, or grids that are "
-    "not affine, are involved, an operator that accumulates states a quantize rule instead. Any node may state a sum "
-    "rule that its operator has.",
+    "a node with a quantized input, if its operator uses quantized weights. Where quantized floats, or quantizations "
+    "that are not affine, are involved, an operator that accumulates states a quantize rule instead. Any node may "
+    "state a sum rule that its operator has.",
 )
 def _rounding_rule(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     allowed = _rules(node, operator, tensors)
@@ -256,7 +257,7 @@ def _scales_of_products(node: Node, operator: Operator, tensors: Mapping[str, Te
     69,
     "The quantized inputs and outputs of a node that states a mean rule, `sum`, `product`, `interpolate` or "
     "`interpolate_fma` are affine and per tensor. With `sum` both inputs have one scale; with a mean rule, "
-    "`interpolate` or `interpolate_fma` the output has the grid of the first input.",
+    "`interpolate` or `interpolate_fma` the output has the scale and the zero point of the first input.",
 )
 def _grids(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     from ..arithmetic import MEAN
@@ -273,11 +274,11 @@ def _grids(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str
         return "" if scales[0] is not None and scales[0] == scales[1] else "the inputs do not have one scale"
     if node.rule == "product" or (first is not None and first.same_grid(last)):
         return ""
-    return f"the output does not have the grid of {quoted(source)}, which the rule {quoted(node.rule)} keeps"
+    return f"the output lacks the scale and zero point of {quoted(source)}, which the rule {quoted(node.rule)} requires"
 
 
 def _is_beyond_integers(node: Node, tensors: Mapping[str, Tensor]) -> bool:
-    """Whether there are grids that are not affine, or quantized floats, which cannot be summed as integers."""
+    """Whether there are quantizations that are not affine, or quantized floats, which cannot be summed as integers."""
     grids = ((tensors[name].dtype, tensors[name].quantization) for name in (*node.inputs, *node.outputs) if name)
     return any(grid is not None and (not grid.is_affine or not DTYPES[dtype].is_integer) for dtype, grid in grids)
 

@@ -1,8 +1,10 @@
-"""V1–V10: single tensors, their names, types, sizes and bytes. Nothing here imports NumPy until data is read."""
+"""V1–V12: single tensors, their names, types, sizes and bytes, and what V22 and V23 say of stored values. Nothing here
+imports NumPy until data is read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from math import prod
@@ -10,12 +12,12 @@ from math import prod
 from ..errors import Violation
 from ..graph import MAXIMUM_RANK
 from ..model import DTYPES, Quantization, StoredArray, Tensor, static_shape
-from .quantization import NUMBERS, QUANTIZATION
+from .quantization import NUMBERS, QUANTIZATION, wrong_numbers
 from .rule import Stage, first_of, is_int, is_text, quoted
-from .values import VALUES
 
 NAMING = Stage()
 DATA = Stage()
+VALUES = Stage()
 
 
 def tensor_violations(tensor: Tensor) -> list[Violation]:
@@ -120,3 +122,52 @@ def _unsorted(words: Sequence[str]) -> str:
         return "an alias is empty"
     wrong = [second for first, second in pairwise(words) if first >= second]
     return f"the alias {quoted(wrong[0])} is out of order or repeated" if wrong else ""
+
+
+@VALUES.rule(11, "A bool is stored as the byte 0 or 1.")
+def _bool(tensor: Tensor) -> str:
+    if tensor.dtype != "bool" or tensor.data is None:
+        return ""
+    bytes_ = StoredArray("uint8", static_shape(tensor), tensor.data).parts()
+    worst = max((int(part.max(initial=0)) for part in bytes_), default=0)
+    return "" if worst <= 1 else f"a byte is {worst}, not 0 or 1"
+
+
+@VALUES.rule(12, "With elements of less than 8 bits, the bits of the last byte that no element uses are zero.")
+def _unused_bits(tensor: Tensor) -> str:
+    for stored in _arrays(tensor):
+        used = prod(stored.shape) * DTYPES[stored.dtype].bits % 8
+        if used and stored.data.view()[-1] >> used:
+            return f"the last byte is {stored.data.view()[-1]:#04x}, but only its lowest {used} bits are used"
+    return ""
+
+
+@VALUES.also(23)
+def _stored_range(tensor: Tensor) -> str:
+    quantization, dtype = tensor.quantization, DTYPES[tensor.dtype]
+    if quantization is None or tensor.data is None:
+        return ""
+    import numpy as np
+
+    low, high = quantization.quant_min, quantization.quant_max
+    if (low, high) == (dtype.minimum, dtype.maximum):
+        return ""
+    for part in StoredArray(tensor.dtype, static_shape(tensor), tensor.data).parts():
+        if not dtype.is_integer:
+            part = part[np.isfinite(part.astype(np.float32))].astype(np.float32)
+        if part.size and not low <= part.min() <= part.max() <= high:
+            return f"holds values in [{part.min()}, {part.max()}], outside [{low}, {high}]"
+    return ""
+
+
+@VALUES.also(22)
+def _large_arrays(tensor: Tensor) -> str:
+    return "" if tensor.quantization is None else wrong_numbers(tensor, tensor.quantization, is_inline=False)
+
+
+def _arrays(tensor: Tensor) -> Iterator[StoredArray]:
+    """Every array that is stored with a tensor."""
+    if tensor.data is not None:
+        yield StoredArray(tensor.dtype, static_shape(tensor), tensor.data)
+    if tensor.quantization is not None:
+        yield from (each for _, each in tensor.quantization.parameters())

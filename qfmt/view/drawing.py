@@ -57,7 +57,7 @@ def as_svg(model: Model) -> str:
     )
 
 
-def as_png(svg: str, zoom: float = 2) -> bytes:
+def as_png(svg: str) -> bytes:
     """A picture that `as_svg` drew. Raises MissingPackageError without resvg-py, QfmtError if it is too large."""
     try:
         from resvg_py import svg_to_bytes
@@ -65,6 +65,7 @@ def as_png(svg: str, zoom: float = 2) -> bytes:
         raise MissingPackageError("PNG needs resvg-py", hint="pip install 'qfmt[view]', or use --svg") from None
     found = re.match(r'<svg [^>]*width="(\d+)" height="(\d+)"', svg)
     width, height = map(int, found.groups()) if found else (0, 0)
+    zoom = 2.0
     while zoom > 0.25 and width * height * zoom * zoom > PIXELS:
         zoom /= 2
     if width * height * zoom * zoom > PIXELS:

@@ -11,7 +11,9 @@
  *     if (qfb_open(&file, bytes, size, 0) == QFB_OK && qfb_find_tensor(&file, "conv1.weight", &weight) == QFB_OK)
  *         use(weight.data, weight.size);
  *
- * "Rule" is a number of spec.md: F of the container, V of the network in it. */
+ * "Rule" is a number of spec.md: F of the container, V of the network in it. Names that end in _ are the library's own.
+ * Sections: errors and types; Bytes; Structure, which finds tables, fields and offsets; Values, which gives them meaning;
+ * Reading, what callers use once a file is open; Rules, checked one after the other when it is opened; Opening. */
 #ifndef QFB_H
 #define QFB_H
 
@@ -161,7 +163,7 @@ typedef struct {
     qfb_array array;
 } qfb_value;
 
-/* ---- Bytes ---- */
+/* ---- Bytes, numbers and texts in them ---- */
 
 static inline uint32_t qfb_u16_(const uint8_t *p) { return (uint32_t)p[0] | (uint32_t)p[1] << 8; }
 static inline uint32_t qfb_u32_(const uint8_t *p) { return qfb_u16_(p) | qfb_u16_(p + 2) << 16; }
@@ -215,6 +217,13 @@ static inline qfb_code qfb_fail_(
     return code;
 }
 
+/* A rule that is broken: V of the network, F of the container. */
+static inline qfb_code qfb_refuse_(
+    qfb_file *file, const char *rule, const char *place, uint64_t index, const char *what)
+{
+    return qfb_fail_(file, rule[0] == 'V' ? QFB_INVALID : QFB_BROKEN, rule, place, index, what);
+}
+
 /* The last failure is about what this reader does not know or have. */
 static inline qfb_code qfb_unknown_(qfb_file *file, const char *name, uint64_t number)
 {
@@ -222,7 +231,7 @@ static inline qfb_code qfb_unknown_(qfb_file *file, const char *name, uint64_t n
     return file->error.code;
 }
 
-/* ---- SHA-256 (FIPS 180-4) ---- */
+/* ---- Bytes: SHA-256 (FIPS 180-4) ---- */
 
 typedef struct {
     uint32_t state[8];
@@ -306,7 +315,7 @@ static inline int qfb_sha256_is_(qfb_sha256_ *hash, const uint8_t *wanted)
     return !memcmp(digest, wanted, 32);
 }
 
-/* ---- The schema, as tables that drive the walk: qfb.fbs, field by field ---- */
+/* ---- Structure: the schema, as tables that drive the walk: qfb.fbs, field by field ---- */
 
 enum { QFB_SCALAR_, QFB_STRUCT_, QFB_STRING_, QFB_TABLE_, QFB_SCALARS_, QFB_STRINGS_, QFB_TABLES_ };
 enum {
@@ -401,7 +410,7 @@ static inline qfb_table_ qfb_schema_(int table)
     return tables[table];
 }
 
-/* ---- The walk over the structure (rule F6) ---- */
+/* ---- Structure: the walk over all offsets (rule F6) ---- */
 
 enum { QFB_REPETITIONS_ = 64, QFB_REMEMBERED_ = 256 };
 
@@ -413,7 +422,7 @@ typedef struct {
 
 static inline qfb_code qfb_broken_(qfb_file *file, uint64_t at, const char *what)
 {
-    return qfb_fail_(file, QFB_BROKEN, "F6", "byte", at, what);
+    return qfb_refuse_(file, "F6", "byte", at, what);
 }
 
 static inline qfb_code qfb_spend_(qfb_walk_ *walk, uint64_t bytes, uint32_t at)
@@ -498,7 +507,7 @@ static inline qfb_code qfb_walk_string_(qfb_walk_ *walk, uint32_t at)
     if (!qfb_is_utf8_(file->bytes + at + 4, count))
         return qfb_broken_(file, at, "a string is not UTF-8");
     if (count && memchr(file->bytes + at + 4, 0, count))
-        return qfb_fail_(file, QFB_INVALID, "V36", "byte", at, "a string contains a zero byte");
+        return qfb_refuse_(file, "V36", "byte", at, "a string contains a zero byte");
     return QFB_OK;
 }
 
@@ -568,7 +577,7 @@ static inline qfb_code qfb_walk_table_(qfb_walk_ *walk, int table, uint32_t at)
     return QFB_OK;
 }
 
-/* ---- Fields of tables that the walk has found good ---- */
+/* ---- Structure: fields of tables that the walk has found good ---- */
 
 static inline uint32_t qfb_at_(const qfb_file *file, uint32_t table, int field)
 { /* where the field lies, or 0 */
@@ -623,7 +632,7 @@ static inline uint32_t qfb_element_(const qfb_file *file, uint32_t vector, uint3
     return at + qfb_u32_(file->bytes + at);
 }
 
-/* ---- Element types ---- */
+/* ---- Values: element types ---- */
 
 typedef struct {
     const char *name; /* as NumPy and ml_dtypes call it */
@@ -741,7 +750,7 @@ static inline int qfb_is_finite_(int64_t order)
     return -infinite < order && order < infinite;
 }
 
-/* ---- The numbers of a quantization ---- */
+/* ---- Values: the numbers of a quantization ---- */
 
 /* The bits of the double that the stored number of a block is. */
 static inline uint64_t qfb_number_bits(const qfb_numbers *numbers, uint64_t block)
@@ -797,11 +806,11 @@ static inline int64_t qfb_channel_axis(const qfb_quantization *q)
     return (int64_t)q->block.count - 1;
 }
 
-/* ---- The rules of tensors (V1 to V25), each checked once, when a file is opened ---- */
+/* ---- Reading: buffers and shards ---- */
 
 static inline qfb_code qfb_invalid_(qfb_file *file, const char *rule, uint32_t tensor, const char *what)
 {
-    return qfb_fail_(file, rule[0] == 'V' ? QFB_INVALID : QFB_BROKEN, rule, "tensor", tensor, what);
+    return qfb_refuse_(file, rule, "tensor", tensor, what);
 }
 
 /* The files that hold the data, if this one does not, and their names, which lead nowhere but to its folder. */
@@ -869,30 +878,7 @@ static inline uint64_t qfb_needed_(const qfb_list *shape, uint32_t bits)
     return count == UINT64_MAX ? count : bits < 8 ? (count * bits + 7) / 8 : count * (bits / 8);
 }
 
-static inline qfb_code qfb_check_shape_(qfb_file *file, uint32_t index, const qfb_tensor *tensor)
-{
-    uint64_t product = 1;
-    uint32_t i;
-    if (!tensor->shape.present && tensor->is_constant)
-        return qfb_invalid_(file, "V3", index, "a constant has no shape");
-    if (tensor->dims.count && tensor->dims.count != (tensor->shape.present ? tensor->shape.count : 0))
-        return qfb_invalid_(file, "F12", index, "the numbers of sizes and of their names differ");
-    if (tensor->shape.count > QFB_MAX_RANK)
-        return qfb_invalid_(file, "V3", index, "more than 32 dimensions");
-    for (i = 0; i < tensor->shape.count; i++) {
-        int64_t size = qfb_integer(&tensor->shape, i);
-        if (tensor->dims.count && size != -1 && qfb_text(&tensor->dims, i).size)
-            return qfb_invalid_(file, "F12", index, "a size has both a name and a number");
-        if (size < -1 || (size == -1 && tensor->is_constant))
-            return qfb_invalid_(file, "V3", index, "a size is negative, or that of a constant is not fixed");
-        if (size > 0 && (uint64_t)size >= ((uint64_t)1 << 60) / product + (((uint64_t)1 << 60) % product != 0))
-            return qfb_invalid_(file, "V3", index, "the product of the sizes is 2^60 or more");
-        product *= size > 0 ? (uint64_t)size : 1;
-    }
-    return QFB_OK;
-}
-
-/* ---- Quantizations ---- */
+/* ---- Reading: quantizations ---- */
 
 /* The numbers that the Array at that position is, or, without a second level, the Numbers; all 0 if there are none. */
 static inline qfb_code qfb_read_numbers_(
@@ -990,7 +976,180 @@ static inline void qfb_second_level(qfb_file *file, const qfb_numbers *numbers, 
     qfb_read_second_(file, 0, numbers, q);
 }
 
-/* ---- Their rules: form (V20), blocks (V21), numbers (V22), range (V23), observers (V25) ---- */
+/* ---- Reading: tensors, nodes, attributes, pairs, test vectors ---- */
+
+static inline qfb_code qfb_read_tensor_(qfb_file *file, uint32_t index, qfb_tensor *tensor)
+{
+    uint32_t at = qfb_element_(file, file->tensors, index), dtype = qfb_ubyte_(file, at, QFB_TENSOR_DTYPE_, 0);
+    uint32_t quantization = qfb_to_(file, at, QFB_TENSOR_QUANTIZATION_);
+    memset(tensor, 0, sizeof *tensor);
+    qfb_no_quantization_(&tensor->quantization);
+    tensor->name = qfb_string_(file, at, QFB_TENSOR_NAME_);
+    tensor->shape = qfb_list_(file, at, QFB_TENSOR_SHAPE_, 8);
+    tensor->dims = qfb_list_(file, at, QFB_TENSOR_DIMS_, 4);
+    tensor->aliases = qfb_list_(file, at, QFB_TENSOR_ALIASES_, 4);
+    tensor->is_constant = qfb_at_(file, at, QFB_TENSOR_BUFFER_) != 0;
+    tensor->is_quantized = quantization != 0;
+    if (!qfb_dtype_of(dtype)) {
+        qfb_invalid_(file, "V2", index, "the element type is not known");
+        return qfb_unknown_(file, "", dtype);
+    }
+    tensor->dtype = (qfb_dtype)dtype;
+    if (tensor->is_constant && qfb_get_buffer(file, qfb_uint_(file, at, QFB_TENSOR_BUFFER_, 0), &tensor->array))
+        return qfb_invalid_(file, "F7", index, "there is no such buffer");
+    return quantization ? qfb_read_quantization_(file, index, quantization, &tensor->quantization) : QFB_OK;
+}
+
+/* The tensor at an index. Fails only with QFB_MISSING. */
+static inline qfb_code qfb_get_tensor(qfb_file *file, uint32_t index, qfb_tensor *tensor)
+{
+    if (index >= qfb_count_(file, file->tensors))
+        return qfb_fail_(file, QFB_MISSING, "", "tensor", index, "there is no such tensor");
+    return qfb_read_tensor_(file, index, tensor);
+}
+
+static inline uint32_t qfb_tensor_count(const qfb_file *file) { return qfb_count_(file, file->tensors); }
+static inline uint32_t qfb_node_count(const qfb_file *file) { return qfb_count_(file, file->nodes); }
+static inline uint32_t qfb_buffer_count(const qfb_file *file) { return qfb_count_(file, file->buffers); }
+static inline qfb_list qfb_inputs(const qfb_file *file) { return qfb_vector_(file, file->inputs, 4); }
+static inline qfb_list qfb_outputs(const qfb_file *file) { return qfb_vector_(file, file->outputs, 4); }
+static inline uint32_t qfb_minor_version(const qfb_file *file)
+{
+    return qfb_uint_(file, file->model, QFB_MODEL_MINOR_, 0);
+}
+static inline qfb_string qfb_producer(const qfb_file *file)
+{
+    return qfb_string_(file, file->model, QFB_MODEL_PRODUCER_);
+}
+static inline qfb_string qfb_engine(const qfb_file *file)
+{
+    return qfb_string_(file, file->model, QFB_MODEL_ENGINE_);
+}
+static inline qfb_string qfb_graph_name(const qfb_file *file)
+{
+    return qfb_string_(file, file->graph, QFB_GRAPH_NAME_);
+}
+
+/* The index of the tensor of a name, found by halves; -1 if there is none. */
+static inline int64_t qfb_tensor_index(const qfb_file *file, const char *name, size_t size)
+{
+    uint32_t low = 0, high = size > UINT32_MAX ? 0 : qfb_tensor_count(file);
+    qfb_string wanted;
+    wanted.text = name, wanted.size = (uint32_t)size;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        int order = qfb_compare(
+            qfb_string_(file, qfb_element_(file, file->tensors, middle), QFB_TENSOR_NAME_), wanted);
+        if (!order)
+            return middle;
+        low = order < 0 ? middle + 1 : low, high = order < 0 ? high : middle;
+    }
+    return -1;
+}
+
+/* The tensor of a name, or QFB_MISSING. */
+static inline qfb_code qfb_find_tensor(qfb_file *file, const char *name, qfb_tensor *tensor)
+{
+    int64_t index = qfb_tensor_index(file, name, strlen(name));
+    if (index < 0)
+        return qfb_fail_(file, QFB_MISSING, "", "file", 0, "there is no tensor with that name");
+    return qfb_read_tensor_(file, (uint32_t)index, tensor);
+}
+
+/* The node at an index. Fails only with QFB_MISSING. */
+static inline qfb_code qfb_get_node(qfb_file *file, uint32_t index, qfb_node *node)
+{
+    uint32_t at;
+    if (index >= qfb_node_count(file))
+        return qfb_fail_(file, QFB_MISSING, "", "node", index, "there is no such node");
+    at = qfb_element_(file, file->nodes, index);
+    node->operator_name = qfb_string_(file, at, QFB_NODE_OPERATOR_);
+    node->rule = qfb_string_(file, at, QFB_NODE_RULE_);
+    node->name = qfb_string_(file, at, QFB_NODE_NAME_);
+    node->scope = qfb_string_(file, at, QFB_NODE_SCOPE_);
+    node->source_operator = qfb_string_(file, at, QFB_NODE_SOURCE_);
+    node->version = qfb_uint_(file, at, QFB_NODE_VERSION_, 1);
+    node->inputs = qfb_list_(file, at, QFB_NODE_INPUTS_, 4);
+    node->outputs = qfb_list_(file, at, QFB_NODE_OUTPUTS_, 4);
+    node->attributes = qfb_to_(file, at, QFB_NODE_ATTRIBUTES_);
+    node->attribute_count = qfb_count_(file, node->attributes);
+    return QFB_OK;
+}
+
+/* The attribute at an index of a node, which is less than its attribute_count. */
+static inline void qfb_get_attribute(const qfb_file *file, const qfb_node *node, uint32_t index, qfb_attribute *a)
+{
+    uint32_t at = qfb_element_(file, node->attributes, index);
+    int lists;
+    a->name = qfb_string_(file, at, 0);
+    a->type = (qfb_attribute_type)qfb_ubyte_(file, at, QFB_ATTRIBUTE_TYPE_, 0);
+    a->integer = qfb_signed_(qfb_ulong_(file, at, QFB_ATTRIBUTE_INT_), 64);
+    a->float_bits = qfb_ulong_(file, at, QFB_ATTRIBUTE_FLOAT_);
+    a->string = qfb_string_(file, at, QFB_ATTRIBUTE_STRING_);
+    lists = a->type > QFB_INTS && a->type <= QFB_STRINGS ? (int)a->type - QFB_INTS : 0;
+    a->list = qfb_list_(file, at, QFB_ATTRIBUTE_INTS_ + lists, a->type == QFB_STRINGS ? 4 : 8);
+}
+
+/* The attribute of a name. */
+static inline qfb_code qfb_find_attribute(qfb_file *file, const qfb_node *node, const char *name, qfb_attribute *a)
+{
+    uint32_t i;
+    for (i = 0; i < node->attribute_count; i++) {
+        qfb_get_attribute(file, node, i, a);
+        if (qfb_equals(a->name, name))
+            return QFB_OK;
+    }
+    return qfb_fail_(file, QFB_MISSING, "", "file", 0, "the node has no attribute with that name");
+}
+
+/* The pairs of `source` (where the model came from) and of `metadata` (the user's own). */
+static inline uint32_t qfb_source_count(const qfb_file *file) { return qfb_count_(file, file->sources); }
+static inline uint32_t qfb_metadata_count(const qfb_file *file) { return qfb_count_(file, file->metadata); }
+static inline void qfb_get_source(const qfb_file *file, uint32_t index, qfb_string *key, qfb_string *value)
+{
+    uint32_t at = qfb_element_(file, file->sources, index);
+    *key = qfb_string_(file, at, 0), *value = qfb_string_(file, at, 1);
+}
+static inline void qfb_get_metadata(const qfb_file *file, uint32_t index, qfb_string *key, qfb_string *value)
+{
+    uint32_t at = qfb_element_(file, file->metadata, index);
+    *key = qfb_string_(file, at, 0), *value = qfb_string_(file, at, 1);
+}
+
+/* Test vectors: values of the inputs of the graph, and what the outputs are for them. */
+static inline uint32_t qfb_vector_count(const qfb_file *file) { return qfb_count_(file, file->vectors); }
+static inline qfb_string qfb_vector_name(const qfb_file *file, uint32_t vector)
+{
+    return qfb_string_(file, qfb_element_(file, file->vectors, vector), 0);
+}
+/* What the graph's input (or, if `is_output`, output) at `index` is in a vector; all indices of elements that exist. */
+static inline qfb_code qfb_get_value(qfb_file *file, uint32_t vector, int is_output, uint32_t index, qfb_value *value)
+{
+    uint32_t values = qfb_to_(file, qfb_element_(file, file->vectors, vector), is_output ? 2 : 1), at;
+    if (index >= qfb_count_(file, values))
+        return qfb_fail_(file, QFB_MISSING, "", "vector", vector, "has no such value");
+    at = qfb_element_(file, values, index);
+    value->shape = qfb_list_(file, at, 0, 8);
+    if (!qfb_at_(file, at, 1))
+        return qfb_refuse_(file, "F12", "vector", vector, "a value has no buffer");
+    return qfb_get_buffer(file, qfb_uint_(file, at, 1, 0), &value->array);
+}
+
+/* The value at `index` of a vector, counted over inputs and outputs together, and the tensor that it is one of. */
+static inline qfb_code qfb_nth_value_(qfb_file *file, uint32_t v, uint32_t index, qfb_tensor *tensor, qfb_value *value)
+{
+    qfb_list inputs = qfb_inputs(file), outputs = qfb_outputs(file);
+    int is_output = index >= inputs.count;
+    uint32_t i = is_output ? index - inputs.count : index;
+    if (qfb_get_value(file, v, is_output, i, value)) {
+        if (file->error.code == QFB_MISSING)
+            qfb_refuse_(file, "F7", "vector", v, "there is no such buffer");
+        return file->error.code;
+    }
+    return qfb_get_tensor(file, (uint32_t)qfb_integer(is_output ? &outputs : &inputs, i), tensor);
+}
+
+/* ---- Rules: quantizations: form (V20), blocks (V21), numbers (V22), range (V23), observers (V25) ---- */
 
 enum {
     QFB_REALS_ = 1 << QFB_FLOAT16 | 1 << QFB_BFLOAT16 | 1 << QFB_FLOAT32 | 1 << QFB_FLOAT64,
@@ -1185,6 +1344,31 @@ static inline qfb_code qfb_check_quantization_(qfb_walk_ *walk, uint32_t index, 
     return qfb_check_numbers_of_(walk, index, tensor, 0);
 }
 
+/* ---- Rules: tensors (V1 to V10) ---- */
+
+static inline qfb_code qfb_check_shape_(qfb_file *file, uint32_t index, const qfb_tensor *tensor)
+{
+    uint64_t product = 1;
+    uint32_t i;
+    if (!tensor->shape.present && tensor->is_constant)
+        return qfb_invalid_(file, "V3", index, "a constant has no shape");
+    if (tensor->dims.count && tensor->dims.count != (tensor->shape.present ? tensor->shape.count : 0))
+        return qfb_invalid_(file, "F12", index, "the numbers of sizes and of their names differ");
+    if (tensor->shape.count > QFB_MAX_RANK)
+        return qfb_invalid_(file, "V3", index, "more than 32 dimensions");
+    for (i = 0; i < tensor->shape.count; i++) {
+        int64_t size = qfb_integer(&tensor->shape, i);
+        if (tensor->dims.count && size != -1 && qfb_text(&tensor->dims, i).size)
+            return qfb_invalid_(file, "F12", index, "a size has both a name and a number");
+        if (size < -1 || (size == -1 && tensor->is_constant))
+            return qfb_invalid_(file, "V3", index, "a size is negative, or that of a constant is not fixed");
+        if (size > 0 && (uint64_t)size >= ((uint64_t)1 << 60) / product + (((uint64_t)1 << 60) % product != 0))
+            return qfb_invalid_(file, "V3", index, "the product of the sizes is 2^60 or more");
+        product *= size > 0 ? (uint64_t)size : 1;
+    }
+    return QFB_OK;
+}
+
 static inline qfb_code qfb_check_aliases_(qfb_file *file, uint32_t index, const qfb_tensor *tensor)
 {
     uint32_t i;
@@ -1195,166 +1379,175 @@ static inline qfb_code qfb_check_aliases_(qfb_file *file, uint32_t index, const 
     return QFB_OK;
 }
 
-/* ---- Tables as structs ---- */
-
-static inline qfb_code qfb_read_tensor_(qfb_file *file, uint32_t index, qfb_tensor *tensor)
+static inline qfb_code qfb_check_tensors_(qfb_walk_ *walk)
 {
-    uint32_t at = qfb_element_(file, file->tensors, index), dtype = qfb_ubyte_(file, at, QFB_TENSOR_DTYPE_, 0);
-    uint32_t quantization = qfb_to_(file, at, QFB_TENSOR_QUANTIZATION_);
-    memset(tensor, 0, sizeof *tensor);
-    qfb_no_quantization_(&tensor->quantization);
-    tensor->name = qfb_string_(file, at, QFB_TENSOR_NAME_);
-    tensor->shape = qfb_list_(file, at, QFB_TENSOR_SHAPE_, 8);
-    tensor->dims = qfb_list_(file, at, QFB_TENSOR_DIMS_, 4);
-    tensor->aliases = qfb_list_(file, at, QFB_TENSOR_ALIASES_, 4);
-    tensor->is_constant = qfb_at_(file, at, QFB_TENSOR_BUFFER_) != 0;
-    tensor->is_quantized = quantization != 0;
-    if (!qfb_dtype_of(dtype)) {
-        qfb_invalid_(file, "V2", index, "the element type is not known");
-        return qfb_unknown_(file, "", dtype);
+    qfb_file *file = walk->file;
+    qfb_string before = {"", 0};
+    qfb_tensor tensor;
+    uint32_t i;
+    for (i = 0; i < qfb_tensor_count(file); i++) {
+        if (qfb_read_tensor_(file, i, &tensor))
+            return file->error.code;
+        if (!tensor.name.size)
+            return qfb_invalid_(file, "V1", i, "the name is empty");
+        if (i && qfb_compare(before, tensor.name) >= 0)
+            return qfb_invalid_(file, "F11", i, "the names of the tensors are out of order or repeated");
+        before = tensor.name;
+        if (qfb_check_shape_(file, i, &tensor) || qfb_check_aliases_(file, i, &tensor))
+            return file->error.code;
+        if (tensor.is_constant && tensor.array.size != qfb_needed_(&tensor.shape, qfb_dtype_of(tensor.dtype)->bits))
+            return qfb_invalid_(file, "V10", i, "the number of stored bytes does not fit type and shape");
+        if (tensor.is_quantized && qfb_check_quantization_(walk, i, &tensor))
+            return file->error.code;
     }
-    tensor->dtype = (qfb_dtype)dtype;
-    if (tensor->is_constant && qfb_get_buffer(file, qfb_uint_(file, at, QFB_TENSOR_BUFFER_, 0), &tensor->array))
-        return qfb_invalid_(file, "F7", index, "there is no such buffer");
-    return quantization ? qfb_read_quantization_(file, index, quantization, &tensor->quantization) : QFB_OK;
-}
-
-/* The tensor at an index. Fails only with QFB_MISSING. */
-static inline qfb_code qfb_get_tensor(qfb_file *file, uint32_t index, qfb_tensor *tensor)
-{
-    if (index >= qfb_count_(file, file->tensors))
-        return qfb_fail_(file, QFB_MISSING, "", "tensor", index, "there is no such tensor");
-    return qfb_read_tensor_(file, index, tensor);
-}
-
-static inline uint32_t qfb_tensor_count(const qfb_file *file) { return qfb_count_(file, file->tensors); }
-static inline uint32_t qfb_node_count(const qfb_file *file) { return qfb_count_(file, file->nodes); }
-static inline uint32_t qfb_buffer_count(const qfb_file *file) { return qfb_count_(file, file->buffers); }
-static inline qfb_list qfb_inputs(const qfb_file *file) { return qfb_vector_(file, file->inputs, 4); }
-static inline qfb_list qfb_outputs(const qfb_file *file) { return qfb_vector_(file, file->outputs, 4); }
-static inline uint32_t qfb_minor_version(const qfb_file *file)
-{
-    return qfb_uint_(file, file->model, QFB_MODEL_MINOR_, 0);
-}
-static inline qfb_string qfb_producer(const qfb_file *file)
-{
-    return qfb_string_(file, file->model, QFB_MODEL_PRODUCER_);
-}
-static inline qfb_string qfb_engine(const qfb_file *file)
-{
-    return qfb_string_(file, file->model, QFB_MODEL_ENGINE_);
-}
-static inline qfb_string qfb_graph_name(const qfb_file *file)
-{
-    return qfb_string_(file, file->graph, QFB_GRAPH_NAME_);
-}
-
-/* The index of the tensor of a name, found by halves; -1 if there is none. */
-static inline int64_t qfb_tensor_index(const qfb_file *file, const char *name, size_t size)
-{
-    uint32_t low = 0, high = size > UINT32_MAX ? 0 : qfb_tensor_count(file);
-    qfb_string wanted;
-    wanted.text = name, wanted.size = (uint32_t)size;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        int order = qfb_compare(
-            qfb_string_(file, qfb_element_(file, file->tensors, middle), QFB_TENSOR_NAME_), wanted);
-        if (!order)
-            return middle;
-        low = order < 0 ? middle + 1 : low, high = order < 0 ? high : middle;
-    }
-    return -1;
-}
-
-/* The tensor of a name, or QFB_MISSING. */
-static inline qfb_code qfb_find_tensor(qfb_file *file, const char *name, qfb_tensor *tensor)
-{
-    int64_t index = qfb_tensor_index(file, name, strlen(name));
-    if (index < 0)
-        return qfb_fail_(file, QFB_MISSING, "", "file", 0, "there is no tensor with that name");
-    return qfb_read_tensor_(file, (uint32_t)index, tensor);
-}
-
-/* The node at an index. Fails only with QFB_MISSING. */
-static inline qfb_code qfb_get_node(qfb_file *file, uint32_t index, qfb_node *node)
-{
-    uint32_t at;
-    if (index >= qfb_node_count(file))
-        return qfb_fail_(file, QFB_MISSING, "", "node", index, "there is no such node");
-    at = qfb_element_(file, file->nodes, index);
-    node->operator_name = qfb_string_(file, at, QFB_NODE_OPERATOR_);
-    node->rule = qfb_string_(file, at, QFB_NODE_RULE_);
-    node->name = qfb_string_(file, at, QFB_NODE_NAME_);
-    node->scope = qfb_string_(file, at, QFB_NODE_SCOPE_);
-    node->source_operator = qfb_string_(file, at, QFB_NODE_SOURCE_);
-    node->version = qfb_uint_(file, at, QFB_NODE_VERSION_, 1);
-    node->inputs = qfb_list_(file, at, QFB_NODE_INPUTS_, 4);
-    node->outputs = qfb_list_(file, at, QFB_NODE_OUTPUTS_, 4);
-    node->attributes = qfb_to_(file, at, QFB_NODE_ATTRIBUTES_);
-    node->attribute_count = qfb_count_(file, node->attributes);
     return QFB_OK;
 }
 
-/* The attribute at an index of a node, which is less than its attribute_count. */
-static inline void qfb_get_attribute(const qfb_file *file, const qfb_node *node, uint32_t index, qfb_attribute *a)
-{
-    uint32_t at = qfb_element_(file, node->attributes, index);
-    int lists;
-    a->name = qfb_string_(file, at, 0);
-    a->type = (qfb_attribute_type)qfb_ubyte_(file, at, QFB_ATTRIBUTE_TYPE_, 0);
-    a->integer = qfb_signed_(qfb_ulong_(file, at, QFB_ATTRIBUTE_INT_), 64);
-    a->float_bits = qfb_ulong_(file, at, QFB_ATTRIBUTE_FLOAT_);
-    a->string = qfb_string_(file, at, QFB_ATTRIBUTE_STRING_);
-    lists = a->type > QFB_INTS && a->type <= QFB_STRINGS ? (int)a->type - QFB_INTS : 0;
-    a->list = qfb_list_(file, at, QFB_ATTRIBUTE_INTS_ + lists, a->type == QFB_STRINGS ? 4 : 8);
-}
+/* ---- Rules: the graph, source and metadata (F7, F11, F12) ---- */
 
-/* The attribute of a name. */
-static inline qfb_code qfb_find_attribute(qfb_file *file, const qfb_node *node, const char *name, qfb_attribute *a)
+/* Indices of tensors; -1 only where `low` says so. */
+static inline int qfb_are_tensors_(const qfb_file *file, qfb_list list, int64_t low)
 {
     uint32_t i;
+    for (i = 0; i < list.count; i++)
+        if (qfb_integer(&list, i) < low || qfb_integer(&list, i) >= (int64_t)qfb_tensor_count(file))
+            return 0;
+    return 1;
+}
+
+static inline qfb_code qfb_check_attributes_(qfb_file *file, uint32_t index, const qfb_node *node)
+{
+    qfb_string before = {"", 0};
+    qfb_attribute a;
+    uint32_t i, at;
+    int k;
     for (i = 0; i < node->attribute_count; i++) {
-        qfb_get_attribute(file, node, i, a);
-        if (qfb_equals(a->name, name))
-            return QFB_OK;
+        qfb_get_attribute(file, node, i, &a);
+        at = qfb_element_(file, node->attributes, i);
+        if (i && qfb_compare(before, a.name) >= 0)
+            return qfb_refuse_(file, "F11", "node", index, "the attributes are not in order");
+        before = a.name;
+        if (a.type < QFB_INT || a.type > QFB_STRINGS)
+            return qfb_refuse_(file, "F12", "node", index, "an attribute has an unknown type");
+        if ((a.type == QFB_STRING && !qfb_at_(file, at, QFB_ATTRIBUTE_STRING_)) ||
+            (a.type >= QFB_INTS && !a.list.present))
+            return qfb_refuse_(file, "F12", "node", index, "an attribute has no value");
+        if (a.type > QFB_INTS && !a.list.count)
+            return qfb_refuse_(file, "F12", "node", index, "an empty list does not have the type Ints");
+        if ((a.type != QFB_INT && a.integer) || (a.type != QFB_FLOAT && a.float_bits << 1))
+            return qfb_refuse_(file, "F12", "node", index, "an attribute has values of two types");
+        for (k = QFB_STRING; k <= QFB_STRINGS; k++)
+            if (k != (int)a.type && qfb_at_(file, at, QFB_ATTRIBUTE_INT_ + k - QFB_INT))
+                return qfb_refuse_(file, "F12", "node", index, "an attribute has values of two types");
     }
-    return qfb_fail_(file, QFB_MISSING, "", "file", 0, "the node has no attribute with that name");
+    return QFB_OK;
 }
 
-/* The pairs of `source` (where the model came from) and of `metadata` (the user's own). */
-static inline uint32_t qfb_source_count(const qfb_file *file) { return qfb_count_(file, file->sources); }
-static inline uint32_t qfb_metadata_count(const qfb_file *file) { return qfb_count_(file, file->metadata); }
-static inline void qfb_get_source(const qfb_file *file, uint32_t index, qfb_string *key, qfb_string *value)
+static inline qfb_code qfb_check_nodes_(qfb_file *file)
 {
-    uint32_t at = qfb_element_(file, file->sources, index);
-    *key = qfb_string_(file, at, 0), *value = qfb_string_(file, at, 1);
-}
-static inline void qfb_get_metadata(const qfb_file *file, uint32_t index, qfb_string *key, qfb_string *value)
-{
-    uint32_t at = qfb_element_(file, file->metadata, index);
-    *key = qfb_string_(file, at, 0), *value = qfb_string_(file, at, 1);
-}
-
-/* Test vectors: values of the inputs of the graph, and what the outputs are for them. */
-static inline uint32_t qfb_vector_count(const qfb_file *file) { return qfb_count_(file, file->vectors); }
-static inline qfb_string qfb_vector_name(const qfb_file *file, uint32_t vector)
-{
-    return qfb_string_(file, qfb_element_(file, file->vectors, vector), 0);
-}
-/* What the graph's input (or, if `is_output`, output) at `index` is in a vector; all indices of elements that exist. */
-static inline qfb_code qfb_get_value(qfb_file *file, uint32_t vector, int is_output, uint32_t index, qfb_value *value)
-{
-    uint32_t values = qfb_to_(file, qfb_element_(file, file->vectors, vector), is_output ? 2 : 1), at;
-    if (index >= qfb_count_(file, values))
-        return qfb_fail_(file, QFB_MISSING, "", "vector", vector, "has no such value");
-    at = qfb_element_(file, values, index);
-    value->shape = qfb_list_(file, at, 0, 8);
-    if (!qfb_at_(file, at, 1))
-        return qfb_fail_(file, QFB_BROKEN, "F12", "vector", vector, "a value has no buffer");
-    return qfb_get_buffer(file, qfb_uint_(file, at, 1, 0), &value->array);
+    qfb_node node;
+    uint32_t i;
+    if (!qfb_are_tensors_(file, qfb_inputs(file), 0) || !qfb_are_tensors_(file, qfb_outputs(file), 0))
+        return qfb_refuse_(file, "F7", "file", 0, "an input or output of the graph is not one of its tensors");
+    for (i = 0; i < qfb_node_count(file); i++) {
+        if (qfb_get_node(file, i, &node))
+            return file->error.code;
+        if (!qfb_are_tensors_(file, node.inputs, -1) || !qfb_are_tensors_(file, node.outputs, 0))
+            return qfb_refuse_(file, "F7", "node", i, "an input or output is not a tensor");
+        if (qfb_check_attributes_(file, i, &node))
+            return file->error.code;
+    }
+    return QFB_OK;
 }
 
-/* ---- Opening ---- */
+static inline qfb_code qfb_check_pairs_(qfb_file *file, uint32_t pairs)
+{
+    uint32_t i;
+    for (i = 1; i < qfb_count_(file, pairs); i++)
+        if (qfb_compare(qfb_string_(file, qfb_element_(file, pairs, i - 1), 0),
+                        qfb_string_(file, qfb_element_(file, pairs, i), 0)) >= 0)
+            return qfb_refuse_(file, "F11", "file", 0, "the keys of source or metadata are not in order");
+    return QFB_OK;
+}
+
+/* ---- Rules: test vectors (V50, V51) ---- */
+
+/* Whether two dimensions have the same name; only where both have one. */
+static inline int qfb_is_same_size_(const qfb_tensor *a, uint32_t i, const qfb_tensor *b, uint32_t k)
+{
+    return a->dims.count && b->dims.count && qfb_text(&a->dims, i).size &&
+           !qfb_compare(qfb_text(&a->dims, i), qfb_text(&b->dims, k));
+}
+
+/* A value of a test vector against those before it: sizes of one name are equal, and so are values of one tensor. */
+static inline qfb_code qfb_check_pair_(qfb_walk_ *walk, uint32_t v, uint32_t index, uint32_t other)
+{
+    qfb_file *file = walk->file;
+    uint32_t i, k, same_end = (index >= qfb_inputs(file).count) == (other >= qfb_inputs(file).count), differ;
+    qfb_tensor a, b;
+    qfb_value x, y;
+    if (qfb_nth_value_(file, v, index, &a, &x) || qfb_nth_value_(file, v, other, &b, &y) ||
+        qfb_spend_(walk, (uint64_t)(x.shape.count + 1) * (y.shape.count + 1), 0))
+        return file->error.code;
+    differ = x.array.buffer != y.array.buffer || x.shape.count != y.shape.count;
+    for (i = 0; i < x.shape.count; i++) {
+        differ = differ || qfb_integer(&x.shape, i) != qfb_integer(&y.shape, i);
+        for (k = 0; a.shape.present && k < y.shape.count && b.shape.present; k++)
+            if (qfb_is_same_size_(&a, i, &b, k) && qfb_integer(&x.shape, i) != qfb_integer(&y.shape, k))
+                return qfb_refuse_(file, "V51", "vector", v, "sizes with the same name differ");
+    }
+    if (same_end && differ && index != other && !qfb_compare(a.name, b.name))
+        return qfb_refuse_(file, "V50", "vector", v, "a tensor has two values");
+    return QFB_OK;
+}
+
+/* A value of a test vector is a constant with the quantization of its tensor, and of its sizes where they are known. */
+static inline qfb_code qfb_check_value_(qfb_walk_ *walk, uint32_t v, uint32_t index)
+{
+    qfb_file *file = walk->file;
+    qfb_tensor tensor, constant;
+    qfb_value value;
+    uint32_t i;
+    if (qfb_nth_value_(file, v, index, &tensor, &value))
+        return file->error.code;
+    constant = tensor, constant.is_constant = 1, constant.shape = value.shape, constant.dims.count = 0;
+    if (qfb_check_shape_(file, v, &constant) == QFB_OK && constant.is_quantized)
+        qfb_check_blocks_(file, v, &constant.shape, &constant.quantization);
+    if (!file->error.code && value.array.size != qfb_needed_(&value.shape, qfb_dtype_of(tensor.dtype)->bits))
+        return qfb_refuse_(file, "V10", "vector", v, "the size of a value does not fit type and shape");
+    if (file->error.code) {
+        file->error.place = "vector";
+        return file->error.code;
+    }
+    if (tensor.shape.present && tensor.shape.count != value.shape.count)
+        return qfb_refuse_(file, "V51", "vector", v, "a value has the wrong number of dimensions");
+    for (i = 0; tensor.shape.present && i < tensor.shape.count; i++)
+        if (qfb_integer(&tensor.shape, i) != -1 && qfb_integer(&tensor.shape, i) != qfb_integer(&value.shape, i))
+            return qfb_refuse_(file, "V51", "vector", v, "a value does not have the sizes of its tensor");
+    return QFB_OK;
+}
+
+static inline qfb_code qfb_check_vectors_(qfb_walk_ *walk)
+{
+    qfb_file *file = walk->file;
+    uint32_t inputs = qfb_inputs(file).count, outputs = qfb_outputs(file).count, v, i, k;
+    for (v = 0; v < qfb_vector_count(file); v++) {
+        uint32_t at = qfb_element_(file, file->vectors, v);
+        if (qfb_count_(file, qfb_to_(file, at, 1)) != inputs || qfb_count_(file, qfb_to_(file, at, 2)) != outputs ||
+            !(inputs || outputs || qfb_node_count(file)))
+            return qfb_refuse_(file, "V50", "vector", v, "does not have one value for each input and output");
+        for (i = 0; i < inputs + outputs; i++) {
+            if (qfb_check_value_(walk, v, i))
+                return file->error.code;
+            for (k = 0; k <= i; k++)
+                if (qfb_check_pair_(walk, v, i, k))
+                    return file->error.code;
+        }
+    }
+    return QFB_OK;
+}
+
+/* ---- Rules: the container (F1 to F5, F8, F10, F13, F14) ---- */
 
 static inline qfb_code qfb_check_header_(qfb_file *file)
 {
@@ -1365,29 +1558,28 @@ static inline qfb_code qfb_check_header_(qfb_file *file)
     if (p[7] != '1')
         return qfb_fail_(file, QFB_NEWER, "F1", "byte", 7, "has a different major version; this reader supports 1");
     if (file->size < QFB_HEADER_SIZE)
-        return qfb_fail_(file, QFB_BROKEN, "F3", "byte", file->size, "ends inside the header");
+        return qfb_refuse_(file, "F3", "byte", file->size, "ends inside the header");
     if (memcmp(p + 8, "qh01", 4))
-        return qfb_fail_(file, QFB_BROKEN, "F1", "byte", 8, "the header tag is not qh01");
+        return qfb_refuse_(file, "F1", "byte", 8, "the header tag is not qh01");
     if (qfb_u32_(p + 48)) {
         qfb_fail_(file, QFB_NEWER, "F10", "byte", 48, "requires flags that this reader does not support");
         return qfb_unknown_(file, "", qfb_u32_(p + 48));
     }
     for (i = 56; i < 128; i += i == 63 ? 33 : 1)
         if (p[i])
-            return qfb_fail_(file, QFB_BROKEN, "F2", "byte", i, "a reserved byte of the header is not zero");
+            return qfb_refuse_(file, "F2", "byte", i, "a reserved byte of the header is not zero");
     header_size = qfb_u32_(p + 12), meta_size = qfb_u64_(p + 16), data_offset = qfb_u64_(p + 24);
     file->data_size = qfb_u64_(p + 32);
     if (header_size < QFB_HEADER_SIZE || header_size % 8 || header_size > meta_size || meta_size > 0x7fffffff)
-        return qfb_fail_(file, QFB_BROKEN, "F3", "byte", 12, "the sizes of header and metadata are not valid");
+        return qfb_refuse_(file, "F3", "byte", 12, "the sizes of header and metadata are not valid");
     if (data_offset != (meta_size + QFB_PAGE - 1) / QFB_PAGE * QFB_PAGE)
-        return qfb_fail_(
-            file, QFB_BROKEN, "F3", "byte", 24, "the data does not begin at the multiple of 4096 after the metadata");
+        return qfb_refuse_(file, "F3", "byte", 24, "the data does not begin at the multiple of 4096 after the metadata");
     if (file->size < data_offset || file->size - data_offset != file->data_size || qfb_u64_(p + 40) != file->size)
-        return qfb_fail_(file, QFB_BROKEN, "F3", "byte", 40, "the file does not have the size that it states");
+        return qfb_refuse_(file, "F3", "byte", 40, "the file does not have the size that it states");
     file->start = (uint32_t)header_size, file->meta_size = (uint32_t)meta_size, file->data = p + data_offset;
     for (i = meta_size; i < data_offset; i++)
         if (p[i])
-            return qfb_fail_(file, QFB_BROKEN, "F5", "byte", i, "the padding before the data is not zero");
+            return qfb_refuse_(file, "F5", "byte", i, "the padding before the data is not zero");
     return QFB_OK;
 }
 
@@ -1414,15 +1606,113 @@ static inline qfb_code qfb_check_layout_(qfb_file *file)
         uint64_t offset = qfb_ulong_(file, at, 0), size = qfb_ulong_(file, at, 1);
         if (offset % QFB_ALIGNMENT || offset < end || offset - end >= QFB_ALIGNMENT || offset > file->data_size ||
             size > file->data_size - offset)
-            return qfb_fail_(file, QFB_BROKEN, "F8", "buffer", i, "has an invalid position");
+            return qfb_refuse_(file, "F8", "buffer", i, "has an invalid position");
         if (file->shards && size && qfb_shard_at_(file, offset) != qfb_shard_at_(file, offset + size - 1))
-            return qfb_fail_(file, QFB_BROKEN, "F14", "buffer", i, "is in two shards");
+            return qfb_refuse_(file, "F14", "buffer", i, "is in two shards");
         end = offset + size;
     }
     if (end != file->data_size)
-        return qfb_fail_(file, QFB_BROKEN, "F8", "file", 0, "the data does not end with the last buffer");
+        return qfb_refuse_(file, "F8", "file", 0, "the data does not end with the last buffer");
     return QFB_OK;
 }
+
+enum { QFB_MARKS_ = 8192 };
+
+/* Mark a buffer among QFB_MARKS_ of them. */
+static inline void qfb_mark_(uint8_t *marks, uint64_t first, uint32_t buffer)
+{
+    if (buffer >= first && buffer - first < QFB_MARKS_)
+        marks[(buffer - first) / 8] |= (uint8_t)(1u << (buffer - first) % 8);
+}
+
+/* Mark the buffers of a Quantization, or of a SecondLevel below it. */
+static inline void qfb_mark_level_(const qfb_file *file, uint8_t *marks, uint64_t first, uint32_t at, int level)
+{
+    int field, last = level == 1 ? QFB_Q_GROUPS_ : QFB_Q_TABLE_;
+    for (field = QFB_Q_SCALE_; at && field <= last; field++) {
+        uint32_t array = qfb_to_(file, at, field);
+        if (!array)
+            continue;
+        qfb_mark_(marks, first, qfb_uint_(file, array, QFB_ARRAY_BUFFER_, UINT32_MAX));
+        if (qfb_is_array_(level, field))
+            qfb_mark_level_(file, marks, first, qfb_to_(file, array, QFB_ARRAY_QUANTIZATION_), 2);
+    }
+}
+
+/* Every buffer belongs to a tensor, its quantization or a test vector (rule F13). */
+static inline qfb_code qfb_check_used_(qfb_walk_ *walk)
+{
+    qfb_file *file = walk->file;
+    uint8_t marks[QFB_MARKS_ / 8];
+    uint32_t i, v, end, k, count = qfb_buffer_count(file);
+    uint64_t first;
+    for (first = 0; first < count; first += QFB_MARKS_) {
+        memset(marks, 0, sizeof marks);
+        if (qfb_spend_(walk, first ? (uint64_t)16 * qfb_tensor_count(file) : 0, 0))
+            return file->error.code;
+        for (i = 0; i < qfb_tensor_count(file); i++) {
+            uint32_t tensor = qfb_element_(file, file->tensors, i);
+            qfb_mark_(marks, first, qfb_uint_(file, tensor, QFB_TENSOR_BUFFER_, UINT32_MAX));
+            qfb_mark_level_(file, marks, first, qfb_to_(file, tensor, QFB_TENSOR_QUANTIZATION_), 1);
+        }
+        for (v = 0; v < qfb_vector_count(file); v++)
+            for (end = 1; end <= 2; end++) {
+                uint32_t values = qfb_to_(file, qfb_element_(file, file->vectors, v), (int)end);
+                if (qfb_spend_(walk, first ? qfb_count_(file, values) : 0, 0))
+                    return file->error.code;
+                for (k = 0; k < qfb_count_(file, values); k++)
+                    qfb_mark_(marks, first, qfb_uint_(file, qfb_element_(file, values, k), 1, UINT32_MAX));
+            }
+        for (i = (uint32_t)first; i < count && i - first < QFB_MARKS_; i++)
+            if (!(marks[(i - first) / 8] >> (i - first) % 8 & 1))
+                return qfb_refuse_(file, "F13", "buffer", i, "is not used");
+    }
+    return QFB_OK;
+}
+
+/* The names and sizes of shards (rule F14), of a file that requires the feature or does not. */
+static inline qfb_code qfb_check_stated_(qfb_file *file, int is_required)
+{
+    uint64_t end = 0, size;
+    uint32_t i, k, count = qfb_shard_count(file);
+    if ((count > 0) != is_required)
+        return qfb_refuse_(file, "F14", "file", 0, "has shards, or requires them, but not both");
+    if (count && file->data_size)
+        return qfb_refuse_(file, "F14", "file", 0, "has both shards and data");
+    for (i = 0; i < count; i++) {
+        qfb_string name = qfb_shard_name(file, i);
+        size = qfb_ulong_(file, qfb_element_(file, file->stated, i), 1);
+        if (name.size < 4 || name.size > 255 || memcmp(name.text + name.size - 4, ".qfs", 4))
+            return qfb_refuse_(file, "F14", "shard", i, "does not have the name of a shard");
+        for (k = 0; k < name.size; k++)
+            if ((unsigned char)name.text[k] < 32 || memchr("/\\:\x7f", name.text[k], 4))
+                return qfb_refuse_(file, "F14", "shard", i, "has a name that may lead elsewhere");
+        if (i && qfb_compare(qfb_shard_name(file, i - 1), name) >= 0)
+            return qfb_refuse_(file, "F14", "shard", i, "has a name that is out of order or repeated");
+        if (!size || end % QFB_ALIGNMENT || size > INT64_MAX - end)
+            return qfb_refuse_(file, "F14", "shard", i, "has an invalid size");
+        end += size;
+    }
+    return QFB_OK;
+}
+
+/* The features that a file requires are known. */
+static inline qfb_code qfb_check_features_(qfb_file *file)
+{
+    qfb_list features = qfb_list_(file, file->model, QFB_MODEL_FEATURES_, 4);
+    int has_shards = 0;
+    uint32_t i;
+    for (i = 0; i < features.count; i++) {
+        if (!qfb_equals(qfb_text(&features, i), "shards")) {
+            qfb_fail_(file, QFB_NEWER, "F10", "file", 0, "requires features that this reader does not support");
+            return qfb_unknown_(file, qfb_text(&features, i).text, 0);
+        }
+        has_shards = 1;
+    }
+    return qfb_check_stated_(file, has_shards);
+}
+
+/* ---- Rules: stored data (F8, F9, F15) and its values (V11, V12, V22, V23) ---- */
 
 /* The sha256 that the file states for a buffer of it: 32 bytes. */
 static inline const uint8_t *qfb_digest(const qfb_file *file, uint32_t index)
@@ -1484,8 +1774,6 @@ static inline qfb_code qfb_check_values_(
     return QFB_OK;
 }
 
-static inline qfb_code qfb_nth_value_(qfb_file *file, uint32_t v, uint32_t index, qfb_tensor *tensor, qfb_value *value);
-
 /* The values of all constants, large arrays of quantizations, and test vectors. Many of them may share a buffer; in sum
  * they are read so often only. */
 static inline qfb_code qfb_check_all_values_(qfb_file *file)
@@ -1527,330 +1815,13 @@ static inline qfb_code qfb_check_data(qfb_file *file)
             return file->error.code;
         for (; end < qfb_offset(file, i); end++)
             if (*qfb_data_(file, end))
-                return qfb_fail_(file, QFB_BROKEN, "F8", "buffer", i, "a byte before it is not zero");
+                return qfb_refuse_(file, "F8", "buffer", i, "a byte before it is not zero");
         end += array.size;
     }
     return qfb_check_all_values_(file);
 }
 
-static inline qfb_code qfb_check_tensors_(qfb_walk_ *walk)
-{
-    qfb_file *file = walk->file;
-    qfb_string before = {"", 0};
-    qfb_tensor tensor;
-    uint32_t i;
-    for (i = 0; i < qfb_tensor_count(file); i++) {
-        if (qfb_read_tensor_(file, i, &tensor))
-            return file->error.code;
-        if (!tensor.name.size)
-            return qfb_invalid_(file, "V1", i, "the name is empty");
-        if (i && qfb_compare(before, tensor.name) >= 0)
-            return qfb_invalid_(file, "F11", i, "the names of the tensors are out of order or repeated");
-        before = tensor.name;
-        if (qfb_check_shape_(file, i, &tensor) || qfb_check_aliases_(file, i, &tensor))
-            return file->error.code;
-        if (tensor.is_constant && tensor.array.size != qfb_needed_(&tensor.shape, qfb_dtype_of(tensor.dtype)->bits))
-            return qfb_invalid_(file, "V10", i, "the number of stored bytes does not fit type and shape");
-        if (tensor.is_quantized && qfb_check_quantization_(walk, i, &tensor))
-            return file->error.code;
-    }
-    return QFB_OK;
-}
-
-enum { QFB_MARKS_ = 8192 };
-
-/* Mark a buffer among QFB_MARKS_ of them. */
-static inline void qfb_mark_(uint8_t *marks, uint64_t first, uint32_t buffer)
-{
-    if (buffer >= first && buffer - first < QFB_MARKS_)
-        marks[(buffer - first) / 8] |= (uint8_t)(1u << (buffer - first) % 8);
-}
-
-/* Mark the buffers of a Quantization, or of a SecondLevel below it. */
-static inline void qfb_mark_level_(const qfb_file *file, uint8_t *marks, uint64_t first, uint32_t at, int level)
-{
-    int field, last = level == 1 ? QFB_Q_GROUPS_ : QFB_Q_TABLE_;
-    for (field = QFB_Q_SCALE_; at && field <= last; field++) {
-        uint32_t array = qfb_to_(file, at, field);
-        if (!array)
-            continue;
-        qfb_mark_(marks, first, qfb_uint_(file, array, QFB_ARRAY_BUFFER_, UINT32_MAX));
-        if (qfb_is_array_(level, field))
-            qfb_mark_level_(file, marks, first, qfb_to_(file, array, QFB_ARRAY_QUANTIZATION_), 2);
-    }
-}
-
-/* Every buffer belongs to a tensor, its quantization or a test vector (rule F13). */
-static inline qfb_code qfb_check_used_(qfb_walk_ *walk)
-{
-    qfb_file *file = walk->file;
-    uint8_t marks[QFB_MARKS_ / 8];
-    uint32_t i, v, end, k, count = qfb_buffer_count(file);
-    uint64_t first;
-    for (first = 0; first < count; first += QFB_MARKS_) {
-        memset(marks, 0, sizeof marks);
-        if (qfb_spend_(walk, first ? (uint64_t)16 * qfb_tensor_count(file) : 0, 0))
-            return file->error.code;
-        for (i = 0; i < qfb_tensor_count(file); i++) {
-            uint32_t tensor = qfb_element_(file, file->tensors, i);
-            qfb_mark_(marks, first, qfb_uint_(file, tensor, QFB_TENSOR_BUFFER_, UINT32_MAX));
-            qfb_mark_level_(file, marks, first, qfb_to_(file, tensor, QFB_TENSOR_QUANTIZATION_), 1);
-        }
-        for (v = 0; v < qfb_vector_count(file); v++)
-            for (end = 1; end <= 2; end++) {
-                uint32_t values = qfb_to_(file, qfb_element_(file, file->vectors, v), (int)end);
-                if (qfb_spend_(walk, first ? qfb_count_(file, values) : 0, 0))
-                    return file->error.code;
-                for (k = 0; k < qfb_count_(file, values); k++)
-                    qfb_mark_(marks, first, qfb_uint_(file, qfb_element_(file, values, k), 1, UINT32_MAX));
-            }
-        for (i = (uint32_t)first; i < count && i - first < QFB_MARKS_; i++)
-            if (!(marks[(i - first) / 8] >> (i - first) % 8 & 1))
-                return qfb_fail_(file, QFB_BROKEN, "F13", "buffer", i, "is not used");
-    }
-    return QFB_OK;
-}
-
-/* Indices of tensors; -1 only where `low` says so. */
-static inline int qfb_are_tensors_(const qfb_file *file, qfb_list list, int64_t low)
-{
-    uint32_t i;
-    for (i = 0; i < list.count; i++)
-        if (qfb_integer(&list, i) < low || qfb_integer(&list, i) >= (int64_t)qfb_tensor_count(file))
-            return 0;
-    return 1;
-}
-
-static inline qfb_code qfb_check_attributes_(qfb_file *file, uint32_t index, const qfb_node *node)
-{
-    qfb_string before = {"", 0};
-    qfb_attribute a;
-    uint32_t i, at;
-    int k;
-    for (i = 0; i < node->attribute_count; i++) {
-        qfb_get_attribute(file, node, i, &a);
-        at = qfb_element_(file, node->attributes, i);
-        if (i && qfb_compare(before, a.name) >= 0)
-            return qfb_fail_(file, QFB_BROKEN, "F11", "node", index, "the attributes are not in order");
-        before = a.name;
-        if (a.type < QFB_INT || a.type > QFB_STRINGS)
-            return qfb_fail_(file, QFB_BROKEN, "F12", "node", index, "an attribute has an unknown type");
-        if ((a.type == QFB_STRING && !qfb_at_(file, at, QFB_ATTRIBUTE_STRING_)) ||
-            (a.type >= QFB_INTS && !a.list.present))
-            return qfb_fail_(file, QFB_BROKEN, "F12", "node", index, "an attribute has no value");
-        if (a.type > QFB_INTS && !a.list.count)
-            return qfb_fail_(file, QFB_BROKEN, "F12", "node", index, "an empty list does not have the type Ints");
-        if ((a.type != QFB_INT && a.integer) || (a.type != QFB_FLOAT && a.float_bits << 1))
-            return qfb_fail_(file, QFB_BROKEN, "F12", "node", index, "an attribute has values of two types");
-        for (k = QFB_STRING; k <= QFB_STRINGS; k++)
-            if (k != (int)a.type && qfb_at_(file, at, QFB_ATTRIBUTE_INT_ + k - QFB_INT))
-                return qfb_fail_(file, QFB_BROKEN, "F12", "node", index, "an attribute has values of two types");
-    }
-    return QFB_OK;
-}
-
-static inline qfb_code qfb_check_nodes_(qfb_file *file)
-{
-    qfb_node node;
-    uint32_t i;
-    if (!qfb_are_tensors_(file, qfb_inputs(file), 0) || !qfb_are_tensors_(file, qfb_outputs(file), 0))
-        return qfb_fail_(
-            file, QFB_BROKEN, "F7", "file", 0, "an input or output of the graph is not one of its tensors");
-    for (i = 0; i < qfb_node_count(file); i++) {
-        if (qfb_get_node(file, i, &node))
-            return file->error.code;
-        if (!qfb_are_tensors_(file, node.inputs, -1) || !qfb_are_tensors_(file, node.outputs, 0))
-            return qfb_fail_(file, QFB_BROKEN, "F7", "node", i, "an input or output is not a tensor");
-        if (qfb_check_attributes_(file, i, &node))
-            return file->error.code;
-    }
-    return QFB_OK;
-}
-
-static inline qfb_code qfb_check_pairs_(qfb_file *file, uint32_t pairs)
-{
-    uint32_t i;
-    for (i = 1; i < qfb_count_(file, pairs); i++)
-        if (qfb_compare(qfb_string_(file, qfb_element_(file, pairs, i - 1), 0),
-                        qfb_string_(file, qfb_element_(file, pairs, i), 0)) >= 0)
-            return qfb_fail_(file, QFB_BROKEN, "F11", "file", 0, "the keys of source or metadata are not in order");
-    return QFB_OK;
-}
-
-/* Whether two dimensions have the same name; only where both have one. */
-static inline int qfb_is_same_size_(const qfb_tensor *a, uint32_t i, const qfb_tensor *b, uint32_t k)
-{
-    return a->dims.count && b->dims.count && qfb_text(&a->dims, i).size &&
-           !qfb_compare(qfb_text(&a->dims, i), qfb_text(&b->dims, k));
-}
-
-/* The value at `index` of a vector, counted over inputs and outputs together, and the tensor that it is one of. */
-static inline qfb_code qfb_nth_value_(qfb_file *file, uint32_t v, uint32_t index, qfb_tensor *tensor, qfb_value *value)
-{
-    qfb_list inputs = qfb_inputs(file), outputs = qfb_outputs(file);
-    int is_output = index >= inputs.count;
-    uint32_t i = is_output ? index - inputs.count : index;
-    if (qfb_get_value(file, v, is_output, i, value)) {
-        if (file->error.code == QFB_MISSING)
-            qfb_fail_(file, QFB_BROKEN, "F7", "vector", v, "there is no such buffer");
-        return file->error.code;
-    }
-    return qfb_get_tensor(file, (uint32_t)qfb_integer(is_output ? &outputs : &inputs, i), tensor);
-}
-
-/* A value of a test vector against those before it: sizes of one name are equal, and so are values of one tensor. */
-static inline qfb_code qfb_check_pair_(qfb_walk_ *walk, uint32_t v, uint32_t index, uint32_t other)
-{
-    qfb_file *file = walk->file;
-    uint32_t i, k, same_end = (index >= qfb_inputs(file).count) == (other >= qfb_inputs(file).count), differ;
-    qfb_tensor a, b;
-    qfb_value x, y;
-    if (qfb_nth_value_(file, v, index, &a, &x) || qfb_nth_value_(file, v, other, &b, &y) ||
-        qfb_spend_(walk, (uint64_t)(x.shape.count + 1) * (y.shape.count + 1), 0))
-        return file->error.code;
-    differ = x.array.buffer != y.array.buffer || x.shape.count != y.shape.count;
-    for (i = 0; i < x.shape.count; i++) {
-        differ = differ || qfb_integer(&x.shape, i) != qfb_integer(&y.shape, i);
-        for (k = 0; a.shape.present && k < y.shape.count && b.shape.present; k++)
-            if (qfb_is_same_size_(&a, i, &b, k) && qfb_integer(&x.shape, i) != qfb_integer(&y.shape, k))
-                return qfb_fail_(file, QFB_INVALID, "V51", "vector", v, "sizes with the same name differ");
-    }
-    if (same_end && differ && index != other && !qfb_compare(a.name, b.name))
-        return qfb_fail_(file, QFB_INVALID, "V50", "vector", v, "a tensor has two values");
-    return QFB_OK;
-}
-
-/* A value of a test vector is a constant with the quantization of its tensor, and of its sizes where they are known. */
-static inline qfb_code qfb_check_value_(qfb_walk_ *walk, uint32_t v, uint32_t index)
-{
-    qfb_file *file = walk->file;
-    qfb_tensor tensor, constant;
-    qfb_value value;
-    uint32_t i;
-    if (qfb_nth_value_(file, v, index, &tensor, &value))
-        return file->error.code;
-    constant = tensor, constant.is_constant = 1, constant.shape = value.shape, constant.dims.count = 0;
-    if (qfb_check_shape_(file, v, &constant) == QFB_OK && constant.is_quantized)
-        qfb_check_blocks_(file, v, &constant.shape, &constant.quantization);
-    if (!file->error.code && value.array.size != qfb_needed_(&value.shape, qfb_dtype_of(tensor.dtype)->bits))
-        return qfb_fail_(file, QFB_INVALID, "V10", "vector", v, "the size of a value does not fit type and shape");
-    if (file->error.code) {
-        file->error.place = "vector";
-        return file->error.code;
-    }
-    if (tensor.shape.present && tensor.shape.count != value.shape.count)
-        return qfb_fail_(file, QFB_INVALID, "V51", "vector", v, "a value has the wrong number of dimensions");
-    for (i = 0; tensor.shape.present && i < tensor.shape.count; i++)
-        if (qfb_integer(&tensor.shape, i) != -1 && qfb_integer(&tensor.shape, i) != qfb_integer(&value.shape, i))
-            return qfb_fail_(file, QFB_INVALID, "V51", "vector", v, "a value does not have the sizes of its tensor");
-    return QFB_OK;
-}
-
-static inline qfb_code qfb_check_vectors_(qfb_walk_ *walk)
-{
-    qfb_file *file = walk->file;
-    uint32_t inputs = qfb_inputs(file).count, outputs = qfb_outputs(file).count, v, i, k;
-    for (v = 0; v < qfb_vector_count(file); v++) {
-        uint32_t at = qfb_element_(file, file->vectors, v);
-        if (qfb_count_(file, qfb_to_(file, at, 1)) != inputs || qfb_count_(file, qfb_to_(file, at, 2)) != outputs ||
-            !(inputs || outputs || qfb_node_count(file)))
-            return qfb_fail_(
-                file, QFB_INVALID, "V50", "vector", v, "does not have one value for each input and output");
-        for (i = 0; i < inputs + outputs; i++) {
-            if (qfb_check_value_(walk, v, i))
-                return file->error.code;
-            for (k = 0; k <= i; k++)
-                if (qfb_check_pair_(walk, v, i, k))
-                    return file->error.code;
-        }
-    }
-    return QFB_OK;
-}
-
-#ifdef QFB_POSIX /* define it, and _POSIX_C_SOURCE as 200809L or more, before anything is included */
-#include <errno.h>
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-static inline const void *qfb_map_opened_(int file, uint64_t *size)
-{
-    struct stat found;
-    void *mapped = MAP_FAILED;
-    if (file < 0)
-        return NULL;
-    errno = 0;
-    if (!fstat(file, &found) && S_ISREG(found.st_mode) && found.st_size > 0 && (uint64_t)found.st_size <= SIZE_MAX) {
-        *size = (uint64_t)found.st_size;
-        mapped = mmap(NULL, (size_t)*size, PROT_READ, MAP_PRIVATE, file, 0);
-    }
-    close(file);
-    return mapped == MAP_FAILED ? NULL : mapped;
-}
-
-/* Map a file into memory, to be read only; NULL if that cannot be done, for the reason in errno, which is 0 for a file
- * that is empty or not a regular one. */
-static inline const void *qfb_map(const char *path, uint64_t *size)
-{
-    return qfb_map_opened_(open(path, O_RDONLY | O_NONBLOCK), size); /* a FIFO is not waited for */
-}
-
-/* The same for a shard of an open file, in the folder `folder`, "." for the current one; no link is followed. */
-static inline const void *qfb_map_shard(const qfb_file *file, uint32_t index, const char *folder, uint64_t *size)
-{
-    int place = open(folder, O_RDONLY), opened = -1;
-    if (place >= 0) {
-        opened = openat(place, qfb_shard_name(file, index).text, O_RDONLY | O_NONBLOCK | O_NOFOLLOW);
-        close(place);
-    }
-    return qfb_map_opened_(opened, size);
-}
-
-static inline void qfb_unmap(const void *bytes, uint64_t size) { munmap((void *)(uintptr_t)bytes, (size_t)size); }
-#endif
-
-/* The names and sizes of shards (rule F14), of a file that requires the feature or does not. */
-static inline qfb_code qfb_check_stated_(qfb_file *file, int is_required)
-{
-    uint64_t end = 0, size;
-    uint32_t i, k, count = qfb_shard_count(file);
-    if ((count > 0) != is_required)
-        return qfb_fail_(file, QFB_BROKEN, "F14", "file", 0, "has shards, or requires them, but not both");
-    if (count && file->data_size)
-        return qfb_fail_(file, QFB_BROKEN, "F14", "file", 0, "has both shards and data");
-    for (i = 0; i < count; i++) {
-        qfb_string name = qfb_shard_name(file, i);
-        size = qfb_ulong_(file, qfb_element_(file, file->stated, i), 1);
-        if (name.size < 4 || name.size > 255 || memcmp(name.text + name.size - 4, ".qfs", 4))
-            return qfb_fail_(file, QFB_BROKEN, "F14", "shard", i, "does not have the name of a shard");
-        for (k = 0; k < name.size; k++)
-            if ((unsigned char)name.text[k] < 32 || memchr("/\\:\x7f", name.text[k], 4))
-                return qfb_fail_(file, QFB_BROKEN, "F14", "shard", i, "has a name that may lead elsewhere");
-        if (i && qfb_compare(qfb_shard_name(file, i - 1), name) >= 0)
-            return qfb_fail_(file, QFB_BROKEN, "F14", "shard", i, "has a name that is out of order or repeated");
-        if (!size || end % QFB_ALIGNMENT || size > INT64_MAX - end)
-            return qfb_fail_(file, QFB_BROKEN, "F14", "shard", i, "has an invalid size");
-        end += size;
-    }
-    return QFB_OK;
-}
-
-/* The features that a file requires are known. */
-static inline qfb_code qfb_check_features_(qfb_file *file)
-{
-    qfb_list features = qfb_list_(file, file->model, QFB_MODEL_FEATURES_, 4);
-    int has_shards = 0;
-    uint32_t i;
-    for (i = 0; i < features.count; i++) {
-        if (!qfb_equals(qfb_text(&features, i), "shards")) {
-            qfb_fail_(file, QFB_NEWER, "F10", "file", 0, "requires features that this reader does not support");
-            return qfb_unknown_(file, qfb_text(&features, i).text, 0);
-        }
-        has_shards = 1;
-    }
-    return qfb_check_stated_(file, has_shards);
-}
+/* ---- Opening ---- */
 
 /* All but the header and the structure. */
 static inline qfb_code qfb_check_rest_(qfb_walk_ *walk, unsigned flags)
@@ -1911,9 +1882,9 @@ static inline qfb_code qfb_open_shards(qfb_file *file, qfb_shard *shards, unsign
     for (i = 0; i < qfb_shard_count(file); i++) {
         shards[i].begin = file->data_size, file->data_size += shards[i].size;
         if (!shards[i].bytes)
-            qfb_fail_(file, QFB_BROKEN, "F15", "shard", i, "is missing, or is not a regular file in that folder");
+            qfb_refuse_(file, "F15", "shard", i, "is missing, or is not a regular file in that folder");
         else if (shards[i].size != qfb_ulong_(file, qfb_element_(file, file->stated, i), 1))
-            qfb_fail_(file, QFB_BROKEN, "F15", "shard", i, "does not have the size that is stated");
+            qfb_refuse_(file, "F15", "shard", i, "does not have the size that is stated");
         if (file->error.code)
             return qfb_unknown_(file, qfb_shard_name(file, i).text, 0);
     }
@@ -1921,5 +1892,50 @@ static inline qfb_code qfb_open_shards(qfb_file *file, qfb_shard *shards, unsign
     qfb_begin_walk_(&walk, file);
     return qfb_check_rest_(&walk, flags);
 }
+
+/* ---- Mapping files (POSIX) ---- */
+
+#ifdef QFB_POSIX /* define it, and _POSIX_C_SOURCE as 200809L or more, before anything is included */
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static inline const void *qfb_map_opened_(int file, uint64_t *size)
+{
+    struct stat found;
+    void *mapped = MAP_FAILED;
+    if (file < 0)
+        return NULL;
+    errno = 0;
+    if (!fstat(file, &found) && S_ISREG(found.st_mode) && found.st_size > 0 && (uint64_t)found.st_size <= SIZE_MAX) {
+        *size = (uint64_t)found.st_size;
+        mapped = mmap(NULL, (size_t)*size, PROT_READ, MAP_PRIVATE, file, 0);
+    }
+    close(file);
+    return mapped == MAP_FAILED ? NULL : mapped;
+}
+
+/* Map a file into memory, to be read only; NULL if that cannot be done, for the reason in errno, which is 0 for a file
+ * that is empty or not a regular one. */
+static inline const void *qfb_map(const char *path, uint64_t *size)
+{
+    return qfb_map_opened_(open(path, O_RDONLY | O_NONBLOCK), size); /* a FIFO is not waited for */
+}
+
+/* The same for a shard of an open file, in the folder `folder`, "." for the current one; no link is followed. */
+static inline const void *qfb_map_shard(const qfb_file *file, uint32_t index, const char *folder, uint64_t *size)
+{
+    int place = open(folder, O_RDONLY), opened = -1;
+    if (place >= 0) {
+        opened = openat(place, qfb_shard_name(file, index).text, O_RDONLY | O_NONBLOCK | O_NOFOLLOW);
+        close(place);
+    }
+    return qfb_map_opened_(opened, size);
+}
+
+static inline void qfb_unmap(const void *bytes, uint64_t size) { munmap((void *)(uintptr_t)bytes, (size_t)size); }
+#endif
 
 #endif

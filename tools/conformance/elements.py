@@ -70,7 +70,8 @@ def forms() -> Iterator[tuple[str, str, str, Array, Quantization]]:
     scales = np.array([[1.5, -0.25, 2, 4], [0.1, 100, -8, 0.5]], np.float16)
     of_rows = Quantization.of(np.array([0.0123, 0.25], np.float16), 0, 0, 63, 0)
     sub_scales = replace(Parameter.of_values(numbers(12, (2, 4), 0, 63).astype(np.uint8)), quantization=of_rows)
-    mins = replace(Parameter.of_values(numbers(13, (2, 4), 0, 63).astype(np.uint8)), quantization=of_rows.negated())
+    negated = replace(of_rows, scale=Parameter.of_values(-of_rows.scale.array))
+    mins = replace(Parameter.of_values(numbers(13, (2, 4), 0, 63).astype(np.uint8)), quantization=negated)
     plain = Quantization.of_blocks("uint4", (2, 16), (1, 4), scales)
     yield "offset", "GGUF's Q4_1: d · q + m for groups of 4", "uint4", codes, replace(
         plain, offset=Parameter.of_values(scales[:, ::-1].copy()))  # fmt: skip

@@ -6,8 +6,7 @@ from ...arrays import Array
 from .check import check, fitting
 from .header import arguments, header
 from .loops import indented
-from .memory import place
-from .plan import Plan, Step
+from .plan import Plan, Step, place
 from .runner import main, makefile
 from .static import C_TYPES
 from .text import array_of, text_of

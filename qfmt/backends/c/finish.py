@@ -11,9 +11,8 @@ from ...errors import QfmtError
 from ...model import Node
 from ...ops import Trait, has
 from ...ops.shapes import axis_of
-from .exceptions import Reach
 from .kernels import kernel
-from .numbers import Numbers, numbers_of
+from .numbers import Numbers, Reach, numbers_of
 from .plan import Plan
 from .static import Value
 

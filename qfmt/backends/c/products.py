@@ -17,11 +17,11 @@ from ...errors import QfmtError
 from ...model import INT32, Node
 from ...ops import Operand
 from ...ops.accumulation import reach_of_sums, whole
-from .exceptions import Reach
 from .finish import Finish, follower
 from .kernels import kernel, kernel_text
 from .loops import indented
 from .names import comment
+from .numbers import Reach
 from .plan import Plan
 from .views import Parameter, View, plain
 

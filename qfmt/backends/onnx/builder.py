@@ -22,15 +22,14 @@ from ...passes.sizes import with_output_shapes
 from . import (
     clamps,
     dynamic,
-    grids,
     integers,
     moves,
     older,
     pools,
     products,
+    qdq,
     qoperator,
     recurrent,
-    rescaling,
     sums,
     tables,
 )
@@ -41,7 +40,7 @@ from .opsets import Lacks, ir_version
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-FAMILIES = (clamps, dynamic, integers, moves, older, pools, products, qoperator, recurrent, rescaling, sums, tables)
+FAMILIES = (clamps, dynamic, integers, moves, older, pools, products, qoperator, recurrent, sums, tables)
 """Importing them fills the table of operators that are not one-to-one."""
 
 
@@ -76,7 +75,7 @@ class Builder:
         if tensor.quantization is None:
             return self.stored(name)
         if name not in self._real:
-            self._real[name] = grids.dequantized(self, tensor, self.stored(name))
+            self._real[name] = qdq.dequantized(self, tensor, self.stored(name))
         return self._real[name]
 
     def define(self, name: str, value: ir.Value) -> None:
@@ -92,7 +91,7 @@ class Builder:
         if tensor.quantization is None:
             self.define(name, value)
         else:
-            self.define(name, grids.quantized(self, tensor, value, inside))
+            self.define(name, qdq.quantized(self, tensor, value, inside))
 
     def know_real(self, name: str, value: ir.Value) -> None:
         """Record the real numbers of a tensor, which exist already."""
@@ -157,7 +156,7 @@ class Builder:
     def added(self, tensor: Tensor) -> ir.Value:
         """The real numbers of a quantized constant that the model does not have."""
         stored = self._initializer(tensor.name, stored_constant(tensor))
-        return grids.dequantized(self, tensor, stored)
+        return qdq.dequantized(self, tensor, stored)
 
     def fresh(self, wanted: str) -> str:
         """That name, or a similar one that no other value has."""

@@ -14,9 +14,9 @@ from ...arithmetic import f32, quantize
 from ...model import DTYPES, Tensor, numpy_dtype
 from ...ops.activation import bounds
 from ...ops.resize import known_neighbours
-from .grids import grid_of
 from .lowering import Site, among_integers, one_to_one
 from .older import padded, reduced, resized
+from .qdq import grid_of
 
 
 @among_integers("Relu")

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ...arithmetic import DYNAMIC, SYMMETRIC_LEAST_SCALE
 from ...model import Tensor
-from . import grids
+from . import qdq
 from .constants import turned_constant
 from .lowering import Site, lowers, plain
 from .older import number, reduced
@@ -58,7 +58,7 @@ def multiplier(site: Site, weight: int, bias: int) -> Multiply:
             return lambda x: product(site, x, transposed, b)
         return lambda x: product(site, quantized_now(site, x).real(site), transposed, b)
     transposed = _turned(site, weight)
-    scale, zero_point = grids.scale(site.builder, tensor), _zero_point(site, tensor)
+    scale, zero_point = qdq.scale(site.builder, tensor), _zero_point(site, tensor)
 
     def multiply(x: ir.Value) -> ir.Value:
         q = quantized_now(site, x)
@@ -88,7 +88,7 @@ def _has_integer_sums(w: Tensor) -> bool:
 def _zero_point(site: Site, w: Tensor) -> ir.Value | None:
     """None if it is zero everywhere."""
     assert w.quantization is not None
-    return grids.zero_point(site.builder, w) if any(w.quantization.zero_point) else None
+    return qdq.zero_point(site.builder, w) if any(w.quantization.zero_point) else None
 
 
 @lowers("qfmt.DynamicLinear")
@@ -121,7 +121,7 @@ def _symmetric(site: Site, x: ir.Value) -> ir.Value:
     integers = site.to("int8", q)
     sums = site.emit("MatMulInteger", integers, w, None, _zero_point(site, site.tensor(1)))
     y = site.emit("Mul", site.to("float32", sums), scale)
-    y = site.emit("Mul", y, grids.scale(site.builder, site.tensor(1)))
+    y = site.emit("Mul", y, qdq.scale(site.builder, site.tensor(1)))
     return y if b is None else site.emit("Add", y, b)
 
 

@@ -18,8 +18,7 @@ from ...ops import OPERATORS, Operator, Trait
 from ...ops.registry import ByName
 from .constants import onnx_dtype
 from .foreign import write_foreign
-from .kernels import NO_TYPE, working_type
-from .opsets import Lacks, schema, since, takes
+from .opsets import NO_TYPE, Lacks, schema, since, takes, working_type
 
 if TYPE_CHECKING:
     from .builder import Builder

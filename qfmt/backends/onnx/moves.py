@@ -8,9 +8,9 @@ import onnx_ir as ir
 
 from ...arithmetic import dequantize, f32, quantize
 from ...model import numpy_dtype
-from .grids import domain_of
 from .lowering import Site, lowers, plain, typed_inputs
 from .opsets import Lacks
+from .qdq import domain_of
 
 
 @lowers("QuantizeLinear")

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ...ops.accumulation import int32_bias
-from . import grids
+from . import qdq
 from .lowering import Site, lowers, plain
 
 
@@ -43,7 +43,7 @@ def transposed_weight(site: Site, index: int) -> ir.Value:
     if not tensor.quantization.is_affine:
         return site.emit("Transpose", site.real(index), perm=[1, 0])
     axis = None if tensor.quantization.axis is None else 1 - tensor.quantization.axis
-    return grids.dequantized(site.builder, tensor, site.emit("Transpose", site.stored(index), perm=[1, 0]), axis)
+    return qdq.dequantized(site.builder, tensor, site.emit("Transpose", site.stored(index), perm=[1, 0]), axis)
 
 
 def real_weight(site: Site, index: int) -> ir.Value | None:

@@ -15,7 +15,7 @@ from ...arithmetic import f32, quantize
 from ...model import Tensor, numpy_dtype
 from ...ops.accumulation import in_units_of_sums, int32_bias
 from ...ops.activation import bounds
-from . import grids
+from . import qdq
 from .lowering import Site, by_integers, written_attributes
 from .older import resized
 from .opsets import Lacks
@@ -49,7 +49,7 @@ def _with_grid(site: Site, index: int) -> list[ir.Value | None]:
 
 
 def _grid(site: Site, tensor: Tensor) -> list[ir.Value]:
-    return [grids.scale(site.builder, tensor), grids.zero_point(site.builder, tensor)]
+    return [qdq.scale(site.builder, tensor), qdq.zero_point(site.builder, tensor)]
 
 
 def _bias(site: Site) -> ir.Value | None:
@@ -58,7 +58,7 @@ def _bias(site: Site) -> ir.Value | None:
         return None
     x, w, b = (site.tensor(index) for index in range(3))
     is_vector = b.is_constant and b.array.ndim == 1 and b.dtype == "int32"
-    if is_vector and in_units_of_sums(b.quantization, grids.grid_of(x), grids.grid_of(w), site.attributes):
+    if is_vector and in_units_of_sums(b.quantization, qdq.grid_of(x), qdq.grid_of(w), site.attributes):
         return site.stored(2)
     whole = int32_bias(site.node, x, w, b)
     if whole is None:
@@ -102,7 +102,7 @@ def matrix_product(site: Site) -> ir.Value:
     a, b, y = site.tensor(0), site.tensor(1), site.output()
     last = -1 if b.shape is None else len(b.shape) - 1
     _check_plain(a, y)
-    if not _is_weight(a, b, last) or (last != 1 and grids.grid_of(b).is_per_channel):
+    if not _is_weight(a, b, last) or (last != 1 and qdq.grid_of(b).is_per_channel):
         raise Lacks(NONE)
     return site.emit("QLinearMatMul", *_with_grid(site, 0), *_with_grid(site, 1), *_grid(site, y))
 
@@ -135,7 +135,7 @@ def clip(site: Site) -> ir.Value:
     y = site.output()
     _check_plain(site.tensor(0), y)
     if site.node.operator == "Relu":
-        return site.emit("Clip", site.stored(0), grids.zero_point(site.builder, y))
+        return site.emit("Clip", site.stored(0), qdq.zero_point(site.builder, y))
     known = bounds(site.node, site.builder.model.tensors)
     if known is None:
         raise Lacks(NONE)
@@ -149,7 +149,7 @@ def nearest(site: Site) -> Sequence[ir.Value]:
     """Moves integers if the mode is nearest."""
     x, y = site.tensor(0), site.output()
     _check_plain(x, y)
-    if site.attributes["mode"] != "nearest" or not grids.grid_of(x).same_grid(y.quantization):
+    if site.attributes["mode"] != "nearest" or not qdq.grid_of(x).same_grid(y.quantization):
         raise Lacks(NONE)
     return resized(site, site.stored)
 

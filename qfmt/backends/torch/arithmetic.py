@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...arithmetic import EXACT_IN_FLOAT32, named
 from ...arithmetic.dynamic import dynamic_rules
-from ...arithmetic.grids import Namespace, quantize_rules, sum_rounded_once
+from ...arithmetic.quantizing import Namespace, quantize_rules, sum_rounded_once
 from ...arithmetic.sums import Step, mean_rules, requantize_steps
 from ...model import Quantization
 

@@ -22,7 +22,7 @@ from ...rules import tensor_violations
 from .compiled import compiled
 from .emit import Builder, Engine, Row
 from .engines import candidates
-from .kernels import deprecated_dtypes, quantized_kernels
+from .processor import deprecated_dtypes, quantized_kernels
 from .tree import Paths, describe, from_buffers, register
 from .values import check_input
 

@@ -13,12 +13,12 @@ import torch
 
 from ...errors import first_line
 from ...model import DTYPES, Tensor, static_shape
+from ...ops.activation import torch_output
 from .emit import Emitter, Lacks, Site
 from .floats import bounds
-from .kernels import quantized_kernels
 from .moves import MOVES
 from .native_maps import MAP_EMITTERS
-from .processor import overflows
+from .processor import overflows, quantized_kernels
 from .products import real_bias
 from .ranges import is_relu, real_range, same_grid, scale_and_zero_point, within_range
 from .spelled import Kernel, spelled
@@ -225,16 +225,10 @@ def _with_grid(kernel: Kernel) -> Emitter:
     return emit
 
 
-FIXED = {"Sigmoid": (1 / 256, 0, -128), "Tanh": (2 / 256, 128, 0), "HardSigmoid": (1 / 256, 0, -128)}
-"""Scale, and zero point for uint8 and for int8, of these outputs in torch, independent of the input."""
-
-
 def _bounded(target: Any, general: Any = None) -> Emitter:
     def emit(s: Site) -> Any:
         s.grid(0)
-        scale, unsigned, signed = FIXED[s.node.operator]
-        standard = (scale, unsigned if s.out.dtype == "uint8" else signed)
-        if scale_and_zero_point(s) == standard:
+        if scale_and_zero_point(s) == torch_output(s.node.operator, s.out.dtype):
             return within_range(s, target, s.x(0), relu=False)
         if general is None or s.builder.engine.kernels[0] == "qnnpack":
             raise Lacks("torch uses a different quantization for its output")

@@ -1,18 +1,48 @@
-"""Test whether torch's kernels are exact on this processor, once per process.
+"""Torch's quantized kernels: select them, silence their warnings, and test whether they are exact on this processor.
 
 Without VNNI they sum pairs of products of uint8 and int8 in 16 bits, with saturation (`qfmt.ops.overflow`).
 """
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
+from threading import RLock
 from typing import Any
 
 import torch
 
 from ...passes.hazards import hazards_of
 from .emit import Site
-from .kernels import deprecated_dtypes, quantized_kernels
+
+
+@contextmanager
+def quantized_kernels(kernels: str) -> Iterator[None]:
+    """A context in which torch packs, and some operators run, with these kernels.
+
+    The setting is global to the process: threads that change it wait for each other.
+    """
+    with _TURN:
+        before = torch.backends.quantized.engine
+        torch.backends.quantized.engine = kernels
+        try:
+            yield
+        finally:
+            torch.backends.quantized.engine = before
+
+
+_TURN = RLock()
+
+
+@contextmanager
+def deprecated_dtypes() -> Iterator[None]:
+    """torch warns of the removal of quint8 and qint8 whenever one is made; the docs mention it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*torch.quint8, torch.qint8, and torch.qint32 are deprecated.*")
+        yield
+
 
 onednn, quantized = torch.ops.onednn, torch.ops.quantized
 

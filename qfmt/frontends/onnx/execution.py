@@ -11,7 +11,7 @@ import numpy as np
 from ...arrays import Array
 from ...errors import MissingPackageError, RunError, first_line
 from ...model import DTYPES
-from .spelled import opset_of
+from .runnable import opset_of
 
 REFERENCE = "reference"
 

@@ -1,7 +1,7 @@
 """Converts Pad, Resize, ArgMax and ArgMin on quantized integers to the same operators on real numbers.
 
 Models in the QOperator form apply them to integers directly. An operator that only moves integers needs no
-quantization parameters, so `passes.grids` looks through it. These operators need them to compute the same result.
+quantization parameters, so `passes.attaching` looks through it. These operators need them to compute the same result.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ...arithmetic import dequantize
 from ...model import DTYPES, Attribute, Graph, Node, Tensor
 from ...ops import OPERATORS, Trait, has
 from ...passes.constants import unused
-from ...passes.qdq_grids import DEQUANTIZE, QUANTIZE, QdqGrids
+from ...passes.qdq import DEQUANTIZE, QUANTIZE, QdqGrids
 
 
 def on_real_numbers(graph: Graph, preferred: dict[str, str]) -> Graph:

@@ -9,15 +9,15 @@ from typing import Any
 
 from ...errors import SourceError
 from ...model import Graph, Model
+from ...passes.attaching import attach_quantization
 from ...passes.dynamic import fold_dynamic
 from ...passes.edits import renamed, without_idle_rules
 from ...passes.fold import fold_sandwiches
-from ...passes.grids import attach_quantization
 from ...passes.hoisting import hoist_quantizers
 from ...passes.integral import integral
 from ..content import sha256_of
 from ..options import Options
-from . import integer, older, packed, qonnx, quantized, standard  # noqa: F401  (they register what they import)
+from . import older, packed, qonnx, quantized, quantlab, standard  # noqa: F401  (they register what they import)
 from .importer import Importer
 from .reading import read
 from .real_numbers import on_real_numbers

@@ -23,7 +23,7 @@ from ..witness import Computed, Witness, integers_of, is_array, stated
 from .execution import REFERENCE
 from .external import Files, open_proto, take_large
 from .quantized import QLINEAR
-from .spelled import in_standard_operators
+from .runnable import in_standard_operators
 
 OUTPUT = -1
 """In _GRIDS: position of the first output."""

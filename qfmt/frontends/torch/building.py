@@ -48,7 +48,7 @@ class Builder:
         self.fused_relu = False
         """Whether that call ends in a ReLU, as "quantized::conv2d_relu" does."""
         self.dynamic: dict[str, Value] = {}
-        """Keys of tensors that were quantized on a run-time grid → that grid: see `operators.grids`."""
+        """Keys of tensors that were quantized at run time → scale and zero point: see `operators.qparams`."""
         self.unsupported_calls: dict[str, list[str]] = {}
         """Unsupported calls → their places."""
         self.wanted: dict[str, str] = {}

@@ -27,8 +27,7 @@ from . import arguments, operators  # noqa: F401  (each module of `operators` re
 from .building import Builder
 from .calls import MEANINGLESS, Place, Value, meaningless
 from .lifts import LIFTS
-from .values import TensorValue, Unsupported
-from .views import VIEWS, check_unchanged, share
+from .values import VIEWS, TensorValue, Unsupported, check_unchanged, share
 
 
 class Lifter:

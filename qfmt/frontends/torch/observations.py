@@ -1,4 +1,5 @@
-"""Assign observations to the tensors that were observed.
+"""Assign observations to the tensors that were observed, and find the scales that a saved range results in, as
+`torch.ao.quantization.observer` computes them.
 
 An observer belongs to the output of a module (`activation_post_process`), or in FX to that of a node. It is assigned
 to a tensor only if its range results in exactly the scale and zero point of the tensor.
@@ -8,20 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from ...errors import SourceError
-from ...model import Model, Node, Observed, Tensor
+from ...model import Model, Node, Observed, Quantization, Tensor
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float32]
 
 
-class Observation(Protocol):
-    """An observation. `scope` is the module whose output was observed, "" for a function."""
+class Observation(NamedTuple):
+    """An observation. `scope` is the module whose output was observed, "" for a function; `of` is the observed range,
+    if it results in the scale and zero point of a tensor."""
 
-    @property
-    def scope(self) -> str: ...
-
-    def of(self, tensor: Tensor) -> Observed | None:
-        """The observed range, if it results in the scale and zero point of the tensor."""
+    scope: str
+    of: Callable[[Tensor], Observed | None]
 
 
 def with_observations(
@@ -70,3 +76,74 @@ def _of_node(model: Model, node: Node, seen: Sequence[Observation]) -> Iterator[
             own = [observed for scope, observed in fitting if scope.rpartition(".")[0] == node.scope or not scope]
         if own and all(observed == own[0] for observed in own):
             yield name, own[0]
+
+
+UNNAMED = "observer"
+"""The name of an observer whose class is not known: a state_dict has only its numbers."""
+
+_RANGES = {"uint8": ((0, 127), (0, 255)), "int8": ((-128, 127), (-127, 127), (-64, 63))}
+"""The integers that PyTorch's configurations calibrate for, those of fbgemm (`reduce_range`) first."""
+
+TOLERANCE = 1e-6
+"""The tolerance between this formula and the fused kernel of fake quantizers; neighbouring ranges differ by 0.8 %."""
+
+
+class Seen(NamedTuple):
+    """The numbers of a saved observer: arrays of one element, or one per channel; the bins of a histogram, or 0."""
+
+    low: Floats
+    high: Floats
+    bins: int = 0
+
+    def observed(self, quantization: Quantization, dtype: str, tolerance: float = 0.0) -> Observed | None:
+        """The observed range if it results in these scales and zero points, with the integer range if only one fits;
+        else None."""
+        scale, zero_point = np.asarray(quantization.scale, np.float32), np.asarray(quantization.zero_point)
+        if scale.size != self.low.size:
+            return None
+        per = "per_tensor" if quantization.axis is None else "per_channel"
+        found: set[tuple[int, int, str]] = set()
+        for quant_min, quant_max in _RANGES.get(dtype, ()):
+            for scheme, scales, points in self._candidates(scale, quant_min, quant_max, dtype):
+                fits = (np.abs(scales - scale) <= tolerance * scale) & (points == zero_point)
+                if fits.all(axis=1).any():
+                    found.add((quant_min, quant_max, f"{per}_{scheme}"))
+        if not found:
+            return None
+        return self.described(*found.pop()) if len(found) == 1 else self.described()
+
+    def described(self, quant_min: int | None = None, quant_max: int | None = None, qscheme: str = "") -> Observed:
+        name = "HistogramObserver" if self.bins else UNNAMED
+        return Observed(name, tuple(self.low.tolist()), tuple(self.high.tolist()), quant_min, quant_max, qscheme)
+
+    def _candidates(self, scale: Floats, quant_min: int, quant_max: int, dtype: str) -> Iterator[tuple[str, Any, Any]]:
+        """(mapping, scales, zero points), one row for each range that may have given this scale."""
+        zero, steps = np.float32(0), np.float32(quant_max - quant_min)
+        epsilon = np.finfo(np.float32).eps
+        low, high = self._ranges(scale * steps) if self.bins else (self.low[None], self.high[None])
+        lows, highs = np.minimum(low, zero), np.maximum(high, zero)
+        scales = np.maximum((highs - lows) / steps, epsilon)
+        points = np.clip(quant_min - np.rint(lows / scales).astype(np.int64), quant_min, quant_max)
+        yield "affine", scales, points
+        if self.bins:  # only the end that is farther from 0 counts
+            lows, highs = np.minimum(self._edges, zero), np.maximum(self._edges, zero)
+        scales = np.maximum(np.maximum(-lows, highs) / (steps / 2), epsilon)
+        points = np.full(scales.shape, 128 if dtype == "uint8" else 0)
+        yield "symmetric", scales, points
+        if dtype == "int8":  # ChooseQuantizationParams of the fused kernel, of which -128 is the first integer
+            yield "symmetric", np.maximum(-lows / np.float32(-quant_min), highs / np.float32(quant_max)), points
+
+    @property
+    def _edges(self) -> Any:
+        """The edges of the bins, as a column."""
+        width = (self.high - self.low) / np.float32(self.bins)
+        edges: Any = self.low + width * np.arange(self.bins + 1, dtype=np.float32)
+        return edges[:, None]
+
+    def _ranges(self, width: Floats) -> tuple[Floats, Floats]:
+        """For each bin as the first: the range that starts there, contains 0, and is nearest to the width."""
+        edges = self._edges
+        ends = np.minimum(edges[:-1], 0) + width
+        bin_width = np.maximum((self.high - self.low) / np.float32(self.bins), np.finfo(np.float32).tiny)
+        last = np.clip(np.rint((ends - self.low) / bin_width), 0, self.bins).astype(np.int64)
+        return edges[:-1], edges[last[:, 0]]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 
+from ...errors import SourceError
 from ...model import DTYPES, ArrayData, Data, Quantization, Shape, pack
 from ..stored import StoredTensor
 from .calls import Value
@@ -146,3 +148,47 @@ class Size(Value):
 
 class Unknown(Value):
     """A number or bool that depends on the data: code that branches on it cannot be converted."""
+
+
+VIEWS = {
+    f"aten::{name}"
+    for name in (
+        "alias", "as_strided", "broadcast_to", "chunk", "contiguous", "detach", "diagonal", "dropout", "expand",
+        "expand_as", "flatten", "movedim", "narrow", "numpy_T", "permute", "reshape", "reshape_as", "select", "slice",
+        "split", "split_with_sizes", "squeeze", "swapaxes", "swapdims", "t", "tensor_split", "to", "transpose",
+        "type_as", "unbind", "unflatten", "unfold", "unsqueeze", "view", "view_as",
+    )
+}  # fmt: skip
+"""Calls whose result is a view of their first argument's memory: writing to one changes the other.
+
+Some of them sometimes copy; they are always treated as views."""
+
+_SAME_ONLY = {"aten::to", "aten::type_as"}
+"""Calls that return a view only if there is nothing to do."""
+
+DECOMPOSE = "export it and convert program.run_decompositions(), or remove in-place operators from the model"
+
+
+def share(target: str, args: Sequence[Any], result: Any) -> None:
+    """Record the memory of the results of a view."""
+    if target not in VIEWS or not args or not isinstance(args[0], TensorValue):
+        return
+    for value in result if isinstance(result, list | tuple) else [result]:
+        if isinstance(value, TensorValue) and (target not in _SAME_ONLY or value.key == args[0].key):
+            value.memory = args[0].memory
+
+
+def check_unchanged(target: str, values: Any) -> None:
+    """Raise SourceError if a tensor among the arguments of a call was changed through another view of its memory."""
+    for value in _tensors(values):
+        if value.memory.changed_by:
+            what = f"{target} reads a tensor that {value.memory.changed_by} changed through another view of it"
+            raise SourceError(what, hint=DECOMPOSE)
+
+
+def _tensors(values: Any) -> Iterator[TensorValue]:
+    for value in values:
+        if isinstance(value, TensorValue):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)

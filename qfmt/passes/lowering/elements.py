@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,10 +15,8 @@ from .forms import Form, Requantization
 from .lines import Lines
 from .pairs import weights
 from .regions import Region, evaluate, integers, pair_table, region, table
-from .requantizing import PAIRS, append, best, requantized
+from .requantizing import PAIRS, Sums, append, best, requantized
 from .step_functions import Integers
-from .sums import Sums
-from .weighting import FIXED, weighting
 
 SMALL = 8
 
@@ -261,3 +259,41 @@ def _paired(adding: Node, values: Integers, outputs: Integers, scale: float, nod
         inner = values[(outputs > ends[0]) & (outputs < ends[1])] if ends[1] - ends[0] > 1 else values
         scale = max(float(ends[1] - ends[0]), 1.0) / max(float(np.ptp(inner)) if len(inner) else 1.0, 1.0)
     return Sums(adding, 0, low, high, np.array([scale]), node.rule, None, None, (values, outputs))
+
+
+FIXED = ("fixed_point_single", "fixed_point_double", "power_of_two")
+FINEST = 24
+
+
+class Weighting(NamedTuple):
+    """S' = factor · S + constant, which is multiplied by `multiplier`."""
+
+    factor: int
+    constant: int
+    multiplier: float
+
+
+def weighting(rule: str, lines: Lines, reach: int) -> Weighting | None:
+    """Factor and constant for a line of one channel, as fine as int32 allows; None if int32 cannot represent the sums.
+
+    Forms without an addend get it in the sum, as one more input: a line (S · m + add) >> s of a sum S is the form
+    (S' · m' + 2^(s' - 1)) >> s' of S' = f · S + c. For a power of two f is m; for a multiplier f is a power of two,
+    so that c, an integer, represents the addend exactly.
+
+    `reach` is a bound of |S|, for partial sums and all values of the types, too.
+    """
+    multiplier, shift, add = (int(each[0]) for each in lines)
+    half = (1 << shift) >> 1
+    if rule == "power_of_two":
+        found = Weighting(multiplier, add - half, 2.0**-shift)
+        return found if _fits(found, reach) else None
+    for power in range(FINEST, -1, -1):
+        constant = ((2 * (add - half) << power) + multiplier) // (2 * multiplier)
+        found = Weighting(1 << power, constant, multiplier / (1 << shift) / (1 << power))
+        if _fits(found, reach):
+            return found
+    return None
+
+
+def _fits(found: Weighting, reach: int) -> bool:
+    return found.factor * reach + abs(found.constant) < INT32

@@ -22,9 +22,8 @@ BITS = (1, 8, 16, 32)
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One requantization. Arrays have an element for each channel; `reach` is empty if none is stated.
+    """One requantization. `reach` has the least and the greatest sum of each channel; it is empty if none is stated.
 
-    `multiplier`, `shift`, `add` are None if the rule has none; `row` is -1 if a channel has no thresholds.
     `widths`: how many channels have multipliers of 1, 8, 16, 32 bits. `pairs`: how many pairs of inputs were compared,
     if not every reachable sum occurs; else 0.
     """

@@ -24,9 +24,8 @@ from .forms import MULTIPLY_ADD_DIVIDE, Form
 from .means import mean
 from .products import product
 from .regions import SEVERAL, integers, is_by_element, is_move
-from .requantizing import requantized
+from .requantizing import Sums, requantized
 from .resizing import by_sizes
-from .sums import Sums
 
 RECURRENT = ("LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell")
 

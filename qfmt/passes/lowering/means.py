@@ -13,9 +13,8 @@ from ...arithmetic import MEAN, clamp, f32, named, quantize
 from ...model import DTYPES, INT32, Node, Quantization
 from ...ops.geometry import UncountedError, mean_sizes
 from .context import Context, NoForm
-from .requantizing import FOUND
+from .requantizing import FACTOR_BITS, FOUND, Sums, unit_of
 from .step_functions import Array, Integers, differing, levels_of, search
-from .sums import FACTOR_BITS, Sums, unit_of
 
 MOST_SUMS = 1 << 23
 """The most sums of windows of different sizes that are listed."""

@@ -23,8 +23,8 @@ from ...ops.accumulation import (
     unit_of_sums,
 )
 from .context import Context, NoForm
+from .requantizing import FACTOR_BITS, Sums, unit_of
 from .step_functions import Array, Integers
-from .sums import FACTOR_BITS, Sums, unit_of
 
 
 def product(node: Node, context: Context) -> Sums:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from qfmt import Graph, Model, Node, Quantization, Tensor
-from qfmt.backends.c.exceptions import Reach, mended
+from qfmt.backends.c.numbers import Reach, mended
 from qfmt.ops import OPERATORS
 from support.c_program import Together, flat, random_inputs
 from support.counts import tell

@@ -18,9 +18,8 @@ from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.backends.c import program as texts_of
 from qfmt.backends.c import write_c
 from qfmt.backends.c.layers import write_nodes
-from qfmt.backends.c.memory import place
 from qfmt.backends.c.names import Names, comment, identifier
-from qfmt.backends.c.plan import ALIGNMENT, Plan
+from qfmt.backends.c.plan import ALIGNMENT, Plan, place
 from qfmt.backends.c.static import fixed
 from qfmt.cli import main as cli
 from qfmt.errors import DestinationError, InexpressibleNodesError

@@ -17,7 +17,7 @@ from networks.onnx_models import node, operators, proto, through_file
 from networks.requant_shifts import expected, network, rescale
 from qfmt import QfmtError
 from qfmt.frontends.onnx.qonnx import DOMAINS
-from qfmt.frontends.onnx.spelled import in_standard_operators
+from qfmt.frontends.onnx.runnable import in_standard_operators
 from qfmt.model import Tensor
 from qfmt.passes.lowering import lower_integer
 from qfmt.passes.proofs import proofs

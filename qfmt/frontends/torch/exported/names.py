@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from ..views import VIEWS
+from ..values import VIEWS
 from .document import Call, Program, Ref, references
 
 _ANONYMOUS = re.compile(r"(?:.*\.)?_frozen_param\d*")

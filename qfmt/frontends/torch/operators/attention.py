@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from .. import arguments, shapes
+from ..arguments import operands
 from ..building import Builder
 from ..lifts import lifts
-from ..promotion import operands
 from ..values import TensorValue
 from .indexing import repeated
 from .layouts import unsqueeze

@@ -17,7 +17,7 @@ from .. import arguments, shapes
 from ..building import Builder
 from ..lifts import lifts
 from ..values import TensorValue
-from .grids import back, dtype_of, holding, is_computed, limits_of, on_the_spot, per_channel, per_tensor
+from .qparams import back, dtype_of, holding, is_computed, limits_of, on_the_spot, per_channel, per_tensor
 
 RECIPROCAL = "reciprocal"
 

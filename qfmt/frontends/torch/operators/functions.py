@@ -8,9 +8,9 @@ import numpy as np
 
 from ....ops.shapes import axis_of
 from .. import arguments, shapes
+from ..arguments import operands
 from ..building import Builder
 from ..lifts import lifts
-from ..promotion import operands
 from ..values import TensorValue
 from .logic import cast, in_type
 

@@ -12,7 +12,7 @@ from ..building import Builder
 from ..calls import Packed
 from ..lifts import by_rank, lifts
 from ..values import TensorValue
-from .grids import dynamic_linear
+from .qparams import dynamic_linear
 
 
 def many(value: Any, count: int) -> tuple[int, ...]:

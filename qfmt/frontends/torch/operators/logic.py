@@ -10,9 +10,9 @@ from ....errors import SourceError
 from ....model import DTYPES
 from ...stored import StoredTensor
 from .. import arguments
+from ..arguments import operands
 from ..building import Builder
 from ..lifts import lifts
-from ..promotion import operands
 from ..values import DTYPE_CODES, TensorValue
 
 COMPARISONS = {"eq": "Equal", "ne": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual"}

@@ -8,12 +8,13 @@ import numpy as np
 
 from ....errors import SourceError
 from ....model import DTYPES, Quantization
+from ....ops.activation import torch_output
 from ...stored import StoredTensor
 from .. import arguments, shapes
+from ..arguments import operands
 from ..building import Builder
 from ..calls import Value
 from ..lifts import lifts
-from ..promotion import operands
 from ..values import DTYPE_CODES, Size, TensorValue, narrowest
 from .logic import in_type
 
@@ -231,17 +232,12 @@ def clamp_max(lift: Builder, self: TensorValue, max: Any) -> Any:
     return clamp(lift, self, None, max)
 
 
-FIXED_OUTPUT = {"Sigmoid": (1 / 256, 0, -128), "Tanh": (2 / 256, 128, 0), "HardSigmoid": (1 / 256, 0, -128)}
-"""Scale and zero point (for uint8, for int8) of these outputs in torch, independent of the input."""
-
-
 @lifts({"aten::sigmoid": "Sigmoid", "aten::tanh": "Tanh", "aten::hardsigmoid": "HardSigmoid"})
 def bounded(lift: Builder, operator: str, self: TensorValue) -> Any:
     attributes = {"alpha": 1 / 6, "beta": 0.5} if operator == "HardSigmoid" else {}
     quantization = None
     if self.quantization is not None:
-        scale, unsigned, signed = FIXED_OUTPUT[operator]
-        quantization = arguments.quantization(lift, scale, unsigned if self.dtype == "uint8" else signed, self.dtype)
+        quantization = arguments.quantization(lift, *torch_output(operator, self.dtype), self.dtype)
     return lift.emit(operator, [self], attributes, quantization=quantization)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from ....budget import Budget
 from ....model import DTYPES, Data, Quantization, Tensor
 from ...stored import StoredTensor
-from ..calibration import TOLERANCE, Seen
+from ..observations import TOLERANCE, Seen
 
 if TYPE_CHECKING:
     from .tensors import Entry

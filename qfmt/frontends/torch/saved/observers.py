@@ -7,8 +7,9 @@ Those are found from the scale and zero point of the tensor; a state_dict does n
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,8 +20,7 @@ from ....model import Model, Observed, Tensor
 from ....urls import Named, place
 from ...sources import SAVED, sniff
 from ...stored import StoredTensor
-from ..calibration import Seen
-from ..observations import no_observers, with_observations
+from ..observations import Observation, Seen, no_observers, with_observations
 from .file import Saved, read
 from .source import module_of
 from .tensors import stored_tensors
@@ -38,16 +38,6 @@ PAIRS = 1 << 20
 HINT = "pass the model as it was after calibration, or its state_dict: `torch.save(prepared.state_dict(), FILE)`"
 
 Tensors = Mapping[str, StoredTensor]
-
-
-class Observation(NamedTuple):
-    """See `observations.Observation`."""
-
-    scope: str
-    seen: Seen
-
-    def of(self, tensor: Tensor) -> Observed | None:
-        return None if tensor.quantization is None else self.seen.observed(tensor.quantization, tensor.dtype)
 
 
 def with_file(model: Model, named: Named) -> Model:
@@ -93,7 +83,11 @@ def _activations(stored: Tensors, budget: Budget) -> Iterator[Observation]:
             continue
         owner = observer.removesuffix(WATCHED) if observer.count(OBSERVER) > 1 else observer
         scope = owner.removesuffix(WATCHED) if owner.endswith(WATCHED) else ""
-        yield Observation(scope, Seen(low, high, bins))
+        yield Observation(scope, partial(_range, Seen(low, high, bins)))
+
+
+def _range(seen: Seen, tensor: Tensor) -> Observed | None:
+    return None if tensor.quantization is None else seen.observed(tensor.quantization, tensor.dtype)
 
 
 def _of_weight(tensor: Tensor, stored: Tensors) -> Observed | None:

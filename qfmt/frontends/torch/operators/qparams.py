@@ -1,4 +1,4 @@
-"""The grids of calls of `quantized_decomposed`: stated, or computed by the network (dynamic quantization).
+"""Scales and zero points of calls of `quantized_decomposed`: stated, or computed by the network (dynamic quantization).
 
 torch/ao/quantization/fx/_decomposed.py and utils.py, `determine_qparams`. Calls with a computed scale become operators
 on real numbers; those of a whole linear layer become `qfmt.DynamicLinear`.

@@ -5,28 +5,15 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from math import isfinite
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ....model import Model, Observed, Tensor
-from ..observations import no_observers, with_observations
+from ..observations import Observation, no_observers, with_observations
 
 if TYPE_CHECKING:
     import torch
-
-
-class Observation(NamedTuple):
-    """The range of an observer, and its scales and zero points; see `observations.Observation`."""
-
-    scope: str
-    observed: Observed
-    scale: tuple[float, ...]
-    zero_point: tuple[int, ...]
-
-    def of(self, tensor: Tensor) -> Observed | None:
-        grid = tensor.quantization
-        fits = grid is not None and (self.scale, self.zero_point) == (grid.scale.numbers(), grid.each_zero_point)
-        return self.observed if fits else None
 
 
 def is_observer(module: object) -> bool:
@@ -110,10 +97,16 @@ def _observation(scope: str, observer: Any) -> Iterator[Observation]:
     minimum, maximum = tuple(low.reshape(-1).tolist()), tuple(high.reshape(-1).tolist())
     if not all(map(isfinite, (*minimum, *maximum))):
         return
-    scale, zero_point = _parameters(inner.calculate_qparams)
+    parameters = _parameters(inner.calculate_qparams)
     limits = int(inner.quant_min), int(inner.quant_max)
     observed = Observed(type(inner).__name__, minimum, maximum, *limits, str(inner.qscheme).removeprefix("torch."))
-    yield Observation(scope, observed, scale, zero_point)
+    yield Observation(scope, partial(_range, observed, parameters))
+
+
+def _range(observed: Observed, parameters: tuple[Any, ...], tensor: Tensor) -> Observed | None:
+    """The range of an observer, if the tensor has its scales and zero points."""
+    grid = tensor.quantization
+    return observed if grid is not None and parameters == (grid.scale.numbers(), grid.each_zero_point) else None
 
 
 def _parameters(calculate: Callable[[], Any]) -> tuple[tuple[float, ...], tuple[int, ...]]:
