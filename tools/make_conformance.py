@@ -103,8 +103,15 @@ def _refused(folder: Path) -> Iterator[dict[str, Any]]:
     folder.mkdir()
     sound = folder / "sound.qfb"
     bases = []
-    models = (altered.sound(), altered.integers(), altered.formulas(), altered.sums(), altered.sound())
-    for model, shard_size in zip(models, (None, None, None, None, 320), strict=True):
+    models = (
+        altered.sound(),
+        altered.integers(),
+        altered.formulas(),
+        altered.sums(),
+        altered.values(),
+        altered.sound(),
+    )
+    for model, shard_size in zip(models, (None, None, None, None, None, 320), strict=True):
         save(model, sound, shard_size=shard_size)
         bases.append(altered.Base(sound.read_bytes()))
     sound.unlink()  # its shards stay
