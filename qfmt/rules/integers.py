@@ -279,9 +279,9 @@ def _inside(values: Array, low: int, high: int) -> bool:
 
 @CONSTANTS.rule(
     68,
-    "Only a qfmt.Requantize or qfmt.RequantShift has a proof. Its numbers are stated once for all channels or once for "
-    "each: as many low as high, and as many differs, if there are any; low ≤ high, and no count is negative. The channels "
-    "of a qfmt.RequantShift are the elements of mul and add, which are then constants.",
+    "Only a qfmt.Requantize or qfmt.RequantShift has a proof. Its numbers are stated once for all channels or once "
+    "for each: as many low as high, and as many differs, if there are any; low ≤ high, and no count is negative. The "
+    "channels of a qfmt.RequantShift are the elements of mul and add, which are then constants.",
 )
 def _proof(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     from ..ops import Trait

@@ -40,8 +40,8 @@ def _operator(node: Node, operator: Operator | None) -> str:
 
 @SIGNATURE.rule(
     41,
-    "A known operator has as many inputs and outputs as its signature states; no required one is absent. `X*` is one or "
-    "more, none of them absent.",
+    "A known operator has as many inputs and outputs as its signature states; no required one is absent. `X*` is one "
+    "or more, none of them absent.",
 )
 def _arity(node: Node, operator: Operator | None) -> str:
     if operator is None:
@@ -67,8 +67,8 @@ def _values(node: Node, operator: Operator | None) -> str:
 
 @SIGNATURE.rule(
     42,
-    "A known operator has exactly the attributes of its table, of the types stated there. An empty list is of each type "
-    "of list.",
+    "A known operator has exactly the attributes of its table, of the types stated there. An empty list is of each "
+    "type of list.",
 )
 def _attributes(node: Node, operator: Operator | None) -> str:
     if operator is None:
@@ -90,10 +90,10 @@ def _attributes(node: Node, operator: Operator | None) -> str:
 @MEANING.rule(
     43,
     "The shapes of the outputs are those that the entry of the operator states, or else its formula gives, wherever "
-    "both sizes are known. If the attributes, constants and known sizes of a node allow no output, it breaks this rule, "
-    "too: none may give a size below 0, an axis that is not there, parts that do not add up; strides, dilations and sizes "
-    "of windows are at least 1 and pads of windows at least 0, those of a transposed convolution excepted; scales of a "
-    "Resize are finite and above 0.",
+    "both sizes are known. If the attributes, constants and known sizes of a node allow no output, it breaks this "
+    "rule, too: none may give a size below 0, an axis that is not there, parts that do not add up; strides, dilations "
+    "and sizes of windows are at least 1 and pads of windows at least 0, those of a transposed convolution excepted; "
+    "scales of a Resize are finite and above 0.",
 )
 def _shapes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     from ..ops import Inference, UnknownRank
@@ -267,9 +267,9 @@ def _scales_of_products(node: Node, operator: Operator, tensors: Mapping[str, Te
 @MEANING.rule(
     69,
     "The quantized inputs and outputs of a node that states a mean rule, `sum`, `product`, `interpolate` or "
-    "`interpolate_fma` are affine and per tensor; so are the first input and the output with `moments` and `fused`. With "
-    "`sum` both inputs have one scale; with a mean rule, "
-    "`interpolate` or `interpolate_fma` the output has the scale and the zero point of the first input.",
+    "`interpolate_fma` are affine and per tensor; so are the first input and the output with `moments` and `fused`. "
+    "With `sum` both inputs have one scale; with a mean rule, `interpolate` or `interpolate_fma` the output has the "
+    "scale and the zero point of the first input.",
 )
 def _grids(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     from ..arithmetic import MEAN

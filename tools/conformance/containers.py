@@ -109,7 +109,7 @@ def quantizations() -> Iterator[Case]:
 
 
 def together(name: str, cases: list[Case]) -> Case:
-    """One file of the constants of several; their names begin with those of the cases."""
+    """One file of the constants of all of them; their names begin with those of the cases."""
     tensors = [replace(tensor, name=f"{case.name}.{tensor.name}")
                for case in cases for tensor in case.model.graph.tensors.values()]  # fmt: skip
     return Case(name, ". ".join(case.about for case in cases), of(*tensors))

@@ -53,9 +53,9 @@ def rerooted(
 ) -> bytes:
     """The sound file with another root table, whose fields lead to what they led to.
 
-    `vtable` is where its vtable is among the new bytes, `length` its size, `table` and `size` those of the table. The first `head`
-    new bytes belong to the header. `tail` is added at the end, and the field `led` leads to its second byte. `offsets`
-    are written as they are; `places` as in PLACES.
+    `vtable` is where its vtable is among the new bytes, `length` its size, `table` and `size` those of the
+    table. The first `head` new bytes belong to the header. `tail` is added at the end, and the field `led` leads to
+    its second byte. `offsets` are written as they are; `places` as in PLACES.
     """
     data, wanted = base.data, {name: place + table % 4 for name, place in PLACES.items()} | places
     root, meta = struct.unpack_from("<I", data)[0], data[header.SIZE : base.meta_size]

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from . import flatbuffers
 from qfmt.file.schema import TABLES
 
+from . import flatbuffers
 from .altered import Base, Record, attribute, both, graph, grid, node, numbers, root, setting, tensor, value, written
 from .containers import PRODUCER, patched
 
@@ -141,7 +141,7 @@ def of_bytes(base: Base) -> Iterator[Refused]:
 
 
 def of_shards(base: Base, sharded: Base) -> Iterator[Refused]:
-    """Where a system can store a shard of that name or size, it is there: only the rule tells that the file is wrong."""
+    """Where a system can store a shard of that name or size, it is there: only the rule tells that a file is wrong."""
     segment = base.data[base.data_offset :]
     first, last = sharded.record()["shards"]
     border = first["size"]
