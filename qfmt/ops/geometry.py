@@ -83,9 +83,7 @@ class Window(NamedTuple):
         return self.head, max(self.pads, reach - size) - self.head
 
     def check(self, size: Dimension) -> None:
-        """QfmtError if it has no tap, or is entirely in the padding: it has no maximum and no mean."""
-        if self.kernel < 1:
-            raise QfmtError(f"a window of {self.kernel} elements")
+        """QfmtError if it is entirely in the padding: it has no maximum and no mean."""
         if not self.pads:
             return
         is_apart = max(self.head, self.tail) >= self.reach
