@@ -10,6 +10,9 @@ try:
     import signal
     import sys
 except KeyboardInterrupt:  # signal takes the longest of what runs before `run` can handle it
+    import os
+
+    os.write(2, b"qfmt: interrupted\n")
     raise SystemExit(130) from None
 
 TYPE_CHECKING = False  # typing takes longer to import than all of this module
@@ -31,6 +34,10 @@ def run() -> NoReturn:
         from .cli import main
 
         main(prog_name="qfmt")
+    except SystemExit as ending:
+        if ending is _ENDING:
+            _say()
+        raise
     finally:
         for number in handled:
             if signal.getsignal(number) is _leave:  # an exception would only print a traceback now
@@ -39,13 +46,29 @@ def run() -> NoReturn:
 
 
 def _leave(number: int, _frame: FrameType | None) -> NoReturn:
+    global _ENDING
     for each in _SIGNALS:  # a second signal must not stop the removal of files
         signal.signal(each, signal.SIG_IGN)
-    sys.exit(_STATUS + number)
+    _ENDING = SystemExit(_STATUS + number)
+    raise _ENDING
+
+
+_ENDING: SystemExit | None = None
+"""The exit that a signal caused."""
 
 
 def _leave_at_once(number: int, _frame: FrameType | None) -> NoReturn:
+    _say()
     os._exit(_STATUS + number)
+
+
+def _say() -> None:
+    """One line on stderr, which may be closed, or may never have been more than a descriptor."""
+    from contextlib import suppress
+
+    told = getattr(sys.modules.get("qfmt.cli.interruption"), "told", lambda: "qfmt: interrupted")
+    with suppress(OSError):
+        os.write(2, f"{told()}\n".encode(errors="backslashreplace"))
 
 
 if __name__ == "__main__":

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import mmap
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
 
 from .errors import QfmtError
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = "NDArray[Any]"
 """An array of any element type: a name for annotations, which needs no NumPy."""
+
+Found = TypeVar("Found")
 
 
 class DType(NamedTuple):
@@ -205,6 +208,10 @@ class Data:
             digest.update(block)
         return digest.digest()
 
+    def once(self, what: Hashable, find: Callable[[], Found]) -> Found:
+        """What `find` finds in these bytes and `what` names: of a file, thousands of arrays may have the same bytes."""
+        return find()
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Data):
             return NotImplemented
@@ -221,27 +228,35 @@ class Data:
 BLOCK = 1 << 23
 """Bytes that are read at once where an array is read once, from its beginning to its end."""
 
-_SMALL = 1 << 16
+_FEW = 1 << 16
 """Bytes that are not worth giving back."""
+
+_READ: WeakKeyDictionary[mmap.mmap, int] = WeakKeyDictionary()
+"""How many bytes of mapped files were read since their memory was given back."""
 
 
 def blocks(view: memoryview) -> Iterator[memoryview]:
     """Bytes in parts, each of which is given back when the next one is asked for."""
     for start in range(0, len(view), BLOCK):
-        yield view[start : start + BLOCK]
-        give_back(view)
+        block = view[start : start + BLOCK]
+        yield block
+        give_back(block)
 
 
 def give_back(view: memoryview) -> None:
     """Let the system have the memory in which parts of a mapped file lie; they are read again when they are used.
 
-    Else what is read once stays, and counts as memory of the process: as much as the file.
+    Else what is read once stays, and counts as memory of the process: as much as the file. A few bytes stay until more
+    of their file was read: other threads may be reading there, too.
     """
-    source: object = view if len(view) >= _SMALL else None
+    source: object = view if len(view) >= _FEW else None
     while source is not None and not isinstance(source, mmap.mmap):
         source = source.obj if isinstance(source, memoryview) else getattr(source, "base", None)
     if isinstance(source, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-        source.madvise(mmap.MADV_DONTNEED)
+        _READ[source] = _READ.get(source, 0) + len(view)
+        if _READ[source] >= BLOCK:
+            source.madvise(mmap.MADV_DONTNEED)
+            del _READ[source]
 
 
 class ArrayData(Data):
@@ -314,8 +329,9 @@ class StoredArray:
         view, count, bits = self.data.view(), prod(self.shape), DTYPES[self.dtype].bits
         for start in range(0, count, PART):
             end = min(start + PART, count)
-            yield elements(view[start * bits // 8 : -(-end * bits // 8)], self.dtype, end - start)
-            give_back(view)
+            part = view[start * bits // 8 : -(-end * bits // 8)]
+            yield elements(part, self.dtype, end - start)
+            give_back(part)
 
 
 PART = 1 << 18

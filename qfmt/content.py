@@ -10,8 +10,8 @@ import struct
 from collections.abc import Iterator
 
 from .errors import QfmtError
-from .model import Attribute, Dimension, Model, Parameter, Quantization, attribute_kind
-from .quantization import NO_ZERO_POINT, PARAMETERS
+from .model import Attribute, Dimension, Model, Quantization, attribute_kind
+from .quantization import NO_ZERO_POINT
 
 PIECE = 1 << 16
 """About how many bytes are digested at once."""
@@ -87,13 +87,11 @@ def _quantization_lines(quantization: Quantization) -> Iterator[bytes]:
 
 
 def _parameter_lines(quantization: Quantization) -> Iterator[bytes]:
-    for name in PARAMETERS:
-        each: Parameter | None = getattr(quantization, name)
-        if each is not None and each != NO_ZERO_POINT:
+    for name, each in quantization.parameters():
+        if each != NO_ZERO_POINT:
             yield from _line(name, each.dtype, *map(str, each.shape), each.data.sha256().hex())
             if each.quantization is not None:
                 yield from _line("level", *map(str, each.quantization.block))
-                yield from _parameter_lines(each.quantization)
 
 
 def _attribute_words(value: Attribute) -> Iterator[str]:

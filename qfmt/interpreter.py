@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from .model import DTYPES, Model, Node, Quantization, Tensor, numpy_dtype
 from .ops import OPERATORS, UNFIT, Inference, Operand, Operator, Quantized, Result, UnknownRank
 from .ops.accumulation import int32_sums
 from .ops.rescaling import multiply_add_divide
+from .progress import counted
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -28,15 +30,22 @@ Measured: few operators need more, but for those that ask for it (`memory.requir
 """
 
 
-def run(model: Model, inputs: Mapping[str, ArrayLike], memory: int | None = None) -> dict[str, Array]:
-    """{input: array} → {output: array}. Quantized inputs and outputs are their integers.
+def run(
+    model: Model,
+    inputs: Mapping[str, ArrayLike],
+    memory: int | None = None,
+    watch: Callable[[Node, Mapping[str, Array]], None] | None = None,
+) -> dict[str, Array]:
+    """{input: array} → {output: array}. Quantized inputs and outputs are their integers. `watch` gets each node, and
+    the values by name, after it has run.
 
     Checks the inputs and the memory, not the graph: `Model.run` does (level 3 of docs/checking.md).
     Raises RunError for a node that would take more than `memory` bytes; the default is `memory.limit_for`.
     """
     values: dict[str, Array] = {}
-    for _ in trace(model, inputs, values, memory):
-        pass
+    for node in trace(model, inputs, values, memory):
+        if watch is not None:
+            watch(node, values)
     return {name: values[name] if name in values else model.tensors[name].array for name in model.graph.outputs}
 
 
@@ -55,7 +64,7 @@ def trace(
     budget = _memory(model, values, memory)
     uses = graph.uses()
     constants: dict[str, Array] = {}
-    for node in graph.nodes:
+    for node in counted(graph.nodes, "", len(graph.nodes), "nodes"):
         operands = [_operand(name, values, constants, tensors) for name in node.inputs]
         with budget.spent():
             results = execute(node, operands, [tensors[name] for name in node.outputs])
@@ -149,7 +158,8 @@ def execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[Te
     not fit each other in a way that no shape rule detects.
     """
     try:
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing is NaN, and NumPy would tell
             return _execute(node, operands, outputs)
     except RunError as error:
         raise error.at(f"node {node.title}") from None

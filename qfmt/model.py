@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from .arrays import DTYPES, INT32, Array, ArrayData, Data, DType, StoredArray, first_holding, numpy_dtype, pack, unpack
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from .view import Page
 
 __all__ = [
+    "DIGEST",
     "DTYPES",
     "INT32",
     "ArrayData",
@@ -62,6 +64,8 @@ __all__ = [
     "pack",
     "static_shape",
     "unpack",
+    "value_digest",
+    "with_digests",
 ]
 
 
@@ -69,17 +73,39 @@ __all__ = [
 class Vector:
     """A test vector: a value for each input of the graph, and the resulting value of each output.
 
-    Element types are those of the tensors; a quantized tensor has its integers here.
+    Element types are those of the tensors; a quantized tensor has its integers here. `digests` are those of what the
+    nodes compute on the way, one after another; empty if they are not stated.
     """
 
     inputs: Mapping[str, StoredArray]
     outputs: Mapping[str, StoredArray]
     name: str = ""
+    digests: bytes = b""
 
     def stored(self, graph: Graph) -> Iterator[tuple[str, str, StoredArray]]:
         """("input" or "output", name of the tensor, value), in the order of the graph."""
         yield from (("input", name, self.inputs[name]) for name in graph.inputs)
         yield from (("output", name, self.outputs[name]) for name in graph.outputs)
+
+    def stated(self, graph: Graph) -> Iterator[tuple[Node, str, bytes]]:
+        """The stated digests: each with the node, and the name of its output."""
+        parts = (self.digests[at : at + DIGEST] for at in range(0, len(self.digests), DIGEST))
+        named = ((node, name) for node in graph.nodes for name in with_digests(node, graph))
+        yield from ((node, name, digest) for (node, name), digest in zip(named, parts, strict=False))
+
+
+DIGEST = 16
+"""Bytes of a digest in a test vector. They are there against mistakes; files are sealed with whole ones."""
+
+
+def with_digests(node: Node, graph: Graph) -> list[str]:
+    """The outputs of a node that a test vector may have digests of: those that are no floats."""
+    return [name for name in node.outputs if DTYPES[graph.tensors[name].dtype].kind != "f"]
+
+
+def value_digest(array: Array, dtype: str) -> bytes:
+    """The digest of a value of an element type, as spec.md states it ("Test vectors")."""
+    return sha256(StoredArray.of(array, dtype).data.view()).digest()[:DIGEST]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -127,22 +153,35 @@ class Model:
         return run(self, inputs, memory)
 
     def with_vectors(
-        self, *inputs: Mapping[str, ArrayLike], names: Sequence[str] = (), memory: int | None = None
+        self,
+        *inputs: Mapping[str, ArrayLike],
+        names: Sequence[str] = (),
+        digests: bool = False,
+        memory: int | None = None,
     ) -> Model:
-        """The same model with additional test vectors: each of `inputs` ({input: array}), and the outputs of `run`.
+        """The same model with additional test vectors: each of `inputs` ({input: array}), and the outputs of `run`;
+        with `digests` of what each node computes on the way, if requested.
 
         `names` are for people; without them, vectors have none. `memory` is that of `run`. Raises what `run` raises,
         and QfmtError if the numbers of names and inputs differ.
         """
         if names and len(names) != len(inputs):
             raise QfmtError(f"{len(names)} names for {len(inputs)} test vectors")
-        from .interpreter import checked_inputs
+        from .interpreter import checked_inputs, run
+        from .rules import require_sound
 
+        require_sound(self)
         vectors = list(self.vectors)
         for given, name in zip(inputs, names or [""] * len(inputs), strict=True):
-            ends = (checked_inputs(self, given), self.run(given, memory=memory))
+            found: list[bytes] = []
+
+            def note(node: Node, values: Mapping[str, Array], found: list[bytes] = found) -> None:
+                named = with_digests(node, self.graph)
+                found.extend(value_digest(values[name], self.graph.tensors[name].dtype) for name in named)
+
+            ends = (checked_inputs(self, given), run(self, given, memory, note if digests else None))
             taken, made = ({key: self._stored(key, array) for key, array in arrays.items()} for arrays in ends)
-            vectors.append(Vector(taken, made, name))
+            vectors.append(Vector(taken, made, name, b"".join(found)))
         return replace(self, vectors=tuple(vectors))
 
     def _stored(self, name: str, array: Array) -> StoredArray:
@@ -161,8 +200,9 @@ class Model:
         - `onednn`: uint8 and int8 tensors through `torch.ops.onednn`, without torch's deprecated dtypes; `reference`
           computes the products that can overflow there on this processor.
         - `qdq`: `quantized_decomposed` operators, for `torch.export` and `torch.compile`.
-        - `auto`: the fastest with exact sums on this processor: kernels of torch that cannot overflow, or `reference`.
-        - `fast`: the fastest, even if it can overflow on this processor.
+        - `auto`: the results of `run`, by oneDNN's kernels where their sums are exact on this processor, else as
+          `reference`; the last bits of float operators are torch's.
+        - `fast`: the fastest, even if it rounds differently from the file, or can overflow on this processor.
 
         Arguments are the inputs in order; quantized ones, as in `run`, are plain integers. The result is a tensor,
         or a tuple. Raises MissingPackageError without torch, RunError for an engine that does not exist.

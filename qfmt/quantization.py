@@ -296,8 +296,7 @@ class Quantization:
     @property
     def is_plain(self) -> bool:
         """Whether nothing but scales and zero points counts."""
-        extras = (self.offset, self.table, self.group_index, self.scale.quantization)
-        return all(each is None for each in extras)
+        return not any((self.offset, self.table, self.group_index, self.scale.quantization))
 
     @property
     def has_float_zero_points(self) -> bool:

@@ -49,7 +49,7 @@ class Url:
         try:
             _ = self._split.port
         except ValueError:  # its message quotes what may be a password
-            raise RemoteError("is not a URL", where=_masked(text), hint="check host and port") from None
+            raise RemoteError("is not a URL", where=masked(text), hint="check host and port") from None
 
     def __str__(self) -> str:
         if self.protocol not in _WEB:
@@ -207,8 +207,8 @@ def place(named: Named) -> Place:
     if protocol == "file":
         return _local(rest, named)
     if protocol not in PACKAGES:
-        hint = f"the protocols are file, {', '.join(PACKAGES)}; a file of this name is ./{_masked(named)}"
-        raise RemoteError(f"qfmt does not read {scheme}://", where=_masked(named), hint=hint)
+        hint = f"the protocols are file, {', '.join(PACKAGES)}; a file of this name is ./{masked(named)}"
+        raise RemoteError(f"qfmt does not read {scheme}://", where=masked(named), hint=hint)
     return Url(named)
 
 
@@ -217,7 +217,7 @@ def text_of(place: Place) -> str:
     return place.text if isinstance(place, Url) else str(place)
 
 
-def _masked(text: str) -> str:
+def masked(text: str) -> str:
     """What is a URL, or quotes some, without their passwords and queries. For what cannot be parsed: too much goes."""
     return re.sub(r"\?[^\s'\"]+", "?…", re.sub(r"(?<=://)[^\s'\"]*@", "", text))
 
@@ -235,7 +235,7 @@ def _local(rest: str, named: str) -> Path:
 
     host, slash, path = rest.partition("/")
     if host not in ("", "localhost") or not slash:
-        raise RemoteError("names another machine", where=_masked(named), hint="a file of this one is file:///PATH")
+        raise RemoteError("names another machine", where=masked(named), hint="a file of this one is file:///PATH")
     return Path(url2pathname(f"/{path}"))
 
 
@@ -294,6 +294,11 @@ class _Web:
         self._tag = _tag(headers)
         if self.ranged:
             begin, self.size = _range(headers)
+            if self.size is None and first is not None:  # parts of what nobody knows the end of: all of it, instead
+                self._first.close()
+                self._first, self.ranged = self._request(0, None), False
+                if self._first.r.status != 200:
+                    raise RemoteError("the server sends parts of the file only, and does not state its size")
         else:
             self.size = int(headers["Content-Length"]) if headers.get("Content-Length", "").isdecimal() else None
         if begin:
@@ -368,9 +373,11 @@ def _failing(url: Url, kind: type[QfmtError] = RemoteError) -> Iterator[None]:
         if status in (401, 403) or isinstance(error, PermissionError) or "Credentials" in type(error).__name__:
             hint = "the protocol's own settings hold the credentials (docs/archive.md)"
             raise kind("access is denied", where=str(url), hint=hint) from None
-        what = _masked(first_line(error))  # it may quote the URL in another spelling, or the address of a redirection
+        what = masked(first_line(error))  # it may quote the URL in another spelling, or the address of a redirection
         if status:
             what = f"the server answers {status} {getattr(error, 'message', '')}"
+        elif "TooManyRedirects" in type(error).__name__:
+            what = "the server redirects in a circle, or too often"
         elif "Timeout" in type(error).__name__:
             what = f"nothing came for {SILENCE} seconds"
         raise kind(f"the transfer failed: {what}", where=str(url), hint="check the URL, or try again") from None

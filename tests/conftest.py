@@ -8,16 +8,41 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from support import counts
 from support.paths import ROOT
+from support.shared import shared_folder
 from support.stores import bucket, memory, s3, server, store, temporary  # noqa: F401  (fixtures)
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # one process per core: threads beyond it only wait, which takes half the time
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts what runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the commands that tests interrupt inherit it
+
+hypothesis.settings.register_profile("untimed", deadline=None)  # no test fails because the machine is busy
+hypothesis.settings.load_profile("untimed")
+
+LONG = (
+    "frontends/torch/test_networks.py", "readers/test_js_reader.py", "docs/test_docs.py",
+    "backends/c/test_arithmetic.py", "backends/torch/test_engines.py", "file/test_hostile.py",
+    "frontends/onnx/test_backend.py", "cli/test_hostile_files.py", "frontends/torch/test_exported_functions.py",
+    "readers/test_c_reader_run.py", "ops/test_shapes.py", "ops/test_ranges.py", "conformance/test_suite.py",
+    "file/test_faults.py", "fuzzing/test_fuzz.py", "frontends/torch/test_memory.py", "archive/test_archive.py",
+    "docs/test_site.py", "view/test_page.py",
+)  # fmt: skip
+"""Files that take longest, the longest first."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first: the processes that share the files then end at about the same time."""
+    places = {ROOT / "tests" / name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
+
+
+def pytest_configure() -> None:
+    shared_folder()  # before workers start, which inherit it
 
 
 @pytest.fixture(scope="session")

@@ -150,6 +150,25 @@ def test_a_redirection_in_a_circle_tells_no_secrets(server: Server) -> None:
     with pytest.raises(RemoteError) as error:
         qfmt.load(server.url("m.qfb?signature=%7Esecret"))
     assert "secret" not in str(error.value)
+    assert "the server redirects in a circle, or too often" in str(error.value)
+
+
+def test_parts_of_a_file_whose_size_is_not_stated(server: Server, tmp_path: Path) -> None:
+    """All of it is read instead, also what is behind the part that was asked for."""
+    data = content(weights(3, MB), tmp_path)
+
+    def answer(handler: Any) -> None:
+        if "Range" in handler.headers:
+            handler.answer(206, data[:65536], **{"Content-Range": "bytes 0-65535/*"})
+        else:
+            handler.answer(200, data)
+
+    server.answers["m.qfb"] = answer
+    model = qfmt.load(server.url("m.qfb"))
+    assert all((model.tensors[f"w{index}"].array == index).all() for index in range(3))
+    server.answers["m.qfb"] = lambda handler: handler.answer(206, data, **{"Content-Range": "bytes 0-65535/*"})
+    with pytest.raises(RemoteError, match="does not state its size"):
+        qfmt.load(server.url("m.qfb"))
 
 
 # A `.qfb` by parts

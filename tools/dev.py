@@ -21,7 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PYPROJECT = ROOT / "pyproject.toml"
 OLDEST = (3, 10)
 SCRIPTS = "Scripts" if os.name == "nt" else "bin"
-EVERY_CORE = ["-n", "auto", "--dist", "loadfile"]  # one process per file, so that its counts are printed once
+EVERY_CORE = ["-n", "auto", "--dist", "loadfile", "--no-loadscope-reorder"]
+"""One process per file, so that its counts are printed once, in the order of tests/conftest.py."""
 
 
 def main():
@@ -148,8 +149,11 @@ def call(command):
 
 
 def clean_environment():
-    """This process's environment without variables that would add outside packages."""
-    hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
+    """This process's environment without variables that would add outside packages.
+
+    Nor may one forbid to keep compiled modules: tests start hundreds of processes.
+    """
+    hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__", "PYTHONDONTWRITEBYTECODE")
     return {**{key: value for key, value in os.environ.items() if key not in hidden}, "PYTHONNOUSERSITE": "1"}
 
 

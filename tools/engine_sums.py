@@ -71,6 +71,12 @@ def measure(product: Product, outputs: int) -> Found:
     return found
 
 
+def first_order(product: Product) -> str | None:
+    """The first key of ORDERS that reproduces one draw; faster than `measure`, which tries all of them."""
+    drawn = product.draw(np.random.default_rng(7))
+    return next((name for name, kernel in ORDERS.items() if _gives(kernel, drawn)), None)
+
+
 def _gives(kernel: PairSums | None, drawn: Drawn) -> bool:
     with computed_by(kernel):
         (mine,) = execute(drawn.node, drawn.operands, [drawn.output])

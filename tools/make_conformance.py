@@ -147,6 +147,8 @@ def compare(said: dict[str, Any]) -> int:
                     f"{said['name']}, vector {vector['name']!r}, output {name!r}: {stated}, computed {computed}"
                 )
             count += len(stated["values"])
+        if "digests" in vector and evaluate.digests(said, vector) != vector["digests"]:
+            raise Wrong(f"{said['name']}, vector {vector['name']!r}: other digests")
     return count
 
 

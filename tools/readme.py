@@ -4,19 +4,21 @@
     python tools/readme.py docs/tutorial.md …       # of these
     python tools/readme.py --check                  # compare only
 
-A `console` block contains commands (`$ …`), each followed by its output, including stderr. In a `python` block each
-`print` at the start of a line is followed by `# → ` and its output. All blocks of a page share one folder, which
-contains `examples/`, and Python blocks share their names. Seconds, digests and sizes of programs may differ. A `sh`
-block is set-up and is not executed. A page with the comment `<!-- needs PATH -->` gets that file of the checkout or of
-../shared/data; where it is absent, the page is left out.
+A `console` block contains commands (`$ …`), each followed by its output, including stderr. In a `python` block the
+output of a statement follows `# → `: on its line, or on lines of its own if it is long. All blocks of a page share one
+folder, which contains `examples/`, and Python blocks share their names. Seconds, digests and sizes of programs may
+differ. A `sh` block is set-up and is not executed. A page with the comment `<!-- needs PATH -->` gets that file of the
+checkout or of ../shared/data; where it is absent, the page is left out.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -29,6 +31,8 @@ SHARED = ROOT.parent / "shared" / "data"
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "questions").glob("*.md")))
 NEEDS = re.compile(r"^<!-- needs (\S+) -->$", re.MULTILINE)
 BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+WIDTH = 104
+"""Characters of a block of code that are in sight on the site."""
 VARYING = re.compile(r"\d+\.\d+ s$|\b[0-9a-f]{64}\b|\d+\.\d kB, \d+ files", re.MULTILINE)
 """Output that varies: seconds, sizes of C programs, and digests of files, which contain the version of qfmt."""
 
@@ -60,9 +64,32 @@ def console(content: str, folder: str) -> str:
     return "\n".join(f"{command}\n{shell(command[2:], folder)}" for command in commands)
 
 
+ONE_COMMAND = re.compile(r"qfmt [^|&;<>$*`(){}#]*")
+
+
 def shell(command: str, folder: str) -> str:
     """The output of a command on stdout and stderr; `qfmt` and `python` are those of this checkout and
     interpreter."""
+    printed = qfmt(command, folder) if ONE_COMMAND.fullmatch(command) else by_bash(command, folder)
+    if "unexpected" in printed or "Traceback" in printed:
+        raise SystemExit(f"{command}\n{printed}")
+    return printed
+
+
+def qfmt(command: str, folder: str) -> str:
+    """The same without a process, which would import everything again."""
+    from click.testing import CliRunner
+
+    from qfmt.cli import main
+
+    with inside(folder):
+        result = CliRunner().invoke(main, shlex.split(command)[1:], prog_name="qfmt")
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.output
+
+
+def by_bash(command: str, folder: str) -> str:
     interpreter = f'"{sys.executable}"'
     functions = f'qfmt() {{ {interpreter} -m qfmt "$@"; }}; python() {{ {interpreter} "$@"; }}; '
     finished = subprocess.run(
@@ -74,24 +101,42 @@ def shell(command: str, folder: str) -> str:
         encoding="utf-8",
         timeout=120,
     )
-    if "unexpected" in finished.stdout or "Traceback" in finished.stdout:
-        raise SystemExit(f"{command}\n{finished.stdout}")
     return finished.stdout
 
 
 def python(content: str, folder: str, names: dict[str, object]) -> str:
-    """The block with the output of its prints, each of which must print one line."""
-    bare = re.sub(r"  # → .*$", "", content, flags=re.MULTILINE)
-    printed = io.StringIO()
+    """The block with the output of its statements."""
+    bare = re.sub(r"  # → .*$|^# → .*\n", "", content, flags=re.MULTILINE)
+    lines = bare.splitlines()
+    with inside(folder):
+        for statement in ast.parse(bare).body:
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                exec(compile(ast.Module([statement], []), "<example>", "exec"), names)
+            assert statement.end_lineno is not None
+            lines[statement.end_lineno - 1] += said(statement, lines, printed.getvalue())
+    return "\n".join(lines) + "\n"
+
+
+def said(statement: ast.stmt, lines: list[str], printed: str) -> str:
+    """What follows a statement."""
+    last = lines[(statement.end_lineno or 0) - 1]
+    beside = f"  # → {printed.rstrip()}"
+    if not printed:
+        return ""
+    if printed.count("\n") == 1 and statement.lineno == statement.end_lineno and len(last + beside) <= WIDTH:
+        return beside
+    return "".join(f"\n# → {line}" for line in printed.splitlines())
+
+
+@contextlib.contextmanager
+def inside(folder: str) -> Iterator[None]:
+    """Work in this folder."""
     before = Path.cwd()
     os.chdir(folder)
     try:
-        with contextlib.redirect_stdout(printed):
-            exec(compile(bare, "<example>", "exec"), names)
+        yield
     finally:
         os.chdir(before)
-    lines = iter(printed.getvalue().splitlines())
-    return re.sub(r"^print\(.*$", lambda call: f"{call.group()}  # → {next(lines)}", bare, flags=re.MULTILINE)
 
 
 def fixed(text: str) -> str:

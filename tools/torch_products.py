@@ -61,7 +61,8 @@ def _by(engine: str, draw: Callable[..., Drawn], rng: np.random.Generator) -> Dr
 def _conv(operator: str, shape: tuple[int, ...], window: dict[str, Any], engine: str, rng: Any) -> Drawn:
     rank, transposed = len(shape) - 2, operator == "ConvTranspose"
     channels = shape[0] if transposed else shape[1] * window["group"]
-    sizes = (SPREAD * stride + d * (k - 1) for k, stride, d in _sizes(window))
+    spread = round(POSITIONS ** (1 / rank))
+    sizes = (spread * stride + d * (k - 1) for k, stride, d in _sizes(window))
     x, w = integers(rng, (1, channels, *sizes), "uint8"), integers(rng, shape, "int8")
     strides, pads, dilations = (list(window[name]) for name in ("strides", "pads", "dilations"))
     padding = [list(window["output_padding"])] if transposed else []
@@ -71,8 +72,8 @@ def _conv(operator: str, shape: tuple[int, ...], window: dict[str, Any], engine:
     return _drawn(operator, x, w, partial(call, _tensor(x), packed), engine, **window)
 
 
-SPREAD = 24
-"""The approximate number of kernel positions along each axis."""
+POSITIONS = 64
+"""The approximate number of kernel positions in a convolution."""
 
 
 def _sizes(window: dict[str, Any]) -> Iterator[tuple[int, int, int]]:

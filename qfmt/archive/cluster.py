@@ -12,6 +12,8 @@ from typing import Any
 
 from .. import __version__
 from ..errors import MissingPackageError, RemoteError, first_line
+from ..progress import counted
+from ..urls import masked
 from .workers import Message, named
 
 RETRIES = 2
@@ -49,14 +51,16 @@ def results(
             client = stack.enter_context(dask.Client(address, timeout=PATIENCE, set_as_default=False))
         except (OSError, ValueError) as error:
             hint = "give the address of a Dask scheduler, as in tcp://HOST:8786, or local"
-            raise RemoteError(first_line(error), where=f"--dask {address}", hint=hint) from None
+            shown = masked(address) if "://" in address else address.rpartition("@")[2]  # without a password
+            what = masked(first_line(error).replace(address, shown))
+            raise RemoteError(what, where=f"--dask {shown}", hint=hint) from None
         given = {"work": work, "arguments": arguments, "version": __version__}
         futures = client.map(attempt, tasks, pure=False, retries=RETRIES, **given)
         asked = {future.key: task for future, task in zip(futures, tasks, strict=True)}
         with client.as_current():
             coming = dask.as_completed(futures)
         del futures  # what has been answered and is still asked for would be repeated if its worker dies
-        for future in coming:
+        for future in counted(coming, "", len(asked), "files"):
             task, answer = asked[future.key], _answer(future)
             future.release()
             yield task, answer

@@ -114,10 +114,11 @@ def _planned(manifest: Manifest, sources: Mapping[str, Place], options: Mapping[
     for name, path in sources.items():
         known = entries.get(name)
         target = known.file if known else ""
-        if uses[target] != 1:
+        if not target or uses[target] != 1:
             target = next(file for file in _files(name) if not uses[file])
             uses[target] += 1
         entry = replace(known or Entry(name, "", file=target), path=_relative(path, manifest.folder))
+        manifest.place(replace(entry, file=target))  # a link in the folder may lead out of it
         entries[name] = entry
         known_ = asdict(entry) if entry.content_id else None
         tasks.append({"source": name, "path": _everywhere(path), "file": target, "options": options, "known": known_})
@@ -232,7 +233,7 @@ class _Settling:
                 if other.content_id == entry.content_id and other.file == first.file:
                     self._note(replace(other, file=entry.file, file_sha256=entry.file_sha256))
         for file in left | {first.file}:
-            if not self.uses[file]:
+            if file and not self.uses[file]:
                 (self.manifest.folder / file).unlink(missing_ok=True)
         return entry
 

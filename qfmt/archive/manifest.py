@@ -61,6 +61,8 @@ class Manifest:
         self.folder = folder
         self.path = folder / MANIFEST
         self.entries: dict[str, Entry] = {}
+        if isinstance(self.path, Path) and self.path.is_symlink():  # what it leads to would be replaced
+            raise QfmtError("is a link", where=str(self.path), hint="put the manifest itself into the archive")
         if not self.path.exists():
             return
         with downloaded(self.path) as path:

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from ..frontends.isolation.child import end_with, limit_memory
 from ..frontends.isolation.parent import import_path
 from ..memory import physical
+from ..progress import counted
 
 Message = dict[str, Any]
 
@@ -122,7 +123,7 @@ def results(
     pool = ThreadPoolExecutor(max(len(workers), 1))
     try:
         given = {pool.submit(answer, task): task for task in tasks}
-        for each in as_completed(given):
+        for each in counted(as_completed(given), "", len(tasks), "files"):
             yield given[each], each.result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

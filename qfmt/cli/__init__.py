@@ -6,15 +6,19 @@ Results go to stdout, everything else to stderr; an error is one line that start
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from .. import __version__
 from ..errors import is_expected, message
 from .output import line
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 COMMANDS = {
     "convert": "Convert another format to .qfb, ONNX or C, without the framework that wrote it.",
@@ -48,6 +52,19 @@ class Commands(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        named = [CompletionItem(name, help=told) for name, told in COMMANDS.items() if name.startswith(incomplete)]
+        return named + click.Command.shell_complete(self, ctx, incomplete)
+
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        if "_QFMT_COMPLETE" in os.environ:
+            from .completion import register
+
+            register()
+        return super().main(*arguments, **options)
+
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         if args[0] not in COMMANDS and not args[0].startswith("-"):
             import difflib
@@ -70,6 +87,9 @@ class Commands(click.Group):
             raise click.exceptions.Exit(TROUBLE) from None
 
     def invoke(self, ctx: click.Context) -> Any:
+        from . import interruption  # not for `--help`
+
+        interruption.begin()
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="backslashreplace")  # an abbreviated name is an error
@@ -79,7 +99,8 @@ class Commands(click.Group):
             raise
         except click.UsageError as error:
             fail(ctx, _usage(error))
-        except KeyboardInterrupt:
+        except KeyboardInterrupt:  # of a program that calls `main`
+            line(interruption.told(), err=True)
             ctx.exit(INTERRUPTED)
         except Exception as error:
             if ctx.params["debug"] and not is_expected(error):

@@ -17,8 +17,10 @@ from ..file.opened import downloaded
 from ..notation import number
 from ..urls import Place, place, text_of
 from .options import memory as memory_option
-from .output import as_json, line, working
-from .source import FILE_OR_ARCHIVE, is_archive
+from .options import no_progress
+from .output import as_json, line
+from .progress import working
+from .source import QFB_OR_ARCHIVE, is_archive
 
 if TYPE_CHECKING:
     from qfmt.compare import Replay
@@ -40,7 +42,7 @@ class Levels(NamedTuple):
 @click.command(
     epilog="Exit status: 0 valid, 1 invalid, or a test vector differs, 2 cannot be read, or not run.",
 )
-@click.argument("file", type=FILE_OR_ARCHIVE)
+@click.argument("file", type=QFB_OR_ARCHIVE)
 @click.option("--json", "json_", is_flag=True, help="Print {file, valid, violations: [{rule, where, what}]}.")
 @click.option("--proofs", "proven", is_flag=True, help="Recompute the bounds of integer sums, and compare.")
 @click.option("--replay", "replayed", is_flag=True, help="Run the test vectors in the file, and compare their outputs.")
@@ -48,6 +50,7 @@ class Levels(NamedTuple):
 @click.option(
     "--jobs", type=click.IntRange(min=1), help="Of an archive: how many processes check  [default: one per processor]"
 )
+@no_progress()
 @click.pass_context
 def command(
     ctx: click.Context, file: Place, json_: bool, proven: bool, replayed: bool, memory: int | None, jobs: int | None
@@ -56,7 +59,8 @@ def command(
 
     --proofs also checks what a file states about its integer sums (P1 to P3): for any inputs in range, none overflows
     int32, and none exceeds the stated bounds. --replay also runs its test vectors, and lists each output that is not
-    equal, bit by bit, to the one in the file (R1). Neither is done for a file that is not valid.
+    equal, bit by bit, to the one in the file (R1), with the first node that computes something else, if the file has
+    digests of what nodes compute. Neither is done for a file that is not valid.
 
     FILE may also be an archive, the folder of `qfmt convert --out`: every file of its manifest is checked, and also
     whether its digest and its content id are the stated ones.
@@ -123,9 +127,8 @@ def _check_archive(folder: Place, json_: bool, levels: Levels, jobs: int | None)
         {"path": text_of(manifest.place(entry)), "entry": asdict(entry), "levels": levels} for entry in entries.values()
     ]
     found: dict[str, dict[str, Any]] = {}
-    with working(f"checking {folder}") as say, closing(results(tasks, WORK, (), jobs or processors())) as answers:
+    with working(f"checking {folder}"), closing(results(tasks, WORK, (), jobs or processors())) as answers:
         for task, answer in answers:
-            say(f"checking {len(found)} of {len(entries)}")
             file = task["entry"]["file"]
             found[file] = answer if "valid" in answer else _unchecked(file, str(answer.get("error")))
     told = [found[file] for file in entries]
@@ -215,7 +218,9 @@ def _different(runs: list[Replay]) -> list[Replay]:
 
 
 def _violation(found: Replay) -> Violation:
-    what = f"{found.different:,} of {found.elements:,} elements differ, by up to {number(found.largest)}"
+    what = f"{found.different:,} of {found.elements:,} elements differ"
+    what += f", by up to {number(found.largest)}" if found.different else ""
+    what += f"; {found.node}" if found.node else ""
     return Violation("R1", f"test vector {found.vector}, output {found.output!r}", what)
 
 

@@ -22,9 +22,12 @@ from ..notation import size
 from ..urls import Place, place, size_of
 from .hazards import summary
 from .integer import Lowering, integer_options
-from .options import Shapes, input_shapes, named
+from .interruption import makes
+from .options import Shapes, input_shapes, named, seconds
 from .options import size as size_option
-from .output import as_json, line, working
+from .output import as_json, line
+from .progress import quiet as quieted
+from .progress import working
 from .report import origin
 from .source import DESTINATION, FILE, QFB, kind_of, spare
 
@@ -158,7 +161,12 @@ Examples:
   qfmt convert integers.qfb folder                           a C program of an integer-only network
   qfmt convert models '*.onnx' --out archive --jobs 4        everything in a folder, and more, into an archive""",
 )
-@click.argument("paths", nargs=-1, metavar="SOURCE DEST | SOURCES… --out FOLDER")
+@click.argument(
+    "paths",
+    nargs=-1,
+    metavar="SOURCE DEST | SOURCES… --out FOLDER",
+    shell_complete=FILE.shell_complete,
+)
 @click.option(
     "--out",
     type=DESTINATION,
@@ -175,9 +183,7 @@ Examples:
     "--memory",
     "With --out: the most memory that a process may take, as in 4G  [default: that of the machine, divided by --jobs]",
 )
-@click.option(
-    "--timeout", type=click.FloatRange(min=0, min_open=True), help="With --out: the most seconds for one source."
-)
+@seconds("--timeout", "With --out: the most seconds for one source.")
 @click.option(
     "--engine",
     type=click.Choice(ENGINES),
@@ -214,10 +220,11 @@ Examples:
 @click.option(
     "--vectors",
     type=click.IntRange(min=1),
-    help="To .qfb: store this many test vectors, pseudo-random inputs with the outputs that qfmt computes.",
+    help="To .qfb: store this many test vectors, pseudo-random inputs with the outputs that qfmt computes, and digests "
+    "of what each node computes.",
 )
 @size_option("--shard-size", "To .qfb: put more data than this into other files, of at most this size, as in 2G.")
-@click.option("--quiet", is_flag=True, help="Print errors only.")
+@click.option("--quiet", is_flag=True, callback=quieted, help="Print errors only.")
 @click.option(
     "--json",
     "json_",
@@ -293,6 +300,7 @@ def command(
         if value is not None and target.kind != "qfb":
             raise click.UsageError(f"--{name} is for .qfb files: end the name in .qfb")
     spare(target.place, source)
+    makes(target.place)
     lowering = conversion.lowering
     times = [time.monotonic()]
     with working(f"converting {source.name}"):
@@ -390,22 +398,14 @@ def _is_quantized(model: Model) -> bool:
     return stated or computed or any(tensor.quantization is not None for tensor in model.tensors.values())
 
 
-def _shards(written: Place) -> str:
-    """How many shards a file has, and their size together."""
-    from ..file.reader import Container
-    from ..file.shards import Shards
-
-    data = Container(written, verify=False).data
-    return f"{len(data.shards)} shards of {size(len(data))}, " if isinstance(data, Shards) else ""
-
-
 def _write(model: Model, dest: Destination, for_onnx: dict[str, Any], shard_size: int | None) -> str:
     """Write the destination, and describe it."""
     if dest.kind == "qfb":
         from ..rules import RULES
 
-        model.save(dest.place, shard_size=shard_size)
-        return f"{_shards(dest.place) if shard_size else ''}checked against {len(RULES)} rules"
+        shards = qfmt.save(model, dest.place, shard_size=shard_size)
+        written = f"{len(shards)} shards of {size(sum(shards))}, " if shards else ""
+        return f"{written}checked against {len(RULES)} rules"
     from ..backends.onnx import write_onnx
 
     try:

@@ -15,7 +15,9 @@ from ..archive.sources import find
 from ..archive.workers import Limits
 from ..notation import size
 from ..urls import Place
-from .output import Column, as_json, line, table, working
+from .interruption import leaves
+from .output import Column, as_json, line, table
+from .progress import working
 
 if TYPE_CHECKING:
     from ..archive.manifest import Entry
@@ -44,13 +46,15 @@ def convert_many(
 ) -> int:
     """Fill an archive, and say what became of the sources; the exit status."""
     begin = time.monotonic()
-    with working("looking for sources") as say:
+    with working("looking for sources"):
         sources, left_out = find(places, folder)
-        done: Counter[bool] = Counter()
+    failed = 0
+    leaves(f"{folder} has what was converted; the same command continues")
+    with working("converting"):
 
         def told(entry: Entry) -> None:
-            done[bool(entry.error)] += 1
-            say(f"converting: {done.total()} of {len(sources)}, {done[True]} failed")
+            nonlocal failed
+            failed += bool(entry.error)
             if entry.error:
                 line(f"qfmt: error: {entry.source}: {entry.error}", err=True)
 
@@ -62,14 +66,14 @@ def convert_many(
         as_json({"archive": str(folder), "left_out": left_out, "entries": entries})
     elif not quiet:
         _show(filled, left_out, time.monotonic() - begin)
-    return FAILED if done[True] else 0
+    return FAILED if failed else 0
 
 
 def _show(filled: Filled, left_out: int, seconds: float) -> None:
     manifest, results = filled
     counts = Counter(results.values())
     rows = [[word, f"{counts[word]:,}", meaning] for word, meaning in RESULTS.items() if counts[word]]
-    table([Column("result", style="bold"), Column("sources", right=True), Column("")], rows)
+    table([Column("result"), Column("sources", right=True), Column("")], rows)
     if left_out:
         line(f"left out: {left_out} files in folders, which are not models")
     entries = [manifest.entries[name] for name in results]

@@ -9,7 +9,9 @@ import click
 import qfmt
 
 from ..urls import Place
-from .output import Column, as_json, line, table, working
+from .options import no_progress, pager
+from .output import Column, as_json, line, table
+from .progress import working
 from .source import FILE, open_model
 
 if TYPE_CHECKING:
@@ -29,7 +31,9 @@ Exit status: 0 equal, 1 different, 2 an error.""",
 @click.argument("a", type=FILE)
 @click.argument("b", type=FILE)
 @click.option("--json", "json_", is_flag=True, help="Print all differences as JSON.")
+@no_progress()
 @click.pass_context
+@pager
 def command(ctx: click.Context, a: Place, b: Place, json_: bool) -> None:
     """Show what differs between A and B (.qfb, or anything that can be converted), as "in A → in B".
 
@@ -54,7 +58,7 @@ def _show(found: Difference, same_content: bool) -> None:
     if not rows:
         line("equal")
         return
-    table([Column("what"), Column("name", style="cyan"), Column("A → B")], rows)
+    table([Column("what"), Column("name", color="cyan"), Column("A → B")], rows)
     line()
     if same_content:
         line("the same network: only descriptions differ, not the content id")

@@ -32,7 +32,7 @@ def show_hazards(model: Model, json_: bool) -> None:
         as_json(hazard_facts(found))
         return
     if found:
-        columns = [Column("node", style="cyan"), Column("operator"), Column("pair", right=True)]
+        columns = [Column("node", color="cyan"), Column("operator"), Column("pair", right=True)]
         columns += [*(Column(name) for name in KERNELS), Column("sum", right=True)]
         table(columns, [_row(each, KERNELS) for each in found])
         line()

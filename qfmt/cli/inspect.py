@@ -12,15 +12,18 @@ from ..errors import QfmtError
 from ..model import DTYPES, Model, Tensor
 from ..notation import NOTHING, quantization_cells, shape_text, size
 from ..urls import Place
-from .output import Column, as_json, line, pairs, table, working
-from .report import Users, counts, describe, file_facts, origin, stored_range, tensor_facts, why_float
+from .options import completed, no_progress, pager
+from .output import Column, as_json, line, pairs, table
+from .progress import working
+from .report import Users, counts, describe, file_facts, origin, tensor_facts, why_float
 from .source import FILE_OR_ARCHIVE, QFB, is_archive, open_model
 
-SCALE = [Column("scale", right=True), Column("zp", right=True), Column("range", right=True), Column("per")]
+SCALE = [Column("scale", right=True), Column("zp", right=True), Column("range", right=True, detail=True)]
+SCALE += [Column("per", detail=True)]
 SHOWN = 5
 """The most test vectors that are listed; `--json` has all of them."""
 NO_TENSOR = "no tensor: run `qfmt check` to see what is wrong"
-VALUE = [Column("shape"), Column("dtype"), *SCALE]
+VALUE = [Column("shape"), Column("dtype", detail=True), *SCALE]
 
 
 @click.command(
@@ -29,6 +32,8 @@ Examples:
   qfmt inspect model.qfb                        nodes and tensors
   qfmt inspect model.pt                         the same, converted in memory
   qfmt inspect model.qfb --tensor conv1.weight  one tensor, by any of its names in the source
+  qfmt inspect model.qfb --tree                 the modules of the original network, and what is in each
+  qfmt inspect model.qfb --stats                used ranges, saturation, unused codes, dead channels, histograms
   qfmt inspect model.qfb --floats               every floating-point tensor, and why it is one
   qfmt inspect model_int.qfb --integer          multipliers, shifts, thresholds, and the proof of each
   qfmt inspect model.qfb --hazards              which products overflow 16 bits on processors without VNNI
@@ -38,17 +43,31 @@ Examples:
 )
 @click.argument("file", type=FILE_OR_ARCHIVE)
 @click.option("--json", "json_", is_flag=True, help="Print everything as JSON.")
-@click.option("--tensor", "name", metavar="NAME", help="One tensor: its quantization, and the range of its values.")
+@click.option(
+    "--tensor",
+    "name",
+    metavar="NAME",
+    shell_complete=completed("tensors"),
+    help="One tensor: its quantization, and the range of its values.",
+)
+@click.option("--tree", is_flag=True, help="The modules of the original network: nodes, parameters, bytes, operators.")
+@click.option("--depth", type=click.IntRange(min=0), help="With --tree: how many modules deep.")
+@click.option("--stats", is_flag=True, help="How constants, or the one of --tensor, use their integers and scales.")
 @click.option("--floats", is_flag=True, help="Every floating-point tensor, and why it is one.")
 @click.option("--integer", is_flag=True, help="How sums are requantized, and what is proven about it.")
 @click.option("--hazards", is_flag=True, help="Which products overflow 16 bits on processors without VNNI.")
 @click.option("--nodes", is_flag=True, help="Only the table of nodes.")
 @click.option("--tensors", is_flag=True, help="Only a table of all tensors.")
 @click.option("--filter", "wanted", metavar="TEXT", help="Of an archive: only the lines that contain this text.")
+@no_progress()
+@pager
 def command(
     file: Place,
     json_: bool,
     name: str | None,
+    tree: bool,
+    depth: int | None,
+    stats: bool,
     floats: bool,
     integer: bool,
     hazards: bool,
@@ -64,7 +83,7 @@ def command(
     FILE may also be an archive, the folder of `qfmt convert --out`: each of its models is one line.
     """
     if is_archive(file):
-        if name is not None or floats or integer or hazards or nodes or tensors:
+        if name is not None or tree or stats or floats or integer or hazards or nodes or tensors:
             raise click.UsageError("an archive is shown with --filter and --json only; name one of its files")
         from .inspect_archive import inspect_archive
 
@@ -72,8 +91,12 @@ def command(
         return
     if wanted is not None:
         raise click.UsageError("--filter is for archives, the folders of `qfmt convert --out`")
-    if sum((name is not None and not integer, floats, integer, hazards, nodes, tensors)) > 1:
-        raise click.UsageError("--tensor, --floats, --integer, --hazards, --nodes and --tensors exclude each other")
+    one = name is not None and not (integer or stats)
+    if sum((one, tree, stats, floats, integer, hazards, nodes, tensors)) > 1:
+        views = "--tensor, --tree, --stats, --floats, --integer, --hazards, --nodes and --tensors"
+        raise click.UsageError(f"{views} exclude each other")
+    if depth is not None and not tree:
+        raise click.UsageError("--depth is for --tree")
     model, kind = open_model(file)
     if integer:
         from .integer import show_channels, show_integers
@@ -82,6 +105,16 @@ def command(
             show_channels(model, _named(model, name), json_)
         else:
             show_integers(model, json_)
+    elif stats:
+        from .statistics import show_statistics
+
+        of = model.graph.constants() if name is None else [_named(model, name)]
+        listed = sorted((tensor for tensor in of if tensor.is_constant), key=_natural)
+        show_statistics(model, listed, file.name, json_)
+    elif tree:
+        from .tree import show_tree
+
+        show_tree(model, depth, json_)
     elif name is not None:
         _one_tensor(model, name, json_)
     elif floats:
@@ -125,10 +158,15 @@ def _header(model: Model, path: Place, kind: str) -> None:
     )
 
 
+def _digests(model: Model) -> str:
+    count = sum(1 for vector in model.vectors for _ in vector.stated(model.graph))
+    return f", with {count:,} digests of outputs of nodes" if count else ""
+
+
 def _vectors(model: Model) -> str:
     names = [vector.name for vector in model.vectors if vector.name]
     named = f": {', '.join(names[:SHOWN])}{', …' * (len(names) > SHOWN)}" if names else ""
-    return f"{len(model.vectors)}{named}; `qfmt run FILE --vectors` replays them"
+    return f"{len(model.vectors)}{named}{_digests(model)}; `qfmt run FILE --vectors` replays them"
 
 
 def _graph(model: Model) -> Iterable[tuple[str, str]]:
@@ -161,7 +199,7 @@ def _parameters(total: Mapping[str, Any]) -> str:
 
 
 def _node_table(model: Model) -> None:
-    columns = [Column("#", right=True), Column("operator", style="bold"), Column("output", style="cyan"), *VALUE]
+    columns = [Column("#", right=True), Column("operator"), Column("output", color="cyan"), *VALUE]
     rows = []
     for index, node in enumerate(model.nodes):
         for position, output in enumerate(node.outputs):
@@ -173,7 +211,7 @@ def _node_table(model: Model) -> None:
 
 def _tensor_table(tensors: Iterable[Tensor]) -> None:
     listed = sorted(tensors, key=_natural)
-    table([Column("tensor", style="cyan"), *VALUE], [[tensor.name, *_value_cells(tensor)] for tensor in listed])
+    table([Column("tensor", color="cyan"), *VALUE], [[tensor.name, *_value_cells(tensor)] for tensor in listed])
 
 
 def _natural(tensor: Tensor) -> list[tuple[int, str]]:
@@ -200,7 +238,7 @@ def _floats(model: Model, json_: bool) -> None:
     if json_:
         as_json([{"name": tensor.name, "dtype": tensor.dtype, "why": why} for tensor, why in reasons])
         return
-    columns = [Column("tensor", style="cyan"), Column("dtype"), Column("shape"), Column("why it is a float")]
+    columns = [Column("tensor", color="cyan"), Column("dtype"), Column("shape"), Column("why it is a float")]
     table(columns, [[tensor.name, tensor.dtype, shape_text(tensor.shape), why] for tensor, why in reasons])
 
 
@@ -215,6 +253,8 @@ def _named(model: Model, name: str) -> Tensor:
 
 
 def _one_tensor(model: Model, name: str, json_: bool) -> None:
+    from ..passes.statistics import stored_range
+
     tensor = _named(model, name)
     users = Users(model.graph)
     facts = tensor_facts(tensor, users) | (stored_range(tensor) if tensor.is_constant else {})

@@ -11,7 +11,8 @@ from ..archive.manifest import Manifest
 from ..errors import QfmtError
 from ..notation import NOTHING, size
 from ..urls import Place, size_of
-from .output import Column, as_json, table, working
+from .output import Column, as_json, table
+from .progress import working
 from .report import counts, origin
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ SHOWN = 12
 """The digits of a content id that are shown; `--json` has all."""
 
 COLUMNS = [
-    Column("source", style="cyan"),
+    Column("source", color="cyan"),
     Column("from"),
     Column("engine"),
     Column("nodes", right=True),

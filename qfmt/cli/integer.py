@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import QfmtError
-from .options import Shapes
+from .options import Shapes, completed
 from .output import Column, as_json, line, pairs, table
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def integer_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "outputs",
             multiple=True,
             metavar="NAME",
+            shell_complete=completed("tensors"),
             help="End the network at this tensor; leave out the rest.",
         ),
         click.option(
@@ -178,7 +179,7 @@ def show_integers(model: Model, json_: bool) -> None:
             else "quantize the network first"
         )
         raise QfmtError(f"{what}: there is no requantization to show", hint=how)
-    columns = [Column("output", style="cyan"), Column("rule"), Column("channels", right=True), Column("by")]
+    columns = [Column("output", color="cyan"), Column("rule"), Column("channels", right=True), Column("by")]
     columns += [Column("sums", right=True), Column("bits", right=True), Column("proof")]
     table(columns, [[*_cells(each)] for each in found])
     line()

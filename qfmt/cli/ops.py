@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from ..errors import QfmtError
 from ..model import near_names
+from .matrix import matrix
+from .options import completed, pager
 from .output import Column, as_json, line, pairs, table
 
 if TYPE_CHECKING:
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=completed("operators"))
 @click.option("--matrix", "matrix_", is_flag=True, help="Print where each can come from, and go to.")
 @click.option("--json", "json_", is_flag=True, help="Print everything as JSON.")
+@pager
 def command(name: str | None, matrix_: bool, json_: bool) -> None:
     """List the operators that qfmt knows, or describe the operator NAME."""
     from ..ops import OPERATORS
@@ -28,7 +29,7 @@ def command(name: str | None, matrix_: bool, json_: bool) -> None:
     every = sorted(OPERATORS.values(), key=lambda operator: (operator.family, operator.name))
     chosen = every if name is None else [_found(name)]
     if matrix_:
-        cells = _matrix()
+        cells = matrix()
         rows = {operator.name: cells[operator.name] for operator in chosen}
         as_json(rows) if json_ else _edges(rows)
     elif name is None:
@@ -59,13 +60,6 @@ def _spellings(operator: Operator) -> list[str]:
     return [operator.name, *(spelling.partition("(")[0] for spelling in operator.torch)]
 
 
-def _matrix() -> dict[str, dict[str, str]]:
-    """For each operator, why an edge does not support it; empty if it does. tools/operators.py queries the edges."""
-    path = Path(__file__).parent.parent / "ops" / "matrix.json"
-    found: dict[str, dict[str, str]] = json.loads(path.read_text(encoding="utf-8"))
-    return found
-
-
 def _edges(cells: Mapping[str, Mapping[str, str]]) -> None:
     """One row for each operator; for a single one, a line for each edge, with the reason."""
     if len(cells) == 1:
@@ -73,12 +67,12 @@ def _edges(cells: Mapping[str, Mapping[str, str]]) -> None:
         pairs([(edge, reason or "yes") for edge, reason in row.items()])
         return
     edges = next(iter(cells.values()))
-    columns = [Column("operator", style="bold"), *(Column(edge.removeprefix("to torch, ")) for edge in edges)]
+    columns = [Column("operator"), *(Column(edge.removeprefix("to torch, ")) for edge in edges)]
     table(columns, [[name, *("-" if row[edge] else "yes" for edge in edges)] for name, row in cells.items()])
 
 
 def _list(operators: list[Operator]) -> None:
-    columns = [Column("operator", style="bold"), Column("version", right=True), Column("family"), Column("quantized"),
+    columns = [Column("operator"), Column("version", right=True), Column("family"), Column("quantized"),
                Column("rules")]  # fmt: skip
     table(columns, [[o.name, str(o.version), o.family, o.quantized.name.lower(), " ".join((*o.rules, *o.sum_rules))]
                     for o in operators])  # fmt: skip

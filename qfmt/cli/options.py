@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from .output import paged
+from .progress import quiet
 
 if TYPE_CHECKING:
     from ..model import Dimension
@@ -41,12 +45,56 @@ def memory() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     )
 
 
+def no_progress() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`--quiet`, which takes effect by itself."""
+    return click.option("--quiet", is_flag=True, callback=quiet, expose_value=False, help="Show no progress.")
+
+
+def pager(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--no-pager`, and without it a pager for what the command prints."""
+
+    @click.option("--no-pager", is_flag=True, help="On a terminal, print everything at once, without $PAGER.")
+    @wraps(command)
+    def paging(*arguments: Any, no_pager: bool, **options: Any) -> Any:
+        with paged(not no_pager):
+            return command(*arguments, **options)
+
+    return paging
+
+
+def completed(by: str) -> Callable[[click.Context, click.Parameter, str], list[Any]]:
+    """What a shell completes, by a function of `completion`, which is imported only then."""
+
+    def complete(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[Any]:
+        from . import completion
+
+        found: list[Any] = getattr(completion, by)(ctx, incomplete)
+        return found
+
+    return complete
+
+
 def _bytes(value: str) -> int:
     text = value.upper().removesuffix("B")
     count, unit = (text[:-1], text[-1]) if text[-1:] in UNITS and text else (text, "")
     if not count.isdecimal():
         raise click.BadParameter(f"{value!r} is not a number of bytes, as in 500M or 4G")
     return int(count) * UNITS[unit]
+
+
+SECONDS = 10**7
+"""The most seconds that an option takes: what waits cannot count to infinity."""
+
+
+def seconds(name: str, help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """An option such as `--timeout 600`; None if it is not given."""
+
+    def callback(_ctx: click.Context, _option: click.Parameter, value: float | None) -> float | None:
+        if value is not None and not 0 < value <= SECONDS:
+            raise click.BadParameter(f"{value:g} is not a number of seconds above 0, up to {SECONDS:,}")
+        return value
+
+    return click.option(name, type=float, callback=callback, metavar="SECONDS", help=help)
 
 
 def named(parse: Callable[[str], tuple[str, Any]]) -> Callable[..., dict[str, Any]]:

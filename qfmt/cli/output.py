@@ -1,46 +1,56 @@
-"""The output of commands: lines, tables, JSON, and a spinner during long work.
+"""The output of commands: lines, tables, JSON.
 
-In a pipe, tables are plain text of any width, so that nothing is truncated or wrapped. On a terminal rich draws
-them; it is imported only then.
+In a pipe, tables are plain text of any width, so that nothing is truncated or wrapped. On a terminal they fit its
+width, and what is longer than the screen goes through the user's pager.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import islice, zip_longest
 from math import isfinite
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import click
 
 from ..errors import LONGEST, printable, shortened
 
-if TYPE_CHECKING:
-    from rich.status import Status
-
 GAP = "  "
-PATIENCE = 1.0
-"""Seconds after which a spinner shows that work is still running."""
 WIDEST = 400
 """The most characters of a cell in a table; `--json` has all of them."""
-DRAWN = 1000
-"""The most rows that rich draws: each takes half a millisecond, and a terminal is not for more."""
+MANY = 1000
+"""Lines that are written at once."""
+NARROW, NARROWEST = 28, 8
+"""Columns of a terminal down to which texts are wrapped before details are left out, and after that."""
 
 
 class Column(NamedTuple):
-    """A column of a table: its title, how it is aligned, and rich's style for a terminal."""
+    """A column of a table: its title, how it is aligned, its color on a terminal.
+
+    On a terminal, columns without any content are left out; if it is too narrow, those of details, the last one first.
+    Then what is not aligned to the right is wrapped.
+    """
 
     title: str
     right: bool = False
-    style: str = ""
+    color: str = ""
+    detail: bool = False
+
+
+_PAGE: list[list[str]] = []
+"""What is printed and not yet shown, while a pager may be needed."""
 
 
 def _echo(text: str, *, err: bool = False) -> None:
     """Print. Once the reader has closed (`| head`), drop the rest; the exit status stays that of the command."""
+    if _PAGE and not err:
+        _PAGE[-1].append(text)
+        return
     try:
         click.echo(text, err=err)
     except BrokenPipeError:
@@ -48,8 +58,8 @@ def _echo(text: str, *, err: bool = False) -> None:
 
 
 def line(text: str = "", *, err: bool = False) -> None:
-    """One line on stdout or stderr."""
-    _echo(printable(text), err=err)
+    """One line on stdout or stderr; on a terminal, more lines if it is too narrow."""
+    _echo(printable(text) if err else _paragraph(printable(text)), err=err)
 
 
 def as_json(value: Any) -> None:
@@ -67,21 +77,133 @@ def _strict(value: Any) -> Any:
     return [_strict(item) for item in value] if isinstance(value, list | tuple) else value
 
 
+# -- terminals -----------------------------------------------------------------------------------------
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether the stream is a terminal; a process may be started with a closed stream."""
+    return stream is not None and stream.isatty()
+
+
+def can_show(text: str, stream: TextIO) -> bool:
+    """Whether the encoding of a stream has these characters."""
+    try:
+        text.encode(stream.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def _terminal_size() -> os.terminal_size:
+    from shutil import get_terminal_size  # slow to import
+
+    return get_terminal_size()
+
+
+def _columns() -> int | None:
+    """The columns of the terminal; None if stdout is none, and lines may have any width."""
+    return _terminal_size().columns if is_terminal(sys.stdout) else None
+
+
+def has_colors() -> bool:
+    """Whether stdout is a terminal with colors, and the user wants them (no-color.org)."""
+    return is_terminal(sys.stdout) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+@contextmanager
+def paged(wanted: bool = True) -> Iterator[None]:
+    """What is printed in the block goes through a pager, if stdout is a terminal and has fewer lines."""
+    if not wanted or not is_terminal(sys.stdout) or os.environ.get("PAGER") in ("", "cat"):
+        yield
+        return
+    _PAGE.append([])
+    try:
+        yield
+    except (click.exceptions.Exit, Exception) as error:
+        _show("\n".join(_PAGE.pop()), with_pager=isinstance(error, click.exceptions.Exit))
+        raise
+    except BaseException:  # an interruption
+        _PAGE.clear()
+        raise
+    _show("\n".join(_PAGE.pop()), with_pager=True)
+
+
+def _show(text: str, *, with_pager: bool) -> None:
+    columns, lines = _terminal_size()
+    rows = (max(1, -(-width(click.unstyle(each)) // columns)) for each in text.splitlines())
+    if not with_pager or sum(islice(rows, lines)) < lines:
+        if text:
+            _echo(text)
+        return
+    os.environ.setdefault("LESS", "-RX")  # colors, and what was shown stays
+    before = signal.signal(signal.SIGINT, lambda *_: None)  # it is for the pager
+    try:
+        click.echo_via_pager(f"{text}\n")
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def width(text: str) -> int:
+    """The columns that a text takes on a terminal."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def _wrapped(text: str, columns: int) -> list[str]:
+    """Lines of at most that many columns, which end where a name or a list has a mark, if possible.
+
+    All but the first are indented: what a file names must not look like a line of its own.
+    """
+    if width(text) <= columns:
+        return [text]
+    from rich.cells import chop_cells
+
+    lines = [""]
+    for part in re.findall(r"[^ ./_,;:-]*[ ./_,;:-]?", text):
+        if width(lines[-1] + part.rstrip()) <= columns:
+            lines[-1] += part
+        elif width(part) < columns:
+            lines.append(f" {part}")
+        else:
+            part = lines.pop() + part
+            lines.append(chop_cells(part, columns)[0])
+            lines += [f" {piece}" for piece in chop_cells(part[len(lines[-1]) :], columns - 1)]
+    return [each.rstrip() for each in lines if each.strip()]
+
+
+# -- pairs and tables ----------------------------------------------------------------------------------
+
+
 def pairs(rows: Sequence[tuple[str, str]]) -> None:
     """Lines of a label and its value; values are aligned."""
-    width = max(len(label) for label, _ in rows)
-    _echo("\n".join(printable(shortened(f"{label:<{width}}{GAP}{text}".rstrip(), LONGEST)) for label, text in rows))
+    indent = max(len(label) for label, _ in rows) + len(GAP)
+    for label, text in rows:
+        lines = _paragraph(printable(shortened(text, LONGEST)), indent)
+        _echo(f"{label:<{indent}}{lines}".rstrip())
+
+
+def _paragraph(text: str, indent: int = 0) -> str:
+    """The text; on a terminal in lines beside its label, broken between words only, so that a path can be copied."""
+    columns = _columns()
+    if columns is None or width(text) <= columns - indent:
+        return text
+    lines = [""]
+    for word in re.findall(r"\S+ *| +", text):
+        if lines[-1] and indent + width(lines[-1] + word.rstrip()) > columns:
+            lines.append("")
+        lines[-1] += word
+    return f"\n{' ' * indent}".join(each.rstrip() for each in lines)
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     """A title line and one line per row."""
     known: dict[str, str] = {}  # a long name may be in many rows
     cells = [[known.setdefault(shown, shown) for shown in map(_cell, row)] for row in rows]
-    if _is_terminal(sys.stdout) and len(cells) <= DRAWN:
-        _draw(columns, cells)
-    else:
-        for lines in _several(_aligned(columns, cells)):
-            _echo("\n".join(lines))
+    for lines in _several(_laid_out(columns, cells)):
+        _echo("\n".join(lines))
 
 
 def _cell(text: str) -> str:
@@ -89,73 +211,75 @@ def _cell(text: str) -> str:
 
 
 def _several(lines: Iterator[str]) -> Iterator[list[str]]:
-    while some := list(islice(lines, DRAWN)):
+    while some := list(islice(lines, MANY)):
         yield some
 
 
-def _is_terminal(stream: TextIO | None) -> bool:
-    """Whether the stream is a terminal; a process may be started with a closed stream."""
-    return stream is not None and stream.isatty()
-
-
-def _aligned(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    lines = [[column.title for column in columns], *rows]
-    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
-    for cells in lines:
-        padded = (
-            cell.rjust(width) if column.right else cell.ljust(width)
-            for column, cell, width in zip(columns, cells, widths, strict=True)
-        )
-        yield GAP.join(padded).rstrip()
-
-
-def _draw(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    drawn = Table(box=None, pad_edge=False, padding=(0, len(GAP), 0, 0), header_style="bold")
-    for column in columns:
-        title = Text(column.title)
-        drawn.add_column(title, justify="right" if column.right else "left", style=column.style, overflow="fold")
-    for row in rows:
-        drawn.add_row(*map(Text, row))
-    Console().print(drawn)
-
-
-@contextmanager
-def working(on_what: str) -> Iterator[Callable[[str], None]]:
-    """A spinner on a terminal's stderr for work that takes longer than a second; what is given changes its text."""
-    if not _is_terminal(sys.stderr):
-        yield lambda text: None
+def _laid_out(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    titles = [column.title for column in columns]
+    natural = [_widest(cells) for cells in zip(titles, *rows, strict=True)]
+    limit = _columns()
+    if limit is not None:
+        yield from _drawn(columns, titles, rows, natural, limit)
         return
-    shown: list[Status] = []
-    said = on_what
+    for cells in (titles, *rows):
+        yield GAP.join(map(_padded, columns, cells, natural)).rstrip()
 
-    def markup() -> str:
-        from rich.markup import escape
 
-        return escape(printable(said))
+def _widest(cells: Sequence[str]) -> int:
+    return max(map(len if all(map(str.isascii, cells)) else width, cells))
 
-    def show() -> None:
-        from rich.console import Console
 
-        shown.append(Console(stderr=True).status(markup()))
-        shown[0].start()
+def _padded(column: Column, text: str, columns: int) -> str:
+    columns -= width(text) - len(text)
+    return text.rjust(columns) if column.right else text.ljust(columns)
 
-    def say(text: str) -> None:
-        nonlocal said
-        said = text
-        for status in shown:
-            status.update(markup())
 
-    timer = threading.Timer(PATIENCE, show)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield say
-    finally:
-        timer.cancel()
-        timer.join()
-        for status in shown:
-            status.stop()
+def _drawn(
+    columns: Sequence[Column], titles: Sequence[str], rows: Sequence[Sequence[str]], natural: Sequence[int], limit: int
+) -> Iterator[str]:
+    """The lines for a terminal."""
+    from ..notation import NOTHING
+
+    known = [at for at in range(len(columns)) if not rows or any(row[at] not in ("", NOTHING) for row in rows)]
+    shown = _fitting(columns, known, natural, limit)
+    widths = _widths(columns, natural, shown, limit)
+    has_color = has_colors()
+
+    def lines(cells: Sequence[str], head: bool) -> Iterator[str]:
+        wrapped = [_wrapped(cells[at], widths[at]) for at in shown]
+        for texts in zip_longest(*wrapped, fillvalue=""):
+            parts = []
+            for at, text in zip(shown, texts, strict=True):
+                part = _padded(columns[at], text, widths[at])
+                if has_color and text and (head or columns[at].color):
+                    part = part.replace(text, click.style(text, None if head else columns[at].color, bold=head or None))
+                parts.append(part)
+            yield GAP.join(parts).rstrip()
+
+    yield from lines(titles, True)
+    for row in rows:
+        yield from lines(row, False)
+    if left_out := [titles[at] for at in known if at not in shown]:
+        told = f"(left out in {limit} columns: {', '.join(left_out)})"
+        yield click.style(told, dim=True) if has_color else told
+
+
+def _fitting(columns: Sequence[Column], known: Sequence[int], natural: Sequence[int], limit: int) -> list[int]:
+    """The columns, without details if these leave little room; and without the last ones that leave none."""
+    shown = [*known]
+    for room, may_go in ((NARROW, [at for at in known if columns[at].detail]), (NARROWEST, [*known[1:]])):
+        least = [each if column.right else min(each, room) for each, column in zip(natural, columns, strict=True)]
+        while may_go and sum(least[at] + len(GAP) for at in shown) - len(GAP) > limit:
+            if (at := may_go.pop()) in shown:
+                shown.remove(at)
+    return shown
+
+
+def _widths(columns: Sequence[Column], natural: Sequence[int], shown: Sequence[int], limit: int) -> list[int]:
+    """The widths of columns, of which the widest that may be wrapped are cut to one width."""
+    room = limit - len(GAP) * (len(shown) - 1) - sum(natural[at] for at in shown if columns[at].right)
+    cut = limit
+    while cut > NARROWEST and sum(min(natural[at], cut) for at in shown if not columns[at].right) > room:
+        cut -= 1
+    return [each if column.right else min(each, cut) for each, column in zip(natural, columns, strict=True)]

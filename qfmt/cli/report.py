@@ -9,7 +9,7 @@ The keys are stable: later versions may add keys, but do not change or remove an
                 parameter_dtypes {dtype: elements}
     nodes       [index, name, operator, version, inputs, outputs, attributes, rule, scope, source_operator, proof (null,
                 or low [..], high [..], compared, differs [..], largest)]
-    vectors     [name, inputs {name: shape}, outputs {name: shape}]: the test vectors
+    vectors     [name, inputs {name: shape}, outputs {name: shape}, digests {name: hex}]: the test vectors
     tensors     [name, dtype, shape, constant, bytes, quantization, aliases, written_by, read_by]
     hazards     [node, operator, weight, channels, largest_sum, can_saturate, engines {name: facts}]: the products, and
                 per engine largest, channels, harmless (qfmt/passes/hazards.py); null if the graph breaks rules
@@ -20,6 +20,12 @@ The keys are stable: later versions may add keys, but do not change or remove an
     an array    dtype, shape, values [..] (null: more than 4096 bytes, in a buffer), quantization: null, or, if the
                 values are codes of a second level, block, scale, zero_point, offset, table, group_index
 
+    --tensor    the tensor, with stored_min, stored_max, real_min, real_max; if a shard is missing, `unread` says it
+    --stats     [name, dtype, shape, axis (of the channels, or null), elements, min, max, first, width, bins [..], used,
+                codes, low, high, dead, scale_min, scale_max, error]: as qfmt/passes/statistics.py has it; a key
+                is absent where it means nothing, as codes of floats
+    --tree      name, nodes, parameters, bytes, operators {name: count}, modules [the same]
+
 `written_by` is the index of a node or null, `read_by` a list of indices; a dimension of a shape is a number, a name
 or null, and a shape is null where not even the rank is known. `bytes` is null for what is not stored. A number that
 is not finite is the string "inf", "-inf" or "nan", since JSON cannot represent it.
@@ -28,35 +34,25 @@ is not finite is the string "inf", "-inf" or "nan", since JSON cannot represent 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
-from itertools import repeat
+from collections.abc import Mapping
+from dataclasses import asdict
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import ValidityError
 from ..model import (
-    DTYPES,
     Graph,
     Model,
     Node,
     Parameter,
     Quantization,
-    StoredArray,
     Tensor,
     Vector,
-    numpy_dtype,
     static_shape,
 )
-from ..quantization import PARAMETERS, block_counts
+from ..quantization import PARAMETERS
 from ..urls import Place, size_of
 from .source import QFB
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 Facts = dict[str, Any]
 
@@ -87,7 +83,7 @@ def describe(model: Model, path: Place, kind: str) -> Facts:
         "counts": counts(graph),
         "nodes": [node_facts(index, node) for index, node in enumerate(graph.nodes)],
         "tensors": [tensor_facts(tensor, users) for tensor in graph.tensors.values()],
-        "vectors": [vector_facts(vector) for vector in model.vectors],
+        "vectors": [vector_facts(vector, model.graph) for vector in model.vectors],
         "hazards": _hazards(model),
     }
 
@@ -146,11 +142,12 @@ def node_facts(index: int, node: Node) -> Facts:
     }
 
 
-def vector_facts(vector: Vector) -> Facts:
+def vector_facts(vector: Vector, graph: Graph) -> Facts:
     inputs, outputs = (
         {name: list(value.shape) for name, value in values.items()} for values in (vector.inputs, vector.outputs)
     )
-    return {"name": vector.name, "inputs": inputs, "outputs": outputs}
+    digests = {name: digest.hex() for _, name, digest in vector.stated(graph)}
+    return {"name": vector.name, "inputs": inputs, "outputs": outputs, "digests": digests}
 
 
 def tensor_facts(tensor: Tensor, users: Users) -> Facts:
@@ -196,86 +193,6 @@ def parameter_facts(values: Parameter | None) -> Facts | None:
         "values": list(values.stored_numbers()) if values.is_inline else None,
         "quantization": nested and level_facts(nested),
     }
-
-
-def stored_range(tensor: Tensor) -> Facts:
-    """The smallest and largest values of a constant, as stored and as the real numbers that they represent.
-
-    Keys: stored_min, stored_max, real_min, real_max. Reads the array, in parts: for each slice with a scale,
-    the smallest and largest value are enough, because dequantizing is monotone.
-    """
-    keys = ("stored_min", "stored_max", "real_min", "real_max")
-    if 0 in static_shape(tensor):
-        return dict.fromkeys(keys)
-    from ..arithmetic import dequantize
-
-    low, high, grid = _ends(tensor)
-    real = [end.astype("float32") if grid is None else dequantize(end, grid) for end in (low, high)]
-    ends = [low.min(), high.max(), min(each.min() for each in real), max(each.max() for each in real)]
-    if DTYPES[tensor.dtype].kind == "f":
-        ends[:2] = [end.astype(float) for end in ends[:2]]
-    return dict(zip(keys, (end.item() for end in ends), strict=True))
-
-
-def _ends(tensor: Tensor) -> tuple[Array, Array, Quantization | None]:
-    """The smallest and the largest value of each slice that has its own scale, and their quantization."""
-    import numpy as np
-
-    assert tensor.data is not None
-    shape, q, kind = static_shape(tensor), tensor.quantization, numpy_dtype(tensor.dtype)
-    block = shape if q is None else q.block_sizes(shape)
-    counts = block_counts(shape, block)
-    wide = np.dtype(np.float64 if DTYPES[tensor.dtype].kind == "f" else kind)
-    limits = (np.inf, -np.inf) if wide.kind == "f" else (True, False) if wide.kind == "b" else _limits(wide)
-    low, high = (np.full(prod(counts), limit, wide) for limit in limits)
-    start = 0
-    for part in StoredArray(tensor.dtype, shape, tensor.data).parts():
-        part = part.astype(wide, copy=False)
-        which = _slices(np.arange(start, start + part.size), shape, block, counts)
-        runs = np.flatnonzero(np.diff(which, prepend=-1))
-        np.minimum.at(low, which[runs], np.minimum.reduceat(part, runs))
-        np.maximum.at(high, which[runs], np.maximum.reduceat(part, runs))
-        start += part.size
-    if q is not None:
-        q = replace(q, block=tuple(min(each, 1) for each in q.block))
-    return low.astype(kind).reshape(counts), high.astype(kind).reshape(counts), q
-
-
-def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
-    import numpy as np
-
-    return int(np.iinfo(dtype).max), int(np.iinfo(dtype).min)
-
-
-def _slices(at: Array, shape: tuple[int, ...], block: tuple[int, ...], counts: tuple[int, ...]) -> Array:
-    """The index of the block of each element, both in logical order."""
-    which, inner = at * 0, prod(shape)
-    for size, step, count in zip(shape, block, counts, strict=True):
-        inner //= size
-        if count > 1:
-            which = which * count + at // inner % size // step
-    return which
-
-
-def real_range(quantization: Quantization) -> tuple[float, float]:
-    """The real numbers for quant_min and quant_max, over all slices of the axis or all blocks; those of a table."""
-    q = quantization
-    limits = (q.quant_min, q.quant_max) if q.table is None else (min(q.table), max(q.table))
-    ends = [(limit - point) * scale + offset for scale, point, offset in _scales_and_points(q) for limit in limits]
-    return min(float(end.min()) for end in ends), max(float(end.max()) for end in ends)
-
-
-def _scales_and_points(quantization: Quantization) -> Iterator[tuple[Array, Array, Array | float]]:
-    """Scales, zero points and offsets as float64: some at a time if there are nothing but scales and zero points."""
-    q = quantization
-    point = q.zero_point.array
-    if not q.is_plain:
-        yield q.scale.real.astype(float), point.astype(float), 0.0 if q.offset is None else q.offset.real.astype(float)
-        return
-    for scale, part in zip(
-        q.scale.parts(), q.zero_point.parts() if q.zero_point.shape else repeat(point), strict=False
-    ):
-        yield scale.astype(float), part.astype(float), 0.0
 
 
 def why_float(model: Model, tensor: Tensor, users: Users) -> str:

@@ -13,9 +13,12 @@ from ..errors import DestinationError, RunError
 from ..notation import NOTHING, number, shape_text
 from ..urls import Place
 from .arrays import arrays, matched, taken
+from .interruption import makes
 from .options import memory as memory_option
-from .output import Column, as_json, line, table, working
-from .source import DESTINATION, FILE, open_model, spare
+from .options import no_progress
+from .output import Column, as_json, line, table
+from .progress import working
+from .source import ARRAYS_FILE, DESTINATION, FILE, distinct, open_model, spare
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,7 +50,7 @@ Examples:
 Exit status: 0 success, and all test vectors equal; 1 a test vector differs; 2 an error.""",
 )
 @click.argument("file", type=FILE)
-@click.option("--input", "source", type=FILE, help="A .npy or .npz.")
+@click.option("--input", "source", type=ARRAYS_FILE, help="A .npy or .npz.")
 @click.option(
     "--output",
     "dest",
@@ -58,6 +61,7 @@ Exit status: 0 success, and all test vectors equal; 1 a test vector differs; 2 a
 @click.option("--vectors", is_flag=True, help="Run the test vectors in the file, and compare their outputs.")
 @memory_option()
 @click.option("--json", "json_", is_flag=True, help="Print {output: {dtype, shape, min, max, argmax}}.")
+@no_progress()
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -78,11 +82,13 @@ def command(
     results = [path for path in (dest, record) if path is not None]
     if vectors == (source is not None) or (vectors and results):
         raise click.UsageError("give either --input, optionally with --output and --record, or --vectors")
+    distinct(output=dest, record=record)
     for path in results:
         spare(path, file, *([source] if source else []))
     if dest is not None and dest.suffix not in SUFFIXES:
         what = f"not supported: arrays as {dest.suffix or 'a file without a suffix'}"
         raise DestinationError(what, where=str(dest), hint=f"end its name in {' or '.join(SUFFIXES)}")
+    makes(*results)
     model, _ = open_model(file)
     if model.no_graph:
         raise RunError(model.no_graph, where=str(file))
@@ -123,6 +129,8 @@ def _replayed(model: Model, file: Place, memory: int | None, json_: bool) -> int
         counts = [Column(title, right=True) for title in ("elements", "equal", "largest difference")]
         table([Column("vector"), Column("output"), *counts], [_row(each) for each in found])
         line()
+        for told in dict.fromkeys(f"{each.vector}: {each.node}" for each in found if each.node):
+            line(told)
         line("equal" if all(each.is_equal for each in found) else "different")
     return 0 if all(each.is_equal for each in found) else DIFFERS
 

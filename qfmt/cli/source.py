@@ -12,14 +12,33 @@ import qfmt
 from ..errors import DestinationError, QfmtError
 from ..regular import irregular, refusal
 from ..urls import Place, Url, place
-from .output import working
+from .progress import working
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from ..model import Model
 
 
+MODELS = (".qfb", ".pt", ".pth", ".ptl", ".pt2", ".ts", ".onnx", ".safetensors", ".bin", ".ckpt")
+"""Suffixes that sources usually have; what a file is, its content tells."""
+ARRAYS = (".npy", ".npz")
+
+
 class _File(click.Path):
-    """A regular file, or a URL. Others are rejected before they are opened: opening a FIFO waits for its writer."""
+    """A regular file, or a URL. Others are rejected before they are opened: opening a FIFO waits for its writer.
+
+    Shells complete names with some suffixes; any other may be given.
+    """
+
+    def __init__(self, suffixes: tuple[str, ...] = MODELS) -> None:
+        super().__init__()
+        self.suffixes = suffixes
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from .completion import files
+
+        return files(incomplete, self.suffixes)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = place(value)
@@ -55,7 +74,8 @@ class _Destination(click.Path):
         return place(value)
 
 
-FILE, FILE_OR_ARCHIVE, ARCHIVE = _File(), _FileOrArchive(), _Archive()
+FILE, FILE_OR_ARCHIVE, ARCHIVE = _File(), _FileOrArchive(), _Archive(())
+QFB_OR_ARCHIVE, ARRAYS_FILE = _FileOrArchive((".qfb",)), _File(ARRAYS)
 """The types of arguments that name an existing file, or a folder with the manifest of an archive."""
 
 DESTINATION = _Destination()
@@ -92,6 +112,17 @@ def open_model(path: Place) -> tuple[Model, str]:
         return qfmt.load(path), kind
     with working(f"converting {path.name}"):
         return qfmt.convert(path), kind
+
+
+def distinct(**results: Place | None) -> None:
+    """UsageError if two options name the same file for their results."""
+    named: dict[Place, str] = {}
+    for option, dest in results.items():
+        if dest is not None:
+            known = dest if isinstance(dest, Url) else dest.resolve()
+            if known in named:
+                raise click.UsageError(f"--{named[known]} and --{option.replace('_', '-')} name the same file: {dest}")
+            named[known] = option.replace("_", "-")
 
 
 def spare(dest: Place, *sources: Place) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+from ..errors import DigestError, FormatError
 from ..model import DTYPES, Model, Parameter, Quantization, Tensor
 from ..notation import number, quantization_cells, shape_text, size, span
+from ..passes.statistics import real_range
 from .output import line, pairs
-from .report import Facts, discarded_calibration, real_range
+from .report import Facts, discarded_calibration
 
 SHOWN = 8
 """The most scales that are printed; `--json` has all of them."""
@@ -51,23 +53,18 @@ def _role(model: Model, tensor: Tensor) -> str:
 
 def _quantization_lines(model: Model, tensor: Tensor, quantization: Quantization) -> Lines:
     limits = DTYPES[tensor.dtype]
-    low, high = real_range(quantization)
     yield "per", quantization_cells(quantization)[-1]
-    if quantization.is_blocked:
-        yield "scale", _of_blocks(quantization.scale)
-    else:
-        yield "scale", f"{_first(quantization.scale)} ({quantization.scale_dtype} in the source)"
-    zero_point = quantization.zero_point
-    yield "zero point", _of_blocks(zero_point) if quantization.is_blocked and zero_point.shape else span(zero_point)
-    if (offset := quantization.offset) is not None:
-        yield "offset", _of_blocks(offset) if offset.shape else span(offset)
+    yield "scale", _read(_scale, quantization)
+    yield "zero point", _read(_of_parameter, quantization.zero_point, quantization)
+    if quantization.offset is not None:
+        yield "offset", _read(_of_parameter, quantization.offset, quantization)
     if (table := quantization.table) is not None:
-        yield "table", f"{span(table)}, {table.dtype}, what the {len(table)} codes mean"
+        yield "table", f"{_read(span, table)}, {table.dtype}, what the {len(table)} codes mean"
     if (index := quantization.group_index) is not None:
         yield "group index", f"{index.dtype} {shape_text(index.shape)}, the block of each position"
     yield "quant_min", f"{quantization.quant_min} ({tensor.dtype} starts at {limits.minimum})"
     yield "quant_max", f"{quantization.quant_max} ({tensor.dtype} ends at {limits.maximum})"
-    yield "can hold", f"{number(low)}..{number(high)}, as {_formula(quantization)}"
+    yield "can hold", _read(_can_hold, quantization)
     observed = quantization.observed
     if observed is not None:
         seen = f"{number(min(observed.minimum))}..{number(max(observed.maximum))}"
@@ -78,14 +75,40 @@ def _quantization_lines(model: Model, tensor: Tensor, quantization: Quantization
         yield "calibration", "min and max were discarded by PyTorch's convert; the source does not hold them"
 
 
+def _read(text: Callable[..., str], *of: object) -> str:
+    """The text; or why it is not known, if it needs a shard that is not there."""
+    try:
+        return text(*of)
+    except DigestError:
+        raise
+    except FormatError as error:
+        return f"unknown: {error.where.rpartition(': ')[2]} {error.what}"
+
+
+def _scale(quantization: Quantization) -> str:
+    if quantization.is_blocked:
+        return _of_blocks(quantization.scale)
+    return f"{_first(quantization.scale)} ({quantization.scale_dtype} in the source)"
+
+
+def _of_parameter(values: Parameter, quantization: Quantization) -> str:
+    return _of_blocks(values) if quantization.is_blocked and values.shape else span(values)
+
+
+def _can_hold(quantization: Quantization) -> str:
+    low, high = real_range(quantization)
+    return f"{number(low)}..{number(high)}, as {_formula(quantization)}"
+
+
 def _stored_lines(tensor: Tensor, facts: Facts) -> Lines:
-    if facts.get("stored_min") is None:
+    unread = f"unknown: {facts['unread']}" if "unread" in facts else ""
+    if not tensor.is_constant or not (unread or facts["stored_min"] is not None):
         return
-    real = f"{number(facts['real_min'])}..{number(facts['real_max'])}"
-    if tensor.quantization is not None:
+    real = unread or f"{number(facts['real_min'])}..{number(facts['real_max'])} (smallest and largest stored value)"
+    if tensor.quantization is not None and facts["stored_min"] is not None:
         what = "integer" if DTYPES[tensor.dtype].is_integer else tensor.dtype
         yield "used range", f"{facts['stored_min']}..{facts['stored_max']} (smallest and largest stored {what})"
-    yield "real range", f"{real} (smallest and largest stored value)"
+    yield "real range", real
 
 
 def _neighbour_lines(model: Model, facts: Facts) -> Lines:

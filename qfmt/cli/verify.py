@@ -16,9 +16,10 @@ from ..errors import QfmtError, message
 from ..notation import number
 from ..urls import Place, place, text_of
 from .arrays import arrays, matched, taken
-from .options import Shapes, input_shapes
-from .output import Column, as_json, line, pairs, table, working
-from .source import ARCHIVE, DESTINATION, FILE, open_model
+from .options import Shapes, input_shapes, no_progress
+from .output import Column, as_json, line, pairs, table
+from .progress import working
+from .source import ARCHIVE, ARRAYS_FILE, DESTINATION, FILE, open_model
 
 if TYPE_CHECKING:
     from ..compare import Report, WeightComparison
@@ -67,7 +68,7 @@ Exit status: 0 equal, or every difference is explained: a rounding tie, an overf
 @click.option(
     "--input",
     "given",
-    type=FILE,
+    type=ARRAYS_FILE,
     help="Inputs: a .npy or .npz, as for `qfmt run`. Several real inputs test more than pseudo-random ones.",
 )
 @click.option("--samples", type=click.IntRange(min=1), default=4, show_default=True, help="Pseudo-random inputs.")
@@ -79,6 +80,7 @@ Exit status: 0 equal, or every difference is explained: a rounding tie, an overf
     " optimization level, or the reference of the onnx package  [default: onnxruntime, not optimized]",
 )
 @click.option("--json", "json_", is_flag=True, help="Print everything as JSON.")
+@no_progress()
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -146,9 +148,8 @@ def _verify_archive(folder: Place, sources: Place | None, jobs: int, options: Ma
                 tasks.append({"source": entry.source, "places": places, "options": options})
             except QfmtError as error:
                 found[entry.source] |= _failed(str(error))
-    with working(f"verifying {folder}") as say, closing(results(tasks, WORK, (), jobs)) as answers:
-        for number, (task, answer) in enumerate(answers):
-            say(f"verifying {number} of {len(found)}")
+    with working(f"verifying {folder}"), closing(results(tasks, WORK, (), jobs)) as answers:
+        for task, answer in answers:
             found[task["source"]] |= answer if "report" in answer else _failed(str(answer.get("error")))
     told = [each["facts"] | each["report"] for each in found.values()]
     rows = [[name, *each["row"]] for name, each in found.items()]
@@ -156,7 +157,7 @@ def _verify_archive(folder: Place, sources: Place | None, jobs: int, options: Ma
     if json_:
         as_json({"archive": str(folder), "ok": not wrong, "reports": told})
         return DIFFERS if wrong else 0
-    columns = [Column("source", style="cyan"), Column("engine"), Column("outputs", right=True)]
+    columns = [Column("source", color="cyan"), Column("engine"), Column("outputs", right=True)]
     table([*columns, Column("equal", right=True), Column("verdict")], rows)
     line()
     line(f"{folder}: {len(told) - wrong} of {len(told)} are right")
@@ -255,7 +256,7 @@ def _constants(report: Report, off: list[WeightComparison]) -> str:
 
 def _node_table(report: Report) -> None:
     used = [name for name in COUNTS if name in ALWAYS or _count(report, name)]
-    columns = [Column("#", right=True), Column("operator", style="bold"), Column("node", style="cyan")]
+    columns = [Column("#", right=True), Column("operator"), Column("node", color="cyan")]
     columns += [*(Column(name, right=True) for name in used), Column("largest", right=True)]
     rows = []
     for index, node in enumerate(report.nodes):
@@ -300,7 +301,7 @@ def _stated(report: Report) -> None:
 
 
 def _output_table(report: Report) -> None:
-    columns = [Column("whole network", style="cyan"), Column("outputs", right=True), Column("equal", right=True)]
+    columns = [Column("whole network", color="cyan"), Column("outputs", right=True), Column("equal", right=True)]
     columns += [Column("largest", right=True), Column("argmax")]
     rows = []
     for output in report.outputs:

@@ -12,8 +12,11 @@ import click
 import qfmt
 
 from ..notation import size
-from .output import line, working
-from .source import FILE, open_model, spare
+from .interruption import makes
+from .options import no_progress
+from .output import line
+from .progress import working
+from .source import FILE, distinct, open_model, spare
 
 if TYPE_CHECKING:
     from ..compare import Report
@@ -48,6 +51,7 @@ Exit status: 0 shown; 1 shown, and what is compared differs; 2 an error.""",
 @_result("png", "The same as PNG; needs resvg-py: pip install 'qfmt[view]'.")
 @_result("node-data", "Write node data for Model Explorer: of --verify, or the products that can overflow.")
 @click.option("--netron", is_flag=True, help="Open the network in Netron, by way of ONNX; needs netron.")
+@no_progress()
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -72,8 +76,10 @@ def command(
     shows_page = html is not None or not (results or netron)
     if other is not None and not shows_page:
         raise click.UsageError("the page shows what differs from OTHER: add --html PATH")
+    distinct(html=html, svg=svg, png=png, node_data=node_data)
     for path in results:
         spare(path, *(each for each in (file, other, source) if each is not None))
+    makes(*results)
     from ..view import page
 
     model, _ = open_model(file)
@@ -104,7 +110,12 @@ def _verified(source: Path, model: Model) -> Report:
 def _show(made: Page, file: Path, html: Path | None) -> None:
     """Write the page; without a name into a temporary folder, and open it."""
     path = html or Path(tempfile.mkdtemp(prefix="qfmt-view-")) / f"{file.stem}.html"
-    made.save(path)
+    try:
+        made.save(path)
+    except BaseException:  # also an interruption
+        if html is None:
+            path.parent.rmdir()
+        raise
     line(f"{path}  {size(len(made.html.encode()))}")
     if html is None:
         import webbrowser

@@ -11,6 +11,7 @@ from ..errors import RunError
 from ..frontends.isolation.parent import EngineDied
 from ..frontends.witness import Computed
 from ..model import Quantization
+from ..progress import counted
 from ..urls import Place
 from . import random_inputs
 from .converted import Converted
@@ -66,7 +67,8 @@ class Comparison:
             return
         chosen, values = self._fitting(shapes)
         self.inputs = f"{count} pseudo-random (seed {random_inputs.SEED}): {_sizes(chosen)}"
-        for index, drawn in enumerate(random_inputs.draw(self.relation.takes, chosen, count, self.witness.engine)):
+        samples = random_inputs.draw(self.relation.takes, chosen, count, self.witness.engine)
+        for index, drawn in enumerate(counted(samples, f"running {self.witness.name}", count, "samples")):
             self.relation.sample(drawn, values if index == 0 else self.relation.theirs(drawn))
 
     def _fitting(self, given: Mapping[str, Sequence[int]]) -> tuple[dict[str, tuple[int, ...]], dict[str, Computed]]:

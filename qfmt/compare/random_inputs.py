@@ -98,7 +98,7 @@ def with_random_vectors(model: Model, count: int, given: Mapping[str, Sequence[i
 def _tried(model: Model, count: int, chosen: Mapping[str, tuple[int, ...]]) -> Model | RunError:
     names = [f"random {index} of seed {SEED}" for index in range(count)]
     try:
-        return model.with_vectors(*draw(model, chosen, count, model.engine), names=names)
+        return model.with_vectors(*draw(model, chosen, count, model.engine), names=names, digests=True)
     except RunError as error:
         return error
 

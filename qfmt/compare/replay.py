@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ..model import Model
+from ..arrays import Array
+from ..model import Model, Node, Vector, value_digest
+from ..progress import counted
 from .words import values_differ
 
 
@@ -13,7 +15,9 @@ from .words import values_differ
 class Replay:
     """An output of a test vector: `different` of its `elements` differ from the file, bit by bit.
 
-    `vector` is the name of the test vector, or its number where it has none; `largest` the largest difference.
+    `vector` is the name of the test vector, or its number where it has none; `largest` the largest difference. `node`
+    says which node is the first to compute something else than the digests in the file state, and what is known of
+    its inputs; "" if none does, or there are no digests.
     """
 
     vector: str
@@ -21,24 +25,57 @@ class Replay:
     elements: int
     different: int
     largest: float
+    node: str = ""
 
     @property
     def is_equal(self) -> bool:
-        return not self.different
+        return not self.different and not self.node
 
 
 def replay(model: Model, memory: int | None = None) -> Iterator[Replay]:
-    """Run every test vector in the reference interpreter, and compare each output with the one in the file: level 5 of
-    docs/checking.md.
+    """Run every test vector in the reference interpreter, and compare each output with the one in the file, and what
+    each node computes with its digest: level 5 of docs/checking.md.
 
     `memory` is that of `Model.run`. Raises what `Model.run` raises.
     """
-    for index, vector in enumerate(model.vectors):
-        name = vector.name or str(index)
-        computed = model.run({key: value.array for key, value in vector.inputs.items()}, memory=memory)
+    from ..interpreter import run
+    from ..rules import require_sound
+
+    require_sound(model)
+    for index, vector in enumerate(counted(model.vectors, "", len(model.vectors), "test vectors")):
+        first = _First(model, vector)
+        computed = run(model, {key: value.array for key, value in vector.inputs.items()}, memory, first.watch)
         for output in dict.fromkeys(model.graph.outputs):
             ours, theirs = computed[output], vector.outputs[output].array
+            size, found = max(theirs.size, 1), (max(theirs.size, 1), float("inf"))
             if (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype):
-                yield Replay(name, output, ours.size, *values_differ(ours, theirs))
-            else:
-                yield Replay(name, output, max(theirs.size, 1), max(theirs.size, 1), float("inf"))
+                size, found = ours.size, values_differ(ours, theirs)
+            yield Replay(vector.name or str(index), output, size, *found, first.found)
+
+
+class _First:
+    """Finds the first node whose outputs have other digests than those that a test vector states."""
+
+    def __init__(self, model: Model, vector: Vector) -> None:
+        self._tensors = model.graph.tensors
+        self._stated = {name: digest for _, name, digest in vector.stated(model.graph)}
+        self._given = set(model.graph.inputs)
+        self.found = ""
+
+    def watch(self, node: Node, values: Mapping[str, Array]) -> None:
+        """A node that has run, and the values by name."""
+        stated = [] if self.found else [name for name in node.outputs if name in self._stated]
+        wrong = [name for name in stated if self._digest(name, values) != self._stated[name]]
+        if wrong:
+            self.found = f"the first node that differs is {node.title}, output {wrong[0]!r}{self._inputs(node)}"
+
+    def _digest(self, name: str, values: Mapping[str, Array]) -> bytes:
+        return value_digest(values[name], self._tensors[name].dtype)
+
+    def _inputs(self, node: Node) -> str:
+        """What is known of its inputs: no node before it differs."""
+        computed = [name for name in node.inputs if name and not self._tensors[name].is_constant]
+        equal = [repr(name) for name in computed if name in self._stated or name in self._given]
+        others = [repr(name) for name in computed if name not in self._stated and name not in self._given]
+        told = f"; equal before it: {', '.join(equal)}" if equal else ""
+        return told + (f"; without a digest: {', '.join(others)}" if others else "")

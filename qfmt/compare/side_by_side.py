@@ -13,6 +13,7 @@ from ..errors import QfmtError
 from ..interpreter import execute
 from ..model import Model, Node, Quantization
 from ..ops import OPERATORS, Operand
+from ..progress import counted
 from .classes import Counts, distance, same_numbers
 from .report import OutputComparison
 
@@ -62,7 +63,7 @@ class SideBySide:
         own: dict[str, Array] = dict(inputs)
         agreed = set(inputs)
         """Tensors that are equal in both runs: nodes after them need not be computed twice."""
-        for node in self.model.nodes:
+        for node in counted(self.model.nodes, "comparing", len(self.model.nodes), "nodes"):
             found = self.nodes[node.label]
             mine = self._run(node, given, found)
             same = all(name in agreed or self._is_constant(name) for name in node.inputs)

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 
 from ..errors import FormatError, ValidityError, VersionError, Violation
 from ..model import Model, Node, Tensor
+from ..progress import BYTES, Steps, counted
 from ..rules import data_violations, graph_violations, vector_data_violations
 from ..rules.rule import quoted
 from ..urls import Named, place
@@ -150,6 +151,7 @@ def _check_buffers(container: Container, found: Found) -> set[int]:
     damaged: set[int] = set()
     end = 0
     digests: set[tuple[bytes, int]] = set()
+    steps = Steps("comparing digests", len(container.data), BYTES)
     for index in range(len(container.buffers)):
         where = f"buffer {index}"
         with _collecting(found, container, where):
@@ -166,6 +168,7 @@ def _check_buffers(container: Container, found: Found) -> set[int]:
             if (stored.digest, stored.nbytes) in digests:
                 found.add([Violation("F13", where, "holds the same bytes as an earlier one")])
             digests.add((stored.digest, stored.nbytes))
+            steps.add(end - steps.done)
     if end != len(container.data):
         found.add([Violation("F8", "data", f"the last buffer ends at {end}, but the data at {len(container.data)}")])
     return damaged
@@ -174,7 +177,7 @@ def _check_buffers(container: Container, found: Found) -> set[int]:
 def _check_tensors(container: Container, damaged: set[int], used: set[int], found: Found) -> bool:
     """F11 and V1-V25; whether every tensor could be decoded. `used` gets the buffers that are theirs."""
     tensors, before, decoded = container.tensors, None, True
-    for index in range(len(tensors)):
+    for index in counted(range(len(tensors)), "", len(tensors), "tensors"):
         tensor = None
         with _collecting(found, container, f"tensor {index}"):
             name = tensors.name(index)
@@ -207,7 +210,7 @@ def _misplaced(tensor: Tensor) -> Iterator[Violation]:
 def _check_nodes(nodes: Sequence[Node], container: Container, found: Found) -> bool:
     """Whether every node could be decoded."""
     before = len(found)
-    for index in range(len(nodes)):
+    for index in counted(range(len(nodes)), "", len(nodes), "nodes"):
         with _collecting(found, container, f"node {index}"):
             nodes[index]
     return len(found) == before

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from ..errors import FormatError
 from ..graph import MAXIMUM_RANK
@@ -34,13 +35,14 @@ LARGEST = 1 << 60
 
 
 class Constant(NamedTuple):
-    """Where the array of a tensor lies: its buffer, and the offset of that in the data segment."""
+    """Where the array of a tensor lies: its buffer, the offset of that in the data segment, and the sha256 of it."""
 
     tensor: int
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     buffer: int
     offset: int
+    sha256: bytes
 
     def array(self, data: memoryview) -> NDArray[Any]:
         return np.ndarray(self.shape, self.dtype, data, self.offset)
@@ -54,9 +56,9 @@ def constants(tensors: Tables, buffers: Tables, data_size: int) -> Iterator[Cons
 
 def _constants(tensors: Tables, buffers: Tables, data_size: int) -> Iterator[Constant]:
     metadata = _Metadata(tensors, "dtype", "shape", "dims", "buffer", "aliases")
-    stored = _Metadata(buffers, "offset", "size")
+    stored = _Metadata(buffers, "offset", "size", "sha256")
     dtype, shape, dims, buffer, aliases = metadata.places
-    offset, size = (stored.values(places, 8) for places in stored.places)
+    offset, size = (stored.values(places, 8) for places in stored.places[:2])
     offset, size = np.append(offset, 1), np.append(size, 0)  # of an index without buffer: not aligned
     plain = (dtype > 0) & (shape > 0) & (dims == 0) & (buffer > 0) & (aliases == 0)
     codes, indices = metadata.values(dtype, 1), np.minimum(metadata.values(buffer, 4), len(buffers))
@@ -79,7 +81,7 @@ def _constants(tensors: Tables, buffers: Tables, data_size: int) -> Iterator[Con
         kinds = {code: numpy_dtype(_NAMES[code]) for code in np.unique(codes[found]).tolist()}
         dtypes = map(kinds.__getitem__, codes[found].tolist())
         shapes = map(tuple, lengths.tolist())
-        places = indices[found].tolist(), offsets[found].tolist()
+        places = indices[found].tolist(), offsets[found].tolist(), stored.digests(stored.places[2][indices[found]])
         yield from map(Constant, found.tolist(), dtypes, shapes, *places)
 
 
@@ -111,6 +113,11 @@ class _Metadata:
     def values(self, places: Column, size: int) -> Column:
         """The numbers at places, of 1, 4 or 8 bytes; 0, which is their default, where there is none."""
         return np.where(places, self._views[size][places // size], 0).astype(np.int64)
+
+    def digests(self, places: Column) -> list[bytes]:
+        """The digests at places, all of which are there."""
+        digests: list[bytes] = sliding_window_view(self._views[1], 32)[places].view("V32")[:, 0].tolist()
+        return digests
 
     def targets(self, places: Column, given: NDArray[np.bool_] | np.bool_) -> Column:
         """Where offsets lead, as `Decoder.target` does: 0 where it refuses that, and where none is given."""

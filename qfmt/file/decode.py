@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial, reduce
+from functools import cached_property, partial, reduce
 from operator import add, itemgetter, or_
 from sys import getsizeof
 from typing import Any, NamedTuple
@@ -123,6 +123,16 @@ class Decoder:
         self._strings: dict[int, str] = {}
         self._nested: dict[tuple[str, int], Record] = {}
         self._layouts: dict[tuple[str, int, int], _Layout] = {}
+
+    @cached_property
+    def data(self) -> bytes:
+        """All bytes, which are read again if they were let go."""
+        return self._again()
+
+    def let_go(self, again: Callable[[], bytes]) -> None:
+        """Keep no copy of the data: `again` has the same when they are needed."""
+        self._again = again
+        self.__dict__.pop("data", None)
 
     def root(self) -> Record:
         """The root table."""

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 from .decode import SCALARS, SIZES, Record
 from .schema import TABLES, Field
 
+_u32 = struct.Struct("<I").pack
+
 _ORDER = {4: 0, 8: 1, 1: 2}
 """In a table the fields of 4 bytes come first, then those of 8, then the rest: little is lost to alignment."""
 
@@ -151,7 +153,3 @@ def _default(field: Field) -> bytes | None:
     if field.kind not in SIZES or field.default is None:
         return None
     return struct.pack("<" + SCALARS[field.kind], field.default)
-
-
-def _u32(value: int) -> bytes:
-    return struct.pack("<I", value)

@@ -8,13 +8,16 @@ first use. So opening takes as long for a gigabyte as for a megabyte.
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from ..arrays import blocks
+from ..arrays import Found, blocks
 from ..errors import DigestError, FormatError, QfmtError, ValidityError, VersionError, some
 from ..model import Data, Graph, Model, Node, Quantization, Shape, StoredArray, Tensor, Vector
+from ..progress import BYTES, Progress, Steps
 from ..rules import form_violations, is_name, quantization_violations, vector_violations
 from ..urls import Named, Place, Url, place
 from . import header, shards
@@ -25,8 +28,8 @@ from .records import attribute_value, dtype_name, proof, quantization, shape, so
 from .tensors import DecodedTensor, Tensors
 
 if TYPE_CHECKING:
+    from .columns import Constant
     from .remote import Fetched
-    from .writer import Progress
 
 _HASHED = 8
 """How many times over the data may be hashed: once by each of some threads that all begin with the same buffer."""
@@ -91,31 +94,54 @@ class Container:
         self.hashed = 0
         self.placed = Placed(self.where)
         with self.placed:
-            self._open()
-            self.root = Decoder(self.metadata, "Model", start=self.header.header_size).root()
+            self._decoder = Decoder(self._open(), "Model", start=self.header.header_size)
+            self.root = self._decoder.root()
             self._check_version()
             self._open_shards()
         self.buffers: Tables = self.root["buffers"]
         self._spans: dict[int, Span] = {}
+        self.known: dict[tuple[int, Hashable], Any] = {}
+        """What was found in buffers (`Data.once`)."""
         self.tensors = Tensors(self, self.root["graph"]["tensors"])
         self._quantizations: dict[int, Quantization] = {}
         self._sound: set[tuple[str, Shape, int | None]] = set()
 
-    def _open(self) -> None:
+    def _open(self) -> bytes:
         """Map the file and read its metadata, which is copied: what has been verified cannot change any more."""
         with opened(self.place) as file:
             head = file.read(0, header.SIZE)
             if not header.is_qfb(head):
                 raise FormatError("is not a .qfb file", hint=_other_kind(self.place), rule="F1")
             self.header = header.parse(head, file.size)
-            self.metadata = file.read(0, self.header.meta_size)
+            metadata = file.read(0, self.header.meta_size)
             padding = file.read(self.header.meta_size, self.header.data_offset - self.header.meta_size)
             self._data: Segment | None = file.data(self.header.data_offset, self.header.file_size)
-        if self.metadata[: header.SIZE] != head:
+        if metadata[: header.SIZE] != head:
             raise FormatError("was changed while it was read", hint=header.AGAIN)
         if self.verify:
-            header.check_digest(self.header, self.metadata)
+            header.check_digest(self.header, metadata)
         header.check_padding(padding)
+        return metadata
+
+    @property
+    def metadata(self) -> bytes:
+        """The metadata with the header."""
+        return self._decoder.data
+
+    def let_go(self) -> None:
+        """Keep no copy of the metadata, if only arrays were asked for so far; it is verified again when it is read."""
+        if self.verify and not self._quantizations:
+            self._decoder.let_go(self._metadata_again)
+
+    def _metadata_again(self) -> bytes:
+        """The metadata that was verified, from the mapped file; FormatError if the file has others now."""
+        mapped = self.data.obj if isinstance(self.data, memoryview) else None
+        assert isinstance(mapped, mmap.mmap)
+        if mapped.size() < self.header.file_size:  # to read what is not there ends the process
+            raise FormatError("was changed while it was read", hint=header.AGAIN)
+        metadata = mapped[: self.header.meta_size]
+        header.check_digest(self.header, metadata)
+        return metadata
 
     def _open_shards(self) -> None:
         """Have the data from the shards, if there are any."""
@@ -147,12 +173,10 @@ class Container:
         with self.placed:
             stored = [self.buffer(index, "buffer {}", str(index)) for index in range(len(self.buffers))]
         self.fetch_all()
-        total, done = sum(data.nbytes for data in stored), 0
+        steps = Steps("comparing digests", sum(data.nbytes for data in stored), BYTES, progress)
         with ThreadPoolExecutor(processors()) as threads:
             for size in threads.map(_verify, _batches(stored)):
-                done += size
-                if progress is not None:
-                    progress(done, total)
+                steps.add(size)
 
     def _check_version(self) -> None:
         if features := [name for name in self.root["required_features"] or () if name != shards.FEATURE]:
@@ -216,11 +240,16 @@ class Container:
             raise ValidityError(broken, in_file=True)
         return found
 
+    def verify_constant(self, constant: Constant) -> None:
+        """Verify the digest of an array that was found in columns, as `Stored.view` does."""
+        size, name = prod(constant.shape) * constant.dtype.itemsize, self.tensors.name(constant.tensor)
+        Stored(self, constant.buffer, constant.offset, size, constant.sha256, _TENSOR, name).view()
+
     def vector(self, record: Record, graph: Graph) -> Vector:
-        """A test vector, after a check of the rules V50 and V51."""
+        """A test vector, after a check of the rules V50, V51 and V70."""
         inputs = self.values(record["inputs"], graph.inputs, "inputs")
         outputs = self.values(record["outputs"], graph.outputs, "outputs")
-        vector = Vector(inputs, outputs, record["name"] or "")
+        vector = Vector(inputs, outputs, record["name"] or "", bytes(record["digests"] or b""))
         if broken := vector_violations(vector, graph):
             raise ValidityError(broken, in_file=True)
         return vector
@@ -306,6 +335,13 @@ class Stored(Data):
                 raise DigestError(what, where=self.place, hint=header.AGAIN, rule="F9")
             container.verified.add(self.index)
         return view
+
+    def once(self, what: Hashable, find: Callable[[], Found]) -> Found:
+        known = self._container.known
+        if (self.index, what) not in known:
+            known[self.index, what] = find()
+        found: Found = known[self.index, what]
+        return found
 
     @property
     def place(self) -> str:

@@ -14,6 +14,7 @@ from typing import BinaryIO
 
 from ..errors import RemoteError
 from ..notation import size as text_of_size
+from ..progress import BYTES, Steps
 from ..urls import Reading, Url
 
 FIRST = 1 << 16
@@ -114,9 +115,11 @@ def copy(url: Url, reading: Reading, file: BinaryIO) -> int:
 
 def _write(url: Url, file: BinaryIO, begin: int, reading: Reading, end: int) -> None:
     file.seek(begin)
+    steps = Steps("downloading", end - begin, BYTES)
     try:
         for chunk in reading.chunks(begin, end):
             file.write(chunk)
+            steps.add(len(chunk))
         file.flush()
     except OSError as error:
         raise RemoteError(f"cannot be copied: {error.strerror or error}", where=str(url)) from None

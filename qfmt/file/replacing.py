@@ -7,15 +7,20 @@ such a name and no lock was left by a killed writer: the next writer into the sa
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
+from ..arrays import BLOCK
 from ..errors import DestinationError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 if sys.platform != "win32":
     import fcntl
@@ -156,6 +161,20 @@ class NewFile:
             self.temporary.unlink()
 
 
+class _Prompt(io.FileIO):
+    """A file that goes to the disk while it is written, where the system can do that, not when `fsync` waits for it."""
+
+    _begun = 0
+
+    def write(self, data: ReadableBuffer) -> int:
+        count = super().write(data)
+        end = self.tell()
+        if end - self._begun >= BLOCK and hasattr(os, "posix_fadvise"):  # Linux keeps what is not on the disk yet
+            os.posix_fadvise(self.fileno(), self._begun, end - self._begun, os.POSIX_FADV_DONTNEED)
+            self._begun = end
+        return count
+
+
 @contextmanager
 def _as_destination_error(where: str) -> Iterator[None]:
     try:
@@ -198,12 +217,12 @@ def _nameless(directory: Path) -> BinaryIO | None:
     except OSError:
         return None
     _lock(descriptor)  # for the moment between its first name and its last
-    return os.fdopen(descriptor, "w+b")
+    return io.BufferedRandom(_Prompt(descriptor, "w+"))
 
 
 def _named(path: Path) -> BinaryIO:
     while True:
-        stream = path.open("x+b")
+        stream = io.BufferedRandom(_Prompt(path, "x+"))
         _lock(stream.fileno())
         if path.exists():  # else it was removed before it was locked
             return stream

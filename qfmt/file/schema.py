@@ -144,6 +144,7 @@ TABLES: dict[str, tuple[Field, ...]] = {
         Field("name", 0, "string", "", 4, None, False),
         Field("inputs", 1, "[table]", "TestValue", 4, None, True),
         Field("outputs", 2, "[table]", "TestValue", 4, None, True),
+        Field("digests", 3, "[ubyte]", "", 4, None, False),
     ),
 }
 """Every table, its fields by id."""

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 MANY = 32
 """Tensors that are decoded before the rest is looked at: most who ask for so many ask for all."""
 
+_set = object.__setattr__
+
 
 class DecodedTensor(Tensor):
     """A tensor of a file, whose fields are decoded, and checked, when they are asked for; the quantization by itself.
@@ -30,9 +32,9 @@ class DecodedTensor(Tensor):
     __class__ = property(lambda self: Tensor)
 
     def __init__(self, container: Container, index: int, constant: Constant | None = None) -> None:
-        object.__setattr__(self, "_container", container)
-        object.__setattr__(self, "_index", index)
-        object.__setattr__(self, "_constant", constant)
+        _set(self, "_container", container)
+        _set(self, "_index", index)
+        _set(self, "_constant", constant)
 
     def __getattr__(self, name: str) -> Any:
         """A field that was not decoded yet."""
@@ -49,13 +51,15 @@ class DecodedTensor(Tensor):
     def fill(self, **fields: object) -> None:
         """Have fields, which were checked."""
         for key, value in fields.items():
-            object.__setattr__(self, key, value)
+            _set(self, key, value)
 
     @property
     def array(self) -> Array:
         constant, container = self._constant, self._container
-        if constant is None or (container.verify and constant.buffer not in container.verified):
+        if constant is None:
             return super().array
+        if container.verify and constant.buffer not in container.verified:
+            container.verify_constant(constant)
         data = container.data
         assert isinstance(data, memoryview)  # only then are constants found together
         found: Array = constant.array(data)
@@ -176,6 +180,7 @@ class Tensors(Mapping[str, Tensor]):
             for constant in constants(self._tables, container.buffers, len(container.data)):
                 tensor = DecodedTensor(container, constant.tensor, constant)
                 self._tensors.setdefault(names[constant.tensor], tensor)
+            container.let_go()
 
 
 class _Values(ValuesView[Tensor]):

@@ -17,6 +17,7 @@ from typing import BinaryIO, NamedTuple
 from ..arrays import blocks
 from ..errors import DestinationError, QfmtError, ValidityError, VersionError
 from ..model import Data, Model
+from ..progress import BYTES, Progress, Steps
 from ..rules import violations
 from ..urls import Named, place
 from . import sharding, shards
@@ -46,9 +47,6 @@ Name = tuple[str, str] | tuple[int, str, str]
 """Of an array: the name of a tensor, and which of its arrays it is, as `Tensor.stored` has it; or the number of a test
 vector, "input" or "output", and the name of the tensor whose value it is."""
 
-Progress = Callable[[int, int], None]
-"""Called with the bytes that are done and the bytes there are; hashing and writing a byte counts twice."""
-
 
 class Buffer(NamedTuple):
     """One buffer of the data segment, and where in it it lies."""
@@ -69,8 +67,8 @@ def save(
     target: str | None = None,
     shard_size: int | None = None,
     progress: Progress | None = None,
-) -> None:
-    """Write a model as a `.qfb` file: equal models give equal bytes.
+) -> list[int]:
+    """Write a model as a `.qfb` file: equal models give equal bytes. The result has the bytes of each shard.
 
     The file appears under its name when it is complete: until then, and if anything fails, what was there before
     is untouched. `path` may be a URL (docs/archive.md, "URLs"). `target` is the version of the format that the readers
@@ -88,7 +86,8 @@ def save(
     if broken := violations(model):
         raise ValidityError(broken)
     stored = _stored(model)
-    report = _Report(progress, 2 * sum(data.nbytes for data in stored.values()))
+    written = 2 * sum(data.nbytes for data in stored.values())  # hashing and writing a byte counts twice
+    report = Steps("", written, BYTES, progress)
     with (
         uploaded(place(path)) as local,
         replacing_all(str(local), sharding.named_like, sharding.unused) as (file, part),
@@ -108,10 +107,11 @@ def save(
             ]
             file.write(seal(*encode("Model", record), 0))
             _pad(file, PAGE)
-    report.finish()
+    report.add(report.total - report.done)  # what was not written twice, because it is shared, is done all the same
+    return [shard["size"] for shard in record.get("shards", ())]
 
 
-def _write(file: BinaryIO | _Hashed, buffers: list[Buffer], report: _Report) -> None:
+def _write(file: BinaryIO | _Hashed, buffers: list[Buffer], report: Steps) -> None:
     """Write buffers to their places, from the end of the file on, which is aligned."""
     for buffer in buffers:
         _pad(file, ALIGNMENT)
@@ -131,7 +131,7 @@ def _groups(buffers: list[Buffer], shard_size: int) -> list[list[Buffer]]:
     return groups
 
 
-def _write_shard(file: NewFile, buffers: list[Buffer], number: int, count: int, report: _Report) -> Record:
+def _write_shard(file: NewFile, buffers: list[Buffer], number: int, count: int, report: Steps) -> Record:
     """Write one of `count` shards, and give it its name; what the metadata say of it."""
     stream = _Hashed(file.stream)
     _write(stream, buffers, report)
@@ -174,7 +174,7 @@ def _stored(model: Model) -> dict[Name, Data]:
     return stored
 
 
-def _layout(stored: Mapping[Name, Data], report: _Report) -> tuple[list[Buffer], dict[Name, int]]:
+def _layout(stored: Mapping[Name, Data], report: Steps) -> tuple[list[Buffer], dict[Name, int]]:
     """The buffers in the order of the arrays that first use them, and which buffer holds which array."""
     buffers: list[Buffer] = []
     known: dict[tuple[bytes, int], int] = {}
@@ -191,7 +191,7 @@ def _layout(stored: Mapping[Name, Data], report: _Report) -> tuple[list[Buffer],
     return buffers, indices
 
 
-def _digests(stored: Mapping[Name, Data], report: _Report) -> Iterator[tuple[Name, bytes]]:
+def _digests(stored: Mapping[Name, Data], report: Steps) -> Iterator[tuple[Name, bytes]]:
     """The sha256 of every array, in their order."""
     large = [data for data in stored.values() if data.nbytes >= _LARGE]
     with ExitStack() as threads:
@@ -245,25 +245,12 @@ def _vector_record(number: int, model: Model, indices: Mapping[Name, int]) -> Re
     values: dict[str, list[Record]] = {"input": [], "output": []}
     for end, name, value in vector.stored(model.graph):
         values[end].append(value_record(value, indices[number, end, name]))
-    return {"name": vector.name or None, "inputs": values["input"], "outputs": values["output"]}
-
-
-class _Report:
-    """Counts bytes for a progress callback."""
-
-    def __init__(self, progress: Progress | None, total: int) -> None:
-        self._progress = progress
-        self._total = total
-        self._done = 0
-
-    def add(self, count: int) -> None:
-        self._done += count
-        if self._progress is not None:
-            self._progress(self._done, self._total)
-
-    def finish(self) -> None:
-        """Shared buffers are written once: what was not written is done all the same."""
-        self.add(self._total - self._done)
+    return {
+        "name": vector.name or None,
+        "inputs": values["input"],
+        "outputs": values["output"],
+        "digests": vector.digests or None,
+    }
 
 
 def _pad(file: BinaryIO | _Hashed, multiple: int) -> None:

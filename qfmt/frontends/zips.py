@@ -52,13 +52,20 @@ class Zip:
             raise SourceError(
                 "the zip archive has two entries with the same name", hint="the file is damaged or malicious"
             )
+        if sum(info.compress_size for info in listed) > len(self._map):  # to read each would take quadratic time
+            what = "the entries of the zip archive overlap, or extend beyond the end of the file"
+            raise SourceError(what, hint="the file is damaged or malicious")
+        self._verified: set[str] = set()
 
     def read(self, name: str, limit: int | None = None) -> bytes:
         """The contents of an entry, at most `limit` bytes; its checksum is verified."""
         return bytes(self.view(name, limit))
 
     def view(self, name: str, limit: int | None = None) -> memoryview:
-        """The same, without a copy if the entry is uncompressed. The view remains valid without the archive."""
+        """The same, without a copy if the entry is uncompressed. The view remains valid without the archive.
+
+        The checksum is verified at the first use: many tensors may be in one entry.
+        """
         info = self.entries.get(name)
         if info is None:
             raise damaged("the archive lacks this entry", where=name)
@@ -73,8 +80,9 @@ class Zip:
         else:
             what = f"zip compression method {info.compress_type} is not one that PyTorch writes"
             raise SourceError(what, where=name)
-        if info.CRC and reduce(_continued, blocks(data), 0) != info.CRC:
+        if info.CRC and name not in self._verified and reduce(_continued, blocks(data), 0) != info.CRC:
             raise _damaged(info)
+        self._verified.add(name)
         return data
 
     def _raw(self, info: zipfile.ZipInfo) -> memoryview:

@@ -43,8 +43,19 @@ def real_scalar(value: Operand | None) -> Array:
 def exact_dtype(x: Operand, weights: Array, axes: tuple[int, ...]) -> np.dtype[Any]:
     """The fastest type in which all sums of x · weights over `axes` of the weights are exact, in any order.
 
-    No partial sum exceeds the sum of all positive products, or that of all negative ones. If the type represents
-    every integer up to that sum, floating point is exact, fused or not, and BLAS can be used.
+    If the type represents every integer up to the `reach` of the sums, floating point is exact, fused or not, and BLAS
+    can be used.
+    """
+    largest = reach(x, weights, axes)
+    if largest <= EXACT_IN_FLOAT32:
+        return np.dtype(np.float32)
+    return np.dtype(np.float64 if largest < EXACT_IN_FLOAT64 // 2 else np.int64)
+
+
+def reach(x: Operand, weights: Array, axes: tuple[int, ...]) -> float:
+    """The largest magnitude of any partial sum of x · weights over `axes` of the weights, and of the factors.
+
+    No partial sum exceeds the sum of all positive products, or that of all negative ones.
     """
     limits = DTYPES[x.array.dtype.name]
     points = (0,) if x.quantization is None else x.quantization.zero_point
@@ -53,10 +64,7 @@ def exact_dtype(x: Operand, weights: Array, axes: tuple[int, ...]) -> np.dtype[A
     sums, sizes = weights.sum(axes, dtype=np.float64), magnitudes.sum(axes, dtype=np.float64)
     positive, negative = (sizes + sums) / 2, (sizes - sums) / 2
     most, least = positive * high - negative * low, negative * high - positive * low
-    reach = max(most.max(initial=0), least.max(initial=0), high, -low, int(magnitudes.max(initial=0)))
-    if reach <= EXACT_IN_FLOAT32:
-        return np.dtype(np.float32)
-    return np.dtype(np.float64 if reach < EXACT_IN_FLOAT64 // 2 else np.int64)
+    return float(max(most.max(initial=0), least.max(initial=0), high, -low, int(magnitudes.max(initial=0))))
 
 
 def requantize_sums(
@@ -114,7 +122,8 @@ def _scales(w: Quantization, along: list[int], attributes: Mapping[str, Any]) ->
 
 def scales_of_channels(w: Quantization, attributes: Mapping[str, Any]) -> Array:
     """The scales of a weight for all output channels, or the one; groups of a transposed convolution share them."""
-    return np.tile(np.array(w.scale), attributes["group"] if w.is_per_channel and _is_transposed(attributes) else 1)
+    shared = attributes["group"] if w.is_per_channel and _is_transposed(attributes) else 1
+    return np.tile(w.scale.real.astype(float).reshape(-1), shared)
 
 
 def _is_transposed(attributes: Mapping[str, Any]) -> bool:
@@ -154,7 +163,8 @@ def in_units_of_sums(
     """Whether a bias is integers of scale sx · sw (up to the rounding of float32): ONNX's int32 bias."""
     if bias is None or any(bias.zero_point):
         return False
-    return np.allclose(np.array(bias.scale), x.scale[0] * scales_of_channels(w, attributes), rtol=1e-6, atol=0)
+    units = x.scale[0] * scales_of_channels(w, attributes)
+    return np.allclose(bias.scale.real.reshape(-1), units, rtol=1e-6, atol=0)
 
 
 def unit_of_sums(x: Quantization, w: Quantization, attributes: Mapping[str, Any]) -> Array:

@@ -280,7 +280,7 @@ def local_response_normalization(x: Array, *, alpha: float, beta: float, bias: f
     k goes from c - ⌊(size - 1) / 2⌋ to c + ⌈(size - 1) / 2⌉.
     """
     kind, channels = x.dtype.type, x.shape[1]
-    before, after = (size - 1) // 2, size // 2
+    before, after = (min(each, channels) for each in ((size - 1) // 2, size // 2))  # beyond them are no channels
     squares = np.pad(x * x, [(0, 0), (before, after), *[(0, 0)] * (x.ndim - 2)])
-    total = sum((squares[:, i : i + channels] for i in range(size)), np.zeros_like(x))
+    total = sum((squares[:, i : i + channels] for i in range(before + 1 + after)), np.zeros_like(x))
     return x / (kind(bias) + kind(alpha / size) * total) ** kind(beta)

@@ -116,6 +116,8 @@ def _given(
     x = x.swapaxes(0, 1) if a["layout"] else x
     zeros = np.zeros((directions, x.shape[1], size), x.dtype)
     full = [zeros if each is None else each.swapaxes(0, 1) if a["layout"] else each for each in states]
+    if wrong := [list(each.shape) for each in full if each.shape != zeros.shape]:  # it would broadcast, to any size
+        raise QfmtError(f"a state of shape {wrong[0]} is not {list(zeros.shape)}")
     bias = np.zeros((directions, 2 * gates * size), x.dtype) if b is None else b
     return x, full, bias.reshape(directions, 2, gates * size)
 

@@ -79,7 +79,8 @@ def spread(values: Array, shape: tuple[int, ...], axis: int, block_size: int) ->
         return values.reshape(())
     along = axis_of(axis, len(shape))
     if block_size:
-        return np.repeat(values, block_size, along)[tuple(slice(size) for size in shape)]
+        inside = min(block_size, shape[along])  # a block may be much larger than the tensor
+        return np.repeat(values, inside, along)[tuple(slice(size) for size in shape)]
     return values.reshape([-1 if position == along else 1 for position in range(len(shape))])
 
 

@@ -99,9 +99,12 @@ _recurrent = partial(operator, version=1, quantized=Quantized.WEIGHTS, weights=(
 
 
 def _states(states: Sequence[Array | None], batch: int, w_hh: Any) -> tuple[Array, ...]:
-    """States of [batch, size]; absent ones are zeros."""
-    size = (w_hh.array if isinstance(w_hh, Operand) else w_hh).shape[1]
-    return tuple(np.zeros((batch, size), f32) if state is None else state for state in states)
+    """States of [batch, size]; absent ones are zeros. QfmtError for others: they would broadcast, to any size."""
+    shape = batch, (w_hh.array if isinstance(w_hh, Operand) else w_hh).shape[1]
+    for state in states:
+        if state is not None and state.shape != shape:
+            raise QfmtError(f"a state of shape {list(state.shape)} is not {list(shape)}")
+    return tuple(np.zeros(shape, f32) if state is None else state for state in states)
 
 
 def _scan(

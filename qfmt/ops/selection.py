@@ -57,7 +57,7 @@ def _split_shape(given: Inference) -> list[Shape]:
     count = given.attributes["num_outputs"] if stated is None else stated.size
     if count > MOST_PARTS:
         raise QfmtError(f"a split into {count:,} parts; known are up to {MOST_PARTS:,}")
-    sizes = integers(given, 1)
+    sizes = integers(given, 1, MOST_PARTS)
     if sizes is None and (is_present(given, 1) or count < 1):
         raise QfmtError("the sizes of a split must be constant", hint="or absent, and num_outputs stated")
     parts: list[Dimension] = [None] * count if sizes is None else [*sizes]
@@ -261,4 +261,6 @@ def _tile_shape(given: Inference) -> list[Shape]:
 @operator("Tile", 13, "input repeats -> output", shape=_tile_shape, quantized=Quantized.MOVES)
 def tile(x: Array, repeats: Array) -> Array:
     """output = input, repeated along each axis (repeats is an int64 vector, one count per axis)."""
+    if not np.all(repeats):  # np.tile repeats one axis after the other: it would first make what the last one drops
+        return np.empty([size * int(count) for size, count in zip(x.shape, repeats, strict=True)], x.dtype)
     return np.tile(x, repeats)

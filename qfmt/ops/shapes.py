@@ -95,10 +95,15 @@ def axis_of(axis: int, rank: int) -> int:
     return axis % rank if rank else 0
 
 
-def integers(given: Inference, index: int) -> list[int] | None:
-    """A constant int64 input as a list; None if absent or not known."""
+def integers(given: Inference, index: int, most: int = 2 * MAXIMUM_RANK) -> list[int] | None:
+    """A constant int64 input as a list; None if absent or not known. QfmtError for more numbers than an input of that
+    kind has: thousands of nodes may share a large one. (A Pad has two for each dimension.)"""
     value = given.values[index] if index < len(given.values) else None
-    return None if value is None else [int(item) for item in value.reshape(-1)]
+    if value is None:
+        return None
+    if value.size > most:
+        raise QfmtError(f"input {index} has {value.size:,} numbers; known are up to {most:,}")
+    return [int(item) for item in value.reshape(-1)]
 
 
 def is_present(given: Inference, index: int) -> bool:

@@ -90,10 +90,11 @@ def _split_constants(given: Sequence[Node], tensors: dict[str, Tensor], grid_of:
             if meaning not in meanings[name]:
                 own = name if not meanings[name] else unused(f"{name}_{len(meanings[name])}", tensors)
                 meanings[name][meaning] = own
-                aliases = tensors[name].aliases if own == name else tuple(sorted({*tensors[name].aliases, name}))
-                tensors[own] = replace(tensors[name], name=own, aliases=aliases)
+                if own != name:
+                    aliases = tuple(sorted({*tensors[name].aliases, name}))
+                    tensors[own] = replace(tensors[name], name=own, aliases=aliases)
             inputs[position] = meanings[name][meaning]
-        nodes.append(replace(node, inputs=tuple(inputs)))
+        nodes.append(node if inputs == list(node.inputs) else replace(node, inputs=tuple(inputs)))
     return nodes
 
 

@@ -52,7 +52,8 @@ class _Folding:
         return renamed(only_read(replace(self.graph, nodes=nodes, tensors=self.tensors)), self.moved)
 
     def _visit(self, node: Node) -> None:
-        node = replace(node, inputs=tuple(self.names.get(name, name) for name in node.inputs))
+        if not self.names.keys().isdisjoint(node.inputs):
+            node = replace(node, inputs=tuple(self.names.get(name, name) for name in node.inputs))
         if node.operator == "DequantizeLinear":
             self.integers[node.outputs[0]] = node.inputs[0]
             self.kept.append(node)  # removed if nothing reads it in the end

@@ -20,6 +20,7 @@ from ..model import DTYPES, Model, Node, Proof, Tensor
 from ..ops import OPERATORS, Trait, has
 from ..ops.accumulation import columns, inner_size, range_met
 from ..ops.geometry import mean_sizes
+from ..progress import counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,7 +57,7 @@ def proofs(model: Model) -> Proofs:
     """Whether the sums of all nodes stay in int32, and within the ranges that the file states. For valid models."""
     budget = Budget.of(model, "checking the sums of a network of")
     found, tensors, ranges = Proofs(), model.graph.tensors, dict[str, Range]()
-    for index, node in enumerate(model.nodes):
+    for index, node in enumerate(counted(model.nodes, "bounding sums", len(model.nodes), "nodes")):
         where = f"node {index} ({node.operator} → {', '.join(node.outputs)})"
         budget.visit(node, tensors)
         try:

@@ -12,6 +12,7 @@ from functools import partial
 
 from ..errors import ValidityError, Violation, some
 from ..model import Model, Node
+from ..progress import counted
 from . import integers as integers  # its rules join MEANING and CONSTANTS
 from .graph import EDGES, ENDS, GRAPH, MODEL
 from .nodes import CONSTANTS, MEANING, SIGNATURE, known
@@ -62,7 +63,7 @@ def violations(model: Model, *, data: bool = True) -> list[Violation]:
     Raises DigestError if constants cannot be read because they were damaged.
     """
     found: list[Violation] = []
-    for name, tensor in model.tensors.items():
+    for name, tensor in counted(model.tensors.items(), "checking", len(model.tensors), "tensors"):
         broken = tensor_violations(tensor)
         if name != tensor.name:
             broken.append(Violation("V1", f"tensor {quoted(tensor.name)}", f"is stored under the name {quoted(name)}"))

@@ -347,7 +347,7 @@ def _is_attribute(value: object) -> bool:
     kinds = {type(item) for item in values}
     if not kinds <= {int, float, str} or len(kinds) > 1:
         return False
-    return not any(isinstance(item, int) and not -(1 << 63) <= item < 1 << 63 for item in values)
+    return kinds != {int} or (min(values) >= -(1 << 63) and max(values) < 1 << 63)
 
 
 def _words(shape: Shape) -> str:

@@ -157,13 +157,12 @@ def _numbers(tensor: Tensor, quantization: Quantization) -> str:
 
 
 def wrong_numbers(tensor: Tensor, q: Quantization, *, is_inline: bool) -> str:
-    any_sign = tensor.is_constant and q.is_blocked
-    found = (
-        _wrong_numbers(name, _Same(each), tensor.dtype, any_sign or "." in name, _groups(q))
-        for name, each in q.parameters()
-        if each.is_inline == is_inline
-    )
-    return next(filter(None, found), "")
+    for name, each in q.parameters():
+        if each.is_inline == is_inline:
+            any_sign = "." in name or (tensor.is_constant and q.is_blocked)
+            if wrong := _wrong_numbers(name, _Same(each), tensor.dtype, any_sign, _groups(q)):
+                return wrong
+    return ""
 
 
 def _groups(q: Quantization) -> int:
@@ -174,17 +173,11 @@ def _groups(q: Quantization) -> int:
 @lru_cache(REMEMBERED)
 def _wrong_numbers(name: str, same: _Same[Parameter], dtype: str, any_sign: bool, groups: int) -> str:
     stored, what = same.value, name.replace("_", " ")
-    least, most, count = inf, -inf, 0
-    differ, first = False, None
-    for part in parts(stored):
-        if not all(map(isfinite, part)):
-            return f"a {what} is {next(each for each in part if not isfinite(each))}"
-        if part:
-            first = part[0] if first is None else first
-            differ = differ or part.count(first) != len(part)
-            least, most, count = min(least, min(part)), max(most, max(part)), count + len(part)
-    if not count:
+    least, most, first, differ = stored.data.once(("numbers", stored.dtype, stored.shape), lambda: _summary(stored))
+    if first is None:
         return ""
+    if not isfinite(first):
+        return f"a {what} is {first}"
     last = name.rpartition(".")[2]
     if last == "scale":
         return _wrong_scales(what, least, most, stored, any_sign)
@@ -199,6 +192,20 @@ def _wrong_numbers(name: str, same: _Same[Parameter], dtype: str, any_sign: bool
     if last == "group_index" and not 0 <= least <= most < groups:
         return f"indices in {least}..{most} of {groups} groups"
     return ""
+
+
+def _summary(stored: Parameter) -> tuple[float, float, float | None, bool]:
+    """The least and the greatest stored number, the first one (None: there is none; or one that is not finite), and
+    whether they differ."""
+    least, most, first, differ = inf, -inf, None, False
+    for part in parts(stored):
+        if not all(map(isfinite, part)):
+            return least, most, next(each for each in part if not isfinite(each)), differ
+        if part:
+            first = part[0] if first is None else first
+            differ = differ or part.count(first) != len(part)
+            least, most = min(least, min(part)), max(most, max(part))
+    return least, most, first, differ
 
 
 def _wrong_scales(what: str, least: float, most: float, stored: Parameter, any_sign: bool) -> str:

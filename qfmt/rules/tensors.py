@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import pairwise
-from math import prod
+from math import inf, prod
 
 from ..errors import Violation
 from ..graph import MAXIMUM_RANK
@@ -129,8 +129,7 @@ def _unsorted(words: Sequence[str]) -> str:
 def _bool(tensor: Tensor) -> str:
     if tensor.dtype != "bool" or tensor.data is None:
         return ""
-    bytes_ = StoredArray("uint8", static_shape(tensor), tensor.data).parts()
-    worst = max((int(part.max(initial=0)) for part in bytes_), default=0)
+    _, worst = _ends(StoredArray("uint8", static_shape(tensor), tensor.data))
     return "" if worst <= 1 else f"a byte is {worst}, not 0 or 1"
 
 
@@ -148,17 +147,27 @@ def _stored_range(tensor: Tensor) -> str:
     quantization, dtype = tensor.quantization, DTYPES[tensor.dtype]
     if quantization is None or tensor.data is None:
         return ""
-    import numpy as np
-
     low, high = quantization.quant_min, quantization.quant_max
     if (low, high) == (dtype.minimum, dtype.maximum):
         return ""
-    for part in StoredArray(tensor.dtype, static_shape(tensor), tensor.data).parts():
-        if not dtype.is_integer:
-            part = part[np.isfinite(part.astype(np.float32))].astype(np.float32)
-        if part.size and not low <= part.min() <= part.max() <= high:
-            return f"holds values in [{part.min()}, {part.max()}], outside [{low}, {high}]"
-    return ""
+    least, most = _ends(StoredArray(tensor.dtype, static_shape(tensor), tensor.data))
+    return f"holds values in [{least}, {most}], outside [{low}, {high}]" if least < low or most > high else ""
+
+
+def _ends(stored: StoredArray) -> tuple[float, float]:
+    """The least and the greatest of the values that are finite; infinities if there is none."""
+    import numpy as np
+
+    def find() -> tuple[float, float]:
+        least, most = inf, -inf
+        for part in stored.parts():
+            if not DTYPES[stored.dtype].is_integer:
+                part = part[np.isfinite(part.astype(np.float32))].astype(np.float32)
+            if part.size:
+                least, most = min(least, part.min().item()), max(most, part.max().item())
+        return least, most
+
+    return stored.data.once(("ends", stored.dtype, prod(stored.shape)), find)
 
 
 @VALUES.also(22)

@@ -1,11 +1,11 @@
-"""V50, V51: test vectors against the graph. Their values obey the rules for constants: V3, V10-V12, V23."""
+"""V50, V51, V70: test vectors against the graph. Their values obey the rules for constants: V3, V10-V12, V23."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from ..errors import Violation
-from ..model import DTYPES, Graph, Model, StoredArray, Tensor, Vector
+from ..model import DIGEST, DTYPES, Graph, Model, StoredArray, Tensor, Vector, with_digests
 from .rule import Stage, first_of, is_text, quoted
 from .tensors import data_violations, tensor_violations
 
@@ -83,6 +83,19 @@ def _sizes(vector: Vector, graph: Graph) -> str:
         if wrong := _misfit(graph.tensors[name], value, named):
             return f"the {end} {quoted(name)} has the shape {list(value.shape)}, but {wrong}"
     return ""
+
+
+@SIZES.rule(
+    70,
+    "A test vector has no digests, or one of 16 bytes for each output of a node that has an integer type or Bool.",
+)
+def _digests(vector: Vector, graph: Graph) -> str:
+    if not vector.digests:
+        return ""
+    count = sum(len(with_digests(node, graph)) for node in graph.nodes)
+    if len(vector.digests) == DIGEST * count:
+        return ""
+    return f"{len(vector.digests)} bytes of digests, but {count} outputs of nodes have {DIGEST * count}"
 
 
 def _misfit(tensor: Tensor, value: StoredArray, named: dict[str, int]) -> str:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import QfmtError, ValidityError, shortened
 from ..model import Model, static_shape
-from .statistics import statistics
+from ..passes.statistics import channel_axes, statistics
+from ..progress import counted
 
 if TYPE_CHECKING:
-    from ..model import Graph, Node, Parameter, Proof, Quantization, Tensor
+    from ..model import Node, Parameter, Proof, Quantization, Tensor
 
 LONGEST = 500
 """Characters of a name or an attribute; a file may have a megabyte."""
@@ -36,7 +37,7 @@ def describe(model: Model, name: str, size: int | None = None) -> dict[str, Any]
     vectors = sum(shape[0] for each in graph.constants() if len(shape := static_shape(each)) == 1)
     channels = CHANNELS if vectors <= NUMBERS else 0
     faults, hazards = _checked(model)
-    axes = dict(_axes(graph))
+    axes = channel_axes(graph)
     return {
         "name": _text(name),
         "size": size,
@@ -50,7 +51,10 @@ def describe(model: Model, name: str, size: int | None = None) -> dict[str, Any]
         "vectors": len(model.vectors),
         "inputs": [named[each] for each in graph.inputs if each in named],
         "outputs": [named[each] for each in graph.outputs if each in named],
-        "tensors": [_tensor(tensor, axes.get(tensor.name), bins, channels) for tensor in graph.tensors.values()],
+        "tensors": [
+            _tensor(tensor, axes.get(tensor.name), bins, channels)
+            for tensor in counted(graph.tensors.values(), "", len(graph.tensors), "tensors")
+        ],
         "nodes": [_node(node, named, hazards.get(node.label)) for node in graph.nodes],
         "faults": faults,
         "proofs": {} if faults else _proofs(model),
@@ -101,22 +105,6 @@ def _content(model: Model) -> str:
         return ""
 
 
-def _axes(graph: Graph) -> Iterator[tuple[str, int]]:
-    """The output channels of weights: those of the nodes that read them, or along which scales run."""
-    from ..ops import OPERATORS
-    from ..ops.accumulation import output_axis
-
-    for node in graph.nodes:
-        entry = OPERATORS.get(node.operator)
-        for index in entry.weights if entry else ():
-            name = node.inputs[index] if index < len(node.inputs) else ""
-            if name in graph.tensors and (shape := graph.tensors[name].shape) and len(shape) > 1:
-                yield name, output_axis(node, len(shape))
-    for tensor in graph.tensors.values():
-        if tensor.quantization is not None and (axis := tensor.quantization.axis) is not None:
-            yield tensor.name, axis
-
-
 def _tensor(tensor: Tensor, axis: int | None, bins: int, channels: int) -> dict[str, Any]:
     shape = None if tensor.shape is None else [_text(size) if isinstance(size, str) else size for size in tensor.shape]
     found: dict[str, Any] = {"name": _text(tensor.name), "dtype": tensor.dtype, "shape": shape}
@@ -141,9 +129,11 @@ def _grid(grid: Quantization) -> dict[str, Any]:
     if grid.axis is not None:
         found["axis"] = grid.axis
     try:
-        scales, points = _numbers(grid.scale), grid.zero_point.numbers()
+        scales, points = grid.scale.numbers(), grid.zero_point.numbers()
         if not kept and scales:
             scales, points = (min(scales), max(scales)), tuple(sorted({min(points), max(points)}))
+        if grid.scale.dtype == "float32":  # in few digits: the nearest one to the decimal number
+            scales = tuple(float(f"{each:.9g}") for each in scales)
         found |= {"scale": _finite(list(scales)), "zero": _finite(list(points))}
     except QfmtError as error:
         found |= {"scale": [], "zero": [], "error": str(error)}

@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from ..errors import MissingPackageError, QfmtError, printable
-from ..notation import number, shape_text
+from ..notation import number, shape_text, size
 from ..ops import OPERATORS
 from ..ops.registry import Quantized
 from .layout import layout
@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from ..model import Model, Node
 
 WIDTH, HEIGHT, ACROSS, DOWN, MARGIN = 190, 44, 206, 68, 14
-PIXELS = 200_000_000
-"""The most pixels of a PNG: four bytes each."""
+MEMORY = 500_000_000
+"""The most bytes that drawing a PNG may take: resvg needs PER_PIXEL bytes for a pixel, and PER_BYTE for one of the SVG,
+whose texts become outlines. Measured with resvg-py 0.3."""
+PER_PIXEL, PER_BYTE = 8, 120
 
 COLOURS = {
     Quantized.ACCUMULATES: "#2b6fd6",
@@ -66,10 +68,12 @@ def as_png(svg: str) -> bytes:
     found = re.match(r'<svg [^>]*width="(\d+)" height="(\d+)"', svg)
     width, height = map(int, found.groups()) if found else (0, 0)
     zoom = 2.0
-    while zoom > 0.25 and width * height * zoom * zoom > PIXELS:
+    fixed, pixels = PER_BYTE * len(svg), width * height * PER_PIXEL
+    while zoom > 0.25 and fixed + pixels * zoom * zoom > MEMORY:
         zoom /= 2
-    if width * height * zoom * zoom > PIXELS:
-        raise QfmtError(f"the graph is too large for PNG: {width} × {height}", hint="use --svg, or the page")
+    if (needed := fixed + pixels * zoom * zoom) > MEMORY:
+        what = f"a PNG of {width} × {height} would take {size(int(needed))} of memory, more than {size(MEMORY)}"
+        raise QfmtError(what, hint="use --svg, or the page")
     return bytes(svg_to_bytes(svg_string=svg, zoom=zoom))
 
 

@@ -301,8 +301,8 @@ static inline void qfb_sha256_add_(qfb_sha256_ *hash, const uint8_t *p, uint64_t
     }
 }
 
-/* Whether the digest of all that was added is `wanted`, 32 bytes. */
-static inline int qfb_sha256_is_(qfb_sha256_ *hash, const uint8_t *wanted)
+/* Whether the digest of all that was added begins with these `size` bytes, at most 32. */
+static inline int qfb_sha256_begins_(qfb_sha256_ *hash, const uint8_t *wanted, size_t size)
 {
     uint8_t end[72] = {0x80}, digest[32];
     uint64_t bits = hash->size * 8;
@@ -312,7 +312,13 @@ static inline int qfb_sha256_is_(qfb_sha256_ *hash, const uint8_t *wanted)
     qfb_sha256_add_(hash, end, pad + 8);
     for (i = 0; i < 32; i++)
         digest[i] = (uint8_t)(hash->state[i / 4] >> (24 - 8 * (i % 4)));
-    return !memcmp(digest, wanted, 32);
+    return !memcmp(digest, wanted, size);
+}
+
+/* Whether it is `wanted`, 32 bytes. */
+static inline int qfb_sha256_is_(qfb_sha256_ *hash, const uint8_t *wanted)
+{
+    return qfb_sha256_begins_(hash, wanted, 32);
 }
 
 /* ---- Structure: the schema, as tables that drive the walk: qfb.fbs, field by field ---- */
@@ -403,10 +409,11 @@ static inline qfb_table_ qfb_schema_(int table)
         {QFB_SCALAR_, 4, 0, 0}, {QFB_TABLE_, 4, QFB_T_QUANTIZATION_, 0}, {QFB_STRINGS_, 4, 0, 0}};
     static const qfb_field_ value[] = {{QFB_SCALARS_, 8, 0, 1}, {QFB_SCALAR_, 4, 0, 0}};
     static const qfb_field_ vector[] = {
-        {QFB_STRING_, 4, 0, 0}, {QFB_TABLES_, 4, QFB_T_VALUE_, 1}, {QFB_TABLES_, 4, QFB_T_VALUE_, 1}};
+        {QFB_STRING_, 4, 0, 0}, {QFB_TABLES_, 4, QFB_T_VALUE_, 1}, {QFB_TABLES_, 4, QFB_T_VALUE_, 1},
+        {QFB_SCALARS_, 1, 0, 0}};
     static const qfb_table_ tables[] = {
         {array, 5}, {attribute, 8}, {buffer, 3}, {graph, 5}, {pair, 2}, {model, 10}, {node, 10}, {numbers, 4},
-        {observed, 6}, {proof, 5}, {quantization, 11}, {level, 5}, {shard, 3}, {tensor, 7}, {value, 2}, {vector, 3}};
+        {observed, 6}, {proof, 5}, {quantization, 11}, {level, 5}, {shard, 3}, {tensor, 7}, {value, 2}, {vector, 4}};
     return tables[table];
 }
 
@@ -1122,6 +1129,11 @@ static inline qfb_string qfb_vector_name(const qfb_file *file, uint32_t vector)
 {
     return qfb_string_(file, qfb_element_(file, file->vectors, vector), 0);
 }
+/* What a vector states of the nodes: 16 bytes for each output of a node that is no float, node by node; may be empty. */
+static inline qfb_list qfb_vector_digests(const qfb_file *file, uint32_t vector)
+{
+    return qfb_list_(file, qfb_element_(file, file->vectors, vector), 3, 1);
+}
 /* What the graph's input (or, if `is_output`, output) at `index` is in a vector; all indices of elements that exist. */
 static inline qfb_code qfb_get_value(qfb_file *file, uint32_t vector, int is_output, uint32_t index, qfb_value *value)
 {
@@ -1527,6 +1539,28 @@ static inline qfb_code qfb_check_value_(qfb_walk_ *walk, uint32_t v, uint32_t in
     return QFB_OK;
 }
 
+/* A vector has no digests, or one of 16 bytes for each output of a node that is no float. */
+static inline qfb_code qfb_check_vector_digests_(qfb_walk_ *walk, uint32_t v)
+{
+    qfb_file *file = walk->file;
+    uint32_t stated = qfb_vector_digests(file, v).count, n, i;
+    uint64_t count = 0;
+    for (n = 0; stated && n < qfb_node_count(file); n++) {
+        qfb_node node;
+        qfb_tensor tensor;
+        if (qfb_get_node(file, n, &node) || qfb_spend_(walk, (uint64_t)node.outputs.count + 1, 0))
+            return file->error.code;
+        for (i = 0; i < node.outputs.count; i++) {
+            if (qfb_get_tensor(file, (uint32_t)qfb_integer(&node.outputs, i), &tensor))
+                return file->error.code;
+            count += tensor.dtype == QFB_BOOL || qfb_is_integer_type(tensor.dtype);
+        }
+    }
+    if (stated && stated != 16 * count)
+        return qfb_refuse_(file, "V70", "vector", v, "does not have one digest for each output of a node");
+    return QFB_OK;
+}
+
 static inline qfb_code qfb_check_vectors_(qfb_walk_ *walk)
 {
     qfb_file *file = walk->file;
@@ -1543,6 +1577,8 @@ static inline qfb_code qfb_check_vectors_(qfb_walk_ *walk)
                 if (qfb_check_pair_(walk, v, i, k))
                     return file->error.code;
         }
+        if (qfb_check_vector_digests_(walk, v))
+            return file->error.code;
     }
     return QFB_OK;
 }

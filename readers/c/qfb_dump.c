@@ -180,6 +180,7 @@ static void buffers(qfb_file *file)
 static void vectors(qfb_file *file)
 {
     uint32_t v, i, ends[2];
+    qfb_list digests;
     int end;
     ends[0] = qfb_inputs(file).count, ends[1] = qfb_outputs(file).count;
     key("vectors"), open_("[");
@@ -192,6 +193,10 @@ static void vectors(qfb_file *file)
                     return;
                 open_("["), elements(value.shape, INTEGERS), integer(value.array.buffer), close_("]");
             }
+        open_("\"");
+        for (i = 0, digests = qfb_vector_digests(file, v); i < digests.count; i++)
+            printf("%02x", digests.bytes[digests.at + i]);
+        close_("\"");
         close_("]");
     }
     close_("]");

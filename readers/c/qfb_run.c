@@ -244,18 +244,57 @@ static int compare_outputs(job_t *job, uint32_t vector, uint64_t *equal, uint64_
     return 0;
 }
 
+/* The digests that a vector states, and the first node that computes something else. */
+typedef struct {
+    const job_t *job;
+    qfb_list digests;
+    uint32_t vector, next;
+    int differs;
+} watch_t;
+
+static void compare_digests(void *self, uint32_t index)
+{
+    watch_t *watch = (watch_t *)self;
+    qfb_file file = *watch->job->file;
+    qfb_node node;
+    uint32_t i;
+    if (watch->differs || qfb_get_node(&file, index, &node))
+        return;
+    for (i = 0; i < node.outputs.count && watch->next + 16 <= watch->digests.count; i++) {
+        uint32_t output = (uint32_t)qfb_integer(&node.outputs, i);
+        const qfb_value_state *value = qfb_plan_value(&watch->job->plan, output);
+        if (value->dtype != QFB_BOOL && !qfb_is_integer_type(value->dtype))
+            continue;
+        if (!watch->differs && !qfb_has_digest(value, watch->digests.bytes + watch->digests.at + watch->next)) {
+            watch->differs = 1;
+            printf("%s: test vector %" PRIu32 ": the first node that differs is %" PRIu32 ", ", watch->job->path,
+                   watch->vector, index);
+            print_value(watch->job, "output", output, value);
+        }
+        watch->next += 16;
+    }
+}
+
 static int replay(job_t *job)
 {
     uint64_t equal = 0, total = 0;
+    int differs = 0;
     uint32_t vector, count = qfb_vector_count(job->file);
     if (!count)
         return trouble(job->path, "has no test vectors");
-    for (vector = 0; vector < count; vector++)
-        if (vector_inputs(job, vector) || make_plan(job) || run(job) || compare_outputs(job, vector, &equal, &total))
+    for (vector = 0; vector < count; vector++) {
+        watch_t watch = {0};
+        watch.job = job, watch.vector = vector, watch.digests = qfb_vector_digests(job->file, vector);
+        if (vector_inputs(job, vector) || make_plan(job))
             return TROUBLE;
+        job->plan.after = compare_digests, job->plan.self = &watch;
+        if (run(job) || compare_outputs(job, vector, &equal, &total))
+            return TROUBLE;
+        differs = differs || watch.differs;
+    }
     printf("%s: %" PRIu64 " of %" PRIu64 " integers of %" PRIu32 " test vectors are equal\n", job->path, equal, total,
            count);
-    return equal != total;
+    return equal != total || differs;
 }
 
 /* ---- Arguments ---- */

@@ -35,10 +35,13 @@ typedef struct {
 } qfb_value_state;
 
 /* A network, planned for inputs of certain shapes. `arena_size` bytes are needed to run it; `work` counts the steps of
- * inner loops, multiply-accumulates among them. The other fields are the library's own. */
+ * inner loops, multiply-accumulates among them. `after`, if it is set, is called with `self` when a node has run: its
+ * outputs can then be read with qfb_plan_value. The other fields are the library's own. */
 typedef struct {
     qfb_file *file;
     uint64_t arena_size, work;
+    void (*after)(void *self, uint32_t node);
+    void *self;
     qfb_value_state *values;
     uint64_t work_limit, values_end, scratch_size;
     uint8_t *arena;
@@ -60,6 +63,12 @@ qfb_code qfb_plan_run(qfb_plan *plan, void *arena, uint64_t size, const void *co
 /* The graph's input or output at `index`: shape and type once it is planned, data of outputs once it has run. */
 qfb_code qfb_plan_input(const qfb_plan *plan, uint32_t index, const qfb_value_state **input);
 qfb_code qfb_plan_output(const qfb_plan *plan, uint32_t index, const qfb_value_state **output);
+
+/* The tensor at an index of the file, while `after` is called for a node that has computed it. */
+const qfb_value_state *qfb_plan_value(const qfb_plan *plan, uint32_t index);
+
+/* Whether integers have the digest that a test vector states: the first 16 bytes of the sha256 of what a file stores. */
+int qfb_has_digest(const qfb_value_state *value, const uint8_t *digest);
 
 /* The element at an index. */
 int64_t qfb_element(const qfb_value_state *value, uint64_t index);

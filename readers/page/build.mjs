@@ -78,12 +78,15 @@ if (/<\/(script|style)|<!--/i.test(script + css)) {
 }
 
 const hash = (content) => `'sha256-${createHash("sha256").update(content).digest("base64")}'`;
-const license = text("node_modules/@dagrejs/dagre/LICENSE").trim();
+const licenses = ["@dagrejs/dagre", "fflate"].map((name) => {
+  const { version } = JSON.parse(text(`node_modules/${name}/package.json`));
+  return `Contains ${name} ${version}:\n\n${text(`node_modules/${name}/LICENSE`).trim()}`;
+});
 const parts = {
   policy: `default-src 'none'; script-src ${hash(script)}; style-src ${hash(css)}; img-src data:; base-uri 'none'; form-action 'none'`,
   style: css,
   script,
-  license: `Contains @dagrejs/dagre ${JSON.parse(text("node_modules/@dagrejs/dagre/package.json")).version}:\n\n${license}`,
+  license: licenses.join("\n\n"),
 };
 const page = text("src/page.html").replace(/\{\{(\w+)\}\}/g, (_, name) => parts[name]);
 writeFileSync(process.argv[2] ?? here("../../qfmt/view/page.html"), page);

@@ -289,7 +289,9 @@ def test_after_a_kill_only_what_was_in_flight_is_repeated(
         running.kill()
     else:
         os.killpg(running.pid, number)  # as a terminal does
-    assert running.communicate()[1] == b""  # and no worker is left that has the pipe
+    told = running.communicate()[1].decode()  # to its end: no worker is left that has the pipe
+    note = f"qfmt: interrupted; {archive} has what was converted; the same command continues\n"
+    assert told == ("" if number == signal.SIGKILL else note)
     assert running.returncode == (-9 if number == signal.SIGKILL else 130)
     before = done(archive)
     assert 3 <= before < 12
@@ -312,14 +314,15 @@ def test_workers_import_nothing_from_the_working_directory(
     assert not (sources / "PWNED").exists()
 
 
-def test_an_interruption_at_the_start_is_silent(sources: Path, archive: Path) -> None:
+def test_an_interruption_at_the_start_is_one_line(sources: Path, archive: Path) -> None:
     digits(sources / "a.pt")
     running = start("convert", sources, "--out", archive, stderr=subprocess.PIPE, start_new_session=True)
     while not (archive / MANIFEST).exists():
         assert running.poll() is None
     time.sleep(0.1)  # the worker has started, or nearly so
     os.killpg(running.pid, signal.SIGINT)
-    assert running.communicate()[1] == b""
+    told = running.communicate()[1].decode()
+    assert (told.startswith("qfmt: interrupted; "), told.count("\n")) == (True, 1)
     assert running.returncode == 130
     assert kept(sources, archive) == set()
     assert files(archive) == ["a.qfb"]
@@ -366,6 +369,32 @@ def test_a_manifest_of_anyone_leads_nowhere_else(tmp_path: Path, archive: Path, 
     for command in (("check",), ("inspect",), ("verify", "--archive"), ("convert", DIGITS, "--out")):
         assert said in trouble(*command, archive)
     assert (tmp_path / "b.qfb").read_bytes() == b"precious"
+
+
+def test_links_in_an_archive_lead_nowhere_else(tmp_path: Path, sources: Path, archive: Path) -> None:
+    """Of an archive of anyone, what is to be written may be a link: the manifest, a file, or its folder."""
+    outside = tmp_path / "precious"
+    digits(sources / "0.pt")
+    for name, said in (
+        (MANIFEST, "is a link"),
+        ("0.qfb", "the file of 0.pt is not in the archive: 0.qfb"),
+    ):
+        archive.mkdir()
+        outside.write_bytes(b"precious")
+        (archive / name).symlink_to(outside)
+        assert said in trouble("convert", sources, "--out", archive)
+        assert outside.read_bytes() == b"precious"
+        (archive / name).unlink()
+        archive.rmdir()
+
+
+def test_an_entry_without_a_file_gets_one(sources: Path, archive: Path) -> None:
+    digits(sources / "0.pt")
+    archive.mkdir()
+    (archive / MANIFEST).write_text('{"source": "0.pt", "path": "0.pt"}\n')
+    filled = fill(archive, find([str(sources)], archive).sources)
+    assert filled.results == {"0.pt": "converted"}
+    assert filled.manifest.entries["0.pt"].file == "0.qfb"
 
 
 def test_only_one_process_fills_an_archive(sources: Path, archive: Path) -> None:

@@ -166,6 +166,26 @@ def test_limits_are_for_archives_without_dask(tmp_path: Path, sources: Path) -> 
     assert "limit the workers of the cluster" in said
 
 
+@pytest.mark.parametrize("seconds", ["inf", "nan", "0", "-1", "1e300"])
+def test_a_timeout_is_a_number_of_seconds(tmp_path: Path, sources: Path, seconds: str) -> None:
+    said = trouble("convert", sources, "--out", tmp_path / "archive", "--timeout", seconds)
+    assert "is not a number of seconds above 0" in said
+
+
+def test_the_password_of_a_scheduler_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("distributed", reason="distributed is in the test extra")
+    from qfmt.archive import cluster
+
+    def refuse(address: str, **_: object) -> None:
+        raise OSError(f"cannot connect to {address}")
+
+    monkeypatch.setattr("distributed.Client", refuse)
+    for address in ("tls://user:secret@127.0.0.1:1", "tcp://user:secret@127.0.0.1:1", "user:secret@127.0.0.1:1"):
+        with pytest.raises(RemoteError, match=r"--dask .*127\.0\.0\.1:1") as error:
+            list(cluster.results([{}], "", (), 1, address))
+        assert "secret" not in str(error.value)
+
+
 # On a cluster
 
 

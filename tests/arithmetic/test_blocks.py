@@ -80,7 +80,7 @@ def test_blocks_along_an_axis_are_those_of_onnx(dtype: str, shape: tuple[int, ..
     assert (mine == theirs.astype(mine.dtype)).all()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_an_element_has_the_scale_and_zero_point_of_its_block(data: st.DataObject) -> None:
     """For any blocks of any tensor, the definition applies: index divided by block size."""

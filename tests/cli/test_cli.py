@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
@@ -81,7 +80,7 @@ def test_interruption_is_status_130_without_traceback(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(qfmt, "load", interrupt)
     result = invoke("inspect", tiny)
-    assert (result.exit_code, result.output) == (130, "")
+    assert (result.exit_code, result.output) == (130, "qfmt: interrupted\n")
 
 
 def test_a_reader_that_has_had_enough_is_no_error(tiny: Path) -> None:
@@ -168,44 +167,3 @@ def test_ops_explains_one_by_its_name_here_or_in_torch() -> None:
     assert "similar: Conv" in trouble("ops", "Cov")
     assert invoke("ops", "aten::relu").stdout == invoke("ops", "Relu").stdout
     assert "'aten::relu6' is converted, to operators" in trouble("ops", "aten::relu6")
-
-
-# On a terminal
-
-
-def on_a_terminal(*command: str, **variables: str) -> tuple[int, bytes]:
-    """Exit status and output of a process whose stdout and stderr are a terminal of 120 columns."""
-    if not hasattr(os, "openpty"):
-        pytest.skip("this system has no pseudo-terminals")
-    ours, theirs = os.openpty()
-    environment = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "FORCE_COLOR")}
-    environment |= {"PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "120", **variables}
-    printed = b""
-    with subprocess.Popen([sys.executable, *command], env=environment, stdout=theirs, stderr=theirs) as running:
-        os.close(theirs)
-        with contextlib.suppress(OSError):  # Linux raises it when the other side is closed
-            while block := os.read(ours, 4096):
-                printed += block
-    os.close(ours)
-    return running.returncode, printed
-
-
-@pytest.mark.parametrize("no_color", [False, True])
-def test_a_terminal_gets_tables_and_color_by_default(tiny: Path, no_color: bool) -> None:
-    variables = {"NO_COLOR": "1"} if no_color else {}
-    status, drawn = on_a_terminal("-m", "qfmt", "inspect", str(tiny), **variables)
-    assert status == 0
-    assert b"fc1.weight" in drawn
-    assert (b"\x1b[36m" in drawn) != no_color
-
-
-def test_a_spinner_appears_only_on_a_terminal() -> None:
-    code = (
-        "import time; from qfmt.cli import output; output.PATIENCE = 0.01\n"
-        "with output.working('converting [bold]net.pt'): time.sleep(0.5)"
-    )
-    status, drawn = on_a_terminal("-c", code)
-    assert (status, b"converting [bold]net.pt" in drawn) == (0, True)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    piped = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, timeout=60)
-    assert (piped.returncode, piped.stdout + piped.stderr) == (0, b"")

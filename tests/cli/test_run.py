@@ -143,6 +143,9 @@ def test_run_replaces_neither_what_it_reads_nor_what_is_no_file(tiny: Path, tmp_
     for dest in (tiny, arrays):
         assert "is the source itself" in trouble("run", tiny, "--input", arrays, "--output", dest)
     assert (tiny.read_bytes(), arrays.read_bytes()) == before
+    both = tmp_path / "both.npz"
+    said = trouble("run", tiny, "--input", arrays, "--output", both, "--record", both)
+    assert "--output and --record name the same file" in said and not both.exists()
     if hasattr(os, "mkfifo"):
         os.mkfifo(tmp_path / "pipe.npz")
         said = trouble("run", tiny, "--input", arrays, "--output", tmp_path / "pipe.npz")

@@ -96,6 +96,10 @@ def test_arguments_that_exclude_each_other(tiny: Path, tmp_path: Path) -> None:
     assert "exclude each other" in trouble("view", tiny, tiny, "--verify", DIGITS)
     assert "add --html" in trouble("view", tiny, tiny, "--svg", tmp_path / "m.svg")
     assert "is the source itself" in trouble("view", tiny, "--html", tiny)
+    same = (tmp_path / "same", tmp_path / "." / "." / "same")
+    assert "--html and --svg name the same file" in trouble("view", tiny, "--html", same[0], "--svg", same[1])
+    assert "--svg and --node-data name" in trouble("view", tiny, "--node-data", same[0], "--svg", same[1])
+    assert not same[0].exists()
     assert "cannot be written" in trouble("view", tiny, "--html", tmp_path / "missing" / "m.html")
 
 

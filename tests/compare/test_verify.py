@@ -282,7 +282,7 @@ def test_nodes_that_are_missing_or_added(digits: Model) -> None:
 # -- classes -------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(st.integers(0, 255), min_size=3, max_size=3),
     st.lists(st.integers(-128, 127), min_size=3, max_size=3),

@@ -18,6 +18,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as state
 import qfmt
 from qfmt import Model
 from qfmt.backends.torch.module import Report
+from qfmt.backends.torch.values import to_array, to_tensor
 from qfmt.errors import InexpressibleNodesError, QfmtError
 from support import onnx_kernels, processor
 from support.conformance import READABLE, path_of
@@ -110,6 +111,23 @@ def test_torch_agrees_with_the_suite(engine: str) -> None:
     assert counts
     for rule, (same, total) in counts.items():
         tell(f"conformance suite, {rule}: {same:,} of {total:,} outputs are those of torch's {engine}")
+
+
+@pytest.mark.parametrize("level", ["integer", "float"])
+def test_auto_agrees_with_the_suite(level: str) -> None:
+    """Every output of every file: kernels with other results are not chosen."""
+    total = 0
+    for name, model, _ in (each for each in files(level) if each[1].vectors):
+        module = model.to_torch()
+        for vector in model.vectors:
+            made = module(*(to_tensor(value.array, value.dtype) for value in vector.inputs.values()))
+            results = made if isinstance(made, tuple) else (made,)
+            for value, result in zip(vector.outputs.values(), results, strict=True):
+                ours, theirs = value.array, to_array(result, value.dtype)
+                assert np.array_equal(ours, theirs, equal_nan=ours.dtype.kind == "f"), (name, vector.name)
+                total += ours.size
+    assert total > 1000
+    tell(f"conformance suite, {level}: {total:,} of {total:,} outputs are those of the engine auto")
 
 
 @pytest.mark.parametrize("level", ["integer", "float"])

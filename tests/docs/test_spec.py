@@ -25,7 +25,7 @@ from qfmt.file.checker import CONTAINER_RULES
 from qfmt.file.schema import ENUMS, TABLES
 from qfmt.model import DTYPES, Graph, Model, Node, Observed, Quantization, StoredArray, Tensor, Vector
 from qfmt.ops import OPERATORS
-from qfmt.quantization import NO_ZERO_POINT, PARAMETERS
+from qfmt.quantization import NO_ZERO_POINT, PARAMETERS, Parameter
 from qfmt.rules import RULES
 from support import spec_reader
 from support.paths import DIGITS, ROOT
@@ -147,6 +147,28 @@ def test_the_content_id_is_that_of_its_lines() -> None:
     stated = re.findall(r"SHA-256: `([0-9a-f]{64})`", text)[0]
     assert hashlib.sha256(code("Content id").encode()).hexdigest() == stated
     assert generate_spec.smallest_model().content_id().hex() == stated
+
+
+@pytest.mark.parametrize("part", ["zero_point", "offset"])
+def test_the_content_id_says_which_level_a_number_belongs_to(part: str, tmp_path: Path) -> None:
+    """Two networks that differ in nothing else, and compute other values."""
+    number = Parameter.of_values(np.uint8(3) if part == "zero_point" else np.float32(3))
+    ids, outputs = [], []
+    for inner in (True, False):
+        level = Quantization(Parameter.of_values(np.float32(0.5)), NO_ZERO_POINT, -128, 127)
+        codes = Parameter.of_values(np.array([[1, 2], [3, 4]], np.int8))
+        scale = replace(codes, quantization=replace(level, **{part: number}) if inner else level)
+        grid = Quantization(scale, NO_ZERO_POINT, -8, 7, block=(1, 2))
+        grid = grid if inner else replace(grid, **{part: number})
+        w = Tensor.constant("w", np.arange(8, dtype=np.int8).reshape(2, 4) - 4, grid, dtype="int4")
+        node = Node("DequantizeLinear", ("w",), ("y",), version=23)
+        model = Model(Graph((), ("y",), (node,), {"w": w, "y": Tensor("y", "float32", (2, 4))}))
+        model.save(tmp_path / "m.qfb")
+        ids.append(model.content_id())
+        outputs.append(model.run({})["y"].tolist())
+        assert spec_reader.Network((tmp_path / "m.qfb").read_bytes()).content_id() == model.content_id().hex()
+    assert outputs[0] != outputs[1]
+    assert ids[0] != ids[1]
 
 
 def test_the_content_id_of_a_long_line_needs_no_memory_for_it() -> None:
@@ -292,8 +314,8 @@ def assert_read_alike(path: Path) -> int:
 
 def assert_vectors_read_alike(model: Model, network: spec_reader.Network) -> int:
     count = 0
-    for mine, (name, inputs, outputs) in zip(model.vectors, network.vectors, strict=True):
-        assert name == mine.name
+    for mine, (name, inputs, outputs, digests) in zip(model.vectors, network.vectors, strict=True):
+        assert (name, digests) == (mine.name, mine.digests)
         for (*_, value), seen in zip(mine.stored(model.graph), [*inputs, *outputs], strict=True):
             assert (seen.dtype, tuple(seen.shape)) == (value.dtype, value.shape)
             assert seen.data == bytes(value.data.view())

@@ -15,12 +15,12 @@ import pytest
 import qfmt
 import qfmt.arrays
 from qfmt import Graph, Model, Node, Quantization, Tensor
-from qfmt.cli.report import stored_range
 from qfmt.errors import FormatError, QfmtError, RunError, Violation
 from qfmt.file import header
 from qfmt.file.checker import MOST
 from qfmt.model import DTYPES, numpy_dtype
 from qfmt.ops.geometry import Window
+from qfmt.passes.statistics import stored_range
 from support.crafted import crafted
 from support.mutants import sealed
 from support.paths import HOSTILE

@@ -108,6 +108,46 @@ def test_everything_is_verified_at_once(tmp_path: Path) -> None:
         qfmt.load(path, verify="all")
 
 
+def test_metadata_that_was_let_go_is_verified_when_it_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks for arrays only needs no copy of it: then a change of the file is noticed, not used."""
+    monkeypatch.setattr(tensors_of_files, "MANY", 0)
+    path, other = tmp_path / "m.qfb", tmp_path / "other.qfb"
+    scale = np.float32(0.123)
+    grid = Quantization.per_tensor(float(scale), 0, "int8")
+    tensor = Tensor.constant("w", np.arange(9, dtype=np.int8), grid)
+    Model(Graph((), (), (), {"w": tensor})).save(path)
+    good = path.read_bytes()
+    bad = good.replace(scale.tobytes(), np.float32(9).tobytes())
+    assert bad != good
+
+    def opened(**options: Any) -> Tensor:
+        overwrite(path, good)
+        found = qfmt.load(path, **options).tensors["w"]
+        assert found.array.sum() == 36
+        return found
+
+    changed, kept = opened(), opened(verify=False)
+    overwrite(path, bad)
+    with pytest.raises(qfmt.errors.DigestError, match="the metadata is damaged"):
+        _ = changed.quantization
+    assert kept.quantization == grid
+    overwrite(path, good)
+    assert changed.quantization == grid
+    overwrite(path, bad)
+    assert changed == tensor  # it was read again, once
+
+    cut = opened()
+    overwrite(path, good[:-1])
+    with pytest.raises(qfmt.errors.FormatError, match="was changed while it was read"):
+        _ = cut.quantization
+    replaced = opened()
+    other.write_bytes(bad)
+    other.replace(path)
+    assert replaced.quantization == grid
+
+
 def test_a_broken_quantization_is_refused_when_it_is_used(tmp_path: Path) -> None:
     """The array is there all the same: its rules are others."""
     scale = {"dtype": 12, "bytes": np.float32(-1).tobytes()}

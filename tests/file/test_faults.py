@@ -248,7 +248,8 @@ def test_a_signal_ends_a_conversion_without_a_trace(name: str, way: str, tmp_pat
         running.send_signal(number)
         running.send_signal(number)  # as `timeout` does
         _, errors = running.communicate(timeout=30)
-    assert (running.returncode, errors) == (128 + number, b"")
+    told = f"qfmt: interrupted; {tmp_path / 'dest.qfb'} was not changed\n"
+    assert (running.returncode, errors.decode()) == (128 + number, told)
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("dest.qfb", b"before")]
 
 
@@ -288,10 +289,10 @@ run()
 
 
 @pytest.mark.parametrize("module", ["signal", "click", "qfmt.cli", "qfmt.cli.output"])
-def test_an_interruption_of_the_start_is_silent(module: str) -> None:
+def test_an_interruption_of_the_start_is_one_line(module: str) -> None:
     with child("-c", IMPORTING, module, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         output = running.communicate(timeout=60)
-    assert (running.returncode, output) == (130, (b"", b""))
+    assert (running.returncode, output) == (130, (b"", b"qfmt: interrupted\n"))
 
 
 # Destinations

@@ -37,7 +37,7 @@ from support.strategies import models
 
 PYTHONS = ("python3.10", "python3.11", "python3.12", "python3.13", "python3.14")
 
-per_example = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+per_example = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def written(model: Model, folder: Path, name: str = "m.qfb") -> bytes:

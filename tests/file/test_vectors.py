@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from qfmt.cli import main
 from qfmt.compare import replay
 from qfmt.errors import DigestError, FormatError, RunError
 from qfmt.model import StoredArray
+from support.paths import DIGITS
 
 REAL = [[-5.5, -1.5, 2.0], [0.0, 0.5, 1.0]]
 
@@ -108,6 +110,78 @@ def test_check_replays_them(tmp_path: Path) -> None:
     assert not told["valid"] and told["replay"] == {"outputs": 2, "equal": 1}
 
 
+def digits_with_digests() -> Model:
+    model = qfmt.convert(DIGITS).to_integers(input_shapes={"x": (1, 1, 8, 8)})
+    rng = np.random.default_rng(3)
+    given = [{model.graph.inputs[0]: rng.integers(0, 256, (1, 1, 8, 8)).astype(np.uint8)} for _ in range(2)]
+    return model.with_vectors(*given, names=("one", "two"), digests=True)
+
+
+def test_digests_are_stored_and_begin_those_of_buffers(tmp_path: Path) -> None:
+    model = digits_with_digests()
+    model.save(tmp_path / "m.qfb")
+    read = qfmt.load(tmp_path / "m.qfb")
+    assert read == model and qfmt.check(tmp_path / "m.qfb") == []
+    assert read.content_id() == model.replace(vectors=()).content_id()
+    (output,) = read.graph.outputs
+    for vector in read.vectors:
+        stated = [(node, name, digest) for node, name, digest in vector.stated(read.graph)]
+        assert [name for _, name, _ in stated] == [name for node in read.nodes for name in node.outputs]
+        assert all(name in node.outputs for node, name, _ in stated)
+        value = vector.outputs[output].array
+        assert {name: digest for _, name, digest in stated}[output] == sha256(value.tobytes()).digest()[:16]
+    assert all(each.is_equal for each in replay(read))
+
+
+def test_floats_have_no_digests() -> None:
+    assert network().with_vectors(INPUT, digests=True).vectors[0].digests == b""
+
+
+def test_replay_names_the_first_node_that_differs(tmp_path: Path) -> None:
+    right = digits_with_digests()
+    node = [node for node in right.nodes if node.operator == "Conv"][2]
+    weight = right.tensors[node.inputs[1]].array.copy()
+    weight[0, 0, 0, 0] += 1
+    right.replace_tensor(node.inputs[1], weight).replace(vectors=right.vectors).save(tmp_path / "m.qfb")
+    done = run(tmp_path / "m.qfb", "--replay", command="check")
+    told = (
+        f"the first node that differs is {node.title}, output {node.outputs[0]!r}; equal before it: {node.inputs[0]!r}"
+    )
+    assert done.exit_code == 1 and done.stdout.count(told) == 2
+    assert told in run(tmp_path / "m.qfb", "--vectors").stdout
+    found = list(replay(qfmt.load(tmp_path / "m.qfb")))
+    assert all(each.node == told and not each.is_equal for each in found)
+
+
+def test_a_digest_that_differs_is_told_where_the_outputs_are_equal(tmp_path: Path) -> None:
+    right = digits_with_digests()
+    first, second = right.vectors
+    wrong = bytes([first.digests[0] ^ 1]) + first.digests[1:]
+    right.replace(vectors=(replace(first, digests=wrong), second)).save(tmp_path / "m.qfb")
+    done = run(tmp_path / "m.qfb", "--replay", command="check")
+    assert done.exit_code == 1
+    assert "0 of 10 elements differ; the first node that differs is " in done.stdout
+
+
+def test_digests_of_another_number_are_refused(tmp_path: Path) -> None:
+    right = digits_with_digests()
+    short = replace(right.vectors[0], digests=right.vectors[0].digests[:-16])
+    with pytest.raises(QfmtError, match=r"V70 test vector 0: .* bytes of digests, but"):
+        right.replace(vectors=(short,)).save(tmp_path / "m.qfb")
+
+
+def test_convert_writes_digests_and_inspect_counts_them(tmp_path: Path) -> None:
+    arguments = (DIGITS, tmp_path / "m.qfb", "--vectors", 2, "--integer-only", "--input-shape", "x=1,1,8,8", "--quiet")
+    assert run(*arguments, command="convert").exit_code == 0
+    with qfmt.load(tmp_path / "m.qfb") as model:
+        integers = [name for node in model.nodes for name in node.outputs if model.tensors[name].dtype != "float32"]
+    shown = run(tmp_path / "m.qfb", command="inspect").stdout
+    assert f"with {2 * len(integers)} digests of outputs of nodes" in shown
+    facts = json.loads(run(tmp_path / "m.qfb", "--json", command="inspect").stdout)
+    assert [list(each["digests"]) for each in facts["vectors"]] == [integers, integers]
+    assert run(tmp_path / "m.qfb", "--replay", command="check").exit_code == 0
+
+
 def test_check_does_not_run_what_is_not_valid(tmp_path: Path) -> None:
     path = tmp_path / "m.qfb"
     network().with_vectors(INPUT).save(path)
@@ -137,6 +211,7 @@ def test_run_replays_them(tmp_path: Path) -> None:
         "elements": 6,
         "different": 1,
         "largest": 0.5,
+        "node": "",
     }
 
 
@@ -169,7 +244,8 @@ def test_inspect_and_diff_name_them(tmp_path: Path) -> None:
     shown = CliRunner().invoke(main, ["inspect", str(tmp_path / "a.qfb")]).output
     assert "vectors     2: corners, more; `qfmt run FILE --vectors` replays them" in shown
     facts = json.loads(CliRunner().invoke(main, ["inspect", str(tmp_path / "a.qfb"), "--json"]).output)
-    assert facts["vectors"][0] == {"name": "corners", "inputs": {"q": [2, 3]}, "outputs": {"real": [2, 3], "q": [2, 3]}}
+    sizes = {"inputs": {"q": [2, 3]}, "outputs": {"real": [2, 3], "q": [2, 3]}}
+    assert facts["vectors"][0] == {"name": "corners", **sizes, "digests": {}}
     other = network().with_vectors(INPUT, {"q": INPUT["q"][:1]}, names=("corners", "more"))
     assert qfmt.diff(model, other).words == ("test vectors 2 → 2, different: more",)
     assert qfmt.diff(model, network()).words == ("test vectors 2 → 0",)

@@ -95,7 +95,7 @@ def views(draw: st.DrawFn) -> torch.Tensor:
 
 
 @given(views())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_views_come_out_in_logical_order(tmp_path_factory: pytest.TempPathFactory, theirs: torch.Tensor) -> None:
     ours, _ = torch_saved(theirs, tmp_path_factory.mktemp("views") / "t.pt")
     array = ours.array()

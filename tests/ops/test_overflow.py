@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import qfmt
@@ -28,7 +28,6 @@ from support.counts import tell
 from support.paths import DIGITS, PROGRAMS
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 255), st.integers(-128, 127)), min_size=1, max_size=9))
 def test_sums_of_pairs_are_clipped(terms: list[tuple[int, int]]) -> None:
     """Compares with Python's integers."""
@@ -41,7 +40,6 @@ def test_sums_of_pairs_are_clipped(terms: list[tuple[int, int]]) -> None:
     assert linear_sums(Operand(x, None), Operand(w, None)).tolist() == [[sum(products)]]
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(-128, 127), min_size=1, max_size=7), st.integers(-128, 255), st.data())
 def test_no_pair_exceeds_the_predicted_sum(weights: list[int], high: int, data: st.DataObject) -> None:
     low = data.draw(st.integers(-128, high))
@@ -56,7 +54,6 @@ def test_no_pair_exceeds_the_predicted_sum(weights: list[int], high: int, data: 
     assert farthest(PairSums().pairs(w), low, high).tolist() == [max(ends)]
 
 
-@settings(deadline=None)
 @given(st.integers(1, 9), st.integers(1, 9))
 def test_kernels_of_one_order_form_the_same_pairs(channels: int, taps: int) -> None:
     w = np.random.default_rng(channels * taps).integers(1, 128, (3, channels, taps)).astype(np.int8)

@@ -83,7 +83,7 @@ def formula(rule: str, x: int, m: int, shift: int, add: int) -> int:
 
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule != "thresholds"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=seeds)
 def test_requantization_equals_python_integers(rule: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -115,7 +115,7 @@ def test_nothing_overflows_at_the_ends(x: int, m: int, add: int) -> None:
     assert y.tolist() == [min(max(x * m + add + q.zero_point[0], INT32[0]), INT32[1])]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=seeds, rule=st.sampled_from(RULES))
 def test_thresholds_are_counted(seed: int, rule: str) -> None:
     """Some channels have a row of thresholds, the others any rule."""
@@ -161,7 +161,7 @@ def test_any_monotone_rule_is_thresholds() -> None:
 # Tables
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=seeds, kind=st.sampled_from(["int8", "uint8", "int4", "uint4", "int2", "uint2"]))
 def test_tables_are_indexed_by_the_integer(seed: int, kind: str) -> None:
     rng, limits = np.random.default_rng(seed), DTYPES[kind]
@@ -190,7 +190,7 @@ def test_an_integer_beyond_a_table_is_refused() -> None:
 # Sums
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=seeds)
 def test_weighted_sums_are_exact_or_refused(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -252,7 +252,7 @@ def biased(rng: np.random.Generator, total: Array, channels: int) -> tuple[Array
 
 
 @pytest.mark.parametrize("rule", ["exact", "folded"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=seeds)
 def test_sums_of_convolutions_are_exact(rule: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -268,7 +268,7 @@ def test_sums_of_convolutions_are_exact(rule: str, seed: int) -> None:
     assert y.dtype == np.int32 and y.shape == total.shape and (y == total).all()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=seeds)
 def test_sums_of_transposed_convolutions_are_exact(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -280,7 +280,7 @@ def test_sums_of_transposed_convolutions_are_exact(seed: int) -> None:
 
 
 @pytest.mark.parametrize("rule", ["exact", "folded"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=seeds)
 def test_sums_of_products_of_matrices_are_exact(rule: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -304,7 +304,7 @@ def test_sums_of_products_of_matrices_are_exact(rule: str, seed: int) -> None:
     assert (run("Gemm", [(x, xq), (w, wq), bias], "int32", None, rule, **a) == total).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=seeds)
 def test_products_and_sums_over_axes_are_exact(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -321,7 +321,7 @@ def test_products_and_sums_over_axes_are_exact(seed: int) -> None:
     assert (run("GlobalAveragePool", [(x, q)], "int32", None, "exact") == total).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=seeds)
 def test_means_of_unequal_windows_have_one_scale(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -347,7 +347,7 @@ def test_means_of_unequal_windows_have_one_scale(seed: int) -> None:
     assert (y * counts == np.rint(real * counts).astype(np.int64) * unit).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=seeds)
 def test_means_of_bins_have_one_scale(seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -183,3 +183,13 @@ def test_the_rank_of_what_is_expanded() -> None:
     assert OPERATORS["Expand"].infer(Inference([(1, 2), (4,)], {}, [None, None])) == [(None,) * 4]
     assert OPERATORS["Expand"].infer(Inference([(1, 2, 3), (2,)], {}, [None, None])) == [(None,) * 3]
     assert OPERATORS["Expand"].infer(Inference([(1, 2), ("n",)], {}, [None, None])) == [None]
+
+
+@pytest.mark.parametrize("operator", ["Expand", "Tile", "Pad", "Unsqueeze", "Reshape", "ReduceSum"])
+def test_long_vectors_are_refused_before_they_are_read(operator: str) -> None:
+    """Thousands of nodes may share one."""
+    entry, many = OPERATORS[operator], np.ones(1000, np.int64)
+    absent = [None] * (len(entry.inputs) - 2)
+    given = Inference([(4,), many.shape, *absent], entry.complete({}), [None, many, *absent])
+    with pytest.raises(QfmtError, match="1,000 "):
+        entry.infer(given)

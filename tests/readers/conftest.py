@@ -8,6 +8,6 @@ from support.js_reader import Reader
 
 
 @pytest.fixture(scope="session")
-def reader(tmp_path_factory: pytest.TempPathFactory) -> Reader:
+def reader() -> Reader:
     """The reader in JavaScript."""
-    return Reader(tmp_path_factory.mktemp("js"))
+    return Reader()

@@ -128,7 +128,11 @@ def _described(path: Path) -> dict[str, Any]:
         "tensors": [_tensor(tensor) for tensor in model.tensors.values()],
         "nodes": [_node(node, index) for node in model.nodes],
         "vectors": [
-            [vector.name, *([list(value.shape), _buffer(value.data)] for *_, value in vector.stored(model.graph))]
+            [
+                vector.name,
+                *([list(value.shape), _buffer(value.data)] for *_, value in vector.stored(model.graph)),
+                vector.digests.hex(),
+            ]
             for vector in model.vectors
         ],
     }
@@ -286,7 +290,7 @@ def _with_vectors(path: Path) -> bytes:
     x = StoredArray.of(np.array([[1, 2], [3, 4]], np.uint8))
     y = StoredArray.of(np.arange(6, dtype=np.int32).reshape(3, 2))
     vectors = (
-        Vector({"x": x, "z": StoredArray.of([1, -8], "int4")}, {"y": y, "x": x}, "first"),
+        Vector({"x": x, "z": StoredArray.of([1, -8], "int4")}, {"y": y, "x": x}, "first", bytes(range(16))),
         Vector({"x": x, "z": StoredArray.of([1, -7], "int4")}, {"y": y, "x": x}),
     )
     Model(graph, vectors=vectors).save(path)

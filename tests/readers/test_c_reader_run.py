@@ -29,7 +29,7 @@ from support.c_reader import INTERPRETER, SANITIZED, STRICT, build, compiler, ex
 from support.conformance import outputs_of
 from support.counts import tell
 from support.mutants import mutants, overwrite
-from support.paths import EXAMPLES, HOSTILE, INTEGER_SUITE, SUITE
+from support.paths import DIGITS, EXAMPLES, HOSTILE, INTEGER_SUITE, SUITE
 
 
 def run(*arguments: Any, program: Path | None = None) -> subprocess.CompletedProcess[bytes]:
@@ -255,7 +255,7 @@ def test_it_compiles_for_machines_without_a_system(target: str, tmp_path: Path) 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="-mgeneral-regs-only is an option of x86")
 def test_it_computes_without_registers_for_floats(tmp_path: Path) -> None:
     for source in INTERPRETER:
-        command = [compiler("gcc"), "-std=c99", "-O1", "-mgeneral-regs-only", "-c", "-o", tmp_path / "o", source]
+        command = [compiler("gcc"), "-std=c99", "-O0", "-mgeneral-regs-only", "-c", "-o", tmp_path / "o", source]
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
 
@@ -294,8 +294,9 @@ def _outcome(wanted: str | None, code: int) -> str:
     return "computed by the reference, refused in C" if wanted else "refused by both"
 
 
-def test_mutants_of_the_suite(tmp_path: Path) -> None:
-    files = [data for path in INTEGER_SUITE for data in mutants(path.read_bytes(), count=12, seed=1)]
+@pytest.mark.parametrize("count", [4, pytest.param(12, marks=pytest.mark.slow)])
+def test_mutants_of_the_suite(count: int, tmp_path: Path) -> None:
+    files = [data for path in INTEGER_SUITE for data in mutants(path.read_bytes(), count=count, seed=1)]
     assert compare_runs(files, tmp_path / "m.qfb", "mutants of bytes")["equal"]
 
 
@@ -306,9 +307,10 @@ def test_mutants_of_quantized_constants(tmp_path: Path) -> None:
     assert compare_runs(files, tmp_path / "m.qfb", "mutants of quantized constants")["equal"]
 
 
-def test_networks_with_something_altered(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [3, pytest.param(8, marks=pytest.mark.slow)])
+def test_networks_with_something_altered(count: int, tmp_path: Path) -> None:
     """Well-formed files of networks with a changed number, size, edge or type."""
-    files = _altered(8, 1, tmp_path / "a.qfb")
+    files = _altered(count, 1, tmp_path / "a.qfb")
     assert compare_runs(files, tmp_path / "m.qfb", "altered networks")["equal"]
 
 
@@ -446,3 +448,21 @@ def test_vectors_that_differ_are_counted(tmp_path: Path) -> None:
     first, second = done.stdout.decode().splitlines()
     assert "150 of 150 integers of 1 test vectors are equal" in first
     assert "150 of 150" not in second
+
+
+def test_digests_name_the_first_node_that_differs(tmp_path: Path) -> None:
+    """The integer-only digits with another weight in the third layer: torn between its inputs and its outputs."""
+    model = qfmt.convert(DIGITS).to_integers(input_shapes={"x": (1, 1, 8, 8)})
+    right = model.with_vectors({model.graph.inputs[0]: np.full((1, 1, 8, 8), 99, np.uint8)}, digests=True)
+    name = next(name for name in model.tensors if name.startswith("pointwise") and name.endswith("weight"))
+    weight = model.tensors[name].array.copy()
+    weight[:, :, 0, 0] = 1
+    wrong = right.replace_tensor(name, weight).replace(vectors=right.vectors)
+    right.save(tmp_path / "a.qfb")
+    wrong.save(tmp_path / "b.qfb")
+    done = run("--vectors", tmp_path / "a.qfb", tmp_path / "b.qfb")
+    node = next(index for index, node in enumerate(model.nodes) if name in node.inputs)
+    told = done.stdout.decode().splitlines()
+    assert done.returncode == 1 and len(told) == 3
+    assert f"test vector 0: the first node that differs is {node}, output " in told[1]
+    assert model.nodes[node].outputs[0] in told[1]

@@ -284,7 +284,7 @@ def _random_grid(
 def test_both_readers_agree_on_random_models(reader: Reader, tmp_path: Path) -> None:
     paths: list[Path] = []
 
-    @settings(max_examples=40, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=40, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
     @given(models())
     def save(model: Model) -> None:
         paths.append(tmp_path / f"{len(paths)}.qfb")
@@ -411,7 +411,7 @@ def _byte_changes(reader: Reader, tmp_path: Path, *, every: int, masks: tuple[in
 
 
 def test_mutants_with_a_valid_digest(reader: Reader, tmp_path: Path) -> None:
-    _mutants(reader, tmp_path, 3000)
+    _mutants(reader, tmp_path, 1000)
 
 
 def _mutants(reader: Reader, tmp_path: Path, count: int) -> None:

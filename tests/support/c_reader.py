@@ -1,4 +1,4 @@
-"""Builds the C reader once per session, with a sanitizer on request."""
+"""Builds the C reader once per run, with a sanitizer on request."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import struct
 import subprocess
 from collections.abc import Iterable
 from functools import cache
+from hashlib import sha256
 from math import prod
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from qfmt.errors import QfmtError
 from qfmt.model import Tensor, numpy_dtype
 
 from .paths import ROOT
+from .shared import made_once
 
 FOLDER = ROOT / "readers" / "c"
 INTERPRETER = sorted((FOLDER / "run").glob("*.c"))
@@ -37,18 +38,24 @@ def compiler(name: str = "cc") -> str:
 
 
 @cache
-def _built(main: Path, cc: str, flags: tuple[str, ...]) -> Path | str:
-    program = Path(mkdtemp(prefix="qfmt-c-")) / main.stem
-    sources = [str(main), *(map(str, INTERPRETER) if "qfb_run.h" in main.read_text("utf-8") else ())]
-    done = subprocess.run([cc, *STRICT, *flags, "-o", str(program), *sources], capture_output=True, text=True)
-    return program if done.returncode == 0 else done.stderr
-
-
 def build(main: str, *flags: str, cc: str = "cc") -> Path:
     """Compile the program whose `main` is in this file of readers/c, without a warning."""
-    program = _built(FOLDER / main, compiler(cc), flags or ("-O2",))
-    assert isinstance(program, Path), program
-    return program
+    command = (Path(compiler(cc)).resolve(), *STRICT, *(flags or ("-O2",)))  # cc is a link to another compiler
+    sources = [FOLDER / main]
+    if "qfb_run.h" in sources[0].read_text("utf-8"):
+        sources += INTERPRETER
+    objects = [_made(f"{source.stem}.o", *command, "-c", source) for source in sources]
+    return _made(sources[0].stem, *command, *objects)
+
+
+def _made(name: str, *command: str | Path) -> Path:
+    """The file of this name that a compiler writes."""
+
+    def compiled(folder: Path) -> None:
+        done = subprocess.run([*command, "-o", folder / name], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+    return made_once(f"{name}-{sha256(repr(command).encode()).hexdigest()[:16]}", compiled) / name
 
 
 def verdicts(program: Path, files: Iterable[bytes], *arguments: str) -> list[tuple[int, str]]:

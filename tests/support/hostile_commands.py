@@ -24,7 +24,7 @@ from traceback import print_exc
 
 import qfmt
 
-STEPS, PACES = 200_000, 100
+STEPS, PACES = 50_000, 400
 """The limit of processor time is PACES times the time of a loop of STEPS steps on this machine, now. If a step takes
 0.1 µs, that is the promised 2 s."""
 
@@ -101,6 +101,7 @@ if __name__ == "__main__":
     for module in walk_packages(qfmt.__path__, "qfmt."):
         if not module.name.endswith(("__main__", "model_explorer.main")):  # that needs a package that no command does
             import_module(module.name)
+    import_module("numpy.ma")  # NumPy imports it at the first use of some functions
     gc.freeze()  # a collection in a child would copy what it shares with this process
     for line in sys.stdin:
         path, words = json.loads(line)

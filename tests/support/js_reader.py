@@ -22,6 +22,7 @@ from qfmt.model import Attribute, Model, Node, Quantization, StoredArray, Tensor
 from qfmt.quantization import PARAMETERS, Parameter
 
 from .paths import ROOT
+from .shared import made_once
 
 PACKAGE = Path("readers/js")
 NO_NETWORK = ("ENOTFOUND", "EAI_AGAIN", "ECONNREFUSED", "ECONNRESET", "ETIMEDOUT", "ENETUNREACH", "network")
@@ -30,9 +31,12 @@ NO_NETWORK = ("ENOTFOUND", "EAI_AGAIN", "ECONNREFUSED", "ECONNRESET", "ETIMEDOUT
 class Reader:
     """The built package with its tests, in a copy of the parts of the project that they read."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self) -> None:
         if shutil.which("node") is None or shutil.which("npm") is None:
             pytest.skip("needs node and npm")
+        self.root = made_once("js", self._make)
+
+    def _make(self, folder: Path) -> None:
         self.root = folder
         ignored = shutil.ignore_patterns("node_modules", "dist", "build")
         shutil.copytree(ROOT / PACKAGE, folder / PACKAGE, ignore=ignored)

@@ -12,7 +12,7 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-from engine_sums import EXACT, ORDERS, measure
+from engine_sums import EXACT, ORDERS, first_order
 from onnx_products import products
 from qfmt import interpreter
 from qfmt.model import Model
@@ -28,9 +28,9 @@ def order(operator: str, types: str) -> str:
     """A key of ORDERS: the order in which products of these types are summed, as in `uint8 · int8`."""
     rows = (f"{operator} 3x3", f"{operator}, 64 features")
     (product,) = (each for each in products() if each.row in rows and each.column == types)
-    found = measure(product, 1).orders
-    assert found, f"{operator} of {types} is neither exact nor recomputed"
-    return found[0]
+    found = first_order(product)
+    assert found is not None, f"{operator} of {types} is neither exact nor recomputed"
+    return found
 
 
 def saturates() -> bool:

@@ -10,6 +10,7 @@ import pytest
 
 from .js_reader import NO_NETWORK
 from .paths import ROOT
+from .shared import made_once
 
 PACKAGE = Path("readers/page")
 
@@ -17,15 +18,19 @@ PACKAGE = Path("readers/page")
 class PagePackage:
     """The installed packages, and the page that is built from the sources."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self) -> None:
         if shutil.which("node") is None or shutil.which("npm") is None:
             pytest.skip("needs node and npm")
+        folder = made_once("page", self._make)
+        self.root = folder / PACKAGE
+        self.built = folder / "qfmt" / "view" / "page.html"
+
+    def _make(self, folder: Path) -> None:
         ignored = shutil.ignore_patterns("node_modules")
         for part in (PACKAGE, Path("readers/js/src"), Path("docs/spec")):
             shutil.copytree(ROOT / part, folder / part, ignore=ignored)
         (folder / "qfmt" / "view").mkdir(parents=True)
         self.root = folder / PACKAGE
-        self.built = folder / "qfmt" / "view" / "page.html"
         installed = self._npm("ci", "--no-audit", "--no-fund", "--prefer-offline")
         if installed.returncode and any(word in installed.stderr for word in NO_NETWORK):
             pytest.skip("npm cannot install esbuild: there is no network")

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from engine_sums import EXACT, ORDERS, measure
+from engine_sums import EXACT, ORDERS, first_order
 from networks import pytorch
 from qfmt import interpreter
 from qfmt.arithmetic import fma
@@ -60,7 +60,7 @@ def kernel(engine: str, operator: str, form: tuple[Any, ...]) -> PairSums | None
     else:
         shape, window = form
         product = convolution(engine, operator, shape, dict(window))
-    found = ORDERS[next(iter(measure(product, 1).orders), EXACT)]
+    found = ORDERS[first_order(product) or EXACT]
     if operator == LINEAR:
         counts.ENGINES[engine] = found is not None
     return None if found is None else Counted(found.channels_last, found.fill, found.halves)

@@ -46,7 +46,7 @@ TABLES = {
     "source:[KeyValue] metadata:[KeyValue] vectors:[TestVector] shards:[Shard]",
     "Shard": "name:s! size:Q sha256:D!",
     "TestValue": "shape:[q]! buffer:I?",
-    "TestVector": "name:s inputs:[TestValue]! outputs:[TestValue]!",
+    "TestVector": "name:s inputs:[TestValue]! outputs:[TestValue]! digests:b",
 }
 
 # Rule V20: the arrays of a quantization; the types of scales and offsets, of their codes, of zero points, of tables.
@@ -139,15 +139,15 @@ class Array:
         """It, and all that belong to its quantization."""
         return [self, *(below for each in self.numbers for below in each.arrays())]
 
-    def content_lines(self) -> list[str]:
-        """The lines of its quantization."""
+    def content_lines(self, prefix: str = "") -> list[str]:  # of its quantization
         if (q := self.quantization) is None:
             return []
         limits = ("level",) if self.level else ("quantization", q["quant_min"], q["quant_max"])
         lines = [words(*limits, *(q["block"] or ()))]
         for each in self.numbers:
             if (each.name, each.dtype, each.shape, each.data) != ("zero_point", "uint8", [], bytes(1)):
-                lines += [words(each.name, each.dtype, *each.shape, each.digest), *each.content_lines()]
+                lines.append(words(prefix + each.name, each.dtype, *each.shape, each.digest))
+                lines += each.content_lines(f"{each.name}.")
         return lines
 
 
@@ -309,13 +309,13 @@ class Network:
 
     def check_uses(self, buffers: list[tuple[bytes, str]]) -> None:
         arrays = [array for tensor in self.order for array in tensor.arrays()]
-        arrays += [value for _, inputs, outputs in self.vectors for value in (*inputs, *outputs)]
+        arrays += [value for _, inputs, outputs, _ in self.vectors for value in (*inputs, *outputs)]
         digests = [digest for _, digest in buffers]
         used, distinct = {array.digest for array in arrays}, {*digests}
         check(used >= distinct and len(distinct) == len(digests), "F13: a buffer of nothing, or two of the same bytes")
 
-    def vector(self, record: Record, buffers: list[tuple[bytes, str]]) -> tuple[str, list[Array], list[Array]]:
-        """Name, inputs and outputs of a test vector."""
+    def vector(self, record: Record, buffers: list[tuple[bytes, str]]) -> tuple[str, list[Array], list[Array], bytes]:
+        """Name, inputs, outputs and digests of a test vector."""
 
         def value(index: int, record: Record) -> Array:
             check(record["buffer"] is not None, "F12: a value without a buffer")
@@ -324,7 +324,7 @@ class Network:
         for end in ("inputs", "outputs"):
             check(len(self.graph[end]) == len(record[end]), f"V50: not a value for each of the {end}")
         inputs, outputs = (list(map(value, self.graph[end], record[end])) for end in ("inputs", "outputs"))
-        return record["name"] or "", inputs, outputs
+        return record["name"] or "", inputs, outputs, bytes(record["digests"] or b"")
 
     def names(self, indices: list[int]) -> list[str]:
         return ["" if index < 0 else self.order[index].name for index in indices]

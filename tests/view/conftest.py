@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from support.browser import QUIET, chromium
+from support.browser import PROGRAMS, Browser, installed
 from support.page_package import PagePackage
 
 
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
+@pytest.fixture(scope="session", params=PROGRAMS)
+def browser(request: pytest.FixtureRequest) -> Iterator[Browser]:
     api = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
-    if not chromium():
-        pytest.skip("needs Chromium: apt-get install chromium")
+    if not installed(request.param):
+        pytest.skip(f"needs {request.param}: apt-get install {PROGRAMS[request.param][0]}")
     with api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=chromium(), args=[*QUIET])
+        started = Browser(playwright, request.param)
         yield started
         started.close()
 
 
 @pytest.fixture(scope="session")
-def package(tmp_path_factory: pytest.TempPathFactory) -> PagePackage:
-    return PagePackage(tmp_path_factory.mktemp("page"))
+def package() -> PagePackage:
+    return PagePackage()

@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 
 import qfmt
+from qfmt.arrays import PART
 from qfmt.errors import QfmtError
 from qfmt.model import Graph, Model, Node, Quantization, StoredArray, Tensor
+from qfmt.passes.statistics import statistics
 from qfmt.view import page
 from qfmt.view.comparison import of_two
 from qfmt.view.description import describe
 from qfmt.view.drawing import as_svg
-from qfmt.view.statistics import CHUNK, statistics
 from support.command_line import tiny_model
 from support.paths import DIGITS, GOLDEN, HOSTILE
 
@@ -48,7 +49,7 @@ def test_counts_of_integers() -> None:
 
 
 def test_large_arrays_are_counted_in_parts() -> None:
-    codes = np.arange(CHUNK + 1000, dtype=np.int64).astype(np.uint8)
+    codes = np.arange(PART + 1000, dtype=np.int64).astype(np.uint8)
     found = statistics(_constant(codes, Quantization.per_tensor(1.0, 0, "uint8")), None, 256, 10)
     assert found["bins"] == np.bincount(codes, minlength=256).tolist()
 

@@ -101,5 +101,13 @@ def test_png() -> None:
     width, height = struct.unpack(">II", png[16:24])
     assert png.startswith(b"\x89PNG\r\n\x1a\n")
     assert f'width="{width // 2}" height="{height // 2}"' in svg
-    with pytest.raises(QfmtError, match=r"too large for PNG.*--svg"):
+    with pytest.raises(QfmtError, match=r"would take 5.0 GB of memory, more than 500.0 MB.*--svg"):
         as_png('<svg xmlns="http://www.w3.org/2000/svg" width="100000" height="100000"></svg>')
+
+
+def test_a_png_of_many_nodes_is_refused_before_it_is_drawn() -> None:
+    pytest.importorskip("resvg_py", reason="resvg-py is in the test extra")
+    nodes = tuple(Node("Relu", (f"t{i}",), (f"t{i + 1}",), {}, f"a.long.name.{i}", 14) for i in range(20_000))
+    svg = as_svg(Model(Graph((), (), nodes, {})))
+    with pytest.raises(QfmtError, match=r"would take .* of memory, more than 500.0 MB; use --svg"):
+        as_png(svg)

@@ -1,7 +1,9 @@
-"""The page in headless Chromium: what it shows, keys, search, dropped files, comparison, themes, malicious names."""
+"""The page in headless Chromium and Firefox: what it shows, keys, search, dropped files, comparison, themes, malicious
+names."""
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,7 +16,7 @@ import pytest
 import qfmt
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
 from qfmt.view import page
-from support.browser import opened
+from support.browser import Browser, opened
 from support.command_line import tiny_model
 from support.counts import tell
 from support.page_package import PagePackage
@@ -40,7 +42,31 @@ def _names(shown: Any) -> list[str]:
     return [cell.get_attribute("title") for cell in cells.all()]
 
 
-def test_every_node_has_a_row_with_its_scales(browser: Any, digits: Path) -> None:
+def test_the_page_is_complete_when_it_is_loaded(browser: Browser, digits: Path) -> None:
+    """As `firefox --screenshot` and printing need it."""
+    shown = browser.new_page("light")
+    shown.add_init_script("addEventListener('load', () => { window.atLoad = document.body.className; });")
+    shown.goto(digits.as_uri())
+    assert shown.evaluate("window.atLoad") == "ready"
+    shown.close()
+
+
+def test_errors_and_requests_of_a_page_are_noticed(browser: Browser, tmp_path: Path) -> None:
+    """The checks of every other test."""
+    for index, (content, kind) in enumerate(
+        (
+            ("<script>throw new Error('broken')</script>", "broken"),
+            ("<script>console.error('bad')</script>", "bad"),
+            ("<img src='http://127.0.0.1:48999/seen.png'>", "seen.png"),
+        )
+    ):
+        path = tmp_path / f"{index}.html"
+        path.write_text(f"<!doctype html><title>t</title><body class=ready>shown{content}", "utf-8")
+        with pytest.raises(AssertionError, match=kind), opened(browser, path) as shown:
+            shown.wait_for_timeout(500)
+
+
+def test_every_node_has_a_row_with_its_scales(browser: Browser, digits: Path) -> None:
     model = _digits()
     with opened(browser, digits) as shown:
         assert shown.title() == "digits.qfb · qfmt view"
@@ -56,7 +82,7 @@ def test_every_node_has_a_row_with_its_scales(browser: Any, digits: Path) -> Non
         assert shown.locator(".graph .box").count() == len(model.nodes)
 
 
-def test_a_node_shows_its_arithmetic_and_its_integers(browser: Any, digits: Path) -> None:
+def test_a_node_shows_its_arithmetic_and_its_integers(browser: Browser, digits: Path) -> None:
     model = _digits()
     node = next(node for node in model.nodes if node.operator == "Conv")
     weight, made = model.tensors[node.inputs[1]], model.tensors[node.outputs[0]]
@@ -79,7 +105,7 @@ def test_a_node_shows_its_arithmetic_and_its_integers(browser: Any, digits: Path
         assert shown.locator(".box.selected").count() == 1
 
 
-def test_keys_walk_through_the_table(browser: Any, digits: Path) -> None:
+def test_keys_walk_through_the_table(browser: Browser, digits: Path) -> None:
     names = [node.label for node in _digits().nodes]
     with opened(browser, digits) as shown:
         shown.locator(".nodes").focus()
@@ -96,7 +122,7 @@ def test_keys_walk_through_the_table(browser: Any, digits: Path) -> None:
         assert shown.locator(".details h2").inner_text() == "digits.qfb"
 
 
-def test_search_and_filters(browser: Any, digits: Path) -> None:
+def test_search_and_filters(browser: Browser, digits: Path) -> None:
     model = _digits()
     with opened(browser, digits) as shown:
         shown.keyboard.press("/")
@@ -117,7 +143,7 @@ def _mentions(model: Model, node: Node, word: str) -> bool:
     return any(word in text.lower() for text in (node.label, node.operator, node.scope, node.source_operator, *names))
 
 
-def test_modules_fold(browser: Any, shared_data: Path, tmp_path: Path) -> None:
+def test_modules_fold(browser: Browser, shared_data: Path, tmp_path: Path) -> None:
     model = qfmt.convert(shared_data / MOBILENET)
     page(model).save(tmp_path / "m.html")
     with opened(browser, tmp_path / "m.html") as shown:
@@ -132,11 +158,11 @@ def test_modules_fold(browser: Any, shared_data: Path, tmp_path: Path) -> None:
 
 def _dropped(shown: Any, path: Path) -> None:
     """Drop a file onto the page, as a user does."""
-    content = list(path.read_bytes())
+    content = base64.b64encode(path.read_bytes()).decode()
     transfer = shown.evaluate_handle(
-        """([bytes, name]) => {
+        """([content, name]) => {
             const transfer = new DataTransfer();
-            transfer.items.add(new File([new Uint8Array(bytes)], name));
+            transfer.items.add(new File([Uint8Array.from(atob(content), (letter) => letter.charCodeAt(0))], name));
             return transfer;
         }""",
         [content, path.name],
@@ -149,7 +175,7 @@ def _row(shown: Any, name: str) -> Any:
     return shown.locator(f".body .row:not(.group) [title='{name}']")
 
 
-def test_a_dropped_file_is_shown_as_python_shows_it(browser: Any, tmp_path: Path) -> None:
+def test_a_dropped_file_is_shown_as_python_shows_it(browser: Browser, tmp_path: Path) -> None:
     """The same rows and the same details, but for overflows, which only Python computes."""
     page(_digits(), name="digits.qfb", arrays=True).save(tmp_path / "digits.html")
     path = tmp_path / "dropped.qfb"
@@ -172,7 +198,7 @@ def _told(shown: Any, name: str) -> str:
     return re.sub(r"ON PROCESSORS WITHOUT VNNI.*?(?=ATTRIBUTES)", "", text, flags=re.DOTALL)
 
 
-def test_every_golden_file_can_be_dropped_into_the_empty_page(browser: Any) -> None:
+def test_every_golden_file_can_be_dropped_into_the_empty_page(browser: Browser) -> None:
     """page.html of the package alone is a viewer, too."""
     empty = Path(qfmt.__file__).parent / "view" / "page.html"
     files = sorted(path for path in GOLDEN.rglob("*.qfb") if path.parent.name != "refused")[:60]
@@ -183,7 +209,7 @@ def test_every_golden_file_can_be_dropped_into_the_empty_page(browser: Any) -> N
     tell(f"page: {len(files)} golden files are shown when they are dropped")
 
 
-def test_a_damaged_file_is_refused_in_words(browser: Any, digits: Path, tmp_path: Path) -> None:
+def test_a_damaged_file_is_refused_in_words(browser: Browser, digits: Path, tmp_path: Path) -> None:
     path = tmp_path / "broken.qfb"
     path.write_bytes(b"\0\0\0\0QFB1" + b"\0" * 100)
     with opened(browser, digits) as shown:
@@ -200,7 +226,7 @@ def _changed(model: Model) -> tuple[Model, str]:
     return model.replace_tensor(node.inputs[1], values), node.label
 
 
-def test_two_files_are_compared(browser: Any, tmp_path: Path) -> None:
+def test_two_files_are_compared(browser: Browser, tmp_path: Path) -> None:
     model = _digits()
     other, name = _changed(model)
     page(model, other, name="a.qfb", other_name="b.qfb").save(tmp_path / "d.html")
@@ -216,7 +242,7 @@ def test_two_files_are_compared(browser: Any, tmp_path: Path) -> None:
         assert [title.partition(":")[0] for title in _names(shown)] == [name]
 
 
-def test_nodes_of_one_file_only(browser: Any, tmp_path: Path) -> None:
+def test_nodes_of_one_file_only(browser: Browser, tmp_path: Path) -> None:
     model = tiny_model()
     shorter = model.subgraph(outputs=["y"])
     for first, second, status in ((model, shorter, "removed"), (shorter, model, "added")):
@@ -228,7 +254,7 @@ def test_nodes_of_one_file_only(browser: Any, tmp_path: Path) -> None:
             assert shown.locator(".details h2").inner_text() == "z"
 
 
-def test_the_first_wrong_node_of_verify_is_painted(browser: Any, tmp_path: Path) -> None:
+def test_the_first_wrong_node_of_verify_is_painted(browser: Browser, tmp_path: Path) -> None:
     other, name = _changed(_digits())
     report = qfmt.verify(DIGITS, other, samples=1)
     page(other, report=report, name="digits.qfb").save(tmp_path / "v.html")
@@ -240,7 +266,7 @@ def test_the_first_wrong_node_of_verify_is_painted(browser: Any, tmp_path: Path)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_themes_and_accessibility(browser: Any, package: PagePackage, tmp_path: Path, scheme: str) -> None:
+def test_themes_and_accessibility(browser: Browser, package: PagePackage, tmp_path: Path, scheme: str) -> None:
     """axe-core finds nothing serious: contrast, names, roles; in both themes, with a node and with a difference."""
     model = _digits()
     page(model, _changed(model)[0], arrays=True).save(tmp_path / "m.html")
@@ -268,14 +294,17 @@ def _violations(shown: Any) -> list[str]:
     ]
 
 
-def test_a_small_window(browser: Any, digits: Path) -> None:
+def test_a_small_window(browser: Browser, digits: Path) -> None:
     with opened(browser, digits, width=420, height=860) as shown:
         assert shown.evaluate("document.documentElement.scrollWidth") == 420
         shown.locator(".body .row").nth(1).click()
         assert shown.locator(".details").bounding_box()["width"] == 420
+        for visible in (True, False):
+            shown.click("text=Graph")
+            assert shown.locator(".graph").is_visible() == visible
 
 
-def test_embedded_arrays_are_shown(browser: Any, tmp_path: Path) -> None:
+def test_embedded_arrays_are_shown(browser: Browser, tmp_path: Path) -> None:
     model = _digits()
     node = next(node for node in model.nodes if node.operator == "Conv")
     page(model, name="digits.qfb", arrays=True).save(tmp_path / "m.html")
@@ -287,14 +316,15 @@ def test_embedded_arrays_are_shown(browser: Any, tmp_path: Path) -> None:
             int(each.replace("−", "-")) for each in shown.locator(".values").first.locator("span").all_inner_texts()
         ]
         assert told == model.tensors[node.inputs[1]].array[0].reshape(-1)[:144].tolist()
-        with shown.expect_download() as download:
-            shown.click("text=Save .qfb")
-        assert download.value.suggested_filename == "digits.qfb"
-        saved = qfmt.load(download.value.path())
-        assert saved.content_id() == model.content_id()
+        assert shown.get_attribute("text=Save .qfb", "download") == "digits.qfb"
+        shown.click("text=Save .qfb")
+        model.save(tmp_path / "m.qfb")
+        content = (tmp_path / "m.qfb").read_bytes()
+        while not any(path.read_bytes() == content for path in browser.downloads.iterdir()):
+            shown.wait_for_timeout(100)  # the timeout of the test ends it
 
 
-def test_an_integer_only_network_shows_its_proofs(browser: Any, tmp_path: Path) -> None:
+def test_an_integer_only_network_shows_its_proofs(browser: Browser, tmp_path: Path) -> None:
     model = _digits().to_integers(input_shapes={"x": ("N", 1, 8, 8)})
     at, node = next((at, node) for at, node in enumerate(model.nodes) if node.operator == "qfmt.Requantize")
     page(model).save(tmp_path / "m.html")
@@ -341,7 +371,7 @@ def _hostile() -> Model:
     return Model(graph, HOSTILE[0], HOSTILE[0], pairs, pairs)
 
 
-def test_names_cannot_become_markup(browser: Any, tmp_path: Path) -> None:
+def test_names_cannot_become_markup(browser: Browser, tmp_path: Path) -> None:
     """Neither from the page nor from a dropped file: as text they are all there."""
     model = _hostile()
     made = page(model, replace(model, engine="x"), name=HOSTILE[0], other_name=HOSTILE[1], arrays=True)
@@ -391,14 +421,18 @@ def _deep(count: int) -> Model:
     return Model(Graph(("x",), (last,), tuple(nodes), {tensor.name: tensor for tensor in tensors}), engine="fbgemm")
 
 
-def test_five_thousand_nodes(browser: Any, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("deep") / "deep.html"
+    page(_deep(5000), name="deep.qfb").save(path)
+    return path
+
+
+def test_five_thousand_nodes(browser: Browser, deep: Path) -> None:
     """Under 3 MB; the table has only the rows in sight as elements, the graph only what surrounds the node."""
-    model = _deep(5000)
-    made = page(model, name="deep.qfb")
-    tell(f"page: {len(model.nodes):,} nodes, {len(made.html) / 1e6:.1f} MB")
-    assert len(made.html.encode()) < 3_000_000
-    made.save(tmp_path / "deep.html")
-    with opened(browser, tmp_path / "deep.html") as shown:
+    tell(f"page: 5,000 nodes, {deep.stat().st_size / 1e6:.1f} MB")
+    assert deep.stat().st_size < 3_000_000
+    with opened(browser, deep) as shown:
         shown.fill("input[type=search]", "layers.20.block.40.conv1")
         assert [name for name in _names(shown) if name.endswith("conv1")] == ["layers.20.block.40.conv1"]
         shown.keyboard.press("Escape")
@@ -418,7 +452,7 @@ def notebook(tmp_path: Path) -> Iterator[Path]:
     yield path
 
 
-def test_a_notebook_shows_the_page_in_a_frame(browser: Any, notebook: Path) -> None:
+def test_a_notebook_shows_the_page_in_a_frame(browser: Browser, notebook: Path) -> None:
     with opened(browser, notebook) as shown:
         frame = shown.frame_locator("iframe")
         frame.locator("body.ready").wait_for()

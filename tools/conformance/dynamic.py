@@ -17,7 +17,7 @@ RULES = (
 def cases() -> Iterator[Case]:
     rows = channels((0.013, 0.02, 0.007), 0, 0, low=-127)
     for rule in RULES:
-        for name, weight, per_token in (("tensor", grid(0.013, 0, "int8", -127), 0), ("channels", rows, 1)):
+        for name, weight, per_token in (("tensor", grid(0.013, -9, "int8", -127), 0), ("channels", rows, 1)):
             net = Network()
             net.input("x", "float32", (4, 6))
             net.constant("w", numbers(7, (3, 6), -127, 127), "int8", weight)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from hashlib import sha256
 from itertools import product
 from math import prod
 from typing import Any
@@ -85,6 +86,26 @@ def filled(shape: Sequence[int], dtype: str, item: Callable[[tuple[int, ...]], A
 
 def outputs(twin: dict[str, Any], vector: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """{output: {shape, values}}, as the JSON writes values."""
+    values = computed(twin, vector)
+    return {name: _written(values[name]) for name in twin["outputs"]}
+
+
+def digests(twin: dict[str, Any], vector: dict[str, Any]) -> list[str]:
+    """The digests of what the nodes compute, as the JSON writes them."""
+    values = computed(twin, vector)
+    named = [values[name] for node in twin["nodes"] for name in node["outputs"]]
+    return [sha256(_stored(each)).hexdigest()[:32] for each in named if each.dtype.startswith(("int", "uint", "bool"))]
+
+
+def _stored(value: Value) -> bytes:
+    """Integers as a file stores them."""
+    bits = 8 if value.dtype == "bool" else int(value.dtype.lstrip("uint"))
+    whole = sum((int(item) & ((1 << bits) - 1)) << (bits * at) for at, item in enumerate(value.items))
+    return whole.to_bytes((bits * len(value.items) + 7) // 8, "little")
+
+
+def computed(twin: dict[str, Any], vector: dict[str, Any]) -> dict[str, Value]:
+    """Every tensor of the graph, for the inputs of a vector."""
     from .operators import OPERATORS
 
     values: dict[str, Value] = {}
@@ -101,7 +122,7 @@ def outputs(twin: dict[str, Any], vector: dict[str, Any]) -> dict[str, dict[str,
         results = OPERATORS[node["operator"]](operands, attributes, node["rule"], forms)
         for name, (dtype, grid), result in zip(node["outputs"], forms, results, strict=True):
             values[name] = Value(result.shape, result.items, dtype, grid)
-    return {name: _written(values[name]) for name in twin["outputs"]}
+    return values
 
 
 def _value(tensor: dict[str, Any], shape: Sequence[int], items: Sequence[Any]) -> Value:

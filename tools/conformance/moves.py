@@ -126,6 +126,7 @@ def parts() -> Iterator[Case]:
     yield moved("Gather", (3, 4), [[2, 0], [-1, 1]], axis=1).case(
         "gather", "Gather: a matrix of indices, one negative", kinds=MIXED
     )
+    yield moved("Gather", (3, 4, 2), [2, 0], axis=-2).case("gather-axis", "Gather: a negative axis", kinds=MIXED)
     yield moved("Gather", (3, 4), 2).case("gather-scalar", "Gather: a single index drops the axis", kinds=MIXED)
     yield moved("Split", (2, 7), [2, 4, 1], axis=1, parts=3).case("split", "Split by sizes", kinds=MIXED)
     yield moved("Split", (7, 2), parts=3, num_outputs=3).case(

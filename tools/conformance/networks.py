@@ -115,6 +115,7 @@ class Network:
         outputs: Sequence[str] | None = None,
         vectors: Sequence[str] = (),
         kinds: Sequence[str] = USUAL,
+        digests: bool = False,
     ) -> Case:
         """The network with its test vectors: `inputs`, or else numbers of these kinds."""
         last = self.nodes[-1].outputs if outputs is None else tuple(outputs)
@@ -123,7 +124,7 @@ class Network:
         given = [self._typed(each) for each in inputs] or [self.values(kind, seed) for kind in kinds]
         names = vectors or (kinds if not inputs else [f"vector {index}" for index in range(len(given))])
         model = replace(model, graph=replace(graph, tensors=self._sized(model, given[0])))
-        return Case(name, about, model.with_vectors(*given, names=names))
+        return Case(name, about, model.with_vectors(*given, names=names, digests=digests))
 
     def values(self, kind: str, seed: int) -> dict[str, Array]:
         """Something for each input: of every size, the least that it takes, the greatest, or what stands for zero."""

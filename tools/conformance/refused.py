@@ -643,5 +643,7 @@ VECTORS: tuple[Change, ...] = (
     ("vector-shape", "V51", "A value of another size than its tensor", value("inputs", shape=[40, 2])),
     ("vector-rank", "V51", "A value of one dimension of a tensor with two", value("inputs", shape=[80])),
     ("vector-name-size", "V51", "A size with a name that is two sizes", value("outputs", shape=[30, 2])),
+    ("vector-digests", "V70", "A test vector with one digest too few", lambda record: record["vectors"][0].update(
+        digests=bytes(16))),
     ("vector-bytes", "V10", "A value with fewer bytes than its shape needs", value("outputs", shape=[90, 3])),
 )  # fmt: skip

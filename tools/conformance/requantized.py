@@ -111,6 +111,7 @@ def biases() -> Iterator[Case]:
     near = float(np.float32(0.25) + 8 * np.spacing(np.float32(0.25)))
     for name, bias, unit, about in (
         ("near", 600001, grid(near, 0, "int32"), "in units that differ from sx · sw by less than 10^-6: it is added"),
+        ("unit", 600001, grid(0.25 + 12 * 2.0**-25, 0, "int32"), "in units that differ by 1.4 · 10^-6 is dequantized"),
         ("scale", 300000, grid(0.5, 0, "int32"), "of another scale is dequantized"),
         ("point", 600090, grid(near, 90, "int32"), "with a zero point is dequantized"),
         ("plain", 150001, None, "that is not quantized consists of real numbers"),
@@ -123,11 +124,31 @@ def biases() -> Iterator[Case]:
         yield net.case(
             f"linear-integer-bias-int32-{name}", f"Linear by integer_bias: a bias of int32 {about}", {"x": x}
         )
-    net = Network()
-    net.input("x", "int16", (2, 6), grid(0.5, 0, "int16"))
-    names = ["x", net.constant("w", [[127] * 5 + [1]], "int8", grid(0.5, 0, "int8"))]
-    names.append(net.constant("b", np.array([-(1 << 22)]), "float32"))
-    net.node("qfmt.Linear", names, "y", "int8", grid(0.25, 0, "int8"), "integer_bias")
-    about = "Linear by integer_bias: sums beyond 2^24 and a bias, which are added exactly"
+    for name, second, about in (
+        ("channels", 0.125, "that is added"),
+        ("channel", 0.126, "that is another one in one channel: all are dequantized"),
+    ):
+        net = Network()
+        net.input("x", "uint8", (3, 20), grid(0.5, 0))
+        rows = channels((0.5, 0.25), 0, 0)
+        names = ["x", net.constant("w", [[-118] * 20, [-117] * 20], "int8", rows)]
+        units = channels((near, second), 0, 0, dtype="int32")
+        names.append(net.constant("b", [600001, 590000], "int32", units))
+        net.node("qfmt.Linear", names, "y", "int16", grid(0.25, 0, "int16"), "integer_bias")
+        about = f"Linear by integer_bias: a bias of int32 with a unit for each channel {about}"
+        yield net.case(f"linear-integer-bias-int32-{name}", about, {"x": x})
     beyond = [26420, 26421, 26421, 26421, 26421]
-    yield net.case("linear-integer-bias-exact", about, {"x": [[*beyond, 9], [*beyond, 12]]})
+    for rule in ("float_bias", "affine", "integer_bias", "integer_bias_reciprocal"):
+        net = Network()
+        net.input("x", "int16", (3, 8), grid(0.5, 0, "int16"))
+        names = ["x", net.constant("w", [[127] * 5 + [1] * 3], "int8", grid(0.5, 0, "int8"))]
+        names.append(net.constant("b", np.array([-(1 << 22)]), "float32"))
+        net.node("qfmt.Linear", names, "y", "int8", grid(0.25, 0, "int8"), rule)
+        how = (
+            "and a bias, which are added exactly"
+            if rule.startswith("integer")
+            else "are exact, then rounded to float32"
+        )
+        rows = [[*beyond, *rest] for rest in ((9, 0, 0), (12, 0, 0), (8, 1, 1))]
+        about = f"Linear by {rule}: sums beyond 2^24 {how}"
+        yield net.case(f"linear-{rule.replace('_', '-')}-exact", about, {"x": rows})

@@ -58,6 +58,9 @@ def nearest() -> Iterator[Case]:
     yield net.case(
         "resize-nearest-scales", "Resize by nearest: 10 · f32(0.7), less than 7, is rounded to 7", kinds=MIXED
     )
+    net = resized((1, 1, 3, 9), rule="", scales=(2.3, 1.4), **asymmetric)
+    about = "Resize by nearest: steps are 1 / scale, not the quotient of the sizes"
+    yield net.case("resize-nearest-steps", about, {"x": [[[range(9), range(10, 19), range(20, 29)]]]})
     net = resized((1, 10), rule="", scales=(1, 1.05), **(asymmetric | {"axes": ()}))
     yield net.case(
         "resize-nearest-kept", "Resize by nearest: a scale of 1.05 keeps the size, and the axis as it is", kinds=MIXED
@@ -76,8 +79,13 @@ def linear() -> Iterator[Case]:
         half = {"mode": "linear", "coordinate_transformation_mode": "half_pixel", "axes": (2, 3)}
         net = resized((1, 2, 5, 4), rule=rule, sizes=(7, 13), **half)
         yield net.case(name, f"Resize by {rule}: half_pixel, to sizes", seed=8, kinds=MIXED)
-        net = resized((1, 1, 3, 4), rule=rule, scales=(2, 1.5), **half)
+        net = resized((1, 1, 3, 4), rule=rule, scales=(2.3, 1.4), **half)
         yield net.case(f"{name}-scales", f"Resize by {rule}: half_pixel, by scales", seed=9, kinds=MIXED)
+        one = half | {"coordinate_transformation_mode": "pytorch_half_pixel"}
+        net = resized((1, 1, 5, 4), rule=rule, sizes=(1, 3), **one)
+        yield net.case(
+            f"{name}-one", f"Resize by {rule}: pytorch_half_pixel, to one row, the first", seed=11, kinds=MIXED
+        )
         corners = half | {"coordinate_transformation_mode": "align_corners"}
         net = resized((1, 1, 5, 6), rule=rule, sizes=(13, 11), **corners)
         yield net.case(f"{name}-corners", f"Resize by {rule}: align_corners", seed=10, kinds=MIXED)

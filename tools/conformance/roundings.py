@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from qfmt.arithmetic import QUANTIZE, f32
+from qfmt.arithmetic import MEAN, QUANTIZE, f32
 from qfmt.model import Quantization
 
 from .dynamic import RULES as DYNAMIC_RULES
@@ -59,6 +59,22 @@ def multiplying() -> Iterator[Case]:
     about = "ReduceMean by mean_divide_offset: + z is rounded to float32, to a tie"
     yield net.case("reducemean-offset", about, {"x": x})
 
+    a, b = numbers(5, (16,), 9000, 32767), numbers(6, (16,), 9000, 32767)
+    net, wide = Network(), Quantization.of((1.0,), (0,), -(1 << 31), (1 << 31) - 1)
+    names = [
+        net.input("a", "int16", (16,), grid(0.7, 0, "int16")),
+        net.input("b", "int16", (16,), grid(0.9, 0, "int16")),
+    ]
+    net.node("Mul", names, "y", "int32", wide, "product")
+    about = "Mul by product: products beyond 2^24 are rounded to float32 before they are scaled"
+    yield net.case("mul-product-wide", about, {"a": a, "b": b})
+    for rule in MEAN:
+        net = Network()
+        names = [net.input("x", "int32", (6, 5), wide), net.constant("axes", [1], "int64")]
+        net.node("ReduceMean", names, "y", "int32", wide, rule, keepdims=0)
+        about = f"ReduceMean by {rule}: sums beyond 2^24 are rounded to float32 before they are divided"
+        yield net.case(f"reducemean-{rule.replace('_', '-')}-wide", about, {"x": numbers(7, (6, 5), 1 << 22, 1 << 27)})
+
 
 S8 = grid(0.027417483, -7, "int8")
 
@@ -66,7 +82,7 @@ S8 = grid(0.027417483, -7, "int8")
 def bounding() -> Iterator[Case]:
     """Real numbers that come to the grid of a tensor: bounds by `reciprocal_offset`, padding by `divide`."""
     every = {"x": range(256)}
-    for name, low, high in (("telling", -2.08465, 1.9549), ("crossed", 1.0, -1.0)):
+    for name, low, high in (("telling", -2.08465, 1.9289502), ("crossed", 1.0, -1.0)):
         net = Network()
         names = [net.input("x", "uint8", (256,), grid(0.0173, 131))]
         names += [net.constant(end, f32(bound), "float32") for end, bound in (("low", low), ("high", high))]
@@ -93,7 +109,7 @@ def bounding() -> Iterator[Case]:
 def overflowing() -> Iterator[Case]:
     """What float32 does not hold, and the clamp to limits that it does not hold."""
     whole = Quantization.of((1.0,), (1,), -(1 << 31), (1 << 31) - 1)
-    for rule in ("divide", "reciprocal_fma"):
+    for rule in ("divide", "reciprocal", "reciprocal_offset", "reciprocal_fma"):
         net = Network()
         net.input("x", "float32", (9,))
         net.node("QuantizeLinear", ["x"], "y", "int32", whole, rule)

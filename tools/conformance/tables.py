@@ -38,6 +38,7 @@ def cases() -> Iterator[Case]:
     net.constant("y.table", numbers(3, (256,), -9, 9), "int8")
     net.node("qfmt.Table", ["x", "y.table"], "y", "int8")
     yield net.case("table-plain", "Table: neither side is quantized")
+    yield _digests()
     for left, right, target in (("int2", "int8", "uint8"), ("uint4", "int4", "int8"), ("uint4", "uint4", "uint4")):
         a, b = all_of(left), all_of(right)
         kind = DTYPES[target]
@@ -48,3 +49,15 @@ def cases() -> Iterator[Case]:
         net.node("qfmt.PairTable", ["a", "b", net.constant("y.table", values, target)], "y", target, grid(1, 0, target))
         about = f"PairTable of every {left} and {right}, which broadcast, to {target}"
         yield net.case(f"pair-table-{left}-{right}", about, {"a": a[:, None], "b": b})
+
+
+def _digests() -> Case:
+    """Packed integers, sums of four bytes, which nothing uses, and a network of three nodes."""
+    net = Network()
+    net.input("x", "uint8", (2, 5), grid(0.1, 1, "uint8"))
+    net.node("qfmt.Table", ["x", net.constant("a.table", numbers(3, (256,), -8, 7), "int4")], "a", "int4",
+             grid(0.2, 0, "int4"))  # fmt: skip
+    net.node("qfmt.WeightedSum", ["x", "a"], "sums", "int32", weights=(-3, 1000))
+    net.node("qfmt.Table", ["a", net.constant("y.table", numbers(4, (16,), -999, 999), "int16")], "y", "int16",
+             grid(0.3, 0, "int16"))  # fmt: skip
+    return net.case("digests", "Test vectors with digests of what the nodes compute", digests=True)

@@ -15,6 +15,7 @@ from typing import Any
 from qfmt.model import (
     DTYPES,
     Attribute,
+    Graph,
     Model,
     Node,
     Observed,
@@ -22,6 +23,7 @@ from qfmt.model import (
     Quantization,
     StoredArray,
     Tensor,
+    Vector,
     attribute_kind,
 )
 from qfmt.quantization import PARAMETERS
@@ -49,10 +51,15 @@ def twin(model: Model, facts: Json) -> Json:
                 "name": vector.name,
                 "inputs": {name: _value(value) for name, value in vector.inputs.items()},
                 "outputs": {name: _value(value) for name, value in vector.outputs.items()},
+                **_digests(vector, graph),
             }
             for vector in model.vectors
         ],
     }
+
+
+def _digests(vector: Vector, graph: Graph) -> Json:
+    return {"digests": [digest.hex() for _, _, digest in vector.stated(graph)]} if vector.digests else {}
 
 
 def text(value: Json) -> str:

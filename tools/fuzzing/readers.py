@@ -69,7 +69,7 @@ def _command(name: str) -> tuple[str | Path, ...]:
     if name == "js-reader":
         from support.js_reader import Reader as Package
 
-        package = Package(Path(tempfile.mkdtemp(prefix="fuzz-js-")))
+        package = Package()
         return "node", package.root / "readers/js/build/readers/js/tests/verdicts.js", "-"
     main = "test/verdicts.c" if name == "c-reader" else "test/runs.c"
     return (c_reader.build(main, *c_reader.SANITIZED),)

@@ -24,7 +24,7 @@ def check(folder: Path) -> None:
 
 def _is_ours(folder: Path) -> bool:
     """Whether it contains only a program of this module and its compiled files."""
-    headers = [path for path in folder.glob("*.h") if MARK in _begin(path)]
+    headers = [path for path in folder.glob("*.h") if path.is_file() and MARK in _begin(path)]
     if len(headers) != 1:
         return False
     name = headers[0].stem

@@ -8,6 +8,7 @@ from ...errors import DestinationError, InexpressibleNodesError, QfmtError
 from ...model import Node
 from ...ops import OPERATORS
 from ...ops.shapes import keeps_shape
+from ...progress import counted
 from .convolutions import conv, conv_transpose
 from .elementwise import pair_table, product, requantize, table, unary, weighted_sum
 from .matmul import matmul
@@ -41,7 +42,8 @@ HINT = "convert it to integer-only first: `qfmt convert … --integer-only --exa
 def write_nodes(plan: Plan) -> None:
     """All nodes in order; InexpressibleNodesError names every one that has no form in C, and why."""
     reasons: dict[str, list[str]] = {}
-    for node in plan.network.nodes:
+    nodes = plan.network.nodes
+    for node in counted(nodes, "generating code", len(nodes), "nodes"):
         if reasons and not all(plan.is_there(name) for name in node.inputs if name):
             continue  # errors of readers of a failed node would be redundant
         try:

@@ -52,7 +52,8 @@ class Engine(NamedTuple):
     """Tables in the order in which they are tried. Those after the first `own` are a fallback, and reported.
 
     `kernels` names backends of torch's quantized operators, the best first; a `traceable` engine must stay Python for
-    torch.export. An `exact` engine skips kernels that can overflow on this processor.
+    torch.export. An `exact` engine skips kernels that can overflow on this processor, or follow another rule than the
+    node's.
     """
 
     name: str
@@ -60,7 +61,7 @@ class Engine(NamedTuple):
     own: int
     kernels: tuple[str, ...] = ()
     traceable: bool = False
-    exact: bool = True
+    exact: bool = False
 
 
 class Row(NamedTuple):
@@ -370,6 +371,11 @@ class Site:
     def derive(self, what: str, value: Any) -> Value:
         """A value computed once from constants, named after the output."""
         return self.builder.derive(f"{self.node.outputs[0]}_{what}", value)
+
+    def value_of(self, derived: Any) -> torch.Tensor:
+        """The value that `derive` got, from the call that reads it."""
+        value: torch.Tensor = self.builder.derived[str(derived.target)]
+        return value
 
     def parameters(self, index: int) -> tuple[Any, Any, Any]:
         """A quantized constant, its scales and its zero points, as buffers."""

@@ -1,4 +1,4 @@
-"""The engines by name, and the choice of `auto`."""
+"""The engines by name, and the choice of `fast`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .interpreted import LOOK_UP, NUMPY
 from .native import NATIVE_EMITTERS
 from .native_dynamic import DYNAMIC_EMITTERS, linear_float16
 from .onednn import COMPUTES, ONEDNN_ENGINE
-from .processor import saturates
 from .products import PRODUCTS
 from .qdq import QDQ_ENGINE
 from .reference import REFERENCE, REFERENCE_ENGINE
+from .sums import SUMS
 from .weights import WEIGHTS
 
 NATIVE_ENGINES = ("x86", "onednn", "fbgemm", "qnnpack")
@@ -44,10 +44,10 @@ def _native(operator: str) -> Emitter | None:
 NATIVE = Table("native", QUANTIZED, _native)
 
 
-def native_engine(kernels: Sequence[str], *, exact: bool) -> Engine:
+def native_engine(kernels: Sequence[str]) -> Engine:
     """The engine with these kernels of torch: the first that is correct for a node."""
     tables = (NATIVE, FLOAT, WEIGHTS, INTEGERS, LOOK_UP, PRODUCTS, REFERENCE, COMPUTES, NUMPY)
-    return Engine(f"native:{kernels[0]}", tables, own=4, kernels=tuple(kernels), exact=exact)
+    return Engine(f"native:{kernels[0]}", tables, own=4, kernels=tuple(kernels))
 
 
 def _named(model: Model, kernels: str) -> str:
@@ -62,26 +62,38 @@ def _named(model: Model, kernels: str) -> str:
 
 PLAIN_ENGINES = {"reference": REFERENCE_ENGINE, "onednn": ONEDNN_ENGINE, "qdq": QDQ_ENGINE}
 
+EXACT_KERNELS = "fbgemm"
+"""Kernels of torch whose results are those of their rule to the last bit: oneDNN's differ at ties, and qnnpack's ignore
+`reduce_range`."""
+
 
 def candidates(model: Model, engine: str) -> list[Engine]:
-    """The possible engines, best first: one, or those that `auto` and `fast` choose from.
+    """The possible engines, best first: one, or those that `fast` chooses from.
 
     The kernels of torch's quantized operators are the fastest, those of x86 before the others; then oneDNN's on plain
-    integers, which need no deprecated dtype; the reference has no requirements. `auto` uses no kernels for a node
-    that can overflow here, and prefers the reference for all nodes to the reference for some.
+    integers, which need no deprecated dtype; the reference has no requirements.
     """
     name, _, kernels = engine.partition(":")
     if name == "native":
-        return [native_engine([_named(model, kernels)], exact=False)]
+        return [native_engine([_named(model, kernels)])]
     if name in PLAIN_ENGINES:
         return [PLAIN_ENGINES[name]]
-    exact = name == "auto"
     supported = torch.backends.quantized.supported_engines if hasattr(torch, "quint8") else ()
+    if name == "auto":
+        packs = EXACT_KERNELS in supported and any(node.operator in DYNAMIC_EMITTERS for node in model.nodes)
+        return [_exact((EXACT_KERNELS,) if packs else ())]
     there = [kernels for kernels in NATIVE_ENGINES if kernels in supported]
     there = [kernels for kernels in there if kernels != "qnnpack"] or there
-    native = [native_engine(there, exact=exact)] if there else []
-    has_onednn = torch._C._has_mkldnn and hasattr(torch.ops.onednn, "qconv_prepack")
-    if has_onednn and not (exact and saturates("onednn", "conv")):
-        return [*native, ONEDNN_ENGINE._replace(exact=exact), REFERENCE_ENGINE]
-    *tables, numpy = REFERENCE_ENGINE.tables
-    return [*native, REFERENCE_ENGINE._replace(tables=(*tables, COMPUTES, numpy))]
+    native = [native_engine(there)] if there else []
+    plain = [ONEDNN_ENGINE._replace(exact=False)] if _has_onednn() else []
+    return [*native, *plain, REFERENCE_ENGINE]
+
+
+def _has_onednn() -> bool:
+    return bool(torch._C._has_mkldnn) and hasattr(torch.ops.onednn, "qconv_prepack")
+
+
+def _exact(kernels: tuple[str, ...]) -> Engine:
+    """The engine `auto`: kernels that compute each node's own rule exactly, or else the reference."""
+    tables = (FLOAT, WEIGHTS, LOOK_UP, INTEGERS, PRODUCTS, REFERENCE, NUMPY)
+    return Engine("auto", (SUMS, *tables) if _has_onednn() else tables, own=5, kernels=kernels, exact=True)

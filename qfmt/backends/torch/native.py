@@ -13,14 +13,16 @@ import torch
 
 from ...errors import first_line
 from ...model import DTYPES, Tensor, static_shape
+from ...ops import OPERATORS
 from ...ops.activation import torch_output
+from .arithmetic import quantize
 from .emit import Emitter, Lacks, Site
 from .floats import bounds
 from .moves import MOVES
 from .native_maps import MAP_EMITTERS
 from .processor import overflows, quantized_kernels
 from .products import real_bias
-from .ranges import is_relu, real_range, same_grid, scale_and_zero_point, within_range
+from .ranges import check_clamp, is_relu, real_range, runs_qnnpack, same_grid, scale_and_zero_point, within_range
 from .spelled import Kernel, spelled
 from .windows import Geometry
 
@@ -51,10 +53,14 @@ def quantized_weight(s: Site, index: int) -> torch.Tensor:
 def by_kernels(s: Site, pack: Callable[[], Any]) -> Any:
     """The parameters packed by `pack` for the first of the engine's kernels that are correct for the node.
 
-    Kernels that can overflow on this processor are noted, or skipped by an exact engine.
+    Kernels that can overflow on this processor are noted. An exact engine skips them, and those with another rule.
     """
     engine, reasons = s.builder.engine, []
+    rules = OPERATORS[s.node.operator].engines
     for kernels in engine.kernels:
+        if engine.exact and rules.get(kernels) != s.node.rule:
+            reasons.append(f"{kernels} kernels have another rule than {s.node.rule!r}")
+            continue
         reason = f"can overflow 16 bits in {kernels} kernels on this processor" if overflows(s, kernels) else ""
         if len(engine.kernels) > 1 and _errs(s, kernels):
             reasons.append(f"is computed incorrectly by {kernels} kernels")
@@ -93,14 +99,18 @@ def _packed(s: Site, prepack: Any, *rest: Any) -> Any:
         raise Lacks("torch packs constant weights only")
     if s.grid(0).dtype != torch.uint8:
         raise Lacks(f"torch's kernels require uint8, not {s.tensor(0).dtype}")
+    if s.tensor(1).dtype != "int8":  # QNNPACK packs others, and fails when it runs
+        raise Lacks(f"torch's kernels require weights of int8, not {s.tensor(1).dtype}")
     weight, bias = quantized_weight(s, 1), real_bias(s)
     packed = by_kernels(s, lambda: prepack(weight, bias, *rest))
     return s.derive("packed", packed)
 
 
 def _conv(s: Site) -> Any:
-    geometry = Geometry.of(s).even()
+    geometry, grid = Geometry.of(s).even(), s.tensor(1).quantization
     name, fuses = geometry.name, geometry.output_padding is None
+    if not fuses and geometry.group > 1 and grid is not None and grid.is_per_channel and runs_qnnpack(s):
+        raise Lacks("QNNPACK reads a scale for each output channel, and groups share theirs")
     fused = f"{name}_relu" if fuses and is_relu(s) else name
     packed = _packed(s, getattr(quantized, f"{name}_prepack"), *geometry.packing())
     target = getattr(quantized, fused)
@@ -230,7 +240,7 @@ def _bounded(target: Any, general: Any = None) -> Emitter:
         s.grid(0)
         if scale_and_zero_point(s) == torch_output(s.node.operator, s.out.dtype):
             return within_range(s, target, s.x(0), relu=False)
-        if general is None or s.builder.engine.kernels[0] == "qnnpack":
+        if general is None or runs_qnnpack(s):
             raise Lacks("torch uses a different quantization for its output")
         return within_range(s, general, s.x(0), *scale_and_zero_point(s), relu=False)
 
@@ -271,6 +281,7 @@ def _clip(s: Site) -> Any:
     if limits == [None, None]:
         raise Lacks("has no bounds")
     both = [end if given is None else given for given, end in zip(limits, real_range(s), strict=True)]  # for qnnpack
+    check_clamp(s, *(int(quantize(torch.tensor(bound), s.out_grid, "reciprocal_offset")) for bound in both))
     return within_range(s, aten.clamp.default, s.x(0), *both, relu=False)
 
 

@@ -24,7 +24,7 @@ from .floats import FLOAT, REAL, computed
 from .integers import INTEGERS
 from .interpreted import LOOK_UP, NUMPY
 from .moves import MOVES
-from .processor import overflows
+from .processor import AS_FLOATS, overflows
 from .products import PRODUCTS, real_bias
 from .reference import REFERENCE
 from .weights import WEIGHTS
@@ -35,14 +35,14 @@ aten, onednn = torch.ops.aten, torch.ops.onednn
 CONV = {1: onednn.qconv1d_pointwise, 2: onednn.qconv2d_pointwise, 3: onednn.qconv3d_pointwise}
 
 
-def _weight(s: Site) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Any]:
-    """Weight, scales and zero points in oneDNN's form, and the bias in the graph."""
+def weight_of(s: Site) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weight and scales in oneDNN's form."""
     weight = s.tensor(1)
     q = weight.quantization
     if weight.data is None or q is None or weight.dtype != "int8" or any(q.zero_point):
         raise Lacks("oneDNN requires constant int8 weights with zero point 0")
-    if s.grid(0).dtype != torch.uint8 or (s.out.quantization is not None and s.out_grid.dtype != torch.uint8):
-        raise Lacks("oneDNN supports only uint8 inputs, and uint8 or float32 outputs, here")
+    if s.grid(0).dtype != torch.uint8:
+        raise Lacks("oneDNN supports only uint8 inputs here")
     if overflows(s, "onednn"):
         reason = "can overflow 16 bits in oneDNN's kernels on this processor"
         if s.builder.engine.exact:
@@ -50,28 +50,51 @@ def _weight(s: Site) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Any]:
         s.builder.notes.append(s.row("onednn", reason))
     count = (weight.shape or (0,))[0]
     scales = torch.tensor(q.scale.numbers() * (1 if q.is_per_channel else int(count or 1)), dtype=torch.float32)
+    return s.constant(1), scales
+
+
+def _bias(s: Site) -> Any:
+    """The bias in the graph, as floats."""
     bias = real_bias(s)
-    value = s.x(2) if bias is None or s.tensor(2).quantization is None else s.derive("bias", bias)
-    return s.constant(1), scales, torch.zeros(scales.shape, dtype=torch.int32), value
+    return s.x(2) if bias is None or s.tensor(2).quantization is None else s.derive("bias", bias)
 
 
-def _held(s: Site, *parameters: torch.Tensor) -> list[Any]:
+def _held(s: Site, packed: torch.Tensor, scales: torch.Tensor) -> list[Any]:
     """Packed weights, scales and zero points as attributes of the module."""
-    return [s.derive(what, each) for what, each in zip(("packed", "scales", "zero_points"), parameters, strict=True)]
+    return [s.derive(what, each) for what, each in _parameters(packed, scales).items()]
+
+
+def _parameters(packed: torch.Tensor, scales: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {"packed": packed, "scales": scales, "zero_points": torch.zeros(scales.shape, dtype=torch.int32)}
+
+
+def convolution(s: Site, weight: torch.Tensor, scale: float, scales: torch.Tensor, bias: Any) -> tuple[Any, ...]:
+    """The kernel, and its arguments up to the form of the output; `scale` is that of the input."""
+    window = Geometry.of(s).even()
+    rank, kernel, zero_point = len(window.strides), s.attribute("kernel_shape"), s.grid(0).zero_point
+    if kernel[-1] == 1 and max(kernel) > 1 and any(window.pads) and zero_point:
+        raise Lacks("oneDNN pads kernels of width 1 with the wrong number (torch 2.13)")
+    geometry = window.arguments()
+    parameters = _held(s, onednn.qconv_prepack(weight, scales, scale, zero_point, *geometry, None), scales)
+    x = _channels_last(s, rank, window.group)
+    return CONV[rank].default, x, scale, zero_point, *parameters, bias, *geometry
+
+
+def linear(s: Site, weight: torch.Tensor, scale: float, scales: torch.Tensor, bias: Any) -> tuple[Any, ...]:
+    """The same, of a linear layer."""
+    parameters = _held(s, onednn.qlinear_prepack(weight, None), scales)
+    return onednn.qlinear_pointwise.default, s.x(0), scale, s.grid(0).zero_point, *parameters, bias
 
 
 def _conv(s: Site) -> Any:
-    window = Geometry.of(s).even()
-    rank, kernel = len(window.strides), s.attribute("kernel_shape")
-    if kernel[-1] == 1 and max(kernel) > 1 and any(window.pads) and s.grid(0).zero_point:
-        raise Lacks("oneDNN pads kernels of width 1 with the wrong number (torch 2.13)")
-    weight, scales, zero_points, bias = _weight(s)
-    geometry = window.arguments()
-    x = s.grid(0)
-    packed = onednn.qconv_prepack(weight, scales, x.scale, x.zero_point, *geometry, None)
-    parameters = _held(s, packed, scales, zero_points)
-    call = (_channels_last(s, rank, window.group), x.scale, x.zero_point, *parameters, bias, *geometry)
-    return _put_out(s, CONV[rank].default, call, fuses=rank < 3)
+    weight, scales = weight_of(s)
+    fuses = len(s.attribute("strides")) < 3
+    return _put_out(s, *convolution(s, weight, s.grid(0).scale, scales, _bias(s)), fuses=fuses)
+
+
+def _linear(s: Site) -> Any:
+    weight, scales = weight_of(s)
+    return _put_out(s, *linear(s, weight, s.grid(0).scale, scales, _bias(s)))
 
 
 def _channels_last(s: Site, rank: int, group: int) -> Any:
@@ -82,19 +105,15 @@ def _channels_last(s: Site, rank: int, group: int) -> Any:
     return s.call(aten.contiguous.default, s.x(0), memory_format=formats[rank])
 
 
-def _linear(s: Site) -> Any:
-    weight, scales, zero_points, bias = _weight(s)
-    x, parameters = s.grid(0), _held(s, onednn.qlinear_prepack(weight, None), scales, zero_points)
-    return _put_out(s, onednn.qlinear_pointwise.default, (s.x(0), x.scale, x.zero_point, *parameters, bias))
-
-
-def _put_out(s: Site, target: Any, arguments: tuple[Any, ...], *, fuses: bool = True) -> Any:
-    """The call with the form of its output: floats, or integers, with a ReLU if the kernel `fuses` one.
+def _put_out(s: Site, target: Any, *arguments: Any, fuses: bool = True) -> Any:
+    """The call of a kernel with the form of its output: floats, or integers, with a ReLU if the kernel `fuses` one.
 
     They are clamped if the output's range differs from the kernel's.
     """
     if s.out.quantization is None:
-        return s.result(target, *arguments, 1.0, 0, torch.float32, "none", [], "")
+        return s.result(target, *arguments, *AS_FLOATS)
+    if s.out_grid.dtype != torch.uint8:
+        raise Lacks("oneDNN supports only uint8 or float32 outputs here")
     y, limits = s.out_grid, DTYPES[s.out.dtype]
     relu = fuses and y.minimum == y.zero_point
     call = (*arguments, y.scale, y.zero_point, torch.uint8, "relu" if relu else "none", [], "")
@@ -112,7 +131,7 @@ def _add(s: Site) -> Any:
     if channels is None or scales is None:
         in_place = None not in (shape := s.tensor(0).shape or (None,)) and shape == s.tensor(1).shape
         return by_rule(s, s.call(aten.add_.Tensor if in_place else aten.add.Tensor, real(s, 0), real(s, 1)))
-    parameters = _held(s, *_identity(scales[0], channels))
+    parameters = [s.derive(what, each) for what, each in _identity(scales[0], channels).items()]
     second = s.call(aten.clone.default, s.x(1), memory_format=torch.channels_last)  # it is overwritten
     return s.result(onednn.qconv2d_pointwise.binary, s.x(0), *_accumulation(*scales, parameters, second, channels))
 
@@ -127,11 +146,11 @@ def _channels(s: Site) -> int | None:
     return shape[1] if all(grid.axis is None and grid.dtype == torch.uint8 for grid in grids) else None
 
 
-def _identity(a: Grid, channels: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _identity(a: Grid, channels: int) -> dict[str, torch.Tensor]:
     """The depthwise 1 × 1 convolution that changes nothing."""
     ones, scales = torch.ones(channels, 1, 1, 1, dtype=torch.int8), torch.ones(channels)
     packed = onednn.qconv_prepack(ones, scales, a.scale, a.zero_point, [1, 1], [0, 0], [1, 1], channels, None)
-    return packed, scales, torch.zeros(channels, dtype=torch.int32)
+    return _parameters(packed, scales)
 
 
 def _accumulation(a: Grid, b: Grid, y: Grid, parameters: list[Any], second: Any, channels: int) -> tuple[Any, ...]:
@@ -149,7 +168,7 @@ def _exact_scales(a: Grid, b: Grid, y: Grid, rule: str) -> tuple[Grid, Grid, Gri
     first, second = every.repeat_interleave(256).reshape(1, 1, 256, 256), every.repeat(256).reshape(1, 1, 256, 256)
     total = arithmetic.dequantize(first, a, rule) + arithmetic.dequantize(second, b, rule)
     wanted = arithmetic.quantize(total, y, rule)
-    parameters = list(_identity(a, 1))
+    parameters = list(_identity(a, 1).values())
     for steps in sorted(product((0, 1, -1, 2, -2), repeat=3), key=lambda steps: sum(map(abs, steps))):
         moved = (_moved(a, steps[0]), _moved(b, steps[1]), _moved(y, steps[2]))
         got = onednn.qconv2d_pointwise.binary(first, *_accumulation(*moved, parameters, second.clone(), 1))
@@ -306,5 +325,5 @@ def _computes(s: Site) -> Any:
 ONEDNN = Table("onednn", PLAIN, ONEDNN_EMITTERS.get)
 COMPUTES = Table("torch's float kernels", PLAIN, dict.fromkeys(REAL, _computes).get)
 ONEDNN_ENGINE = Engine(
-    "onednn", (ONEDNN, FLOAT, WEIGHTS, LOOK_UP, INTEGERS, PRODUCTS, REFERENCE, COMPUTES, NUMPY), own=5
+    "onednn", (ONEDNN, FLOAT, WEIGHTS, LOOK_UP, INTEGERS, PRODUCTS, REFERENCE, COMPUTES, NUMPY), own=5, exact=True
 )

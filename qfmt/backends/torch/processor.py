@@ -76,6 +76,10 @@ _WEIGHTS = {
 }
 
 
+AS_FLOATS: tuple[Any, ...] = (1.0, 0, torch.float32, "none", [], "")
+"""The arguments of oneDNN's kernels for an output of floats."""
+
+
 def _activations(product: str) -> torch.Tensor:
     shape = (8, CHANNELS) if product in ("linear", "dynamic") else (1, CHANNELS, 8, 8)
     return torch.full(shape, 255, dtype=torch.uint8)
@@ -90,13 +94,12 @@ def _geometry(product: str) -> tuple[list[int], list[int], list[int], int]:
 def _plain_sum(product: str, weight: torch.Tensor) -> float:
     """The largest sum by oneDNN's kernels on plain tensors."""
     x, ones, zeros = _activations(product), torch.ones(len(weight)), torch.zeros(len(weight), dtype=torch.int32)
-    result: tuple[Any, ...] = (1.0, 0, torch.float32, "none", [], "")
     if product == "linear":
         packed = onednn.qlinear_prepack(weight, None)
-        return float(onednn.qlinear_pointwise(x, 1.0, 0, packed, ones, zeros, None, *result).max())
+        return float(onednn.qlinear_pointwise(x, 1.0, 0, packed, ones, zeros, None, *AS_FLOATS).max())
     geometry = _geometry(product)
     packed = onednn.qconv_prepack(weight, ones, 1.0, 0, *geometry, None)
-    return float(onednn.qconv2d_pointwise(x, 1.0, 0, packed, ones, zeros, None, *geometry, *result).max())
+    return float(onednn.qconv2d_pointwise(x, 1.0, 0, packed, ones, zeros, None, *geometry, *AS_FLOATS).max())
 
 
 def _quantized_sum(product: str, weight: torch.Tensor, scale: float) -> float:
@@ -110,6 +113,28 @@ def _quantized_sum(product: str, weight: torch.Tensor, scale: float) -> float:
     else:
         y = quantized.conv2d(x, quantized.conv2d_prepack(weight, None, *_geometry(product)), scale, 0)
     return float(y.dequantize().max())
+
+
+@cache
+def sums_exactly() -> bool:
+    """Whether oneDNN's kernels on plain tensors return exact sums as floats, rounded once: padded and grouped, with
+    zero points, and with biases; pairs of products fit into 16 bits."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 256, (2, 16, 12, 12), dtype=torch.uint8, generator=generator)
+    for group in (1, 2, 16):
+        weight = torch.randint(-64, 64, (16, 16 // group, 3, 3), dtype=torch.int8, generator=generator)
+        bias, ones, zeros = torch.linspace(-9, 9, 16), torch.ones(16), torch.zeros(16, dtype=torch.int32)
+        geometry, image = ([1, 1], [1, 1], [1, 1], group), x.contiguous(memory_format=torch.channels_last)
+        packed = onednn.qconv_prepack(weight, ones, 1.0, 7, *geometry, None)
+        got = onednn.qconv2d_pointwise(image, 1.0, 7, packed, ones, zeros, bias, *geometry, *AS_FLOATS)
+        exact = torch.conv2d(x.double() - 7, weight.double(), padding=1, groups=group)
+        if not torch.equal(got, exact.float() + bias[:, None, None]):
+            return False
+    rows, weight = x.reshape(2, -1), torch.randint(-64, 64, (5, x[0].numel()), dtype=torch.int8, generator=generator)
+    ones, zeros, bias = torch.ones(5), torch.zeros(5, dtype=torch.int32), torch.linspace(-9, 9, 5)
+    packed = onednn.qlinear_prepack(weight, None)
+    got = onednn.qlinear_pointwise(rows, 1.0, 7, packed, ones, zeros, bias, *AS_FLOATS)
+    return torch.equal(got, ((rows.double() - 7) @ weight.double().t()).float() + bias)
 
 
 def overflows(s: Site, kernels: str) -> bool:

@@ -155,7 +155,7 @@ def matmul(a: Tensor, b: Tensor, steps: list[Step], low: int, high: int) -> Tens
     return after(torch.matmul(a.double(), b.double()), steps).clamp_(low, high)
 
 
-def _finish(s: Site, along: list[int]) -> tuple[list[Any], int, int]:
+def finish(s: Site, along: list[int]) -> tuple[list[Any], int, int]:
     """The steps that bring sums to the output less its zero point, with their numbers `along` the channels, and its
     range."""
     x, w, y, weight = s.grid(0), s.grid(1), s.out_grid, s.tensor(1).quantization
@@ -242,12 +242,12 @@ def _conv(s: Site) -> Any:
     geometry = Geometry.of(s)
     transposed = geometry.output_padding is not None
     weight, parts = float_weight(*constant_weight(s), geometry.group, transposed=transposed)
-    finish = _finish(s, [-1, *(1 for _ in geometry.strides)])
-    return s.result(conv, s.x(0), held(s, weight), *finish, geometry, parts)
+    steps = finish(s, [-1, *(1 for _ in geometry.strides)])
+    return s.result(conv, s.x(0), held(s, weight), *steps, geometry, parts)
 
 
 def _linear(s: Site) -> Any:
-    return s.result(linear, s.x(0), held(s, wide_weight(*constant_weight(s), (1,))), *_finish(s, [-1]))
+    return s.result(linear, s.x(0), held(s, wide_weight(*constant_weight(s), (1,))), *finish(s, [-1]))
 
 
 def _matmul(s: Site) -> Any:
@@ -256,7 +256,7 @@ def _matmul(s: Site) -> Any:
         raise Lacks("has a second input quantized per channel")
     if a.dtype.itemsize + b.dtype.itemsize > 4:
         raise Lacks("has sums that float64 may not represent")
-    return s.result(matmul, s.x(0), s.x(1), *_finish(s, []))
+    return s.result(matmul, s.x(0), s.x(1), *finish(s, []))
 
 
 PRODUCTS = Table(

@@ -41,7 +41,19 @@ def within_range(s: Site, target: Any, *arguments: Any, relu: bool = True, **nam
 
 def clamped(s: Site, value: Any, *, relu: bool = False) -> Any:
     """The value, which has the output's quantization, clamped to its range."""
+    check_clamp(s, s.out_grid.minimum, s.out_grid.maximum)
     return value if _is_whole(s, relu) else s.result(aten.clamp.default, value, *real_range(s))
+
+
+def runs_qnnpack(s: Site) -> bool:
+    """Whether torch runs kernels with QNNPACK where it has a choice at run time."""
+    return s.builder.engine.kernels[:1] == ("qnnpack",)
+
+
+def check_clamp(s: Site, low: int, high: int) -> None:
+    """Lacks if the kernel cannot clamp to these integers."""
+    if low >= high and runs_qnnpack(s):
+        raise Lacks("QNNPACK clamps to ranges of two integers or more")
 
 
 def real_range(s: Site) -> list[float]:

@@ -48,9 +48,13 @@ class Opened:
         self.facts = os.fstat(self._descriptor)
 
     def view(self, offset: int, nbytes: int) -> memoryview:
-        """A memory-mapped part of the file; the mapping lives as long as the view."""
+        """A part of the file: memory-mapped if it is large; the mapping lives as long as the view."""
         if not nbytes:
             return memoryview(b"")
+        if nbytes <= LARGE and hasattr(os, "pread"):  # to map a few bytes takes longer than to read them
+            data = os.pread(self._descriptor, nbytes, offset)
+            if len(data) == nbytes:
+                return memoryview(data)
         before = offset % mmap.ALLOCATIONGRANULARITY
         part = mmap.mmap(self._descriptor, before + nbytes, access=mmap.ACCESS_READ, offset=offset - before)
         return memoryview(part)[before:]

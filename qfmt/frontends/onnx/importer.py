@@ -16,6 +16,7 @@ from ...ops import OPERATORS
 from ...ops.registry import ByName
 from ...ops.shapes import tells_sizes
 from ...passes.constants import unused
+from ...progress import counted
 from .calls import Call, attribute_of, check_arity
 from .folding import folded
 from .tensors import described, dtype_by_schema, shape_of, stored
@@ -79,7 +80,7 @@ class Importer:
 
     def run(self, graph: ir.Graph) -> Graph:
         """Convert a graph. A SourceError names the node that caused it."""
-        for node in graph:
+        for node in counted(graph, "", len(graph), "nodes"):
             self._node(node)
         outputs: list[str] = []
         for value in graph.outputs:

@@ -15,6 +15,7 @@ from ...model import DTYPES, INT32, Graph, Model, Node, Tensor
 from ...ops import OPERATORS, Operand, Trait, has, only_moves
 from ...ops.geometry import UncountedError, mean_sizes
 from ...ops.registry import SUM_RULES
+from ...progress import counted
 from ..edits import only_read, without_unread
 from ..likely_shapes import shape_options
 from .boundary import distinct_outputs, is_input, last_integers, move_integers, output, take_input, with_integer_fill
@@ -43,7 +44,7 @@ def _lowered(model: Model, context: Context) -> Graph:
     waiting: list[Node] = []
     unknown_shape = False
     needed = {name for node in without_unread(model.nodes, model.graph.outputs) for name in node.outputs}
-    for node in model.nodes:
+    for node in counted(model.nodes, "", len(model.nodes), "nodes"):
         if not needed.intersection(node.outputs):
             continue
         if node.operator.endswith(RECURRENT):

@@ -288,8 +288,29 @@ qfb_code qfb_plan_run(qfb_plan *plan, void *arena, uint64_t size, const void *co
         node.index = i;
         TRY(qfb_get_node(plan->file, i, &node.node));
         TRY(run_node(&node));
+        if (plan->after)
+            plan->after(plan->self, i);
     }
     return QFB_OK;
+}
+
+const qfb_value_state *qfb_plan_value(const qfb_plan *plan, uint32_t index) { return &plan->values[index]; }
+
+int qfb_has_digest(const qfb_value_state *value, const uint8_t *digest)
+{
+    uint32_t bits = qfb_dtype_of(value->dtype)->bits, mask = (1u << bits % 32) - 1;
+    qfb_sha256_ hash;
+    uint64_t i, k;
+    qfb_sha256_begin_(&hash);
+    if (bits >= 8)
+        qfb_sha256_add_(&hash, value->data, value->count * value->width);
+    for (i = 0; bits < 8 && i < value->count; i += 8 / bits) {
+        uint8_t byte = 0; /* as a file packs them: the first element in the lowest bits */
+        for (k = i; k < value->count && k < i + 8 / bits; k++)
+            byte = (uint8_t)(byte | ((uint32_t)get(value, k) & mask) << bits * (k - i));
+        qfb_sha256_add_(&hash, &byte, 1);
+    }
+    return qfb_sha256_begins_(&hash, digest, 16);
 }
 
 static qfb_code end_of_graph(const qfb_plan *plan, qfb_list list, uint32_t index, const value_t **value)

@@ -74,15 +74,15 @@ async function* tensorLines({ name, dtype, shape, dims, quantization, data }: Te
 /** A zero point that is 0 is not written: neither is one that is absent. */
 const ZERO = "zero_point uint8  6e340b9cffb37a989ca544e6bb780a2c78901d3fb33738768511a30617afa01d";
 
-async function* levelLines(level: Level): AsyncIterable<Iterable<Word>> {
+async function* levelLines(level: Level, prefix = ""): AsyncIterable<Iterable<Word>> {
   for (const [name, array] of parameters(level)) {
     const digest = hex(await array.sha256());
     if (`${name} ${array.dtype} ${array.shape} ${digest}` !== ZERO) {
-      yield [name, array.dtype, ...array.shape, digest];
+      yield [prefix + name, array.dtype, ...array.shape, digest];
     }
     if (array.quantization) {
       yield ["level", ...array.quantization.block];
-      yield* levelLines(array.quantization);
+      yield* levelLines(array.quantization, `${name}.`);
     }
   }
 }

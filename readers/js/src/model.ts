@@ -1,6 +1,7 @@
 // Opening a file, and the model in it: tensors and nodes are decoded one by one, when they are asked for.
 
 import { contentId } from "./content.js";
+import { DTYPES } from "./dtypes.js";
 import { placed, QfbError } from "./errors.js";
 import { Lazy, nodeOf, sortedMap, type Node } from "./graph.js";
 import type { HttpOptions } from "./http.js";
@@ -97,6 +98,10 @@ export class Model {
       outputs: this.outputs,
       isArchive: !graph.nodes.length && !this.inputs.length && !this.outputs.length,
       tensor: (name: string) => this.tensors.get(name),
+      digests: () => {
+        const kinds = [...this.nodes].flatMap((node) => node.outputs.map((name) => this.tensors.get(name)?.dtype));
+        return kinds.filter((dtype) => dtype && DTYPES[dtype].kind !== "f").length;
+      },
     };
     const { vectors } = root;
     const vector = decoded("test vector", (index) => vectorOf(reader, vectors!.get(index), ends));

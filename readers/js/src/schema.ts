@@ -152,6 +152,7 @@ export interface TestVectorRecord {
   readonly name: string | null;
   readonly inputs: Tables<"TestValue">;
   readonly outputs: Tables<"TestValue">;
+  readonly digests: Uint8Array | null;
 }
 
 /** What the decoder makes of each table. */
@@ -296,6 +297,7 @@ export const TABLES: { readonly [Name in keyof Records]: readonly Field[] } = {
     { name: "name", kind: "string", of: "", size: 4, default: null, required: false },
     { name: "inputs", kind: "[table]", of: "TestValue", size: 4, default: null, required: true },
     { name: "outputs", kind: "[table]", of: "TestValue", size: 4, default: null, required: true },
+    { name: "digests", kind: "[ubyte]", of: "", size: 4, default: null, required: false },
   ],
 };
 

@@ -1,4 +1,4 @@
-// Test vectors: inputs, and the outputs that the graph gives for them. Rules V36, V50 and V51.
+// Test vectors: inputs, and the outputs that the graph gives for them. Rules V36, V50, V51 and V70.
 
 import { StoredArray } from "./arrays.js";
 import type { Tables } from "./decode.js";
@@ -8,11 +8,15 @@ import { checkTensor, type TensorFacts } from "./rules.js";
 import type { Records } from "./schema.js";
 import { factsOf, type Tensor } from "./tensor.js";
 
+const DIGEST = 16;
+
 /** A value for each input of the graph, and for each output the one that it gives for them, by names of tensors. */
 export interface TestVector {
   readonly name: string;
   readonly inputs: ReadonlyMap<string, StoredArray>;
   readonly outputs: ReadonlyMap<string, StoredArray>;
+  /** Digests of what the nodes compute: 16 bytes for each of their outputs that is no float. Empty: not stated. */
+  readonly digests: Uint8Array;
 }
 
 /** The ends of the graph that a vector belongs to. */
@@ -22,6 +26,8 @@ export interface Ends {
   /** Whether there is no graph, only tensors. */
   readonly isArchive: boolean;
   tensor(name: string): Tensor | undefined;
+  /** How many outputs nodes have that are no floats. */
+  digests(): number;
 }
 
 export function vectorOf(reader: Reader, record: Records["TestVector"], ends: Ends): TestVector {
@@ -35,7 +41,11 @@ export function vectorOf(reader: Reader, record: Records["TestVector"], ends: En
   if (!reader.text.isText(name)) {
     throw new QfbError(`the name ${quoted(name)} is not valid text`, { rule: "V36" });
   }
-  return { name, inputs, outputs };
+  const digests = record.digests ?? new Uint8Array(0);
+  if (digests.length && digests.length !== DIGEST * ends.digests()) {
+    throw new QfbError(`${digests.length} bytes of digests, but ${ends.digests()} outputs of nodes`, { rule: "V70" });
+  }
+  return { name, inputs, outputs, digests };
 }
 
 /** The values of one end of the graph. `named` collects the sizes that have names. */

@@ -124,10 +124,11 @@ async function twin(model: Model): Promise<Record<string, unknown>> {
     attributes: Object.fromEntries(Array.from(attributes, ([name, value]) => [name, attribute(value)])),
     source_operator: sourceOperator,
   }));
-  const vectors = Array.from(model.vectors, async ({ name, inputs, outputs }) => ({
+  const vectors = Array.from(model.vectors, async ({ name, inputs, outputs, digests }) => ({
     name,
     inputs: await values(inputs),
     outputs: await values(outputs),
+    ...(digests.length ? { digests: Buffer.from(digests).toString("hex").match(/.{32}/g) } : {}),
   }));
   const { producer, engine, inputs, outputs } = model;
   return {

@@ -115,7 +115,7 @@ function difference({ status, words, counts, other, node, model }: Entry): HTMLE
       }))
     : null;
   const listed = counts?.outputs
-    ? facts(kinds.filter((kind) => counts[kind]).map((kind) => [kind, `${number(counts[kind])} of ${number(counts.outputs)} (${percent(counts[kind], counts.outputs)})`]), counts.largest ? [["largest difference", number(counts.largest)]] : [])
+    ? facts(kinds.filter((kind) => counts[kind]).map((kind) => [kind, `${number(counts[kind])} of ${number(counts.outputs)} (${percent(counts[kind], counts.outputs)})`]), counts.largest ? [["off by at most", number(counts.largest)]] : [])
     : null;
   const pair = other && differs(status) ? sideBySide(node, model, other.node, other.model) : null;
   return [el("section", { class: `part comparison ${differs(status) ? "differs" : ""}` }, el("h3", {}, "Comparison"), el("div", { class: "line" }, el("span", { class: `mark ${status}` }), STATUSES[status]), shares, listed, words.length ? el("ul", { class: "words" }, ...words.map((word) => el("li", {}, word))) : null, pair)];

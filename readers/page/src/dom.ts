@@ -44,7 +44,7 @@ export function number(value: number | string | undefined | null): string {
     return value.toLocaleString("en-US").replace(/^-/, "−");
   }
   const [, digits, exponent] = /^(.*)e(.*)$/.exec(value.toExponential(4)) ?? [];
-  const isFar = Math.abs(value) < 1e-4 || Math.abs(value) >= 1e9;
+  const isFar = Math.abs(value) < 1e-3 || Math.abs(value) >= 1e9;
   const text = isFar && exponent ? `${Number(digits)}e${Number(exponent)}` : String(Number(value.toPrecision(5)));
   return text.replaceAll("-", "−");
 }

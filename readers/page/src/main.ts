@@ -1,5 +1,6 @@
 // The page: reads what is embedded, or what is dropped onto it, and keeps table, graph and details together.
 
+import { gunzipSync, strFromU8 } from "fflate";
 import type { Description } from "./description.js";
 import { Details } from "./details.js";
 import { bytes, el, number, plural } from "./dom.js";
@@ -145,7 +146,9 @@ class Page {
   }
 
   #toggle(): void {
-    this.#main.classList.toggle("without-graph");
+    const isHidden = getComputedStyle(this.#graph.element).display === "none";
+    this.#main.classList.toggle("with-graph", isHidden);
+    this.#main.classList.toggle("without-graph", !isHidden);
   }
 
   #key(event: KeyboardEvent): void {
@@ -186,8 +189,8 @@ async function start(): Promise<void> {
   const page = new Page(document.getElementById("page")!);
   const [model, file] = [embedded("model-data"), embedded("file-data")];
   if (model) {
-    const text = new Response(new Blob([model]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
-    page.show(JSON.parse(await text) as Description);
+    // At once, not by the asynchronous DecompressionStream: a picture of the loaded page shall show the model.
+    page.show(JSON.parse(strFromU8(gunzipSync(model))) as Description);
     if (file) {
       await page.embed(new Blob([file]));
     }

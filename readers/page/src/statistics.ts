@@ -1,4 +1,4 @@
-// Statistics of an array of a dropped file: those of qfmt/view/statistics.py.
+// Statistics of an array of a dropped file: those of qfmt/passes/statistics.py.
 
 import { DTYPES, toFloat32, type DTypeName, type TypedArray } from "../../js/src/index.js";
 import type { Grid, Statistics } from "./description.js";

@@ -1939,7 +1939,8 @@ struct TestVector FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   enum FlatBuffersVTableOffset FLATBUFFERS_VTABLE_UNDERLYING_TYPE {
     VT_NAME = 4,
     VT_INPUTS = 6,
-    VT_OUTPUTS = 8
+    VT_OUTPUTS = 8,
+    VT_DIGESTS = 10
   };
   /// A name for people.
   const ::flatbuffers::String *name() const {
@@ -1953,6 +1954,12 @@ struct TestVector FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::TestValue>> *outputs() const {
     return GetPointer<const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::TestValue>> *>(VT_OUTPUTS);
   }
+  /// What the nodes compute from the inputs, as digests: for each output of a node that has an integer type or Bool,
+  /// in the order of the nodes and of their outputs, the first 16 bytes of the sha256 of its elements, stored as those
+  /// of a constant. Absent: not stated. Rule V70.
+  const ::flatbuffers::Vector<uint8_t> *digests() const {
+    return GetPointer<const ::flatbuffers::Vector<uint8_t> *>(VT_DIGESTS);
+  }
   template <bool B = false>
   bool Verify(::flatbuffers::VerifierTemplate<B> &verifier) const {
     return VerifyTableStart(verifier) &&
@@ -1964,6 +1971,8 @@ struct TestVector FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
            VerifyOffsetRequired(verifier, VT_OUTPUTS) &&
            verifier.VerifyVector(outputs()) &&
            verifier.VerifyVectorOfTables(outputs()) &&
+           VerifyOffset(verifier, VT_DIGESTS) &&
+           verifier.VerifyVector(digests()) &&
            verifier.EndTable();
   }
 };
@@ -1980,6 +1989,9 @@ struct TestVectorBuilder {
   }
   void add_outputs(::flatbuffers::Offset<::flatbuffers::Vector<::flatbuffers::Offset<qfb::TestValue>>> outputs) {
     fbb_.AddOffset(TestVector::VT_OUTPUTS, outputs);
+  }
+  void add_digests(::flatbuffers::Offset<::flatbuffers::Vector<uint8_t>> digests) {
+    fbb_.AddOffset(TestVector::VT_DIGESTS, digests);
   }
   explicit TestVectorBuilder(::flatbuffers::FlatBufferBuilder &_fbb)
         : fbb_(_fbb) {
@@ -1998,8 +2010,10 @@ inline ::flatbuffers::Offset<TestVector> CreateTestVector(
     ::flatbuffers::FlatBufferBuilder &_fbb,
     ::flatbuffers::Offset<::flatbuffers::String> name = 0,
     ::flatbuffers::Offset<::flatbuffers::Vector<::flatbuffers::Offset<qfb::TestValue>>> inputs = 0,
-    ::flatbuffers::Offset<::flatbuffers::Vector<::flatbuffers::Offset<qfb::TestValue>>> outputs = 0) {
+    ::flatbuffers::Offset<::flatbuffers::Vector<::flatbuffers::Offset<qfb::TestValue>>> outputs = 0,
+    ::flatbuffers::Offset<::flatbuffers::Vector<uint8_t>> digests = 0) {
   TestVectorBuilder builder_(_fbb);
+  builder_.add_digests(digests);
   builder_.add_outputs(outputs);
   builder_.add_inputs(inputs);
   builder_.add_name(name);
@@ -2015,15 +2029,18 @@ inline ::flatbuffers::Offset<TestVector> CreateTestVectorDirect(
     ::flatbuffers::FlatBufferBuilder &_fbb,
     const char *name = nullptr,
     const std::vector<::flatbuffers::Offset<qfb::TestValue>> *inputs = nullptr,
-    const std::vector<::flatbuffers::Offset<qfb::TestValue>> *outputs = nullptr) {
+    const std::vector<::flatbuffers::Offset<qfb::TestValue>> *outputs = nullptr,
+    const std::vector<uint8_t> *digests = nullptr) {
   auto name__ = name ? _fbb.CreateString(name) : 0;
   auto inputs__ = inputs ? _fbb.CreateVector<::flatbuffers::Offset<qfb::TestValue>>(*inputs) : 0;
   auto outputs__ = outputs ? _fbb.CreateVector<::flatbuffers::Offset<qfb::TestValue>>(*outputs) : 0;
+  auto digests__ = digests ? _fbb.CreateVector<uint8_t>(*digests) : 0;
   return qfb::CreateTestVector(
       _fbb,
       name__,
       inputs__,
-      outputs__);
+      outputs__,
+      digests__);
 }
 
 /// A file that holds a part of the data segment, in the folder of this file.

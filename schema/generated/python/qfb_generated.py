@@ -1982,8 +1982,38 @@ class TestVector(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
         return o == 0
 
+    # What the nodes compute from the inputs, as digests: for each output of a node that has an integer type or Bool,
+    # in the order of the nodes and of their outputs, the first 16 bytes of the sha256 of its elements, stored as those
+    # of a constant. Absent: not stated. Rule V70.
+    # TestVector
+    def Digests(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
+        if o != 0:
+            a = self._tab.Vector(o)
+            return self._tab.Get(flatbuffers.number_types.Uint8Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 1))
+        return 0
+
+    # TestVector
+    def DigestsAsNumpy(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
+        if o != 0:
+            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint8Flags, o)
+        return 0
+
+    # TestVector
+    def DigestsLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # TestVector
+    def DigestsIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
+        return o == 0
+
 def TestVectorStart(builder):
-    builder.StartObject(3)
+    builder.StartObject(4)
 
 def TestVectorAddName(builder, name):
     builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(name), 0)
@@ -1999,6 +2029,12 @@ def TestVectorAddOutputs(builder, outputs):
 
 def TestVectorStartOutputsVector(builder, numElems):
     return builder.StartVector(4, numElems, 4)
+
+def TestVectorAddDigests(builder, digests):
+    builder.PrependUOffsetTRelativeSlot(3, flatbuffers.number_types.UOffsetTFlags.py_type(digests), 0)
+
+def TestVectorStartDigestsVector(builder, numElems):
+    return builder.StartVector(1, numElems, 1)
 
 def TestVectorEnd(builder):
     return builder.EndObject()

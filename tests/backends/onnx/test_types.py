@@ -18,7 +18,7 @@ from support import onnx_witness as witness
 f32 = np.float32
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     dtype=st.sampled_from(["uint8", "int8", "uint16", "int16", "int32", "int4", "uint2"]),
     scale=st.floats(2.0**-20, 2.0**20, width=32),

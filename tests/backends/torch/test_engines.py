@@ -21,6 +21,7 @@ from torch.ao.nn import quantized as nnq
 import qfmt
 from networks import pytorch
 from qfmt.model import Model
+from support.counts import tell
 from support.paths import DIGITS, HELD_BACK, ROOT
 from support.torch_modules import archive, call, equal, inputs_of, model_of, run
 
@@ -48,6 +49,21 @@ def test_reference_is_run(name: str) -> None:
     assert not any(value.is_quantized for value in module.state_dict().values())
 
 
+@pytest.mark.parametrize(
+    ("name", "rules"),
+    [
+        *((name, "fbgemm") for name in NAMES),
+        *((name, rules) for name in ("convolutions", "linears", "pooling") for rules in ("qnnpack", "onednn", "onnx")),
+    ],
+)
+def test_auto_is_run_by_the_rules_of_every_engine(name: str, rules: str) -> None:
+    model, inputs = model_of(name, rules), inputs_of(name)
+    module = model.to_torch()
+    same, total = equal(call(module, inputs), run(model, inputs))
+    tell(f"{name}, {rules}: {same} of {total} outputs of auto equal; {len(module.report())} nodes fell back")
+    assert same == total
+
+
 @pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.parametrize("name", ["clip-low", "clip-high", "clip-both"])
 def test_kernels_clip_by_one_bound_or_two(name: str, kernels: str) -> None:
@@ -57,6 +73,26 @@ def test_kernels_clip_by_one_bound_or_two(name: str, kernels: str) -> None:
         got = model.to_torch(f"native:{kernels}")(torch.from_numpy(x.copy()))
         (expected,) = model.run({"x": x}).values()
     assert np.array_equal(got.numpy(), expected)
+
+
+@pytest.mark.skipif("qnnpack" not in KERNELS, reason="this torch has no qnnpack")
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("linear-integer-bias-uint8", "weights of int8, not uint8"),
+        ("conv-transpose-float-bias", "a scale for each output channel"),
+        ("clip-crossed", "ranges of two integers or more"),
+    ],
+)
+def test_what_qnnpack_cannot_run_is_known_in_advance(name: str, reason: str) -> None:
+    """torch packs the parameters, and fails when the kernel runs."""
+    with qfmt.load(ROOT / "tests" / "golden" / "1.0" / "float" / f"{name}.qfb") as model:
+        module = model.to_torch("native:qnnpack")
+        (row,) = module.report()
+        assert reason in row.reason
+        for vector in model.vectors:
+            given = [torch.from_numpy(value.array.copy()) for value in vector.inputs.values()]
+            assert np.array_equal(module(*given).numpy(), vector.outputs["y"].array)
 
 
 REFERENCE_WITHOUT_DEPRECATED_DTYPES = """
@@ -197,8 +233,8 @@ def test_batch_size_is_free(engine: str) -> None:
 
 def test_auto_reports_its_engine() -> None:
     module = model_of("resnet18").to_torch()
-    assert module.engine in {*(f"native:{kernels}" for kernels in KERNELS), "onednn", "reference"}
-    assert len(module.report()) == 0
+    assert module.engine == "auto"
+    assert {row.computed_by for row in module.report()} <= {"reference"}
     assert module.engine in str(module.report())
     assert module.engine in repr(module)
 

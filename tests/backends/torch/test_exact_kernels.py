@@ -24,8 +24,7 @@ AVX2 = {"FBGEMM_ENABLE_INSTRUCTIONS": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2", "ATE
 
 @pytest.mark.parametrize("processor", ["as it is", "without VNNI"])
 def test_layers_that_overflow(processor: str) -> None:
-    """`auto`, `onednn` and `reference` equal `run`. The report of `fast` lists what can differ, that of `auto` what
-    replaces it."""
+    """`auto`, `onednn` and `reference` equal `run`. The report of `fast` lists what can differ."""
     program = str(PROGRAMS / "exact_kernels.py")
     environment = os.environ | (AVX2 if processor == "without VNNI" else {})
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, env=environment)
@@ -37,8 +36,6 @@ def test_layers_that_overflow(processor: str) -> None:
             equal, total, told, _ = engines[engine]
             counted[:] = counted[0] + equal, counted[1] + total
             assert equal == total or (engine == "fast" and told), (name, engine)
-        if engines["fast"][0] < engines["fast"][1]:
-            assert engines["auto"][2] or engines["auto"][3] == "reference", name
     tell(f"layers that overflow, processor {processor}: " + ", ".join(
         f"{engine} {equal:,} of {total:,} equal" for engine, (equal, total) in outputs.items()
     ))  # fmt: skip

@@ -44,6 +44,9 @@ def test_hostile_files_are_refused_in_one_line(name: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", [
     "concat-inference.onnx",  # after a node with a wrong axis, onnx's inference would compute vectors that double
     "laughs-uncalled.onnx",  # functions that double, but are not called
+    "lrn-window.onnx",  # a window of 2 ** 27 channels, of which there are two
+    "tile-nothing.onnx",  # repeats of 2 ** 25, 0 and 0
+    "block-size.onnx",  # blocks of 2 ** 30 elements, of which there are two
     "onnx-no-outputs.onnx",  # a node of an unknown operator, without outputs
 ])  # fmt: skip
 def test_parts_that_are_not_needed_are_not_computed(name: str, tmp_path: Path) -> None:

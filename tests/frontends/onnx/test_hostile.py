@@ -142,7 +142,7 @@ def attempt(data: bytes, folder: Path) -> bool:
     return True
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(changes=st.lists(st.tuples(st.integers(0, len(BYTES) - 1), st.integers(0, 255)), min_size=1, max_size=6))
 def test_changed_bytes_yield_a_model_or_an_error(
     changes: list[tuple[int, int]], tmp_path_factory: pytest.TempPathFactory
@@ -153,7 +153,7 @@ def test_changed_bytes_yield_a_model_or_an_error(
     attempt(bytes(data), tmp_path_factory.mktemp("any"))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(end=st.integers(0, len(BYTES) - 1))
 @example(end=BYTES.rindex(b"B"))  # the start of the opset, the last field
 def test_a_file_cut_off_is_an_error(end: int, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -240,7 +240,7 @@ ATTRIBUTES = st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=3)
 NAMES = st.sampled_from(["x", "u", "s", "z", "i", "w", ""])
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     operator=st.sampled_from([*OPERATORS, *MICROSOFT]),
     names=st.lists(NAMES, max_size=6),

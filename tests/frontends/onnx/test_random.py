@@ -165,7 +165,7 @@ def networks(draw: Any) -> onnx.ModelProto:
 def test_random_graphs_compute_what_onnx_runtime_computes() -> None:
     equal = folded = 0
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=150)
     @given(source=networks(), seed=st.integers(0, 2**32))
     def compare(source: onnx.ModelProto, seed: int) -> None:
         nonlocal equal, folded

@@ -152,7 +152,7 @@ def test_every_truncation_of_the_older_form_is_refused(tmp_path: Path) -> None:
             qfmt.convert(path)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_damage_in_the_older_form_raises_nothing_else(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

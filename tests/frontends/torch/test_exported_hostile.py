@@ -213,7 +213,7 @@ def test_pickled_tensors_go_through_the_safe_unpickler(
     assert qfmt.convert(samples).content_id() == plain.content_id()  # example inputs are not read
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_changed_json_is_a_model_or_an_error(data: st.DataObject, entries: Entries, tmp_path: Path) -> None:
     """Replacing parts of the program results in a Model or a QfmtError."""
@@ -246,7 +246,7 @@ def _text(holder: Any, key: Any) -> str:
         return "null"
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(at=st.floats(0, 1, exclude_max=True), byte=st.integers(0, 255), cut=st.booleans())
 def test_changed_bytes_are_a_model_or_an_error(
     at: float, byte: int, cut: bool, entries: Entries, tmp_path: Path

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import struct
 import time
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import qfmt
 from networks import pytorch
 from qfmt.errors import MissingFileError, QfmtError, SourceError, UnsafePickleError
 from qfmt.frontends.sources import KINDS, sniff
 from qfmt.frontends.torch.torchscript.archive import Archive
 from qfmt.frontends.torch.torchscript.evaluator import evaluate
+from qfmt.frontends.zips import Zip
 from support.pickles import Runs, text
 from support.replay import Notes, Unknown
 from support.torchscript_archives import MODULE, NOTHING, archive_of, module_of
@@ -234,7 +238,7 @@ def test_every_truncation_is_a_source_error(tmp_path: Path, real: Path) -> None:
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_changed_bytes_yield_calls_or_a_source_error(real: Path, data: st.DataObject) -> None:
     raw = bytearray(real.read_bytes())
     for position in data.draw(st.lists(st.integers(0, len(raw) - 1), min_size=1, max_size=3)):
@@ -331,6 +335,39 @@ def test_two_entries_of_one_name(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("m/data.pkl", MODULE)
     assert "two entries with the same name" in str(refusal(path))
+
+
+def test_entries_that_overlap(tmp_path: Path) -> None:
+    """Thousands of entries may be in one place: reading all of them would take quadratic time."""
+    raw = bytearray(module_of(tmp_path / "m.pt").read_bytes())
+    for found in re.finditer(rb"PK\x01\x02", bytes(raw)):
+        struct.pack_into("<II", raw, found.start() + 20, len(raw) // 3, len(raw) // 3)
+    (tmp_path / "m.pt").write_bytes(raw)
+    assert "overlap" in str(refusal(tmp_path / "m.pt"))
+
+
+def test_an_entry_is_summed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive, summed = Zip(module_of(tmp_path / "m.pt", data=MODULE + bytes(1000))), 0
+
+    def count(data: bytes, start: int) -> int:
+        nonlocal summed
+        summed += len(data)
+        return crc32(data, start)
+
+    crc32 = zlib.crc32
+    monkeypatch.setattr(zlib, "crc32", count)
+    for _ in range(3):
+        assert len(archive.view("m/data.pkl")) == summed > 1000
+
+
+def test_an_annotation_of_thousands_of_digits(tmp_path: Path) -> None:
+    code = f"class M(Module):\n  def forward(self: __torch__.M, x: 0x{'f' * 5000}) -> Tensor:\n    return x\n"
+    path = archive_of(
+        tmp_path / "m.pt",
+        {"data.pkl": MODULE, "constants.pkl": NOTHING, "version": b"3\n", "code/__torch__.py": code.encode()},
+    )
+    with pytest.raises(SourceError, match="nested too deeply"):
+        qfmt.convert(path)
 
 
 def test_names_that_point_elsewhere_are_harmless(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ class Function:
         required = len(given.args) - len(given.defaults)
         try:
             types = [ast.unparse(argument.annotation) if argument.annotation else "" for argument in given.args]
-        except RecursionError:
+        except (RecursionError, ValueError):  # ValueError: an integer of thousands of digits
             raise SourceError(_TOO_DEEP, where=f"{self.file}:{self.line(self.node)}") from None
         return [(argument.arg, types[i], i >= required) for i, argument in enumerate(given.args)]
 

@@ -65,8 +65,28 @@ outputsLength():number {
   return offset ? this.bb!.__vector_len(this.bb_pos + offset) : 0;
 }
 
+/**
+ * What the nodes compute from the inputs, as digests: for each output of a node that has an integer type or Bool,
+ * in the order of the nodes and of their outputs, the first 16 bytes of the sha256 of its elements, stored as those
+ * of a constant. Absent: not stated. Rule V70.
+ */
+digests(index: number):number|null {
+  const offset = this.bb!.__offset(this.bb_pos, 10);
+  return offset ? this.bb!.readUint8(this.bb!.__vector(this.bb_pos + offset) + index) : 0;
+}
+
+digestsLength():number {
+  const offset = this.bb!.__offset(this.bb_pos, 10);
+  return offset ? this.bb!.__vector_len(this.bb_pos + offset) : 0;
+}
+
+digestsArray():Uint8Array|null {
+  const offset = this.bb!.__offset(this.bb_pos, 10);
+  return offset ? new Uint8Array(this.bb!.bytes().buffer, this.bb!.bytes().byteOffset + this.bb!.__vector(this.bb_pos + offset), this.bb!.__vector_len(this.bb_pos + offset)) : null;
+}
+
 static startTestVector(builder:flatbuffers.Builder) {
-  builder.startObject(3);
+  builder.startObject(4);
 }
 
 static addName(builder:flatbuffers.Builder, nameOffset:flatbuffers.Offset) {
@@ -105,6 +125,22 @@ static startOutputsVector(builder:flatbuffers.Builder, numElems:number) {
   builder.startVector(4, numElems, 4);
 }
 
+static addDigests(builder:flatbuffers.Builder, digestsOffset:flatbuffers.Offset) {
+  builder.addFieldOffset(3, digestsOffset, 0);
+}
+
+static createDigestsVector(builder:flatbuffers.Builder, data:number[]|Uint8Array):flatbuffers.Offset {
+  builder.startVector(1, data.length, 1);
+  for (let i = data.length - 1; i >= 0; i--) {
+    builder.addInt8(data[i]!);
+  }
+  return builder.endVector();
+}
+
+static startDigestsVector(builder:flatbuffers.Builder, numElems:number) {
+  builder.startVector(1, numElems, 1);
+}
+
 static endTestVector(builder:flatbuffers.Builder):flatbuffers.Offset {
   const offset = builder.endObject();
   builder.requiredField(offset, 6) // inputs
@@ -112,11 +148,12 @@ static endTestVector(builder:flatbuffers.Builder):flatbuffers.Offset {
   return offset;
 }
 
-static createTestVector(builder:flatbuffers.Builder, nameOffset:flatbuffers.Offset, inputsOffset:flatbuffers.Offset, outputsOffset:flatbuffers.Offset):flatbuffers.Offset {
+static createTestVector(builder:flatbuffers.Builder, nameOffset:flatbuffers.Offset, inputsOffset:flatbuffers.Offset, outputsOffset:flatbuffers.Offset, digestsOffset:flatbuffers.Offset):flatbuffers.Offset {
   TestVector.startTestVector(builder);
   TestVector.addName(builder, nameOffset);
   TestVector.addInputs(builder, inputsOffset);
   TestVector.addOutputs(builder, outputsOffset);
+  TestVector.addDigests(builder, digestsOffset);
   return TestVector.endTestVector(builder);
 }
 }

@@ -1,0 +1,114 @@
+"""What is shown of long work: a line on a terminal's stderr, from the second second on. All commands use it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import click
+
+from ..errors import printable
+from ..progress import BYTES, Steps, watched
+from .output import can_show, is_terminal
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+PATIENCE = 1.0
+"""Seconds after which work is shown: most commands end before, and never import what shows it."""
+BAR = 20
+"""The columns of a bar."""
+
+_QUIET = "qfmt.quiet"
+"""The key for `--quiet` in click's context."""
+
+
+def quiet(ctx: click.Context, _option: click.Parameter, value: bool) -> bool:
+    """The callback of `--quiet`: no progress is shown."""
+    ctx.meta[_QUIET] = value
+    return value
+
+
+@contextmanager
+def working(on_what: str) -> Iterator[None]:
+    """Show how far the work in the block is, if it takes long, unless stderr is no terminal or `--quiet` was given.
+
+    The block must not print to stdout.
+    """
+    context = click.get_current_context(silent=True)
+    if not is_terminal(sys.stderr) or (context is not None and context.meta.get(_QUIET)):
+        yield
+        return
+    begun: list[Steps] = []
+    shown: list[Live] = []
+    begin = monotonic()
+
+    def add(steps: Steps) -> None:
+        begun[:] = [each for each in begun if each.done < each.total]
+        begun.append(steps)
+
+    def show() -> None:
+        shown.append(_live(on_what, begun, begin))
+        shown[0].start()
+
+    timer = threading.Timer(PATIENCE, show)
+    timer.daemon = True
+    timer.start()
+    try:
+        with watched(add):
+            yield
+    finally:
+        timer.cancel()
+        timer.join()
+        for each in shown:
+            each.stop()
+
+
+def _live(on_what: str, begun: list[Steps], begin: float) -> Live:
+    """A line that draws itself: the part of the work that is not done, of which others may be a part."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.progress_bar import ProgressBar
+    from rich.spinner import Spinner
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(stderr=True)
+    spinner = Spinner("dots" if can_show("⠋", sys.stderr) else "line")
+
+    def drawn() -> Table:
+        unfinished = [each for each in [*begun] if each.done < each.total]
+        steps = unfinished[0] if unfinished else None
+        words = printable(f"{on_what}: {steps.what}" if steps and steps.what else on_what)
+        seconds = int(monotonic() - begin)
+        time, count = f"{seconds // 60}:{seconds % 60:02}", _count(steps) if steps else ""
+        bar: list[ProgressBar | Text] = [ProgressBar(1.0, _share(unfinished), width=BAR), Text(count)] if steps else []
+        room = console.width - len(f"- {' ' * bool(steps) * (BAR + 1)} {count} {time} ")
+        text = Text(words)
+        text.truncate(max(room, 8), overflow="ellipsis")
+        grid = Table.grid(padding=(0, 1, 0, 0))
+        grid.add_row(spinner, text, *bar, Text(time))
+        return grid
+
+    return Live(get_renderable=drawn, console=console, transient=True, redirect_stdout=False, refresh_per_second=10)
+
+
+def _share(unfinished: list[Steps]) -> float:
+    """How much is done, if each part of the work is a step of the one before."""
+    share, step = 0.0, 1.0
+    for each in unfinished:
+        share += step * each.done / each.total
+        step /= each.total
+    return min(share, 1.0)
+
+
+def _count(steps: Steps) -> str:
+    if steps.unit == BYTES:
+        from ..notation import size
+
+        return f"{size(steps.done)} of {size(steps.total)}"
+    return f"{steps.done:,} of {steps.total:,}{' ' * bool(steps.unit)}{steps.unit}"

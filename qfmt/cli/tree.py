@@ -1,0 +1,113 @@
+"""`qfmt inspect FILE --tree`: the modules of the original network, with what is in each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from ..model import static_shape
+from ..notation import size
+from .output import Column, as_json, table
+
+if TYPE_CHECKING:
+    from ..model import Model
+
+DEEPEST, MOST = 32, 100_000
+"""Modules within modules, and all modules: names in a file may have any number of dots. The rest is not told apart."""
+
+COLUMNS = [
+    Column("module", color="cyan"),
+    Column("nodes", right=True),
+    Column("parameters", right=True),
+    Column("bytes", right=True),
+    Column("operators"),
+]
+
+
+@dataclass(slots=True)
+class Module:
+    """A module, with all modules in it. Bytes are those of constants, with their scales and zero points."""
+
+    name: str
+    operators: Counter[str] = field(default_factory=Counter)
+    parameters: int = 0
+    bytes: int = 0
+    modules: dict[str, Module] = field(default_factory=dict)
+
+    @property
+    def nodes(self) -> int:
+        return self.operators.total()
+
+
+def modules(model: Model) -> Module:
+    """The network as a tree of modules. A constant is in the module of the first node that reads it."""
+    root, room = Module(model.graph.name or "all"), iter(range(MOST))
+    has_scopes = any(node.scope for node in model.nodes)
+    homes: dict[str, list[str]] = {}
+    for node in model.nodes:
+        path = _parts(node.scope) if has_scopes else _parts(node.label)[:-1]
+        for name in node.inputs:
+            homes.setdefault(name, path)
+        for module in _along(root, path, room):
+            module.operators[node.operator] += 1
+    for tensor in model.graph.constants():
+        path = homes.get(tensor.name) or (_parts(tensor.name)[:-1] if model.no_graph else [])
+        for module in _along(root, path, room):
+            module.parameters += prod(static_shape(tensor))
+            module.bytes += sum(data.nbytes for _, data in tensor.stored())
+    return root
+
+
+def _parts(name: str) -> list[str]:
+    """The modules that a name has: `/features/features.0/Conv` as ONNX exporters write it, else `features.0`."""
+    return list(filter(None, name.split("/" if "/" in name else ".")))[:DEEPEST]
+
+
+def _along(module: Module, path: list[str], room: Iterator[int]) -> Iterator[Module]:
+    """The modules of a path, from the root on, which are made where they are missing while there is room."""
+    yield module
+    for part in path:
+        if part not in module.modules and next(room, None) is not None:
+            module.modules[part] = Module(part)
+        if part not in module.modules:
+            return
+        module = module.modules[part]
+        yield module
+
+
+def show_tree(model: Model, depth: int | None, json_: bool) -> None:
+    """One row for each module, below the one that it is in."""
+    root = modules(model)
+    if json_:
+        as_json(_facts(root))
+    else:
+        table(COLUMNS, list(_rows(root, 0, depth)))
+
+
+def _facts(module: Module) -> dict[str, Any]:
+    return {
+        "name": module.name,
+        "nodes": module.nodes,
+        "parameters": module.parameters,
+        "bytes": module.bytes,
+        "operators": dict(module.operators.most_common()),
+        "modules": [_facts(each) for each in module.modules.values()],
+    }
+
+
+def _rows(module: Module, level: int, depth: int | None) -> Iterator[list[str]]:
+    name, counts = module.name, (module.nodes, module.parameters)
+    while level and len(module.modules) == 1 and (only := _only(module)) and (only.nodes, only.parameters) == counts:
+        module, name = only, f"{name}.{only.name}"  # one that has nothing of its own needs no row
+    operators = ", ".join(f"{count} {operator}" for operator, count in module.operators.most_common())
+    yield [f"{'  ' * level}{name}", f"{module.nodes:,}", f"{module.parameters:,}", size(module.bytes), operators]
+    if depth is None or level < depth:
+        for each in module.modules.values():
+            yield from _rows(each, level + 1, depth)
+
+
+def _only(module: Module) -> Module:
+    return next(iter(module.modules.values()))

@@ -1,0 +1,233 @@
+"""Statistics of constants: ranges, a histogram of what is stored, saturation, unused codes, channels that are zero.
+
+Arrays are read in parts, each of which is given back, so a file may be larger than memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import repeat
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..arithmetic import dequantize
+from ..arrays import DTYPES, StoredArray, numpy_dtype
+from ..errors import DigestError, FormatError, QfmtError
+from ..graph import static_shape
+from ..ops import OPERATORS
+from ..ops.accumulation import output_axis
+from ..quantization import block_counts
+
+if TYPE_CHECKING:
+    from ..arrays import Array
+    from ..graph import Graph, Tensor
+    from ..quantization import Quantization
+
+
+def channel_axes(graph: Graph) -> dict[str, int]:
+    """The output channels of weights by name: those of the nodes that read them, or along which scales run."""
+    found = {}
+    for node in graph.nodes:
+        entry = OPERATORS.get(node.operator)
+        for index in entry.weights if entry else ():
+            name = node.inputs[index] if index < len(node.inputs) else ""
+            if name in graph.tensors and (shape := graph.tensors[name].shape) and len(shape) > 1:
+                found[name] = output_axis(node, len(shape))
+    for tensor in graph.tensors.values():
+        if tensor.quantization is not None and (axis := tensor.quantization.axis) is not None:
+            found[tensor.name] = axis
+    return found
+
+
+def statistics(tensor: Tensor, axis: int | None, bins: int, channels: int) -> dict[str, Any]:
+    """Counts of the stored values of a constant, in at most `bins` bins, and of at most `channels` channels on `axis`.
+
+    `first` is the left end of the first bin and `width` the width of each; of integers the bins are codes, of which
+    `used` of `codes` occur. `low` and `high` count values at quant_min and quant_max. `peaks` has the largest distance
+    from the zero point of each channel: 0 is a channel that is zero everywhere, and `dead` how many are. Of floats,
+    only finite values count. What cannot be read is `{"error": …}`.
+    """
+    try:
+        return _statistics(tensor, axis, bins, channels)
+    except QfmtError as error:
+        return {"error": str(error)}
+
+
+def _statistics(tensor: Tensor, axis: int | None, bins: int, channels: int) -> dict[str, Any]:
+    assert tensor.data is not None
+    shape, kind, grid = static_shape(tensor), DTYPES[tensor.dtype], tensor.quantization
+    stored = StoredArray(tensor.dtype, shape, tensor.data)
+    found: dict[str, Any] = {"elements": prod(shape)}
+    if 0 in shape:
+        return found
+    is_code = kind.kind != "f"
+    has_axis = axis is not None and axis < len(shape)
+    block = tuple(1 if has_axis and at == axis else size for at, size in enumerate(shape))
+    lows, highs = _ends(stored, block, finite=True)
+    number = int if is_code else float
+    low, high = number(lows.min()), number(highs.max())
+    if low > high:
+        return found
+    found |= {"min": low, "max": high}
+    if kind.bits <= 8 and is_code:
+        low, high = (int(kind.minimum), int(kind.maximum)) if kind.is_integer else (0, 1)
+    counted = _codes(stored, int(low), int(high)) if is_code and high - low < 256 else None
+    if counted is None:
+        found |= _spread(stored, low, high, min(bins, 64))
+    else:
+        found |= {"used": int(np.count_nonzero(counted)), "codes": len(counted)}
+        width = -(-len(counted) // bins)
+        padded = np.pad(counted, (0, -len(counted) % width)).reshape(-1, width).sum(1)
+        found |= {"first": int(low), "width": width, "bins": padded.tolist()}
+    if grid is None or not kind.is_integer:
+        return found
+    limits = grid.quant_min, grid.quant_max
+    if counted is None:
+        at = [sum(int((part == end).sum()) for part in stored.parts()) for end in limits]
+    else:
+        at = [int(counted[end - int(low)]) if low <= end <= high else 0 for end in limits]
+    found |= {"low": at[0], "high": at[1]}
+    points = np.asarray(grid.each_zero_point if has_axis and grid.is_affine else ())
+    if len(points) in (1, lows.size) and np.isfinite(points).all():  # else a rule is broken
+        zero = points.astype(np.int64)
+        peaks = np.maximum(*(np.abs(ends.reshape(-1).astype(np.int64) - zero) for ends in (lows, highs)))
+        found |= {"dead": int((peaks == 0).sum())}
+        if len(peaks) <= channels:
+            found["peaks"] = peaks.tolist()
+    return found
+
+
+def _codes(stored: StoredArray, low: int, high: int) -> Array:
+    """How many there are of each integer from low to high."""
+    counted = np.zeros(high - low + 1, np.int64)
+    for part in stored.parts():
+        near = part if part.dtype == np.uint64 else part.astype(np.int64)  # which a uint64 may exceed
+        counted += np.bincount((near - near.dtype.type(low)).astype(np.intp), minlength=len(counted))
+    return counted
+
+
+def _spread(stored: StoredArray, low: float, high: float, bins: int) -> dict[str, Any]:
+    """Real values, or integers of a wide type, in bins of equal width."""
+    low, high = float(low), float(high)
+    if low == high:
+        return {"first": low, "width": 0, "bins": [prod(stored.shape)]}
+    factor = 0.5 if max(-low, high) > 1 else 1.0  # halves do not overflow, and do not vanish
+    counted = np.zeros(bins, np.int64)
+    for part in stored.parts():
+        real = part.astype(np.float64)
+        values, begin, end = (each * factor for each in (real[np.isfinite(real)], low, high))
+        place = np.floor((values - begin) / (end - begin) * bins)
+        counted += np.bincount(np.clip(place, 0, bins - 1).astype(np.intp), minlength=bins)
+    return {"first": low, "width": (high / bins) - (low / bins), "bins": counted.tolist()}
+
+
+# -- ranges --------------------------------------------------------------------------------------------
+
+
+def stored_range(tensor: Tensor) -> dict[str, Any]:
+    """The smallest and largest values of a constant, as stored and as the real numbers that they represent.
+
+    Keys: stored_min, stored_max, real_min, real_max; null if the array is empty, or in a shard that is not there, which
+    `unread` says then. For each slice with a scale, the smallest and largest value are enough, because dequantizing is
+    monotone. Raises DigestError for damaged data.
+    """
+    found: dict[str, Any] = dict.fromkeys(("stored_min", "stored_max", "real_min", "real_max"))
+    shape, grid = static_shape(tensor), tensor.quantization
+    if 0 in shape:
+        return found
+    assert tensor.data is not None
+    block = shape if grid is None else grid.block_sizes(shape)
+    try:
+        low, high = _ends(StoredArray(tensor.dtype, shape, tensor.data), block)
+        to = float if DTYPES[tensor.dtype].kind == "f" else low.dtype
+        found |= {"stored_min": low.min().astype(to).item(), "stored_max": high.max().astype(to).item()}
+        if grid is None:
+            real = [low.astype("float32"), high.astype("float32")]
+        else:
+            of_slices = replace(grid, block=tuple(min(each, 1) for each in grid.block))
+            real = [dequantize(end, of_slices) for end in (low, high)]
+    except DigestError:
+        raise
+    except FormatError as error:
+        return found | {"unread": f"{error.where.rpartition(': ')[2]} {error.what}"}
+    ends = min(each.min() for each in real), max(each.max() for each in real)
+    return found | {"real_min": ends[0].item(), "real_max": ends[1].item()}
+
+
+def real_range(quantization: Quantization) -> tuple[float, float]:
+    """The real numbers for quant_min and quant_max, over all slices of the axis or all blocks; those of a table."""
+    q = quantization
+    limits = (q.quant_min, q.quant_max) if q.table is None else (min(q.table), max(q.table))
+    ends = [(limit - point) * scale + offset for scale, point, offset in _scales_and_points(q) for limit in limits]
+    return min(float(end.min()) for end in ends), max(float(end.max()) for end in ends)
+
+
+def scale_range(quantization: Quantization) -> tuple[float, float]:
+    """The smallest and the largest scale."""
+    ends = [(float(scale.min()), float(scale.max())) for scale, *_ in _scales_and_points(quantization) if scale.size]
+    return (min(low for low, _ in ends), max(high for _, high in ends)) if ends else (np.nan, np.nan)
+
+
+def _scales_and_points(quantization: Quantization) -> Iterator[tuple[Array, Array, Array | float]]:
+    """Scales, zero points and offsets as float64: some at a time if there are nothing but scales and zero points."""
+    q = quantization
+    point = q.zero_point.array
+    if not q.is_plain:
+        yield q.scale.real.astype(float), point.astype(float), 0.0 if q.offset is None else q.offset.real.astype(float)
+        return
+    for scale, part in zip(
+        q.scale.parts(), q.zero_point.parts() if q.zero_point.shape else repeat(point), strict=False
+    ):
+        yield scale.astype(float), part.astype(float), 0.0
+
+
+def _ends(stored: StoredArray, block: tuple[int, ...], *, finite: bool = False) -> tuple[Array, Array]:
+    """The smallest and the largest value of each block of an array, in its type; with `finite`, of finite values."""
+    kind = numpy_dtype(stored.dtype)
+    counts = block_counts(stored.shape, block)
+    wide = np.dtype(np.float64 if DTYPES[stored.dtype].kind == "f" else kind)
+    limits = (np.inf, -np.inf) if wide.kind == "f" else (True, False) if wide.kind == "b" else _limits(wide)
+    low, high = (np.full(prod(counts), limit, wide) for limit in limits)
+    start = 0
+    for part in stored.parts():
+        part = part.astype(wide, copy=False)
+        runs = _runs(start, start + part.size, stored.shape, block, counts)
+        which = _blocks(runs, stored.shape, block, counts)
+        below = above = part
+        if finite and wide.kind == "f":
+            below, above = (np.where(np.isfinite(part), part, limit) for limit in limits)
+        np.minimum.at(low, which, np.minimum.reduceat(below, runs - start))
+        np.maximum.at(high, which, np.maximum.reduceat(above, runs - start))
+        start += part.size
+    if not finite:
+        low, high = low.astype(kind), high.astype(kind)
+    return low.reshape(counts), high.reshape(counts)
+
+
+def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
+    return int(np.iinfo(dtype).max), int(np.iinfo(dtype).min)
+
+
+def _runs(start: int, stop: int, shape: tuple[int, ...], block: tuple[int, ...], counts: tuple[int, ...]) -> Array:
+    """Where runs of elements of one block begin, from `start`, in logical order."""
+    axis = max((at for at, count in enumerate(counts) if count > 1), default=None)
+    if axis is None:
+        return np.array([start])
+    inner = prod(shape[axis + 1 :])
+    row = inner * shape[axis]
+    begins = np.arange(start // row, -(-stop // row))[:, None] * row + np.arange(counts[axis]) * block[axis] * inner
+    begins = begins.reshape(-1)
+    return np.concatenate([[start], begins[(begins > start) & (begins < stop)]])
+
+
+def _blocks(at: Array, shape: tuple[int, ...], block: tuple[int, ...], counts: tuple[int, ...]) -> Array:
+    """The index of the block of each element, both in logical order."""
+    which, inner = at * 0, prod(shape)
+    for size, step, count in zip(shape, block, counts, strict=True):
+        inner //= size
+        if count > 1:
+            which = which * count + at // inner % size // step
+    return which
