@@ -247,16 +247,17 @@ def give_back(view: memoryview) -> None:
     """Let the system have the memory in which parts of a mapped file lie; they are read again when they are used.
 
     Else what is read once stays, and counts as memory of the process: as much as the file. A few bytes stay until more
-    of their file was read: other threads may be reading there, too.
+    of their file was read: other threads may be reading there, too. What a user mapped to write stays: changes may be
+    nowhere else.
     """
     source: object = view if len(view) >= _FEW else None
     while source is not None and not isinstance(source, mmap.mmap):
         source = source.obj if isinstance(source, memoryview) else getattr(source, "base", None)
-    if isinstance(source, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-        _READ[source] = _READ.get(source, 0) + len(view)
-        if _READ[source] >= BLOCK:
+    if isinstance(source, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED") and memoryview(source).readonly:
+        _READ[source] = read = _READ.get(source, 0) + len(view)
+        if read >= BLOCK:
             source.madvise(mmap.MADV_DONTNEED)
-            del _READ[source]
+            _READ.pop(source, None)
 
 
 class ArrayData(Data):

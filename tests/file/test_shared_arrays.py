@@ -78,3 +78,14 @@ def test_equal_arrays_are_not_compared_element_by_element(numbers_read: list[int
     numbers_read.clear()
     assert qfmt.diff(a, b).is_equal
     assert numbers_read == []
+
+
+def test_changes_of_a_private_map_are_kept(tmp_path: Path) -> None:
+    """Memory in which changes to a copy-on-write map lie is not given back."""
+    (tmp_path / "zeros").write_bytes(bytes(arrays.BLOCK))
+    mapped = np.memmap(tmp_path / "zeros", np.int8, "c")
+    mapped[:] = 1
+    tensor = Tensor.constant("t", mapped)
+    Model(Graph((), (), (), {"t": tensor})).save(tmp_path / "m.qfb")
+    assert mapped.all()
+    assert qfmt.load(tmp_path / "m.qfb").tensors["t"].array.all()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from conformance.altered import Base
-from qfmt import Graph, Model, Tensor
+from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.file import header
 from qfmt.file.encode import encode
 
@@ -57,3 +58,36 @@ def safetensors(path: Path, tensors: int, size: int) -> None:
         for index, (start, _) in enumerate(places.values(), 1):
             file.seek(begin + start)
             file.write(struct.pack("<Q", index))
+
+
+def network(path: Path, layers: int, size: int) -> None:
+    """A `.qfb` of a graph: `layers` products with int8 weights of about `size` bytes each, all different, nearly all
+    zeros; every other one quantizes its input at run time, and ONNX has the transpose of its weight."""
+    width = round(size**0.5 / 1024) * 1024
+    holes = path.with_suffix(".holes")
+    with holes.open("wb") as file:
+        file.truncate(layers * width * width)
+    zeros = np.memmap(holes, np.int8, "r+", shape=(layers, width, width))
+    zeros[:, 0, 0] = zeros[:, -1, 1] = range(1, layers + 1)
+    zeros.flush()
+    zeros = np.memmap(holes, np.int8, "r", shape=zeros.shape)
+    grid = Quantization.per_tensor(0.5, 0, "int8")
+    names = [f"w{at}.T" if at % 2 else f"w{at}" for at in range(layers)]
+    weights = [Tensor.constant(name, zeros[at], grid) for at, name in enumerate(names)]
+    weights = [replace(each, aliases=(each.name[:-2],)) if at % 2 else each for at, each in enumerate(weights)]
+    between = [Tensor(f"x{at}", "float32", (1, width)) for at in range(layers + 1)]
+    nodes = [
+        Node(
+            "qfmt.DynamicLinear",
+            (f"x{at}", names[at]),
+            (f"x{at + 1}",),
+            {"reduce_range": 0, "per_token": 0},
+            rule="dynamic_divide",
+        )
+        if at % 2
+        else Node("qfmt.Linear", (f"x{at}", names[at]), (f"x{at + 1}",))
+        for at in range(layers)
+    ]
+    tensors = {each.name: each for each in (*between, *weights)}
+    Model(Graph(("x0",), (f"x{layers}",), tuple(nodes), tensors)).save(path)
+    holes.unlink()

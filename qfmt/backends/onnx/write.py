@@ -14,7 +14,7 @@ from ...errors import QfmtError
 from ...file.opened import uploaded
 from ...file.replacing import replacing
 from ...urls import Named, place
-from .constants import sizes
+from .constants import parts, sizes
 
 SMALL = 1024
 """Constants of fewer bytes stay inside: sizes and axes, which shape inference reads."""
@@ -63,7 +63,8 @@ def _digest(model: ir.Model) -> str:
     constants."""
     digest = hashlib.sha256()
     for value in model.graph.initializers.values():
-        digest.update(_data(value).tobytes())
+        for part in parts(_data(value)):
+            digest.update(part)
     return digest.hexdigest()[:DIGITS]
 
 
@@ -83,7 +84,8 @@ def _move_out(model: ir.Model, bulk: BinaryIO, location: str) -> None:
             continue
         bulk.write(bytes(-bulk.tell() % ALIGNMENT))
         begin = bulk.tell()
-        bulk.write(data.tobytes())
+        for part in parts(data):
+            bulk.write(part)
         value.const_value = ir.ExternalTensor(
             location, begin, bulk.tell() - begin, data.dtype, shape=sizes(data), name=value.name or ""
         )
