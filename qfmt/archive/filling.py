@@ -21,12 +21,13 @@ from typing import Any, NamedTuple
 
 from ..errors import DestinationError, QfmtError, RemoteError, message
 from ..file.opened import downloaded, uploaded
+from ..file.sharding import remove
 from ..file.writer import save
 from ..frontends.content import sha256_of
 from ..frontends.sources import external_files
 from ..urls import Place, Url, place, text_of
 from . import cluster, workers
-from .manifest import Entry, Manifest, is_there
+from .manifest import Entry, Manifest, is_whole
 from .workers import Limits, Message, named
 
 if sys.platform != "win32":
@@ -67,10 +68,11 @@ def fill(
 ) -> Filled:
     """Convert sources {name: path} into an archive, in `jobs` processes, or on a Dask cluster (`cluster.py`).
 
-    `maker` names a function, as "module:function", that gives the model of a path and `options` (by keyword; JSON). A
-    source is not converted again if the archive has its result with equal digests and options. Any error of a source,
-    and the death of the process that converts it, becomes the `error` of its entry and stops nothing. `told` is called
-    with each entry as it comes. After an interruption, the next call continues.
+    `maker` names a function, as "module:function", that gives the model of a path and `options` (by keyword; JSON);
+    the option `shard_size` is that of `save`. A source is not converted again if the archive has its result, with all
+    shards, for equal digests and options. Any error of a source, and the death of the process that converts it, becomes
+    the `error` of its entry and stops nothing. `told` is called with each entry as it comes. After an interruption, the
+    next call continues.
 
     Raises DestinationError if the archive cannot be written, or another process is filling it; QfmtError if its
     manifest cannot be read, or the cluster not be reached.
@@ -79,6 +81,9 @@ def fill(
         if isinstance(each, Url) and each.protocol == "memory":
             hint = "memory:// is that of one process, and others convert"
             raise DestinationError("cannot be used for an archive", where=str(each), hint=hint)
+    if isinstance(folder, Url) and (options or {}).get("shard_size"):
+        hint = "fill a local folder, and copy it"
+        raise DestinationError("shards cannot be put into an archive by URL", where=str(folder), hint=hint)
     with _locked(folder):
         manifest = Manifest(folder)
         tasks = _planned(manifest, sources, json.loads(json.dumps(options or {})))
@@ -170,12 +175,14 @@ def convert_task(folder: str, maker: str, task: Message) -> Message:
             answer["external"] = parts and hashlib.sha256(parts.encode()).hexdigest()
             known = task["known"] or {}
             is_same = known.items() >= (answer | {"options": task["options"]}).items()
-            if is_same and is_there(home / known["file"], Entry(**known)):
+            if is_same and is_whole(home / known["file"], Entry(**known)):
                 return KEPT
-            model = named(maker)(source, **task["options"])
+            options = dict(task["options"])
+            shard_size = options.pop("shard_size", None)
+            model = named(maker)(source, **options)
             with uploaded(home / task["file"]) as file:
                 file.parent.mkdir(parents=True, exist_ok=True)
-                save(model, file)
+                save(model, file, shard_size=shard_size)
                 answer |= {"file_sha256": sha256_of(file), "content_id": model.content_id().hex()}
     except MemoryError:
         answer["error"] = "needs more memory than its worker may take; `--memory` sets the limit"
@@ -234,14 +241,18 @@ class _Settling:
                     self._note(replace(other, file=entry.file, file_sha256=entry.file_sha256))
         for file in left | {first.file}:
             if file and not self.uses[file]:
-                (self.manifest.folder / file).unlink(missing_ok=True)
+                path = self.manifest.folder / file
+                if isinstance(path, Path):
+                    remove(path)
+                else:
+                    path.unlink(missing_ok=True)
         return entry
 
     def _first(self, entry: Entry) -> Entry:
         """The first with an equal model, if its file is there; else the entry itself."""
         if entry.content_id in self.firsts:
             first = self.entries[self.firsts[entry.content_id]]
-            if first.file in self.there or is_there(self.manifest.folder / first.file, first):
+            if first.file in self.there or is_whole(self.manifest.folder / first.file, first):
                 self.there.add(first.file)
                 return first
         return entry

@@ -17,6 +17,7 @@ from typing import Any
 from ..errors import MissingFileError, QfmtError
 from ..file.opened import downloaded, uploaded
 from ..file.replacing import replacing
+from ..file.sharding import are_intact
 from ..frontends.content import sha256_of
 from ..regular import irregular
 from ..urls import Place, Url
@@ -119,6 +120,11 @@ def is_there(file: Place, entry: Entry) -> bool:
     with suppress(MissingFileError), downloaded(file) as path:
         return path.is_file() and path.stat().st_size > 0 and sha256_of(path) == entry.file_sha256
     return False
+
+
+def is_whole(file: Place, entry: Entry) -> bool:
+    """The same, and that all its shards are there; by URL there are none."""
+    return is_there(file, entry) and (isinstance(file, Url) or are_intact(file))
 
 
 _TYPES = [type(value) for value in asdict(Entry("", "")).values()]

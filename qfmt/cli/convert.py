@@ -271,14 +271,13 @@ def command(
     conversion = Conversion(engine, shapes, quantizations, prepared, Lowering.of(**integer))
     if out is not None:
         single = {"prepared": prepared, "opset": opset, "form": form, "same-types": same_types, "compact": compact}
-        single["shard-size"] = shard_size is not None
         if given := [name for name, value in single.items() if value]:
             raise click.UsageError(f"--{given[0]} is for one source and one DEST, not for --out")
         from ..file.reader import processors
         from .convert_many import How, convert_many
 
         options = {"engine": engine, "input_shapes": shapes, "input_quantization": quantizations, **integer}
-        options["vectors"] = vectors
+        options |= {"vectors": vectors, "shard_size": shard_size}
         stated = {name: value for name, value in options.items() if value}
         if dask and (memory or timeout):
             raise click.UsageError("--memory and --timeout are not for --dask: limit the workers of the cluster")

@@ -1,4 +1,4 @@
-"""Shards as they are written: their names, and those that no file refers to any more."""
+"""Shards as they are written: their names, whether they are there, and those that no file refers to any more."""
 
 from __future__ import annotations
 
@@ -34,14 +34,36 @@ def unused(target: Path) -> list[Path]:
     left = {path.name: path for path in named_like(target)}
     try:
         for path in target.parent.iterdir() if left else ():
-            for shard in _shards(path):
+            for shard in stated(path):
                 left.pop(shard.name, None)
     except (OSError, QfmtError):  # of a newer version, perhaps: its shards are not known
         return []
     return list(left.values())
 
 
-def _shards(path: Path) -> Sequence[Shard]:
+def remove(target: Path) -> None:
+    """Remove a file, and the shards that only it refers to."""
+    has_shards = True  # perhaps, if it cannot be read
+    with suppress(OSError, QfmtError):
+        has_shards = bool(stated(target))
+    target.unlink(missing_ok=True)
+    for path in unused(target) if has_shards else ():
+        path.unlink(missing_ok=True)
+
+
+def are_intact(path: Path) -> bool:
+    """Whether all shards that a file states are as they were written."""
+    try:
+        data = Container(path, verify=False).data
+        if isinstance(data, Shards):
+            for index in range(len(data.shards)):
+                data.verify(index)
+    except QfmtError:
+        return False
+    return True
+
+
+def stated(path: Path) -> Sequence[Shard]:
     """The shards that a file states, if it is a `.qfb`."""
     with suppress(FileNotFoundError):  # also MissingFileError: removed meanwhile, or a link to nothing
         if irregular(path):

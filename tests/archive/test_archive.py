@@ -21,6 +21,7 @@ from qfmt.archive.filling import fill
 from qfmt.archive.manifest import MANIFEST, Entry, Manifest
 from qfmt.archive.sources import find
 from qfmt.errors import DestinationError, MissingFileError, QfmtError, SourceError
+from qfmt.file.sharding import stated
 from support.command_line import invoke, start, trouble
 from support.paths import DIGITS, HOSTILE, SAMPLES
 
@@ -254,6 +255,62 @@ def test_sources_that_differ_in_the_suffix_have_files_of_their_own(sources: Path
     kept(sources, archive)
     assert files(archive) == ["net.ptl.qfb", "net.qfb"]
     assert kept(sources, archive) == {"net.pt", "net.ptl"}
+
+
+def shards(archive: Path) -> dict[str, set[str]]:
+    """The names of the shards that each file of an archive states; the folder has these and no others."""
+    found = {file: {shard.name for shard in stated(archive / file)} for file in files(archive)}
+    assert {path.name for path in archive.iterdir()} == {*found, MANIFEST}.union(*found.values())
+    return found
+
+
+def test_files_of_an_archive_may_have_shards(tmp_path: Path, sources: Path, archive: Path) -> None:
+    a, options = digits(sources / "a.pt"), {"options": {"shard_size": 1000}}
+    digits(sources / "b.pt", form=zipfile.ZIP_DEFLATED)
+    digits(sources / "c.pt", 1)
+    assert invoke("convert", sources, "--out", archive, "--shard-size", 1000, "--jobs", 2).exit_code == 0
+    first = shards(archive)
+    assert [*first] == ["a.qfb", "c.qfb"]
+    assert min(map(len, first.values())) > 1
+    assert invoke("check", archive).exit_code == 0
+    assert kept(sources, archive, **options) == {"a.pt", "b.pt", "c.pt"}
+    lost = archive / min(first["c.qfb"])
+    lost.unlink()
+    assert "is missing" in invoke("check", archive).output
+    assert kept(sources, archive, **options) == {"a.pt", "b.pt"}
+    assert shards(archive) == first
+    digits(a, 2)  # b has its model no longer
+    kept(sources, archive, **options)
+    assert [*shards(archive)] == sorted({entry["file"] for entry in lines(archive)})
+    assert invoke("check", archive).exit_code == 0
+    kept(sources, archive)
+    assert not set().union(*shards(archive).values())
+    assert invoke("check", archive).exit_code == 0
+
+
+def test_shards_of_an_equal_model_that_was_ready_first_are_removed(sources: Path, archive: Path) -> None:
+    digits(sources / "a.pt")
+    digits(sources / "b.pt", form=zipfile.ZIP_DEFLATED)
+    found, options = find([str(sources)], archive).sources, {"shard_size": 1000}
+    fill(archive, found, maker="support.making:last_first", options=options, jobs=2)
+    assert [*shards(archive)] == ["a.qfb"]
+
+
+def test_shards_of_others_are_not_removed(sources: Path, archive: Path) -> None:
+    """A file may state any shards of its folder."""
+    a = digits(sources / "a.pt")
+    kept(sources, archive, options={"shard_size": 1000})
+    shutil.copy(archive / "a.qfb", archive / "mine.qfb")
+    digits(a, 1)
+    kept(sources, archive)
+    with qfmt.load(archive / "mine.qfb") as model:
+        assert model.tensors["fc.weight"].array.size
+
+
+def test_an_archive_by_url_has_no_shards(sources: Path, tmp_path: Path) -> None:
+    url = (tmp_path / "archive").as_uri().replace("file:", "s3:")
+    said = trouble("convert", digits(sources / "a.pt"), "--out", url, "--shard-size", "1K")
+    assert "shards cannot be put into an archive by URL" in said
 
 
 # What may go wrong
