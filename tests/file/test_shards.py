@@ -103,7 +103,6 @@ def test_the_command_splits_and_joins(tmp_path: Path) -> None:
             assert CliRunner().invoke(main, [command, str(tmp_path / name)]).exit_code == 0
         assert CliRunner().invoke(main, ["verify", str(DIGITS), str(tmp_path / name)]).exit_code == 0
     assert "--shard-size is for .qfb" in convert(DIGITS, tmp_path / "m.onnx", "--shard-size", "1K")
-    assert "--shard-size is for one source" in convert(DIGITS, "--out", tmp_path / "archive", "--shard-size", "1K")
     assert "shard_size is 0" in convert(DIGITS, tmp_path / "m.qfb", "--shard-size", "0")
 
 
