@@ -159,7 +159,7 @@ def _header(model: Model, path: Place, kind: str) -> None:
 
 
 def _digests(model: Model) -> str:
-    count = sum(1 for vector in model.vectors for _ in vector.stated(model.graph))
+    count = sum(1 for vector in model.vectors for _ in vector.stated_digests(model.graph))
     return f", with {count:,} digests of outputs of nodes" if count else ""
 
 
