@@ -22,7 +22,7 @@ from ..notation import size
 from ..urls import Place, place, size_of
 from .hazards import summary
 from .integer import Lowering, integer_options
-from .interruption import makes
+from .interruption import will_write
 from .options import Shapes, input_shapes, named, seconds
 from .options import size as size_option
 from .output import as_json, line
@@ -300,7 +300,7 @@ def command(
         if value is not None and target.kind != "qfb":
             raise click.UsageError(f"--{name} is for .qfb files: end the name in .qfb")
     spare(target.place, source)
-    makes(target.place)
+    will_write(target.place)
     lowering = conversion.lowering
     times = [time.monotonic()]
     with working(f"converting {source.name}"):
