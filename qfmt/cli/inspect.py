@@ -83,7 +83,7 @@ def command(
     FILE may also be an archive, the folder of `qfmt convert --out`: each of its models is one line.
     """
     if is_archive(file):
-        if name is not None or tree or stats or floats or integer or hazards or nodes or tensors:
+        if any((name is not None, tree, depth is not None, stats, floats, integer, hazards, nodes, tensors)):
             raise click.UsageError("an archive is shown with --filter and --json only; name one of its files")
         from .inspect_archive import inspect_archive
 
@@ -108,8 +108,7 @@ def command(
     elif stats:
         from .statistics import show_statistics
 
-        of = model.graph.constants() if name is None else [_named(model, name)]
-        listed = sorted((tensor for tensor in of if tensor.is_constant), key=_natural)
+        listed = sorted(model.graph.constants(), key=_natural) if name is None else [_constant(model, name)]
         show_statistics(model, listed, file.name, json_)
     elif tree:
         from .tree import show_tree
@@ -249,6 +248,14 @@ def _named(model: Model, name: str) -> Tensor:
         near = model.graph.near(name)
         hint = f"similar: {', '.join(near)}" if near else "`qfmt inspect FILE --tensors` lists them"
         raise QfmtError(f"no tensor {name!r}", hint=hint)
+    return tensor
+
+
+def _constant(model: Model, name: str) -> Tensor:
+    tensor = _named(model, name)
+    if not tensor.is_constant:
+        what = f"{tensor.name} is not a constant: the file has no values to count"
+        raise QfmtError(what, hint=f"`qfmt inspect FILE --tensor {tensor.name}` shows its quantization")
     return tensor
 
 
