@@ -23,10 +23,9 @@ from ..urls import Place, place, size_of
 from .hazards import summary
 from .integer import Lowering, integer_options
 from .interruption import will_write
-from .options import Shapes, input_shapes, named, seconds
+from .options import Shapes, input_shapes, named, no_progress, seconds
 from .options import size as size_option
 from .output import as_json, line
-from .progress import quiet as quieted
 from .progress import working
 from .report import origin
 from .source import DESTINATION, FILE, QFB, kind_of, spare
@@ -224,7 +223,7 @@ Examples:
     "of what each node computes.",
 )
 @size_option("--shard-size", "To .qfb: put more data than this into other files, of at most this size, as in 2G.")
-@click.option("--quiet", is_flag=True, callback=quieted, help="Print errors only.")
+@no_progress("Print errors only.", expose_value=True)
 @click.option(
     "--json",
     "json_",
