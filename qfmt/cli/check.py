@@ -40,7 +40,7 @@ class Levels(NamedTuple):
 
 
 @click.command(
-    epilog="Exit status: 0 valid, 1 invalid, or a test vector differs, 2 cannot be read, or not run.",
+    epilog="Exit status: 0 valid; 1 invalid, or a test vector differs; 2 FILE cannot be read, or its vectors not run.",
 )
 @click.argument("file", type=QFB_OR_ARCHIVE)
 @click.option("--json", "json_", is_flag=True, help="Print {file, valid, violations: [{rule, where, what}]}.")

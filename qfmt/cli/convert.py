@@ -264,7 +264,7 @@ def command(
     replaced if it exists, and unchanged if the conversion fails.
 
     With --out, all arguments are SOURCES, and FOLDER gets a .qfb for each, equal models once, and a manifest,
-    archive.jsonl. What fails stops nothing. An interrupted command continues when it is given again.
+    archive.jsonl. What fails stops nothing. Run an interrupted command again to continue.
     Exit status: 1 if a source failed.
     """
     conversion = Conversion(engine, shapes, quantizations, prepared, Lowering.of(**integer))

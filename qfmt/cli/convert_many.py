@@ -49,7 +49,7 @@ def convert_many(
     with working("looking for sources"):
         sources, left_out = find(places, folder)
     failed = 0
-    will_say(f"{folder} has what was converted; the same command continues")
+    will_say(f"{folder} keeps what was converted; run the same command again to continue")
     with working("converting"):
 
         def told(entry: Entry) -> None:

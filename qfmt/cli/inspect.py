@@ -39,7 +39,7 @@ Examples:
   qfmt inspect model.qfb --hazards              which products overflow 16 bits on processors without VNNI
   qfmt inspect model_int.qfb --integer --tensor conv1    the integers of each channel
   qfmt inspect model.qfb --json                 everything, for programs
-  qfmt inspect archive --filter resnet          an archive: one line a model""",
+  qfmt inspect archive --filter resnet          an archive: one line per model""",
 )
 @click.argument("file", type=FILE_OR_ARCHIVE)
 @click.option("--json", "json_", is_flag=True, help="Print everything as JSON.")
@@ -51,7 +51,7 @@ Examples:
     help="One tensor: its quantization, and the range of its values.",
 )
 @click.option("--tree", is_flag=True, help="The modules of the original network: nodes, parameters, bytes, operators.")
-@click.option("--depth", type=click.IntRange(min=0), help="With --tree: how many modules deep.")
+@click.option("--depth", type=click.IntRange(min=0), help="With --tree: how many levels of modules.")
 @click.option("--stats", is_flag=True, help="How constants, or the one of --tensor, use their integers and scales.")
 @click.option("--floats", is_flag=True, help="Every floating-point tensor, and why it is one.")
 @click.option("--integer", is_flag=True, help="How sums are requantized, and what is proven about it.")
