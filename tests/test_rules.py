@@ -132,17 +132,26 @@ def joined(grid: Quantization, rule: str = "") -> Model:
     return extended(join, Tensor("z", "uint8", (None, 2, 4, 4), None, grid))
 
 
+def reshaped(operator: str, name: str, given: np.ndarray) -> Model:
+    """The golden model with a node whose output has whatever shape that constant gives."""
+    known = OPERATORS[operator]
+    names = tuple(each.name if each.name == name else "" for each in known.inputs[1:])
+    inputs = ("y", *names[: names.index(name) + 1])
+    node = Node(operator, inputs, ("z",), known.complete({}), version=known.version)
+    return extended(node, Tensor.constant(name, given), Tensor("z", "float32", None))
+
+
 def combined(operator: str, version: int, rule: str, grid: Quantization, *others: Tensor) -> Model:
     """The golden model with a node of `conv` and other tensors onto a grid."""
     names = ("conv", *(tensor.name for tensor in others))
     shape = ("N", 2, *((1, 1) if operator == "GlobalAveragePool" else (4, 4)))
-    return extended(
-        Node(operator, names, ("z",), version=version, rule=rule), Tensor("z", "uint8", shape, None, grid), *others
-    )
+    node = Node(operator, names, ("z",), OPERATORS[operator].complete({}), version=version, rule=rule)
+    return extended(node, Tensor("z", "uint8", shape, None, grid), *others)
 
 
 ONE = Tensor.constant("one", np.array(9, np.uint8), ACTIVATION.with_values(scale=0.5))
 EACH = Quantization.of((0.5, 1.0), 3, 3, 255, 1)
+NORMS = [Tensor.constant(name, np.ones(2, np.float32)) for name in ("scale", "b", "mean", "var")]
 
 BROKEN: list[tuple[str, Model]] = [
     ("V1", tensor("y", name="")),
@@ -259,6 +268,11 @@ BROKEN: list[tuple[str, Model]] = [
     ("V43", tensor("conv", shape=("N", 2, 4))),
     ("V43", conv(pads=(1,))),
     ("V43", conv(strides=(0, 1))),
+    ("V43", conv(strides=(-1, 1))),
+    ("V43", conv(dilations=(0, 1))),
+    ("V43", conv(pads=(0, -1, 0, 0))),
+    ("V43", reshaped("Resize", "scales", np.array([1, 1, 0, 1], np.float32))),
+    ("V43", reshaped("Reshape", "shape", np.array([-2, -16]))),
     ("V44", tensor("y", dtype="float16")),
     (
         "V44",
@@ -318,6 +332,8 @@ BROKEN: list[tuple[str, Model]] = [
     ("V69", combined("Add", 14, "sum", ACTIVATION, replace(ONE, quantization=None))),
     ("V69", combined("Mul", 14, "product", EACH, ONE)),
     ("V57", tensor("x/quantized", quantization=Quantization.of((1.0, 1.0, 1.0), (0, 0, 0), 0, 255, 1))),
+    ("V57", tensor("conv", quantization=EACH)),
+    ("V69", combined("BatchNormalization", 15, "fused", EACH, *NORMS)),
     ("V50", vector({"y": POINTS})),
     ("V50", vector({"x": IMAGE, "y": POINTS})),
     ("V50", vector({"x": IMAGE}, outputs={"y": MAP})),

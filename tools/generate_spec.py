@@ -1,6 +1,6 @@
 """Rewrite the generated parts of spec.md and docs/spec; `--check` tests whether they are current.
 
-    python tools/generate_spec.py            # rewrite
+    python tools/generate_spec.py            # rewrite them, and schema/operators.json
     python tools/generate_spec.py --check    # exit 1 and name the parts that are stale
 
 A part is between `<!-- generated: NAME -->` and `<!-- end -->`. It is made from the only place with the facts: the
@@ -10,6 +10,7 @@ schema, the operator table, the rules, or the bytes of a real file.
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 import tempfile
@@ -30,7 +31,7 @@ from qfmt.model import DTYPES, Graph, Model, Node, Quantization, Tensor  # noqa:
 from qfmt.ops import OPERATORS, Operator, Quantized  # noqa: E402
 from qfmt.ops.pooling import MEAN_RULES  # noqa: E402
 from qfmt.ops.registry import _DEFAULTS as USUAL  # noqa: E402
-from qfmt.ops.registry import DYNAMIC_RULES, QUANTIZE_RULES, REQUANTIZE_RULES, AttributeSpec  # noqa: E402
+from qfmt.ops.registry import DYNAMIC_RULES, QUANTIZE_RULES, REQUANTIZE_RULES, AttributeSpec, Parameter  # noqa: E402
 from qfmt.rules import RULES  # noqa: E402
 
 PAGES = (ROOT / "spec.md", *sorted((ROOT / "docs" / "spec").glob("*.md")))
@@ -68,7 +69,7 @@ INTEGER_FAMILIES = {"requantization": "Integers only", "rescaling": "Rescaling o
 """Families of operators on the page of integer-only networks, in addition to the integer rules."""
 
 WAYS = {
-    Quantized.FLOAT_ONLY: "float only",
+    Quantized.FLOAT_ONLY: "plain",
     Quantized.MOVES: "moves",
     Quantized.COMPUTES: "computes",
     Quantized.ACCUMULATES: "accumulates",
@@ -195,8 +196,7 @@ def families(titles: Mapping[str, str]) -> str:
 
 
 def _operator(operator: Operator) -> str:
-    ends = (operator.inputs, operator.outputs)
-    left, right = (", ".join(p.name + "?" * p.optional + "*" * p.variadic for p in end) for end in ends)
+    left, right = (", ".join(_signature(end)) for end in (operator.inputs, operator.outputs))
     head = f"`{left}` → `{right}` · version {operator.version} · {WAYS[operator.quantized]}"
     if operator.dtype != "same":
         head += f" · output {', '.join(_output(operator, word) for word in operator.dtype.split())}"
@@ -204,8 +204,8 @@ def _operator(operator: Operator) -> str:
     if operator.integer is not None and operator.integer.__doc__:
         lines += [f"On integers: {_paragraph(operator.integer.__doc__)}", ""]
     if operator.sums is not None:
-        by = " and ".join(f"`{rule}`" for rule in operator.sum_rules)
-        lines += [f"Sums, by {by}: {_paragraph(operator.sums.function.__doc__ or '')}", ""]
+        only = f"by `{operator.sum_rules[0]}`: " if len(operator.sum_rules) == 1 else ""
+        lines += [f"Sums, {only}{_paragraph(operator.sums.function.__doc__ or '')}", ""]
     if (operator.rules, operator.engines) != USUAL[operator.quantized] and operator.rules:
         lines += [f"Rules: {_rule_names(operator.rules, operator.engines)}", ""]
     if operator.attributes:
@@ -214,6 +214,10 @@ def _operator(operator: Operator) -> str:
         ]
         lines += [_table(("attribute", "kind", "default", "meaning"), rows)]
     return "\n".join(lines)
+
+
+def _signature(end: Iterable[Parameter]) -> list[str]:
+    return [each.name + "?" * each.optional + "*" * each.variadic for each in end]
 
 
 def _output(operator: Operator, word: str) -> str:
@@ -245,7 +249,8 @@ def _kind(kind: str) -> str:
 
 
 def _paragraph(text: str) -> str:
-    return " ".join(text.split())
+    """A docstring with its own paragraphs, each in one line."""
+    return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n")).strip()
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -255,6 +260,29 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _block(*lines: str) -> str:
     return "\n".join(["```", *lines, "```", ""])
+
+
+TABLE = ROOT / "schema" / "operators.json"
+"""The operators for programs: what the rules V40 to V47 need of them."""
+
+
+def operators_json() -> str:
+    lines = [f"{json.dumps(name)}: {json.dumps(_facts(operator))}" for name, operator in sorted(OPERATORS.items())]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _facts(operator: Operator) -> dict[str, Any]:
+    return {
+        "version": operator.version,
+        "way": WAYS[operator.quantized],
+        "inputs": _signature(operator.inputs),
+        "outputs": _signature(operator.outputs),
+        "types": [_output(operator, word) for word in operator.dtype.split()],
+        "attributes": {name: _kind(spec.kind) for name, spec in operator.attributes.items()},
+        "rules": list(operator.rules),
+        "sum_rules": list(operator.sum_rules),
+        "constants": list(operator.constants),
+    }
 
 
 PARTS: dict[str, Callable[[], str]] = {
@@ -277,7 +305,8 @@ def generated(text: str) -> str:
 def stale(texts: Iterable[str]) -> list[str]:
     """The names of the parts that are not current, or on none of the pages."""
     found = {name: body for text in texts for _, name, body, _ in PART.findall(text)}
-    return [name for name, make in PARTS.items() if found.get(name) != make()]
+    tables = [] if TABLE.read_text(encoding="utf-8") == operators_json() else [TABLE.name]
+    return [name for name, make in PARTS.items() if found.get(name) != make()] + tables
 
 
 def main() -> None:
@@ -285,6 +314,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a part is not current")
     texts = {page: page.read_text(encoding="utf-8") for page in PAGES}
     if not parser.parse_args().check:
+        TABLE.write_text(operators_json(), encoding="utf-8")
         for page, text in texts.items():
             page.write_text(generated(text), encoding="utf-8")
     elif names := stale(texts.values()):

@@ -16,7 +16,7 @@ import hashlib
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -103,8 +103,15 @@ def _refused(folder: Path) -> Iterator[dict[str, Any]]:
     folder.mkdir()
     sound = folder / "sound.qfb"
     bases = []
-    models = (altered.sound(), altered.integers(), altered.formulas(), altered.sums(), altered.sound())
-    for model, shard_size in zip(models, (None, None, None, None, 200), strict=True):
+    models = (
+        altered.sound(),
+        altered.integers(),
+        altered.formulas(),
+        altered.sums(),
+        altered.values(),
+        altered.sound(),
+    )
+    for model, shard_size in zip(models, (None, None, None, None, None, 320), strict=True):
         save(model, sound, shard_size=shard_size)
         bases.append(altered.Base(sound.read_bytes()))
     sound.unlink()  # its shards stay
@@ -113,9 +120,12 @@ def _refused(folder: Path) -> Iterator[dict[str, Any]]:
         if path.exists():
             raise Wrong(f"two cases are called {case.name}")
         path.write_bytes(case.data)
+        for name, data in case.shards:
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_bytes(data)
         if case.rule not in (found := rules_broken(path)):
             raise Wrong(f"refused/{case.name} breaks {', '.join(sorted(found)) or 'no rule'}, not {case.rule}")
-        yield _entry(path, "refused", about=case.about, rule=case.rule, refused_by=case.by)
+        yield _entry(path, "refused", about=case.about, rule=case.rule, refused_by=case.by) | _digests(case.shards)
 
 
 def rules_broken(path: Path) -> set[str]:
@@ -157,8 +167,13 @@ def _shards(path: Path) -> dict[str, dict[str, str]]:
         data = Container(path, verify=False).data
         if isinstance(data, Shards):
             there = [path.with_name(shard.name) for shard in data.shards if path.with_name(shard.name).is_file()]
-            return {"shards": {each.name: hashlib.sha256(each.read_bytes()).hexdigest() for each in there}}
+            return _digests((each.name, each.read_bytes()) for each in there)
     return {}
+
+
+def _digests(shards: Iterable[tuple[str, bytes]]) -> dict[str, dict[str, str]]:
+    digests = {name: hashlib.sha256(data).hexdigest() for name, data in shards}
+    return {"shards": digests} if digests else {}
 
 
 def differences() -> list[str]:
@@ -170,7 +185,7 @@ def differences() -> list[str]:
 
 
 def _contents(folder: Path) -> dict[str, bytes]:
-    files = (path for path in folder.rglob("*") if path.suffix in (".qfb", ".qfs", ".json"))
+    files = (path for path in folder.rglob("*") if path.suffix in (".qfb", ".qfs", ".qfsx", ".json"))
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 

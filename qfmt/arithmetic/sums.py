@@ -168,7 +168,7 @@ def _fixed_point_single(x: Array, m: Array, shift: Array, add: Array) -> Array:
 
 
 def _fixed_point_double(x: Array, m: Array, shift: Array, add: Array) -> Array:
-    """`(x · m + half ± 2³⁰) >> shift`: + if x ≥ 0, else -; 0 instead of 2³⁰ if shift ≤ 31
+    """`(x · m + half + c) >> shift`: c is 0 if shift ≤ 31, otherwise 2³⁰ if x ≥ 0 and -2³⁰ if x < 0
 
     The formula is that of TOSA's RESCALE with DOUBLE_ROUND. It equals rounding the product at bit 31, half up, then
     rounding the quotient half away from zero, as gemmlowp, TFLite and CMSIS-NN do.

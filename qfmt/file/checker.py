@@ -37,18 +37,20 @@ CONTAINER_RULES: tuple[tuple[str, str], ...] = (
     ("F7", "Every index refers to an element that exists; only an input of a node may be -1, which stands for none."),
     (
         "F8",
-        "Buffers begin at multiples of 64, in the order of their offsets, and do not overlap. Fewer than 64 bytes are "
-        "between two buffers, all of them zero. The last buffer ends where the data ends.",
+        "Buffers begin at multiples of 64, in the order of their offsets, and do not overlap. The first begins at 0. "
+        "Fewer than 64 bytes are between two buffers, all of them zero. The last buffer ends where the data ends; "
+        "without buffers there is no data.",
     ),
     ("F9", "The stated sha256 of a buffer is that of its bytes."),
     ("F10", "The reader knows every required flag and feature."),
     ("F11", "Tensors and attributes are sorted by name, the pairs of maps by key; none appears twice."),
     (
         "F12",
-        "If there are names of sizes, there is one, possibly empty, for each size, and a size with a name is -1. Every "
-        "quantization has a quant_min and a quant_max; each of its arrays has either bytes or a buffer. An attribute "
-        "has a known type, a value of that type and none of another (an integer or float of 0 is none); a list that is "
-        "empty has the type Ints. The values of test vectors have a buffer.",
+        "If there are names of sizes, there is one, possibly empty, for each size, and a size with a name is -1. "
+        "Every quantization has a quant_min and a quant_max; each of its arrays has either bytes or a buffer. An "
+        "attribute has a known type, a value of that type and none of another: an integer of 0 and a float of 0 or -0 "
+        "are none, an empty string or list is one. A list that is empty has the type Ints. The values of test vectors "
+        "have a buffer.",
     ),
     (
         "F13",
@@ -58,8 +60,8 @@ CONTAINER_RULES: tuple[tuple[str, str], ...] = (
     (
         "F14",
         "A file has shards if and only if it requires the feature `shards`, and then no data itself. They are sorted "
-        "by name; none appears twice. A name ends in `.qfs`, and has at most 255 bytes, none of them a control "
-        "character, `/`, `\\` or `:`. Each size is above 0, each but the last a multiple of 64; all together are less "
+        "by name; none appears twice. A name ends in `.qfs`, and has at most 255 bytes, none of them below 0x20, 0x7F, "
+        "`/`, `\\` or `:`. Each size is above 0, each but the last a multiple of 64; all together are less "
         "than 2^63. Each buffer is in one shard.",
     ),
     (

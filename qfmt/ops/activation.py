@@ -147,8 +147,7 @@ def _prelu_shape(given: Inference) -> list[Shape]:
 
 
 def _prelu_integer(x: Operand, slope: Operand, *, result: Result) -> Array:
-    """`product`: rint(f32(max(x, 0) · one + min(x, 0) · w) · f32(f32(sx · sw) · f32(1 / s))) + z
-
+    """`product`: rint(f32(max(x, 0) · one + min(x, 0) · w) · f32(f32(sx · sw) · f32(1 / s))) + z, with
     x = q - z of X, w = q - z of slope, one = 1 quantized as slope (its greatest value, if that is less).
     """
     result.expect("product")

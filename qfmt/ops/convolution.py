@@ -76,7 +76,7 @@ def _conv_integer(x: Operand, w: Operand, b: Operand | None, *, result: Result, 
 
 
 def _conv_exact(x: Operand, w: Operand, b: Operand | None, *, rule: str, **attributes: Any) -> Array:
-    """Σ (x - zx)·(w - zw) + B; or by `folded` Σ x·w + B, where padding is zx."""
+    """by `exact`, Σ (x - zx)·(w - zw) + B; by `folded`, Σ x·w + B, where padding is zx."""
     if rule != "folded":
         return with_bias(conv_sums(x, w, **attributes), b, attributes)
     return with_bias(conv_sums(as_stored(x), as_stored(w), stored_zero(x), **attributes), b, attributes)

@@ -83,9 +83,7 @@ class Window(NamedTuple):
         return self.head, max(self.pads, reach - size) - self.head
 
     def check(self, size: Dimension) -> None:
-        """QfmtError if it has no tap, or is entirely in the padding: it has no maximum and no mean."""
-        if self.kernel < 1:
-            raise QfmtError(f"a window of {self.kernel} elements")
+        """QfmtError if it is entirely in the padding: it has no maximum and no mean."""
         if not self.pads:
             return
         is_apart = max(self.head, self.tail) >= self.reach
@@ -149,10 +147,13 @@ PER_DIMENSION = ("kernel_shape", "strides", "dilations", "output_padding")
 
 
 def check_window(rank: int, a: Mapping[str, Any]) -> None:
-    """QfmtError unless the attributes of a window have an entry for each of its spatial dimensions."""
+    """QfmtError unless the attributes of a window have an entry, large enough, for each of its spatial dimensions."""
     for name, count in {**{name: rank for name in PER_DIMENSION if name in a}, "pads": 2 * rank}.items():
         if len(a[name]) != count:
             raise QfmtError(f"a {rank}-d window needs {count} {name}, not {len(a[name])}")
+        least = 0 if name in ("pads", "output_padding") else 1
+        if min(a[name], default=least) < least and not (name == "pads" and "output_padding" in a):
+            raise QfmtError(f"{name} of {list(a[name])}: each must be at least {least}")
 
 
 def tap(position: Sequence[int], given: Sequence[Window], out: Sequence[int]) -> tuple[Any, ...]:

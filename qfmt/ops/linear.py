@@ -55,7 +55,7 @@ def linear_sums(x: Operand, w: Operand) -> Array:
 
 
 def _linear_exact(x: Operand, w: Operand, b: Operand | None, *, rule: str) -> Array:
-    """Σ (x - zx)·(w - zw) + B, or by `folded` Σ x·w + B."""
+    """by `exact`, Σ (x - zx)·(w - zw) + B; by `folded`, Σ x·w + B."""
     factors = (as_stored(x), as_stored(w)) if rule == "folded" else (x, w)
     return with_bias(linear_sums(*factors), b)
 
@@ -122,7 +122,7 @@ def _matmul_sums(a: Operand, b: Operand) -> Array:
 
 
 def _matmul_exact(a: Operand, b: Operand, *, rule: str) -> Array:
-    """Σ (a - za)·(b - zb), or by `folded` Σ a·b."""
+    """by `exact`, Σ (a - za)·(b - zb); by `folded`, Σ a·b."""
     return _matmul_sums(as_stored(a), as_stored(b)) if rule == "folded" else _matmul_sums(a, b)
 
 
@@ -177,7 +177,7 @@ def _gemm_integer(
 def _gemm_exact(
     a: Operand, b: Operand, c: Operand | None, *, rule: str, alpha: float, beta: float, **transposed: int
 ) -> Array:
-    """if alpha and beta are 1: Σ (a - za)·(b - zb) + C, or by `folded` Σ a·b + C."""
+    """if alpha and beta are 1: by `exact`, Σ (a - za)·(b - zb) + C; by `folded`, Σ a·b + C."""
     factors = (as_stored(a), as_stored(b)) if rule == "folded" else (a, b)
     return with_bias(_gemm_sums(*factors, alpha, beta, transposed), c)
 

@@ -101,9 +101,8 @@ def _moments(q: Array, grid: Quantization, axes: tuple[int, ...], epsilon: float
 def _layer_normalization_integer(
     x: Operand, scale: Operand, b: Operand | None, *, result: Result, axis: int, epsilon: float
 ) -> Array:
-    """`moments`: Q(fma(f32(f32((q - z) - m) · d), Scale, B)), Q the quantize rule `reciprocal`
-
-    With μ = f32(f32(Σq) / n), m = μ - z, v = max(fma(-μ, μ, f32(f32(Σq²) / n)), 0), d = f32(s / √(v·s·s + epsilon)),
+    """`moments`: Q(fma(f32(f32((q - z) - m) · d), Scale, B)), Q the quantize rule `reciprocal`,
+    with μ = f32(f32(Σq) / n), m = μ - z, v = max(fma(-μ, μ, f32(f32(Σq²) / n)), 0), d = f32(s / √(v·s·s + epsilon)),
     products in float32, root and quotient in float64. The sums are exact.
     """
     result.expect("moments")

@@ -108,7 +108,8 @@ def _count(x: Array, thresholds: Array, rows: Array, axis: int, low: int, y: Arr
 def requantize(x: Array, *parameters: Array | None, axis: int) -> Array:
     """y = the sums x with the quantization of y, by the stated rule; integers only.
 
-    x is int32 (or narrower), of any rank; a zero point of x is not subtracted. A rule has these inputs, and no others:
+    x has any rank, and integers of at most 32 bits, but not uint32; a zero point of x is not subtracted. A rule has
+    these inputs, and no others:
 
     - `multiply_shift`: multiplier, shift and add;
     - `fixed_point_single`, `fixed_point_double`: multiplier and shift;

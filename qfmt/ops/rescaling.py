@@ -65,12 +65,12 @@ def _integer(x: Operand, mul: Operand, add: Operand, *, result: Result, div: int
     traits=Trait.REQUANTIZE,
 )
 def requant_shift(x: Array, mul: Array, add: Array, *, div: int) -> Array:
-    """y = floor((x · mul + add) / div + 1/2); exact if all of them are integers, otherwise in float64.
+    """y = floor((x · mul + add) / div + 1/2); exact if all values are integral, otherwise in float64.
 
     A y without a quantization has the type of x, in which integers wrap around.
 
-    mul and add are integers, of float32 or an integer type; they broadcast to x: one for all, or one per channel
-    ([C, 1, 1]). This is the requantization of accelerators without floating point: accumulators to 8 bits.
+    mul and add have integral values, in float32 or an integer type; they broadcast to x: one for all, or one per
+    channel ([C, 1, 1]). This is the requantization of accelerators without floating point: accumulators to 8 bits.
     """
     if all(bool((each == np.rint(each)).all()) for each in (x, mul, add)):
         return multiply_add_divide(x, mul, add, div).astype(x.dtype)

@@ -31,6 +31,8 @@ def _resize_shape(given: Inference) -> list[Shape]:
     x, a = given.known(0), given.attributes
     scales, sizes = given.values[2], given.values[3] if len(given.values) > 3 else None
     axes = _axes(a, len(x))
+    if scales is not None and not np.all((scales > 0) & np.isfinite(scales)):
+        raise QfmtError(f"the scales {scales.tolist()} are not all finite and greater than 0")
     for values in (scales, sizes):
         if values is not None and np.size(values) and np.shape(values) != (len(axes),):
             raise QfmtError(f"Resize needs {len(axes)} scales or sizes, one per dimension, not {np.size(values)}")
@@ -357,9 +359,9 @@ def resize(x: Array, roi: Array | None, scales: Array | None, sizes: Array | Non
     | `align_corners` | i · ((in - 1) / (out - 1)), or 0 if out = 1 |
     | `tf_crop_and_resize` | start · (in - 1) + (i · c), or (start + end) / 2 · (in - 1) if out = 1 |
 
-    start and end are those of roi, and c = (end - start) · (in - 1) / (out - 1). These products and quotients are
-    float64, rounded to float32 at their end. Where p is less than 0 or more than in - 1 along any axis, Y is
-    extrapolation_value.
+    start and end are those of roi, and c = (end - start) · (in - 1) / (out - 1). start · (in - 1), c and the product
+    for out = 1 are float64, each rounded to float32 at its end; i · c and the sum are float32. Where p is less
+    than 0 or more than in - 1 along any axis, Y is extrapolation_value.
 
     Values:
 

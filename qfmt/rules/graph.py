@@ -24,8 +24,8 @@ def _inputs(graph: Graph) -> str:
 
 @EDGES.rule(
     31,
-    "The inputs of a node are tensors of the graph, or absent (index -1, the empty name); its outputs are tensors of "
-    "the graph.",
+    "The inputs of a node are tensors of the graph, or absent; its outputs are tensors of the graph. In a file this is "
+    "F7.",
 )
 def _edges(node: Node, tensors: Mapping[str, Tensor], available: set[str]) -> str:
     names = [name for name in node.inputs if name] + list(node.outputs)
@@ -59,7 +59,11 @@ def _dangling(graph: Graph, available: set[str]) -> str:
     return f"nothing computes {first_of(loose)}" if loose else ""
 
 
-@MODEL.rule(36, "Strings are Unicode text as in rule V5; keys of source and metadata are not empty.")
+@MODEL.rule(
+    36,
+    "All other strings, those of test vectors and proofs too, are Unicode text as in rule V5; keys of source and "
+    "metadata are not empty.",
+)
 def _text(model: Model) -> str:
     if "" in model.source or "" in model.metadata:
         return "a key is empty"
@@ -75,6 +79,8 @@ def _strings(model: Model) -> Iterator[str]:
         yield from pairs.values()
     for node in model.graph.nodes:
         yield from (node.operator, node.rule, node.name, node.scope, node.source_operator)
+        if node.proof is not None:
+            yield node.proof.compared
         for name, value in node.attributes.items():
             yield name
             yield from (text for text in (value if isinstance(value, tuple) else (value,)) if isinstance(text, str))

@@ -74,7 +74,8 @@ def _folded(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> st
 @MEANING.rule(
     62,
     "If the windows of a mean with `exact` may differ in size, the sizes of the dimensions that they slide over are "
-    "known.",
+    "known. They may: along a dimension with pads that are not counted, with `ceil_mode`, and in bins, unless there is "
+    "one.",
 )
 def _windows(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     """The factors L / n of their sums need a size that is not stated."""
@@ -151,7 +152,8 @@ def _forms(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str
     if "table" in found:
         if _integers(node, operator, tensors):
             return ""
-        return _unfit_table(found["table"], _arguments(node, operator, tensors), out)
+        has_rows = node.attributes.get("axis", -1) != -1
+        return _unfit_table(found["table"], _arguments(node, operator, tensors), out, int(has_rows))
     return _unfit(found, out) or _miscounted(node, x, found) if operator.constants else ""
 
 
@@ -197,14 +199,15 @@ def _weighted(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> 
     return "" if reach < 1 << 63 else f"a sum of up to {reach} exceeds int64"
 
 
-def _unfit_table(table: Tensor, arguments: list[Tensor], out: Tensor) -> str:
+def _unfit_table(table: Tensor, arguments: list[Tensor], out: Tensor, more: int) -> str:
+    """`more`: how many dimensions it has besides one for each argument."""
     if table.dtype != out.dtype or not DTYPES[table.dtype].is_integer:
         return f"the table is {table.dtype}, but {quoted(out.name)} is {out.dtype}"
     sizes = [1 << DTYPES[tensor.dtype].bits for tensor in arguments]
     shape = list(table.shape or ())
-    return (
-        "" if shape[-len(sizes) :] == sizes else f"the table has the shape {shape}, but its inputs have {sizes} values"
-    )
+    if len(shape) == len(sizes) + more and shape[more:] == sizes:
+        return ""
+    return f"the table has the shape {shape}, but its inputs have {sizes} values"
 
 
 def _unfit(found: Mapping[str, Tensor], out: Tensor) -> str:
@@ -276,9 +279,9 @@ def _inside(values: Array, low: int, high: int) -> bool:
 
 @CONSTANTS.rule(
     68,
-    "Only a qfmt.Requantize or qfmt.RequantShift has a proof. Its numbers are stated once for all channels or once for "
-    "each: as many low as high, and as many differs, if there are any; low ≤ high, and no count is "
-    "negative.",
+    "Only a qfmt.Requantize or qfmt.RequantShift has a proof. Its numbers are stated once for all channels or once "
+    "for each: as many low as high, and as many differs, if there are any; low ≤ high, and no count is negative. The "
+    "channels of a qfmt.RequantShift are the elements of mul and add, which are then constants.",
 )
 def _proof(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     from ..ops import Trait

@@ -39,7 +39,9 @@ def _operator(node: Node, operator: Operator | None) -> str:
 
 
 @SIGNATURE.rule(
-    41, "A known operator has as many inputs and outputs as its signature states; no required one is absent."
+    41,
+    "A known operator has as many inputs and outputs as its signature states; no required one is absent. `X*` is one "
+    "or more, none of them absent.",
 )
 def _arity(node: Node, operator: Operator | None) -> str:
     if operator is None:
@@ -65,7 +67,8 @@ def _values(node: Node, operator: Operator | None) -> str:
 
 @SIGNATURE.rule(
     42,
-    "A known operator has exactly the attributes of its table, of the types stated there.",
+    "A known operator has exactly the attributes of its table, of the types stated there. An empty list is of each "
+    "type of list.",
 )
 def _attributes(node: Node, operator: Operator | None) -> str:
     if operator is None:
@@ -87,7 +90,10 @@ def _attributes(node: Node, operator: Operator | None) -> str:
 @MEANING.rule(
     43,
     "The shapes of the outputs are those that the entry of the operator states, or else its formula gives, wherever "
-    "both sizes are known.",
+    "both sizes are known. If the attributes, constants and known sizes of a node allow no output, it breaks this "
+    "rule, too: none may give a size below 0, an axis that is not there, parts that do not add up; strides, dilations "
+    "and sizes of windows are at least 1 and pads of windows at least 0, those of a transposed convolution excepted; "
+    "scales of a Resize are finite and above 0.",
 )
 def _shapes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     from ..ops import Inference, UnknownRank
@@ -106,6 +112,8 @@ def _shapes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> st
     if len(inferred) < len(node.outputs):
         return f"{len(node.outputs)} outputs, expected {len(inferred)}"
     for name, shape in zip(node.outputs, inferred, strict=False):
+        if any(isinstance(size, int) and size < 0 for size in shape or ()):
+            return f"the shape of {quoted(name)} would be {_words(shape)}"
         if not _agree(shape, tensors[name].shape):
             return f"the shape of {quoted(name)} is {_words(tensors[name].shape)}, expected {_words(shape)}"
     return ""
@@ -130,8 +138,8 @@ def _dtypes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> st
 
 @MEANING.rule(
     45,
-    "The outputs of an operator that moves integers have the scales and zero points of its first input, or none of "
-    "them is quantized.",
+    "The outputs of an operator that moves integers have the scales and zero points of its first input, stored in the "
+    "same types, or neither that input nor an output is quantized.",
 )
 def _moved(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     for source, name in _moves(node, operator, tensors):
@@ -175,7 +183,7 @@ def _moves(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> lis
     return [(tensors[node.inputs[0]], name) for name in node.outputs] if moves else []
 
 
-@MEANING.rule(46, "An operator without a quantized form has no quantized outputs.")
+@MEANING.rule(46, "An operator without a quantized form, or with quantized weights alone, has no quantized outputs.")
 def _float_only(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     if not operator.is_real:
         return ""
@@ -243,28 +251,34 @@ def _scales_of_weights(node: Node, operator: Operator, tensors: Mapping[str, Ten
     return ""
 
 
-@MEANING.rule(57, "The first input of a node that states a requantize rule has scales per tensor.")
+@MEANING.rule(57, "The first input and the output of a node that states a requantize rule have scales per tensor.")
 def _scales_of_products(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     from ..ops.registry import REQUANTIZE_RULES
 
-    name = node.inputs[0] if node.inputs and node.rule in REQUANTIZE_RULES else ""
-    quantization = tensors[name].quantization if name else None
-    is_one = quantization is None or not quantization.is_per_channel
-    return "" if is_one else f"the scales of {quoted(name)} are per channel, expected one scale"
+    if node.rule not in REQUANTIZE_RULES:
+        return ""
+    for name in filter(None, (*node.inputs[:1], *node.outputs[:1])):
+        quantization = tensors[name].quantization
+        if quantization is not None and quantization.is_per_channel:
+            return f"the scales of {quoted(name)} are per channel, expected one scale"
+    return ""
 
 
 @MEANING.rule(
     69,
     "The quantized inputs and outputs of a node that states a mean rule, `sum`, `product`, `interpolate` or "
-    "`interpolate_fma` are affine and per tensor. With `sum` both inputs have one scale; with a mean rule, "
-    "`interpolate` or `interpolate_fma` the output has the scale and the zero point of the first input.",
+    "`interpolate_fma` are affine and per tensor; so are the first input and the output with `moments` and `fused`. "
+    "With `sum` both inputs have one scale; with a mean rule, `interpolate` or `interpolate_fma` the output has the "
+    "scale and the zero point of the first input.",
 )
 def _grids(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     from ..arithmetic import MEAN
 
-    if node.rule not in (*MEAN, "interpolate", "interpolate_fma", "sum", "product"):
+    is_normal = node.rule in ("moments", "fused")
+    if not is_normal and node.rule not in (*MEAN, "interpolate", "interpolate_fma", "sum", "product"):
         return ""
-    named = [(name, tensors[name].quantization) for name in (*node.inputs, *node.outputs) if name]
+    ends = (*node.inputs[: 1 if is_normal else None], *node.outputs)
+    named = [(name, tensors[name].quantization) for name in ends if name]
     for name, grid in named:
         if grid is not None and (grid.is_per_channel or not grid.is_affine):
             return f"{quoted(name)} is not quantized per tensor"
@@ -272,7 +286,7 @@ def _grids(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str
     if node.rule == "sum":
         scales = [grid and grid.scale for _, grid in named[:2]]
         return "" if scales[0] is not None and scales[0] == scales[1] else "the inputs do not have one scale"
-    if node.rule == "product" or (first is not None and first.same_grid(last)):
+    if is_normal or node.rule == "product" or (first is not None and first.same_grid(last)):
         return ""
     return f"the output lacks the scale and zero point of {quoted(source)}, which the rule {quoted(node.rule)} requires"
 

@@ -100,11 +100,12 @@ def _wrong_table(dtype: str, table: Parameter | None) -> str:
 
 @QUANTIZATION.rule(
     21,
-    "`block` has at most 32 entries, and at most as many as the tensor has dimensions; the last one is not 0. An entry "
-    "above 1 is less than the size of the dimension, which is known. Along each dimension there are ceil(size / block) "
-    "scales where the entry is not 0 and the size is known, one where it is 0, and one in all without `block`. With a "
-    "group index exactly one entry is above 1; there is an index for each position along that dimension, of type "
-    "uint8, uint16 or int32, and its scales may be more or fewer.",
+    "`block` has at most 32 entries, and at most as many as the tensor has dimensions; the last one is not 0. An "
+    "entry above 1 is less than the size of the dimension, which is known. Along each dimension there are ceil(size / "
+    "block) scales where the entry is not 0 and the size is known, one where it is 0, and one in all without `block`. "
+    "Where the number of dimensions is not known, the entries are 0 and 1. With a group index exactly one entry is "
+    "above 1; there is an index for each position along that dimension, of type uint8, uint16 or int32, and its "
+    "scales may be more or fewer.",
 )
 def _blocks(tensor: Tensor, quantization: Quantization) -> str:
     for name, each in quantization.parameters():
@@ -143,12 +144,12 @@ def wrong_blocks(shape: Sequence[int | str | None] | None, q: Quantization) -> s
 
 @NUMBERS.rule(
     22,
-    "All stored numbers are finite. Scales are finite and greater than 0 as float32; those of a constant that is "
-    "block-wise, and those of a second level, may have any sign or be 0, and scales that are quantized may be any "
-    "codes. Zero points that are integers are within the range of the element type of the tensor, and have the first "
-    "of the types uint8, int8, uint16, int16 and int32 that holds them all. Zero points that are all equal are one "
-    "number without a shape, and so are offsets that are not quantized; 0.0 and -0.0 are equal. An index of a group is "
-    "that of a scale.",
+    "The numbers in the arrays of a quantization are finite, as stored. Scales are also finite and greater "
+    "than 0 as float32; those of a constant that is block-wise, and those of a second level, may have any sign or be "
+    "0, and scales that are quantized may be any codes. Zero points that are integers are within the range of the "
+    "element type of the tensor, and have the first of the types uint8, int8, uint16, int16 and int32 that holds them "
+    "all. Zero points that are all equal, also a single one, are one number without a shape, and so are offsets that "
+    "are not quantized; 0.0 and -0.0 are equal. An index of a group is that of a scale.",
 )
 def _numbers(tensor: Tensor, quantization: Quantization) -> str:
     """Of the arrays that lie in the metadata; `values` checks the others."""

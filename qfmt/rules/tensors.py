@@ -68,7 +68,8 @@ def _dtype(tensor: Tensor) -> str:
 @NAMING.rule(
     3,
     "A size is an integer of at least 0, a name that is not empty, or unknown. There are at most 32 sizes, and the "
-    "product of those that are not 0 is less than 2^60. A constant has a shape, all of whose sizes are integers.",
+    "product of those that are not 0 is less than 2^60, also if another is 0. A constant has a shape, all of whose "
+    "sizes are integers.",
 )
 def _shape(tensor: Tensor) -> str:
     if tensor.shape is None:
@@ -93,7 +94,7 @@ def _aliases(tensor: Tensor) -> str:
 @NAMING.rule(
     5,
     "The name, the aliases, the names of sizes, scale and zero point, the observer and its scheme are Unicode text "
-    "without surrogates and without U+0000.",
+    "without U+0000, and without surrogates, which UTF-8 cannot hold (F6).",
 )
 def _text(tensor: Tensor) -> str:
     return _wrong_text([tensor.name, *tensor.aliases, *(size for size in tensor.shape or () if isinstance(size, str))])

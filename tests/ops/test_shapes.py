@@ -117,7 +117,7 @@ def ints(*values: int) -> np.ndarray:
             {**POOL, "kernel_shape": (2, 3), "pads": (1, 0, 1, 0), "dilations": (2, 1)},
             "is entirely in the padding",
         ),
-        ("MaxPool", [X], {**POOL, "kernel_shape": (0, 3)}, "a window of 0 elements"),
+        ("MaxPool", [X], {**POOL, "kernel_shape": (0, 3)}, "each must be at least 1"),
         ("MaxPool", [X[0]], POOL, "a 2-d window needs an input of rank 4, not 3"),
         ("qfmt.Linear", [X, W[0, 0], None], {}, "the input has 6 features, the weight expects 3"),
         ("Add", [X, X[..., :5]], {}, "sizes 6 and 5 do not broadcast"),

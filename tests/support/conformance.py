@@ -32,7 +32,7 @@ def path_of(entry: dict[str, Any]) -> Path:
 
 def shards_of(entry: dict[str, Any]) -> dict[str, bytes]:
     """The shards of a file by name: those that are there."""
-    return {name: path_of(entry).with_name(name).read_bytes() for name in entry.get("shards", ())}
+    return {name: (path_of(entry).parent / name).read_bytes() for name in entry.get("shards", ())}
 
 
 def said_of(entry: dict[str, Any]) -> dict[str, Any]:

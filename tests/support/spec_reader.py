@@ -289,7 +289,6 @@ class Network:
             start = -(-end // 64) * 64
             check(buffer["offset"] == start and not any(segment[end:start]), "F8: not right after the last buffer")
             end = start + buffer["size"]
-            check(end <= len(segment), "F8: a buffer ends outside the data")
             check(hashlib.sha256(segment[start:end]).hexdigest() == buffer["sha256"], "F9: a buffer is damaged")
             found.append((segment[start:end], buffer["sha256"]))
         check(end == len(segment), "F8: the buffers do not end where the file ends")
@@ -304,7 +303,8 @@ class Network:
         for attribute in (each for node in self.graph["nodes"] for each in node["attributes"] or ()):
             code = attribute["type"]
             check(1 <= code <= 6 and attribute[VALUES[code - 1]] is not None, "F12: an attribute lacks type or value")
-            check(not any(attribute[each] for each in VALUES if each != VALUES[code - 1]), "F12: values of two types")
+            others = [attribute[each] for each in VALUES if each != VALUES[code - 1]]
+            check(all(each in (None, 0) for each in others), "F12: values of two types")
             check(code < 5 or len(attribute[VALUES[code - 1]]) > 0, "F12: an empty list has the type Ints")
 
     def check_uses(self, buffers: list[tuple[bytes, str]]) -> None:

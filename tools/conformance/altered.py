@@ -43,7 +43,7 @@ def sound() -> Model:
     )
     graph = Graph(("x",), ("r",), nodes, {tensor.name: tensor for tensor in tensors})
     model = Model(graph, PRODUCER, "fbgemm", {"format": "none"}, {"a": "1", "b": "2"})
-    model = model.with_vectors({"x": np.arange(8, dtype=np.uint8).reshape(2, 4)})
+    model = model.with_vectors({"x": np.arange(80, dtype=np.uint8).reshape(20, 4)})
     log = Node("vendor.Log", ("r",), (), {"level": 1, "names": ("a",)})
     return replace(model, graph=replace(graph, nodes=(*nodes, log)))
 
@@ -130,15 +130,24 @@ def sums() -> Model:
     return _model(("a", "rows", "small"), nodes, tensors)
 
 
+def values() -> Model:
+    """What is broken in values of test vectors: inputs that are outputs."""
+    tensors = [Tensor("a", "bool", (3,)), Tensor("b", "uint2", (3,))]
+    given = {"a": np.array([True, False, True]), "b": np.array([1, 2, 3], np.uint8)}
+    return _model(("a", "b"), (), tensors, ("a", "b")).with_vectors(given)
+
+
 def _node(operator: str, inputs: tuple[str, ...], output: str, rule: str = "", **attributes: Any) -> Node:
     known = OPERATORS[operator]
     return Node(operator, inputs, (output,), known.complete(attributes), "", known.version, rule)
 
 
-def _model(inputs: tuple[str, ...], nodes: tuple[Node, ...], tensors: list[Tensor]) -> Model:
+def _model(
+    inputs: tuple[str, ...], nodes: tuple[Node, ...], tensors: list[Tensor], moved: tuple[str, ...] = ()
+) -> Model:
     read = {name for node in nodes for name in node.inputs}
     outputs = tuple(name for node in nodes for name in node.outputs if name not in read)
-    return Model(Graph(inputs, outputs, nodes, {tensor.name: tensor for tensor in tensors}), PRODUCER)
+    return Model(Graph(inputs, outputs + moved, nodes, {tensor.name: tensor for tensor in tensors}), PRODUCER)
 
 
 class Base:

@@ -5,15 +5,30 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
+from math import inf
 from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
 
-from qfmt.file import header
+from qfmt.file import header, schema
 from qfmt.file.decode import Decoder
 from qfmt.file.encode import encode
-from qfmt.model import DTYPES, Graph, Model, Node, Observed, Quantization, StoredArray, Tensor, Vector, numpy_dtype
+from qfmt.model import (
+    DTYPES,
+    Graph,
+    Model,
+    Node,
+    Observed,
+    Parameter,
+    Quantization,
+    StoredArray,
+    Tensor,
+    Vector,
+    numpy_dtype,
+)
+from qfmt.ops import OPERATORS
+from qfmt.quantization import NO_ZERO_POINT, Bytes
 
 from .networks import Case, numbers
 
@@ -44,6 +59,7 @@ def cases() -> Iterator[Case]:
 
 
 def arrays() -> Iterator[Case]:
+    every: dict[str, list[Tensor]] = {"integers": [], "floats": []}
     for dtype, kind in DTYPES.items():
         if kind.kind == "b":
             values: Any = [True, False, True, True, False]
@@ -55,10 +71,16 @@ def arrays() -> Iterator[Case]:
         else:
             low, high = kind.minimum, kind.maximum
             values = np.array([low, high, 0, 1, high // 2, low // 2, high - 1], np.uint64 if low == 0 else np.int64)
-        about = (
-            f"{dtype}: an odd number of elements, the least and the greatest" if kind.kind != "f" else f"{dtype}: bits"
-        )
-        yield Case(f"dtype-{dtype}", about, of(constant("w", values, dtype)))
+        every["floats" if kind.kind == "f" else "integers"].append(constant(dtype, values, dtype))
+    about = "Every type of integers, and bool: an odd number of elements, the least and the greatest"
+    yield Case("types-integers", about, of(*every["integers"]))
+    yield Case("types-floats", "Every type of floats: bits", of(*every["floats"]))
+    kinds = [dtype for dtype, kind in DTYPES.items() if kind.kind == "f" and kind.bits >= 16]
+    ends = [constant(dtype, [np.nan, np.inf, -np.inf, -0.0], dtype) for dtype in kinds]
+    small = [constant(dtype, [np.nan, 1.0], dtype, Quantization.of((0.5,), (0,), -2, 2))
+             for dtype in ("float8_e4m3fn", "float8_e5m2")]  # fmt: skip
+    about = "NaN, infinity and -0, which constants may be, quantized floats too"
+    yield Case("not-finite", about, of(*ends, *small))
     empty = (constant("a", np.zeros((0,)), "float32"), constant("b", np.zeros((3, 0, 2)), "int8"))
     yield Case("empty-arrays", "Arrays without elements share an empty buffer", of(*empty, constant("c", [7], "int4")))
     scalars = [constant(name, 7, name) for name in ("int8", "int64", "float32", "uint4")]
@@ -76,6 +98,24 @@ def arrays() -> Iterator[Case]:
 
 
 def quantizations() -> Iterator[Case]:
+    """Each form in a tensor of its own; a file of per tensor and per channel, one of blocks, and one that is large."""
+    parts: dict[str, list[Case]] = {"blocks": [], "scales": []}
+    for each in forms_of_quantization():
+        if each.name == "scales-buffer":
+            yield each
+        else:
+            parts["blocks" if each.name.startswith(("blocks", "group")) else "scales"].append(each)
+    yield from (together(name, cases) for name, cases in parts.items())
+
+
+def together(name: str, cases: list[Case]) -> Case:
+    """One file of the constants of all of them; their names begin with those of the cases."""
+    tensors = [replace(tensor, name=f"{case.name}.{tensor.name}")
+               for case in cases for tensor in case.model.graph.tensors.values()]  # fmt: skip
+    return Case(name, ". ".join(case.about for case in cases), of(*tensors))
+
+
+def forms_of_quantization() -> Iterator[Case]:
     every = Quantization.of((0.5,), (3,), 3, 255)
     yield Case(
         "range", "A fused ReLU: the least integer is the zero point", of(constant("w", [3, 255, 77], "uint8", every))
@@ -123,6 +163,24 @@ def quantizations() -> Iterator[Case]:
     yield Case("blocks-mx", "Microscaling: float4 with scales that are powers of two", of(
         constant("w", (w % 5).astype(np.float32), "float4_e2m1fn", grid)))  # fmt: skip
 
+    scale = np.array([[0.5, 1.0, 2.0, 4.0]], np.float32)
+    index = Parameter.of_values(np.array([3, 0, 0, 2, 1], np.uint8))
+    grouped = Quantization(Parameter.of_values(scale), NO_ZERO_POINT, -8, 7, (1, 3), None, None, index)
+    about = "A group index into four groups, where positions div block would give two"
+    yield Case("group-index", about, of(constant("w", [[1, -8, 7, 0, -1]], "int4", grouped)))
+    first = replace(Quantization.of((0.5,) * 3, (0,) * 3, -8, 7, 0), scale=_codes())
+    yield Case("levels-zero-point", "Scales that are codes, with a zero point beyond their type", of(
+        constant("w", [[1], [-8], [7]], "int4", first)))  # fmt: skip
+    once = Quantization.of((0.5, 1.0), (0, 1), 0, 255, 0, observed=Observed("MinMaxObserver", (-inf,), (inf,)))
+    about = "One minimum for two scales, infinite"
+    yield Case("observed-once", about, of(constant("w", [[1], [2]], "uint8", once)))
+
+
+def _codes() -> Parameter:
+    """Three codes of int8, with a scale and a zero point of 300 for all."""
+    second = Quantization.of((0.25,), (300,), -128, 127)
+    return Parameter("int8", (3,), Bytes(b"\1\x80\x7f"), second)
+
 
 def sharded() -> Iterator[Case]:
     rows = Quantization.of(np.linspace(0.1, 1, 513), (0,), -127, 127, 0, "float64")
@@ -164,11 +222,24 @@ def graphs() -> Iterator[Case]:
     more = {"engine": "fbgemm", "metadata": {"ü": "b", "a": ""}, "graph": "main"}
     about = "An operator that no reader knows: every kind of attribute, an absent input, an output twice"
     yield Case("unknown-operator", about, of(*tensors, nodes=(strange,), ends=ends, **more))
+    cell = OPERATORS["RNN"]
+    given = {"hidden_size": 1, "activations": ("Tanh",), "activation_alpha": (), "activation_beta": ()}
+    opened = of(
+        Tensor("x", "float32", ("N", None, 2)), Tensor("r", "float32", (None, 4, 2)),
+        constant("w", [[[0.5, 1]]], "float32"), constant("h", [[[2]]], "float32"),
+        Tensor("y", "float32", ("N", 1, None, 1)),
+        nodes=(Node("Relu", ("x",), ("r",), version=OPERATORS["Relu"].version),
+               Node("RNN", ("r", "w", "h"), ("y",), cell.complete(given), version=cell.version)),
+        ends=(("x",), ("y",)),
+    )  # fmt: skip
+    about = "Known operators where one side alone knows a size; lists of floats that are empty"
+    yield Case("open-sizes", about, opened)
     newer = Node("Relu", ("x",), ("y",), {"later": 1}, version=1000)
     model = of(Tensor("x", "float32", (2,)), Tensor("y", "float32", (2,)), nodes=(newer,), ends=(("x",), ("y",)))
     yield Case("newer-operator", "A known operator in a version that no reader knows", model)
     passed = of(Tensor("x", "int8", (2,)), constant("w", [1], "int8"), ends=(("x",), ("w", "x")))
-    yield Case("no-nodes", "Outputs that are an input and a constant", passed)
+    passed = passed.with_vectors({"x": np.array([5, -5], np.int8)})
+    yield Case("no-nodes", "Outputs that are an input and a constant, and a test vector", passed)
     source = {"format": "none", "empty": "", "größe": "日本"}
     yield Case(
         "texts", "Maps, and texts that are not ASCII", of(constant("w", [1], "int8"), source=source, graph="größe")
@@ -195,11 +266,14 @@ def vectors() -> Iterator[Case]:
 
 
 def later() -> Iterator[Case]:
+    from .altered import sound  # which is made from the functions here
+
     model = of(constant("w", [1, -2, 7], "int4", Quantization.of((0.5,), (0,), -8, 7)))
     yield Case(
         "later-flags", "Optional flags that no reader knows are ignored", model, lambda data: patched(data, 52, b"\5")
     )
     yield Case("later-minor", "A later minor version is read as far as it is understood", model, minor)
+    yield Case("later-fields", "Fields that no reader knows, in every table", sound(), extended)
     yield Case("later-header", "A header of 144 bytes", model, longer)
 
 
@@ -218,6 +292,13 @@ def loose() -> Iterator[Case]:
     w = constant("w", [1, -2, 7], "int4", Quantization.of((0.5,), (0,), -8, 7))
     model = of(w, ends=((), ("w",)))
     yield Case("loose", "A zero point of 0 that is written", model, loosened)
+    about = "Empty lists and texts instead of absent ones; a float of -0 beside an integer"
+    model = of(
+        w, Tensor("y", "int4", (3,)), nodes=(Node("com.example.F", ("w",), ("y",), {"a": 1}),), ends=((), ("y",))
+    )
+    yield Case("loose-empty", about, model, emptied)
+    pair = of(*(constant(name, [1], "int8", Quantization.of((0.5,), (0,), -8, 7)) for name in ("a", "b")))
+    yield Case("loose-unshared", "Equal quantizations that are two tables", pair, unshared)
 
 
 def loosened(data: bytes) -> bytes:
@@ -225,6 +306,43 @@ def loosened(data: bytes) -> bytes:
     w = record["graph"]["tensors"][0]
     w["quantization"] = {**w["quantization"], "zero_point": {"dtype": DTYPES["uint8"].code, "bytes": b"\0"}}
     return with_metadata(data, *encode("Model", record))
+
+
+def emptied(data: bytes) -> bytes:
+    record = record_of(data)
+    w, y = record["graph"]["tensors"]
+    scale = {**w["quantization"]["scale"], "shape": []}
+    names = {"scale_name": "", "zero_point_name": ""}
+    w["quantization"] = {**w["quantization"], "block": [], "scale": scale, **names}
+    for each in (w, y):
+        each.update(dims=[], aliases=[])
+    record["graph"]["name"] = ""
+    record["graph"]["nodes"][0].update(rule="", name="", scope="", source_operator="")
+    record["graph"]["nodes"][0]["attributes"][0]["float_value"] = -0.0
+    record |= {"required_features": [], "source": [], "metadata": [], "vectors": [], "shards": [], "engine": ""}
+    return with_metadata(data, *encode("Model", record))
+
+
+def unshared(data: bytes) -> bytes:
+    record = record_of(data)
+    for each in record["graph"]["tensors"]:
+        each["quantization"] = dict(each["quantization"])
+    return with_metadata(data, *encode("Model", record))
+
+
+def extended(data: bytes) -> bytes:
+    """The file as a writer of 1.7 would write it, which knows one more field of each table."""
+    tables = {
+        name: (*fields, schema.Field("later", len(fields), "ulong", "", 8, None, False))
+        for name, fields in schema.TABLES.items()
+    }
+
+    def later(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: later(each) for key, each in value.items()} | {"later": 7}
+        return [later(each) for each in value] if isinstance(value, list) else value
+
+    return with_metadata(data, *encode("Model", {**later(record_of(data)), "minor_version": 7}, tables=tables))
 
 
 def record_of(data: bytes) -> dict[str, Any]:
@@ -242,8 +360,6 @@ def with_metadata(data: bytes, root: int, body: bytes) -> bytes:
 
 def minor(data: bytes) -> bytes:
     """The file as a writer of 1.7 would write it, with a field that is new: the root ends with it."""
-    from qfmt.file import schema
-
     record = record_of(data)
     fields = schema.TABLES["Model"]
     comment = schema.Field("comment", len(fields), "string", "", 4, None, False)

@@ -25,6 +25,7 @@ def cases(base: Base) -> Iterator[tuple[str, str, bytes]]:
     """(name, what is wrong, the file)."""
     yield "unaligned-field", "A u32 at an odd position", rerooted(base, minor_version=37)
     yield "field-outside", "A field behind the end of its table", rerooted(base, size=40, minor_version=40)
+    yield "root-unaligned", "The root at a position that is no multiple of 4", rerooted(base, table=TABLE + 2)
     yield "vtable-odd", "A vtable at an odd position", rerooted(base, vtable=1)
     yield "vtable-size-odd", "A vtable of 23 bytes", rerooted(base, length=23)
     yield "vtable-end", "A vtable that ends outside the metadata", rerooted(base, length=60000)
@@ -44,6 +45,7 @@ def rerooted(
     length: int = 4 + 2 * len(MODEL),
     size: int = END,
     head: int = 0,
+    table: int = TABLE,
     tail: bytes = b"",
     led: str = "",
     offsets: dict[str, int] | None = None,
@@ -51,22 +53,22 @@ def rerooted(
 ) -> bytes:
     """The sound file with another root table, whose fields lead to what they led to.
 
-    `vtable` is where its vtable is among the new bytes, `length` its size, `size` that of the table. The first `head`
-    new bytes belong to the header. `tail` is added at the end, and the field `led` leads to its second byte. `offsets`
-    are written as they are; `places` as in PLACES.
+    `vtable` is where its vtable is among the new bytes, `length` its size, `table` and `size` those of the
+    table. The first `head` new bytes belong to the header. `tail` is added at the end, and the field `led` leads to
+    its second byte. `offsets` are written as they are; `places` as in PLACES.
     """
-    data, wanted = base.data, PLACES | places
+    data, wanted = base.data, {name: place + table % 4 for name, place in PLACES.items()} | places
     root, meta = struct.unpack_from("<I", data)[0], data[header.SIZE : base.meta_size]
     new = bytearray(SPACE)
     slots = [wanted.get(name, 0) for name in MODEL]
     struct.pack_into(f"<HH{len(slots)}H", new, vtable, length, size, *slots)
-    struct.pack_into("<i", new, TABLE, TABLE - vtable)
+    struct.pack_into("<i", new, table, table - vtable)
     for name, place in wanted.items():
         if name != "minor_version":
             there = header.SIZE + SPACE + len(meta) if name == led else followed(data, root, MODEL[name].id) + SPACE
-            distance = there + bool(name == led) - (header.SIZE + TABLE + place)
-            struct.pack_into("<I", new, TABLE + place, (offsets or {}).get(name, distance))
-    made = header.seal(TABLE, bytes(new) + meta + tail, len(data) - base.data_offset)
+            distance = there + bool(name == led) - (header.SIZE + table + place)
+            struct.pack_into("<I", new, table + place, (offsets or {}).get(name, distance))
+    made = header.seal(table, bytes(new) + meta + tail, len(data) - base.data_offset)
     return completed(made[:12] + struct.pack("<I", header.SIZE + head) + made[16:], base)
 
 

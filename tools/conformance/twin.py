@@ -63,15 +63,14 @@ def _digests(vector: Vector, graph: Graph) -> Json:
 
 
 def text(value: Json) -> str:
-    """The JSON with a line for every tensor, node and value."""
-    return _lines(value, 0, 3) + "\n"
+    """The JSON with a line for every tensor, node and value, or for every file of the index."""
+    return _lines(value, 0, 2 if "files" in value else 3) + "\n"
 
 
 def _lines(value: Any, depth: int, deepest: int) -> str:
-    if depth == deepest or not value or not isinstance(value, dict | list):
-        return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, list) and not isinstance(value[0], dict):
-        return json.dumps(value, ensure_ascii=False)
+    is_list = isinstance(value, list) and bool(value) and isinstance(value[0], dict)
+    if depth == deepest or not value or not (is_list or isinstance(value, dict)):
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     pad = "\n" + " " * (depth + 1)
     if isinstance(value, dict):
         inner = [f"{json.dumps(key, ensure_ascii=False)}: {_lines(value[key], depth + 1, deepest)}" for key in value]
