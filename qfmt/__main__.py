@@ -66,9 +66,9 @@ def _say() -> None:
     """One line on stderr, which may be closed, or may never have been more than a descriptor."""
     from contextlib import suppress
 
-    told = getattr(sys.modules.get("qfmt.cli.interruption"), "told", lambda: "qfmt: interrupted")
+    summary = getattr(sys.modules.get("qfmt.cli.interruption"), "summary", lambda: "qfmt: interrupted")
     with suppress(OSError):
-        os.write(2, f"{told()}\n".encode(errors="backslashreplace"))
+        os.write(2, f"{summary()}\n".encode(errors="backslashreplace"))
 
 
 if __name__ == "__main__":

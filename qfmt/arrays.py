@@ -209,7 +209,7 @@ class Data:
         return digest.digest()
 
     def once(self, what: Hashable, find: Callable[[], Found]) -> Found:
-        """What `find` finds in these bytes and `what` names: of a file, thousands of arrays may have the same bytes."""
+        """The result of `find`, which `what` names. Bytes of a file keep it: thousands of arrays may share them."""
         return find()
 
     def __eq__(self, other: object) -> bool:
@@ -232,7 +232,7 @@ _FEW = 1 << 16
 """Bytes that are not worth giving back."""
 
 _READ: WeakKeyDictionary[mmap.mmap, int] = WeakKeyDictionary()
-"""How many bytes of mapped files were read since their memory was given back."""
+"""The bytes of each mapped file that were read since its memory was given back."""
 
 
 def blocks(view: memoryview) -> Iterator[memoryview]:

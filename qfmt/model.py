@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .view import Page
 
 __all__ = [
-    "DIGEST",
+    "DIGEST_SIZE",
     "DTYPES",
     "INT32",
     "ArrayData",
@@ -65,7 +65,7 @@ __all__ = [
     "static_shape",
     "unpack",
     "value_digest",
-    "with_digests",
+    "digested_outputs",
 ]
 
 
@@ -74,7 +74,7 @@ class Vector:
     """A test vector: a value for each input of the graph, and the resulting value of each output.
 
     Element types are those of the tensors; a quantized tensor has its integers here. `digests` are those of what the
-    nodes compute on the way, one after another; empty if they are not stated.
+    nodes compute on the way, one after another; empty if the vector states none.
     """
 
     inputs: Mapping[str, StoredArray]
@@ -87,25 +87,25 @@ class Vector:
         yield from (("input", name, self.inputs[name]) for name in graph.inputs)
         yield from (("output", name, self.outputs[name]) for name in graph.outputs)
 
-    def stated(self, graph: Graph) -> Iterator[tuple[Node, str, bytes]]:
-        """The stated digests: each with the node, and the name of its output."""
-        parts = (self.digests[at : at + DIGEST] for at in range(0, len(self.digests), DIGEST))
-        named = ((node, name) for node in graph.nodes for name in with_digests(node, graph))
+    def stated_digests(self, graph: Graph) -> Iterator[tuple[Node, str, bytes]]:
+        """(node, name of its output, digest), in the order of the graph."""
+        parts = (self.digests[at : at + DIGEST_SIZE] for at in range(0, len(self.digests), DIGEST_SIZE))
+        named = ((node, name) for node in graph.nodes for name in digested_outputs(node, graph))
         yield from ((node, name, digest) for (node, name), digest in zip(named, parts, strict=False))
 
 
-DIGEST = 16
-"""Bytes of a digest in a test vector. They are there against mistakes; files are sealed with whole ones."""
+DIGEST_SIZE = 16
+"""Bytes of a digest in a test vector: the beginning of a sha256, enough against mistakes."""
 
 
-def with_digests(node: Node, graph: Graph) -> list[str]:
-    """The outputs of a node that a test vector may have digests of: those that are no floats."""
+def digested_outputs(node: Node, graph: Graph) -> list[str]:
+    """The outputs of a node of which a test vector may have digests: those that are not floats."""
     return [name for name in node.outputs if DTYPES[graph.tensors[name].dtype].kind != "f"]
 
 
 def value_digest(array: Array, dtype: str) -> bytes:
     """The digest of a value of an element type, as spec.md states it ("Test vectors")."""
-    return sha256(StoredArray.of(array, dtype).data.view()).digest()[:DIGEST]
+    return sha256(StoredArray.of(array, dtype).data.view()).digest()[:DIGEST_SIZE]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -176,7 +176,7 @@ class Model:
             found: list[bytes] = []
 
             def note(node: Node, values: Mapping[str, Array], found: list[bytes] = found) -> None:
-                named = with_digests(node, self.graph)
+                named = digested_outputs(node, self.graph)
                 found.extend(value_digest(values[name], self.graph.tensors[name].dtype) for name in named)
 
             ends = (checked_inputs(self, given), run(self, given, memory, note if digests else None))

@@ -1,7 +1,7 @@
-"""How far long work is: the library counts, and whoever wants to show it looks.
+"""The progress of long work: the library counts its steps, and whoever shows them reads the counts.
 
-`with watched(begun): …` has `begun` called with the `Steps` of each part of the work as it begins. Their counts change
-while the work goes on; nobody is called for a step. Without it, counting costs an addition.
+`with watched(begun): …` calls `begun` with the `Steps` of each part of the work when it begins. Their counts change
+while the work goes on; no step calls anything. If nobody watches, a step costs an addition.
 """
 
 from __future__ import annotations
@@ -12,15 +12,14 @@ from contextvars import ContextVar
 from typing import TypeVar
 
 Progress = Callable[[int, int], None]
-"""Called with the bytes that are done and the bytes there are."""
+"""Called with the number of bytes that are done, and of all bytes."""
 
 Item = TypeVar("Item")
 
 
 class Steps:
-    """A part of the work: `what` it is ("" if the caller's words say enough), `done` of `total` steps, each a `unit`.
-
-    `progress` is called after each step.
+    """A part of the work: `what` it is ("" if the caller has a name for all of it), `done` of `total` steps, which
+    are `unit`, as in "samples". `progress` is called by each `add`.
     """
 
     __slots__ = ("_progress", "done", "total", "unit", "what")
@@ -44,7 +43,7 @@ _BEGUN: ContextVar[Callable[[Steps], None] | None] = ContextVar("begun", default
 
 @contextmanager
 def watched(begun: Callable[[Steps], None]) -> Iterator[None]:
-    """Have `begun` called with the steps of all work that begins in the block, in this thread."""
+    """Call `begun` with the steps of all work that begins in the block, in this thread."""
     token = _BEGUN.set(begun)
     try:
         yield
@@ -53,7 +52,7 @@ def watched(begun: Callable[[Steps], None]) -> Iterator[None]:
 
 
 def counted(items: Iterable[Item], what: str, total: int, unit: str = "") -> Iterator[Item]:
-    """The items, each of which is a step that is done when the next one is asked for."""
+    """The items. Each is a step, which is done when the next item is asked for."""
     steps = Steps(what, total, unit)
     try:
         for item in items:

@@ -298,7 +298,8 @@ class _Web:
                 self._first.close()
                 self._first, self.ranged = self._request(0, None), False
                 if self._first.r.status != 200:
-                    raise RemoteError("the server sends parts of the file only, and does not state its size")
+                    what = "the server sends only parts of the file, and does not state its size"
+                    raise RemoteError(what, hint="download the file in another way, and give its path")
         else:
             self.size = int(headers["Content-Length"]) if headers.get("Content-Length", "").isdecimal() else None
         if begin:

@@ -90,9 +90,12 @@ class Manifest:
         path = self.folder / entry.file
         home = self.folder
         if isinstance(path, Path) and isinstance(home, Path) and not path.resolve().is_relative_to(home.resolve()):
-            raise QfmtError(f"the file of {entry.source} is not in the archive: {entry.file}", where=str(self.path))
+            what = f"the file of {entry.source} is not in the archive: {entry.file}"
+            hint = "remove the link from the folder, or the line from the manifest"
+            raise QfmtError(what, where=str(self.path), hint=hint)
         if entry.file and not entry.file.endswith(".qfb"):
-            raise QfmtError(f"the file of {entry.source} is not a .qfb file: {entry.file}", where=str(self.path))
+            what = f"the file of {entry.source} is not a .qfb file: {entry.file}"
+            raise QfmtError(what, where=str(self.path), hint="remove the line from the manifest")
         return path
 
     def source(self, entry: Entry, below: Place | None = None) -> Place:

@@ -100,7 +100,7 @@ class Commands(click.Group):
         except click.UsageError as error:
             fail(ctx, _usage(error))
         except KeyboardInterrupt:  # of a program that calls `main`
-            line(interruption.told(), err=True)
+            line(interruption.summary(), err=True)
             ctx.exit(INTERRUPTED)
         except Exception as error:
             if ctx.params["debug"] and not is_expected(error):

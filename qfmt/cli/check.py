@@ -40,7 +40,7 @@ class Levels(NamedTuple):
 
 
 @click.command(
-    epilog="Exit status: 0 valid, 1 invalid, or a test vector differs, 2 cannot be read, or not run.",
+    epilog="Exit status: 0 valid; 1 invalid, or a test vector differs; 2 FILE cannot be read, or its vectors not run.",
 )
 @click.argument("file", type=QFB_OR_ARCHIVE)
 @click.option("--json", "json_", is_flag=True, help="Print {file, valid, violations: [{rule, where, what}]}.")
@@ -59,8 +59,8 @@ def command(
 
     --proofs also checks what a file states about its integer sums (P1 to P3): for any inputs in range, none overflows
     int32, and none exceeds the stated bounds. --replay also runs its test vectors, and lists each output that is not
-    equal, bit by bit, to the one in the file (R1), with the first node that computes something else, if the file has
-    digests of what nodes compute. Neither is done for a file that is not valid.
+    equal, bit by bit, to the one in the file (R1); if the vectors have digests, also the first node that computes
+    something else. Neither is done for a file that is not valid.
 
     FILE may also be an archive, the folder of `qfmt convert --out`: every file of its manifest is checked, and also
     whether its digest and its content id are the stated ones.
@@ -220,7 +220,7 @@ def _different(runs: list[Replay]) -> list[Replay]:
 def _violation(found: Replay) -> Violation:
     what = f"{found.different:,} of {found.elements:,} elements differ"
     what += f", by up to {number(found.largest)}" if found.different else ""
-    what += f"; {found.node}" if found.node else ""
+    what += f"; {found.first_difference}" if found.first_difference else ""
     return Violation("R1", f"test vector {found.vector}, output {found.output!r}", what)
 
 

@@ -1,7 +1,8 @@
-"""What shells complete beside commands, options and choices, which click knows: files by suffix, operators, and names
-in the file that is on the line. A shell runs `qfmt` for each Tab, so nothing heavy is imported or read.
+"""What shells complete, apart from commands, options and choices, which click knows: files by suffix, operators, and
+tensors of the file on the command line. A shell runs `qfmt` for each Tab, so nothing heavy is imported or read.
 
-Names come from strangers and end up on a command line: those that a shell would not take as they are, are left out.
+Names in a file may be an attacker's, and end up on a command line: names that a shell would not take literally are
+left out.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _PLAIN = re.compile(r"[\w./-]+")
 
 
 class Bash(BashComplete):
-    """With files, bash also lists folders, and quotes what needs it."""
+    """Where files are completed, bash also lists folders, and quotes names that need it."""
 
     source_template = BashComplete.source_template.replace("-o dirnames", "-o plusdirs -o filenames")
 
@@ -52,7 +53,7 @@ def _files(incomplete: str, suffixes: tuple[str, ...]) -> Iterator[str]:
 
 
 def operators(_ctx: click.Context, incomplete: str) -> list[str]:
-    """Operators by the table of edges, which needs no NumPy."""
+    """Operators, from the matrix, which needs no NumPy."""
     return [name for name in matrix() if name.startswith(incomplete)]
 
 

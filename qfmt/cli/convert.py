@@ -22,11 +22,10 @@ from ..notation import size
 from ..urls import Place, place, size_of
 from .hazards import summary
 from .integer import Lowering, integer_options
-from .interruption import makes
-from .options import Shapes, input_shapes, named, seconds
+from .interruption import will_write
+from .options import Shapes, input_shapes, named, no_progress, seconds
 from .options import size as size_option
 from .output import as_json, line
-from .progress import quiet as quieted
 from .progress import working
 from .report import origin
 from .source import DESTINATION, FILE, QFB, kind_of, spare
@@ -224,7 +223,7 @@ Examples:
     "of what each node computes.",
 )
 @size_option("--shard-size", "To .qfb: put more data than this into other files, of at most this size, as in 2G.")
-@click.option("--quiet", is_flag=True, callback=quieted, help="Print errors only.")
+@no_progress("Print errors only.", expose_value=True)
 @click.option(
     "--json",
     "json_",
@@ -265,7 +264,7 @@ def command(
     replaced if it exists, and unchanged if the conversion fails.
 
     With --out, all arguments are SOURCES, and FOLDER gets a .qfb for each, equal models once, and a manifest,
-    archive.jsonl. What fails stops nothing. An interrupted command continues when it is given again.
+    archive.jsonl. What fails stops nothing. Run an interrupted command again to continue.
     Exit status: 1 if a source failed.
     """
     conversion = Conversion(engine, shapes, quantizations, prepared, Lowering.of(**integer))
@@ -299,7 +298,7 @@ def command(
         if value is not None and target.kind != "qfb":
             raise click.UsageError(f"--{name} is for .qfb files: end the name in .qfb")
     spare(target.place, source)
-    makes(target.place)
+    will_write(target.place)
     lowering = conversion.lowering
     times = [time.monotonic()]
     with working(f"converting {source.name}"):

@@ -16,7 +16,7 @@ from ..archive.workers import Limits
 from ..file.sharding import stated
 from ..notation import size
 from ..urls import Place
-from .interruption import leaves
+from .interruption import will_say
 from .output import Column, as_json, line, table
 from .progress import working
 
@@ -50,7 +50,7 @@ def convert_many(
     with working("looking for sources"):
         sources, left_out = find(places, folder)
     failed = 0
-    leaves(f"{folder} has what was converted; the same command continues")
+    will_say(f"{folder} keeps what was converted; run the same command again to continue")
     with working("converting"):
 
         def told(entry: Entry) -> None:

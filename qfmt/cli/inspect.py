@@ -39,7 +39,7 @@ Examples:
   qfmt inspect model.qfb --hazards              which products overflow 16 bits on processors without VNNI
   qfmt inspect model_int.qfb --integer --tensor conv1    the integers of each channel
   qfmt inspect model.qfb --json                 everything, for programs
-  qfmt inspect archive --filter resnet          an archive: one line a model""",
+  qfmt inspect archive --filter resnet          an archive: one line per model""",
 )
 @click.argument("file", type=FILE_OR_ARCHIVE)
 @click.option("--json", "json_", is_flag=True, help="Print everything as JSON.")
@@ -51,7 +51,7 @@ Examples:
     help="One tensor: its quantization, and the range of its values.",
 )
 @click.option("--tree", is_flag=True, help="The modules of the original network: nodes, parameters, bytes, operators.")
-@click.option("--depth", type=click.IntRange(min=0), help="With --tree: how many modules deep.")
+@click.option("--depth", type=click.IntRange(min=0), help="With --tree: how many levels of modules.")
 @click.option("--stats", is_flag=True, help="How constants, or the one of --tensor, use their integers and scales.")
 @click.option("--floats", is_flag=True, help="Every floating-point tensor, and why it is one.")
 @click.option("--integer", is_flag=True, help="How sums are requantized, and what is proven about it.")
@@ -83,7 +83,7 @@ def command(
     FILE may also be an archive, the folder of `qfmt convert --out`: each of its models is one line.
     """
     if is_archive(file):
-        if name is not None or tree or stats or floats or integer or hazards or nodes or tensors:
+        if any((name is not None, tree, depth is not None, stats, floats, integer, hazards, nodes, tensors)):
             raise click.UsageError("an archive is shown with --filter and --json only; name one of its files")
         from .inspect_archive import inspect_archive
 
@@ -108,8 +108,7 @@ def command(
     elif stats:
         from .statistics import show_statistics
 
-        of = model.graph.constants() if name is None else [_named(model, name)]
-        listed = sorted((tensor for tensor in of if tensor.is_constant), key=_natural)
+        listed = sorted(model.graph.constants(), key=_natural) if name is None else [_constant(model, name)]
         show_statistics(model, listed, file.name, json_)
     elif tree:
         from .tree import show_tree
@@ -159,7 +158,7 @@ def _header(model: Model, path: Place, kind: str) -> None:
 
 
 def _digests(model: Model) -> str:
-    count = sum(1 for vector in model.vectors for _ in vector.stated(model.graph))
+    count = sum(1 for vector in model.vectors for _ in vector.stated_digests(model.graph))
     return f", with {count:,} digests of outputs of nodes" if count else ""
 
 
@@ -249,6 +248,14 @@ def _named(model: Model, name: str) -> Tensor:
         near = model.graph.near(name)
         hint = f"similar: {', '.join(near)}" if near else "`qfmt inspect FILE --tensors` lists them"
         raise QfmtError(f"no tensor {name!r}", hint=hint)
+    return tensor
+
+
+def _constant(model: Model, name: str) -> Tensor:
+    tensor = _named(model, name)
+    if not tensor.is_constant:
+        what = f"{tensor.name} is not a constant: the file has no values to count"
+        raise QfmtError(what, hint=f"`qfmt inspect FILE --tensor {tensor.name}` shows its quantization")
     return tensor
 
 

@@ -1,4 +1,4 @@
-"""What an interrupted command says: one line, with what became of the files that it was to write."""
+"""The line of an interrupted command: what became of the files that it was writing."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from ..errors import printable
 from ..urls import Place
 
 _MADE: list[tuple[Place, object]] = []
-"""Files that the command writes, and what was there before."""
+"""Files that the command writes, and their state before."""
 _NOTES: list[str] = []
 
 
 def begin() -> None:
-    """Forget what commands before this one, in the same process, were to write."""
+    """Forget the files and notes of earlier commands of this process."""
     _MADE.clear()
     _NOTES.clear()
 
 
-def makes(*places: Place | None) -> None:
-    """Say of these files, if the command is interrupted from now on, whether they were written."""
+def will_write(*places: Place | None) -> None:
+    """If the command is interrupted from now on, say whether these files were written."""
     _MADE.extend((place, _state(place)) for place in places if place is not None)
 
 
-def leaves(note: str) -> None:
-    """Say this, if the command is interrupted from now on."""
+def will_say(note: str) -> None:
+    """If the command is interrupted from now on, say this, too."""
     _NOTES.append(note)
 
 
-def told() -> str:
+def summary() -> str:
     """`qfmt: interrupted; out.qfb was not written`"""
     return printable("; ".join(["qfmt: interrupted", *map(_fate, _MADE), *_NOTES]))
 
@@ -42,7 +42,7 @@ def _fate(made: tuple[Place, object]) -> str:
 
 
 def _state(place: Place) -> object:
-    """What differs if a file or folder was replaced; a remote one appears at the end of a command."""
+    """What changes when a file or folder is replaced. None for a remote one, which appears at the end of a command."""
     with suppress(OSError):
         if isinstance(place, Path):
             found = place.stat()

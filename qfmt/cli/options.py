@@ -45,9 +45,11 @@ def memory() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     )
 
 
-def no_progress() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """`--quiet`, which takes effect by itself."""
-    return click.option("--quiet", is_flag=True, callback=quiet, expose_value=False, help="Show no progress.")
+def no_progress(
+    help: str = "Show no progress.", *, expose_value: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`--quiet`, which takes effect by itself. A command that can leave out more asks for its value."""
+    return click.option("--quiet", is_flag=True, callback=quiet, expose_value=expose_value, help=help)
 
 
 def pager(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""What is shown of long work: a line on a terminal's stderr, from the second second on. All commands use it."""
+"""The progress line of all commands: on stderr, if that is a terminal, once work has taken `PATIENCE`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 PATIENCE = 1.0
-"""Seconds after which work is shown: most commands end before, and never import what shows it."""
+"""Seconds after which the line appears: most commands end before, and never import rich."""
 BAR = 20
 """The columns of a bar."""
 
@@ -35,7 +35,7 @@ def quiet(ctx: click.Context, _option: click.Parameter, value: bool) -> bool:
 
 @contextmanager
 def working(on_what: str) -> Iterator[None]:
-    """Show how far the work in the block is, if it takes long, unless stderr is no terminal or `--quiet` was given.
+    """Show the progress of the work in the block, if it takes long, stderr is a terminal, and `--quiet` is not given.
 
     The block must not print to stdout.
     """
@@ -69,7 +69,7 @@ def working(on_what: str) -> Iterator[None]:
 
 
 def _live(on_what: str, begun: list[Steps], begin: float) -> Live:
-    """A line that draws itself: the part of the work that is not done, of which others may be a part."""
+    """A line that redraws itself. It shows the outermost part of the work that is not done."""
     from rich.console import Console
     from rich.live import Live
     from rich.progress_bar import ProgressBar
@@ -98,7 +98,7 @@ def _live(on_what: str, begun: list[Steps], begin: float) -> Live:
 
 
 def _share(unfinished: list[Steps]) -> float:
-    """How much is done, if each part of the work is a step of the one before."""
+    """The share that is done, if each part of the work is one step of the part before it."""
     share, step = 0.0, 1.0
     for each in unfinished:
         share += step * each.done / each.total

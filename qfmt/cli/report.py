@@ -146,7 +146,7 @@ def vector_facts(vector: Vector, graph: Graph) -> Facts:
     inputs, outputs = (
         {name: list(value.shape) for name, value in values.items()} for values in (vector.inputs, vector.outputs)
     )
-    digests = {name: digest.hex() for _, name, digest in vector.stated(graph)}
+    digests = {name: digest.hex() for _, name, digest in vector.stated_digests(graph)}
     return {"name": vector.name, "inputs": inputs, "outputs": outputs, "digests": digests}
 
 

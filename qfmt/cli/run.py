@@ -13,7 +13,7 @@ from ..errors import DestinationError, RunError
 from ..notation import NOTHING, number, shape_text
 from ..urls import Place
 from .arrays import arrays, matched, taken
-from .interruption import makes
+from .interruption import will_write
 from .options import memory as memory_option
 from .options import no_progress
 from .output import Column, as_json, line, table
@@ -88,7 +88,7 @@ def command(
     if dest is not None and dest.suffix not in SUFFIXES:
         what = f"not supported: arrays as {dest.suffix or 'a file without a suffix'}"
         raise DestinationError(what, where=str(dest), hint=f"end its name in {' or '.join(SUFFIXES)}")
-    makes(*results)
+    will_write(*results)
     model, _ = open_model(file)
     if model.no_graph:
         raise RunError(model.no_graph, where=str(file))
@@ -129,7 +129,7 @@ def _replayed(model: Model, file: Place, memory: int | None, json_: bool) -> int
         counts = [Column(title, right=True) for title in ("elements", "equal", "largest difference")]
         table([Column("vector"), Column("output"), *counts], [_row(each) for each in found])
         line()
-        for told in dict.fromkeys(f"{each.vector}: {each.node}" for each in found if each.node):
+        for told in dict.fromkeys(f"{each.vector}: {each.first_difference}" for each in found if each.first_difference):
             line(told)
         line("equal" if all(each.is_equal for each in found) else "different")
     return 0 if all(each.is_equal for each in found) else DIFFERS

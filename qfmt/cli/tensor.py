@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from ..errors import DigestError, FormatError
+from ..errors import FormatError
 from ..model import DTYPES, Model, Parameter, Quantization, Tensor
 from ..notation import number, quantization_cells, shape_text, size, span
-from ..passes.statistics import real_range
+from ..passes.statistics import real_range, unread
 from .output import line, pairs
 from .report import Facts, discarded_calibration
 
@@ -79,10 +79,8 @@ def _read(text: Callable[..., str], *of: object) -> str:
     """The text; or why it is not known, if it needs a shard that is not there."""
     try:
         return text(*of)
-    except DigestError:
-        raise
     except FormatError as error:
-        return f"unknown: {error.where.rpartition(': ')[2]} {error.what}"
+        return f"unknown: {unread(error)}"
 
 
 def _scale(quantization: Quantization) -> str:

@@ -1,4 +1,4 @@
-"""`qfmt inspect FILE --tree`: the modules of the original network, with what is in each."""
+"""`qfmt inspect FILE --tree`: the modules of the original network, and what is in each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from ..model import Model
 
 DEEPEST, MOST = 32, 100_000
-"""Modules within modules, and all modules: names in a file may have any number of dots. The rest is not told apart."""
+"""Limits of nesting and of all modules, because names in a file may have any number of dots. What is beyond counts in
+the module above."""
 
 COLUMNS = [
     Column("module", color="cyan"),
@@ -67,7 +68,7 @@ def _parts(name: str) -> list[str]:
 
 
 def _along(module: Module, path: list[str], room: Iterator[int]) -> Iterator[Module]:
-    """The modules of a path, from the root on, which are made where they are missing while there is room."""
+    """The modules along a path, from the root. Missing ones are made while there is room."""
     yield module
     for part in path:
         if part not in module.modules and next(room, None) is not None:
@@ -101,7 +102,7 @@ def _facts(module: Module) -> dict[str, Any]:
 def _rows(module: Module, level: int, depth: int | None) -> Iterator[list[str]]:
     name, counts = module.name, (module.nodes, module.parameters)
     while level and len(module.modules) == 1 and (only := _only(module)) and (only.nodes, only.parameters) == counts:
-        module, name = only, f"{name}.{only.name}"  # one that has nothing of its own needs no row
+        module, name = only, f"{name}.{only.name}"  # a module with nothing of its own needs no row
     operators = ", ".join(f"{count} {operator}" for operator, count in module.operators.most_common())
     yield [f"{'  ' * level}{name}", f"{module.nodes:,}", f"{module.parameters:,}", size(module.bytes), operators]
     if depth is None or level < depth:

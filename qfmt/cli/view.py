@@ -12,7 +12,7 @@ import click
 import qfmt
 
 from ..notation import size
-from .interruption import makes
+from .interruption import will_write
 from .options import no_progress
 from .output import line
 from .progress import working
@@ -79,7 +79,7 @@ def command(
     distinct(html=html, svg=svg, png=png, node_data=node_data)
     for path in results:
         spare(path, *(each for each in (file, other, source) if each is not None))
-    makes(*results)
+    will_write(*results)
     from ..view import page
 
     model, _ = open_model(file)

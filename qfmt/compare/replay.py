@@ -1,4 +1,4 @@
-"""Replay the test vectors of a model: are the results equal to those of the file?"""
+"""Replay the test vectors of a model: does it compute what the file states?"""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .words import values_differ
 class Replay:
     """An output of a test vector: `different` of its `elements` differ from the file, bit by bit.
 
-    `vector` is the name of the test vector, or its number where it has none; `largest` the largest difference. `node`
-    says which node is the first to compute something else than the digests in the file state, and what is known of
-    its inputs; "" if none does, or there are no digests.
+    `vector` is the name of the test vector, or its number where it has none; `largest` the largest difference.
+    `first_difference` names the first node whose output has another digest than the file states, and says what is
+    known of its inputs; "" if there is none, or the vector has no digests.
     """
 
     vector: str
@@ -25,16 +25,16 @@ class Replay:
     elements: int
     different: int
     largest: float
-    node: str = ""
+    first_difference: str = ""
 
     @property
     def is_equal(self) -> bool:
-        return not self.different and not self.node
+        return not self.different and not self.first_difference
 
 
 def replay(model: Model, memory: int | None = None) -> Iterator[Replay]:
-    """Run every test vector in the reference interpreter, and compare each output with the one in the file, and what
-    each node computes with its digest: level 5 of docs/checking.md.
+    """Run every test vector in the reference interpreter. Compare each output with the one in the file, and what each
+    node computes with its digest, if the vector has digests: level 5 of docs/checking.md.
 
     `memory` is that of `Model.run`. Raises what `Model.run` raises.
     """
@@ -54,11 +54,11 @@ def replay(model: Model, memory: int | None = None) -> Iterator[Replay]:
 
 
 class _First:
-    """Finds the first node whose outputs have other digests than those that a test vector states."""
+    """Finds the first node that computes something else than the digests of a test vector state."""
 
     def __init__(self, model: Model, vector: Vector) -> None:
         self._tensors = model.graph.tensors
-        self._stated = {name: digest for _, name, digest in vector.stated(model.graph)}
+        self._stated = {name: digest for _, name, digest in vector.stated_digests(model.graph)}
         self._given = set(model.graph.inputs)
         self.found = ""
 

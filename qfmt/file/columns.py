@@ -35,7 +35,7 @@ LARGEST = 1 << 60
 
 
 class Constant(NamedTuple):
-    """Where the array of a tensor lies: its buffer, the offset of that in the data segment, and the sha256 of it."""
+    """Where the array of a tensor lies: its buffer, and the offset and the sha256 of that in the data segment."""
 
     tensor: int
     dtype: np.dtype[Any]

@@ -126,11 +126,11 @@ class Decoder:
 
     @cached_property
     def data(self) -> bytes:
-        """All bytes, which are read again if they were let go."""
+        """All bytes; after `let_go` they are read again."""
         return self._again()
 
     def let_go(self, again: Callable[[], bytes]) -> None:
-        """Keep no copy of the data: `again` has the same when they are needed."""
+        """Keep no copy of the data: `again` returns the same bytes when they are needed."""
         self._again = again
         self.__dict__.pop("data", None)
 

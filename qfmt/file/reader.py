@@ -101,7 +101,7 @@ class Container:
         self.buffers: Tables = self.root["buffers"]
         self._spans: dict[int, Span] = {}
         self.known: dict[tuple[int, Hashable], Any] = {}
-        """What was found in buffers (`Data.once`)."""
+        """What `Data.once` keeps, by buffer."""
         self.tensors = Tensors(self, self.root["graph"]["tensors"])
         self._quantizations: dict[int, Quantization] = {}
         self._sound: set[tuple[str, Shape, int | None]] = set()
@@ -129,12 +129,12 @@ class Container:
         return self._decoder.data
 
     def let_go(self) -> None:
-        """Keep no copy of the metadata, if only arrays were asked for so far; it is verified again when it is read."""
+        """Keep no copy of the metadata if only arrays were asked for so far. To read it again verifies it again."""
         if self.verify and not self._quantizations:
             self._decoder.let_go(self._metadata_again)
 
     def _metadata_again(self) -> bytes:
-        """The metadata that was verified, from the mapped file; FormatError if the file has others now."""
+        """The verified metadata, from the mapped file; FormatError if the file has changed."""
         mapped = self.data.obj if isinstance(self.data, memoryview) else None
         assert isinstance(mapped, mmap.mmap)
         if mapped.size() < self.header.file_size:  # to read what is not there ends the process

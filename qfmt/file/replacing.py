@@ -161,15 +161,15 @@ class NewFile:
             self.temporary.unlink()
 
 
-class _Prompt(io.FileIO):
-    """A file that goes to the disk while it is written, where the system can do that, not when `fsync` waits for it."""
+class _EarlyToDisk(io.FileIO):
+    """A file whose bytes go to the disk while it is written, so that `fsync` has little left to wait for."""
 
     _begun = 0
 
     def write(self, data: ReadableBuffer) -> int:
         count = super().write(data)
         end = self.tell()
-        if end - self._begun >= BLOCK and hasattr(os, "posix_fadvise"):  # Linux keeps what is not on the disk yet
+        if end - self._begun >= BLOCK and hasattr(os, "posix_fadvise"):  # Linux keeps what it has not written
             os.posix_fadvise(self.fileno(), self._begun, end - self._begun, os.POSIX_FADV_DONTNEED)
             self._begun = end
         return count
@@ -217,12 +217,12 @@ def _nameless(directory: Path) -> BinaryIO | None:
     except OSError:
         return None
     _lock(descriptor)  # for the moment between its first name and its last
-    return io.BufferedRandom(_Prompt(descriptor, "w+"))
+    return io.BufferedRandom(_EarlyToDisk(descriptor, "w+"))
 
 
 def _named(path: Path) -> BinaryIO:
     while True:
-        stream = io.BufferedRandom(_Prompt(path, "x+"))
+        stream = io.BufferedRandom(_EarlyToDisk(path, "x+"))
         _lock(stream.fileno())
         if path.exists():  # else it was removed before it was locked
             return stream

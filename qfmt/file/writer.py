@@ -107,7 +107,7 @@ def save(
             ]
             file.write(seal(*encode("Model", record), 0))
             _pad(file, PAGE)
-    report.add(report.total - report.done)  # what was not written twice, because it is shared, is done all the same
+    report.add(report.total - report.done)  # shared buffers were written once
     return [shard["size"] for shard in record.get("shards", ())]
 
 

@@ -188,12 +188,17 @@ def stored_range(tensor: Tensor) -> dict[str, Any]:
         else:
             of_slices = replace(grid, block=tuple(min(each, 1) for each in grid.block))
             real = [dequantize(end, of_slices) for end in (low, high)]
-    except DigestError:
-        raise
     except FormatError as error:
-        return found | {"unread": f"{error.where.rpartition(': ')[2]} {error.what}"}
+        return found | {"unread": unread(error)}
     ends = min(each.min() for each in real), max(each.max() for each in real)
     return found | {"real_min": ends[0].item(), "real_max": ends[1].item()}
+
+
+def unread(error: FormatError) -> str:
+    """Which shard is not there, so that bytes cannot be read. Raises the error if they are damaged instead."""
+    if isinstance(error, DigestError):
+        raise error
+    return f"{error.where.rpartition(': ')[2]} {error.what}"
 
 
 def real_range(quantization: Quantization) -> tuple[float, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..errors import Violation
-from ..model import DIGEST, DTYPES, Graph, Model, StoredArray, Tensor, Vector, with_digests
+from ..model import DIGEST_SIZE, DTYPES, Graph, Model, StoredArray, Tensor, Vector, digested_outputs
 from .rule import Stage, first_of, is_text, quoted
 from .tensors import data_violations, tensor_violations
 
@@ -92,10 +92,10 @@ def _sizes(vector: Vector, graph: Graph) -> str:
 def _digests(vector: Vector, graph: Graph) -> str:
     if not vector.digests:
         return ""
-    count = sum(len(with_digests(node, graph)) for node in graph.nodes)
-    if len(vector.digests) == DIGEST * count:
+    count = sum(len(digested_outputs(node, graph)) for node in graph.nodes)
+    if len(vector.digests) == DIGEST_SIZE * count:
         return ""
-    return f"{len(vector.digests)} bytes of digests, but {count} outputs of nodes have {DIGEST * count}"
+    return f"{len(vector.digests)} bytes of digests, but {count} outputs of nodes have {DIGEST_SIZE * count}"
 
 
 def _misfit(tensor: Tensor, value: StoredArray, named: dict[str, int]) -> str:

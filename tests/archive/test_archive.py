@@ -347,7 +347,7 @@ def test_after_a_kill_only_what_was_in_flight_is_repeated(
     else:
         os.killpg(running.pid, number)  # as a terminal does
     told = running.communicate()[1].decode()  # to its end: no worker is left that has the pipe
-    note = f"qfmt: interrupted; {archive} has what was converted; the same command continues\n"
+    note = f"qfmt: interrupted; {archive} keeps what was converted; run the same command again to continue\n"
     assert told == ("" if number == signal.SIGKILL else note)
     assert running.returncode == (-9 if number == signal.SIGKILL else 130)
     before = done(archive)

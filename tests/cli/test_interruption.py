@@ -155,7 +155,7 @@ def test_the_workers_of_an_archive_end(tmp_path: Path) -> None:
         assert waited(lambda: manifest.exists() and re.search(rb'"content_id": ?"[0-9a-f]', manifest.read_bytes()))
         os.killpg(running.pid, signal.SIGINT)
         told = running.communicate(timeout=60)[1]
-    note = b"qfmt: interrupted; archive has what was converted; the same command continues\n"
+    note = b"qfmt: interrupted; archive keeps what was converted; run the same command again to continue\n"
     assert (running.returncode, told) == (130, note)
     assert not any(map(alive, workers))
     assert not [path for path in (tmp_path / "archive").iterdir() if path.suffix not in (".qfb", ".jsonl")]

@@ -60,6 +60,11 @@ def test_one_tensor_is_asked_for_by_any_of_its_names(tiny: Path) -> None:
     assert "exclude each other" in trouble("inspect", tiny, "--stats", "--tree")
 
 
+def test_statistics_of_a_computed_tensor_are_an_error(tiny: Path) -> None:
+    output = qfmt.load(tiny).graph.outputs[0]
+    assert f"{output} is not a constant" in trouble("inspect", tiny, "--stats", "--tensor", output)
+
+
 @pytest.mark.parametrize("shape", [(7,), (5, 3), (4, 6, 2), (2, 3, 4, 5)])
 def test_channels_on_any_axis_in_many_parts(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qfmt.arrays.PART", 8)

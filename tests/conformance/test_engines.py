@@ -57,6 +57,7 @@ OTHERWISE = {
     "linear-integer-bias-overflow": "ONNX Runtime gets the bias as a real number",
     "linear-integer-bias-reciprocal-overflow": "qnnpack converts an infinite bias to int32",
     "linear-integer-bias-exact": "ONNX Runtime gets int16 as real numbers",
+    "linear-integer-bias-int32-channels": "the same",
     "linear-integer-bias-int32-near": "ONNX Runtime gets the bias as a real number",
     "quantize-divide-int32": "ONNX Runtime adds the zero point exactly, also beyond 2^24",
     "resize-crop": "ONNX Runtime does not crop an axis with a scale of 1",

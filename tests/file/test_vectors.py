@@ -125,7 +125,7 @@ def test_digests_are_stored_and_begin_those_of_buffers(tmp_path: Path) -> None:
     assert read.content_id() == model.replace(vectors=()).content_id()
     (output,) = read.graph.outputs
     for vector in read.vectors:
-        stated = [(node, name, digest) for node, name, digest in vector.stated(read.graph)]
+        stated = [(node, name, digest) for node, name, digest in vector.stated_digests(read.graph)]
         assert [name for _, name, _ in stated] == [name for node in read.nodes for name in node.outputs]
         assert all(name in node.outputs for node, name, _ in stated)
         value = vector.outputs[output].array
@@ -150,7 +150,7 @@ def test_replay_names_the_first_node_that_differs(tmp_path: Path) -> None:
     assert done.exit_code == 1 and done.stdout.count(told) == 2
     assert told in run(tmp_path / "m.qfb", "--vectors").stdout
     found = list(replay(qfmt.load(tmp_path / "m.qfb")))
-    assert all(each.node == told and not each.is_equal for each in found)
+    assert all(each.first_difference == told and not each.is_equal for each in found)
 
 
 def test_a_digest_that_differs_is_told_where_the_outputs_are_equal(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_run_replays_them(tmp_path: Path) -> None:
         "elements": 6,
         "different": 1,
         "largest": 0.5,
-        "node": "",
+        "first_difference": "",
     }
 
 

@@ -59,7 +59,7 @@ def twin(model: Model, facts: Json) -> Json:
 
 
 def _digests(vector: Vector, graph: Graph) -> Json:
-    return {"digests": [digest.hex() for _, _, digest in vector.stated(graph)]} if vector.digests else {}
+    return {"digests": [digest.hex() for _, _, digest in vector.stated_digests(graph)]} if vector.digests else {}
 
 
 def text(value: Json) -> str:

@@ -262,8 +262,9 @@ def test_networks_of_requant_shifts_are_lowered() -> None:
 
 NOT_LOWERED = (
     "averagepool-mean-reciprocal-fma", "clip-plain", "dynamic-", "embedding-lookup-float",
-    "linear-integer-bias-overflow", "linear-integer-bias-reciprocal-overflow", "reducemean-offset",
-    "resize-crop", "resize-interpolate", "table-plain",
+    "linear-integer-bias-overflow", "linear-integer-bias-reciprocal-overflow", "mul-product-wide",
+    "reducemean-mean-divide-offset-wide", "reducemean-mean-reciprocal-fma-wide", "reducemean-mean-reciprocal-wide",
+    "reducemean-mean-stored-wide", "reducemean-offset", "resize-crop", "resize-interpolate", "table-plain",
 )  # fmt: skip
 """Prefixes of the names of files whose networks have no integer form, or nothing to lower."""
 
