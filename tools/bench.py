@@ -428,7 +428,8 @@ def _modules(folder: Path, network: str, kernels: str) -> Iterator[Row]:
             ("auto", "fast", None),  # exact; `fast` rounds in another way
         ):
             if engine in median and reference in median:
-                what = f"{network.removesuffix('_224')} {threads} threads: {engine}, {reference} {kernels}"
+                on = f"{network.removesuffix('_224')} {threads} thread{'s' * (threads > 1)}"
+                what = f"{on}: {engine}, {reference} {kernels}"
                 yield Row(what, median[engine], median[reference], "ms", limit)
     for engine in chosen:
         making, loading = partial(model.to_torch, engine), partial(torch.jit.load, archive)
