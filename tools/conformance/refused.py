@@ -459,10 +459,10 @@ GRIDS: tuple[Change, ...] = (
     ("scale-channel", "V22", "A scale of -1 of a channel of a constant", numbers("w", "scale", bytes=struct.pack(
         "<3f", 0.5, -1.0, 2.0))),
     ("scale-block", "V22", "A scale of -1 of a block of an input", lambda record: (
-        record["graph"]["tensors"].append({"name": "z", "dtype": 3, "shape": [4], "quantization": {
-            "block": [2], "scale": {"dtype": FLOAT32, **_floats(1.0, -1.0)}, "quant_min": 0, "quant_max": 255}}),
+        record["graph"]["tensors"].append({"name": "z", "dtype": 3, "shape": [60], "quantization": {
+            "block": [30], "scale": {"dtype": FLOAT32, **_floats(1.0, -1.0)}, "quant_min": 0, "quant_max": 255}}),
         record["graph"].update(inputs=[5, 7]), record["vectors"][0]["inputs"].append(
-            {"shape": [4], "buffer": record["vectors"][0]["outputs"][0]["buffer"]}))),
+            {"shape": [60], "buffer": record["vectors"][0]["outputs"][0]["buffer"]}))),
     ("scale-code-nan", "V22", "A scale of float8_e8m0fnu with the code 255", numbers("x", "scale", dtype=22,
         bytes=b"\xff")),
     ("scale-infinite", "V22", "An infinite scale", numbers("x", "scale", **_floats(float("inf")))),
