@@ -71,8 +71,12 @@ class Rebuild:
 
 
 def _tensor(
-    storage: Any, offset: Any, shape: Any, strides: Any, _grad: Any = False, _hooks: Any = None, _extra: Any = None
+    storage: Any, offset: Any, shape: Any, strides: Any, _grad: Any = False, _hooks: Any = None, metadata: Any = None
 ) -> StoredTensor:
+    """torch._utils._rebuild_tensor_v2. `metadata` may say {"neg": True}: the tensor has the negated elements."""
+    if metadata and (not isinstance(metadata, dict) or any(metadata.values())):
+        what = "a tensor negates or conjugates the elements that it has in the file"
+        raise SourceError(what, hint="save tensor.resolve_neg().resolve_conj() instead of it")
     if not isinstance(storage, Storage) or not _sizes(shape) or not _sizes(strides) or not _sizes((offset,)):
         raise damaged("the sizes of a tensor are not integers")
     if len(shape) != len(strides):
@@ -83,11 +87,11 @@ def _tensor(
 
 
 def _tensor_v3(
-    storage: Any, offset: Any, shape: Any, strides: Any, grad: Any, hooks: Any, dtype: Any, _extra: Any = None
+    storage: Any, offset: Any, shape: Any, strides: Any, grad: Any, hooks: Any, dtype: Any, metadata: Any = None
 ) -> StoredTensor:
     if not isinstance(storage, Storage) or not isinstance(dtype, TorchDType) or dtype.name not in DTYPES:
         raise SourceError("a tensor is not based on a storage with a dtype")
-    return _tensor(storage.as_dtype(DTYPES[dtype.name]), offset, shape, strides)
+    return _tensor(storage.as_dtype(DTYPES[dtype.name]), offset, shape, strides, metadata=metadata)
 
 
 def _quantized(

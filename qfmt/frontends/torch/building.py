@@ -171,6 +171,7 @@ class Builder:
             aliases=tuple(sorted(known.keys() - {wanted, ""})),
         )
         self.wanted[result.key] = wanted
+        result.memory.kept = True
         self._stored[key] = result
         self._keep_alive.append(value)
         return result

@@ -123,3 +123,9 @@ class Recorder(Protocol):
         - "prim::NAME" (value): the attribute `x.NAME`, such as "prim::shape".
         """
         ...
+
+
+def keeps_state(what: str) -> SourceError:
+    """The error for code that keeps state between runs."""
+    hint = "a .qfb holds a stateless network"
+    return SourceError(f"the network changes {what} from one run to the next", hint=hint)

@@ -23,9 +23,10 @@ from ...ops import OPERATORS, Operator
 from ...ops.spelling import spellings
 from ...passes.constants import unused
 from ...passes.edits import without_unread
+from ..stored import StoredTensor
 from . import arguments, operators  # noqa: F401  (each module of `operators` registers what calls mean)
 from .building import Builder
-from .calls import MEANINGLESS, Place, Value, meaningless
+from .calls import MEANINGLESS, Place, Value, keeps_state, meaningless
 from .lifts import LIFTS
 from .values import VIEWS, TensorValue, Unsupported, check_unchanged, share
 
@@ -119,9 +120,13 @@ class Lifter:
             self.builder.fused_relu = relu
             result = self._one(name, args, kwargs)
             if result is not NotImplemented:
-                share(name, args, result)
-                if _is_in_place(target) and isinstance(args[0], TensorValue) and isinstance(result, TensorValue):
-                    return _changed(args[0], result, target)
+                in_place = _is_in_place(target)
+                if args and (in_place or name in VIEWS):
+                    first = self.builder.stored(args[0]) if isinstance(args[0], StoredTensor) else args[0]
+                    if isinstance(first, TensorValue):
+                        share(name, first, result)
+                        if in_place and isinstance(result, TensorValue):
+                            return _changed(first, result, target)
                 return result
         return self.builder.unsupported(target)
 
@@ -176,9 +181,16 @@ def _attribute(value: Any, kind: str) -> Attribute:
 
 
 def _changed(value: TensorValue, result: TensorValue, target: str) -> TensorValue:
-    """The result of an in-place operator: the given handle. Other views of it must not be read any more."""
+    """The result of an in-place operator: the given handle. Other views of it must not be read any more.
+
+    SourceError if the tensor is one of the module's own, which the next run would find changed.
+    """
     if target.removesuffix("_") not in VIEWS and result.key != value.key:
+        if value.memory.kept:
+            raise keeps_state("a tensor of the module")
         value.memory.changed_by = target
+    elif value.memory.kept:
+        return result
     value.become(result)
     return value
 

@@ -31,12 +31,16 @@ RANK_NAMES = {1: ("N",), 2: ("N", "F"), 3: ("N", "C", "L"), 4: ("N", "C", "H", "
 
 
 class Memory:
-    """The memory that all views of a tensor share; `changed_by` is the call that wrote to it through one of them."""
+    """The memory that all views of a tensor share; `changed_by` is the call that wrote to it through one of them.
 
-    __slots__ = ("changed_by",)
+    That of a tensor of the archive is `kept` from one run to the next.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("changed_by", "kept")
+
+    def __init__(self, kept: bool = False) -> None:
         self.changed_by = ""
+        self.kept = kept
 
 
 class TensorValue(Value):
@@ -169,13 +173,13 @@ _SAME_ONLY = {"aten::to", "aten::type_as"}
 DECOMPOSE = "export it and convert program.run_decompositions(), or remove in-place operators from the model"
 
 
-def share(target: str, args: Sequence[Any], result: Any) -> None:
-    """Record the memory of the results of a view."""
-    if target not in VIEWS or not args or not isinstance(args[0], TensorValue):
+def share(target: str, first: TensorValue, result: Any) -> None:
+    """Record the memory of the results of a view of `first`."""
+    if target not in VIEWS:
         return
     for value in result if isinstance(result, list | tuple) else [result]:
-        if isinstance(value, TensorValue) and (target not in _SAME_ONLY or value.key == args[0].key):
-            value.memory = args[0].memory
+        if isinstance(value, TensorValue) and (target not in _SAME_ONLY or value.key == first.key):
+            value.memory = first.memory
 
 
 def check_unchanged(target: str, values: Any) -> None:

@@ -62,7 +62,6 @@ def dequantize(lift: Builder, self: Any) -> Any:
 
 @lifts(
     "aten::contiguous",
-    "aten::clone",
     "aten::detach",
     "aten::alias",
     "aten::lift_fresh",
@@ -73,6 +72,12 @@ def dequantize(lift: Builder, self: Any) -> Any:
 def unchanged(lift: Builder, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Memory layout and copies do not change values."""
     return self if not isinstance(self, TensorValue) else lift.alias(self)
+
+
+@lifts("aten::clone")
+def clone(lift: Builder, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Also of a tensor of the module: in-place operators may change the copy."""
+    return lift.alias(lift.tensor(self))
 
 
 @lifts(

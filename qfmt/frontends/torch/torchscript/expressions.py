@@ -8,13 +8,13 @@ from typing import Any
 
 from ....errors import ControlFlowError, SourceError
 from ...stored import StoredTensor
-from ..calls import Packed, PackedState, Recorder, Value
+from ..calls import Packed, PackedState, Recorder, Value, keeps_state
 from . import packing
 from .archive import Archive
 from .code import Class, Function
 from .frames import Frame, Symbol
 from .objects import EnumMember, NamedTuple, ScriptObject, enum_member
-from .operators import Operators, keeps_state
+from .operators import Operators
 
 NAMES = {"inf": float("inf"), "nan": float("nan")}
 

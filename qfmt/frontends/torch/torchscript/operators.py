@@ -8,7 +8,7 @@ from typing import Any
 from ....budget import Budget
 from ....errors import SourceError
 from ...stored import StoredTensor
-from ..calls import Packed, PackedState, Place, Recorder, Value
+from ..calls import Packed, PackedState, Place, Recorder, Value, keeps_state
 from . import branches, folding, packing
 
 
@@ -109,9 +109,3 @@ def _as_number(value: Any) -> Any:
     if isinstance(value, StoredTensor) and value.shape == () and value.dtype in ("int64", "int32", "bool"):
         return value.item()
     return value
-
-
-def keeps_state(what: str) -> SourceError:
-    """The error for code that keeps state between runs."""
-    hint = "a .qfb holds a stateless network"
-    return SourceError(f"the network changes {what} from one run to the next", hint=hint)
