@@ -179,6 +179,30 @@ def test_the_older_form_has_classes_with_their_source(tmp_path: Path) -> None:
     assert "Twice is not in the file" in qfmt.convert(path).no_graph, "for a module's source may have changed"
 
 
+@FORMS
+def test_negated_elements_are_refused(form: dict[str, bool], tmp_path: Path) -> None:
+    """The file has the elements before they are negated; the pickle says that they are."""
+    negated = torch.complex(torch.ones(2), torch.ones(2)).conj().imag
+    assert negated.tolist() == [-1, -1]
+    with pytest.raises(SourceError, match="negates or conjugates the elements that it has in the file"):
+        qfmt.convert(saved({"w": negated}, tmp_path / "m.pt", **form))
+    model = qfmt.convert(saved({"w": negated.resolve_neg()}, tmp_path / "m.pt", **form))
+    assert model.tensors["w"].array.tolist() == [-1, -1]
+
+
+def test_a_storage_within_another_is_refused() -> None:
+    """As PyTorch before 0.2 wrote it: with the offset and the size of the part."""
+
+    def stored(view: bytes) -> Any:
+        parts = text("storage"), b"ctorch\nFloatStorage\n", text("0"), text("cpu"), b"K\x02", view
+        data = b"\x80\x02(" + b"".join(parts) + b"tQ."
+        return unpickle(data, lambda key, dtype: Storage(key, dtype, lambda: memoryview(b"")), find_global=harmless_or_inert)
+
+    assert isinstance(stored(b"N"), Storage)
+    with pytest.raises(SourceError, match="an external object that is not a storage"):
+        stored(text("1") + b"K\x01K\x01\x87")
+
+
 def test_strings_of_python_2_are_read(tmp_path: Path) -> None:
     data = b"\x80\x02}q\x00(U\x01aX\x01\x00\x00\x00bu."
     assert unpickle(data, lambda key, dtype: None) == pickle.loads(data) == {"a": "b"}  # type: ignore[arg-type,return-value]

@@ -290,6 +290,58 @@ def test_code_without_a_single_graph_is_refused(tmp_path: Path, module: type[nn.
     assert caught.value.where.startswith("code/__torch__")
 
 
+class Written(nn.Module):
+    """Changes its buffer, or a view of it, in place; what it returns depends on that or not."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("w", torch.arange(6.0).reshape(2, 3))
+
+    def forward(self, x: torch.Tensor):
+        self.w.add_(1)
+        return x + self.w
+
+
+class WrittenView(Written):
+    def forward(self, x: torch.Tensor):
+        self.w.view(-1)[0].mul_(3)
+        return x + self.w
+
+
+class WrittenAfterwards(Written):
+    def forward(self, x: torch.Tensor):
+        y = x + self.w
+        turned = self.w.detach().t()
+        turned += 1
+        return y
+
+
+class WrittenCopy(Written):
+    def forward(self, x: torch.Tensor):
+        copy = self.w.clone()
+        copy.add_(1)
+        return x + copy + self.w
+
+
+@pytest.mark.parametrize("module", [Written, WrittenView, WrittenAfterwards])
+@pytest.mark.parametrize("traced", [False, True])
+def test_a_network_that_changes_its_tensors_is_refused(
+    tmp_path: Path, module: type[nn.Module], traced: bool
+) -> None:
+    x, made = torch.ones(2, 3), module().eval()
+    code = torch.jit.trace(made, x, check_trace=False) if traced else torch.jit.script(made)
+    torch.jit.save(code, tmp_path / "m.pt")
+    with pytest.raises(SourceError, match="changes a tensor of the module from one run to the next"):
+        qfmt.convert(tmp_path / "m.pt", input_shapes={"x": (2, 3)})
+
+
+def test_a_copy_of_a_tensor_of_the_module_may_be_changed(tmp_path: Path) -> None:
+    x, module = torch.ones(2, 3), WrittenCopy()
+    torch.jit.save(torch.jit.script(module), tmp_path / "m.pt")
+    (mine,) = qfmt.convert(tmp_path / "m.pt", input_shapes={"x": (2, 3)}).run({"x": x.numpy()}).values()
+    assert np.array_equal(mine, module(x).numpy())
+
+
 def test_attributes_written_by_forward_are_not_kept(tmp_path: Path) -> None:
     archive = Archive(saved(Scratch(), tmp_path / "m.pt"))
     for rank in (2, 3):
