@@ -50,6 +50,9 @@ class Url:
             _ = self._split.port
         except ValueError:  # its message quotes what may be a password
             raise RemoteError("is not a URL", where=masked(text), hint="check host and port") from None
+        if self.protocol == "s3" and "@" in self._split.netloc:
+            hint = "the protocol's own settings hold the credentials (docs/archive.md)"
+            raise RemoteError("has an @ in the name of its bucket", where=masked(text), hint=hint)
 
     def __str__(self) -> str:
         if self.protocol not in _WEB:
@@ -314,6 +317,10 @@ class _Web:
         if self._url.protocol == "https" and any(each.url.scheme != "https" for each in asked):
             stream.close()
             raise RemoteError("leads to an address without encryption")
+        if (coding := stream.r.headers.get("Content-Encoding", "identity")) != "identity":
+            stream.close()
+            what = f"the server sends the file compressed ({coding}), which was not asked for"
+            raise RemoteError(what, hint="download it in another way, and give its path")
         return stream
 
     def chunks(self, begin: int, end: int) -> Iterator[bytes]:

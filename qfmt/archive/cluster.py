@@ -27,7 +27,7 @@ PATIENCE = 30
 
 def results(
     tasks: Sequence[Message], work: str, arguments: Sequence[str], jobs: int, address: str
-) -> Generator[tuple[Message, Message]]:
+) -> Generator[tuple[Message, object]]:
     """Each task and the answer to it, as they come: see `workers.results`.
 
     `address` is that of a scheduler, or "local" for a cluster of `jobs` processes on this machine. Raises
@@ -38,7 +38,9 @@ def results(
     except ImportError as error:
         raise MissingPackageError(f"--dask needs a package: {error}", hint=HINT) from None
     dask: Any = distributed
+    shown = masked(address) if "://" in address else address.rpartition("@")[2]  # without a password
     with ExitStack() as stack:
+        stack.enter_context(dask.utils.silence_logging_cmgr(CRITICAL))  # else it logs tracebacks
         try:
             if address == "local":
                 options = {
@@ -51,7 +53,6 @@ def results(
             client = stack.enter_context(dask.Client(address, timeout=PATIENCE, set_as_default=False))
         except (OSError, ValueError) as error:
             hint = "give the address of a Dask scheduler, as in tcp://HOST:8786, or local"
-            shown = masked(address) if "://" in address else address.rpartition("@")[2]  # without a password
             what = masked(first_line(error).replace(address, shown))
             raise RemoteError(what, where=f"--dask {shown}", hint=hint) from None
         given = {"work": work, "arguments": arguments, "version": __version__}
@@ -61,6 +62,9 @@ def results(
             coming = dask.as_completed(futures)
         del futures  # what has been answered and is still asked for would be repeated if its worker dies
         for future in counted(coming, "", len(asked), "files"):
+            if future.cancelled():
+                hint = "start a scheduler and workers, and run the same command again"
+                raise RemoteError("the connection to the scheduler was lost", where=f"--dask {shown}", hint=hint)
             task, answer = asked[future.key], _answer(future)
             future.release()
             yield task, answer
@@ -80,12 +84,10 @@ class TryAgain(Exception):
     """The other side failed: the answer if it is not asked again."""
 
 
-def _answer(future: Any) -> Message:
+def _answer(future: Any) -> object:
     error = future.exception()
     if error is None:
-        answer: Message = future.result()
-        return answer
+        return future.result()
     if isinstance(error, TryAgain):
-        last: Message = error.args[0]
-        return last
+        return error.args[0]
     return {"error": f"its worker failed: {first_line(error)}"}

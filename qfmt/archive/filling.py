@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import count
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -94,9 +95,8 @@ def fill(
         with _journal(manifest) as journal, closing(answering) as answers:
             settling = _Settling(manifest, journal, sources)
             for task, answer in answers:
+                answer = workers.accepted(answer, partial(_is_answer, task))
                 answer.pop("again", None)
-                if answer != KEPT and any(type(value) is not _ANSWER.get(key) for key, value in answer.items()):
-                    answer = {"error": "the worker process answered something else"}  # a file may have taken it over
                 if answer == KEPT:
                     kept.add(task["source"])
                 told(settling.settle(task, answer))
@@ -160,8 +160,16 @@ KEPT: Message = {"kept": True}
 
 WORK = f"{__name__}:convert_task"
 
-_ANSWER = {**dict.fromkeys(("sha256", "external", "file_sha256", "content_id", "error"), str), "seconds": float}
-"""What a worker may answer."""
+_CONVERTED = {**dict.fromkeys(("sha256", "external", "file_sha256", "content_id"), str), "seconds": float}
+_FAILED = _CONVERTED | {"error": str, "again": bool}
+
+
+def _is_answer(task: Message, answer: Message) -> bool:
+    """Whether a worker may answer that: KEPT, all of _CONVERTED, or an error and some of _FAILED."""
+    if answer == KEPT:
+        return task["known"] is not None
+    is_complete = bool(answer.get("error")) or (answer.keys() == _CONVERTED.keys() and answer["content_id"] != "")
+    return is_complete and all(type(value) is _FAILED.get(key) for key, value in answer.items())
 
 
 def convert_task(folder: str, maker: str, task: Message) -> Message:

@@ -11,18 +11,26 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
-from ..errors import MissingFileError, QfmtError
+from ..budget import Budget
+from ..errors import BudgetError, MissingFileError, QfmtError
 from ..file.opened import downloaded, uploaded
 from ..file.replacing import replacing
 from ..file.sharding import are_intact
 from ..frontends.content import sha256_of
+from ..frontends.json_text import is_shallow, parse
 from ..regular import irregular
 from ..urls import Place, Url
 
 MANIFEST = "archive.jsonl"
+
+ENTRY_BYTES = 500
+"""Memory of an entry."""
+
+LEVELS = 4
+"""How deep the options of a conversion are nested, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +65,10 @@ class Manifest:
         """The manifest of a folder, empty if it has none.
 
         The last line is ignored if it is incomplete: its writer was killed. Raises QfmtError for any other line that
-        is not one of a manifest, and for a file outside the folder.
+        is not one of a manifest, and for a file outside the folder; BudgetError if it would take too much memory.
         """
         self.folder = folder
+        self._home = folder.resolve() if isinstance(folder, Path) else Path()
         self.path = folder / MANIFEST
         self.entries: dict[str, Entry] = {}
         if isinstance(self.path, Path) and self.path.is_symlink():  # what it leads to would be replaced
@@ -69,17 +78,25 @@ class Manifest:
         with downloaded(self.path) as path:
             if what := irregular(path):
                 raise QfmtError(what, where=str(path))
-            *lines, _ = path.read_bytes().split(b"\n")
-        for number, line in enumerate(lines, 1):
-            try:
-                entry = Entry(**json.loads(line))
-                if [type(value) for value in asdict(entry).values()] != _TYPES:
-                    raise TypeError
-                self.place(entry)
-            except (ValueError, TypeError, RecursionError):
-                hint = "restore the manifest, or remove it and convert the sources again"
-                raise QfmtError("is not a line of a manifest", where=f"{self.path}:{number}", hint=hint) from None
-            self.entries[entry.source] = entry
+            budget = Budget(path.stat().st_size, "reading")
+            with path.open("rb") as file:
+                for number, line in enumerate(file, 1):
+                    if line.endswith(b"\n"):
+                        self._add(line, f"{self.path}:{number}", budget)
+
+    def _add(self, line: bytes, where: str, budget: Budget) -> None:
+        try:
+            budget.allocate(ENTRY_BYTES)
+            entry = Entry(**parse(line, budget))
+            if not is_shallow(entry.options, LEVELS) or [type(each) for each in asdict(entry).values()] != _TYPES:
+                raise TypeError
+            self.place(entry)
+        except (ValueError, TypeError):
+            hint = "restore the manifest, or remove it and convert the sources again"
+            raise QfmtError("is not a line of a manifest", where=where, hint=hint) from None
+        except BudgetError as error:
+            raise error.at(where) from None
+        self.entries[entry.source] = entry
 
     def place(self, entry: Entry) -> Place:
         """The place of its file.
@@ -88,8 +105,8 @@ class Manifest:
         come from anyone.
         """
         path = self.folder / entry.file
-        home = self.folder
-        if isinstance(path, Path) and isinstance(home, Path) and not path.resolve().is_relative_to(home.resolve()):
+        is_name = _is_below(entry.file) and PurePath(entry.file).as_posix() == (entry.file or ".")  # its only one
+        if isinstance(path, Path) and not (is_name and path.resolve().is_relative_to(self._home)):  # or a link
             what = f"the file of {entry.source} is not in the archive: {entry.file}"
             hint = "remove the link from the folder, or the line from the manifest"
             raise QfmtError(what, where=str(self.path), hint=hint)
@@ -104,10 +121,10 @@ class Manifest:
         QfmtError for a URL in the manifest, which may come from anyone.
         """
         if below is not None:
-            if entry.source.startswith("/") or ".." in entry.source.split("/"):
+            if not _is_below(entry.source):
                 raise QfmtError("is not the name of a source", where=f"{self.path}: {entry.source}")
             return below / entry.source
-        if "://" in entry.path or isinstance(self.folder, Url):
+        if "://" in entry.path or entry.path.startswith(("//", "\\\\")) or isinstance(self.folder, Url):
             hint = "name the place that the sources are below: --sources"
             raise QfmtError(f"its source is at {entry.path}, as only the manifest says", where=entry.source, hint=hint)
         return Path(os.path.normpath(self.folder / entry.path))
@@ -116,6 +133,12 @@ class Manifest:
         """Write the manifest anew. Raises DestinationError."""
         with uploaded(self.path) as path, replacing(str(path)) as file:
             file.writelines(entry.line.encode() for entry in self.entries.values())
+
+
+def _is_below(text: str) -> bool:
+    """Whether a text names something below a folder, if there are no links."""
+    path = PurePath(text)
+    return not path.anchor and ".." not in path.parts
 
 
 def is_there(file: Place, entry: Entry) -> bool:

@@ -84,6 +84,8 @@ def _remote(url: Url) -> Iterator[tuple[str, Url, bool]]:
         for name, each in url.files():
             if not any(part.startswith(".") for part in name.split("/")):
                 yield name, each, False
+    elif not url.name:
+        raise SourceError("names no file", where=str(url), hint="add the name of a file")
     else:
         yield url.name, url, True
 

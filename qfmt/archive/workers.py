@@ -27,6 +27,9 @@ from ..progress import counted
 
 Message = dict[str, Any]
 
+LONGEST = 1 << 28
+"""Bytes of the longest answer of a worker."""
+
 _START = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
@@ -63,7 +66,7 @@ class _Worker:
         with suppress(OSError, ValueError, RecursionError), self._limited(late):
             self.process.stdin.write(json.dumps(task).encode() + b"\n")
             self.process.stdin.flush()
-            answer = json.loads(self.process.stdout.readline())
+            answer = json.loads(self.process.stdout.readline(LONGEST))
             if isinstance(answer, dict):
                 return answer
         with suppress(OSError):
@@ -132,6 +135,16 @@ def results(
         pool.shutdown()
         for worker in workers:
             worker.end()
+
+
+def accepted(answer: object, takes: Callable[[Message], bool]) -> Message:
+    """What a worker answered, if the work may answer that, or {"error": why}: a file may have taken over the worker."""
+    if isinstance(answer, dict):
+        if [*answer] == ["error"] and type(answer["error"]) is str:
+            return answer
+        if takes(answer):
+            return answer
+    return {"error": "the worker process answered something else"}
 
 
 def _end(status: int) -> str:

@@ -14,6 +14,7 @@ import qfmt
 
 from ..errors import MissingFileError, QfmtError, Violation, message
 from ..file.opened import downloaded
+from ..frontends.json_text import is_shallow
 from ..notation import number
 from ..urls import Place, place, text_of
 from .options import memory as memory_option
@@ -118,7 +119,7 @@ def _facts(
 def _check_archive(folder: Place, json_: bool, levels: Levels, jobs: int | None) -> int:
     """Check every file of an archive; the exit status."""
     from ..archive.manifest import Manifest
-    from ..archive.workers import results
+    from ..archive.workers import accepted, results
     from ..file.reader import processors
 
     manifest = Manifest(folder)
@@ -129,8 +130,8 @@ def _check_archive(folder: Place, json_: bool, levels: Levels, jobs: int | None)
     found: dict[str, dict[str, Any]] = {}
     with working(f"checking {folder}"), closing(results(tasks, WORK, (), jobs or processors())) as answers:
         for task, answer in answers:
-            file = task["entry"]["file"]
-            found[file] = answer if "valid" in answer else _unchecked(file, str(answer.get("error")))
+            file, answer = task["entry"]["file"], accepted(answer, _is_answer)
+            found[file] = _unchecked(file, answer["error"]) if "error" in answer else answer | {"file": file}
     told = [found[file] for file in entries]
     wrong = [facts for facts in told if not facts["valid"]]
     if json_:
@@ -149,6 +150,20 @@ def _check_archive(folder: Place, json_: bool, levels: Levels, jobs: int | None)
     return 0
 
 
+def _is_answer(answer: dict[str, Any]) -> bool:
+    """Whether a worker may answer that; `check_task` does."""
+    violations = answer.get("violations")
+    is_typed = type(answer.get("valid")) is bool and type(answer.get("problem")) is str and isinstance(violations, list)
+    return is_typed and is_shallow(answer, NESTED) and all(map(_is_violation, violations or ()))
+
+
+def _is_violation(told: object) -> bool:
+    return isinstance(told, dict) and [*told] == ["rule", "where", "what"] and {*map(type, told.values())} == {str}
+
+
+NESTED = 4
+"""How deep the answer of a worker is nested, at most."""
+
 WORK = f"{__name__}:check_task"
 
 
@@ -158,8 +173,9 @@ def check_task(task: dict[str, Any]) -> dict[str, Any]:
 
     entry = Entry(**task["entry"])
     try:
-        with downloaded(place(task["path"])) as path:
-            return _archived(path, entry, Levels(*task["levels"]))
+        file = place(task["path"])
+        with downloaded(file) as path:
+            return _archived(file, path, entry, Levels(*task["levels"]))
     except MissingFileError:
         return _unchecked(entry.file, "is missing")
     except Exception as error:
@@ -170,9 +186,13 @@ def _unchecked(file: str, problem: str) -> dict[str, Any]:
     return {"file": file, "valid": False, "violations": [], "problem": problem}
 
 
-def _archived(path: Path, entry: Entry, levels: Levels) -> dict[str, Any]:
-    """What is wrong with a file of an archive: rules that it breaks, or as `problem` how the manifest differs."""
+def _archived(file: Place, path: Path, entry: Entry, levels: Levels) -> dict[str, Any]:
+    """What is wrong with a file of an archive: rules that it breaks, or as `problem` how the manifest differs.
+
+    `path` is `file`, or a copy, which has no shards beside it.
+    """
     from ..archive.manifest import is_there
+    from ..file.sharding import stated
 
     told = _unchecked(entry.file, "")
     if not path.is_file():
@@ -180,9 +200,10 @@ def _archived(path: Path, entry: Entry, levels: Levels) -> dict[str, Any]:
     if not is_there(path, entry):
         return told | {"problem": "is not the file that was written: its sha256 differs"}
     try:
-        told |= _facts(Path(entry.file), *_checked(path, levels))
+        whole = file if stated(path) else path
+        told |= _facts(Path(entry.file), *_checked(whole, levels))
         if told["valid"]:
-            with qfmt.load(path) as model:
+            with qfmt.load(whole) as model:
                 if model.content_id().hex() != entry.content_id:
                     told |= {"valid": False, "problem": "its content id is not that of the manifest"}
     except QfmtError as error:

@@ -13,6 +13,7 @@ import qfmt
 
 from ..engines import RUNTIMES, TORCH_ENGINES
 from ..errors import QfmtError, message
+from ..frontends.json_text import is_shallow
 from ..notation import number
 from ..urls import Place, place, text_of
 from .arrays import arrays, matched, taken
@@ -135,7 +136,7 @@ def command(
 def _verify_archive(folder: Place, sources: Place | None, jobs: int, options: Mapping[str, Any], json_: bool) -> int:
     """Verify each source of an archive with its file; the exit status."""
     from ..archive.manifest import Manifest
-    from ..archive.workers import results
+    from ..archive.workers import accepted, results
 
     manifest = Manifest(folder)
     found: dict[str, dict[str, Any]] = {}
@@ -150,7 +151,8 @@ def _verify_archive(folder: Place, sources: Place | None, jobs: int, options: Ma
                 found[entry.source] |= _failed(str(error))
     with working(f"verifying {folder}"), closing(results(tasks, WORK, (), jobs)) as answers:
         for task, answer in answers:
-            found[task["source"]] |= answer if "report" in answer else _failed(str(answer.get("error")))
+            answer = accepted(answer, _is_answer)
+            found[task["source"]] |= _failed(answer["error"]) if "error" in answer else answer
     told = [each["facts"] | each["report"] for each in found.values()]
     rows = [[name, *each["row"]] for name, each in found.items()]
     wrong = len([facts for facts in told if not facts["ok"]])
@@ -163,6 +165,17 @@ def _verify_archive(folder: Place, sources: Place | None, jobs: int, options: Ma
     line(f"{folder}: {len(told) - wrong} of {len(told)} are right")
     return DIFFERS if wrong else 0
 
+
+def _is_answer(answer: dict[str, Any]) -> bool:
+    """Whether a worker may answer that; `verify_task` does."""
+    report, row = answer.get("report"), answer.get("row")
+    is_report = isinstance(report, dict) and type(report.get("ok")) is bool and is_shallow(report, NESTED)
+    is_row = isinstance(row, list) and len(row) == 4 and all(type(cell) is str for cell in row)
+    return answer.keys() == {"report", "row"} and is_report and is_row
+
+
+NESTED = 8
+"""How deep a report is nested, at most."""
 
 WORK = f"{__name__}:verify_task"
 

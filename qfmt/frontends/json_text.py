@@ -20,6 +20,14 @@ def parse(text: bytes, budget: Budget) -> Any:
         raise ValueError("nested too deeply") from None
 
 
+def is_shallow(value: Any, levels: int) -> bool:
+    """Whether a value of JSON, which anyone may have written, is nested at most so deep."""
+    if not isinstance(value, dict | list):
+        return True
+    inner = value.values() if isinstance(value, dict) else value
+    return levels > 0 and all(is_shallow(each, levels - 1) for each in inner)
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(names := dict(pairs)) != len(pairs):
         raise ValueError("duplicate names")

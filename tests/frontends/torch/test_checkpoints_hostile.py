@@ -196,7 +196,9 @@ def test_a_storage_within_another_is_refused() -> None:
     def stored(view: bytes) -> Any:
         parts = text("storage"), b"ctorch\nFloatStorage\n", text("0"), text("cpu"), b"K\x02", view
         data = b"\x80\x02(" + b"".join(parts) + b"tQ."
-        return unpickle(data, lambda key, dtype: Storage(key, dtype, lambda: memoryview(b"")), find_global=harmless_or_inert)
+        return unpickle(
+            data, lambda key, dtype: Storage(key, dtype, lambda: memoryview(b"")), find_global=harmless_or_inert
+        )
 
     assert isinstance(stored(b"N"), Storage)
     with pytest.raises(SourceError, match="an external object that is not a storage"):

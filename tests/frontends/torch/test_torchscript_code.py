@@ -325,9 +325,7 @@ class WrittenCopy(Written):
 
 @pytest.mark.parametrize("module", [Written, WrittenView, WrittenAfterwards])
 @pytest.mark.parametrize("traced", [False, True])
-def test_a_network_that_changes_its_tensors_is_refused(
-    tmp_path: Path, module: type[nn.Module], traced: bool
-) -> None:
+def test_a_network_that_changes_its_tensors_is_refused(tmp_path: Path, module: type[nn.Module], traced: bool) -> None:
     x, made = torch.ones(2, 3), module().eval()
     code = torch.jit.trace(made, x, check_trace=False) if traced else torch.jit.script(made)
     torch.jit.save(code, tmp_path / "m.pt")
