@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import signal
 import subprocess
@@ -144,6 +145,7 @@ def test_a_url_as_text_has_no_secrets(server: Server) -> None:
         "http://user:secret@127.0.0.1:port/a",
         "http://user:secret/a@127.0.0.1/a?secret",
         "http://user:secret@[::1/a",
+        "s3://key:secret@bucket/a",
     ],
 )
 def test_what_is_no_url_is_named_without_secrets(text: str) -> None:
@@ -347,6 +349,10 @@ ANSWERS: dict[str, tuple[Callable[[Any], None], str]] = {
         "sends another part",
     ),
     "no part": (lambda handler: handler.answer(206, b"no"), "does not say which part"),
+    "compressed": (
+        lambda handler: handler.answer(200, gzip.compress(b"QFB1"), **{"Content-Encoding": "gzip"}),
+        r"sends the file compressed \(gzip\), which was not asked for",
+    ),
     "nonsense": (lambda handler: handler.send(b"\0\0\0\r\n\r\n"), "the transfer failed"),
 }
 

@@ -20,9 +20,11 @@ import qfmt
 from qfmt.archive.filling import fill
 from qfmt.archive.manifest import MANIFEST, Entry, Manifest
 from qfmt.archive.sources import find
+from qfmt.archive.workers import accepted
 from qfmt.errors import DestinationError, MissingFileError, QfmtError, SourceError
 from qfmt.file.sharding import stated
 from support.command_line import invoke, start, trouble
+from support.making import NONSENSE
 from support.paths import DIGITS, HOSTILE, SAMPLES
 
 FINDINGS = HOSTILE / "stride0.pt"
@@ -332,13 +334,15 @@ def test_what_kills_a_worker_is_the_failure_of_one_source(sources: Path, archive
     assert len(files(archive)) == 5
 
 
+@pytest.mark.parametrize("shard_size", [None, 1000], ids=["one file", "shards"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=lambda number: number.name)
 def test_after_a_kill_only_what_was_in_flight_is_repeated(
-    tmp_path: Path, sources: Path, archive: Path, number: signal.Signals
+    tmp_path: Path, sources: Path, archive: Path, number: signal.Signals, shard_size: int | None
 ) -> None:
     for each in range(12):
         digits(sources / f"{each:02}.pt", each)
-    running = start("convert", sources, "--out", archive, "--jobs", 1, stderr=subprocess.PIPE, start_new_session=True)
+    command = ["convert", sources, "--out", archive, "--jobs", 1, *(["--shard-size", shard_size] if shard_size else [])]
+    running = start(*command, stderr=subprocess.PIPE, start_new_session=True)
     while done(archive) < 3:
         assert running.poll() is None
         time.sleep(0.01)
@@ -352,12 +356,36 @@ def test_after_a_kill_only_what_was_in_flight_is_repeated(
     assert running.returncode == (-9 if number == signal.SIGKILL else 130)
     before = done(archive)
     assert 3 <= before < 12
-    resumed = invoke("convert", sources, "--out", archive, "--jobs", 1, "--json")
+    resumed = invoke(*command, "--json")
     results = [entry["result"] for entry in json.loads(resumed.stdout)["entries"]]
     assert (results.count("kept"), results.count("converted")) == (before, 12 - before)
-    kept(sources, tmp_path / "uninterrupted")
+    kept(sources, tmp_path / "uninterrupted", options={"shard_size": shard_size} if shard_size else {})
     assert lines(archive) == lines(tmp_path / "uninterrupted")
-    assert not list(archive.glob(".*"))
+    assert all(bool(names) == bool(shard_size) for names in shards(archive).values())
+
+
+@pytest.mark.parametrize("kind", NONSENSE)
+def test_a_worker_that_answers_something_else(
+    sources: Path, archive: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file may have taken it over."""
+    digits(sources / f"{kind}.pt")
+    assert invoke("convert", sources, "--out", archive).exit_code == 0
+    for module in ("archive.filling", "cli.check", "cli.verify"):
+        monkeypatch.setattr(f"qfmt.{module}.WORK", "support.making:nonsense")
+    said = "the worker process answered something else"
+    for command in (("check", archive), ("check", archive, "--json"), ("verify", "--archive", archive)):
+        result = invoke(*command)
+        assert (result.exit_code, said in result.stdout) == (1, True), result.output
+    other = archive.parent / "other"
+    result = invoke("convert", sources, "--out", other)
+    assert (result.exit_code, said in result.stderr, files(other)) == (1, True, [])
+
+
+def test_an_answer_is_a_message() -> None:
+    """That of a worker of Dask may be any object."""
+    for answer in ([1], None, "text", {"error": 1}):
+        assert accepted(answer, lambda message: False) == {"error": "the worker process answered something else"}
 
 
 def test_workers_import_nothing_from_the_working_directory(
@@ -412,6 +440,15 @@ def test_an_incomplete_last_line_is_forgotten(sources: Path, archive: Path) -> N
         ('{"source": "a", "path": "a", "options": 1}', "archive.jsonl:1: is not a line of a manifest"),
         ('{"source": "a", "path": "a", "seconds": "1"}', "archive.jsonl:1: is not a line of a manifest"),
         ('{"source": "a", "path": "a", "file": "\\u0000"}', "archive.jsonl:1: is not a line of a manifest"),
+        ('{"source": "a", "path": "a", "file": "a.qfb", "file": ""}', "archive.jsonl:1: is not a line of a manifest"),
+        ('{"source": "a", "path": "a", "options": {"a": [[[[]]]]}}', "archive.jsonl:1: is not a line of a manifest"),
+        (
+            '{"source": "a", "path": "a", "options": {"a": ' + 490 * "[" + 490 * "]" + "}}",
+            "is not a line of a manifest",
+        ),
+        ('{"source": "a", "path": "a", "file": "./b.qfb"}', "the file of a is not in the archive: ./b.qfb"),
+        ('{"source": "a", "path": "a", "file": "sub/../b.qfb"}', "the file of a is not in the archive: sub/../b.qfb"),
+        ('{"source": "a", "path": "a", "file": "//host/b.qfb"}', "the file of a is not in the archive: //host/b.qfb"),
         ('{"source": "a", "path": "a", "file": "../b.qfb"}', "the file of a is not in the archive: ../b.qfb"),
         ('{"source": "a", "path": "a", "file": "thesis.txt"}', "the file of a is not a .qfb file: thesis.txt"),
         ('{"source": "a", "path": "a", "file": "/etc/b.qfb"}', "the file of a is not in the archive: /etc/b.qfb"),
@@ -426,6 +463,29 @@ def test_a_manifest_of_anyone_leads_nowhere_else(tmp_path: Path, archive: Path, 
     for command in (("check",), ("inspect",), ("verify", "--archive"), ("convert", DIGITS, "--out")):
         assert said in trouble(*command, archive)
     assert (tmp_path / "b.qfb").read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        b'{"source": "a", "path": "a", "options": {"a": [' + b",".join([b"[]"] * 400_000) + b"]}}\n",
+        b'{"source":"a","path":""}\n' * 50_000,
+    ],
+    ids=["lists", "entries"],
+)
+def test_a_manifest_that_takes_much_memory_is_refused(archive: Path, lines: bytes) -> None:
+    archive.mkdir()
+    (archive / MANIFEST).write_bytes(lines)
+    for command in ("check", "inspect"):
+        assert f"reading {len(lines)} bytes would take more than" in trouble(command, archive)
+
+
+@pytest.mark.parametrize("path", ["//host/share/a.pt", r"\\host\share\a.pt", "https://host/a.pt"])
+def test_a_manifest_of_anyone_names_no_other_machine(archive: Path, path: str) -> None:
+    archive.mkdir()
+    (archive / MANIFEST).write_text(Entry("a.pt", path, file="a.qfb", content_id="1").line)
+    result = invoke("verify", "--archive", archive)
+    assert (result.exit_code, "as only the manifest says" in result.stdout) == (1, True)
 
 
 def test_links_in_an_archive_lead_nowhere_else(tmp_path: Path, sources: Path, archive: Path) -> None:

@@ -16,7 +16,8 @@ import qfmt
 from qfmt.archive.filling import fill
 from qfmt.archive.manifest import MANIFEST, Entry, Manifest
 from qfmt.archive.sources import find
-from qfmt.errors import DestinationError, MissingFileError, MissingPackageError, QfmtError, RemoteError
+from qfmt.errors import DestinationError, MissingFileError, MissingPackageError, QfmtError, RemoteError, SourceError
+from qfmt.file.sharding import stated
 from qfmt.urls import Url, place
 from support.command_line import invoke, trouble
 from support.paths import DIGITS
@@ -104,6 +105,23 @@ def test_sources_at_urls_are_verified_where_the_user_says(bucket: str, sources: 
             stranger.source(Entry(name, ""), place(f"{bucket}/models"))
 
 
+@pytest.mark.usefixtures("temporary")
+def test_an_archive_with_shards_is_read_by_url(bucket: str, sources: Path, tmp_path: Path) -> None:
+    """It is filled in a local folder, and copied."""
+    archive = tmp_path / "archive"
+    fill(archive, find([str(sources)], archive).sources, options={"shard_size": 1000})
+    for path in filter(Path.is_file, archive.rglob("*")):
+        Url(f"{bucket}/archive/{path.relative_to(archive).as_posix()}").put(path)
+    assert "3 files, valid" in invoke("check", f"{bucket}/archive").output
+    assert "sub/d.pt" in invoke("inspect", f"{bucket}/archive").output
+    lost = stated(archive / "b.qfb")[0].name
+    Url(f"{bucket}/archive/{lost}").unlink()
+    result = invoke("check", f"{bucket}/archive")
+    assert result.exit_code == 1
+    assert [line.partition(":")[0] for line in result.stdout.splitlines()] == ["b.qfb"]
+    assert lost in result.stdout and "is missing" in result.stdout
+
+
 def test_a_manifest_of_a_bucket_leads_nowhere_else(bucket: str, tmp_path: Path) -> None:
     entry = Entry("a.pt", "a.pt", file="../other/a.qfb", content_id="1")
     (tmp_path / MANIFEST).write_text(entry.line)
@@ -141,6 +159,8 @@ def test_what_is_no_source_by_url(bucket: str, server: Server, tmp_path: Path) -
         find([f"{bucket}/*.pt"], tmp_path)
     with pytest.raises(DestinationError, match="is in the archive"):
         find([f"{bucket}/archive/a.qfb"], place(f"{bucket}/archive"))
+    with pytest.raises(SourceError, match="names no file"):
+        find([server.url("")], tmp_path)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's")
@@ -200,7 +220,8 @@ def test_a_cluster_makes_the_same_archive(sources: Path, bucket: str, tmp_path: 
         assert described(filled.manifest) == described(expected)
 
 
-def test_a_worker_that_is_killed_loses_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shard_size", [None, 1000], ids=["one file", "shards"])
+def test_a_worker_that_is_killed_loses_nothing(tmp_path: Path, shard_size: int | None) -> None:
     pytest.importorskip("distributed", reason=NO_DASK)
     folder, archive, log = tmp_path / "sources", tmp_path / "archive", tmp_path / "log"
     for number in range(12):
@@ -214,15 +235,17 @@ def test_a_worker_that_is_killed_loses_nothing(tmp_path: Path) -> None:
             os.kill(killed[0], signal.SIGKILL)
 
     found = find([str(folder)], archive).sources
-    filled = fill(archive, found, maker=IN_STEP, jobs=2, dask="local", told=told)
+    options = {"shard_size": shard_size} if shard_size else {}
+    filled = fill(archive, found, maker=IN_STEP, options=options, jobs=2, dask="local", told=told)
     assert filled.results == dict.fromkeys(found, "converted")
     names = [line.split()[1] for line in log.read_text().splitlines()]
     assert set(names) == set(found)
     assert len(names) <= len(found) + 2  # what the two workers had in flight
     assert killed
-    assert sorted(path.name for path in archive.iterdir()) == sorted(
-        [MANIFEST, *(entry.file for entry in filled.manifest.entries.values())]
-    )
+    files = [entry.file for entry in filled.manifest.entries.values()]
+    parts = [shard.name for file in files for shard in stated(archive / file)]
+    assert sorted(path.name for path in archive.iterdir()) == sorted([MANIFEST, *files, *parts])
+    assert bool(parts) == bool(shard_size)
     assert all(qfmt.check(archive / entry.file) == [] for entry in filled.manifest.entries.values())
 
 
@@ -272,6 +295,18 @@ def test_a_cluster_that_is_not_there(sources: Path, tmp_path: Path, monkeypatch:
     for address in ("tcp://127.0.0.1:1", "nonsense://x"):
         with pytest.raises(RemoteError, match="give the address of a Dask scheduler"):
             fill(tmp_path / "archive", found, dask=address)
+
+
+def test_a_scheduler_that_is_lost(sources: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    distributed = pytest.importorskip("distributed", reason=NO_DASK)
+    options = {"processes": False, "threads_per_worker": 1, "dashboard_address": None, "silence_logs": "CRITICAL"}
+    archive = tmp_path / "archive"
+    with distributed.LocalCluster(n_workers=1, **options) as cluster:
+        found = find([str(sources)], archive).sources
+        with pytest.raises(RemoteError, match="the connection to the scheduler was lost"):
+            fill(archive, found, dask=cluster.scheduler_address, told=lambda entry: cluster.close())
+    assert "Traceback" not in capfd.readouterr().err
+    assert "converted" in fill(archive, found).results.values()
 
 
 def test_workers_of_another_version_are_refused() -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import qfmt
 from qfmt.archive.manifest import MANIFEST
@@ -59,3 +60,38 @@ def hungry(path: Path) -> Model:
     if path.stem == "slow":
         time.sleep(600)
     return qfmt.convert(path)
+
+
+def _deep() -> list[object]:
+    nested: list[object] = []
+    for _ in range(500):
+        nested = [nested]
+    return nested
+
+
+_REPORT = {"report": {"ok": True}, "row": ["", "1", "1", "equal"]}
+_CHECKED = {"file": "a.qfb", "valid": False, "violations": [], "problem": ""}
+_CONVERTED = dict.fromkeys(("sha256", "external", "file_sha256", "content_id"), "1") | {"seconds": 1.0}
+
+NONSENSE: dict[str, dict[str, object]] = {
+    "nothing": {},
+    "kept": {"kept": True},
+    "no error": {"error": 1},
+    "half a conversion": {**_CONVERTED, "content_id": 1},
+    "no content id": {**_CONVERTED, "content_id": ""},
+    "a deep report": {**_REPORT, "report": {"ok": True, "nodes": _deep()}},
+    "a report without a verdict": {**_REPORT, "report": {"ok": 1}},
+    "a short row": {**_REPORT, "row": ["", "1"]},
+    "a row of numbers": {**_REPORT, "row": [1, 2, 3, 4]},
+    "a deep check": {**_CHECKED, "proofs": _deep()},
+    "violations without rules": {**_CHECKED, "violations": [{"rule": "V1"}]},
+    "violations that are numbers": {**_CHECKED, "violations": [{"rule": 1, "where": 2, "what": 3}]},
+    "a number of violations": {**_CHECKED, "violations": 3},
+}
+"""What no worker may answer, by the names of sources."""
+
+
+def nonsense(*arguments: Any) -> dict[str, object]:
+    """The work of a worker that a file has taken over."""
+    task = arguments[-1]
+    return NONSENSE[Path(task.get("entry", task)["source"]).stem]
