@@ -62,6 +62,13 @@ def damage(path: Path) -> None:
     path.write_bytes(content)
 
 
+def link(folder: Path) -> None:
+    """The same bytes, in a place that is not signed."""
+    path = folder / "release" / "again.qfb"
+    path.rename(folder / "elsewhere.qfb")
+    path.symlink_to(folder / "elsewhere.qfb")
+
+
 def other_key(folder: Path) -> None:
     assert sh(KEY.partition("\nmodel_signing")[0], folder)[0] == 0
 
@@ -80,9 +87,10 @@ def other_root(folder: Path) -> None:
         (FOLDER, lambda folder: (folder / "release" / "again.qfb").unlink()),
         (FOLDER, lambda folder: (folder / "release" / "more.txt").write_text("more")),
         (FOLDER, lambda folder: (folder / "release" / "again.qfb").rename(folder / "release" / "other.qfb")),
+        (FOLDER, link),
         (FOLDER, other_root),
     ],
-    ids=["file", "signature", "key", "folder", "removed", "added", "renamed", "certificate"],
+    ids=["file", "signature", "key", "folder", "removed", "added", "renamed", "link", "certificate"],
 )
 def test_a_change_is_detected(commands: str, change: Callable[[Path], object], signed: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(signed, tmp_path / "copy"))
@@ -98,6 +106,16 @@ def test_the_name_of_a_file_is_not_signed(signed: Path, tmp_path: Path) -> None:
     (folder / "digits.qfb").rename(folder / "other.qfb")
     status, output = sh(verification(KEY).replace("digits.qfb ", "other.qfb "), folder)
     assert status == 0 and SUCCEEDED in output
+
+
+def test_a_signed_file_stands_for_its_shards(tmp_path: Path) -> None:
+    """The signature is that of the file, which states the digests of its shards."""
+    qfmt.convert(DIGITS).save(tmp_path / "digits.qfb", shard_size=1000)
+    assert sh(KEY, tmp_path)[0] == 0
+    assert qfmt.check(tmp_path / "digits.qfb") == []
+    damage(min(tmp_path.glob("*.qfs")))
+    assert sh(verification(KEY), tmp_path)[0] == 0
+    assert [broken.rule for broken in qfmt.check(tmp_path / "digits.qfb")] == ["F15"]
 
 
 def test_new_digests_do_not_help(signed: Path, tmp_path: Path) -> None:

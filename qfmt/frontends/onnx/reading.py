@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,6 +57,7 @@ def read(source: str | PathLike[str] | Any) -> tuple[ir.Model, Budget]:
             hint="convert it with onnx.version_converter",
         )
     if model.functions:
+        _check_functions(model.functions, opset)
         for function in model.functions.keys() - _count_calls(model, budget):
             del model.functions[function]  # InlinePass would also inline the calls in it, which are not counted
         try:
@@ -67,6 +68,16 @@ def read(source: str | PathLike[str] | Any) -> tuple[ir.Model, Budget]:
         raise SourceError("is an ONNX model without outputs", hint="declare its results as outputs of the graph")
     _check_links(model.graph)
     return model, budget
+
+
+def _check_functions(functions: Iterable[ir.OperatorIdentifier], opset: int) -> None:
+    """SourceError for a function with the name of a standard operator: some runtimes take the one, some the other."""
+    import onnx
+
+    for domain, name, _ in functions:
+        if domain in ("", "ai.onnx") and onnx.defs.has(name, opset):
+            what = f"defines a function {name}, which is also a standard operator"
+            raise SourceError(what, hint="rename the function, or inline it with onnx.inliner")
 
 
 def _mapped_bytes(proto: Any) -> int:
@@ -183,6 +194,9 @@ def _check_names(graph: Any) -> None:
                 "is defined twice", where=f"initializer {tensor.name!r}", hint="give each value its own name"
             )
         seen.add(tensor.name)
+    for node in graph.node:
+        if len({attribute.name for attribute in node.attribute}) < len(node.attribute):
+            raise SourceError("has two attributes of one name", where=f"node {node.name or node.op_type!r}")
 
 
 def _check_links(graph: ir.Graph) -> None:

@@ -93,6 +93,16 @@ BAD: dict[str, tuple[Change, str]] = {
         "strings cannot be stored",
     ),
     "no type": (lambda m: m.graph.input[0].ClearField("type"), "element type"),
+    "one name for two attributes": (
+        lambda m: m.graph.node[2].attribute.append(m.graph.node[2].attribute[0]),
+        r"node .*has two attributes of one name",
+    ),
+    "a function instead of an operator": (
+        lambda m: m.functions.append(
+            helper.make_function("", "Conv", ["x"], ["y"], [helper.make_node("Neg", ["x"], ["y"])], m.opset_import)
+        ),
+        "defines a function Conv, which is also a standard operator",
+    ),
     "kernel": (lambda m: convolution(m).attribute.append(helper.make_attribute("kernel_shape", [5, 5])), "kernel"),
 }
 
