@@ -4,7 +4,9 @@ which torch computes with two operands (torch's documentation, "Type promotion")
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -109,7 +111,7 @@ def operands(lift: Builder, a: Any, b: Any) -> tuple[TensorValue, TensorValue]:
         y, x = _beside(lift, lift.tensor(b), a)
         return x, y
     x = lift.tensor(a)
-    return _beside(lift, x, b) if isinstance(b, int | float) else _alike(lift, x, lift.tensor(b))
+    return _beside(lift, x, b) if isinstance(b, int | float) else _pair(lift, x, lift.tensor(b))
 
 
 def _beside(lift: Builder, x: TensorValue, number: float) -> tuple[TensorValue, TensorValue]:
@@ -119,18 +121,17 @@ def _beside(lift: Builder, x: TensorValue, number: float) -> tuple[TensorValue, 
     return x, lift.constant(np.array(number).astype("float32" if x.quantization is not None else numpy_dtype(x.dtype)))
 
 
-def _alike(lift: Builder, x: TensorValue, y: TensorValue) -> tuple[TensorValue, TensorValue]:
-    if x.dtype == y.dtype or x.quantization is not None or y.quantization is not None:
-        return x, y
-    kinds, scalars = (_kind(x.dtype), _kind(y.dtype)), (x.shape == (), y.shape == ())
-    if kinds[0] != kinds[1]:
-        dtype = x.dtype if kinds[0] > kinds[1] else y.dtype
-    elif scalars[0] != scalars[1]:
-        dtype = y.dtype if scalars[0] else x.dtype
-    else:
-        dtype = _promoted(x.dtype, y.dtype)
-    first, second = (each if each.dtype == dtype else lift.emit("Cast", [each], {"to": dtype}) for each in (x, y))
-    return first, second
+def alike(lift: Builder, values: Sequence[TensorValue]) -> list[TensorValue]:
+    """Tensors that one operator joins or compares, as tensors of one type; if some are quantized, unchanged."""
+    if not values or any(value.quantization is not None for value in values):
+        return [*values]
+    scalars, others = (
+        [value.dtype for value in values if (value.shape == ()) == is_scalar] for is_scalar in (True, False)
+    )
+    dtype = reduce(_wider, others or scalars)
+    if scalars and _kind(widest := reduce(_wider, scalars)) > _kind(dtype):
+        dtype = widest
+    return [value if value.dtype == dtype else lift.emit("Cast", [value], {"to": dtype}) for value in values]
 
 
 def _kind(dtype: str) -> int:
@@ -138,5 +139,13 @@ def _kind(dtype: str) -> int:
     return 0 if dtype == "bool" else 1 if DTYPES[dtype].is_integer else 2
 
 
-def _promoted(a: str, b: str) -> str:
+def _pair(lift: Builder, x: TensorValue, y: TensorValue) -> tuple[TensorValue, TensorValue]:
+    first, second = alike(lift, (x, y))
+    return first, second
+
+
+def _wider(a: str, b: str) -> str:
+    """The type for both: that of the higher kind; of one kind, one that has the numbers of both."""
+    if _kind(a) != _kind(b):
+        return a if _kind(a) > _kind(b) else b
     return "float32" if {a, b} == {"float16", "bfloat16"} else np.promote_types(numpy_dtype(a), numpy_dtype(b)).name

@@ -26,6 +26,12 @@ _COSTLY = {
 }  # fmt: skip
 """Families of operators that are never folded: they cost more than their inputs and outputs indicate."""
 
+REAL = {
+    "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "Erf", "Exp", "Log", "Reciprocal",
+    "ReduceLogSumExp", "Sigmoid", "Sin", "Sinh", "Softsign", "Sqrt", "Tan", "Tanh",
+}  # fmt: skip
+"""Functions whose results are not integers where their inputs are."""
+
 
 class Builder:
     """Collects nodes and tensors; known constants and shapes are computed immediately."""
@@ -95,6 +101,8 @@ class Builder:
         self.budget.node(len(inputs) + outputs)
         entry = OPERATORS[operator]
         values = [None if value is None else self.tensor(value) for value in inputs]
+        if operator in REAL:
+            values = [None if value is None else self._real(value) for value in values]
         complete = entry.complete(attributes or {})
         given = [None if value is None else self.tensors[value.key] for value in values]
         shapes = entry.inferred(given, complete, tells_sizes)
@@ -126,6 +134,11 @@ class Builder:
         self.nodes.append(node)
         self.makers.update(dict.fromkeys(node.outputs, node))
         return results
+
+    def _real(self, value: TensorValue) -> TensorValue:
+        """Torch computes functions of real numbers in float32 if it gets integers."""
+        is_real = value.quantization is not None or not (value.dtype == "bool" or DTYPES[value.dtype].is_integer)
+        return value if is_real else self.emit("Cast", [value], {"to": "float32"})
 
     def tensor(self, value: Any) -> TensorValue:
         """Anything that a torch call accepts as a tensor, as a tensor of the graph."""

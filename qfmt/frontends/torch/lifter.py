@@ -126,6 +126,8 @@ class Lifter:
                     if isinstance(first, TensorValue):
                         share(name, first, result)
                         if in_place and isinstance(result, TensorValue):
+                            if result.dtype != first.dtype and result.quantization is None:
+                                result = self.builder.emit("Cast", [result], {"to": first.dtype})
                             return _changed(first, result, target)
                 return result
         return self.builder.unsupported(target)
@@ -146,7 +148,7 @@ def _spelled(lift: Builder, operator: Operator, bound: dict[str, Any]) -> Any:
     """A call that equals the operator, with other names of arguments."""
     inputs = [bound.get(parameter.name) for parameter in operator.inputs]
     if operator.inputs[-1].variadic:
-        inputs = bound[f"{operator.inputs[-1].name}*"]
+        inputs = [*arguments.alike(lift, [lift.tensor(value) for value in bound[f"{operator.inputs[-1].name}*"]])]
     while inputs and inputs[-1] is None:
         inputs.pop()
     if not inputs:

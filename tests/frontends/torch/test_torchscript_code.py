@@ -340,6 +340,33 @@ def test_a_copy_of_a_tensor_of_the_module_may_be_changed(tmp_path: Path) -> None
     assert np.array_equal(mine, module(x).numpy())
 
 
+class Types(nn.Module):
+    """Operands of several types, and results in place, which have the type of what they change."""
+
+    def forward(self, x: torch.Tensor):
+        i, h, d = x.int(), x.half(), x.double()
+        in_place = [x.half().add_(x), x.half().mul_(0.5), x.int().add_(x.long()), x.clone().mul_(d)]
+        joined = [torch.cat([i, x]), torch.cat([h, x]), torch.cat([i, h]), torch.stack([h, d])]
+        compared = [
+            torch.maximum(i, x),
+            torch.minimum(i, i.long()),
+            i.clamp(min=0.5),
+            i.clamp(0, 1),
+            x.half().clamp(0.5),
+        ]
+        real = [torch.exp(i), torch.sigmoid(i), torch.tanh(i), i.abs().sqrt(), torch.reciprocal(x > 0), i.sin()]
+        return in_place + joined + compared + real
+
+
+def test_the_types_of_results_are_those_of_torch(tmp_path: Path) -> None:
+    x, module = torch.tensor([[-2.3, 0.45, 1.75], [0.5, -1.0, 3.2]]), Types()
+    torch.jit.save(torch.jit.script(module), tmp_path / "m.pt")
+    results = [*qfmt.convert(tmp_path / "m.pt", input_shapes={"x": (2, 3)}).run({"x": x.numpy()}).values()]
+    for mine, theirs in zip(results, module(x), strict=True):
+        assert mine.dtype == theirs.numpy().dtype
+        np.testing.assert_allclose(mine, theirs.numpy(), rtol=1e-6)
+
+
 def test_attributes_written_by_forward_are_not_kept(tmp_path: Path) -> None:
     archive = Archive(saved(Scratch(), tmp_path / "m.pt"))
     for rank in (2, 3):

@@ -151,7 +151,7 @@ def _known_size(lift: Builder, x: TensorValue, dim: int) -> int:
 @lifts("aten::cat", "aten::concat")
 def cat(lift: Builder, tensors: Sequence[Any], dim: int = 0) -> Any:
     """For quantized tensors, torch uses the scale and zero point of the first one."""
-    values = _some_tensors(lift, tensors)
+    values = arguments.alike(lift, _some_tensors(lift, tensors))
     if len(values) == 1 and values[0].quantization is None:
         return lift.alias(values[0])
     return lift.emit("Concat", values, {"axis": dim}, quantization=arguments.grid(values[0]))

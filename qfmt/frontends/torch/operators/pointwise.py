@@ -226,8 +226,10 @@ def hardtanh(lift: Builder, self: TensorValue, min_val: Any = -1.0, max_val: Any
 
 @lifts("aten::clamp", "aten::clip", "aten::clamp_min", "quantized::clamp")
 def clamp(lift: Builder, self: TensorValue, min: Any = None, max: Any = None) -> Any:
-    dtype = "float32" if self.quantization is not None else self.dtype
     numbers = [None if bound is None else arguments.number(lift, bound) for bound in (min, max)]
+    for number in numbers:
+        self = self if number is None else arguments.operands(lift, self, number)[0]
+    dtype = "float32" if self.quantization is not None else self.dtype
     bounds = [None if number is None else lift.constant(np.array(number, dtype)) for number in numbers]
     return lift.emit("Clip", [self, *bounds], quantization=arguments.grid(self))
 
