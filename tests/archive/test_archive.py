@@ -582,5 +582,5 @@ def test_verify_compares_each_source_with_its_file(three: Path) -> None:
 
 def test_errors_of_an_archive_are_errors_of_qfmt(archive: Path) -> None:
     archive.write_text("a file")
-    with pytest.raises(QfmtError, match="cannot be made"):
+    with pytest.raises(QfmtError, match="cannot be created"):
         fill(archive, {"a.pt": DIGITS})
