@@ -272,7 +272,7 @@ class Graph:
 
 
 def near_names(name: str, known: Iterable[str]) -> list[str]:
-    """Known names in the module `name`, that look like it, or contain it; of many, or long ones, not all are compared."""
+    """Known names in the module `name`, like it, or containing it; of many, or long ones, not all are compared."""
     from difflib import get_close_matches
 
     compared = [other for other in islice(known, COMPARED) if len(other) <= COMPARED // 100]

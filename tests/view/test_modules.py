@@ -15,8 +15,8 @@ def test_a_node_without_a_scope_is_in_the_module_around_it() -> None:
     """As in the MobileNetV2 of 2019, whose trace does not say in which module an addition is."""
     nodes = [("", "quantize"), ("features.0.0", ""), ("features.3.conv.2", ""), ("", "add"), ("", "add_1")]
     nodes += [("features.4.conv.0", ""), ("", "flatten"), ("classifier.1", ""), ("", "dequantize")]
-    expected = ["", "features/0/0", "features/3/conv/2", "features", "features", "features/4/conv/0", "", "classifier/1", ""]
-    assert paths(*nodes) == expected
+    inside = ["features/0/0", "features/3/conv/2", "features", "features", "features/4/conv/0"]
+    assert paths(*nodes) == ["", *inside, "", "classifier/1", ""]
 
 
 def test_without_scopes_names_say_the_module() -> None:
