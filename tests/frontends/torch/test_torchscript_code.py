@@ -341,7 +341,7 @@ def test_a_copy_of_a_tensor_of_the_module_may_be_changed(tmp_path: Path) -> None
 
 
 class Types(nn.Module):
-    """Operands of several types, and results in place, which have the type of what they change."""
+    """Operands of multiple types, and results in place, which have the type of what they change."""
 
     def forward(self, x: torch.Tensor):
         i, h, d = x.int(), x.half(), x.double()
