@@ -51,7 +51,7 @@ def results(
                 }
                 address = stack.enter_context(dask.LocalCluster(processes=True, **options))
             client = stack.enter_context(dask.Client(address, timeout=PATIENCE, set_as_default=False))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
             hint = "give the address of a Dask scheduler, as in tcp://HOST:8786, or local"
             what = masked(first_line(error).replace(address, shown))
             raise RemoteError(what, where=f"--dask {shown}", hint=hint) from None

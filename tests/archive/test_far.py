@@ -297,6 +297,17 @@ def test_a_cluster_that_is_not_there(sources: Path, tmp_path: Path, monkeypatch:
             fill(tmp_path / "archive", found, dask=address)
 
 
+def test_a_cluster_that_does_not_start(sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("distributed", reason=NO_DASK)
+
+    def fail(**_: object) -> None:
+        raise RuntimeError("Cluster failed to start: Nanny failed to start.")
+
+    monkeypatch.setattr("distributed.LocalCluster", fail)
+    with pytest.raises(RemoteError, match="--dask local: Cluster failed to start"):
+        fill(tmp_path / "archive", find([str(sources)], tmp_path / "archive").sources, dask="local")
+
+
 def test_a_scheduler_that_is_lost(sources: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     distributed = pytest.importorskip("distributed", reason=NO_DASK)
     options = {"processes": False, "threads_per_worker": 1, "dashboard_address": None, "silence_logs": "CRITICAL"}
