@@ -428,6 +428,7 @@ def test_long_names_are_shortened_alike_and_stay_apart(browser: Browser, tmp_pat
         for index in (0, 1):
             _row(shown, f"n{index}").click()
             shown.click("summary >> text=Values of channel 0")
+            shown.wait_for_selector(".values span")
             assert shown.locator(".values span").all_inner_texts() == [str(index + 1)] * 4
         told = [_told(shown, f"n{index}") for index in (0, 1)]
         _dropped(shown, tmp_path / "m.qfb")
