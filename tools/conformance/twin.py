@@ -63,19 +63,19 @@ def _digests(vector: Vector, graph: Graph) -> Json:
 
 
 def text(value: Json) -> str:
-    """The JSON with a line for every tensor, node and value, or for every file of the index."""
-    return _lines(value, 0, 2 if "files" in value else 3) + "\n"
+    """The JSON with a line for every tensor, node and test vector, or for every file of the index."""
+    return _lines(value, 2) + "\n"
 
 
-def _lines(value: Any, depth: int, deepest: int) -> str:
+def _lines(value: Any, depth: int) -> str:
+    """With a line for each item, down to a depth."""
     is_list = isinstance(value, list) and bool(value) and isinstance(value[0], dict)
-    if depth == deepest or not value or not (is_list or isinstance(value, dict)):
+    if not depth or not value or not (is_list or isinstance(value, dict)):
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    pad = "\n" + " " * (depth + 1)
     if isinstance(value, dict):
-        inner = [f"{json.dumps(key, ensure_ascii=False)}: {_lines(value[key], depth + 1, deepest)}" for key in value]
-        return "{" + pad + ("," + pad).join(inner) + "\n" + " " * depth + "}"
-    return "[" + pad + ("," + pad).join(_lines(item, depth + 1, deepest) for item in value) + "\n" + " " * depth + "]"
+        inner = [f"{json.dumps(key, ensure_ascii=False)}:{_lines(value[key], depth - 1)}" for key in value]
+        return "{\n" + ",\n".join(inner) + "\n}"
+    return "[\n" + ",\n".join(_lines(item, depth - 1) for item in value) + "\n]"
 
 
 def _tensor(tensor: Tensor) -> Json:
