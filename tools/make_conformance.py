@@ -48,6 +48,7 @@ from qfmt import check, load, save  # noqa: E402
 from qfmt.errors import FormatError  # noqa: E402
 from qfmt.file.reader import Container  # noqa: E402
 from qfmt.file.shards import Shards  # noqa: E402
+from qfmt.model import Model  # noqa: E402
 
 VERSION = "1.0"
 FOLDER = ROOT / "tests" / "golden" / VERSION
@@ -102,20 +103,15 @@ def _refused(folder: Path) -> Iterator[dict[str, Any]]:
     """Files that break one rule each; every reader checks those of the container."""
     folder.mkdir()
     sound = folder / "sound.qfb"
-    bases = []
-    models = (
-        altered.sound(),
-        altered.integers(),
-        altered.formulas(),
-        altered.sums(),
-        altered.values(),
-        altered.sound(),
-    )
-    for model, shard_size in zip(models, (None, None, None, None, None, 320), strict=True):
+
+    def base(model: Model, shard_size: int | None = None) -> altered.Base:
         save(model, sound, shard_size=shard_size)
-        bases.append(altered.Base(sound.read_bytes()))
+        return altered.Base(sound.read_bytes())
+
+    plain = altered.sound, altered.integers, altered.formulas, altered.sums, altered.values
+    bases = refused.Bases(*(base(model()) for model in plain), sharded=base(altered.sound(), 320))
     sound.unlink()  # its shards stay
-    for case in sorted(refused.cases(*bases), key=lambda case: case.name):
+    for case in sorted(refused.cases(bases), key=lambda case: case.name):
         path = folder / f"{case.name}.qfb"
         if path.exists():
             raise Wrong(f"two cases are called {case.name}")

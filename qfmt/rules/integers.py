@@ -239,7 +239,7 @@ def _uneven(counts: Mapping[str, int], channels: Dimension) -> str:
     """The first number that is neither one nor that of the channels, if that is known."""
     several = {name: count for name, count in counts.items() if count != 1}
     known = channels if isinstance(channels, int) else max(several.values(), default=1)
-    wrong = (f"{count} {name} for {known} channels" for name, count in several.items() if count != known or not count)
+    wrong = (f"{count} {name} for {known} channels" for name, count in several.items() if count != known)
     return next(wrong, "")
 
 
@@ -286,21 +286,21 @@ def _inside(values: Array, low: int, high: int) -> bool:
 def _proof(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     from ..ops import Trait
 
-    proof, x = node.proof, tensors[node.inputs[0]] if node.inputs and node.inputs[0] else None
+    proof = node.proof
     if proof is None:
         return ""
-    if not operator.traits & Trait.REQUANTIZE or x is None:
+    if not operator.traits & Trait.REQUANTIZE:
         return "it has a proof, but does not requantize"
     if len(proof.low) != len(proof.high) or (proof.differs and len(proof.differs) != len(proof.low)):
         return f"the proof has {len(proof.low)} low, {len(proof.high)} high, {len(proof.differs)} differs"
-    given = _inputs(node, tensors)[1:]
+    x, *given = (tensors[name] for name in node.inputs if name)
     if operator.takes_integers:
         counts, axis = _counts(_parameters(node, operator, tensors)), node.int("axis")
         channels = x.shape[axis] if x.shape is not None and axis < len(x.shape) else None
-    elif any(tensor is None or not tensor.is_constant for tensor in given):
+    elif not all(tensor.is_constant for tensor in given):
         return "mul or add is not a constant, so nothing can be proven"
     else:
-        counts, channels = {name: t.array.size for name, t in zip(("mul", "add"), given, strict=True) if t}, None
+        counts, channels = {name: t.array.size for name, t in zip(("mul", "add"), given, strict=True)}, None
     if wrong := _uneven({**counts, "low": len(proof.low)}, channels):
         return wrong
     is_sound = all(map(le, proof.low, proof.high)) and min(proof.differs, default=0) >= 0

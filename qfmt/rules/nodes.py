@@ -32,8 +32,8 @@ def known(node: Node) -> Operator | None:
 def _operator(node: Node, operator: Operator | None) -> str:
     if not node.operator:
         return "the operator has no name"
-    if not is_int(node.version) or not 0 < node.version < 1 << 32:
-        return f"version {node.version!r} is not an integer from 1 to 2^32 - 1"
+    if not is_int(node.version) or node.version >= 1 << 32:
+        return f"version {node.version!r} is not an integer below 2^32"
     first = _first_version(node.operator)
     return f"version {node.version} is below the first version, {first}" if node.version < first else ""
 
@@ -171,7 +171,7 @@ def _moved_range(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) 
         grid, own = source.quantization, tensors[name].quantization
         if grid is None or own is None or operator.traits & Trait.CLAMP:
             continue
-        if not own.quant_min <= grid.quant_min <= grid.quant_max <= own.quant_max:
+        if grid.quant_min < own.quant_min or grid.quant_max > own.quant_max:
             outer, inner = ([each.quant_min, each.quant_max] for each in (own, grid))
             return f"the range {outer} of {quoted(name)} does not contain {inner}, that of {quoted(source.name)}"
     return ""

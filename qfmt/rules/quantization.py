@@ -183,13 +183,13 @@ def _wrong_numbers(name: str, same: _Same[Parameter], dtype: str, any_sign: bool
         return _wrong_scales(what, least, most, stored, any_sign)
     if last == "zero_point" and DTYPES[stored.dtype].is_integer:
         low, high = max(DTYPES[dtype].minimum, -INT32 - 1), min(DTYPES[dtype].maximum, INT32)
-        if "." not in name and not low <= least <= most <= high:
+        if "." not in name and (least < low or most > high):
             return f"zero points in {least}..{most} do not fit {dtype}"
         if first_holding(ZERO_POINTS, least, most) != stored.dtype:
             return f"zero points in {least}..{most} are stored as {stored.dtype}"
     if last in ("zero_point", "offset") and stored.shape and not differ and stored.quantization is None:
         return f"every {last.replace('_', ' ')} is {first}, which is written once"
-    if last == "group_index" and not 0 <= least <= most < groups:
+    if last == "group_index" and (least < 0 or most >= groups):
         return f"indices in {least}..{most} of {groups} groups"
     return ""
 
@@ -213,10 +213,8 @@ def _wrong_scales(what: str, least: float, most: float, stored: Parameter, any_s
         return ""
     if any_sign:
         least, most = 1, max(abs(least), most, 1)
-    if not least > 0:
-        return f"{what} {least} is not greater than 0"
     lost = [each for each in (least, most) if not is_float32_scale(each)]
-    return f"{what} {lost[0]} is 0 or infinite in float32" if lost else ""
+    return f"{what} {lost[0]} is not a finite number above 0 in float32" if lost else ""
 
 
 def parts(stored: Parameter) -> Iterator[Sequence[float]]:
