@@ -1186,7 +1186,7 @@ static inline qfb_code qfb_check_blocks_(
 {
     const qfb_numbers *groups = &q->group_index;
     uint32_t i, large = 0;
-    if (q->scale.shape.count != q->block.count || (shape->present && q->block.count > shape->count))
+    if (q->scale.shape.count != q->block.count || q->block.count > (shape->present ? shape->count : QFB_MAX_RANK))
         return qfb_invalid_(file, "V21", index, "the numbers of dimensions of blocks, scales and tensor do not fit");
     for (i = 0; i < q->block.count; i++) {
         int64_t block = qfb_integer(&q->block, i), count = qfb_integer(&q->scale.shape, i);
