@@ -10,7 +10,6 @@ from ..errors import RunError
 from ..model import Shape
 from .accumulation import whole
 from .registry import (
-    QUANTIZE_RULES,
     Inference,
     Operand,
     Quantized,
@@ -60,7 +59,7 @@ def _integer(x: Operand, mul: Operand, add: Operand, *, result: Result, div: int
     shape=_shape,
     quantized=Quantized.OWN,
     integer=_integer,
-    rules=(RULE, *QUANTIZE_RULES),
+    rules=(RULE,),
     engines=dict.fromkeys(by_engine(RULE), RULE),
     traits=Trait.REQUANTIZE,
 )
