@@ -31,6 +31,7 @@ from conformance import (  # noqa: E402
     dynamic,
     elements,
     evaluate,
+    foreign,
     means,
     moves,
     products,
@@ -55,7 +56,7 @@ FOLDER = ROOT / "tests" / "golden" / VERSION
 
 LEVELS: dict[str, tuple[Callable[[], Iterator[Case]], ...]] = {
     "integer": (products.cases, windows.cases, rescaling.cases, tables.cases, moves.cases, resizing.nearest),
-    "read": (containers.cases,),
+    "read": (containers.cases, foreign.cases),
     "float": (
         requantized.cases, means.cases, elements.cases, resizing.linear, dynamic.cases, distinguishing.cases,
         roundings.cases,

@@ -155,10 +155,7 @@ def shape_of(sizes: list[int] | None, dims: list[str] | None, level: int) -> lis
     check(not dims or len(dims) == len(sizes or ()), "F12: not a name for each size")
     if sizes is None:
         return None
-    check(
-        len(sizes) <= 32 and all(size >= -1 for size in sizes),
-        f"V{21 if level else 3}: not up to 32 sizes",
-    )
+    check(len(sizes) <= 32 and min(sizes, default=0) >= -1, f"V{21 if level else 3}: not up to 32 sizes")
     check(math.prod(size for size in sizes if size > 0) < 1 << 60, "V3: the sizes are too large together")
     names = dims or [""] * len(sizes)
     check(all(size == -1 or not name for size, name in zip(sizes, names, strict=True)), "F12: a number with a name")
