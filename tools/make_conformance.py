@@ -109,9 +109,10 @@ def _refused(folder: Path) -> Iterator[dict[str, Any]]:
         save(model, sound, shard_size=shard_size)
         return altered.Base(sound.read_bytes())
 
-    plain = altered.sound, altered.integers, altered.formulas, altered.sums, altered.values
-    bases = refused.Bases(*(base(model()) for model in plain), sharded=base(altered.sound(), 320))
-    sound.unlink()  # its shards stay
+    models = altered.sound(), altered.integers(), altered.formulas(), altered.sums(), altered.values()
+    plain = [base(model) for model in models]
+    bases = refused.Bases(*plain, base(altered.sound(), 320))  # the last: its shards stay
+    sound.unlink()
     for case in sorted(refused.cases(bases), key=lambda case: case.name):
         path = folder / f"{case.name}.qfb"
         if path.exists():
