@@ -122,7 +122,7 @@ class Marker(ast.NodeTransformer):
         return node
 
     def has_parts(self, node: ast.expr, *, accepts: bool) -> bool:
-        """Whether it consists of several checks."""
+        """Whether it consists of multiple checks."""
         if isinstance(node, ast.BoolOp):
             joined = accepts == isinstance(node.op, ast.And)
             return joined or any(self.has_parts(each, accepts=accepts) for each in node.values)
