@@ -163,7 +163,7 @@ def table(x: Array, table: Array, *, axis: int) -> Array:
     """y = table[q - type_min], q the integers of x: any function of integers of up to 8 bits.
 
     type_min is the least integer of the type of x: -128 for int8, 0 for uint8. table is [2^bits], with the bits of the
-    type of x, and has the type of y; or [C, 2^bits], a row for each slice of x along `axis`.
+    type of x, and has the type of y, an integer type; or [C, 2^bits], a row for each slice of x along `axis`.
     """
     index = _index(x, table.shape[-1])
     if axis == -1:
@@ -193,7 +193,7 @@ def _pair_shape(given: Inference) -> list[Shape]:
 def pair_table(a: Array, b: Array, table: Array) -> Array:
     """y = table[qa - type_min, qb - type_min]: any function of two integers of up to 8 bits; a and b broadcast.
 
-    table is [2^bits, 2^bits], with the bits of the types of a and b, and has the type of y.
+    table is [2^bits, 2^bits], with the bits of the types of a and b, and has the type of y, an integer type.
     """
     return table[_index(a, table.shape[0]), _index(b, table.shape[1])]
 
