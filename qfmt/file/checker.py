@@ -32,7 +32,7 @@ CONTAINER_RULES: tuple[tuple[str, str], ...] = (
         "F6",
         "The metadata is a FlatBuffer of the schema: every offset, vtable and vector is inside it, after the header, "
         "and is aligned; required fields are present; strings are UTF-8 and end with a zero byte. Strings and nested "
-        "tables may be shared; a reader may refuse a file that refers to anything else too often.",
+        "tables may be shared; a reader may refuse a file that refers to long strings, or to anything else, too often.",
     ),
     ("F7", "Every index refers to an element that exists; only an input of a node may be -1, which stands for none."),
     (
@@ -41,7 +41,7 @@ CONTAINER_RULES: tuple[tuple[str, str], ...] = (
         "Fewer than 64 bytes are between two buffers, all of them zero. The last buffer ends where the data ends; "
         "without buffers there is no data.",
     ),
-    ("F9", "The stated sha256 of a buffer is that of its bytes."),
+    ("F9", "The sha256 that is stated for a buffer is the digest of its bytes."),
     ("F10", "The reader knows every required flag and feature."),
     ("F11", "Tensors and attributes are sorted by name, the pairs of maps by key; none appears twice."),
     (
