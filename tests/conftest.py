@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import hypothesis
 import pytest
 
-from support import counts
+from support import counts, examples  # noqa: F401  (registers the profiles of Hypothesis)
 from support.paths import ROOT
 from support.shared import shared_folder
 from support.stores import bucket, memory, s3, server, store, temporary  # noqa: F401  (fixtures)
@@ -20,9 +19,6 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # one process per core: threads beyond 
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts what runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the commands that tests interrupt inherit it
-
-hypothesis.settings.register_profile("untimed", deadline=None)  # no test fails because the machine is busy
-hypothesis.settings.load_profile("untimed")
 
 LONG = (
     "frontends/torch/test_networks.py", "readers/test_js_reader.py", "docs/test_docs.py",

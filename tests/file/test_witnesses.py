@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import qfmt
@@ -25,6 +25,7 @@ from qfmt.file.decode import SCALARS
 from qfmt.file.schema import ENUMS, TABLES
 from qfmt.model import DTYPES, Attribute, Data, Model, attribute_kind
 from qfmt.quantization import NO_ZERO_POINT, PARAMETERS, Quantization
+from support.examples import examples
 from support.mutants import mutants, survives
 from support.paths import GOLDEN, PROGRAMS, ROOT, TOOLS
 from support.strategies import models
@@ -53,7 +54,7 @@ def cpp_lines(witness: Path, path: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(models())
 def test_generated_code_reads_what_was_written(tmp_path: Path, witness: Path, model: Model) -> None:
     path = tmp_path / "m.qfb"

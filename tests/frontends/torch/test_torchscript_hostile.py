@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import qfmt
@@ -24,6 +24,7 @@ from qfmt.frontends.sources import KINDS, sniff
 from qfmt.frontends.torch.torchscript.archive import Archive
 from qfmt.frontends.torch.torchscript.evaluator import evaluate
 from qfmt.frontends.zips import Zip
+from support.examples import examples
 from support.pickles import Runs, text
 from support.replay import Notes, Unknown
 from support.torchscript_archives import MODULE, NOTHING, archive_of, module_of
@@ -238,7 +239,7 @@ def test_every_truncation_is_a_source_error(tmp_path: Path, real: Path) -> None:
 
 
 @given(st.data())
-@settings(max_examples=150)
+@examples(50)
 def test_changed_bytes_yield_calls_or_a_source_error(real: Path, data: st.DataObject) -> None:
     raw = bytearray(real.read_bytes())
     for position in data.draw(st.lists(st.integers(0, len(raw) - 1), min_size=1, max_size=3)):
