@@ -50,13 +50,13 @@ def test_its_own_tests(reader: Reader) -> None:
 
 
 def test_what_a_file_refers_to_often_does_not_take_memory(reader: Reader, tmp_path: Path) -> None:
-    """A list of 2.5 million nodes that are one table, in 10 MB, is refused within the memory that the budget allows."""
+    """A list of a million nodes that are one table, in 4 MB, is refused within the memory that the budget allows."""
     altered.sound().save(tmp_path / "sound.qfb")
     path = tmp_path / "m.qfb"
-    path.write_bytes(flatbuffers.references(altered.Base((tmp_path / "sound.qfb").read_bytes()), 2_500_000, 1))
+    path.write_bytes(flatbuffers.references(altered.Base((tmp_path / "sound.qfb").read_bytes()), 1_000_000, 1))
     with pytest.raises(FormatError, match="referenced too often"):
         list(qfmt.load(path).nodes)
-    assert "referred to too often" in reader.error(path, "--max-old-space-size=700")
+    assert "referred to too often" in reader.error(path, "--max-old-space-size=300")
 
 
 @pytest.mark.parametrize("sharded", [False, True])
