@@ -149,7 +149,7 @@ def _filled(factors: Array, multiple: int) -> Array:
 def _exceeds(sizes: Array, others: Array) -> Array:
     """[..., 2 n] → [..., n]: whether the sum of two neighbouring products can exceed int16."""
     products = sizes * others
-    reached: Array = (products[..., ::2] + products[..., 1::2] > INT16.max)
+    reached: Array = products[..., ::2] + products[..., 1::2] > INT16.max
     return reached
 
 
