@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -158,8 +157,7 @@ def execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[Te
     not fit each other in a way that no shape rule detects.
     """
     try:
-        with np.errstate(all="ignore"), warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing is NaN, and NumPy would tell
+        with np.errstate(all="ignore"):
             return _execute(node, operands, outputs)
     except RunError as error:
         raise error.at(f"node {node.title}") from None
