@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ..errors import QfmtError
+from ..errors import QfmtError, some
 from ..model import DTYPES, Model, Tensor
 from ..notation import NOTHING, quantization_cells, shape_text, size
 from ..urls import Place
@@ -164,7 +164,7 @@ def _digests(model: Model) -> str:
 
 def _vectors(model: Model) -> str:
     names = [vector.name for vector in model.vectors if vector.name]
-    named = f": {', '.join(names[:SHOWN])}{', …' * (len(names) > SHOWN)}" if names else ""
+    named = f": {some(names, SHOWN)}" if names else ""
     return f"{len(model.vectors)}{named}{_digests(model)}; `qfmt run FILE --vectors` replays them"
 
 

@@ -11,7 +11,7 @@ from ..archive.manifest import Manifest
 from ..errors import QfmtError
 from ..notation import NOTHING, size
 from ..urls import Place, size_of
-from .output import Column, as_json, table
+from .output import Column, as_json, line, table
 from .progress import working
 from .report import counts, origin
 
@@ -34,7 +34,7 @@ COLUMNS = [
 
 
 def inspect_archive(folder: Place, wanted: str, json_: bool) -> None:
-    """One line for each source whose line contains the wanted text, in any case."""
+    """One line for each source whose line contains the wanted text, in any case; then how many they are."""
     manifest = Manifest(folder)
     known: dict[str, dict[str, Any]] = {"": {}}
     rows, listed = [], []
@@ -52,6 +52,14 @@ def inspect_archive(folder: Place, wanted: str, json_: bool) -> None:
         as_json({"archive": str(folder), "models": listed})
     else:
         table(COLUMNS, rows)
+        line()
+        files = {facts["file"] for facts in listed if facts["content_id"]}
+        total = (
+            f"{len(rows):,} of {len(manifest.entries):,} sources"
+            if wanted
+            else f"{len(rows):,} sources, {len(files):,} files"
+        )
+        line(f"{folder}: {total}")
 
 
 def _facts(file: Place) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..compare.difference import Pairing, diff
+from ..notation import json_value
 from .description import describe
 
 if TYPE_CHECKING:
@@ -68,8 +69,7 @@ def of_report(model: Model, report: Report) -> dict[str, Any]:
         "nodes": [
             None
             if node is None
-            else {name: getattr(node, name) for name in (*COUNTS, "differences")}
-            | {"largest": str(node.largest) if node.largest in (float("inf"),) else node.largest}
+            else json_value({name: getattr(node, name) for name in (*COUNTS, "differences", "largest")})
             for node in counted
         ],
         "tensors": {
