@@ -3,11 +3,10 @@
 import { open, type Level, type Quantization, type StoredArray, type Tensor } from "../../js/src/index.js";
 import type { Description, Grid, NodeFacts, Numeric, TensorFacts } from "./description.js";
 import { extremes } from "./dom.js";
-import { statisticsOf } from "./statistics.js";
+import { CHANNELS, channelAxes, statisticsOf } from "./statistics.js";
 
 /** Bytes of constants that are counted when a file is opened; those of larger files when they are looked at. */
 const EAGER = 64e6;
-const CHANNELS = 4096;
 
 /** Throws QfbError for a file that cannot be read. */
 export async function describeFile(file: Blob, name: string): Promise<Description> {
@@ -30,6 +29,8 @@ export async function describeFile(file: Blob, name: string): Promise<Descriptio
     outputs: node.outputs.map((each) => places.get(each) ?? -1),
     attributes: Object.fromEntries([...node.attributes].map(([key, { value }]) => [key, plain(value)])),
   }));
+  const axes = channelAxes(nodes, tensors);
+  [...model.tensors].forEach((tensor, place) => loadable(tensors[place]!, tensor, axes.get(place)));
   const total = [...model.tensors].reduce((sum, { data }) => sum + (data?.nbytes ?? 0), 0);
   if (total <= EAGER) {
     await Promise.all(tensors.map((tensor) => tensor.load?.()));
@@ -56,35 +57,42 @@ export async function describeFile(file: Blob, name: string): Promise<Descriptio
 }
 
 async function tensorOf(tensor: Tensor, made: Map<Quantization, Grid>): Promise<TensorFacts> {
-  const { name, dtype, quantization, aliases, data } = tensor;
+  const { name, dtype, quantization, aliases } = tensor;
   const shape = tensor.shape && tensor.shape.map((size, axis) => (size === null ? tensor.dims[axis] || null : Number(size)));
   let grid = quantization ? made.get(quantization) : undefined;
   if (quantization && !grid) {
     grid = await gridOf(quantization);
     made.set(quantization, grid);
   }
-  const facts: TensorFacts = { name, dtype, shape, ...(aliases.length ? { aliases } : {}), ...(grid ? { grid } : {}) };
-  if (data) {
-    facts.load = async () => {
-      delete facts.load;
-      try {
-        const array = await data.array();
-        const sizes = (shape ?? []) as number[];
-        const axis = grid?.axis ?? -1;
-        const channels = sizes[axis] ?? 1;
-        const inner = sizes.slice(axis + 1).reduce((a, b) => a * b, 1);
-        facts.stats = statisticsOf(array, dtype, grid, channels, inner);
-        if (sizes.length < 2 && data.length < CHANNELS) {
-          facts.values = await numbers(data);
-        }
-      } catch (error) {
-        facts.stats = { error: (error as Error).message };
-      }
-    };
-    facts.stats = {};
-    facts.array = () => data.array();
+  return { name, dtype, shape, ...(aliases.length ? { aliases } : {}), ...(grid ? { grid } : {}) };
+}
+
+/** Whether nothing but scales and zero points counts. */
+function isPlain({ scale, offset, table, groupIndex }: Quantization): boolean {
+  return !(scale.quantization ?? offset ?? table ?? groupIndex);
+}
+
+/** Gives a constant its array, and statistics when they are asked for; `axis` is that of its channels. */
+function loadable(facts: TensorFacts, { dtype, quantization, data }: Tensor, axis: number | undefined): void {
+  if (!data) {
+    return;
   }
-  return facts;
+  facts.load = async () => {
+    delete facts.load;
+    try {
+      const array = await data.array();
+      const sizes = (facts.shape ?? []) as number[];
+      const points = quantization && isPlain(quantization) ? await numbers(quantization.zeroPoint) : [];
+      facts.stats = statisticsOf(array, dtype, sizes, axis, facts.grid, points);
+      if (sizes.length < 2 && 0 < array.length && array.length <= CHANNELS) {
+        facts.values = await numbers(data);
+      }
+    } catch (error) {
+      facts.stats = { error: (error as Error).message };
+    }
+  };
+  facts.stats = {};
+  facts.array = () => data.array();
 }
 
 async function gridOf(quantization: Quantization): Promise<Grid> {
