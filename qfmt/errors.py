@@ -23,6 +23,7 @@ A message is one line: where it is wrong, what is wrong, and what to do about it
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 LONGEST = 10_000
@@ -42,6 +43,11 @@ def shortened(text: str, limit: int) -> str:
         return text
     half = limit // 2
     return f"{text[:half]}… ({len(text):,} characters) …{text[-half:]}"
+
+
+def masked(text: str) -> str:
+    """What is a URL, or quotes some, without their passwords and queries. For what cannot be parsed: too much goes."""
+    return re.sub(r"\?[^\s'\"]+", "?…", re.sub(r"(?<=://)[^\s'\"]*@", "", text))
 
 
 def some(names: Sequence[str], limit: int = 3) -> str:

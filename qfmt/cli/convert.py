@@ -20,6 +20,7 @@ from ..engines import ENGINES
 from ..errors import DestinationError, InexpressibleNodesError, QfmtError, SourceError
 from ..notation import size
 from ..urls import Place, place, size_of
+from .facts import origin
 from .hazards import summary
 from .integer import Lowering, integer_options
 from .interruption import will_write
@@ -27,7 +28,6 @@ from .options import Shapes, input_shapes, named, no_progress, seconds
 from .options import size as size_option
 from .output import as_json, line
 from .progress import working
-from .report import origin
 from .source import DESTINATION, FILE, QFB, kind_of, spare
 
 if TYPE_CHECKING:

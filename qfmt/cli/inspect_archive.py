@@ -11,9 +11,9 @@ from ..archive.manifest import Manifest
 from ..errors import QfmtError
 from ..notation import NOTHING, size
 from ..urls import Place, size_of
+from .facts import counts, origin
 from .output import Column, as_json, line, table
 from .progress import working
-from .report import counts, origin
 
 if TYPE_CHECKING:
     from ..archive.manifest import Entry

@@ -8,8 +8,8 @@ from ..errors import FormatError
 from ..model import DTYPES, Model, Parameter, Quantization, Tensor
 from ..notation import number, quantization_cells, shape_text, size, span
 from ..passes.statistics import missing_shard, real_range
+from .facts import Facts, discarded_calibration
 from .output import line, pairs
-from .report import Facts, discarded_calibration
 
 SHOWN = 8
 """The most scales that are printed; `--json` has all of them."""
