@@ -53,13 +53,8 @@ def inspect_archive(folder: Place, wanted: str, json_: bool) -> None:
     else:
         table(COLUMNS, rows)
         line()
-        files = {facts["file"] for facts in listed if facts["content_id"]}
-        total = (
-            f"{len(rows):,} of {len(manifest.entries):,} sources"
-            if wanted
-            else f"{len(rows):,} sources, {len(files):,} files"
-        )
-        line(f"{folder}: {total}")
+        of = f" of {len(manifest.entries):,}" if wanted else ""
+        line(f"{folder}: {len(rows):,}{of} sources")
 
 
 def _facts(file: Place) -> dict[str, Any]:
