@@ -210,25 +210,25 @@ class DestinationError(QfmtError):
 class InexpressibleNodesError(DestinationError):
     """Nodes that another format cannot express; `reasons` maps each reason to the names of the nodes."""
 
-    def __init__(self, reasons: Mapping[str, Iterable[str]], *, format: str, where: str = "", hint: str = "") -> None:
+    def __init__(self, reasons: Mapping[str, Iterable[str]], *, format: str, hint: str = "") -> None:
         self.reasons = {reason: tuple(nodes) for reason, nodes in reasons.items()}
         found = sorted(self.reasons.items())
         listed = ", ".join(f"{reason} ({len(nodes)}×: {some(nodes)})" for reason, nodes in found)
         count = sum(map(len, self.reasons.values()))
         noun = "node" if count == 1 else "nodes"
-        super().__init__(f"{count} {noun} cannot be written in {format}: {listed}", where=where, hint=hint)
+        super().__init__(f"{count} {noun} cannot be written in {format}: {listed}", hint=hint)
 
 
 class NoIntegerFormError(QfmtError):
     """Nodes without an integer-only form; `reasons` maps each reason to the names of the nodes."""
 
-    def __init__(self, reasons: Mapping[str, Iterable[str]], *, where: str = "", hint: str = "") -> None:
+    def __init__(self, reasons: Mapping[str, Iterable[str]], *, hint: str) -> None:
         self.reasons = {reason: tuple(nodes) for reason, nodes in reasons.items()}
         found = sorted(self.reasons.items())
         listed = "; ".join(f"{some(nodes, 20)} {reason}" for reason, nodes in found)
         count = sum(map(len, self.reasons.values()))
         noun = "node has" if count == 1 else "nodes have"
-        super().__init__(f"{count} {noun} no integer form: {listed}", where=where, hint=hint)
+        super().__init__(f"{count} {noun} no integer form: {listed}", hint=hint)
 
 
 class RemoteError(QfmtError):

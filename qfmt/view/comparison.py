@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 COUNTS = ("outputs", "equal", "tie", "close", "saturated", "overflow", "stated", "wrong")
 
 
-def of_two(model: Model, other: Model, name: str, size: int | None = None) -> dict[str, Any]:
+def of_two(model: Model, other: Model, name: str) -> dict[str, Any]:
     """How `other` differs from `model`. A row for each node of either, in order: the index in both, or -1, and words.
 
     Raises ValidityError for a graph that breaks rules.
@@ -41,7 +41,7 @@ def of_two(model: Model, other: Model, name: str, size: int | None = None) -> di
         rows.append(pair)
     return {
         "kind": "diff",
-        "other": describe(other, name, size),
+        "other": describe(other, name),
         "equal": found.is_equal,
         "sameContent": model.content_id() == other.content_id(),
         "rows": [*rows, *alone],
