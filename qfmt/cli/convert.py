@@ -13,6 +13,7 @@ import click
 
 from ..engines import ENGINES
 from ..errors import DestinationError
+from ..forms import ONNX_FORMS
 from ..notation import size
 from ..urls import Place, size_of
 from .conversion import Conversion, fixed_sizes
@@ -30,7 +31,6 @@ from .source import DESTINATION, FILE, spare
 if TYPE_CHECKING:
     from ..model import Model
 
-FORMS = ("qdq", "qoperator")
 DEFAULT_DTYPE = "uint8"
 
 
@@ -105,7 +105,7 @@ Examples:
 @click.option("--opset", type=int, help="ONNX opset to write  [default: the newest of the installed ONNX Runtime]")
 @click.option(
     "--form",
-    type=click.Choice(FORMS),
+    type=click.Choice(ONNX_FORMS),
     help="Float operators between Q and DQ, or operators on integers  [default: that of an ONNX source, else qdq]",
 )
 @click.option(

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from ...arithmetic import f32
+from ...forms import MULTIPLY_ADD_DIVIDE
 from ...model import INT32, Node, Proof, Quantization, Tensor
 from .context import Context, NoForm, made
 from .facts import WORDS
-from .forms import MULTIPLY_ADD_DIVIDE, Form, Requantization, fit, joined
+from .forms import Form, Requantization, fit, joined
 from .lines import Floats, Lines
 from .step_functions import Array, Integers, StepFunction, levels_of, of_pairs, search
 
