@@ -30,6 +30,10 @@ class WeightComparison:
         return not self.different and not self.differences
 
 
+COUNTS = ("outputs", "equal", "tie", "close", "saturated", "overflow", "stated", "wrong")
+"""What is counted of a node."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeComparison:
     """A node of the file compared with that of the source, both run on the source's inputs: counts of output elements.

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..compare.difference import Pairing, diff
+from ..compare.report import COUNTS
 from ..notation import json_value
 from .description import describe
 
 if TYPE_CHECKING:
     from ..compare import Report
     from ..model import Model
-
-COUNTS = ("outputs", "equal", "tie", "close", "saturated", "overflow", "stated", "wrong")
 
 
 def of_two(model: Model, other: Model, name: str) -> dict[str, Any]:
