@@ -70,7 +70,7 @@ def message(error: Exception) -> str:
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename else str(error)
     if package := _missing_package(error):
-        return f"this needs the package {package}, which is not installed; `pip install {package}`"
+        return f"this needs the package {package}, which is not installed; run `pip install {package}`"
     from . import __version__
 
     return (

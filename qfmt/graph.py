@@ -272,12 +272,13 @@ class Graph:
 
 
 def near_names(name: str, known: Iterable[str]) -> list[str]:
-    """Known names that look like `name`, or contain it; of many names, or long ones, not all are compared."""
+    """Known names in the module `name`, like it, or containing it; of many, or long ones, not all are compared."""
     from difflib import get_close_matches
 
     compared = [other for other in islice(known, COMPARED) if len(other) <= COMPARED // 100]
-    close = get_close_matches(name, compared, n=NEAR)
-    return list(dict.fromkeys([*close, *(other for other in compared if name in other)]))[:NEAR]
+    inside = [other for other in compared if other.startswith(f"{name}.")]
+    near = [*inside, *get_close_matches(name, compared, n=NEAR), *(other for other in compared if name in other)]
+    return list(dict.fromkeys(near))[:NEAR]
 
 
 COMPARED, NEAR = 20_000, 3

@@ -33,6 +33,8 @@ def test_names_of_the_source(is_file: bool, tmp_path: Path) -> None:
     assert dict(found.tensors) == dict(found.graph.tensors)
     with pytest.raises(KeyError, match=r"no tensor 'feature\.9'; similar: features\.9"):
         found.tensors["feature.9"]
+    with pytest.raises(KeyError, match=r"no tensor 'features'; similar: (features\.\d+(, )?){3}"):
+        found.tensors["features"]
     with pytest.raises(KeyError, match="no tensor '####'"):
         found.tensors["####"]
 

@@ -104,7 +104,7 @@ print([name for name in sys.modules if name.partition(".")[0] in ("fsspec", "aio
 
 
 def test_what_is_missing_is_named() -> None:
-    # In a process of its own: fsspec keeps a filesystem that another test has opened, and then needs no package.
+    # In a separate process: fsspec keeps a filesystem that another test has opened, and then needs no package.
     code = """
 import sys, qfmt
 for protocol, package in ("memory", "fsspec"), ("http", "aiohttp"), ("s3", "s3fs"):

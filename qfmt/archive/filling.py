@@ -79,7 +79,7 @@ def fill(
     """
     for each in (folder, *sources.values()):
         if isinstance(each, Url) and each.protocol == "memory":
-            hint = "memory:// is that of one process, and others convert"
+            hint = "memory:// is the memory of one process, but other processes convert"
             raise DestinationError("cannot be used for an archive", where=str(each), hint=hint)
     if isinstance(folder, Url) and (options or {}).get("shard_size"):
         hint = "fill a local folder, and copy it"
@@ -301,7 +301,7 @@ def _locked(folder: Place) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DestinationError(f"cannot be made: {error.strerror}", where=str(folder)) from None
+        raise DestinationError(f"cannot be created: {error.strerror}", where=str(folder)) from None
     if sys.platform == "win32":
         yield
         return

@@ -108,8 +108,8 @@ class Manifest:
                 raise QfmtError("is not the name of a source", where=f"{self.path}: {entry.source}")
             return below / entry.source
         if "://" in entry.path or isinstance(self.folder, Url):
-            hint = "name the place that the sources are below: --sources"
-            raise QfmtError(f"its source is at {entry.path}, as only the manifest says", where=entry.source, hint=hint)
+            hint = "name the folder of the sources with --sources"
+            raise QfmtError(f"only the manifest says that its source is {entry.path}", where=entry.source, hint=hint)
         return Path(os.path.normpath(self.folder / entry.path))
 
     def save(self) -> None:

@@ -112,7 +112,10 @@ class Commands(click.Group):
 
 def _usage(error: click.UsageError) -> str:
     command = error.ctx.command_path if error.ctx else "qfmt"
-    return f"{error.format_message().rstrip('.')} (see `{command} --help`)"
+    what = error.format_message().rstrip(".")
+    if error.ctx and isinstance(error, click.MissingParameter):
+        what += f": {' '.join([command, *error.ctx.command.collect_usage_pieces(error.ctx)])}"
+    return f"{what} (see `{command} --help`)"
 
 
 def fail(ctx: click.Context, message: str) -> NoReturn:

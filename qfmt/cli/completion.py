@@ -58,23 +58,23 @@ def operators(_ctx: click.Context, incomplete: str) -> list[str]:
 
 
 def tensors(ctx: click.Context, incomplete: str) -> list[str]:
-    """Tensors of the first local `.qfb` on the line."""
+    """Tensors of the first local `.qfb` on the line; if none begins like that, their names in the source."""
     given = [ctx.params.get("file"), *(ctx.params.get("paths") or ()), *ctx.args]
-    for word in filter(None, given):
-        names = _tensors(word)
-        if names:
-            return [name for name in names if name.startswith(incomplete) and _PLAIN.fullmatch(name)]
-    return []
+    found = (names for word in filter(None, given) if (names := _tensors(word, incomplete)) is not None)
+    return list(filter(_PLAIN.fullmatch, next(found, [])))
 
 
-def _tensors(word: str | Path) -> list[str]:
+def _tensors(word: str | Path, incomplete: str) -> list[str] | None:
+    """Names that begin like that; None if the word is not a `.qfb`."""
     try:
         path = place(word)
         if isinstance(path, Url) or path.suffix != ".qfb" or not path.is_file():
-            return []
+            return None
         from ..file.reader import load
 
         with load(path, verify=False) as model:
-            return list(model.tensors)
+            names = [name for name in model.tensors if name.startswith(incomplete)]
+            aliases = (alias for tensor in model.tensors.values() for alias in tensor.aliases)
+            return names or [alias for alias in aliases if alias.startswith(incomplete)]
     except (QfmtError, OSError):
-        return []
+        return None

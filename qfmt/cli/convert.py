@@ -249,6 +249,8 @@ def _pair(ctx: click.Context, paths: Sequence[str]) -> tuple[Place, str]:
     source, dest, *others = paths
     if others:
         raise click.UsageError(f"unexpected argument {others[0]}; to convert many sources, add --out FOLDER")
+    if os.path.isdir(source):  # noqa: PTH112 - False for a name that is too long
+        raise click.UsageError(f"{source} is a folder; to convert all that is in it, use --out FOLDER instead of DEST")
     return FILE.convert(source, params[0], ctx), dest
 
 

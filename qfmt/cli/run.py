@@ -85,7 +85,7 @@ def command(
     for path in results:
         spare(path, file, *([source] if source else []))
     if dest is not None and dest.suffix not in SUFFIXES:
-        what = f"not supported: arrays as {dest.suffix or 'a file without a suffix'}"
+        what = f"qfmt does not write arrays as {dest.suffix or 'a file without a suffix'}"
         raise DestinationError(what, where=str(dest), hint=f"end its name in {' or '.join(SUFFIXES)}")
     will_write(*results)
     model, _ = open_model(file)

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from ..model import static_shape
 from ..notation import size
+from ..view.modules import module_path, module_paths
 from .output import Column, as_json, table
 
 if TYPE_CHECKING:
     from ..model import Model
 
-DEEPEST, MOST = 32, 100_000
-"""Limits of nesting and of all modules, because names in a file may have any number of dots. What is beyond counts in
-the module above."""
+MOST = 100_000
+"""The most modules, because names in a file may have any number of dots. What is beyond counts in the module above."""
 
 COLUMNS = [
     Column("module", color="cyan"),
@@ -46,25 +46,18 @@ class Module:
 def modules(model: Model) -> Module:
     """The network as a tree of modules. A constant is in the module of the first node that reads it."""
     root, room = Module(model.graph.name or "all"), iter(range(MOST))
-    has_scopes = any(node.scope for node in model.nodes)
     homes: dict[str, list[str]] = {}
-    for node in model.nodes:
-        path = _parts(node.scope) if has_scopes else _parts(node.label)[:-1]
+    for node, path in zip(model.nodes, module_paths(model.nodes), strict=True):
         for name in node.inputs:
             homes.setdefault(name, path)
         for module in _along(root, path, room):
             module.operators[node.operator] += 1
     for tensor in model.graph.constants():
-        path = homes.get(tensor.name) or (_parts(tensor.name)[:-1] if model.no_graph else [])
+        path = homes.get(tensor.name) or (module_path(tensor.name)[:-1] if model.no_graph else [])
         for module in _along(root, path, room):
             module.parameters += prod(static_shape(tensor))
             module.bytes += sum(data.nbytes for _, data in tensor.stored())
     return root
-
-
-def _parts(name: str) -> list[str]:
-    """The modules that a name has: `/features/features.0/Conv` as ONNX exporters write it, else `features.0`."""
-    return list(filter(None, name.split("/" if "/" in name else ".")))[:DEEPEST]
 
 
 def _along(module: Module, path: list[str], room: Iterator[int]) -> Iterator[Module]:

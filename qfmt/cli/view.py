@@ -48,7 +48,7 @@ Exit status: 0 shown; 1 shown, and what is compared differs; 2 an error.""",
 @click.option("--verify", "source", type=FILE, metavar="SOURCE", help="Compare with SOURCE, as `qfmt verify` does.")
 @click.option("--arrays", is_flag=True, help="Embed the arrays: the page shows values, and is as large as the file.")
 @_result("svg", "Draw the graph here, without a browser.")
-@_result("png", "The same as PNG; needs resvg-py: pip install 'qfmt[view]'.")
+@_result("png", "The same as PNG; needs resvg-py, the extra `view`.")
 @_result("node-data", "Write node data for Model Explorer: of --verify, or the products that can overflow.")
 @click.option("--netron", is_flag=True, help="Open the network in Netron, by way of ONNX; needs netron.")
 @no_progress()

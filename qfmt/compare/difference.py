@@ -10,7 +10,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ..arrays import StoredArray
-from ..model import Graph, Model, Node, Tensor, static_shape
+from ..model import Graph, Model, Node, Proof, Tensor, static_shape
 from ..notation import json_value
 from ..rules import require_sound
 from .words import ARROW, NOWHERE, changed, present, tensor_words, values_differ
@@ -167,7 +167,8 @@ class Pairing:
                 if self.tensors.get(x, x) != y:
                     yield f"reads {x or NOWHERE} {ARROW} {y or NOWHERE}"
         elif [self.tensors.get(x, x) for x in mine.inputs] != [*theirs.inputs]:
-            yield f"reads {', '.join(mine.inputs)} {ARROW} {', '.join(theirs.inputs)}"
+            read = (", ".join(filter(None, node.inputs)) for node in (mine, theirs))
+            yield f"reads {f' {ARROW} '.join(read)}"
         if len(mine.outputs) != len(theirs.outputs):
             yield f"has {len(mine.outputs)} {ARROW} {len(theirs.outputs)} outputs"
         for x, y in zip(mine.outputs, theirs.outputs, strict=False):
@@ -177,7 +178,9 @@ class Pairing:
             yield from changed("name", mine.label, theirs.label)
             yield from changed("scope", mine.scope, theirs.scope)
             yield from changed("source operator", mine.source_operator, theirs.source_operator)
-            yield from changed("proof", mine.proof, theirs.proof)
+            yield from changed("proof", *map(_summary, (mine.proof, theirs.proof)))
+            if mine.proof != theirs.proof and _summary(mine.proof) == _summary(theirs.proof):
+                yield "proof of other channels"
 
     def tensor_differences(self, *, provenance: bool) -> Iterator[TensorDifference]:
         """Every constant and input of either graph; the other name of a tensor is empty if only one graph has it."""
@@ -189,6 +192,14 @@ class Pairing:
         for name, tensor in self.b.tensors.items():
             if name not in theirs and (tensor.is_constant or name in self.b.inputs):
                 yield _alone(tensor, self.only[1])
+
+
+def _summary(proof: Proof | None) -> str | None:
+    """A proof in few words: all channels together."""
+    if proof is None:
+        return None
+    low, high = min(proof.low, default=0), max(proof.high, default=0)
+    return f"sums {low:,}..{high:,}, {sum(proof.differs):,} differ from {proof.compared or NOWHERE}"
 
 
 def _matched(a: Sequence[Node], b: Sequence[Node]) -> Iterator[tuple[Node | None, Node | None]]:

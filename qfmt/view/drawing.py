@@ -64,7 +64,8 @@ def as_png(svg: str) -> bytes:
     try:
         from resvg_py import svg_to_bytes
     except ImportError:
-        raise MissingPackageError("PNG needs resvg-py", hint="pip install 'qfmt[view]', or use --svg") from None
+        hint = "run `pip install '.[view]'` in a checkout of qfmt, or use --svg"
+        raise MissingPackageError("PNG needs resvg-py", hint=hint) from None
     found = re.match(r'<svg [^>]*width="(\d+)" height="(\d+)"', svg)
     width, height = map(int, found.groups()) if found else (0, 0)
     zoom = 2.0

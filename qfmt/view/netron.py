@@ -17,7 +17,7 @@ def show(model: Model) -> None:
     try:
         import netron
     except ImportError:
-        raise MissingPackageError("showing a network in Netron needs netron", hint="pip install netron") from None
+        raise MissingPackageError("showing a network in Netron needs netron", hint="run `pip install netron`") from None
     from ..backends.onnx import write_onnx
 
     with tempfile.TemporaryDirectory(prefix="qfmt-netron-") as folder:

@@ -25,9 +25,10 @@ function rules(...pages) {
       } else if (cells[0].trim() === "rule") {
         columns = cells.map((cell) => cell.trim());
       } else if (columns.includes("formula") && cells[0].includes("`")) {
-        const cell = (...names) => plain(cells[columns.findIndex((name) => names.includes(name))] ?? "");
+        const cell = (name) => plain(cells[columns.indexOf(name)] ?? "");
         const grid = cell("s and z");
-        found[cell("rule")] = { formula: cell("formula"), by: cell("used by", "use"), ...(grid ? { grid } : {}) };
+        const user = cell("used by");
+        found[cell("rule")] = { formula: cell("formula"), by: user ? `used by ${user}` : cell("use"), ...(grid ? { grid } : {}) };
       }
     }
   }

@@ -487,7 +487,8 @@ def test_options_go_to_every_source_or_are_refused(tmp_path: Path, sources: Path
     assert "--jobs is for many sources" in trouble("convert", DIGITS, tmp_path / "m.qfb", "--jobs", 2)
     assert "add --out FOLDER" in trouble("convert", DIGITS, DIGITS, archive)
     assert "Missing argument 'DEST'" in trouble("convert", DIGITS)
-    assert "Missing argument 'SOURCE'" in trouble("convert")
+    assert "Missing argument 'SOURCE': qfmt convert [OPTIONS] SOURCE DEST | SOURCES… --out FOLDER" in trouble("convert")
+    assert "is a folder; to convert all that is in it, use --out FOLDER" in trouble("convert", tmp_path, "m.qfb")
 
 
 # Reading an archive
@@ -584,5 +585,5 @@ def test_verify_compares_each_source_with_its_file(three: Path) -> None:
 
 def test_errors_of_an_archive_are_errors_of_qfmt(archive: Path) -> None:
     archive.write_text("a file")
-    with pytest.raises(QfmtError, match="cannot be made"):
+    with pytest.raises(QfmtError, match="cannot be created"):
         fill(archive, {"a.pt": DIGITS})

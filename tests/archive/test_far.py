@@ -93,7 +93,7 @@ def test_sources_at_urls_are_verified_where_the_user_says(bucket: str, sources: 
     assert invoke("convert", f"{bucket}/models", "--out", archive).exit_code == 0
     refused = invoke("verify", "--archive", archive)
     assert refused.exit_code == 1
-    assert refused.stdout.count("name the place that the sources are below: --sources") == 4
+    assert refused.stdout.count("name the folder of the sources with --sources") == 4
     for where in (f"{bucket}/models", sources):
         done = invoke("verify", "--archive", archive, "--sources", where, "--jobs", "2")
         assert done.exit_code == 0, done.output
@@ -132,7 +132,7 @@ def test_sources_of_a_web_server_are_named_one_by_one(server: Server, sources: P
 
 def test_memory_of_one_process_is_no_archive(memory: Any, sources: Path, tmp_path: Path) -> None:
     for folder, named in ((place("memory://archive"), str(sources)), (tmp_path / "archive", "memory://models/a.pt")):
-        with pytest.raises(DestinationError, match="memory:// is that of one process"):
+        with pytest.raises(DestinationError, match="memory:// is the memory of one process"):
             fill(folder, find([named], folder).sources)
 
 

@@ -73,6 +73,7 @@ def test_a_shell_completes(shell: Terminal) -> None:
     typed(shell, "qfmt convert net.qfb out.qfb --engine qn\t", "qnnpack ")
     typed(shell, "qfmt ops HardSi\t", "HardSigmoid ")
     typed(shell, "qfmt inspect net.qfb --tensor fc1.w\t", "fc1.weight ")
+    typed(shell, "qfmt inspect net.qfb --tensor fc1._\t", "fc1._packed_params._packed_params ")
     typed(shell, "qfmt convert net.qfb out.qfb --end-at fc1.w\t", "fc1.weight ")
 
 

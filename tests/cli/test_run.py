@@ -70,7 +70,7 @@ def test_arrays_that_a_small_file_blows_up(tiny: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["y.foo", "y", "y.NPY"])
 def test_run_writes_no_other_formats(tiny: Path, arrays: Path, name: str, tmp_path: Path) -> None:
     said = trouble("run", tiny, "--input", arrays, "--output", tmp_path / name)
-    assert f"{name}: not supported: arrays as " in said and said.rstrip().endswith("end its name in .npy or .npz")
+    assert f"{name}: qfmt does not write arrays as " in said and said.rstrip().endswith("end its name in .npy or .npz")
     assert not (tmp_path / name).exists()
 
 

@@ -88,7 +88,7 @@ def test_pictures(tiny: Path, tmp_path: Path) -> None:
 def test_a_missing_package_is_named(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "resvg_py", None)
     monkeypatch.setitem(sys.modules, "netron", None)
-    assert "pip install 'qfmt[view]'" in trouble("view", tiny, "--png", tmp_path / "m.png")
+    assert "pip install '.[view]'" in trouble("view", tiny, "--png", tmp_path / "m.png")
     assert "pip install netron" in trouble("view", tiny, "--netron")
 
 

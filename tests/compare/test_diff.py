@@ -14,7 +14,7 @@ from hypothesis import given, settings
 
 import qfmt
 from qfmt.cli import main
-from qfmt.model import Graph, Model, Quantization, Tensor
+from qfmt.model import Graph, Model, Proof, Quantization, Tensor
 from support.paths import DIGITS
 from support.strategies import models
 
@@ -164,6 +164,18 @@ def test_a_network_and_its_lowered_form(digits: Model) -> None:
     assert words["fc"][:2] == ("operator qfmt.Linear → qfmt.Requantize", "rule float_bias → multiply_shift")
     assert words["fc.sums"] == ("only in the second",) and words["quant"] == ("only in the first",)
     assert "reads quant → quant" not in str(found) and "inf" not in json.dumps(found.to_dict())
+
+
+def test_a_proof_in_few_words(digits: Model) -> None:
+    lowered = digits.to_integers(input_shapes={"x": ("N", 1, 8, 8)})
+
+    def words(mine: Proof | None, theirs: Proof | None) -> tuple[str, ...]:
+        (node,) = qfmt.diff(with_node(lowered, "fc", proof=mine), with_node(lowered, "fc", proof=theirs)).nodes
+        return node.words
+
+    proof = Proof((-5, *[-7000] * 9), (*[3] * 9, 9), "float_bias", (1, *[0] * 8, 2), 1)
+    assert words(None, proof) == ("proof nothing → sums -7,000..9, 3 differ from float_bias",)
+    assert words(proof, replace(proof, low=proof.low[::-1])) == ("proof of other channels",)
 
 
 def test_values_of_another_shape_are_not_compared() -> None:

@@ -42,7 +42,7 @@ def header(plan: Plan, memory: int, constants: int, vectors: int) -> str:
         'extern "C" {',
         "#endif",
         "",
-        "/* All memory is static. Compilers leave some constants out, or put a few of their own beside them. */",
+        "/* All memory is static. Compilers may leave out some constants, or add a few. */",
         f"#define {upper}_MEMORY_BYTES {memory}",
         f"#define {upper}_CONSTANT_BYTES {constants}",
         "",
@@ -55,7 +55,7 @@ def header(plan: Plan, memory: int, constants: int, vectors: int) -> str:
         for index, (tensor, view) in enumerate(zip(names, views, strict=True)):
             lines += _described(f"{upper}_{role.upper()}_{index}", role, plan.value(tensor), view, quantized)
     lines += [
-        "/* Compute the outputs from the inputs. Elements lie as in the file: the last dimension runs fastest.",
+        "/* Compute the outputs from the inputs. Elements are in the file's order: the last dimension varies fastest.",
         "   Inputs and outputs may not overlap. No integer of an input may be outside its stated range:",
         "   sums are proven only for that range, and a sum that exceeds int32 is undefined in C.",
         "   Not reentrant: one run at a time, because runs share their memory. */",

@@ -17,6 +17,7 @@ def main(plan: Plan, with_vectors: bool) -> str:
     taken = sum(view.size * view.buffer.width for view in plan.inputs)
     takes = f"it must have {taken} bytes, see {name}.h"
     usage = "main [FILE]" + (" or main --check" if with_vectors else "")
+    usage += f"; FILE, or standard input, has {taken} bytes, see {name}.h" if plan.inputs else ""
     lines = [
         f"/* Try {name} on a computer with files: nothing of this belongs on a device.",
         "",
@@ -38,12 +39,12 @@ def main(plan: Plan, with_vectors: bool) -> str:
         "",
         "int main(int argc, char **argv)",
         "{",
-        "    if (argc > 2) {",
+        *(_checking(name) if with_vectors else ()),
+        "    if (argc > 2 || (argc == 2 && argv[1][0] == '-')) {",
         f'        fprintf(stderr, "usage: {usage}\\n");',
         "        return 2;",
         "    }",
-        *(_checking(name) if with_vectors else ()),
-        *(_reading(plan) if plan.inputs else ("    (void)argv;",)),
+        *(_reading(plan) if plan.inputs else ()),
     ]
     lines.append(f"    {name}_run({', '.join(view.buffer.name for view in views)});")
     for view in plan.outputs:
@@ -58,7 +59,7 @@ def main(plan: Plan, with_vectors: bool) -> str:
 
 def _checking(name: str) -> list[str]:
     return [
-        '    if (argc > 1 && strcmp(argv[1], "--check") == 0) {',
+        '    if (argc == 2 && strcmp(argv[1], "--check") == 0) {',
         f"        const long wrong = (long){name}_check();",
         f'        printf("%ld of %ld outputs differ\\n", wrong, (long){name.upper()}_CHECKED);',
         "        return wrong ? 1 : 0;",

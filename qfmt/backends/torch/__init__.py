@@ -27,7 +27,7 @@ def to_torch(model: Model, engine: str = "auto") -> QuantizedModule:
         import torch  # noqa: F401
     except ImportError:
         raise MissingPackageError(
-            "a PyTorch module needs PyTorch", hint="`pip install '.[torch]'` in a checkout of qfmt"
+            "a PyTorch module needs PyTorch", hint="run `pip install '.[torch]'` in a checkout of qfmt"
         ) from None
     from .module import QuantizedModule
 

@@ -213,4 +213,4 @@ def _version(engine: str) -> str:
 
         return f"onnxruntime {onnxruntime.__version__}"
     except ImportError:
-        raise MissingPackageError(f"{package} is not installed", hint=f"pip install {package}") from None
+        raise MissingPackageError(f"{package} is not installed", hint=f"run `pip install {package}`") from None

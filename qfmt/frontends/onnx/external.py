@@ -84,7 +84,8 @@ def open_proto(path: Path, files: Files | None = None) -> Any:
     try:
         proto = onnx.ModelProto.FromString(path.read_bytes())
     except DecodeError:
-        raise SourceError("is not a complete ONNX model", hint="truncated or damaged; download it again") from None
+        hint = "it is truncated or damaged; download it again"
+        raise SourceError("is not a complete ONNX model", hint=hint) from None
     except OSError as error:
         raise refusal(error, SourceError) from None
     external = [(tensor, where) for tensor, where in tensors_within(proto) if is_external(tensor)]

@@ -77,7 +77,7 @@ class OnnxWitness(Witness):
 
     def open(self) -> str:
         if not is_installed(self.package):
-            raise MissingPackageError(f"{self.package} is not installed", hint=f"pip install {self.package}")
+            raise MissingPackageError(f"{self.package} is not installed", hint=f"run `pip install {self.package}`")
         return self.session.open()
 
     def _program(self) -> tuple[Array, dict[str, Array], str]:

@@ -11,6 +11,7 @@ import qfmt
 
 from ...errors import printable, shortened
 from ...notation import quantization_cells, shape_text
+from ..modules import module_paths
 
 if TYPE_CHECKING:
     from ...model import Graph, Node, Tensor
@@ -36,8 +37,8 @@ def graph_of(graph: Graph) -> Any:
     """The graph as Model Explorer has it. The id of a node is its place, as in the node data of `qfmt view`."""
     made = {name: (INPUTS, str(index)) for index, name in enumerate(graph.inputs)}
     nodes = [_end(INPUTS, graph, graph.inputs)]
-    for place, node in enumerate(graph.nodes):
-        nodes.append(_node(place, node, graph, made))
+    for place, (node, modules) in enumerate(zip(graph.nodes, module_paths(graph.nodes), strict=True)):
+        nodes.append(_node(place, node, "/".join(modules), graph, made))
         made.update((name, (str(place), str(index))) for index, name in enumerate(node.outputs))
     nodes.append(_end(OUTPUTS, graph, graph.outputs))
     nodes[-1].incomingEdges = list(_edges(graph.outputs, made))
@@ -50,13 +51,13 @@ def _end(name: str, graph: Graph, tensors: tuple[str, ...]) -> Any:
     return graph_builder.GraphNode(id=name, label=name, **ends)
 
 
-def _node(place: int, node: Node, graph: Graph, made: dict[str, tuple[str, str]]) -> Any:
+def _node(place: int, node: Node, modules: str, graph: Graph, made: dict[str, tuple[str, str]]) -> Any:
     facts = {"name": node.label, "rule": node.rule, "from": node.source_operator}
     facts |= {key: str(value) for key, value in sorted(node.attributes.items())}
     return graph_builder.GraphNode(
         id=str(place),
         label=_text(node.operator.removeprefix("qfmt.")),
-        namespace=_text(node.scope.replace(".", "/")),
+        namespace=_text(modules),
         attrs=[_pair(key, value) for key, value in facts.items() if value],
         incomingEdges=list(_edges(node.inputs, made)),
         inputsMetadata=[_tensor(str(index), graph.tensors[name]) for index, name in enumerate(node.inputs) if name],

@@ -374,6 +374,6 @@ function standingOut(entries: readonly Entry[], choose: Choose): HTMLElement[] {
   const order = { fault: 0, warning: 1, note: 2 };
   found.sort((a, b) => order[a.finding.kind] - order[b.finding.kind] || a.entry.at - b.entry.at);
   return found.length
-    ? section(`Worth a look: ${found.length}`, el("ul", { class: "findings" }, ...found.slice(0, FINDINGS).map(({ entry, finding }) => el("li", {}, el("span", { class: `badge ${finding.kind}` }, finding.label), el("button", { type: "button", class: "link mono", title: finding.text, click: () => choose(entry) }, entry.node.name)))), found.length > FINDINGS ? el("p", { class: "dim" }, `and ${found.length - FINDINGS} more`) : null)
+    ? section(`Worth a look: ${number(found.length)}`, el("ul", { class: "findings" }, ...found.slice(0, FINDINGS).map(({ entry, finding }) => el("li", {}, el("span", { class: `badge ${finding.kind}` }, finding.label), el("button", { type: "button", class: "link mono", title: finding.text, click: () => choose(entry) }, entry.node.name)))), found.length > FINDINGS ? el("p", { class: "dim" }, `and ${number(found.length - FINDINGS)} more`) : null)
     : [];
 }

@@ -74,6 +74,7 @@ export class Table {
       ? this.#entries.filter(accepts).map((entry) => ({ kind: "node", label: entry.node.name, depth: 0, entry }))
       : visible(this.#tree, this.#folded);
     this.#body.style.height = `${this.#rows.length * HEIGHT}px`;
+    this.#grid.classList.toggle("flat", accepts !== null);
     this.#grid.setAttribute("aria-rowcount", String(this.#rows.length + 1));
   }
 
@@ -188,7 +189,7 @@ function nodeCells(entry: Entry, label: string): HTMLElement[] {
   const wrong = counts?.wrong ? el("span", { class: "badge fault", title: `${number(counts.wrong)} of ${number(counts.outputs)} outputs are wrong` }, `${percent(counts.wrong, counts.outputs)} off`) : null;
   const word = !wrong && differs(status) ? el("span", { class: "badge fault", title: entry.words.join("; ") }, status) : null;
   return [
-    el("div", { role: "gridcell", class: "node", title: `${node.name}${said ? `: ${said}` : ""}` }, el("span", { class: `mark ${status}`, ...(said ? { role: "img", "aria-label": said } : {}) }), label),
+    el("div", { role: "gridcell", class: "node", title: `${node.name}${said ? `: ${said}` : ""}` }, el("span", { class: `mark ${status}`, ...(said ? { role: "img", "aria-label": said } : {}) }), el("span", { class: "label" }, el("bdi", {}, label))),
     cell("operator", el("span", { class: `family ${family(node.operator)}` }), node.operator.replace(/^qfmt\./, "")),
     cell("output", made ? shape(made.shape) : ""),
     cell("input", ...quantized(data)),
