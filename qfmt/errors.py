@@ -56,6 +56,11 @@ def some(names: Sequence[str], limit: int = 3) -> str:
     return f"{shown}, …" if len(names) > limit else shown
 
 
+def _counted(found: Mapping[str, Sequence[str]]) -> str:
+    """What was found, how often, and the first places where."""
+    return ", ".join(f"{what} ({len(places)}×: {some(places)})" for what, places in sorted(found.items()))
+
+
 def first_line(error: BaseException) -> str:
     """The message of another library's exception, in one line."""
     if isinstance(error, MemoryError):
@@ -191,9 +196,7 @@ class UnsupportedOperatorsError(SourceError):
 
     def __init__(self, operators: Mapping[str, Iterable[str]], *, where: str = "", hint: str = "") -> None:
         self.operators = {name: tuple(places) for name, places in operators.items()}
-        listed = ", ".join(
-            f"{name} ({len(places)}×: {some(places)})" for name, places in sorted(self.operators.items())
-        )
+        listed = _counted(self.operators)
         count = len(self.operators)
         noun = "operator has" if count == 1 else "operators have"
         super().__init__(f"{count} {noun} no equivalent in qfmt: {listed}", where=where, hint=hint)
@@ -212,8 +215,7 @@ class InexpressibleNodesError(DestinationError):
 
     def __init__(self, reasons: Mapping[str, Iterable[str]], *, format: str, hint: str = "") -> None:
         self.reasons = {reason: tuple(nodes) for reason, nodes in reasons.items()}
-        found = sorted(self.reasons.items())
-        listed = ", ".join(f"{reason} ({len(nodes)}×: {some(nodes)})" for reason, nodes in found)
+        listed = _counted(self.reasons)
         count = sum(map(len, self.reasons.values()))
         noun = "node" if count == 1 else "nodes"
         super().__init__(f"{count} {noun} cannot be written in {format}: {listed}", hint=hint)
@@ -224,8 +226,7 @@ class NoIntegerFormError(QfmtError):
 
     def __init__(self, reasons: Mapping[str, Iterable[str]], *, hint: str) -> None:
         self.reasons = {reason: tuple(nodes) for reason, nodes in reasons.items()}
-        found = sorted(self.reasons.items())
-        listed = "; ".join(f"{some(nodes, 20)} {reason}" for reason, nodes in found)
+        listed = "; ".join(f"{some(nodes, 20)} {reason}" for reason, nodes in sorted(self.reasons.items()))
         count = sum(map(len, self.reasons.values()))
         noun = "node has" if count == 1 else "nodes have"
         super().__init__(f"{count} {noun} no integer form: {listed}", hint=hint)

@@ -56,7 +56,9 @@ Exit status: 0 success, and all test vectors equal; 1 a test vector differs; 2 a
     type=DESTINATION,
     help="Write the outputs to this .npz, or a single output to a .npy.",
 )
-@click.option("--record", type=DESTINATION, help="Copy FILE to this .qfb, with this run as a test vector.")
+@click.option(
+    "--record", type=DESTINATION, help="Copy FILE to this .qfb, with this run and its digests as a test vector."
+)
 @click.option("--vectors", is_flag=True, help="Run the test vectors in the file, and compare their outputs.")
 @memory_option()
 @click.option("--json", "json_", is_flag=True, help="Print {output: {dtype, shape, min, max, argmax}}.")
