@@ -31,6 +31,7 @@ from conformance import (  # noqa: E402
     dynamic,
     elements,
     evaluate,
+    foreign,
     means,
     moves,
     products,
@@ -48,13 +49,14 @@ from qfmt import check, load, save  # noqa: E402
 from qfmt.errors import FormatError  # noqa: E402
 from qfmt.file.reader import Container  # noqa: E402
 from qfmt.file.shards import Shards  # noqa: E402
+from qfmt.model import Model  # noqa: E402
 
 VERSION = "1.0"
 FOLDER = ROOT / "tests" / "golden" / VERSION
 
 LEVELS: dict[str, tuple[Callable[[], Iterator[Case]], ...]] = {
     "integer": (products.cases, windows.cases, rescaling.cases, tables.cases, moves.cases, resizing.nearest),
-    "read": (containers.cases,),
+    "read": (containers.cases, foreign.cases),
     "float": (
         requantized.cases, means.cases, elements.cases, resizing.linear, dynamic.cases, distinguishing.cases,
         roundings.cases,
@@ -102,20 +104,16 @@ def _refused(folder: Path) -> Iterator[dict[str, Any]]:
     """Files that break one rule each; every reader checks those of the container."""
     folder.mkdir()
     sound = folder / "sound.qfb"
-    bases = []
-    models = (
-        altered.sound(),
-        altered.integers(),
-        altered.formulas(),
-        altered.sums(),
-        altered.values(),
-        altered.sound(),
-    )
-    for model, shard_size in zip(models, (None, None, None, None, None, 320), strict=True):
+
+    def base(model: Model, shard_size: int | None = None) -> altered.Base:
         save(model, sound, shard_size=shard_size)
-        bases.append(altered.Base(sound.read_bytes()))
-    sound.unlink()  # its shards stay
-    for case in sorted(refused.cases(*bases), key=lambda case: case.name):
+        return altered.Base(sound.read_bytes())
+
+    models = altered.sound(), altered.integers(), altered.formulas(), altered.sums(), altered.values()
+    plain = [base(model) for model in models]
+    bases = refused.Bases(*plain, base(altered.sound(), 320))  # the last: its shards stay
+    sound.unlink()
+    for case in sorted(refused.cases(bases), key=lambda case: case.name):
         path = folder / f"{case.name}.qfb"
         if path.exists():
             raise Wrong(f"two cases are called {case.name}")

@@ -41,7 +41,7 @@ CONTAINER_RULES: tuple[tuple[str, str], ...] = (
         "Fewer than 64 bytes are between two buffers, all of them zero. The last buffer ends where the data ends; "
         "without buffers there is no data.",
     ),
-    ("F9", "The stated sha256 of a buffer is that of its bytes."),
+    ("F9", "The sha256 that is stated for a buffer is the digest of its bytes."),
     ("F10", "The reader knows every required flag and feature."),
     ("F11", "Tensors and attributes are sorted by name, the pairs of maps by key; none appears twice."),
     (

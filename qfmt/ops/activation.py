@@ -14,7 +14,7 @@ from ..model import Node, Shape, Tensor
 from .accumulation import centred, real_scalar
 from .functions import elementwise, erf
 from .registry import QUANTIZE_RULES, Inference, Operand, Quantized, Result, Trait, by_engine, operator, optional
-from .shapes import bounded, broadcast_pair, same
+from .shapes import bounded, check_stretches, same
 
 
 def _relu_integer(x: Operand, *, result: Result) -> Array:
@@ -139,10 +139,7 @@ def selu(x: Array, *, alpha: float, gamma: float) -> Array:
 def _prelu_shape(given: Inference) -> list[Shape]:
     x, slope = given.shapes
     if x is not None and slope is not None:
-        whole = broadcast_pair(x, slope)
-        sizes = [pair for pair in zip(whole, x, strict=False) if all(isinstance(size, int) for size in pair)]
-        if len(whole) != len(x) or any(a != b for a, b in sizes):
-            raise QfmtError(f"a slope of shape {list(slope)} does not broadcast to {list(x)}")
+        check_stretches(slope, x, "a slope")
     return [x]
 
 

@@ -168,13 +168,8 @@ def conv_transpose_shape(given: Inference) -> list[Shape]:
     x = _input(given, w, "transposed convolution")
     if isinstance(x[1], int) and isinstance(w[0], int) and x[1] != w[0]:
         raise QfmtError(f"the input has {x[1]} channels, the weight expects {w[0]}")
-    spatial: list[Dimension] = []
-    for i, (window, more, size) in enumerate(zip(windows(a), a["output_padding"], x[2:], strict=True)):
-        count = window.painted(size, more)
-        if isinstance(count, int) and count < 1:
-            where = f"pads of {window.head} and {window.tail}"
-            raise QfmtError(f"{where} leave {count} elements of dimension {2 + i}")
-        spatial.append(count)
+    given_sizes = zip(windows(a), a["output_padding"], x[2:], strict=True)
+    spatial = (window.painted(size, more) for window, more, size in given_sizes)
     return [(x[0], channels, *spatial)]
 
 

@@ -26,7 +26,7 @@ from .registry import (
     optional,
     required,
 )
-from .shapes import broadcast_pair, check_bias
+from .shapes import broadcast_pair, check_bias, check_stretches
 
 
 def linear_shape(given: Inference) -> list[Shape]:
@@ -156,14 +156,8 @@ def _gemm_shape(given: Inference) -> list[Shape]:
     columns, other = b if given.attributes["transB"] else reversed(b)
     if isinstance(inner, int) and isinstance(other, int) and inner != other:
         raise QfmtError(f"Gemm cannot multiply rows of {inner} with columns of {other}")
-    c = given.shapes[2]
-    if c is not None:
-        both = broadcast_pair((rows, columns), c)
-        grown = any(
-            isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(both, (rows, columns), strict=False)
-        )
-        if grown or len(both) != 2:
-            raise QfmtError(f"C of shape {list(c)} does not broadcast to {[rows, columns]}")
+    if given.shapes[2] is not None:
+        check_stretches(given.shapes[2], (rows, columns), "C")
     return [(rows, columns)]
 
 

@@ -171,7 +171,7 @@ def lstm(*operands: Any, reduce_range: int, reverse: int) -> list[Array]:
 
     X is [steps, batch, inputs], W_ih [4 · size, inputs], W_hh [4 · size, size], H and C [batch, size]. σ(x) is
     f32(1 / f32(1 + e)) with e the float32 nearest to exp(-x), and tanh(x) the float32 nearest to it; the other
-    operations are those of float32.
+    operations are in float32.
     """
     return _lstm(linear, *operands, reverse=reverse)
 
@@ -233,6 +233,6 @@ def gru_cell(*operands: Any, reduce_range: int) -> tuple[Array, ...]:
 def rnn_cell(*operands: Any, reduce_range: int, activation: str) -> tuple[Array, ...]:
     """H_1 = activation((H_0 · W_hhᵀ + B_hh) + (X · W_ihᵀ + B_ih)), H_0 zeros if absent.
 
-    X is [batch, inputs], H_0 is [batch, size]; tanh is that of qfmt.LSTM.
+    X is [batch, inputs], H_0 is [batch, size]; tanh is the one of qfmt.LSTM.
     """
     return _rnn_cell(linear, *operands, activation=activation)

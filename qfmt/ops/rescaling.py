@@ -6,11 +6,10 @@ import numpy as np
 
 from ..arithmetic import clamp
 from ..arrays import Array
-from ..errors import QfmtError, RunError
+from ..errors import RunError
 from ..model import Shape
 from .accumulation import whole
 from .registry import (
-    QUANTIZE_RULES,
     Inference,
     Operand,
     Quantized,
@@ -20,7 +19,7 @@ from .registry import (
     operator,
     required,
 )
-from .shapes import broadcast_pair
+from .shapes import check_stretches
 
 RULE = "multiply_add_divide"
 
@@ -29,8 +28,8 @@ def _shape(given: Inference) -> list[Shape]:
     """That of x, to which mul and add broadcast."""
     x = given.shapes[0]
     for name, shape in zip(("mul", "add"), given.shapes[1:3], strict=True):
-        if x is not None and shape is not None and len(broadcast_pair(x, shape)) != len(x):
-            raise QfmtError(f"{name} of {len(shape)} dimensions does not fit an input of {len(x)}")
+        if x is not None and shape is not None:
+            check_stretches(shape, x, name)
     return [x]
 
 
@@ -60,7 +59,7 @@ def _integer(x: Operand, mul: Operand, add: Operand, *, result: Result, div: int
     shape=_shape,
     quantized=Quantized.OWN,
     integer=_integer,
-    rules=(RULE, *QUANTIZE_RULES),
+    rules=(RULE,),
     engines=dict.fromkeys(by_engine(RULE), RULE),
     traits=Trait.REQUANTIZE,
 )

@@ -359,7 +359,7 @@ def resize(x: Array, roi: Array | None, scales: Array | None, sizes: Array | Non
     | `align_corners` | i · ((in - 1) / (out - 1)), or 0 if out = 1 |
     | `tf_crop_and_resize` | start · (in - 1) + (i · c), or (start + end) / 2 · (in - 1) if out = 1 |
 
-    start and end are those of roi, and c = (end - start) · (in - 1) / (out - 1). start · (in - 1), c and the product
+    roi has start and end, and c = (end - start) · (in - 1) / (out - 1). start · (in - 1), c and the product
     for out = 1 are float64, each rounded to float32 at its end; i · c and the sum are float32. Where p is less
     than 0 or more than in - 1 along any axis, Y is extrapolation_value.
 

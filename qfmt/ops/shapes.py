@@ -79,6 +79,14 @@ def _broadcast_size(x: Dimension, y: Dimension) -> Dimension:
     return x if isinstance(x, int) else y if isinstance(y, int) else None
 
 
+def check_stretches(other: Sequence[Dimension], x: Sequence[Dimension], what: str) -> None:
+    """QfmtError unless the shape `other` broadcasts to x."""
+    whole = broadcast_pair(x, other)
+    pairs = zip(whole, x, strict=False)
+    if len(whole) != len(x) or any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs):
+        raise QfmtError(f"{what} of shape {list(other)} does not broadcast to {list(x)}")
+
+
 def check_bias(given: Inference, channels: Dimension) -> None:
     """QfmtError unless the third input, if there is one, has one element for each output channel."""
     bias = given.shapes[2] if len(given.shapes) > 2 else None

@@ -61,8 +61,8 @@ def _dangling(graph: Graph, available: set[str]) -> str:
 
 @MODEL.rule(
     36,
-    "All other strings, those of test vectors and proofs too, are Unicode text as in rule V5; keys of source and "
-    "metadata are not empty.",
+    "All other strings, also in test vectors and proofs, are Unicode text as in rule V5; keys of source and metadata "
+    "are not empty.",
 )
 def _text(model: Model) -> str:
     if "" in model.source or "" in model.metadata:

@@ -31,8 +31,8 @@ def _sums(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
 
 @MEANING.rule(
     58,
-    "The inputs that a node with `exact` or `folded` sums are integers of at most 16 bits: an affine weight, all "
-    "others affine and per tensor.",
+    "The inputs that a node with `exact` or `folded` sums are integers of at most 16 bits. If quantized, they have "
+    "integer zero points: a weight is affine, all others are affine and per tensor.",
 )
 def _factors(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     if operator.sums is None or not _adds(node, operator):
@@ -112,7 +112,11 @@ def _not_a_factor(tensor: Tensor, *, per_channel: bool) -> str:
     return ""
 
 
-@MEANING.rule(49, "A node that uses stored integers has inputs of the types that its entry lists.")
+@MEANING.rule(
+    49,
+    "A node that uses stored integers reads integer types whose values int32 holds; a table is indexed by types of at "
+    "most 8 bits.",
+)
 def _integers(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     if not operator.takes_integers:
         return ""
@@ -138,8 +142,8 @@ def _parameters(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -
 @MEANING.rule(
     63,
     "The parameters and tables of a node that uses stored integers are constants without quantization, of the types "
-    "and shapes that its entry lists; one element, or one for each channel along `axis`, which is a dimension of x, or "
-    "0 if x has none.",
+    "and shapes that its entry lists. They are not empty, and have one element, or one for each channel along `axis`, "
+    "which is a dimension of x, or 0 if x has none.",
 )
 def _forms(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     if not operator.takes_integers:
@@ -174,7 +178,11 @@ def _uses(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     return ""
 
 
-@MEANING.rule(66, "The output of qfmt.Requantize is quantized per tensor, in integers of at most 32 bits.")
+@MEANING.rule(
+    66,
+    "The output of qfmt.Requantize has an integer type whose values int32 holds, and an affine quantization per "
+    "tensor with an integer zero point.",
+)
 def _requantized(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     if operator.name != "qfmt.Requantize":
         return ""
@@ -239,14 +247,14 @@ def _uneven(counts: Mapping[str, int], channels: Dimension) -> str:
     """The first number that is neither one nor that of the channels, if that is known."""
     several = {name: count for name, count in counts.items() if count != 1}
     known = channels if isinstance(channels, int) else max(several.values(), default=1)
-    wrong = (f"{count} {name} for {known} channels" for name, count in several.items() if count != known or not count)
+    wrong = (f"{count} {name} for {known} channels" for name, count in several.items() if count != known)
     return next(wrong, "")
 
 
 @CONSTANTS.rule(
     64,
-    "The parameters and tables of a node that uses stored integers have values that its entry allows; those of a table "
-    "are within [quant_min, quant_max] of the output. The div of a qfmt.RequantShift is at least 1.",
+    "The parameters and tables of a node that uses stored integers have values that its entry allows. The values of a "
+    "table are within [quant_min, quant_max] of the output. The div of a qfmt.RequantShift is at least 1.",
 )
 def _values(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     from ..ops.requantization import LARGEST_ADD
@@ -286,21 +294,21 @@ def _inside(values: Array, low: int, high: int) -> bool:
 def _proof(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     from ..ops import Trait
 
-    proof, x = node.proof, tensors[node.inputs[0]] if node.inputs and node.inputs[0] else None
+    proof = node.proof
     if proof is None:
         return ""
-    if not operator.traits & Trait.REQUANTIZE or x is None:
+    if not operator.traits & Trait.REQUANTIZE:
         return "it has a proof, but does not requantize"
     if len(proof.low) != len(proof.high) or (proof.differs and len(proof.differs) != len(proof.low)):
         return f"the proof has {len(proof.low)} low, {len(proof.high)} high, {len(proof.differs)} differs"
-    given = _inputs(node, tensors)[1:]
+    x, *given = (tensors[name] for name in node.inputs if name)
     if operator.takes_integers:
         counts, axis = _counts(_parameters(node, operator, tensors)), node.int("axis")
         channels = x.shape[axis] if x.shape is not None and axis < len(x.shape) else None
-    elif any(tensor is None or not tensor.is_constant for tensor in given):
+    elif not all(tensor.is_constant for tensor in given):
         return "mul or add is not a constant, so nothing can be proven"
     else:
-        counts, channels = {name: t.array.size for name, t in zip(("mul", "add"), given, strict=True) if t}, None
+        counts, channels = {name: t.array.size for name, t in zip(("mul", "add"), given, strict=True)}, None
     if wrong := _uneven({**counts, "low": len(proof.low)}, channels):
         return wrong
     is_sound = all(map(le, proof.low, proof.high)) and min(proof.differs, default=0) >= 0

@@ -27,13 +27,15 @@ def known(node: Node) -> Operator | None:
 
 
 @SIGNATURE.rule(
-    40, "The name of an operator is not empty. Its version is at least 1, and that of a known one not below its first."
+    40,
+    "The name of an operator is not empty. Its version is at least 1; the version of a known operator is not below "
+    "its first one.",
 )
 def _operator(node: Node, operator: Operator | None) -> str:
     if not node.operator:
         return "the operator has no name"
-    if not is_int(node.version) or not 0 < node.version < 1 << 32:
-        return f"version {node.version!r} is not an integer from 1 to 2^32 - 1"
+    if not is_int(node.version) or node.version >= 1 << 32:
+        return f"version {node.version!r} is not an integer below 2^32"
     first = _first_version(node.operator)
     return f"version {node.version} is below the first version, {first}" if node.version < first else ""
 
@@ -89,11 +91,11 @@ def _attributes(node: Node, operator: Operator | None) -> str:
 
 @MEANING.rule(
     43,
-    "The shapes of the outputs are those that the entry of the operator states, or else its formula gives, wherever "
-    "both sizes are known. If the attributes, constants and known sizes of a node allow no output, it breaks this "
-    "rule, too: none may give a size below 0, an axis that is not there, parts that do not add up; strides, dilations "
-    "and sizes of windows are at least 1 and pads of windows at least 0, those of a transposed convolution excepted; "
-    "scales of a Resize are finite and above 0.",
+    "Each output has the shape that the entry of the operator states, or else its formula gives, wherever both sizes "
+    "are known. A node also breaks this rule if its attributes, constants and known sizes allow no output: if they "
+    "give a size below 0, name an axis that does not exist, or state parts that do not add up. Strides, dilations and "
+    "sizes of windows are at least 1. Pads of windows are at least 0, except in a transposed convolution. Scales of "
+    "a Resize are finite and above 0.",
 )
 def _shapes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     from ..ops import Inference, UnknownRank
@@ -161,8 +163,8 @@ def _moved_blocks(node: Node, operator: Operator, tensors: Mapping[str, Tensor])
 
 @MEANING.rule(
     55,
-    "[quant_min, quant_max] of the outputs of an operator that moves integers contains that of its first input; those "
-    "of Relu and Clip clamp to it instead.",
+    "The outputs of an operator that moves integers have a range [quant_min, quant_max] that contains the range of "
+    "its first input. Relu and Clip are exceptions: they clamp to the range of their output.",
 )
 def _moved_range(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     from ..ops import Trait
@@ -171,7 +173,7 @@ def _moved_range(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) 
         grid, own = source.quantization, tensors[name].quantization
         if grid is None or own is None or operator.traits & Trait.CLAMP:
             continue
-        if not own.quant_min <= grid.quant_min <= grid.quant_max <= own.quant_max:
+        if grid.quant_min < own.quant_min or grid.quant_max > own.quant_max:
             outer, inner = ([each.quant_min, each.quant_max] for each in (own, grid))
             return f"the range {outer} of {quoted(name)} does not contain {inner}, that of {quoted(source.name)}"
     return ""

@@ -45,12 +45,12 @@ class _Same(Generic[Value]):
 @QUANTIZATION.rule(
     20,
     "A scale has the type float16, bfloat16, float32, float64, float8_e8m0fnu or float8_e4m3fn, an offset one of the "
-    "first four. Either may be quantized: then it has the type int8, uint8 or float8_e4m3fn, and a quantization of its "
-    "own, the second level, in which nothing is quantized. Zero points have the type uint8, int8, uint16, int16 or "
-    "int32, or that of a scale that is not quantized; where the elements are floats, there are none. Zero points have "
-    "the shape of the scale, or are one number; so have offsets. A table is for integers of at most 8 bits; it has one "
-    "dimension, an element for each code, and one of the types float16 to float64, or an integer type of at most 16 "
-    "bits. Each array has exactly the bytes that its type and shape need.",
+    "first four. Either may be quantized: then it has the type int8, uint8 or float8_e4m3fn, and a quantization of "
+    "its own, the second level, in which nothing is quantized. Zero points have the type uint8, int8, uint16, int16 "
+    "or int32, or the type of the scale if the scale is not quantized; tensors of floats have no zero points. Zero "
+    "points and offsets have the shape of the scale, or are one number. A table is for integers of at most 8 bits; it "
+    "has one dimension, an element for each code, and one of the types float16 to float64, or an integer type of at "
+    "most 16 bits. Each array has exactly the bytes that its type and shape need.",
 )
 def _form(tensor: Tensor, quantization: Quantization) -> str:
     return _wrong_form(tensor.dtype, quantization, quantization.scale.shape, level=1)
@@ -144,12 +144,12 @@ def wrong_blocks(shape: Sequence[int | str | None] | None, q: Quantization) -> s
 
 @NUMBERS.rule(
     22,
-    "The numbers in the arrays of a quantization are finite, as stored. Scales are also finite and greater "
-    "than 0 as float32; those of a constant that is block-wise, and those of a second level, may have any sign or be "
-    "0, and scales that are quantized may be any codes. Zero points that are integers are within the range of the "
-    "element type of the tensor, and have the first of the types uint8, int8, uint16, int16 and int32 that holds them "
-    "all. Zero points that are all equal, also a single one, are one number without a shape, and so are offsets that "
-    "are not quantized; 0.0 and -0.0 are equal. An index of a group is that of a scale.",
+    "The numbers in the arrays of a quantization are finite, as stored. As float32, scales are finite and greater "
+    "than 0, but block-wise scales of a constant, and scales of a second level, may also be 0 or negative; a "
+    "quantized scale may be any code. Zero points that are integers are within the range of the element type of the "
+    "tensor, and have the first of the types uint8, int8, uint16, int16 and int32 that holds them all. If all zero "
+    "points are equal, also if there is only one, they are stored as one number without a shape, and so are offsets "
+    "that are not quantized; 0.0 and -0.0 are equal. A group index is the index of a scale.",
 )
 def _numbers(tensor: Tensor, quantization: Quantization) -> str:
     """Of the arrays that lie in the metadata; `values` checks the others."""
@@ -183,13 +183,13 @@ def _wrong_numbers(name: str, same: _Same[Parameter], dtype: str, any_sign: bool
         return _wrong_scales(what, least, most, stored, any_sign)
     if last == "zero_point" and DTYPES[stored.dtype].is_integer:
         low, high = max(DTYPES[dtype].minimum, -INT32 - 1), min(DTYPES[dtype].maximum, INT32)
-        if "." not in name and not low <= least <= most <= high:
+        if "." not in name and (least < low or most > high):
             return f"zero points in {least}..{most} do not fit {dtype}"
         if first_holding(ZERO_POINTS, least, most) != stored.dtype:
             return f"zero points in {least}..{most} are stored as {stored.dtype}"
     if last in ("zero_point", "offset") and stored.shape and not differ and stored.quantization is None:
         return f"every {last.replace('_', ' ')} is {first}, which is written once"
-    if last == "group_index" and not 0 <= least <= most < groups:
+    if last == "group_index" and (least < 0 or most >= groups):
         return f"indices in {least}..{most} of {groups} groups"
     return ""
 
@@ -213,10 +213,8 @@ def _wrong_scales(what: str, least: float, most: float, stored: Parameter, any_s
         return ""
     if any_sign:
         least, most = 1, max(abs(least), most, 1)
-    if not least > 0:
-        return f"{what} {least} is not greater than 0"
     lost = [each for each in (least, most) if not is_float32_scale(each)]
-    return f"{what} {lost[0]} is 0 or infinite in float32" if lost else ""
+    return f"{what} {lost[0]} is not a finite number above 0 in float32" if lost else ""
 
 
 def parts(stored: Parameter) -> Iterator[Sequence[float]]:

@@ -67,9 +67,9 @@ def _dtype(tensor: Tensor) -> str:
 
 @NAMING.rule(
     3,
-    "A size is an integer of at least 0, a name that is not empty, or unknown. There are at most 32 sizes, and the "
-    "product of those that are not 0 is less than 2^60, also if another is 0. A constant has a shape, all of whose "
-    "sizes are integers.",
+    "A size is an integer of at least 0, a name that is not empty, or unknown. There are at most 32 sizes. The "
+    "product of all sizes other than 0 is less than 2^60, also if a size is 0. A constant has a shape, and each of "
+    "its sizes is an integer.",
 )
 def _shape(tensor: Tensor) -> str:
     if tensor.shape is None:

@@ -3,7 +3,8 @@
  * It allocates nothing, writes nothing, and computes without floats. A file is bytes in memory, mapped or read by the
  * caller, which must stay as they are while it is used. `qfb_open` walks over all metadata once: every offset, vtable,
  * length, string, index, shape, scale. What it accepts can be read without another check, so the functions that hand
- * out tensors and nodes fail only for an index that is too large. Numbers are put together from bytes: it does not
+ * out tensors and nodes fail only for an index that is too large; those that return no code take indices of elements that
+ * exist. Getters change a file only when they fail, so threads may share it otherwise. Numbers are put together from bytes: it does not
  * matter how the machine orders them, nor how the bytes are aligned.
  *
  *     qfb_file file;
@@ -88,7 +89,8 @@ typedef struct {
     uint32_t size;
 } qfb_string;
 
-/* A list of numbers or texts: take elements with qfb_integer, qfb_double, qfb_bits and qfb_text. */
+/* A list of integers (of 1, 4 or 8 bytes), doubles or texts: take elements with qfb_integer, qfb_double or qfb_bits, and
+ * qfb_text. */
 typedef struct {
     const uint8_t *bytes; /* of the metadata */
     uint32_t at, count;
@@ -177,7 +179,7 @@ static inline int64_t qfb_signed_(uint64_t bits, int width)
 static inline int64_t qfb_integer(const qfb_list *list, uint32_t index)
 {
     const uint8_t *p = list->bytes + list->at + (size_t)index * list->width;
-    return list->width == 8 ? qfb_signed_(qfb_u64_(p), 64) : qfb_signed_(qfb_u32_(p), 32);
+    return list->width == 8 ? qfb_signed_(qfb_u64_(p), 64) : list->width == 4 ? qfb_signed_(qfb_u32_(p), 32) : *p;
 }
 static inline uint64_t qfb_bits(const qfb_list *list, uint32_t index)
 {
@@ -239,7 +241,7 @@ typedef struct {
     uint8_t block[64];
 } qfb_sha256_;
 
-static inline uint32_t qfb_turn_(uint32_t x, int n) { return x >> n | x << (32 - n); }
+static inline uint32_t qfb_rotate_(uint32_t x, int n) { return x >> n | x << (32 - n); }
 
 static inline void qfb_sha256_block_(uint32_t *state, const uint8_t *p)
 {
@@ -258,15 +260,15 @@ static inline void qfb_sha256_block_(uint32_t *state, const uint8_t *p)
         w[i] = (uint32_t)p[4 * i] << 24 | (uint32_t)p[4 * i + 1] << 16 | (uint32_t)p[4 * i + 2] << 8 | p[4 * i + 3];
     for (; i < 64; i++) {
         uint32_t a = w[i - 15], b = w[i - 2];
-        w[i] = w[i - 16] + (qfb_turn_(a, 7) ^ qfb_turn_(a, 18) ^ a >> 3) + w[i - 7] +
-               (qfb_turn_(b, 17) ^ qfb_turn_(b, 19) ^ b >> 10);
+        w[i] = w[i - 16] + (qfb_rotate_(a, 7) ^ qfb_rotate_(a, 18) ^ a >> 3) + w[i - 7] +
+               (qfb_rotate_(b, 17) ^ qfb_rotate_(b, 19) ^ b >> 10);
     }
     memcpy(v, state, sizeof v);
     for (i = 0; i < 64; i++) {
         uint32_t a = v[0], e = v[4];
-        uint32_t one = v[7] + (qfb_turn_(e, 6) ^ qfb_turn_(e, 11) ^ qfb_turn_(e, 25)) + ((e & v[5]) ^ (~e & v[6])) +
+        uint32_t one = v[7] + (qfb_rotate_(e, 6) ^ qfb_rotate_(e, 11) ^ qfb_rotate_(e, 25)) + ((e & v[5]) ^ (~e & v[6])) +
                        k[i] + w[i];
-        uint32_t two = (qfb_turn_(a, 2) ^ qfb_turn_(a, 13) ^ qfb_turn_(a, 22)) +
+        uint32_t two = (qfb_rotate_(a, 2) ^ qfb_rotate_(a, 13) ^ qfb_rotate_(a, 22)) +
                        ((a & v[1]) ^ (a & v[2]) ^ (v[1] & v[2]));
         memmove(v + 1, v, 7 * sizeof *v);
         v[4] += one, v[0] = one + two;
@@ -334,6 +336,7 @@ enum {
  * Quantization. */
 enum { QFB_ARRAY_DTYPE_, QFB_ARRAY_SHAPE_, QFB_ARRAY_BYTES_, QFB_ARRAY_BUFFER_, QFB_ARRAY_QUANTIZATION_ };
 enum { QFB_ATTRIBUTE_TYPE_ = 1, QFB_ATTRIBUTE_INT_, QFB_ATTRIBUTE_FLOAT_, QFB_ATTRIBUTE_STRING_, QFB_ATTRIBUTE_INTS_ };
+enum { QFB_BUFFER_OFFSET_, QFB_BUFFER_SIZE_, QFB_BUFFER_DIGEST_ };
 enum { QFB_GRAPH_TENSORS_, QFB_GRAPH_NODES_, QFB_GRAPH_INPUTS_, QFB_GRAPH_OUTPUTS_, QFB_GRAPH_NAME_ };
 enum {
     QFB_MODEL_MINOR_, QFB_MODEL_FEATURES_, QFB_MODEL_GRAPH_, QFB_MODEL_BUFFERS_, QFB_MODEL_PRODUCER_,
@@ -347,6 +350,10 @@ enum {
     QFB_OBSERVED_OBSERVER_, QFB_OBSERVED_MINIMUM_, QFB_OBSERVED_MAXIMUM_, QFB_OBSERVED_LOW_, QFB_OBSERVED_HIGH_,
     QFB_OBSERVED_SCHEME_
 };
+enum { QFB_PAIR_KEY_, QFB_PAIR_VALUE_ };
+enum { QFB_SHARD_NAME_, QFB_SHARD_SIZE_, QFB_SHARD_DIGEST_ };
+enum { QFB_VALUE_SHAPE_, QFB_VALUE_BUFFER_ };
+enum { QFB_VECTOR_NAME_, QFB_VECTOR_INPUTS_, QFB_VECTOR_OUTPUTS_, QFB_VECTOR_DIGESTS_ };
 enum {
     QFB_Q_BLOCK_, QFB_Q_SCALE_, QFB_Q_ZERO_, QFB_Q_OFFSET_, QFB_Q_TABLE_, QFB_Q_GROUPS_, QFB_Q_MIN_, QFB_Q_MAX_,
     QFB_Q_OBSERVED_, QFB_Q_SCALE_NAME_, QFB_Q_ZERO_NAME_
@@ -824,7 +831,7 @@ static inline qfb_code qfb_invalid_(qfb_file *file, const char *rule, uint32_t t
 static inline uint32_t qfb_shard_count(const qfb_file *file) { return qfb_count_(file, file->stated); }
 static inline qfb_string qfb_shard_name(const qfb_file *file, uint32_t index)
 {
-    return qfb_string_(file, qfb_element_(file, file->stated, index), 0);
+    return qfb_string_(file, qfb_element_(file, file->stated, index), QFB_SHARD_NAME_);
 }
 
 /* The shard that the byte at an offset of the data is in; the last one at its end. */
@@ -857,7 +864,8 @@ static inline qfb_code qfb_get_buffer(qfb_file *file, uint32_t index, qfb_array 
     if (index >= qfb_count_(file, file->buffers))
         return qfb_fail_(file, QFB_MISSING, "F7", "buffer", index, "there is no such buffer");
     at = qfb_element_(file, file->buffers, index);
-    array->data = qfb_data_(file, qfb_ulong_(file, at, 0)), array->size = qfb_ulong_(file, at, 1), array->buffer = index;
+    array->data = qfb_data_(file, qfb_ulong_(file, at, QFB_BUFFER_OFFSET_));
+    array->size = qfb_ulong_(file, at, QFB_BUFFER_SIZE_), array->buffer = index;
     return QFB_OK;
 }
 
@@ -1037,7 +1045,7 @@ static inline qfb_string qfb_graph_name(const qfb_file *file)
     return qfb_string_(file, file->graph, QFB_GRAPH_NAME_);
 }
 
-/* The index of the tensor of a name, found by halves; -1 if there is none. */
+/* The index of the tensor of a name, by binary search; -1 if there is none. */
 static inline int64_t qfb_tensor_index(const qfb_file *file, const char *name, size_t size)
 {
     uint32_t low = 0, high = size > UINT32_MAX ? 0 : qfb_tensor_count(file);
@@ -1115,36 +1123,37 @@ static inline uint32_t qfb_metadata_count(const qfb_file *file) { return qfb_cou
 static inline void qfb_get_source(const qfb_file *file, uint32_t index, qfb_string *key, qfb_string *value)
 {
     uint32_t at = qfb_element_(file, file->sources, index);
-    *key = qfb_string_(file, at, 0), *value = qfb_string_(file, at, 1);
+    *key = qfb_string_(file, at, QFB_PAIR_KEY_), *value = qfb_string_(file, at, QFB_PAIR_VALUE_);
 }
 static inline void qfb_get_metadata(const qfb_file *file, uint32_t index, qfb_string *key, qfb_string *value)
 {
     uint32_t at = qfb_element_(file, file->metadata, index);
-    *key = qfb_string_(file, at, 0), *value = qfb_string_(file, at, 1);
+    *key = qfb_string_(file, at, QFB_PAIR_KEY_), *value = qfb_string_(file, at, QFB_PAIR_VALUE_);
 }
 
 /* Test vectors: values of the inputs of the graph, and what the outputs are for them. */
 static inline uint32_t qfb_vector_count(const qfb_file *file) { return qfb_count_(file, file->vectors); }
 static inline qfb_string qfb_vector_name(const qfb_file *file, uint32_t vector)
 {
-    return qfb_string_(file, qfb_element_(file, file->vectors, vector), 0);
+    return qfb_string_(file, qfb_element_(file, file->vectors, vector), QFB_VECTOR_NAME_);
 }
 /* What a vector states of the nodes: 16 bytes for each output of a node that is no float, node by node; may be empty. */
 static inline qfb_list qfb_vector_digests(const qfb_file *file, uint32_t vector)
 {
-    return qfb_list_(file, qfb_element_(file, file->vectors, vector), 3, 1);
+    return qfb_list_(file, qfb_element_(file, file->vectors, vector), QFB_VECTOR_DIGESTS_, 1);
 }
 /* What the graph's input (or, if `is_output`, output) at `index` is in a vector; all indices of elements that exist. */
 static inline qfb_code qfb_get_value(qfb_file *file, uint32_t vector, int is_output, uint32_t index, qfb_value *value)
 {
-    uint32_t values = qfb_to_(file, qfb_element_(file, file->vectors, vector), is_output ? 2 : 1), at;
+    int end = is_output ? QFB_VECTOR_OUTPUTS_ : QFB_VECTOR_INPUTS_;
+    uint32_t values = qfb_to_(file, qfb_element_(file, file->vectors, vector), end), at;
     if (index >= qfb_count_(file, values))
         return qfb_fail_(file, QFB_MISSING, "", "vector", vector, "has no such value");
     at = qfb_element_(file, values, index);
-    value->shape = qfb_list_(file, at, 0, 8);
-    if (!qfb_at_(file, at, 1))
+    value->shape = qfb_list_(file, at, QFB_VALUE_SHAPE_, 8);
+    if (!qfb_at_(file, at, QFB_VALUE_BUFFER_))
         return qfb_refuse_(file, "F12", "vector", vector, "a value has no buffer");
-    return qfb_get_buffer(file, qfb_uint_(file, at, 1, 0), &value->array);
+    return qfb_get_buffer(file, qfb_uint_(file, at, QFB_VALUE_BUFFER_, 0), &value->array);
 }
 
 /* The value at `index` of a vector, counted over inputs and outputs together, and the tensor that it is one of. */
@@ -1186,7 +1195,7 @@ static inline qfb_code qfb_check_blocks_(
 {
     const qfb_numbers *groups = &q->group_index;
     uint32_t i, large = 0;
-    if (q->scale.shape.count != q->block.count || (shape->present && q->block.count > shape->count))
+    if (q->scale.shape.count != q->block.count || q->block.count > (shape->present ? shape->count : (uint32_t)QFB_MAX_RANK))
         return qfb_invalid_(file, "V21", index, "the numbers of dimensions of blocks, scales and tensor do not fit");
     for (i = 0; i < q->block.count; i++) {
         int64_t block = qfb_integer(&q->block, i), count = qfb_integer(&q->scale.shape, i);
@@ -1476,19 +1485,18 @@ static inline qfb_code qfb_check_pairs_(qfb_file *file, uint32_t pairs)
 {
     uint32_t i;
     for (i = 1; i < qfb_count_(file, pairs); i++)
-        if (qfb_compare(qfb_string_(file, qfb_element_(file, pairs, i - 1), 0),
-                        qfb_string_(file, qfb_element_(file, pairs, i), 0)) >= 0)
+        if (qfb_compare(qfb_string_(file, qfb_element_(file, pairs, i - 1), QFB_PAIR_KEY_),
+                        qfb_string_(file, qfb_element_(file, pairs, i), QFB_PAIR_KEY_)) >= 0)
             return qfb_refuse_(file, "F11", "file", 0, "the keys of source or metadata are not in order");
     return QFB_OK;
 }
 
 /* ---- Rules: test vectors (V50, V51) ---- */
 
-/* Whether two dimensions have the same name; only where both have one. */
+/* Whether two dimensions have the same name, of tensors whose dimensions may have names. */
 static inline int qfb_is_same_size_(const qfb_tensor *a, uint32_t i, const qfb_tensor *b, uint32_t k)
 {
-    return a->dims.count && b->dims.count && qfb_text(&a->dims, i).size &&
-           !qfb_compare(qfb_text(&a->dims, i), qfb_text(&b->dims, k));
+    return qfb_text(&a->dims, i).size && !qfb_compare(qfb_text(&a->dims, i), qfb_text(&b->dims, k));
 }
 
 /* A value of a test vector against those before it: sizes of one name are equal, and so are values of one tensor. */
@@ -1498,13 +1506,16 @@ static inline qfb_code qfb_check_pair_(qfb_walk_ *walk, uint32_t v, uint32_t ind
     uint32_t i, k, same_end = (index >= qfb_inputs(file).count) == (other >= qfb_inputs(file).count), differ;
     qfb_tensor a, b;
     qfb_value x, y;
-    if (qfb_nth_value_(file, v, index, &a, &x) || qfb_nth_value_(file, v, other, &b, &y) ||
-        qfb_spend_(walk, (uint64_t)(x.shape.count + 1) * (y.shape.count + 1), 0))
+    int are_named;
+    if (qfb_nth_value_(file, v, index, &a, &x) || qfb_nth_value_(file, v, other, &b, &y))
+        return file->error.code;
+    are_named = a.dims.count && b.dims.count;
+    if (qfb_spend_(walk, 4 + (are_named ? (uint64_t)x.shape.count * y.shape.count : 0), 0))
         return file->error.code;
     differ = x.array.buffer != y.array.buffer || x.shape.count != y.shape.count;
     for (i = 0; i < x.shape.count; i++) {
         differ = differ || qfb_integer(&x.shape, i) != qfb_integer(&y.shape, i);
-        for (k = 0; a.shape.present && k < y.shape.count && b.shape.present; k++)
+        for (k = 0; are_named && k < y.shape.count; k++)
             if (qfb_is_same_size_(&a, i, &b, k) && qfb_integer(&x.shape, i) != qfb_integer(&y.shape, k))
                 return qfb_refuse_(file, "V51", "vector", v, "sizes with the same name differ");
     }
@@ -1567,8 +1578,8 @@ static inline qfb_code qfb_check_vectors_(qfb_walk_ *walk)
     uint32_t inputs = qfb_inputs(file).count, outputs = qfb_outputs(file).count, v, i, k;
     for (v = 0; v < qfb_vector_count(file); v++) {
         uint32_t at = qfb_element_(file, file->vectors, v);
-        if (qfb_count_(file, qfb_to_(file, at, 1)) != inputs || qfb_count_(file, qfb_to_(file, at, 2)) != outputs ||
-            !(inputs || outputs || qfb_node_count(file)))
+        if (qfb_count_(file, qfb_to_(file, at, QFB_VECTOR_INPUTS_)) != inputs ||
+            qfb_count_(file, qfb_to_(file, at, QFB_VECTOR_OUTPUTS_)) != outputs || !(inputs || outputs || qfb_node_count(file)))
             return qfb_refuse_(file, "V50", "vector", v, "does not have one value for each input and output");
         for (i = 0; i < inputs + outputs; i++) {
             if (qfb_check_value_(walk, v, i))
@@ -1639,7 +1650,7 @@ static inline qfb_code qfb_check_layout_(qfb_file *file)
     uint32_t i, count = qfb_buffer_count(file);
     for (i = 0; i < count; i++) {
         uint32_t at = qfb_element_(file, file->buffers, i);
-        uint64_t offset = qfb_ulong_(file, at, 0), size = qfb_ulong_(file, at, 1);
+        uint64_t offset = qfb_ulong_(file, at, QFB_BUFFER_OFFSET_), size = qfb_ulong_(file, at, QFB_BUFFER_SIZE_);
         if (offset % QFB_ALIGNMENT || offset < end || offset - end >= QFB_ALIGNMENT || offset > file->data_size ||
             size > file->data_size - offset)
             return qfb_refuse_(file, "F8", "buffer", i, "has an invalid position");
@@ -1692,12 +1703,13 @@ static inline qfb_code qfb_check_used_(qfb_walk_ *walk)
             qfb_mark_level_(file, marks, first, qfb_to_(file, tensor, QFB_TENSOR_QUANTIZATION_), 1);
         }
         for (v = 0; v < qfb_vector_count(file); v++)
-            for (end = 1; end <= 2; end++) {
+            for (end = QFB_VECTOR_INPUTS_; end <= QFB_VECTOR_OUTPUTS_; end++) {
                 uint32_t values = qfb_to_(file, qfb_element_(file, file->vectors, v), (int)end);
                 if (qfb_spend_(walk, first ? qfb_count_(file, values) : 0, 0))
                     return file->error.code;
                 for (k = 0; k < qfb_count_(file, values); k++)
-                    qfb_mark_(marks, first, qfb_uint_(file, qfb_element_(file, values, k), 1, UINT32_MAX));
+                    qfb_mark_(marks, first,
+                              qfb_uint_(file, qfb_element_(file, values, k), QFB_VALUE_BUFFER_, UINT32_MAX));
             }
         for (i = (uint32_t)first; i < count && i - first < QFB_MARKS_; i++)
             if (!(marks[(i - first) / 8] >> (i - first) % 8 & 1))
@@ -1717,7 +1729,7 @@ static inline qfb_code qfb_check_stated_(qfb_file *file, int is_required)
         return qfb_refuse_(file, "F14", "file", 0, "has both shards and data");
     for (i = 0; i < count; i++) {
         qfb_string name = qfb_shard_name(file, i);
-        size = qfb_ulong_(file, qfb_element_(file, file->stated, i), 1);
+        size = qfb_ulong_(file, qfb_element_(file, file->stated, i), QFB_SHARD_SIZE_);
         if (name.size < 4 || name.size > 255 || memcmp(name.text + name.size - 4, ".qfs", 4))
             return qfb_refuse_(file, "F14", "shard", i, "does not have the name of a shard");
         for (k = 0; k < name.size; k++)
@@ -1753,24 +1765,24 @@ static inline qfb_code qfb_check_features_(qfb_file *file)
 /* The sha256 that the file states for a buffer of it: 32 bytes. */
 static inline const uint8_t *qfb_digest(const qfb_file *file, uint32_t index)
 {
-    return file->bytes + qfb_at_(file, qfb_element_(file, file->buffers, index), 2);
+    return file->bytes + qfb_at_(file, qfb_element_(file, file->buffers, index), QFB_BUFFER_DIGEST_);
 }
 static inline uint64_t qfb_offset(const qfb_file *file, uint32_t index)
 { /* where it begins in the data */
-    return qfb_ulong_(file, qfb_element_(file, file->buffers, index), 0);
+    return qfb_ulong_(file, qfb_element_(file, file->buffers, index), QFB_BUFFER_OFFSET_);
 }
 
-/* Whether bytes have the digest that the Buffer or Shard at an index of a vector states, in field 2 of either. */
+/* Whether bytes have the digest that the Buffer or Shard at an index of a vector states: the same field of either. */
 static inline int qfb_is_digest_(
     const qfb_file *file, const void *bytes, uint64_t size, uint32_t vector, uint32_t index)
 {
     qfb_sha256_ hash;
     qfb_sha256_begin_(&hash);
     qfb_sha256_add_(&hash, (const uint8_t *)bytes, size);
-    return qfb_sha256_is_(&hash, file->bytes + qfb_at_(file, qfb_element_(file, vector, index), 2));
+    return qfb_sha256_is_(&hash, file->bytes + qfb_at_(file, qfb_element_(file, vector, index), QFB_BUFFER_DIGEST_));
 }
 
-/* The sha256 of a buffer: QFB_DAMAGED if it is not the one stated. For who did not open with QFB_CHECK_DATA. */
+/* The sha256 of a buffer: QFB_DAMAGED if it is not the one stated. For callers that opened without QFB_CHECK_DATA. */
 static inline qfb_code qfb_check_buffer(qfb_file *file, uint32_t index)
 {
     qfb_array array;
@@ -1908,18 +1920,19 @@ static inline qfb_code qfb_open(qfb_file *file, const void *bytes, uint64_t size
 }
 
 /* Go on after QFB_SHARDS, with the bytes of every shard in the order of the names. They, and the array `shards`, must
- * not change while the file is used. A file that holds a shard must be a regular one in the folder of the file, and no
- * link. */
+ * not change while the file is used. If a shard was missing, call it again with that one, too. A file that holds a shard
+ * must be a regular one in the folder of the file, and no link. */
 static inline qfb_code qfb_open_shards(qfb_file *file, qfb_shard *shards, unsigned flags)
 {
     qfb_walk_ walk;
     uint32_t i;
     qfb_fail_(file, QFB_OK, "", "file", 0, "");
+    file->data_size = 0; /* it may be called again, with a shard that was missing */
     for (i = 0; i < qfb_shard_count(file); i++) {
         shards[i].begin = file->data_size, file->data_size += shards[i].size;
         if (!shards[i].bytes)
             qfb_refuse_(file, "F15", "shard", i, "is missing, or is not a regular file in that folder");
-        else if (shards[i].size != qfb_ulong_(file, qfb_element_(file, file->stated, i), 1))
+        else if (shards[i].size != qfb_ulong_(file, qfb_element_(file, file->stated, i), QFB_SHARD_SIZE_))
             qfb_refuse_(file, "F15", "shard", i, "does not have the size that is stated");
         if (file->error.code)
             return qfb_unknown_(file, qfb_shard_name(file, i).text, 0);
@@ -1957,15 +1970,15 @@ static inline const void *qfb_map_opened_(int file, uint64_t *size)
  * that is empty or not a regular one. */
 static inline const void *qfb_map(const char *path, uint64_t *size)
 {
-    return qfb_map_opened_(open(path, O_RDONLY | O_NONBLOCK), size); /* a FIFO is not waited for */
+    return qfb_map_opened_(open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC), size); /* a FIFO is not waited for */
 }
 
 /* The same for a shard of an open file, in the folder `folder`, "." for the current one; no link is followed. */
 static inline const void *qfb_map_shard(const qfb_file *file, uint32_t index, const char *folder, uint64_t *size)
 {
-    int place = open(folder, O_RDONLY), opened = -1;
+    int place = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC), opened = -1;
     if (place >= 0) {
-        opened = openat(place, qfb_shard_name(file, index).text, O_RDONLY | O_NONBLOCK | O_NOFOLLOW);
+        opened = openat(place, qfb_shard_name(file, index).text, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
         close(place);
     }
     return qfb_map_opened_(opened, size);

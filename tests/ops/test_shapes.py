@@ -103,12 +103,6 @@ def ints(*values: int) -> np.ndarray:
             {**CONV, "output_padding": (0, 0)},
             "the input has 4 channels, the weight expects 8",
         ),
-        (
-            "ConvTranspose",
-            [X, W.swapaxes(0, 1), None],
-            {**CONV, "output_padding": (0, 0), "pads": (0, 4, 0, 4)},
-            "pads of 4 and 4 leave 0 elements of dimension 3",
-        ),
         ("MaxPool", [X], {**POOL, "pads": (0, 0, 9, 0)}, "is entirely in the padding, of 0 before and 9 after"),
         ("AveragePool", [X[:, :, :0]], {**POOL, "pads": (2, 0, 2, 0)}, "is entirely in the padding"),
         (

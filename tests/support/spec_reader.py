@@ -83,7 +83,7 @@ class Array:
         self.dtype, self.bits, self.letter = DTYPES[code]
         self.data, self.digest = (record.get("bytes"), "") if index is None else buffers[index]
         self.name, self.level, self.quantization = name or record.get("name"), level, record.get("quantization")
-        self.shape = shape_of(record["shape"] or [] if level else record["shape"], record.get("dims"))
+        self.shape = shape_of(record["shape"] or [] if level else record["shape"], record.get("dims"), level)
         if level:
             check((record["bytes"] is None) != (index is None), f"F12: {name} has no bytes, or a buffer, too")
             check((index is None) == (len(self.data) <= 4096), f"F13: {name} is a buffer, or none, wrongly")
@@ -114,7 +114,7 @@ class Array:
             check(table.dtype in MEANINGS, "V20: the type of a table")
         sizes = [None] * len(block) if self.shape is None else self.shape
         check(all(each >= 0 for each in block) and block[-1:] != [0], "V21: blocks that are negative, or end with 0")
-        check(len(scale.shape) == len(block) <= 32 and len(block) <= len(sizes), "V21: blocks of other dimensions")
+        check(len(scale.shape) == len(block) and len(block) <= len(sizes), "V21: blocks of other dimensions")
         if group_index is not None:
             check(sum(each > 1 for each in block) == 1, "V21: a group index without groups")
             check(group_index.dtype in ("uint8", "uint16", "int32"), "V21: the type of a group index")
@@ -151,11 +151,11 @@ class Array:
         return lines
 
 
-def shape_of(sizes: list[int] | None, dims: list[str] | None) -> list[int | str | None] | None:
+def shape_of(sizes: list[int] | None, dims: list[str] | None, level: int) -> list[int | str | None] | None:
     check(not dims or len(dims) == len(sizes or ()), "F12: not a name for each size")
     if sizes is None:
         return None
-    check(len(sizes) <= 32 and all(size >= -1 for size in sizes), "V3: more than 32 sizes, or a negative one")
+    check(len(sizes) <= 32 and min(sizes, default=0) >= -1, f"V{21 if level else 3}: not up to 32 sizes")
     check(math.prod(size for size in sizes if size > 0) < 1 << 60, "V3: the sizes are too large together")
     names = dims or [""] * len(sizes)
     check(all(size == -1 or not name for size, name in zip(sizes, names, strict=True)), "F12: a number with a name")

@@ -1,15 +1,19 @@
-"""Two sound files, and files that differ from them in one thing: in a table, a number, a byte of the data."""
+"""Sound files, and files that differ from them in one thing: in a table, a number, a byte of the data."""
 
 from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
+from qfmt import save
 from qfmt.file import header
 from qfmt.file.decode import Decoder
 from qfmt.file.encode import encode
@@ -44,8 +48,11 @@ def sound() -> Model:
     graph = Graph(("x",), ("r",), nodes, {tensor.name: tensor for tensor in tensors})
     model = Model(graph, PRODUCER, "fbgemm", {"format": "none"}, {"a": "1", "b": "2"})
     model = model.with_vectors({"x": np.arange(80, dtype=np.uint8).reshape(20, 4)})
-    log = Node("vendor.Log", ("r",), (), {"level": 1, "names": ("a",)})
-    return replace(model, graph=replace(graph, nodes=(*nodes, log)))
+    log = Node("vendor.Log", ("r",), ("z",), {"level": 1, "names": ("a",)})
+    logged = Tensor("z", "uint8", ("M", 4), None, Quantization.of((0.5,), (7,), 0, 255))
+    tensors.append(logged)  # no rule of an operator is about it
+    known = {tensor.name: tensor for tensor in tensors}
+    return replace(model, graph=replace(graph, nodes=(*nodes, log), tensors=known))
 
 
 def integers() -> Model:
@@ -142,12 +149,36 @@ def _node(operator: str, inputs: tuple[str, ...], output: str, rule: str = "", *
     return Node(operator, inputs, (output,), known.complete(attributes), "", known.version, rule)
 
 
+def alone(
+    operator: str,
+    inputs: Sequence[Tensor | None],
+    *outputs: Tensor,
+    rule: str = "",
+    proof: Proof | None = None,
+    **attributes: Any,
+) -> bytes:
+    """The file of one node, whose inputs are constants, or inputs of the graph; it may break rules."""
+    known, given = OPERATORS[operator], [each for each in inputs if each is not None]
+    names = tuple(each.name if each is not None else "" for each in inputs)
+    made = tuple(each.name for each in outputs)
+    node = Node(operator, names, made, known.complete(attributes), "", known.version, rule, proof=proof)
+    ends = tuple(each.name for each in given if not each.is_constant)
+    return unchecked(Model(Graph(ends, made, (node,), {each.name: each for each in (*given, *outputs)}), PRODUCER))
+
+
 def _model(
     inputs: tuple[str, ...], nodes: tuple[Node, ...], tensors: list[Tensor], moved: tuple[str, ...] = ()
 ) -> Model:
     read = {name for node in nodes for name in node.inputs}
     outputs = tuple(name for node in nodes for name in node.outputs if name not in read)
     return Model(Graph(inputs, outputs + moved, nodes, {tensor.name: tensor for tensor in tensors}), PRODUCER)
+
+
+def unchecked(model: Model) -> bytes:
+    """The file of a model that breaks a rule."""
+    with tempfile.TemporaryDirectory() as folder, mock.patch("qfmt.file.writer.violations", return_value=[]):
+        save(model, Path(folder) / "broken.qfb")
+        return (Path(folder) / "broken.qfb").read_bytes()
 
 
 class Base:

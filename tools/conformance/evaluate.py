@@ -110,16 +110,16 @@ def computed(twin: dict[str, Any], vector: dict[str, Any]) -> dict[str, Value]:
 
     values: dict[str, Value] = {}
     for name, tensor in twin["tensors"].items():
-        if tensor["values"] is not None:
+        if "values" in tensor:
             values[name] = _value(tensor, tensor["shape"], tensor["values"])
     for name, given in vector["inputs"].items():
         values[name] = _value(twin["tensors"][name], given["shape"], given["values"])
     for node in twin["nodes"]:
         operands = [values[name] if name else None for name in node["inputs"]]
         wanted = [twin["tensors"][name] for name in node["outputs"]]
-        forms = [(each["dtype"], _grid(each["quantization"])) for each in wanted]
+        forms = [(each["dtype"], _grid(each.get("quantization"))) for each in wanted]
         attributes = {name: _attribute(each) for name, each in node["attributes"].items()}
-        results = OPERATORS[node["operator"]](operands, attributes, node["rule"], forms)
+        results = OPERATORS[node["operator"]](operands, attributes, node.get("rule", ""), forms)
         for name, (dtype, grid), result in zip(node["outputs"], forms, results, strict=True):
             values[name] = Value(result.shape, result.items, dtype, grid)
     return values
@@ -129,7 +129,7 @@ def _value(tensor: dict[str, Any], shape: Sequence[int], items: Sequence[Any]) -
     dtype = tensor["dtype"]
     decode = (lambda item: from_bits(item, dtype)) if dtype in (*FORMATS, *SMALL) else int
     assert len(items) == prod(shape)
-    return Value(tuple(shape), [decode(item) for item in items], dtype, _grid(tensor["quantization"]))
+    return Value(tuple(shape), [decode(item) for item in items], dtype, _grid(tensor.get("quantization")))
 
 
 def _grid(quantization: dict[str, Any] | None) -> Grid | None:
@@ -140,7 +140,7 @@ def _grid(quantization: dict[str, Any] | None) -> Grid | None:
     limits = quantization.get("quant_min", 0), quantization.get("quant_max", 0)
     layout = tuple(quantization["block"]), tuple(quantization["scale"]["shape"])
     points, offset, table, index = (
-        None if quantization[name] is None else _numbers(quantization[name])
+        _numbers(quantization[name]) if name in quantization else None
         for name in ("zero_point", "offset", "table", "group_index")
     )
     assert points is not None
@@ -150,7 +150,7 @@ def _grid(quantization: dict[str, Any] | None) -> Grid | None:
 
 def _numbers(stated: dict[str, Any]) -> list[Any]:
     """The numbers of an array of a quantization: exact, or in float32 if they are quantized themselves."""
-    if stated["quantization"] is None:
+    if "quantization" not in stated:
         return [from_bits(item, stated["dtype"]) if isinstance(item, str) else int(item) for item in stated["values"]]
     from .evaluate_real import real
 

@@ -1,8 +1,8 @@
 """A file as JSON: everything that a reader finds in it, and what it gives.
 
-Integers are numbers, those of 64 bits decimal strings, because JavaScript has no such numbers. Floats are the
-hexadecimal digits of their bits, the highest first. An attribute says its type (i, f, s, or twice the letter for a
-list); a size that is not known is null.
+What the file lacks is left out. Integers are numbers, those of 64 bits decimal strings, because JavaScript has no such
+numbers. Floats are the hexadecimal digits of their bits, the highest first. An attribute says its type (i, f, s, or
+twice the letter for a list); a size that is not known is null.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Json = dict[str, Any]
 def twin(model: Model, facts: Json) -> Json:
     """`facts` come first: name, level, and what is known of the file."""
     graph = model.graph
-    return {
+    said = {
         **facts,
         "content_id": model.content_id().hex(),
         "producer": model.producer,
@@ -47,15 +47,23 @@ def twin(model: Model, facts: Json) -> Json:
         "tensors": {name: _tensor(graph.tensors[name]) for name in sorted(graph.tensors)},
         "nodes": [_node(node) for node in graph.nodes],
         "vectors": [
-            {
-                "name": vector.name,
-                "inputs": {name: _value(value) for name, value in vector.inputs.items()},
-                "outputs": {name: _value(value) for name, value in vector.outputs.items()},
-                **_digests(vector, graph),
-            }
+            stated(
+                {
+                    "name": vector.name,
+                    "inputs": {name: _value(value) for name, value in vector.inputs.items()},
+                    "outputs": {name: _value(value) for name, value in vector.outputs.items()},
+                    **_digests(vector, graph),
+                }
+            )
             for vector in model.vectors
         ],
     }
+    return stated(said)
+
+
+def stated(record: Json) -> Json:
+    """A record without the fields that are null or an empty text."""
+    return {name: value for name, value in record.items() if value is not None and value != ""}
 
 
 def _digests(vector: Vector, graph: Graph) -> Json:
@@ -63,19 +71,19 @@ def _digests(vector: Vector, graph: Graph) -> Json:
 
 
 def text(value: Json) -> str:
-    """The JSON with a line for every tensor, node and value, or for every file of the index."""
-    return _lines(value, 0, 2 if "files" in value else 3) + "\n"
+    """The JSON with a line for every tensor, node and test vector, or for every file of the index."""
+    return _lines(value, 2) + "\n"
 
 
-def _lines(value: Any, depth: int, deepest: int) -> str:
+def _lines(value: Any, depth: int) -> str:
+    """With a line for each item, down to a depth."""
     is_list = isinstance(value, list) and bool(value) and isinstance(value[0], dict)
-    if depth == deepest or not value or not (is_list or isinstance(value, dict)):
+    if not depth or not value or not (is_list or isinstance(value, dict)):
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    pad = "\n" + " " * (depth + 1)
     if isinstance(value, dict):
-        inner = [f"{json.dumps(key, ensure_ascii=False)}: {_lines(value[key], depth + 1, deepest)}" for key in value]
-        return "{" + pad + ("," + pad).join(inner) + "\n" + " " * depth + "}"
-    return "[" + pad + ("," + pad).join(_lines(item, depth + 1, deepest) for item in value) + "\n" + " " * depth + "]"
+        inner = [f"{json.dumps(key, ensure_ascii=False)}:{_lines(value[key], depth - 1)}" for key in value]
+        return "{\n" + ",\n".join(inner) + "\n}"
+    return "[\n" + ",\n".join(_lines(item, depth - 1) for item in value) + "\n]"
 
 
 def _tensor(tensor: Tensor) -> Json:
@@ -83,13 +91,14 @@ def _tensor(tensor: Tensor) -> Json:
     if tensor.data is not None:
         sizes = tuple(size for size in tensor.shape or () if isinstance(size, int))
         stored = items(StoredArray(tensor.dtype, sizes, tensor.data))
-    return {
+    record = {
         "dtype": tensor.dtype,
         "shape": None if tensor.shape is None else list(tensor.shape),
         "aliases": list(tensor.aliases),
         "quantization": tensor.quantization and _quantization(tensor.quantization),
         "values": stored,
     }
+    return stated(record)
 
 
 def items(stored: StoredArray) -> list[Any]:
@@ -115,7 +124,7 @@ def _several(values: Sequence[float]) -> list[str]:
 
 
 def _quantization(given: Quantization) -> Json:
-    return {
+    record = {
         **_level(given),
         "quant_min": given.quant_min,
         "quant_max": given.quant_max,
@@ -123,22 +132,23 @@ def _quantization(given: Quantization) -> Json:
         "zero_point_name": given.names[1],
         "observed": given.observed and _observed(given.observed),
     }
+    return stated(record)
 
 
 def _level(given: Quantization) -> Json:
-    return {"block": list(given.block), **{name: _parameter(getattr(given, name)) for name in PARAMETERS}}
+    return stated({"block": list(given.block), **{name: _parameter(getattr(given, name)) for name in PARAMETERS}})
 
 
 def _parameter(given: Parameter | None) -> Json | None:
     if given is None:
         return None
     nested = None if given.quantization is None else _level(given.quantization)
-    return {"dtype": given.dtype, "shape": list(given.shape), "values": items(given), "quantization": nested}
+    return stated({"dtype": given.dtype, "shape": list(given.shape), "values": items(given), "quantization": nested})
 
 
 def _observed(given: Observed) -> Json:
     limits = [None if limit is None else str(limit) for limit in (given.quant_min, given.quant_max)]
-    return {
+    record = {
         "observer": given.observer,
         "minimum": _several(given.minimum),
         "maximum": _several(given.maximum),
@@ -146,10 +156,11 @@ def _observed(given: Observed) -> Json:
         "quant_max": limits[1],
         "qscheme": given.qscheme,
     }
+    return stated(record)
 
 
 def _node(node: Node) -> Json:
-    return {
+    record = {
         "operator": node.operator,
         "version": node.version,
         "name": node.name,
@@ -160,6 +171,7 @@ def _node(node: Node) -> Json:
         "scope": node.scope,
         "source_operator": node.source_operator,
     }
+    return stated(record)
 
 
 def _attribute(value: Attribute) -> Json:

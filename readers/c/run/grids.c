@@ -111,8 +111,8 @@ static qfb_code requantize_plan(node_t *node)
     TRY(requantize_read(node, &r));
     TRY(requantize_rule(node, &r, has));
     TRY(qfb_get_tensor(node->file, (uint32_t)qfb_integer(&node->node.outputs, 0), &output));
-    if (!output.is_quantized || output.dtype == QFB_UINT32)
-        return INVALID("V66", "the output is not quantized");
+    if (!output.is_quantized || !qfb_is_integer_type(output.dtype) || output.dtype == QFB_UINT32)
+        return INVALID("V66", "the output is not quantized, or not in integers of int32");
     rows = r.thresholds && r.thresholds->rank ? r.thresholds->shape[0] : 0;
     TRY(check_parameter(node, 1, has[0], QFB_INT32, 1, INT32_MAX, r.channels));
     TRY(check_parameter(node, 2, has[1], QFB_UINT8, 0, 62, r.channels));

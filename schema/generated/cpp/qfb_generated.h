@@ -461,7 +461,7 @@ struct Numbers FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const ::flatbuffers::Vector<int64_t> *shape() const {
     return GetPointer<const ::flatbuffers::Vector<int64_t> *>(VT_SHAPE);
   }
-  /// The elements, stored as those of a constant, if they are at most 4096 bytes. Rule F13.
+  /// The elements, stored like a constant, if they are at most 4096 bytes. Rule F13.
   const ::flatbuffers::Vector<uint8_t> *bytes() const {
     return GetPointer<const ::flatbuffers::Vector<uint8_t> *>(VT_BYTES);
   }
@@ -661,7 +661,7 @@ inline ::flatbuffers::Offset<SecondLevel> CreateSecondLevelDirect(
       table);
 }
 
-/// Numbers of a quantization that may be quantized themselves: scales, offsets. The first fields are those of Numbers.
+/// Numbers of a quantization that may be quantized themselves: scales, offsets. It begins with the fields of Numbers.
 struct Array FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   typedef ArrayBuilder Builder;
   struct Traits;
@@ -680,7 +680,7 @@ struct Array FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const ::flatbuffers::Vector<int64_t> *shape() const {
     return GetPointer<const ::flatbuffers::Vector<int64_t> *>(VT_SHAPE);
   }
-  /// The elements, stored as those of a constant, if they are at most 4096 bytes. Rule F13.
+  /// The elements, stored like a constant, if they are at most 4096 bytes. Rule F13.
   const ::flatbuffers::Vector<uint8_t> *bytes() const {
     return GetPointer<const ::flatbuffers::Vector<uint8_t> *>(VT_BYTES);
   }
@@ -1345,7 +1345,7 @@ struct Proof FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const ::flatbuffers::String *compared() const {
     return GetPointer<const ::flatbuffers::String *>(VT_COMPARED);
   }
-  /// In how many cases the output differs from that of the rule; as many as `low`. Absent: in none.
+  /// In how many cases the output differs from the output of the rule; as many as `low`. Absent: in none.
   const ::flatbuffers::Vector<int64_t> *differs() const {
     return GetPointer<const ::flatbuffers::Vector<int64_t> *>(VT_DIFFERS);
   }
@@ -1857,7 +1857,7 @@ inline ::flatbuffers::Offset<KeyValue> CreateKeyValueDirect(
       value__);
 }
 
-/// The value of one input or output of the graph in a test vector. Element type and quantization are those of the tensor.
+/// The value of one input or output of the graph in a test vector. The tensor states the element type and the quantization.
 struct TestValue FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   typedef TestValueBuilder Builder;
   struct Traits;
@@ -1869,7 +1869,7 @@ struct TestValue FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const ::flatbuffers::Vector<int64_t> *shape() const {
     return GetPointer<const ::flatbuffers::Vector<int64_t> *>(VT_SHAPE);
   }
-  /// Index into Model.buffers: the elements, stored as those of a constant. Rules F7, F12, V10.
+  /// Index into Model.buffers: the elements, stored like a constant. Rules F7, F12, V10.
   ::flatbuffers::Optional<uint32_t> buffer() const {
     return GetOptional<uint32_t, uint32_t>(VT_BUFFER);
   }
@@ -1955,8 +1955,8 @@ struct TestVector FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
     return GetPointer<const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::TestValue>> *>(VT_OUTPUTS);
   }
   /// What the nodes compute from the inputs, as digests: for each output of a node that has an integer type or Bool,
-  /// in the order of the nodes and of their outputs, the first 16 bytes of the sha256 of its elements, stored as those
-  /// of a constant. Absent: not stated. Rule V70.
+  /// in the order of the nodes and of their outputs, the first 16 bytes of the sha256 of its elements, stored like a
+  /// constant. Absent: not stated. Rule V70.
   const ::flatbuffers::Vector<uint8_t> *digests() const {
     return GetPointer<const ::flatbuffers::Vector<uint8_t> *>(VT_DIGESTS);
   }
@@ -2056,7 +2056,7 @@ struct Shard FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const ::flatbuffers::String *name() const {
     return GetPointer<const ::flatbuffers::String *>(VT_NAME);
   }
-  /// Bytes. A multiple of 64, except that of the last one. Rules F14, F15.
+  /// Bytes. A multiple of 64, except in the last shard. Rules F14, F15.
   uint64_t size() const {
     return GetField<uint64_t>(VT_SIZE, 0);
   }

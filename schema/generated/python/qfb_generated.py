@@ -360,7 +360,7 @@ class Numbers(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
         return o == 0
 
-    # The elements, stored as those of a constant, if they are at most 4096 bytes. Rule F13.
+    # The elements, stored like a constant, if they are at most 4096 bytes. Rule F13.
     # Numbers
     def Bytes(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
@@ -543,7 +543,7 @@ def SecondLevelEnd(builder):
 
 
 
-# Numbers of a quantization that may be quantized themselves: scales, offsets. The first fields are those of Numbers.
+# Numbers of a quantization that may be quantized themselves: scales, offsets. It begins with the fields of Numbers.
 class Array(object):
     __slots__ = ['_tab']
 
@@ -602,7 +602,7 @@ class Array(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
         return o == 0
 
-    # The elements, stored as those of a constant, if they are at most 4096 bytes. Rule F13.
+    # The elements, stored like a constant, if they are at most 4096 bytes. Rule F13.
     # Array
     def Bytes(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
@@ -1317,7 +1317,7 @@ class Proof(object):
             return self._tab.String(o + self._tab.Pos)
         return None
 
-    # In how many cases the output differs from that of the rule; as many as `low`. Absent: in none.
+    # In how many cases the output differs from the output of the rule; as many as `low`. Absent: in none.
     # Proof
     def Differs(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
@@ -1824,7 +1824,7 @@ def KeyValueEnd(builder):
 
 
 
-# The value of one input or output of the graph in a test vector. Element type and quantization are those of the tensor.
+# The value of one input or output of the graph in a test vector. The tensor states the element type and the quantization.
 class TestValue(object):
     __slots__ = ['_tab']
 
@@ -1875,7 +1875,7 @@ class TestValue(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
         return o == 0
 
-    # Index into Model.buffers: the elements, stored as those of a constant. Rules F7, F12, V10.
+    # Index into Model.buffers: the elements, stored like a constant. Rules F7, F12, V10.
     # TestValue
     def Buffer(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
@@ -1983,8 +1983,8 @@ class TestVector(object):
         return o == 0
 
     # What the nodes compute from the inputs, as digests: for each output of a node that has an integer type or Bool,
-    # in the order of the nodes and of their outputs, the first 16 bytes of the sha256 of its elements, stored as those
-    # of a constant. Absent: not stated. Rule V70.
+    # in the order of the nodes and of their outputs, the first 16 bytes of the sha256 of its elements, stored like a
+    # constant. Absent: not stated. Rule V70.
     # TestVector
     def Digests(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
@@ -2072,7 +2072,7 @@ class Shard(object):
             return self._tab.String(o + self._tab.Pos)
         return None
 
-    # Bytes. A multiple of 64, except that of the last one. Rules F14, F15.
+    # Bytes. A multiple of 64, except in the last shard. Rules F14, F15.
     # Shard
     def Size(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))

@@ -9,7 +9,7 @@ import { SecondLevel } from '../qfb/second-level.js';
 
 
 /**
- * Numbers of a quantization that may be quantized themselves: scales, offsets. The first fields are those of Numbers.
+ * Numbers of a quantization that may be quantized themselves: scales, offsets. It begins with the fields of Numbers.
  */
 export class Array {
   bb: flatbuffers.ByteBuffer|null = null;
@@ -51,7 +51,7 @@ shapeLength():number {
 }
 
 /**
- * The elements, stored as those of a constant, if they are at most 4096 bytes. Rule F13.
+ * The elements, stored like a constant, if they are at most 4096 bytes. Rule F13.
  */
 bytes(index: number):number|null {
   const offset = this.bb!.__offset(this.bb_pos, 8);

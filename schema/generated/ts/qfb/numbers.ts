@@ -50,7 +50,7 @@ shapeLength():number {
 }
 
 /**
- * The elements, stored as those of a constant, if they are at most 4096 bytes. Rule F13.
+ * The elements, stored like a constant, if they are at most 4096 bytes. Rule F13.
  */
 bytes(index: number):number|null {
   const offset = this.bb!.__offset(this.bb_pos, 8);

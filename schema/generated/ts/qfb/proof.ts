@@ -73,7 +73,7 @@ compared(optionalEncoding?:any):string|Uint8Array|null {
 }
 
 /**
- * In how many cases the output differs from that of the rule; as many as `low`. Absent: in none.
+ * In how many cases the output differs from the output of the rule; as many as `low`. Absent: in none.
  */
 differs(index: number):bigint|null {
   const offset = this.bb!.__offset(this.bb_pos, 10);

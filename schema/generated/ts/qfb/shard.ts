@@ -39,7 +39,7 @@ name(optionalEncoding?:any):string|Uint8Array|null {
 }
 
 /**
- * Bytes. A multiple of 64, except that of the last one. Rules F14, F15.
+ * Bytes. A multiple of 64, except in the last shard. Rules F14, F15.
  */
 size():bigint {
   const offset = this.bb!.__offset(this.bb_pos, 6);

@@ -5,7 +5,7 @@
 import * as flatbuffers from 'flatbuffers';
 
 /**
- * The value of one input or output of the graph in a test vector. Element type and quantization are those of the tensor.
+ * The value of one input or output of the graph in a test vector. The tensor states the element type and the quantization.
  */
 export class TestValue {
   bb: flatbuffers.ByteBuffer|null = null;
@@ -39,7 +39,7 @@ shapeLength():number {
 }
 
 /**
- * Index into Model.buffers: the elements, stored as those of a constant. Rules F7, F12, V10.
+ * Index into Model.buffers: the elements, stored like a constant. Rules F7, F12, V10.
  */
 buffer():number|null {
   const offset = this.bb!.__offset(this.bb_pos, 6);

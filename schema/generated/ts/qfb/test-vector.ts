@@ -67,8 +67,8 @@ outputsLength():number {
 
 /**
  * What the nodes compute from the inputs, as digests: for each output of a node that has an integer type or Bool,
- * in the order of the nodes and of their outputs, the first 16 bytes of the sha256 of its elements, stored as those
- * of a constant. Absent: not stated. Rule V70.
+ * in the order of the nodes and of their outputs, the first 16 bytes of the sha256 of its elements, stored like a
+ * constant. Absent: not stated. Rule V70.
  */
 digests(index: number):number|null {
   const offset = this.bb!.__offset(this.bb_pos, 10);
