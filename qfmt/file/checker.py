@@ -32,7 +32,7 @@ CONTAINER_RULES: tuple[tuple[str, str], ...] = (
         "F6",
         "The metadata is a FlatBuffer of the schema: every offset, vtable and vector is inside it, after the header, "
         "and is aligned; required fields are present; strings are UTF-8 and end with a zero byte. Strings and nested "
-        "tables may be shared; a reader may refuse a file that refers to anything else too often.",
+        "tables may be shared; a reader may refuse a file that refers to long strings, or to anything else, too often.",
     ),
     ("F7", "Every index refers to an element that exists; only an input of a node may be -1, which stands for none."),
     (

@@ -6,7 +6,8 @@ field for presence; what is wrong is a FormatError with the byte where it is.
 
 Nothing is decoded before it is asked for: a vector of tables decodes its elements one by one. The work is
 bounded by the size of the metadata: strings and nested tables, which may be shared, are decoded once, and
-whatever else is referred to again and again exhausts a budget, counted in bytes of what was decoded.
+whatever is referred to again and again exhausts a budget, counted in bytes of what was decoded. A shared string takes
+its characters each time: whoever uses it, checks or compares them.
 """
 
 from __future__ import annotations
@@ -211,6 +212,7 @@ class Decoder:
     def _string(self, position: int, place: str) -> str:
         text = self._strings.get(position)
         if text is not None:
+            self.spend(len(text), position)
             return text
         end: int = position + 4 + _U32(self.data, position)[0]
         if end >= len(self.data) or self.data[end]:
@@ -300,7 +302,7 @@ class Decoder:
     def spend(self, count: int, position: int) -> None:
         self._budget -= count
         if self._budget < 0:
-            raise _broken("the same tables or vectors are referenced too often", position)
+            raise _broken("the same tables, vectors or strings are referred to too often", position)
 
 
 class Tables:

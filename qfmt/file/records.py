@@ -25,6 +25,7 @@ from ..model import (
     attribute_kind,
 )
 from ..quantization import NO_ZERO_POINT, PARAMETERS, Bytes
+from ..rules.rule import quoted
 from .decode import Record
 from .schema import ENUMS
 
@@ -196,7 +197,7 @@ _ATTRIBUTE_FIELDS = {ENUMS["AttributeType"][name]: field for name, field in ATTR
 
 
 def attribute_value(record: Record) -> Attribute:
-    name, field = f"the attribute {record['name']!r}", _ATTRIBUTE_FIELDS.get(record["type"])
+    name, field = f"the attribute {quoted(record['name'])}", _ATTRIBUTE_FIELDS.get(record["type"])
     if field is None:
         raise FormatError(f"{name} has the unknown type {record['type']}", rule="F12")
     value: Attribute | None = record[field]
@@ -221,7 +222,7 @@ def sorted_map(pairs: Iterable[tuple[str, Value]]) -> dict[str, Value]:
     last = None
     for key, value in pairs:
         if last is not None and key <= last:
-            raise FormatError(f"the key {key!r} is not in order", rule="F11")
+            raise FormatError(f"the key {quoted(key)} is not in order", rule="F11")
         result[key] = value
         last = key
     return result

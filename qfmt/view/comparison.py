@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..compare.difference import Pairing, diff
 from ..compare.report import COUNTS
 from ..notation import json_value
-from .description import describe
+from .description import describe, text
 
 if TYPE_CHECKING:
     from ..compare import Report
@@ -44,7 +44,7 @@ def of_two(model: Model, other: Model, name: str) -> dict[str, Any]:
         "equal": found.is_equal,
         "sameContent": model.content_id() == other.content_id(),
         "rows": [*rows, *alone],
-        "tensors": {(tensor.name or tensor.other): str(tensor) for tensor in found.tensors},
+        "tensors": {text(tensor.name or tensor.other): str(tensor) for tensor in found.tensors},
         "words": list(found.words),
     }
 
@@ -72,7 +72,7 @@ def of_report(model: Model, report: Report) -> dict[str, Any]:
             for node in counted
         ],
         "tensors": {
-            weight.name: "; ".join(
+            text(weight.name): "; ".join(
                 [f"{weight.different:,} of {weight.elements:,} values differ"] * bool(weight.different)
                 + [*weight.differences]
             )
@@ -84,7 +84,7 @@ def of_report(model: Model, report: Report) -> dict[str, Any]:
         ],
         "words": [
             *report.notes,
-            *(f"{name} is only in the source" for name in report.missing),
+            *(f"{text(name)} is only in the source" for name in report.missing),
             *report.interface,
         ],
     }

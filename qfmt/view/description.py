@@ -31,7 +31,8 @@ def describe(model: Model, name: str, size: int | None = None) -> dict[str, Any]
     Faults of the file are listed, not raised: a page is made to look for them.
     """
     graph = model.graph
-    named = {tensor: index for index, tensor in enumerate(graph.tensors)}
+    tensors = sorted(graph.tensors)  # as in a `.qfb`, which the page may have, too
+    named = {tensor: index for index, tensor in enumerate(tensors)}
     constants = sum(tensor.is_constant for tensor in graph.tensors.values()) or 1
     bins = max(16, min(BINS, 1 << (NUMBERS // constants).bit_length() - 1))
     vectors = sum(shape[0] for each in graph.constants() if len(shape := static_shape(each)) == 1)
@@ -39,21 +40,21 @@ def describe(model: Model, name: str, size: int | None = None) -> dict[str, Any]
     faults, hazards = _checked(model)
     axes = channel_axes(graph)
     return {
-        "name": _text(name),
+        "name": text(name),
         "size": size,
         "content": _content(model),
-        "graph": _text(graph.name),
-        "producer": _text(model.producer),
-        "engine": _text(model.engine),
+        "graph": text(graph.name),
+        "producer": text(model.producer),
+        "engine": text(model.engine),
         "source": _pairs(model.source),
         "metadata": _pairs(model.metadata),
-        "noGraph": _text(model.no_graph),
+        "noGraph": text(model.no_graph),
         "vectors": len(model.vectors),
         "inputs": [named[each] for each in graph.inputs if each in named],
         "outputs": [named[each] for each in graph.outputs if each in named],
         "tensors": [
-            _tensor(tensor, axes.get(tensor.name), bins, channels)
-            for tensor in counted(graph.tensors.values(), "", len(graph.tensors), "tensors")
+            _tensor(graph.tensors[each], axes.get(each), bins, channels)
+            for each in counted(tensors, "", len(tensors), "tensors")
         ],
         "nodes": [_node(node, named, hazards.get(node.label)) for node in graph.nodes],
         "faults": faults,
@@ -94,7 +95,7 @@ def _proofs(model: Model) -> dict[str, Any]:
         "sums": found.sums,
         "reaches": found.reaches,
         "broken": [str(each) for each in found.violations],
-        "unknown": [_text(f"{where}: {why}") for where, why in found.unknown.items()],
+        "unknown": [text(f"{where}: {why}") for where, why in found.unknown.items()],
     }
 
 
@@ -106,10 +107,10 @@ def _content(model: Model) -> str:
 
 
 def _tensor(tensor: Tensor, axis: int | None, bins: int, channels: int) -> dict[str, Any]:
-    shape = None if tensor.shape is None else [_text(size) if isinstance(size, str) else size for size in tensor.shape]
-    found: dict[str, Any] = {"name": _text(tensor.name), "dtype": tensor.dtype, "shape": shape}
+    shape = None if tensor.shape is None else [text(size) if isinstance(size, str) else size for size in tensor.shape]
+    found: dict[str, Any] = {"name": text(tensor.name), "dtype": tensor.dtype, "shape": shape}
     if tensor.aliases:
-        found["aliases"] = [_text(alias) for alias in tensor.aliases[:8]]
+        found["aliases"] = [text(alias) for alias in tensor.aliases[:8]]
     if tensor.quantization is not None:
         found["grid"] = _grid(tensor.quantization)
     if tensor.data is not None:
@@ -143,7 +144,7 @@ def _grid(grid: Quantization) -> dict[str, Any]:
         found["extras"] = extras
     if seen := grid.observed:
         low, high = (json_value(each[:CHANNELS]) for each in (seen.minimum, seen.maximum))
-        found["observed"] = {"observer": _text(seen.observer), "min": low, "max": high}
+        found["observed"] = {"observer": text(seen.observer), "min": low, "max": high}
     return found
 
 
@@ -156,15 +157,15 @@ def _short(value: Any) -> Any:
 
 def _node(node: Node, named: Mapping[str, int], hazard: Any) -> dict[str, Any]:
     found = {
-        "operator": _text(node.operator),
+        "operator": text(node.operator),
         "version": node.version,
-        "name": _text(node.label),
-        "scope": _text(node.scope),
-        "from": _text(node.source_operator),
-        "rule": _text(node.rule),
+        "name": text(node.label),
+        "scope": text(node.scope),
+        "from": text(node.source_operator),
+        "rule": text(node.rule),
         "inputs": [named.get(name, -1) for name in node.inputs],
         "outputs": [named.get(name, -1) for name in node.outputs],
-        "attributes": {_text(key): _attribute(value) for key, value in sorted(node.attributes.items())},
+        "attributes": {text(key): _attribute(value) for key, value in sorted(node.attributes.items())},
     }
     if node.proof is not None:
         found["proof"] = _proof(node.proof)
@@ -177,7 +178,7 @@ def _proof(proof: Proof) -> dict[str, Any]:
     return {
         "low": [_whole(each) for each in proof.low[:CHANNELS]],
         "high": [_whole(each) for each in proof.high[:CHANNELS]],
-        "compared": _text(proof.compared),
+        "compared": text(proof.compared),
         "differs": sum(proof.differs),
         "largest": _whole(proof.largest),
     }
@@ -186,15 +187,16 @@ def _proof(proof: Proof) -> dict[str, Any]:
 def _attribute(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_attribute(each) for each in value[:64]] + (["…"] if len(value) > 64 else [])
-    return _text(value) if isinstance(value, str) else json_value(_whole(value))
+    return text(value) if isinstance(value, str) else json_value(_whole(value))
 
 
 def _pairs(pairs: Mapping[str, str]) -> dict[str, str]:
-    return {_text(key): _text(value) for key, value in pairs.items()}
+    return {text(key): text(value) for key, value in pairs.items()}
 
 
-def _text(text: str) -> str:
-    return shortened(text, LONGEST)
+def text(whole: str) -> str:
+    """A text of the file as a page has it."""
+    return shortened(whole, LONGEST)
 
 
 def _whole(value: Any) -> Any:

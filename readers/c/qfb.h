@@ -442,7 +442,7 @@ static inline qfb_code qfb_broken_(qfb_file *file, uint64_t at, const char *what
 static inline qfb_code qfb_spend_(qfb_walk_ *walk, uint64_t bytes, uint32_t at)
 {
     if (bytes > walk->budget)
-        return qfb_broken_(walk->file, at, "the same tables, vectors or data are referred to too often");
+        return qfb_broken_(walk->file, at, "the same tables, vectors, strings or data are referred to too often");
     walk->budget -= bytes;
     return QFB_OK;
 }
@@ -511,10 +511,10 @@ static inline qfb_code qfb_walk_string_(qfb_walk_ *walk, uint32_t at)
 {
     qfb_file *file = walk->file;
     uint32_t count;
+    if (qfb_walk_vector_(walk, at, 1)) /* also of a known one: whoever reads it again compares all of its bytes */
+        return file->error.code;
     if (qfb_is_known_(walk, 255, at))
         return QFB_OK;
-    if (qfb_walk_vector_(walk, at, 1))
-        return file->error.code;
     count = qfb_u32_(file->bytes + at);
     if (count >= file->meta_size - at - 4 || file->bytes[at + 4 + count])
         return qfb_broken_(file, at, "a string does not end with a zero byte");

@@ -66,6 +66,7 @@ EXPECTED: dict[str, dict[str, Outcome]] = {
     "inspect-integer-rows.qfb": qfb("00000000200000"),
     "json-infinity.qfb": qfb("00000020202202"),
     "lower-bias.qfb": qfb("11000022222222", to_torch="V43"),
+    "long-names.qfb": qfb("11220222222222", check="F6", to_torch="too often"),
     "lower-newer.qfb": qfb("00000020202222"),
     "lower-keyerror.qfb": qfb("11000022222222", run="V41 node 0 (Concat → y): the input inputs is absent"),
     "many-adds.qfb": qfb("00000020202200"),

@@ -52,6 +52,12 @@ def test_a_table_that_is_shared_is_decoded_a_few_times(count: int, inputs: int, 
     assert {broken.rule for broken in found} == {"F6"}
 
 
+def test_a_long_string_that_is_shared_is_read_a_few_times() -> None:
+    """600 nodes with an operator of 8,000 characters, in 45 kB: whoever checks them reads 5 MB."""
+    with pytest.raises(FormatError, match="too often"):
+        list(qfmt.load(HOSTILE / "long-names.qfb").nodes)
+
+
 def test_buffers_that_overlap_are_hashed_a_few_times(tmp_path: Path) -> None:
     import hashlib
 

@@ -25,7 +25,7 @@ from support.c_reader import COMPILERS, FOLDER, SANITIZED, STRICT, build, compil
 from support.counts import tell
 from support.large import LAST, beyond_32_bits
 from support.mutants import mutants, small_file, survives
-from support.paths import GOLDEN, SUITE
+from support.paths import GOLDEN, HOSTILE, SUITE
 
 FILES = sorted(path for path in GOLDEN.rglob("*.qfb") if path.parent.name != "refused")
 
@@ -306,6 +306,11 @@ def test_shared_data_is_read_once(tmp_path: Path) -> None:
         tensors = [Tensor(f"t{at}", "bool", (1 << 20,), shared) for at in range(count)]
         Model(Graph((), (), (), {each.name: each for each in tensors})).save(path)
         assert verdicts(build("test/verdicts.c", "-O2"), [path.read_bytes()])[0][0] == code
+
+
+def test_a_long_string_is_not_read_again_and_again() -> None:
+    files = [(HOSTILE / "long-names.qfb").read_bytes()]
+    assert verdicts(build("test/verdicts.c", "-O2"), files) == [(3, "F6")]
 
 
 def test_refused_files_of_the_suite_are_refused() -> None:

@@ -32,7 +32,7 @@ from support.crafted import BUFFERS, GRAPHS, GRID, QUANTIZATIONS, SHAPES, TENSOR
 from support.js_reader import PACKAGE, ROOT, Reader, dump, facts, refusal
 from support.large import LAST, beyond_32_bits
 from support.mutants import mutants, overwrite, small_file
-from support.paths import DIGITS, GOLDEN
+from support.paths import DIGITS, GOLDEN, HOSTILE
 from support.strategies import models
 
 FILES = sorted(path for path in GOLDEN.rglob("*.qfb") if path.parent.name != "refused")
@@ -53,9 +53,23 @@ def test_what_a_file_refers_to_often_does_not_take_memory(reader: Reader, tmp_pa
     altered.sound().save(tmp_path / "sound.qfb")
     path = tmp_path / "m.qfb"
     path.write_bytes(flatbuffers.references(altered.Base((tmp_path / "sound.qfb").read_bytes()), 2_500_000, 1))
-    with pytest.raises(FormatError, match="referenced too often"):
+    with pytest.raises(FormatError, match="referred to too often"):
         list(qfmt.load(path).nodes)
     assert "referred to too often" in reader.error(path, "--max-old-space-size=700")
+
+
+def test_a_long_string_is_not_read_again_and_again(reader: Reader) -> None:
+    assert "referred to too often" in reader.error(HOSTILE / "long-names.qfb")
+
+
+def test_names_of_shards_are_no_patterns(reader: Reader, tmp_path: Path) -> None:
+    """`$&` and others stand for parts of a text that is replaced: the name of the file, the folder that it is in."""
+    path = tmp_path / "a\\b" / "c$&d$`e$$f.qfb"
+    path.parent.mkdir()
+    small_file(tmp_path / "small.qfb")
+    qfmt.load(tmp_path / "small.qfb").save(path, shard_size=64)
+    assert len(list(path.parent.glob("*.qfs"))) > 1
+    assert reader.error(path) == ""
 
 
 @pytest.mark.parametrize("sharded", [False, True])

@@ -16,9 +16,11 @@ import pytest
 import qfmt
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
 from qfmt.view import page
+from qfmt.view.description import text
 from support.browser import Browser, opened
 from support.command_line import tiny_model
 from support.counts import tell
+from support.crafted import crafted
 from support.page_package import PagePackage
 from support.paths import DIGITS, GOLDEN
 
@@ -384,13 +386,102 @@ def test_names_cannot_become_markup(browser: Browser, tmp_path: Path) -> None:
         _is_harmless(shown)
 
 
+TURNED = "[...document.querySelectorAll('#page *')].some((each) => /[\\p{Cf}\\x1b]/u.test(each.title ?? ''))"
+
+
 def _is_harmless(shown: Any) -> None:
     for row in range(shown.locator(".body .row").count()):
         shown.locator(".body .row").nth(row).click()
         assert shown.locator("#page").locator("img, b#owned, script, i, s, u, iframe").count() == 0
     assert shown.title() != "owned"
     assert "\u202e" not in shown.locator("body").inner_text()
+    assert not shown.evaluate(TURNED)
     assert "<svg onload" in shown.locator("body").inner_html().replace("&lt;", "<")
+
+
+WEIGHT = f"{'w' * 300}a{'w' * 300}"
+
+
+def _long_names() -> Model:
+    """Two nodes with weights that differ, under names that a page shortens alike."""
+    grid = Quantization.per_tensor(0.5, 0, "int8")
+    weights = {WEIGHT: 1, f"{'w' * 300}b{'w' * 300}": 2}
+    assert len({text(each) for each in weights}) == 1
+    tensors = [Tensor("x", "int8", (1, 4), quantization=grid)]
+    nodes = []
+    for index, (weight, value) in enumerate(weights.items()):
+        aliases = tuple(f"alias {at:02}" for at in range(30))
+        tensors.append(replace(Tensor.constant(weight, np.full((4, 4), value, np.int8), grid), aliases=aliases))
+        tensors.append(Tensor(f"y{index}", "int8", (1, 4), quantization=grid))
+        attributes = {"many": tuple(range(100)), "long": "a" * 1000}
+        nodes.append(Node("vendor.Product", ("x", weight), (f"y{index}",), attributes, f"n{index}"))
+    graph = Graph(("x",), ("y0", "y1"), tuple(nodes), {tensor.name: tensor for tensor in tensors})
+    return Model(graph, metadata={"note": "m" * 1000})
+
+
+def test_long_names_are_shortened_alike_and_stay_apart(browser: Browser, tmp_path: Path) -> None:
+    """In a dropped file as in a page; each weight has its own values, and a difference of one is painted."""
+    model = _long_names()
+    page(model, name="m.qfb", arrays=True).save(tmp_path / "m.html")
+    model.save(tmp_path / "m.qfb")
+    with opened(browser, tmp_path / "m.html") as shown:
+        for index in (0, 1):
+            _row(shown, f"n{index}").click()
+            shown.click("summary >> text=Values of channel 0")
+            shown.wait_for_selector(".values span")
+            assert shown.locator(".values span").all_inner_texts() == [str(index + 1)] * 4
+        told = [_told(shown, f"n{index}") for index in (0, 1)]
+        _dropped(shown, tmp_path / "m.qfb")
+        assert [_told(shown, f"n{index}") for index in (0, 1)] == told
+        assert "alias 07" in told[0] and "alias 08" not in told[0] and "(1,000 characters)" in told[0]
+    changed = model.replace_tensor(WEIGHT, np.zeros((4, 4), np.int8))
+    page(model, changed).save(tmp_path / "d.html")
+    with opened(browser, tmp_path / "d.html") as shown:
+        shown.keyboard.press("n")
+        assert shown.locator(".details h2").inner_text() == "n0"
+
+
+MANY = 150_000
+"""More than the arguments of a call, which some engines limit to 65,536 or 125,000."""
+
+
+def test_large_lists_are_shown_in_part(browser: Browser, tmp_path: Path) -> None:
+    """Inputs of one node, pairs, operators: a page shows the first of them."""
+    model = tiny_model()
+    inputs = {"inputs": [0] * MANY, "outputs": [1], "operator": "vendor.Many"}
+    tensors = [{"name": name, "dtype": 2, "shape": [4]} for name in "ab"]
+    metadata = [{"key": f"{index:06}", "value": "v"} for index in range(MANY)]
+    path = crafted(tmp_path, graph={"tensors": tensors, "nodes": [inputs]}, metadata=metadata, buffers=[], data=b"")
+    page(model).save(tmp_path / "m.html")
+    with opened(browser, tmp_path / "m.html") as shown:
+        _dropped(shown, path)
+        assert shown.locator(".alert").inner_text() == ""
+        assert "and 149,800 more" in shown.locator(".details").inner_text()
+        _row(shown, "b").click()
+        assert "and 149,800 more" in shown.locator(".details").inner_text()
+
+
+def test_a_search_finds_names_of_tensors(browser: Browser, tmp_path: Path) -> None:
+    model = _long_names()
+    page(model).save(tmp_path / "m.html")
+    with opened(browser, tmp_path / "m.html") as shown:
+        for words, found in (("ALIAS", ["n0", "n1"]), ("y1 vendor", ["n1"]), ("y1 y0", []), ("n0", ["n0"])):
+            shown.fill("input[type=search]", words)
+            assert _names(shown) == found
+
+
+def test_numbers_that_underflow_have_no_parts(browser: Browser, tmp_path: Path) -> None:
+    """The multiplier of tiny scales is 0 in float32."""
+    grid = Quantization.per_tensor(1e-38, 0, "int8")
+    weight = Tensor.constant("w", np.ones((2, 2), np.int8), grid)
+    tensors = {"x": Tensor("x", "int8", (1, 2), quantization=grid), "w": weight}
+    tensors["y"] = Tensor("y", "int8", (1, 2), quantization=Quantization.per_tensor(1.0, 0, "int8"))
+    nodes = (Node("qfmt.Linear", ("x", "w"), ("y",), rule="float_bias"),)
+    page(Model(Graph(("x",), ("y",), nodes, tensors), engine="fbgemm")).save(tmp_path / "m.html")
+    with opened(browser, tmp_path / "m.html") as shown:
+        _row(shown, "y").click()
+        details = shown.locator(".details").inner_text()
+        assert "effective multiplier" in details and "undefined" not in details and "NaN" not in details
 
 
 def _deep(count: int) -> Model:

@@ -3,7 +3,8 @@
 // The runtime of FlatBuffers trusts its input. Here every offset is checked against the end of the metadata and for
 // alignment, every vtable and vector length before it is used, every string for UTF-8, every required field for
 // presence. Memory and work are bounded by the size of the metadata: strings and nested tables, which may be shared, are
-// decoded once, and whatever else is referred to again and again exhausts a budget.
+// decoded once, and whatever is referred to again and again exhausts a budget. A shared string takes its characters each
+// time: whoever uses it, checks or compares them.
 
 import { littleEndian } from "./endian.js";
 import { QfbError } from "./errors.js";
@@ -131,6 +132,7 @@ export class Decoder {
   #string(position: number, place: string): string {
     const known = this.#strings.get(position);
     if (known !== undefined) {
+      this.#spend(known.length, position);
       return known;
     }
     const end = position + 4 + this.#count(position, 1, place);
@@ -234,7 +236,7 @@ export class Decoder {
   #spend(count: number, position: number): void {
     this.#budget -= count;
     if (this.#budget < 0) {
-      throw broken("the same tables or vectors are referred to too often", position);
+      throw broken("the same tables, vectors or strings are referred to too often", position);
     }
   }
 

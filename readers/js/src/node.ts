@@ -20,6 +20,10 @@ interface NodeModules {
     realpath(path: string | URL): Promise<string>;
     open(path: string | URL, flags: number): Promise<NodeFile>;
   };
+  "node:path": {
+    dirname(path: string): string;
+    join(...parts: string[]): string;
+  };
   "node:crypto": {
     readonly webcrypto: { readonly subtle: { digest(name: "SHA-256", bytes: Uint8Array): Promise<ArrayBuffer> } };
     createHash(name: "sha256"): { update(bytes: Uint8Array): unknown; digest(): Uint8Array };

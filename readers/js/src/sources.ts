@@ -113,7 +113,8 @@ export async function openSibling(from: Openable, name: string, options: HttpOpt
     return openHttp(new URL(encodeURIComponent(name), new URL(from, location?.href)).href, options);
   }
   const path = await node.realpath(/^file:/i.test(String(from)) ? new URL(from) : from);
-  return openPath(path.replace(/[^/\\]*$/, name), name, false);
+  const { dirname, join } = (await importNode("node:path"))!;
+  return openPath(join(dirname(path), name), name, false);
 }
 
 /** Node reads less than 2 GiB at once. */

@@ -2,12 +2,14 @@
 
 import { histogram, scalePlot } from "./charts.js";
 import type { Description, NodeFacts, Numeric, Statistics, TensorFacts } from "./description.js";
-import { bytes, el, number, numbersOf, percent, plural, shape, short, span } from "./dom.js";
+import { bytes, el, MOST, number, numbersOf, percent, plural, shape, short, span } from "./dom.js";
 import { differs, family, findingsOf, granularity, STATUSES, tensorsOf, type Entry, type Finding } from "./entries.js";
 import { arithmeticOf, type Arithmetic, type Symbol } from "./formulas.js";
 
 type Choose = (entry: Entry) => void;
 const FINDINGS = 60;
+/** The most constants of a node that are drawn. */
+const CONSTANTS = 16;
 
 export class Details {
   readonly element = el("section", { class: "details", "aria-label": "Details", tabindex: 0 });
@@ -32,7 +34,7 @@ export class Details {
       this.element.scrollTop = 0;
     }
     this.#shown = entry;
-    const pending = tensorsOf(entry.node.inputs, entry.model).filter((tensor) => tensor?.load);
+    const pending = tensorsOf(entry.node.inputs.slice(0, MOST), entry.model).filter((tensor) => tensor?.load);
     if (pending.length) {
       this.element.replaceChildren(heading(entry), el("p", { class: "dim" }, "Reading …"));
       await Promise.all(pending.map((tensor) => tensor!.load?.()));
@@ -118,14 +120,14 @@ function difference({ status, words, counts, other, node, model }: Entry): HTMLE
     ? facts(kinds.filter((kind) => counts[kind]).map((kind) => [kind, `${number(counts[kind])} of ${number(counts.outputs)} (${percent(counts[kind], counts.outputs)})`]), counts.largest ? [["off by at most", number(counts.largest)]] : [])
     : null;
   const pair = other && differs(status) ? sideBySide(node, model, other.node, other.model) : null;
-  return [el("section", { class: `part comparison ${differs(status) ? "differs" : ""}` }, el("h3", {}, "Comparison"), el("div", { class: "line" }, el("span", { class: `mark ${status}` }), STATUSES[status]), shares, listed, words.length ? el("ul", { class: "words" }, ...words.map((word) => el("li", {}, word))) : null, pair)];
+  return [el("section", { class: `part comparison ${differs(status) ? "differs" : ""}` }, el("h3", {}, "Comparison"), el("div", { class: "line" }, el("span", { class: `mark ${status}` }), STATUSES[status]), shares, listed, list(words), pair)];
 }
 
 function sideBySide(a: NodeFacts, first: Description, b: NodeFacts, second: Description): HTMLElement {
   const rows: (readonly [string, string, string])[] = [["operator", a.operator, b.operator], ["rule", a.rule, b.rule]];
   const told = (tensor: TensorFacts | null) => (tensor ? `${short(tensor.dtype)} ${shape(tensor.shape)}${tensor.grid ? ` · ${span(tensor.grid.scale)} · ${span(tensor.grid.zero)}` : ""}` : "–");
   const each = (name: string, mine: readonly number[], theirs: readonly number[]) => {
-    const [left, right] = [tensorsOf(mine, first), tensorsOf(theirs, second)];
+    const [left, right] = [tensorsOf(mine.slice(0, MOST), first), tensorsOf(theirs.slice(0, MOST), second)];
     for (let at = 0; at < Math.max(left.length, right.length); at++) {
       rows.push([`${name} ${at + 1}`, told(left[at] ?? null), told(right[at] ?? null)]);
     }
@@ -176,9 +178,9 @@ function proof({ node, model }: Entry): HTMLElement[] {
   const verdict = !compared ? "It was not compared with another rule."
     : count ? `It differs from ${compared} in ${plural(count, "case")}, by at most ${number(largest)}.`
     : `Proven: for every sum that can occur, it gives the integers of ${compared}.`;
-  const broken = model.proofs.broken?.filter((each) => each.includes(node.outputs.map((place) => model.tensors[place]?.name).join(", ")));
+  const broken = model.proofs.broken?.filter((each) => each.includes(node.outputs.slice(0, MOST).map((place) => model.tensors[place]?.name).join(", ")));
   const ends = (values: readonly Numeric[]) => span(values);
-  return section("Requantization: proof", el("p", {}, verdict), facts([["least sum", ends(low)], ["greatest sum", ends(high)], ["channels", number(low.length)]]), broken?.length ? el("ul", { class: "words fault" }, ...broken.map((each) => el("li", {}, each))) : null);
+  return section("Requantization: proof", el("p", {}, verdict), facts([["least sum", ends(low)], ["greatest sum", ends(high)], ["channels", number(low.length)]]), list(broken, "words fault"));
 }
 
 function hazard({ node }: Entry): HTMLElement[] {
@@ -193,11 +195,12 @@ function hazard({ node }: Entry): HTMLElement[] {
 function tensors({ node, model, weight, bias, data }: Entry): HTMLElement[] {
   const role = (tensor: TensorFacts | null, index: number) => (tensor === weight ? "weight" : tensor === bias ? "bias" : tensor === data ? "input" : `input ${index + 1}`);
   const rows = [
-    ...tensorsOf(node.inputs, model).map((tensor, index) => [role(tensor, index), tensor] as const),
-    ...tensorsOf(node.outputs, model).map((tensor, index) => [node.outputs.length > 1 ? `output ${index + 1}` : "output", tensor] as const),
+    ...tensorsOf(node.inputs.slice(0, MOST), model).map((tensor, index) => [role(tensor, index), tensor] as const),
+    ...tensorsOf(node.outputs.slice(0, MOST), model).map((tensor, index) => [node.outputs.length > 1 ? `output ${index + 1}` : "output", tensor] as const),
   ];
   const cells = rows.filter(([, tensor]) => tensor).map(([name, tensor]) => [name, ...tensorCells(tensor!)]);
-  return section("Tensors", table(["", "name", "type", "shape", "scale", "zero", "codes", "real range"], cells, [], "wide"));
+  const left = node.inputs.length + node.outputs.length - rows.length;
+  return section("Tensors", table(["", "name", "type", "shape", "scale", "zero", "codes", "real range"], cells, [], "wide"), left ? el("p", { class: "dim" }, `and ${number(left)} more`) : null);
 }
 
 function tensorCells({ name, dtype, shape: sizes, grid }: TensorFacts): string[] {
@@ -215,8 +218,8 @@ function realRange({ scale, zero, min, max, extras }: NonNullable<TensorFacts["g
 }
 
 function constants(entry: Entry): TensorFacts[] {
-  const read = tensorsOf(entry.node.inputs, entry.model).filter((tensor): tensor is TensorFacts => !!tensor?.stats && tensor.stats.elements !== 1);
-  return [...new Set([...(entry.weight ? [entry.weight] : []), ...read])];
+  const read = tensorsOf(entry.node.inputs.slice(0, MOST), entry.model).filter((tensor): tensor is TensorFacts => !!tensor?.stats && tensor.stats.elements !== 1);
+  return [...new Set([...(entry.weight ? [entry.weight] : []), ...read])].slice(0, CONSTANTS);
 }
 
 function numbers(stats: Statistics, { grid, dtype, shape: sizes }: TensorFacts): HTMLElement {
@@ -227,7 +230,7 @@ function numbers(stats: Statistics, { grid, dtype, shape: sizes }: TensorFacts):
   }
   if (grid) {
     const per = granularity(grid);
-    rows.push(["scale", `${span(grid.scale)}, ${grid.type}${per ? `, ${per}` : ""}`], ["zero point", span(grid.zero)]);
+    rows.push(["scale", `${grid.error ?? span(grid.scale)}, ${grid.type}${per ? `, ${per}` : ""}`], ["zero point", span(grid.zero)]);
     if (grid.extras) {
       rows.push(["also", grid.extras.join(", ")]);
     }
@@ -258,7 +261,10 @@ function values(tensor: TensorFacts, channel: number): HTMLElement {
   const many = sizes.length > 1;
   const inner = sizes.slice(axis + 1).reduce((a, b) => a * b, 1);
   const show = async () => {
-    const array = await tensor.array!();
+    const array = await tensor.array!().catch((error: Error) => void listed.replaceChildren(error.message));
+    if (!array) {
+      return;
+    }
     const of = (index: number) => !many || Math.floor(index / inner) % sizes[axis]! === channel;
     const found: string[] = [];
     for (let index = 0; index < array.length && found.length < MOST; index++) {
@@ -277,12 +283,20 @@ function attributes({ attributes: found, version }: NodeFacts): HTMLElement[] {
 }
 
 function origin({ scope, from, inputs, outputs }: NodeFacts, model: Description): HTMLElement[] {
-  const named = tensorsOf([...inputs, ...outputs], model).filter((tensor) => tensor?.aliases?.length);
+  const named = tensorsOf([...inputs.slice(0, MOST), ...outputs.slice(0, MOST)], model).filter((tensor) => tensor?.aliases?.length);
   return section("Original names", facts([["module", scope || "–"], ["operator", from || "–"], ...named.map((tensor) => [tensor!.name, tensor!.aliases!.join(", ")] as [string, string])]));
 }
 
 function facts(...rows: (readonly (readonly [string, string])[])[]): HTMLElement {
-  return el("dl", {}, ...rows.flat().flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
+  const all = rows.flat();
+  const shown = all.length > MOST ? [...all.slice(0, MOST), ["", `and ${number(all.length - MOST)} more`] as const] : all;
+  return el("dl", {}, ...shown.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
+}
+
+/** Sentences; null without any. */
+function list(words: readonly string[] = [], kind = "words"): HTMLElement | null {
+  const shown = words.length > MOST ? [...words.slice(0, MOST), `and ${number(words.length - MOST)} more`] : words;
+  return words.length ? el("ul", { class: kind }, ...shown.map((word) => el("li", {}, word))) : null;
 }
 
 function table(head: readonly string[], rows: readonly (readonly string[])[], marked: readonly boolean[] = [], kind = ""): HTMLElement {
@@ -300,12 +314,12 @@ function overview(model: Description, entries: readonly Entry[], choose: Choose)
   const types = new Map<string, number>();
   constants.forEach(({ dtype, stats }) => types.set(dtype, (types.get(dtype) ?? 0) + (stats?.elements ?? 0)));
   const total = [...types.values()].reduce((a, b) => a + b, 0);
-  const ends = (places: readonly number[]) => tensorsOf(places, model).map((tensor) => (tensor ? `${tensor.name} ${short(tensor.dtype)} ${shape(tensor.shape)}` : "?")).join(", ");
+  const ends = (places: readonly number[]) => tensorsOf(places.slice(0, MOST), model).map((tensor) => (tensor ? `${tensor.name} ${short(tensor.dtype)} ${shape(tensor.shape)}` : "?")).join(", ") + (places.length > MOST ? ", …" : "");
   const sorted = (counts: Map<string, number>) => [...counts].sort((a, b) => b[1] - a[1]);
   const from = [model.source["format"], model.source["framework"]].filter(Boolean).join(", ");
   return [
     el("header", {}, el("h2", { class: "mono" }, model.name), el("div", { class: "line dim" }, [plural(entries.length, "node"), plural(model.tensors.length, "tensor"), model.size === null ? "" : bytes(model.size)].filter(Boolean).join(" · "))),
-    ...(model.faults.length ? section("Faults", el("ul", { class: "words fault" }, ...model.faults.slice(0, FINDINGS).map((fault) => el("li", {}, fault)))) : []),
+    ...(model.faults.length ? section("Faults", list(model.faults, "words fault")) : []),
     ...compared(model, entries, choose),
     ...section("Model", facts(
       [["from", from || "–"], ["rounding", model.engine ? `as in ${model.engine}` : "–"], ["inputs", ends(model.inputs) || "–"], ["outputs", ends(model.outputs) || "–"], ["producer", model.producer || "–"]],
@@ -338,7 +352,7 @@ function proven({ proofs }: Description): HTMLElement[] {
     return [];
   }
   const wrong = [...(proofs.broken ?? []), ...(proofs.unknown ?? [])];
-  return section("Sums, recomputed", el("p", {}, `${plural(proofs.sums, "node")} keep their sums inside int32, ${plural(proofs.reaches ?? 0, "requantization")} cover every sum that can occur.`), wrong.length ? el("ul", { class: "words fault" }, ...wrong.slice(0, FINDINGS).map((each) => el("li", {}, each))) : null);
+  return section("Sums, recomputed", el("p", {}, `${plural(proofs.sums, "node")} keep their sums inside int32, ${plural(proofs.reaches ?? 0, "requantization")} cover every sum that can occur.`), list(wrong, "words fault"));
 }
 
 function hazards(entries: readonly Entry[]): HTMLElement[] {
@@ -356,7 +370,7 @@ function compared(model: Description, entries: readonly Entry[], choose: Choose)
   if (comparison.kind === "diff") {
     const count = entries.filter(({ status }) => differs(status)).length;
     const verdict = comparison.equal ? "The files are equal." : comparison.sameContent ? "The same network: only descriptions differ." : `${plural(count, "node")} of ${number(entries.length)} differ.`;
-    return section(`Compared with ${comparison.other.name}`, el("p", {}, verdict), first && el("p", {}, "The first difference: ", link!), comparison.words.length ? el("ul", { class: "words" }, ...comparison.words.map((each) => el("li", {}, each))) : null);
+    return section(`Compared with ${comparison.other.name}`, el("p", {}, verdict), first && el("p", {}, "The first difference: ", link!), list(comparison.words));
   }
   const { source, engine, version, ok, exact, first: said, skipped, inputs, outputs, words } = comparison;
   const verdict = skipped ? `Constants were compared; nodes were not run: ${skipped}` : exact ? "Every output of every node is equal." : ok ? "Nothing is wrong: every difference is explained." : `First wrong: ${said}`;
@@ -365,7 +379,7 @@ function compared(model: Description, entries: readonly Entry[], choose: Choose)
     el("p", { class: ok ? null : "fault" }, verdict),
     first && el("p", {}, "The first difference: ", link!),
     facts([["source", source], ["engine", [engine, version].filter(Boolean).join(" ")], ["inputs", inputs || "–"]], outputs.map(({ name, outputs: all, equal, argmax_equal: same, argmax_total: samples }) => [name, `${number(equal)} of ${number(all)} equal${samples ? `, argmax agrees in ${same} of ${samples}` : ""}`] as const)),
-    words.length ? el("ul", { class: "words" }, ...words.map((each) => el("li", {}, each))) : null,
+    list(words),
   );
 }
 

@@ -1,5 +1,8 @@
 // Elements and numbers. Text of files goes through textContent only: there is no markup in this page but its own.
 
+/** The most rows of a list beside the table: a file may have a million pairs, or inputs of one node. */
+export const MOST = 200;
+
 type Child = Node | string | null | undefined | false;
 type Attributes = Readonly<Record<string, string | number | boolean | null | undefined | ((event: never) => void)>>;
 
@@ -21,7 +24,7 @@ function filled<Made extends Element>(made: Made, attributes: Attributes, childr
     if (typeof value === "function") {
       made.addEventListener(name, value as (event: Event) => void);
     } else if (value !== null && value !== undefined && value !== false) {
-      made.setAttribute(name, value === true ? "" : String(value));
+      made.setAttribute(name, value === true ? "" : name === "value" ? String(value) : shown(String(value)));
     }
   }
   made.append(...children.filter((child): child is Node | string => !!child).map(shown));

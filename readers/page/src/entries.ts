@@ -29,8 +29,6 @@ export interface Entry {
   readonly made: TensorFacts | null;
   findings: readonly Finding[];
   readonly path: readonly string[];
-  /** What a search looks into, in lower case. */
-  readonly text: string;
 }
 
 export const STATUSES: Readonly<Record<Exclude<Status, "">, string>> = {
@@ -94,11 +92,24 @@ function entry(
   const weight = constants.find(({ grid, shape }) => grid && (shape?.length ?? 0) > 1) ?? constants.find(({ grid }) => grid) ?? null;
   const bias = weight ? (constants.find((tensor) => tensor !== weight && tensor.shape?.length === 1) ?? null) : null;
   const made = tensorsOf(node.outputs, model)[0] ?? null;
-  const names = [...read, ...tensorsOf(node.outputs, model)].flatMap((tensor) => (tensor ? [tensor.name, ...(tensor.aliases ?? [])] : []));
-  const text = [node.name, node.operator, node.scope, node.from, node.rule, other?.node.name ?? "", ...names].join("\n").toLowerCase();
-  const found = { at, node, model, other, status, words, counts, data, weight, bias, made, path: pathOf(node), text };
+  const found = { at, node, model, other, status, words, counts, data, weight, bias, made, path: pathOf(node) };
   return { ...found, findings: findingsOf(node, weight) };
 }
+
+/**
+ * What a search accepts: entries that have every word in names of their own or of their tensors. The tensors are asked
+ * once for each word, and nothing is kept: a hostile file may refer to a long name from every node.
+ */
+export function having(words: readonly string[], model: Description): (entry: Entry) => boolean {
+  const models = model.comparison?.kind === "diff" ? [model, model.comparison.other] : [model];
+  const wanted = words.map((word) => ({ word, tensors: new Set(models.flatMap(({ tensors }) => tensors.filter(({ name, aliases = [] }) => has([name, ...aliases], word)))) }));
+  return ({ node, other, model: own }) =>
+    wanted.every(({ word, tensors }) =>
+      has([node.name, node.operator, node.scope, node.from, node.rule, other?.node.name ?? ""], word)
+      || [node.inputs, node.outputs].some((places) => places.some((place) => tensors.has(own.tensors[place]!))));
+}
+
+const has = (names: readonly string[], word: string): boolean => names.some((name) => name.toLowerCase().includes(word));
 
 /** The module that a node is in, and its own name there. */
 function pathOf({ scope, name }: NodeFacts): string[] {

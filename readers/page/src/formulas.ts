@@ -93,7 +93,8 @@ function symbolsOf(entry: Entry, channel: number): Symbol[] {
       if (s !== undefined && !givesSums) {
         const multiplier = f32(at / f32(s));
         const exponent = Math.floor(Math.log2(multiplier)) + 1;
-        add("at / s", multiplier, `effective multiplier, ${number(multiplier / 2 ** exponent)} · 2${raised(exponent)}`);
+        const parts = Number.isFinite(exponent) ? `, ${number(multiplier / 2 ** exponent)} · 2${raised(exponent)}` : ""; // of 0 there are none
+        add("at / s", multiplier, `effective multiplier${parts}`);
       }
     }
   } else {

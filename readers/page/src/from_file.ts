@@ -5,47 +5,52 @@ import type { Description, Grid, NodeFacts, Numeric, TensorFacts } from "./descr
 import { extremes } from "./dom.js";
 import { CHANNELS, channelAxes, statisticsOf } from "./statistics.js";
 
-/** Bytes of constants that are counted when a file is opened; those of larger files when they are looked at. */
-const EAGER = 64e6;
+/** The most bytes of constants, and constants, that are counted when a file is opened; others when they are looked at. */
+const [EAGER, CONSTANTS] = [64e6, 2000];
+/** The most bytes of scales that are read: many quantizations may share them. */
+const SCALES = 64e6;
+/** The limits of qfmt/view/description.py: characters of a text, elements of an attribute, aliases. */
+const [LONGEST, ELEMENTS, ALIASES] = [500, 64, 8];
 
 /** Throws QfbError for a file that cannot be read. */
 export async function describeFile(file: Blob, name: string): Promise<Description> {
   const model = await open(file, { verify: canVerify() });
   const made = new Map<Quantization, Grid>();
+  const budget = { bytes: SCALES };
   const tensors: TensorFacts[] = [];
   const places = new Map<string, number>();
   for (const tensor of model.tensors) {
     places.set(tensor.name, tensors.length);
-    tensors.push(await tensorOf(tensor, made));
+    tensors.push(await tensorOf(tensor, made, budget));
   }
+  const at = (names: readonly string[]) => names.map((each) => places.get(each) ?? -1);
   const nodes = [...model.nodes].map((node): NodeFacts => ({
-    operator: node.operator,
+    operator: text(node.operator),
     version: node.version,
-    name: node.name || node.outputs[0] || node.operator,
-    scope: node.scope,
-    from: node.sourceOperator,
-    rule: node.rule,
-    inputs: node.inputs.map((each) => places.get(each) ?? -1),
-    outputs: node.outputs.map((each) => places.get(each) ?? -1),
-    attributes: Object.fromEntries([...node.attributes].map(([key, { value }]) => [key, plain(value)])),
+    name: text(node.name || node.outputs[0] || node.operator),
+    scope: text(node.scope),
+    from: text(node.sourceOperator),
+    rule: text(node.rule),
+    inputs: at(node.inputs),
+    outputs: at(node.outputs),
+    attributes: Object.fromEntries([...node.attributes].map(([key, { value }]) => [text(key), plain(value)])),
   }));
   const axes = channelAxes(nodes, tensors);
   [...model.tensors].forEach((tensor, place) => loadable(tensors[place]!, tensor, axes.get(place)));
-  const total = [...model.tensors].reduce((sum, { data }) => sum + (data?.nbytes ?? 0), 0);
-  if (total <= EAGER) {
+  const constants = [...model.tensors].flatMap(({ data }) => data ?? []);
+  if (constants.length <= CONSTANTS && constants.reduce((sum, { nbytes }) => sum + nbytes, 0) <= EAGER) {
     await Promise.all(tensors.map((tensor) => tensor.load?.()));
   }
-  const at = (names: readonly string[]) => names.map((each) => places.get(each) ?? -1);
   return {
     name,
     size: file.size,
     content: await model.contentId(),
-    graph: model.name,
-    producer: model.producer,
-    engine: model.engine,
-    source: Object.fromEntries(model.source),
-    metadata: Object.fromEntries(model.metadata),
-    noGraph: model.source.get("no_graph") ?? "",
+    graph: text(model.name),
+    producer: text(model.producer),
+    engine: text(model.engine),
+    source: pairs(model.source),
+    metadata: pairs(model.metadata),
+    noGraph: text(model.source.get("no_graph") ?? ""),
     vectors: model.vectors.length,
     inputs: at(model.inputs),
     outputs: at(model.outputs),
@@ -56,12 +61,25 @@ export async function describeFile(file: Blob, name: string): Promise<Descriptio
   };
 }
 
-async function tensorOf(tensor: Tensor, made: Map<Quantization, Grid>): Promise<TensorFacts> {
-  const { name, dtype, quantization, aliases } = tensor;
-  const shape = tensor.shape && tensor.shape.map((size, axis) => (size === null ? tensor.dims[axis] || null : Number(size)));
+function pairs(map: ReadonlyMap<string, string>): Record<string, string> {
+  return Object.fromEntries([...map].map(([key, value]) => [text(key), text(value)]));
+}
+
+/** A text of the file, or its two ends: it may have a megabyte, and be that of every node. */
+function text(whole: string): string {
+  const letters = whole.length > LONGEST ? [...whole] : [];
+  const [half, count] = [LONGEST / 2, letters.length];
+  return count > LONGEST ? `${letters.slice(0, half).join("")}… (${count.toLocaleString("en-US")} characters) …${letters.slice(-half).join("")}` : whole;
+}
+
+async function tensorOf(tensor: Tensor, made: Map<Quantization, Grid>, budget: { bytes: number }): Promise<TensorFacts> {
+  const { dtype, quantization } = tensor;
+  const [name, aliases] = [text(tensor.name), tensor.aliases.slice(0, ALIASES).map(text)];
+  const shape = tensor.shape && tensor.shape.map((size, axis) => (size === null ? text(tensor.dims[axis] ?? "") || null : Number(size)));
   let grid = quantization ? made.get(quantization) : undefined;
   if (quantization && !grid) {
-    grid = await gridOf(quantization);
+    budget.bytes -= bytesOf(quantization);
+    grid = await gridOf(quantization, budget.bytes >= 0);
     made.set(quantization, grid);
   }
   return { name, dtype, shape, ...(aliases.length ? { aliases } : {}), ...(grid ? { grid } : {}) };
@@ -82,7 +100,8 @@ function loadable(facts: TensorFacts, { dtype, quantization, data }: Tensor, axi
     try {
       const array = await data.array();
       const sizes = (facts.shape ?? []) as number[];
-      const points = quantization && isPlain(quantization) ? await numbers(quantization.zeroPoint) : [];
+      const isUsed = quantization && isPlain(quantization) && [1, sizes[axis ?? -1]].includes(quantization.zeroPoint.length as number);
+      const points = isUsed ? await numbers(quantization.zeroPoint) : [];
       facts.stats = statisticsOf(array, dtype, sizes, axis, facts.grid, points);
       if (sizes.length < 2 && 0 < array.length && array.length <= CHANNELS) {
         facts.values = await numbers(data);
@@ -95,11 +114,18 @@ function loadable(facts: TensorFacts, { dtype, quantization, data }: Tensor, axi
   facts.array = () => data.array();
 }
 
-async function gridOf(quantization: Quantization): Promise<Grid> {
+/** How many bytes a quantization has. */
+function bytesOf(level: Level): number {
+  const arrays = [level.scale, level.zeroPoint, level.offset, level.table, level.groupIndex];
+  return arrays.reduce((sum, array) => sum + (array?.nbytes ?? 0) + (array?.quantization ? bytesOf(array.quantization) : 0), 0);
+}
+
+/** Unless it `isRead`, only the form. */
+async function gridOf(quantization: Quantization, isRead: boolean): Promise<Grid> {
   const { quantMin, quantMax, block, observed } = quantization;
   const axis = block.length && block.at(-1) === 1 && block.slice(0, -1).every((size) => !size) ? block.length - 1 : undefined;
   const kept = axis !== undefined || !block.length;
-  const [scale, zero] = await Promise.all([numbers(quantization.scale), numbers(quantization.zeroPoint)]);
+  const [scale, zero] = isRead ? await Promise.all([numbers(quantization.scale), numbers(quantization.zeroPoint)]) : [[], []];
   const extras = (["offset", "table", "groupIndex"] as const satisfies readonly (keyof Level)[]).filter((each) => quantization[each]);
   return {
     min: quantMin,
@@ -108,10 +134,11 @@ async function gridOf(quantization: Quantization): Promise<Grid> {
     type: quantization.scale.dtype,
     scale: kept && scale.length <= CHANNELS ? scale : ends(scale),
     zero: kept && zero.length <= CHANNELS ? zero : [...new Set(ends(zero))],
+    ...(isRead ? {} : { error: "not read: the scales of this file are too many for the page" }),
     ...(block.length ? { block: block.map(Number) } : {}),
     ...(axis === undefined ? {} : { axis }),
     ...(extras.length ? { extras: extras.map((each) => (each === "groupIndex" ? "group index" : each)) } : {}),
-    ...(observed ? { observed: { observer: observed.observer, min: [...observed.minimum], max: [...observed.maximum] } } : {}),
+    ...(observed ? { observed: { observer: text(observed.observer), min: [...observed.minimum.subarray(0, CHANNELS)], max: [...observed.maximum.subarray(0, CHANNELS)] } } : {}),
   };
 }
 
@@ -129,18 +156,18 @@ async function numbers(stored: StoredArray): Promise<Numeric[]> {
 
 function plain(value: unknown): unknown {
   if (typeof value === "object" && value !== null) {
-    return Array.from(value as ArrayLike<unknown>, plain);
+    const { length } = value as ArrayLike<unknown>;
+    return [...Array.from({ length: Math.min(length, ELEMENTS) }, (_, at) => plain((value as ArrayLike<unknown>)[at])), ...(length > ELEMENTS ? ["…"] : [])];
   }
-  return typeof value === "bigint" ? String(value) : value;
+  return typeof value === "bigint" ? String(value) : typeof value === "string" ? text(value) : value;
 }
 
 /** Gives the constants of a description their arrays, from the file that is embedded in the page. */
 export async function attach(description: Description, file: Blob): Promise<void> {
   const model = await open(file, { verify: canVerify() });
-  for (const facts of description.tensors) {
-    const data = model.tensors.get(facts.name)?.data;
+  for (const [index, { data }] of [...model.tensors].entries()) { // both in the order of names, which a page shortens
     if (data) {
-      facts.array = () => data.array();
+      description.tensors[index]!.array = () => data.array();
     }
   }
 }

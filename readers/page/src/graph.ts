@@ -20,13 +20,18 @@ interface Placed {
   readonly open: ReadonlySet<Entry>;
 }
 
+interface Neighbours {
+  readonly before: Set<Entry>;
+  readonly after: Set<Entry>;
+}
+
 export class GraphView {
   readonly element: HTMLElement;
   readonly #canvas = svg("svg", { class: "canvas", "aria-hidden": "true" });
   readonly #world = svg("g");
   readonly #caption = el("span", { class: "dim" });
   readonly #choose: (entry: Entry) => void;
-  #neighbours = new Map<Entry, { readonly before: Entry[]; readonly after: Entry[] }>();
+  #neighbours: ReadonlyMap<Entry, Neighbours> = new Map();
   #entries: readonly Entry[] = [];
   #placed: Placed | null = null;
   #boxes = new Map<Entry, SVGElement>();
@@ -194,8 +199,8 @@ export class GraphView {
   }
 }
 
-function neighbours(entries: readonly Entry[]): Map<Entry, { before: Entry[]; after: Entry[] }> {
-  const found = new Map(entries.map((entry) => [entry, { before: [] as Entry[], after: [] as Entry[] }]));
+function neighbours(entries: readonly Entry[]): ReadonlyMap<Entry, Neighbours> {
+  const found = new Map(entries.map((entry): [Entry, Neighbours] => [entry, { before: new Set(), after: new Set() }]));
   const makers = new Map<string, Entry>();
   const key = ({ model }: Entry, place: number) => `${model === entries[0]?.model ? 0 : 1}:${place}`;
   for (const entry of entries) {
@@ -208,23 +213,23 @@ function neighbours(entries: readonly Entry[]): Map<Entry, { before: Entry[]; af
   for (const entry of entries) {
     for (const place of new Set(entry.node.inputs)) {
       const maker = makers.get(key(entry, place));
-      if (maker && maker !== entry && !found.get(entry)!.before.includes(maker)) {
-        found.get(entry)!.before.push(maker);
-        found.get(maker)!.after.push(entry);
+      if (maker && maker !== entry) {
+        found.get(entry)!.before.add(maker);
+        found.get(maker)!.after.add(entry);
       }
     }
   }
   return found;
 }
 
-function placed(entries: readonly Entry[], known: ReadonlyMap<Entry, { before: Entry[]; after: Entry[] }>): Placed {
+function placed(entries: readonly Entry[], known: ReadonlyMap<Entry, Neighbours>): Placed {
   const graph = new graphlib.Graph().setGraph({ rankdir: "TB", nodesep: 12, ranksep: 18, edgesep: 8, marginx: 6, marginy: 6 }).setDefaultEdgeLabel(() => ({}));
   const inside = new Set(entries);
   const open = new Set<Entry>();
   entries.forEach((entry) => graph.setNode(String(entry.at), { width: WIDTH, height: HEIGHT }));
   for (const entry of entries) {
     const { before, after } = known.get(entry)!;
-    before.filter((each) => inside.has(each)).forEach((each) => graph.setEdge(String(each.at), String(entry.at)));
+    [...before].filter((each) => inside.has(each)).forEach((each) => graph.setEdge(String(each.at), String(entry.at)));
     if ([...before, ...after].some((each) => !inside.has(each))) {
       open.add(entry);
     }

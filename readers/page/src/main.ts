@@ -3,8 +3,8 @@
 import { gunzipSync, strFromU8 } from "fflate";
 import type { Description } from "./description.js";
 import { Details } from "./details.js";
-import { bytes, el, number, plural } from "./dom.js";
-import { differs, entriesOf, type Entry } from "./entries.js";
+import { bytes, el, MOST, number, plural, shown } from "./dom.js";
+import { differs, entriesOf, having, type Entry } from "./entries.js";
 import { attach, describeFile } from "./from_file.js";
 import { GraphView } from "./graph.js";
 import { Table } from "./table.js";
@@ -59,14 +59,18 @@ class Page {
       return;
     }
     this.#alert.textContent = "";
-    this.#said.textContent = `Reading ${file.name} …`;
+    this.#said.textContent = shown(`Reading ${file.name} …`);
     try {
       this.show(await describeFile(file, file.name));
       this.#save.hidden = true;
     } catch (error) {
-      this.#alert.textContent = `${file.name}: ${(error as Error).message}`;
-      this.#said.textContent = "";
+      this.alert(`${file.name}: ${(error as Error).message}`);
     }
+  }
+
+  alert(text: string): void {
+    this.#alert.textContent = shown(text);
+    this.#said.textContent = "";
   }
 
   show(model: Description): void {
@@ -74,11 +78,11 @@ class Page {
     this.#entries = entriesOf(model);
     const { comparison } = model;
     const other = comparison?.kind === "diff" ? ` ↔ ${comparison.other.name}` : "";
-    this.#title.textContent = document.title = `${model.name}${other}`;
+    this.#title.textContent = document.title = shown(`${model.name}${other}`);
     document.title += " · qfmt view";
     const operators = [...new Set(this.#entries.map(({ node }) => node.operator))].sort();
     const options = (pairs: readonly (readonly [string, string])[]) => pairs.map(([value, text]) => el("option", { value }, text));
-    this.#operator.replaceChildren(...options([["", "All operators"], ...operators.map((each) => [each, each] as const)]));
+    this.#operator.replaceChildren(...options([["", "All operators"], ...operators.slice(0, MOST).map((each) => [each, each] as const)]));
     this.#only.replaceChildren(...options([["", "All nodes"], ["notes", "With notes"], ...(comparison ? [["differs", "That differ"], ["unequal", "Not equal"]] as const : [])]));
     this.#search.value = "";
     this.#next.hidden = !this.#entries.some(({ status }) => differs(status));
@@ -133,9 +137,12 @@ class Page {
   #filter(): void {
     const words = this.#search.value.toLowerCase().split(/\s+/).filter(Boolean);
     const [operator, only] = [this.#operator.value, this.#only.value];
-    const accepts = ({ node, text, findings, status }: Entry) =>
-      words.every((word) => text.includes(word)) && (!operator || node.operator === operator)
+    const isFound = this.#model && words.length ? having(words, this.#model) : () => true;
+    const accepts = (entry: Entry) => {
+      const { node, findings, status } = entry;
+      return isFound(entry) && (!operator || node.operator === operator)
       && (only !== "notes" || findings.length > 0) && (only !== "differs" || differs(status)) && (only !== "unequal" || (status !== "" && status !== "same"));
+    };
     this.#count(this.#table.filter(words.length || operator || only ? accepts : null));
   }
 
@@ -188,14 +195,17 @@ function embedded(id: string): Uint8Array<ArrayBuffer> | null {
 async function start(): Promise<void> {
   const page = new Page(document.getElementById("page")!);
   const [model, file] = [embedded("model-data"), embedded("file-data")];
-  if (model) {
-    // At once, not by the asynchronous DecompressionStream: a picture of the loaded page shall show the model.
-    page.show(JSON.parse(strFromU8(gunzipSync(model))) as Description);
+  document.body.classList.toggle("empty", !model);
+  try {
+    if (model) {
+      // At once, not by the asynchronous DecompressionStream: a picture of the loaded page shall show the model.
+      page.show(JSON.parse(strFromU8(gunzipSync(model))) as Description);
+    }
     if (file) {
       await page.embed(new Blob([file]));
     }
-  } else {
-    document.body.classList.add("empty");
+  } catch (error) {
+    page.alert((error as Error).message);
   }
   document.body.classList.add("ready");
 }

@@ -63,7 +63,8 @@ function rows(entries: readonly Entry[], paths: readonly (readonly string[])[], 
         found.push({ kind: "node", label: paths[at + index]!.slice(used).join(".") || entry.node.name, depth, entry });
       }
     } else {
-      const length = Math.max(used + 1, Math.min(shared.length, Math.min(...paths.slice(at, end).map((path) => path.length - 1))));
+      const shortest = paths.slice(at, end).reduce((least, { length }) => Math.min(least, length - 1), shared.length);
+      const length = Math.max(used + 1, shortest);
       found.push({
         kind: "group",
         key: `${at}:${shared.slice(0, length).join(".")}`,
