@@ -50,7 +50,7 @@ def test_models_without_a_difference_have_one_content_id(a: Model, b: Model) -> 
 def test_a_file_is_equal_to_the_model_that_was_saved(digits: Model, tmp_path: Path) -> None:
     digits.save(tmp_path / "m.qfb")
     found = qfmt.diff(tmp_path / "m.qfb", digits)
-    assert found.is_equal and found.to_dict() == {"equal": True, "nodes": (), "tensors": (), "words": ()}
+    assert found.is_equal and found.to_dict() == {"equal": True, "nodes": [], "tensors": [], "words": []}
 
 
 def test_blocks() -> None:

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from qfmt.arithmetic import REQUANTIZE, requantize
 from qfmt.budget import Budget
 from qfmt.errors import BudgetError
+from qfmt.forms import FORMS, NARROWED
 from qfmt.interpreter import execute
 from qfmt.model import Graph, Model, Node, Proof, Quantization, Tensor
 from qfmt.ops import OPERATORS, Operand
 from qfmt.passes.lowering import lower_integer
 from qfmt.passes.lowering.facts import requantizations
-from qfmt.passes.lowering.forms import FORMS, NARROWED, quantized_multiplier
+from qfmt.passes.lowering.forms import quantized_multiplier
 from qfmt.passes.lowering.lines import addends, exact_lines
 from qfmt.passes.lowering.pairs import between, ratios, weights
 from qfmt.passes.lowering.step_functions import StepFunction, of_pairs, search
