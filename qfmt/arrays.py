@@ -43,6 +43,11 @@ class DType(NamedTuple):
         return self.kind in "iu"
 
     @property
+    def is_from_ml_dtypes(self) -> bool:
+        """Whether NumPy itself does not have it."""
+        return self.name.startswith(("bfloat", "float8", "float4"))
+
+    @property
     def is_quantizable(self) -> bool:
         """Whether a tensor of this type may be quantized: integers of up to 32 bits, floats of 4 and 8."""
         return self.maximum > 0 and self.bits <= 32
@@ -116,7 +121,7 @@ def numpy_dtype(name: str) -> np.dtype[np.generic]:
     kind = DTYPES[name]
     if kind.is_integer:
         return np.dtype(f"{kind.kind}{max(kind.bits, 8) // 8}")
-    if name.startswith(("bfloat", "float8", "float4")):
+    if kind.is_from_ml_dtypes:
         import ml_dtypes
 
         found: np.dtype[np.generic] = np.dtype(getattr(ml_dtypes, name))

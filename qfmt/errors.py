@@ -23,6 +23,7 @@ A message is one line: where it is wrong, what is wrong, and what to do about it
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 LONGEST = 10_000
@@ -44,10 +45,20 @@ def shortened(text: str, limit: int) -> str:
     return f"{text[:half]}… ({len(text):,} characters) …{text[-half:]}"
 
 
+def masked(text: str) -> str:
+    """What is a URL, or quotes some, without their passwords and queries. For what cannot be parsed: too much goes."""
+    return re.sub(r"\?[^\s'\"]+", "?…", re.sub(r"(?<=://)[^\s'\"]*@", "", text))
+
+
 def some(names: Sequence[str], limit: int = 3) -> str:
     """The first names, each once and shortened."""
     shown = ", ".join(dict.fromkeys(shortened(name, LONGEST // 100) for name in names[:limit]))
     return f"{shown}, …" if len(names) > limit else shown
+
+
+def _counted(found: Mapping[str, Sequence[str]]) -> str:
+    """What was found, how often, and the first places where."""
+    return ", ".join(f"{what} ({len(places)}×: {some(places)})" for what, places in sorted(found.items()))
 
 
 def first_line(error: BaseException) -> str:
@@ -185,9 +196,7 @@ class UnsupportedOperatorsError(SourceError):
 
     def __init__(self, operators: Mapping[str, Iterable[str]], *, where: str = "", hint: str = "") -> None:
         self.operators = {name: tuple(places) for name, places in operators.items()}
-        listed = ", ".join(
-            f"{name} ({len(places)}×: {some(places)})" for name, places in sorted(self.operators.items())
-        )
+        listed = _counted(self.operators)
         count = len(self.operators)
         noun = "operator has" if count == 1 else "operators have"
         super().__init__(f"{count} {noun} no equivalent in qfmt: {listed}", where=where, hint=hint)
@@ -204,25 +213,23 @@ class DestinationError(QfmtError):
 class InexpressibleNodesError(DestinationError):
     """Nodes that another format cannot express; `reasons` maps each reason to the names of the nodes."""
 
-    def __init__(self, reasons: Mapping[str, Iterable[str]], *, format: str, where: str = "", hint: str = "") -> None:
+    def __init__(self, reasons: Mapping[str, Iterable[str]], *, format: str, hint: str = "") -> None:
         self.reasons = {reason: tuple(nodes) for reason, nodes in reasons.items()}
-        found = sorted(self.reasons.items())
-        listed = ", ".join(f"{reason} ({len(nodes)}×: {some(nodes)})" for reason, nodes in found)
+        listed = _counted(self.reasons)
         count = sum(map(len, self.reasons.values()))
         noun = "node" if count == 1 else "nodes"
-        super().__init__(f"{count} {noun} cannot be written in {format}: {listed}", where=where, hint=hint)
+        super().__init__(f"{count} {noun} cannot be written in {format}: {listed}", hint=hint)
 
 
 class NoIntegerFormError(QfmtError):
     """Nodes without an integer-only form; `reasons` maps each reason to the names of the nodes."""
 
-    def __init__(self, reasons: Mapping[str, Iterable[str]], *, where: str = "", hint: str = "") -> None:
+    def __init__(self, reasons: Mapping[str, Iterable[str]], *, hint: str) -> None:
         self.reasons = {reason: tuple(nodes) for reason, nodes in reasons.items()}
-        found = sorted(self.reasons.items())
-        listed = "; ".join(f"{some(nodes, 20)} {reason}" for reason, nodes in found)
+        listed = "; ".join(f"{some(nodes, 20)} {reason}" for reason, nodes in sorted(self.reasons.items()))
         count = sum(map(len, self.reasons.values()))
         noun = "node has" if count == 1 else "nodes have"
-        super().__init__(f"{count} {noun} no integer form: {listed}", where=where, hint=hint)
+        super().__init__(f"{count} {noun} no integer form: {listed}", hint=hint)
 
 
 class RemoteError(QfmtError):

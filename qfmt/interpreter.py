@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -64,10 +64,11 @@ def trace(
     budget = _memory(model, values, memory)
     uses = graph.uses()
     constants: dict[str, Array] = {}
+    known = ChainMap(values, constants)
     for node in counted(graph.nodes, "", len(graph.nodes), "nodes"):
-        operands = [_operand(name, values, constants, tensors) for name in node.inputs]
+        constants.update((name, tensors[name].array) for name in node.inputs if name and name not in known)
         with budget.spent():
-            results = execute(node, operands, [tensors[name] for name in node.outputs])
+            results = execute(node, operands_of(node, known, tensors), [tensors[name] for name in node.outputs])
         values.update(zip(node.outputs, results, strict=True))
         budget.held += sum(result.nbytes for result in results)
         yield node
@@ -88,16 +89,6 @@ def _memory(model: Model, inputs: Mapping[str, Array], limit: int | None) -> Mem
     memory = Memory(limit, "allow more with --memory, or run(…, memory=…)")
     memory.held = given
     return memory
-
-
-def _operand(
-    name: str, values: Mapping[str, Array], constants: dict[str, Array], tensors: Mapping[str, Tensor]
-) -> Operand | None:
-    if not name:
-        return None
-    if name not in values and name not in constants:
-        constants[name] = tensors[name].array
-    return Operand(values[name] if name in values else constants[name], tensors[name].quantization)
 
 
 def checked_inputs(model: Model, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
@@ -151,6 +142,14 @@ def _checked_input(tensor: Tensor, array: Array, sizes: dict[str, int]) -> Array
     return array
 
 
+def operands_of(node: Node, values: Mapping[str, Array], tensors: Mapping[str, Tensor]) -> list[Operand | None]:
+    """What a node reads: `values` by name, and of the rest the constants; None is an input that is absent."""
+    return [
+        Operand(values[name] if name in values else tensors[name].array, tensors[name].quantization) if name else None
+        for name in node.inputs
+    ]
+
+
 def execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[Tensor]) -> list[Array]:
     """The outputs of one node, from its operands; `outputs` says what dtype and quantization they have.
 
@@ -158,8 +157,7 @@ def execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[Te
     not fit each other in a way that no shape rule detects.
     """
     try:
-        with np.errstate(all="ignore"), warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing is NaN, and NumPy would tell
+        with np.errstate(all="ignore"):
             return _execute(node, operands, outputs)
     except RunError as error:
         raise error.at(f"node {node.title}") from None

@@ -1,9 +1,10 @@
-"""How shapes, scales and ranges are written for people: in tables, at a prompt."""
+"""How shapes, scales and ranges are written for people, in tables and at a prompt; and numbers in JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .graph import Shape
@@ -24,6 +25,15 @@ def number(value: float | None) -> str:
     if value is None:
         return NOTHING
     return str(value) if isinstance(value, int) else f"{value:.5g}"
+
+
+def json_value(value: Any) -> Any:
+    """The value as JSON can represent it: an infinity is the string "inf" or "-inf", NaN is "nan", a tuple a list."""
+    if isinstance(value, float) and not isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: json_value(item) for key, item in value.items()}
+    return [json_value(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def span(values: Iterable[float]) -> str:

@@ -25,6 +25,12 @@ def irregular(path: str | os.PathLike[str]) -> str:
     return "" if kind == stat.S_IFREG else f"is {_KINDS.get(kind, 'something else')}, not a regular file"
 
 
+def descriptor_of(path: str | os.PathLike[str]) -> int:
+    """The file, open for reading: a link is not followed, and a FIFO does not block. Raises OSError, ValueError."""
+    flags = (getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
+    return os.open(path, sum(flags, os.O_RDONLY))
+
+
 def unreadable(error: OSError | ValueError) -> str:
     """What to say of a file that cannot be opened or read."""
     return f"cannot be read: {getattr(error, 'strerror', None) or error}"

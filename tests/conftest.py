@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import hypothesis
 import pytest
 
-from support import counts
+from support import counts, examples  # noqa: F401  (registers the profiles of Hypothesis)
 from support.paths import ROOT
 from support.shared import shared_folder
 from support.stores import bucket, memory, s3, server, store, temporary  # noqa: F401  (fixtures)
@@ -21,16 +20,13 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # one process per core: threads beyond 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts what runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the commands that tests interrupt inherit it
 
-hypothesis.settings.register_profile("untimed", deadline=None)  # no test fails because the machine is busy
-hypothesis.settings.load_profile("untimed")
-
 LONG = (
-    "frontends/torch/test_networks.py", "readers/test_js_reader.py", "docs/test_docs.py",
-    "backends/c/test_arithmetic.py", "backends/torch/test_engines.py", "file/test_hostile.py",
-    "frontends/onnx/test_backend.py", "cli/test_hostile_files.py", "frontends/torch/test_exported_functions.py",
-    "readers/test_c_reader_run.py", "ops/test_shapes.py", "ops/test_ranges.py", "conformance/test_suite.py",
-    "file/test_faults.py", "fuzzing/test_fuzz.py", "frontends/torch/test_memory.py", "archive/test_archive.py",
-    "docs/test_site.py", "view/test_page.py",
+    "readers/test_js_reader.py", "archive/test_far.py", "backends/torch/test_engines.py", "readers/test_evolution.py",
+    "frontends/torch/test_networks.py", "cli/test_hostile_files.py", "backends/c/test_arithmetic.py",
+    "conformance/test_suite.py", "fuzzing/test_fuzz.py", "docs/test_docs.py", "archive/test_archive.py",
+    "view/test_page.py", "readers/test_c_reader_run.py", "compare/test_verify.py", "docs/test_site.py",
+    "frontends/onnx/test_backend.py", "passes/lowering/test_networks.py", "backends/c/test_limits.py",
+    "readers/test_c_reader.py", "frontends/torch/test_memory.py",
 )  # fmt: skip
 """Files that take longest, the longest first."""
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -276,3 +279,31 @@ def test_averages_of_wide_integers_do_not_wrap() -> None:
 
 def test_an_input_beyond_float32_is_infinite_without_a_warning() -> None:
     assert run(chain(), {"x": FLOATS.astype(np.float64) * 1e300})["q"].tolist() == [[255, 0, 255]]
+
+
+def test_threads_compute_means_of_nothing_without_a_warning() -> None:
+    """A warning would be an error here; a filter of warnings would be that of all threads."""
+    nodes = [
+        node("ReduceMean", "x", "reduced"),
+        node("GlobalAveragePool", "x", "averaged"),
+        node("InstanceNormalization", "x ones ones", "normalized"),
+        node("RMSNormalization", "x none", "scaled", attributes={"axis": 2}),
+        node("MeanVarianceNormalization", "x", "shifted", attributes={"axes": (0, 2)}),
+    ]
+    outputs = [name for each in nodes for name in each.outputs]
+    constants = [Tensor.constant("ones", np.ones(2, np.float32)), Tensor.constant("none", np.ones(0, np.float32))]
+    made = model(nodes, [*constants, *map(floating, ["x", *outputs])], outputs=" ".join(outputs))
+    before, interval = [*warnings.filters], sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            found = list(threads.map(lambda _: run(made, {"x": np.zeros((3, 2, 0), np.float32)}), range(200)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert warnings.filters == before
+    for each in found:
+        assert {name: array.shape for name, array in each.items()} == {
+            "reduced": (1, 1, 1), "averaged": (3, 2, 1), "normalized": (3, 2, 0), "scaled": (3, 2, 0),
+            "shifted": (3, 2, 0),
+        }  # fmt: skip
+        assert np.isnan(each["reduced"]).all() and np.isnan(each["averaged"]).all()

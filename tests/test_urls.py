@@ -17,12 +17,13 @@ import numpy as np
 import pytest
 
 import qfmt
-from qfmt import urls
+from qfmt import transfer
 from qfmt.errors import DestinationError, DigestError, FormatError, MissingFileError, QfmtError, RemoteError
 from qfmt.file import header, remote
 from qfmt.file.encode import encode
 from qfmt.model import Graph, Model, Tensor
-from qfmt.urls import PACKAGES, Url, place
+from qfmt.transfer import PACKAGES
+from qfmt.urls import Url, place
 from support.command_line import invoke, start, tiny_model, trouble
 from support.crafted import numbers
 from support.paths import DIGITS, ROOT
@@ -362,7 +363,7 @@ def test_what_a_server_does_wrong_is_one_line(kind: str, server: Server, monkeyp
     server.answers["m.qfb"], said = ANSWERS[kind]
     monkeypatch.setattr(remote, "UNSTATED", MB)
     if kind == "silent":
-        monkeypatch.setattr(urls, "SILENCE", 0.5)
+        monkeypatch.setattr(transfer, "SILENCE", 0.5)
     for action in (qfmt.load, qfmt.check, qfmt.convert):
         with pytest.raises(QfmtError, match=said) as error:
             action(server.url("m.qfb"))
@@ -415,7 +416,7 @@ def test_encryption_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     first, last = (SimpleNamespace(url=SimpleNamespace(scheme=scheme)) for scheme in ("https", "http"))
     stream.r = SimpleNamespace(url=last.url, history=[first], status=200, headers={})  # type: ignore[attr-defined]
     files = SimpleNamespace(open=lambda *_, **__: stream)
-    monkeypatch.setattr(Url, "_files", files)
+    monkeypatch.setattr(transfer, "filesystem", lambda protocol: files)
     with pytest.raises(RemoteError, match="leads to an address without encryption"):
         qfmt.load("https://host/m.qfb")
     assert stream.closed

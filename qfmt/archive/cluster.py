@@ -11,9 +11,8 @@ from logging import CRITICAL
 from typing import Any
 
 from .. import __version__
-from ..errors import MissingPackageError, RemoteError, first_line
+from ..errors import MissingPackageError, RemoteError, first_line, masked
 from ..progress import counted
-from ..urls import masked
 from .workers import Message, named
 
 RETRIES = 2

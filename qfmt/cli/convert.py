@@ -7,19 +7,19 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
-import qfmt
-
 from ..engines import ENGINES
-from ..errors import DestinationError, InexpressibleNodesError, QfmtError, SourceError
+from ..errors import DestinationError
+from ..forms import ONNX_FORMS
 from ..notation import size
-from ..urls import Place, place, size_of
+from ..urls import Place, size_of
+from .conversion import Conversion, fixed_sizes
+from .destination import Destination
+from .facts import origin
 from .hazards import summary
 from .integer import Lowering, integer_options
 from .interruption import will_write
@@ -27,113 +27,12 @@ from .options import Shapes, input_shapes, named, no_progress, seconds
 from .options import size as size_option
 from .output import as_json, line
 from .progress import working
-from .report import origin
-from .source import DESTINATION, FILE, QFB, kind_of, spare
+from .source import DESTINATION, FILE, spare
 
 if TYPE_CHECKING:
     from ..model import Model
 
-FORMS = ("qdq", "qoperator")
 DEFAULT_DTYPE = "uint8"
-
-
-class Destination(NamedTuple):
-    """The path and the kind of the result; the name determines the kind. `place` is the folder of a C program."""
-
-    kind: str
-    place: Place
-    program: str = ""
-
-    @classmethod
-    def named(cls, text: str) -> Destination:
-        path, is_folder = place(text), text.endswith(("/", os.sep))
-        suffix = path.suffix.lower()
-        if path.name.lower() in (".qfb", ".onnx", ".c"):
-            raise DestinationError("has no name before the suffix", where=text, hint=f"add one, as in model{path.name}")
-        if suffix in (".qfb", ".onnx") and not is_folder:
-            return cls(suffix[1:], path)
-        if suffix == ".c" and not is_folder:
-            if not path.stem.isidentifier():
-                raise DestinationError(
-                    f"{path.stem!r} is not a valid C identifier", where=text, hint="use letters, digits and _"
-                )
-            if path.parent == Path():
-                hint = f"name a folder for them, as in {path.stem}/{path}"
-                raise DestinationError("a C program consists of multiple files", where=text, hint=hint)
-            return cls("c", path.parent, path.stem)
-        if is_folder or not path.suffix or (isinstance(path, Path) and path.is_dir()):
-            return cls("c", path)
-        hint = "end the name in .qfb, .onnx or .c, or in / for a folder of C files"
-        raise DestinationError(f"qfmt does not write {path.suffix} files", where=text, hint=hint)
-
-    @property
-    def bytes(self) -> int:
-        parts = self.place.iterdir() if isinstance(self.place, Path) and self.kind == "c" else [self.place]
-        return sum(size_of(part) or 0 for part in parts)
-
-    @property
-    def next(self) -> str:
-        """A command for the user's next step."""
-        return f"{'make -C' if self.kind == 'c' else 'qfmt inspect'} {shlex.quote(str(self.place))}"
-
-
-@dataclass(frozen=True)
-class Conversion:
-    """What the options say of reading a source and lowering its network."""
-
-    engine: str | None
-    shapes: Shapes
-    quantizations: dict[str, tuple[float, int, str]]
-    prepared: Place | None
-    lowering: Lowering | None
-
-    def read(self, source: Place, *, needs_shapes: bool = False) -> tuple[Model, bool]:
-        """The model of a source, and whether it is a `.qfb`, whose engine and inputs are fixed."""
-        if kind_of(source) != QFB:
-            model = qfmt.convert(
-                source,
-                engine=self.engine,
-                input_shapes=self.shapes,
-                input_quantization=self.quantizations,
-                prepared=self.prepared,
-            )
-            return model, False
-        is_used = needs_shapes or self.lowering is not None
-        if self.engine or self.quantizations or self.prepared or (self.shapes and not is_used):
-            hint = "give --engine, --prepared and --input-… when you convert the original"
-            raise SourceError("is a .qfb, whose engine and inputs are fixed", where=str(source), hint=hint)
-        return qfmt.load(source), True
-
-    def lower(self, model: Model, source: Place, opened: bool) -> tuple[Model, str]:
-        """The integer-only model, and a description of it."""
-        assert self.lowering is not None
-        return self.lowering.apply(model, str(source), self.shapes if opened else {})
-
-
-def make(
-    source: Place,
-    *,
-    engine: str | None = None,
-    input_shapes: Shapes | None = None,
-    input_quantization: dict[str, tuple[float, int, str]] | None = None,
-    integer_only: bool = False,
-    exact: bool = False,
-    outputs: tuple[str, ...] = (),
-    requantize: str | None = None,
-    bits: str | None = None,
-    vectors: int | None = None,
-) -> Model:
-    """The model of a source by the options of the command line, with test vectors if these are requested."""
-    lowering = Lowering.of(integer_only, exact, outputs, requantize, bits)
-    conversion = Conversion(engine, input_shapes or {}, input_quantization or {}, None, lowering)
-    model, opened = conversion.read(source, needs_shapes=vectors is not None)
-    if lowering is not None:
-        model = conversion.lower(model, source, opened)[0]
-    if vectors is None:
-        return model
-    from ..compare import with_random_vectors
-
-    return with_random_vectors(model, vectors, _sizes(conversion.shapes) if opened and lowering is None else {})
 
 
 def _quantization(value: str) -> tuple[str, tuple[float, int, str]]:
@@ -207,7 +106,7 @@ Examples:
 @click.option("--opset", type=int, help="ONNX opset to write  [default: the newest of the installed ONNX Runtime]")
 @click.option(
     "--form",
-    type=click.Choice(FORMS),
+    type=click.Choice(ONNX_FORMS),
     help="Float operators between Q and DQ, or operators on integers  [default: that of an ONNX source, else qdq]",
 )
 @click.option(
@@ -311,18 +210,14 @@ def command(
             model, lowered = conversion.lower(model, source, opened)
         notes.extend(lowering.notes(model))
     times.append(time.monotonic())
-    fixed = _sizes(shapes) if opened and lowering is None else {}
+    fixed = fixed_sizes(shapes) if opened and lowering is None else {}
     if vectors:
         from ..compare import with_random_vectors
 
         with working(f"running {source.name}"):
             model = with_random_vectors(model, vectors, fixed)
     with working(f"writing {target.place.name}"):
-        how = (
-            _write_c(model, target, fixed, compact)
-            if target.kind == "c"
-            else _write(model, target, for_onnx, shard_size)
-        )
+        how = target.write(model, shard_size=shard_size, for_onnx=for_onnx, sizes=fixed, compact=compact)
     times.append(time.monotonic())
     hazard = "" if same_types or (quiet and not json_) else _hazards(model, target)
     what = f"a .qfb, from {origin(model.source)}" if opened else origin(model.source)
@@ -396,43 +291,6 @@ def _is_quantized(model: Model) -> bool:
     known = (OPERATORS[node.operator] for node in model.nodes if node.operator in OPERATORS)
     computed = any(operator.family in ("integer_products", "quantization") for operator in known)
     return stated or computed or any(tensor.quantization is not None for tensor in model.tensors.values())
-
-
-def _write(model: Model, dest: Destination, for_onnx: dict[str, Any], shard_size: int | None) -> str:
-    """Write the destination, and describe it."""
-    if dest.kind == "qfb":
-        from ..rules import RULES
-
-        shards = qfmt.save(model, dest.place, shard_size=shard_size)
-        written = f"{len(shards)} shards of {size(sum(shards))}, " if shards else ""
-        return f"{written}checked against {len(RULES)} rules"
-    from ..backends.onnx import write_onnx
-
-    try:
-        return f"opset {write_onnx(model, dest.place, **for_onnx)}"
-    except InexpressibleNodesError as error:
-        raise error.at(str(dest.place)) from None
-
-
-def _sizes(shapes: Shapes) -> dict[str, tuple[int, ...]]:
-    """Shapes for one run, or a C program."""
-    sizes = {name: tuple(size for size in shape if isinstance(size, int)) for name, shape in shapes.items()}
-    if named := [name for name, shape in shapes.items() if len(sizes[name]) != len(shape)]:
-        where = f"--input-shape {named[0]}"
-        raise DestinationError("C and test vectors require fixed sizes", where=where, hint="give numbers, not names")
-    return sizes
-
-
-def _write_c(model: Model, dest: Destination, sizes: dict[str, tuple[int, ...]], compact: bool) -> str:
-    """Write a C program, for inputs of these shapes where the model leaves sizes open."""
-    from ..backends.c import write_c
-
-    try:
-        return f"{len(write_c(model, dest.place, name=dest.program, shapes=sizes, compact=compact))} files"
-    except QfmtError as error:
-        if model.engine != "integer" and not dest.program:
-            error.hint = f"for a .qfb file use the name {dest.place}.qfb; for a C program {error.hint}"
-        raise
 
 
 def _graph(model: Model) -> str:

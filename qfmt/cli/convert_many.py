@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..archive.manifest import Entry
 
 FAILED = 1
-MAKER = "qfmt.cli.convert:make"
+MAKER = "qfmt.cli.conversion:make"
 
 
 class How(NamedTuple):

@@ -52,7 +52,7 @@ def summary(many: int, total: int, engine: str = "") -> str:
 
 
 def hazard_facts(found: Iterable[Hazard]) -> list[dict[str, Any]]:
-    """The hazards for JSON; qfmt/cli/report.py lists the keys."""
+    """The hazards for JSON; qfmt/cli/facts.py lists the keys."""
     return [{**asdict(each), "can_saturate": each.can_saturate} for each in found]
 
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import click
 
-from ..errors import QfmtError
+from ..errors import QfmtError, some
 from ..model import DTYPES, Model, Tensor
 from ..notation import NOTHING, quantization_cells, shape_text, size
 from ..urls import Place
+from .facts import Users, counts, describe, file_facts, origin, tensor_facts, why_float
 from .options import completed, no_progress, pager
 from .output import Column, as_json, line, pairs, table
 from .progress import working
-from .report import Users, counts, describe, file_facts, origin, tensor_facts, why_float
 from .source import FILE_OR_ARCHIVE, QFB, is_archive, open_model
 
 SCALE = [Column("scale", right=True), Column("zp", right=True), Column("range", right=True, detail=True)]
@@ -164,7 +164,7 @@ def _digests(model: Model) -> str:
 
 def _vectors(model: Model) -> str:
     names = [vector.name for vector in model.vectors if vector.name]
-    named = f": {', '.join(names[:SHOWN])}{', …' * (len(names) > SHOWN)}" if names else ""
+    named = f": {some(names, SHOWN)}" if names else ""
     return f"{len(model.vectors)}{named}{_digests(model)}; `qfmt run FILE --vectors` replays them"
 
 

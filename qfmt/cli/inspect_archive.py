@@ -11,9 +11,9 @@ from ..archive.manifest import Manifest
 from ..errors import QfmtError
 from ..notation import NOTHING, size
 from ..urls import Place, size_of
-from .output import Column, as_json, table
+from .facts import counts, origin
+from .output import Column, as_json, line, table
 from .progress import working
-from .report import counts, origin
 
 if TYPE_CHECKING:
     from ..archive.manifest import Entry
@@ -34,7 +34,7 @@ COLUMNS = [
 
 
 def inspect_archive(folder: Place, wanted: str, json_: bool) -> None:
-    """One line for each source whose line contains the wanted text, in any case."""
+    """One line for each source whose line contains the wanted text, in any case; then how many they are."""
     manifest = Manifest(folder)
     known: dict[str, dict[str, Any]] = {"": {}}
     rows, listed = [], []
@@ -52,6 +52,9 @@ def inspect_archive(folder: Place, wanted: str, json_: bool) -> None:
         as_json({"archive": str(folder), "models": listed})
     else:
         table(COLUMNS, rows)
+        line()
+        of = f" of {len(manifest.entries):,}" if wanted else ""
+        line(f"{folder}: {len(rows):,}{of} sources")
 
 
 def _facts(file: Place) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import QfmtError
+from ..forms import FORMS, NARROWED, NO_MULTIPLIERS, WIDTHS
 from .options import Shapes, completed
 from .output import Column, as_json, line, pairs, table
 
@@ -17,24 +18,15 @@ if TYPE_CHECKING:
     from ..model import Model, Tensor
     from ..passes.lowering.facts import Facts, Totals
 
-NARROWED = ("multiply_shift", "fixed_point_single", "multiply_add_divide")
-NO_MULTIPLIERS = ("power_of_two", "thresholds")
-FORMS = (
-    "multiply_shift",
-    "fixed_point_single",
-    "fixed_point_double",
-    "power_of_two",
-    "thresholds",
-    "multiply_add_divide",
-)
-WIDTHS = ("32", "16", "8")
-"""A copy of those in `passes.lowering.forms`, which imports NumPy; `--help` must not. A test compares them."""
-
 
 def integer_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """`--integer-only` and the options that go with it; `Lowering.of` parses them."""
     for option in (
-        click.option("--bits", type=click.Choice(WIDTHS), help="Maximum bits of a multiplier  [default: 32]"),
+        click.option(
+            "--bits",
+            type=click.Choice([str(width) for width in WIDTHS]),
+            help="Maximum bits of a multiplier  [default: 32]",
+        ),
         click.option(
             "--requantize",
             type=click.Choice(FORMS),
@@ -76,7 +68,7 @@ class Lowering:
         """None without `--integer-only`, which the other options need."""
         if integer_only:
             form = requantize or FORMS[0]
-            if bits and (form in NO_MULTIPLIERS or (form not in NARROWED and bits != WIDTHS[0])):
+            if bits and (form in NO_MULTIPLIERS or (form not in NARROWED and int(bits) != WIDTHS[0])):
                 why = "has no multipliers" if form in NO_MULTIPLIERS else "has multipliers of 31 bits"
                 raise click.UsageError(f"--requantize {form} {why}: --bits requires {', '.join(NARROWED)}")
             return cls(form, int(bits or WIDTHS[0]), exact, outputs)

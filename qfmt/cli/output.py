@@ -10,15 +10,15 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice, zip_longest
-from math import isfinite
 from typing import Any, NamedTuple, TextIO
 
 import click
 
 from ..errors import LONGEST, printable, shortened
+from ..notation import NOTHING, json_value
 
 GAP = "  "
 WIDEST = 400
@@ -63,18 +63,10 @@ def line(text: str = "", *, err: bool = False) -> None:
 
 
 def as_json(value: Any) -> None:
-    """A value as JSON on stdout, for programs. JSON has no infinities: they are "inf" and "-inf", and NaN is "nan"."""
+    """A value as JSON on stdout, for programs."""
     import json
 
-    _echo(json.dumps(_strict(value), indent=2, allow_nan=False))
-
-
-def _strict(value: Any) -> Any:
-    if isinstance(value, float) and not isfinite(value):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {key: _strict(item) for key, item in value.items()}
-    return [_strict(item) for item in value] if isinstance(value, list | tuple) else value
+    _echo(json.dumps(json_value(value), indent=2, allow_nan=False))
 
 
 # -- terminals -----------------------------------------------------------------------------------------
@@ -239,8 +231,6 @@ def _drawn(
     columns: Sequence[Column], titles: Sequence[str], rows: Sequence[Sequence[str]], natural: Sequence[int], limit: int
 ) -> Iterator[str]:
     """The lines for a terminal."""
-    from ..notation import NOTHING
-
     known = [at for at in range(len(columns)) if not rows or any(row[at] not in ("", NOTHING) for row in rows)]
     shown = _fitting(columns, known, natural, limit)
     widths = _widths(columns, natural, shown, limit)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import zipfile
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -57,7 +56,9 @@ Exit status: 0 success, and all test vectors equal; 1 a test vector differs; 2 a
     type=DESTINATION,
     help="Write the outputs to this .npz, or a single output to a .npy.",
 )
-@click.option("--record", type=DESTINATION, help="Copy FILE to this .qfb, with this run as a test vector.")
+@click.option(
+    "--record", type=DESTINATION, help="Copy FILE to this .qfb, with this run and its digests as a test vector."
+)
 @click.option("--vectors", is_flag=True, help="Run the test vectors in the file, and compare their outputs.")
 @memory_option()
 @click.option("--json", "json_", is_flag=True, help="Print {output: {dtype, shape, min, max, argmax}}.")
@@ -99,7 +100,7 @@ def command(
         raise DestinationError(what, where=str(dest), hint="end its name in .npz")
     inputs = taken(model, matched(model.graph.inputs, arrays(source), source), source)
     with working(f"running {file.name}"):
-        made = model.with_vectors(inputs, names=(source.stem,), memory=memory)
+        made = model.with_vectors(inputs, names=(source.stem,), digests=record is not None, memory=memory)
         outputs = {name: value.array for name, value in made.vectors[-1].outputs.items()}
     if record is not None:
         made.save(record)
@@ -124,7 +125,7 @@ def _replayed(model: Model, file: Place, memory: int | None, json_: bool) -> int
     with working(f"running {file.name}"):
         found = list(replay(model, memory))
     if json_:
-        as_json([asdict(each) | {"largest": _finite(each.largest)} for each in found])
+        as_json([asdict(each) for each in found])
     else:
         counts = [Column(title, right=True) for title in ("elements", "equal", "largest difference")]
         table([Column("vector"), Column("output"), *counts], [_row(each) for each in found])
@@ -137,7 +138,7 @@ def _replayed(model: Model, file: Place, memory: int | None, json_: bool) -> int
 
 def _row(found: Replay) -> list[str]:
     equal = found.elements - found.different
-    return [found.vector, found.output, f"{found.elements:,}", f"{equal:,}", number(_finite(found.largest))]
+    return [found.vector, found.output, f"{found.elements:,}", f"{equal:,}", number(found.largest)]
 
 
 def _save(outputs: Mapping[str, Array], dest: Place) -> None:
@@ -160,13 +161,8 @@ def _save(outputs: Mapping[str, Array], dest: Place) -> None:
 
 def _summary(array: Array) -> dict[str, Any]:
     argmax = array.argmax(axis=-1).tolist() if array.size and array.ndim in (1, 2) else None
-    low, high = (_finite(array.min().item()), _finite(array.max().item())) if array.size else (None, None)
+    low, high = (array.min().item(), array.max().item()) if array.size else (None, None)
     return {"dtype": array.dtype.name, "shape": list(array.shape), "min": low, "max": high, "argmax": argmax}
-
-
-def _finite(value: float) -> float | None:
-    """JSON cannot represent NaN and infinity."""
-    return value if math.isfinite(value) else None
 
 
 def _words(facts: Mapping[str, Any]) -> list[str]:

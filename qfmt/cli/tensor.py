@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from ..errors import FormatError
 from ..model import DTYPES, Model, Parameter, Quantization, Tensor
 from ..notation import number, quantization_cells, shape_text, size, span
-from ..passes.statistics import real_range, unread
+from ..passes.statistics import missing_shard, real_range
+from .facts import Facts, discarded_calibration
 from .output import line, pairs
-from .report import Facts, discarded_calibration
 
 SHOWN = 8
 """The most scales that are printed; `--json` has all of them."""
@@ -80,7 +80,7 @@ def _read(text: Callable[..., str], *of: object) -> str:
     try:
         return text(*of)
     except FormatError as error:
-        return f"unknown: {unread(error)}"
+        return f"unknown: {missing_shard(error)}"
 
 
 def _scale(quantization: Quantization) -> str:
@@ -99,10 +99,10 @@ def _can_hold(quantization: Quantization) -> str:
 
 
 def _stored_lines(tensor: Tensor, facts: Facts) -> Lines:
-    unread = f"unknown: {facts['unread']}" if "unread" in facts else ""
-    if not tensor.is_constant or not (unread or facts["stored_min"] is not None):
+    unknown = f"unknown: {facts['error']}" if "error" in facts else ""
+    if not tensor.is_constant or not (unknown or facts["stored_min"] is not None):
         return
-    real = unread or f"{number(facts['real_min'])}..{number(facts['real_max'])} (smallest and largest stored value)"
+    real = unknown or f"{number(facts['real_min'])}..{number(facts['real_max'])} (smallest and largest stored value)"
     if tensor.quantization is not None and facts["stored_min"] is not None:
         what = "integer" if DTYPES[tensor.dtype].is_integer else tensor.dtype
         yield "used range", f"{facts['stored_min']}..{facts['stored_max']} (smallest and largest stored {what})"

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from .arrays import Array
 
 DIFFERS = 1
-COUNTS = ("outputs", "equal", "tie", "close", "saturated", "overflow", "stated", "wrong")
 ALWAYS = ("outputs", "equal", "wrong")
 MEANINGS = {
     "tie": "off by one where the exact value is half-way between two integers, within float32 precision",
@@ -268,6 +267,8 @@ def _constants(report: Report, off: list[WeightComparison]) -> str:
 
 
 def _node_table(report: Report) -> None:
+    from ..compare.report import COUNTS
+
     used = [name for name in COUNTS if name in ALWAYS or _count(report, name)]
     columns = [Column("#", right=True), Column("operator"), Column("node", color="cyan")]
     columns += [*(Column(name, right=True) for name in used), Column("largest", right=True)]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..arrays import StoredArray
 from ..model import Graph, Model, Node, Proof, Tensor, static_shape
+from ..notation import json_value
 from ..rules import require_sound
 from .words import ARROW, NOWHERE, changed, present, tensor_words, values_differ
 
@@ -66,7 +67,9 @@ class Difference:
         return not (self.nodes or self.tensors or self.words)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"equal": self.is_equal, **asdict(self)}
+        """For JSON: all fields, and `equal`. An infinite difference (another shape, or NaN) is "inf"."""
+        made: dict[str, Any] = json_value({"equal": self.is_equal, **asdict(self)})
+        return made
 
 
 def diff(a: Model | str | PathLike[str], b: Model | str | PathLike[str]) -> Difference:

@@ -11,8 +11,8 @@ import numpy as np
 
 from ..arrays import Array
 from ..errors import QfmtError
-from ..interpreter import execute
-from ..model import DTYPES, Model, Node, Tensor
+from ..interpreter import execute, operands_of
+from ..model import DTYPES, Model, Node
 from ..ops import Operand
 from .classes import Counts, classify, distance, same_numbers
 
@@ -76,7 +76,7 @@ class BySource:
         tensors = self.source.tensors
         if not all(not name or name in self.values or tensors[name].is_constant for name in origin.inputs):
             return None
-        return [operand(tensors[name], self.values) if name else None for name in origin.inputs]
+        return operands_of(origin, self.values, tensors)
 
     def _by(self, origin: Node, own: str, read: Sequence[Operand | None]) -> Array | None:
         """A tensor as a node of the source computes it; None if qfmt has no reference for it."""
@@ -101,9 +101,8 @@ def completed(model: Model, inputs: Mapping[str, Array], seen: Mapping[str, Comp
             continue
         tensors = model.tensors
         if all(not name or name in values or tensors[name].is_constant for name in node.inputs):
-            operands = [operand(tensors[name], values) if name else None for name in node.inputs]
             try:
-                made = execute(node, operands, [tensors[name] for name in node.outputs])
+                made = execute(node, operands_of(node, values, tensors), [tensors[name] for name in node.outputs])
             except QfmtError:  # a node without a reference may come after the end of the file
                 continue
             for name, array in zip(node.outputs, made, strict=True):
@@ -114,8 +113,3 @@ def completed(model: Model, inputs: Mapping[str, Array], seen: Mapping[str, Comp
 def _same(a: Array, b: Array) -> Array:
     same: Array = same_numbers(a, b) if DTYPES[a.dtype.name].kind == "f" else a == b
     return same
-
-
-def operand(tensor: Tensor, values: Mapping[str, Array]) -> Operand:
-    computed = values.get(tensor.name)
-    return Operand(tensor.array if computed is None else computed, tensor.quantization)

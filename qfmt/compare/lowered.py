@@ -18,9 +18,9 @@ from ..arithmetic import dequantize, quantize
 from ..arrays import Array
 from ..errors import QfmtError
 from ..frontends.witness import Computed, computed
-from ..interpreter import checked_inputs, execute
+from ..interpreter import checked_inputs, execute, operands_of
 from ..model import DTYPES, Graph, Model, Node, Tensor, numpy_dtype, static_shape
-from .judges import BySource, completed, operand
+from .judges import BySource, completed
 from .report import NodeComparison, WeightComparison
 from .side_by_side import SideBySide
 from .words import tensor_words, values_differ
@@ -240,9 +240,9 @@ class IntegerForm:
         given = {name: value.array for name, value in known.items()}
         found: dict[str, Array] = {}
         for node in self._again.nodes:
-            operands = [operand(self._again.tensors[name], given) if name else None for name in node.inputs]
+            tensors = self._again.tensors
             try:
-                made = execute(node, operands, [self._again.tensors[name] for name in node.outputs])
+                made = execute(node, operands_of(node, given, tensors), [tensors[name] for name in node.outputs])
             except QfmtError:
                 break
             for name, array in zip(node.outputs, made, strict=True):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from ..notation import json_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,10 @@ class WeightComparison:
     @property
     def ok(self) -> bool:
         return not self.different and not self.differences
+
+
+COUNTS = ("outputs", "equal", "tie", "close", "saturated", "overflow", "stated", "wrong")
+"""What is counted of a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,15 +140,7 @@ class Report:
         return output.equal == output.outputs or any(node.equal < node.outputs for node in self.nodes)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: all fields, `ok` and `first_wrong`. An infinite difference (another shape) is None."""
+        """For JSON: all fields, `ok` and `first_wrong`. An infinite difference (another shape) is "inf"."""
         found = {"ok": self.ok, "first_wrong": self.first_wrong, "exact": self.is_exact, **asdict(self)}
-        finite: dict[str, Any] = _finite(found)
-        return finite
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        made: dict[str, Any] = json_value(found)
+        return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ import numpy as np
 
 from ..arrays import Array
 from ..errors import QfmtError
-from ..interpreter import execute
+from ..interpreter import execute, operands_of
 from ..model import Model, Node, Quantization
 from ..ops import OPERATORS, Operand
 from ..progress import counted
@@ -102,15 +103,13 @@ class SideBySide:
 
     def _operands(self, node: Node, values: Mapping[str, Array]) -> list[Operand | None] | None:
         """None if one of them was never computed."""
-        operands: list[Operand | None] = []
-        for name in node.inputs:
-            if name and self._is_constant(name) and name not in self._constants:
-                self._constants[name] = self.model.tensors[name].array
-            array = values.get(name, self._constants.get(name))
-            if name and array is None:
+        read = {name: values[name] for name in node.inputs if name in values}
+        for name in filter(None, node.inputs):
+            if name not in read and not self._is_constant(name):
                 return None
-            operands.append(None if array is None else Operand(array, self.model.tensors[name].quantization))
-        return operands
+            if name not in read and name not in self._constants:
+                self._constants[name] = self.model.tensors[name].array
+        return operands_of(node, ChainMap(read, self._constants), self.model.tensors)
 
     def _is_constant(self, name: str) -> bool:
         return not name or self.model.tensors[name].is_constant

@@ -15,7 +15,8 @@ from typing import BinaryIO
 from ..errors import RemoteError
 from ..notation import size as text_of_size
 from ..progress import BYTES, Steps
-from ..urls import Reading, Url
+from ..transfer import Reading
+from ..urls import Url
 
 FIRST = 1 << 16
 """Bytes that are requested when a file is opened: all metadata of a small model."""

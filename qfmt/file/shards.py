@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ..arrays import blocks
 from ..errors import DigestError, FormatError, MissingFileError
+from ..regular import descriptor_of, unreadable
 from ..urls import Place, Url
 from .decode import Record
 from .header import AGAIN, ALIGNMENT
@@ -167,8 +168,7 @@ def _mapped(path: Path, shard: Shard) -> Part:
     try:
         if stat.S_ISLNK(path.lstat().st_mode):
             return "is a link"
-        flags = (getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))  # a FIFO would block
-        descriptor = os.open(path, sum(flags, os.O_RDONLY))
+        descriptor = descriptor_of(path)
         try:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode):
@@ -181,4 +181,4 @@ def _mapped(path: Path, shard: Shard) -> Part:
     except FileNotFoundError:
         return "is missing"
     except (OSError, ValueError) as error:
-        return f"cannot be read: {getattr(error, 'strerror', None) or error}"
+        return unreadable(error)

@@ -11,6 +11,7 @@ from ..arrays import Array
 from ..errors import QfmtError
 from ..model import Quantization, Shape
 from .accumulation import centred
+from .pooling import real_mean
 from .registry import (
     QUANTIZE_RULES,
     Inference,
@@ -79,8 +80,8 @@ def batch_normalization(x: Array, scale: Array, b: Array, mean: Array, var: Arra
 
 
 def _normalized(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
-    shifted = x - x.mean(axes, keepdims=True)
-    variance = (shifted * shifted).mean(axes, keepdims=True)
+    shifted = x - real_mean(x, axes)
+    variance = real_mean(shifted * shifted, axes)
     return shifted / np.sqrt(variance + x.dtype.type(epsilon))
 
 
@@ -214,7 +215,7 @@ def instance_normalization(x: Array, scale: Array, b: Array, *, epsilon: float) 
 def rms_normalization(x: Array, scale: Array, *, axis: int, epsilon: float) -> Array:
     """Y = X / √(mean of X² + epsilon) · scale, over the axes from `axis` on; the quotient at least in float32."""
     wide = x if x.dtype.itemsize >= 4 else x.astype(f32)
-    squares = (wide * wide).mean(tuple(range(axis % x.ndim, x.ndim)), keepdims=True)
+    squares = real_mean(wide * wide, tuple(range(axis % x.ndim, x.ndim)))
     return (wide / np.sqrt(squares + wide.dtype.type(epsilon))).astype(x.dtype) * scale
 
 
@@ -236,8 +237,8 @@ def _axes_shape(given: Inference) -> list[Shape]:
 )
 def mean_variance_normalization(x: Array, *, axes: tuple[int, ...]) -> Array:
     """Y = (X - mean) / (standard deviation + 1e-9)."""
-    shifted = x - x.mean(axes, keepdims=True)
-    return shifted / (np.sqrt((shifted * shifted).mean(axes, keepdims=True)) + x.dtype.type(1e-9))
+    shifted = x - real_mean(x, axes)
+    return shifted / (np.sqrt(real_mean(shifted * shifted, axes)) + x.dtype.type(1e-9))
 
 
 @operator(

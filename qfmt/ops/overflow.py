@@ -70,14 +70,15 @@ class PairSums(Kernel):
     def compute(self, left: Array, right: Array) -> Array:
         """Σ (clip(p) - p)"""
         total = np.zeros((len(left), len(right)), np.int32)
-        most_left, most_right = np.abs(left), np.abs(right)
-        for k in range(0, left.shape[1] - 1, 2):
-            rows = _reach(most_left, most_right, k)
-            columns = _reach(most_right, most_left, k)
-            if rows.size and columns.size:
-                a, b = left[rows, k : k + 2], right[columns, k : k + 2]
-                pairs = a[:, :1] * b[:, 0] + a[:, 1:] * b[:, 1]
-                total[np.ix_(rows, columns)] += np.clip(pairs, INT16.min, INT16.max) - pairs
+        sizes = np.abs(left), np.abs(right)
+        most = [each.max(0, initial=0) for each in sizes]
+        for k in 2 * _exceeds(*(each[: each.size // 2 * 2] for each in most)).nonzero()[0]:
+            pair = slice(k, k + 2)  # few rows have one that can exceed int16 with the largest of the other factors
+            rows = _exceeds(sizes[0][:, pair], most[1][pair]).nonzero()[0]
+            columns = _exceeds(sizes[1][:, pair], most[0][pair]).nonzero()[0]
+            a, b = left[rows, pair], right[columns, pair]
+            pairs = a[:, :1] * b[:, 0] + a[:, 1:] * b[:, 1]
+            total[np.ix_(rows, columns)] += np.clip(pairs, INT16.min, INT16.max) - pairs
         return total
 
     def apply(self, exact: Array, found: Array) -> Array:
@@ -145,11 +146,11 @@ def _filled(factors: Array, multiple: int) -> Array:
     return filled
 
 
-def _reach(sizes: Array, others: Array, k: int) -> Array:
-    """The rows with a pair at k that can exceed int16 with the largest of the other factors."""
-    most = others.max(0, initial=0)
-    rows: Array = (sizes[:, k] * most[k] + sizes[:, k + 1] * most[k + 1] > INT16.max).nonzero()[0]
-    return rows
+def _exceeds(sizes: Array, others: Array) -> Array:
+    """[..., 2 n] → [..., n]: whether the sum of two neighbouring products can exceed int16."""
+    products = sizes * others
+    reached: Array = products[..., ::2] + products[..., 1::2] > INT16.max
+    return reached
 
 
 _kernel: ContextVar[Kernel | None] = ContextVar("kernel", default=None)

@@ -149,6 +149,14 @@ def _global_average_exact(x: Operand, *, rule: str) -> Array:
     return sum_over(x, tuple(range(2, x.array.ndim)), 1)
 
 
+def real_mean(x: Array, axes: tuple[int, ...], keepdims: bool = True) -> Array:
+    """The mean over the axes; of no elements NaN. `ndarray.mean` warns of these, and filters of warnings are not
+    thread-safe."""
+    if all(x.shape[axis] for axis in axes):
+        return np.asarray(x.mean(axes, keepdims=keepdims))
+    return np.asarray(x.sum(axes, keepdims=keepdims) / 0)
+
+
 def sum_over(x: Operand, axes: tuple[int, ...], keepdims: int) -> Array:
     """Σ (q - zx) of the axes."""
     total = np.asarray(centred(x, np.dtype(np.int64)).sum(axes, keepdims=bool(keepdims)))
@@ -175,7 +183,7 @@ def mean_over(x: Operand, axes: tuple[int, ...], keepdims: int, result: Result) 
 )
 def global_average_pool(x: Array) -> Array:
     """Y = the mean over all spatial dimensions, which are kept with size 1. X is [N, C, *spatial]."""
-    return x.mean(tuple(range(2, x.ndim)), keepdims=True)
+    return real_mean(x, tuple(range(2, x.ndim)))
 
 
 @operator("GlobalMaxPool", 22, "X -> Y", shape=_global_shape, quantized=Quantized.MOVES)

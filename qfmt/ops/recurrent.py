@@ -5,7 +5,6 @@ Weights and biases are PyTorch's: the gates are concatenated along the rows.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -38,18 +37,16 @@ def tanh(x: Array) -> Array:
 
 
 def _quantized(compute: Callable[..., Any], meaning: str) -> Callable[..., Any]:
-    """The quantized form of a function that computes with a product, its first argument before the operands."""
-    names = list(inspect.signature(compute).parameters)[1:]
+    """The quantized form of a layer or a cell."""
 
-    def integer(*operands: Operand | None, rule: str, reduce_range: int, **attributes: Any) -> Any:
+    def integer(
+        x: Operand, *weights_and_states: Operand | None, rule: str, reduce_range: int, **attributes: Any
+    ) -> Any:
         def product(x: Array, w: Operand, b: Operand | None) -> Array:
             return linear_integer(Operand(x, None), w, b, rule=rule, reduce_range=reduce_range)
 
-        given = [
-            each if each is None or name.startswith(("w_", "b_")) else real(each)
-            for name, each in zip(names, operands, strict=False)
-        ]
-        return compute(product, *given, **attributes)
+        weights, states = weights_and_states[:4], weights_and_states[4:]
+        return compute(product, real(x), *weights, *(each and real(each) for each in states), **attributes)
 
     integer.__doc__ = meaning
     return integer
@@ -95,6 +92,29 @@ def _leading(given: Inference, rank: int) -> tuple[Dimension, ...]:
 _recurrent = partial(operator, version=1, quantized=Quantized.WEIGHTS, weights=(1, 2), dtype="float32")
 
 
+# Steps: the next states, from the products of the input and of the first state, and the states
+
+
+def _lstm_step(x: Array, h: Array, _: Array, c: Array) -> tuple[Array, Array]:
+    i, f, g, o = np.split(h + x, 4, -1)
+    c = sigmoid(f) * c + sigmoid(i) * tanh(g)
+    return sigmoid(o) * tanh(c), c
+
+
+def _gru_step(x: Array, h: Array, state: Array) -> tuple[Array]:
+    (xr, xz, xn), (hr, hz, hn) = np.split(x, 3, -1), np.split(h, 3, -1)
+    r, z = sigmoid(hr + xr), sigmoid(hz + xz)
+    n = tanh(xn + hn * r)
+    return ((state - n) * z + n,)
+
+
+def _rnn_step(x: Array, h: Array, _: Array, *, activation: str) -> tuple[Array]:
+    return (np.maximum(h + x, f32(0)) if activation == "relu" else tanh(h + x),)
+
+
+Step = Callable[..., tuple[Array, ...]]
+
+
 # Layers
 
 
@@ -107,33 +127,30 @@ def _states(states: Sequence[Array | None], batch: int, w_hh: Any) -> tuple[Arra
     return tuple(np.zeros(shape, f32) if state is None else state for state in states)
 
 
-def _scan(
-    step: Callable[..., tuple[Array, ...]], gates: Array, states: Sequence[Array | None], w_hh: Any, reverse: int
+def _layer(
+    step: Step, product: Product, x: Array, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, *states: Any, reverse: int
 ) -> list[Array]:
     """The first state after each step, and all states after the last."""
+    gates = product(x, w_ih, b_ih)
     steps, batch = gates.shape[:2]
     now = _states(states, batch, w_hh)
     y = np.zeros((steps, *now[0].shape), f32)
     for at in reversed(range(steps)) if reverse else range(steps):
-        now = step(gates[at], *now)
+        now = step(gates[at], product(now[0], w_hh, b_hh), *now)
         y[at] = now[0]
     return [y, *now]
 
 
-def _lstm_step(x: Array, h: Array, c: Array) -> tuple[Array, Array]:
-    """The next state and cell, from the products of input and state."""
-    i, f, g, o = np.split(h + x, 4, -1)
-    c = sigmoid(f) * c + sigmoid(i) * tanh(g)
-    return sigmoid(o) * tanh(c), c
+def _cell(
+    step: Step, product: Product, x: Array, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, *states: Any, **options: Any
+) -> tuple[Array, ...]:
+    """All states after one step."""
+    now = _states(states, x.shape[0], w_hh)
+    return step(product(x, w_ih, b_ih), product(now[0], w_hh, b_hh), *now, **options)
 
 
-def _lstm(
-    product: Product, x: Array, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, h: Any, c: Any, *, reverse: int
-) -> list[Array]:
-    def step(gates: Array, h: Array, c: Array) -> tuple[Array, Array]:
-        return _lstm_step(gates, product(h, w_hh, b_hh), c)
-
-    return _scan(step, product(x, w_ih, b_ih), (h, c), w_hh, reverse)
+_lstm, _gru = partial(_layer, _lstm_step), partial(_layer, _gru_step)
+_lstm_cell, _gru_cell, _rnn_cell = (partial(_cell, step) for step in (_lstm_step, _gru_step, _rnn_step))
 
 
 @_recurrent(
@@ -159,23 +176,6 @@ def lstm(*operands: Any, reduce_range: int, reverse: int) -> list[Array]:
     return _lstm(linear, *operands, reverse=reverse)
 
 
-def _gru_step(x: Array, h: Array, state: Array) -> Array:
-    """The next state, from the products of input and state, and the state."""
-    (xr, xz, xn), (hr, hz, hn) = np.split(x, 3, -1), np.split(h, 3, -1)
-    r, z = sigmoid(hr + xr), sigmoid(hz + xz)
-    n = tanh(xn + hn * r)
-    return (state - n) * z + n
-
-
-def _gru(
-    product: Product, x: Array, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, h: Any, *, reverse: int
-) -> list[Array]:
-    def step(gates: Array, h: Array) -> tuple[Array]:
-        return (_gru_step(gates, product(h, w_hh, b_hh), h),)
-
-    return _scan(step, product(x, w_ih, b_ih), (h,), w_hh, reverse)
-
-
 @_recurrent(
     "qfmt.GRU",
     signature="X W_ih W_hh B_ih? B_hh? H_0? -> Y H_n",
@@ -199,13 +199,6 @@ def gru(*operands: Any, reduce_range: int, reverse: int) -> list[Array]:
 # Cells
 
 
-def _lstm_cell(
-    product: Product, x: Array, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, h: Any, c: Any
-) -> tuple[Array, Array]:
-    h, c = _states((h, c), x.shape[0], w_hh)
-    return _lstm_step(product(x, w_ih, b_ih), product(h, w_hh, b_hh), c)
-
-
 @_recurrent(
     "qfmt.LSTMCell",
     signature="X W_ih W_hh B_ih? B_hh? H_0? C_0? -> H_1 C_1",
@@ -213,14 +206,9 @@ def _lstm_cell(
     shape=partial(_cell_shape, gates=4, states=2),
     integer=_quantized(_lstm_cell, "Products as in qfmt.DynamicLinear."),
 )
-def lstm_cell(*operands: Any, reduce_range: int) -> tuple[Array, Array]:
+def lstm_cell(*operands: Any, reduce_range: int) -> tuple[Array, ...]:
     """One step of qfmt.LSTM: X is [batch, inputs], H and C are [batch, size]."""
     return _lstm_cell(linear, *operands)
-
-
-def _gru_cell(product: Product, x: Array, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, h: Any) -> Array:
-    (h,) = _states((h,), x.shape[0], w_hh)
-    return _gru_step(product(x, w_ih, b_ih), product(h, w_hh, b_hh), h)
 
 
 @_recurrent(
@@ -230,17 +218,9 @@ def _gru_cell(product: Product, x: Array, w_ih: Any, w_hh: Any, b_ih: Any, b_hh:
     shape=partial(_cell_shape, gates=3, states=1),
     integer=_quantized(_gru_cell, "Products as in qfmt.DynamicLinear."),
 )
-def gru_cell(*operands: Any, reduce_range: int) -> Array:
+def gru_cell(*operands: Any, reduce_range: int) -> tuple[Array, ...]:
     """One step of qfmt.GRU: X is [batch, inputs], H is [batch, size]."""
     return _gru_cell(linear, *operands)
-
-
-def _rnn_cell(
-    product: Product, x: Array, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, h: Any, *, activation: str
-) -> Array:
-    (h,) = _states((h,), x.shape[0], w_hh)
-    total = product(h, w_hh, b_hh) + product(x, w_ih, b_ih)
-    return np.maximum(total, f32(0)) if activation == "relu" else tanh(total)
 
 
 @_recurrent(
@@ -250,7 +230,7 @@ def _rnn_cell(
     shape=partial(_cell_shape, gates=1, states=1),
     integer=_quantized(_rnn_cell, "Products as in qfmt.DynamicLinear."),
 )
-def rnn_cell(*operands: Any, reduce_range: int, activation: str) -> Array:
+def rnn_cell(*operands: Any, reduce_range: int, activation: str) -> tuple[Array, ...]:
     """H_1 = activation((H_0 · W_hhᵀ + B_hh) + (X · W_ihᵀ + B_ih)), H_0 zeros if absent.
 
     X is [batch, inputs], H_0 is [batch, size]; tanh is the one of qfmt.LSTM.

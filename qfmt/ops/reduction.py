@@ -10,7 +10,7 @@ import numpy as np
 from ..arrays import Array
 from ..errors import QfmtError
 from ..model import Shape
-from .pooling import MEAN_RULES, mean_over, sum_over
+from .pooling import MEAN_RULES, mean_over, real_mean, sum_over
 from .registry import Inference, Operand, Quantized, Result, Sums, by_engine, operator, optional
 from .shapes import axis_of, integers, is_present
 
@@ -69,8 +69,7 @@ def _reduce_mean_exact(
 )
 def reduce_mean(x: Array, axes: Array | None, *, keepdims: int, noop_with_empty_axes: int) -> Array:
     """reduced = the mean over the axes (an int64 vector); over all of them if absent."""
-    mean = x.mean(_axes(x, axes, noop_with_empty_axes), keepdims=bool(keepdims))
-    return np.asarray(mean).astype(x.dtype, copy=False)
+    return real_mean(x, _axes(x, axes, noop_with_empty_axes), bool(keepdims)).astype(x.dtype, copy=False)
 
 
 def _log(x: Array) -> Array:

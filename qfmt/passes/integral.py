@@ -19,7 +19,7 @@ from ..ops import OPERATORS, Trait, has
 from ..ops.accumulation import inner_size, terms_of
 from ..ops.activation import bounds
 from .constants import unused
-from .qdq import DEQUANTIZE, QUANTIZE
+from .qdq import DEQUANTIZE, QUANTIZE, dequantizing
 
 _PRODUCTS = ("Conv", "qfmt.Linear", "MatMul", "Gemm")
 
@@ -196,9 +196,7 @@ class _Integral:
         return clipped
 
     def _dequantize(self, source: str, target: str) -> Node:
-        attributes: Mapping[str, Any] = {"axis": 1, "block_size": 0, "output_dtype": "float32"}
-        version = OPERATORS[DEQUANTIZE].version
-        return Node(DEQUANTIZE, (source, self._one()), (target,), attributes, version=version)
+        return dequantizing((source, self._one()), target)
 
     def _one(self) -> str:
         if "scale.one" not in self.tensors:

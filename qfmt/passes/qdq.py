@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ..arrays import Array
-from ..model import DTYPES, Node, Quantization, Tensor
+from ..model import DTYPES, Attribute, Node, Quantization, Tensor
+from ..ops import OPERATORS
 from ..ops.shapes import axis_of
-from ..rules.quantization import SCALE_DTYPES
+from ..rules.quantization import FLOATS, SCALE_DTYPES
 
 QUANTIZE, DEQUANTIZE = "ai.onnx.QuantizeLinear", "ai.onnx.DequantizeLinear"
+
+
+def dequantizing(inputs: Sequence[str], output: str) -> Node:
+    """A DequantizeLinear of ONNX: integers, scale, maybe zero point → float32, per tensor."""
+    attributes: dict[str, Attribute] = {"axis": 1, "block_size": 0, "output_dtype": "float32"}
+    return Node(DEQUANTIZE, tuple(inputs), (output,), attributes, version=OPERATORS[DEQUANTIZE].version)
 
 
 class QdqGrids:
@@ -75,7 +82,7 @@ def _zero_points(points: Tensor | None, count: int) -> Array | None:
     values = points.array.reshape(-1)
     if values.size != count:
         return None
-    return values.astype(np.float64 if points.dtype in ("float16", "bfloat16", "float32", "float64") else np.int64)
+    return values.astype(np.float64 if points.dtype in FLOATS else np.int64)
 
 
 def _by_blocks(node: Node, data: Tensor, scale: Any, points: Tensor | None) -> Quantization | None:

@@ -170,7 +170,7 @@ def stored_range(tensor: Tensor) -> dict[str, Any]:
     """The smallest and largest values of a constant, as stored and as the real numbers that they represent.
 
     Keys: stored_min, stored_max, real_min, real_max; null if the array is empty, or in a shard that is not there, which
-    `unread` says then. For each slice with a scale, the smallest and largest value are enough, because dequantizing is
+    `error` says then. For each slice with a scale, the smallest and largest value are enough, because dequantizing is
     monotone. Raises DigestError for damaged data.
     """
     found: dict[str, Any] = dict.fromkeys(("stored_min", "stored_max", "real_min", "real_max"))
@@ -189,12 +189,12 @@ def stored_range(tensor: Tensor) -> dict[str, Any]:
             of_slices = replace(grid, block=tuple(min(each, 1) for each in grid.block))
             real = [dequantize(end, of_slices) for end in (low, high)]
     except FormatError as error:
-        return found | {"unread": unread(error)}
+        return found | {"error": missing_shard(error)}
     ends = min(each.min() for each in real), max(each.max() for each in real)
     return found | {"real_min": ends[0].item(), "real_max": ends[1].item()}
 
 
-def unread(error: FormatError) -> str:
+def missing_shard(error: FormatError) -> str:
     """Which shard is not there, so that bytes cannot be read. Raises the error if they are damaged instead."""
     if isinstance(error, DigestError):
         raise error

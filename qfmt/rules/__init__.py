@@ -57,22 +57,17 @@ RULES: tuple[Rule, ...] = tuple(
 """Every rule, by number."""
 
 
-def violations(model: Model, *, data: bool = True) -> list[Violation]:
-    """Every violation of a rule; without `data`, the rules that read the constants are left out.
-
-    Raises DigestError if constants cannot be read because they were damaged.
-    """
+def violations(model: Model) -> list[Violation]:
+    """Every violation of a rule. Raises DigestError if constants cannot be read because they were damaged."""
     found: list[Violation] = []
     for name, tensor in counted(model.tensors.items(), "checking", len(model.tensors), "tensors"):
         broken = tensor_violations(tensor)
         if name != tensor.name:
             broken.append(Violation("V1", f"tensor {quoted(tensor.name)}", f"is stored under the name {quoted(name)}"))
-        if data and not broken:
-            broken = data_violations(tensor)
-        found += broken
+        found += broken or data_violations(tensor)
     sound = not found
     found += graph_violations(model)
-    return found + vectors_violations(model, data=data) if sound else found
+    return found + vectors_violations(model) if sound else found
 
 
 def require_sound(model: Model) -> None:

@@ -13,13 +13,12 @@ ENDS = Stage()
 SIZES = Stage()
 
 
-def vectors_violations(model: Model, *, data: bool) -> list[Violation]:
-    """The rules that the test vectors of a model break; without `data`, only rules that do not read the values."""
+def vectors_violations(model: Model) -> list[Violation]:
+    """The rules that the test vectors of a model break."""
     found = []
     for index, vector in enumerate(model.vectors):
         where = f"test vector {index}"
-        broken = vector_violations(vector, model.graph, where)
-        found += broken or (vector_data_violations(vector, model.graph, where) if data else [])
+        found += vector_violations(vector, model.graph, where) or vector_data_violations(vector, model.graph, where)
     return found
 
 

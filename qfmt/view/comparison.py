@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..compare.difference import Pairing, diff
+from ..compare.report import COUNTS
+from ..notation import json_value
 from .description import describe, text
 
 if TYPE_CHECKING:
     from ..compare import Report
     from ..model import Model
 
-COUNTS = ("outputs", "equal", "tie", "close", "saturated", "overflow", "stated", "wrong")
 
-
-def of_two(model: Model, other: Model, name: str, size: int | None = None) -> dict[str, Any]:
+def of_two(model: Model, other: Model, name: str) -> dict[str, Any]:
     """How `other` differs from `model`. A row for each node of either, in order: the index in both, or -1, and words.
 
     Raises ValidityError for a graph that breaks rules.
@@ -40,7 +40,7 @@ def of_two(model: Model, other: Model, name: str, size: int | None = None) -> di
         rows.append(pair)
     return {
         "kind": "diff",
-        "other": describe(other, name, size),
+        "other": describe(other, name),
         "equal": found.is_equal,
         "sameContent": model.content_id() == other.content_id(),
         "rows": [*rows, *alone],
@@ -68,8 +68,7 @@ def of_report(model: Model, report: Report) -> dict[str, Any]:
         "nodes": [
             None
             if node is None
-            else {name: getattr(node, name) for name in (*COUNTS, "differences")}
-            | {"largest": str(node.largest) if node.largest in (float("inf"),) else node.largest}
+            else json_value({name: getattr(node, name) for name in (*COUNTS, "differences", "largest")})
             for node in counted
         ],
         "tensors": {

@@ -4,17 +4,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from math import isfinite
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import QfmtError, ValidityError, shortened
 from ..model import Model, static_shape
+from ..notation import json_value
 from ..passes.statistics import channel_axes, number_range, statistics
 from ..progress import counted
 
 if TYPE_CHECKING:
-    from ..model import Node, Parameter, Proof, Quantization, Tensor
+    from ..model import Node, Proof, Quantization, Tensor
 
 LONGEST = 500
 """Characters of a name or an attribute; a file may have a megabyte."""
@@ -114,9 +114,9 @@ def _tensor(tensor: Tensor, axis: int | None, bins: int, channels: int) -> dict[
     if tensor.quantization is not None:
         found["grid"] = _grid(tensor.quantization)
     if tensor.data is not None:
-        found["stats"] = _finite(statistics(tensor, axis, bins, channels))
+        found["stats"] = json_value(statistics(tensor, axis, bins, channels))
         if len(tensor.shape or ()) < 2 and 0 < found["stats"].get("elements", 0) <= channels:
-            found["values"] = _finite([_whole(_short(each)) for each in tensor.array.reshape(-1)])
+            found["values"] = json_value([_whole(_short(each)) for each in tensor.array.reshape(-1)])
     return found
 
 
@@ -136,26 +136,20 @@ def _grid(grid: Quantization) -> dict[str, Any]:
             scales, points = number_range(grid.scale), tuple(sorted({*number_range(grid.zero_point)}))
         if grid.scale.dtype == "float32":  # in few digits: the nearest one to the decimal number
             scales = tuple(float(f"{each:.9g}") for each in scales)
-        found |= {"scale": _finite(list(scales)), "zero": _finite(list(points))}
+        found |= {"scale": json_value(scales), "zero": json_value(points)}
     except QfmtError as error:
         found |= {"scale": [], "zero": [], "error": str(error)}
     parts = ("offset", "table", "group_index")
     if extras := [name.replace("_", " ") for name in parts if getattr(grid, name) is not None]:
         found["extras"] = extras
     if seen := grid.observed:
-        low, high = (_finite(list(each[:CHANNELS])) for each in (seen.minimum, seen.maximum))
+        low, high = (json_value(each[:CHANNELS]) for each in (seen.minimum, seen.maximum))
         found["observed"] = {"observer": text(seen.observer), "min": low, "max": high}
     return found
 
 
-def _numbers(scales: Parameter) -> tuple[float, ...]:
-    """Scales in few digits: a float32 is the nearest one to the decimal number."""
-    numbers = scales.numbers()
-    return tuple(float(f"{each:.9g}") for each in numbers) if scales.dtype == "float32" else numbers
-
-
 def _short(value: Any) -> Any:
-    """An element of an array as a number of Python, likewise."""
+    """An element of an array as a number of Python; a float32 in few digits: the nearest one to the decimal number."""
     if value.dtype.kind in "iub":
         return value.item()
     return float(value) if value.dtype.itemsize > 4 else float(f"{float(value):.9g}")
@@ -193,7 +187,7 @@ def _proof(proof: Proof) -> dict[str, Any]:
 def _attribute(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_attribute(each) for each in value[:64]] + (["…"] if len(value) > 64 else [])
-    return text(value) if isinstance(value, str) else _finite(_whole(value))
+    return text(value) if isinstance(value, str) else json_value(_whole(value))
 
 
 def _pairs(pairs: Mapping[str, str]) -> dict[str, str]:
@@ -208,17 +202,3 @@ def text(whole: str) -> str:
 def _whole(value: Any) -> Any:
     """Integers that a page would round are given as text."""
     return str(value) if isinstance(value, int) and abs(value) >= WHOLE else value
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no infinities: they are "inf" and "-inf", and NaN is "nan"."""
-    if isinstance(value, dict):
-        return dict(_finite_items(value))
-    if isinstance(value, list):
-        return [_finite(each) for each in value]
-    return str(value) if isinstance(value, float) and not isfinite(value) else value
-
-
-def _finite_items(value: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for key, each in value.items():
-        yield key, _finite(each)

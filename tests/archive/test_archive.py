@@ -605,13 +605,15 @@ def test_check_finds_broken_rules_and_another_content_id(three: Path) -> None:
 
 
 def test_inspect_shows_one_line_a_source(three: Path) -> None:
-    title, *rows = invoke("inspect", three).stdout.splitlines()
+    title, *rows, blank, total = invoke("inspect", three).stdout.splitlines()
     assert title.split()[:3] == ["source", "from", "engine"]
     assert [row.split()[0] for row in rows] == ["a.pt", "b.pt", "c.pt", "d.pt"]
     assert "11,402" in rows[0]
     assert rows[1].endswith("a.qfb")
     assert "would take more than" in rows[3]
-    assert len(invoke("inspect", three, "--filter", "C.QFB").stdout.splitlines()) == 2
+    assert (blank, total) == ("", f"{three}: 4 sources")
+    _, row, _, total = invoke("inspect", three, "--filter", "C.QFB").stdout.splitlines()
+    assert row.startswith("c.pt ") and total == f"{three}: 1 of 4 sources"
     models = json.loads(invoke("inspect", three, "--json", "--filter", "a.qfb").stdout)["models"]
     assert [(model["source"], model["nodes"], model["parameters"]) for model in models] == [
         ("a.pt", 11, 11402),

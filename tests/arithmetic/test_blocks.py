@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
@@ -19,6 +19,7 @@ from qfmt.errors import QfmtError, RunError, ValidityError
 from qfmt.interpreter import run
 from qfmt.model import DTYPES, numpy_dtype
 from qfmt.ops import OPERATORS
+from support.examples import examples
 from support.onnx_evaluator import ONNX, by_onnx
 
 
@@ -80,7 +81,7 @@ def test_blocks_along_an_axis_are_those_of_onnx(dtype: str, shape: tuple[int, ..
     assert (mine == theirs.astype(mine.dtype)).all()
 
 
-@settings(max_examples=150)
+@examples(50)
 @given(st.data())
 def test_an_element_has_the_scale_and_zero_point_of_its_block(data: st.DataObject) -> None:
     """For any blocks of any tensor, the definition applies: index divided by block size."""

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import qfmt
-from qfmt.model import Graph, Model, Node, Quantization, Tensor
+from qfmt.model import Graph, Model, Node, Quantization, StoredArray, Tensor
 from support.command_line import invoke, tiny_model, trouble
 from support.paths import ROOT
 
@@ -112,6 +112,36 @@ def test_run_notes_what_it_converts_and_refuses_the_rest(tmp_path: Path) -> None
     assert said("index", np.array([1, 1 << 40])).startswith(refused)
     assert "input x: expects uint8, not int64" in said("grid", np.ones(2, np.int64))
     assert "input x: expects int32, not float64" in said("index", np.ones(2))
+
+
+def test_json_has_no_infinities(tmp_path: Path) -> None:
+    """They are strings; what does not exist is null."""
+    tensors = {name: Tensor(name, "float32", ("N",)) for name in "xy"}
+    model = Model(Graph(("x",), ("y",), [Node("Identity", ("x",), ("y",), {}, version=23)], tensors))
+    right = model.with_vectors({"x": np.array([1, 2], np.float32)})
+    (stated,) = right.vectors
+    outputs = {"y": StoredArray.of(np.array([1, np.inf], np.float32), "float32")}
+    right.replace(vectors=(dataclasses.replace(stated, outputs=outputs),)).save(tmp_path / "m.qfb")
+    (replayed,) = json.loads(invoke("run", tmp_path / "m.qfb", "--vectors", "--json").stdout)
+    assert (replayed["different"], replayed["largest"]) == (1, "inf")
+    limits = {(-np.inf, np.inf): ["-inf", "inf"], (np.nan,): ["nan", "nan"], (1.5, 2): [1.5, 2.0], (): [None, None]}
+    for values, expected in limits.items():
+        np.save(tmp_path / "x.npy", np.array(values, np.float32))
+        summary = json.loads(invoke("run", tmp_path / "m.qfb", "--input", tmp_path / "x.npy", "--json").stdout)
+        assert [summary["y"]["min"], summary["y"]["max"]] == expected
+
+
+def test_a_recorded_run_has_digests_of_nodes(tiny: Path, arrays: Path, tmp_path: Path) -> None:
+    """As the vectors of `convert --vectors`: a replay names the first node that computes something else."""
+    assert invoke("run", tiny, "--input", arrays, "--record", tmp_path / "recorded.qfb").exit_code == 0
+    recorded = qfmt.load(tmp_path / "recorded.qfb")
+    ((given, digests),) = [(vector.inputs["x"].array, vector.digests) for vector in recorded.vectors]
+    assert digests and digests == tiny_model().with_vectors({"x": given}, digests=True).vectors[0].digests
+    weight = recorded.tensors["fc1.weight"].array
+    changed = recorded.replace_tensor("fc1.weight", weight[::-1]).replace(vectors=recorded.vectors)
+    changed.save(tmp_path / "changed.qfb")
+    result = invoke("run", tmp_path / "changed.qfb", "--vectors")
+    assert result.exit_code == 1 and "the first node that differs is fc1 " in result.stdout, result.output
 
 
 def test_run_takes_a_limit_of_memory(tiny: Path, tmp_path: Path) -> None:

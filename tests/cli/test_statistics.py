@@ -214,7 +214,7 @@ def test_a_tensor_whose_scales_are_missing(sharded: Path) -> None:
         assert told[key].endswith("is missing")
     facts = json.loads(invoke("inspect", sharded, "--tensor", "a", "--json").stdout)
     assert (facts["stored_min"], facts["stored_max"], facts["real_min"]) == (0, 15, None)
-    assert facts["unread"].endswith("is missing")
+    assert facts["error"].endswith("is missing")
     assert stats(sharded)["a"]["used"] == 16
 
 

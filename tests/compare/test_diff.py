@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 
 import qfmt
 from qfmt.cli import main
 from qfmt.model import Graph, Model, Proof, Quantization, Tensor
+from support.examples import examples
 from support.paths import DIGITS
 from support.strategies import models
 
@@ -34,13 +35,13 @@ def with_node(model: Model, output: str, **changes: Any) -> Model:
     return model.replace(graph=replace(model.graph, nodes=nodes))
 
 
-@settings(max_examples=60)
+@examples(25)
 @given(models())
 def test_a_model_is_equal_to_itself(model: Model) -> None:
     assert qfmt.diff(model, model).is_equal
 
 
-@settings(max_examples=60)
+@examples(25)
 @given(models(), models())
 def test_models_without_a_difference_have_one_content_id(a: Model, b: Model) -> None:
     assert not qfmt.diff(a, b).is_equal or a.content_id() == b.content_id()
@@ -49,7 +50,7 @@ def test_models_without_a_difference_have_one_content_id(a: Model, b: Model) -> 
 def test_a_file_is_equal_to_the_model_that_was_saved(digits: Model, tmp_path: Path) -> None:
     digits.save(tmp_path / "m.qfb")
     found = qfmt.diff(tmp_path / "m.qfb", digits)
-    assert found.is_equal and found.to_dict() == {"equal": True, "nodes": (), "tensors": (), "words": ()}
+    assert found.is_equal and found.to_dict() == {"equal": True, "nodes": [], "tensors": [], "words": []}
 
 
 def test_blocks() -> None:

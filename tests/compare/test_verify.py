@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner, Result
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import qfmt
@@ -31,6 +31,7 @@ from qfmt.interpreter import execute
 from qfmt.model import Model, Node, Quantization, Tensor
 from qfmt.ops import Operand
 from qfmt.rules import violations
+from support.examples import examples
 from support.paths import DIGITS, HELD_BACK, ROOT
 
 pytestmark = pytest.mark.usefixtures("fbgemm")
@@ -282,7 +283,7 @@ def test_nodes_that_are_missing_or_added(digits: Model) -> None:
 # -- classes -------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=200)
+@examples(75)
 @given(
     st.lists(st.integers(0, 255), min_size=3, max_size=3),
     st.lists(st.integers(-128, 127), min_size=3, max_size=3),

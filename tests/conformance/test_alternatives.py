@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -298,6 +299,9 @@ def packages() -> Iterator[list[str]]:
         del sys.modules[name]
 
 
+compiled = cache(compile)
+
+
 def evaluation(packages: list[str], change: Otherwise | None) -> Any:
     """`outputs` of the second evaluation, with one change."""
     name = f"evaluation_{len(packages)}"
@@ -311,7 +315,7 @@ def evaluation(packages: list[str], change: Otherwise | None) -> Any:
             text = text.replace(change.old, change.new)
         module = sys.modules[f"{name}.{each}"] = ModuleType(f"{name}.{each}")
         module.__package__ = name
-        exec(compile(text, f"{each}.py", "exec"), module.__dict__)
+        exec(compiled(text, f"{each}.py", "exec"), module.__dict__)
     return sys.modules[f"{name}.evaluate"].outputs
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import qfmt
@@ -32,12 +32,13 @@ from qfmt.file import header
 from qfmt.file.encode import encode
 from qfmt.file.reader import Container
 from qfmt.model import ArrayData, Data
+from support.examples import examples
 from support.paths import DIGITS, GOLDEN, TESTS
 from support.strategies import models
 
 PYTHONS = ("python3.10", "python3.11", "python3.12", "python3.13", "python3.14")
 
-per_example = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+per_example = examples(50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def written(model: Model, folder: Path, name: str = "m.qfb") -> bytes:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import qfmt
@@ -25,6 +25,7 @@ from qfmt.file.decode import SCALARS
 from qfmt.file.schema import ENUMS, TABLES
 from qfmt.model import DTYPES, Attribute, Data, Model, attribute_kind
 from qfmt.quantization import NO_ZERO_POINT, PARAMETERS, Quantization
+from support.examples import examples
 from support.mutants import mutants, survives
 from support.paths import GOLDEN, PROGRAMS, ROOT, TOOLS
 from support.strategies import models
@@ -53,7 +54,7 @@ def cpp_lines(witness: Path, path: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(models())
 def test_generated_code_reads_what_was_written(tmp_path: Path, witness: Path, model: Model) -> None:
     path = tmp_path / "m.qfb"
@@ -74,7 +75,7 @@ def test_generated_code_reads_the_golden_files(name: str, model: Callable[[], Mo
     assert list(generated_lines(path.read_bytes())) == expected
 
 
-@pytest.mark.parametrize("count", [500, pytest.param(1500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [200, pytest.param(1500, marks=pytest.mark.slow)])
 def test_what_our_decoder_accepts_the_cpp_verifier_accepts(count: int, witness: Path, tmp_path: Path) -> None:
     """For mutated metadata with a valid digest, our decoder must be at least as strict as FlatBuffers' verifier."""
     path, refused_by = tmp_path / "m.qfb", {"qfmt": 0, "verifier": 0}

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -31,6 +31,7 @@ from qfmt.frontends.torch.execution import apply
 from qfmt.frontends.torch.program import Call, Constant, Made, Program, Slot, Stored
 from qfmt.frontends.torch.values import DTYPE_CODES
 from qfmt.frontends.witness import is_array, is_computed
+from support.examples import examples
 from support.paths import DIGITS, HOSTILE, ROOT
 
 QUIET = pytest.mark.filterwarnings("ignore")
@@ -79,7 +80,7 @@ def test_messages_arrive_unchanged(value: Any) -> None:
 
 
 @given(values, st.data())
-@settings(max_examples=300)
+@examples(100)
 def test_damaged_messages_are_refused_or_plain_data(value: Any, data: st.DataObject) -> None:
     message = bytearray(sent([value]))
     for _ in range(data.draw(st.integers(1, 3))):

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from qfmt.errors import SourceError, UnsafePickleError
 from qfmt.frontends.harmless import Inert, InertClass
 from qfmt.frontends.pickles import unpickle
 from qfmt.frontends.stored import EXPANSION_LIMIT, PerChannel, PerTensor, Storage, StoredTensor
+from support.examples import examples
 from support.pickles import Runs, text
 
 
@@ -95,7 +96,7 @@ def views(draw: st.DrawFn) -> torch.Tensor:
 
 
 @given(views())
-@settings(max_examples=60)
+@examples(25)
 def test_views_come_out_in_logical_order(tmp_path_factory: pytest.TempPathFactory, theirs: torch.Tensor) -> None:
     ours, _ = torch_saved(theirs, tmp_path_factory.mktemp("views") / "t.pt")
     array = ours.array()

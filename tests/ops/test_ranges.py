@@ -29,9 +29,6 @@ Array = np.ndarray[Any, Any]
 Outputs = dict[str, Array]
 
 ENGINES = ("reference", "native", "onednn", "qdq")
-TRIES = 3
-"""Random cases of each operator and kind."""
-
 CLAMPING = [
     name
     for name, operator in sorted(OPERATORS.items())
@@ -83,14 +80,15 @@ def assert_equal(got: Outputs, wanted: Outputs, what: object) -> int:
 
 
 @pytest.mark.filterwarnings("ignore:All inputs of this cat operator must share the same quantization parameters")
+@pytest.mark.parametrize("tries", [1, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["8 bits", "more bits"])
-def test_every_operator_clamps_in_every_engine(kind: str) -> None:
+def test_every_operator_clamps_in_every_engine(kind: str, tries: int) -> None:
     """With a narrower range the results are the clamped results of the full range: for `run`, and for each
     engine."""
     counts = dict.fromkeys(("run", *ENGINES), 0)
     ran = set()
     for name in CLAMPING:
-        for seed in range(TRIES):
+        for seed in range(tries):
             full, inputs = one_node(name, kind, np.random.default_rng([seed, *name.encode(), len(kind)]))
             try:
                 before = full.run(inputs)
@@ -165,10 +163,11 @@ def clamp(operator: str, bounds: tuple[float | None, ...], dtype: str) -> tuple[
 LOWERED = ("Relu", "Clip", "Add", "Mul", "Conv", "qfmt.Linear", "GlobalAveragePool", "AveragePool", "Sigmoid", "Concat")
 
 
-def test_lowered_models_clamp_in_c(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tries", [2, pytest.param(6, marks=pytest.mark.slow)])
+def test_lowered_models_clamp_in_c(tries: int, tmp_path: Path) -> None:
     models, given = [], []
     for name in LOWERED:
-        for seed in range(6):
+        for seed in range(tries):
             full, inputs = one_node(name, "8 bits", np.random.default_rng([seed, *name.encode()]))
             try:
                 model = narrowed(full, full.run(inputs))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import qfmt
@@ -28,6 +28,7 @@ from qfmt.model import DTYPES, Node, Quantization, Tensor, numpy_dtype
 from qfmt.ops import OPERATORS, Operand
 from qfmt.ops.requantization import LARGEST_ADD, RULES, TAKES
 from support.counts import tell
+from support.examples import examples
 from support.mutants import mutants, overwrite
 
 Array = Any
@@ -83,7 +84,7 @@ def formula(rule: str, x: int, m: int, shift: int, add: int) -> int:
 
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule != "thresholds"])
-@settings(max_examples=60)
+@examples(25)
 @given(seed=seeds)
 def test_requantization_equals_python_integers(rule: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -115,7 +116,7 @@ def test_nothing_overflows_at_the_ends(x: int, m: int, add: int) -> None:
     assert y.tolist() == [min(max(x * m + add + q.zero_point[0], INT32[0]), INT32[1])]
 
 
-@settings(max_examples=60)
+@examples(25)
 @given(seed=seeds, rule=st.sampled_from(RULES))
 def test_thresholds_are_counted(seed: int, rule: str) -> None:
     """Some channels have a row of thresholds, the others any rule."""
@@ -161,7 +162,7 @@ def test_any_monotone_rule_is_thresholds() -> None:
 # Tables
 
 
-@settings(max_examples=60)
+@examples(25)
 @given(seed=seeds, kind=st.sampled_from(["int8", "uint8", "int4", "uint4", "int2", "uint2"]))
 def test_tables_are_indexed_by_the_integer(seed: int, kind: str) -> None:
     rng, limits = np.random.default_rng(seed), DTYPES[kind]
@@ -190,7 +191,7 @@ def test_an_integer_beyond_a_table_is_refused() -> None:
 # Sums
 
 
-@settings(max_examples=60)
+@examples(25)
 @given(seed=seeds)
 def test_weighted_sums_are_exact_or_refused(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -252,7 +253,7 @@ def biased(rng: np.random.Generator, total: Array, channels: int) -> tuple[Array
 
 
 @pytest.mark.parametrize("rule", ["exact", "folded"])
-@settings(max_examples=40)
+@examples(25)
 @given(seed=seeds)
 def test_sums_of_convolutions_are_exact(rule: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -268,7 +269,7 @@ def test_sums_of_convolutions_are_exact(rule: str, seed: int) -> None:
     assert y.dtype == np.int32 and y.shape == total.shape and (y == total).all()
 
 
-@settings(max_examples=30)
+@examples(20)
 @given(seed=seeds)
 def test_sums_of_transposed_convolutions_are_exact(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -280,7 +281,7 @@ def test_sums_of_transposed_convolutions_are_exact(seed: int) -> None:
 
 
 @pytest.mark.parametrize("rule", ["exact", "folded"])
-@settings(max_examples=40)
+@examples(25)
 @given(seed=seeds)
 def test_sums_of_products_of_matrices_are_exact(rule: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -304,7 +305,7 @@ def test_sums_of_products_of_matrices_are_exact(rule: str, seed: int) -> None:
     assert (run("Gemm", [(x, xq), (w, wq), bias], "int32", None, rule, **a) == total).all()
 
 
-@settings(max_examples=40)
+@examples(25)
 @given(seed=seeds)
 def test_products_and_sums_over_axes_are_exact(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -321,7 +322,7 @@ def test_products_and_sums_over_axes_are_exact(seed: int) -> None:
     assert (run("GlobalAveragePool", [(x, q)], "int32", None, "exact") == total).all()
 
 
-@settings(max_examples=60)
+@examples(25)
 @given(seed=seeds)
 def test_means_of_unequal_windows_have_one_scale(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -347,7 +348,7 @@ def test_means_of_unequal_windows_have_one_scale(seed: int) -> None:
     assert (y * counts == np.rint(real * counts).astype(np.int64) * unit).all()
 
 
-@settings(max_examples=40)
+@examples(25)
 @given(seed=seeds)
 def test_means_of_bins_have_one_scale(seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -250,7 +250,7 @@ def test_changed_bytes_without_digests_do_no_harm(small: bytes, tmp_path: Path) 
 
 def test_mutants_get_the_verdict_of_python(small: bytes, tmp_path: Path) -> None:
     files = [_with_vectors(tmp_path / "v.qfb"), small, *(path.read_bytes() for path in sorted(GOLDEN.glob("*.qfb")))]
-    _try_mutants(files, 800, 1, tmp_path)
+    _try_mutants(files, 300, 1, tmp_path)
 
 
 def _try_mutants(files: list[bytes], count: int, seed: int, folder: Path) -> None:

@@ -36,7 +36,7 @@ def cmake(source: Path, build: Path, *options: str) -> None:
     run("cmake", "--build", build)
 
 
-@pytest.fixture(scope="module", params=["static", "shared"])
+@pytest.fixture(scope="module", params=["shared", pytest.param("static", marks=pytest.mark.slow)])
 def prefix(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler()
     if shutil.which("cmake") is None:

@@ -46,8 +46,8 @@ class Reader:
         if installed.returncode and any(word in installed.stderr for word in NO_NETWORK):
             pytest.skip("npm cannot install the compiler: there is no network")
         assert installed.returncode == 0, installed.stderr
-        for script in ("build", "build:tests"):
-            finished = self.npm("run", "--silent", script)
+        for script in (["build"], ["build:tests", "--", "--noCheck"]):  # test_types_are_right checks those of the tests
+            finished = self.npm("run", "--silent", *script)
             assert finished.returncode == 0, finished.stdout + finished.stderr
 
     def npm(self, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -121,7 +121,17 @@ def _differing(mine: Any, theirs: Any) -> int:
 
 @cache
 def cases(kind: str) -> tuple[Case, ...]:
-    """The cases of a kind: node, simple, light, real, pytorch-converted, pytorch-operator."""
+    """The cases of a kind: node, expanded, simple, light, real, pytorch-converted, pytorch-operator.
+
+    `expanded` are those of `node` that state an operator as a function of other operators.
+    """
+    if kind in ("node", "expanded"):
+        return tuple(case for case in _all("node") if ("_expanded" in case.name) == (kind == "expanded"))
+    return _all(kind)
+
+
+@cache
+def _all(kind: str) -> tuple[Case, ...]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # its own warnings while it computes expected outputs
         return tuple(map(Case, load_model_tests(kind=kind)))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,23 @@ from .paths import ROOT
 from .shared import made_once
 
 PACKAGE = Path("readers/page")
+
+
+_DESCRIBED = """
+    import { readFileSync } from "node:fs";
+    import { describeFile } from "./src/from_file.ts";
+    for (const path of process.argv.slice(2)) {
+        const made = await describeFile(new Blob([readFileSync(path)]), path);
+        for (const tensor of made.tensors) {
+            await tensor.load?.();
+        }
+        console.log(JSON.stringify(made));
+    }
+"""
+
+
+def _program(name: str) -> str:
+    return shutil.which(name) or name
 
 
 class PagePackage:
@@ -41,10 +60,26 @@ class PagePackage:
         assert finished.returncode == 0, finished.stdout + finished.stderr
         return self.built.read_bytes()
 
+    def described(self, *files: Path) -> list[Any]:
+        """What the page makes of files, with statistics of all their constants."""
+        program = self.root / "described.mjs"
+        command = [
+            self.root / "node_modules" / ".bin" / "esbuild",
+            "--bundle",
+            "--format=esm",
+            "--platform=node",
+            f"--outfile={program}",
+        ]
+        finished = subprocess.run(command, cwd=self.root, input=_DESCRIBED, capture_output=True, text=True)
+        assert finished.returncode == 0, finished.stderr
+        finished = subprocess.run([_program("node"), program, *files], capture_output=True, text=True)
+        assert finished.returncode == 0, finished.stderr
+        return [json.loads(line) for line in finished.stdout.splitlines()]
+
     def axe(self) -> str:
         """The source of axe-core."""
         return (self.root / "node_modules" / "axe-core" / "axe.min.js").read_text(encoding="utf-8")
 
     def _npm(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [shutil.which("npm") or "npm", *arguments]
+        command = [_program("npm"), *arguments]
         return subprocess.run(command, cwd=self.root, capture_output=True, text=True)

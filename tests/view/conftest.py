@@ -10,7 +10,7 @@ from support.browser import PROGRAMS, Browser, installed
 from support.page_package import PagePackage
 
 
-@pytest.fixture(scope="session", params=PROGRAMS)
+@pytest.fixture(scope="session", params=["chromium", pytest.param("firefox", marks=pytest.mark.slow)])
 def browser(request: pytest.FixtureRequest) -> Iterator[Browser]:
     api = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
     if not installed(request.param):

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import re
 from base64 import b64encode
 from hashlib import sha256
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pytest
+
+import qfmt
+from qfmt.model import Graph, Model, Node, Quantization, Tensor
+from qfmt.notation import json_value
+from qfmt.ops import OPERATORS
+from qfmt.passes.statistics import channel_axes, statistics
+from qfmt.view.description import BINS, CHANNELS
+from support.counts import tell
 from support.page_package import PagePackage
-from support.paths import ROOT
+from support.paths import DIGITS, GOLDEN, ROOT
 
 PAGE = ROOT / "qfmt" / "view" / "page.html"
 
@@ -33,3 +46,70 @@ def test_it_carries_the_license_of_what_it_contains() -> None:
     assert "Contains @dagrejs/dagre" in page
     assert "Contains @dagrejs/dagre" in page and "Contains fflate" in page
     assert page.count("Permission is hereby granted, free of charge") == 2
+
+
+def _crafted() -> Model:
+    """Weights of all operators that have some, one of which has one channel; and zero points of odd forms."""
+    per_tensor, rng = Quantization.per_tensor(0.5, 3, "uint8"), np.random.default_rng(5)
+    codes = rng.integers(0, 256, (3, 3, 2), np.uint8)
+    codes[1] = codes[:, 1] = codes[..., 1] = 3
+    tensors = [Tensor.constant("one", np.full((1, 4), 3, np.uint8), per_tensor)]
+    nodes = [Node("qfmt.Linear", ("x", "one"), ("y one",))]
+    for operator, entry in OPERATORS.items():
+        for at in entry.weights:
+            for attributes in ({}, {"transB": 1}) if operator == "Gemm" else ({},):
+                name = f"{operator} {at} {attributes}"
+                tensors.append(Tensor.constant(name, codes, per_tensor))
+                inputs = ("x", *[""] * (at - 1), name)
+                nodes.append(Node(operator, inputs, (f"y {name}",), attributes, version=entry.version))
+    grid = Quantization.of((0.5, 0.25), (3, 200), 0, 255, axis=1)
+    tensors += [
+        Tensor.constant("channels", codes[..., :2].swapaxes(1, 2), grid),
+        Tensor.constant("bias", np.array([7, 7, -2, 250], np.int32), Quantization.per_tensor(1.0, 0, "int32")),
+        Tensor.constant("wide", rng.integers(-(2**30), 2**30, 999, np.int32), Quantization.per_tensor(1.0, 0, "int32")),
+        Tensor.constant("real", np.array([np.nan, -np.inf, 1e-300, 7, -2.5])),
+        Tensor.constant("same", np.full(9, 1.5, np.float32)),
+        Tensor.constant("none", np.zeros((0, 3), np.int8)),
+        Tensor.constant(
+            "int4", rng.integers(-8, 8, 99, np.int8), Quantization.per_tensor(1.0, 0, "int4"), dtype="int4"
+        ),
+        Tensor.constant("bool", np.array([True, False, True])),
+    ]
+    ends = [Tensor("x", "float32", None), *(Tensor(name, "float32", None) for node in nodes for name in node.outputs)]
+    return Model(Graph(("x",), (), nodes, {tensor.name: tensor for tensor in [*tensors, *ends]}))
+
+
+def test_the_page_counts_as_python_does(package: PagePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Statistics of dropped files: equal for crafted weights, an example and the conformance suite."""
+    crafted, digits = tmp_path / "crafted.qfb", tmp_path / "digits.qfb"
+    with monkeypatch.context() as patch:
+        patch.setattr("qfmt.file.writer.violations", lambda model: [])  # its nodes lack attributes
+        qfmt.save(_crafted(), crafted)
+    qfmt.convert(DIGITS).save(digits)
+    left_out = {"refused", "shards"}  # one file is dropped, without its shards
+    suite = sorted(path for path in GOLDEN.rglob("*.qfb") if not {path.parent.name, path.stem} & left_out)
+    _compare(package, [crafted, digits, *suite])
+
+
+def test_the_page_counts_a_network_as_python_does(package: PagePackage, shared_data: Path, tmp_path: Path) -> None:
+    qfmt.convert(shared_data / "torchscript" / "ios_mobilenet_quantized.pt").save(tmp_path / "network.qfb")
+    _compare(package, [tmp_path / "network.qfb"])
+
+
+def _compare(package: PagePackage, files: list[Path]) -> None:
+    count = 0
+    for path, found in zip(files, package.described(*files), strict=True):
+        model = qfmt.load(path)
+        axes = channel_axes(model.graph)
+        for tensor, theirs in zip(model.tensors.values(), found["tensors"], strict=True):
+            assert theirs["name"] == tensor.name
+            if tensor.is_constant:
+                ours = statistics(tensor, axes.get(tensor.name), BINS, CHANNELS)
+                assert _in_javascript(theirs["stats"]) == _in_javascript(ours), (path, tensor)
+                count += 1
+    tell(f"page: statistics of {count:,} constants of {len(files)} files are those of Python")
+
+
+def _in_javascript(facts: dict[str, Any]) -> Any:
+    """JavaScript has no numbers but float64."""
+    return json.loads(json.dumps(json_value(facts)), parse_int=float)

@@ -17,7 +17,7 @@ import qfmt
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
 from qfmt.view import page
 from qfmt.view.description import text
-from support.browser import Browser, opened
+from support.browser import PROGRAMS, Browser, opened
 from support.command_line import tiny_model
 from support.counts import tell
 from support.crafted import crafted
@@ -25,6 +25,9 @@ from support.page_package import PagePackage
 from support.paths import DIGITS, GOLDEN
 
 MOBILENET = "torchscript/ios_mobilenet_quantized.pt"
+
+in_both = pytest.mark.parametrize("browser", PROGRAMS, indirect=True)
+"""A test that is not slow in Firefox either."""
 
 
 def _digits() -> Model:
@@ -68,6 +71,7 @@ def test_errors_and_requests_of_a_page_are_noticed(browser: Browser, tmp_path: P
             shown.wait_for_timeout(500)
 
 
+@in_both
 def test_every_node_has_a_row_with_its_scales(browser: Browser, digits: Path) -> None:
     model = _digits()
     with opened(browser, digits) as shown:
@@ -177,6 +181,7 @@ def _row(shown: Any, name: str) -> Any:
     return shown.locator(f".body .row:not(.group) [title='{name}']")
 
 
+@in_both
 def test_a_dropped_file_is_shown_as_python_shows_it(browser: Browser, tmp_path: Path) -> None:
     """The same rows and the same details, but for overflows, which only Python computes."""
     page(_digits(), name="digits.qfb", arrays=True).save(tmp_path / "digits.html")

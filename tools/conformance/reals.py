@@ -20,18 +20,17 @@ SMALL = {"float8_e4m3fn": (4, 3, 7), "float4_e2m1fn": (2, 1, 1)}
 
 def nearest(value: Fraction | int, name: str) -> Fraction:
     """The nearest number of a binary format, halves to the even neighbour; overflow is an error of the case."""
-    value = Fraction(value)
-    if not value:
-        return value
     _, digits, least = FORMATS[name]
-    exponent = abs(value.numerator).bit_length() - value.denominator.bit_length()
-    if abs(value) < Fraction(2) ** exponent:
-        exponent -= 1
-    unit = Fraction(2) ** (max(exponent, least) - digits + 1)
-    rounded = round(value / unit) * unit
-    if abs(rounded) >= Fraction(2) ** (2 - least):
+    top, bottom = value.numerator, value.denominator
+    size = abs(top).bit_length() - bottom.bit_length()  # 2^(size - 1) < |value| < 2^(size + 1)
+    exponent = size - (abs(top) << max(-size, 0) < bottom << max(size, 0))
+    unit = max(exponent, least) - digits + 1
+    step = bottom << max(unit, 0)
+    count, rest = divmod(top << max(-unit, 0), step)
+    count += 2 * rest > step or (2 * rest == step and count % 2)
+    if abs(count).bit_length() + unit > 2 - least:
         raise OverflowError(f"{float(value)} is beyond {name}")
-    return rounded
+    return Fraction(count << max(unit, 0), 1 << max(-unit, 0))
 
 
 def f32(value: Fraction | int) -> Fraction:

@@ -16,8 +16,7 @@ import numpy as np
 from ...arrays import Array
 from ...errors import QfmtError
 from ...model import INT32, Node
-from ...ops.requantization import LARGEST_ADD
-from ...passes.lowering.facts import WORDS
+from ...ops.requantization import LARGEST_ADD, PARAMETERS
 from ...passes.lowering.lines import Lines, nearest_lines, thresholds_of
 from ...passes.lowering.step_functions import StepFunction
 from .plan import Plan
@@ -57,7 +56,7 @@ def numbers_of(plan: Plan, node: Node, channels: int, reach: Reach | None) -> Nu
 def _numbers_of(plan: Plan, node: Node, channels: int, reach: Reach | None) -> Numbers:
     if node.operator == "qfmt.RequantShift":
         return _divided(plan, node, channels)
-    names = dict(zip(WORDS, node.inputs[1:], strict=False))
+    names = dict(zip(PARAMETERS, node.inputs[1:], strict=False))
     arrays = {name: plan.value(tensor).array for name, tensor in names.items() if tensor}
     found = {name: array for name, array in arrays.items() if array is not None}
     line = {} if node.rule == "thresholds" else _line(node.rule, found)

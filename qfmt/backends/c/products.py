@@ -178,7 +178,7 @@ def dot_rows(
     view: View,
     order: Sequence[int],
     what: str,
-    direct: bool = False,
+    direct: bool,
     added: str = "",
 ) -> None:
     """A step that makes `rows` rows of sums, four at a time; `gather(group, row)` fills in the inputs of one."""

@@ -6,16 +6,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InexpressibleNodesError, MissingPackageError, RunError
+from ...forms import ONNX_FORMS
 from ...rules import require_sound
 from ...urls import Named
 
 if TYPE_CHECKING:
     from ...model import Model
-
-FORMS = ("qdq", "qoperator")
-"""Float operators between DequantizeLinear and QuantizeLinear; or operators on integers, where they exist.
-
-By default, a network that came from ONNX keeps its form; any other network gets the first form."""
 
 EXTERNAL = 1_500_000_000
 """Bytes of weights above which they go into a separate file; the limit of protobuf is 2 GB."""
@@ -53,13 +49,13 @@ def write_onnx(
 def _form(model: Model) -> str:
     """The form of an ONNX source if its rules are still stated; else the first."""
     kept = model.source.get("onnx_form", "") if model.engine == "onnx" else ""
-    return kept if kept in FORMS else FORMS[0]
+    return kept if kept in ONNX_FORMS else ONNX_FORMS[0]
 
 
 def _checked(model: Model, form: str | None, opset: int | None, same_types: bool) -> Any:
     form = form or _form(model)
-    if form not in FORMS:
-        raise RunError(f"unknown ONNX form {form!r}", hint=f"choose one of {', '.join(FORMS)}")
+    if form not in ONNX_FORMS:
+        raise RunError(f"unknown ONNX form {form!r}", hint=f"choose one of {', '.join(ONNX_FORMS)}")
     if model.no_graph:
         raise RunError(model.no_graph)
     require_sound(model)

@@ -18,14 +18,9 @@ def torch_dtype(name: str) -> torch.dtype:
     return getattr(torch, name)  # type: ignore[no-any-return]
 
 
-def _is_foreign(dtype: str) -> bool:
-    """Whether NumPy has the type from ml_dtypes, which torch does not know."""
-    return dtype.startswith(("bfloat", "float8", "float4"))
-
-
 def to_tensor(array: Any, dtype: str) -> torch.Tensor:
     """An array of one of the Model's element types, with its own memory."""
-    if _is_foreign(dtype):
+    if DTYPES[dtype].is_from_ml_dtypes:
         return torch.from_numpy(array.view(f"u{array.dtype.itemsize}").copy()).view(torch_dtype(dtype))
     return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=True))
 
@@ -33,7 +28,7 @@ def to_tensor(array: Any, dtype: str) -> torch.Tensor:
 def to_array(value: torch.Tensor, dtype: str) -> Any:
     """The inverse: a NumPy array whose dtype is that of the Model's element type (one value a byte below 8 bits)."""
     value = value.detach().cpu().contiguous()
-    if not _is_foreign(dtype):
+    if not DTYPES[dtype].is_from_ml_dtypes:
         return value.numpy()
     return value.view(getattr(torch, f"int{max(DTYPES[dtype].bits, 8)}")).numpy().view(numpy_dtype(dtype))
 

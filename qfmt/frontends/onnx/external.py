@@ -19,7 +19,7 @@ import numpy as np
 
 from ...arrays import Array
 from ...errors import SourceError
-from ...regular import refusal
+from ...regular import descriptor_of, refusal
 
 SHARED = 1 << 20
 """Bytes that tensors may have in addition to twice the size of their files. Tied weights share bytes. A small model
@@ -42,8 +42,7 @@ class Opened:
     """A file that stays open, so that the checked file is the one that is read, even if its path is replaced."""
 
     def __init__(self, path: Path) -> None:
-        flags = (getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))  # a FIFO would block
-        self._descriptor = os.open(path, sum(flags, os.O_RDONLY))
+        self._descriptor = descriptor_of(path)
         weakref.finalize(self, os.close, self._descriptor)
         self.facts = os.fstat(self._descriptor)
 

@@ -11,9 +11,10 @@ from ...model import DTYPES, Node, Tensor, static_shape
 from ...ops import OPERATORS, Trait, has
 from ...ops.quantization import is_static
 from ...passes.constants import computed
+from ...passes.qdq import DEQUANTIZE, QUANTIZE
 from ...passes.sizes import inferred
 
-_NOT_COMPUTED = ("ai.onnx.DequantizeLinear", "ai.onnx.QuantizeLinear")
+_NOT_COMPUTED = (DEQUANTIZE, QUANTIZE)
 """Kept as nodes over constants: the passes turn them into quantized constants."""
 
 

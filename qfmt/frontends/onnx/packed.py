@@ -11,9 +11,9 @@ import numpy as np
 
 from ...errors import SourceError
 from ...model import Attribute, unpack
+from ...passes.qdq import DEQUANTIZE
 from .calls import Call
 from .importer import Importer, imports
-from .quantized import DEQUANTIZE
 
 
 @imports("com.microsoft.MatMulNBits")

@@ -9,9 +9,9 @@ import numpy as np
 
 from ...arrays import Array
 from ...model import DTYPES, Attribute, first_holding, numpy_dtype
+from ...passes.qdq import DEQUANTIZE, QUANTIZE
 from .calls import Call
 from .importer import Importer, imports
-from .quantized import DEQUANTIZE, QUANTIZE
 
 DOMAINS = ("qonnx.custom_op.general", "onnx.brevitas", "finn.custom_op.general")
 

@@ -11,11 +11,10 @@ import numpy as np
 
 from ...errors import SourceError
 from ...model import Attribute, numpy_dtype
+from ...passes.qdq import DEQUANTIZE, QUANTIZE
 from .calls import Call
 from .importer import Importer, imports
 from .tensors import dtype_of
-
-QUANTIZE, DEQUANTIZE = "ai.onnx.QuantizeLinear", "ai.onnx.DequantizeLinear"
 
 
 class Form(NamedTuple):

@@ -12,10 +12,10 @@ from dataclasses import replace
 import numpy as np
 
 from ...arithmetic import dequantize
-from ...model import DTYPES, Attribute, Graph, Node, Tensor
-from ...ops import OPERATORS, Trait, has
+from ...model import DTYPES, Graph, Node, Tensor
+from ...ops import Trait, has
 from ...passes.constants import unused
-from ...passes.qdq import DEQUANTIZE, QUANTIZE, QdqGrids
+from ...passes.qdq import QUANTIZE, QdqGrids, dequantizing
 
 
 def on_real_numbers(graph: Graph, preferred: dict[str, str]) -> Graph:
@@ -50,9 +50,7 @@ class _Rewriting:
             yield node
             return
         real = self._real(node.inputs[0], "dequantized")
-        attributes: dict[str, Attribute] = {"axis": 1, "block_size": 0, "output_dtype": "float32"}
-        version = OPERATORS[DEQUANTIZE].version
-        yield Node(DEQUANTIZE, (node.inputs[0], *quantizer.inputs[1:]), (real,), attributes, version=version)
+        yield dequantizing((node.inputs[0], *quantizer.inputs[1:]), real)
         inputs = (real, *node.inputs[1:])
         if node.operator == "Pad" and node.attributes["mode"] == "constant":
             inputs = self._padded_with(node, real, quantizer)

@@ -14,6 +14,7 @@ import numpy as np
 
 from ...errors import QfmtError, SourceError, damaged
 from ...model import DTYPES, Quantization, Tensor
+from ...rules.quantization import FLOATS
 from ..harmless import Inert, InertClass, Subclass, TorchDType
 from ..stored import StoredTensor
 from .values import StoredData, narrowest
@@ -22,8 +23,6 @@ INT8, INTX, FLOAT8 = "Int8Tensor", "IntxUnpackedToInt8Tensor", "Float8Tensor"
 
 FULL, REDUCED = (-128, 127), (-64, 63)
 """Limits of int8: the full range, and that of torchao's `reduce_range`."""
-
-FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 MAPPINGS = {1: "SYMMETRIC", 2: "SYMMETRIC_NO_CLIPPING_ERR", 3: "ASYMMETRIC"}
 """torchao.quantization.quant_primitives.MappingType, as pickled."""

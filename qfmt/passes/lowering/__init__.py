@@ -13,12 +13,13 @@ from dataclasses import replace
 
 from ...budget import Budget
 from ...errors import QfmtError, ValidityError
+from ...forms import FORMS, NARROWED, WIDTHS
 from ...model import Dimension, Model
 from ...rules import graph_violations, require_sound
 from ..edits import subgraph
 from ..sizes import limited, with_input_shapes
 from .facts import totals
-from .forms import FORMS, NARROWED, WIDTHS, Form
+from .forms import Form
 from .graph import is_real, lowered, needs_sizes
 
 __all__ = ["FORMS", "WIDTHS", "lower_as", "lower_integer"]

@@ -12,6 +12,7 @@ import numpy as np
 
 from ...model import Model, Node, Proof
 from ...ops import Trait, has
+from ...ops.requantization import PARAMETERS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -77,11 +78,8 @@ def _pairs(adding: Node | None, model: Model) -> int:
 
 def parameters(node: Node, model: Model) -> dict[str, NDArray[Any]]:
     """The parameter arrays of a requantization, by parameter."""
-    words = ("multiplier", "add") if node.operator == "qfmt.RequantShift" else WORDS
+    words = ("multiplier", "add") if node.operator == "qfmt.RequantShift" else PARAMETERS
     return {word: model.tensors[name].array for word, name in zip(words, node.inputs[1:], strict=False) if name}
-
-
-WORDS = ("multiplier", "shift", "add", "thresholds", "row")
 
 
 def _facts(node: Node, arrays: Mapping[str, NDArray[Any]], pairs: int) -> Facts:

@@ -7,23 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...forms import MULTIPLY_ADD_DIVIDE
 from .lines import LARGEST_SHIFT, Floats, Lines, exact_lines, lines_at, nearest_lines, thresholds_of
 from .step_functions import Integers, StepFunction, differing, largest_difference
-
-MULTIPLY_ADD_DIVIDE = "multiply_add_divide"
-FORMS = (
-    "multiply_shift",
-    "fixed_point_single",
-    "fixed_point_double",
-    "power_of_two",
-    "thresholds",
-    MULTIPLY_ADD_DIVIDE,
-)
-NARROWED = ("multiply_shift", "fixed_point_single", MULTIPLY_ADD_DIVIDE)
-"""Forms whose multipliers may have fewer bits; those of fixed_point_double have 31, the others have no multiplier."""
-
-WIDTHS = (32, 16, 8)
-"""How many bits a multiplier may have; one of 32 is the sign."""
 
 Flags = NDArray[np.bool_]
 

@@ -10,6 +10,7 @@ import numpy as np
 from ...arithmetic import EXACT_IN_FLOAT32, MEAN, QUANTIZE, REQUANTIZE, dequantize
 from ...budget import Budget
 from ...errors import NoIntegerFormError
+from ...forms import MULTIPLY_ADD_DIVIDE
 from ...interpreter import check_versions, execute
 from ...model import DTYPES, INT32, Graph, Model, Node, Tensor
 from ...ops import OPERATORS, Operand, Trait, has, only_moves
@@ -21,7 +22,7 @@ from ..likely_shapes import shape_options
 from .boundary import distinct_outputs, is_input, last_integers, move_integers, output, take_input, with_integer_fill
 from .context import Context, NoForm
 from .elements import by_element, regridded, tabled
-from .forms import MULTIPLY_ADD_DIVIDE, Form
+from .forms import Form
 from .means import mean
 from .products import product
 from .regions import SEVERAL, integers, is_by_element, is_move

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from ...budget import NODE
-from ...interpreter import execute
+from ...interpreter import execute, operands_of
 from ...model import DTYPES, Node, Shape, Tensor
-from ...ops import OPERATORS, Operand, Trait, has
+from ...ops import OPERATORS, Trait, has
 from ...ops.shapes import broadcast, broadcast_pair
 from .context import Context, NoForm
 from .step_functions import Array, Integers
@@ -175,16 +175,8 @@ def _run(found: Region, given: dict[str, Any], context: Context) -> Array:
     context.budget.allocate(RESULT * elements)
     for node in found.nodes:
         context.budget.spend(NODE + elements // ELEMENTS)
-        operands = [_operand(name, values, context) for name in node.inputs]
+        operands = operands_of(node, values, context.tensors)
         outputs = [context.tensors[name] for name in node.outputs]
         values.update(zip(node.outputs, execute(node, operands, outputs), strict=True))
     result: Array = values[found.output.name]
     return result
-
-
-def _operand(name: str, values: dict[str, Any], context: Context) -> Operand | None:
-    if not name:
-        return None
-    tensor = context.tensors[name]
-    array: Any = values[name] if not tensor.is_constant or name in values else tensor.array
-    return Operand(array, tensor.quantization)

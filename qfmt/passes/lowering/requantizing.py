@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from ...arithmetic import f32
+from ...forms import MULTIPLY_ADD_DIVIDE
 from ...model import INT32, Node, Proof, Quantization, Tensor
+from ...ops.requantization import PARAMETERS
 from .context import Context, NoForm, made
-from .facts import WORDS
-from .forms import MULTIPLY_ADD_DIVIDE, Form, Requantization, fit, joined
+from .forms import Form, Requantization, fit, joined
 from .lines import Floats, Lines
 from .step_functions import Array, Integers, StepFunction, levels_of, of_pairs, search
 
@@ -137,7 +138,7 @@ def append(found: Requantization, sums: Sums, source: str, y: Tensor, like: Node
         arrays["thresholds"] = np.where(reached, found.thresholds, INT32).astype(np.int32)
         if uses_lines:
             arrays["row"] = found.row.astype(np.int32)
-    names = [context.constant(f"{y.name}.{word}", arrays[word]) if word in arrays else "" for word in WORDS]
+    names = [context.constant(f"{y.name}.{word}", arrays[word]) if word in arrays else "" for word in PARAMETERS]
     while not names[-1]:
         names.pop()
     node = made("qfmt.Requantize", (source, *names), y.name, {"axis": sums.axis}, like)

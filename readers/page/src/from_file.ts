@@ -3,13 +3,12 @@
 import { open, type Level, type Quantization, type StoredArray, type Tensor } from "../../js/src/index.js";
 import type { Description, Grid, NodeFacts, Numeric, TensorFacts } from "./description.js";
 import { extremes } from "./dom.js";
-import { statisticsOf } from "./statistics.js";
+import { CHANNELS, channelAxes, statisticsOf } from "./statistics.js";
 
 /** The most bytes of constants, and constants, that are counted when a file is opened; others when they are looked at. */
 const [EAGER, CONSTANTS] = [64e6, 2000];
 /** The most bytes of scales that are read: many quantizations may share them. */
 const SCALES = 64e6;
-const CHANNELS = 4096;
 /** The limits of qfmt/view/description.py: characters of a text, elements of an attribute, aliases. */
 const [LONGEST, ELEMENTS, ALIASES] = [500, 64, 8];
 
@@ -36,6 +35,8 @@ export async function describeFile(file: Blob, name: string): Promise<Descriptio
     outputs: at(node.outputs),
     attributes: Object.fromEntries([...node.attributes].map(([key, { value }]) => [text(key), plain(value)])),
   }));
+  const axes = channelAxes(nodes, tensors);
+  [...model.tensors].forEach((tensor, place) => loadable(tensors[place]!, tensor, axes.get(place)));
   const constants = [...model.tensors].flatMap(({ data }) => data ?? []);
   if (constants.length <= CONSTANTS && constants.reduce((sum, { nbytes }) => sum + nbytes, 0) <= EAGER) {
     await Promise.all(tensors.map((tensor) => tensor.load?.()));
@@ -72,7 +73,7 @@ function text(whole: string): string {
 }
 
 async function tensorOf(tensor: Tensor, made: Map<Quantization, Grid>, budget: { bytes: number }): Promise<TensorFacts> {
-  const { dtype, quantization, data } = tensor;
+  const { dtype, quantization } = tensor;
   const [name, aliases] = [text(tensor.name), tensor.aliases.slice(0, ALIASES).map(text)];
   const shape = tensor.shape && tensor.shape.map((size, axis) => (size === null ? text(tensor.dims[axis] ?? "") || null : Number(size)));
   let grid = quantization ? made.get(quantization) : undefined;
@@ -81,28 +82,36 @@ async function tensorOf(tensor: Tensor, made: Map<Quantization, Grid>, budget: {
     grid = await gridOf(quantization, budget.bytes >= 0);
     made.set(quantization, grid);
   }
-  const facts: TensorFacts = { name, dtype, shape, ...(aliases.length ? { aliases } : {}), ...(grid ? { grid } : {}) };
-  if (data) {
-    facts.load = async () => {
-      delete facts.load;
-      try {
-        const array = await data.array();
-        const sizes = (shape ?? []) as number[];
-        const axis = grid?.axis ?? -1;
-        const channels = sizes[axis] ?? 1;
-        const inner = sizes.slice(axis + 1).reduce((a, b) => a * b, 1);
-        facts.stats = statisticsOf(array, dtype, grid, channels, inner);
-        if (sizes.length < 2 && data.length < CHANNELS) {
-          facts.values = await numbers(data);
-        }
-      } catch (error) {
-        facts.stats = { error: (error as Error).message };
-      }
-    };
-    facts.stats = {};
-    facts.array = () => data.array();
+  return { name, dtype, shape, ...(aliases.length ? { aliases } : {}), ...(grid ? { grid } : {}) };
+}
+
+/** Whether nothing but scales and zero points counts. */
+function isPlain({ scale, offset, table, groupIndex }: Quantization): boolean {
+  return !(scale.quantization ?? offset ?? table ?? groupIndex);
+}
+
+/** Gives a constant its array, and statistics when they are asked for; `axis` is that of its channels. */
+function loadable(facts: TensorFacts, { dtype, quantization, data }: Tensor, axis: number | undefined): void {
+  if (!data) {
+    return;
   }
-  return facts;
+  facts.load = async () => {
+    delete facts.load;
+    try {
+      const array = await data.array();
+      const sizes = (facts.shape ?? []) as number[];
+      const isUsed = quantization && isPlain(quantization) && [1, sizes[axis ?? -1]].includes(quantization.zeroPoint.length as number);
+      const points = isUsed ? await numbers(quantization.zeroPoint) : [];
+      facts.stats = statisticsOf(array, dtype, sizes, axis, facts.grid, points);
+      if (sizes.length < 2 && 0 < array.length && array.length <= CHANNELS) {
+        facts.values = await numbers(data);
+      }
+    } catch (error) {
+      facts.stats = { error: (error as Error).message };
+    }
+  };
+  facts.stats = {};
+  facts.array = () => data.array();
 }
 
 /** How many bytes a quantization has. */

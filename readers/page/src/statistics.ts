@@ -1,41 +1,79 @@
-// Statistics of an array of a dropped file: those of qfmt/passes/statistics.py.
+// Statistics of an array of a dropped file: those of qfmt/passes/statistics.py. tests/view/test_built_page.py compares.
 
 import { DTYPES, toFloat32, type DTypeName, type TypedArray } from "../../js/src/index.js";
-import type { Grid, Statistics } from "./description.js";
-import { numbersOf } from "./dom.js";
+import type { Grid, NodeFacts, Numeric, Statistics, TensorFacts } from "./description.js";
 
 const BINS = 64;
+/** The most codes that have a bin each. */
+const CODES = 256;
+/** The most channels whose peaks are shown. */
+export const CHANNELS = 4096;
 
-/** `channels`: how many there are; `inner`: how many values in a row are of one. */
-export function statisticsOf(array: TypedArray, dtype: DTypeName, grid: Grid | undefined, channels: number, inner: number): Statistics {
+/** Operators with weights: which inputs these are, and the axis of their output channels; -1 is the last one. */
+const WEIGHTS: Readonly<Record<string, { readonly inputs: readonly number[]; readonly axis: number }>> = {
+  ...weights(["Conv", "ConvInteger", "qfmt.DynamicConv", "qfmt.Linear", "qfmt.DynamicLinear"], [1], 0),
+  ...weights(["ConvTranspose", "qfmt.DynamicConvTranspose"], [1], 1),
+  ...weights(["MatMul", "MatMulInteger", "Gemm"], [1], -1),
+  ...weights(["qfmt.LSTM", "qfmt.GRU", "qfmt.LSTMCell", "qfmt.GRUCell", "qfmt.RNNCell"], [1, 2], 0),
+};
+
+function weights(operators: readonly string[], inputs: readonly number[], axis: number): typeof WEIGHTS {
+  return Object.fromEntries(operators.map((operator) => [operator, { inputs, axis }]));
+}
+
+/** The axis of the channels of each weight, by its place: that along which scales run, or that of the node that reads it. */
+export function channelAxes(nodes: readonly NodeFacts[], tensors: readonly TensorFacts[]): Map<number, number> {
+  const found = new Map<number, number>();
+  for (const { operator, inputs, attributes } of nodes) {
+    const entry = Object.hasOwn(WEIGHTS, operator) ? WEIGHTS[operator]! : undefined;
+    for (const place of entry?.inputs.map((index) => inputs[index] ?? -1) ?? []) {
+      const rank = tensors[place]?.shape?.length ?? 0;
+      if (rank > 1) {
+        found.set(place, entry!.axis >= 0 || Number(attributes["transB"] ?? 0) ? Math.max(entry!.axis, 0) : rank - 1);
+      }
+    }
+  }
+  tensors.forEach(({ grid }, place) => grid?.axis !== undefined && found.set(place, grid.axis));
+  return found;
+}
+
+/** `axis` is that of the channels; `points` are all zero points, if nothing but scales and zero points counts. */
+export function statisticsOf(
+  array: TypedArray, dtype: DTypeName, shape: readonly number[], axis: number | undefined, grid: Grid | undefined,
+  points: readonly Numeric[],
+): Statistics {
   const { kind, bits } = DTYPES[dtype];
-  const isInteger = kind !== "f";
-  const values: ArrayLike<number> = !isInteger
-    ? toFloat32(array, dtype)
-    : array instanceof BigInt64Array || array instanceof BigUint64Array ? Float64Array.from(array, Number) : array;
+  const isCode = kind !== "f";
+  const values: ArrayLike<number> = array instanceof BigInt64Array || array instanceof BigUint64Array
+    ? Float64Array.from(array, Number)
+    : isCode || dtype === "float64" ? array : toFloat32(array, dtype);
   const [min, max] = finiteExtremes(values);
   if (min > max) {
     return { elements: values.length };
   }
-  const found = { elements: values.length, min, max };
-  if (!isInteger || bits > 8) {
-    const width = (max - min) / BINS;
-    const bins = new Array<number>(width ? BINS : 1).fill(0);
-    each(values, (value) => Number.isFinite(value) && bins[width ? Math.min(BINS - 1, Math.floor((value - min) / width)) : 0]!++);
-    return { ...found, first: min, width, bins };
+  const [low, high] = !isCode || bits > 8 ? [min, max]
+    : dtype === "bool" ? [0, 1]
+    : kind === "i" ? [-(2 ** (bits - 1)), 2 ** (bits - 1) - 1] : [0, 2 ** bits - 1];
+  const isComplete = isCode && high - low < CODES;
+  const found = { elements: values.length, min, max, ...(isComplete ? codes(values, low, high) : spread(values, min, max)) };
+  if (!grid || !isCode || dtype === "bool") {
+    return found;
   }
-  const first = kind === "i" ? -(2 ** (bits - 1)) : 0;
-  const bins = new Array<number>(dtype === "bool" ? 2 : 2 ** bits).fill(0);
-  each(values, (value) => bins[value - first]!++);
-  const used = bins.filter((count) => count).length;
-  const codes = { ...found, first, width: 1, bins, used, codes: bins.length };
-  return grid ? { ...codes, ...ends(bins, first, grid), ...peaksOf(values, grid, channels, inner) } : codes;
+  const limits = isComplete || (grid.min <= min && max <= grid.max)
+    ? { low: countOf(values, grid.min), high: countOf(values, grid.max) } : {};
+  return { ...found, ...limits, ...peaksOf(values, shape, axis, grid, points) };
 }
 
 function each(values: ArrayLike<number>, work: (value: number, index: number) => unknown): void {
   for (let index = 0; index < values.length; index++) {
     work(values[index]!, index);
   }
+}
+
+function countOf(values: ArrayLike<number>, wanted: number): number {
+  let count = 0;
+  each(values, (value) => (count += Number(value === wanted)));
+  return count;
 }
 
 function finiteExtremes(values: ArrayLike<number>): [number, number] {
@@ -48,19 +86,44 @@ function finiteExtremes(values: ArrayLike<number>): [number, number] {
   return [low, high];
 }
 
-function ends(bins: readonly number[], first: number, { min, max }: Grid): Pick<Statistics, "low" | "high"> {
-  return { low: bins[min - first] ?? 0, high: bins[max - first] ?? 0 };
+/** How often each integer from low to high occurs. */
+function codes(values: ArrayLike<number>, low: number, high: number): Statistics {
+  const bins = new Array<number>(high - low + 1).fill(0);
+  each(values, (value) => bins[value - low]!++);
+  return { first: low, width: 1, bins, used: bins.filter((count) => count).length, codes: bins.length };
 }
 
-function peaksOf(values: ArrayLike<number>, grid: Grid, channels: number, inner: number): Pick<Statistics, "dead" | "peaks"> {
-  if (channels < 2) {
+/** Real numbers, or integers of a wide range, in bins of equal width. */
+function spread(values: ArrayLike<number>, low: number, high: number): Statistics {
+  if (low === high) {
+    return { first: low, width: 0, bins: [values.length] };
+  }
+  const factor = Math.max(-low, high) > 1 ? 0.5 : 1; // halves do not overflow, and do not vanish
+  const [begin, end] = [low * factor, high * factor];
+  const bins = new Array<number>(BINS).fill(0);
+  each(values, (value) => {
+    if (Number.isFinite(value)) {
+      bins[Math.min(BINS - 1, Math.max(0, Math.floor(((value * factor - begin) / (end - begin)) * BINS)))]!++;
+    }
+  });
+  return { first: low, width: high / BINS - low / BINS, bins };
+}
+
+function peaksOf(
+  values: ArrayLike<number>, shape: readonly number[], axis: number | undefined, grid: Grid, points: readonly Numeric[],
+): Pick<Statistics, "dead" | "peaks"> {
+  const channels = axis === undefined ? undefined : shape[axis];
+  const isAffine = !grid.block || grid.axis !== undefined;
+  const zero = points.filter((point): point is number => typeof point === "number").map(Math.trunc);
+  const given = points.length > 1 ? points.length : grid.count;
+  if (channels === undefined || !isAffine || (given !== 1 && given !== channels) || !zero.length || zero.length < points.length) {
     return {};
   }
+  const inner = shape.slice(axis! + 1).reduce((a, b) => a * b, 1);
   const peaks = new Array<number>(channels).fill(0);
-  const zero = numbersOf(grid.zero);
   each(values, (value, index) => {
     const channel = Math.floor(index / inner) % channels;
-    peaks[channel] = Math.max(peaks[channel]!, Math.abs(value - (zero.length > 1 ? zero[channel]! : (zero[0] ?? 0))));
+    peaks[channel] = Math.max(peaks[channel]!, Math.abs(value - zero[zero.length > 1 ? channel : 0]!));
   });
-  return { peaks, dead: peaks.filter((peak) => peak === 0).length };
+  return { dead: peaks.filter((peak) => peak === 0).length, ...(channels <= CHANNELS ? { peaks } : {}) };
 }

@@ -7,18 +7,19 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qfmt.errors import InexpressibleNodesError
 from qfmt.model import DTYPES, Model, Quantization, Tensor, numpy_dtype
 from support import onnx_kernels
 from support import onnx_witness as witness
+from support.examples import examples
 
 f32 = np.float32
 
 
-@settings(max_examples=60)
+@examples(25)
 @given(
     dtype=st.sampled_from(["uint8", "int8", "uint16", "int16", "int32", "int4", "uint2"]),
     scale=st.floats(2.0**-20, 2.0**20, width=32),

@@ -31,6 +31,8 @@ KERNELS = [
     name for name in ("fbgemm", "qnnpack", "onednn", "x86") if name in torch.backends.quantized.supported_engines
 ]
 NAMES = list(pytorch.NETWORKS)
+HALF = [pytest.param(name, marks=pytest.mark.slow if place % 2 else ()) for place, name in enumerate(NAMES)]
+"""Every other network; the rest is slow."""
 
 
 # Engines
@@ -119,10 +121,17 @@ def test_plain_engines_make_no_deprecated_tensor() -> None:
     assert done.returncode == 0, done.stderr
 
 
+NATIVE = [
+    pytest.param(name, kernels, marks=pytest.mark.slow if turn and (place + turn) % 3 else (), id=f"{name}-{kernels}")
+    for place, name in enumerate(NAMES)
+    for turn, kernels in enumerate(KERNELS)
+]
+"""Every network with the first kernels, and with one of the others, by turns; with the rest it is slow."""
+
+
 @pytest.mark.filterwarnings("ignore:All inputs of this cat operator must share the same quantization parameters")
 @pytest.mark.filterwarnings("ignore:Quantized Adaptive Average Pool 3D is not implemented for QNNPACK")
-@pytest.mark.parametrize("kernels", KERNELS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "kernels"), NATIVE)
 def test_native_is_the_source(name: str, kernels: str) -> None:
     inputs = inputs_of(name)
     try:
@@ -176,7 +185,7 @@ def test_onednn_is_the_affine_rule(name: str) -> None:
     assert same >= 0.999 * total
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", HALF)
 def test_qdq_can_be_exported(name: str) -> None:
     model, inputs = model_of(name), inputs_of(name)
     module = model.to_torch("qdq")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
@@ -20,6 +20,7 @@ import qfmt
 from networks.onnx_models import conv_net, dq, grids, node, proto, q
 from qfmt import QfmtError
 from qfmt.errors import SourceError
+from support.examples import examples
 
 f32 = np.float32
 FLOAT = TensorProto.FLOAT
@@ -152,7 +153,7 @@ def attempt(data: bytes, folder: Path) -> bool:
     return True
 
 
-@settings(max_examples=150)
+@examples(50)
 @given(changes=st.lists(st.tuples(st.integers(0, len(BYTES) - 1), st.integers(0, 255)), min_size=1, max_size=6))
 def test_changed_bytes_yield_a_model_or_an_error(
     changes: list[tuple[int, int]], tmp_path_factory: pytest.TempPathFactory
@@ -163,7 +164,7 @@ def test_changed_bytes_yield_a_model_or_an_error(
     attempt(bytes(data), tmp_path_factory.mktemp("any"))
 
 
-@settings(max_examples=40)
+@examples(25)
 @given(end=st.integers(0, len(BYTES) - 1))
 @example(end=BYTES.rindex(b"B"))  # the start of the opset, the last field
 def test_a_file_cut_off_is_an_error(end: int, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -250,7 +251,7 @@ ATTRIBUTES = st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=3)
 NAMES = st.sampled_from(["x", "u", "s", "z", "i", "w", ""])
 
 
-@settings(max_examples=400)
+@examples(150)
 @given(
     operator=st.sampled_from([*OPERATORS, *MICROSOFT]),
     names=st.lists(NAMES, max_size=6),

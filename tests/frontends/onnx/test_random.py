@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 import onnx
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto
 
 import qfmt
 from networks.onnx_models import node, operators, proto, random_inputs
 from qfmt.rules import violations
+from support.examples import examples
 from support.onnx_witness import runtime
 
 f32 = np.float32
@@ -165,7 +166,7 @@ def networks(draw: Any) -> onnx.ModelProto:
 def test_random_graphs_compute_what_onnx_runtime_computes() -> None:
     equal = folded = 0
 
-    @settings(max_examples=150)
+    @examples(50)
     @given(source=networks(), seed=st.integers(0, 2**32))
     def compare(source: onnx.ModelProto, seed: int) -> None:
         nonlocal equal, folded

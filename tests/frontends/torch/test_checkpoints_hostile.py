@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -28,6 +28,7 @@ from qfmt.frontends.stored import Storage
 from qfmt.frontends.torch.saved.file import Saved
 from qfmt.frontends.torch.saved.source import convert_saved
 from qfmt.frontends.zips import Zip
+from support.examples import examples
 from support.pickles import Runs, text
 from support.saved import FORMS, LEGACY, saved
 
@@ -152,7 +153,7 @@ def test_every_truncation_of_the_older_form_is_refused(tmp_path: Path) -> None:
             qfmt.convert(path)
 
 
-@settings(max_examples=150)
+@examples(50)
 @given(st.data())
 def test_damage_in_the_older_form_raises_nothing_else(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
@@ -21,6 +21,7 @@ import qfmt  # noqa: E402
 from networks.decomposed import FORMS, Function, Layer, X  # noqa: E402
 from networks.pytorch import quiet  # noqa: E402
 from qfmt.errors import QfmtError, SourceError, UnsafePickleError, UnsupportedOperatorsError  # noqa: E402
+from support.examples import examples  # noqa: E402
 
 Entries = dict[str, bytes]
 MODEL = "archive/models/model.json"
@@ -213,7 +214,7 @@ def test_pickled_tensors_go_through_the_safe_unpickler(
     assert qfmt.convert(samples).content_id() == plain.content_id()  # example inputs are not read
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_changed_json_is_a_model_or_an_error(data: st.DataObject, entries: Entries, tmp_path: Path) -> None:
     """Replacing parts of the program results in a Model or a QfmtError."""
@@ -246,7 +247,7 @@ def _text(holder: Any, key: Any) -> str:
         return "null"
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(at=st.floats(0, 1, exclude_max=True), byte=st.integers(0, 255), cut=st.booleans())
 def test_changed_bytes_are_a_model_or_an_error(
     at: float, byte: int, cut: bool, entries: Entries, tmp_path: Path

@@ -25,6 +25,7 @@ from networks.prepared import WATCHED, converted, grid, images, prepared, seen_b
 from qfmt.cli import main
 from qfmt.errors import SourceError, UnsupportedOperatorsError
 from qfmt.model import Model, Observed
+from support.matrix import CELLS
 
 pytestmark = pytest.mark.usefixtures("fbgemm")
 
@@ -32,9 +33,9 @@ pytestmark = pytest.mark.usefixtures("fbgemm")
 # -- one path ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "mode"), pytorch.cells(), ids=map("-".join, pytorch.cells()))
-def test_a_module_equals_its_archive(name: str, mode: str, tmp_path: Path) -> None:
-    network, inputs = pytorch.quantized(name, mode)
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_module_equals_its_archive(cell: tuple[str, str], tmp_path: Path) -> None:
+    network, inputs = pytorch.quantized(*cell)
     archive = qfmt.convert(pytorch.save_as(network, inputs, "trace", tmp_path / "m.pt"))
     with pytorch.quiet():
         model = qfmt.convert(network, example_inputs=inputs)

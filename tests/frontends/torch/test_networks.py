@@ -17,6 +17,7 @@ from networks.pytorch import convert, named
 from qfmt.model import Model, Tensor
 from qfmt.ops import OPERATORS
 from support import processor, torch_witness
+from support.matrix import CELLS, SHORT
 
 pytestmark = pytest.mark.usefixtures("fbgemm")
 
@@ -94,7 +95,7 @@ def run(model: Model, inputs: pytorch.Inputs) -> list[np.ndarray]:
     return [results[name] for name in model.graph.outputs]
 
 
-@pytest.fixture(scope="module", params=pytorch.cells(), ids=lambda cell: "-".join(cell))
+@pytest.fixture(scope="module", params=CELLS)
 def cell(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Cell:
     name, mode = request.param
     return Cell(name, mode, tmp_path_factory.mktemp(f"{name}-{mode}"))
@@ -169,7 +170,7 @@ def _assert_same_parameters(model: Model, weight: Tensor, theirs: torch.Tensor, 
 
 
 def test_every_operator_occurs_in_a_network() -> None:
-    if missing := set(pytorch.cells()) - OPERATORS_OF.keys():
+    if missing := set(SHORT) - OPERATORS_OF.keys():
         pytest.skip(f"{len(missing)} of the networks were not converted in this run")
     here = {name for name, operator in OPERATORS.items() if operator.family not in OF_THEIR_OWN}
     assert set().union(*OPERATORS_OF.values()) - (set(OPERATORS) - here) == here - NOT_FROM_TORCH
@@ -191,6 +192,7 @@ def test_the_witness_detects_one_wrong_weight(tmp_path: Path) -> None:
     assert sum(tally.wrong.values()) > 0
 
 
+@pytest.mark.slow
 def test_mobilenet_at_its_published_size(tmp_path: Path) -> None:
     network, inputs = pytorch.quantized("mobilenet_v2_224", "fx")
     outputs, seen = torch_witness.observe(network, inputs)
@@ -203,13 +205,14 @@ def test_mobilenet_at_its_published_size(tmp_path: Path) -> None:
 
 
 ENGINES = [
-    (engine, name)
-    for engine in ("qnnpack", "onednn")
-    for name in ("resnet18", "mobilenet_v3", "shufflenet_v2", "linears", "conv1d")
+    pytest.param(engine, name, marks=pytest.mark.slow if (place + turn) % 2 else (), id=f"{engine}-{name}")
+    for turn, engine in enumerate(("qnnpack", "onednn"))
+    for place, name in enumerate(("resnet18", "mobilenet_v3", "shufflenet_v2", "linears", "conv1d"))
 ]
+"""Each network by one engine; by the other it is slow."""
 
 
-@pytest.mark.parametrize(("engine_name", "name"), ENGINES, ids=["-".join(cell) for cell in ENGINES])
+@pytest.mark.parametrize(("engine_name", "name"), ENGINES)
 def test_other_engines_differ_only_where_rounding_ties(engine_name: str, name: str, tmp_path: Path) -> None:
     network, inputs = pytorch.quantize(name, "fx", engine_name)
     torch.backends.quantized.engine = engine_name

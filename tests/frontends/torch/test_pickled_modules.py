@@ -15,9 +15,8 @@ from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
 import qfmt
 from networks import pytorch
 from qfmt.errors import SourceError
+from support.matrix import FX
 from support.saved import FORMS, chain, saved
-
-FX = [name for name, mode in pytorch.cells() if mode == "fx"]
 
 SHAPES = {"linears": {"x": ("N", None, "F")}}
 """Networks whose code does not determine the rank of the input; rank 4 is tried first."""

@@ -18,16 +18,15 @@ import qfmt
 from networks import architectures, onnx_runtime, pytorch
 from networks.requant_shifts import expected, network
 from qfmt.arithmetic import dequantize
-from qfmt.cli import integer as command_line
 from qfmt.cli import main
 from qfmt.errors import NoIntegerFormError, RunError
+from qfmt.forms import FORMS, NARROWED
 from qfmt.interpreter import trace
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
 from qfmt.ops import OPERATORS
 from qfmt.ops.geometry import sizes_along, windows
-from qfmt.passes.lowering import forms, lower_integer
+from qfmt.passes.lowering import lower_integer
 from qfmt.passes.lowering.facts import requantizations, totals
-from qfmt.passes.lowering.forms import FORMS, NARROWED
 from qfmt.passes.proofs import proofs
 from qfmt.passes.sizes import with_input_shapes
 from support.counts import tell
@@ -390,14 +389,6 @@ def test_convert_ends_at_the_given_tensors(stored: Path, images: np.ndarray, dig
     lowered = qfmt.load(dest)
     assert lowered.graph.outputs == ("residual", "pool")
     assert compare("digits up to the middle", digits, lowered, [{"x": images}]) == 0
-
-
-def test_the_command_line_lists_all_forms() -> None:
-    """The command line has its own list, so that `--help` does not need NumPy."""
-    assert command_line.FORMS == forms.FORMS
-    assert tuple(map(int, command_line.WIDTHS)) == forms.WIDTHS
-    assert command_line.NARROWED == forms.NARROWED
-    assert set(command_line.NO_MULTIPLIERS) == {"power_of_two", "thresholds"} <= set(forms.FORMS) - set(forms.NARROWED)
 
 
 def test_convert_refuses_what_is_lowered_already(stored: Path) -> None:

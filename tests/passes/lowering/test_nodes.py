@@ -12,11 +12,11 @@ import pytest
 from networks.random_net import Net, Random, grid
 from qfmt.arithmetic import MEAN, QUANTIZE, REQUANTIZE
 from qfmt.errors import NoIntegerFormError, QfmtError
+from qfmt.forms import FORMS, NARROWED, WIDTHS
 from qfmt.model import DTYPES, Model, Quantization, Tensor, numpy_dtype
 from qfmt.ops import OPERATORS
 from qfmt.passes.lowering import lower_integer
 from qfmt.passes.lowering.facts import requantizations, totals
-from qfmt.passes.lowering.forms import FORMS, NARROWED, WIDTHS
 from qfmt.rules import violations
 from support.counts import tell
 

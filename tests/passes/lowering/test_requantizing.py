@@ -9,22 +9,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qfmt.arithmetic import REQUANTIZE, requantize
 from qfmt.budget import Budget
 from qfmt.errors import BudgetError
+from qfmt.forms import FORMS, NARROWED
 from qfmt.interpreter import execute
 from qfmt.model import Graph, Model, Node, Proof, Quantization, Tensor
 from qfmt.ops import OPERATORS, Operand
 from qfmt.passes.lowering import lower_integer
 from qfmt.passes.lowering.facts import requantizations
-from qfmt.passes.lowering.forms import FORMS, NARROWED, quantized_multiplier
+from qfmt.passes.lowering.forms import quantized_multiplier
 from qfmt.passes.lowering.lines import addends, exact_lines
 from qfmt.passes.lowering.pairs import between, ratios, weights
 from qfmt.passes.lowering.step_functions import StepFunction, of_pairs, search
 from support.counts import tell
+from support.examples import examples
 
 f32 = np.float32
 REACH = 40_000
@@ -99,7 +101,7 @@ def by_integers(node: Node, lowered: Model, sums: np.ndarray, channel: int) -> n
     return result[:, channel]
 
 
-@settings(max_examples=60)
+@examples(25)
 @given(st.integers(0, 2**32), st.sampled_from(sorted(REQUANTIZE)), st.sampled_from(FORMS), st.sampled_from([8, 16, 32]))
 def test_the_count_of_differing_sums_is_that_of_all_sums_tried(seed: int, rule: str, form: str, bits: int) -> None:
     made = layer(np.random.default_rng(seed), rule)
@@ -131,7 +133,7 @@ def test_the_count_of_differing_sums_is_that_of_all_sums_tried(seed: int, rule: 
             assert 1 <= multiplier.min() <= multiplier.max() < 1 << min(bits, 31)
 
 
-@settings(max_examples=60)
+@examples(25)
 @given(st.integers(0, 2**32), st.sampled_from(sorted(REQUANTIZE)), st.booleans())
 def test_reachable_sums_are_those_of_all_inputs(seed: int, rule: str, wide: bool) -> None:
     """For every input integer, outputs are equal and the sum is inside the stated reach, whose ends occur."""
@@ -166,7 +168,7 @@ def steps_of(rng: np.random.Generator) -> tuple[StepFunction, np.ndarray]:
     return found, y
 
 
-@settings(max_examples=150)
+@examples(50)
 @given(st.integers(0, 2**32))
 def test_a_line_is_found_if_one_exists(seed: int) -> None:
     """For all multipliers below 2⁶ and all shifts up to 16, tests whether an addend exists."""
@@ -236,7 +238,7 @@ def test_multipliers_are_those_of_tflite() -> None:
 # Functions of two inputs
 
 
-@settings(max_examples=100)
+@examples(40)
 @given(st.fractions(0, 30, max_denominator=200), st.fractions(0, 30, max_denominator=200))
 def test_the_simplest_fraction_between_two(a: Fraction, b: Fraction) -> None:
     low, high = min(a, b), max(a, b)
@@ -250,7 +252,7 @@ def test_the_simplest_fraction_between_two(a: Fraction, b: Fraction) -> None:
     assert not any(low < each < high for each in smaller)
 
 
-@settings(max_examples=60)
+@examples(25)
 @given(st.integers(0, 2**32))
 def test_weights_make_a_sum_of_which_the_table_is_a_function(seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -2,8 +2,10 @@
    `lanes`. The weights of the second half begin SECOND after those of the first. */
 #if __STDC_HOSTED__ && (defined(__SSE2__) || (defined(__ARM_NEON) && !defined(__ARM_BIG_ENDIAN)))
 #include <string.h>
-#if defined(__SSE2__)
+#if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__SSE2__)
+#include <emmintrin.h>
 #else
 #include <arm_neon.h>
 #endif

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....errors import SourceError, damaged
 from ....model import Model, Shape
+from ....progress import counted
 from ...content import sha256_of
 from ...options import Options
 from ..calls import Place, Recorder
@@ -116,7 +117,7 @@ class Evaluation:
         return [self._resolved(output, values) for output in self.program.outputs]
 
     def _calls(self, to: Recorder, graph: Graph, values: dict[str, Any]) -> None:
-        for call in graph.calls:
+        for call in counted(graph.calls, "", len(graph.calls), "calls"):
             self.archive.budget.spend()
             if call.target in _CHECKS or (graph is self.program.graph and not self._is_live(call)):
                 continue

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ....errors import SourceError, damaged
+from ....progress import counted
 from ...stored import StoredTensor
 from ..calls import PYTHON, Place, Recorder, Value
 from ..saved.tree import Module
@@ -140,7 +141,7 @@ class _Walker(Frame):
             self.variables.update({argument.arg: self.value(default) for argument, default in defaults})
             self.variables.update(inputs)
             self.variables[given.args[0].arg] = self.module
-            for statement in function.body:
+            for statement in counted(function.body, "", len(function.body), "statements"):
                 self.at = statement
                 try:
                     if isinstance(statement, ast.Return):

@@ -11,7 +11,6 @@ from ....budget import Budget
 from ....errors import SourceError, damaged
 from ...harmless import Inert
 from ...pickles import unpickle
-from ...sources import sniff
 from ...stored import Storage
 from ...zips import PytorchZip
 from .code import Class, Function, Library
@@ -28,13 +27,10 @@ class Argument(NamedTuple):
 class Archive:
     """A TorchScript archive, on disk or as bytes, of PyTorch 1.3 to today: traced, scripted or frozen.
 
-    Opening it executes nothing. Raises SourceError if the file is damaged, or of another kind, which
-    the error names.
+    Opening it executes nothing. Raises SourceError if the file is damaged.
     """
 
     def __init__(self, source: str | PathLike[str] | bytes, budget: Budget | None = None) -> None:
-        if not isinstance(source, bytes) and (kind := sniff(source)).key != "torchscript":
-            raise SourceError(f"is {kind}, not a TorchScript archive", hint=kind.hint)
         self.zip = PytorchZip(source, budget)
         self.root, self.version, self.budget = self.zip.root, self.zip.version, self.zip.budget
         self.live: Any = None

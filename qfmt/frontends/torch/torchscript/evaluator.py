@@ -8,10 +8,11 @@ the other side.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ....errors import ControlFlowError, SourceError
+from ....progress import counted
 from ...stored import StoredTensor
 from ..calls import MEANINGLESS, Place, Recorder, Value, meaningless
 from . import branches
@@ -93,7 +94,8 @@ class Evaluator:
             self._depth += 1
             if self._depth > DEPTH_LIMIT:
                 raise SourceError("calls are nested too deeply")
-            result = self.block(function.node.body, frame)
+            body = function.node.body
+            result = self.block(counted(body, "", len(body), "statements"), frame)
         self._depth -= 1
         return None if result is CONTINUE else result
 
@@ -114,7 +116,7 @@ class Evaluator:
         for name in names:
             frame.variables[name] = given[name] if name in given else frame.value(defaults[name])
 
-    def block(self, statements: Sequence[ast.stmt], frame: ScriptFrame) -> Any:
+    def block(self, statements: Iterable[ast.stmt], frame: ScriptFrame) -> Any:
         for statement in statements:
             frame.at = statement
             self._budget.spend()

@@ -1,0 +1,188 @@
+"""The bytes of URLs, as fsspec and the packages that it uses transfer them.
+
+Whatever these raise becomes a QfmtError. Only the protocols of PACKAGES are served, and no chains of them
+(`zip://…::http://…`): nothing else that fsspec can do is reached.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import Any, Protocol
+
+from .errors import MissingFileError, MissingPackageError, QfmtError, RemoteError, first_line, masked
+
+_EXTRA = "run `pip install '.[remote]'` in a checkout of qfmt"
+
+PACKAGES = {"memory": _EXTRA, "http": _EXTRA, "https": _EXTRA, "s3": "run `pip install s3fs`"}
+"""The protocols of URLs, and what to do if packages for them are missing."""
+
+CHUNK = 1 << 22
+"""The most bytes that are held while a file is copied."""
+
+WEB = ("http", "https")
+
+SILENCE = 60
+"""Seconds without a byte after which a server counts as gone."""
+
+
+def filesystem(protocol: str) -> Any:
+    """The file system of fsspec; the same object for all URLs of a protocol."""
+    try:
+        import fsspec
+
+        if protocol not in WEB:
+            return fsspec.filesystem(protocol, use_listings_cache=False)
+        from aiohttp import ClientTimeout
+    except ImportError as error:
+        raise MissingPackageError(f"{protocol}:// needs a package: {error}", hint=PACKAGES[protocol]) from None
+    timeout = ClientTimeout(total=None, sock_connect=SILENCE, sock_read=SILENCE)
+    return fsspec.filesystem(protocol, client_kwargs={"timeout": timeout})
+
+
+class Reading(Protocol):
+    """An open remote file. `size` is None if the other side does not state it, `ranged` whether parts can be read."""
+
+    size: int | None
+    ranged: bool
+
+    def chunks(self, begin: int, end: int) -> Iterator[bytes]:
+        """The bytes from `begin` to `end`, by the chunk, and none beyond.
+
+        RemoteError if there are fewer, or if the file was changed since it was opened.
+        """
+
+    def close(self) -> None: ...
+
+
+class Stored:
+    """A file in a store that knows sizes and gives any part of a file."""
+
+    ranged = True
+
+    def __init__(self, protocol: str, text: str, where: str) -> None:
+        self._where, files = where, filesystem(protocol)
+        if files.info(text)["type"] == "directory":
+            raise RemoteError("is a folder, not a file")
+        self._file = files.open(text, "rb", cache_type="none")  # on S3 bound to the ETag that it has now
+        self.size: int | None = self._file.seek(0, 2)
+        self.close = self._file.close
+
+    def chunks(self, begin: int, end: int) -> Iterator[bytes]:
+        with failing(self._where):
+            while begin < end:
+                self._file.seek(begin)
+                chunk = self._file.read(min(CHUNK, end - begin))
+                _require(chunk, begin, end)
+                begin += len(chunk)
+                yield chunk
+
+
+class Web:
+    """A file of a web server, which may know neither its size nor ranges, and may say anything.
+
+    fsspec reads the body of an answer at once; a stream of it is read here, and never beyond what was asked for.
+    """
+
+    def __init__(self, protocol: str, text: str, where: str, first: int | None) -> None:
+        self._protocol, self._text, self._where = protocol, text, where
+        self._first: Any = self._request(0, first)
+        headers, begin = self._first.r.headers, 0
+        self.ranged = self._first.r.status == 206
+        self._tag = _tag(headers)
+        if self.ranged:
+            begin, self.size = _range(headers)
+            if self.size is None and first is not None:  # parts of what nobody knows the end of: all of it, instead
+                self._first.close()
+                self._first, self.ranged = self._request(0, None), False
+                if self._first.r.status != 200:
+                    what = "the server sends only parts of the file, and does not state its size"
+                    raise RemoteError(what, hint="download the file in another way, and give its path")
+        else:
+            self.size = int(headers["Content-Length"]) if headers.get("Content-Length", "").isdecimal() else None
+        if begin:
+            raise RemoteError("the server sends another part of the file than was asked for")
+
+    def _request(self, begin: int, end: int | None) -> Any:
+        headers = {"Accept-Encoding": "identity"}
+        if end is not None:
+            headers["Range"] = f"bytes={begin}-{end - 1}"
+        # with a size there is no HEAD request
+        stream = filesystem(self._protocol).open(self._text, "rb", block_size=0, size=1, headers=headers)
+        asked = (*stream.r.history, stream.r)
+        if self._protocol == "https" and any(each.url.scheme != "https" for each in asked):
+            stream.close()
+            raise RemoteError("leads to an address without encryption")
+        if (coding := stream.r.headers.get("Content-Encoding", "identity")) != "identity":
+            stream.close()
+            what = f"the server sends the file compressed ({coding}), which was not asked for"
+            raise RemoteError(what, hint="download it in another way, and give its path")
+        return stream
+
+    def chunks(self, begin: int, end: int) -> Iterator[bytes]:
+        with failing(self._where):
+            stream, self._first = self._first, None
+            if stream is None or begin:
+                if stream is not None:
+                    stream.close()
+                stream = self._request(begin, end)
+                headers = stream.r.headers
+                if stream.r.status != 206 or _range(headers) != (begin, self.size) or _tag(headers) != self._tag:
+                    stream.close()
+                    raise RemoteError("was changed while it was read", hint="try again")
+            with closing(stream):
+                while begin < end:
+                    chunk = stream.read(min(CHUNK, end - begin))
+                    if not chunk and self.size is None:
+                        return
+                    _require(chunk, begin, end)
+                    begin += len(chunk)
+                    yield chunk
+
+    def close(self) -> None:
+        if self._first is not None:
+            self._first.close()
+
+
+def _tag(headers: Mapping[str, str]) -> tuple[str | None, ...]:
+    """What changes with the content of a file."""
+    return headers.get("ETag"), headers.get("Last-Modified")
+
+
+def _range(headers: Mapping[str, str]) -> tuple[int, int | None]:
+    """The first byte of a partial answer, and the size of the file."""
+    found = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", headers.get("Content-Range", ""))
+    if found is None:
+        raise RemoteError("the server does not say which part of the file it sends")
+    return int(found[1]), None if found[2] == "*" else int(found[2])
+
+
+def _require(chunk: bytes, begin: int, end: int) -> None:
+    if not chunk:
+        raise RemoteError(f"ends at byte {begin:,}; {end:,} are stated", hint="try again")
+
+
+@contextmanager
+def failing(where: str, kind: type[QfmtError] = RemoteError) -> Iterator[None]:
+    """Turns the exceptions of fsspec and of the packages that it uses, which have no common root, into one of ours."""
+    try:
+        yield
+    except QfmtError as error:
+        error.where = error.where or where
+        raise
+    except FileNotFoundError:
+        raise MissingFileError("there is no such file", where=where, hint="check the URL") from None
+    except Exception as error:
+        status = getattr(error, "status", None)
+        if status in (401, 403) or isinstance(error, PermissionError) or "Credentials" in type(error).__name__:
+            hint = "the protocol's own settings hold the credentials (docs/archive.md)"
+            raise kind("access is denied", where=where, hint=hint) from None
+        what = masked(first_line(error))  # it may quote the URL in another spelling, or the address of a redirection
+        if status:
+            what = f"the server answers {status} {getattr(error, 'message', '')}"
+        elif "TooManyRedirects" in type(error).__name__:
+            what = "the server redirects in a circle, or too often"
+        elif "Timeout" in type(error).__name__:
+            what = f"nothing came for {SILENCE} seconds"
+        raise kind(f"the transfer failed: {what}", where=where, hint="check the URL, or try again") from None
