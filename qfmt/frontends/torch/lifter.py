@@ -28,7 +28,7 @@ from . import arguments, operators  # noqa: F401  (each module of `operators` re
 from .building import Builder
 from .calls import MEANINGLESS, Place, Value, keeps_state, meaningless
 from .lifts import LIFTS
-from .values import VIEWS, TensorValue, Unsupported, check_unchanged, share
+from .values import DECOMPOSE, VIEWS, TensorValue, Unsupported, check_unchanged, share
 
 
 class Lifter:
@@ -116,21 +116,40 @@ class Lifter:
         return self.builder.unsupported(target)
 
     def _dispatch(self, target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if kwargs.get("out") is not None:
+            raise SourceError(f"{target} writes its result into another tensor", hint=DECOMPOSE)
         for name, relu in _variants(target):
             self.builder.fused_relu = relu
             result = self._one(name, args, kwargs)
             if result is not NotImplemented:
-                in_place = _is_in_place(target)
-                if args and (in_place or name in VIEWS):
-                    first = self.builder.stored(args[0]) if isinstance(args[0], StoredTensor) else args[0]
-                    if isinstance(first, TensorValue):
-                        share(name, first, result)
-                        if in_place and isinstance(result, TensorValue):
-                            if result.dtype != first.dtype and result.quantization is None:
-                                result = self.builder.emit("Cast", [result], {"to": first.dtype})
-                            return _changed(first, result, target)
-                return result
+                return self._placed(target, name, args, result)
         return self.builder.unsupported(target)
+
+    def _placed(self, target: str, name: str, args: Sequence[Any], result: Any) -> Any:
+        """The result of a call in its memory: that of the first argument, or its own."""
+        in_place = _is_in_place(target)
+        if not in_place:
+            result = self._another(result, args)
+        if not args or not (in_place or name in VIEWS):
+            return result
+        first = self.builder.stored(args[0]) if isinstance(args[0], StoredTensor) else args[0]
+        if not isinstance(first, TensorValue):
+            return result
+        if not in_place:
+            share(name, first, result)
+            return result
+        if not isinstance(result, TensorValue):
+            return result
+        if result.dtype != first.dtype and result.quantization is None:
+            result = self.builder.emit("Cast", [result], {"to": first.dtype})
+        return _changed(first, result, target)
+
+    def _another(self, result: Any, args: Sequence[Any]) -> Any:
+        """A result with another handle than the arguments have: in-place operators change handles."""
+        if isinstance(result, list):
+            return [self._another(each, args) for each in result]
+        is_given = isinstance(result, TensorValue) and any(result is each for each in args)
+        return self.builder.alias(result) if is_given else result
 
     def _one(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if name in LIFTS:
@@ -187,12 +206,16 @@ def _changed(value: TensorValue, result: TensorValue, target: str) -> TensorValu
 
     SourceError if the tensor is one of the module's own, which the next run would find changed.
     """
-    if target.removesuffix("_") not in VIEWS and result.key != value.key:
-        if value.memory.kept:
-            raise keeps_state("a tensor of the module")
-        value.memory.changed_by = target
+    if result.key == value.key:
+        return value
+    if target.removesuffix("_") in VIEWS:
+        if value.memory.shared or value.memory.kept:
+            raise SourceError(f"{target} changes the shape of a tensor that has other views", hint=DECOMPOSE)
+        result.memory = value.memory
     elif value.memory.kept:
-        return result
+        raise keeps_state("a tensor of the module")
+    else:
+        value.memory.changed_by = target
     value.become(result)
     return value
 

@@ -36,11 +36,12 @@ class Memory:
     That of a tensor of the archive is `kept` from one run to the next.
     """
 
-    __slots__ = ("changed_by", "kept")
+    __slots__ = ("changed_by", "kept", "shared")
 
     def __init__(self, kept: bool = False) -> None:
         self.changed_by = ""
         self.kept = kept
+        self.shared = False
 
 
 class TensorValue(Value):
@@ -157,17 +158,19 @@ class Unknown(Value):
 VIEWS = {
     f"aten::{name}"
     for name in (
-        "alias", "as_strided", "broadcast_to", "chunk", "contiguous", "detach", "diagonal", "dropout", "expand",
-        "expand_as", "flatten", "movedim", "narrow", "numpy_T", "permute", "reshape", "reshape_as", "select", "slice",
-        "split", "split_with_sizes", "squeeze", "swapaxes", "swapdims", "t", "tensor_split", "to", "transpose",
-        "type_as", "unbind", "unflatten", "unfold", "unsqueeze", "view", "view_as",
+        "alias", "alpha_dropout", "as_strided", "broadcast_to", "channel_shuffle", "chunk", "contiguous", "cpu",
+        "dequantize", "detach", "diagonal", "dropout", "expand", "expand_as", "feature_alpha_dropout",
+        "feature_dropout", "flatten", "lift_fresh", "movedim", "narrow", "native_channel_shuffle", "numpy_T",
+        "permute", "reshape", "reshape_as", "select", "slice", "split", "split_with_sizes", "squeeze", "swapaxes",
+        "swapdims", "t", "tensor_split", "to", "transpose", "type_as", "unbind", "unflatten", "unfold", "unsqueeze",
+        "view", "view_as",
     )
-}  # fmt: skip
+} | {"prim::data"}  # fmt: skip
 """Calls whose result is a view of their first argument's memory: writing to one changes the other.
 
 Some of them sometimes copy; they are always treated as views."""
 
-_SAME_ONLY = {"aten::to", "aten::type_as"}
+_SAME_ONLY = {"aten::dequantize", "aten::to", "aten::type_as"}
 """Calls that return a view only if there is nothing to do."""
 
 DECOMPOSE = "export it and convert program.run_decompositions(), or remove in-place operators from the model"
@@ -180,6 +183,7 @@ def share(target: str, first: TensorValue, result: Any) -> None:
     for value in result if isinstance(result, list | tuple) else [result]:
         if isinstance(value, TensorValue) and (target not in _SAME_ONLY or value.key == first.key):
             value.memory = first.memory
+            value.memory.shared = True
 
 
 def check_unchanged(target: str, values: Any) -> None:

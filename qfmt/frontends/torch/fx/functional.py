@@ -30,30 +30,32 @@ _functions = registering(FUNCTIONS)
     {
         text: f"aten::{text.partition('(')[0]}"
         for text in (
-            "alpha_dropout(input, p=0.5, training=False, inplace:_=False)",
-            "celu(input, alpha=1.0, inplace:_=False)",
-            "dropout(input, p=0.5, training=True, inplace:_=False)",
-            "elu(input, alpha=1.0, inplace:_=False)",
-            "feature_alpha_dropout(input, p=0.5, training=False, inplace:_=False)",
+            "alpha_dropout(input, p=0.5, training=False, inplace=False)",
+            "celu(input, alpha=1.0, inplace=False)",
+            "dropout(input, p=0.5, training=True, inplace=False)",
+            "elu(input, alpha=1.0, inplace=False)",
+            "feature_alpha_dropout(input, p=0.5, training=False, inplace=False)",
             "group_norm(input, num_groups, weight=None, bias=None, eps=1e-5)",
-            "hardtanh(input, min_val=-1.0, max_val=1.0, inplace:_=False)",
-            "leaky_relu(input, negative_slope=0.01, inplace:_=False)",
+            "hardtanh(input, min_val=-1.0, max_val=1.0, inplace=False)",
+            "leaky_relu(input, negative_slope=0.01, inplace=False)",
             "linear(input, weight, bias=None)",
             "sigmoid(input)",
             "softplus(input, beta=1.0, threshold=20.0)",
             "tanh(input)",
-            "threshold(input, threshold, value, inplace:_=False)",
+            "threshold(input, threshold, value, inplace=False)",
             *(
-                f"{name}(input, inplace:_=False)"
+                f"{name}(input, inplace=False)"
                 for name in ("hardsigmoid", "hardswish", "mish", "relu", "relu6", "selu", "silu")
             ),
         )
     },
-    {f"dropout{rank}d(input, p=0.5, training=True, inplace:_=False)": "aten::dropout" for rank in (1, 2, 3)},
-    {"_threshold(input, threshold, value, inplace:_=False)": "aten::threshold"},
+    {f"dropout{rank}d(input, p=0.5, training=True, inplace=False)": "aten::dropout" for rank in (1, 2, 3)},
+    {"_threshold(input, threshold, value, inplace=False)": "aten::threshold"},
 )
 def _same(call: Call, target: str, a: Any) -> Any:
-    return call(target, *vars(a).values())
+    given = vars(a)
+    in_place = given.pop("inplace", False)
+    return call(f"{target}_" if in_place else target, *given.values())
 
 
 @_functions(

@@ -139,7 +139,18 @@ def _meaning(module: Module) -> Callable[..., Any]:
 def _operator(call: Call, module: Module, x: Any) -> Any:
     target, *words = OPERATORS[module.kind].split()
     arguments = (x, *(_argument(module, word) for word in words))
-    return FUNCTIONS[target](call, target, arguments, {}) if target in FUNCTIONS else call(target, *arguments)
+    if target in FUNCTIONS:
+        return FUNCTIONS[target](call, target, arguments, {"inplace": True} if module.attributes.get("inplace") else {})
+    return call(_variant(module, target), *arguments)
+
+
+def _variant(module: Module, target: str) -> str:
+    """The operator of a module, or its variant that changes its input."""
+    if not module.attributes.get("inplace"):
+        return target
+    if not target.startswith("aten::"):
+        raise SourceError(f"{target} changes its input in place", hint="create the module with inplace=False")
+    return f"{target}_"
 
 
 def _argument(module: Module, word: str) -> Any:
@@ -154,7 +165,7 @@ def _alike(call: Call, module: Module, x: Any) -> Any:
     """The scale of the output may have the name `scale`."""
     target, names = alike()[module.kind.lower()]
     short = {name: name if name in module.attributes else name.removeprefix("output_") for name in names}
-    return call(target, x, **{name: module[own] for name, own in short.items()})
+    return call(_variant(module, target), x, **{name: module[own] for name, own in short.items()})
 
 
 @cache
@@ -241,6 +252,12 @@ def _float_convolution(call: Call, module: Module, x: Any) -> Any:
     return call(f"aten::conv{rank}d", x, module["weight"], module["bias"], *rest)
 
 
+def _float_embedding(call: Call, module: Module, input: Any) -> Any:
+    if module.attributes.get("max_norm") is not None:
+        raise SourceError("changes rows of its table while it runs: it has a max_norm", where=module.path)
+    return call("aten::embedding", module["weight"], input)
+
+
 DROPOUTS = ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout")
 
 PADDINGS = {"Constant": "constant", "Zero": "constant", "Reflection": "reflect", "Replication": "replicate"}
@@ -252,6 +269,8 @@ def _of_ranks(kind: str, call: str, ranks: tuple[int, ...] = (1, 2, 3)) -> dict[
 
 
 _STATISTICS = "weight bias running_mean running_var"
+
+_AVERAGE = "kernel_size stride padding ceil_mode count_include_pad"
 
 OPERATORS: dict[str, str] = {
     "nn.ReLU": "aten::relu",
@@ -290,7 +309,8 @@ OPERATORS: dict[str, str] = {
     "nn.PixelUnshuffle": "aten::pixel_unshuffle downscale_factor",
     "nn.ChannelShuffle": "aten::channel_shuffle groups",
     **_of_ranks("nn.MaxPool{}d", "aten::max_pool{}d kernel_size stride padding dilation ceil_mode"),
-    **_of_ranks("nn.AvgPool{}d", "aten::avg_pool{}d kernel_size stride padding ceil_mode count_include_pad"),
+    "nn.AvgPool1d": f"aten::avg_pool1d {_AVERAGE}",
+    **_of_ranks("nn.AvgPool{}d", f"aten::avg_pool{{}}d {_AVERAGE} divisor_override", (2, 3)),
     "quantized.DeQuantize": "aten::dequantize",
     "quantized.Linear": "quantized::linear packed scale zero_point",
     "quantized.LinearReLU": "quantized::linear_relu packed scale zero_point",
@@ -315,7 +335,7 @@ SPECIAL: dict[str, Callable[..., Any]] = {
     "dynamic.GRU": gru,
     "dynamic.Linear": _dynamic_linear,
     "dynamic.LinearReLU": _dynamic_linear,
-    "nn.Embedding": lambda call, module, input: call("aten::embedding", module["weight"], input),
+    "nn.Embedding": _float_embedding,
     "nn.Identity": lambda call, module, x: x,
     "nn.Unflatten": lambda call, module, x: call("aten::unflatten", x, module["dim"], list(module["unflattened_size"])),
     **{f"nn.InstanceNorm{rank}d": _instance_norm for rank in (1, 2, 3)},

@@ -241,6 +241,8 @@ class _Walker(Frame):
             known = last if last in PYTHON else last.removeprefix("i")
             if known not in PYTHON or kwargs:
                 raise self.not_followed(node)
+            if known != last and args and isinstance(args[0], Value | StoredTensor):
+                return self.record(f"{PYTHON[known]}_", args, kwargs)
             return self._applied(known, *args)
         if package == "torch.nn.functional" and last in FUNCTIONS:
             return FUNCTIONS[last](self._recorded, last, args, kwargs)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import ceil, prod
 from typing import Any
 
 import numpy as np
 
 from ....errors import SourceError
+from ....model import DTYPES
 from .. import arguments, shapes
 from ..building import Builder
 from ..lifts import lifts
@@ -60,15 +61,18 @@ def arange(lift: Builder, *bounds: Any, dtype: Any = None, **options: Any) -> An
     start, end, step = (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1)[:3]
     whole = all(isinstance(each, Size) or isinstance(arguments.number(lift, each), int) for each in (start, end, step))
     kind = _dtype(dtype, "int64" if whole else "float32")
-    ends = [_scalar(lift, each, kind) for each in (start, end, step)]
-    if all(map(lift.is_constant, ends)):
-        first, last, by = (float(arguments.number(lift, each)) for each in ends)
-        if not by or not abs(last - first) <= ELEMENTS * abs(by):
-            raise SourceError(
-                f"creates numbers from {first:g} to {last:g} in steps of {by:g}", hint=f"at most {ELEMENTS} are created"
-            )
-        lift.budget.allocate(int(abs(last - first) / abs(by)) * 8)
-    return lift.emit("Range", ends)
+    if any(isinstance(each, Size) for each in (start, end, step)):
+        return lift.emit("Range", [_scalar(lift, each, kind) for each in (start, end, step)])
+    first, last, by = (arguments.number(lift, each) for each in (start, end, step))
+    if not by or not abs(last - first) <= ELEMENTS * abs(by):
+        raise SourceError(
+            f"creates numbers from {first:g} to {last:g} in steps of {by:g}", hint=f"at most {ELEMENTS} are created"
+        )
+    count = max(ceil((last - first) / by), 0)  # of the numbers before they are converted to the type
+    lift.budget.allocate(count * 8)
+    if DTYPES[kind].is_integer:
+        first, by = int(first), int(by)
+    return lift.constant((first + by * np.arange(count)).astype(kind))
 
 
 def _scalar(lift: Builder, value: Any, dtype: str) -> TensorValue:
@@ -89,6 +93,11 @@ def full(lift: Builder, size: Any, fill_value: Any, dtype: Any = None, *place: A
     value = arguments.number(lift, fill_value)
     default = "bool" if isinstance(value, bool) else "float32" if isinstance(value, float) else "int64"
     return filled(lift, size, value, _dtype(dtype, default))
+
+
+@lifts("aten::scalar_tensor")
+def scalar_tensor(lift: Builder, s: Any, dtype: Any = None, *place: Any, **options: Any) -> Any:
+    return s if isinstance(s, Size) else lift.constant(np.array(arguments.number(lift, s), _dtype(dtype)))
 
 
 @lifts({"aten::zeros_like": 0, "aten::ones_like": 1, "aten::full_like": None})

@@ -17,6 +17,7 @@ from .. import arguments, shapes
 from ..building import Builder
 from ..lifts import lifts
 from ..values import TensorValue
+from .logic import cast
 from .qparams import back, dtype_of, holding, is_computed, limits_of, on_the_spot, per_channel, per_tensor
 
 RECIPROCAL = "reciprocal"
@@ -142,7 +143,13 @@ def _by_blocks(lift: Builder, a: Any, blocks: Sequence[Any]) -> TensorValue:
 def fake_quantize(lift: Builder, self: Any, scale: Any, zero_point: Any, quant_min: Any, quant_max: Any) -> Any:
     dtype = holding(arguments.whole(lift, quant_min), arguments.whole(lift, quant_max))
     grid = per_tensor(lift, scale, zero_point, dtype, (quant_min, quant_max))
-    return _dequantize(lift, _quantize(lift, self, dtype, grid), grid, None)
+    return _fake(lift, self, dtype, grid)
+
+
+def _fake(lift: Builder, value: Any, dtype: str, grid: Quantization) -> TensorValue:
+    x = lift.tensor(value)
+    real = _dequantize(lift, _quantize(lift, x, dtype, grid), grid, None)
+    return cast(lift, real, x.dtype)
 
 
 @lifts("aten::fake_quantize_per_channel_affine", "quantized_decomposed::fake_quant_per_channel")
@@ -151,4 +158,4 @@ def fake_quantize_per_channel(
 ) -> Any:
     dtype = holding(arguments.whole(lift, quant_min), arguments.whole(lift, quant_max))
     grid = per_channel(lift, scale, zero_point, axis, dtype, (quant_min, quant_max))
-    return _dequantize(lift, _quantize(lift, self, dtype, grid), grid, None)
+    return _fake(lift, self, dtype, grid)

@@ -6,18 +6,19 @@ from typing import Any
 
 import numpy as np
 
+from ....model import DTYPES
 from ....ops.shapes import axis_of
 from .. import arguments, shapes
 from ..arguments import operands
 from ..building import Builder
 from ..lifts import lifts
-from ..values import TensorValue
+from ..values import TensorValue, share
 from .logic import cast, in_type
 
 FUNCTIONS = {
     "acos": "Acos", "acosh": "Acosh", "asin": "Asin", "asinh": "Asinh", "atan": "Atan", "atanh": "Atanh",
-    "cos": "Cos", "cosh": "Cosh", "erf": "Erf", "isnan": "IsNaN", "isinf": "IsInf", "round": "Round", "sign": "Sign",
-    "sin": "Sin", "sinh": "Sinh", "tan": "Tan",
+    "cos": "Cos", "cosh": "Cosh", "erf": "Erf", "isnan": "IsNaN", "isinf": "IsInf", "sin": "Sin", "sinh": "Sinh",
+    "tan": "Tan",
 }  # fmt: skip
 """Functions of one tensor of floats that are one operator."""
 
@@ -33,6 +34,20 @@ def function(lift: Builder, operator: str, self: Any) -> Any:
     return lift.emit(operator, [real(lift, self)])
 
 
+def _is_whole(x: TensorValue) -> bool:
+    return x.quantization is None and (x.dtype == "bool" or DTYPES[x.dtype].is_integer)
+
+
+@lifts("aten::round")
+def round_(lift: Builder, self: TensorValue) -> Any:
+    return self if _is_whole(self) else lift.emit("Round", [self])
+
+
+@lifts("aten::sign")
+def sign(lift: Builder, self: TensorValue) -> Any:
+    return lift.emit("Sign", [self])
+
+
 @lifts("aten::rsqrt")
 def rsqrt(lift: Builder, self: Any) -> Any:
     return lift.emit("Reciprocal", [lift.emit("Sqrt", [real(lift, self)])])
@@ -40,7 +55,9 @@ def rsqrt(lift: Builder, self: Any) -> Any:
 
 @lifts("aten::square")
 def square(lift: Builder, self: Any) -> Any:
-    return lift.emit("Mul", [self, self])
+    x = lift.tensor(self)
+    x = cast(lift, x, "int64") if x.dtype == "bool" else x
+    return lift.emit("Mul", [x, x])
 
 
 @lifts("aten::log2")
@@ -60,6 +77,8 @@ def expm1(lift: Builder, self: Any) -> Any:
 
 @lifts("aten::trunc", "aten::fix")
 def trunc(lift: Builder, self: TensorValue) -> Any:
+    if _is_whole(self):
+        return self
     return lift.emit("Mul", [lift.emit("Sign", [self]), lift.emit("Floor", [lift.emit("Abs", [self])])])
 
 
@@ -70,9 +89,10 @@ def fmod(lift: Builder, self: Any, other: Any) -> Any:
 
 @lifts("aten::addcmul")
 def addcmul(lift: Builder, self: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
-    product = lift.emit("Mul", [*operands(lift, tensor1, tensor2)])
+    x, a, b = arguments.alike(lift, [lift.tensor(each) for each in (self, tensor1, tensor2)])
+    product = lift.emit("Mul", [a, b])
     scaled = product if value == 1 else lift.emit("Mul", [*operands(lift, product, value)])
-    return lift.emit("Add", [*operands(lift, self, scaled)])
+    return lift.emit("Add", [x, scaled])
 
 
 @lifts("aten::glu")
@@ -179,7 +199,10 @@ def triangle(lift: Builder, upper: int, self: Any, diagonal: int = 0) -> Any:
 
 @lifts("aten::einsum")
 def einsum(lift: Builder, equation: str, tensors: Any, path: Any = None) -> Any:
-    return lift.emit("Einsum", list(tensors), {"equation": equation})
+    result = lift.emit("Einsum", list(tensors), {"equation": equation})
+    if len(tensors) == 1 and isinstance(tensors[0], TensorValue):
+        share("aten::permute", tensors[0], result)  # of one tensor, torch may return a view
+    return result
 
 
 @lifts("aten::baddbmm")

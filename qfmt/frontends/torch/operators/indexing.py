@@ -117,7 +117,7 @@ def slice_scatter(
         return NotImplemented
     first, last, _ = slice(start, end).indices(size)
     parts = [] if first == 0 else [_cut(lift, self, axis, 0, first)]
-    parts += [lift.tensor(src)] if last > first else []
+    parts += [cast(lift, lift.tensor(src), self.dtype)] if last > first else []
     parts += [] if last == size else [_cut(lift, self, axis, max(first, last), size)]
     return cat(lift, parts, axis)
 

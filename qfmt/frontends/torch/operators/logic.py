@@ -104,4 +104,5 @@ def masked_fill(lift: Builder, self: TensorValue, mask: Any, value: Any) -> Any:
 @lifts({"aten::any": "ReduceMax", "aten::all": "ReduceMin"})
 def some(lift: Builder, operator: str, self: Any, dim: Any = None, keepdim: bool = False) -> Any:
     numbers = cast(lift, truth(lift, self), "int32")
-    return cast(lift, lift.emit(operator, [numbers, arguments.axes(lift, dim)], {"keepdims": int(keepdim)}), "bool")
+    result = lift.emit(operator, [numbers, arguments.axes(lift, dim)], {"keepdims": int(keepdim)})
+    return cast(lift, result, "uint8" if lift.tensor(self).dtype == "uint8" else "bool")

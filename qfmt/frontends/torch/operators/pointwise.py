@@ -16,7 +16,7 @@ from ..building import Builder
 from ..calls import Value
 from ..lifts import lifts
 from ..values import DTYPE_CODES, Size, TensorValue, narrowest
-from .logic import in_type
+from .logic import cast, in_type
 
 
 @lifts("aten::quantize_per_tensor")
@@ -57,7 +57,7 @@ def dequantize(lift: Builder, self: Any) -> Any:
     if isinstance(self, list | tuple):
         return [dequantize(lift, value) for value in self]
     x = lift.tensor(self)
-    return lift.emit("DequantizeLinear", [x], dtype="float32") if x.quantization is not None else x
+    return lift.emit("DequantizeLinear", [x], dtype="float32") if x.quantization is not None else cast(lift, x, "float32")
 
 
 @lifts(
@@ -123,7 +123,12 @@ def _binary(lift: Builder, operator: str, a: Any, b: Any) -> Any:
 def add(lift: Builder, operator: str, self: Any, other: Any, alpha: Any = 1) -> Any:
     if operator == "Add" and isinstance(self, list) and isinstance(other, list):
         return self + other
-    return _binary(lift, operator, self, other if alpha == 1 else _binary(lift, "Mul", other, alpha))
+    if alpha == 1:
+        return _binary(lift, operator, self, other)
+    if isinstance(self, Size) or isinstance(other, Size):
+        return _binary(lift, operator, self, _binary(lift, "Mul", other, alpha))
+    x, y = operands(lift, self, other)
+    return lift.emit(operator, [x, lift.emit("Mul", [*operands(lift, y, alpha)])])
 
 
 @lifts("aten::rsub")
@@ -159,8 +164,21 @@ def _whole_quotient(lift: Builder, a: Any, b: Any, rounding: str) -> Any:
     if DTYPES[x.dtype].is_integer:
         return quotient
     if rounding == "floor":
-        return lift.emit("Floor", [quotient])
+        return _floor_quotient(lift, x, y, quotient)
     return lift.emit("Mul", [lift.emit("Sign", [quotient]), lift.emit("Floor", [lift.emit("Abs", [quotient])])])
+
+
+def _floor_quotient(lift: Builder, x: TensorValue, y: TensorValue, quotient: TensorValue) -> TensorValue:
+    """c10/util/generic_math.h, `div_floor_floating`, as in Python: 1 // 0.1 is 9, although 1 / 0.1 is rounded to 10.
+
+    (x - fmod(x, y)) / y, rounded; 1 less where the remainder and y have different signs.
+    """
+    rest, zero = lift.emit("Mod", [x, y], {"fmod": 1}), arguments.scalar_like(lift, x, 0)
+    whole = lift.emit("Round", [lift.emit("Div", [lift.emit("Sub", [x, rest]), y])])
+    signs = lift.emit("Mul", [lift.emit("Sign", [rest]), lift.emit("Sign", [y])])
+    less = lift.emit("Cast", [lift.emit("Less", [signs, zero])], {"to": x.dtype})
+    by_zero = lift.emit("Equal", [y, zero])
+    return lift.emit("Where", [by_zero, quotient, lift.emit("Sub", [whole, less])])
 
 
 @lifts("aten::neg")
@@ -216,12 +234,15 @@ def _plus(lift: Builder, x: TensorValue, q: Quantization, addend: float) -> Any:
 
 @lifts("aten::relu6", "quantized::relu6")
 def relu6(lift: Builder, self: TensorValue) -> Any:
-    return clamp(lift, self, 0.0, 6.0)
+    return hardtanh(lift, self, 0.0, 6.0)
 
 
 @lifts("aten::hardtanh")
 def hardtanh(lift: Builder, self: TensorValue, min_val: Any = -1.0, max_val: Any = 1.0) -> Any:
-    return clamp(lift, self, min_val, max_val)
+    bounds = [arguments.number(lift, value) for value in (min_val, max_val)]
+    if self.quantization is None and DTYPES[self.dtype].is_integer:
+        bounds = [int(bound) for bound in bounds]  # unlike clamp, hardtanh keeps the type
+    return clamp(lift, self, *bounds)
 
 
 @lifts("aten::clamp", "aten::clip", "aten::clamp_min", "quantized::clamp")

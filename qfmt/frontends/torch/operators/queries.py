@@ -82,8 +82,7 @@ def is_contiguous(lift: Builder, self: Any, *args: Any, **kwargs: Any) -> bool:
 @lifts(
     {"aten::Int": True, "aten::IntImplicit": True},
     dict.fromkeys(
-        ("prim::NumToTensor", "aten::Float", "aten::FloatImplicit", "aten::ScalarImplicit", "aten::scalar_tensor",
-         "aten::item"), False
+        ("prim::NumToTensor", "aten::Float", "aten::FloatImplicit", "aten::ScalarImplicit", "aten::item"), False
     ),
 )  # fmt: skip
 def number(lift: Builder, whole: bool, self: Any, **kwargs: Any) -> Any:
