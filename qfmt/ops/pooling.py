@@ -153,7 +153,8 @@ def real_mean(x: Array, axes: tuple[int, ...], keepdims: bool = True) -> Array:
     """The mean over the axes; of no elements NaN. `ndarray.mean` warns of these, and filters of warnings are not
     thread-safe."""
     if all(x.shape[axis] for axis in axes):
-        return np.asarray(x.mean(axes, keepdims=keepdims))
+        wide = x.astype(np.float32) if x.dtype.name == "bfloat16" else x  # NumPy itself widens only float16
+        return np.asarray(wide.mean(axes, keepdims=keepdims))
     return np.asarray(x.sum(axes, keepdims=keepdims) / 0)
 
 

@@ -13,7 +13,7 @@ from ...budget import Budget
 from ...errors import SourceError
 from ...interpreter import execute
 from ...model import DTYPES, Attribute, Node, Quantization, Shape, Tensor, static_shape
-from ...ops import OPERATORS, Operand
+from ...ops import OPERATORS, Operand, Trait
 from ...ops.quantization import is_static
 from ...ops.shapes import keeps_shape, tells_sizes
 from ..stored import StoredTensor
@@ -25,6 +25,11 @@ _COSTLY = {
     "attention",
 }  # fmt: skip
 """Families of operators that are never folded: they cost more than their inputs and outputs indicate."""
+
+_ON_INTEGERS = Trait.MOVE | Trait.SIZES
+
+_ORDERED = {"ArgMax", "ArgMin", "Concat", "DequantizeLinear", "Max", "Min"}
+"""Operators with the same results, whether they get integers or the numbers for which these stand on one grid."""
 
 REAL = {
     "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "Erf", "Exp", "Log", "Reciprocal",
@@ -53,6 +58,8 @@ class Builder:
         """The call that nodes are emitted for, and its place."""
         self.fused_relu = False
         """Whether that call ends in a ReLU, as "quantized::conv2d_relu" does."""
+        self.integers: set[str] = set()
+        """Keys of quantized tensors that the source computes with as plain integers, as `quantized_decomposed` does."""
         self.dynamic: dict[str, Value] = {}
         """Keys of tensors that were quantized at run time → scale and zero point: see `operators.qparams`."""
         self.unsupported_calls: dict[str, list[str]] = {}
@@ -103,6 +110,7 @@ class Builder:
         values = [None if value is None else self.tensor(value) for value in inputs]
         if operator in REAL:
             values = [None if value is None else self._real(value) for value in values]
+        plain = self._check_integers(operator, [value for value in values if value is not None])
         complete = entry.complete(attributes or {})
         given = [None if value is None else self.tensors[value.key] for value in values]
         shapes = entry.inferred(given, complete, tells_sizes)
@@ -133,7 +141,21 @@ class Builder:
             return folded
         self.nodes.append(node)
         self.makers.update(dict.fromkeys(node.outputs, node))
+        if plain:
+            self.integers.update(result.key for result in results if result.quantization is not None)
         return results
+
+    def _check_integers(self, operator: str, values: Sequence[TensorValue]) -> bool:
+        """Whether a node reads quantized tensors as plain integers. SourceError if that is not what it computes with
+        them as quantized tensors."""
+        if not any(value.key in self.integers for value in values):
+            return False
+        grids = [value.quantization for value in values]
+        alike = all(grid is not None and grids[0] is not None and grid.same_grid(grids[0]) for grid in grids)
+        if not OPERATORS[operator].traits & _ON_INTEGERS and not (operator in _ORDERED and alike):
+            what = f"{self.target} computes with integers that were quantized, not with the numbers they stand for"
+            raise SourceError(what, hint="dequantize them first")
+        return True
 
     def _real(self, value: TensorValue) -> TensorValue:
         """Torch computes functions of real numbers in float32 if it gets integers."""

@@ -64,6 +64,8 @@ def arange(lift: Builder, *bounds: Any, dtype: Any = None, **options: Any) -> An
     if any(isinstance(each, Size) for each in (start, end, step)):
         return lift.emit("Range", [_scalar(lift, each, kind) for each in (start, end, step)])
     first, last, by = (arguments.number(lift, each) for each in (start, end, step))
+    if kind == "int64":
+        first, last, by = int(first), int(last), int(by)
     if not by or not abs(last - first) <= ELEMENTS * abs(by):
         raise SourceError(
             f"creates numbers from {first:g} to {last:g} in steps of {by:g}", hint=f"at most {ELEMENTS} are created"

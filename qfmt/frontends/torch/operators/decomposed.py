@@ -11,6 +11,7 @@ from typing import Any
 
 from ....errors import SourceError
 from ....model import DTYPES, Quantization
+from ....ops import Trait, has
 from ....ops.shapes import axis_of
 from ...stored import StoredTensor
 from .. import arguments, shapes
@@ -73,6 +74,8 @@ def _quantize(lift: Builder, value: Any, dtype: str, grid: Quantization) -> Tens
     q = lift.emit("QuantizeLinear", [x], quantization=grid, dtype=dtype, rule=RECIPROCAL)
     if lift.is_constant(q):
         lift.name_like(q, x)
+    else:
+        lift.integers.add(q.key)
     return q
 
 
@@ -106,8 +109,12 @@ def _declare(lift: Builder, q: TensorValue, grid: Quantization) -> None:
         raise SourceError(f"dequantizes {tensor.dtype}, which is not an integer type")
     if tensor.data is None and q.key not in lift.inputs:
         raise SourceError("dequantizes integers that were not quantized but computed")
+    if any(q.key in node.inputs and not has(node, Trait.SIZES) for node in lift.nodes):
+        raise SourceError("dequantizes integers that other calls computed with before")
     lift.tensors[q.key] = replace(tensor, quantization=grid)
     q.quantization = grid
+    if tensor.data is None:
+        lift.integers.add(q.key)
 
 
 @lifts(

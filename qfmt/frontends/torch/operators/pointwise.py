@@ -265,6 +265,8 @@ def bounded(lift: Builder, operator: str, self: TensorValue) -> Any:
     attributes = {"alpha": 1 / 6, "beta": 0.5} if operator == "HardSigmoid" else {}
     quantization = None
     if self.quantization is not None:
+        if self.dtype not in ("int8", "uint8"):
+            raise SourceError(f"is called with a quantized tensor of {self.dtype}, whose result torch does not define")
         quantization = arguments.quantization(lift, *torch_output(operator, self.dtype), self.dtype)
     return lift.emit(operator, [self], attributes, quantization=quantization)
 
