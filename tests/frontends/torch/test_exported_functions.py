@@ -182,6 +182,37 @@ def test_writing_through_a_view_is_refused_or_right(function: Any) -> None:
     np.testing.assert_allclose(mine, function(X).numpy(), rtol=1e-6)
 
 
+ON_INTEGERS: Mapping[str, Callable[..., Any]] = {
+    "relu": F.relu, "clamp": lambda q: q.clamp(0, 9), "abs": abs, "pad": lambda q: F.pad(q, [1, 1]),
+    "compare": lambda q: q > 0, "sum": lambda q: q.sum(), "sigmoid": lambda q: q.sigmoid(), "product": lambda q: q * X,
+    "least": lambda q: q.minimum(torch.tensor(5, dtype=torch.int8)), "matmul": lambda q: q @ q.transpose(1, 2),
+    "two grids": lambda q: torch.cat([q, torch.ops.quantized_decomposed.quantize_per_tensor(X, 0.5, 0, *INT8)]),
+}  # fmt: skip
+INT8 = -128, 127, torch.int8
+
+
+@pytest.mark.parametrize("name", ON_INTEGERS)
+@quiet()
+def test_integers_of_quantized_decomposed_are_not_numbers_on_a_grid(name: str) -> None:
+    def function(x: Any) -> Any:
+        return ON_INTEGERS[name](torch.ops.quantized_decomposed.quantize_per_tensor(x, 0.1, 3, *INT8))
+
+    with pytest.raises(SourceError, match="computes with integers that were quantized.*dequantize them first"):
+        converted(torch.export.export(Function(function).eval(), (X,)))
+
+
+@quiet()
+def test_moved_and_ordered_integers_of_quantized_decomposed() -> None:
+    def function(x: Any) -> Any:
+        q = torch.ops.quantized_decomposed.quantize_per_tensor(x, 0.1, 3, *INT8)
+        return q.transpose(0, 1), torch.cat([q, q]), q.amax(1), torch.maximum(q, q.flip([0])), q[:, 1:]
+
+    model = converted(torch.export.export(Function(function).eval(), (X,)))
+    results = model.run({model.graph.inputs[0]: X.numpy()}).values()
+    for mine, theirs in zip(results, function(X), strict=True):
+        assert np.array_equal(mine, theirs.numpy())
+
+
 @quiet()
 def test_writing_to_a_view_that_is_not_read_again_is_supported() -> None:
     def function(x: Any) -> Any:

@@ -14,7 +14,7 @@ from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
 
 import qfmt
 from networks import pytorch
-from qfmt.errors import SourceError
+from qfmt.errors import QfmtError, SourceError
 from support.matrix import FX
 from support.saved import FORMS, chain, saved
 
@@ -202,6 +202,48 @@ def test_functions_of_fx_accept_inplace_as_in_torch(call: str, operators: list[s
     code = f"def forward(self, x):\n    y = torch.nn.functional.{call}\n    return (y + 1,)\n"
     model = qfmt.convert(fx_file(tmp_path / "m.pt", code), input_shapes={"x": (1, 2)})
     assert [node.operator for node in model.nodes] == [*operators, "Add"]
+
+
+class Options(nn.Module):
+    """Modules and functions that change their input, and an average with its own divisor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.relu, self.leaky, self.threshold = nn.ReLU(True), nn.LeakyReLU(0.5, True), nn.Threshold(0.25, 2.0, True)
+        self.mean = nn.AvgPool2d(2, divisor_override=4)
+
+    def forward(self, x):  # type: ignore[no-untyped-def]  # FX writes annotations into the file
+        a, b, c, d, e = (x * factor for factor in range(1, 6))
+        results = self.relu(a), self.leaky(b), self.threshold(c), nn.functional.hardtanh(d, -1.0, 1.0, True)
+        e = nn.functional.dropout(e, 0.5, False, True)
+        return *results, a, b, c, d, self.mean(x), e
+
+
+def test_modules_and_functions_that_change_their_input(tmp_path: Path) -> None:
+    x, network = torch.linspace(-2, 2, 32).reshape(1, 2, 4, 4), torch.fx.symbolic_trace(Options().eval())
+    results = qfmt.convert(saved(network, tmp_path / "m.pt"), input_shapes={"x": x.shape}).run({"x": x.numpy()})
+    for mine, theirs in zip(results.values(), network(x), strict=True):
+        np.testing.assert_array_equal(mine, theirs.numpy())
+
+
+def test_operators_of_python_in_place(tmp_path: Path) -> None:
+    code = "def forward(self, x):\n    y = x * 2\n    z = _operator.iadd(y, 1)\n    return (y, z)\n"
+    path = fx_file(tmp_path / "m.pt", code, "import torch\nimport _operator\n")
+    results = qfmt.convert(path, input_shapes={"x": (1, 2)}).run({"x": np.float32([[1, 2]])})
+    assert [array.tolist() for array in results.values()] == [[[3, 5]], [[3, 5]]]
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (nn.AvgPool2d(2, divisor_override=3), "aten::avg_pool2d"),
+        (nn.Embedding(4, 2, max_norm=1.0), "changes rows of its table while it runs"),
+    ],
+)
+def test_options_of_modules_that_are_not_supported(module: nn.Module, message: str, tmp_path: Path) -> None:
+    network = torch.fx.symbolic_trace(nn.Sequential(module).eval())
+    with pytest.raises(QfmtError, match=message):
+        qfmt.convert(saved(network, tmp_path / "m.pt"), input_shapes={"input": (1, 2, 4, 4)})
 
 
 @pytest.mark.parametrize(

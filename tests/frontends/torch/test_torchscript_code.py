@@ -355,7 +355,28 @@ class Types(nn.Module):
             x.half().clamp(0.5),
         ]
         real = [torch.exp(i), torch.sigmoid(i), torch.tanh(i), i.abs().sqrt(), torch.reciprocal(x > 0), i.sin()]
-        return in_place + joined + compared + real
+        whole = [torch.sign(i), torch.round(i), torch.trunc(i), F.relu6(i), F.hardtanh(i, -1.0, 2.0), (i > 0).square()]
+        flags = [torch.any(i.to(torch.uint8)), torch.all(i.to(torch.uint8), dim=1), h.dequantize()]
+        placed = [torch.slice_scatter(i, x[:1], 0, 1, 2), torch.select_scatter(h, x[0], 0, 1)]
+        scaled = [
+            torch.add(d, 7, alpha=0.3),
+            torch.sub(h.sum(), 1, alpha=-0.5),
+            torch.add(i, i > 0, alpha=3),
+            torch.addcmul(x, h, h),
+        ]
+        counted = [
+            torch.arange(0.5, 3.6, dtype=torch.int32),
+            torch.arange(0.5, 3.6, dtype=torch.int64),
+            torch.arange(0, 0.3, 0.1),
+            torch.scalar_tensor(2),
+        ]
+        quotients = [
+            torch.floor_divide(torch.ones_like(x), 0.1),
+            torch.floor_divide(x, -0.3),
+            torch.div(x + 0.55, torch.relu(x.sign()) * 0.1, rounding_mode="floor"),
+        ]
+        faked = torch.fake_quantize_per_tensor_affine(h, 0.125, 3, -8, 7)
+        return in_place + joined + compared + real + whole + flags + placed + scaled + counted + quotients + [faked]
 
 
 def test_the_types_of_results_are_those_of_torch(tmp_path: Path) -> None:

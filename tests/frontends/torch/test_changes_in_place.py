@@ -1,0 +1,71 @@
+"""Random programs that change tensors through views of them: a conversion computes what torch does, or is refused."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F  # noqa: N812
+
+import qfmt
+from qfmt.errors import QfmtError
+
+VIEWS = """{t}[0] | {t}[:, 1:] | {t}[:] | {t}.t() | {t}.view(-1) | {t}.view_as({t}) | {t}.unsqueeze(0) | {t}.squeeze(0)
+ | {t}.expand(2, 3) | {t}.transpose(0, 1) | {t}.detach() | {t}.data | {t}.contiguous() | {t}.float() | {t}.cpu()
+ | {t}.type_as(x) | {t}.flatten(0) | {t}.chunk(1)[0] | {t}.split(1, 0)[1] | {t}.split(5)[0] | {t}.unbind(0)[1]
+ | F.dropout({t}, 0.5, False) | torch.feature_dropout({t}, 0.5, False) | torch.alpha_dropout({t}, 0.5, False)
+ | {t}.dequantize() | torch.einsum("ij->ji", [{t}]) | torch.flip({t}, []) | torch.roll({t}, 0, 0) | torch.cat([{t}])
+ | {t}.clone() | {t} + 0 | torch.round({t}) | {t}.half() | {t}.sum(0) | torch.slice_scatter({t}, {t})"""
+CHANGES = """{t}.add_({t}) | {t}.mul_(2.0) | {t}.sub_({t}, alpha=2) | {t}.copy_({t}) | {t}.clamp_(-1.0, 1.0)
+ | {t}.relu_() | F.relu({t}, True) | F.hardtanh({t}, -1.0, 1.0, True) | F.dropout({t}, 0.5, False, True)
+ | {t}.masked_fill_(x > 0, 1.5) | {t}.t_() | {t}.unsqueeze_(0) | {t}.squeeze_() | {t}.neg_() | {t}.addcmul_({t}, x)
+ | {t}.detach_() | {t}.round_() | {t}.lt_({t}) | torch.full([2, 3], 3.0, out={t}) | {t}.squeeze_().add_(1.0)"""
+CALLS = {"view": VIEWS.split(" | "), "change": CHANGES.split(" | ")}
+
+
+def _program(seed: int, x: torch.Tensor) -> str:
+    """Statements that torch runs: two views and two changes, and the results."""
+    rng, lines, names = random.Random(seed), ["a = x * 2"], ["a"]
+    values = {"torch": torch, "F": F, "x": x.clone(), "a": x * 2}
+    for kind in ("view", "change", rng.choice(["view", "change"]), "change"):
+        for _ in range(20):
+            call = re.sub(r"\{t\}", lambda match: rng.choice(names), rng.choice(CALLS[kind]).strip())
+            new = f"v{len(lines)}"
+            try:
+                exec(f"{new} = {call}", values)
+            except (RuntimeError, IndexError):
+                continue
+            lines.append(f"{new} = {call}")
+            names.append(new)
+            break
+    results = ", ".join(f"{name} * 1" for name in rng.sample(names, min(3, len(names))))
+    return "\n    ".join([*lines, f"return {results},"])
+
+
+@pytest.mark.parametrize("seeds", [range(70), pytest.param(range(70, 3000), marks=pytest.mark.slow)])
+def test_no_change_is_lost(seeds: range, tmp_path: Path) -> None:
+    x, outcomes = torch.tensor([[-1.5, 0.25, 2.5], [0.75, -3.0, 1.0]]), {"equal": 0, "refused": 0}
+    for seed in seeds:
+        body, values = _program(seed, x), {"torch": torch, "F": F, "__name__": __name__}
+        exec(f"def forward(x):\n    {body}", values)
+        path = str(tmp_path / "m.pt")
+        torch.jit.save(torch.jit.trace(values["forward"], x.clone(), check_trace=False), path)
+        try:
+            expected = torch.jit.load(path)(x.clone())
+        except RuntimeError:
+            continue  # not even torch runs this trace
+        try:
+            results = qfmt.convert(path, input_shapes={"x": x.shape}).run({"x": x.numpy()})
+        except QfmtError:
+            outcomes["refused"] += 1
+            continue
+        for mine, theirs in zip(results.values(), expected, strict=True):
+            assert mine.dtype == theirs.numpy().dtype, body
+            np.testing.assert_array_equal(mine, theirs.numpy(), err_msg=body)
+        outcomes["equal"] += 1
+    print(outcomes)
+    assert outcomes["equal"] > 10, outcomes
