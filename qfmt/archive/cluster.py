@@ -39,7 +39,7 @@ def results(
     dask: Any = distributed
     shown = masked(address) if "://" in address else address.rpartition("@")[2]  # without a password
     with ExitStack() as stack:
-        stack.enter_context(dask.utils.silence_logging_cmgr(CRITICAL))  # else it logs tracebacks
+        stack.enter_context(dask.utils.silence_logging_cmgr(CRITICAL))  # it would log tracebacks
         try:
             if address == "local":
                 options = {

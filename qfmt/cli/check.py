@@ -151,7 +151,7 @@ def _check_archive(folder: Place, json_: bool, levels: Levels, jobs: int | None)
 
 
 def _is_answer(answer: dict[str, Any]) -> bool:
-    """Whether a worker may answer that; `check_task` does."""
+    """Whether it has the form of what `check_task` returns."""
     violations = answer.get("violations")
     is_typed = type(answer.get("valid")) is bool and type(answer.get("problem")) is str and isinstance(violations, list)
     return is_typed and is_shallow(answer, NESTED) and all(map(_is_violation, violations or ()))
