@@ -176,16 +176,25 @@ def _uses(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
 
 @MEANING.rule(
     66,
-    "The output of qfmt.Requantize has an integer type whose values int32 can hold, and an affine quantization per "
-    "tensor with an integer zero point.",
+    "The output of qfmt.Requantize, and the output of qfmt.RequantShift if it is quantized, has an integer type whose "
+    "values int32 can hold, and an affine quantization per tensor with an integer zero point. The inputs of such a "
+    "qfmt.RequantShift have integer types and affine quantizations with integer zero points, where they are quantized.",
 )
 def _requantized(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
-    if operator.name != "qfmt.Requantize":
-        return ""
+    from ..ops import Trait
+
     out = tensors[node.outputs[0]]
     q = out.quantization
+    if not operator.traits & Trait.REQUANTIZE or (q is None and not operator.takes_integers):
+        return ""
     if q is None or q.is_per_channel or not q.is_affine or not _is_integer(out, 32) or q.has_float_zero_points:
         return f"{quoted(out.name)} must be quantized per tensor, in at most 32 bits (it is {out.dtype})"
+    for x in () if operator.takes_integers else filter(None, node.input_tensors(tensors)):
+        given = x.quantization
+        if given is not None and (
+            not DTYPES[x.dtype].is_integer or not given.is_affine or given.has_float_zero_points
+        ):
+            return f"{quoted(x.name)} is not quantized as integers with integer zero points"
     return ""
 
 

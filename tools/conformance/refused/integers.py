@@ -60,10 +60,29 @@ def types() -> Iterator[Refused]:
     mul, proof = Tensor("mul", "int32", (1,)), Proof((0,), (9,))
     made = alone("qfmt.RequantShift", [x, mul, add], y, rule="multiply_add_divide", div=2, proof=proof)
     yield Refused("proof-input", "V68", "A proof of a factor that is no constant", made)
+    yield from _shifts(add, y)
     mul = Tensor.constant("mul", np.array([1, 2, 3], np.int32))
     made = alone("qfmt.RequantShift", [Tensor("x", "int32", (1,)), mul, add], replace(y, shape=None),
                  rule="multiply_add_divide", div=2)  # fmt: skip
     yield Refused("factor-sizes", "V43", "Three factors of one number", made)
+
+
+def _shifts(add: Tensor, y: Tensor) -> Iterator[Refused]:
+    """Inputs and outputs of a RequantShift that are quantized, but not as integers with integer zero points."""
+    mul, whole = Tensor.constant("mul", np.array([3], np.int32)), Quantization.of((0.5,), (0,), 0, 100)
+    half = replace(whole, zero_point=Quantization.of((0.5,), (0.5,), 0, 100).zero_point)
+    offset = replace(whole, offset=whole.scale)
+    for name, about, dtype, grid in (
+        ("offset", "sums with an offset", "int32", offset),
+        ("float8", "quantized floats", "float8_e4m3fn", whole),
+        ("float-point", "sums with a zero point of float32", "int32", half),
+    ):
+        x = Tensor("x", dtype, (3,), None, grid)
+        made = alone("qfmt.RequantShift", [x, mul, add], y, rule="multiply_add_divide", div=2)
+        yield Refused(f"shifted-{name}", "V66", f"A RequantShift of {about}", made)
+    made = alone("qfmt.RequantShift", [Tensor("x", "int32", (3,)), mul, add], replace(y, quantization=offset),
+                 rule="multiply_add_divide", div=2)  # fmt: skip
+    yield Refused("shifted-to-offset", "V66", "A RequantShift to a quantization with an offset", made)
 
 
 SUMS: tuple[Change, ...] = (
