@@ -166,7 +166,7 @@ _FAILED = _CONVERTED | {"error": str, "again": bool}
 
 
 def _is_answer(task: Message, answer: Message) -> bool:
-    """Whether it is KEPT, if the archive may have the source, a complete _CONVERTED, or an error with any of _FAILED."""
+    """Whether it is KEPT, if the archive may have the source, all of _CONVERTED, or an error with some of _FAILED."""
     if answer == KEPT:
         return task["known"] is not None
     is_complete = bool(answer.get("error")) or (answer.keys() == _CONVERTED.keys() and answer["content_id"] != "")

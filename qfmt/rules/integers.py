@@ -38,7 +38,7 @@ def _factors(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> s
     if operator.sums is None or not _adds(node, operator):
         return ""
     for index, tensor in enumerate(node.input_tensors(tensors)[: operator.sums.factors]):
-        if tensor is None or (wrong := _not_a_factor(tensor, per_channel=operator.accumulates and index == 1)):
+        if tensor is None or (wrong := _not_integers(tensor, 16, per_channel=operator.accumulates and index == 1)):
             return wrong if tensor is not None else f"input {index} is absent"
     return ""
 
@@ -99,12 +99,15 @@ def _is_integer(tensor: Tensor, bits: int) -> bool:
     return kind.is_integer and kind.bits <= bits and kind.maximum <= INT32
 
 
-def _not_a_factor(tensor: Tensor, *, per_channel: bool) -> str:
+def _not_integers(tensor: Tensor, bits: int, *, per_channel: bool) -> str:
+    """Why arithmetic of integers cannot use a tensor: its type, or a quantization that is not only a scale and an
+    integer zero point, one for all or `per_channel`."""
     q = tensor.quantization
-    if not _is_integer(tensor, 16):
-        return f"{quoted(tensor.name)} is {tensor.dtype}, not an integer type of at most 16 bits"
+    if not _is_integer(tensor, bits):
+        return f"{quoted(tensor.name)} is {tensor.dtype}, not an integer type of at most {bits} bits"
     if q is not None and (not q.is_affine or q.has_float_zero_points or (q.is_per_channel and not per_channel)):
-        return f"{quoted(tensor.name)} is not quantized per tensor"
+        form = "per tensor or channel" if per_channel else "per tensor"
+        return f"{quoted(tensor.name)} is not quantized {form}, with integer zero points"
     return ""
 
 
@@ -176,26 +179,24 @@ def _uses(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
 
 @MEANING.rule(
     66,
-    "The output of qfmt.Requantize, and the output of qfmt.RequantShift if it is quantized, has an integer type whose "
-    "values int32 can hold, and an affine quantization per tensor with an integer zero point. The inputs of such a "
-    "qfmt.RequantShift have integer types and affine quantizations with integer zero points, where they are quantized.",
+    "The output of qfmt.Requantize is quantized. It, and the output of qfmt.RequantShift if that is quantized, have an "
+    "integer type whose values int32 can hold, and an affine quantization per tensor with an integer zero point. So "
+    "have the quantized inputs of that qfmt.RequantShift, which may be quantized per channel, too.",
 )
 def _requantized(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     from ..ops import Trait
 
-    out = tensors[node.outputs[0]]
-    q = out.quantization
-    if not operator.traits & Trait.REQUANTIZE or (q is None and not operator.takes_integers):
+    if not operator.traits & Trait.REQUANTIZE:
         return ""
-    if q is None or q.is_per_channel or not q.is_affine or not _is_integer(out, 32) or q.has_float_zero_points:
-        return f"{quoted(out.name)} must be quantized per tensor, in at most 32 bits (it is {out.dtype})"
-    for x in () if operator.takes_integers else filter(None, node.input_tensors(tensors)):
-        given = x.quantization
-        if given is not None and (
-            not DTYPES[x.dtype].is_integer or not given.is_affine or given.has_float_zero_points
-        ):
-            return f"{quoted(x.name)} is not quantized as integers with integer zero points"
-    return ""
+    out = tensors[node.outputs[0]]
+    if out.quantization is None:
+        return f"{quoted(out.name)} is not quantized" if operator.takes_integers else ""
+    if wrong := _not_integers(out, 32, per_channel=False):
+        return wrong
+    if operator.takes_integers:
+        return ""
+    read = (each for each in node.input_tensors(tensors) if each is not None and each.quantization is not None)
+    return next(filter(None, (_not_integers(each, 32, per_channel=True) for each in read)), "")
 
 
 @MEANING.rule(67, "A qfmt.WeightedSum has one weight for each input, and no sum exceeds int64.")
