@@ -45,7 +45,7 @@ def results(
                 options = {
                     "n_workers": jobs,
                     "threads_per_worker": 1,
-                    "dashboard_address": None,
+                    "dashboard_address": "127.0.0.1:0",  # any free port: the default one may be taken
                     "silence_logs": CRITICAL,
                 }
                 address = stack.enter_context(dask.LocalCluster(processes=True, **options))
