@@ -122,11 +122,11 @@ class Lifter:
             self.builder.fused_relu = relu
             result = self._one(name, args, kwargs)
             if result is not NotImplemented:
-                return self._placed(target, name, args, result)
+                return self._remembered(target, name, args, result)
         return self.builder.unsupported(target)
 
-    def _placed(self, target: str, name: str, args: Sequence[Any], result: Any) -> Any:
-        """The result of a call in its memory: that of the first argument, or its own."""
+    def _remembered(self, target: str, name: str, args: Sequence[Any], result: Any) -> Any:
+        """The result of a call, after what it says of memory: it may be a view of its first argument, or change it."""
         in_place = _is_in_place(target)
         if not in_place:
             result = self._another(result, args)
@@ -137,8 +137,7 @@ class Lifter:
             return result
         if not in_place:
             share(name, first, result)
-            return result
-        if not isinstance(result, TensorValue):
+        if not in_place or not isinstance(result, TensorValue):
             return result
         if result.dtype != first.dtype and result.quantization is None:
             result = self.builder.emit("Cast", [result], {"to": first.dtype})
@@ -208,14 +207,14 @@ def _changed(value: TensorValue, result: TensorValue, target: str) -> TensorValu
     """
     if result.key == value.key:
         return value
-    if target.removesuffix("_") in VIEWS:
-        if value.memory.shared or value.memory.kept:
-            raise SourceError(f"{target} changes the shape of a tensor that has other views", hint=DECOMPOSE)
-        result.memory = value.memory
-    elif value.memory.kept:
+    if value.memory.kept:
         raise keeps_state("a tensor of the module")
-    else:
+    if target.removesuffix("_") not in VIEWS:
         value.memory.changed_by = target
+    elif value.memory.shared:
+        raise SourceError(f"{target} changes the shape of a tensor that has other views", hint=DECOMPOSE)
+    else:
+        result.memory = value.memory
     value.become(result)
     return value
 

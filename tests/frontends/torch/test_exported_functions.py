@@ -197,7 +197,7 @@ def test_integers_of_quantized_decomposed_are_not_numbers_on_a_grid(name: str) -
     def function(x: Any) -> Any:
         return ON_INTEGERS[name](torch.ops.quantized_decomposed.quantize_per_tensor(x, 0.1, 3, *INT8))
 
-    with pytest.raises(SourceError, match="computes with integers that were quantized.*dequantize them first"):
+    with pytest.raises(SourceError, match=r"computes with integers that were quantized.*dequantize them first"):
         converted(torch.export.export(Function(function).eval(), (X,)))
 
 

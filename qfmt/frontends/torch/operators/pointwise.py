@@ -57,7 +57,9 @@ def dequantize(lift: Builder, self: Any) -> Any:
     if isinstance(self, list | tuple):
         return [dequantize(lift, value) for value in self]
     x = lift.tensor(self)
-    return lift.emit("DequantizeLinear", [x], dtype="float32") if x.quantization is not None else cast(lift, x, "float32")
+    return (
+        lift.emit("DequantizeLinear", [x], dtype="float32") if x.quantization is not None else cast(lift, x, "float32")
+    )
 
 
 @lifts(
