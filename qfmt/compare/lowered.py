@@ -261,7 +261,7 @@ class IntegerForm:
         if axis is None:  # RequantShift
             axis = channels_of([self.file.tensors[name].shape or () for name in node.inputs[1:]], rank)
         if axis is None and differs.size > 1:
-            return allowed.min()
+            return np.asarray(allowed.min())
         return allowed.reshape([-1 if each == axis and differs.size > 1 else 1 for each in range(rank)])
 
 
