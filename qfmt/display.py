@@ -6,14 +6,14 @@ that is damaged is shown as such, because a `repr` must not raise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from html import escape
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from .errors import QfmtError, printable, shortened
-from .notation import granularity, quantization_cells, shape_text, span
+from .notation import granularity, how_many, quantization_cells, shape_text, span
 
 if TYPE_CHECKING:
     from .graph import Graph, Node, Tensor
@@ -97,13 +97,8 @@ def model_text(model: Model) -> str:
 
 
 def _contents(graph: Graph) -> str:
-    counts = f"{_count(graph.nodes, 'node')}, {_count(graph.tensors, 'tensor')}"
+    counts = f"{how_many(len(graph.nodes), 'node')}, {how_many(len(graph.tensors), 'tensor')}"
     return counts if graph.is_archive else f"{counts}, {_ends(graph, graph.inputs)} → {_ends(graph, graph.outputs)}"
-
-
-def _count(things: Sized, noun: str) -> str:
-    count = len(things)
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _ends(graph: Graph, names: Sequence[str]) -> str:

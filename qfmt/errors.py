@@ -46,7 +46,10 @@ def shortened(text: str, limit: int) -> str:
 
 
 def masked(text: str) -> str:
-    """What is a URL, or quotes some, without their passwords and queries. For what cannot be parsed: too much goes."""
+    """A text that is a URL or quotes URLs, without their passwords and queries.
+
+    It may lose more than these: it is for texts that cannot be parsed.
+    """
     return re.sub(r"\?[^\s'\"]+", "?…", re.sub(r"(?<=://)[^\s'\"]*@", "", text))
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 MULTIPLY_ADD_DIVIDE = "multiply_add_divide"
 
+FORMS = (
+    "multiply_shift", "fixed_point_single", "fixed_point_double", "power_of_two", "thresholds", MULTIPLY_ADD_DIVIDE
+)  # fmt: skip
+"""All forms of requantization; the first is the default."""
+
 NARROWED = ("multiply_shift", "fixed_point_single", MULTIPLY_ADD_DIVIDE)
-"""Forms of requantization whose multipliers may have fewer bits; those of fixed_point_double have 31."""
+"""Those whose multipliers may have fewer bits; the multipliers of fixed_point_double have 31."""
 
 NO_MULTIPLIERS = ("power_of_two", "thresholds")
-
-FORMS = (*NARROWED[:2], "fixed_point_double", *NO_MULTIPLIERS, MULTIPLY_ADD_DIVIDE)
-"""All forms of requantization; the first is the default."""
 
 WIDTHS = (32, 16, 8)
 """How many bits a multiplier may have; one of 32 is the sign."""

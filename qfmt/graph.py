@@ -170,6 +170,10 @@ class Node:
         """The same with the operator behind."""
         return f"{self.label} ({self.operator})"
 
+    def input_tensors(self, tensors: Mapping[str, Tensor]) -> list[Tensor | None]:
+        """The tensors of the inputs, from those of the graph by name; None for an input that is absent."""
+        return [tensors[name] if name else None for name in self.inputs]
+
     def int(self, name: str, default: builtins.int | None = None) -> builtins.int:
         """An attribute that is one integer, or the default; QfmtError for any other."""
         return self._one(name, builtins.int, default)
@@ -240,10 +244,8 @@ class Graph:
     def walk(self) -> Iterator[tuple[Node, tuple[Tensor | None, ...], tuple[Tensor | None, ...]]]:
         """Each node in order with the tensors that it reads and computes; None where an optional one is absent."""
         for node in self.nodes:
-            read, made = (
-                tuple(self.tensors[name] if name else None for name in names) for names in (node.inputs, node.outputs)
-            )
-            yield node, read, made
+            made = tuple(self.tensors[name] if name else None for name in node.outputs)
+            yield node, tuple(node.input_tensors(self.tensors)), made
 
     def find(self, name: str) -> Tensor | None:
         """A tensor by its name, by a source name of it, its scale or zero point, or by `NAME.scale` / `.zero_point`."""
@@ -272,7 +274,10 @@ class Graph:
 
 
 def near_names(name: str, known: Iterable[str]) -> list[str]:
-    """Known names in the module `name`, like it, or containing it; of many, or long ones, not all are compared."""
+    """The known names that are in the module `name`, resemble it or contain it, in this order, and at most NEAR.
+
+    Only the first COMPARED names are compared, and no long ones.
+    """
     from difflib import get_close_matches
 
     compared = [other for other in islice(known, COMPARED) if len(other) <= COMPARED // 100]

@@ -143,7 +143,7 @@ def _checked_input(tensor: Tensor, array: Array, sizes: dict[str, int]) -> Array
 
 
 def operands_of(node: Node, values: Mapping[str, Array], tensors: Mapping[str, Tensor]) -> list[Operand | None]:
-    """What a node reads: `values` by name, and of the rest the constants; None is an input that is absent."""
+    """The inputs of a node: from `values` by name, or else constants of the graph; None for an absent one."""
     return [
         Operand(values[name] if name in values else tensors[name].array, tensors[name].quantization) if name else None
         for name in node.inputs

@@ -73,6 +73,11 @@ def by(sizes: Iterable[int]) -> str:
     return "x".join(map(str, sizes))
 
 
+def how_many(count: int, noun: str) -> str:
+    """`1 file`, `1,000 files`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def size(count: int) -> str:
     """A readable number of bytes: 47.7 kB."""
     if count < 1000:

@@ -26,7 +26,10 @@ def irregular(path: str | os.PathLike[str]) -> str:
 
 
 def descriptor_of(path: str | os.PathLike[str]) -> int:
-    """The file, open for reading: a link is not followed, and a FIFO does not block. Raises OSError, ValueError."""
+    """A descriptor of the file, for reading. A link is not followed, and a FIFO does not block.
+
+    Raises OSError, also for a link, and ValueError for a path that no file can have.
+    """
     flags = (getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
     return os.open(path, sum(flags, os.O_RDONLY))
 

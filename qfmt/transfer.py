@@ -108,7 +108,7 @@ class Web:
         headers = {"Accept-Encoding": "identity"}
         if end is not None:
             headers["Range"] = f"bytes={begin}-{end - 1}"
-        # with a size there is no HEAD request
+        # Without `size`, fsspec would first send a HEAD request.
         stream = filesystem(self._protocol).open(self._text, "rb", block_size=0, size=1, headers=headers)
         asked = (*stream.r.history, stream.r)
         if self._protocol == "https" and any(each.url.scheme != "https" for each in asked):

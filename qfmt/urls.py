@@ -144,8 +144,8 @@ class Url:
     def open(self, first: int | None = None) -> Reading:
         """The file, open, until it is closed; with `first`, only the first bytes are requested now."""
         with failing(str(self)):
-            given = self.protocol, self.text, str(self)
-            return Web(*given, first) if self.protocol in WEB else Stored(*given)
+            names = self.protocol, self.text, str(self)
+            return Web(*names, first) if self.protocol in WEB else Stored(*names)
 
     def put(self, path: Path) -> None:
         """Have the content of a local file: all of it or, if that fails, what was there before. DestinationError."""

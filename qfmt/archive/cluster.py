@@ -39,13 +39,13 @@ def results(
     dask: Any = distributed
     shown = masked(address) if "://" in address else address.rpartition("@")[2]  # without a password
     with ExitStack() as stack:
-        stack.enter_context(dask.utils.silence_logging_cmgr(CRITICAL))  # else it logs tracebacks
+        stack.enter_context(dask.utils.silence_logging_cmgr(CRITICAL))  # it would log tracebacks
         try:
             if address == "local":
                 options = {
                     "n_workers": jobs,
                     "threads_per_worker": 1,
-                    "dashboard_address": None,
+                    "dashboard_address": "127.0.0.1:0",  # any free port: the default one may be taken
                     "silence_logs": CRITICAL,
                 }
                 address = stack.enter_context(dask.LocalCluster(processes=True, **options))

@@ -160,12 +160,13 @@ KEPT: Message = {"kept": True}
 
 WORK = f"{__name__}:convert_task"
 
+# Keys and types of the answers of workers
 _CONVERTED = {**dict.fromkeys(("sha256", "external", "file_sha256", "content_id"), str), "seconds": float}
 _FAILED = _CONVERTED | {"error": str, "again": bool}
 
 
 def _is_answer(task: Message, answer: Message) -> bool:
-    """Whether a worker may answer that: KEPT, all of _CONVERTED, or an error and some of _FAILED."""
+    """Whether it is KEPT, if the archive may have the source, all of _CONVERTED, or an error with some of _FAILED."""
     if answer == KEPT:
         return task["known"] is not None
     is_complete = bool(answer.get("error")) or (answer.keys() == _CONVERTED.keys() and answer["content_id"] != "")

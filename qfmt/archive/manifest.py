@@ -27,7 +27,7 @@ from ..urls import Place, Url
 MANIFEST = "archive.jsonl"
 
 ENTRY_BYTES = 500
-"""Memory of an entry."""
+"""Bytes in memory that an entry takes, beside its texts."""
 
 LEVELS = 4
 """How deep the options of a conversion are nested, at most."""
@@ -105,8 +105,9 @@ class Manifest:
         come from anyone.
         """
         path = self.folder / entry.file
-        is_name = _is_below(entry.file) and PurePath(entry.file).as_posix() == (entry.file or ".")  # its only one
-        if isinstance(path, Path) and not (is_name and path.resolve().is_relative_to(self._home)):  # or a link
+        # One spelling only: two entries with one file must have equal names. A link may lead anywhere.
+        is_name = _is_below(entry.file) and PurePath(entry.file).as_posix() == (entry.file or ".")
+        if isinstance(path, Path) and not (is_name and path.resolve().is_relative_to(self._home)):
             what = f"the file of {entry.source} is not in the archive: {entry.file}"
             hint = "remove the link from the folder, or the line from the manifest"
             raise QfmtError(what, where=str(self.path), hint=hint)

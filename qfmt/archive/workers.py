@@ -137,14 +137,16 @@ def results(
             worker.end()
 
 
-def accepted(answer: object, takes: Callable[[Message], bool]) -> Message:
-    """What a worker answered, if the work may answer that, or {"error": why}: a file may have taken over the worker."""
+def accepted(answer: object, is_valid: Callable[[Message], bool]) -> Message:
+    """The answer of a worker if it is an error, or valid for its work; else {"error": …}.
+
+    Answers are checked because a file may have taken over the worker that read it.
+    """
     if isinstance(answer, dict):
-        if [*answer] == ["error"] and type(answer["error"]) is str:
+        is_error = [*answer] == ["error"] and type(answer["error"]) is str
+        if is_error or is_valid(answer):
             return answer
-        if takes(answer):
-            return answer
-    return {"error": "the worker process answered something else"}
+    return {"error": "the worker process sent an invalid answer"}
 
 
 def _end(status: int) -> str:

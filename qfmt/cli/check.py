@@ -15,7 +15,7 @@ import qfmt
 from ..errors import MissingFileError, QfmtError, Violation, message
 from ..file.opened import downloaded
 from ..frontends.json_text import is_shallow
-from ..notation import number
+from ..notation import how_many, number
 from ..urls import Place, place, text_of
 from .options import memory as memory_option
 from .options import no_progress
@@ -84,8 +84,7 @@ def command(
             from ..file.checker import MOST
 
             stopped = "; the rest was not checked" if len(violations) == MOST else ""
-            plural = "" if len(violations) == 1 else "s"
-            line(f"{file}: {len(violations)} violation{plural}{stopped}", err=True)
+            line(f"{file}: {how_many(len(violations), 'violation')}{stopped}", err=True)
         else:
             line(f"{file}: valid{_counted(found) if found else ''}{_repeated(runs) if runs is not None else ''}")
     ctx.exit(BROKEN if violations else 0)
@@ -141,17 +140,17 @@ def _check_archive(folder: Place, json_: bool, levels: Levels, jobs: int | None)
         for each in [facts["problem"]] if facts["problem"] else facts["violations"]:
             line(f"{facts['file']}: {each if isinstance(each, str) else '{rule} {where}: {what}'.format(**each)}")
     if wrong:
-        line(f"{folder}: {len(wrong)} of {len(told)} files are invalid", err=True)
+        line(f"{folder}: {len(wrong)} of {how_many(len(told), 'file')} invalid", err=True)
         return BROKEN
     total = len(manifest.entries)
     without = total - sum(bool(entry.content_id) for entry in manifest.entries.values())
     rest = f"; `qfmt inspect {folder}` shows why {without} of {total} sources has none" if without else ""
-    line(f"{folder}: {len(told)} files, valid{rest}")
+    line(f"{folder}: {how_many(len(told), 'file')}, valid{rest}")
     return 0
 
 
 def _is_answer(answer: dict[str, Any]) -> bool:
-    """Whether a worker may answer that; `check_task` does."""
+    """Whether it has the form of what `check_task` returns."""
     violations = answer.get("violations")
     is_typed = type(answer.get("valid")) is bool and type(answer.get("problem")) is str and isinstance(violations, list)
     return is_typed and is_shallow(answer, NESTED) and all(map(_is_violation, violations or ()))
@@ -222,10 +221,8 @@ def _counted(found: Proofs) -> str:
     if not (found.sums or found.reaches or found.unknown):
         return "; it has no integer sums"
     unknown = f", {len(found.unknown)} could not be bounded" if found.unknown else ""
-    return (
-        f"; the sums of {found.sums} nodes fit in int32, and the stated ranges of {found.reaches} requantizations"
-        f" hold{unknown}"
-    )
+    sums, ranges = how_many(found.sums, "node"), how_many(found.reaches, "requantization")
+    return f"; the sums of {sums} fit in int32, and the stated ranges of {ranges} hold{unknown}"
 
 
 def _replays(file: Place, memory: int | None) -> list[Replay]:

@@ -14,7 +14,7 @@ from ..archive.filling import RESULTS, Filled, fill
 from ..archive.sources import find
 from ..archive.workers import Limits
 from ..file.sharding import stated
-from ..notation import size
+from ..notation import how_many, size
 from ..urls import Place
 from .interruption import will_say
 from .output import Column, as_json, line, table
@@ -76,14 +76,14 @@ def _show(filled: Filled, left_out: int, seconds: float) -> None:
     rows = [[word, f"{counts[word]:,}", meaning] for word, meaning in RESULTS.items() if counts[word]]
     table([Column("result"), Column("sources", right=True), Column("")], rows)
     if left_out:
-        line(f"left out: {left_out} files in folders, which are not models")
+        line(f"left out: {how_many(left_out, 'file')} in folders (not models)")
     entries = [manifest.entries[name] for name in results]
     files = {manifest.place(entry) for entry in entries if entry.content_id}
     local = [file for file in files if isinstance(file, Path)]
     total = f", {size(sum(map(_size, local)))}" if len(local) == len(files) else ""
     folder = manifest.folder
     line()
-    line(f"write  {folder}, {len(files):,} files{total}  {seconds:.2f} s")
+    line(f"write  {folder}, {how_many(len(files), 'file')}{total}  {seconds:.2f} s")
     line()
     line(f"next: qfmt inspect {shlex.quote(str(folder))}")
 

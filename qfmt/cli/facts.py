@@ -20,7 +20,7 @@ The keys are stable: later versions may add keys, but do not change or remove an
     an array    dtype, shape, values [..] (null: more than 4096 bytes, in a buffer), quantization: null, or, if the
                 values are codes of a second level, block, scale, zero_point, offset, table, group_index
 
-    --tensor    the tensor, with stored_min, stored_max, real_min, real_max; if a shard is missing, `error` says it
+    --tensor    the tensor, with stored_min, stored_max, real_min, real_max; if a shard is missing, `error` names it
     --stats     [name, dtype, shape, axis (of the channels, or null), elements, min, max, first, width, bins [..], used,
                 codes, low, high, dead, scale_min, scale_max, error]: as qfmt/passes/statistics.py has it; a key
                 is absent where it means nothing, as codes of floats

@@ -18,7 +18,7 @@ pair    the largest sum of two neighbouring products that weights and input allo
 engine  output channels with a pair that can exceed 16 bits, and the largest activation, as stored, for which none does
 sum     the largest sum of all products, without the bias; 32 bits hold up to 2,147,483,647
 
-On a processor without VNNI, kernels of these engines clip such pairs, and outputs differ from other machines.
+On a processor without VNNI, kernels of these engines clip such pairs, so outputs differ between machines.
 qnnpack (`qfmt convert --engine qnnpack`), `qfmt run` and C programs are exact on every processor.
 """
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from ..model import Model
 
 MOST = 100_000
-"""The most modules, because names in a file may have any number of dots. What is beyond counts in the module above."""
+"""How many modules there are at most, because names may have any number of dots. Further ones count in the module
+above them."""
 
 COLUMNS = [
     Column("module", color="cyan"),

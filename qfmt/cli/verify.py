@@ -166,7 +166,7 @@ def _verify_archive(folder: Place, sources: Place | None, jobs: int, options: Ma
 
 
 def _is_answer(answer: dict[str, Any]) -> bool:
-    """Whether a worker may answer that; `verify_task` does."""
+    """Whether it has the form of what `verify_task` returns."""
     report, row = answer.get("report"), answer.get("row")
     is_report = isinstance(report, dict) and type(report.get("ok")) is bool and is_shallow(report, NESTED)
     is_row = isinstance(row, list) and len(row) == 4 and all(type(cell) is str for cell in row)

@@ -180,7 +180,7 @@ class Pairing:
             yield from changed("source operator", mine.source_operator, theirs.source_operator)
             yield from changed("proof", *map(_summary, (mine.proof, theirs.proof)))
             if mine.proof != theirs.proof and _summary(mine.proof) == _summary(theirs.proof):
-                yield "proof of other channels"
+                yield "proofs of single channels differ"
 
     def tensor_differences(self, *, provenance: bool) -> Iterator[TensorDifference]:
         """Every constant and input of either graph; the other name of a tensor is empty if only one graph has it."""
@@ -195,7 +195,7 @@ class Pairing:
 
 
 def _summary(proof: Proof | None) -> str | None:
-    """A proof in few words: all channels together."""
+    """A proof in a few words: the least and the greatest sum of any channel, and how many outputs differ in all."""
     if proof is None:
         return None
     low, high = min(proof.low, default=0), max(proof.high, default=0)

@@ -6,8 +6,8 @@ field for presence; what is wrong is a FormatError with the byte where it is.
 
 Nothing is decoded before it is asked for: a vector of tables decodes its elements one by one. The work is
 bounded by the size of the metadata: strings and nested tables, which may be shared, are decoded once, and
-whatever is referred to again and again exhausts a budget, counted in bytes of what was decoded. A shared string takes
-its characters each time: whoever uses it, checks or compares them.
+whatever is referred to again and again exhausts a budget, counted in bytes of what was decoded. A shared string costs
+its characters each time, because whoever uses it checks or compares them.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def parse(text: bytes, budget: Budget) -> Any:
 
 
 def is_shallow(value: Any, levels: int) -> bool:
-    """Whether a value of JSON, which anyone may have written, is nested at most so deep."""
+    """Whether a value of JSON has at most so many levels of lists and objects; anyone may have written it."""
     if not isinstance(value, dict | list):
         return True
     inner = value.values() if isinstance(value, dict) else value

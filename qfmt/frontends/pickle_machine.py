@@ -199,6 +199,7 @@ def _build(machine: Machine) -> None:
 
 def _persistent(machine: Machine) -> None:
     match machine.stack.pop():
+        # Before PyTorch 0.2, a storage within another was saved with its place in that one: a view.
         case ("storage", StorageType(dtype), str(key), str(), int(), *view) if not any(view):
             machine.push(machine.storage(key, dtype))
         case ("module", InertClass() as cls, *_):  # before PyTorch 1.6 classes of modules were saved with their source

@@ -14,7 +14,7 @@ from ..model import Node, Shape, Tensor
 from .accumulation import centred, real_scalar
 from .functions import elementwise, erf
 from .registry import QUANTIZE_RULES, Inference, Operand, Quantized, Result, Trait, by_engine, operator, optional
-from .shapes import bounded, check_stretches, same
+from .shapes import bounded, check_broadcasts, same
 
 
 def _relu_integer(x: Operand, *, result: Result) -> Array:
@@ -139,7 +139,7 @@ def selu(x: Array, *, alpha: float, gamma: float) -> Array:
 def _prelu_shape(given: Inference) -> list[Shape]:
     x, slope = given.shapes
     if x is not None and slope is not None:
-        check_stretches(slope, x, "a slope")
+        check_broadcasts(slope, x, "a slope")
     return [x]
 
 

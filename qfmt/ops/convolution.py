@@ -168,9 +168,8 @@ def conv_transpose_shape(given: Inference) -> list[Shape]:
     x = _input(given, w, "transposed convolution")
     if isinstance(x[1], int) and isinstance(w[0], int) and x[1] != w[0]:
         raise QfmtError(f"the input has {x[1]} channels, the weight expects {w[0]}")
-    given_sizes = zip(windows(a), a["output_padding"], x[2:], strict=True)
-    spatial = (window.painted(size, more) for window, more, size in given_sizes)
-    return [(x[0], channels, *spatial)]
+    sizes = zip(windows(a), a["output_padding"], x[2:], strict=True)
+    return [(x[0], channels, *(window.painted(size, more) for window, more, size in sizes))]
 
 
 def _conv_transpose_integer(x: Operand, w: Operand, b: Operand | None, *, result: Result, **attributes: Any) -> Array:

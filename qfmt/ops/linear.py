@@ -26,7 +26,7 @@ from .registry import (
     optional,
     required,
 )
-from .shapes import broadcast_pair, check_bias, check_stretches
+from .shapes import broadcast_pair, check_bias, check_broadcasts
 
 
 def linear_shape(given: Inference) -> list[Shape]:
@@ -157,7 +157,7 @@ def _gemm_shape(given: Inference) -> list[Shape]:
     if isinstance(inner, int) and isinstance(other, int) and inner != other:
         raise QfmtError(f"Gemm cannot multiply rows of {inner} with columns of {other}")
     if given.shapes[2] is not None:
-        check_stretches(given.shapes[2], (rows, columns), "C")
+        check_broadcasts(given.shapes[2], (rows, columns), "C")
     return [(rows, columns)]
 
 

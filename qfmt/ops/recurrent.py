@@ -92,7 +92,7 @@ def _leading(given: Inference, rank: int) -> tuple[Dimension, ...]:
 _recurrent = partial(operator, version=1, quantized=Quantized.WEIGHTS, weights=(1, 2), dtype="float32")
 
 
-# Steps: the next states, from the products of the input and of the first state, and the states
+# Steps: each takes the product of the input, the product of the first state, and the states, and gives the next states
 
 
 def _lstm_step(x: Array, h: Array, _: Array, c: Array) -> tuple[Array, Array]:

@@ -108,8 +108,7 @@ def _count(x: Array, thresholds: Array, rows: Array, axis: int, low: int, y: Arr
 def requantize(x: Array, *parameters: Array | None, axis: int) -> Array:
     """y = the sums x with the quantization of y, by the stated rule; integers only.
 
-    x has any rank; a zero point of x is not subtracted. A rule has
-    these inputs, and no others:
+    x has any rank; a zero point of x is not subtracted. A rule has these inputs, and no others:
 
     - `multiply_shift`: multiplier, shift and add;
     - `fixed_point_single`, `fixed_point_double`: multiplier and shift;
@@ -210,8 +209,8 @@ def pair_table(a: Array, b: Array, table: Array) -> Array:
 def weighted_sum(*inputs: Array, weights: tuple[int, ...]) -> Array:
     """y = Σ weights[i] · q_i, exact, as int32, of stored integers: zero points are not subtracted.
 
-    The inputs broadcast. The sum of |weights[i]| · (1 + the greatest integer of the
-    type) is less than 2⁶³: no sum exceeds int64.
+    The inputs broadcast. The sum of |weights[i]| · (1 + the greatest integer of the type) is less than 2⁶³: no sum
+    exceeds int64.
     """
     if len(weights) != len(inputs):
         raise QfmtError(f"{len(weights)} weights for {len(inputs)} inputs")

@@ -9,6 +9,7 @@ import numpy as np
 from ..arithmetic import clamp
 from ..arrays import Array
 from ..errors import RunError
+from ..forms import MULTIPLY_ADD_DIVIDE
 from ..model import Dimension, Shape
 from .accumulation import whole
 from .registry import (
@@ -21,9 +22,7 @@ from .registry import (
     operator,
     required,
 )
-from .shapes import check_stretches
-
-RULE = "multiply_add_divide"
+from .shapes import check_broadcasts
 
 
 def _shape(given: Inference) -> list[Shape]:
@@ -31,7 +30,7 @@ def _shape(given: Inference) -> list[Shape]:
     x = given.shapes[0]
     for name, shape in zip(("mul", "add"), given.shapes[1:3], strict=True):
         if x is not None and shape is not None:
-            check_stretches(shape, x, name)
+            check_broadcasts(shape, x, name)
     return [x]
 
 
@@ -52,7 +51,7 @@ def multiply_add_divide(x: Array, mul: Array, add: Array, div: int) -> Array:
 
 def _integer(x: Operand, mul: Operand, add: Operand, *, result: Result, div: int) -> Array:
     """`multiply_add_divide`: y = zy + floor(((q - zx) · mul + add) / div + 1/2), clamped; in int64, exact"""
-    result.expect(RULE)
+    result.expect(MULTIPLY_ADD_DIVIDE)
     q = multiply_add_divide(whole(x), mul.array, add.array, div) + int(result.quantization.zero_point[0])
     return clamp(q, result.quantization, result.dtype)
 
@@ -67,8 +66,8 @@ def _integer(x: Operand, mul: Operand, add: Operand, *, result: Result, div: int
     shape=_shape,
     quantized=Quantized.OWN,
     integer=_integer,
-    rules=(RULE,),
-    engines=dict.fromkeys(by_engine(RULE), RULE),
+    rules=(MULTIPLY_ADD_DIVIDE,),
+    engines=dict.fromkeys(by_engine(MULTIPLY_ADD_DIVIDE), MULTIPLY_ADD_DIVIDE),
     traits=Trait.REQUANTIZE,
 )
 def requant_shift(x: Array, mul: Array, add: Array, *, div: int) -> Array:

@@ -79,12 +79,12 @@ def _broadcast_size(x: Dimension, y: Dimension) -> Dimension:
     return x if isinstance(x, int) else y if isinstance(y, int) else None
 
 
-def check_stretches(other: Sequence[Dimension], x: Sequence[Dimension], what: str) -> None:
-    """QfmtError unless the shape `other` broadcasts to x."""
-    whole = broadcast_pair(x, other)
-    pairs = zip(whole, x, strict=False)
-    if len(whole) != len(x) or any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs):
-        raise QfmtError(f"{what} of shape {list(other)} does not broadcast to {list(x)}")
+def check_broadcasts(shape: Sequence[Dimension], to: Sequence[Dimension], what: str) -> None:
+    """QfmtError unless a shape broadcasts to another, which stays as it is."""
+    both = broadcast_pair(to, shape)
+    pairs = zip(both, to, strict=False)
+    if len(both) != len(to) or any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs):
+        raise QfmtError(f"{what} of shape {list(shape)} does not broadcast to {list(to)}")
 
 
 def check_bias(given: Inference, channels: Dimension) -> None:

@@ -174,7 +174,7 @@ class _Folding:
 
     def _move_constant(self, node: Node, source: Tensor) -> bool:
         """A constant is moved now; False if the move depends on values known only at run time."""
-        others = [self.tensors[name] if name else None for name in node.inputs[1:]]
+        others = node.input_tensors(self.tensors)[1:]
         if len(node.outputs) > 1 or any(other is not None and not other.is_constant for other in others):
             return False
         moved = moved_constant(node, source, others, unused(source.name, self.tensors))

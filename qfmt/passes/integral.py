@@ -19,7 +19,7 @@ from ..ops import OPERATORS, Trait, has
 from ..ops.accumulation import inner_size, terms_of
 from ..ops.activation import bounds
 from .constants import unused
-from .qdq import DEQUANTIZE, QUANTIZE, dequantizing
+from .qdq import DEQUANTIZE, QUANTIZE, dequantize_node
 
 _PRODUCTS = ("Conv", "qfmt.Linear", "MatMul", "Gemm")
 
@@ -196,7 +196,7 @@ class _Integral:
         return clipped
 
     def _dequantize(self, source: str, target: str) -> Node:
-        return dequantizing((source, self._one()), target)
+        return dequantize_node((source, self._one()), target)
 
     def _one(self) -> str:
         if "scale.one" not in self.tensors:

@@ -17,8 +17,8 @@ from ..rules.quantization import FLOATS, SCALE_DTYPES
 QUANTIZE, DEQUANTIZE = "ai.onnx.QuantizeLinear", "ai.onnx.DequantizeLinear"
 
 
-def dequantizing(inputs: Sequence[str], output: str) -> Node:
-    """A DequantizeLinear of ONNX: integers, scale, maybe zero point → float32, per tensor."""
+def dequantize_node(inputs: Sequence[str], output: str) -> Node:
+    """A DequantizeLinear of ONNX, per tensor, to float32; `inputs` are integers, scale and, optional, zero point."""
     attributes: dict[str, Attribute] = {"axis": 1, "block_size": 0, "output_dtype": "float32"}
     return Node(DEQUANTIZE, tuple(inputs), (output,), attributes, version=OPERATORS[DEQUANTIZE].version)
 

@@ -64,7 +64,7 @@ def with_output_shapes(graph: Graph) -> Graph:
 
 def _known(node: Node, tensors: Mapping[str, Tensor]) -> Tensor | None:
     """The output of a node that computes sizes, if these are already known; then the node is not needed."""
-    given = [tensors[name] if name else None for name in node.inputs]
+    given = node.input_tensors(tensors)
     output = tensors[node.outputs[0]]
     if is_static(output.shape) and prod(output.shape) > FEW:
         return None
@@ -82,7 +82,7 @@ def inferred(node: Node, tensors: Mapping[str, Tensor]) -> Sequence[Shape]:
     operator = OPERATORS.get(node.operator)
     if operator is None:
         return ()
-    given = [tensors[name] if name else None for name in node.inputs]
+    given = node.input_tensors(tensors)
     return operator.inferred(given, node.attributes, lambda tensor: tensor.is_constant)
 
 

@@ -31,21 +31,21 @@ def _sums(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
 
 @MEANING.rule(
     58,
-    "The inputs that a node with `exact` or `folded` sums are integers of at most 16 bits. If quantized, they have "
-    "integer zero points: a weight is affine, all others are affine and per tensor.",
+    "The inputs that a node sums by `exact` or `folded` are integers of at most 16 bits. If they are quantized, the "
+    "quantization is affine with integer zero points, and per tensor unless it is that of a weight.",
 )
 def _factors(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     if operator.sums is None or not _adds(node, operator):
         return ""
-    for index, tensor in enumerate(_inputs(node, tensors)[: operator.sums.factors]):
-        if tensor is None or (wrong := _not_a_factor(tensor, per_channel=operator.accumulates and index == 1)):
+    for index, tensor in enumerate(node.input_tensors(tensors)[: operator.sums.factors]):
+        if tensor is None or (wrong := _not_integers(tensor, 16, per_channel=operator.accumulates and index == 1)):
             return wrong if tensor is not None else f"input {index} is absent"
     return ""
 
 
 @MEANING.rule(59, "A bias of a node that states `exact` or `folded` is int32 and not quantized.")
 def _bias(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
-    bias = next(iter(_inputs(node, tensors)[2:]), None)
+    bias = next(iter(node.input_tensors(tensors)[2:]), None)
     if not (_adds(node, operator) and operator.accumulates) or bias is None:
         return ""
     if bias.dtype == "int32" and bias.quantization is None:
@@ -94,28 +94,27 @@ def _adds(node: Node, operator: Operator) -> bool:
     return bool(node.rule) and node.rule in operator.sum_rules
 
 
-def _inputs(node: Node, tensors: Mapping[str, Tensor]) -> list[Tensor | None]:
-    return [tensors[name] if name else None for name in node.inputs]
-
-
 def _is_integer(tensor: Tensor, bits: int) -> bool:
     kind = DTYPES[tensor.dtype]
     return kind.is_integer and kind.bits <= bits and kind.maximum <= INT32
 
 
-def _not_a_factor(tensor: Tensor, *, per_channel: bool) -> str:
+def _not_integers(tensor: Tensor, bits: int, *, per_channel: bool) -> str:
+    """Why arithmetic of integers cannot use a tensor: its type, or a quantization that is not only a scale and an
+    integer zero point, one for all or `per_channel`."""
     q = tensor.quantization
-    if not _is_integer(tensor, 16):
-        return f"{quoted(tensor.name)} is {tensor.dtype}, not an integer type of at most 16 bits"
+    if not _is_integer(tensor, bits):
+        return f"{quoted(tensor.name)} is {tensor.dtype}, not an integer type of at most {bits} bits"
     if q is not None and (not q.is_affine or q.has_float_zero_points or (q.is_per_channel and not per_channel)):
-        return f"{quoted(tensor.name)} is not quantized per tensor"
+        form = "per tensor or channel" if per_channel else "per tensor"
+        return f"{quoted(tensor.name)} is not quantized {form}, with integer zero points"
     return ""
 
 
 @MEANING.rule(
     49,
-    "A node that uses stored integers reads integer types whose values int32 holds; a table is indexed by types of at "
-    "most 8 bits.",
+    "The inputs of a node that uses stored integers have an integer type whose values int32 can hold; the inputs that "
+    "index a table have at most 8 bits.",
 )
 def _integers(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     if not operator.takes_integers:
@@ -130,12 +129,12 @@ def _integers(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> 
 def _arguments(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> list[Tensor]:
     """The inputs that are neither parameters nor tables."""
     count = len(node.inputs) if operator.inputs[-1].variadic else len(operator.inputs) - len(operator.constants)
-    return [tensor for tensor in _inputs(node, tensors)[:count] if tensor is not None]
+    return [tensor for tensor in node.input_tensors(tensors)[:count] if tensor is not None]
 
 
 def _parameters(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Those that are present, by their names in the signature."""
-    given = zip(operator.inputs, _inputs(node, tensors), strict=False)
+    given = zip(operator.inputs, node.input_tensors(tensors), strict=False)
     return {each.name: tensor for each, tensor in given if tensor is not None and each.name in operator.constants}
 
 
@@ -180,17 +179,24 @@ def _uses(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
 
 @MEANING.rule(
     66,
-    "The output of qfmt.Requantize has an integer type whose values int32 holds, and an affine quantization per "
-    "tensor with an integer zero point.",
+    "The output of qfmt.Requantize is quantized. It, and the output of qfmt.RequantShift if that is quantized, have an "
+    "integer type whose values int32 can hold, and an affine quantization per tensor with an integer zero point. So "
+    "have the quantized inputs of that qfmt.RequantShift, which may be quantized per channel, too.",
 )
 def _requantized(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
-    if operator.name != "qfmt.Requantize":
+    from ..ops import Trait
+
+    if not operator.traits & Trait.REQUANTIZE:
         return ""
     out = tensors[node.outputs[0]]
-    q = out.quantization
-    if q is None or q.is_per_channel or not q.is_affine or not _is_integer(out, 32) or q.has_float_zero_points:
-        return f"{quoted(out.name)} must be quantized per tensor, in at most 32 bits (it is {out.dtype})"
-    return ""
+    if out.quantization is None:
+        return f"{quoted(out.name)} is not quantized" if operator.takes_integers else ""
+    if wrong := _not_integers(out, 32, per_channel=False):
+        return wrong
+    if operator.takes_integers:
+        return ""
+    read = (each for each in node.input_tensors(tensors) if each is not None and each.quantization is not None)
+    return next(filter(None, (_not_integers(each, 32, per_channel=True) for each in read)), "")
 
 
 @MEANING.rule(67, "A qfmt.WeightedSum has one weight for each input, and no sum exceeds int64.")

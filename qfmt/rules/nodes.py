@@ -129,7 +129,7 @@ def _shapes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> st
 def _dtypes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     if not node.inputs:
         return ""
-    inputs = [tensors[name] if name else None for name in node.inputs]
+    inputs = node.input_tensors(tensors)
     for index, name in enumerate(node.outputs):
         tensor = tensors[name]
         expected = _output_dtype(operator, node, inputs, index, tensor)

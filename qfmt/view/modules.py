@@ -11,16 +11,17 @@ if TYPE_CHECKING:
     from ..graph import Node
 
 DEEPEST = 32
-"""The most modules in each other, because names in a file may have any number of dots."""
+"""How deep modules are nested at most, because names in a file may have any number of dots."""
 
 Path = list[str]
 
 
 def module_paths(nodes: Sequence[Node]) -> list[Path]:
-    """The module that each node is in, from the outermost: its scope; if no node has one, what its name says.
+    """The module that each node is in, as its parts from the outermost: its scope, or, if no node has a scope, the
+    modules in its name.
 
-    A node without one, between two of a module, is in that module: an addition, for example, is a call in the code of
-    its module, and a trace may not say of which.
+    A node without a module, such as an addition of which a trace does not say where it is called, is in the innermost
+    module that contains both the node before it and the next node with a module.
     """
     has_scopes = any(node.scope for node in nodes)
     paths = [module_path(node.scope) if has_scopes else module_path(node.label)[:-1] for node in nodes]

@@ -3,9 +3,9 @@
  * It allocates nothing, writes nothing, and computes without floats. A file is bytes in memory, mapped or read by the
  * caller, which must stay as they are while it is used. `qfb_open` walks over all metadata once: every offset, vtable,
  * length, string, index, shape, scale. What it accepts can be read without another check, so the functions that hand
- * out tensors and nodes fail only for an index that is too large; those that return no code take indices of elements that
- * exist. Getters change a file only when they fail, so threads may share it otherwise. Numbers are put together from bytes: it does not
- * matter how the machine orders them, nor how the bytes are aligned.
+ * out tensors and nodes fail only for an index that is too large; those that return no code must be given an index that
+ * exists. Getters write to a `qfb_file` only when they fail: threads may share one as long as none fails. Numbers are put
+ * together from bytes: it does not matter how the machine orders them, nor how the bytes are aligned.
  *
  *     qfb_file file;
  *     qfb_tensor weight;
@@ -511,7 +511,7 @@ static inline qfb_code qfb_walk_string_(qfb_walk_ *walk, uint32_t at)
 {
     qfb_file *file = walk->file;
     uint32_t count;
-    if (qfb_walk_vector_(walk, at, 1)) /* also of a known one: whoever reads it again compares all of its bytes */
+    if (qfb_walk_vector_(walk, at, 1)) /* a known one costs its bytes again: whoever uses it compares all of them */
         return file->error.code;
     if (qfb_is_known_(walk, 255, at))
         return QFB_OK;
@@ -1194,8 +1194,8 @@ static inline qfb_code qfb_check_blocks_(
     qfb_file *file, uint32_t index, const qfb_list *shape, const qfb_quantization *q)
 {
     const qfb_numbers *groups = &q->group_index;
-    uint32_t i, large = 0;
-    if (q->scale.shape.count != q->block.count || q->block.count > (shape->present ? shape->count : (uint32_t)QFB_MAX_RANK))
+    uint32_t i, large = 0, rank = shape->present ? shape->count : (uint32_t)QFB_MAX_RANK;
+    if (q->scale.shape.count != q->block.count || q->block.count > rank)
         return qfb_invalid_(file, "V21", index, "the numbers of dimensions of blocks, scales and tensor do not fit");
     for (i = 0; i < q->block.count; i++) {
         int64_t block = qfb_integer(&q->block, i), count = qfb_integer(&q->scale.shape, i);
@@ -1579,7 +1579,8 @@ static inline qfb_code qfb_check_vectors_(qfb_walk_ *walk)
     for (v = 0; v < qfb_vector_count(file); v++) {
         uint32_t at = qfb_element_(file, file->vectors, v);
         if (qfb_count_(file, qfb_to_(file, at, QFB_VECTOR_INPUTS_)) != inputs ||
-            qfb_count_(file, qfb_to_(file, at, QFB_VECTOR_OUTPUTS_)) != outputs || !(inputs || outputs || qfb_node_count(file)))
+            qfb_count_(file, qfb_to_(file, at, QFB_VECTOR_OUTPUTS_)) != outputs ||
+            !(inputs || outputs || qfb_node_count(file)))
             return qfb_refuse_(file, "V50", "vector", v, "does not have one value for each input and output");
         for (i = 0; i < inputs + outputs; i++) {
             if (qfb_check_value_(walk, v, i))
@@ -1920,14 +1921,14 @@ static inline qfb_code qfb_open(qfb_file *file, const void *bytes, uint64_t size
 }
 
 /* Go on after QFB_SHARDS, with the bytes of every shard in the order of the names. They, and the array `shards`, must
- * not change while the file is used. If a shard was missing, call it again with that one, too. A file that holds a shard
+ * not change while the file is used. It may be called again, with a shard that was missing. A file that holds a shard
  * must be a regular one in the folder of the file, and no link. */
 static inline qfb_code qfb_open_shards(qfb_file *file, qfb_shard *shards, unsigned flags)
 {
     qfb_walk_ walk;
     uint32_t i;
     qfb_fail_(file, QFB_OK, "", "file", 0, "");
-    file->data_size = 0; /* it may be called again, with a shard that was missing */
+    file->data_size = 0; /* of an earlier call */
     for (i = 0; i < qfb_shard_count(file); i++) {
         shards[i].begin = file->data_size, file->data_size += shards[i].size;
         if (!shards[i].bytes)

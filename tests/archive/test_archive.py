@@ -365,7 +365,7 @@ def test_after_a_kill_only_what_was_in_flight_is_repeated(
 
 
 @pytest.mark.parametrize("kind", NONSENSE)
-def test_a_worker_that_answers_something_else(
+def test_invalid_answers_of_a_worker_are_refused(
     sources: Path, archive: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file may have taken it over."""
@@ -373,7 +373,7 @@ def test_a_worker_that_answers_something_else(
     assert invoke("convert", sources, "--out", archive).exit_code == 0
     for module in ("archive.filling", "cli.check", "cli.verify"):
         monkeypatch.setattr(f"qfmt.{module}.WORK", "support.making:nonsense")
-    said = "the worker process answered something else"
+    said = "the worker process sent an invalid answer"
     for command in (("check", archive), ("check", archive, "--json"), ("verify", "--archive", archive)):
         result = invoke(*command)
         assert (result.exit_code, said in result.stdout) == (1, True), result.output
@@ -383,9 +383,9 @@ def test_a_worker_that_answers_something_else(
 
 
 def test_an_answer_is_a_message() -> None:
-    """That of a worker of Dask may be any object."""
+    """The answer of a worker of Dask may be any object."""
     for answer in ([1], None, "text", {"error": 1}):
-        assert accepted(answer, lambda message: False) == {"error": "the worker process answered something else"}
+        assert accepted(answer, lambda message: False) == {"error": "the worker process sent an invalid answer"}
 
 
 def test_workers_import_nothing_from_the_working_directory(

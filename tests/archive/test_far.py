@@ -61,7 +61,7 @@ def test_an_archive_in_a_bucket_is_that_of_a_folder(bucket: str, sources: Path, 
     archive = f"{bucket}/archive"
     done = invoke("convert", f"{bucket}/models", "--out", archive, "--jobs", "2")
     assert done.exit_code == 0, done.output
-    assert "left out: 1 files" in done.stdout
+    assert "left out: 1 file in folders (not models)" in done.stdout
     manifest = Manifest(place(archive))
     assert described(manifest) == described(expected)
     assert [entry.path for entry in manifest.entries.values()] == [
@@ -312,7 +312,12 @@ def test_a_cluster_that_does_not_start(sources: Path, tmp_path: Path, monkeypatc
 
 def test_a_scheduler_that_is_lost(sources: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     distributed = pytest.importorskip("distributed", reason=NO_DASK)
-    options = {"processes": False, "threads_per_worker": 1, "dashboard_address": None, "silence_logs": "CRITICAL"}
+    options = {
+        "processes": False,
+        "threads_per_worker": 1,
+        "dashboard_address": "127.0.0.1:0",
+        "silence_logs": "CRITICAL",
+    }
     archive = tmp_path / "archive"
     with distributed.LocalCluster(n_workers=1, **options) as cluster:
         found = find([str(sources)], archive).sources

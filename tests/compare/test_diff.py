@@ -176,7 +176,7 @@ def test_a_proof_in_few_words(digits: Model) -> None:
 
     proof = Proof((-5, *[-7000] * 9), (*[3] * 9, 9), "float_bias", (1, *[0] * 8, 2), 1)
     assert words(None, proof) == ("proof nothing → sums -7,000..9, 3 differ from float_bias",)
-    assert words(proof, replace(proof, low=proof.low[::-1])) == ("proof of other channels",)
+    assert words(proof, replace(proof, low=proof.low[::-1])) == ("proofs of single channels differ",)
 
 
 def test_values_of_another_shape_are_not_compared() -> None:

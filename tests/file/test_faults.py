@@ -451,7 +451,8 @@ def test_only_regular_files_are_opened(
         for arguments in COMMANDS:
             status, said = command(*(path if each == "SOURCE" else each for each in arguments))
             assert status == 2
-            assert f"{path} is {kind}, not a regular file" in said
+            folder = arguments[0] == "convert" and path.is_dir()
+            assert f"{path} is {'a folder; to convert all' if folder else f'{kind}, not a regular file'}" in said
         for read in (qfmt.load, qfmt.convert, qfmt.check, sniff):
             with pytest.raises(QfmtError, match=f"is {kind}, not a regular file"):
                 found = read(path)

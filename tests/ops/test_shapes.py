@@ -158,6 +158,11 @@ def test_inner_sizes_of_a_matrix_product_may_be_unknown() -> None:
     assert OPERATORS["MatMul"].shape(Inference([("N", "K"), (3, 4)], {}, [None, None])) == [("N", 4)]
 
 
+def test_a_transposed_convolution_may_have_no_elements() -> None:
+    case = Case([X, W.swapaxes(0, 1), None], {**CONV, "output_padding": (0, 0), "pads": (0, 4, 0, 4)})
+    assert infer("ConvTranspose", case) == [array.shape for array in compute("ConvTranspose", case)] == [(1, 8, 8, 0)]
+
+
 @pytest.mark.parametrize(
     ("operator", "shapes", "attributes"),
     [

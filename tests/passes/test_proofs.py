@@ -240,7 +240,7 @@ def test_the_command(tmp_path: Path) -> None:
     qfmt.save(model.replace(graph=narrow), wrong)
     found = run(right, "--proofs")
     assert found.exit_code == 0 and found.stdout == (
-        f"{right}: valid; the sums of 1 nodes fit in int32, and the stated ranges of 1 requantizations hold\n"
+        f"{right}: valid; the sums of 1 node fit in int32, and the stated ranges of 1 requantization hold\n"
     )
     assert run(wrong).exit_code == 0
     found = run(wrong, "--proofs")

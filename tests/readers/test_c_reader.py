@@ -248,9 +248,10 @@ def test_changed_bytes_without_digests_do_no_harm(small: bytes, tmp_path: Path) 
     _compare(changed, found, tmp_path / "m.qfb", "changes of one byte, digests not checked", verify=False)
 
 
-def test_mutants_get_the_verdict_of_python(small: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [300, pytest.param(2000, marks=pytest.mark.slow)])
+def test_mutants_get_the_verdict_of_python(count: int, small: bytes, tmp_path: Path) -> None:
     files = [_with_vectors(tmp_path / "v.qfb"), small, *(path.read_bytes() for path in sorted(GOLDEN.glob("*.qfb")))]
-    _try_mutants(files, 300, 1, tmp_path)
+    _try_mutants(files, count, 1, tmp_path)
 
 
 def _try_mutants(files: list[bytes], count: int, seed: int, folder: Path) -> None:

@@ -27,7 +27,7 @@ from support.paths import DIGITS, GOLDEN
 MOBILENET = "torchscript/ios_mobilenet_quantized.pt"
 
 in_both = pytest.mark.parametrize("browser", PROGRAMS, indirect=True)
-"""A test that is not slow in Firefox either."""
+"""A test that runs in both browsers, also without `-m slow`."""
 
 
 def _digits() -> Model:

@@ -16,8 +16,8 @@ def main(plan: Plan, with_vectors: bool) -> str:
     name = plan.names.name
     taken = sum(view.size * view.buffer.width for view in plan.inputs)
     takes = f"it must have {taken} bytes, see {name}.h"
-    usage = "main [FILE]" + (" or main --check" if with_vectors else "")
-    usage += f"; FILE, or standard input, has {taken} bytes, see {name}.h" if plan.inputs else ""
+    usage = [f"usage: main [FILE]{' or main --check' if with_vectors else ''}"]
+    usage += [f"FILE, or standard input, has {taken} bytes: see {name}.h"] if plan.inputs else []
     lines = [
         f"/* Try {name} on a computer with files: nothing of this belongs on a device.",
         "",
@@ -41,7 +41,7 @@ def main(plan: Plan, with_vectors: bool) -> str:
         "{",
         *(_checking(name) if with_vectors else ()),
         "    if (argc > 2 || (argc == 2 && argv[1][0] == '-')) {",
-        f'        fprintf(stderr, "usage: {usage}\\n");',
+        *(f'        fputs("{line}\\n", stderr);' for line in usage),
         "        return 2;",
         "    }",
         *(_reading(plan) if plan.inputs else ()),

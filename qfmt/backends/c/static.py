@@ -150,7 +150,7 @@ def _settled(
         return {
             name: Tensor.constant(name, array, each.quantization, dtype=each.dtype) for (name, each), array in pairs
         }
-    given = [tensors[name] if name else None for name in node.inputs]
+    given = node.input_tensors(tensors)
     read = [_size(each) for each in given if each is not None]
     written = [_size(each) for each in outputs.values()]
     nbytes = sum(_size(each) * numpy_dtype(each.dtype).itemsize for each in outputs.values())

@@ -11,9 +11,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ...arithmetic import FIXED_POINT
+from ...forms import MULTIPLY_ADD_DIVIDE
 from ...model import DTYPES
 from ...ops.accumulation import stored_zero
-from ...ops.rescaling import RULE
 from .lowering import Site, lowers
 
 NEVER = 1 << 31
@@ -148,7 +148,7 @@ def weighted_sum(site: Site) -> None:
 @lowers("qfmt.RequantShift")
 def requant_shift(site: Site) -> ir.Value | None:
     """floor((x · mul + add) / div + 1/2)"""
-    if site.node.rule == RULE:
+    if site.node.rule == MULTIPLY_ADD_DIVIDE:
         _of_integers(site)
         return None
     x, mul, add = (site.cast(index, "float64") for index in range(3))

@@ -20,7 +20,7 @@ _NOT_COMPUTED = (DEQUANTIZE, QUANTIZE)
 
 def folded(node: Node, tensors: Mapping[str, Tensor], budget: Budget) -> list[Tensor]:
     """The outputs of a node as constants; [] if an input is not constant or the budget is too small."""
-    given = [tensors[name] if name else None for name in node.inputs]
+    given = node.input_tensors(tensors)
     if node.operator in _NOT_COMPUTED or not given or any(each is not None and each.data is None for each in given):
         return []
     first = given[0]

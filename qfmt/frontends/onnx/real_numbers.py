@@ -15,7 +15,7 @@ from ...arithmetic import dequantize
 from ...model import DTYPES, Graph, Node, Tensor
 from ...ops import Trait, has
 from ...passes.constants import unused
-from ...passes.qdq import QUANTIZE, QdqGrids, dequantizing
+from ...passes.qdq import QUANTIZE, QdqGrids, dequantize_node
 
 
 def on_real_numbers(graph: Graph, preferred: dict[str, str]) -> Graph:
@@ -50,7 +50,7 @@ class _Rewriting:
             yield node
             return
         real = self._real(node.inputs[0], "dequantized")
-        yield dequantizing((node.inputs[0], *quantizer.inputs[1:]), real)
+        yield dequantize_node((node.inputs[0], *quantizer.inputs[1:]), real)
         inputs = (real, *node.inputs[1:])
         if node.operator == "Pad" and node.attributes["mode"] == "constant":
             inputs = self._padded_with(node, real, quantizer)

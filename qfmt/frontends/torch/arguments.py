@@ -122,7 +122,10 @@ def _beside(lift: Builder, x: TensorValue, number: float) -> tuple[TensorValue, 
 
 
 def alike(lift: Builder, values: Sequence[TensorValue]) -> list[TensorValue]:
-    """Tensors that one operator joins or compares, as tensors of one type; if some are quantized, unchanged."""
+    """Tensors that one operator joins or compares, all cast to the type that torch promotes them to.
+
+    A tensor without dimensions counts only if its kind is higher. Unchanged if some are quantized.
+    """
     if not values or any(value.quantization is not None for value in values):
         return [*values]
     scalars, others = (

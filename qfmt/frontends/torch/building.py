@@ -30,7 +30,7 @@ REAL = {
     "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "Erf", "Exp", "Log", "Reciprocal",
     "ReduceLogSumExp", "Sigmoid", "Sin", "Sinh", "Softsign", "Sqrt", "Tan", "Tanh",
 }  # fmt: skip
-"""Functions whose results are not integers where their inputs are."""
+"""Functions of real numbers: torch computes them in float32 if their inputs are integers or bools."""
 
 
 class Builder:
@@ -136,7 +136,7 @@ class Builder:
         return results
 
     def _real(self, value: TensorValue) -> TensorValue:
-        """Torch computes functions of real numbers in float32 if it gets integers."""
+        """The value, as float32 if it has integers or bools."""
         is_real = value.quantization is not None or not (value.dtype == "bool" or DTYPES[value.dtype].is_integer)
         return value if is_real else self.emit("Cast", [value], {"to": "float32"})
 

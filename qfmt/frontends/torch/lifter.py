@@ -120,17 +120,23 @@ class Lifter:
             self.builder.fused_relu = relu
             result = self._one(name, args, kwargs)
             if result is not NotImplemented:
-                in_place = _is_in_place(target)
-                if args and (in_place or name in VIEWS):
-                    first = self.builder.stored(args[0]) if isinstance(args[0], StoredTensor) else args[0]
-                    if isinstance(first, TensorValue):
-                        share(name, first, result)
-                        if in_place and isinstance(result, TensorValue):
-                            if result.dtype != first.dtype and result.quantization is None:
-                                result = self.builder.emit("Cast", [result], {"to": first.dtype})
-                            return _changed(first, result, target)
-                return result
+                return self._remembered(target, name, args, result)
         return self.builder.unsupported(target)
+
+    def _remembered(self, target: str, name: str, args: Sequence[Any], result: Any) -> Any:
+        """The result of a call, after what it says of memory: it may be a view of its first argument, or change it."""
+        in_place = _is_in_place(target)
+        if not args or not (in_place or name in VIEWS):
+            return result
+        first = self.builder.stored(args[0]) if isinstance(args[0], StoredTensor) else args[0]
+        if not isinstance(first, TensorValue):
+            return result
+        share(name, first, result)
+        if not in_place or not isinstance(result, TensorValue):
+            return result
+        if result.dtype != first.dtype and result.quantization is None:
+            result = self.builder.emit("Cast", [result], {"to": first.dtype})
+        return _changed(first, result, target)
 
     def _one(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if name in LIFTS:
@@ -187,12 +193,12 @@ def _changed(value: TensorValue, result: TensorValue, target: str) -> TensorValu
 
     SourceError if the tensor is one of the module's own, which the next run would find changed.
     """
-    if target.removesuffix("_") not in VIEWS and result.key != value.key:
-        if value.memory.kept:
+    if value.memory.kept:
+        if result.key != value.key:
             raise keeps_state("a tensor of the module")
+        return value
+    if target.removesuffix("_") not in VIEWS and result.key != value.key:
         value.memory.changed_by = target
-    elif value.memory.kept:
-        return result
     value.become(result)
     return value
 

@@ -33,14 +33,14 @@ RANK_NAMES = {1: ("N",), 2: ("N", "F"), 3: ("N", "C", "L"), 4: ("N", "C", "H", "
 class Memory:
     """The memory that all views of a tensor share; `changed_by` is the call that wrote to it through one of them.
 
-    That of a tensor of the archive is `kept` from one run to the next.
+    The memory of a tensor of the module is `kept` from one run to the next.
     """
 
     __slots__ = ("changed_by", "kept")
 
-    def __init__(self, kept: bool = False) -> None:
+    def __init__(self) -> None:
         self.changed_by = ""
-        self.kept = kept
+        self.kept = False
 
 
 class TensorValue(Value):

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...arithmetic import EXACT_IN_FLOAT32
+from ...forms import MULTIPLY_ADD_DIVIDE
 from ...model import DTYPES, INT32, Node, Tensor
 from .context import Context, NoForm, made
 from .forms import Form, Requantization
@@ -188,7 +189,7 @@ def _as_product(
 def _as_sum(node: Node, found: Region, first: Integers, second: Integers, inner: Integers, context: Context) -> bool:
     """Lower the output if it is a function of a weighted sum; whether it is one. The first weights with an equal line
     are used. If there are none, thresholds: a sum may be followed by any monotone function, far from any line."""
-    rule = context.form.rule if context.form.rule in ("thresholds", "multiply_add_divide") else "multiply_shift"
+    rule = context.form.rule if context.form.rule in ("thresholds", MULTIPLY_ADD_DIVIDE) else "multiply_shift"
     form = Form(rule, context.form.bits, exact=True)
     context.budget.spend(inner.size // PAIRS)
     like: Sums | None = None

@@ -3,8 +3,8 @@
 // The runtime of FlatBuffers trusts its input. Here every offset is checked against the end of the metadata and for
 // alignment, every vtable and vector length before it is used, every string for UTF-8, every required field for
 // presence. Memory and work are bounded by the size of the metadata: strings and nested tables, which may be shared, are
-// decoded once, and whatever is referred to again and again exhausts a budget. A shared string takes its characters each
-// time: whoever uses it, checks or compares them.
+// decoded once, and whatever is referred to again and again exhausts a budget. A shared string costs its characters each
+// time, because whoever uses it checks or compares them.
 
 import { littleEndian } from "./endian.js";
 import { QfbError } from "./errors.js";

@@ -84,8 +84,9 @@ WAYS = ("-U__SSE2__ -U__ARM_NEON", "-mavx2", "-mavx2 -mavxvnni", "-mavx512vl -ma
 """Flags for each multiplication kernel that is not the default; the first is the portable loop."""
 
 
+@pytest.mark.parametrize("whole_suite", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("way", WAYS)
-def test_every_way_to_multiply(tmp_path: Path, way: str) -> None:
+def test_every_way_to_multiply(tmp_path: Path, way: str, whole_suite: bool) -> None:
     """Tests the kernels that this compiler and this processor support."""
     flags = ("-O2", *way.split())
     known = subprocess.run([compiler("gcc"), *flags, "-E", "-x", "c", "/dev/null"], capture_output=True)
@@ -98,7 +99,8 @@ def test_every_way_to_multiply(tmp_path: Path, way: str) -> None:
     if subprocess.run([main], input=raw, capture_output=True).returncode == -signal.SIGILL:
         pytest.skip(f"the processor has no {way}")
     assert run_main(main, model, inputs).tolist() == flat(model.run(inputs), model).tolist()
-    tell(f"C ({way}): {passes(one_of_each(products=True), tmp_path / 'suite', *flags)}")
+    paths = INTEGER_SUITE if whole_suite else one_of_each(products=True)
+    tell(f"C ({way}): {passes(paths, tmp_path / 'suite', *flags)}")
 
 
 # Networks

@@ -115,7 +115,7 @@ def test_main_requires_an_input_of_exact_size(digits: Model, tmp_path: Path) -> 
     for raw, said in ((bytes(63), "too short: it must have 64 bytes"), (bytes(65), "too long: it must have 64 bytes")):
         done = subprocess.run([main], input=raw, capture_output=True)
         assert done.returncode == 2 and said in done.stderr.decode() and not done.stdout
-    usage = "usage: main [FILE]; FILE, or standard input, has 64 bytes, see "
+    usage = "usage: main [FILE]\nFILE, or standard input, has 64 bytes: see "
     wrong = ((["a", "b"], usage), (["--help"], usage), ([tmp_path / "nothing"], "nothing cannot be read"))
     for arguments, said in wrong:
         done = subprocess.run([main, *arguments], capture_output=True)

@@ -316,6 +316,12 @@ class WrittenAfterwards(Written):
         return y
 
 
+class Turned(Written):
+    def forward(self, x: torch.Tensor):
+        self.w.t_()
+        return x.t() + self.w
+
+
 class WrittenCopy(Written):
     def forward(self, x: torch.Tensor):
         copy = self.w.clone()
@@ -323,7 +329,7 @@ class WrittenCopy(Written):
         return x + copy + self.w
 
 
-@pytest.mark.parametrize("module", [Written, WrittenView, WrittenAfterwards])
+@pytest.mark.parametrize("module", [Written, WrittenView, WrittenAfterwards, Turned])
 @pytest.mark.parametrize("traced", [False, True])
 def test_a_network_that_changes_its_tensors_is_refused(tmp_path: Path, module: type[nn.Module], traced: bool) -> None:
     x, made = torch.ones(2, 3), module().eval()

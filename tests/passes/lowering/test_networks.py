@@ -391,6 +391,11 @@ def test_convert_ends_at_the_given_tensors(stored: Path, images: np.ndarray, dig
     assert compare("digits up to the middle", digits, lowered, [{"x": images}]) == 0
 
 
+def test_every_rule_of_requantization_is_a_form() -> None:
+    """`qfmt.forms` lists them again, so that `--help` does not need NumPy."""
+    assert {*FORMS} == {rule for name in ("qfmt.Requantize", "qfmt.RequantShift") for rule in OPERATORS[name].rules}
+
+
 def test_convert_refuses_what_is_lowered_already(stored: Path) -> None:
     dest = stored.with_name("int.qfb")
     assert invoke("convert", stored, dest, "--integer-only", "--input-shape", SIZES).exit_code == 0

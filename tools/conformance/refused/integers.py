@@ -48,6 +48,8 @@ def types() -> Iterator[Refused]:
         y = Tensor("y", dtype, (3,), None, Quantization.of((0.5,), (0,), 0, 100))
         made = alone("qfmt.Requantize", [x, None, shift], y, rule="power_of_two", axis=0)
         yield Refused(f"requantized-{dtype.partition('_')[0]}", "V66", f"Sums requantized to {dtype}", made)
+    made = alone("qfmt.Requantize", [x], Tensor("y", "int32", (3,)), axis=0)
+    yield Refused("output-real", "V66", "A node without a rule and parameters, whose output is not quantized", made)
     empty = Tensor.constant("shift", np.zeros(0, np.uint8))
     y = Tensor("y", "uint8", None, None, Quantization.of((0.5,), (0,), 0, 100))
     made = alone("qfmt.Requantize", [Tensor("x", "int32", None), None, empty], y, rule="power_of_two", axis=0)
@@ -60,6 +62,11 @@ def types() -> Iterator[Refused]:
     mul, proof = Tensor("mul", "int32", (1,)), Proof((0,), (9,))
     made = alone("qfmt.RequantShift", [x, mul, add], y, rule="multiply_add_divide", div=2, proof=proof)
     yield Refused("proof-input", "V68", "A proof of a factor that is no constant", made)
+    whole = Quantization.of((0.5,), (0,), 0, 100)
+    offset = replace(whole, offset=whole.scale)
+    given = [Tensor("x", "int32", (3,), None, offset), *(Tensor(name, "int32", (1,)) for name in ("mul", "add"))]
+    made = alone("qfmt.RequantShift", given, y, rule="multiply_add_divide", div=2)
+    yield Refused("shifted-offset", "V66", "A RequantShift of sums with an offset", made)
     mul = Tensor.constant("mul", np.array([1, 2, 3], np.int32))
     made = alone("qfmt.RequantShift", [Tensor("x", "int32", (1,)), mul, add], replace(y, shape=None),
                  rule="multiply_add_divide", div=2)  # fmt: skip
@@ -104,7 +111,6 @@ INTEGERS: tuple[Change, ...] = (
     ("multiplier-type", "V63", "Multipliers of uint8", node(1, inputs=[4, 3, 3, 0, 6, 2])),
     ("output-scales", "V66", "Sums on a grid with two scales", numbers("y", "scale", block=[0, 1],
         bytes=struct.pack("<2f", 0.25, 0.5), shape=[1, 2])),
-    ("output-real", "V66", "An output that is not quantized", setting("y", quantization=None)),
     ("excess-add", "V65", "power_of_two with a multiplier and an add", node(1, rule="power_of_two")),
     ("proof-counts", "V68", "A proof with two low and one high", lambda record: record["graph"]["nodes"][1][
         "proof"].update(low=[-9, -9])),
