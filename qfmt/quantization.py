@@ -428,6 +428,8 @@ def block_counts(shape: Sequence[int], block: Sequence[int]) -> tuple[int, ...]:
 def zero_points_of(points: NDArray[Any], scales: Parameter) -> Parameter:
     """Stored zero points: integers in the first type that holds them, floats in the type of the scales; one for all if
     they are equal, otherwise one for each scale."""
+    if points.dtype == object:  # integers beyond int64
+        raise QfmtError("zero points do not all fit int32")
     if points.size == 1 or (points.size and (points == points.reshape(-1)[0]).all()):
         points = points.reshape(-1)[0]
     elif points.size == len(scales):

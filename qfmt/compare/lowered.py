@@ -20,6 +20,7 @@ from ..errors import QfmtError
 from ..frontends.witness import Computed, computed
 from ..interpreter import checked_inputs, execute, operands_of
 from ..model import DTYPES, Graph, Model, Node, Tensor, numpy_dtype, static_shape
+from ..ops.rescaling import channels_of
 from .judges import BySource, completed
 from .report import NodeComparison, WeightComparison
 from .side_by_side import SideBySide
@@ -257,8 +258,10 @@ class IntegerForm:
         differs = np.array(node.proof.differs)
         allowed = np.where(differs > 0, node.proof.largest, 0)
         axis = node.attributes.get("axis")
-        if axis is None:  # RequantShift, whose multiplier [C, 1, 1] broadcasts
-            axis = rank - self.file.tensors[node.inputs[1]].array.ndim
+        if axis is None:  # RequantShift
+            axis = channels_of([self.file.tensors[name].shape or () for name in node.inputs[1:]], rank)
+        if axis is None and differs.size > 1:
+            return np.asarray(allowed.min())
         return allowed.reshape([-1 if each == axis and differs.size > 1 else 1 for each in range(rank)])
 
 

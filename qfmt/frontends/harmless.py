@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ..errors import SourceError, damaged
+from ..model import DTYPES as ELEMENTS
 from .stored import PerChannel, PerTensor, Storage, StoredTensor
 
 
@@ -101,11 +102,15 @@ def _quantized(
     match quantizer:
         case (QScheme("per_tensor_affine"), float() | int() as scale, int(zero_point)):
             tensor.quantizer = PerTensor(float(scale), zero_point)
-        case (QScheme(), list() as scales, list() as zero_points, int(axis)) if _numbers(scales, zero_points):
+        case (QScheme(name), list() as scales, list() as zero_points, int(axis)) if (
+            name != "per_tensor_affine" and _numbers(scales, zero_points)
+        ):
             tensor.quantizer = PerChannel(
                 StoredTensor.of(scales, "float64"), StoredTensor.of(zero_points, "int64"), axis
             )
-        case (QScheme(), StoredTensor() as scales, StoredTensor() as zero_points, int(axis)):
+        case (QScheme(name), StoredTensor() as scales, StoredTensor() as zero_points, int(axis)) if _are_parameters(
+            scales, zero_points, name
+        ):
             tensor.quantizer = PerChannel(scales, zero_points, axis)
     if tensor.quantizer is None or not _fits(tensor.quantizer, tensor.shape):
         raise damaged("the scales and zero points of a quantized tensor do not fit it")
@@ -114,10 +119,17 @@ def _quantized(
 
 def _fits(quantizer: PerTensor | PerChannel, shape: tuple[int, ...]) -> bool:
     if isinstance(quantizer, PerTensor):
-        return True
+        return abs(quantizer.zero_point) <= 1 << 31
     if not 0 <= quantizer.axis < len(shape):
         return False
     return quantizer.scale.shape == quantizer.zero_point.shape == (shape[quantizer.axis],)
+
+
+def _are_parameters(scales: StoredTensor, zero_points: StoredTensor, scheme: str) -> bool:
+    """Whether tensors of these types are the scales and zero points of a per-channel scheme."""
+    kinds = [ELEMENTS[each.dtype].kind if each.dtype in ELEMENTS else "" for each in (scales, zero_points)]
+    allowed = {"per_channel_affine": ("fi", "fu"), "per_channel_affine_float_qparams": ("ff",)}
+    return scales.quantizer is zero_points.quantizer is None and "".join(kinds) in allowed.get(scheme, ())
 
 
 def _sizes(values: Any) -> bool:

@@ -67,6 +67,9 @@ class PerTensor:
 
     axis = None
 
+    def charge(self) -> None:
+        """Count nothing: there is one of each."""
+
     def scales(self) -> tuple[float, ...]:
         return (self.scale,)
 
@@ -84,6 +87,11 @@ class PerChannel:
     scale: StoredTensor
     zero_point: StoredTensor
     axis: int
+
+    def charge(self) -> None:
+        """Count the scales and zero points, which become numbers in memory."""
+        if (budget := self.scale.storage.budget) is not None:
+            budget.hold(prod(self.scale.shape))
 
     def scales(self) -> tuple[float, ...]:
         return tuple(self.scale.array().reshape(-1).tolist())
@@ -151,6 +159,11 @@ class StoredTensor:
             array = array.view(values.dtype)
         array.flags.writeable = False
         return array
+
+    def charge(self, at_once: int = 1) -> None:
+        """Count the elements as read, so many in one operation: a file may let many tensors refer to one."""
+        if self.storage.budget is not None:
+            self.storage.budget.spend(prod(self.shape) // at_once)
 
     def item(self) -> int | float | bool | complex:
         """The value of a tensor of one element; a float is widened to a double."""

@@ -59,7 +59,12 @@ class Zip:
 
     def read(self, name: str, limit: int | None = None) -> bytes:
         """The contents of an entry, at most `limit` bytes; its checksum is verified."""
-        return bytes(self.view(name, limit))
+        data = self.view(name, limit)
+        try:
+            self.budget.allocate(len(data))  # a file may refer to one entry many times
+        except BudgetError as error:
+            raise error.at(name) from None
+        return bytes(data)
 
     def view(self, name: str, limit: int | None = None) -> memoryview:
         """The same, without a copy if the entry is uncompressed. The view remains valid without the archive.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import numpy as np
 
 from ..arithmetic import clamp
 from ..arrays import Array
 from ..errors import RunError
 from ..forms import MULTIPLY_ADD_DIVIDE
-from ..model import Shape
+from ..model import Dimension, Shape
 from .accumulation import whole
 from .registry import (
     Inference,
@@ -30,6 +32,12 @@ def _shape(given: Inference) -> list[Shape]:
         if x is not None and shape is not None:
             check_broadcasts(shape, x, name)
     return [x]
+
+
+def channels_of(parameters: Iterable[Sequence[Dimension]], rank: int) -> int | None:
+    """The dimension of x, of that rank, along which mul and add, of these shapes, differ; None for none, or several."""
+    along = {at - len(shape) + rank for shape in parameters for at, size in enumerate(shape) if size != 1}
+    return along.pop() if len(along) == 1 else None
 
 
 def multiply_add_divide(x: Array, mul: Array, add: Array, div: int) -> Array:

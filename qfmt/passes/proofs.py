@@ -20,6 +20,7 @@ from ..model import DTYPES, Model, Node, Proof, Tensor
 from ..ops import OPERATORS, Trait, has
 from ..ops.accumulation import columns, inner_size, range_met
 from ..ops.geometry import mean_sizes
+from ..ops.rescaling import channels_of
 from ..progress import counted
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def proofs(model: Model) -> Proofs:
                 broken = _beyond(reached, tensors[node.outputs[0]], where)
                 found.sums += not any(each.rule == "P1" for each in broken)
             elif node.proof is not None and has(node, Trait.REQUANTIZE):
-                broken = _reach(node, node.proof, tensors[node.inputs[0]], ranges.get(node.inputs[0]), where)
+                broken = _reach(node, node.proof, tensors, ranges.get(node.inputs[0]), where)
                 found.reaches += not broken
             else:
                 continue
@@ -103,9 +104,10 @@ def limits(tensor: Tensor) -> tuple[int, int]:
 
 
 def _centred(tensor: Tensor) -> tuple[int, int]:
-    zero = _zero_point(tensor)
+    """The same, less the zero point: a matrix that is computed may have one for each column."""
+    points = (0,) if tensor.quantization is None else tensor.quantization.zero_point
     low, high = limits(tensor)
-    return low - zero, high - zero
+    return low - int(max(points, default=0)), high - int(min(points, default=0))
 
 
 def _zero_point(tensor: Tensor) -> int:
@@ -199,14 +201,14 @@ def _beyond(reached: Range, sums: Tensor, where: str) -> list[Violation]:
     return found
 
 
-def _reach(node: Node, proof: Proof, x: Tensor, reached: Range | None, where: str) -> list[Violation]:
+def _reach(node: Node, proof: Proof, tensors: Tensors, reached: Range | None, where: str) -> list[Violation]:
+    x = tensors[node.inputs[0]]
     nothing_stated = reached is None and x.quantization is None
     reached = reached or _one(*limits(x))
     low, high = np.array(proof.low, np.int64), np.array(proof.high, np.int64)
     own = reached.low, reached.high
     channels = len(low)
-    axis = node.attributes.get("axis", reached.axis)
-    if channels > 1 and own[0].size and (channels, axis) != (len(own[0]), reached.axis):
+    if channels > 1 and own[0].size and (channels, _axis(node, tensors)) != (len(own[0]), reached.axis):
         own = own[0].min(keepdims=True), own[1].max(keepdims=True)
     if not own[0].size:
         return []
@@ -222,3 +224,9 @@ def _reach(node: Node, proof: Proof, x: Tensor, reached: Range | None, where: st
     more = f" (and {narrow.size - 1} more)" if narrow.size > 1 else ""
     what = f"sums of channel {at}{more} reach [{least:,}, {most:,}], but [{stated_low:,}, {stated_high:,}] is stated"
     return [Violation("P3", where, what)]
+
+
+def _axis(node: Node, tensors: Tensors) -> int | None:
+    """The dimension that the channels of a requantization run along; None if it is not known, or not one."""
+    x, *given = (tensors[name].shape or () for name in node.inputs if name)
+    return node.int("axis") if "axis" in node.attributes else channels_of(given, len(x))

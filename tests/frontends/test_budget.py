@@ -18,10 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import qfmt
+from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.budget import Budget
 from qfmt.errors import BudgetError, SourceError
 from qfmt.frontends.harmless import flat_key
+from qfmt.frontends.zips import Zip
 from qfmt.passes.constants import unused
+from qfmt.passes.lowering import lower_integer
 from support.paths import HOSTILE
 
 REFUSED = {
@@ -36,6 +39,12 @@ REFUSED = {
     "ts-nan-addend.pt": "with the scale nan",
     "ts-rebuild.pt": "other than a weight and a bias",
     "verify-runtimeerror.pt": "do not all fit int32",
+    "packed-lists.pt": "would take more than",
+    "packed-flags.pt": "have an invalid geometry",
+    "scale-complex.pt": "scales and zero points of a quantized tensor do not fit it",
+    "scales-of-nothing.pt": "would take more than",
+    "torchao-lists.pt": "would take more than",
+    "zero-point-large.pt": "scales and zero points of a quantized tensor do not fit it",
 }
 CONVERTED = ("verify-segfault.pt", "verify-executes-code.pt", "verify-setstate-unreachable.pt")
 
@@ -328,3 +337,44 @@ def test_a_budget_is_in_proportion_to_the_source() -> None:
             with pytest.raises(BudgetError):
                 getattr(budget, count)(1)
         getattr(own, count)(10**30)
+
+
+def test_an_entry_of_an_archive_that_is_read_many_times(tmp_path: Path) -> None:
+    """A `.pt2` archive may name one entry as the pickle of every tensor; each reading is a copy."""
+    with zipfile.ZipFile(tmp_path / "m.zip", "w") as archive:
+        archive.writestr("a", bytes(MEGABYTE))
+    opened, copies = Zip(tmp_path / "m.zip"), []
+    with pytest.raises(BudgetError, match=r"^a: .*would take more than"):
+        copies += [opened.read("a") for _ in range(100)]
+
+
+def test_moves_of_an_input_before_many_quantizations() -> None:
+    """Lowering repeats the moves for each of them: n moves and n quantizations would become n² nodes."""
+
+    def network(count: int) -> Model:
+        moved = [Tensor(f"m{i}", "float32", (4,)) for i in range(count + 1)]
+        grids = [Quantization.per_tensor(0.5 + i, 0, "int8") for i in range(count)]
+        made = [Tensor(f"q{i}", "int8", (4,), None, grid) for i, grid in enumerate(grids)]
+        moves = [Node("Identity", (f"m{i}",), (f"m{i + 1}",), version=23) for i in range(count)]
+        nodes = [*moves, *(Node("QuantizeLinear", (f"m{count}",), (y.name,), {}, "", 23, "divide") for y in made)]
+        tensors = {tensor.name: tensor for tensor in (*moved, *made)}
+        return Model(Graph(("m0",), tuple(y.name for y in made), nodes, tensors))
+
+    assert len(lower_integer(network(20)).nodes) == 400
+    with pytest.raises(BudgetError, match="would take more than"):
+        lower_integer(network(1000))
+
+
+def test_sums_of_many_inputs_in_onnx() -> None:
+    """ONNX has nodes for each input of a sum."""
+    grid = Quantization.per_tensor(0.5, 0, "int8")
+
+    def network(count: int) -> Model:
+        x = Tensor("x", "int8", (4,), None, grid)
+        y = [Tensor(f"y{i}", "int32", (4,)) for i in range(count)]
+        nodes = [Node("qfmt.WeightedSum", ("x",) * 500, (each.name,), {"weights": (1,) * 500}) for each in y]
+        return Model(Graph(("x",), tuple(each.name for each in y), nodes, {each.name: each for each in (x, *y)}))
+
+    network(2).to_onnx()
+    with pytest.raises(BudgetError, match="would take more than"):
+        network(200).to_onnx()

@@ -256,3 +256,37 @@ def test_the_command(tmp_path: Path) -> None:
     real = tmp_path / "real.qfb"
     qfmt.save(qfmt.convert(DIGITS), real)
     assert run(real, "--proofs").stdout == f"{real}: valid; it has no integer sums\n"
+
+
+def test_a_computed_matrix_with_a_zero_point_for_each_column() -> None:
+    """4 products of -128 and 127 + 128: the second column exceeds what the first zero point allows."""
+    a = Tensor("a", "int8", (1, 4), None, grid(0, -128, 127))
+    b = Tensor("b", "int8", (4, 2), None, Quantization.of((0.5, 0.5), (0, -128), -128, 127, 1))
+    narrow, wide = (Quantization.of((0.25,), (0,), low, high) for low, high in ((-65536, 65536), (-130560, 129540)))
+    made = adder("MatMul", ("a", "b"), "exact")
+    given = {"a": np.full((1, 4), -128, np.int8), "b": np.full((4, 2), 127, np.int8)}
+    model = net([made], [a, b], (1, 2), wide)
+    assert model.run(given)["s"].tolist() == [[-65024, -130560]]
+    assert not proofs(model).violations
+    assert [broken.rule for broken in proofs(net([made], [a, b], (1, 2), narrow)).violations] == ["P2"]
+
+
+@pytest.mark.parametrize(("shape", "holds"), [((3, 1, 1), True), ((3,), False), ((1, 1, 3), False)])
+def test_a_multiplier_along_another_dimension_than_the_sums(shape: tuple[int, ...], holds: bool) -> None:
+    """The reach of each of three channels is no proof for three columns, each of which has all channels."""
+    w = np.array([1, 2, 100], np.int8).reshape(3, 1, 1, 1)
+    sums = Quantization.of((1.0,), (0,), -12800, 12700)
+    tensors = [
+        Tensor("x", "int8", (1, 1, 1, 3), None, grid(0, -128, 127)),
+        Tensor.constant("w", w, grid(0, -128, 127)),
+        Tensor("s", "int32", (1, 3, 1, 3), None, sums),
+        Tensor.constant("mul", np.ones(shape, np.int32)),
+        Tensor.constant("add", np.zeros(shape, np.int32)),
+        Tensor("y", "int8", (1, 3, 1, 3), None, grid(0, -128, 127)),
+    ]
+    conv = adder("Conv", ("x", "w"), "exact", **{**WINDOW, "kernel_shape": (1, 1)}, group=1)
+    shift = Node("qfmt.RequantShift", ("s", "mul", "add"), ("y",), {"div": 1}, "", 1, "multiply_add_divide")
+    nodes = [conv, with_reach(shift, (-128, -256, -12800), (127, 254, 12700))]
+    model = Model(Graph(("x",), ("y",), nodes, {tensor.name: tensor for tensor in tensors}))
+    assert not violations(model)
+    assert [broken.rule for broken in proofs(model).violations] == ([] if holds else ["P3"])

@@ -11,7 +11,7 @@ import numpy as np
 from ...errors import QfmtError
 from ...interpreter import execute
 from ...model import DTYPES, INT32, Node
-from ...ops import Operand
+from ...ops import Operand, Trait, has
 from .finish import Finish, finish_of, follower
 from .loops import Dimension, Walk, indented, merged, nest
 from .names import comment
@@ -239,6 +239,8 @@ def pair_table(plan: Plan, node: Node) -> None:
 def unary(plan: Plan, node: Node) -> None:
     """Any operator on one element of at most 8 bits: tabulated here for all values; a clamp is written as a clamp."""
     x, y = plan.value(node.inputs[0]), plan.value(node.outputs[0])
+    if any(each.quantization is not None and not each.quantization.is_per_tensor for each in (x, y)):
+        raise QfmtError("computes with more than one scale, which no table of one element has")
     tensor = plan.network.model.tensors[node.inputs[0]]
     kind = DTYPES[tensor.dtype if DTYPES[tensor.dtype].bits < 8 else x.dtype]
     wide = kind.bits > 8
@@ -247,18 +249,20 @@ def unary(plan: Plan, node: Node) -> None:
     operands: list[Operand | None] = [Operand(given.reshape(shape), x.quantization)]
     for name in node.inputs[1:]:
         array = plan.array(name, "an input that is") if name else None
+        if array is not None and array.size != 1:
+            raise QfmtError("has parameters for each channel, which no table of one element has")
         operands.append(None if array is None else Operand(array, plan.value(name).quantization))
     results = execute(node, operands, [plan.network.model.tensors[node.outputs[0]]])[0].reshape(-1).astype(y.dtype)
     low, high = int(results.min()), int(results.max())
     source = plan.read(node.inputs[0])
+    if wide and not has(node, Trait.CLAMP):
+        raise QfmtError(f"on {tensor.dtype} is neither a clamp nor a table")
     if np.array_equal(np.clip(given.astype(np.int64), low, high), results) and x.dtype == y.dtype:
         if (low, high) == (given.min(), given.max()):
             plan.same(node.outputs[0], source)
             return
         expression = "x[{0}]" if high == given.max() else f"x[{{0}}] > {high} ? {high} : x[{{0}}]"
         expression = expression if low == given.min() else f"x[{{0}}] < {low} ? {low} : {expression}"
-    elif wide:
-        raise QfmtError(f"on {tensor.dtype} is neither a clamp nor a table")
     else:
         entries = plan.constant(results, f"{node.outputs[0]} table")
         expression = f"{entries}[{_index('x[{0}]', x.dtype, given.size)}]"

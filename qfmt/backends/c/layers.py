@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from ...errors import DestinationError, InexpressibleNodesError, QfmtError
 from ...model import Node
-from ...ops import OPERATORS
+from ...ops import OPERATORS, Trait, has
 from ...ops.shapes import keeps_shape
 from ...progress import counted
 from .convolutions import conv, conv_transpose
@@ -59,6 +59,6 @@ def _writer(node: Node) -> Writer:
     if node.operator in WRITERS:
         return WRITERS[node.operator]
     operator = OPERATORS.get(node.operator)
-    if operator is not None and keeps_shape(operator) and operator.inputs:
+    if operator is not None and keeps_shape(operator) and has(node, Trait.ELEMENTWISE):
         return unary
     raise DestinationError("has no form in C")

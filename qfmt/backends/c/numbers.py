@@ -15,7 +15,7 @@ import numpy as np
 
 from ...arrays import Array
 from ...errors import QfmtError
-from ...model import INT32, Node
+from ...model import DTYPES, INT32, Node
 from ...ops.requantization import LARGEST_ADD, PARAMETERS
 from ...passes.lowering.lines import Lines, nearest_lines, thresholds_of
 from ...passes.lowering.step_functions import StepFunction
@@ -166,6 +166,11 @@ def _divided(plan: Plan, node: Node, channels: int) -> Numbers:
     farthest = max(-int(np.iinfo(x.dtype).min), int(np.iinfo(x.dtype).max))
     if (np.abs(add) > LARGEST - farthest * np.abs(mul.astype(object))).any():  # as Python integers: no overflow
         raise QfmtError("computes a product plus addend that may exceed int64")
+    y = plan.value(node.outputs[0])
+    if y.quantization is None:
+        ends = [(end * mul.astype(object) + add) // div for end in x.limits]
+        if not all(DTYPES[y.dtype].holds(each.min(), each.max()) for each in ends if each.size):
+            raise QfmtError(f"may exceed {y.dtype} and wrap around, which C does not do")
     mul, add = (_spread(each.reshape(-1), channels) for each in np.broadcast_arrays(mul, add))
     none = np.full(channels, -1, np.int32)
     if div & (div - 1) == 0:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from ...budget import NODE, Budget
 from ...errors import InexpressibleNodesError
 from ...model import Model, Node, Tensor
 from ...ops import OPERATORS
@@ -60,6 +61,7 @@ class Builder:
         self._made: dict[tuple[str, ...], ir.Value] = {}
         self._named: set[ir.Node] = set()
         self._taken = set(model.tensors)
+        self._budget = Budget.of(model, "writing ONNX for a network of")
 
     # Tensors of the model
 
@@ -115,6 +117,7 @@ class Builder:
         attributes: Mapping[str, Any] | None = None,
     ) -> list[ir.Value]:
         """A node, which gets the name of its first output, if it has any."""
+        self._budget.spend(NODE)  # a node of the model becomes one or more for each of its inputs
         given = list(inputs)
         while given and given[-1] is None:
             given.pop()

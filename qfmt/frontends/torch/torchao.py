@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...budget import READ, Budget
 from ...errors import QfmtError, SourceError, damaged
 from ...model import DTYPES, Quantization, Tensor
 from ...rules.quantization import FLOATS
@@ -74,15 +75,15 @@ class Weight(NamedTuple):
         return Tensor(name, self.dtype, self.stored.shape, data, self.quantization, aliases)
 
 
-def of_pickle(value: Subclass) -> Weight:
+def of_pickle(value: Subclass, budget: Budget) -> Weight:
     """The weight in a pickled tensor of a class. SourceError for other classes, and for invalid contents."""
     state = {} if value.state is None else value.state
     if _last(value.class_name) == "LinearActivationQuantizedTensor":
-        return _with_input(state)
+        return _with_input(state, budget)
     if _last(value.class_name) == "AffineQuantizedTensor":
-        return _affine(value.dtype, state)
+        return _affine(value.dtype, state, budget)
     parts = {key: part for key, part in state.items() if isinstance(part, StoredTensor)}
-    told = {key: _unpickled(part) for key, part in state.items() if key not in parts}
+    told = {key: _unpickled(part, budget) for key, part in state.items() if key not in parts}
     return weight(_last(value.class_name), parts, {"dtype": value.dtype} | told)
 
 
@@ -121,7 +122,7 @@ INPUTS = {
 """Functions of torchao/quantization/quant_api.py that pickles name."""
 
 
-def _with_input(state: Mapping[str, Any]) -> Weight:
+def _with_input(state: Mapping[str, Any], budget: Budget) -> Weight:
     """torchao/quantization/linear_activation_quantized_tensor.py: a weight, and the quantization of the input."""
     inner, function = state.get("original_weight_tensor"), state.get("input_quant_func")
     if not isinstance(inner, Subclass) or _last(inner.class_name) != "AffineQuantizedTensor":
@@ -129,16 +130,16 @@ def _with_input(state: Mapping[str, Any]) -> Weight:
     name = _last(function.name) if isinstance(function, InertClass) else ""
     if name not in INPUTS:
         raise SourceError(f"quantizes its input by {name[:100] or 'something'}, which is not supported")
-    return of_pickle(inner)._replace(activation=INPUTS[name])
+    return of_pickle(inner, budget)._replace(activation=INPUTS[name])
 
 
-def _affine(dtype: str, state: Mapping[str, Any]) -> Weight:
+def _affine(dtype: str, state: Mapping[str, Any], budget: Budget) -> Weight:
     """torchao/dtypes/affine_quantized_tensor.py: integers in the plain layout, real = (q - z) · s."""
     held = state.get("tensor_impl")
     layout = _last(held.class_name) if isinstance(held, Subclass) else "nothing"
     if not isinstance(held, Subclass) or layout != "PlainAQTTensorImpl" or held.state is None:
         raise SourceError(f"has the layout {layout[:100]}, which is not supported", hint="quantize with PlainLayout()")
-    if _unpickled(state.get("zero_point_domain")) not in (1, 3):  # integers, or none
+    if _unpickled(state.get("zero_point_domain"), budget) not in (1, 3):  # integers, or none
         raise SourceError("has zero points that are not integers", hint="quantize with ZeroPointDomain.INT")
     named = {"qdata": "int_data", "scale": "scale", "zero_point": "zero_point"}
     parts = {own: held.state.get(name) for own, name in named.items()}
@@ -156,7 +157,7 @@ def _affine(dtype: str, state: Mapping[str, Any]) -> Weight:
     kinds = (DTYPES[f"{signed}int{bits}"] for bits in (2, 4, 8))
     kind = next(kind.name for kind in kinds if kind.minimum <= low and high <= kind.maximum)
     _check_range(stored["qdata"], low, high)
-    told = {"block_size": _unpickled(state.get("block_size"))}
+    told = {"block_size": _unpickled(state.get("block_size"), budget)}
     return Weight(stored["qdata"], kind, _quantization(kind, (low, high), stored, told), dtype)
 
 
@@ -192,6 +193,7 @@ def _quantization(
     shape, scale = parts["qdata"].shape, parts["scale"]
     if scale.dtype not in FLOATS:
         raise damaged(f"has scales of {scale.dtype}")
+    scale.charge()
     scales = scale.array()
     points = parts["zero_point"].array() if "zero_point" in parts and DTYPES[dtype].is_integer else np.zeros(1, int)
     if points.dtype.kind not in "iu" and (points == np.rint(points)).all():
@@ -221,6 +223,7 @@ def _block_shape(told: Any, shape: tuple[int, ...], counts: tuple[int, ...]) -> 
 def _check_range(qdata: StoredTensor, low: int, high: int) -> None:
     if (low, high) == (DTYPES[qdata.dtype].minimum, DTYPES[qdata.dtype].maximum):
         return
+    qdata.charge(READ)
     values = qdata.array()
     if values.size and not low <= values.min() <= values.max() <= high:
         raise damaged(f"has values from {values.min()} to {values.max()}, but {low} to {high} are allowed")
@@ -269,7 +272,7 @@ def _static(activation: Activation, parts: Mapping[str, StoredTensor]) -> Quanti
 # -- descriptions ----------------------------------------------------------------------------------------
 
 
-def _unpickled(value: Any) -> Any:
+def _unpickled(value: Any, budget: Budget) -> Any:
     """The contents of a description: numbers, text, tuples, names of types and of enumerations, Described."""
     match value:
         case TorchDType(name):
@@ -280,9 +283,11 @@ def _unpickled(value: Any) -> Any:
             return MAPPINGS.get(choice, choice) if _last(name) == "MappingType" and type(choice) is int else choice
         case Inert(class_name=name, state=state):
             fields = state if isinstance(state, dict) else {}
-            return Described(_last(name), {key: _unpickled(field) for key, field in fields.items()})
+            budget.hold(len(fields))  # a pickle may refer to one object many times
+            return Described(_last(name), {key: _unpickled(field, budget) for key, field in fields.items()})
         case list() | tuple():
-            return tuple(map(_unpickled, value))
+            budget.hold(len(value))
+            return tuple(_unpickled(each, budget) for each in value)
     return value
 
 

@@ -127,6 +127,7 @@ def stored_quantization(value: StoredTensor) -> Quantization | None:
     """The quantization of an archived tensor, over the full range of its dtype."""
     if value.quantizer is None:
         return None
+    value.quantizer.charge()
     limits = DTYPES[value.dtype]
     scales, axis = value.quantizer.scales(), value.quantizer.axis
     zero_points = value.quantizer.zero_points()

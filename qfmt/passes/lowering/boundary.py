@@ -73,6 +73,7 @@ def _quantized(real: Tensor, name: str, like: Tensor) -> Tensor:
 def is_input(name: str, context: Context) -> bool:
     """Whether a tensor is a float input, or one that was only moved."""
     while context.is_real(name) and (node := context.producer.get(name)) is not None and has(node, Trait.MOVE):
+        context.budget.spend()
         name = node.inputs[0]
     return context.is_real(name) and name in context.model_inputs
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...budget import Budget
+from ...budget import NODE, Budget
 from ...errors import QfmtError
 from ...model import DTYPES, Model, Node, Quantization, Tensor, numpy_dtype
 from ...ops import OPERATORS
@@ -70,6 +70,7 @@ class Context:
 
     def put(self, node: Node, outputs: Iterable[Tensor] = ()) -> None:
         """Append a node; `outputs` are those of its tensors that are new or changed."""
+        self.budget.spend(NODE)
         for tensor in outputs:
             self.add(tensor)
         self.nodes.append(node)

@@ -298,3 +298,48 @@ def test_sizes_that_depend_on_values_are_named() -> None:
     node = Node("Tile", ("x", "n"), ("y",), name="more", version=OPERATORS["Tile"].version)
     with pytest.raises(DestinationError, match=r"node more \(Tile\): has an output whose sizes depend on"):
         fixed(Model(Graph(("x", "n"), ("y",), [node], tensors)), {})
+
+
+# What is not a function of one element
+
+
+def unary(operator: str, rule: str, *more: Tensor, dtype: str = "int8", **attributes: Any) -> Model:
+    limits = DTYPES[dtype]
+    q = Quantization.of((4 / (limits.maximum + 1),), (0,), limits.minimum, limits.maximum)
+    return net(operator, [Tensor("x", dtype, (1, 3, 4), None, q), *more], (dtype, q), rule, **attributes)
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        (unary("Trilu", "divide"), "Trilu has no form in C"),
+        (
+            unary("BatchNormalization", "fused", *(constant(n, np.ones(3, np.float32)) for n in "sbmv"), epsilon=1e-5),
+            "parameters for each channel",
+        ),
+        (
+            unary("InstanceNormalization", "divide", *(constant(n, np.ones(3, np.float32)) for n in "sb"), epsilon=0.1),
+            "InstanceNormalization has no form in C",
+        ),
+        (unary("Tanh", "divide", dtype="int16"), "neither a clamp nor a table"),
+    ],
+)
+def test_only_functions_of_one_element_become_tables(model: Model, why: str, tmp_path: Path) -> None:
+    with pytest.raises(InexpressibleNodesError, match=why):
+        write_c(model, tmp_path / "net")
+
+
+@pytest.mark.parametrize(("factor", "fits"), [(1, True), (2, True), (3, False)])
+def test_a_rescaling_that_wraps_around_is_refused(factor: int, fits: bool, tmp_path: Path) -> None:
+    """Without a quantization of the output, integers beyond its type wrap around."""
+    given = [
+        Tensor("x", "int32", (1, 2), None),
+        constant("mul", np.array(factor, np.int32)),
+        constant("add", np.array(-1, np.int64)),
+    ]
+    model = net("qfmt.RequantShift", given, ("int32", None), div=2)
+    if fits:
+        equal(model, {"x": np.array([[LARGEST, -LARGEST - 1]], np.int32)}, tmp_path / "net")
+    else:
+        with pytest.raises(InexpressibleNodesError, match="wrap around"):
+            write_c(model, tmp_path / "net")

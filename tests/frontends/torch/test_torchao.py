@@ -25,6 +25,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import qfmt
+from qfmt.budget import Budget
 from qfmt.cli import main
 from qfmt.errors import QfmtError, SourceError
 from qfmt.frontends.harmless import Inert, Subclass
@@ -112,9 +113,9 @@ def affine(**changes: Any) -> Subclass:
     ],
 )
 def test_invalid_tensors_of_older_versions(changes: dict[str, Any], message: str) -> None:
-    assert of_pickle(affine()).dtype == "int8"
+    assert of_pickle(affine(), Budget(None)).dtype == "int8"
     with pytest.raises(SourceError, match=message):
-        of_pickle(affine(**changes))
+        of_pickle(affine(**changes), Budget(None))
 
 
 def test_both_formats_contain_the_same_network() -> None:
@@ -511,7 +512,7 @@ def test_invalid_pickled_tensors(state: Any, message: str) -> None:
     tensor = Subclass("torchao.quantization.Int8Tensor", "float32", (2, 4))
     tensor.state = state
     with pytest.raises(SourceError, match=message):
-        of_pickle(tensor)
+        of_pickle(tensor, Budget(None))
 
 
 def test_other_classes_are_named(tmp_path: Path) -> None:

@@ -132,11 +132,11 @@ class _Walk:
         self._budget.allocate(len(name))
         if depth > DEPTH_LIMIT:
             raise SourceError("its nesting is infinite", hint="the file is malicious or damaged")
-        packed = _packed(name, value)
+        packed = _packed(name, value, self._budget)
         if packed is not None:
             self.entries += _parts(name, packed)
         elif isinstance(value, Subclass):
-            self.entries += weight_entries(name, placed(name, of_pickle, value))
+            self.entries += weight_entries(name, placed(name, of_pickle, value, self._budget))
         elif isinstance(value, StoredTensor):
             self._budget.allocate(ENTRY_BYTES)
             own = _own_name(name)
@@ -182,31 +182,32 @@ def _own_name(name: str) -> str:
     return f"{owner(name.removesuffix(f'.{part}'))}{part}"
 
 
-def _packed(name: str, value: Any) -> Packed | PackedState | None:
+def _packed(name: str, value: Any, budget: Budget) -> Packed | PackedState | None:
     """Packed parameters: an object of one of PyTorch's classes, or `Linear`'s form in a state_dict."""
     if isinstance(value, Packed | PackedState):
         return value
     if isinstance(value, Inert) and value.class_name in PACKED_CLASSES:
-        return unpacked(value)
+        return unpacked(value, budget)
     if name.endswith("_packed_params") and isinstance(value, tuple) and len(value) == 2:
         return packing.from_state("quantized.LinearPackedParamsBase", value)
     return None
 
 
-def unpacked(value: Inert) -> Packed | PackedState:
+def unpacked(value: Inert, budget: Budget) -> Packed | PackedState:
     """The packed parameters of a `torch.ScriptObject`."""
     match value.state:
         case (state, str(qualified)) if qualified.startswith(packing.CLASSES):
-            return packing.from_state(qualified.removeprefix(packing.CLASSES), _live(state))
+            return packing.from_state(qualified.removeprefix(packing.CLASSES), _live(state, budget))
     raise damaged("a packed object does not state its class")
 
 
-def _live(state: Any) -> Any:
+def _live(state: Any, budget: Budget) -> Any:
     """A state with its packed objects restored."""
     if isinstance(state, Inert) and state.class_name in PACKED_CLASSES:
-        return unpacked(state)
+        return unpacked(state, budget)
     if isinstance(state, list | tuple):
-        return type(state)(map(_live, state))
+        budget.hold(len(state))  # a pickle may refer to one list many times
+        return type(state)(_live(part, budget) for part in state)
     return state
 
 

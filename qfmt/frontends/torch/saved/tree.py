@@ -157,7 +157,7 @@ class _Builder:
             if isinstance(value, StoredTensor) and _joined(path, name) not in value.names:
                 value.names.append(_joined(path, name))
             elif isinstance(value, Inert) and value.class_name in PACKED_CLASSES:
-                made.attributes[name] = packed = unpacked(value)
+                made.attributes[name] = packed = unpacked(value, self._budget)
                 packed.path = _joined(path, name)
         return made
 

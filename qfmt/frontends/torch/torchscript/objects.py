@@ -136,7 +136,7 @@ class Restorer:
 
 def enum_member(cls: Class, *, name: str | None = None, value: Any = None) -> EnumMember:
     """A member by its name, or by its value."""
-    cls.library.budget.spend(len(cls.fields))
+    cls.library.budget.spend(sum(1 + len(text) for text in cls.fields.values()))
     for field in cls.fields:
         known = _literal(cls, field)
         if field == name or (name is None and known == value and type(known) is type(value)):
@@ -157,7 +157,7 @@ def _add_name(tensor: StoredTensor, name: str) -> None:
 
 
 def _name_packed(packed: Packed | PackedState, path: str) -> None:
-    hoisted = _HOISTED.match(path)
+    hoisted, is_new = _HOISTED.match(path), not packed.path
     for name in (hoisted[1], path) if hoisted else (path,):
         if not packed.path:
             packed.path = name
@@ -168,7 +168,7 @@ def _name_packed(packed: Packed | PackedState, path: str) -> None:
         _add_name(packed.weight, f"{module}weight")
         if packed.bias is not None:
             _add_name(packed.bias, f"{module}bias")
-    elif isinstance(packed.state, tuple):
+    elif is_new and isinstance(packed.state, tuple):
         _name_parts(packed.state, packed.path)
 
 

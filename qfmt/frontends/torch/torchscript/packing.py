@@ -50,7 +50,7 @@ def _conv_state(state: tuple[Any, ...]) -> Packed:
 
 def _configured(config: Sequence[Any], weight: StoredTensor, bias: StoredTensor | None, version: int) -> Packed:
     """`config`: rank; that many each of stride, padding, dilation and output padding; groups; flags (1: transposed)."""
-    rank = config[0] if config and isinstance(config[0], int) else 0
+    rank = config[0] if config and all(isinstance(number, int) for number in config) else 0
     if not 1 <= rank <= 3 or len(config) != 4 * rank + 3:
         raise SourceError("packed convolution parameters have an invalid geometry")
     stride, padding, dilation, output_padding = (config[1 + i * rank : 1 + (i + 1) * rank] for i in range(4))
