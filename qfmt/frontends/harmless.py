@@ -108,8 +108,8 @@ def _quantized(
             tensor.quantizer = PerChannel(
                 StoredTensor.of(scales, "float64"), StoredTensor.of(zero_points, "int64"), axis
             )
-        case (QScheme(name), StoredTensor() as scales, StoredTensor() as zero_points, int(axis)) if _are_parameters(
-            scales, zero_points, name
+        case (QScheme(name), StoredTensor() as scales, StoredTensor() as zero_points, int(axis)) if (
+            name != "per_tensor_affine" and _are_parameters(scales, zero_points)
         ):
             tensor.quantizer = PerChannel(scales, zero_points, axis)
     if tensor.quantizer is None or not _fits(tensor.quantizer, tensor.shape):
@@ -125,11 +125,13 @@ def _fits(quantizer: PerTensor | PerChannel, shape: tuple[int, ...]) -> bool:
     return quantizer.scale.shape == quantizer.zero_point.shape == (shape[quantizer.axis],)
 
 
-def _are_parameters(scales: StoredTensor, zero_points: StoredTensor, scheme: str) -> bool:
-    """Whether tensors of these types are the scales and zero points of a per-channel scheme."""
+def _are_parameters(scales: StoredTensor, zero_points: StoredTensor) -> bool:
+    """Whether tensors of these types are scales and zero points per channel.
+
+    PyTorch calls the scheme of an embedding, whose zero points are floats, per_channel_affine in some versions.
+    """
     kinds = [ELEMENTS[each.dtype].kind if each.dtype in ELEMENTS else "" for each in (scales, zero_points)]
-    allowed = {"per_channel_affine": ("fi", "fu"), "per_channel_affine_float_qparams": ("ff",)}
-    return scales.quantizer is zero_points.quantizer is None and "".join(kinds) in allowed.get(scheme, ())
+    return scales.quantizer is zero_points.quantizer is None and "".join(kinds) in ("fi", "fu", "ff")
 
 
 def _sizes(values: Any) -> bool:

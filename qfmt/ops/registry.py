@@ -242,6 +242,8 @@ class Operator:
     @property
     def is_real(self) -> bool:
         """Whether its outputs are never quantized."""
+        if self.quantized is Quantized.COMPUTES:
+            return not self.rules  # DequantizeLinear
         return self.quantized in (Quantized.FLOAT_ONLY, Quantized.WEIGHTS)
 
     def complete(self, given: Mapping[str, Attribute]) -> dict[str, Attribute]:

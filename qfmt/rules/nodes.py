@@ -185,7 +185,11 @@ def _moves(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> lis
     return [(tensors[node.inputs[0]], name) for name in node.outputs] if moves else []
 
 
-@MEANING.rule(46, "An operator without a quantized form, or with quantized weights alone, has no quantized outputs.")
+@MEANING.rule(
+    46,
+    "An operator without a quantized form, or with quantized weights alone, has no quantized outputs. Neither has "
+    "DequantizeLinear.",
+)
 def _float_only(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     if not operator.is_real:
         return ""

@@ -90,6 +90,8 @@ FORMULAS: tuple[Change, ...] = (
         "same", "scale", dtype=13, bytes=struct.pack("<d", 0.5))),
     ("moved-dtype", "V44", "An operator that moves integers, to another type", setting("same", dtype=5)),
     ("real-dtype", "V44", "DequantizeLinear to float16", setting("real", dtype=10)),
+    ("dequantized-output", "V46", "A quantized output of DequantizeLinear", setting(
+        "real", dtype=6, quantization=HALF)),
     ("float-only", "V46", "A quantized output of Shape", setting("shape", dtype=6, quantization=HALF)),
     ("moved-blocks", "V54", "An operator that moves integers with blocks", both(*(both(
         numbers(name, "scale", block=[2, 2], shape=[2, 2], bytes=struct.pack("<4f", 1, 2, 3, 4)),
