@@ -21,9 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PYPROJECT = ROOT / "pyproject.toml"
 OLDEST = (3, 10)
 SCRIPTS = "Scripts" if os.name == "nt" else "bin"
-EVERY_CORE = ["-n", str((os.cpu_count() or 1) + 1), "--dist", "loadfile", "--no-loadscope-reorder"]
-"""One process per file, so that its counts are printed once, in the order of tests/conftest.py. One more than there are
-cores: some wait for a browser, a server, or a signal."""
+EVERY_CORE = ["-n", "auto", "--dist", "loadfile", "--no-loadscope-reorder"]
+"""One process per file, so that its counts are printed once, in the order of tests/conftest.py."""
 
 
 def main():
@@ -65,7 +64,7 @@ def demo(_rest):
 
 
 def test(rest):
-    """Lint and pytest in multiple processes; both run even if the first fails. pytest's closing line comes last."""
+    """Lint and pytest, a process for each core; both run even if the first fails. pytest's closing line comes last."""
     python = test_environment()
     failed = False if rest else bool(lint(rest))
     finished = subprocess.run([python, "-m", "pytest", *(rest or EVERY_CORE)], env=clean_environment())

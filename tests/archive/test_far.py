@@ -97,7 +97,7 @@ def test_sources_at_urls_are_verified_where_the_user_says(bucket: str, sources: 
     assert refused.exit_code == 1
     assert refused.stdout.count("name the folder of the sources with --sources") == 4
     for where in (f"{bucket}/models", sources):
-        done = invoke("verify", "--archive", archive, "--sources", where, "--jobs", "2")
+        done = invoke("verify", "--archive", archive, "--sources", where, "--jobs", "1")
         assert done.exit_code == 0, done.output
         assert "4 of 4 are right" in done.output
     stranger = Manifest(archive)
