@@ -88,7 +88,9 @@ class Manifest:
         try:
             budget.allocate(ENTRY_BYTES)
             entry = Entry(**parse(line, budget))
-            if not is_shallow(entry.options, LEVELS) or [type(each) for each in asdict(entry).values()] != _TYPES:
+            if not is_shallow(entry.options, LEVELS):
+                raise TypeError
+            if any(type(getattr(entry, name)) is not kind for name, kind in _TYPES.items()):
                 raise TypeError
             self.place(entry)
         except (ValueError, TypeError):
@@ -154,4 +156,4 @@ def is_whole(file: Place, entry: Entry) -> bool:
     return is_there(file, entry) and (isinstance(file, Url) or are_intact(file))
 
 
-_TYPES = [type(value) for value in asdict(Entry("", "")).values()]
+_TYPES = {name: type(value) for name, value in asdict(Entry("", "")).items()}

@@ -130,8 +130,10 @@ def _are_parameters(scales: StoredTensor, zero_points: StoredTensor) -> bool:
 
     PyTorch calls the scheme of an embedding, whose zero points are floats, per_channel_affine in some versions.
     """
-    kinds = [ELEMENTS[each.dtype].kind if each.dtype in ELEMENTS else "" for each in (scales, zero_points)]
-    return scales.quantizer is zero_points.quantizer is None and "".join(kinds) in ("fi", "fu", "ff")
+    if scales.quantizer is not None or zero_points.quantizer is not None:
+        return False
+    scale, point = (ELEMENTS[each.dtype].kind if each.dtype in ELEMENTS else "" for each in (scales, zero_points))
+    return scale == "f" and point in ("i", "u", "f")
 
 
 def _sizes(values: Any) -> bool:

@@ -159,8 +159,7 @@ class Builder:
 
     def _real(self, value: TensorValue) -> TensorValue:
         """The value, as float32 if it has integers or bools."""
-        is_real = value.quantization is not None or not (value.dtype == "bool" or DTYPES[value.dtype].is_integer)
-        return value if is_real else self.emit("Cast", [value], {"to": "float32"})
+        return self.emit("Cast", [value], {"to": "float32"}) if value.is_whole else value
 
     def tensor(self, value: Any) -> TensorValue:
         """Anything that a torch call accepts as a tensor, as a tensor of the graph."""

@@ -33,7 +33,7 @@ RANK_NAMES = {1: ("N",), 2: ("N", "F"), 3: ("N", "C", "L"), 4: ("N", "C", "H", "
 class Memory:
     """The memory that all views of a tensor share; `changed_by` is the call that wrote to it through one of them.
 
-    The memory of a tensor of the module is `kept` from one run to the next.
+    The memory of a tensor of the module is `kept` from one run to the next. It is `shared` once there is a view.
     """
 
     __slots__ = ("changed_by", "kept", "shared")
@@ -56,6 +56,11 @@ class TensorValue(Value):
         self.quantization = quantization
         self.origin = origin
         self.memory = Memory()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has integers or bools that stand for themselves."""
+        return self.quantization is None and (self.dtype == "bool" or DTYPES[self.dtype].is_integer)
 
     def become(self, other: TensorValue) -> None:
         """After an in-place operator every holder of this handle sees the new tensor."""

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from ....model import DTYPES
 from ....ops.shapes import axis_of
 from .. import arguments, shapes
 from ..arguments import operands
@@ -34,13 +33,9 @@ def function(lift: Builder, operator: str, self: Any) -> Any:
     return lift.emit(operator, [real(lift, self)])
 
 
-def _is_whole(x: TensorValue) -> bool:
-    return x.quantization is None and (x.dtype == "bool" or DTYPES[x.dtype].is_integer)
-
-
 @lifts("aten::round")
 def round_(lift: Builder, self: TensorValue) -> Any:
-    return self if _is_whole(self) else lift.emit("Round", [self])
+    return self if self.is_whole else lift.emit("Round", [self])
 
 
 @lifts("aten::sign")
@@ -77,7 +72,7 @@ def expm1(lift: Builder, self: Any) -> Any:
 
 @lifts("aten::trunc", "aten::fix")
 def trunc(lift: Builder, self: TensorValue) -> Any:
-    if _is_whole(self):
+    if self.is_whole:
         return self
     return lift.emit("Mul", [lift.emit("Sign", [self]), lift.emit("Floor", [lift.emit("Abs", [self])])])
 

@@ -116,7 +116,7 @@ def _binary(lift: Builder, operator: str, a: Any, b: Any) -> Any:
     if isinstance(a, Size) or isinstance(b, Size):
         return shapes.arithmetic(lift, operator, a, b)
     x, y = operands(lift, a, b)
-    if operator == "Div" and x.quantization is None and (x.dtype == "bool" or DTYPES[x.dtype].is_integer):
+    if operator == "Div" and x.is_whole:
         x, y = (lift.emit("Cast", [each], {"to": "float32"}) for each in (x, y))
     return lift.emit(operator, [x, y])
 
@@ -242,7 +242,7 @@ def relu6(lift: Builder, self: TensorValue) -> Any:
 @lifts("aten::hardtanh")
 def hardtanh(lift: Builder, self: TensorValue, min_val: Any = -1.0, max_val: Any = 1.0) -> Any:
     bounds = [arguments.number(lift, value) for value in (min_val, max_val)]
-    if self.quantization is None and DTYPES[self.dtype].is_integer:
+    if self.is_whole:
         bounds = [int(bound) for bound in bounds]  # unlike clamp, hardtanh keeps the type
     return clamp(lift, self, *bounds)
 
