@@ -207,10 +207,13 @@ def _matched(a: Sequence[Node], b: Sequence[Node]) -> Iterator[tuple[Node | None
     if _in_order(a, b):
         yield from zip(a, b, strict=True)
         return
-    named = {node.label: node for node in a}
+    named: dict[str, list[Node]] = {}
+    for node in reversed(a):  # names need not be unique
+        named.setdefault(node.label, []).append(node)
     for node in b:
-        yield named.pop(node.label, None), node
-    yield from ((node, None) for node in named.values())
+        yield (found.pop() if (found := named.get(node.label)) else None), node
+    left = {id(node) for found in named.values() for node in found}
+    yield from ((node, None) for node in a if id(node) in left)
 
 
 def _in_order(a: Sequence[Node], b: Sequence[Node]) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..compare.difference import Pairing, diff
 from ..compare.report import COUNTS
 from ..notation import json_value
-from .description import describe, text
+from .description import describe, places, text
 
 if TYPE_CHECKING:
     from ..compare import Report
@@ -25,11 +25,17 @@ def of_two(model: Model, other: Model, name: str) -> dict[str, Any]:
     found = diff(model, other)
     pairing = Pairing(model.graph, other.graph)
     mine, theirs = ({id(node): index for index, node in enumerate(each.nodes)} for each in (model, other))
-    words = [list(node.words) for node in pairing.node_differences(provenance=True)]
+    words = [[*map(text, node.words)] for node in pairing.node_differences(provenance=True)]
     pairs = [
         (-1 if a is None else mine[id(a)], -1 if b is None else theirs[id(b)], said)
         for (a, b), said in zip(pairing.nodes, words, strict=True)
     ]
+    first, second = places(model), places(other)
+    tensors: tuple[dict[int, str], dict[int, str]] = {}, {}
+    for tensor in found.tensors:
+        is_first = bool(tensor.other) or (tensor.name in first and tensor.name not in pairing.tensors)
+        place = first[tensor.name] if is_first else second[tensor.name]
+        tensors[not is_first][place] = text(str(tensor))
     alone = [pair for pair in pairs if pair[1] < 0]
     rows = []
     for pair in pairs:
@@ -44,13 +50,23 @@ def of_two(model: Model, other: Model, name: str) -> dict[str, Any]:
         "equal": found.is_equal,
         "sameContent": model.content_id() == other.content_id(),
         "rows": [*rows, *alone],
-        "tensors": {text(tensor.name or tensor.other): str(tensor) for tensor in found.tensors},
-        "words": list(found.words),
+        "tensors": tensors[0],
+        "otherTensors": tensors[1],
+        "words": [*map(text, found.words)],
     }
 
 
 def of_report(model: Model, report: Report) -> dict[str, Any]:
     """What `verify` counted at each node of the model; None for a node that was not run."""
+    named = places(model)
+    weights = {
+        weight.name: "; ".join(
+            [f"{weight.different:,} of {weight.elements:,} values differ"] * bool(weight.different)
+            + [*weight.differences]
+        )
+        for weight in report.weights
+        if not weight.ok
+    }
     waiting = defaultdict(list)
     for node in report.nodes:
         waiting[node.name, node.operator].append(node)
@@ -62,29 +78,25 @@ def of_report(model: Model, report: Report) -> dict[str, Any]:
         "version": report.version,
         "ok": report.ok,
         "exact": report.is_exact,
-        "first": report.first_wrong,
+        "first": text(report.first_wrong),
         "inputs": report.inputs,
         "skipped": report.skipped,
         "nodes": [
             None
             if node is None
-            else json_value({name: getattr(node, name) for name in (*COUNTS, "differences", "largest")})
+            else json_value({name: getattr(node, name) for name in (*COUNTS, "largest")})
+            | {"differences": [*map(text, node.differences)]}
             for node in counted
         ],
-        "tensors": {
-            text(weight.name): "; ".join(
-                [f"{weight.different:,} of {weight.elements:,} values differ"] * bool(weight.different)
-                + [*weight.differences]
-            )
-            for weight in report.weights
-            if not weight.ok
-        },
+        "tensors": {named[name]: text(words) for name, words in weights.items() if name in named},
         "outputs": [
-            {key: value for key, value in asdict(output).items() if key != "largest"} for output in report.outputs
+            {key: value for key, value in asdict(output).items() if key != "largest"} | {"name": text(output.name)}
+            for output in report.outputs
         ],
         "words": [
-            *report.notes,
+            *map(text, report.notes),
             *(f"{text(name)} is only in the source" for name in report.missing),
-            *report.interface,
+            *(f"{text(name)}: {text(words)}" for name, words in weights.items() if name not in named),
+            *map(text, report.interface),
         ],
     }

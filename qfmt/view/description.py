@@ -12,6 +12,7 @@ from ..model import Model, static_shape
 from ..notation import json_value
 from ..passes.statistics import channel_axes, number_range, statistics
 from ..progress import counted
+from ..rules import require_sound
 
 if TYPE_CHECKING:
     from ..model import Node, Proof, Quantization, Tensor
@@ -31,8 +32,7 @@ def describe(model: Model, name: str, size: int | None = None) -> dict[str, Any]
     Faults of the file are listed, not raised: a page is made to look for them.
     """
     graph = model.graph
-    tensors = sorted(graph.tensors)  # as in a `.qfb`, which the page may have, too
-    named = {tensor: index for index, tensor in enumerate(tensors)}
+    named = places(model)
     constants = sum(tensor.is_constant for tensor in graph.tensors.values()) or 1
     bins = max(16, min(BINS, 1 << (NUMBERS // constants).bit_length() - 1))
     vectors = sum(shape[0] for each in graph.constants() if len(shape := static_shape(each)) == 1)
@@ -54,20 +54,31 @@ def describe(model: Model, name: str, size: int | None = None) -> dict[str, Any]
         "outputs": [named[each] for each in graph.outputs if each in named],
         "tensors": [
             _tensor(graph.tensors[each], axes.get(each), bins, channels)
-            for each in counted(tensors, "", len(tensors), "tensors")
+            for each in counted(named, "", len(named), "tensors")
         ],
-        "nodes": [_node(node, named, hazards.get(node.label)) for node in graph.nodes],
+        "nodes": [_node(node, named, hazards.get(index)) for index, node in enumerate(graph.nodes)],
         "faults": faults,
         "proofs": {} if faults else _proofs(model),
     }
 
 
-def _checked(model: Model) -> tuple[list[str], dict[str, Any]]:
-    """Broken rules of the graph; and the products that can overflow in an engine, by node."""
-    from ..passes.hazards import hazards
+def places(model: Model) -> dict[str, int]:
+    """The place of each tensor in a page, in the order of names: as in a `.qfb`, which the page may have, too."""
+    return {name: place for place, name in enumerate(sorted(model.graph.tensors))}
+
+
+def _checked(model: Model) -> tuple[list[str], dict[int, Any]]:
+    """Broken rules of the graph; and the products that can overflow in an engine, by the place of their node."""
+    from ..passes.hazards import hazards_of
 
     try:
-        found = {hazard.node: hazard for hazard in hazards(model) if hazard.can_saturate}
+        require_sound(model)
+        found = {
+            place: hazard
+            for place, node in enumerate(model.nodes)
+            for hazard in hazards_of(node, model.graph.tensors)
+            if hazard.can_saturate
+        }
     except ValidityError as error:
         return [str(each) for each in error.violations], {}
     except QfmtError as error:
@@ -107,14 +118,15 @@ def _content(model: Model) -> str:
 
 
 def _tensor(tensor: Tensor, axis: int | None, bins: int, channels: int) -> dict[str, Any]:
-    shape = None if tensor.shape is None else [text(size) if isinstance(size, str) else size for size in tensor.shape]
+    shape = None if tensor.shape is None else [_attribute(size) for size in tensor.shape]
     found: dict[str, Any] = {"name": text(tensor.name), "dtype": tensor.dtype, "shape": shape}
     if tensor.aliases:
         found["aliases"] = [text(alias) for alias in tensor.aliases[:8]]
     if tensor.quantization is not None:
         found["grid"] = _grid(tensor.quantization)
     if tensor.data is not None:
-        found["stats"] = json_value(statistics(tensor, axis, bins, channels))
+        stats = statistics(tensor, axis, bins, channels)
+        found["stats"] = json_value(stats | {key: _whole(stats[key]) for key in ("min", "max") if key in stats})
         if len(tensor.shape or ()) < 2 and 0 < found["stats"].get("elements", 0) <= channels:
             found["values"] = json_value([_whole(_short(each)) for each in tensor.array.reshape(-1)])
     return found
@@ -165,7 +177,7 @@ def _node(node: Node, named: Mapping[str, int], hazard: Any) -> dict[str, Any]:
         "rule": text(node.rule),
         "inputs": [named.get(name, -1) for name in node.inputs],
         "outputs": [named.get(name, -1) for name in node.outputs],
-        "attributes": {text(key): _attribute(value) for key, value in sorted(node.attributes.items())},
+        "attributes": [(text(key), _attribute(value)) for key, value in sorted(node.attributes.items())],
     }
     if node.proof is not None:
         found["proof"] = _proof(node.proof)
@@ -190,8 +202,9 @@ def _attribute(value: Any) -> Any:
     return text(value) if isinstance(value, str) else json_value(_whole(value))
 
 
-def _pairs(pairs: Mapping[str, str]) -> dict[str, str]:
-    return {text(key): text(value) for key, value in pairs.items()}
+def _pairs(pairs: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Not a dict: two long keys may be shortened alike."""
+    return [(text(key), text(value)) for key, value in pairs.items()]
 
 
 def text(whole: str) -> str:

@@ -3,6 +3,12 @@
 /** JSON has no infinities: "inf", "-inf" and "nan"; integers beyond 2⁵³ are text, too. */
 export type Numeric = number | string;
 
+/** Keys and values: no record, because two long keys may be shortened alike. */
+export type Pairs<Value> = readonly (readonly [string, Value])[];
+
+/** What differs in constants, by their places: names may be shortened alike, too. */
+export type Changes = Readonly<Record<number, string>>;
+
 export interface Grid {
   readonly min: number;
   readonly max: number;
@@ -49,7 +55,7 @@ export interface TensorFacts {
   values?: readonly Numeric[];
   /** Of a file in the page: reads the array, and fills `stats` and `values`. */
   load?: () => Promise<void>;
-  /** The stored integers, if the page has the file. */
+  /** The stored values, if the page has the file. */
   array?: () => Promise<ArrayLike<number | bigint>>;
 }
 
@@ -71,7 +77,7 @@ export interface NodeFacts {
   /** Places in `tensors`; -1 where an optional one is absent. */
   readonly inputs: readonly number[];
   readonly outputs: readonly number[];
-  readonly attributes: Readonly<Record<string, unknown>>;
+  readonly attributes: Pairs<unknown>;
   readonly proof?: Proof;
   readonly hazard?: { readonly channels: number; readonly overflow: Readonly<Record<string, number>> };
 }
@@ -83,8 +89,8 @@ export interface Description {
   readonly graph: string;
   readonly producer: string;
   readonly engine: string;
-  readonly source: Readonly<Record<string, string>>;
-  readonly metadata: Readonly<Record<string, string>>;
+  readonly source: Pairs<string>;
+  readonly metadata: Pairs<string>;
   readonly noGraph: string;
   readonly vectors: number;
   readonly inputs: readonly number[];
@@ -110,7 +116,9 @@ export interface Difference {
   readonly equal: boolean;
   readonly sameContent: boolean;
   readonly rows: readonly (readonly [number, number, readonly string[]])[];
-  readonly tensors: Readonly<Record<string, string>>;
+  readonly tensors: Changes;
+  /** Of those that only the other file has. */
+  readonly otherTensors: Changes;
   readonly words: readonly string[];
 }
 
@@ -139,7 +147,7 @@ export interface Verified {
   readonly inputs: string;
   readonly skipped: string;
   readonly nodes: readonly (Counts | null)[];
-  readonly tensors: Readonly<Record<string, string>>;
+  readonly tensors: Changes;
   readonly outputs: readonly { readonly name: string; readonly outputs: number; readonly equal: number; readonly argmax_equal: number; readonly argmax_total: number }[];
   readonly words: readonly string[];
 }

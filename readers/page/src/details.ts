@@ -178,7 +178,7 @@ function proof({ node, model }: Entry): HTMLElement[] {
   const verdict = !compared ? "It was not compared with another rule."
     : count ? `It differs from ${compared} in ${plural(count, "case")}, by at most ${number(largest)}.`
     : `Proven: for every sum that can occur, it gives the integers of ${compared}.`;
-  const broken = model.proofs.broken?.filter((each) => each.includes(node.outputs.slice(0, MOST).map((place) => model.tensors[place]?.name).join(", ")));
+  const broken = model.proofs.broken?.filter((each) => Number(/^P\d node (\d+) /.exec(each)?.[1]) === model.nodes.indexOf(node));
   const ends = (values: readonly Numeric[]) => span(values);
   return section("Requantization: proof", el("p", {}, verdict), facts([["least sum", ends(low)], ["greatest sum", ends(high)], ["channels", number(low.length)]]), list(broken, "words fault"));
 }
@@ -252,7 +252,7 @@ function numbers(stats: Statistics, { grid, dtype, shape: sizes }: TensorFacts):
   return facts(rows);
 }
 
-/** The stored integers of a channel, when they are asked for. */
+/** The stored values of a channel, when they are asked for. */
 function values(tensor: TensorFacts, channel: number): HTMLElement {
   const MOST = 144;
   const listed = el("div", { class: "values mono" });
@@ -278,7 +278,7 @@ function values(tensor: TensorFacts, channel: number): HTMLElement {
 }
 
 function attributes({ attributes: found, version }: NodeFacts): HTMLElement[] {
-  const rows = Object.entries(found).map(([key, value]) => [key, Array.isArray(value) ? `[${value.join(", ")}]` : String(value)] as [string, string]);
+  const rows = found.map(([key, value]) => [key, Array.isArray(value) ? `[${value.join(", ")}]` : String(value)] as const);
   return section("Attributes", facts([...rows, ["operator version", String(version)]]));
 }
 
@@ -316,7 +316,8 @@ function overview(model: Description, entries: readonly Entry[], choose: Choose)
   const total = [...types.values()].reduce((a, b) => a + b, 0);
   const ends = (places: readonly number[]) => tensorsOf(places.slice(0, MOST), model).map((tensor) => (tensor ? `${tensor.name} ${short(tensor.dtype)} ${shape(tensor.shape)}` : "?")).join(", ") + (places.length > MOST ? ", …" : "");
   const sorted = (counts: Map<string, number>) => [...counts].sort((a, b) => b[1] - a[1]);
-  const from = [model.source["format"], model.source["framework"]].filter(Boolean).join(", ");
+  const source = new Map(model.source);
+  const from = [source.get("format"), source.get("framework")].filter(Boolean).join(", ");
   return [
     el("header", {}, el("h2", { class: "mono" }, model.name), el("div", { class: "line dim" }, [plural(entries.length, "node"), plural(model.tensors.length, "tensor"), model.size === null ? "" : bytes(model.size)].filter(Boolean).join(" · "))),
     ...(model.faults.length ? section("Faults", list(model.faults, "words fault")) : []),
@@ -332,8 +333,8 @@ function overview(model: Description, entries: readonly Entry[], choose: Choose)
     ...proven(model),
     ...hazards(entries),
     ...standingOut(entries, choose),
-    ...(Object.keys(model.source).length ? section("Source", facts(Object.entries(model.source))) : []),
-    ...(Object.keys(model.metadata).length ? section("Metadata", facts(Object.entries(model.metadata))) : []),
+    ...(model.source.length ? section("Source", facts(model.source)) : []),
+    ...(model.metadata.length ? section("Metadata", facts(model.metadata)) : []),
   ];
 }
 

@@ -38,12 +38,20 @@ export function shown<Value extends Node | string>(value: Value): Value | string
     : value;
 }
 
+/** A number as Python's JSON has it: as text if it is not finite, or if JavaScript would round it. */
+export function numeric(value: number | bigint): number | string {
+  if (typeof value === "bigint") {
+    return Number.isSafeInteger(Number(value)) ? Number(value) : String(value);
+  }
+  return Number.isFinite(value) ? value : Number.isNaN(value) ? "nan" : value < 0 ? "-inf" : "inf";
+}
+
 /** Five digits: enough to recognise a number. */
 export function number(value: number | string | undefined | null): string {
   if (typeof value !== "number") {
     return value ?? "–";
   }
-  if (Number.isInteger(value)) {
+  if (Number.isSafeInteger(value)) {
     return value.toLocaleString("en-US").replace(/^-/, "−");
   }
   const [, digits, exponent] = /^(.*)e(.*)$/.exec(value.toExponential(4)) ?? [];
@@ -53,11 +61,11 @@ export function number(value: number | string | undefined | null): string {
 }
 
 export function span(values: readonly (number | string)[]): string {
-  const numbers = numbersOf(values);
-  if (numbers.length < values.length || !numbers.length) {
-    return values.length ? String(values[0]) : "–";
+  const odd = values.find((value) => typeof value === "string");
+  if (odd !== undefined || !values.length) {
+    return odd === undefined ? "–" : `${odd}${values.length > 1 ? ", …" : ""}`;
   }
-  const [low, high] = extremes(numbers);
+  const [low, high] = extremes(numbersOf(values));
   return low === high ? number(low) : `${number(low)}…${number(high)}`;
 }
 

@@ -1,6 +1,6 @@
 // The rows of the table: nodes of one model, or of two that are compared, with what stands out in each.
 
-import type { Counts, Description, Grid, NodeFacts, TensorFacts } from "./description.js";
+import type { Changes, Counts, Description, Grid, NodeFacts, TensorFacts } from "./description.js";
 import { extremes, numbersOf, percent, plural } from "./dom.js";
 
 /** How a node compares: "" without a comparison, or if it was not run. */
@@ -51,10 +51,10 @@ export function entriesOf(model: Description): Entry[] {
       return entry(at, node, model, null, statusOf(counts, constants), [...(counts?.differences ?? []), ...constants], counts);
     });
   }
-  const { other, rows, tensors } = comparison;
+  const { other, rows, tensors, otherTensors } = comparison;
   return rows.map(([mine, theirs, said], at) => {
     const [first, second] = [model.nodes[mine], other.nodes[theirs]];
-    const constants = first ? tensorWords(tensors, first, model) : second ? tensorWords(tensors, second, other) : [];
+    const constants = first ? tensorWords(tensors, first, model) : second ? tensorWords(otherTensors, second, other) : [];
     const words = [...said, ...constants];
     const status = !second ? "removed" : !first ? "added" : words.length ? "changed" : "same";
     return first
@@ -71,10 +71,8 @@ function statusOf(counts: Counts | null, constants: readonly string[]): Status {
 }
 
 /** Differences of the constants that a node reads. */
-function tensorWords(tensors: Readonly<Record<string, string>>, node: NodeFacts, model: Description): string[] {
-  return tensorsOf(node.inputs, model)
-    .filter((tensor): tensor is TensorFacts => tensor !== null && Object.hasOwn(tensors, tensor.name))
-    .map(({ name }) => `${name}: ${tensors[name]}`);
+function tensorWords(changes: Changes, node: NodeFacts, model: Description): string[] {
+  return [...new Set(node.inputs)].filter((place) => place in changes).map((place) => `${model.tensors[place]!.name}: ${changes[place]}`);
 }
 
 export function tensorsOf(places: readonly number[], model: Description): (TensorFacts | null)[] {

@@ -1,8 +1,8 @@
 // The description of a `.qfb` that is in the page, or dropped onto it: read by the reader of readers/js.
 
-import { open, type Level, type Quantization, type StoredArray, type Tensor } from "../../js/src/index.js";
-import type { Description, Grid, NodeFacts, Numeric, TensorFacts } from "./description.js";
-import { extremes } from "./dom.js";
+import { DTYPES, open, toFloat32, type Level, type Quantization, type StoredArray, type Tensor } from "../../js/src/index.js";
+import type { Description, Grid, NodeFacts, Numeric, Pairs, TensorFacts } from "./description.js";
+import { extremes, numeric } from "./dom.js";
 import { CHANNELS, channelAxes, statisticsOf } from "./statistics.js";
 
 /** The most bytes of constants, and constants, that are counted when a file is opened; others when they are looked at. */
@@ -33,7 +33,7 @@ export async function describeFile(file: Blob, name: string): Promise<Descriptio
     rule: text(node.rule),
     inputs: at(node.inputs),
     outputs: at(node.outputs),
-    attributes: Object.fromEntries([...node.attributes].map(([key, { value }]) => [text(key), plain(value)])),
+    attributes: [...node.attributes].map(([key, { value }]) => [text(key), plain(value)] as const),
   }));
   const axes = channelAxes(nodes, tensors);
   [...model.tensors].forEach((tensor, place) => loadable(tensors[place]!, tensor, axes.get(place)));
@@ -61,8 +61,8 @@ export async function describeFile(file: Blob, name: string): Promise<Descriptio
   };
 }
 
-function pairs(map: ReadonlyMap<string, string>): Record<string, string> {
-  return Object.fromEntries([...map].map(([key, value]) => [text(key), text(value)]));
+function pairs(map: ReadonlyMap<string, string>): Pairs<string> {
+  return [...map].map(([key, value]) => [text(key), text(value)]);
 }
 
 /** A text of the file, or its two ends: it may have a megabyte, and be that of every node. */
@@ -75,7 +75,7 @@ function text(whole: string): string {
 async function tensorOf(tensor: Tensor, made: Map<Quantization, Grid>, budget: { bytes: number }): Promise<TensorFacts> {
   const { dtype, quantization } = tensor;
   const [name, aliases] = [text(tensor.name), tensor.aliases.slice(0, ALIASES).map(text)];
-  const shape = tensor.shape && tensor.shape.map((size, axis) => (size === null ? text(tensor.dims[axis] ?? "") || null : Number(size)));
+  const shape = tensor.shape && tensor.shape.map((size, axis) => (size === null ? text(tensor.dims[axis] ?? "") || null : numeric(size)));
   let grid = quantization ? made.get(quantization) : undefined;
   if (quantization && !grid) {
     budget.bytes -= bytesOf(quantization);
@@ -111,7 +111,7 @@ function loadable(facts: TensorFacts, { dtype, quantization, data }: Tensor, axi
     }
   };
   facts.stats = {};
-  facts.array = () => data.array();
+  facts.array = () => stored(data);
 }
 
 /** How many bytes a quantization has. */
@@ -150,8 +150,14 @@ function ends(values: readonly Numeric[]): Numeric[] {
 async function numbers(stored: StoredArray): Promise<Numeric[]> {
   const exact = /^(u?int(8|16|32|64)|float(32|64))$/.test(stored.dtype) && !stored.quantization;
   const values: ArrayLike<number | bigint> = exact ? ((await stored.array()) as ArrayLike<number | bigint>) : await stored.dequantize();
-  return Array.from(values, (value) =>
-    typeof value === "bigint" ? (Number.isSafeInteger(Number(value)) ? Number(value) : String(value)) : Number.isFinite(value) ? value : String(value));
+  return Array.from(values, numeric);
+}
+
+/** The elements as they are stored, but those of short floats as numbers, not as their codes. */
+async function stored(data: StoredArray): Promise<ArrayLike<number | bigint>> {
+  const { kind, bits } = DTYPES[data.dtype];
+  const array = await data.array();
+  return kind === "f" && bits <= 16 ? toFloat32(array, data.dtype) : array;
 }
 
 function plain(value: unknown): unknown {
@@ -159,7 +165,7 @@ function plain(value: unknown): unknown {
     const { length } = value as ArrayLike<unknown>;
     return [...Array.from({ length: Math.min(length, ELEMENTS) }, (_, at) => plain((value as ArrayLike<unknown>)[at])), ...(length > ELEMENTS ? ["…"] : [])];
   }
-  return typeof value === "bigint" ? String(value) : typeof value === "string" ? text(value) : value;
+  return typeof value === "bigint" || typeof value === "number" ? numeric(value) : typeof value === "string" ? text(value) : value;
 }
 
 /** Gives the constants of a description their arrays, from the file that is embedded in the page. */
@@ -167,7 +173,7 @@ export async function attach(description: Description, file: Blob): Promise<void
   const model = await open(file, { verify: canVerify() });
   for (const [index, { data }] of [...model.tensors].entries()) { // both in the order of names, which a page shortens
     if (data) {
-      description.tensors[index]!.array = () => data.array();
+      description.tensors[index]!.array = () => stored(data);
     }
   }
 }

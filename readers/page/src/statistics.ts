@@ -2,6 +2,7 @@
 
 import { DTYPES, toFloat32, type DTypeName, type TypedArray } from "../../js/src/index.js";
 import type { Grid, NodeFacts, Numeric, Statistics, TensorFacts } from "./description.js";
+import { numeric } from "./dom.js";
 
 const BINS = 64;
 /** The most codes that have a bin each. */
@@ -29,7 +30,7 @@ export function channelAxes(nodes: readonly NodeFacts[], tensors: readonly Tenso
     for (const place of entry?.inputs.map((index) => inputs[index] ?? -1) ?? []) {
       const rank = tensors[place]?.shape?.length ?? 0;
       if (rank > 1) {
-        found.set(place, entry!.axis >= 0 || Number(attributes["transB"] ?? 0) ? Math.max(entry!.axis, 0) : rank - 1);
+        found.set(place, entry!.axis >= 0 || Number(new Map(attributes).get("transB") ?? 0) ? Math.max(entry!.axis, 0) : rank - 1);
       }
     }
   }
@@ -44,8 +45,11 @@ export function statisticsOf(
 ): Statistics {
   const { kind, bits } = DTYPES[dtype];
   const isCode = kind !== "f";
-  const values: ArrayLike<number> = array instanceof BigInt64Array || array instanceof BigUint64Array
-    ? Float64Array.from(array, Number)
+  const isBig = array instanceof BigInt64Array || array instanceof BigUint64Array;
+  const [least, most] = isBig ? bigExtremes(array) : [0n, 0n];
+  const base = most - least < BigInt(CODES) ? least : 0n; // a number holds the differences, but maybe not the values
+  const offset = Number(base);
+  const values: ArrayLike<number> = isBig ? Float64Array.from(array, (value: bigint) => Number(value - base))
     : isCode || dtype === "float64" ? array : toFloat32(array, dtype);
   const [min, max] = finiteExtremes(values);
   if (min > max) {
@@ -55,13 +59,18 @@ export function statisticsOf(
     : dtype === "bool" ? [0, 1]
     : kind === "i" ? [-(2 ** (bits - 1)), 2 ** (bits - 1) - 1] : [0, 2 ** bits - 1];
   const isComplete = isCode && high - low < CODES;
-  const found = { elements: values.length, min, max, ...(isComplete ? codes(values, low, high) : spread(values, min, max)) };
+  const found: Statistics = {
+    elements: values.length, ...(isBig ? { min: numeric(least), max: numeric(most) } : { min, max }),
+    ...(isComplete ? codes(values, low, high, offset) : spread(values, min, max)),
+  };
   if (!grid || !isCode || dtype === "bool") {
     return found;
   }
-  const limits = isComplete || (grid.min <= min && max <= grid.max)
-    ? { low: countOf(values, grid.min), high: countOf(values, grid.max) } : {};
-  return { ...found, ...limits, ...peaksOf(values, shape, axis, grid, points) };
+  const [bottom, top] = [grid.min - offset, grid.max - offset];
+  const limits = isComplete || (bottom <= min && max <= top)
+    ? { low: countOf(values, bottom), high: countOf(values, top) } : {};
+  const zeros = points.map((point) => (typeof point === "number" ? point - offset : point));
+  return { ...found, ...limits, ...peaksOf(values, shape, axis, grid, zeros) };
 }
 
 function each(values: ArrayLike<number>, work: (value: number, index: number) => unknown): void {
@@ -86,11 +95,19 @@ function finiteExtremes(values: ArrayLike<number>): [number, number] {
   return [low, high];
 }
 
-/** How often each integer from low to high occurs. */
-function codes(values: ArrayLike<number>, low: number, high: number): Statistics {
+function bigExtremes(array: BigInt64Array | BigUint64Array): [bigint, bigint] {
+  let [low, high] = [array[0] ?? 0n, array[0] ?? 0n];
+  for (const value of array) {
+    [low, high] = [value < low ? value : low, value > high ? value : high];
+  }
+  return [low, high];
+}
+
+/** How often each integer from low to high occurs; they stand for these numbers and `offset`. */
+function codes(values: ArrayLike<number>, low: number, high: number, offset: number): Statistics {
   const bins = new Array<number>(high - low + 1).fill(0);
   each(values, (value) => bins[value - low]!++);
-  return { first: low, width: 1, bins, used: bins.filter((count) => count).length, codes: bins.length };
+  return { first: low + offset, width: 1, bins, used: bins.filter((count) => count).length, codes: bins.length };
 }
 
 /** Real numbers, or integers of a wide range, in bins of equal width. */
