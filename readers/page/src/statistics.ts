@@ -48,7 +48,6 @@ export function statisticsOf(
   const isBig = array instanceof BigInt64Array || array instanceof BigUint64Array;
   const [least, most] = isBig ? bigExtremes(array) : [0n, 0n];
   const base = most - least < BigInt(CODES) ? least : 0n; // a number holds the differences, but maybe not the values
-  const offset = Number(base);
   const values: ArrayLike<number> = isBig ? Float64Array.from(array, (value: bigint) => Number(value - base))
     : isCode || dtype === "float64" ? array : toFloat32(array, dtype);
   const [min, max] = finiteExtremes(values);
@@ -61,16 +60,14 @@ export function statisticsOf(
   const isComplete = isCode && high - low < CODES;
   const found: Statistics = {
     elements: values.length, ...(isBig ? { min: numeric(least), max: numeric(most) } : { min, max }),
-    ...(isComplete ? codes(values, low, high, offset) : spread(values, min, max)),
+    ...(isComplete ? codes(values, low, high, Number(base)) : spread(values, min, max)),
   };
-  if (!grid || !isCode || dtype === "bool") {
+  if (!grid || !isCode || dtype === "bool") { // integers of 64 bits have no grid
     return found;
   }
-  const [bottom, top] = [grid.min - offset, grid.max - offset];
-  const limits = isComplete || (bottom <= min && max <= top)
-    ? { low: countOf(values, bottom), high: countOf(values, top) } : {};
-  const zeros = points.map((point) => (typeof point === "number" ? point - offset : point));
-  return { ...found, ...limits, ...peaksOf(values, shape, axis, grid, zeros) };
+  const limits = isComplete || (grid.min <= min && max <= grid.max)
+    ? { low: countOf(values, grid.min), high: countOf(values, grid.max) } : {};
+  return { ...found, ...limits, ...peaksOf(values, shape, axis, grid, points) };
 }
 
 function each(values: ArrayLike<number>, work: (value: number, index: number) => unknown): void {
