@@ -405,12 +405,12 @@ class Quantization:
             raise QfmtError(f"scales of blocks of {list(self.block)} do not fit {len(shape)} dimensions")
         for axis, (size, block) in enumerate(zip(shape, self.block, strict=False)):
             if block > 1 and self.group_index is not None:
-                values = values.take(self._groups(values.shape[axis]), axis)
+                values = values.take(self.groups(values.shape[axis]), axis)
             elif block > 1:
                 values = values.repeat(block, axis)[(slice(None),) * axis + (slice(size),)]
         return values.reshape(*values.shape, *(1 for _ in shape[len(self.block) :]))
 
-    def _groups(self, count: int) -> NDArray[Any]:
+    def groups(self, count: int) -> NDArray[Any]:
         """The group of each position, below `count`: a large array is not checked when a file is opened."""
         assert self.group_index is not None
         index = self.group_index.array

@@ -150,6 +150,9 @@ KINDS = {
         Kind("broken_zip", "an incomplete zip archive", is_broken_zip,
              hint="it is truncated or damaged; download it again"),
         Kind("pickle", "a Python pickle that torch.save did not write", is_pickle),
+        Kind("large_onnx", "an ONNX model of 2 GB or more, which protobuf does not read",
+             lambda content: content.size >= 1 << 31 and is_onnx(content),
+             hint="save its weights beside it: `onnx.save_model(…, save_as_external_data=True)`"),
         Kind("onnx", "an ONNX model", is_onnx, ONNX),
         Kind("unknown", "a file of unknown format", lambda content: True),
     )

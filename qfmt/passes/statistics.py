@@ -180,18 +180,37 @@ def stored_range(tensor: Tensor) -> dict[str, Any]:
     assert tensor.data is not None
     block = shape if grid is None else grid.block_sizes(shape)
     try:
-        low, high = _ends(StoredArray(tensor.dtype, shape, tensor.data), block)
-        to = float if DTYPES[tensor.dtype].kind == "f" else low.dtype
-        found |= {"stored_min": low.min().astype(to).item(), "stored_max": high.max().astype(to).item()}
+        groups = None if grid is None else _groups(grid, shape)
+        low, high = _ends(StoredArray(tensor.dtype, shape, tensor.data), block, groups=groups)
         if grid is None:
             real = [low.astype("float32"), high.astype("float32")]
         else:
-            of_slices = replace(grid, block=tuple(min(each, 1) for each in grid.block))
+            of_slices = replace(grid, block=tuple(min(each, 1) for each in grid.block), group_index=None)
             real = [dequantize(end, of_slices) for end in (low, high)]
+        if groups is not None:  # a group may have no position
+            low, high, *real = (each.take(np.unique(groups.index), groups.axis) for each in (low, high, *real))
+        to = float if DTYPES[tensor.dtype].kind == "f" else low.dtype
+        found |= {"stored_min": low.min().astype(to).item(), "stored_max": high.max().astype(to).item()}
     except FormatError as error:
         return found | {"error": missing_shard(error)}
     ends = min(each.min() for each in real), max(each.max() for each in real)
     return found | {"real_min": ends[0].item(), "real_max": ends[1].item()}
+
+
+class _Groups(NamedTuple):
+    """Which of `count` blocks each position along an axis belongs to, in any order."""
+
+    axis: int
+    count: int
+    index: Array
+
+
+def _groups(grid: Quantization, shape: tuple[int, ...]) -> _Groups | None:
+    if grid.group_index is None:
+        return None
+    axis = next(at for at, size in enumerate(grid.block) if size > 1)
+    count = grid.scale.shape[axis]
+    return _Groups(axis, count, grid.groups(count))
 
 
 def missing_shard(error: FormatError) -> str:
@@ -241,18 +260,28 @@ def _scales_and_points(quantization: Quantization) -> Iterator[tuple[Array, Arra
         yield scale.astype(float), part.astype(float), 0.0
 
 
-def _ends(stored: StoredArray, block: tuple[int, ...], *, finite: bool = False) -> tuple[Array, Array]:
+def _ends(
+    stored: StoredArray, block: tuple[int, ...], *, finite: bool = False, groups: _Groups | None = None
+) -> tuple[Array, Array]:
     """The smallest and the largest value of each block of an array, in its type; with `finite`, of finite values."""
     kind = numpy_dtype(stored.dtype)
-    counts = block_counts(stored.shape, block)
+    counts = within = block_counts(stored.shape, block)
+    if groups is not None:
+        block = tuple(1 if axis == groups.axis else size for axis, size in enumerate(block))
+        within = block_counts(stored.shape, block)
+        counts = tuple(groups.count if axis == groups.axis else size for axis, size in enumerate(within))
     wide = np.dtype(np.float64 if DTYPES[stored.dtype].kind == "f" else kind)
     limits = (np.inf, -np.inf) if wide.kind == "f" else (True, False) if wide.kind == "b" else _limits(wide)
     low, high = (np.full(prod(counts), limit, wide) for limit in limits)
     start = 0
     for part in stored.parts():
         part = part.astype(wide, copy=False)
-        runs = _runs(start, start + part.size, stored.shape, block, counts)
-        which = _blocks(runs, stored.shape, block, counts)
+        runs = _runs(start, start + part.size, stored.shape, block, within)
+        which = _blocks(runs, stored.shape, block, within)
+        if groups is not None:
+            at = [*np.unravel_index(which, within)]
+            at[groups.axis] = groups.index[at[groups.axis]].astype(np.intp)
+            which = np.ravel_multi_index(at, counts)
         below = above = part
         if finite and wide.kind == "f":
             below, above = (np.where(np.isfinite(part), part, limit) for limit in limits)

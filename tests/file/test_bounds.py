@@ -21,6 +21,7 @@ from qfmt.file.checker import MOST
 from qfmt.model import DTYPES, numpy_dtype
 from qfmt.ops.geometry import Window
 from qfmt.passes.statistics import stored_range
+from qfmt.quantization import NO_ZERO_POINT, Parameter
 from support.crafted import crafted
 from support.mutants import sealed
 from support.paths import HOSTILE
@@ -146,6 +147,7 @@ def test_ranges_are_computed_in_parts(dtype: str, monkeypatch: pytest.MonkeyPatc
             grids.append(Quantization.per_tensor(0.3, 0, dtype))
             grids += [along(shape, axis, dtype, rng) for axis in range(len(shape))]
             grids += [in_blocks(shape, dtype, rng)] if shape else []
+            grids += [in_groups(shape, axis, dtype, rng) for axis, size in enumerate(shape) if size > 2]
         for grid in grids:
             tensor = Tensor.constant("t", np.asarray(values).astype(numpy_dtype(dtype)), grid, dtype=dtype)
             stored, real = tensor.array, tensor.dequantize()
@@ -158,6 +160,14 @@ def test_ranges_are_computed_in_parts(dtype: str, monkeypatch: pytest.MonkeyPatc
             }
             count += 1
     print(f"{count} tensors")
+
+
+def in_groups(shape: tuple[int, ...], axis: int, dtype: str, rng: np.random.Generator) -> Quantization:
+    """Blocks of 2 along an axis, to which positions belong in any order; there are more than are used."""
+    limits = int(DTYPES[dtype].minimum), int(DTYPES[dtype].maximum)
+    scale = Parameter.of_values(rng.uniform(0.1, 2, shape[: axis + 1]).astype(np.float32))
+    index = Parameter.of_values(rng.integers(0, shape[axis] - 1, shape[axis]).astype(np.uint8))
+    return Quantization(scale, NO_ZERO_POINT, *limits, (*(1 for _ in shape[:axis]), 2), group_index=index)
 
 
 def along(shape: tuple[int, ...], axis: int, dtype: str, rng: np.random.Generator) -> Quantization:
