@@ -72,7 +72,7 @@ def _pieces(model: Model) -> Iterator[bytes]:
         yield from _line("in", *node.inputs)
         yield from _line("out", *node.outputs)
         for key in sorted(node.attributes):
-            yield from _line("attribute", key, *_attribute_words(node.attributes[key]))
+            yield from _line("attribute", key, *attribute_words(node.attributes[key]))
 
 
 def _size_word(size: Dimension) -> str:
@@ -94,7 +94,8 @@ def _parameter_lines(quantization: Quantization) -> Iterator[bytes]:
                 yield from _line("level", *map(str, each.quantization.block))
 
 
-def _attribute_words(value: Attribute) -> Iterator[str]:
+def attribute_words(value: Attribute) -> Iterator[str]:
+    """The kind of an attribute, and its values: 1, 1.0 and 0.0, -0.0 are not the same."""
     values = value if isinstance(value, tuple) else (value,)
     yield ("s" if not isinstance(value, tuple) else "l") + attribute_kind(value)
     for item in values:

@@ -114,12 +114,12 @@ class Converted:
         return integers_of(value.array, self.file.tensors[name])
 
     def nodes(self) -> Iterator[NodeComparison]:
-        missing = {mine.label for mine, theirs in self.pairing.nodes if mine is not None and theirs is None}
         spelled = Counter[str]()
-        for found in self.pairing.node_differences(provenance=False):
-            if found.name in missing:
+        differences = self.pairing.node_differences(provenance=False)
+        for (_, node), found in zip(self.pairing.nodes, differences, strict=True):
+            if node is None:  # only the source has it
                 continue
-            ran = self.side_by_side.nodes[found.name]
+            ran = self.side_by_side.nodes[id(node)]
             if ran.unknown:
                 self.notes.append(f"{found.name} was not run: qfmt has no reference for {found.operator}")
             stated = () if self.foreign else found.words

@@ -13,7 +13,7 @@ from ..arrays import StoredArray
 from ..model import Graph, Model, Node, Proof, Tensor, static_shape
 from ..notation import json_value
 from ..rules import require_sound
-from .words import ARROW, NOWHERE, changed, present, tensor_words, values_differ
+from .words import ARROW, NOWHERE, attribute_changed, changed, present, tensor_words, values_differ
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -92,10 +92,11 @@ def diff(a: Model | str | PathLike[str], b: Model | str | PathLike[str]) -> Diff
 def _described(a: Model, b: Model) -> Iterator[str]:
     for name in ("engine", "producer"):
         yield from changed(name, getattr(a, name), getattr(b, name))
+    yield from changed("the graph's name", a.graph.name, b.graph.name)
     for name in ("source", "metadata"):
         mine, theirs = getattr(a, name), getattr(b, name)
         for key in sorted(mine.keys() | theirs.keys()):
-            yield from changed(f"{name}.{key}", mine.get(key, NOWHERE), theirs.get(key, NOWHERE))
+            yield from changed(f"{name}.{key}", mine.get(key), theirs.get(key))
     if list(a.vectors) != list(b.vectors):
         yield f"test vectors {len(a.vectors)} {ARROW} {len(b.vectors)}{_which(a, b)}"
     for name in ("inputs", "outputs"):
@@ -162,7 +163,7 @@ class Pairing:
         yield from changed("rule", mine.rule, theirs.rule)
         if mine.operator == theirs.operator:  # attributes of different operators are not comparable
             for key in sorted(mine.attributes.keys() | theirs.attributes.keys()):
-                yield from changed(key, mine.attributes.get(key), theirs.attributes.get(key))
+                yield from attribute_changed(key, mine.attributes.get(key), theirs.attributes.get(key))
             for x, y in zip_longest(mine.inputs, theirs.inputs, fillvalue=""):
                 if self.tensors.get(x, x) != y:
                     yield f"reads {x or NOWHERE} {ARROW} {y or NOWHERE}"

@@ -202,7 +202,7 @@ class Lowered:
 
     def nodes(self) -> Iterator[NodeComparison]:
         for node in self.file.nodes:
-            ran = self.side_by_side.nodes[node.label]
+            ran = self.side_by_side.nodes[id(node)]
             words = (ran.fault,) if ran.fault else ()
             yield NodeComparison(node.label, node.operator, ran.counts.total, *ran.counts, words)
 

@@ -42,7 +42,8 @@ class SideBySide:
 
     def __init__(self, model: Model, judge: Judge) -> None:
         self.model, self.judge = model, judge
-        self.nodes = {node.label: NodeFindings() for node in model.nodes}
+        self.nodes = {id(node): NodeFindings() for node in model.nodes}
+        """By identity: names need not be unique."""
         self.outputs = {name: OutputComparison(name, 0, 0, 0.0) for name in model.graph.outputs}
         self._copies = {
             node.outputs[0]: node.inputs[0]
@@ -65,7 +66,7 @@ class SideBySide:
         agreed = set(inputs)
         """Tensors that are equal in both runs: nodes after them need not be computed twice."""
         for node in counted(self.model.nodes, "comparing", len(self.model.nodes), "nodes"):
-            found = self.nodes[node.label]
+            found = self.nodes[id(node)]
             mine = self._run(node, given, found)
             same = all(name in agreed or self._is_constant(name) for name in node.inputs)
             alone = mine if same else self._run(node, own, NodeFindings())

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..model import Parameter, Quantization, Tensor
+from ..content import attribute_words
+from ..model import Attribute, Parameter, Quantization, Tensor
 from ..quantization import PARAMETERS
 
 NOWHERE = "nothing"
@@ -14,7 +15,18 @@ ARROW = "→"
 
 def changed(what: str, mine: Any, theirs: Any) -> Iterator[str]:
     if mine != theirs:
-        yield f"{what} {_shown(mine)} {ARROW} {_shown(theirs)}"
+        yield _change(what, mine, theirs)
+
+
+def attribute_changed(name: str, mine: Attribute | None, theirs: Attribute | None) -> Iterator[str]:
+    """As the content id has them: NaN equals itself, and an integer no float."""
+    if [*attribute_words(0 if mine is None else mine), mine is None] != [*attribute_words(0 if theirs is None else theirs), theirs is None]:
+        yield _change(name, mine, theirs)
+
+
+def _change(what: str, mine: Any, theirs: Any) -> str:
+    both = _shown(mine), _shown(theirs)
+    return f"{what} {f' {ARROW} '.join(both if both[0] != both[1] else (repr(mine), repr(theirs)))}"
 
 
 def present(what: str, mine: object, theirs: object) -> Iterator[str]:
@@ -36,10 +48,12 @@ def tensor_words(a: Tensor, b: Tensor, provenance: bool) -> Iterator[str]:
     yield from quantization_words(a.quantization, b.quantization)
     if provenance:
         yield from changed("name", a.name, b.name)
-        yield from changed("aliases", ", ".join(a.aliases), ", ".join(b.aliases))
+        if a.aliases != b.aliases:
+            yield _change("aliases", ", ".join(a.aliases), ", ".join(b.aliases))
         if a.quantization is not None and b.quantization is not None:
             yield from changed("scale dtype", a.quantization.scale_dtype, b.quantization.scale_dtype)
             yield from changed("observed", a.quantization.observed, b.quantization.observed)
+            yield from _form_words(a.quantization, b.quantization)
 
 
 def sizes(shape: Any) -> str:
@@ -75,6 +89,18 @@ def _numbers_words(name: str, a: Quantization, b: Quantization) -> Iterator[str]
     both = [each for each in (mine, theirs) if each is not None]
     largest = max(both, key=len)
     yield from largest.data.once(("words", what, mine, theirs, is_affine, counts), find)
+
+
+def _form_words(a: Quantization, b: Quantization) -> Iterator[str]:
+    """Arrays of equal numbers that are stored in different ways, such as one zero point for all or one for each."""
+    for name in PARAMETERS:
+        what, mine, theirs = name.replace("_", " "), getattr(a, name), getattr(b, name)
+        if None in (mine, theirs) or mine == theirs or any(_numbers_words(name, a, b)):
+            continue
+        if mine.dtype == theirs.dtype:
+            yield f"{what} stored in another form"
+        elif name != "scale":  # which is told in any case
+            yield from changed(f"{what} dtype", mine.dtype, theirs.dtype)
 
 
 def _parameter_words(what: str, a: Parameter | None, b: Parameter | None) -> Iterator[str]:

@@ -14,7 +14,8 @@ from hypothesis import given
 
 import qfmt
 from qfmt.cli import main
-from qfmt.model import Graph, Model, Proof, Quantization, Tensor
+from qfmt.model import Graph, Model, Node, Proof, Quantization, Tensor
+from qfmt.quantization import NO_ZERO_POINT, Parameter
 from support.examples import examples
 from support.paths import DIGITS
 from support.strategies import models
@@ -221,3 +222,49 @@ def test_the_command(digits: Model, tmp_path: Path) -> None:
     found = json.loads(text)
     assert [node["name"] for node in found["nodes"]] == ["fc"] and found["same_content"] is False
     assert run(a, tmp_path / "missing.qfb")[0] == 2
+
+
+def small(nodes: Any = (), grid: Quantization | None = None, **attributes: Any) -> Model:
+    weight = Tensor.constant("w", np.ones((4, 8), np.int8), grid)
+    nodes = nodes or (Node("vendor.A", ("x", "w"), ("y",), attributes),)
+    named = [name for node in nodes for name in node.outputs]
+    tensors = [Tensor("x", "float32", (1, 4)), weight, *(Tensor(name, "float32", None) for name in named)]
+    return Model(Graph(("x",), ("y",), nodes, {tensor.name: tensor for tensor in tensors}))
+
+
+def of_form(scale: Any = np.float32(0.5), **parts: Any) -> Model:
+    numbers = {name: Parameter.of_values(np.asarray(values)) for name, values in parts.items()}
+    scales = Parameter.of_values(np.full(4, scale))
+    return small(grid=Quantization(scales, numbers.pop("zero_point", NO_ZERO_POINT), -128, 127, (1,), **numbers))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "words"),
+    [
+        (small(k=1), small(k=1.0), "k 1 → 1.0"),
+        (small(k=(1,)), small(k=(1.0,)), "k (1,) → (1.0,)"),
+        (small(k=0.0), small(k=-0.0), "k 0 → -0"),
+        (small(k=0), small(), "k 0 → nothing"),
+        (of_form(offset=np.float32(1)), of_form(offset=np.float64(1)), "offset dtype float32 → float64"),
+        (of_form(zero_point=np.float32(0)), of_form(zero_point=np.float32(-0.0)), "zero point stored in another form"),
+        (of_form(zero_point=np.uint8(3)), of_form(zero_point=np.full(4, 3, np.uint8)), "stored in another form"),
+        (small().replace(metadata={"k": "nothing"}), small(), "metadata.k 'nothing' → None"),
+        (small(), small().replace(graph=replace(small().graph, name="g")), "the graph's name '' → g"),
+        (with_tensor(small(), "w", aliases=("a", "b")), with_tensor(small(), "w", aliases=("a, b",)), "aliases"),
+    ],
+)
+def test_equal_numbers_are_not_equal_bytes(a: Model, b: Model, words: str) -> None:
+    found = qfmt.diff(a, b)
+    told = [*found.words, *(word for node in found.nodes for word in node.words), *map(str, found.tensors)]
+    assert len(told) == 1 and words in told[0]
+
+
+def test_nan_is_equal_to_itself() -> None:
+    assert qfmt.diff(small(k=(float("nan"),)), small(k=(float("nan"),))).is_equal
+
+
+def test_nodes_of_one_name_are_all_compared() -> None:
+    """Names need not be unique; that of the first node is its output's."""
+    two = (Node("Relu", ("x",), ("y",), name="n", version=14), Node("Relu", ("x",), ("z",), name="n", version=14))
+    for a, b, words in ((small(two[::-1]), small(two[:1]), "first"), (small(two[:1]), small(two[::-1]), "second")):
+        assert f"only in the {words}" in [word for node in qfmt.diff(a, b).nodes for word in node.words]

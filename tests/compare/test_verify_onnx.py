@@ -254,3 +254,22 @@ def test_duplicate_outputs_are_compared_under_both_names(tmp_path: Path) -> None
     report = qfmt.verify(path, model)
     assert report.ok
     assert [(found.name, found.outputs, found.equal) for found in report.outputs] == [("y", 8, 8), ("y_1", 8, 8)]
+
+
+def test_nodes_of_one_name_are_counted_one_by_one(tmp_path: Path) -> None:
+    """Only the second is wrong, and the source has one more of that name."""
+    path, text = tmp_path / "m.onnx", "agraph (float[3] x) => (float[3] y) { a = Relu(x) b = Neg(a) y = Exp(b) }"
+    proto = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]> {text}')
+    for node in proto.graph.node:
+        node.name = "n"
+    onnx.save(proto, path)
+    model = qfmt.convert(path)
+    second = replace(model.nodes[1], operator="Abs")
+    changed = replace(model.graph, nodes=(model.nodes[0], second, model.nodes[2]))
+    report = qfmt.verify(path, model.replace(graph=changed), engine="reference")
+    assert [(node.outputs, bool(node.wrong)) for node in report.nodes] == [(12, False), (12, True), (12, False)]
+    shorter = replace(model.graph, nodes=model.nodes[:2], outputs=("b",))
+    tensors = {name: tensor for name, tensor in model.tensors.items() if name != "y"}
+    report = qfmt.verify(path, model.replace(graph=replace(shorter, tensors=tensors)), engine="reference")
+    assert [(node.operator, node.outputs) for node in report.nodes] == [("Relu", 12), ("Neg", 12)]
+    assert report.missing == ("n (Exp)",)
