@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,7 @@ def test_a_page_is_strict_json_of_the_model() -> None:
     assert named["w"]["grid"]["scale"] == ["inf", 0.5]
     assert named["big"]["values"] == [str(2**62), -3]
     assert named["nan"]["values"] == ["nan", 1.5]
-    attributes = found["nodes"][0]["attributes"]
+    attributes = dict(found["nodes"][0]["attributes"])
     assert (attributes["a"], attributes["b"]) == ("nan", [str(2**60)])
     assert len(attributes["c"]) < 600
     assert found["faults"]
@@ -207,3 +208,37 @@ def test_values_of_an_array_without_data_are_no_values() -> None:
     assert StoredArray.of(np.zeros(0, np.int8), None).array.size == 0
     found = _embedded(Model(Graph((), (), (), {"w": Tensor.constant("w", np.zeros(0, np.int32))})))
     assert "values" not in found["tensors"][0]
+
+
+def test_each_tensor_has_its_own_differences() -> None:
+    """By place: names may be shortened alike, and one that is only in the second file be that of another in the first."""
+    long = [f"{'w' * 300}{letter}{'w' * 300}" for letter in "ab"]
+    tensors = {name: Tensor.constant(name, np.ones(3, np.int8)) for name in long}
+    first = Model(Graph((), (), (), tensors))
+    second = first.replace_tensor(long[1], np.zeros(3, np.int8))
+    found = of_two(first, second, "b")
+    assert (found["tensors"], found["otherTensors"]) == ({1: "3 of 3 values differ by at most 1"}, {})
+    found = of_two(first, second.replace(graph=Graph((), (), (), {long[1]: tensors[long[1]]})), "b")
+    assert list(found["tensors"]) == [0] and "only in the first" in found["tensors"][0]
+    node = Node("vendor.A", (long[0],), ("y",))
+    of_a = Graph((), ("y",), (node,), {long[0]: tensors[long[0]], "y": Tensor("y", "int8", None)})
+    renamed = {"v": replace(tensors[long[0]], name="v"), long[0]: tensors[long[0]], "y": Tensor("y", "int8", None)}
+    of_b = Graph((), ("y",), (replace(node, inputs=("v",)),), renamed)
+    found = of_two(Model(of_a), Model(of_b), "b")
+    assert list(found["otherTensors"]) == [1] and "only in the second" in found["otherTensors"][1]
+    assert list(found["tensors"]) == [0]
+
+
+def test_pairs_that_are_shortened_alike_are_all_there() -> None:
+    found = describe(Model(Graph((), (), (), {}), metadata={f"{'k' * 300}{at}{'k' * 300}": at for at in "12"}), "m")
+    assert [value for _, value in found["metadata"]] == ["1", "2"]
+
+
+def test_a_hazard_is_that_of_its_node() -> None:
+    """Not of another one with the same name."""
+    model = qfmt.convert(DIGITS)
+    nodes = [replace(node, name="n") for node in model.nodes]
+    found = describe(model.replace(graph=replace(model.graph, nodes=nodes)), "m")
+    kinds = [node["operator"] for node in found["nodes"] if "hazard" in node]
+    assert 0 < len(kinds) < len(nodes)
+    assert kinds == [node["operator"] for node in describe(model, "m")["nodes"] if "hazard" in node]

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -444,6 +445,33 @@ def test_long_names_are_shortened_alike_and_stay_apart(browser: Browser, tmp_pat
     with opened(browser, tmp_path / "d.html") as shown:
         shown.keyboard.press("n")
         assert shown.locator(".details h2").inner_text() == "n0"
+        assert shown.locator(".body .row.differs").count() == 1
+
+
+def test_values_of_short_floats_and_long_integers(browser: Browser, tmp_path: Path) -> None:
+    """Numbers, not their codes; and all digits."""
+    arrays = {
+        "float8": np.array([0.75, 448], ml_dtypes.float8_e4m3fn),
+        "bfloat16": np.array([-1.5, -np.inf], ml_dtypes.bfloat16),
+        "int64": np.array([2**63 - 1, 5]),
+    }
+    expected = {"float8": ["0.75", "448"], "bfloat16": ["−1.5", "−Infinity"], "int64": ["9223372036854775807", "5"]}
+    nodes = [Node("vendor.Take", ("x", name), (f"y {name}",), name=name) for name in arrays]
+    tensors = [Tensor.constant(name, array) for name, array in arrays.items()]
+    tensors += [Tensor(name, "float32", (2**59 + 1,)) for name in ("x", *(f"y {name}" for name in arrays))]
+    graph = Graph(("x",), ("y int64",), nodes, {tensor.name: tensor for tensor in tensors})
+    page(Model(graph), name="m.qfb", arrays=True).save(tmp_path / "m.html")
+    Model(graph).save(tmp_path / "m.qfb")
+    with opened(browser, tmp_path / "m.html") as shown:
+        for _ in range(2):
+            for name, values in expected.items():
+                _row(shown, name).click()
+                assert "576460752303423489" in shown.locator(".details").inner_text()
+                shown.click("summary >> text=Values")
+                shown.wait_for_selector(".values span")
+                assert shown.locator(".values span").all_inner_texts() == values
+            assert "5…9223372036854775807" in shown.locator(".details").inner_text()
+            _dropped(shown, tmp_path / "m.qfb")
 
 
 MANY = 150_000
