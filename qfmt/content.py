@@ -24,7 +24,14 @@ REPEATED = 1 << 28
 
 
 def content_digest(model: Model) -> bytes:
-    """The SHA-256 of the lines; QfmtError if long names or many scales are repeated too often."""
+    """The SHA-256 of the lines; QfmtError if long names or many scales are repeated too often, or are no text."""
+    try:
+        return _digest(model)
+    except UnicodeEncodeError as error:
+        raise QfmtError(f"{error.object[:LONG]!r} is not valid text") from None
+
+
+def _digest(model: Model) -> bytes:
     digest, held = hashlib.sha256(), bytearray()
     seen: set[bytes] = set()
     repeated = 0

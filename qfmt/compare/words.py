@@ -20,7 +20,8 @@ def changed(what: str, mine: Any, theirs: Any) -> Iterator[str]:
 
 def attribute_changed(name: str, mine: Attribute | None, theirs: Attribute | None) -> Iterator[str]:
     """As the content id has them: NaN equals itself, and an integer no float."""
-    if [*attribute_words(0 if mine is None else mine), mine is None] != [*attribute_words(0 if theirs is None else theirs), theirs is None]:
+    words = [None if each is None else [*attribute_words(each)] for each in (mine, theirs)]
+    if words[0] != words[1]:
         yield _change(name, mine, theirs)
 
 

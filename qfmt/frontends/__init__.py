@@ -7,10 +7,10 @@ from os import PathLike
 from typing import Any
 
 from ..engines import ENGINES
-from ..errors import MissingFileError, SourceError
+from ..errors import MissingFileError, SourceError, ValidityError
 from ..file.opened import downloaded
 from ..model import Dimension, Model
-from ..urls import Url, place
+from ..urls import Place, Url, place
 
 
 def convert(
@@ -46,7 +46,7 @@ def convert(
     "pt2e" for exported programs, else "fbgemm". `input_shapes` gives a size, name or None per dimension, if the
     source does not state enough. `input_quantization` is (scale, zero point, dtype) for inputs that are already
     quantized. Raises MissingFileError, RemoteError, or SourceError or a subclass of it, which says what is wrong,
-    where, and what to do.
+    where, and what to do; ValidityError for names, shapes or scales that no `.qfb` may have.
     """
     if engine is not None and engine not in ENGINES:
         raise SourceError(f"unknown engine {engine!r}", hint=f"choose one of {', '.join(ENGINES)}")
@@ -55,10 +55,12 @@ def convert(
         model: Model = own() if callable(own) else own
         return model
     from .. import __version__
+    from ..rules import tensor_violations
     from .options import Options
     from .sources import object_reader, sniff
 
     given = engine, input_shapes, input_quantization
+    where: Place | None = None
     if isinstance(source, str | PathLike | Url):
         where = place(source)
         path_given = prepared is None or isinstance(prepared, str | PathLike | Url)
@@ -80,4 +82,6 @@ def convert(
             hint = "pass the path of a file, a module of torch, or an onnx.ModelProto"
             raise SourceError(f"cannot convert a {type(source).__name__}", hint=hint)
         converted = reader.convert_object(source, Options.checked(*given), example_inputs, prepared)
+    if broken := [each for tensor in converted.tensors.values() for each in tensor_violations(tensor)]:
+        raise ValidityError(broken, where="" if where is None else str(where))
     return converted.replace(producer=f"qfmt {__version__}")

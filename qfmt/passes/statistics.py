@@ -188,7 +188,7 @@ def stored_range(tensor: Tensor) -> dict[str, Any]:
             of_slices = replace(grid, block=tuple(min(each, 1) for each in grid.block), group_index=None)
             real = [dequantize(end, of_slices) for end in (low, high)]
         if groups is not None:  # a group may have no position
-            low, high, *real = (each.take(np.unique(groups.index), groups.axis) for each in (low, high, *real))
+            low, high, *real = (each.take(np.unique(groups.block_of), groups.axis) for each in (low, high, *real))
         to = float if DTYPES[tensor.dtype].kind == "f" else low.dtype
         found |= {"stored_min": low.min().astype(to).item(), "stored_max": high.max().astype(to).item()}
     except FormatError as error:
@@ -198,19 +198,19 @@ def stored_range(tensor: Tensor) -> dict[str, Any]:
 
 
 class _Groups(NamedTuple):
-    """Which of `count` blocks each position along an axis belongs to, in any order."""
+    """Which of `blocks` blocks each position along an axis belongs to, in any order."""
 
     axis: int
-    count: int
-    index: Array
+    blocks: int
+    block_of: Array
 
 
 def _groups(grid: Quantization, shape: tuple[int, ...]) -> _Groups | None:
     if grid.group_index is None:
         return None
     axis = next(at for at, size in enumerate(grid.block) if size > 1)
-    count = grid.scale.shape[axis]
-    return _Groups(axis, count, grid.groups(count))
+    blocks = grid.scale.shape[axis]
+    return _Groups(axis, blocks, grid.groups(blocks))
 
 
 def missing_shard(error: FormatError) -> str:
@@ -269,7 +269,7 @@ def _ends(
     if groups is not None:
         block = tuple(1 if axis == groups.axis else size for axis, size in enumerate(block))
         within = block_counts(stored.shape, block)
-        counts = tuple(groups.count if axis == groups.axis else size for axis, size in enumerate(within))
+        counts = tuple(groups.blocks if axis == groups.axis else size for axis, size in enumerate(within))
     wide = np.dtype(np.float64 if DTYPES[stored.dtype].kind == "f" else kind)
     limits = (np.inf, -np.inf) if wide.kind == "f" else (True, False) if wide.kind == "b" else _limits(wide)
     low, high = (np.full(prod(counts), limit, wide) for limit in limits)
@@ -280,7 +280,7 @@ def _ends(
         which = _blocks(runs, stored.shape, block, within)
         if groups is not None:
             at = [*np.unravel_index(which, within)]
-            at[groups.axis] = groups.index[at[groups.axis]].astype(np.intp)
+            at[groups.axis] = groups.block_of[at[groups.axis]].astype(np.intp)
             which = np.ravel_multi_index(at, counts)
         below = above = part
         if finite and wide.kind == "f":

@@ -113,7 +113,7 @@ def _proofs(model: Model) -> dict[str, Any]:
 def _content(model: Model) -> str:
     try:
         return model.content_id().hex()
-    except (QfmtError, UnicodeEncodeError):  # a name that is not UTF-8, which is a fault
+    except QfmtError:  # of a name that is not UTF-8, which is a fault
         return ""
 
 

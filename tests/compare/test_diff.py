@@ -232,9 +232,9 @@ def small(nodes: Any = (), grid: Quantization | None = None, **attributes: Any) 
     return Model(Graph(("x",), ("y",), nodes, {tensor.name: tensor for tensor in tensors}))
 
 
-def of_form(scale: Any = np.float32(0.5), **parts: Any) -> Model:
+def of_form(**parts: Any) -> Model:
     numbers = {name: Parameter.of_values(np.asarray(values)) for name, values in parts.items()}
-    scales = Parameter.of_values(np.full(4, scale))
+    scales = Parameter.of_values(np.full(4, 0.5, np.float32))
     return small(grid=Quantization(scales, numbers.pop("zero_point", NO_ZERO_POINT), -128, 127, (1,), **numbers))
 
 

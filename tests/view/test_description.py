@@ -211,7 +211,7 @@ def test_values_of_an_array_without_data_are_no_values() -> None:
 
 
 def test_each_tensor_has_its_own_differences() -> None:
-    """By place: names may be shortened alike, and one that is only in the second file be that of another in the first."""
+    """By place: names may be shortened alike, and both files may have one for different tensors."""
     long = [f"{'w' * 300}{letter}{'w' * 300}" for letter in "ab"]
     tensors = {name: Tensor.constant(name, np.ones(3, np.int8)) for name in long}
     first = Model(Graph((), (), (), tensors))

@@ -153,7 +153,7 @@ async function numbers(stored: StoredArray): Promise<Numeric[]> {
   return Array.from(values, numeric);
 }
 
-/** The elements as they are stored, but those of short floats as numbers, not as their codes. */
+/** The stored elements; those of short floats as numbers, not as their codes. */
 async function stored(data: StoredArray): Promise<ArrayLike<number | bigint>> {
   const { kind, bits } = DTYPES[data.dtype];
   const array = await data.array();

@@ -308,3 +308,13 @@ def test_external_data_in_attributes_is_refused(where: str) -> None:
     model = qfmt.Model(qfmt.Graph(("x",), ("y",), [node], tensors))
     with pytest.raises(InexpressibleNodesError, match="refers to another file for its values"):
         model.to_onnx(opset=21)
+
+
+def test_a_file_beyond_protobuf_is_refused_by_its_size(tmp_path: Path) -> None:
+    """Before it is read: this one has a hole."""
+    path = tmp_path / "m.onnx"
+    with path.open("wb") as file:
+        file.write(b"\x08\x07\x3a\xff\xff\xff\xff\x07")  # ir_version, and a graph of 2 GB
+        file.truncate(1 << 40)
+    with pytest.raises(SourceError, match="an ONNX model of 2 GB or more, .*save_as_external_data"):
+        qfmt.convert(path)

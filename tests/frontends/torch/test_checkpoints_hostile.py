@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 from pathlib import Path
@@ -19,7 +20,7 @@ import qfmt
 from frontends.torch.test_pickled_modules import GraphLike, Twice, fx_file
 from qfmt.budget import Budget
 from qfmt.cli import main
-from qfmt.errors import BudgetError, QfmtError, SourceError, UnsafePickleError
+from qfmt.errors import BudgetError, QfmtError, SourceError, UnsafePickleError, ValidityError
 from qfmt.frontends.content import root_of
 from qfmt.frontends.harmless import harmless_or_inert
 from qfmt.frontends.options import Options
@@ -218,3 +219,17 @@ def test_pickled_modules_that_shrink(tmp_path: Path) -> None:
     (result,) = model.run({model.graph.inputs[0]: x.numpy()}).values()
     assert [node.operator for node in model.nodes] == ["Shrink", "Shrink"]
     assert result.tobytes() == network(x).numpy().tobytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "rule"), [("\ud800", [0], "V5"), ("a\0b", [0], "V5"), ("a", [2**40, 0, 2**40], "V3")]
+)
+def test_tensors_that_no_file_may_have_are_refused_when_they_are_read(
+    name: str, shape: list[int], rule: str, tmp_path: Path
+) -> None:
+    """Not only when they are written: `inspect`, `diff` and `view` convert in memory."""
+    header = json.dumps({name: {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}).encode()
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(ValidityError, match=rf"m\.safetensors: breaks rule {rule} "):
+        qfmt.convert(path)
