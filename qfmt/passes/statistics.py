@@ -182,15 +182,14 @@ def stored_range(tensor: Tensor) -> dict[str, Any]:
     try:
         groups = None if grid is None else _groups(grid, shape)
         low, high = _ends(StoredArray(tensor.dtype, shape, tensor.data), block, groups=groups)
+        to = float if DTYPES[tensor.dtype].kind == "f" else low.dtype
+        least, most = _used(low, groups).min(), _used(high, groups).max()
+        found |= {"stored_min": least.astype(to).item(), "stored_max": most.astype(to).item()}
         if grid is None:
             real = [low.astype("float32"), high.astype("float32")]
         else:
             of_slices = replace(grid, block=tuple(min(each, 1) for each in grid.block), group_index=None)
-            real = [dequantize(end, of_slices) for end in (low, high)]
-        if groups is not None:  # a group may have no position
-            low, high, *real = (each.take(np.unique(groups.block_of), groups.axis) for each in (low, high, *real))
-        to = float if DTYPES[tensor.dtype].kind == "f" else low.dtype
-        found |= {"stored_min": low.min().astype(to).item(), "stored_max": high.max().astype(to).item()}
+            real = [_used(dequantize(end, of_slices), groups) for end in (low, high)]
     except FormatError as error:
         return found | {"error": missing_shard(error)}
     ends = min(each.min() for each in real), max(each.max() for each in real)
@@ -211,6 +210,11 @@ def _groups(grid: Quantization, shape: tuple[int, ...]) -> _Groups | None:
     axis = next(at for at, size in enumerate(grid.block) if size > 1)
     blocks = grid.scale.shape[axis]
     return _Groups(axis, blocks, grid.groups(blocks))
+
+
+def _used(of_blocks: Array, groups: _Groups | None) -> Array:
+    """What is of blocks to which positions belong."""
+    return of_blocks if groups is None else of_blocks.take(np.unique(groups.block_of), groups.axis)
 
 
 def missing_shard(error: FormatError) -> str:
