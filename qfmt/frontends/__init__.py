@@ -46,7 +46,7 @@ def convert(
     "pt2e" for exported programs, else "fbgemm". `input_shapes` gives a size, name or None per dimension, if the
     source does not state enough. `input_quantization` is (scale, zero point, dtype) for inputs that are already
     quantized. Raises MissingFileError, RemoteError, or SourceError or a subclass of it, which says what is wrong,
-    where, and what to do; ValidityError for names, shapes or scales that no `.qfb` may have.
+    where, and what to do; ValidityError for names, shapes or scales of constants that no `.qfb` may have.
     """
     if engine is not None and engine not in ENGINES:
         raise SourceError(f"unknown engine {engine!r}", hint=f"choose one of {', '.join(ENGINES)}")
@@ -82,6 +82,6 @@ def convert(
             hint = "pass the path of a file, a module of torch, or an onnx.ModelProto"
             raise SourceError(f"cannot convert a {type(source).__name__}", hint=hint)
         converted = reader.convert_object(source, Options.checked(*given), example_inputs, prepared)
-    if broken := [each for tensor in converted.tensors.values() for each in tensor_violations(tensor)]:
+    if broken := [each for tensor in converted.graph.constants() for each in tensor_violations(tensor)]:
         raise ValidityError(broken, where="" if where is None else str(where))
     return converted.replace(producer=f"qfmt {__version__}")
