@@ -39,7 +39,8 @@ from dataclasses import asdict
 from math import prod
 from typing import Any
 
-from ..errors import ValidityError
+from ..budget import Budget
+from ..errors import ValidityError, some
 from ..model import (
     Graph,
     Model,
@@ -55,6 +56,9 @@ from ..urls import Place, size_of
 from .source import QFB
 
 Facts = dict[str, Any]
+
+NUMBER_BYTES = 50
+"""Bytes of a number of an array in memory and in JSON."""
 
 
 class Users:
@@ -72,6 +76,13 @@ class Users:
 def describe(model: Model, path: Place, kind: str) -> Facts:
     """Everything, as the module's docstring lists it. The content id needs the digests of all data."""
     graph, users = model.graph, Users(model.graph)
+    budget = Budget.of(model, "describing a network of")
+    for node in graph.nodes:  # many may share a text, or a quantization
+        texts = (*node.inputs, *node.outputs, node.label, node.operator, node.rule, node.scope, node.source_operator)
+        budget.allocate(sum(map(len, texts)))
+    for grid in filter(None, (tensor.quantization for tensor in graph.tensors.values())):
+        inline = sum(prod(each.shape) for _, each in grid.parameters() if each.is_inline)
+        budget.allocate(sum(map(len, grid.names)) + NUMBER_BYTES * inline)
     return {
         "file": file_facts(path, kind) | {"content_id": model.content_id().hex()},
         "producer": model.producer,
@@ -202,14 +213,14 @@ def why_float(model: Model, tensor: Tensor, users: Users) -> str:
         return _why_constant(model, tensor, readers)
     if tensor.name in model.graph.inputs:
         quantizers = [node for node in readers if node.operator == "QuantizeLinear"]
-        return f"input of the graph, quantized by {quantizers[0].label}" if quantizers else "input of the graph"
+        return f"input of the graph, quantized by {_names(quantizers[:1])}" if quantizers else "input of the graph"
     writer = model.nodes[users.writer[tensor.name]] if tensor.name in users.writer else None
     if writer is None:
         return "no node computes it"
     if writer.operator == "DequantizeLinear":
         used = "for the output of the graph" if tensor.name in model.graph.outputs else f"for {_names(readers)}"
         return f"dequantized {used}"
-    return f"{writer.title} {_in_float(model, writer)}"
+    return f"{_names([writer])} ({writer.operator}) {_in_float(model, writer)}"
 
 
 def _in_float(model: Model, node: Node) -> str:
@@ -242,7 +253,7 @@ _BIAS: Mapping[str, str] = {
 
 
 def _names(nodes: list[Node]) -> str:
-    return ", ".join(node.label for node in nodes) or "nothing"
+    return some([node.label for node in nodes]) or "nothing"
 
 
 def origin(source: Mapping[str, str]) -> str:
