@@ -28,6 +28,9 @@ from .values import check_input, torch_dtype
 
 PLAIN, CENTRED, QUANTIZED = "plain", "centred", "quantized"
 
+WRITTEN = {"NoneType", "device", "fx_pytree", "getattr", "inf", "nan", "pytree", "self", "slice", "torch"}
+"""Words that torch.fx writes into its code: as an argument of `forward`, one would get another meaning there."""
+
 LONGEST = 200
 """Characters of a variable in the code, at most: it may be read thousands of times."""
 
@@ -279,7 +282,7 @@ def _word(name: str) -> str:
     """A Python identifier similar to a name of the model."""
     word = "".join(c if c.isascii() and c.isalnum() else "_" for c in name[:LONGEST])
     word = f"_{word}" if not word or word[0].isdigit() else word
-    return f"{word}_" if iskeyword(word) or word in ("self", "torch") else word
+    return f"{word}_" if iskeyword(word) or word in WRITTEN else word
 
 
 class Site:
