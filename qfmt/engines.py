@@ -18,5 +18,6 @@ def engine_of(runs: str) -> str:
     """The one of ENGINES whose rules a program computes by: what runs an ONNX model computes by those of ONNX."""
     return "onnx" if runs in RUNTIMES else runs
 
+
 NO_TELEMETRY = {"ORT_DISABLE_TELEMETRY": "1"}
 """The environment in which ONNX Runtime (1.32 and later) keeps no record of the models it loads, and sends none away."""

@@ -62,9 +62,10 @@ NUMBER_BYTES = 50
 
 
 class Users:
-    """Which node writes a tensor, and which nodes read it."""
+    """Which node writes a tensor, which nodes read it, and the ends of the graph."""
 
     def __init__(self, graph: Graph) -> None:
+        self.inputs, self.outputs = set(graph.inputs), set(graph.outputs)
         self.writer: dict[str, int] = {}
         self.readers: dict[str, list[int]] = {}
         for index, node in enumerate(graph.nodes):
@@ -211,14 +212,14 @@ def why_float(model: Model, tensor: Tensor, users: Users) -> str:
     readers = [model.nodes[index] for index in users.readers.get(tensor.name, ())]
     if tensor.is_constant:
         return _why_constant(model, tensor, readers)
-    if tensor.name in model.graph.inputs:
+    if tensor.name in users.inputs:
         quantizers = [node for node in readers if node.operator == "QuantizeLinear"]
         return f"input of the graph, quantized by {_names(quantizers[:1])}" if quantizers else "input of the graph"
     writer = model.nodes[users.writer[tensor.name]] if tensor.name in users.writer else None
     if writer is None:
         return "no node computes it"
     if writer.operator == "DequantizeLinear":
-        used = "for the output of the graph" if tensor.name in model.graph.outputs else f"for {_names(readers)}"
+        used = "for the output of the graph" if tensor.name in users.outputs else f"for {_names(readers)}"
         return f"dequantized {used}"
     return f"{_names([writer])} ({writer.operator}) {_in_float(model, writer)}"
 
