@@ -20,4 +20,4 @@ def engine_of(runs: str) -> str:
 
 
 NO_TELEMETRY = {"ORT_DISABLE_TELEMETRY": "1"}
-"""The environment in which ONNX Runtime (1.32 and later) keeps no record of the models it loads, and sends none away."""
+"""The environment in which ONNX Runtime (1.32 and later) keeps no record of models, and sends none away."""
