@@ -17,7 +17,7 @@ from ..model import Graph, Node, Quantization, Tensor, numpy_dtype
 from ..ops import OPERATORS, Operator, Quantized, Trait, has
 from ..ops.accumulation import in_units_of_sums, output_axis
 from ..ops.activation import bounds
-from .constants import computed, moved_constant, unused
+from .constants import computed, moved_constant, names_of, unused
 from .edits import only_read, renamed, without_unread
 
 
@@ -253,7 +253,7 @@ class _Folding:
         if self._changes_nothing(source, node) and target.name not in self.outputs:
             self.names[target.name] = source.name
         elif source.is_constant:
-            aliases = tuple(sorted({*target.aliases, *source.aliases, source.name}))
+            aliases = tuple(sorted(names_of(source).union(target.aliases)))
             (self.tensors[target.name],) = computed(node, [source], [target], aliases)
         else:
             self.kept.append(replace(node, inputs=(source.name,)))

@@ -272,3 +272,14 @@ def test_a_tensor_in_a_function_of_an_unknown_operator(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(source.SerializeToString())
     with pytest.raises(BudgetError, match="bytes of memory"):
         qfmt.convert(tmp_path / "m.onnx")
+
+
+def test_a_long_chain_of_moves_of_a_constant() -> None:
+    """Each result had the names of all before it."""
+    nodes = [node("DequantizeLinear", ["w", "s"], ["t0"])]
+    nodes += [node("Transpose", [f"t{at}"], [f"t{at + 1}"]) for at in range(200)]
+    nodes += [node("Add", ["x", "t200"], ["y"])]
+    constants = {"w": np.ones((2, 2), np.int8), "s": np.float32(0.5)}
+    model = qfmt.convert(proto(nodes, {"x": (FLOAT, [2, 2])}, ["y"], constants))
+    (weight,) = (tensor for tensor in model.graph.constants() if tensor.dtype == "int8")
+    assert "w" in (weight.name, *weight.aliases) and len(weight.aliases) == 64
