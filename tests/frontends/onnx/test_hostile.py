@@ -316,5 +316,5 @@ def test_a_file_beyond_protobuf_is_refused_by_its_size(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.write(b"\x08\x07\x3a\xff\xff\xff\xff\x07")  # ir_version, and a graph of 2 GB
         file.truncate(1 << 40)
-    with pytest.raises(SourceError, match="an ONNX model of 2 GB or more, .*save_as_external_data"):
+    with pytest.raises(SourceError, match=r"an ONNX model of 2 GB or more, .*save_as_external_data"):
         qfmt.convert(path)
