@@ -13,7 +13,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .errors import DestinationError, MissingFileError, RemoteError, masked
+from .errors import DestinationError, MissingFileError, QfmtError, RemoteError, masked
 from .transfer import PACKAGES, WEB, Reading, Stored, Web, failing, filesystem
 
 if TYPE_CHECKING:
@@ -174,12 +174,15 @@ Named: TypeAlias = str | os.PathLike[str] | Url
 
 
 def place(named: Named) -> Place:
-    """The path or the URL that somebody names. RemoteError for a URL of a protocol that is not served.
+    """The path or the URL that somebody names. RemoteError for a URL of a protocol that is not served; QfmtError if
+    the name is empty.
 
     A `file://` URL is a path. Only text can be a URL; a file whose path looks like one is `./NAME`.
     """
     if not isinstance(named, str):
         return named if isinstance(named, Url) else Path(os.fsdecode(named))
+    if not named:  # the path would be that of the working directory
+        raise QfmtError("a name is empty", hint="name a file or a folder")
     scheme, mark, rest = named.partition("://")
     if not mark or not re.fullmatch(r"[A-Za-z][^/\\]*", scheme):
         return Path(named)

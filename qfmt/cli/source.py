@@ -10,7 +10,7 @@ import click
 import qfmt
 
 from ..errors import DestinationError, QfmtError
-from ..regular import irregular, refusal
+from ..regular import irregular, refusal, resolved
 from ..urls import Place, Url, place
 from .progress import working
 
@@ -119,7 +119,7 @@ def distinct(**results: Place | None) -> None:
     named: dict[Place, str] = {}
     for option, dest in results.items():
         if dest is not None:
-            known = dest if isinstance(dest, Url) else dest.resolve()
+            known = dest if isinstance(dest, Url) else resolved(dest)
             if known in named:
                 raise click.UsageError(f"--{named[known]} and --{option.replace('_', '-')} name the same file: {dest}")
             named[known] = option.replace("_", "-")
