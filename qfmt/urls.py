@@ -40,6 +40,8 @@ class Url:
         if self.protocol == "s3" and "@" in self._split.netloc:
             hint = "the protocol's own settings hold the credentials (docs/archive.md)"
             raise RemoteError("has an @ in the name of its bucket", where=masked(text), hint=hint)
+        if self.protocol == "s3" and not self._split.netloc:
+            raise RemoteError("names no bucket", where=masked(text), hint="name it, as in s3://BUCKET/KEY")
 
     def __str__(self) -> str:
         if self.protocol not in WEB:
@@ -214,4 +216,6 @@ def _local(rest: str, named: str) -> Path:
     host, slash, path = rest.partition("/")
     if host not in ("", "localhost") or not slash:
         raise RemoteError("names another machine", where=masked(named), hint="a file of this one is file:///PATH")
-    return Path(url2pathname(f"/{path}"))
+    if "\0" in (found := url2pathname(f"/{path}")):
+        raise RemoteError("holds a zero byte, which no path has", where=masked(named))
+    return Path(found)
