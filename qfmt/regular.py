@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-
 from pathlib import Path
 
 from .errors import MissingFileError, QfmtError

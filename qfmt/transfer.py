@@ -191,11 +191,13 @@ def failing(where: str, kind: type[QfmtError] = RemoteError) -> Iterator[None]:
             raise kind("access is denied", where=where, hint=hint) from None
         what = masked(first_line(error))  # it may quote the URL in another spelling, or the address of a redirection
         if status:
-            told = shortened(str(getattr(error, "message", "")).partition("\n")[0], 200)
+            told = shortened(str(getattr(error, "message", "")).partition("\n")[0].rstrip(":"), 200)
             is_answer = error.__cause__ is None  # else aiohttp found it malformed
             what = f"the server answers {status} {told}" if is_answer else f"the answer of the server: {told}"
         elif "TooManyRedirects" in type(error).__name__:
             what = "the server redirects in a circle, or too often"
+        elif "Redirect" in type(error).__name__:
+            what = f"the server redirects to what is no web address: {what}"
         elif "Timeout" in type(error).__name__:
             what = f"nothing came for {SILENCE} seconds"
         raise kind(f"the transfer failed: {what}", where=where, hint="check the URL, or try again") from None

@@ -119,6 +119,10 @@ class Url:
     exists = is_file
 
     @property
+    def has_query(self) -> bool:
+        return bool(self._split.query)
+
+    @property
     def has_folders(self) -> bool:
         """Whether its server lists files. What a web page links to is not that."""
         return self.protocol not in WEB
@@ -134,6 +138,7 @@ class Url:
             root = self._files._strip_protocol(self.text).rstrip("/") + "/"
             found = self._files.glob(root + pattern) if pattern else self._files.find(root)
             names = sorted(path.removeprefix(root) for path in found if not pattern or self._files.isfile(path))
+            names = [name for name in names if not name.endswith("/")]  # consoles of S3 make these for folders
         return [(name, self / name) for name in names]
 
     def head(self, count: int) -> bytes:

@@ -76,7 +76,7 @@ def _candidates(named: str) -> Iterator[tuple[str, Place, bool]]:
 
 
 def _remote(url: Url) -> Iterator[tuple[str, Url, bool]]:
-    if url.has_folders and glob.has_magic(url.text):
+    if url.has_folders and glob.has_magic(url.text) and not url.exists():
         root = next(each for each in url.parents if not glob.has_magic(each.text))
         found = root.files(url.text.removeprefix(root.text))
         if not found:

@@ -57,9 +57,15 @@ class _Worker:
     def __init__(self, work: str, arguments: Sequence[str], limits: Limits) -> None:
         self.limits = limits
         command = [sys.executable, "-I", "-c", _START, json.dumps(import_path()), str(limits.memory), work, *arguments]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
         try:
-            self.process = subprocess.Popen(command, **pipes, start_new_session=True)  # without Ctrl-C
+            self.process = subprocess.Popen(
+                command,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=nowhere,
+                start_new_session=True,  # without Ctrl-C
+            )
         except OSError as error:
             raise QfmtError(f"a process cannot be started: {error.strerror}", hint="use fewer --jobs") from None
 

@@ -85,8 +85,8 @@ QFB, CONVERTED = "qfb", "converted"
 
 
 def is_archive(path: Place) -> bool:
-    """Whether it is a folder with the manifest of an archive. A URL with a suffix, or with a query, names a file."""
-    if path.suffix or "?" in path.text if isinstance(path, Url) else not path.is_dir():
+    """Whether it is a folder with the manifest of an archive. A URL with a suffix or a query names a file."""
+    if path.suffix or path.has_query if isinstance(path, Url) else not path.is_dir():
         return False
     from ..archive.manifest import MANIFEST
 
