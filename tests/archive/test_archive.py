@@ -701,7 +701,7 @@ def test_an_error_beside_a_worker_is_not_waited_for(monkeypatch: pytest.MonkeyPa
     with pytest.raises(RuntimeError):
         list(workers.results([{}] * 4, "json:dumps", (), 2))
     monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: os.open("/nonexistent/x", os.O_RDONLY))
-    with pytest.raises(QfmtError, match="a process cannot be started: .*; use fewer --jobs"):
+    with pytest.raises(QfmtError, match=r"a process cannot be started: .*; use fewer --jobs"):
         list(workers.results([{}], "json:dumps", (), 1))
     assert workers._end(-40) == "was ended by signal 40"
 
@@ -729,7 +729,7 @@ def test_a_manifest_that_another_program_wrote(sources: Path, archive: Path) -> 
 def test_a_manifest_that_cannot_be_appended_to(archive: Path) -> None:
     archive.mkdir()
     with (
-        pytest.raises(DestinationError, match="archive.jsonl: cannot be written: No space left"),
+        pytest.raises(DestinationError, match=r"archive\.jsonl: cannot be written: No space left"),
         _journal(Manifest(archive)),
     ):
         raise OSError(28, "No space left on device")
