@@ -40,7 +40,7 @@ class Url:
         if self.protocol == "s3" and "@" in self._split.netloc:
             hint = "the protocol's own settings hold the credentials (docs/archive.md)"
             raise RemoteError("has an @ in the name of its bucket", where=masked(text), hint=hint)
-        if self.protocol == "s3" and not self._split.netloc:
+        if self.protocol == "s3" and not self._split.netloc and self.name:
             raise RemoteError("names no bucket", where=masked(text), hint="name it, as in s3://BUCKET/KEY")
 
     def __str__(self) -> str:

@@ -312,9 +312,8 @@ def test_shards_of_others_are_not_removed(sources: Path, archive: Path) -> None:
         assert model.tensors["fc.weight"].array.size
 
 
-def test_an_archive_by_url_has_no_shards(sources: Path, tmp_path: Path) -> None:
-    url = (tmp_path / "archive").as_uri().replace("file:", "s3:")
-    said = trouble("convert", digits(sources / "a.pt"), "--out", url, "--shard-size", "1K")
+def test_an_archive_by_url_has_no_shards(sources: Path) -> None:
+    said = trouble("convert", digits(sources / "a.pt"), "--out", "s3://bucket/archive", "--shard-size", "1K")
     assert "shards cannot be put into an archive by URL" in said
 
 
