@@ -75,6 +75,8 @@ def message(error: Exception) -> str:
     """What to say of any exception, in one line: it may be a bug of qfmt, too (`is_expected`)."""
     if isinstance(error, QfmtError):
         return str(error)
+    if isinstance(error, MemoryError):
+        return first_line(error)
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename else str(error)
     if package := _missing_package(error):
@@ -89,7 +91,7 @@ def message(error: Exception) -> str:
 
 def is_expected(error: Exception) -> bool:
     """Whether it is no bug of qfmt."""
-    return isinstance(error, QfmtError | OSError) or bool(_missing_package(error))
+    return isinstance(error, QfmtError | OSError | MemoryError) or bool(_missing_package(error))
 
 
 def _missing_package(error: Exception) -> str:

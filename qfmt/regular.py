@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from pathlib import Path
 
 from .errors import MissingFileError, QfmtError
 
@@ -23,6 +24,11 @@ def irregular(path: str | os.PathLike[str]) -> str:
     """
     kind = stat.S_IFMT(os.stat(path).st_mode)  # noqa: PTH116
     return "" if kind == stat.S_IFREG else f"is {_KINDS.get(kind, 'something else')}, not a regular file"
+
+
+def resolved(path: Path) -> Path:
+    """The path without links. Of a link to itself the path stays: `Path.resolve` of Python 3.12 raises RuntimeError."""
+    return Path(os.path.realpath(path))
 
 
 def descriptor_of(path: str | os.PathLike[str]) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any, Protocol
 
-from .errors import MissingFileError, MissingPackageError, QfmtError, RemoteError, first_line, masked
+from .errors import MissingFileError, MissingPackageError, QfmtError, RemoteError, first_line, masked, shortened
 
 _EXTRA = "run `pip install '.[remote]'` in a checkout of qfmt"
 
@@ -88,6 +88,13 @@ class Web:
     def __init__(self, protocol: str, text: str, where: str, first: int | None) -> None:
         self._protocol, self._text, self._where = protocol, text, where
         self._first: Any = self._request(0, first)
+        try:
+            self._begin(first)
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, first: int | None) -> None:
         headers, begin = self._first.r.headers, 0
         self.ranged = self._first.r.status == 206
         self._tag = _tag(headers)
@@ -111,13 +118,17 @@ class Web:
         # Without `size`, fsspec would first send a HEAD request.
         stream = filesystem(self._protocol).open(self._text, "rb", block_size=0, size=1, headers=headers)
         asked = (*stream.r.history, stream.r)
+        coding, what, hint = stream.r.headers.get("Content-Encoding", "identity"), "", ""
         if self._protocol == "https" and any(each.url.scheme != "https" for each in asked):
-            stream.close()
-            raise RemoteError("leads to an address without encryption")
-        if (coding := stream.r.headers.get("Content-Encoding", "identity")) != "identity":
-            stream.close()
+            what = "leads to an address without encryption"
+        elif coding != "identity":
             what = f"the server sends the file compressed ({coding}), which was not asked for"
-            raise RemoteError(what, hint="download it in another way, and give its path")
+            hint = "download it in another way, and give its path"
+        elif stream.r.status not in (200, 206):  # a redirection to nowhere, no content
+            what = f"the server answers {stream.r.status}, without the file"
+        if what:
+            stream.close()
+            raise RemoteError(what, hint=hint)
         return stream
 
     def chunks(self, begin: int, end: int) -> Iterator[bytes]:
@@ -152,7 +163,7 @@ def _tag(headers: Mapping[str, str]) -> tuple[str | None, ...]:
 
 def _range(headers: Mapping[str, str]) -> tuple[int, int | None]:
     """The first byte of a partial answer, and the size of the file."""
-    found = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", headers.get("Content-Range", ""))
+    found = re.fullmatch(r"bytes (\d{1,30})-\d+/(\d{1,30}|\*)", headers.get("Content-Range", ""))
     if found is None:
         raise RemoteError("the server does not say which part of the file it sends")
     return int(found[1]), None if found[2] == "*" else int(found[2])
@@ -180,9 +191,13 @@ def failing(where: str, kind: type[QfmtError] = RemoteError) -> Iterator[None]:
             raise kind("access is denied", where=where, hint=hint) from None
         what = masked(first_line(error))  # it may quote the URL in another spelling, or the address of a redirection
         if status:
-            what = f"the server answers {status} {getattr(error, 'message', '')}"
+            told = shortened(str(getattr(error, "message", "")).partition("\n")[0].rstrip(":"), 200)
+            is_answer = error.__cause__ is None  # else aiohttp found it malformed
+            what = f"the server answers {status} {told}" if is_answer else f"the answer of the server: {told}"
         elif "TooManyRedirects" in type(error).__name__:
             what = "the server redirects in a circle, or too often"
+        elif "Redirect" in type(error).__name__:
+            what = f"the server redirects to what is no web address: {what}"
         elif "Timeout" in type(error).__name__:
             what = f"nothing came for {SILENCE} seconds"
         raise kind(f"the transfer failed: {what}", where=where, hint="check the URL, or try again") from None

@@ -13,7 +13,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .errors import DestinationError, MissingFileError, RemoteError, masked
+from .errors import DestinationError, MissingFileError, QfmtError, RemoteError, masked
 from .transfer import PACKAGES, WEB, Reading, Stored, Web, failing, filesystem
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ class Url:
         if self.protocol == "s3" and "@" in self._split.netloc:
             hint = "the protocol's own settings hold the credentials (docs/archive.md)"
             raise RemoteError("has an @ in the name of its bucket", where=masked(text), hint=hint)
+        if self.protocol == "s3" and not self._split.netloc and self.name:
+            raise RemoteError("names no bucket", where=masked(text), hint="name it, as in s3://BUCKET/KEY")
 
     def __str__(self) -> str:
         if self.protocol not in WEB:
@@ -117,6 +119,10 @@ class Url:
     exists = is_file
 
     @property
+    def has_query(self) -> bool:
+        return bool(self._split.query)
+
+    @property
     def has_folders(self) -> bool:
         """Whether its server lists files. What a web page links to is not that."""
         return self.protocol not in WEB
@@ -132,6 +138,7 @@ class Url:
             root = self._files._strip_protocol(self.text).rstrip("/") + "/"
             found = self._files.glob(root + pattern) if pattern else self._files.find(root)
             names = sorted(path.removeprefix(root) for path in found if not pattern or self._files.isfile(path))
+            names = [name for name in names if not name.endswith("/")]  # consoles of S3 make these for folders
         return [(name, self / name) for name in names]
 
     def head(self, count: int) -> bytes:
@@ -174,12 +181,15 @@ Named: TypeAlias = str | os.PathLike[str] | Url
 
 
 def place(named: Named) -> Place:
-    """The path or the URL that somebody names. RemoteError for a URL of a protocol that is not served.
+    """The path or the URL that somebody names. RemoteError for a URL of a protocol that is not served; QfmtError if
+    the name is empty.
 
     A `file://` URL is a path. Only text can be a URL; a file whose path looks like one is `./NAME`.
     """
     if not isinstance(named, str):
         return named if isinstance(named, Url) else Path(os.fsdecode(named))
+    if not named:  # the path would be that of the working directory
+        raise QfmtError("a name is empty", hint="name a file or a folder")
     scheme, mark, rest = named.partition("://")
     if not mark or not re.fullmatch(r"[A-Za-z][^/\\]*", scheme):
         return Path(named)
@@ -211,4 +221,6 @@ def _local(rest: str, named: str) -> Path:
     host, slash, path = rest.partition("/")
     if host not in ("", "localhost") or not slash:
         raise RemoteError("names another machine", where=masked(named), hint="a file of this one is file:///PATH")
-    return Path(url2pathname(f"/{path}"))
+    if "\0" in (found := url2pathname(f"/{path}")):
+        raise RemoteError("holds a zero byte, which no path has", where=masked(named))
+    return Path(found)

@@ -50,7 +50,7 @@ def content(model: Model, folder: Path) -> bytes:
 
 
 def test_only_text_with_a_known_protocol_is_a_url(tmp_path: Path) -> None:
-    for text in ("a.qfb", "./s3://a", "a/http://b", "C:\\a.qfb", "std::net.pt", "::http", "/s3://a", ""):
+    for text in ("a.qfb", "./s3://a", "a/http://b", "C:\\a.qfb", "std::net.pt", "::http", "/s3://a"):
         assert place(text) == Path(text)
     assert place(Path("s3://bucket/a")) == Path("s3:/bucket/a")
     for protocol in PACKAGES:
@@ -354,6 +354,13 @@ ANSWERS: dict[str, tuple[Callable[[Any], None], str]] = {
         lambda handler: handler.answer(200, gzip.compress(b"QFB1"), **{"Content-Encoding": "gzip"}),
         r"sends the file compressed \(gzip\), which was not asked for",
     ),
+    "redirected to nowhere": (lambda handler: handler.answer(302, b"QFB1"), "the server answers 302, without the file"),
+    "empty": (lambda handler: handler.answer(204, b""), "the server answers 204, without the file"),
+    "file": (lambda handler: handler.answer(302, b"", Location="file:///x"), "redirects to what is no web address"),
+    "long": (
+        lambda handler: handler.answer(206, b"no", **{"Content-Range": f"bytes 0-1/{'9' * 5000}"}),
+        "does not say which part",
+    ),
     "nonsense": (lambda handler: handler.send(b"\0\0\0\r\n\r\n"), "the transfer failed"),
 }
 
@@ -556,3 +563,13 @@ def test_what_a_killed_process_left_is_removed_by_the_next(server: Server, tempo
     del server.answers["net.pt"]
     server.files["net.pt"], server.ranges = DIGITS.read_bytes(), True
     qfmt.convert(server.url("net.pt"))
+
+
+def test_urls_that_name_nothing() -> None:
+    for text, said in (
+        ("s3:///key", "names no bucket"),
+        ("file:///a%00b", "holds a zero byte"),
+        ("", "a name is empty"),
+    ):
+        with pytest.raises(QfmtError, match=said):
+            place(text)

@@ -49,6 +49,9 @@ def results(
                     "silence_logs": CRITICAL,
                 }
                 address = stack.enter_context(dask.LocalCluster(processes=True, **options))
+            if str(address).startswith("tls:") and not dask.Security().get_connection_args("client").get("ssl_context"):
+                hint = "Dask's own settings name them (docs/archive.md)"
+                raise RemoteError("there are no certificates for TLS", where=f"--dask {shown}", hint=hint)
             client = stack.enter_context(dask.Client(address, timeout=PATIENCE, set_as_default=False))
         except (OSError, ValueError, RuntimeError) as error:
             hint = "give the address of a Dask scheduler, as in tcp://HOST:8786, or local"

@@ -19,6 +19,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
+from unicodedata import normalize
 
 from ..errors import DestinationError, QfmtError, RemoteError, message
 from ..file.opened import downloaded, uploaded
@@ -26,6 +27,7 @@ from ..file.sharding import remove
 from ..file.writer import save
 from ..frontends.content import sha256_of
 from ..frontends.sources import external_files
+from ..regular import resolved
 from ..urls import Place, Url, place, text_of
 from . import cluster, workers
 from .manifest import Entry, Manifest, is_whole
@@ -115,19 +117,27 @@ def _planned(manifest: Manifest, sources: Mapping[str, Place], options: Mapping[
     """A task for each source; what is not in the manifest joins it, with the name of a file that is its own."""
     entries = manifest.entries
     uses = Counter(entry.file for entry in entries.values())
+    folders = (str(folder) for name in sources for folder in PurePosixPath(name).parents)
+    taken = {*map(_alike, (*uses, *folders))}
     tasks = []
     for name, path in sources.items():
         known = entries.get(name)
         target = known.file if known else ""
         if not target or uses[target] != 1:
-            target = next(file for file in _files(name) if not uses[file])
-            uses[target] += 1
+            target = next(file for file in _files(name) if _alike(file) not in taken)
+            taken.add(_alike(target))
         entry = replace(known or Entry(name, "", file=target), path=_relative(path, manifest.folder))
         manifest.place(replace(entry, file=target))  # a link in the folder may lead out of it
         entries[name] = entry
         known_ = asdict(entry) if entry.content_id else None
         tasks.append({"source": name, "path": _everywhere(path), "file": target, "options": options, "known": known_})
     return tasks
+
+
+def _alike(file: str) -> str:
+    """What names have in common that are the same on some system: macOS and Windows ignore case, and macOS how a
+    letter with an accent is composed."""
+    return normalize("NFC", file.casefold())
 
 
 def _files(source: str) -> Iterator[str]:
@@ -147,10 +157,10 @@ def _relative(path: Place, home: Place) -> str:
     """Where a source lies, relative to the archive; what is not beside it, or remote, in full."""
     if isinstance(path, Url):
         return str(path)
-    path = path.resolve()
+    path = resolved(path)
     with suppress(ValueError):  # another drive
         if isinstance(home, Path):
-            path = Path(os.path.relpath(path, home.resolve()))
+            path = Path(os.path.relpath(path, resolved(home)))
     return path.as_posix()
 
 
@@ -291,8 +301,14 @@ def _journal(manifest: Manifest) -> Iterator[Told]:
             saved = time.monotonic()
 
     if isinstance(manifest.path, Path):
-        with manifest.path.open("ab") as file:
-            yield append
+        try:
+            with manifest.path.open("ab") as file:
+                yield append
+        except QfmtError:
+            raise
+        except OSError as error:
+            where = error.filename or str(manifest.path)
+            raise DestinationError(f"cannot be written: {error.strerror}", where=where) from None
         return
     try:
         yield save_all

@@ -21,7 +21,7 @@ from ..file.replacing import replacing
 from ..file.sharding import are_intact
 from ..frontends.content import sha256_of
 from ..frontends.json_text import is_shallow, parse
-from ..regular import irregular
+from ..regular import irregular, resolved
 from ..urls import Place, Url
 
 MANIFEST = "archive.jsonl"
@@ -68,7 +68,7 @@ class Manifest:
         is not one of a manifest, and for a file outside the folder; BudgetError if it would take too much memory.
         """
         self.folder = folder
-        self._home = folder.resolve() if isinstance(folder, Path) else Path()
+        self._home = resolved(folder) if isinstance(folder, Path) else Path()
         self.path = folder / MANIFEST
         self.entries: dict[str, Entry] = {}
         if isinstance(self.path, Path) and self.path.is_symlink():  # what it leads to would be replaced
@@ -81,7 +81,7 @@ class Manifest:
             budget = Budget(path.stat().st_size, "reading")
             with path.open("rb") as file:
                 for number, line in enumerate(file, 1):
-                    if line.endswith(b"\n"):
+                    with suppress(*[QfmtError] * (not line.endswith(b"\n"))):  # its writer was killed
                         self._add(line, f"{self.path}:{number}", budget)
 
     def _add(self, line: bytes, where: str, budget: Budget) -> None:
@@ -90,11 +90,11 @@ class Manifest:
             entry = Entry(**parse(line, budget))
             if not is_shallow(entry.options, LEVELS):
                 raise TypeError
-            if any(type(getattr(entry, name)) is not kind for name, kind in _TYPES.items()):
+            if any(type(getattr(entry, name)) not in kinds for name, kinds in _TYPES.items()):
                 raise TypeError
             self.place(entry)
         except (ValueError, TypeError):
-            hint = "restore the manifest, or remove it and convert the sources again"
+            hint = "restore it, update qfmt if a newer one wrote it, or remove it and convert the sources again"
             raise QfmtError("is not a line of a manifest", where=where, hint=hint) from None
         except BudgetError as error:
             raise error.at(where) from None
@@ -109,7 +109,7 @@ class Manifest:
         path = self.folder / entry.file
         # One spelling only: two entries with one file must have equal names. A link may lead anywhere.
         is_name = _is_below(entry.file) and PurePath(entry.file).as_posix() == (entry.file or ".")
-        if isinstance(path, Path) and not (is_name and path.resolve().is_relative_to(self._home)):
+        if isinstance(path, Path) and not (is_name and resolved(path).is_relative_to(self._home)):
             what = f"the file of {entry.source} is not in the archive: {entry.file}"
             hint = "remove the link from the folder, or the line from the manifest"
             raise QfmtError(what, where=str(self.path), hint=hint)
@@ -156,4 +156,5 @@ def is_whole(file: Place, entry: Entry) -> bool:
     return is_there(file, entry) and (isinstance(file, Url) or are_intact(file))
 
 
-_TYPES = {name: type(value) for name, value in asdict(Entry("", "")).items()}
+_TYPES = {name: {type(value)} for name, value in asdict(Entry("", "")).items()} | {"seconds": {float, int}}
+"""Of the values in a line; other programs write 1 for 1.0."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from fnmatch import fnmatch
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from ..errors import DestinationError, MissingFileError, QfmtError, SourceError
 from ..file.opened import downloaded
 from ..frontends.sources import sniff
-from ..regular import irregular, refusal
+from ..regular import irregular, refusal, resolved
 from ..urls import Place, Url, place
 
 NO_MODELS = ("unknown", "numpy")
@@ -57,7 +59,7 @@ def find(places: Sequence[str], archive: Place) -> Found:
 def _is_inside(path: Place, archive: Place) -> bool:
     if isinstance(path, Url) or isinstance(archive, Url):
         return str(path).startswith(f"{str(archive).rstrip('/')}/")
-    return path.resolve().is_relative_to(archive.resolve())
+    return resolved(path).is_relative_to(resolved(archive))
 
 
 def _are_same(one: Place, other: Place) -> bool:
@@ -74,7 +76,7 @@ def _candidates(named: str) -> Iterator[tuple[str, Place, bool]]:
 
 
 def _remote(url: Url) -> Iterator[tuple[str, Url, bool]]:
-    if url.has_folders and glob.has_magic(url.text):
+    if url.has_folders and glob.has_magic(url.text) and not url.exists():
         root = next(each for each in url.parents if not glob.has_magic(each.text))
         found = root.files(url.text.removeprefix(root.text))
         if not found:
@@ -93,13 +95,11 @@ def _remote(url: Url) -> Iterator[tuple[str, Url, bool]]:
 def _local(named: str, path: Path) -> Iterator[tuple[str, Path, bool]]:
     try:
         if path.is_dir():
-            for each in path.rglob("*"):
-                name = each.relative_to(path)
-                if each.is_file() and not any(part.startswith(".") for part in name.parts):
-                    yield name.as_posix(), each, False
+            for each in _below(path):
+                yield each.relative_to(path).as_posix(), each, False
         elif glob.has_magic(named) and not path.exists():
             root = next(each for each in path.parents if not glob.has_magic(str(each)))
-            matches = [each for each in map(Path, glob.glob(named, recursive=True)) if each.is_file()]  # noqa: PTH207
+            matches = [*_matching(named)]
             if not matches:
                 raise MissingFileError("no file matches", where=named, hint="check the path")
             for each in matches:
@@ -112,6 +112,37 @@ def _local(named: str, path: Path) -> Iterator[tuple[str, Path, bool]]:
         if isinstance(error, QfmtError):
             raise
         raise refusal(error, SourceError).at(named) from None
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """The files in a folder and below that are not hidden; links to folders are not followed. Raises OSError."""
+
+    def fail(error: OSError) -> NoReturn:
+        raise error
+
+    for root, folders, names in os.walk(folder, onerror=fail):
+        folders[:] = (name for name in folders if not name.startswith("."))
+        yield from (path for name in names if not name.startswith(".") and (path := Path(root, name)).is_file())
+
+
+def _matching(pattern: str) -> Iterator[Path]:
+    """The files that match a pattern. `**` follows no links: with two that lead upwards, `glob` would not end."""
+    parts = Path(pattern).parts
+    at = parts.index("**") if "**" in parts else len(parts)
+    for found in map(Path, glob.glob(str(Path(*parts[:at])))):  # noqa: PTH207
+        if at == len(parts) and found.is_file():
+            yield found
+        elif found.is_dir() and at < len(parts):
+            yield from (each for each in _below(found) if _fits(each.relative_to(found).parts, parts[at:]))
+
+
+def _fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Whether a relative path fits a pattern; both in parts."""
+    if not pattern or pattern == ("**",):
+        return bool(pattern) or not parts
+    if pattern[0] == "**":
+        return any(_fits(parts[start:], pattern[1:]) for start in range(len(parts) + 1))
+    return bool(parts) and fnmatch(parts[0], pattern[0]) and _fits(parts[1:], pattern[1:])
 
 
 def _is_no_model(place: Place) -> bool:

@@ -20,6 +20,7 @@ from queue import SimpleQueue
 from threading import Event, Thread, Timer
 from typing import Any, NamedTuple
 
+from ..errors import QfmtError, message
 from ..frontends.isolation.child import end_with, limit_memory
 from ..frontends.isolation.parent import import_path
 from ..memory import physical
@@ -56,8 +57,17 @@ class _Worker:
     def __init__(self, work: str, arguments: Sequence[str], limits: Limits) -> None:
         self.limits = limits
         command = [sys.executable, "-I", "-c", _START, json.dumps(import_path()), str(limits.memory), work, *arguments]
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True)  # without Ctrl-C
+        pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
+        try:
+            self.process = subprocess.Popen(
+                command,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=nowhere,
+                start_new_session=True,  # without Ctrl-C
+            )
+        except OSError as error:
+            raise QfmtError(f"a process cannot be started: {error.strerror}", hint="use fewer --jobs") from None
 
     def answer(self, task: Message) -> Message:
         """What it answers, or {"error": why it died}."""
@@ -108,23 +118,27 @@ def results(
     """Each task and the answer to it, as they come: what a worker's `work(*arguments, task)` returns.
 
     `work` is "module:function". The function must raise nothing. If a worker dies, the answer is {"error": …}.
+    QfmtError if the system starts no more processes.
     """
     limits = limits or Limits.of(None, None, jobs)
-    workers = [_Worker(work, arguments, limits) for _ in range(min(jobs, len(tasks)))]
+    count = min(jobs, len(tasks))
+    workers: list[_Worker] = []
     idle: SimpleQueue[_Worker] = SimpleQueue()
-    for worker in workers:
-        idle.put(worker)
 
     def answer(task: Message) -> Message:
         worker = idle.get()
-        if worker.process.poll() is not None:
-            workers.append(worker := _Worker(work, arguments, limits))
-        answer = worker.answer(task)
-        idle.put(worker)
-        return answer
+        try:
+            if worker.process.poll() is not None:
+                workers.append(worker := _Worker(work, arguments, limits))
+            return worker.answer(task)
+        finally:  # whatever happens: other threads wait for a worker
+            idle.put(worker)
 
-    pool = ThreadPoolExecutor(max(len(workers), 1))
+    pool = ThreadPoolExecutor(max(count, 1))
     try:
+        for _ in range(count):
+            workers.append(_Worker(work, arguments, limits))
+            idle.put(workers[-1])
         given = {pool.submit(answer, task): task for task in tasks}
         for each in counted(as_completed(given), "", len(tasks), "files"):
             yield given[each], each.result()
@@ -149,10 +163,13 @@ def accepted(answer: object, is_valid: Callable[[Message], bool]) -> Message:
     return {"error": "the worker process sent an invalid answer"}
 
 
+_SIGNALS = {each.value: each.name for each in signal.Signals}
+
+
 def _end(status: int) -> str:
     if status >= 0:
         return f"ended with status {status}"
-    name = signal.Signals(-status).name
+    name = _SIGNALS.get(-status, f"signal {-status}")
     return f"was ended by {name}" + ("; it may have run out of memory" if name == "SIGKILL" else "")
 
 
@@ -165,13 +182,20 @@ def named(name: str) -> Callable[..., Any]:
 
 def serve(memory: str, work: str, *arguments: str) -> None:
     """The worker, which ends with its parent. Whatever the work prints goes nowhere: the messages need stdout."""
-    limit_memory(int(memory))
     target = os.fdopen(os.dup(1), "wb")
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 1)
     Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     function = named(work)
+    limit_memory(int(memory))  # of the tasks: this much any worker needs
     with suppress(BrokenPipeError):
         for line in sys.stdin.buffer:
-            target.write(json.dumps(function(*arguments, json.loads(line))).encode() + b"\n")
+            target.write(_answer(function, arguments, line) + b"\n")
             target.flush()
+
+
+def _answer(function: Callable[..., Message], arguments: Sequence[str], task: bytes) -> bytes:
+    try:
+        return json.dumps(function(*arguments, json.loads(task))).encode()
+    except MemoryError as error:
+        return json.dumps({"error": message(error)}).encode()

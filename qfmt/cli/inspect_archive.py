@@ -9,7 +9,7 @@ import qfmt
 
 from ..archive.manifest import Manifest
 from ..errors import QfmtError
-from ..notation import NOTHING, size
+from ..notation import NOTHING, how_many, size
 from ..urls import Place, size_of
 from .facts import counts, origin
 from .output import Column, as_json, line, table
@@ -53,8 +53,8 @@ def inspect_archive(folder: Place, wanted: str, json_: bool) -> None:
     else:
         table(COLUMNS, rows)
         line()
-        of = f" of {len(manifest.entries):,}" if wanted else ""
-        line(f"{folder}: {len(rows):,}{of} sources")
+        of = f"{len(rows):,} of " if wanted else ""
+        line(f"{folder}: {of}{how_many(len(manifest.entries), 'source')}")
 
 
 def _facts(file: Place) -> dict[str, Any]:

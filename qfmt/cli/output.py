@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TextIO
 
 import click
 
-from ..errors import LONGEST, printable, shortened
+from ..errors import LONGEST, DestinationError, printable, shortened
 from ..notation import NOTHING, json_value
 
 GAP = "  "
@@ -47,14 +47,19 @@ _PAGE: list[list[str]] = []
 
 
 def _echo(text: str, *, err: bool = False) -> None:
-    """Print. Once the reader has closed (`| head`), drop the rest; the exit status stays that of the command."""
+    """Print. Once the reader has closed (`| head`), drop the rest; the exit status stays that of the command.
+
+    DestinationError if stdout cannot be written; what stderr cannot take is dropped.
+    """
     if _PAGE and not err:
         _PAGE[-1].append(text)
         return
     try:
         click.echo(text, err=err)
-    except BrokenPipeError:
+    except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), (sys.stderr if err else sys.stdout).fileno())
+        if not err and not isinstance(error, BrokenPipeError):
+            raise DestinationError(f"cannot be written: {error.strerror}", where="standard output") from None
 
 
 def line(text: str = "", *, err: bool = False) -> None:
@@ -250,7 +255,7 @@ def _drawn(
     yield from lines(titles, True)
     for row in rows:
         yield from lines(row, False)
-    if left_out := [titles[at] for at in known if at not in shown]:
+    if left_out := [titles[at] for at in known if at not in shown and titles[at]]:
         told = f"(left out in {limit} columns: {', '.join(left_out)})"
         yield click.style(told, dim=True) if has_color else told
 

@@ -10,7 +10,7 @@ import click
 import qfmt
 
 from ..errors import DestinationError, QfmtError
-from ..regular import irregular, refusal
+from ..regular import irregular, refusal, resolved
 from ..urls import Place, Url, place
 from .progress import working
 
@@ -85,8 +85,8 @@ QFB, CONVERTED = "qfb", "converted"
 
 
 def is_archive(path: Place) -> bool:
-    """Whether it is a folder with the manifest of an archive. A URL with a suffix names a file."""
-    if path.suffix if isinstance(path, Url) else not path.is_dir():
+    """Whether it is a folder with the manifest of an archive. A URL with a suffix or a query names a file."""
+    if path.suffix or path.has_query if isinstance(path, Url) else not path.is_dir():
         return False
     from ..archive.manifest import MANIFEST
 
@@ -119,7 +119,7 @@ def distinct(**results: Place | None) -> None:
     named: dict[Place, str] = {}
     for option, dest in results.items():
         if dest is not None:
-            known = dest if isinstance(dest, Url) else dest.resolve()
+            known = dest if isinstance(dest, Url) else resolved(dest)
             if known in named:
                 raise click.UsageError(f"--{named[known]} and --{option.replace('_', '-')} name the same file: {dest}")
             named[known] = option.replace("_", "-")

@@ -7,17 +7,20 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 import zipfile
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import pytest
 
 import qfmt
-from qfmt.archive.filling import fill
+from qfmt.archive import workers
+from qfmt.archive.filling import _journal, fill
 from qfmt.archive.manifest import MANIFEST, Entry, Manifest
 from qfmt.archive.sources import find
 from qfmt.archive.workers import accepted
@@ -309,9 +312,8 @@ def test_shards_of_others_are_not_removed(sources: Path, archive: Path) -> None:
         assert model.tensors["fc.weight"].array.size
 
 
-def test_an_archive_by_url_has_no_shards(sources: Path, tmp_path: Path) -> None:
-    url = (tmp_path / "archive").as_uri().replace("file:", "s3:")
-    said = trouble("convert", digits(sources / "a.pt"), "--out", url, "--shard-size", "1K")
+def test_an_archive_by_url_has_no_shards(sources: Path) -> None:
+    said = trouble("convert", digits(sources / "a.pt"), "--out", "s3://bucket/archive", "--shard-size", "1K")
     assert "shards cannot be put into an archive by URL" in said
 
 
@@ -647,3 +649,95 @@ def test_errors_of_an_archive_are_errors_of_qfmt(archive: Path) -> None:
     archive.write_text("a file")
     with pytest.raises(QfmtError, match="cannot be created"):
         fill(archive, {"a.pt": DIGITS})
+
+
+# Bad days
+
+
+def test_a_folder_that_cannot_be_read_is_an_error(
+    sources: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digits(sources / "a.pt")
+    digits(sources / "secret" / "b.pt")
+    scan = os.scandir
+
+    def refuse(path: Any) -> Any:
+        if Path(path).name == "secret":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    for named in (str(sources), f"{sources}/**/*.pt"):
+        with pytest.raises(SourceError, match="Permission denied"):
+            find([named], archive)
+
+
+def test_links_to_folders_are_not_followed(sources: Path, archive: Path) -> None:
+    digits(sources / "a" / "b.pt")
+    for name in "xyz":  # `glob` would find 3 ** 40 paths
+        (sources / "a" / name).symlink_to("..")
+    for named in (str(sources), f"{sources}/**", f"{sources}/**/*.pt", f"{sources}/*/**/b.pt", f"{sources}/**/**/b*"):
+        assert [*find([named], archive).sources] == ["a/b.pt"]
+
+
+def test_files_have_names_that_differ_on_every_system(sources: Path, archive: Path) -> None:
+    names = ("Net.pt", "net.pt", "NET.pth", "\xe9.pt", "e\u0301.pt", "deep.pt", "deep.qfb/net.pt")
+    for number, name in enumerate(names):
+        digits(sources / name, number)
+    assert kept(sources, archive) == set()
+    entries = Manifest(archive).entries
+    assert set(entries) == set(names) and not any(entry.error for entry in entries.values())
+    alike = {normalize("NFC", entry.file.casefold()) for entry in entries.values()}
+    assert len(alike) == len(names)
+    assert kept(sources, archive) == set(names)
+
+
+def test_an_error_beside_a_worker_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(workers._Worker, "answer", fail)
+    with pytest.raises(RuntimeError):
+        list(workers.results([{}] * 4, "json:dumps", (), 2))
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: os.open("/nonexistent/x", os.O_RDONLY))
+    with pytest.raises(QfmtError, match=r"a process cannot be started: .*; use fewer --jobs"):
+        list(workers.results([{}], "json:dumps", (), 1))
+    assert workers._end(-40) == "was ended by signal 40"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's")
+def test_a_worker_without_memory_prints_nothing(
+    sources: Path, archive: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    digits(sources / "a.pt")
+    filled = fill(archive, find([str(sources)], archive).sources, limits=workers.Limits(1))
+    assert "needs more memory than" in filled.manifest.entries["a.pt"].error
+    assert capfd.readouterr().err == ""
+
+
+def test_a_manifest_that_another_program_wrote(sources: Path, archive: Path) -> None:
+    for number in range(2):
+        digits(sources / f"{number}.pt", number)
+    kept(sources, archive)
+    path = archive / MANIFEST
+    entries = [json.loads(line) | {"seconds": 1} for line in path.read_text().splitlines()]
+    path.write_text("\n".join(map(json.dumps, entries)))  # nothing ends the last line
+    assert kept(sources, archive) == {"0.pt", "1.pt"}
+
+
+def test_a_manifest_that_cannot_be_appended_to(archive: Path) -> None:
+    archive.mkdir()
+    with (
+        pytest.raises(DestinationError, match=r"archive\.jsonl: cannot be written: No space left"),
+        _journal(Manifest(archive)),
+    ):
+        raise OSError(28, "No space left on device")
+
+
+def test_names_that_lead_nowhere(tmp_path: Path, sources: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to("loop")
+    source = digits(sources / "a.pt")
+    assert "cannot be created" in trouble("convert", source, "--out", loop)
+    assert "a name is empty" in trouble("convert", "", "--out", tmp_path / "archive")
+    assert "a name is empty" in trouble("convert", source, "--out", "")

@@ -16,6 +16,7 @@ import qfmt
 from qfmt.archive.filling import fill
 from qfmt.archive.manifest import MANIFEST, Entry, Manifest
 from qfmt.archive.sources import find
+from qfmt.cli.source import is_archive
 from qfmt.errors import DestinationError, MissingFileError, MissingPackageError, QfmtError, RemoteError, SourceError
 from qfmt.file.sharding import stated
 from qfmt.urls import Url, place
@@ -153,6 +154,18 @@ def test_memory_of_one_process_is_no_archive(memory: Any, sources: Path, tmp_pat
     for folder, named in ((place("memory://archive"), str(sources)), (tmp_path / "archive", "memory://models/a.pt")):
         with pytest.raises(DestinationError, match="memory:// is the memory of one process"):
             fill(folder, find([named], folder).sources)
+
+
+def test_odd_keys_of_a_bucket(bucket: str, sources: Path, tmp_path: Path) -> None:
+    names = ("[a].pt", "a.pt", "b c#d?e%20.pt", "Net.pt", "net.pt")
+    for name in names:
+        Url(f"{bucket}/{name}").put(sources / "a.pt")
+    (tmp_path / "empty").touch()
+    Url(f"{bucket}/folder/").put(tmp_path / "empty")  # consoles make such objects
+    assert set(find([bucket], tmp_path).sources) == set(names)
+    assert [*find([f"{bucket}/[a].pt"], tmp_path).sources] == ["[a].pt"]
+    assert not is_archive(Url("https://host/model?signature"))
+    assert invoke("inspect", f"{bucket}/b c#d?e%20.pt").exit_code == 0
 
 
 def test_what_is_no_source_by_url(bucket: str, server: Server, tmp_path: Path) -> None:
@@ -297,6 +310,13 @@ def test_a_cluster_that_is_not_there(sources: Path, tmp_path: Path, monkeypatch:
     for address in ("tcp://127.0.0.1:1", "nonsense://x"):
         with pytest.raises(RemoteError, match="give the address of a Dask scheduler"):
             fill(tmp_path / "archive", found, dask=address)
+
+
+def test_a_cluster_needs_certificates_for_tls(sources: Path, tmp_path: Path) -> None:
+    pytest.importorskip("distributed", reason=NO_DASK)
+    found = find([str(sources)], tmp_path / "archive").sources
+    with pytest.raises(RemoteError, match="there are no certificates for TLS"):
+        fill(tmp_path / "archive", found, dask="tls://127.0.0.1:1")
 
 
 def test_a_cluster_that_does_not_start(sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

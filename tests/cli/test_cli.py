@@ -167,3 +167,15 @@ def test_ops_explains_one_by_its_name_here_or_in_torch() -> None:
     assert "similar: Conv" in trouble("ops", "Cov")
     assert invoke("ops", "aten::relu").stdout == invoke("ops", "Relu").stdout
     assert "'aten::relu6' is converted, to operators" in trouble("ops", "aten::relu6")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_stream_that_is_full() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = start("ops", stdout=full, stderr=subprocess.PIPE)
+        told = done.communicate()[1].decode()
+        assert (done.returncode, told) == (
+            2,
+            "qfmt: error: standard output: cannot be written: No space left on device\n",
+        )
+        assert start("inspect", "nothing.qfb", stderr=full).wait() == 2
