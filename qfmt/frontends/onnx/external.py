@@ -266,7 +266,7 @@ class _Folder:
 def _number(text: str) -> int:
     """An offset or length; other programs may read blanks, underscores or the digits of other scripts differently."""
     if not (isinstance(text, str) and text.isascii() and text.isdecimal() and len(text) < DIGITS):
-        raise SourceError("the offset or length of its external data is not a number")
+        raise SourceError("the offset or length of its external data is not a natural number")
     return int(text)
 
 
