@@ -155,6 +155,8 @@ def gemm(im: Importer, call: Call) -> Any:
     call = call.without("broadcast")
     a = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0, **call.attributes}
     bias = call.input(2)
+    if "float" not in im.tensors[call.inputs[0]].dtype and not (a["alpha"].is_integer() and a["beta"].is_integer()):
+        return im.opaque(call)  # ONNX does not say how such a product of integers is rounded
     plain = a["alpha"] == 1 and not a["transA"] and a["transB"] and (a["beta"] == 1 or not bias)
     weight, shape = im.shape(call.inputs[1]), im.shape(bias) if bias else ()
     flat = not bias or (shape is not None and weight is not None and len(shape) == 1 and shape[0] == weight[0])
