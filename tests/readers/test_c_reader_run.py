@@ -71,6 +71,23 @@ def test_every_operator_and_rule_on_random_integers(count: int, tmp_path: Path) 
     tell(f"C interpreter: {equal:,} of {total:,} integers of {files:,} random networks equal to the reference")
 
 
+@pytest.mark.parametrize("operator", ["ReduceMax", "ReduceMin"])
+def test_an_extreme_of_no_elements(operator: str, tmp_path: Path) -> None:
+    """The end of the range of the quantization."""
+    grid = Quantization.of([0.5], [2], 10, 90)
+    tensors = {
+        "x": Tensor("x", "uint8", (0, 3), quantization=grid),
+        "axes": Tensor.constant("axes", np.array([0])),
+        "y": Tensor("y", "uint8", (3,), quantization=grid),
+    }
+    node = Node(operator, ("x", "axes"), ("y",), {"keepdims": 0, "noop_with_empty_axes": 0}, version=20)
+    model = Model(Graph(("x",), ("y",), [node], tensors)).with_vectors({"x": np.zeros((0, 3), np.uint8)})
+    model.save(tmp_path / "m.qfb")
+    done = run("--vectors", tmp_path / "m.qfb")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert counted(done) == (3, 3, 1)
+
+
 FORMS = sorted((SUITE / "float").glob("form-*.qfb"))
 
 
