@@ -19,7 +19,7 @@ import pytest
 import qfmt
 from cases.integer_graphs import kinds
 from fuzzing.altered import altered, written
-from networks.integer import BROKEN, changed, network
+from networks.integer import BROKEN, changed, extreme_of_nothing, network
 from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.model import DTYPES, Parameter, numpy_dtype
 from qfmt.ops import OPERATORS
@@ -74,14 +74,7 @@ def test_every_operator_and_rule_on_random_integers(count: int, tmp_path: Path) 
 @pytest.mark.parametrize("operator", ["ReduceMax", "ReduceMin"])
 def test_an_extreme_of_no_elements(operator: str, tmp_path: Path) -> None:
     """The end of the range of the quantization."""
-    grid = Quantization.of([0.5], [2], 10, 90)
-    tensors = {
-        "x": Tensor("x", "uint8", (0, 3), quantization=grid),
-        "axes": Tensor.constant("axes", np.array([0])),
-        "y": Tensor("y", "uint8", (3,), quantization=grid),
-    }
-    node = Node(operator, ("x", "axes"), ("y",), {"keepdims": 0, "noop_with_empty_axes": 0}, version=20)
-    model = Model(Graph(("x",), ("y",), [node], tensors)).with_vectors({"x": np.zeros((0, 3), np.uint8)})
+    model = extreme_of_nothing(operator).with_vectors({"x": np.zeros((0, 3), np.uint8)})
     model.save(tmp_path / "m.qfb")
     done = run("--vectors", tmp_path / "m.qfb")
     assert (done.returncode, done.stderr) == (0, b"")
