@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from typing import TYPE_CHECKING
 
 from ...budget import NODE, NODE_BYTES, Budget
@@ -42,7 +42,7 @@ def _check_names(model: ir.Model) -> None:
 
 
 def _count_calls(model: ir.Model, budget: Budget) -> Set[ir.OperatorIdentifier]:
-    """Charge the budget for the nodes that inlining adds; return the functions that are called.
+    """Charge the budget for what inlining adds; return the functions that are called.
 
     If each function calls the next one twice, the number of nodes doubles with each function.
     """
@@ -73,7 +73,22 @@ def _count_calls(model: ir.Model, budget: Budget) -> Set[ir.OperatorIdentifier]:
     copies = max(0, inlined(model.graph) - own)
     budget.spend(NODE * copies)
     budget.allocate(NODE_BYTES * copies)
+    _charge_names(model, [*reversed(sizes)], budget)
     return sizes.keys()
+
+
+def _charge_names(model: ir.Model, functions: Sequence[ir.OperatorIdentifier], budget: Budget) -> None:
+    """Charge the budget for the parameters and names of the copies of functions, which are listed before those that
+    they call."""
+    graphs = {function: list(graphs_within(model.functions[function].graph)) for function in functions}
+    copies = Counter(node.op_identifier() for each in graphs_within(model.graph) for node in each)
+    for function in functions:
+        count, declared = copies[function], model.functions[function]
+        budget.spend(count * (len(declared.inputs) + len(declared.attributes)))
+        for node in (node for each in graphs[function] for node in each):
+            copies[node.op_identifier()] += count
+            names = (node.name or "", *(value.name or "" for value in node.outputs))
+            budget.allocate(count * sum(map(len, names)))
 
 
 def _compute_outputs(function: ir.Function) -> None:
