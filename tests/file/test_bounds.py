@@ -61,6 +61,17 @@ def test_a_long_string_that_is_shared_is_read_a_few_times() -> None:
         list(qfmt.load(HOSTILE / "long-names.qfb").nodes)
 
 
+def test_what_is_written_is_never_refused_for_long_strings(tmp_path: Path) -> None:
+    """Operators of strangers may have long names, and all nodes the same one."""
+    operator = "vendor." + "a" * 8000
+    nodes = [Node(operator, ("x",), (f"y{at}",), {}, "", 1) for at in range(600)]
+    tensors = {name: Tensor(name, "float32", (4,)) for name in ("x", *(node.outputs[0] for node in nodes))}
+    Model(Graph(("x",), tuple(tensors)[1:], nodes, tensors)).save(tmp_path / "m.qfb")
+    assert qfmt.check(tmp_path / "m.qfb") == []
+    assert (tmp_path / "m.qfb").stat().st_size < 8000 * 600 / 7
+    assert [node.operator for node in qfmt.load(tmp_path / "m.qfb").nodes] == [operator] * 600
+
+
 def test_buffers_that_overlap_are_hashed_a_few_times(tmp_path: Path) -> None:
     import hashlib
 
