@@ -222,6 +222,8 @@ def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[T
         )
     results = _several(operator.reference(*arrays, **attributes))[: len(outputs)]  # optional ones may be absent
     if moves:
+        if wanted is not None and not arrays[0].size:  # an extreme of no elements is the end of the range
+            results = [np.clip(result, wanted.quant_min, wanted.quant_max) for result in results]
         kinds = [numpy_dtype(tensor.dtype) for tensor in outputs]
         return [np.asarray(result).astype(kind, copy=False) for result, kind in zip(results, kinds, strict=True)]
     return [_finish(np.asarray(result), tensor, node) for result, tensor in zip(results, outputs, strict=True)]

@@ -183,7 +183,7 @@ def cast(x: Array, *, saturate: int, to: str) -> Array:
     Floats are truncated to integers; integers that are too large keep their low bits.
     """
     kind, limits = numpy_dtype(to), DTYPES[to]
-    if limits.kind == "f" and limits.maximum and saturate and x.dtype.kind not in "iub":
+    if limits.kind == "f" and limits.maximum and saturate:
         wide = x.astype(np.float32)
         return np.where(np.isnan(wide), wide, np.clip(wide, limits.minimum, limits.maximum)).astype(kind)
     if limits.bits < 8 and limits.is_integer:

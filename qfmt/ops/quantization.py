@@ -157,6 +157,6 @@ def _points(zero_point: Array | None, x: Array, axis: int, block_size: int) -> A
 
 
 def _difference(x: Array, points: Array) -> Array:
-    if x.dtype.kind not in "iu":
+    if x.dtype.kind not in "iu" or points.dtype.kind not in "iu":  # 4-bit weights have zero points of floats, too
         return x.astype(np.float32) - points.astype(np.float32)
     return x.astype(np.int64) - points.astype(np.int64)

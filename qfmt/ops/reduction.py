@@ -99,7 +99,7 @@ def _log_sum_exp(x: Array, axes: tuple[int, ...], keep: bool) -> Array:
 
 def _extreme(reduce: Any, lowest: bool) -> Callable[[Array, tuple[int, ...], bool], Array]:
     def extreme(x: Array, axes: tuple[int, ...], keep: bool) -> Array:
-        """The value of an empty reduction: the end of the range that every element exceeds."""
+        """Of no elements: the end of the range of the type; the interpreter clamps it to that of a quantization."""
         if x.dtype.kind in "iu":
             limits = np.iinfo(x.dtype)
             nothing: Any = limits.min if lowest else limits.max
@@ -111,21 +111,40 @@ def _extreme(reduce: Any, lowest: bool) -> Callable[[Array, tuple[int, ...], boo
 
 
 def _reduction(
-    name: str, version: int, function: Callable[[Array, tuple[int, ...], bool], Array], way: Quantized, meaning: str
+    name: str,
+    version: int,
+    function: Callable[[Array, tuple[int, ...], bool], Array],
+    way: Quantized,
+    meaning: str,
+    more: str = "",
 ) -> None:
     """An operator of one reduction, a function of the data, the axes and whether they are kept."""
 
     def reference(x: Array, axes: Array | None, *, keepdims: int, noop_with_empty_axes: int) -> Array:
         return function(x, _axes(x, axes, noop_with_empty_axes), bool(keepdims))
 
-    reference.__doc__ = f"reduced = {meaning} over the axes (an int64 vector); over all of them if absent."
+    reference.__doc__ = f"reduced = {meaning} over the axes (an int64 vector); over all of them if absent.{more}"
     operator(name, version, "data axes? -> reduced", attributes=OPTIONS, shape=_reduce_shape, quantized=way)(reference)
 
 
 for _entry in (
     ("ReduceSum", 13, _sum, Quantized.COMPUTES, "the sum"),
-    ("ReduceMax", 20, _extreme(np.max, True), Quantized.MOVES, "the largest element"),
-    ("ReduceMin", 20, _extreme(np.min, False), Quantized.MOVES, "the smallest element"),
+    (
+        "ReduceMax",
+        20,
+        _extreme(np.max, True),
+        Quantized.MOVES,
+        "the largest element",
+        "\n\nOf no elements: -∞, the smallest integer or false; quant_min if quantized.",
+    ),
+    (
+        "ReduceMin",
+        20,
+        _extreme(np.min, False),
+        Quantized.MOVES,
+        "the smallest element",
+        "\n\nOf no elements: ∞, the largest integer or true; quant_max if quantized.",
+    ),
     ("ReduceProd", 18, _product, Quantized.COMPUTES, "the product"),
     ("ReduceL1", 18, lambda x, *a: _sum(np.abs(x), *a), Quantized.COMPUTES, "the sum of the magnitudes"),
     (

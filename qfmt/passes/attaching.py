@@ -7,7 +7,7 @@ ordinary integers. This pass gives each of them the quantization that the operat
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
 import numpy as np
@@ -29,10 +29,20 @@ def attach_quantization(graph: Graph, engine: str = "onnx") -> Graph:
     through operators that only move them. If they disagree, or a node reads the bare integers, nothing changes.
     But constants are split, one for each meaning, and a Clip of integers becomes quant_min and quant_max.
     """
+    nodes, tensors, lost = _attached(graph, set())
+    if lost:
+        nodes, tensors, _ = _attached(graph, lost)
+    kept = [each for node in nodes for each in _implicit(node, tensors, engine)]
+    return replace(graph, nodes=kept, tensors=tensors)
+
+
+def _attached(graph: Graph, stay: Set[str]) -> tuple[list[Node], dict[str, Tensor], set[str]]:
+    """The nodes and the tensors with their quantizations; and the outputs of the Clips that must `stay`, because the
+    tensor whose range they became got no quantization."""
     tensors = dict(graph.tensors)
     grid_of = QdqGrids(tensors)
     nodes = _split_constants(graph.nodes, tensors, grid_of)
-    nodes, ranges = narrowed(nodes, tensors, replace(graph, nodes=nodes).uses())
+    nodes, ranges, clips = _narrowed(nodes, tensors, replace(graph, nodes=nodes).uses(), stay)
     classes = _Classes()
     grids: dict[str, list[Quantization]] = defaultdict(list)
     bare: set[str] = set()
@@ -44,8 +54,8 @@ def attach_quantization(graph: Graph, engine: str = "onnx") -> Graph:
         for name, tensor in tensors.items()
         if (root := classes.root(name)) in agreed
     }
-    kept = [each for node in nodes for each in _implicit(node, tensors, engine)]
-    return replace(graph, nodes=kept, tensors=tensors)
+    lost = {name for last, names in clips.items() if classes.root(last) not in agreed for name in names}
+    return nodes, tensors, lost
 
 
 def _within(grid: Quantization, limits: tuple[int, int] | None) -> Quantization:
@@ -215,8 +225,11 @@ Ranges = dict[str, tuple[int, int]]
 """Tensor → the smallest and the largest of its integers."""
 
 
-def narrowed(nodes: Sequence[Node], tensors: dict[str, Tensor], uses: Counter[str]) -> tuple[list[Node], Ranges]:
-    """The nodes without the Clips of integers that a QuantizeLinear alone gives, or that are constants; the ranges.
+def _narrowed(
+    nodes: Sequence[Node], tensors: dict[str, Tensor], uses: Counter[str], stay: Set[str]
+) -> tuple[list[Node], Ranges, dict[str, list[str]]]:
+    """The nodes without the Clips of integers that a QuantizeLinear alone gives, or that are constants; the ranges; and
+    the outputs of the Clips that each QuantizeLinear stands for, by its own output. Those in `stay` are not removed.
 
     Brevitas writes narrow ranges so. The QuantizeLinear then outputs the clipped integers: clamping twice is clamping
     to the intersection of the ranges.
@@ -224,9 +237,10 @@ def narrowed(nodes: Sequence[Node], tensors: dict[str, Tensor], uses: Counter[st
     producers = {node.outputs[0]: position for position, node in enumerate(nodes) if node.operator == QUANTIZE}
     kept: list[Node | None] = list(nodes)
     ranges: Ranges = {}
+    clips: dict[str, list[str]] = {}
     for position, node in enumerate(nodes):
         limits = _limits(node, tensors)
-        if limits is None:
+        if limits is None or node.outputs[0] in stay:
             continue
         source, target = node.inputs[0], node.outputs[0]
         low, high = ranges.get(source, limits)
@@ -241,13 +255,15 @@ def narrowed(nodes: Sequence[Node], tensors: dict[str, Tensor], uses: Counter[st
             assert quantizer is not None
             kept[at] = replace(quantizer, outputs=(target,))
             producers[target] = at
+            clips[target] = clips.pop(source, [])
+            clips[target].append(target)
             names = {*tensors[target].aliases, *tensors[source].aliases, source}
             tensors[target] = replace(tensors[target], aliases=tuple(sorted(names)))
         else:
             continue
         kept[position] = None
         ranges[target] = limits
-    return [node for node in kept if node is not None], ranges
+    return [node for node in kept if node is not None], ranges, clips
 
 
 def _limits(node: Node, tensors: Mapping[str, Tensor]) -> tuple[int, int] | None:

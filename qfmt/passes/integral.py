@@ -19,6 +19,7 @@ from ..ops import OPERATORS, Trait, has
 from ..ops.accumulation import inner_size, terms_of
 from ..ops.activation import bounds
 from .constants import unused
+from .hoisting import FILLS
 from .qdq import DEQUANTIZE, QUANTIZE, dequantize_node
 
 _PRODUCTS = ("Conv", "qfmt.Linear", "MatMul", "Gemm")
@@ -108,7 +109,17 @@ class _Integral:
             )
         if not has(node, Trait.ANY_MOVE) or not known or known[0] is None:
             return None
-        return (min(0, known[0][0]), max(0, known[0][1]))  # the padding, or the bound of the clip, is 0
+        filling = self._filling(node) if has(node, Trait.FILL) else 0.0  # Relu clips at 0; MOVE adds nothing
+        if filling is None or not filling.is_integer():
+            return None
+        return (min(int(filling), known[0][0]), max(int(filling), known[0][1]))
+
+    def _filling(self, node: Node) -> float | None:
+        """The number that a node inserts; None if it is computed."""
+        name = (*node.inputs, "", "")[FILLS[node.operator]]
+        if not name:
+            return 0.0
+        return float(self.tensors[name].array.reshape(())) if self.tensors[name].is_constant else None
 
     def _clipped(self, node: Node) -> Range | None:
         """The range of a Clip after a RequantShift, or of integers."""

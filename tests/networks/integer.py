@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from qfmt.model import Graph, Model, Node, Proof, Quantization, Tensor
+from qfmt.model import Attribute, Graph, Model, Node, Proof, Quantization, Tensor
 from qfmt.ops import OPERATORS
 
 CONV = {"kernel_shape": (3, 3), "strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1}
@@ -156,3 +156,16 @@ BROKEN: list[tuple[str, Model]] = [
     ("V62", network({"f": node("AveragePool", "o", "f", "exact", **OVER_THE_EDGE)}, OPEN, MEANS, inputs=("x", "o"))),
 ]
 """Networks, each with the rule that it breaks."""
+
+
+def extreme_of_nothing(operator: str) -> Model:
+    """ReduceMax or ReduceMin of uint8 [0, 3], whose integers are 10 to 90, over the first axis."""
+    grid = Quantization.of([0.5], [2], 10, 90)
+    tensors = {
+        "x": Tensor("x", "uint8", (0, 3), quantization=grid),
+        "axes": Tensor.constant("axes", np.array([0])),
+        "y": Tensor("y", "uint8", (3,), quantization=grid),
+    }
+    attributes: dict[str, Attribute] = {"keepdims": 0, "noop_with_empty_axes": 0}
+    node = Node(operator, ("x", "axes"), ("y",), attributes, version=OPERATORS[operator].version)
+    return Model(Graph(("x",), ("y",), [node], tensors))

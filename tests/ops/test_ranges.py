@@ -13,6 +13,7 @@ import torch
 from cases.onnx_nodes import QUANTIZED, quantized_node
 from cases.operators import CASES
 from cases.torch_nodes import one_node
+from networks.integer import extreme_of_nothing
 from qfmt.errors import InexpressibleNodesError, QfmtError
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
 from qfmt.ops import OPERATORS, Quantized, Trait, only_moves
@@ -185,6 +186,15 @@ def test_lowered_models_clamp_in_c(tries: int, tmp_path: Path) -> None:
         count += expected.size
     tell(f"C: {count} outputs of {len(models)} networks, all equal")
     assert len(models) >= len(LOWERED)
+
+
+@pytest.mark.parametrize(("operator", "end"), [("ReduceMax", 10), ("ReduceMin", 90)])
+def test_the_extreme_of_no_elements_is_an_end_of_the_range(operator: str, end: int, tmp_path: Path) -> None:
+    model, given = extreme_of_nothing(operator), {"x": np.zeros((0, 3), np.uint8)}
+    assert model.run(given)["y"].tolist() == [end] * 3
+    assert Together([model], tmp_path / "c")(0, given).tolist() == [end] * 3
+    with pytest.raises(InexpressibleNodesError, match="reduces no elements"):
+        model.to_onnx()
 
 
 def fixed(model: Model, inputs: Outputs) -> Model:

@@ -19,7 +19,7 @@ import pytest
 import qfmt
 from cases.integer_graphs import kinds
 from fuzzing.altered import altered, written
-from networks.integer import BROKEN, changed, network
+from networks.integer import BROKEN, changed, extreme_of_nothing, network
 from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.model import DTYPES, Parameter, numpy_dtype
 from qfmt.ops import OPERATORS
@@ -69,6 +69,16 @@ def test_every_operator_and_rule_on_random_integers(count: int, tmp_path: Path) 
     assert equal == total == outputs_of(tmp_path.iterdir())
     assert files == count * len([*kinds()])
     tell(f"C interpreter: {equal:,} of {total:,} integers of {files:,} random networks equal to the reference")
+
+
+@pytest.mark.parametrize("operator", ["ReduceMax", "ReduceMin"])
+def test_an_extreme_of_no_elements(operator: str, tmp_path: Path) -> None:
+    """The end of the range of the quantization."""
+    model = extreme_of_nothing(operator).with_vectors({"x": np.zeros((0, 3), np.uint8)})
+    model.save(tmp_path / "m.qfb")
+    done = run("--vectors", tmp_path / "m.qfb")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert counted(done) == (3, 3, 1)
 
 
 FORMS = sorted((SUITE / "float").glob("form-*.qfb"))

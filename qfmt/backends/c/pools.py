@@ -103,7 +103,10 @@ def _emit(
     if node.operator in BETTER:
         target = plan.result(node.outputs[0], order)
         better = BETTER[node.operator]
-        name = kernel(plan, "pool_best", X=view.dtype, START=_worst(view.dtype, better), BETTER=better)
+        start = _worst(view.dtype, better)
+        if not plan.value(node.inputs[0]).size:  # the extreme of no elements
+            start = str(plan.value(node.outputs[0]).limits[better == "<"])
+        name = kernel(plan, "pool_best", X=view.dtype, START=start, BETTER=better)
         body = [loop, f"    {name}(&{window}, x, position, {at});"]
         plan.step(title_of(node, None, what), [Parameter("x", view), Parameter("y", target, True)], body)
         return

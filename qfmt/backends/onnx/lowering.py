@@ -171,6 +171,8 @@ def lower(builder: Builder, node: Node) -> None:
     if operator is None or node.version > operator.version:
         return write_foreign(builder, node)
     site = Site(builder, node, operator)
+    if node.operator in ("ReduceMax", "ReduceMin") and _is_quantized(site) and 0 in (site.tensor(0).shape or ()):
+        raise Lacks("reduces no elements, and ONNX's result would be outside the range of the output")
     if node.rule in operator.sum_rules:
         return _sums(site)
     if builder.is_integer_only and _is_quantized(site):

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from ...arithmetic import dequantize, f32, quantize
-from ...model import numpy_dtype
+from ...model import DTYPES, numpy_dtype
 from .lowering import Site, lowers, plain, typed_inputs
 from .opsets import Lacks
-from .qdq import domain_of
+from .qdq import HALVES, domain_of
 
 
 @lowers("QuantizeLinear")
@@ -43,6 +43,8 @@ def with_scale(site: Site) -> Sequence[ir.Value]:
     inputs = [site.stored(index) for index in range(len(site.node.inputs))]
     integers = site.output().dtype if name == "QuantizeLinear" else site.tensor(0).dtype
     if site.has(2) and site.tensor(2).dtype != integers:
+        if DTYPES[integers].is_integer and not DTYPES[site.tensor(2).dtype].is_integer:
+            raise Lacks("has zero points that are not integers")
         inputs[2] = site.cast(2, integers)
     domain = domain_of(site.builder, name, integers)
     if domain is None:
@@ -53,6 +55,10 @@ def with_scale(site: Site) -> Sequence[ir.Value]:
                 f"has a tensor of {integers}, which that opset quantizes only per tensor, in the range of the type"
             )
         return [site.builder.emit(name, *inputs, name=f"{site.name}_{name}", domain=domain, axis=attributes["axis"])]
+    if site.tensor(1).dtype in HALVES and site.builder.opset < 19:
+        raise Lacks(f"has scales of {site.tensor(1).dtype}, which {name} has from opset 19 on")
+    if site.tensor(1).dtype != "float32" and name == "QuantizeLinear" and site.builder.opset >= 23:
+        attributes["precision"] = int(ir.DataType.FLOAT)  # else it divides in the type of the scale
     return plain(site, inputs, attributes, name)
 
 

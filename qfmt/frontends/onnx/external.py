@@ -30,6 +30,10 @@ LARGE = 1 << 16
 runtime reads while it loads a model are smaller."""
 
 
+DIGITS = 20
+"""More than an offset or length has."""
+
+
 class Place(NamedTuple):
     """The location of a tensor's data: a resolved path, an offset and a length in bytes."""
 
@@ -221,12 +225,9 @@ class _Folder:
         path = self.paths[location]
         size = self.opened[path].facts.st_size
         needed = _needed(tensor)
-        try:
-            offset = int(entries.get("offset", 0))
-            length = int(entries.get("length", min(needed, size - offset)))
-        except ValueError:
-            raise SourceError("the offset or length of its external data is not a number") from None
-        if not 0 <= offset <= offset + length <= size:
+        offset = _number(entries.get("offset", "0"))
+        length = _number(entries["length"]) if "length" in entries else max(0, min(needed, size - offset))
+        if offset + length > size:
             what = f"refers to bytes {offset} to {offset + length} of {location!r}, which has {size} bytes"
             raise SourceError(what, hint="the file is truncated; download it again")
         if length != needed:
@@ -260,6 +261,13 @@ class _Folder:
             raise SourceError(what, hint="replace it with a copy")
         self.opened[str(path)] = opened
         return str(path)
+
+
+def _number(text: str) -> int:
+    """An offset or length; other programs may read blanks, underscores or the digits of other scripts differently."""
+    if not (isinstance(text, str) and text.isascii() and text.isdecimal() and len(text) < DIGITS):
+        raise SourceError("the offset or length of its external data is not a natural number")
+    return int(text)
 
 
 def _needed(tensor: Any) -> int:

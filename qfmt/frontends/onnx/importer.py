@@ -17,7 +17,7 @@ from ...ops.registry import ByName
 from ...ops.shapes import tells_sizes
 from ...passes.constants import unused
 from ...progress import counted
-from .calls import Call, attribute_of, check_arity
+from .calls import Call, attribute_of, check_arity, check_kinds
 from .folding import folded
 from .tensors import described, dtype_by_schema, shape_of, stored
 
@@ -33,9 +33,6 @@ UNSOUND = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, 
 
 WITHOUT_EFFECT = {"consumed_inputs", "momentum", "stash_type"}
 """Attributes of ONNX operators that do not change their results at inference."""
-
-DOMAINS = {"": "", "ai.onnx": ""}
-"""Both spellings of the default domain."""
 
 
 class Importer:
@@ -57,7 +54,7 @@ class Importer:
         """New tensor → the name in the ONNX file that it gets if the name is free after all passes."""
         self.call_ = Call("", "", 1, (), (), {}, "")
         """The ONNX node that is being converted."""
-        self.opsets = {DOMAINS.get(domain, domain): version for domain, version in model.opset_imports.items()}
+        self.opsets = model.opset_imports
         self._assumed: list[str] = []
         self.names: dict[str, str] = {}
         """Output → the tensor that it is an alias of."""
@@ -88,14 +85,13 @@ class Importer:
         return Graph(self.inputs, tuple(outputs), self.nodes, self.tensors, graph.name or "")
 
     def _node(self, node: ir.Node) -> None:
-        domain = DOMAINS.get(node.domain, node.domain)
         self.values.update((value.name, value) for value in node.outputs if value.name)
         read = ("" if value is None else value.name or "" for value in node.inputs)
         inputs = tuple(self.names.get(name, name) for name in read)
         call = Call(
             node.op_type,
-            domain,
-            self.opsets.get(domain, 1),
+            node.domain,
+            self.opsets.get(node.domain, 1),
             inputs,
             self._outputs(node),
             {name: attribute.value for name, attribute in node.attributes.items()},
@@ -103,6 +99,7 @@ class Importer:
         )
         self.call_ = call
         try:
+            check_kinds(node, call.opset)
             self.dispatch(call)
         except SourceError as error:
             raise error.at(call.title) from None

@@ -69,7 +69,7 @@ def pad(im: Importer, call: Call) -> Any:
 def asymmetric_resize(im: Importer, call: Call) -> Any:
     """Before opset 11: asymmetric coordinates, nearest rounds down."""
     if call.operator == "Resize" and call.opset >= 11:
-        return NotImplemented
+        return NotImplemented if _is_like_onnx(im, call) else im.opaque(call)
     scales = call.input(1) or im.constant(np.array(call.attributes["scales"], np.float32), f"{call.outputs[0]}.scales")
     mode = call.attributes.get("mode", "nearest")
     attributes = {
@@ -78,6 +78,21 @@ def asymmetric_resize(im: Importer, call: Call) -> Any:
         "nearest_mode": "floor",
     }
     return im.one_to_one(call._replace(operator="Resize", attributes=attributes, inputs=(call.inputs[0], "", scales)))
+
+
+def _is_like_onnx(im: Importer, call: Call) -> bool:
+    """Whether qfmt's Resize is ONNX's: if a dimension keeps its size by a scale other than 1, only if all do; and if
+    integers are not rounded."""
+    a, scales, shape = call.attributes, im.value(call.input(2)) if call.input(2) else None, im.shape(call.inputs[0])
+    weighted = a.get("mode") == "cubic" or a.get("antialias") or a.get("exclude_outside")
+    if weighted and a.get("mode", "nearest") != "nearest" and "float" not in im.tensors[call.inputs[0]].dtype:
+        return False
+    if scales is None or shape is None or not scales.size or "axes" in a:
+        return True
+    pairs = [(size, scale) for size, scale in zip(shape, scales.tolist(), strict=True) if isinstance(size, int)]
+    stays = [int(size * scale) == size for size, scale in pairs]
+    changed = len(pairs) < len(shape) or not all(stays)
+    return not (changed and any(stay and scale != 1 for stay, (_, scale) in zip(stays, pairs, strict=True)))
 
 
 @imports("Softmax", "LogSoftmax", "Hardmax")

@@ -41,7 +41,7 @@ def captured_names(node: Node) -> tuple[str, ...]:
 
 def captured(attributes: Mapping[str, Any]) -> list[str]:
     """The names of outer values that the subgraphs of a node read."""
-    from .reading import graphs_within
+    from .functions import graphs_within
 
     graphs = [each for value in attributes.values() for each in (value if isinstance(value, tuple | list) else [value])]
     found: dict[str, None] = {}

@@ -73,6 +73,8 @@ def gather_block_quantized(im: Importer, call: Call) -> Any:
             point = packed
         else:
             point = _middle(im, data, a["bits"], counts)
+    elif im.tensors[data].dtype == "uint8" and not point:
+        point = _middle(im, data, 8, [size for size in im.shape(scale) or () if isinstance(size, int)])
     real = _dequantized(im, data, scale, point, a["quantize_axis"], a["block_size"])
     im.emit("Gather", [real, indices], call.outputs, {"axis": a["gather_axis"]})
     return None

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...errors import SourceError
 from ...model import Attribute, numpy_dtype
+from ...ops.quantization import is_static
+from ...ops.shapes import axis_of
 from ...passes.qdq import DEQUANTIZE, QUANTIZE
 from .calls import Call
 from .importer import Importer, imports
@@ -24,6 +27,10 @@ class Form(NamedTuple):
     operands: tuple[tuple[int, int], ...]
     output: int
 
+
+PRECISION_SINCE = 23
+"""The opset since which QuantizeLinear divides in the type of the scale, or in the one it states; ONNX Runtime divided
+in float32 before."""
 
 _UNARY = "Sigmoid", "LeakyRelu", "Softmax", "AveragePool", "GlobalAveragePool", "ReduceMean"
 
@@ -44,9 +51,32 @@ def quantize_linear(im: Importer, call: Call) -> Any:
     stated = given.get("output_dtype", 0)
     dtype = im.tensors[point].dtype if point else dtype_of(stated) if stated else "uint8"
     attributes: dict[str, Attribute] = {**_blocks(given), "output_dtype": dtype, "saturate": given.get("saturate", 1)}
+    precision = dtype_of(given["precision"]) if given.get("precision") else im.tensors[call.inputs[1]].dtype
+    if call.opset >= PRECISION_SINCE and not call.domain and precision != "float32":
+        return _divided(im, call, precision, point, attributes)
     if im.model.producer_name == "qfmt":  # our exports name the tensor after rounding
         im.preferred[call.inputs[0]] = call.outputs[0]
     im.emit(QUANTIZE, call.inputs, call.outputs, attributes)
+    return None
+
+
+def _divided(im: Importer, call: Call, precision: str, point: str, attributes: Mapping[str, Attribute]) -> None:
+    """Divide by the scale in another type than float32, then quantize with scale 1, which changes nothing."""
+    x, scale = call.inputs[:2]
+    rank, shape = im.rank(x), im.shape(scale)
+    if attributes["block_size"] or rank is None or shape is None or not is_static(shape):
+        what = f"divides in {precision}, which is supported for scales of known shape, not of blocks"
+        raise SourceError(what, hint="state the precision float32, or convert the model to opset 21")
+    if prod(shape) > 1:
+        axis = axis_of(call.attributes.get("axis", 1), rank)
+        along = [-1 if each == axis else 1 for each in range(rank)]
+        scale = im.emit("Reshape", [scale, im.constant(np.array(along, np.int64), "along")], f"{scale}.along")
+    narrow: dict[str, Attribute] = {"to": precision}
+    given = [im.emit("Cast", [name], f"{name}.{precision}", narrow) for name in (x, scale)]
+    quotient = im.emit("Div", given, f"{call.outputs[0]}.quotient")
+    wide = im.emit("Cast", [quotient], f"{call.outputs[0]}.wide", {"to": "float32"})
+    im.budget.allocate(4 * prod(shape))
+    im.emit(QUANTIZE, [wide, im.constant(np.ones(shape, np.float32), "one"), point], call.outputs, attributes)
 
 
 @imports("DequantizeLinear", "com.microsoft.DequantizeLinear")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...budget import NODE, NODE_BYTES, Budget
-from ...errors import MissingPackageError, SourceError, first_line
+from ...budget import Budget
+from ...errors import MissingPackageError, SourceError
 from .external import Files, is_external, open_proto, tensors_within
+from .functions import graphs_within, inline, root_line
 from .tensors import FILE, quiet
 
 if TYPE_CHECKING:
@@ -22,12 +22,8 @@ NEWEST_OPSET = 28
 OPSETS_SINCE = 3
 """The first IR version in which a model must state an opset (onnx/docs/IR.md)."""
 
-DEEPEST = 64
-"""Nesting limit of function calls, higher than any exporter writes: names of inlined nodes grow with each level."""
-
-
-TRY = 500
-"""Characters of a name that are copied in the time that it takes to try a short one: a tenth of an operation."""
+DOMAINS = {"": "", "ai.onnx": ""}
+"""Both spellings of the default domain."""
 
 
 def read(source: str | PathLike[str] | Any) -> tuple[ir.Model, Budget]:
@@ -38,7 +34,7 @@ def read(source: str | PathLike[str] | Any) -> tuple[ir.Model, Budget]:
     model: damaged, cyclic, with undefined values or missing weights, or newer than supported.
     """
     try:
-        from onnx_ir.passes.common import InlinePass
+        import onnx_ir  # noqa: F401
     except ImportError:
         raise MissingPackageError(
             "reading ONNX requires the packages onnx and onnx-ir",
@@ -55,34 +51,34 @@ def read(source: str | PathLike[str] | Any) -> tuple[ir.Model, Budget]:
         model, budget = _from_proto(source), Budget(None)
     if not model.opset_imports and model.ir_version >= OPSETS_SINCE:
         raise SourceError("is an ONNX model that states no opset", hint="it is truncated or damaged; download it again")
-    opset = model.opset_imports.get("", 1)
-    if opset > NEWEST_OPSET:
-        raise SourceError(
-            f"is written for opset {opset}; the newest supported is {NEWEST_OPSET}",
-            hint="convert it with onnx.version_converter",
-        )
     if model.functions:
-        _check_functions(model.functions, opset)
-        for function in model.functions.keys() - _count_calls(model, budget):
-            del model.functions[function]  # InlinePass would also inline the calls in it, which are not counted
-        try:
-            model = InlinePass()(model).model
-        except Exception as error:  # any error of the library
-            raise SourceError(f"its functions cannot be inlined: {_root(error)}") from None
+        inline(model, budget)
+    if "" not in model.opset_imports and model.ir_version >= OPSETS_SINCE and _is_standard(model.graph):
+        hint = "add the opset of the domain '' that its exporter used"
+        raise SourceError("has operators of ONNX, but states no opset of them", hint=hint)
     if not model.graph.outputs:
         raise SourceError("is an ONNX model without outputs", hint="declare its results as outputs of the graph")
     _check_links(model.graph)
     return model, budget
 
 
-def _check_functions(functions: Iterable[ir.OperatorIdentifier], opset: int) -> None:
-    """SourceError for a function with the name of a standard operator: some runtimes take the one, some the other."""
-    import onnx
+def _is_standard(graph: ir.Graph) -> bool:
+    return any(not node.domain for each in graphs_within(graph) for node in each)
 
-    for domain, name, _ in functions:
-        if domain in ("", "ai.onnx") and onnx.defs.has(name, opset):
-            what = f"defines a function {name}, which is also a standard operator"
-            raise SourceError(what, hint="rename the function, or inline it with onnx.inliner")
+
+def _opsets(imports: Iterable[Any]) -> dict[str, int]:
+    """Domain → opset; SourceError if that is ambiguous, or not supported."""
+    found: dict[str, int] = {}
+    for each in imports:
+        domain, opset = DOMAINS.get(each.domain, each.domain), int(each.version)
+        if found.setdefault(domain, opset) != opset:
+            what = f"states opsets {found[domain]} and {opset} of one domain, {domain or 'ai.onnx'}"
+            raise SourceError(what, hint="remove one of them")
+    opset = found.get("", 1)
+    if not 1 <= opset <= NEWEST_OPSET:
+        what = f"is written for opset {opset}; the newest supported is {NEWEST_OPSET}"
+        raise SourceError(what, hint="convert it with onnx.version_converter")
+    return found
 
 
 def _mapped_bytes(proto: Any) -> int:
@@ -98,66 +94,6 @@ def _tell_files(model: ir.Model, files: Files) -> None:
     for value in model.graph.initializers.values():
         if isinstance(value.const_value, ir.ExternalTensor):
             value.const_value.meta[FILE] = files[str(value.const_value.path)]
-
-
-def _count_calls(model: ir.Model, budget: Budget) -> Set[ir.OperatorIdentifier]:
-    """Charge the budget for what inlining adds; return the functions that are called.
-
-    If each function calls the next one twice, the number of nodes doubles with each function.
-    """
-    sizes: dict[ir.OperatorIdentifier, int] = {}
-    calls: list[ir.OperatorIdentifier] = []
-
-    def inlined(graph: ir.Graph) -> int:
-        nodes = [node for each in graphs_within(graph) for node in each]
-        return sum(1 + (len(node.inputs) + len(node.outputs)) // 8 + called(node.op_identifier()) for node in nodes)
-
-    def called(function: ir.OperatorIdentifier) -> int:
-        if function not in model.functions:
-            return 0
-        if function in calls or len(calls) == DEEPEST:
-            what = (
-                "call each other recursively"
-                if function in calls
-                else f"call each other more than {DEEPEST} levels deep"
-            )
-            raise SourceError(f"its functions {what}", hint="inline them with onnx.inliner")
-        if function not in sizes:
-            calls.append(function)
-            sizes[function] = inlined(model.functions[function].graph)
-            calls.pop()
-        return sizes[function]
-
-    own = sum(1 for each in (model.graph, *model.functions.values()) for _ in each)
-    copies = max(0, inlined(model.graph) - own)
-    budget.spend(NODE * copies)
-    budget.allocate(NODE_BYTES * copies)
-    _charge_names(model, [*reversed(sizes)], budget)
-    return sizes.keys()
-
-
-def _charge_names(model: ir.Model, functions: Sequence[ir.OperatorIdentifier], budget: Budget) -> None:
-    """Charge the budget for the parameters and names of the copies of functions, which are listed before those that
-    they call.
-
-    The pass numbers equal names from 2, and tries each number again for each copy: quadratic work.
-    """
-    graphs = {function: list(graphs_within(model.functions[function].graph)) for function in functions}
-    copies = Counter(node.op_identifier() for each in graphs_within(model.graph) for node in each)
-    names: Counter[tuple[str, str]] = Counter()
-    for function in functions:
-        count, declared = copies[function], model.functions[function]
-        budget.spend(count * (len(declared.inputs) + len(declared.attributes)))
-        for node in (node for each in graphs[function] for node in each):
-            copies[node.op_identifier()] += count
-            for each in (("node", node.name or "node"), *(("value", value.name or "val") for value in node.outputs)):
-                names[each] += count
-    own = ((node.name, *(value.name for value in node.outputs)) for each in graphs_within(model.graph) for node in each)
-    known = {name for group in own for name in group if name}.union(name for _, name in names)
-    numbered = Counter(base for base, _, number in (name.rpartition("_") for name in known) if number.isdecimal())
-    budget.allocate(sum(count * len(name) for (_, name), count in names.items()))
-    tried = sum(count * (count + numbered[name]) * (TRY + len(name)) for (_, name), count in names.items())
-    budget.spend(tried // (20 * TRY))  # half of the numbers are below the last one
 
 
 def _from_proto(proto: Any) -> ir.Model:
@@ -176,57 +112,76 @@ def _from_checked(proto: Any) -> ir.Model:
         raise SourceError("is an ONNX model without a graph", hint="it is truncated or damaged; download it again")
     if len(proto.graph.sparse_initializer):
         raise SourceError("has sparse initializers", hint="make them dense")
-    if not all(isinstance(text, str) for text in (proto.producer_name, proto.producer_version, *_texts(proto.graph))):
+    texts = (text for scope in (proto.graph, *proto.functions) for text in _texts(scope))
+    if not all(isinstance(text, str) for text in (proto.producer_name, proto.producer_version, *texts)):
         raise SourceError("contains names that are not text", hint="the file is damaged; download it again")
+    opsets = [_opsets(each.opset_import) for each in (proto, *proto.functions)]
     _check_names(proto.graph)
+    for function in proto.functions:
+        _check_names(function)
+    _check_once("function", ("".join((each.domain, ".", each.name, each.overload)) for each in proto.functions))
     quiet()
     try:
         model = ir.from_proto(proto)
     except Exception as error:  # the library raises its own exceptions for inconsistent models
-        what = f"is not a valid ONNX model: {_root(error)}"
+        what = f"is not a valid ONNX model: {root_line(error)}"
         raise SourceError(what, hint="run onnx.checker for details") from None
+    stated = [model.opset_imports, *(function.opset_imports for function in model.functions.values())]
+    for imports, checked in zip(stated, opsets, strict=True):
+        imports.clear()
+        imports.update(checked)
     return model
 
 
-def _root(error: BaseException) -> str:
-    """The first line of the root cause of an exception."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return first_line(error)
-
-
-def _texts(graph: Any) -> Iterator[str | bytes]:
-    """Every name in a graph. Protobuf returns bytes for one that is not UTF-8."""
-    yield graph.name
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        yield value.name
-        yield from (size.dim_param for size in value.type.tensor_type.shape.dim)
-    yield from (tensor.name for tensor in graph.initializer)
-    for node in graph.node:
+def _texts(scope: Any) -> Iterator[str | bytes]:
+    """Every name in a graph or function. Protobuf returns bytes for one that is not UTF-8."""
+    yield scope.name
+    yield from (*_names(scope.input), *_names(scope.output))
+    if scope.DESCRIPTOR.name == "FunctionProto":
+        yield from (scope.domain, scope.overload, *scope.attribute, *_names(scope.attribute_proto))
+    else:
+        for value in (*scope.input, *scope.output, *scope.value_info):
+            yield value.name
+            yield from (size.dim_param for size in value.type.tensor_type.shape.dim)
+        yield from _names(scope.initializer)
+    for node in scope.node:
         yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
         for attribute in node.attribute:
             yield attribute.name
-            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+            yield attribute.ref_attr_name
+            for inner in _graphs(attribute):
                 yield from _texts(inner)
 
 
-def _check_names(graph: Any) -> None:
-    """Raise SourceError if two values, inputs or node outputs, have the same name."""
-    seen: set[str] = set()
-    for name in (*(value.name for value in graph.input), *(name for node in graph.node for name in node.output)):
-        if name and name in seen:
-            raise SourceError("is defined twice", where=f"value {name!r}", hint="give each value its own name")
-        seen.add(name)
-    seen.difference_update(value.name for value in graph.input)  # an initializer is the default of an input
-    for tensor in graph.initializer:
-        if tensor.name in seen:
-            raise SourceError(
-                "is defined twice", where=f"initializer {tensor.name!r}", hint="give each value its own name"
-            )
-        seen.add(tensor.name)
-    for node in graph.node:
+def _names(values: Iterable[Any]) -> list[Any]:
+    """The names of values, tensors or attributes; those of a function are only names."""
+    return [each if isinstance(each, str | bytes) else each.name for each in values]
+
+
+def _graphs(attribute: Any) -> list[Any]:
+    return [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
+
+
+def _check_names(scope: Any) -> None:
+    """Raise SourceError if two values of a graph or function, or two attributes of a node, have the same name."""
+    inputs, made = _names(scope.input), [name for node in scope.node for name in node.output if name]
+    _check_once("value", [*inputs, *made])
+    if scope.DESCRIPTOR.name == "GraphProto":  # an initializer is the default of an input
+        stored = _names(scope.initializer)
+        _check_once("initializer", [*{*made}.intersection(stored), *stored])
+    for node in scope.node:
         if len({attribute.name for attribute in node.attribute}) < len(node.attribute):
             raise SourceError("has two attributes of one name", where=f"node {node.name or node.op_type!r}")
+        for inner in (inner for attribute in node.attribute for inner in _graphs(attribute)):
+            _check_names(inner)
+
+
+def _check_once(kind: str, names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name and name in seen:
+            raise SourceError("is defined twice", where=f"{kind} {name!r}", hint="give each its own name")
+        seen.add(name)
 
 
 def _check_links(graph: ir.Graph) -> None:
@@ -263,16 +218,6 @@ def _is_sorted(graph: ir.Graph) -> bool:
                 return False
         seen.add(id(node))
     return True
-
-
-def graphs_within(graph: ir.Graph) -> Iterator[ir.Graph]:
-    """A graph and its subgraphs, at any depth."""
-    yield graph
-    for node in graph:
-        for attribute in node.attributes.values():
-            held = {"GRAPH": [attribute.value], "GRAPHS": attribute.value}.get(attribute.type.name, [])
-            for inner in held:
-                yield from graphs_within(inner)
 
 
 def _place(node: ir.Node) -> str:

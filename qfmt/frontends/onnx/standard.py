@@ -95,6 +95,8 @@ def _windowed(im: Importer, call: Call, kernel: list[int]) -> Any:
     rank = len(kernel)
     given = dict(call.attributes)
     auto_pad = given.pop("auto_pad", "NOTSET")
+    if auto_pad not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
+        raise SourceError(f"its auto_pad is {auto_pad!r}", hint="run onnx.checker for details")
     if not given.get("storage_order", 0):
         given.pop("storage_order", None)
     attributes = {"kernel_shape": kernel, "strides": [1] * rank, "dilations": [1] * rank, **given}
@@ -153,6 +155,8 @@ def gemm(im: Importer, call: Call) -> Any:
     call = call.without("broadcast")
     a = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0, **call.attributes}
     bias = call.input(2)
+    if "float" not in im.tensors[call.inputs[0]].dtype and not (a["alpha"].is_integer() and a["beta"].is_integer()):
+        return im.opaque(call)  # ONNX does not say how such a product of integers is rounded
     plain = a["alpha"] == 1 and not a["transA"] and a["transB"] and (a["beta"] == 1 or not bias)
     weight, shape = im.shape(call.inputs[1]), im.shape(bias) if bias else ()
     flat = not bias or (shape is not None and weight is not None and len(shape) == 1 and shape[0] == weight[0])

@@ -100,16 +100,19 @@ def _bytes_of(tensor: Any, needed: int, bits: int) -> int:
         return int(tensor.length or 0)
     if not isinstance(tensor, ir.TensorProtoTensor):
         return needed
-    if tensor.raw.HasField("raw_data"):
-        return len(tensor.raw.raw_data)
     import onnx
 
-    belongs = onnx.helper.tensor_dtype_to_field(tensor.raw.data_type)
+    if tensor.raw.HasField("segment"):
+        raise SourceError("is a part of a tensor", hint="join the parts with the program that wrote them")
+    raw = tensor.raw.HasField("raw_data")
+    belongs = "raw_data" if raw else onnx.helper.tensor_dtype_to_field(tensor.raw.data_type)
     filled = [each for each in _LISTS if len(getattr(tensor.raw, each))]
     if set(filled) - {belongs}:
         what = f"has its data in {', '.join(filled)}, but data of its type belongs in {belongs}"
         raise SourceError(what, hint="the file is damaged; download it again")
     numbers = len(getattr(tensor.raw, belongs))
+    if raw:
+        return numbers
     return numbers if bits < 8 else numbers * bits // 8
 
 

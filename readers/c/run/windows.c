@@ -365,25 +365,40 @@ static qfb_code mean_run(node_t *node)
 static qfb_code extreme_plan(node_t *node)
 {
     TRY(node_moves(node, 0, 0));
-    if (node_input(node, 0)->dtype == QFB_UINT64 || node_input(node, 0)->dtype == QFB_BOOL ||
-        !node_input(node, 0)->count)
-        return UNSUPPORTED("the maximum or minimum of no elements, of uint64, or of bool");
+    if (node_input(node, 0)->dtype == QFB_UINT64 || node_input(node, 0)->dtype == QFB_BOOL)
+        return UNSUPPORTED("the maximum or minimum of uint64 or bool");
     return reduce_plan(node, node_input(node, 0)->dtype);
+}
+
+static qfb_code global_plan(node_t *node)
+{
+    TRY(extreme_plan(node));
+    return node_input(node, 0)->count ? QFB_OK : UNSUPPORTED("the maximum of no elements");
+}
+
+/* Of no elements: the end of the range of the output. */
+static qfb_code extreme(node_t *node, int kind)
+{
+    const value_t *x = node_input(node, 0);
+    int64_t low = qfb_dtype_of(x->dtype)->low, high = qfb_dtype_of(x->dtype)->high;
+    if (!x->count)
+        TRY(node_range(node, 0, &low, &high));
+    return reduce(node, kind, kind == IS_GREATEST ? low : high, 0);
 }
 
 static qfb_code greatest_run(node_t *node)
 {
-    return reduce(node, IS_GREATEST, qfb_dtype_of(node_input(node, 0)->dtype)->low, 0);
+    return extreme(node, IS_GREATEST);
 }
 
 static qfb_code least_run(node_t *node)
 {
-    return reduce(node, IS_LEAST, qfb_dtype_of(node_input(node, 0)->dtype)->high, 0);
+    return extreme(node, IS_LEAST);
 }
 
 const operator_t qfb_window_operators[] = {
     {"MaxPool", 22, max_plan, max_run},
-    {"GlobalMaxPool", 22, extreme_plan, greatest_run},
+    {"GlobalMaxPool", 22, global_plan, greatest_run},
     {"ReduceMax", 20, extreme_plan, greatest_run},
     {"ReduceMin", 20, extreme_plan, least_run},
     {"AveragePool", 22, average_plan, average_run},

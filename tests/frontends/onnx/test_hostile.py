@@ -68,7 +68,65 @@ def convolution(model: onnx.ModelProto) -> onnx.NodeProto:
     return next(each for each in model.graph.node if each.op_type == "Conv")
 
 
+def function(name: str, **fields: Any) -> onnx.FunctionProto:
+    made = helper.make_function("d", name, ["a"], ["o"], [helper.make_node("Neg", ["a"], ["o"])], [])
+    for key, value in fields.items():
+        getattr(made, key).extend(value)
+    return made
+
+
+def calls_with_a_graph(model: onnx.ModelProto) -> None:
+    made = function("F", attribute=["body"])
+    reference = made.node[0].attribute.add(name="body", ref_attr_name="body", type=onnx.AttributeProto.GRAPH)
+    assert reference.ref_attr_name
+    model.functions.append(made)
+    model.graph.node.append(helper.make_node("F", ["x"], ["other"], domain="d", body=onnx.GraphProto(name="g")))
+
+
+def branch(*nodes: onnx.NodeProto, **fields: Any) -> Change:
+    """A change that adds an If with a branch of these nodes."""
+
+    def change(model: onnx.ModelProto) -> None:
+        inner = onnx.GraphProto(name="g", node=nodes, **fields)
+        model.graph.node.append(helper.make_node("If", ["x"], ["other"], then_branch=inner, else_branch=inner))
+
+    return change
+
+
+def bytes_as_a_name(model: onnx.ModelProto) -> None:
+    model.functions.append(function("F"))
+    data = model.functions[0].SerializeToString().replace(b"\x01a", b"\x01\xff")
+    model.functions[0].ParseFromString(data)
+
+
+def both(model: onnx.ModelProto) -> None:
+    initializer(model, "w").float_data.append(1.0)
+
+
 BAD: dict[str, tuple[Change, str]] = {
+    "opset 0": (lambda m: m.opset_import[0].__setattr__("version", 0), "opset 0"),
+    "another opset": (lambda m: m.opset_import.add(version=7), "states opsets .* and 7 of one domain, ai.onnx"),
+    "another spelling": (lambda m: m.opset_import.add(version=7, domain="ai.onnx"), "and 7 of one domain, ai.onnx"),
+    "no opset of ONNX": (lambda m: m.opset_import[0].__setattr__("domain", "com.microsoft"), "states no opset of them"),
+    "one name for two functions": (lambda m: m.functions.extend([function("F")] * 2), "function 'd.F'.*twice"),
+    "one name for two inputs of a function": (lambda m: m.functions.append(function("F", input=["a"])), "'a'.*twice"),
+    "a function with the graph of its caller": (calls_with_a_graph, "cannot be inlined"),
+    "a name in a function that is not text": (bytes_as_a_name, "names that are not text"),
+    "a name twice in a branch": (branch(*[helper.make_node("Neg", ["x"], ["t"])] * 2), "value 't'.*twice"),
+    "an initializer twice in a branch": (
+        branch(initializer=[TensorProto(name="t", data_type=1, dims=[0])] * 2),
+        "initializer 't'.*twice",
+    ),
+    "kind of an attribute": (
+        lambda m: convolution(m).attribute.append(helper.make_attribute("group", 1.5)),
+        "group is of the kind FLOAT",
+    ),
+    "auto_pad": (
+        lambda m: convolution(m).attribute.append(helper.make_attribute("auto_pad", "SOME")),
+        "auto_pad is 'SOME'",
+    ),
+    "data in two forms": (both, "initializer w: has its data in float_data"),
+    "a part of a tensor": (lambda m: initializer(m, "w").segment.__setattr__("end", 5), "is a part of a tensor"),
     "newer opset": (lambda m: m.opset_import[0].__setattr__("version", 99), r"opset 99.*onnx.version_converter"),
     "cycle": (cycle, "cycle"),
     "dangling input": (lambda m: convolution(m).input.__setitem__(0, "nowhere"), r"node conv \(Conv\).*'nowhere'"),

@@ -1,0 +1,202 @@
+"""Forms whose meaning is easily lost: every number equals ONNX Runtime's, or the model states that it cannot run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import qfmt
+from networks.onnx_models import FLOAT, U8, dq, grids, node, proto, q
+from qfmt.errors import InexpressibleNodesError, RunError
+from support.onnx_witness import runtime
+
+f32 = np.float32
+HALF = TensorProto.FLOAT16
+X = np.linspace(-3, 9, 24, dtype=f32).reshape(4, 6)
+GRID = grids(x=(0.5, np.uint8(2)), other=(0.25, np.uint8(2)))
+BOUNDS = {"low": np.uint8(3), "high": np.uint8(9), "lower": np.uint8(5)}
+
+
+def agrees(source: onnx.ModelProto, given: dict[str, Any]) -> qfmt.Model:
+    """The model, after a check that all outputs are equal, and those of the model exported again."""
+    model = qfmt.convert(source)
+    found = model.run(given)
+    for program in (source, model.to_onnx()):
+        for name, want in zip(model.graph.outputs, runtime(program, given), strict=True):
+            np.testing.assert_array_equal(found[name], want)
+    return model
+
+
+CLIPS = {
+    "cast": ([node("Clip", ["q", "low", "high"], ["c"]), node("Cast", ["c"], ["y"], to=FLOAT)], ["y"]),
+    "two grids": ([node("Clip", ["q", "low", "high"], ["c"]), dq("c", "x", "y"), dq("c", "other", "z")], ["y", "z"]),
+    "one after the other": (
+        [
+            node("Clip", ["q", "low", "high"], ["c"]),
+            node("Clip", ["c", "lower"], ["d"]),
+            dq("c", "x", "y"),
+            dq("d", "x", "z"),
+        ],
+        ["y", "z"],
+    ),
+    "computed scale": (
+        [
+            node("ReduceMax", ["x"], ["s"], keepdims=0),
+            node("QuantizeLinear", ["x", "s", "x.z"], ["r"]),
+            node("Clip", ["r", "low", "high"], ["c"]),
+            node("DequantizeLinear", ["c", "s", "x.z"], ["y"]),
+        ],
+        ["y"],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CLIPS)
+def test_a_clip_of_integers_that_get_no_quantization_stays(kind: str) -> None:
+    nodes, outputs = CLIPS[kind]
+    agrees(proto([q("x", "x", "q"), *nodes], {"x": (FLOAT, [4, 6])}, outputs, {**GRID, **BOUNDS}), {"x": X})
+
+
+def test_padding_of_integers_with_another_number_than_0() -> None:
+    """RequantShift limits its results to 0 … 3; what is padded is 100."""
+    nodes = [
+        node("RequantShift", ["x", "mul", "add"], ["r"], div=1, n_levels=4),
+        node("Pad", ["r", "pads", "hundred"], ["p"]),
+        node("Add", ["p", "five"], ["y"]),
+    ]
+    constants = {"mul": f32(1), "add": f32(0), "pads": np.array([1, 0, 0, 1]), "hundred": f32(100), "five": f32(5)}
+    found = qfmt.convert(proto(nodes, {"x": (FLOAT, [4, 6])}, {"y": FLOAT}, constants)).run({"x": X})["y"]
+    want = np.pad(np.clip(np.floor(X + 0.5), 0, 3), ((1, 0), (0, 1)), constant_values=100) + 5
+    np.testing.assert_array_equal(found, want)
+
+
+TIES = (np.round(np.random.default_rng(0).standard_normal((4, 6)) * 20) * 0.05).astype(np.float16)
+
+
+@pytest.mark.parametrize("opset", [21, 23, 25])
+@pytest.mark.parametrize("axis", [None, 1])
+def test_the_precision_of_a_division(opset: int, axis: int | None) -> None:
+    """From opset 23 on it is that of the scale, float16; before, ONNX Runtime divides in float32."""
+    count = () if axis is None else (6,)
+    constants = {"s": np.full(count, 0.1, np.float16), "z": np.full(count, 1, np.int8)}
+    nodes = [node("QuantizeLinear", ["x", "s", "z"], ["y"], axis=axis or 0)]
+    source = proto(nodes, {"x": (HALF, [4, 6])}, {"y": TensorProto.INT8}, constants, opset=opset)
+    model = qfmt.convert(source)
+    np.testing.assert_array_equal(model.run({"x": TIES})["y"], runtime(source, {"x": TIES})[0])
+
+
+def test_the_precision_is_stated_in_an_export() -> None:
+    nodes = [node("QuantizeLinear", ["x", "s"], ["q"]), node("Cast", ["q"], ["y"], to=FLOAT)]
+    source = proto(nodes, {"x": (HALF, [4, 6]), "s": (HALF, [])}, {"y": FLOAT}, {}, opset=21)
+    given = {"x": TIES, "s": np.array(0.1, np.float16)}
+    model = qfmt.convert(source)
+    for opset in (21, 23, 25):
+        np.testing.assert_array_equal(runtime(model.to_onnx(opset=opset), given)[0], model.run(given)["y"])
+    with pytest.raises(InexpressibleNodesError, match="opset 19"):
+        model.to_onnx(opset=17)
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic", "nearest"])
+def test_a_size_that_a_scale_keeps(mode: str) -> None:
+    """3 · 1.3 is 3: ONNX interpolates unless all sizes stay, qfmt's Resize does not."""
+    image = np.random.default_rng(0).standard_normal((1, 1, 3, 3)).astype(f32)
+    for scales, runs in ([1, 1, 1.3, 2], False), ([1, 1, 1.3, 1.3], True), ([1, 1, 1, 2], True):
+        nodes = [node("Resize", ["x", "", "s"], ["y"], mode=mode)]
+        source = proto(nodes, {"x": (FLOAT, [1, 1, 3, 3])}, {"y": FLOAT}, {"s": np.array(scales, f32)})
+        model = qfmt.convert(source)
+        if runs:
+            np.testing.assert_allclose(model.run({"x": image})["y"], runtime(source, {"x": image})[0], atol=1e-6)
+        else:
+            with pytest.raises(RunError, match="cannot run this operator"):
+                model.run({"x": image})
+
+
+@pytest.mark.parametrize(("alpha", "runs"), [(2.0, True), (0.5, False)])
+def test_a_product_of_integers_by_a_fraction(alpha: float, runs: bool) -> None:
+    """ONNX does not say how it is rounded."""
+    nodes = [node("Gemm", ["x", "w"], ["y"], alpha=alpha)]
+    source = proto(nodes, {"x": (TensorProto.INT32, [2, 2])}, {"y": TensorProto.INT32}, {"w": np.eye(2, dtype="i4")})
+    given = {"x": np.array([[1, 2], [3, 5]], np.int32)}
+    if runs:
+        np.testing.assert_array_equal(qfmt.convert(source).run(given)["y"], 2 * given["x"])
+    else:
+        with pytest.raises(RunError, match="cannot run this operator"):
+            qfmt.convert(source).run(given)
+
+
+def test_bytes_without_zero_points_are_centred() -> None:
+    rng = np.random.default_rng(0)
+    constants = {"w": rng.integers(0, 256, (6, 32)).astype(np.uint8), "s": rng.random((6, 2)).astype(f32)}
+    nodes = [node("GatherBlockQuantized", ["w", "x", "s"], ["y"], domain="com.microsoft", bits=8, block_size=16)]
+    source = proto(nodes, {"x": (TensorProto.INT64, [3])}, {"y": FLOAT}, constants, opset=21)
+    given = {"x": np.array([0, 5, 2])}
+    np.testing.assert_array_equal(qfmt.convert(source).run(given)["y"], runtime(source, given)[0])
+
+
+def test_zero_points_that_are_not_integers() -> None:
+    """Those of 4-bit weights may be floats; here they are computed."""
+    rng = np.random.default_rng(0)
+    constants = {"w": rng.integers(0, 256, (3, 2, 8)).astype(np.uint8), "s": rng.random(6).astype(f32)}
+    nodes = [node("MatMulNBits", ["x", "w", "s", "z"], ["y"], domain="com.microsoft", K=32, N=3, bits=4, block_size=16)]
+    source = proto(nodes, {"x": (FLOAT, [2, 32]), "z": (FLOAT, [6])}, {"y": FLOAT}, constants, opset=21)
+    given = {"x": rng.random((2, 32)).astype(f32), "z": (15 * rng.random(6)).astype(f32)}
+    model = qfmt.convert(source)
+    np.testing.assert_allclose(model.run(given)["y"], runtime(source, given)[0], rtol=1e-5)
+    with pytest.raises(InexpressibleNodesError, match="zero points that are not integers"):
+        model.to_onnx()
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float32"])
+def test_what_is_beyond_an_8_bit_float_becomes_the_largest(dtype: str) -> None:
+    source = proto(
+        [node("Cast", ["x"], ["f"], to=TensorProto.FLOAT8E4M3FN), node("Cast", ["f"], ["y"], to=FLOAT)],
+        {"x": (helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), [3])}, {"y": FLOAT}, {}, opset=21,
+    )  # fmt: skip
+    found = qfmt.convert(source).run({"x": np.array([27413, -600, 3], dtype)})["y"]
+    np.testing.assert_array_equal(found, f32([448, -448, 3]))
+
+
+def test_functions_that_return_their_inputs() -> None:
+    """Inputs of the model keep their names."""
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("d", 1)]
+    swap = helper.make_function("d", "Swap", ["a", "b"], ["b", "a"], [], opsets)
+    twice = helper.make_function("d", "Twice", ["a"], ["o", "o"], [node("Neg", ["a"], ["o"])], opsets)
+    nodes = [
+        node("Swap", ["x", "w"], ["p", "q"], domain="d"),
+        node("Twice", ["q"], ["r", "s"], domain="d"),
+        node("Sub", ["p", "s"], ["y"]),
+    ]
+    kind = (FLOAT, [4, 6])
+    model = qfmt.convert(proto(nodes, {"x": kind, "w": kind}, {"y": FLOAT}, {}, opset=17, functions=[swap, twice]))
+    assert (model.graph.inputs, model.graph.outputs) == (("x", "w"), ("y",))
+    np.testing.assert_array_equal(model.run({"x": X, "w": 3 * X})["y"], 3 * X + X)
+
+
+def test_names_of_inlined_nodes_are_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """InlinePass counts from 2 for each name that is taken: a thousand calls took half a million attempts."""
+    from onnx_ir.passes.common import inliner
+
+    def unique(name: str, _: object, used: set[str]) -> str:
+        assert name not in used
+        used.add(name)
+        return name
+
+    monkeypatch.setattr(inliner, "_make_unique_name", unique)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("d", 1)]
+    body = [helper.make_node("Neg", ["a"], ["t"]), node("Abs", ["t"], ["o"])]
+    function = helper.make_function("d", "F", ["a"], ["o"], body, opsets)
+    nodes = [node("F", [f"x{at}"], [f"x{at + 1}"], domain="d") for at in range(9)]
+    source = proto(nodes, {"x0": (FLOAT, [4, 6])}, {"x9": FLOAT}, {}, opset=17, functions=[function])
+    np.testing.assert_array_equal(qfmt.convert(source).run({"x0": X})["x9"], np.abs(X))
+
+
+@pytest.mark.parametrize("operator", ["ReduceMax", "ReduceMin"])
+def test_an_extreme_of_no_elements(operator: str) -> None:
+    """The end of the range of the type."""
+    nodes = [node(operator, ["x", "axes"], ["y"], keepdims=0)]
+    bare = qfmt.convert(proto(nodes, {"x": (U8, [0, 3])}, {"y": U8}, {"axes": np.array([0])}, opset=18))
+    assert set(bare.run({"x": np.zeros((0, 3), np.uint8)})["y"]) == {0 if operator == "ReduceMax" else 255}
