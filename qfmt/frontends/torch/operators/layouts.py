@@ -244,7 +244,7 @@ def pixel_unshuffle(lift: Builder, self: TensorValue, downscale_factor: int) -> 
 
 
 def _divided(lift: Builder, size: Any, divisor: int) -> Any:
-    return size // divisor if isinstance(size, int) else shapes.arithmetic(lift, "Div", size, divisor)
+    return size // divisor if isinstance(size, int) else shapes.floor_divided(lift, size, divisor)
 
 
 @lifts("aten::channel_shuffle", "aten::native_channel_shuffle")

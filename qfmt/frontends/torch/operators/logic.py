@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from ....errors import SourceError
 from ....model import DTYPES
 from ...stored import StoredTensor
 from .. import arguments
 from ..arguments import operands
 from ..building import Builder
 from ..lifts import lifts
-from ..values import DTYPE_CODES, TensorValue
+from ..values import TensorValue
 
 COMPARISONS = {"eq": "Equal", "ne": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual"}
 """Torch's comparisons; `ne` is negated `eq`."""
@@ -34,9 +33,7 @@ def in_type(lift: Builder, value: Any, dtype: Any, *, whole: str = "") -> Tensor
     """
     x = lift.tensor(value)
     if dtype is not None:
-        if dtype not in DTYPE_CODES:
-            raise SourceError(f"computes in the element type {dtype}, which is not supported")
-        return cast(lift, x, DTYPE_CODES[dtype])
+        return cast(lift, x, arguments.dtype(dtype))
     counts = x.dtype == "bool" or DTYPES[x.dtype].is_integer
     return cast(lift, x, whole) if whole and counts and x.quantization is None else x
 
