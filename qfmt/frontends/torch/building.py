@@ -114,7 +114,11 @@ class Builder:
         complete = entry.complete(attributes or {})
         given = [None if value is None else self.tensors[value.key] for value in values]
         shapes = entry.inferred(given, complete, tells_sizes)
-        dtypes = [None if value is None else value.dtype for value in values]
+        as_real = quantization is None and not plain and not entry.moves
+        dtypes = [
+            None if value is None else "float32" if as_real and value.quantization is not None else value.dtype
+            for value in values
+        ]
         kinds = [dtype or entry.likely_dtype(i, dtypes, complete) for i in range(outputs)]
         first = values[0]
         origin = first.origin if first is not None and keeps_shape(entry) else ""

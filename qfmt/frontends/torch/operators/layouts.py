@@ -20,6 +20,8 @@ END = np.iinfo(np.int64).max
 
 @lifts("aten::reshape", "aten::view", "aten::_unsafe_view")
 def reshape(lift: Builder, self: Any, shape: Any) -> Any:
+    if isinstance(shape, int):
+        raise SourceError("reads the bytes of a tensor as another element type, which is not supported")
     return shapes.reshape(lift, lift.tensor(self), shape)
 
 

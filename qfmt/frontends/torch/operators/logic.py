@@ -91,11 +91,13 @@ def where(lift: Builder, condition: Any, self: Any = None, other: Any = None) ->
 
 @lifts("aten::masked_fill")
 def masked_fill(lift: Builder, self: TensorValue, mask: Any, value: Any) -> Any:
-    if is_tensor(value):
+    if is_tensor(value) and self.quantization is not None:
+        filling = lift.emit("QuantizeLinear", [value], quantization=arguments.grid(self), dtype=self.dtype)
+    elif is_tensor(value):
         filling = cast(lift, lift.tensor(value), self.dtype)
     else:
         filling = arguments.scalar_like(lift, self, arguments.number(lift, value))
-    return lift.emit("Where", [truth(lift, mask), filling, self])
+    return lift.emit("Where", [truth(lift, mask), filling, self], quantization=arguments.grid(self))
 
 
 @lifts({"aten::any": "ReduceMax", "aten::all": "ReduceMin"})

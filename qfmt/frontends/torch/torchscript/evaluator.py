@@ -37,8 +37,6 @@ def evaluate(archive: Archive, recorder: Recorder, inputs: Sequence[Any] | Mappi
     branches on data, SourceError for code that PyTorch does not write; both name file and line.
     """
     root, constants, own = restored(archive)
-    if root.cls.fields.keys() & {"__forward_hooks__", "__forward_pre_hooks__"}:
-        raise SourceError("the network has hooks, which run with its forward", hint="remove them before saving")
     evaluator = Evaluator(archive, recorder, constants, own)
     try:
         if isinstance(inputs, Mapping):
