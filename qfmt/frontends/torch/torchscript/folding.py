@@ -202,7 +202,7 @@ def item(container: Any, index: Any) -> Any:
 
 
 def _contains(container: Any, value: Any) -> bool:
-    if isinstance(value, Value) or (type(container) is list and any(isinstance(each, Value) for each in container)):
+    if not is_plain(value) or (type(container) is list and not all(map(is_plain, container))):
         raise TypeError
     return value in container
 
