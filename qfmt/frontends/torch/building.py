@@ -243,7 +243,7 @@ class Builder:
 
     def unsupported(self, target: str) -> Unsupported:
         """Record an unsupported call; all of them are reported together at the end."""
-        self.unsupported_calls.setdefault(target, []).append(self.place.where)
+        self.unsupported_calls.setdefault(target[:200], []).append(self.place.where)
         return Unsupported()
 
     def _new(self, dtype: str, shape: Shape, quantization: Quantization | None, origin: str = "") -> TensorValue:

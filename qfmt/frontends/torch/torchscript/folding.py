@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ....errors import SourceError
-from ..calls import Value
 
 SIZE_LIMIT = 1 << 20
 """The most elements of a list or string that one operator creates; they are counted afterwards."""
