@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from keyword import iskeyword
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -27,7 +28,8 @@ class Layer(nn.Module):
         return "\n".join(self._lines)
 
 
-class _Taken(NamedTuple):
+@dataclass(frozen=True)
+class _Taken:
     """The names that nothing new in a module can have, with its `beside`, each of them as NAME_KEY."""
 
     module: nn.Module

@@ -250,7 +250,8 @@ def test_autocast_is_refused_until_it_is_decomposed() -> None:
     program = torch.export.export(Function(under_autocast), (X,))
     with pytest.raises(SourceError, match="computes with torch"):
         converted(program)
-    (result,) = converted(program.run_decompositions()).run({"x": X.numpy()}).values()
+    model = converted(program.run_decompositions())
+    (result,) = model.run({model.graph.inputs[0]: X.numpy()}).values()
     assert result.dtype.name == "bfloat16"
 
 
