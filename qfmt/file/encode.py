@@ -4,13 +4,14 @@ Canonical: equal records give equal bytes, whatever is installed. (The `flatbuff
 what it writes has changed between its versions, and up to 25.9 it lets tables of different sizes share a vtable.)
 
 A FlatBuffer refers forwards only, so it is written from its end: children before parents, in the order of the fields.
-Equal strings and equal vtables are written once, and so is a nested Record that occurs again (the same object);
+Equal short strings and equal vtables are written once, and so is a nested Record that occurs again (the same object);
 everything else is written where it stands. Places are counted from the end, which is aligned to 8.
 """
 
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +22,9 @@ _u32 = struct.Struct("<I").pack
 
 _ORDER = {4: 0, 8: 1, 1: 2}
 """In a table the fields of 4 bytes come first, then those of 8, then the rest: little is lost to alignment."""
+
+SHORT, AT_ONCE = 127, 8
+"""A longer string is written again for every 8 references to it: readers limit what a file refers to often (F6)."""
 
 
 def encode(root: str, record: Record, *, tables: Mapping[str, tuple[Field, ...]] = TABLES) -> tuple[int, bytes]:
@@ -39,6 +43,8 @@ class _Encoder:
         self._chunks: list[bytes] = []
         self._size = 0
         self._strings: dict[str, int] = {}
+        self._uses: Counter[str] = Counter()
+        """How often each long string was referred to."""
         self._vtables: dict[bytes, int] = {}
         self._nested: dict[int, tuple[Record, int]] = {}
 
@@ -91,6 +97,10 @@ class _Encoder:
         return self._vector(len(value), struct.pack(f"<{len(value)}{SCALARS[kind]}", *value), max(4, SIZES[kind]))
 
     def _string(self, text: str) -> int:
+        if len(text) > SHORT:
+            self._uses[text] += 1
+            if self._uses[text] % AT_ONCE == 1:
+                self._strings.pop(text, None)
         if text not in self._strings:
             encoded = text.encode()
             self._strings[text] = self._vector(len(encoded), encoded + b"\0", 4)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...arrays import Array
+from ...budget import AT_ONCE
 from ...errors import DestinationError, QfmtError
 from .loops import copy
 from .names import Names, comment
@@ -55,6 +56,9 @@ class Plan:
         for name, view in zip(network.model.graph.inputs, self.inputs, strict=True):
             self._views[name] = [view]
         self.outputs = [self._external(name, "out") for name in network.model.graph.outputs]
+        self._outputs: dict[str, list[View]] = {}
+        for name, view in zip(network.model.graph.outputs, self.outputs, strict=True):
+            self._outputs.setdefault(name, []).append(view)
 
     def _external(self, name: str, role: str) -> View:
         value = self.network.value(name)
@@ -65,6 +69,9 @@ class Plan:
 
     def is_there(self, name: str) -> bool:
         return name in self._views or self.value(name).array is not None
+
+    def is_output(self, name: str) -> bool:
+        return name in self._outputs
 
     def value(self, name: str) -> Value:
         return self.network.value(name)
@@ -113,8 +120,8 @@ class Plan:
         """Memory for a computed tensor: the argument of the program if the tensor is an output in this order."""
         value = self.value(name)
         view = self._arena(value, order)
-        for output, view_out in zip(self.network.model.graph.outputs, self.outputs, strict=True):
-            if output == name and alike(value.shape, order, view_out.order):
+        for view_out in self._outputs.get(name, ()):
+            if alike(value.shape, order, view_out.order):
                 view = View(view_out.buffer, value.shape, order)
                 break
         self._views[name] = [view]
@@ -195,17 +202,18 @@ def place(plan: Plan) -> dict[int, int]:
     sizes = {}
     for width in WIDTHS:
         own = sorted((each for each in buffers if each.width == width), key=lambda b: (-b.size, b.first, b.name))
-        placed: list[Buffer] = []
-        for buffer in own:
-            buffer.offset = _lowest(buffer, placed, max(1, plan.alignment // width))
-            placed.append(buffer)
-        if placed:
-            sizes[width] = max(each.offset + each.size for each in placed)
+        first, last = (np.array(each, np.int64) for each in ([b.first for b in own], [b.last for b in own]))
+        for index, buffer in enumerate(own):
+            at_once = np.flatnonzero((first[:index] <= buffer.last) & (last[:index] >= buffer.first))
+            plan.network.budget.spend(index // AT_ONCE + at_once.size // 4)
+            buffer.offset = _lowest(buffer, [own[at] for at in at_once], max(1, plan.alignment // width))
+        if own:
+            sizes[width] = max(each.offset + each.size for each in own)
     return sizes
 
 
-def _lowest(buffer: Buffer, placed: Iterable[Buffer], step: int) -> int:
-    rivals = [each for each in placed if each.first <= buffer.last and buffer.first <= each.last]
+def _lowest(buffer: Buffer, rivals: Iterable[Buffer], step: int) -> int:
+    """The lowest offset that is free of rivals, which are in use at the same time."""
     offset = 0
     for rival in sorted(rivals, key=lambda each: each.offset):
         if rival.offset >= offset + buffer.size:

@@ -71,12 +71,16 @@ class Value:
 
 @dataclass(frozen=True)
 class Network:
-    """A model whose sizes are fixed: values by name, and the remaining nodes."""
+    """A model whose sizes are fixed: values by name, the remaining nodes, and those that read each value.
+
+    `budget` is that of writing it.
+    """
 
     model: Model
     values: Mapping[str, Value]
     nodes: Sequence[Node]
-    readers: Mapping[str, int]
+    readers: Mapping[str, Sequence[Node]]
+    budget: Budget
 
     def value(self, name: str) -> Value:
         return self.values[name]
@@ -107,7 +111,7 @@ def fixed(model: Model, shapes: Shapes) -> Network:
         tensors.update(outputs)
         found.update(dict.fromkeys(outputs))
     values = {name: _value(tensors[name]) for name in found}
-    return Network(model, values, nodes, replace(model.graph, nodes=nodes).uses())
+    return Network(model, values, nodes, replace(model.graph, nodes=nodes).readers(), budget)
 
 
 def _shaped(node: Node, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
