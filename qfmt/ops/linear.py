@@ -229,7 +229,7 @@ def _einsum_shape(given: Inference) -> list[Shape]:
         before, dots, after = term.partition("...")
         rest = len(shape) - len(before) - len(after)
         if rest < 0 or (rest and not dots):
-            raise QfmtError(f"the term {term!r} does not fit an input of {len(shape)} dimensions")
+            raise QfmtError(f"the term {term[:100]!r} does not fit an input of {len(shape)} dimensions")
         shared = broadcast_pair(shared, shape[len(before) : len(before) + rest])
         own = (*shape[: len(before)], *shape[len(before) + rest :])
         for letter, size in zip(before + after, own, strict=True):
@@ -244,11 +244,11 @@ def _equation(text: str, count: int) -> tuple[list[str], str]:
     left, arrow, right = text.replace(" ", "").partition("->")
     terms = left.split(",")
     if len(terms) != count:
-        raise QfmtError(f"the equation {text!r} has {len(terms)} terms for {count} inputs")
+        raise QfmtError(f"the equation {text[:100]!r} has {len(terms)} terms for {count} inputs")
     letters = "".join(terms).replace(".", "")
     if arrow:
         if missing := set(right.replace(".", "")) - set(letters):
-            raise QfmtError(f"the equation {text!r} does not define {min(missing)}")
+            raise QfmtError(f"the equation {text[:100]!r} does not define {min(missing)}")
         return terms, right
     once = "".join(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
     return terms, ("..." if "..." in left else "") + once

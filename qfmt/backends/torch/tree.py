@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from keyword import iskeyword
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import nn
 
 from ...model import DTYPES, Model, Node, Quantization, Tensor
 from ...notation import by
+from ...passes.constants import unused
 from .values import to_array, to_tensor
 
 
@@ -24,6 +26,18 @@ class Layer(nn.Module):
 
     def extra_repr(self) -> str:
         return "\n".join(self._lines)
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """The names that nothing new in a module can have, with its `beside`, each of them as NAME_KEY."""
+
+    module: nn.Module
+    beside: Iterable[str]
+
+    def __contains__(self, name: object) -> bool:
+        names = (str(name), *(f"{name}_{key}" for key in self.beside))
+        return iskeyword(names[0]) or any(hasattr(self.module, each) for each in names)
 
 
 class Paths:
@@ -62,9 +76,7 @@ class Paths:
         """
         known = unicodedata.normalize("NFKC", name)
         name = "".join("_" if c in FORBIDDEN or not c.isprintable() else c for c in known) or "_"
-        while iskeyword(name) or any(hasattr(module, each) for each in (name, *(f"{name}_{key}" for key in beside))):
-            name += "_"
-        return name
+        return unused(name, _Taken(module, beside))
 
 
 FORBIDDEN = '"\\.'

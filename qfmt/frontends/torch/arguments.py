@@ -16,7 +16,7 @@ from ...model import DTYPES, Quantization, numpy_dtype
 from ...ops import Trait, has
 from ..stored import StoredTensor
 from .building import Builder
-from .values import Refine, TensorValue, narrowest
+from .values import DTYPE_CODES, Refine, TensorValue, narrowest
 
 
 def number(lift: Builder, value: Any) -> int | float:
@@ -88,6 +88,13 @@ def grid(value: TensorValue) -> Quantization | None:
         return None
     limits = DTYPES[value.dtype]
     return replace(value.quantization, quant_min=limits.minimum, quant_max=limits.maximum)
+
+
+def dtype(code: int) -> str:
+    """An element type by c10's code."""
+    if code not in DTYPE_CODES:
+        raise SourceError(f"computes in the element type {str(code)[:20]} (c10::ScalarType), which is not supported")
+    return DTYPE_CODES[code]
 
 
 def axes(lift: Builder, dim: Any) -> TensorValue | None:

@@ -117,7 +117,11 @@ class Builder:
         complete = entry.complete(attributes or {})
         given = [None if value is None else self.tensors[value.key] for value in values]
         shapes = entry.inferred(given, complete, tells_sizes)
-        dtypes = [None if value is None else value.dtype for value in values]
+        as_real = quantization is None and not plain and not entry.moves
+        dtypes = [
+            None if value is None else "float32" if as_real and value.quantization is not None else value.dtype
+            for value in values
+        ]
         kinds = [dtype or entry.likely_dtype(i, dtypes, complete) for i in range(outputs)]
         first = values[0]
         origin = first.origin if first is not None and keeps_shape(entry) else ""
@@ -244,7 +248,7 @@ class Builder:
 
     def unsupported(self, target: str) -> Unsupported:
         """Record an unsupported call; all of them are reported together at the end."""
-        self.unsupported_calls.setdefault(target, []).append(self.place.where)
+        self.unsupported_calls.setdefault(target[:200], []).append(self.place.where)
         return Unsupported()
 
     def _new(self, dtype: str, shape: Shape, quantization: Quantization | None, origin: str = "") -> TensorValue:

@@ -127,5 +127,5 @@ class Recorder(Protocol):
 
 def keeps_state(what: str) -> SourceError:
     """The error for code that keeps state between runs."""
-    hint = "a .qfb holds a stateless network"
+    hint = "a .qfb holds a stateless network; if this one is in training mode, call model.eval() before saving"
     return SourceError(f"the network changes {what} from one run to the next", hint=hint)

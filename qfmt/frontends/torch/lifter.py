@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from ...budget import Budget
 from ...errors import QfmtError, SourceError, UnsupportedOperatorsError
 from ...model import Attribute, Graph, Model, Node
@@ -50,7 +52,8 @@ class Lifter:
             if self._holds_unsupported((*args, *kwargs.values())):
                 return self._after_unsupported(target, args)
             check_unchanged(target, (*args, *kwargs.values()))
-            return self._dispatch(target, args, kwargs)
+            with np.errstate(all="ignore"):  # a number beyond the range of a type becomes infinite, as in torch
+                return self._dispatch(target, args, kwargs)
         except SourceError as error:
             if not error.where:
                 error.at(place.where)

@@ -28,6 +28,9 @@ from .values import InputSpec, Refine, TensorValue, narrowest
 LIKELY_RANKS = (4, 2, 3, 5, 1)
 """Ranks that are tried in this order if the code reads the rank of an input before it is known."""
 
+DEPTH_LIMIT = 64
+"""The deepest nesting of a result."""
+
 REFINEMENTS = 32
 """More restarts than any network needs: each one learns the rank or a size of an input."""
 
@@ -94,7 +97,7 @@ def lift(
                 listener = recorder(lifter)
                 values = {name: lifter.builder.add_input(spec) for name, spec in known.items()}
                 try:
-                    outputs = list(_flat(evaluate(listener, values)))
+                    outputs = list(_flat(evaluate(listener, values), lifter.builder.budget))
                 except Refine as more:
                     assumed |= {more.name} if more.assumed else set()
                     known = _refined(known, more)
@@ -140,8 +143,11 @@ def own_names(name: str, shape: tuple[Dimension, ...], inputs: int) -> tuple[Dim
     return tuple(f"{name}.{d}" if isinstance(d, str) and not d.startswith(f"{name}.") else d for d in shape)
 
 
-def _flat(outputs: Any) -> Iterator[Value | StoredTensor]:
-    """Tensors of a nested result, in order."""
+def _flat(outputs: Any, budget: Budget, depth: int = 0) -> Iterator[Value | StoredTensor]:
+    """Tensors of a nested result, in order. It may contain itself, or the same list many times."""
+    budget.spend()
+    if depth > DEPTH_LIMIT:
+        raise SourceError("returns a list that is nested too deeply", hint="the file is malicious or damaged")
     if isinstance(outputs, Mapping):
         outputs = outputs.values()
     if isinstance(outputs, Value | StoredTensor):
@@ -149,7 +155,7 @@ def _flat(outputs: Any) -> Iterator[Value | StoredTensor]:
     elif outputs is not None and not isinstance(outputs, bool | int | float | str):
         try:
             for item in outputs:
-                yield from _flat(item)
+                yield from _flat(item, budget, depth + 1)
         except TypeError:
             raise SourceError("returns something that is not a tensor") from None
 

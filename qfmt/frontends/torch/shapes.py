@@ -126,9 +126,21 @@ def _is_dimension(size: Size, value: TensorValue, axis: int) -> bool:
     return known and size.dimension is not None and value.shape[axis] == size.dimension  # type: ignore[index]
 
 
-def arithmetic(lift: Builder, operator: str, a: Any, b: Any) -> Any:
-    """A Size computed from sizes and integers; Div is rounded down, as sizes are not negative."""
+def arithmetic(lift: Builder, operator: str, a: Any, b: Any) -> Size:
+    """A Size computed from sizes and integers; Div is rounded towards zero."""
     for value in (a, b):
         if not isinstance(value, Size | int):
             raise SourceError("computes with a size in a way that is not supported", hint=hint(lift))
-    return Size(lambda: lift.emit(operator, [shape_tensor(lift, [a]), shape_tensor(lift, [b])]))
+    natural = operator != "Sub" and all(each.natural if isinstance(each, Size) else each >= 0 for each in (a, b))
+    if operator == "Pow" and not natural:
+        raise SourceError("raises to a power that may be negative", hint=hint(lift))
+    build = lambda: lift.emit(operator, [shape_tensor(lift, [a]), shape_tensor(lift, [b])])  # noqa: E731
+    return Size(build, natural=natural)
+
+
+def floor_divided(lift: Builder, a: Any, b: Any) -> Size:
+    """A Size divided by another, rounded down."""
+    quotient = arithmetic(lift, "Div", a, b)
+    if quotient.natural:
+        return quotient
+    return arithmetic(lift, "Div", arithmetic(lift, "Sub", a, arithmetic(lift, "Mod", a, b)), b)

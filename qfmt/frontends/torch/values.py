@@ -144,21 +144,37 @@ def stored_quantization(value: StoredTensor) -> Quantization | None:
 class Size(Value):
     """One integer, computed by `build` as an int64 tensor of one element when it is needed.
 
-    `source` is (tensor key, axis) if it is the size of a dimension; `dimension` is that dimension's name.
+    `source` is (tensor key, axis) if it is the size of a dimension; `dimension` is that dimension's name. It is never
+    negative if it is `natural`.
     """
 
-    __slots__ = ("build", "dimension", "source")
+    __slots__ = ("build", "dimension", "natural", "source")
 
     def __init__(
-        self, build: Callable[[], TensorValue], source: tuple[str, int] | None = None, dimension: str | None = None
+        self,
+        build: Callable[[], TensorValue],
+        source: tuple[str, int] | None = None,
+        dimension: str | None = None,
+        *,
+        natural: bool = True,
     ) -> None:
         self.build = build
         self.source = source
         self.dimension = dimension
+        self.natural = natural
 
 
 class Unknown(Value):
     """A number or bool that depends on the data: code that branches on it cannot be converted."""
+
+
+class Quotient(Unknown):
+    """A size divided by a number: a size again once it is rounded, `down` or `towards_zero`."""
+
+    __slots__ = ("down", "towards_zero")
+
+    def __init__(self, down: Size, towards_zero: Size) -> None:
+        self.down, self.towards_zero = down, towards_zero
 
 
 VIEWS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 import pickle
 import subprocess
 import sys
@@ -313,3 +314,16 @@ def test_auto_does_not_use_wrong_kernels(inputs: int, outputs: int) -> None:
     steps = np.abs(module(x).numpy() - exact) / 0.03
     print(f"{inputs} → {outputs}, {module.engine}: {(steps < 0.5).sum()} of {steps.size} equal")
     assert steps.max() < 1.5
+
+
+def test_names_that_clash_stay_short() -> None:
+    """2 ** 9 names that are the same without the characters that a module cannot have."""
+    names = ["".join(each) for each in itertools.product('"\\\\', repeat=9)]
+    tensors = {name: Tensor.constant(name, np.float32([index])) for index, name in enumerate(names)}
+    out = Tensor("out", "float32", (len(names),))
+    model = Model(
+        Graph((), ("out",), (Node("Concat", tuple(names), ("out",), {"axis": 0}, version=13),), {**tensors, "out": out})
+    )
+    module = model.to_torch()
+    assert max(map(len, module.state_dict())) < 15
+    assert qfmt.convert(module).content_id() == model.content_id()

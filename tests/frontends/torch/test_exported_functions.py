@@ -238,3 +238,35 @@ def test_recurrent_layers_are_torchs(kind: str, batch_first: bool) -> None:
     results = list(model.run({model.graph.inputs[0]: x.numpy()}).values())
     for mine, theirs in zip(results, expected, strict=True):
         np.testing.assert_allclose(mine, theirs.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def under_autocast(x: Any) -> Any:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return x @ x.mT
+
+
+@quiet()
+def test_autocast_is_refused_until_it_is_decomposed() -> None:
+    program = torch.export.export(Function(under_autocast), (X,))
+    with pytest.raises(SourceError, match="computes with torch"):
+        converted(program)
+    model = converted(program.run_decompositions())
+    (result,) = model.run({model.graph.inputs[0]: X.numpy()}).values()
+    assert result.dtype.name == "bfloat16"
+
+
+@quiet()
+def test_numbers_among_the_inputs_keep_their_value() -> None:
+    class Scaled(torch.nn.Module):
+        def forward(self, x: Any, factor: float, twice: bool) -> Any:
+            return x * factor * (2 if twice else 1)
+
+    model = converted(torch.export.export(Scaled(), (X, 1.5, True)))
+    (result,) = model.run({"x": X.numpy()}).values()
+    np.testing.assert_array_equal(result, (X * 1.5 * 2).numpy())
+
+
+@quiet()
+def test_element_types_that_are_not_supported_are_named() -> None:
+    with pytest.raises(SourceError, match="element type complex64, which is not supported"):
+        converted(torch.export.export(Function(lambda x: x.to(torch.complex64).abs()), (X,)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,13 @@ import torch
 from torch import nn
 from torch.ao import quantization as tq
 from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
+from torch.nn import functional as F  # noqa: N812
 
 import qfmt
 from networks import pytorch
 from qfmt.errors import QfmtError, SourceError
+from qfmt.frontends.torch.fx.functional import FUNCTIONS
+from qfmt.frontends.torch.lifter import is_known
 from support.matrix import FX
 from support.saved import FORMS, chain, saved
 
@@ -263,3 +267,127 @@ def test_functions_of_fx_with_other_arguments_are_refused_where_they_are(
     with pytest.raises(SourceError, match=message) as raised:
         qfmt.convert(fx_file(tmp_path / "m.pt", code), input_shapes={"x": (1, 2)})
     assert raised.value.where.endswith("forward:2"), raised.value.where
+
+
+def positional(network: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """The same graph, with arguments by position where torch.fx writes them by keyword."""
+    for node in network.graph.nodes:
+        if node.op == "call_function" and node.kwargs and inspect.isfunction(node.target):
+            node.args, node.kwargs = inspect.signature(node.target).bind(*node.args, **node.kwargs).args, {}
+    network.recompile()
+    return network
+
+
+class Called(nn.Module):
+    def __init__(self, function: Any, module: nn.Module) -> None:
+        super().__init__()
+        self.function, self.module = function, module
+        self.register_buffer("rows", torch.tensor([1, 0]))
+
+    def forward(self, x):  # without types, which torch.fx cannot pickle as strings
+        return self.function(self, x)
+
+
+CALLS: dict[str, tuple[nn.Module, Any]] = {
+    "instance_norm": (
+        nn.BatchNorm2d(4),
+        lambda s, x: F.instance_norm(x, s.module.running_mean, s.module.running_var, s.module.weight, s.module.bias),
+    ),
+    "instance_norm of statistics": (
+        nn.BatchNorm2d(4),
+        lambda s, x: F.instance_norm(
+            x, s.module.running_mean, s.module.running_var, s.module.weight, s.module.bias, False
+        ),
+    ),
+    "embedding": (nn.Linear(3, 2), lambda s, x: F.embedding(s.rows, s.module.weight) + x[0, 0, 0, 0]),
+    "where": (nn.Identity(), lambda s, x: x.where(x > 0, -1.0)),
+    "pooled with indices": (nn.MaxPool2d(2, return_indices=True), lambda s, x: s.module(x)[0]),
+    "pooled to 1 with indices": (nn.AdaptiveMaxPool2d(1, return_indices=True), lambda s, x: s.module(x)[0]),
+    "function with indices": (nn.Identity(), lambda s, x: F.max_pool2d(x, 2, return_indices=True)[0]),
+    "instance norm without a batch": (nn.InstanceNorm2d(4, affine=True), lambda s, x: s.module(x[1])),
+    "training without dropout": (nn.Dropout(0.0).train(), lambda s, x: s.module(x)),
+    "training instance norm": (nn.InstanceNorm2d(4, track_running_stats=True).train(), lambda s, x: s.module(x)),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_of_fx_are_those_of_torch(name: str, tmp_path: Path) -> None:
+    module, function = CALLS[name]
+    for number, tensor in enumerate([*module.parameters(), *module.buffers()]):
+        tensor.data = torch.rand(tensor.shape, generator=torch.Generator().manual_seed(number)).to(tensor.dtype)
+    network = torch.fx.symbolic_trace(Called(function, module))
+    x = torch.randn(2, 4, 6, 6, generator=torch.Generator().manual_seed(9))
+    for path in (saved(network, tmp_path / "k.pt"), saved(positional(network), tmp_path / "p.pt")):
+        (result,) = qfmt.convert(path, input_shapes={"x": x.shape}).run({"x": x.numpy()}).values()
+        np.testing.assert_allclose(result, network(x).detach().numpy(), rtol=1e-5, atol=1e-5)
+
+
+def doubled(module: nn.Module, given: Any, result: torch.Tensor) -> torch.Tensor:
+    return result * 2
+
+
+REFUSED = {
+    "hooks": (torch.nn.utils.spectral_norm(nn.Linear(6, 6)), lambda s, x: s.module(x), "runs hooks"),
+    "batch norm": (nn.BatchNorm2d(4).train(), lambda s, x: s.module(x), "statistics of the batch"),
+    "dropout": (nn.Dropout().train(), lambda s, x: s.module(x), "is in training mode"),
+    "bytes": (nn.Identity(), lambda s, x: x.view(torch.int32), "the bytes of a tensor"),
+    "complex": (nn.Identity(), lambda s, x: x.to(torch.complex64), "torch.complex64, which is not supported"),
+    "float8": (nn.Identity(), lambda s, x: x.to(torch.float8_e4m3fnuz), "torch.float8_e4m3fnuz, which is not"),
+    "bags": (nn.Linear(3, 2), lambda s, x: F.embedding_bag(s.rows[None], s.module.weight) + x, "embedding_bag"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_calls_of_fx_that_would_give_other_numbers_are_refused(name: str, tmp_path: Path) -> None:
+    module, function, message = REFUSED[name]
+    network = torch.fx.symbolic_trace(Called(function, module))
+    with pytest.raises(QfmtError, match=message):
+        qfmt.convert(saved(network, tmp_path / "m.pt"), input_shapes={"x": (2, 4, 6, 6)})
+
+
+def test_hooks_of_the_root_are_refused(tmp_path: Path) -> None:
+    network = nn.Sequential(nn.Linear(2, 2)).eval()
+    network.register_forward_hook(doubled)
+    assert "runs hooks" in qfmt.convert(saved(network, tmp_path / "m.pt")).source["no_graph"]
+
+
+class Scaled(nn.Module):
+    def forward(self, x, factor=2.0):
+        return x * factor
+
+
+@pytest.mark.parametrize("given", [(), (3.0,)])
+def test_graphs_within_graphs_get_their_arguments(given: tuple[float, ...], tmp_path: Path) -> None:
+    root = nn.Module()
+    root.inner = torch.fx.symbolic_trace(Scaled())
+    graph = torch.fx.Graph()
+    graph.output(graph.call_module("inner", (graph.placeholder("x"), *given)))
+    network = torch.fx.GraphModule(root, graph)
+    x = torch.ones(1, 2)
+    (result,) = (
+        qfmt.convert(saved(network, tmp_path / "m.pt"), input_shapes={"x": (1, 2)}).run({"x": x.numpy()}).values()
+    )
+    np.testing.assert_array_equal(result, network(x).numpy())
+
+
+def test_other_functions_have_the_parameters_of_the_operator_of_their_name() -> None:
+    others = {
+        name: [*inspect.signature(function).parameters]
+        for name, function in vars(F).items()
+        if inspect.isfunction(function) and name not in FUNCTIONS and is_known(f"aten::{name}")
+    }
+    assert others
+    for name, parameters in others.items():
+        schemas = torch._C._jit_get_schemas_for_operator(f"aten::{name}")
+        known = [[argument.name for argument in schema.arguments] for schema in schemas]
+        assert any(each[1 : len(parameters)] == parameters[1:] for each in known), name
+
+
+def test_only_where_has_its_tensor_in_another_place_as_a_method() -> None:
+    found = set()
+    for schema in torch._C._jit_get_all_schemas():
+        names, (space, _, name) = [argument.name for argument in schema.arguments], schema.name.partition("::")
+        if space == "aten" and "self" in names[1:] and hasattr(torch.Tensor, name) and is_known(schema.name):
+            tensors = str(schema.arguments[names.index("self")].type) == "Tensor"
+            found |= {name} if tensors else set()
+    assert found == {"where"}

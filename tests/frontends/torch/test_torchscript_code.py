@@ -5,6 +5,7 @@ No `from __future__ import annotations` here: torch.jit.script reads the annotat
 # ruff: noqa: UP006, UP045 (torch.jit.script knows these spellings)
 
 import enum
+import math
 from pathlib import Path
 from typing import Any, Dict, Final, List, NamedTuple, Optional, Tuple  # noqa: UP035
 
@@ -402,13 +403,93 @@ def test_attributes_written_by_forward_are_not_kept(tmp_path: Path) -> None:
         assert notes.calls[-1].args[1] == rank
 
 
-def test_training_mode_is_switched_off(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (nn.Dropout(0.5), "is in training mode; call model.eval"),
+        (nn.BatchNorm2d(3), "from one run to the next; .* call model.eval"),
+        (nn.InstanceNorm2d(3, track_running_stats=True, affine=True), None),
+        (nn.Dropout(0.0), None),
+    ],
+)
+def test_a_network_in_training_mode(tmp_path: Path, module: nn.Module, message: Optional[str]) -> None:
     path = tmp_path / "m.pt"
-    torch.jit.save(torch.jit.script(nn.Sequential(nn.Dropout(0.5)).train()), path)
-    notes = Notes()
-    evaluate(Archive(path), notes, [Unknown()])
-    (call,) = notes.calls
-    assert call.target == "aten::dropout" and call.args[2] is False
+    archive = torch.jit.script(nn.Sequential(module).train())
+    torch.jit.save(archive, path)
+    if message:
+        with pytest.raises(SourceError, match=message):
+            qfmt.convert(path, input_shapes={"input": (2, 3, 4, 4)})
+        return
+    x = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(1))
+    (result,) = qfmt.convert(path, input_shapes={"input": x.shape}).run({"input": x.numpy()}).values()
+    np.testing.assert_allclose(result, archive(x).detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+def doubled(self, input: Tuple[torch.Tensor], output: torch.Tensor) -> torch.Tensor:
+    return output * 2
+
+
+def test_hooks_of_the_root_are_refused(tmp_path: Path) -> None:
+    network = Scaled(2.0)
+    network.register_forward_hook(doubled)
+    with pytest.raises(SourceError, match="has hooks"):
+        qfmt.convert(saved(network, tmp_path / "m.pt"))
+
+
+class Divided(nn.Module):
+    def forward(self, x):
+        n = x.size(0)
+        return x[: -(-n // 2)], x[: (n - 8) // -2], x[: int(n / 2)], x[(3 - n) // 2 :], x[: math.floor(n / 2)]
+
+
+@pytest.mark.parametrize("rows", [4, 5])
+def test_sizes_are_divided_as_in_torch(tmp_path: Path, rows: int) -> None:
+    path, x = saved(Divided(), tmp_path / "m.pt"), torch.rand(rows, 3)
+    results = qfmt.convert(path, input_shapes={"x": ("N", 3)}).run({"x": x.numpy()})
+    for mine, theirs in zip(results.values(), Divided()(x), strict=True):
+        np.testing.assert_array_equal(mine, theirs.numpy())
+
+
+class Fractional(nn.Module):
+    def forward(self, x):
+        return torch.arange(x.size(0) / 2)
+
+
+class AsksForLayout(nn.Module):
+    def forward(self, x):
+        return x + 1 if x.is_contiguous() else x - 1
+
+
+@pytest.mark.parametrize("module", [Fractional, AsksForLayout])
+def test_what_is_not_known_is_refused(tmp_path: Path, module: type) -> None:
+    with pytest.raises(SourceError):
+        qfmt.convert(saved(module(), tmp_path / "m.pt"), input_shapes={"x": ("N", 3)})
+
+
+class Selects(nn.Module):
+    def forward(self, x, y):
+        q = torch.quantize_per_tensor(x, 0.1, 60, torch.quint8)
+        return torch.topk(q, 2)[0], q.masked_fill(x > 0, 0.333), q.masked_fill(x > 0, y)
+
+
+def test_quantized_tensors_stay_quantized_where_elements_are_selected(tmp_path: Path) -> None:
+    path, x, y = saved(Selects(), tmp_path / "m.pt"), torch.randn(3, 8), torch.tensor(0.47)
+    model = qfmt.convert(path, input_shapes={"x": (3, 8), "y": ()})
+    for mine, theirs in zip(model.run({"x": x.numpy(), "y": y.numpy()}).values(), Selects()(x, y), strict=True):
+        np.testing.assert_array_equal(mine, theirs.int_repr().numpy())
+
+
+class BeyondFloat32(nn.Module):
+    def forward(self, x):
+        return x * 1e300, torch.clamp(x, -1e300, 1e300), x.half() * 1e300, x > 1e300
+
+
+def test_numbers_beyond_a_type_are_infinite(tmp_path: Path) -> None:
+    x = np.float32([[-1, 2]])
+    product, clamped, half, greater = (
+        array.tolist() for array in qfmt.convert(saved(BeyondFloat32(), tmp_path / "m.pt")).run({"x": x}).values()
+    )
+    assert product == half == [[-np.inf, np.inf]] and clamped == [[-1, 2]] and greater == [[False, False]]
 
 
 def test_dropout_of_everything_is_not_training_mode(tmp_path: Path) -> None:

@@ -191,6 +191,25 @@ def test_pickles_that_are_not_modules(tmp_path: Path, name: str) -> None:
     assert sentence in str(refusal(module_of(tmp_path / "m.pt", data=data)))
 
 
+RESULTS = {
+    "a list of itself": ["l = [x]", "torch.append(l, l)", "return l"],
+    "a dict of itself": ['d = {"a": x}', 'torch._set_item(d, "b", d)', "return d"],
+    "2 ** 40 times the same": ["t = (x,)", *["t = (t, t)"] * 40, "return t"],
+    "looks for a list in lists": [
+        "l = [1]",
+        "m = [1]",
+        *["l = [l, l]", "m = [m, m]"] * 40,
+        "torch.__contains__([l], m)",
+    ],
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_results_without_end(tmp_path: Path, name: str) -> None:
+    with pytest.raises(SourceError, match=r"nested too deeply|more than \d+ operations"):
+        qfmt.convert(module_of(tmp_path / "m.pt", *RESULTS[name]))
+
+
 @pytest.mark.parametrize("entry", ["data", "constants"])
 def test_a_forbidden_global_is_named_and_not_executed(tmp_path: Path, entry: str) -> None:
     marker = tmp_path / "marker"

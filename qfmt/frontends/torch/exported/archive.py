@@ -82,7 +82,7 @@ class Archive:
         except (KeyError, TypeError):
             raise damaged("is not what torch.export writes here", where=folder) from None
         if not isinstance(code, int) or code not in DTYPES:
-            raise SourceError(f"has the element type {code}, which is not supported")
+            raise SourceError(f"has the element type {str(code)[:20]}, which is not supported")
         storage = Storage(entry, DTYPES[code], lambda: self._zip.view(entry), self.budget)
         if entry not in self._zip.entries:
             raise damaged("the archive lacks the bytes of this tensor")
@@ -138,7 +138,7 @@ def _version(program: Any) -> str:
     except (KeyError, TypeError):
         raise SourceError("the program does not state its schema", hint=SAVE_AGAIN) from None
     if major != SCHEMA:
-        what = f"has a program of schema {major}.{minor}; qfmt reads {SCHEMA}.x"
+        what = f"has a program of schema {str(major)[:20]}.{str(minor)[:20]}; qfmt reads {SCHEMA}.x"
         raise SourceError(what, hint=SAVE_AGAIN if isinstance(major, int) and major < SCHEMA else "get a newer qfmt")
     return f"{major}.{minor}"
 

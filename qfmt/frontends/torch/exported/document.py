@@ -118,7 +118,7 @@ def _input(kind: str, body: Any, inputs: list[str], stored: dict[str, StoredInpu
 
 def _graph(body: Any) -> Graph:
     return Graph(
-        inputs=tuple(_argument(argument).name for argument in body["inputs"] if "as_none" not in argument),
+        inputs=tuple(value.name for value in map(_argument, body["inputs"]) if isinstance(value, Ref)),
         outputs=tuple(_argument(argument) for argument in body["outputs"]),
         calls=tuple(map(_call, body["nodes"])),
         types={str(name): _type(meta) for name, meta in body["tensor_values"].items()},
@@ -190,6 +190,12 @@ def _each(read: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
     return lambda values: [read(value) for value in values]
 
 
+def _scalar_type(code: Any) -> int:
+    if DTYPES[code] not in PLAIN_CODES:
+        raise SourceError(f"computes in the element type {DTYPES[code]}, which is not supported")
+    return PLAIN_CODES[DTYPES[code]]
+
+
 def _nothing(value: Any) -> None:
     return None
 
@@ -217,7 +223,7 @@ _ARGUMENTS: Mapping[str, Callable[[Any], Any]] = {
     "as_sym_bools": _each(_symbol),
     "as_sym_float": _symbol,
     "as_sym_floats": _each(_symbol),
-    "as_scalar_type": lambda code: PLAIN_CODES[DTYPES[code]],
+    "as_scalar_type": _scalar_type,
     "as_memory_format": _nothing,
     "as_layout": _nothing,
     "as_device": lambda device: str(device["type"]),

@@ -123,6 +123,9 @@ class Evaluation:
                 continue
             args = [self._resolved(argument, values) for argument in call.args]
             if call.target in _INLINED:
+                if "autocast" in call.target and args[2]:
+                    what = "computes with torch.autocast, which chooses element types while it runs"
+                    raise SourceError(what, where=call.scope, hint="convert program.run_decompositions()")
                 result: Any = self._inlined(to, args[_INLINED[call.target] :], values)
             else:
                 kwargs = {name: self._resolved(argument, values) for name, argument in call.kwargs.items()}

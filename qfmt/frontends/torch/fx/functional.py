@@ -39,6 +39,7 @@ _functions = registering(FUNCTIONS)
             "hardtanh(input, min_val=-1.0, max_val=1.0, inplace=False)",
             "leaky_relu(input, negative_slope=0.01, inplace=False)",
             "linear(input, weight, bias=None)",
+            "rms_norm(input, normalized_shape, weight=None, eps=None)",
             "sigmoid(input)",
             "softplus(input, beta=1.0, threshold=20.0)",
             "tanh(input)",
@@ -98,15 +99,20 @@ def _softsign(call: Call, a: Any) -> Any:
     return call("aten::div", a.input, call("aten::add", call("aten::abs", a.input), 1))
 
 
-@_functions(
-    by_rank(
-        "max_pool{}d(input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False)"
-    )
-)
+_WINDOW = "input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False"
+
+
+@_functions(by_rank(f"max_pool{{}}d({_WINDOW})"))
 def _max_pool(call: Call, rank: int, a: Any) -> Any:
     target = f"aten::max_pool{rank}d{'_with_indices' if a.return_indices else ''}"
     stride = [] if a.stride is None else a.stride
     return call(target, a.input, a.kernel_size, stride, a.padding, a.dilation, a.ceil_mode)
+
+
+@_functions(by_rank(f"max_pool{{}}d_with_indices({_WINDOW})"))
+def _max_pool_with_indices(call: Call, rank: int, a: Any) -> Any:
+    a.return_indices = True
+    return _max_pool(call, rank, a)
 
 
 @_functions(
@@ -144,6 +150,32 @@ def _layer_norm(call: Call, a: Any) -> Any:
 def _batch_norm(call: Call, a: Any) -> Any:
     parameters = a.weight, a.bias, a.running_mean, a.running_var
     return call("aten::batch_norm", a.input, *parameters, a.training, a.momentum, a.eps, True)
+
+
+@_functions(
+    "instance_norm(input, running_mean=None, running_var=None, weight=None, bias=None, use_input_stats=True,"
+    " momentum=0.1, eps=1e-5)"
+)
+def _instance_norm(call: Call, a: Any) -> Any:
+    parameters = a.weight, a.bias, a.running_mean, a.running_var
+    return call("aten::instance_norm", a.input, *parameters, a.use_input_stats, a.momentum, a.eps, True)
+
+
+@_functions(
+    "embedding(input, weight, padding_idx=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=False, sparse=False)"
+)
+def _embedding(call: Call, a: Any) -> Any:
+    if a.max_norm is not None:
+        raise SourceError("changes rows of its table while it runs: it has a max_norm")
+    return call("aten::embedding", a.weight, a.input)
+
+
+@_functions(
+    "embedding_bag(input, weight, offsets=None, max_norm=None, norm_type=2, scale_grad_by_freq=False, mode='mean',"
+    " sparse=False, per_sample_weights=None, include_last_offset=False, padding_idx=None)"
+)
+def _embedding_bag(call: Call, a: Any) -> Any:
+    raise SourceError("calls torch.nn.functional.embedding_bag, which is not supported", hint="trace the network")
 
 
 @_functions({f"{name}(input, dim=None, _stacklevel=3, dtype=None)": name for name in ("softmax", "log_softmax")})

@@ -44,8 +44,8 @@ def _parameters(module: Module) -> tuple[Any, ...]:
     if cells is None:
         raise damaged("has no parameters of its cells", where=module.path)
     packed = [cell["param"] for cell in cells.children.values()]
-    rest = (module[name] for name in ("bias", "num_layers", "dropout"))
-    return packed, *rest, False, module["bidirectional"], module["batch_first"]
+    rest = (module[name] for name in ("bias", "num_layers", "dropout", "training", "bidirectional", "batch_first"))
+    return packed, *rest
 
 
 class UnknownModule(SourceError):
@@ -64,6 +64,10 @@ def caller(recorder: Recorder, place: Place) -> Call:
 def apply(module: Module, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any], place: Place) -> Any:
     """The output of a module. Raises UnknownModule if its computation is not known."""
     module.budget.spend(MODULE)
+    if module.attributes.get("_forward_hooks") or module.attributes.get("_forward_pre_hooks"):
+        what = "runs hooks, whose code is not in the file"
+        hint = "remove them before saving, such as by torch.nn.utils.remove_weight_norm"
+        raise UnknownModule(what, where=module.path, hint=hint)
     if module.kind in CONTAINERS:
         return CONTAINERS[module.kind](module, recorder, args, kwargs, place)
     function, call = _meaning(module), caller(recorder, place._replace(scope=module.path))
@@ -239,9 +243,12 @@ def _dynamic_linear(call: Call, module: Module, x: Any) -> Any:
 
 def _instance_norm(call: Call, module: Module, x: Any) -> Any:
     statistics = module.attributes.get("running_mean"), module.attributes.get("running_var")
-    own = not module["track_running_stats"]
+    own = module["training"] or not module["track_running_stats"]
     weights = module["weight"], module["bias"]
-    return call("aten::instance_norm", x, *weights, *statistics, own, module["momentum"] or 0.0, module["eps"])
+    without_batch = call("aten::dim", x) == int(module.kind[-2]) + 1
+    x = call("aten::unsqueeze", x, 0) if without_batch else x
+    y = call("aten::instance_norm", x, *weights, *statistics, own, module["momentum"] or 0.0, module["eps"])
+    return call("aten::select", y, 0, 0) if without_batch else y
 
 
 def _float_convolution(call: Call, module: Module, x: Any) -> Any:
@@ -295,10 +302,10 @@ OPERATORS: dict[str, str] = {
         ("nn.Upsample", "nn.UpsamplingNearest2d", "nn.UpsamplingBilinear2d"),
         "interpolate size scale_factor mode align_corners recompute_scale_factor?",
     ),
-    **{f"nn.{name}": "aten::dropout p =False" for name in DROPOUTS},
+    **{f"nn.{name}": "aten::dropout p training" for name in DROPOUTS},
     **_of_ranks("nn.AdaptiveAvgPool{}d", "adaptive_avg_pool{}d output_size"),
-    **_of_ranks("nn.AdaptiveMaxPool{}d", "adaptive_max_pool{}d output_size"),
-    **_of_ranks("nn.BatchNorm{}d", f"aten::batch_norm {_STATISTICS} =False =0.0 eps =True"),
+    **_of_ranks("nn.AdaptiveMaxPool{}d", "adaptive_max_pool{}d output_size return_indices?"),
+    **_of_ranks("nn.BatchNorm{}d", f"aten::batch_norm {_STATISTICS} training =0.0 eps =True"),
     **_of_ranks(
         "nn.ConvTranspose{}d", "aten::conv_transpose{}d weight bias stride padding output_padding groups dilation"
     ),
@@ -308,7 +315,7 @@ OPERATORS: dict[str, str] = {
     "nn.PixelShuffle": "aten::pixel_shuffle upscale_factor",
     "nn.PixelUnshuffle": "aten::pixel_unshuffle downscale_factor",
     "nn.ChannelShuffle": "aten::channel_shuffle groups",
-    **_of_ranks("nn.MaxPool{}d", "aten::max_pool{}d kernel_size stride padding dilation ceil_mode"),
+    **_of_ranks("nn.MaxPool{}d", "max_pool{}d kernel_size stride padding dilation ceil_mode return_indices?"),
     "nn.AvgPool1d": f"aten::avg_pool1d {_AVERAGE}",
     **_of_ranks("nn.AvgPool{}d", f"aten::avg_pool{{}}d {_AVERAGE} divisor_override", (2, 3)),
     "quantized.DeQuantize": "aten::dequantize",

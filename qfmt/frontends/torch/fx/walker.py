@@ -37,6 +37,11 @@ SIGNS: dict[type[ast.AST], str] = {
 }  # fmt: skip
 """Operators by their Python names."""
 
+LAYOUTS = {
+    f"torch.{name}" for name in ("strided", "contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
+}  # fmt: skip
+"""Names of memory layouts, which do not change values."""
+
 LISTS = {"view", "reshape", "permute", "repeat", "expand", "tile"}
 """Methods that accept a list also as separate arguments."""
 
@@ -54,15 +59,17 @@ def parameters(module: Module) -> list[str]:
 
 def run(module: Module, recorder: Recorder, inputs: Mapping[str, Any]) -> Any:
     """The output of the root of a tree, its inputs by name."""
-    if module.kind == "fx":
-        return _Walker(module, recorder).run(inputs)
-    return apply(module, recorder, tuple(inputs.values()), {}, Place(module.path))
+    args, kwargs = ((), inputs) if module.kind == "fx" else (tuple(inputs.values()), {})
+    return apply(module, recorder, args, kwargs, Place(module.path))
 
 
 def _graph_module(
     module: Module, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any], place: Place
 ) -> Any:
-    return run(module, recorder, dict(zip(parameters(module), args, strict=False)) | dict(kwargs))
+    names = [argument.arg for argument in _function(module).args.args[1:]]
+    if len(args) > len(names) or not kwargs.keys() <= set(names):
+        raise SourceError("is called with arguments that it does not have", where=_where(module))
+    return _Walker(module, recorder).run(dict(zip(names, args, strict=False)) | dict(kwargs))
 
 
 CONTAINERS["fx"] = _graph_module
@@ -104,6 +111,12 @@ def _imports(module: Module) -> dict[str, Any]:
             for alias in node.names:
                 names[alias.asname or alias.name] = Symbol(f"{node.module}.{alias.name}")
     return names
+
+
+class ElementType(int):
+    """The code of an element type: not a size, although both are integers."""
+
+    __slots__ = ()
 
 
 class _Forward(NamedTuple):
@@ -190,7 +203,8 @@ class _Walker(Frame):
     def attribute(self, owner: Any, name: str, node: ast.AST) -> Any:
         if isinstance(owner, Symbol):
             full = Symbol(f"{owner}.{name}")
-            return DTYPE_CODES[name] if owner == "torch" and name in DTYPE_CODES else CONSTANTS.get(full, full)
+            known = owner == "torch" and name in DTYPE_CODES
+            return ElementType(DTYPE_CODES[name]) if known else CONSTANTS.get(full, full)
         if isinstance(owner, Module):
             held = owner.children if name in owner.children else owner.attributes
             if name not in held:
@@ -221,11 +235,16 @@ class _Walker(Frame):
         raise self.not_followed(node)
 
     def _method(self, owner: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if name in LISTS and args and not isinstance(args[0], list | tuple):
+        if name == "where" and args:  # the only method whose tensor is not the first argument of the function
+            return self._operator_of_torch(name, (args[0], owner, *args[1:]), kwargs)
+        if name in LISTS and args and not isinstance(args[0], list | tuple | ElementType):
             args = (list(args),)
         return self._operator_of_torch(name, (owner, *args), kwargs)
 
     def _operator_of_torch(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, Symbol) and value not in LAYOUTS:
+                raise SourceError(f"aten::{name} is called with {value[:100]}, which is not supported")
         args = tuple(map(_listed, args))
         if name == "split" and len(args) > 1 and isinstance(args[1], list):
             name = "split_with_sizes"

@@ -12,7 +12,7 @@ from ....model import DTYPES
 from .. import arguments, shapes
 from ..building import Builder
 from ..lifts import lifts
-from ..values import DTYPE_CODES, Size, TensorValue
+from ..values import Size, TensorValue
 
 ELEMENTS = 1 << 24
 """The most elements of a tensor of one value that becomes a constant."""
@@ -50,7 +50,7 @@ def is_zero(lift: Builder, value: TensorValue) -> bool:
 
 
 def _dtype(code: Any, default: str = "float32") -> str:
-    return DTYPE_CODES[code] if isinstance(code, int) and code in DTYPE_CODES else default
+    return default if code is None else arguments.dtype(code)
 
 
 @lifts("aten::arange")

@@ -83,7 +83,11 @@ def gather(lift: Builder, self: Any, dim: int, index: Any, *, sparse_grad: bool 
 def topk(lift: Builder, self: Any, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     count = lift.constant(np.array([arguments.whole(lift, k)], np.int64))
     attributes = {"axis": dim, "largest": arguments.flag(lift, largest), "sorted": arguments.flag(lift, sorted)}
-    return lift.emit_many("TopK", [self, count], attributes, outputs=2)
+    x = lift.tensor(self)
+    values, indices = lift.emit_many("TopK", [x, count], attributes, outputs=2)
+    if x.quantization is not None:
+        values = lift.emit("QuantizeLinear", [values], quantization=arguments.grid(x), dtype=x.dtype)
+    return [values, indices]
 
 
 @lifts("aten::diff")

@@ -20,6 +20,8 @@ END = np.iinfo(np.int64).max
 
 @lifts("aten::reshape", "aten::view", "aten::_unsafe_view")
 def reshape(lift: Builder, self: Any, shape: Any) -> Any:
+    if isinstance(shape, int):
+        raise SourceError("reads the bytes of a tensor as another element type, which is not supported")
     return shapes.reshape(lift, lift.tensor(self), shape)
 
 
@@ -244,7 +246,7 @@ def pixel_unshuffle(lift: Builder, self: TensorValue, downscale_factor: int) -> 
 
 
 def _divided(lift: Builder, size: Any, divisor: int) -> Any:
-    return size // divisor if isinstance(size, int) else shapes.arithmetic(lift, "Div", size, divisor)
+    return size // divisor if isinstance(size, int) else shapes.floor_divided(lift, size, divisor)
 
 
 @lifts("aten::channel_shuffle", "aten::native_channel_shuffle")

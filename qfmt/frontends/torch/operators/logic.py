@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from ....errors import SourceError
 from ....model import DTYPES
 from ...stored import StoredTensor
 from .. import arguments
 from ..arguments import operands
 from ..building import Builder
 from ..lifts import lifts
-from ..values import DTYPE_CODES, TensorValue
+from ..values import TensorValue
 
 COMPARISONS = {"eq": "Equal", "ne": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual"}
 """Torch's comparisons; `ne` is negated `eq`."""
@@ -34,9 +33,7 @@ def in_type(lift: Builder, value: Any, dtype: Any, *, whole: str = "") -> Tensor
     """
     x = lift.tensor(value)
     if dtype is not None:
-        if dtype not in DTYPE_CODES:
-            raise SourceError(f"computes in the element type {dtype}, which is not supported")
-        return cast(lift, x, DTYPE_CODES[dtype])
+        return cast(lift, x, arguments.dtype(dtype))
     counts = x.dtype == "bool" or DTYPES[x.dtype].is_integer
     return cast(lift, x, whole) if whole and counts and x.quantization is None else x
 
@@ -94,11 +91,13 @@ def where(lift: Builder, condition: Any, self: Any = None, other: Any = None) ->
 
 @lifts("aten::masked_fill")
 def masked_fill(lift: Builder, self: TensorValue, mask: Any, value: Any) -> Any:
-    if is_tensor(value):
+    if is_tensor(value) and self.quantization is not None:
+        filling = lift.emit("QuantizeLinear", [value], quantization=arguments.grid(self), dtype=self.dtype)
+    elif is_tensor(value):
         filling = cast(lift, lift.tensor(value), self.dtype)
     else:
         filling = arguments.scalar_like(lift, self, arguments.number(lift, value))
-    return lift.emit("Where", [truth(lift, mask), filling, self])
+    return lift.emit("Where", [truth(lift, mask), filling, self], quantization=arguments.grid(self))
 
 
 @lifts({"aten::any": "ReduceMax", "aten::all": "ReduceMin"})

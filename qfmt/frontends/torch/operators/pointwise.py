@@ -15,7 +15,7 @@ from ..arguments import operands
 from ..building import Builder
 from ..calls import Value
 from ..lifts import lifts
-from ..values import DTYPE_CODES, Size, TensorValue, narrowest
+from ..values import DTYPE_CODES, Quotient, Size, TensorValue, narrowest
 from .logic import cast, in_type
 
 
@@ -87,8 +87,8 @@ def clone(lift: Builder, self: Any, *args: Any, **kwargs: Any) -> Any:
     "quantized::dropout(self:input, output_scale, output_zero_point, p=0.5, training:train=False)",
 )
 def dropout(lift: Builder, a: Any) -> Any:
-    """A no-op in eval mode."""
-    if arguments.flag(lift, a.train):
+    """A no-op in eval mode, or if it drops nothing."""
+    if arguments.flag(lift, a.train) and arguments.number(lift, a.p):
         raise SourceError("is in training mode", hint="call model.eval() before saving")
     return unchanged(lift, a.input)
 
@@ -108,7 +108,7 @@ def _target_dtype(args: Any, kwargs: Any) -> str | None:
         if isinstance(value, TensorValue | StoredTensor):
             return value.dtype
         if isinstance(value, int) and not isinstance(value, bool):
-            return DTYPE_CODES.get(value)
+            return arguments.dtype(value)
     return None
 
 
@@ -145,7 +145,11 @@ def product(lift: Builder, operator: str, a: Any) -> Any:
 
 @lifts("aten::div", "aten::true_divide")
 def div(lift: Builder, self: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
-    if rounding_mode is None or isinstance(self, Size):
+    if isinstance(self, Size) or isinstance(other, Size):
+        down, towards_zero = shapes.floor_divided(lift, self, other), shapes.arithmetic(lift, "Div", self, other)
+        exact = Quotient(down, towards_zero) if rounding_mode is None else towards_zero
+        return down if rounding_mode == "floor" else exact
+    if rounding_mode is None:
         return _binary(lift, "Div", self, other)
     return _whole_quotient(lift, self, other, rounding_mode)
 
@@ -153,7 +157,7 @@ def div(lift: Builder, self: Any, other: Any, *, rounding_mode: str | None = Non
 @lifts("aten::floor_divide", "aten::floordiv")
 def floor_divide(lift: Builder, self: Any, other: Any) -> Any:
     if isinstance(self, Size) or isinstance(other, Size):
-        return shapes.arithmetic(lift, "Div", self, other)
+        return shapes.floor_divided(lift, self, other)
     return _whole_quotient(lift, self, other, "floor") if isinstance(self, Value) else NotImplemented
 
 

@@ -10,7 +10,7 @@ from ....ops.shapes import axis_of
 from .. import arguments, shapes
 from ..building import Builder
 from ..lifts import lifts
-from ..values import PLAIN_CODES, QUANTIZED_CODES, Size, TensorValue, Unknown
+from ..values import PLAIN_CODES, QUANTIZED_CODES, Quotient, Size, TensorValue, Unknown
 from .logic import compared, is_tensor
 
 
@@ -75,8 +75,9 @@ def never(lift: Builder, self: Any) -> bool:
 
 
 @lifts("aten::is_contiguous")
-def is_contiguous(lift: Builder, self: Any, *args: Any, **kwargs: Any) -> bool:
-    return True
+def is_contiguous(lift: Builder, self: Any, *args: Any, **kwargs: Any) -> Unknown:
+    """Memory layouts are not kept."""
+    return Unknown()
 
 
 @lifts(
@@ -89,6 +90,8 @@ def number(lift: Builder, whole: bool, self: Any, **kwargs: Any) -> Any:
     """A size is unchanged; a constant tensor becomes its number; anything else depends on the data."""
     if isinstance(self, Size):
         return self
+    if isinstance(self, Quotient):
+        return self.towards_zero if whole else self
     if isinstance(self, TensorValue) and not lift.is_constant(self):
         return Unknown()
     value = arguments.number(lift, self)
@@ -104,6 +107,8 @@ _DECISIONS = (
 @lifts({f"aten::{name}": name for name in _DECISIONS})
 def compare(lift: Builder, name: str, *args: Any, **kwargs: Any) -> Any:
     """Decisions on sizes or data are unknown here; `is None` is known to be false, since a value exists."""
+    if name == "floor" and len(args) == 1 and isinstance(args[0], Quotient):
+        return args[0].down
     if name in ("__is__", "__isnot__") and len(args) == 2:
         return (name == "__isnot__") if None in args or args[0] is not args[1] else Unknown()
     if any(map(is_tensor, args[:2])) and len(args) == 2:

@@ -66,11 +66,13 @@ class Archive:
 
     @cached_property
     def forward(self) -> Function:
-        """The code of the network."""
+        """The code of the network. SourceError if it is not all that a call of the module runs."""
         function = self.root_class.method("forward")
         if function is None:
             others = ", ".join(sorted(self.root_class.methods)) or "none"
             raise SourceError(f"the module has no `forward`, so there is nothing to convert (methods: {others})")
+        if self.root_class.fields.keys() & {"__forward_hooks__", "__forward_pre_hooks__"}:
+            raise SourceError("the module has hooks, which run with its `forward`", hint="remove them before saving")
         return function
 
     @property

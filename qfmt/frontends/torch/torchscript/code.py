@@ -28,7 +28,7 @@ CHAIN_LIMIT = 2000
 
 _TOO_DEEP = "the code is nested too deeply, or not text"
 
-_ATOMS = re.compile(r'(?s)"(?:[^"\\]|\\.?)*(?:"|$)|\d+(?:\.\d*)?(?:e[-+]?\d+)?')
+_ATOMS = re.compile(r'(?s)"[^"\\]*(?:\\.?[^"\\]*)*(?:"|$)|\d+(?:\.\d*)?(?:e[-+]?\d+)?')
 _LINKS = re.compile(r"[.(\[{+\-*/%@&|^<>~:]|\b(?:if|and|or|not|lambda|in|is)\b")
 _KEYWORD_READ = re.compile(rf"(?m)^( *\w+ = )(\w+)\.({'|'.join(kwlist)})$")
 """An attribute whose name is a Python keyword: PyTorch writes `from0 = self.from` for a module "from"."""

@@ -111,8 +111,6 @@ class ScriptFrame(Frame):
         if key in self.run.written:
             return self.run.written[key]
         self.run.read.add(key)
-        if name == "training":
-            return False  # a conversion needs the archive after .eval()
         if name in owner.attributes:
             return owner.attributes[name]
         if owner.cls.fields.get(name):  # an attribute of the class, declared `Final`

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ....errors import SourceError
-from ..calls import Value
 
 SIZE_LIMIT = 1 << 20
 """The most elements of a list or string that one operator creates; they are counted afterwards."""
@@ -202,7 +201,7 @@ def item(container: Any, index: Any) -> Any:
 
 
 def _contains(container: Any, value: Any) -> bool:
-    if isinstance(value, Value) or (type(container) is list and any(isinstance(each, Value) for each in container)):
+    if not is_plain(value) or (type(container) is list and not all(map(is_plain, container))):
         raise TypeError
     return value in container
 
