@@ -13,7 +13,7 @@ from ...interpreter import execute
 from ...model import DTYPES, INT32, Node
 from ...ops import Operand, Trait, has
 from .finish import Finish, finish_of, follower
-from .loops import Dimension, Walk, indented, merged, nest
+from .loops import Dimension, Walk, indented, merged, nest, through
 from .names import comment
 from .plan import Plan
 from .views import Parameter, View, plain
@@ -145,13 +145,7 @@ def _operands(plan: Plan, names: Sequence[str], order: tuple[int, ...], target: 
 
 def _broadcast(view: View, target: View, name: str) -> Walk:
     """The steps through a view along the dimensions of `target` in memory order."""
-    positions = np.broadcast_to(view.positions(), target.shape).transpose(target.order)
-    start = int(positions.reshape(-1)[0]) if positions.size else 0
-    dimensions = []
-    for axis in range(positions.ndim):
-        line = positions[tuple(slice(None) if other == axis else 0 for other in range(positions.ndim))]
-        dimensions.append(Dimension.of(line - start))
-    return Walk(name, start, dimensions)
+    return through(view, target.shape, target.order, name)
 
 
 def _parameters(operands: Sequence[View], target: View) -> list[Parameter]:

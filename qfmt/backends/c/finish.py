@@ -98,7 +98,7 @@ def finish_of(plan: Plan, node: Node) -> Finish:
 
 def follower(plan: Plan, name: str) -> Finish | None:
     """The requantization that is the only reader of the sums `name`; None if there is another reader or none."""
-    if plan.network.readers[name] != 1 or name in plan.network.model.graph.outputs:
+    node = plan.network.readers.get(name)
+    if node is None or plan.network.uses[name] != 1:
         return None
-    node = next(each for each in plan.network.nodes if name in each.inputs)
     return finish_of(plan, node) if has(node, Trait.REQUANTIZE) and node.inputs[0] == name else None

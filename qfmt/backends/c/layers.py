@@ -33,7 +33,7 @@ WRITERS: Mapping[str, Writer] = {
     "Mul": product,
     "qfmt.Table": table,
     "qfmt.PairTable": pair_table,
-    **dict.fromkeys((*MOVERS, "Concat"), move),
+    **dict.fromkeys(MOVERS, move),
 }
 
 HINT = "convert it to integer-only first: `qfmt convert … --integer-only --exact`"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...arrays import Array
-from .views import Parameter, View
+from .views import Order, Parameter, View
 
 if TYPE_CHECKING:
     from .plan import Plan
@@ -56,6 +56,7 @@ def nest(
         words = [] if walk.start == 0 else [str(walk.start)]
         for counter, dimension in zip(counters, dimensions, strict=False):
             if dimension.table is not None:
+                plan.network.budget.allocate(dimension.table.nbytes)
                 words.append(f"{plan.constant(narrowest(dimension.table), 'places')}[{counter}]")
             elif dimension.step:
                 words.append(counter if dimension.step == 1 else f"{counter} * {dimension.step}")
@@ -147,6 +148,30 @@ def copy(plan: Plan, title: str, sources: Sequence[View], picks: Array, target: 
         start += view.buffer.size
     parameters = [Parameter(name, view) for name, view in used.items()]
     plan.step(title, [*parameters, Parameter("y", target.whole, written=True)], body)
+
+
+def through(view: View, shape: Sequence[int], order: Order, name: str) -> Walk:
+    """The walk through a view that broadcasts to `shape`, dimension by dimension in `order`."""
+    steps = [0 if size == 1 else step for size, step in zip(view.shape, view.steps, strict=True)]
+    steps = [0] * (len(shape) - len(steps)) + steps
+    return Walk(name, view.offset, [Dimension(steps[axis]) for axis in order])
+
+
+def transfer(plan: Plan, title: str, sources: Sequence[View], target: View, axis: int = 0) -> None:
+    """Copy the sources into `target`, one after the other along an axis, whatever the order of each in memory."""
+    body: list[str] = []
+    used: list[Parameter] = []
+    start = 0
+    for index, view in enumerate(sources):
+        if view.size:
+            name = "x" if len(sources) == 1 else f"x{index}"
+            aim = Walk("y", target.offset + start, [Dimension(target.steps[each]) for each in target.order])
+            walks = [through(view, view.shape, target.order, name), aim]
+            used.append(Parameter(name, view.whole))
+            body += nest(plan, [view.shape[each] for each in target.order], walks, partial(_assign, name))
+            start += target.steps[axis] * view.shape[axis] if view.shape else 0
+    if body:
+        plan.step(title, [*used, Parameter("y", target.whole, written=True)], body)
 
 
 def _assign(name: str, at: Mapping[str, str]) -> list[str]:

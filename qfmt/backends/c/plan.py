@@ -11,7 +11,7 @@ import numpy as np
 
 from ...arrays import Array
 from ...errors import DestinationError, QfmtError
-from .loops import copy
+from .loops import transfer
 from .names import Names, comment
 from .static import C_TYPES, Network, Value
 from .views import Buffer, Order, Parameter, View, alike, plain
@@ -55,6 +55,8 @@ class Plan:
         for name, view in zip(network.model.graph.inputs, self.inputs, strict=True):
             self._views[name] = [view]
         self.outputs = [self._external(name, "out") for name in network.model.graph.outputs]
+        ends = zip(network.model.graph.outputs, self.outputs, strict=True)
+        self._ends = {name: view for name, view in reversed([*ends])}
 
     def _external(self, name: str, role: str) -> View:
         value = self.network.value(name)
@@ -92,7 +94,7 @@ class Plan:
                 return view
         assert order is not None
         view = self._arena(value, order)
-        copy(self, f"{comment(name)}, in a new layout", [views[0]], views[0].positions(), view)
+        transfer(self, f"{comment(name)}, in a new layout", views[:1], view)
         views.append(view)
         return view
 
@@ -112,11 +114,9 @@ class Plan:
     def result(self, name: str, order: Order) -> View:
         """Memory for a computed tensor: the argument of the program if the tensor is an output in this order."""
         value = self.value(name)
-        view = self._arena(value, order)
-        for output, view_out in zip(self.network.model.graph.outputs, self.outputs, strict=True):
-            if output == name and alike(value.shape, order, view_out.order):
-                view = View(view_out.buffer, value.shape, order)
-                break
+        view, end = self._arena(value, order), self._ends.get(name)
+        if end is not None and alike(value.shape, order, end.order):
+            view = View(end.buffer, value.shape, order)
         self._views[name] = [view]
         return view
 
@@ -173,7 +173,7 @@ class Plan:
         for name, view in zip(self.network.model.graph.outputs, self.outputs, strict=True):
             source = self.read(name)
             if source.buffer is not view.buffer or not alike(view.shape, source.order, view.order):
-                copy(self, f"{comment(name)} as an output", [source], source.positions(), view)
+                transfer(self, f"{comment(name)} as an output", [source], view)
         for index, step in enumerate(self.steps):
             for operand in (*step.operands, *step.scratch):
                 buffer = operand.view.buffer
@@ -195,17 +195,21 @@ def place(plan: Plan) -> dict[int, int]:
     sizes = {}
     for width in WIDTHS:
         own = sorted((each for each in buffers if each.width == width), key=lambda b: (-b.size, b.first, b.name))
-        placed: list[Buffer] = []
+        alive: list[list[Buffer]] = [[] for _ in plan.steps]
         for buffer in own:
-            buffer.offset = _lowest(buffer, placed, max(1, plan.alignment // width))
-            placed.append(buffer)
-        if placed:
-            sizes[width] = max(each.offset + each.size for each in placed)
+            steps = alive[buffer.first : buffer.last + 1]
+            rivals = dict.fromkeys(each for step in steps for each in step)
+            plan.network.budget.spend(len(steps) + len(rivals))
+            buffer.offset = _lowest(buffer, rivals, max(1, plan.alignment // width))
+            for step in steps:
+                step.append(buffer)
+        if own:
+            sizes[width] = max(each.offset + each.size for each in own)
     return sizes
 
 
-def _lowest(buffer: Buffer, placed: Iterable[Buffer], step: int) -> int:
-    rivals = [each for each in placed if each.first <= buffer.last and buffer.first <= each.last]
+def _lowest(buffer: Buffer, rivals: Iterable[Buffer], step: int) -> int:
+    """The lowest offset where none of the buffers that are alive at the same time lies."""
     offset = 0
     for rival in sorted(rivals, key=lambda each: each.offset):
         if rival.offset >= offset + buffer.size:

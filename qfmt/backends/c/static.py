@@ -18,6 +18,7 @@ from ...passes.constants import computed
 from ...passes.likely_shapes import shape_options
 from ...passes.sizes import inferred
 from ...rules.nodes import known
+from .names import comment
 
 Shapes = Mapping[str, Sequence[int]]
 
@@ -47,7 +48,7 @@ class Value:
         """The zero point of a tensor that has a single one; 0 without a quantization."""
         points = {0} if self.quantization is None else set(self.quantization.zero_point)
         if len(points) > 1:
-            raise QfmtError(f"{self.name}has more than one zero point")
+            raise QfmtError(f"reads {comment(self.name)}, which has more than one zero point")
         return int(points.pop())
 
     @property
@@ -71,12 +72,18 @@ class Value:
 
 @dataclass(frozen=True)
 class Network:
-    """A model whose sizes are fixed: values by name, and the remaining nodes."""
+    """A model whose sizes are fixed: values by name, and the remaining nodes.
+
+    `uses`: how often each tensor is read, or is an output. `readers`: the last node that reads it. `budget` is that of
+    the whole program.
+    """
 
     model: Model
     values: Mapping[str, Value]
     nodes: Sequence[Node]
-    readers: Mapping[str, int]
+    uses: Mapping[str, int]
+    readers: Mapping[str, Node]
+    budget: Budget
 
     def value(self, name: str) -> Value:
         return self.values[name]
@@ -107,7 +114,8 @@ def fixed(model: Model, shapes: Shapes) -> Network:
         tensors.update(outputs)
         found.update(dict.fromkeys(outputs))
     values = {name: _value(tensors[name]) for name in found}
-    return Network(model, values, nodes, replace(model.graph, nodes=nodes).uses())
+    readers = {name: node for node in nodes for name in node.inputs}
+    return Network(model, values, nodes, replace(model.graph, nodes=nodes).uses(), readers, budget)
 
 
 def _shaped(node: Node, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
