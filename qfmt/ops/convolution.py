@@ -99,7 +99,7 @@ def of_convolution(kernel: Kernel, x: Array, w: Array, zero: int, **attributes: 
 def _products(w: Array, columns: Array) -> Array:
     """w [group, filters, channels, taps] · columns [group, channels, taps, P] → [group, filters, P]"""
     terms = w.shape[2] * w.shape[3]
-    return np.matmul(w.reshape(*w.shape[:2], terms), columns.reshape(len(columns), terms, -1))
+    return np.matmul(w.reshape(*w.shape[:2], terms), columns.reshape(len(columns), terms, columns.shape[-1]))
 
 
 def _convolve(
@@ -231,8 +231,10 @@ def _convolve_transposed(x: Array, w: Array, **a: Any) -> Array:
         matrix = w[(..., *position)].reshape(group, channels, filters).swapaxes(-1, -2)
         painted = np.matmul(matrix, columns).reshape(batch, group * filters, *spatial)
         total[tap(position, given, spatial)] += painted
-    crop = (slice(before, end - after) for before, after, end in zip(pads[:rank], pads[rank:], size, strict=True))
-    return total[(slice(None), slice(None), *crop)]
+    sides = [*zip(pads[:rank], pads[rank:], strict=True)]
+    crop = (slice(max(before, 0), end - max(after, 0)) for (before, after), end in zip(sides, size, strict=True))
+    added = [(max(-before, 0), max(-after, 0)) for before, after in sides]  # pads below 0 add zeros
+    return np.pad(total[(slice(None), slice(None), *crop)], [(0, 0), (0, 0), *added])
 
 
 TRANSPOSED = {**ATTRIBUTES, "output_padding": required("ii", "added to one side of the output")}

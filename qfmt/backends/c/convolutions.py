@@ -9,7 +9,8 @@ import numpy as np
 
 from ...arrays import Array
 from ...errors import QfmtError
-from ...model import Node
+from ...model import INT32, Node
+from ...ops.geometry import windows
 from .kernels import kernel, kernel_text
 from .loops import indented
 from .plan import Plan
@@ -22,6 +23,8 @@ UNROLLED = 25
 SIDES = (32, 8, 1)
 """Numbers of channels that a depthwise filter computes in parallel: the first that is not too large."""
 
+
+TOO_LARGE = "has a window or padding that is too large for int32"
 
 AS_THEY_ARE = {"TAKEN": "from[c]", "PADDING": "zero", "HOW": "as they are"}
 SHIFTED = {"TAKEN": "(uint8_t)(from[c] + 128)", "PADDING": "(uint8_t)(zero + 128)", "HOW": "128 more than they are"}
@@ -70,6 +73,8 @@ def _windowed(plan: Plan, node: Node, rows: Array, template: str) -> None:
 
 def three(sizes: Sequence[int | str], filler: int | str) -> str:
     """Sizes of one to three dimensions as a C array of three."""
+    if any(isinstance(size, int) and abs(size) > INT32 for size in sizes):
+        raise QfmtError(TOO_LARGE)
     return "{" + ", ".join(map(str, (*(filler,) * (3 - len(sizes)), *sizes))) + "}"
 
 
@@ -79,6 +84,9 @@ def window_of(plan: Plan, node: Node) -> str:
     rank = len(x.shape) - 2
     if not 1 <= rank <= 3:
         raise QfmtError(f"has {rank} spatial dimensions, but C supports 1 to 3")
+    for window, sizes in zip(windows(node.attributes), zip(x.shape[2:], y.shape[2:], strict=True), strict=True):
+        if max(sizes) + abs(window.head) + abs(window.tail) + window.reach > INT32:
+            raise QfmtError(TOO_LARGE)
     fields = {
         "channels": str(x.shape[1]),
         "in": three(x.shape[2:], 1),

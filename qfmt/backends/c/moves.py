@@ -51,7 +51,7 @@ def move(plan: Plan, node: Node) -> None:
         _reshape(plan, node)
     elif node.operator == "Transpose":
         source, shape = plan.read(node.inputs[0]), plan.value(node.outputs[0]).shape
-        place = {axis_of(axis, len(shape)): at for at, axis in enumerate(node.ints("perm"))}
+        place = {axis: at for at, axis in enumerate(node.ints("perm"))}
         order = tuple(place[axis] for axis in source.order)
         plan.same(node.outputs[0], View(source.buffer, shape, order, source.offset))
     else:

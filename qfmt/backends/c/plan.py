@@ -56,7 +56,7 @@ class Plan:
             self._views[name] = [view]
         self.outputs = [self._external(name, "out") for name in network.model.graph.outputs]
         ends = zip(network.model.graph.outputs, self.outputs, strict=True)
-        self._ends = {name: view for name, view in reversed([*ends])}
+        self._ends = dict(reversed([*ends]))
 
     def _external(self, name: str, role: str) -> View:
         value = self.network.value(name)

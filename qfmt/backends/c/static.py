@@ -17,6 +17,7 @@ from ...ops.quantization import is_static
 from ...passes.constants import computed
 from ...passes.likely_shapes import shape_options
 from ...passes.sizes import inferred
+from ...rules import meaning_violations
 from ...rules.nodes import known
 from .names import comment
 
@@ -107,6 +108,9 @@ def fixed(model: Model, shapes: Shapes) -> Network:
     for node in model.graph.nodes:
         budget.node()
         outputs = _shaped(node, tensors)
+        tensors.update(outputs)
+        if broken := meaning_violations(node.title, node, tensors):  # sizes were open when rules were checked
+            raise DestinationError(f"{broken[0].what}, with these sizes", where=f"node {node.title}")
         if _is_settled(node, outputs, tensors):
             outputs = _settled(node, outputs, tensors, budget)
         else:
