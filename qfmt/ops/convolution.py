@@ -232,9 +232,11 @@ def _convolve_transposed(x: Array, w: Array, **a: Any) -> Array:
         painted = np.matmul(matrix, columns).reshape(batch, group * filters, *spatial)
         total[tap(position, given, spatial)] += painted
     sides = [*zip(pads[:rank], pads[rank:], strict=True)]
-    crop = (slice(max(before, 0), end - max(after, 0)) for (before, after), end in zip(sides, size, strict=True))
-    added = [(max(-before, 0), max(-after, 0)) for before, after in sides]  # pads below 0 add zeros
-    return np.pad(total[(slice(None), slice(None), *crop)], [(0, 0), (0, 0), *added])
+    if min(pads) < 0:  # such pads add zeros
+        total = np.pad(total, [(0, 0), (0, 0), *((max(-before, 0), max(-after, 0)) for before, after in sides)])
+    firsts = [max(before, 0) for before, _ in sides]
+    crop = (slice(first, first + end - sum(side)) for first, end, side in zip(firsts, size, sides, strict=True))
+    return total[(slice(None), slice(None), *crop)]
 
 
 TRANSPOSED = {**ATTRIBUTES, "output_padding": required("ii", "added to one side of the output")}

@@ -38,7 +38,7 @@ def conv(plan: Plan, node: Node) -> None:
     if w.shape[1] == 1 and w.shape[0] == group and group > 1:
         depthwise(plan, node, w)
         return
-    rows = np.moveaxis(w, 1, -1).reshape(group, w.shape[0] // group, -1)  # each: taps, and for each tap the channels
+    rows = np.moveaxis(w, 1, -1).reshape(group, w.shape[0] // group, prod(w.shape[1:]))  # each: taps, and for each tap the channels
     _windowed(plan, node, rows, "gather")
 
 
@@ -46,8 +46,8 @@ def conv_transpose(plan: Plan, node: Node) -> None:
     """As a convolution whose outputs gather the inputs that contribute to them."""
     w = constant_weights(plan, node)
     group = node.int("group", 1)
-    split = w.reshape(group, w.shape[0] // group, w.shape[1], -1)
-    rows = split.transpose(0, 2, 3, 1).reshape(group, w.shape[1], -1)
+    split = w.reshape(group, w.shape[0] // group, w.shape[1], prod(w.shape[2:]))
+    rows = split.transpose(0, 2, 3, 1).reshape(group, w.shape[1], split.shape[1] * split.shape[3])
     _windowed(plan, node, rows, "gather_transposed")
 
 
@@ -104,7 +104,7 @@ def depthwise(plan: Plan, node: Node, w: Array) -> None:
     """One filter per channel."""
     x, y = plan.value(node.inputs[0]), plan.value(node.outputs[0])
     channels = w.shape[0]
-    f = folded(plan, node, w.reshape(channels, 1, -1), channels)
+    f = folded(plan, node, w.reshape(channels, 1, prod(w.shape[2:])), channels)
     taps = f.weights.shape[2]
     order = channels_last(len(x.shape))
     view = plan.read(node.inputs[0], order)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ...errors import DestinationError, InexpressibleNodesError, QfmtError
+from ...errors import BudgetError, DestinationError, InexpressibleNodesError, QfmtError
 from ...model import Node
 from ...ops import OPERATORS, Trait, has
 from ...ops.shapes import keeps_shape
@@ -48,6 +48,8 @@ def write_nodes(plan: Plan) -> None:
             continue  # errors of readers of a failed node would be redundant
         try:
             _writer(node)(plan, node)
+        except BudgetError:
+            raise
         except QfmtError as error:
             reasons.setdefault(f"{node.operator} {error.what}", []).append(node.label)
     if reasons:

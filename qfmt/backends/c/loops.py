@@ -126,25 +126,27 @@ def _flat(walk: Walk, shape: Sequence[int]) -> Dimension:
     return Dimension.of(total.reshape(-1))
 
 
+ALL: tuple[slice, ...] = ()
+"""The box of all elements."""
+
+
 def copy(plan: Plan, title: str, sources: Sequence[View], picks: Array, target: View) -> None:
     """Copy the elements at `picks` into `target`. `picks` are positions in the concatenated buffers of the
     sources."""
     if not picks.size:
         return
     physical = picks.transpose(target.order)
-    place = np.arange(physical.size, dtype=np.int64).reshape(physical.shape) + target.offset
+    steps = [target.steps[axis] for axis in target.order]
     body: list[str] = []
     used: dict[str, View] = {}
     start = 0
     for index, view in enumerate(sources):
-        inside = (physical >= start) & (physical < start + view.buffer.size)
-        if inside.any():
-            name = "x" if len(sources) == 1 else f"x{index}"
+        name = "x" if len(sources) == 1 else f"x{index}"
+        for box in [ALL] if len(sources) == 1 else _boxes((physical >= start) & (physical < start + view.buffer.size)):
             used[name] = view.whole
-            for box in _boxes(inside):
-                source = _walk(physical[box] - start, name)
-                aim = _walk(place[box], "y")
-                body += nest(plan, physical[box].shape, [source, aim], partial(_assign, name))
+            corner = target.offset + sum(step * (part.start or 0) for step, part in zip(steps, box, strict=False))
+            walks = [_walk(physical[box], name, -start), Walk("y", corner, [*map(Dimension, steps)])]
+            body += nest(plan, physical[box].shape, walks, partial(_assign, name))
         start += view.buffer.size
     parameters = [Parameter(name, view) for name, view in used.items()]
     plan.step(title, [*parameters, Parameter("y", target.whole, written=True)], body)
@@ -158,7 +160,8 @@ def through(view: View, shape: Sequence[int], order: Order, name: str) -> Walk:
 
 
 def transfer(plan: Plan, title: str, sources: Sequence[View], target: View, axis: int = 0) -> None:
-    """Copy the sources into `target`, one after the other along an axis, whatever the order of each in memory."""
+    """Copy the sources into `target`, one after the other along an axis, whatever the order of each in memory; a single
+    one is broadcast."""
     body: list[str] = []
     used: list[Parameter] = []
     start = 0
@@ -166,9 +169,10 @@ def transfer(plan: Plan, title: str, sources: Sequence[View], target: View, axis
         if view.size:
             name = "x" if len(sources) == 1 else f"x{index}"
             aim = Walk("y", target.offset + start, [Dimension(target.steps[each]) for each in target.order])
-            walks = [through(view, view.shape, target.order, name), aim]
+            shape = target.shape if len(sources) == 1 else view.shape
+            walks = [through(view, shape, target.order, name), aim]
             used.append(Parameter(name, view.whole))
-            body += nest(plan, [view.shape[each] for each in target.order], walks, partial(_assign, name))
+            body += nest(plan, [shape[each] for each in target.order], walks, partial(_assign, name))
             start += target.steps[axis] * view.shape[axis] if view.shape else 0
     if body:
         plan.step(title, [*used, Parameter("y", target.whole, written=True)], body)
@@ -194,9 +198,9 @@ def _boxes(inside: Array, corner: tuple[int, ...] = ()) -> Iterator[tuple[slice,
             return
 
 
-def _walk(positions: Array, name: str) -> Walk:
-    """Positions as a start plus a term per dimension; a table of all positions if they are not such a sum."""
-    start = int(positions.reshape(-1)[0])
+def _walk(positions: Array, name: str, shift: int) -> Walk:
+    """Positions, shifted, as a start plus a term per dimension; a table of all if they are not such a sum."""
+    start = int(positions[(0,) * positions.ndim])
     added: list[Array] = []
     total: Any = np.int64(start)
     for axis, size in enumerate(positions.shape):
@@ -204,5 +208,5 @@ def _walk(positions: Array, name: str) -> Walk:
         added.append(line)
         total = total + line.reshape([size if other == axis else 1 for other in range(positions.ndim)])
     if not np.array_equal(np.broadcast_to(total, positions.shape), positions):
-        return Walk(name, start, None, positions - start)
-    return Walk(name, start, [Dimension.of(line) for line in added], None)
+        return Walk(name, start + shift, None, positions - start)
+    return Walk(name, start + shift, [Dimension.of(line) for line in added], None)

@@ -36,7 +36,7 @@ MOVERS = (
 FILL = -1
 """Represents an element that Pad adds."""
 
-POSITION_WORK, POSITION_BYTES = 32, 40
+POSITION_WORK, POSITION_BYTES = 16, 40
 """What the position of an element counts as: elements that are computed, and bytes of memory."""
 
 
@@ -49,6 +49,10 @@ def move(plan: Plan, node: Node) -> None:
     parameters = [plan.array(name, "element positions that are") if name else None for name in node.inputs[1:]]
     if node.operator in RESHAPES:
         _reshape(plan, node)
+    elif node.operator == "Expand":
+        name = node.outputs[0]
+        target = plan.result(name, plain(len(plan.value(name).shape)))
+        transfer(plan, f"Expand: {comment(name)}", [plan.read(node.inputs[0])], target)
     elif node.operator == "Transpose":
         source, shape = plan.read(node.inputs[0]), plan.value(node.outputs[0]).shape
         place = {axis: at for at, axis in enumerate(node.ints("perm"))}
@@ -126,13 +130,13 @@ def _put(plan: Plan, node: Node, name: str, source: View, picks: Array) -> None:
     rank = picks.ndim
     likely = source.order if rank == len(source.shape) else plain(rank)
     sources = [source]
-    if (picks == FILL).any():
+    if node.operator == "Pad" and (picks == FILL).any():
         sources.append(_fill(plan, node, picks))
         picks = np.where(picks == FILL, source.buffer.size, picks)
     elif picks.size:
         for order in dict.fromkeys((likely, plain(rank))):
             flat = picks.transpose(order).reshape(-1)
-            if np.array_equal(flat, np.arange(flat.size) + flat[0]):
+            if flat[-1] - flat[0] == flat.size - 1 and (np.diff(flat) == 1).all():
                 plan.same(name, View(source.buffer, picks.shape, order, int(flat[0])))
                 return
     copy(plan, f"{node.operator}: {comment(name)}", sources, picks, plan.result(name, likely))

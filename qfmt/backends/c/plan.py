@@ -195,14 +195,16 @@ def place(plan: Plan) -> dict[int, int]:
     sizes = {}
     for width in WIDTHS:
         own = sorted((each for each in buffers if each.width == width), key=lambda b: (-b.size, b.first, b.name))
-        alive: list[list[Buffer]] = [[] for _ in plan.steps]
+        alive: list[list[Buffer]] = [[] for _ in plan.steps]  # at each step
+        begun: list[list[Buffer]] = [[] for _ in plan.steps]
         for buffer in own:
-            steps = alive[buffer.first : buffer.last + 1]
-            rivals = dict.fromkeys(each for step in steps for each in step)
+            steps = range(buffer.first, buffer.last + 1)
+            rivals = [*alive[buffer.first], *(each for step in steps[1:] for each in begun[step])]
             plan.network.budget.spend(len(steps) + len(rivals))
             buffer.offset = _lowest(buffer, rivals, max(1, plan.alignment // width))
+            begun[buffer.first].append(buffer)
             for step in steps:
-                step.append(buffer)
+                alive[step].append(buffer)
         if own:
             sizes[width] = max(each.offset + each.size for each in own)
     return sizes
