@@ -95,9 +95,7 @@ def graph_violations(model: Model) -> list[Violation]:
     return found + ENDS.broken("graph", graph, available) + MODEL.broken("model", model)
 
 
-def meaning_violations(
-    where: str | Callable[[], str], node: Node, tensors: Mapping[str, Tensor]
-) -> list[Violation]:
+def meaning_violations(where: str | Callable[[], str], node: Node, tensors: Mapping[str, Tensor]) -> list[Violation]:
     """The rules that a node, whose signature breaks none, breaks by its attributes and tensors: V43 to V68."""
     subject = where, node, known(node), tensors
     return [] if subject[2] is None else MEANING.broken(*subject) or CONSTANTS.broken(*subject)

@@ -38,7 +38,9 @@ def conv(plan: Plan, node: Node) -> None:
     if w.shape[1] == 1 and w.shape[0] == group and group > 1:
         depthwise(plan, node, w)
         return
-    rows = np.moveaxis(w, 1, -1).reshape(group, w.shape[0] // group, prod(w.shape[1:]))  # each: taps, and for each tap the channels
+    rows = np.moveaxis(w, 1, -1).reshape(
+        group, w.shape[0] // group, prod(w.shape[1:])
+    )  # each: taps, and for each tap the channels
     _windowed(plan, node, rows, "gather")
 
 

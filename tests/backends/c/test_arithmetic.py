@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +22,9 @@ from networks.pytorch import definition, quantize, quiet, save_as
 from networks.pytorch import flat as flat_tensors
 from networks.requant_shifts import expected, network
 from qfmt import Model
+from qfmt.backends.c import program as texts_of
 from qfmt.backends.c import write_c
+from qfmt.errors import DestinationError
 from qfmt.ops import Trait, has
 from qfmt.passes.lowering import lower_integer
 from support.c_program import (
@@ -36,7 +40,7 @@ from support.c_program import (
     run_main,
 )
 from support.counts import tell
-from support.paths import DIGITS, INTEGER_SUITE
+from support.paths import DIGITS, FLOAT_SUITE, INTEGER_SUITE
 
 
 def one_of_each(*, products: bool = False) -> list[Path]:
@@ -71,6 +75,18 @@ def passes(paths: list[Path], folder: Path, *flags: str, cc: str = "gcc", compac
 
 def test_every_operator_by_every_rule(tmp_path: Path) -> None:
     tell(f"C: {passes(one_of_each(), tmp_path / 'suite')}")
+
+
+def test_the_files_of_floats_that_have_a_form_in_c(tmp_path: Path) -> None:
+    """Functions of one element with a rule for floats become tables; clamps and pads need no floats."""
+    found = []
+    for path in FLOAT_SUITE:
+        with contextlib.suppress(DestinationError):
+            texts_of(qfmt.load(path), "net")
+            found.append(path)
+    kinds = Counter(node.operator for path in found for node in qfmt.load(path).nodes)
+    assert kinds == {"Abs": 2, "Clip": 6, "LeakyRelu": 3, "Neg": 7, "Pad": 3}
+    tell(f"C: {passes(found, tmp_path / 'suite')}")
 
 
 @pytest.mark.slow
