@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases.one_node import single
 from cases.operators import CASES
 from qfmt.interpreter import execute
 from qfmt.model import Node, Quantization, Tensor
@@ -207,13 +209,9 @@ def test_a_transposed_convolution_with_pads_below_zero(pads: tuple[int, int]) ->
     for c, m, i, k in np.ndindex(2, 4, 3, 2):
         if 0 <= (at := 2 * i + k - pads[0]) < length:
             wanted[0, m, at] += int(x[0, c, i]) * int(w[c, m, k])
-    window = {
-        "kernel_shape": (2,),
-        "strides": (2,),
-        "dilations": (1,),
-        "pads": pads,
-        "output_padding": (0,),
-        "group": 1,
-    }
-    got = run("ConvTranspose", [(x, None), (w, None)], None, "int32", "exact", **window)
+    window = {"kernel_shape": (2,), "strides": (2,), "dilations": (1,), "pads": pads, "output_padding": (0,)}
+    got = run("ConvTranspose", [(x, None), (w, None)], None, "int32", "exact", group=1, **window)
     assert got.shape == wanted.shape and (got == wanted).all()
+    tensors = [Tensor("x", "float32", x.shape), Tensor.constant("w", w.astype(np.float32))]
+    model = single("ConvTranspose", "", [*tensors], Tensor("y", "float32", wanted.shape), {**window, "group": 1})
+    assert (model.to_torch()(torch.from_numpy(x.astype(np.float32))).numpy() == wanted).all()
