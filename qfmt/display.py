@@ -16,7 +16,7 @@ from .errors import QfmtError, printable, shortened
 from .notation import granularity, how_many, quantization_cells, shape_text, span
 
 if TYPE_CHECKING:
-    from .graph import Graph, Node, Tensor
+    from .graph import Graph, Node, Shape, Tensor
     from .model import Model
     from .quantization import Quantization
 
@@ -30,12 +30,12 @@ Shown = TypeVar("Shown")
 
 
 def _safe(show: Callable[[Shown], str]) -> Callable[[Shown], str]:
-    """What an object cannot show, because its file is damaged, is said instead."""
+    """What an object cannot show, because its file is damaged, is said instead; all of it is safe to print."""
 
     @wraps(show)
     def shown(value: Shown) -> str:
         try:
-            return show(value)
+            return printable(show(value))
         except QfmtError as error:
             return f"<{type(value).__name__}: {shortened(str(error), 3 * LENGTH)}>"
 
@@ -43,7 +43,11 @@ def _safe(show: Callable[[Shown], str]) -> Callable[[Shown], str]:
 
 
 def _name(name: str) -> str:
-    return printable(shortened(name, LENGTH))
+    return shortened(name, LENGTH)
+
+
+def _shape(shape: Shape) -> str:
+    return _name(shape_text(shape))
 
 
 def _listed(names: Sequence[str], limit: int = 6) -> str:
@@ -62,7 +66,7 @@ def quantization_text(quantization: Quantization) -> str:
 @_safe
 def tensor_text(tensor: Tensor) -> str:
     """`<Tensor conv1.weight: int8 [64,3,7,7], constant, scale 0.01, zero_point 0, -128..127>`"""
-    parts = [f"{tensor.dtype} {shape_text(tensor.shape)}"]
+    parts = [f"{tensor.dtype} {_shape(tensor.shape)}"]
     if tensor.is_constant:
         parts.append("constant")
     if tensor.quantization is not None:
@@ -78,7 +82,7 @@ def node_text(node: Node) -> str:
     told = [f"{name}={shortened(str(value), LENGTH)}" for name, value in sorted(node.attributes.items())]
     told += [f"rule {node.rule}"] if node.rule else []
     call = f"{node.operator}({_listed(node.inputs)}) → {_listed(node.outputs)}"
-    return f"<Node {_name(node.label)}: {printable(', '.join([call, *told]))}>"
+    return f"<Node {_name(node.label)}: {', '.join([call, *told])}>"
 
 
 @_safe
@@ -102,7 +106,7 @@ def _contents(graph: Graph) -> str:
 
 
 def _ends(graph: Graph, names: Sequence[str]) -> str:
-    shown = [f"{_name(name)} {shape_text(graph.tensors[name].shape)}" for name in names[:3] if name in graph.tensors]
+    shown = [f"{_name(name)} {_shape(graph.tensors[name].shape)}" for name in names[:3] if name in graph.tensors]
     return ", ".join(shown) + (", …" if len(names) > 3 else "")
 
 
@@ -124,7 +128,7 @@ def model_html(model: Model) -> str:
 
 @_safe
 def tensor_html(tensor: Tensor) -> str:
-    cells = [tensor.dtype, shape_text(tensor.shape), *quantization_cells(tensor.quantization)]
+    cells = [tensor.dtype, _shape(tensor.shape), *quantization_cells(tensor.quantization)]
     head = ("tensor", "dtype", "shape", "scale", "zero point", "range", "granularity")
     return _table(head, [[_name(tensor.name), *cells]])
 
@@ -136,7 +140,7 @@ def _row(node: Node, graph: Graph) -> list[str]:
     weight = next((each for each in read if each is not None and each.is_constant and each.quantization), None)
     stated = None if made is None else made.quantization
     _, zero_point, limits, _ = quantization_cells(stated)
-    shape = "" if made is None else shape_text(made.shape)
+    shape = "" if made is None else _shape(made.shape)
     return [_name(node.label), _name(node.operator), shape, *map(_scale, (data, weight, made)), zero_point, limits]
 
 

@@ -17,3 +17,7 @@ or the reference implementation of the onnx package. The first, or else the last
 def engine_of(runs: str) -> str:
     """The one of ENGINES whose rules a program computes by: what runs an ONNX model computes by those of ONNX."""
     return "onnx" if runs in RUNTIMES else runs
+
+
+NO_TELEMETRY = {"ORT_DISABLE_TELEMETRY": "1"}
+"""The environment in which ONNX Runtime (1.32 and later) keeps no record of models, and sends none away."""

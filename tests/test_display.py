@@ -73,7 +73,7 @@ def test_a_long_graph_is_truncated_with_a_note() -> None:
 def test_untrusted_names_are_escaped() -> None:
     evil = "<script>alert(1)</script>\x1b[31m" + "x" * 1_000_000
     graph = Graph(
-        (evil,), (evil,), [Node("Relu", (evil,), ("y",), name=evil)], {evil: Tensor(evil, "float32", (1,))}, evil
+        (evil,), (evil,), [Node("Relu", (evil,), ("y",), name=evil)], {evil: Tensor(evil, "float32", (evil,))}, evil
     )
     model = Model(graph, engine=evil, source={"format": evil})
     texts = [repr(model), repr(graph), repr(graph.nodes[0]), repr(graph.tensors[evil])]

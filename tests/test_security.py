@@ -154,6 +154,22 @@ def test_the_traps_work(folder: Path) -> None:
         (folder / TRACE).unlink()
 
 
+@pytest.mark.parametrize("words", [["convert", "digits.qfb", "out.onnx"], ["verify", "digits.onnx", "digits.qfb"]])
+def test_other_libraries_leave_nothing_behind(words: list[str], folder: Path) -> None:
+    """ONNX Runtime 1.32 keeps a database of the models that it loads in the home folder, and uploads it."""
+    pytest.importorskip("onnxruntime")
+    model = qfmt.convert(DIGITS)
+    model.save(folder / "digits.qfb")
+    (folder / "digits.onnx").write_bytes(model.to_onnx(opset=21).SerializeToString())
+    (folder / "home").mkdir()
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("XDG_", "ORT_"))}
+    environment |= {"HOME": str(folder / "home"), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "qfmt", *words, *["--samples", "1"] * (words[0] == "verify")]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not list((folder / "home").rglob("*"))
+
+
 # -- the source of qfmt ----------------------------------------------------------------------------------
 
 FORBIDDEN = {

@@ -104,9 +104,10 @@ class Commands(click.Group):
             ctx.exit(INTERRUPTED)
         except Exception as error:
             if ctx.params["debug"] and not is_expected(error):
-                from traceback import print_exc
+                from traceback import format_exc
 
-                print_exc()
+                for each in format_exc().splitlines():  # of any exception, which may quote the file
+                    line(each, err=True)
             fail(ctx, message(error))
 
 

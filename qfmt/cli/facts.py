@@ -39,7 +39,8 @@ from dataclasses import asdict
 from math import prod
 from typing import Any
 
-from ..errors import ValidityError
+from ..budget import Budget
+from ..errors import ValidityError, some
 from ..model import (
     Graph,
     Model,
@@ -56,11 +57,15 @@ from .source import QFB
 
 Facts = dict[str, Any]
 
+NUMBER_BYTES = 50
+"""Bytes of a number of an array in memory and in JSON."""
+
 
 class Users:
-    """Which node writes a tensor, and which nodes read it."""
+    """Which node writes a tensor, which nodes read it, and the ends of the graph."""
 
     def __init__(self, graph: Graph) -> None:
+        self.inputs, self.outputs = set(graph.inputs), set(graph.outputs)
         self.writer: dict[str, int] = {}
         self.readers: dict[str, list[int]] = {}
         for index, node in enumerate(graph.nodes):
@@ -72,6 +77,13 @@ class Users:
 def describe(model: Model, path: Place, kind: str) -> Facts:
     """Everything, as the module's docstring lists it. The content id needs the digests of all data."""
     graph, users = model.graph, Users(model.graph)
+    budget = Budget.of(model, "describing a network of")
+    for node in graph.nodes:  # many may share a text, or a quantization
+        texts = (*node.inputs, *node.outputs, node.label, node.operator, node.rule, node.scope, node.source_operator)
+        budget.allocate(sum(map(len, texts)))
+    for grid in filter(None, (tensor.quantization for tensor in graph.tensors.values())):
+        inline = sum(prod(each.shape) for _, each in grid.parameters() if each.is_inline)
+        budget.allocate(sum(map(len, grid.names)) + NUMBER_BYTES * inline)
     return {
         "file": file_facts(path, kind) | {"content_id": model.content_id().hex()},
         "producer": model.producer,
@@ -200,16 +212,16 @@ def why_float(model: Model, tensor: Tensor, users: Users) -> str:
     readers = [model.nodes[index] for index in users.readers.get(tensor.name, ())]
     if tensor.is_constant:
         return _why_constant(model, tensor, readers)
-    if tensor.name in model.graph.inputs:
+    if tensor.name in users.inputs:
         quantizers = [node for node in readers if node.operator == "QuantizeLinear"]
-        return f"input of the graph, quantized by {quantizers[0].label}" if quantizers else "input of the graph"
+        return f"input of the graph, quantized by {_names(quantizers[:1])}" if quantizers else "input of the graph"
     writer = model.nodes[users.writer[tensor.name]] if tensor.name in users.writer else None
     if writer is None:
         return "no node computes it"
     if writer.operator == "DequantizeLinear":
-        used = "for the output of the graph" if tensor.name in model.graph.outputs else f"for {_names(readers)}"
+        used = "for the output of the graph" if tensor.name in users.outputs else f"for {_names(readers)}"
         return f"dequantized {used}"
-    return f"{writer.title} {_in_float(model, writer)}"
+    return f"{_names([writer])} ({writer.operator}) {_in_float(model, writer)}"
 
 
 def _in_float(model: Model, node: Node) -> str:
@@ -242,7 +254,7 @@ _BIAS: Mapping[str, str] = {
 
 
 def _names(nodes: list[Node]) -> str:
-    return ", ".join(node.label for node in nodes) or "nothing"
+    return some([node.label for node in nodes]) or "nothing"
 
 
 def origin(source: Mapping[str, str]) -> str:

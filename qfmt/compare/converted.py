@@ -53,17 +53,19 @@ class Converted:
         if not self.foreign:
             return self.pairing.tensors
         paired = dict(self.pairing.tensors)
+        known = {*paired.values()}
         for mine, theirs in zip(self.witness.model.graph.outputs, self.file.graph.outputs, strict=False):
-            if mine not in paired and theirs not in paired.values():
+            if mine not in paired and theirs not in known:
                 paired[mine] = theirs
+                known.add(theirs)
         return paired
 
     def constants(self) -> Iterator[WeightComparison]:
         """Compare constants, and inputs with different declarations, with the fresh conversion."""
-        readers = self.file.graph.readers()
+        readers, given = self.file.graph.readers(), {*self.file.graph.inputs}
         for found in self.pairing.tensor_differences(provenance=False):
             name = found.other or found.name
-            if found.is_equal and name in self.file.graph.inputs:
+            if found.is_equal and name in given:
                 continue
             if self.foreign and not self._is_comparable(found.name, found.other):
                 continue

@@ -185,12 +185,13 @@ class Pairing:
     def tensor_differences(self, *, provenance: bool) -> Iterator[TensorDifference]:
         """Every constant and input of either graph; the other name of a tensor is empty if only one graph has it."""
         theirs = {*self.tensors.values()}
+        given, other_given = {*self.a.inputs}, {*self.b.inputs}
         for name, tensor in self.a.tensors.items():
-            if tensor.is_constant or name in self.a.inputs:
+            if tensor.is_constant or name in given:
                 other = self.tensors.get(name)
                 yield (_compared(tensor, self.b.tensors[other], provenance) if other else _alone(tensor, self.only[0]))
         for name, tensor in self.b.tensors.items():
-            if name not in theirs and (tensor.is_constant or name in self.b.inputs):
+            if name not in theirs and (tensor.is_constant or name in other_given):
                 yield _alone(tensor, self.only[1])
 
 

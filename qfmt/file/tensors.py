@@ -147,14 +147,14 @@ class Tensors(Mapping[str, Tensor]):
     def _learn(self, index: int, name: str) -> None:
         if self._indices.setdefault(name, index) != index:
             raise FormatError(f"two tensors have the name {name!r}", rule="F11")
-        self._names[index] = name
+        self._names.setdefault(index, name)  # one object: to compare two long names takes longer
 
     def _all_names(self) -> Sequence[str]:
         if self._order is None:
             names = self._tables.string_fields("name")
             for index, name in enumerate(names):
                 self._learn(index, name)
-            self._order = names
+            self._order = [self._names[index] for index in range(len(names))]
         return self._order
 
     def _index(self, name: str) -> int | None:

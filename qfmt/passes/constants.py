@@ -11,6 +11,9 @@ from ..interpreter import execute
 from ..model import Node, Tensor, numpy_dtype, static_shape
 from ..ops import Operand
 
+ALIASES = 64
+"""The most aliases that a constant gets from those that it was made of, one after another."""
+
 
 def computed(
     node: Node, given: Sequence[Tensor | None], outputs: Sequence[Tensor], aliases: tuple[str, ...] = ()
@@ -27,6 +30,11 @@ def _operand(tensor: Tensor) -> Operand:
     if tensor.is_constant:
         return Operand(tensor.array, tensor.quantization)
     return Operand(np.broadcast_to(np.zeros((), numpy_dtype(tensor.dtype)), static_shape(tensor)), tensor.quantization)
+
+
+def names_of(tensor: Tensor) -> set[str]:
+    """Its name and its aliases, as aliases of what is made of it. A long chain keeps the first ALIASES."""
+    return {*tensor.aliases, tensor.name} if len(tensor.aliases) < ALIASES else {*tensor.aliases}
 
 
 def moved_constant(node: Node, source: Tensor, others: Sequence[Tensor | None], name: str) -> Tensor | None:
@@ -51,7 +59,7 @@ def moved_constant(node: Node, source: Tensor, others: Sequence[Tensor | None], 
         if axis is None:
             return None
         grid = grid.along(axis)
-    aliases = tuple(sorted({*source.aliases, source.name}))
+    aliases = tuple(sorted(names_of(source)))
     return Tensor.constant(name, moved, grid, dtype=source.dtype, aliases=aliases)
 
 

@@ -31,6 +31,7 @@ class _Dynamic:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
+        self.outputs = set(graph.outputs)
         self.tensors = dict(graph.tensors)
         self.producers = graph.producers()
         self.readers = graph.readers()
@@ -73,7 +74,7 @@ class _Dynamic:
     def _only_reader(self, name: str, operator: str) -> Node | None:
         """The node of that operator that is the only reader of a tensor."""
         readers = self.readers.get(name, [])
-        alone = len(readers) == 1 and name not in self.graph.outputs and readers[0].operator == operator
+        alone = len(readers) == 1 and name not in self.outputs and readers[0].operator == operator
         return readers[0] if alone else None
 
     def _along(self, product: Node, weight: str) -> tuple[int, ...]:

@@ -43,7 +43,8 @@ def renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
     """The graph with renamed tensors, as far as the new names are free; its inputs and outputs keep their names."""
     free = {old: new for old, new in names.items() if old in graph.tensors and new not in graph.tensors}
     first = {new: old for old, new in reversed(free.items())}
-    return _renamed(graph, {old: new for new, old in first.items() if old not in (*graph.inputs, *graph.outputs)})
+    ends = {*graph.inputs, *graph.outputs}
+    return _renamed(graph, {old: new for new, old in first.items() if old not in ends})
 
 
 def _renamed(graph: Graph, names: Mapping[str, str]) -> Graph:

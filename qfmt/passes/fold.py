@@ -17,7 +17,7 @@ from ..model import Graph, Node, Quantization, Tensor, numpy_dtype
 from ..ops import OPERATORS, Operator, Quantized, Trait, has
 from ..ops.accumulation import in_units_of_sums, output_axis
 from ..ops.activation import bounds
-from .constants import computed, moved_constant, unused
+from .constants import computed, moved_constant, names_of, unused
 from .edits import only_read, renamed, without_unread
 
 
@@ -33,6 +33,7 @@ class _Folding:
         self.graph = graph
         self.engine = engine
         self.tensors: dict[str, Tensor] = dict(graph.tensors)
+        self.outputs = set(graph.outputs)
         self.uses = graph.uses()
         self.readers = graph.readers()
         self.integers: dict[str, str] = {}
@@ -154,7 +155,7 @@ class _Folding:
             grid = clamped(grid, last.dtype, clamp, self.tensors, self.engine)
         name = last.name
         aliases = {*last.aliases, last.name, *(each.outputs[0] for each in (node, *clamps))}
-        if name not in self.graph.outputs:
+        if name not in self.outputs:
             name = (clamps[-1] if clamps else node).outputs[0]
             self.names[last.name] = name
         shape = last.shape if last.shape is not None else self.tensors[node.outputs[0]].shape
@@ -249,10 +250,10 @@ class _Folding:
         source = self.tensors[self.integers.get(node.inputs[0], node.inputs[0])]
         target = self.tensors[node.outputs[0]]
         assert target.quantization is not None
-        if self._changes_nothing(source, node) and target.name not in self.graph.outputs:
+        if self._changes_nothing(source, node) and target.name not in self.outputs:
             self.names[target.name] = source.name
         elif source.is_constant:
-            aliases = tuple(sorted({*target.aliases, *source.aliases, source.name}))
+            aliases = tuple(sorted(names_of(source).union(target.aliases)))
             (self.tensors[target.name],) = computed(node, [source], [target], aliases)
         else:
             self.kept.append(replace(node, inputs=(source.name,)))

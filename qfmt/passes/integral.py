@@ -43,6 +43,7 @@ class _Integral:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
+        self.outputs = set(graph.outputs)
         self.tensors: dict[str, Tensor] = dict(graph.tensors)
         self.ranges: dict[str, Range] = {}
         self.real: dict[str, str] = {}
@@ -168,7 +169,7 @@ class _Integral:
         tensor = self.tensors[name]
         dtype = dtype or first_holding(NARROW, *limits) or "int32"
         real = unused(f"{name}.dequantized", self.tensors)
-        if name in self.graph.outputs:
+        if name in self.outputs:
             inner = unused(f"{name}.real", self.tensors)
             self.tensors[inner] = replace(tensor, name=inner)
             node, real = replace(node, outputs=(inner,)), name

@@ -61,8 +61,8 @@ def _ends(vector: Vector, graph: Graph) -> str:
     for what, values, names in (("input", vector.inputs, graph.inputs), ("output", vector.outputs, graph.outputs)):
         if missing := [name for name in names if name not in values]:
             return f"the {what} {first_of(missing)} has no value"
-        if unknown := [name for name in values if name not in names]:
-            return f"{first_of(unknown)} is not an {what} of the graph"
+        if unknown := values.keys() - set(names):
+            return f"{first_of(sorted(unknown))} is not an {what} of the graph"
     for _, name, value in vector.stored(graph):
         dtype = graph.tensors[name].dtype if name in graph.tensors else ""
         if value.dtype != dtype or dtype not in DTYPES:

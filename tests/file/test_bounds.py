@@ -7,6 +7,7 @@ import json
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +16,12 @@ import pytest
 import qfmt
 import qfmt.arrays
 from qfmt import Graph, Model, Node, Quantization, Tensor
-from qfmt.errors import FormatError, QfmtError, RunError, Violation
+from qfmt.cli.facts import describe
+from qfmt.errors import BudgetError, FormatError, QfmtError, RunError, Violation
 from qfmt.file import header
 from qfmt.file.checker import MOST
 from qfmt.model import DTYPES, numpy_dtype
+from qfmt.ops import OPERATORS
 from qfmt.ops.geometry import Window
 from qfmt.passes.statistics import stored_range
 from support.crafted import crafted
@@ -194,3 +197,23 @@ def test_json_has_no_infinities(tmp_path: Path) -> None:
     assert any(
         number in ("inf", "-inf", "nan") or "inf" in number for number in numbers if isinstance(number, str | list)
     )
+
+
+def named_at_length(count: int) -> Model:
+    """Nodes that read a tensor with a name of 100 kB, which a `.qfb` has once."""
+    x, version = "x" * 100_000, OPERATORS["Add"].version
+    nodes = [Node("Add", (x, x), (f"y{at}",), {}, "", version) for at in range(count)]
+    tensors = {name: Tensor(name, "float32", (4,)) for name in (x, *(node.outputs[0] for node in nodes))}
+    return Model(Graph((x,), tuple(node.outputs[0] for node in nodes), nodes, tensors), engine="onnx")
+
+
+def test_a_long_name_that_many_nodes_read(tmp_path: Path) -> None:
+    """Of 200 kB, ONNX and JSON made 200 MB."""
+    model = named_at_length(200)
+    model.save(tmp_path / "m.qfb")
+    writers: list[Callable[[], object]] = [model.to_onnx, lambda: describe(model, tmp_path / "m.qfb", "qfb")]
+    for write in writers:
+        with pytest.raises(BudgetError, match="bytes of memory"):
+            write()
+    pytest.importorskip("torch")
+    assert len(model.to_torch("reference").code) < 1_000_000

@@ -101,7 +101,8 @@ def finish_of(plan: Plan, node: Node) -> Finish:
 
 def follower(plan: Plan, name: str) -> Finish | None:
     """The requantization that is the only reader of the sums `name`; None if there is another reader or none."""
-    node = plan.network.readers.get(name)
-    if node is None or plan.network.uses[name] != 1:
+    readers = plan.network.readers.get(name, ())
+    if len(readers) != 1 or plan.is_output(name):
         return None
+    node = readers[0]
     return finish_of(plan, node) if has(node, Trait.REQUANTIZE) and node.inputs[0] == name else None

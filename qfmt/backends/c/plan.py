@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...arrays import Array
+from ...budget import AT_ONCE
 from ...errors import DestinationError, QfmtError
 from .loops import transfer
 from .names import Names, comment
@@ -55,8 +56,9 @@ class Plan:
         for name, view in zip(network.model.graph.inputs, self.inputs, strict=True):
             self._views[name] = [view]
         self.outputs = [self._external(name, "out") for name in network.model.graph.outputs]
-        ends = zip(network.model.graph.outputs, self.outputs, strict=True)
-        self._ends = dict(reversed([*ends]))
+        self._outputs: dict[str, list[View]] = {}
+        for name, view in zip(network.model.graph.outputs, self.outputs, strict=True):
+            self._outputs.setdefault(name, []).append(view)
 
     def _external(self, name: str, role: str) -> View:
         value = self.network.value(name)
@@ -67,6 +69,9 @@ class Plan:
 
     def is_there(self, name: str) -> bool:
         return name in self._views or self.value(name).array is not None
+
+    def is_output(self, name: str) -> bool:
+        return name in self._outputs
 
     def value(self, name: str) -> Value:
         return self.network.value(name)
@@ -114,9 +119,11 @@ class Plan:
     def result(self, name: str, order: Order) -> View:
         """Memory for a computed tensor: the argument of the program if the tensor is an output in this order."""
         value = self.value(name)
-        view, end = self._arena(value, order), self._ends.get(name)
-        if end is not None and alike(value.shape, order, end.order):
-            view = View(end.buffer, value.shape, order)
+        view = self._arena(value, order)
+        for view_out in self._outputs.get(name, ()):
+            if alike(value.shape, order, view_out.order):
+                view = View(view_out.buffer, value.shape, order)
+                break
         self._views[name] = [view]
         return view
 
@@ -195,23 +202,18 @@ def place(plan: Plan) -> dict[int, int]:
     sizes = {}
     for width in WIDTHS:
         own = sorted((each for each in buffers if each.width == width), key=lambda b: (-b.size, b.first, b.name))
-        alive: list[list[Buffer]] = [[] for _ in plan.steps]  # at each step
-        begun: list[list[Buffer]] = [[] for _ in plan.steps]
-        for buffer in own:
-            steps = range(buffer.first, buffer.last + 1)
-            rivals = [*alive[buffer.first], *(each for step in steps[1:] for each in begun[step])]
-            plan.network.budget.spend(len(steps) + len(rivals))
-            buffer.offset = _lowest(buffer, rivals, max(1, plan.alignment // width))
-            begun[buffer.first].append(buffer)
-            for step in steps:
-                alive[step].append(buffer)
+        first, last = (np.array(each, np.int64) for each in ([b.first for b in own], [b.last for b in own]))
+        for index, buffer in enumerate(own):
+            at_once = np.flatnonzero((first[:index] <= buffer.last) & (last[:index] >= buffer.first))
+            plan.network.budget.spend(index // AT_ONCE + at_once.size // 4)
+            buffer.offset = _lowest(buffer, [own[at] for at in at_once], max(1, plan.alignment // width))
         if own:
             sizes[width] = max(each.offset + each.size for each in own)
     return sizes
 
 
 def _lowest(buffer: Buffer, rivals: Iterable[Buffer], step: int) -> int:
-    """The lowest offset where none of the buffers that are alive at the same time lies."""
+    """The lowest offset that is free of rivals, which are in use at the same time."""
     offset = 0
     for rival in sorted(rivals, key=lambda each: each.offset):
         if rival.offset >= offset + buffer.size:

@@ -73,17 +73,15 @@ class Value:
 
 @dataclass(frozen=True)
 class Network:
-    """A model whose sizes are fixed: values by name, and the remaining nodes.
+    """A model whose sizes are fixed: values by name, the remaining nodes, and those that read each value.
 
-    `uses`: how often each tensor is read, or is an output. `readers`: the last node that reads it. `budget` is that of
-    the whole program.
+    `budget` is that of writing it.
     """
 
     model: Model
     values: Mapping[str, Value]
     nodes: Sequence[Node]
-    uses: Mapping[str, int]
-    readers: Mapping[str, Node]
+    readers: Mapping[str, Sequence[Node]]
     budget: Budget
 
     def value(self, name: str) -> Value:
@@ -118,8 +116,7 @@ def fixed(model: Model, shapes: Shapes) -> Network:
         tensors.update(outputs)
         found.update(dict.fromkeys(outputs))
     values = {name: _value(tensors[name]) for name in found}
-    readers = {name: node for node in nodes for name in node.inputs}
-    return Network(model, values, nodes, replace(model.graph, nodes=nodes).uses(), readers, budget)
+    return Network(model, values, nodes, replace(model.graph, nodes=nodes).readers(), budget)
 
 
 def _shaped(node: Node, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -122,6 +122,7 @@ class Builder:
         while given and given[-1] is None:
             given.pop()
         outputs = [ir.Value(name=self.fresh(name) if name else "") for name in names]
+        self._budget.allocate(sum(len(value.name or "") for value in (*given, *outputs) if value is not None))
         self.domains.setdefault(domain, 1)
         self.nodes.append(
             ir.node(

@@ -4,12 +4,14 @@ integer types of ONNX Runtime's kernels, where they are fewer than ONNX's (teste
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import onnx
 import onnx.parser
 
+from ...engines import NO_TELEMETRY
 from ...errors import DestinationError
 from ...model import DTYPES
 from .constants import onnx_dtype
@@ -69,6 +71,7 @@ def newest(signed: bool = False) -> int:
     The optimizer of version 1.31 breaks networks of int8 activations with opset 21 or later (when it moves
     DequantizeLinear after a Transpose, output_dtype and zero point disagree): `signed` tests for that, too.
     """
+    os.environ.update(NO_TELEMETRY)
     try:
         from onnxruntime import InferenceSession, SessionOptions
     except ImportError:

@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from ...arithmetic import EXACT_IN_FLOAT32
+from ...budget import Budget
 from ...errors import QfmtError, RunError
 from ...interpreter import operator_of
 from ...model import DTYPES, Model, Node, Tensor
@@ -26,6 +27,15 @@ from .arithmetic import Grid, centred, stored
 from .values import check_input, torch_dtype
 
 PLAIN, CENTRED, QUANTIZED = "plain", "centred", "quantized"
+
+WRITTEN = {"NoneType", "device", "fx_pytree", "getattr", "inf", "nan", "pytree", "self", "slice", "torch"}
+"""Words that torch.fx writes into its code: as an argument of `forward`, one would get another meaning there."""
+
+LONGEST = 200
+"""Characters of a variable in the code, at most: it may be read thousands of times."""
+
+NUMBER = 32
+"""Bytes of a number in the code."""
 
 Value: TypeAlias = "fx.Node"
 Emitter: TypeAlias = "Callable[[Site], Any]"
@@ -90,6 +100,7 @@ class Builder:
     ) -> None:
         self.model, self.engine, self.paths, self.buffers, self.taken = model, engine, paths, buffers, taken
         self.graph = fx.Graph()
+        self.budget = Budget.of(model, "writing a module for a network of")
         self.fallbacks: list[Row] = []
         self.notes: list[Row] = []
         self.derived: dict[str, Any] = {}
@@ -137,6 +148,7 @@ class Builder:
 
     def call(self, target: Callable[..., Any], *args: Any, name: str = "", **kwargs: Any) -> Value:
         """One call in the graph."""
+        self.budget.allocate(NUMBER * sum(len(each) for each in args if isinstance(each, list | tuple)))
         return self.graph.create_node("call_function", target, args, kwargs, name=name or None)
 
     def derive(self, name: str, value: Any) -> Value:
@@ -147,7 +159,7 @@ class Builder:
         return self.graph.create_node("get_attr", attribute)
 
     def buffer(self, path: str) -> Value:
-        return self.graph.create_node("get_attr", path)
+        return self.graph.create_node("get_attr", path, name=_word(path) if len(path) > LONGEST else None)
 
     def _inputs(self, tensors: Mapping[str, Tensor]) -> None:
         """Place all arguments first: no other node may get the name of an argument that is read later."""
@@ -268,9 +280,9 @@ class Builder:
 
 def _word(name: str) -> str:
     """A Python identifier similar to a name of the model."""
-    word = "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
+    word = "".join(c if c.isascii() and c.isalnum() else "_" for c in name[:LONGEST])
     word = f"_{word}" if not word or word[0].isdigit() else word
-    return f"{word}_" if iskeyword(word) or word in ("self", "torch") else word
+    return f"{word}_" if iskeyword(word) or word in WRITTEN else word
 
 
 class Site:

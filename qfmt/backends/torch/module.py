@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx, nn
 
-from ...errors import RunError, ValidityError
+from ...errors import RunError, ValidityError, printable
 from ...model import Graph, Model
 from ...model import Tensor as ModelTensor
 from ...ops import OPERATORS, Trait
@@ -196,7 +196,8 @@ class Report(tuple[Row, ...]):
         head = f"engine {self.engine}: computes {self.nodes - len(self)} of {self.nodes} nodes itself"
         if not self and not self.notes:
             return head
-        rows = [("node", "operator", "computed by", "remark"), *self, *self.notes]
+        listed = [tuple(map(printable, row)) for row in (*self, *self.notes)]
+        rows = [("node", "operator", "computed by", "remark"), *listed]
         widths = [max(len(row[i]) for row in rows) for i in range(3)]
         lines = ("  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[3]]) for row in rows)
         return "\n".join([head, *lines])

@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from ...engines import NO_TELEMETRY
 from ...errors import MissingPackageError, QfmtError, RunError
 from . import wire
 
@@ -93,7 +94,7 @@ class Worker:
         pipe = subprocess.PIPE
         try:
             self.process = subprocess.Popen(
-                command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env={**_WAITING, **os.environ}
+                command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=_WAITING | os.environ | NO_TELEMETRY
             )
         except OSError as error:
             raise RunError(f"a process for {kind} cannot be started: {error.strerror}") from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -82,9 +82,9 @@ class Importer:
         """Convert a graph. A SourceError names the node that caused it."""
         for node in counted(graph, "", len(graph), "nodes"):
             self._node(node)
-        outputs: list[str] = []
+        outputs: dict[str, None] = {}
         for value in graph.outputs:
-            outputs.append(self._output(value.name or "", outputs))
+            outputs[self._output(value.name or "", outputs)] = None
         return Graph(self.inputs, tuple(outputs), self.nodes, self.tensors, graph.name or "")
 
     def _node(self, node: ir.Node) -> None:
@@ -128,7 +128,7 @@ class Importer:
         if call.domain or self.one_to_one(call) is NotImplemented:
             self.opaque(call)
 
-    def _output(self, name: str, earlier: Sequence[str]) -> str:
+    def _output(self, name: str, earlier: Container[str]) -> str:
         """Give a graph output its own name, if it is an alias of an input, a constant or another output. If the name
         is an output already, it gets a new name."""
         source = self.names.get(name, name)
@@ -172,15 +172,18 @@ class Importer:
         self.budget.node(len(call.inputs))
         self.budget.tensor(len(call.outputs) + len(call.attributes))
         inner = captured(call.attributes)
-        for name in call.outputs:
+        types = [self.tensors[each].dtype if each else "" for each in call.inputs]
+        for index, name in enumerate(call.outputs):
             if name:
-                self.tensors[name] = self._of_unknown_type(name, call)
+                self.tensors[name] = self._of_unknown_type(name, index, call, types)
+        attributes = opaque_attributes(call.attributes, inner)
+        self.budget.allocate(sum(len(value) for value in attributes.values() if isinstance(value, str | tuple)))
         self.nodes.append(
             Node(
                 operator=call.full_name,
                 inputs=(*call.inputs, *(self.names.get(name, name) for name in inner)),
                 outputs=call.outputs,
-                attributes=opaque_attributes(call.attributes, inner),
+                attributes=attributes,
                 name=call.name,
                 version=call.opset,
                 source_operator=call.full_name,
@@ -263,14 +266,13 @@ class Importer:
 
     # -- internal --------------------------------------------------------------------------------------------
 
-    def _of_unknown_type(self, name: str, call: Call) -> Tensor:
+    def _of_unknown_type(self, name: str, index: int, call: Call, types: Sequence[str]) -> Tensor:
         """The output of an opaque operator: as the model states it, else with the element type of the operator's
         schema."""
         value = self.values.get(name)
         if value is not None and value.type is not None:
             return described(value)
-        types = [self.tensors[each].dtype if each else "" for each in call.inputs]
-        dtype = dtype_by_schema(call, call.outputs.index(name), types)
+        dtype = dtype_by_schema(call, index, types)
         if not dtype:
             self._assumed.append(name)
             dtype = next((each for each in types if each), "float32")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence, Set
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,10 @@ OPSETS_SINCE = 3
 
 DEEPEST = 64
 """Nesting limit of function calls, higher than any exporter writes: names of inlined nodes grow with each level."""
+
+
+TRY = 500
+"""Characters of a name that are copied in the time that it takes to try a short one: a tenth of an operation."""
 
 
 def read(source: str | PathLike[str] | Any) -> tuple[ir.Model, Budget]:
@@ -96,7 +101,7 @@ def _tell_files(model: ir.Model, files: Files) -> None:
 
 
 def _count_calls(model: ir.Model, budget: Budget) -> Set[ir.OperatorIdentifier]:
-    """Charge the budget for the nodes that inlining adds; return the functions that are called.
+    """Charge the budget for what inlining adds; return the functions that are called.
 
     If each function calls the next one twice, the number of nodes doubles with each function.
     """
@@ -127,7 +132,32 @@ def _count_calls(model: ir.Model, budget: Budget) -> Set[ir.OperatorIdentifier]:
     copies = max(0, inlined(model.graph) - own)
     budget.spend(NODE * copies)
     budget.allocate(NODE_BYTES * copies)
+    _charge_names(model, [*reversed(sizes)], budget)
     return sizes.keys()
+
+
+def _charge_names(model: ir.Model, functions: Sequence[ir.OperatorIdentifier], budget: Budget) -> None:
+    """Charge the budget for the parameters and names of the copies of functions, which are listed before those that
+    they call.
+
+    The pass numbers equal names from 2, and tries each number again for each copy: quadratic work.
+    """
+    graphs = {function: list(graphs_within(model.functions[function].graph)) for function in functions}
+    copies = Counter(node.op_identifier() for each in graphs_within(model.graph) for node in each)
+    names: Counter[tuple[str, str]] = Counter()
+    for function in functions:
+        count, declared = copies[function], model.functions[function]
+        budget.spend(count * (len(declared.inputs) + len(declared.attributes)))
+        for node in (node for each in graphs[function] for node in each):
+            copies[node.op_identifier()] += count
+            for each in (("node", node.name or "node"), *(("value", value.name or "val") for value in node.outputs)):
+                names[each] += count
+    own = ((node.name, *(value.name for value in node.outputs)) for each in graphs_within(model.graph) for node in each)
+    known = {name for group in own for name in group if name}.union(name for _, name in names)
+    numbered = Counter(base for base, _, number in (name.rpartition("_") for name in known) if number.isdecimal())
+    budget.allocate(sum(count * len(name) for (_, name), count in names.items()))
+    tried = sum(count * (count + numbered[name]) * (TRY + len(name)) for (_, name), count in names.items())
+    budget.spend(tried // (20 * TRY))  # half of the numbers are below the last one
 
 
 def _from_proto(proto: Any) -> ir.Model:

@@ -139,7 +139,8 @@ def dtype_by_schema(call: Any, index: int, types: Sequence[str]) -> str:
 
     for graph in call.attributes.values():
         if hasattr(graph, "initializers"):
-            inner = graph.outputs[index + (call.operator == "Loop") :][:1]  # skips the condition of a Loop
+            at = index + (call.operator == "Loop")  # skips the condition of a Loop
+            inner = graph.outputs[at : at + 1]
             return dtype_of(inner[0].dtype) if inner and inner[0].dtype is not None else ""
     try:
         schema = onnx.defs.get_schema(call.operator, call.opset, call.domain)

@@ -52,7 +52,10 @@ class Builder:
         self.makers: dict[str, Node] = {}
         """Keys of tensors → the nodes that compute them."""
         self.tensors: dict[str, Tensor] = {}
-        self.inputs: list[str] = []
+        self.inputs: dict[str, None] = {}
+        """Keys of the inputs of the graph, in order."""
+        self.read: set[str] = set()
+        """Keys of the tensors that nodes compute with, and not only with their sizes."""
         self.place = Place()
         self.target = ""
         """The call that nodes are emitted for, and its place."""
@@ -74,7 +77,7 @@ class Builder:
     def add_input(self, spec: InputSpec) -> TensorValue:
         """A graph input, in the order of `forward`'s arguments."""
         value = self._new(spec.dtype, spec.shape, spec.quantization, origin=spec.name)
-        self.inputs.append(value.key)
+        self.inputs[value.key] = None
         self.wanted[value.key] = spec.name
         if spec.example is not None:
             self.examples[value.key] = spec.example
@@ -140,6 +143,8 @@ class Builder:
         if folded is not None:
             return folded
         self.nodes.append(node)
+        if not entry.traits & Trait.SIZES:
+            self.read.update(node.inputs)
         self.makers.update(dict.fromkeys(node.outputs, node))
         if plain:
             self.integers.update(result.key for result in results if result.quantization is not None)

@@ -73,6 +73,7 @@ class Lifter:
         keys = self._distinct(outputs)
         nodes = without_unread(lift.nodes, keys)
         used = {name for node in nodes for name in (*node.inputs, *node.outputs)} | {*keys, *lift.inputs}
+        lift.budget.allocate(sum(len(node.scope) * len(node.outputs) for node in nodes))  # which names begin with
         names = self.names = name_tensors(nodes, used, lift.wanted)
         graph = Graph(
             inputs=tuple(names[key] for key in lift.inputs),

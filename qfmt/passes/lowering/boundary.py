@@ -135,11 +135,13 @@ def output(name: str, context: Context) -> str:
 def distinct_outputs(names: Sequence[str], outputs: Sequence[str], context: Context) -> list[str]:
     """The outputs; if two are the same integers, one is an Identity of the other, with its own name."""
     found: dict[str, str] = {}
+    taken = {*names}
     for name, chosen in zip(names, outputs, strict=True):
-        if name not in found and name != chosen and chosen in (*names, *found.values()):
+        if name not in found and name != chosen and chosen in taken:
             like, entry = context.tensors[chosen], OPERATORS["Identity"]
             copy = replace(like, name=name, aliases=context.tensors[name].aliases)
             context.put(Node("Identity", (chosen,), (name,), {}, "", entry.version), [copy])
             chosen = name
         found.setdefault(name, chosen)
+        taken.add(chosen)
     return [found[name] for name in names]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -29,6 +30,9 @@ from .regions import SEVERAL, integers, is_by_element, is_move
 from .requantizing import Sums, requantized
 from .resizing import by_sizes
 
+Reasons: TypeAlias = "dict[str, dict[str, None]]"
+"""Why nodes have no integer form → their titles, in order."""
+
 RECURRENT = ("LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell")
 
 
@@ -40,7 +44,7 @@ def lowered(model: Model, form: Form, budget: Budget) -> Graph:
 
 
 def _lowered(model: Model, context: Context) -> Graph:
-    reasons: dict[str, list[str]] = {}
+    reasons: Reasons = {}
     failed: list[Node] = []
     waiting: list[Node] = []
     unknown_shape = False
@@ -69,13 +73,15 @@ def _lowered(model: Model, context: Context) -> Graph:
             _note(reasons, "outputs floats", failed[-1])
         else:
             what = "a constant" if context.tensors[name].is_constant else "an input"
-            reasons.setdefault(f"is a float output, and {what}", []).append(name)
+            reasons.setdefault(f"is a float output, and {what}", {})[name] = None
     if reasons:
         for node in filter(_is_obstacle, waiting):  # the pass names the last one before some integers
             failed.append(node)
             _note(reasons, SEVERAL, node)
         ends = last_integers(context, model.graph.outputs, failed)
-        raise NoIntegerFormError(reasons, hint=_hint(model, unknown_shape, ends))
+        raise NoIntegerFormError(
+            {what: [*nodes] for what, nodes in reasons.items()}, hint=_hint(model, unknown_shape, ends)
+        )
     inputs = [name for name in model.graph.inputs if not context.is_real(name)] + context.taken
     order: dict[str | None, int] = {name: place for place, name in enumerate(model.graph.inputs)}
     inputs.sort(key=lambda name: order[context.taken_from.get(name, name)])
@@ -85,9 +91,8 @@ def _lowered(model: Model, context: Context) -> Graph:
     return only_read(replace(graph, tensors=context.tensors))
 
 
-def _note(reasons: dict[str, list[str]], what: str, node: Node) -> None:
-    if node.title not in reasons.setdefault(what, []):
-        reasons[what].append(node.title)
+def _note(reasons: Reasons, what: str, node: Node) -> None:
+    reasons.setdefault(what, {})[node.title] = None
 
 
 def is_real(model: Model) -> bool:
@@ -112,10 +117,10 @@ def _is_open(node: Node, tensors: Mapping[str, Tensor], budget: Budget) -> bool:
 
 def _hint(model: Model, unknown_shape: bool, ends: Sequence[str]) -> str:
     quantized = {node.inputs[0] for node in model.nodes if node.operator == "QuantizeLinear"}
-    for name in model.graph.inputs:
+    has_integers = any(node.operator == "qfmt.RequantShift" for node in model.nodes)
+    for name in model.graph.inputs if has_integers else ():
         tensor = model.tensors[name]
-        is_real = tensor.quantization is None and DTYPES[tensor.dtype].kind == "f" and name not in quantized
-        if is_real and any(node.operator == "qfmt.RequantShift" for node in model.nodes):
+        if tensor.quantization is None and DTYPES[tensor.dtype].kind == "f" and name not in quantized:
             return f"if an input holds integers, declare it when you convert: --input-quantization {name}=1,0,int8"
     if not unknown_shape and ends:
         return f"end the network before these nodes: {' '.join(f'--end-at {name}' for name in ends)}"

@@ -509,17 +509,6 @@ def test_positions_are_charged_before_they_are_listed(monkeypatch: pytest.Monkey
         texts_of(sliced(1 << 9, 1), "net")
 
 
-def test_values_that_live_long_are_charged() -> None:
-    """Each of 3,000 sums is there until the last step: so all of them are compared with all others."""
-    names = [f"s{i}" for i in range(3000)]
-    x = Tensor("x", "int8", (8,), None, ONES)
-    tensors = {name: Tensor(name, "int32", (8,)) for name in (*names, "y")} | {"x": x}
-    nodes = [Node("qfmt.WeightedSum", ("x",), (name,), {"weights": (i,)}, "", 1) for i, name in enumerate(names)]
-    last = Node("qfmt.WeightedSum", tuple(names), ("y",), {"weights": (0,) * len(names)}, "", 1)
-    with pytest.raises(BudgetError, match="writing C for a network of"):
-        texts_of(Model(Graph(("x",), ("y",), [*nodes, last], tensors)), "net")
-
-
 def test_only_the_beginning_of_a_name_is_examined() -> None:
     """Thousands of nodes may read a tensor whose name is a megabyte."""
 

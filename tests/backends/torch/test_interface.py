@@ -16,8 +16,11 @@ from torch.nn import functional
 
 import qfmt
 from networks import pytorch
+from qfmt.backends.torch.emit import WRITTEN, Row
+from qfmt.backends.torch.module import Report
 from qfmt.errors import QfmtError, RunError
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
+from qfmt.ops import OPERATORS
 from support.paths import DIGITS, ROOT
 from support.torch_modules import call, equal, inputs_of, model_of, run
 
@@ -214,6 +217,21 @@ def test_a_report_names_the_nodes_that_fell_back() -> None:
     assert {row.operator for row in rows} >= {"ConvTranspose"}
     assert all(row.reason for row in rows)
     assert "ConvTranspose" in str(rows)
+
+
+def test_a_report_of_untrusted_names_is_safe_to_print() -> None:
+    assert "n\\x1b[2J" in str(Report("native", 1, [Row("n\x1b[2J", "Softmax", "reference", "")]))
+
+
+@pytest.mark.parametrize("word", sorted(WRITTEN))
+def test_inputs_may_have_the_names_that_torch_writes(word: str) -> None:
+    """An input `inf` was what the code meant by infinity; `getattr` hid the function."""
+    bounds = {"least": Tensor.constant("least", np.float32(-np.inf)), "0.w": Tensor.constant("0.w", np.float32(2))}
+    values = {name: Tensor(name, "float32", (2,)) for name in (word, "a", "b")}
+    nodes = [Node("Clip", (word, "least", ""), ("a",), {}, "", OPERATORS["Clip"].version)]
+    nodes += [Node("Add", ("a", "0.w"), ("b",), {}, "", OPERATORS["Add"].version)]
+    model = Model(Graph((word,), ("b",), nodes, bounds | values), engine="onnx")
+    assert model.to_torch("reference")(torch.tensor([1.0, -3.0])).tolist() == [3.0, -1.0]
 
 
 def test_engines_that_are_not_there() -> None:

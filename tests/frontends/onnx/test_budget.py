@@ -237,3 +237,49 @@ def test_shapes_are_not_copied_along_the_graph(monkeypatch: pytest.MonkeyPatch) 
     nodes = [node("Det", ["x"], ["d"]), node("NonMaxSuppression", ["x", "x"], ["boxes"]), node("Relu", ["d"], ["y"])]
     model = qfmt.convert(proto(nodes, {"x": (FLOAT, [1] * 5000)}, ["y", "boxes"]))
     assert model.tensors["d"].dtype == "float32" and "assumed_types" not in model.source
+
+
+@pytest.mark.parametrize(("calls", "name"), [(3000, "v"), (300, "v" * 100_000)])
+def test_names_in_a_function_that_is_called_often(calls: int, name: str, tmp_path: Path) -> None:
+    """Inlining numbers equal names by trying all numbers: seconds for a file of 100 kB, and each copy is a text."""
+    body = [node("Relu", ["a"], [name]), node("Relu", [name], ["o"])]
+    function = helper.make_function("d", "F", ["a"], ["o"], body, [helper.make_opsetid("", 17)])
+    nodes = [node("F", [f"x{at}"], [f"x{at + 1}"], domain="d") for at in range(calls)]
+    source = proto(nodes, {"x0": (FLOAT, [4])}, [f"x{calls}"], opset=17, functions=[function])
+    (tmp_path / "m.onnx").write_bytes(source.SerializeToString())
+    with pytest.raises(BudgetError, match="would take more than"):
+        qfmt.convert(tmp_path / "m.onnx")
+
+
+def test_parameters_of_a_function_that_calls_leave_out(tmp_path: Path) -> None:
+    body, given = [node("Relu", ["a"], ["o"])], ["a", *(f"a{at}" for at in range(2000))]
+    function = helper.make_function("d", "F", given, ["o"], body, [helper.make_opsetid("", 17)])
+    nodes = [node("F", ["x"], [f"x{at}"], domain="d") for at in range(2000)]
+    source = proto(nodes, {"x": (FLOAT, [4])}, ["x0"], opset=17, functions=[function])
+    (tmp_path / "m.onnx").write_bytes(source.SerializeToString())
+    with pytest.raises(BudgetError, match="operations"):
+        qfmt.convert(tmp_path / "m.onnx")
+
+
+def test_a_tensor_in_a_function_of_an_unknown_operator(tmp_path: Path) -> None:
+    """Each node that is kept has its own copy of the attribute, as text."""
+    large = onnx.numpy_helper.from_array(np.arange(1 << 14, dtype=np.float32))
+    function = helper.make_function(
+        "d", "F", ["a"], ["o"], [node("Odd", ["a"], ["o"], domain="e", t=large)], [helper.make_opsetid("e", 1)]
+    )
+    nodes = [node("F", ["x"], [f"x{at}"], domain="d") for at in range(500)]
+    source = proto(nodes, {"x": (FLOAT, [4])}, [f"x{at}" for at in range(500)], opset=17, functions=[function])
+    (tmp_path / "m.onnx").write_bytes(source.SerializeToString())
+    with pytest.raises(BudgetError, match="bytes of memory"):
+        qfmt.convert(tmp_path / "m.onnx")
+
+
+def test_a_long_chain_of_moves_of_a_constant() -> None:
+    """Each result had the names of all before it."""
+    nodes = [node("DequantizeLinear", ["w", "s"], ["t0"])]
+    nodes += [node("Transpose", [f"t{at}"], [f"t{at + 1}"]) for at in range(200)]
+    nodes += [node("Add", ["x", "t200"], ["y"])]
+    constants = {"w": np.ones((2, 2), np.int8), "s": np.float32(0.5)}
+    model = qfmt.convert(proto(nodes, {"x": (FLOAT, [2, 2])}, ["y"], constants))
+    (weight,) = (tensor for tensor in model.graph.constants() if tensor.dtype == "int8")
+    assert "w" in (weight.name, *weight.aliases) and len(weight.aliases) == 64

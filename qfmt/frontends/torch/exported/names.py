@@ -7,10 +7,11 @@ reads it determines its owner; the unused float tensor of that module determines
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from ....budget import Budget
 from ..values import VIEWS
 from .document import Call, Program, Ref, references
 
@@ -28,21 +29,21 @@ _BIAS_AT = {"aten::linear": 2, "aten::addmm": 0, **{f"aten::conv{rank}d": 2 for 
 def live_values(program: Program) -> set[str]:
     """The names of all values that an output depends on, including stored tensors."""
     makers: dict[str, list[Call]] = defaultdict(list)
+    writers: dict[int, list[Call]] = defaultdict(list)  # by the memory that they write to
     memory = _memory(program)
     for call in program.graph.calls:
         for name in references(call.outputs):
             makers[name].append(call)
         if is_in_place(call.target):
             for name in references(call.args[:1]):
-                for view in memory.get(name, {name}):
-                    makers[view].append(call)
+                writers[id(memory[name])].append(call)
     live: set[str] = set()
     open_ = list(references(program.outputs))
     while open_:
         name = open_.pop()
         if name not in live:
             live.add(name)
-            for call in makers[name]:
+            for call in (*makers.pop(name, ()), *writers.pop(id(memory.get(name)), ())):
                 open_ += [*references(call.args), *references(list(call.kwargs.values()))]
     return live
 
@@ -50,21 +51,25 @@ def live_values(program: Program) -> set[str]:
 def written(program: Program) -> Iterator[str]:
     """The stored tensors, by value name, that operators in place write to, also through a view."""
     memory = _memory(program)
+    found: dict[int, set[str]] = {}
     for call in program.graph.calls:
         if is_in_place(call.target) and call.target.removesuffix("_") not in VIEWS:
-            for name in references(call.args[:1]):
-                yield from (view for view in memory[name] if view in program.stored)
+            found.update((id(memory[name]), memory[name]) for name in references(call.args[:1]))
+    for views in found.values():
+        yield from (view for view in views if view in program.stored)
 
 
 def _memory(program: Program) -> dict[str, set[str]]:
-    """Name of a view → the names of all views of the same memory."""
+    """Name of a view → the names of all views of the same memory, one set for all of them."""
     memory: dict[str, set[str]] = {}
     for call in program.graph.calls:
         if call.target.removesuffix("_") in VIEWS or is_in_place(call.target):
-            shared: set[str] = set()
-            for name in references([*call.args[:1], call.outputs]):
-                shared |= memory.get(name, {name})
-            memory.update(dict.fromkeys(shared, shared))
+            names = list(references([*call.args[:1], call.outputs]))
+            shared = max((memory.setdefault(name, {name}) for name in names), key=len, default=set())
+            for name in names:
+                if (other := memory[name]) is not shared:  # a smaller one: a name is moved a few times only
+                    shared |= other
+                    memory.update(dict.fromkeys(other, shared))
     return memory
 
 
@@ -78,7 +83,7 @@ class _Use(NamedTuple):
 
 
 def recovered(
-    program: Program, unread: Iterable[str], shape: Callable[[str], tuple[int, ...] | None]
+    program: Program, unread: Iterable[str], shape: Callable[[str], tuple[int, ...] | None], budget: Budget
 ) -> dict[str, str]:
     """Anonymous tensors by value name → their original names. `unread` are the unused tensors."""
     uses: dict[str, list[_Use]] = defaultdict(list)
@@ -86,25 +91,25 @@ def recovered(
         for position, argument in enumerate(call.args):
             for name in references(argument):
                 uses[name].append(_Use(call, position))
-    free = list(unread)
+    free = _Free(unread, shape)
     names: dict[str, str] = {}
     for value, stored in program.stored.items():
         if not _ANONYMOUS.fullmatch(stored.name):
             continue
-        use = _owner(value, uses)
+        use = _owner(value, uses, budget)
         if use is None:
             continue
-        names[value] = _name(use, shape(stored.name), free, shape)
-        if names[value] in free:
-            free.remove(names[value])
+        names[value] = free.name(use, str(shape(stored.name)))
+        free.remove(names[value])
     return names
 
 
-def _owner(value: str, uses: Mapping[str, list[_Use]]) -> _Use | None:
+def _owner(value: str, uses: Mapping[str, list[_Use]], budget: Budget) -> _Use | None:
     """The first call that computes with a stored tensor."""
-    seen, open_ = {value}, [value]
+    seen, open_ = {value}, deque([value])
     while open_:
-        for use in uses.get(open_.pop(0), ()):
+        for use in uses.get(open_.popleft(), ()):
+            budget.spend()
             if use.call.target not in _PASSED_ON and not use.call.target.startswith("quantized_decomposed::"):
                 return use
             further = [use.call.outputs.name] if isinstance(use.call.outputs, Ref) else []
@@ -113,13 +118,31 @@ def _owner(value: str, uses: Mapping[str, list[_Use]]) -> _Use | None:
     return None
 
 
-def _name(
-    use: _Use, size: tuple[int, ...] | None, free: Iterable[str], shape: Callable[[str], tuple[int, ...] | None]
-) -> str:
-    role = "bias" if _BIAS_AT.get(use.call.target) == use.position else "weight"
-    usual = f"{use.call.scope}.{role}".lstrip(".")
-    alike = [name for name in free if shape(name) == size]
-    owned = [name for name in alike if name.rpartition(".")[0] == use.call.scope]
-    if usual in owned or not alike:
-        return usual
-    return owned[0] if len(owned) == 1 else alike[0] if len(alike) == 1 and not owned else usual
+class _Free:
+    """Names of unused tensors that are not given to others yet: by shape, and by shape and module, as text."""
+
+    def __init__(self, names: Iterable[str], shape: Callable[[str], tuple[int, ...] | None]) -> None:
+        self.sizes = {name: str(shape(name)) for name in names}
+        self.alike: dict[str, dict[str, None]] = defaultdict(dict)
+        self.owned: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
+        for name, size in self.sizes.items():
+            self.alike[size][name] = self.owned[size, _module(name)][name] = None
+
+    def name(self, use: _Use, size: str) -> str:
+        """The name of an anonymous tensor of that shape."""
+        role = "bias" if _BIAS_AT.get(use.call.target) == use.position else "weight"
+        usual = f"{use.call.scope}.{role}".lstrip(".")
+        alike, owned = self.alike[size], self.owned[size, use.call.scope]
+        if usual in owned or not alike:
+            return usual
+        found = owned or alike
+        return next(iter(found)) if len(found) == 1 else usual
+
+    def remove(self, name: str) -> None:
+        """The name is given to a tensor."""
+        if (size := self.sizes.pop(name, None)) is not None:
+            del self.alike[size][name], self.owned[size, _module(name)][name]
+
+
+def _module(name: str) -> str:
+    return name.rpartition(".")[0]

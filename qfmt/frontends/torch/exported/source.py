@@ -92,7 +92,7 @@ class Evaluation:
         _refuse_state(program, live)
         read = {entry.name for value, entry in program.stored.items() if value in live}
         self.unread = [name for name in archive.names("weights") if name not in read]
-        names = recovered(program, self.unread, lambda name: archive.shape("weights", name))
+        names = recovered(program, self.unread, lambda name: archive.shape("weights", name), archive.budget)
         self.stored = {value: (entry, names.get(value, "")) for value, entry in program.stored.items() if value in live}
 
     def inputs(self) -> list[InputSpec]:

@@ -11,7 +11,6 @@ from typing import Any
 
 from ....errors import SourceError
 from ....model import DTYPES, Quantization
-from ....ops import Trait, has
 from ....ops.shapes import axis_of
 from ...stored import StoredTensor
 from .. import arguments, shapes
@@ -109,7 +108,7 @@ def _declare(lift: Builder, q: TensorValue, grid: Quantization) -> None:
         raise SourceError(f"dequantizes {tensor.dtype}, which is not an integer type")
     if tensor.data is None and q.key not in lift.inputs:
         raise SourceError("dequantizes integers that were not quantized but computed")
-    if any(q.key in node.inputs and not has(node, Trait.SIZES) for node in lift.nodes):
+    if q.key in lift.read:
         raise SourceError("dequantizes integers that other calls computed with before")
     lift.tensors[q.key] = replace(tensor, quantization=grid)
     q.quantization = grid

@@ -154,6 +154,8 @@ class _Builder:
             made.code = _text(made.attributes, "_code", "code").strip()
             made.imports = next((text for text in pickled.arguments[1:] if isinstance(text, str)), "import torch")
         for name, value in made.attributes.items():
+            if isinstance(value, StoredTensor | Inert):
+                self._budget.allocate(2 * len(path))  # its name, which `state` makes again
             if isinstance(value, StoredTensor) and _joined(path, name) not in value.names:
                 value.names.append(_joined(path, name))
             elif isinstance(value, Inert) and value.class_name in PACKED_CLASSES:
