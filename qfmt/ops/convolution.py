@@ -99,7 +99,7 @@ def of_convolution(kernel: Kernel, x: Array, w: Array, zero: int, **attributes: 
 def _products(w: Array, columns: Array) -> Array:
     """w [group, filters, channels, taps] · columns [group, channels, taps, P] → [group, filters, P]"""
     terms = w.shape[2] * w.shape[3]
-    return np.matmul(w.reshape(*w.shape[:2], terms), columns.reshape(len(columns), terms, -1))
+    return np.matmul(w.reshape(*w.shape[:2], terms), columns.reshape(len(columns), terms, columns.shape[-1]))
 
 
 def _convolve(
@@ -231,7 +231,11 @@ def _convolve_transposed(x: Array, w: Array, **a: Any) -> Array:
         matrix = w[(..., *position)].reshape(group, channels, filters).swapaxes(-1, -2)
         painted = np.matmul(matrix, columns).reshape(batch, group * filters, *spatial)
         total[tap(position, given, spatial)] += painted
-    crop = (slice(before, end - after) for before, after, end in zip(pads[:rank], pads[rank:], size, strict=True))
+    sides = [*zip(pads[:rank], pads[rank:], strict=True)]
+    if min(pads) < 0:  # such pads add zeros
+        total = np.pad(total, [(0, 0), (0, 0), *((max(-before, 0), max(-after, 0)) for before, after in sides)])
+    firsts = [max(before, 0) for before, _ in sides]
+    crop = (slice(first, first + end - sum(side)) for first, end, side in zip(firsts, size, sides, strict=True))
     return total[(slice(None), slice(None), *crop)]
 
 

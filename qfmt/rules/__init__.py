@@ -8,10 +8,11 @@ caller ever sees a tensor or a quantization that breaks them.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from ..errors import ValidityError, Violation, some
-from ..model import Model, Node
+from ..model import Model, Node, Tensor
 from ..progress import counted
 from . import integers as integers  # its rules join MEANING and CONSTANTS
 from .graph import EDGES, ENDS, GRAPH, MODEL
@@ -38,6 +39,7 @@ __all__ = [
     "form_violations",
     "graph_violations",
     "is_name",
+    "meaning_violations",
     "quantization_violations",
     "require_sound",
     "tensor_violations",
@@ -87,12 +89,16 @@ def graph_violations(model: Model) -> list[Violation]:
     for index, node in enumerate(graph.nodes):
         where, operator = partial(_place, index, node), known(node)
         broken = EDGES.broken(where, node, graph.tensors, available) + SIGNATURE.broken(where, node, operator)
-        if operator is not None and not broken:
-            subject = where, node, operator, graph.tensors
-            broken = MEANING.broken(*subject) or CONSTANTS.broken(*subject)
+        broken = broken or meaning_violations(where, node, graph.tensors)
         available.update(node.outputs)
         found += broken
     return found + ENDS.broken("graph", graph, available) + MODEL.broken("model", model)
+
+
+def meaning_violations(where: str | Callable[[], str], node: Node, tensors: Mapping[str, Tensor]) -> list[Violation]:
+    """The rules that a node, whose signature breaks none, breaks by its attributes and tensors: V43 to V68."""
+    subject = where, node, known(node), tensors
+    return [] if subject[2] is None else MEANING.broken(*subject) or CONSTANTS.broken(*subject)
 
 
 def _place(index: int, node: Node) -> str:

@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases.one_node import single
 from cases.operators import CASES
 from qfmt.interpreter import execute
 from qfmt.model import Node, Quantization, Tensor
@@ -195,3 +197,21 @@ def test_quotients_of_integers_are_exact(dtype: str, seed: int) -> None:
 def test_an_integer_divided_by_zero_is_zero() -> None:
     a = np.array([-7, 0, 7, -(2**63)])
     assert run("Div", [(a, None), (np.array([0, 0, 0, -1]), None)], None, "int64").tolist() == [0, 0, 0, -(2**63)]
+
+
+@pytest.mark.parametrize("pads", [(-1, 2), (2, -3), (-2, -1), (-1, 6)])
+def test_a_transposed_convolution_with_pads_below_zero(pads: tuple[int, int]) -> None:
+    """Such pads add zeros; the definition, tap by tap."""
+    rng = np.random.default_rng(sum(pads) + 9)
+    x, w = rng.integers(-9, 9, (1, 2, 3)).astype(np.int8), rng.integers(-9, 9, (2, 4, 2)).astype(np.int8)
+    length = 2 * 2 + 2 - sum(pads)
+    wanted = np.zeros((1, 4, length), np.int32)
+    for c, m, i, k in np.ndindex(2, 4, 3, 2):
+        if 0 <= (at := 2 * i + k - pads[0]) < length:
+            wanted[0, m, at] += int(x[0, c, i]) * int(w[c, m, k])
+    window = {"kernel_shape": (2,), "strides": (2,), "dilations": (1,), "pads": pads, "output_padding": (0,)}
+    got = run("ConvTranspose", [(x, None), (w, None)], None, "int32", "exact", group=1, **window)
+    assert got.shape == wanted.shape and (got == wanted).all()
+    tensors = [Tensor("x", "float32", x.shape), Tensor.constant("w", w.astype(np.float32))]
+    model = single("ConvTranspose", "", [*tensors], Tensor("y", "float32", wanted.shape), {**window, "group": 1})
+    assert (model.to_torch()(torch.from_numpy(x.astype(np.float32))).numpy() == wanted).all()

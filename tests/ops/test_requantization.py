@@ -462,3 +462,12 @@ def test_damaged_files_of_integers_raise_nothing_else(tmp_path: Path) -> None:
             finished += 1
     tell(f"{2 * count} damaged files of integers: {finished} ran to the end, the others were refused")
     assert 50 < finished < 2 * count - 50
+
+
+def test_a_row_of_thresholds_for_a_number_without_dimensions() -> None:
+    """The rule `multiply_shift` is stated, but the row says that thresholds are counted."""
+    q = Quantization.per_tensor(1.0, 0, "int8")
+    one = {"multiplier": np.ones(1, np.int32), "shift": np.zeros(1, np.uint8), "add": np.zeros(1, np.int64)}
+    counted = {"thresholds": np.arange(255, dtype=np.int32)[None], "row": np.zeros(1, np.int32)}
+    y = requantize(np.array(99, np.int32), {**one, **counted}, "int8", q, "multiply_shift")
+    assert y.shape == () and y == -128 + 100

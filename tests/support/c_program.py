@@ -117,7 +117,7 @@ def _case(index: int, model: Model) -> str:
     lines.append(f"net{index}_run({', '.join(given)});")
     for place in range(len(model.graph.outputs)):
         loop = f"for (int i = 0; i < NET{index}_OUTPUT_{place}_SIZE; i++)"
-        lines.append(f"{loop} {{ int64_t v = output{place}[i]; fwrite(&v, 8, 1, stdout); }}")
+        lines.append(f"{loop} {{ int64_t v = (int64_t)output{place}[i]; fwrite(&v, 8, 1, stdout); }}")
     return f"    case {index}: {{\n" + "".join(f"        {line}\n" for line in (*lines, "return 0;")) + "    }\n"
 
 

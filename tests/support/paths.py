@@ -12,6 +12,7 @@ GOLDEN, HOSTILE, SAMPLES = TESTS / "golden", TESTS / "hostile", TESTS / "samples
 SUITE = GOLDEN / "1.0"
 """The conformance suite."""
 INTEGER_SUITE = sorted((SUITE / "integer").glob("*.qfb"))
+FLOAT_SUITE = sorted((SUITE / "float").glob("*.qfb"))
 
 DIGITS = EXAMPLES / "digits" / "digits_int8.pt"
 HELD_BACK = DIGITS.with_name("heldback.npz")

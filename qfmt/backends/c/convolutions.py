@@ -9,7 +9,8 @@ import numpy as np
 
 from ...arrays import Array
 from ...errors import QfmtError
-from ...model import Node
+from ...model import INT32, Node
+from ...ops.geometry import windows
 from .kernels import kernel, kernel_text
 from .loops import indented
 from .plan import Plan
@@ -23,6 +24,8 @@ SIDES = (32, 8, 1)
 """Numbers of channels that a depthwise filter computes in parallel: the first that is not too large."""
 
 
+TOO_LARGE = "has a window or padding that is too large for int32"
+
 AS_THEY_ARE = {"TAKEN": "from[c]", "PADDING": "zero", "HOW": "as they are"}
 SHIFTED = {"TAKEN": "(uint8_t)(from[c] + 128)", "PADDING": "(uint8_t)(zero + 128)", "HOW": "128 more than they are"}
 """How inputs are gathered: int8 becomes uint8 where that is faster to multiply."""
@@ -35,7 +38,9 @@ def conv(plan: Plan, node: Node) -> None:
     if w.shape[1] == 1 and w.shape[0] == group and group > 1:
         depthwise(plan, node, w)
         return
-    rows = np.moveaxis(w, 1, -1).reshape(group, w.shape[0] // group, -1)  # each: taps, and for each tap the channels
+    rows = np.moveaxis(w, 1, -1).reshape(
+        group, w.shape[0] // group, prod(w.shape[1:])
+    )  # each: taps, and for each tap the channels
     _windowed(plan, node, rows, "gather")
 
 
@@ -43,8 +48,8 @@ def conv_transpose(plan: Plan, node: Node) -> None:
     """As a convolution whose outputs gather the inputs that contribute to them."""
     w = constant_weights(plan, node)
     group = node.int("group", 1)
-    split = w.reshape(group, w.shape[0] // group, w.shape[1], -1)
-    rows = split.transpose(0, 2, 3, 1).reshape(group, w.shape[1], -1)
+    split = w.reshape(group, w.shape[0] // group, w.shape[1], prod(w.shape[2:]))
+    rows = split.transpose(0, 2, 3, 1).reshape(group, w.shape[1], split.shape[1] * split.shape[3])
     _windowed(plan, node, rows, "gather_transposed")
 
 
@@ -70,6 +75,8 @@ def _windowed(plan: Plan, node: Node, rows: Array, template: str) -> None:
 
 def three(sizes: Sequence[int | str], filler: int | str) -> str:
     """Sizes of one to three dimensions as a C array of three."""
+    if any(isinstance(size, int) and abs(size) > INT32 for size in sizes):
+        raise QfmtError(TOO_LARGE)
     return "{" + ", ".join(map(str, (*(filler,) * (3 - len(sizes)), *sizes))) + "}"
 
 
@@ -79,6 +86,9 @@ def window_of(plan: Plan, node: Node) -> str:
     rank = len(x.shape) - 2
     if not 1 <= rank <= 3:
         raise QfmtError(f"has {rank} spatial dimensions, but C supports 1 to 3")
+    for window, sizes in zip(windows(node.attributes), zip(x.shape[2:], y.shape[2:], strict=True), strict=True):
+        if max(sizes) + abs(window.head) + abs(window.tail) + window.reach > INT32:
+            raise QfmtError(TOO_LARGE)
     fields = {
         "channels": str(x.shape[1]),
         "in": three(x.shape[2:], 1),
@@ -96,7 +106,7 @@ def depthwise(plan: Plan, node: Node, w: Array) -> None:
     """One filter per channel."""
     x, y = plan.value(node.inputs[0]), plan.value(node.outputs[0])
     channels = w.shape[0]
-    f = folded(plan, node, w.reshape(channels, 1, -1), channels)
+    f = folded(plan, node, w.reshape(channels, 1, prod(w.shape[2:])), channels)
     taps = f.weights.shape[2]
     order = channels_last(len(x.shape))
     view = plan.read(node.inputs[0], order)

@@ -10,12 +10,13 @@ import numpy as np
 
 from ...errors import QfmtError
 from ...interpreter import execute
-from ...model import DTYPES, INT32, Node
+from ...model import DTYPES, INT32, Node, numpy_dtype
 from ...ops import Operand, Trait, has
 from .finish import Finish, finish_of, follower
-from .loops import Dimension, Walk, indented, merged, nest
+from .loops import Dimension, Walk, indented, merged, nest, through
 from .names import comment
 from .plan import Plan
+from .text import literal
 from .views import Parameter, View, plain
 
 TOGETHER = 256
@@ -145,13 +146,7 @@ def _operands(plan: Plan, names: Sequence[str], order: tuple[int, ...], target: 
 
 def _broadcast(view: View, target: View, name: str) -> Walk:
     """The steps through a view along the dimensions of `target` in memory order."""
-    positions = np.broadcast_to(view.positions(), target.shape).transpose(target.order)
-    start = int(positions.reshape(-1)[0]) if positions.size else 0
-    dimensions = []
-    for axis in range(positions.ndim):
-        line = positions[tuple(slice(None) if other == axis else 0 for other in range(positions.ndim))]
-        dimensions.append(Dimension.of(line - start))
-    return Walk(name, start, dimensions)
+    return through(view, target.shape, target.order, name)
 
 
 def _parameters(operands: Sequence[View], target: View) -> list[Parameter]:
@@ -244,7 +239,7 @@ def unary(plan: Plan, node: Node) -> None:
     tensor = plan.network.model.tensors[node.inputs[0]]
     kind = DTYPES[tensor.dtype if DTYPES[tensor.dtype].bits < 8 else x.dtype]
     wide = kind.bits > 8
-    given = np.array([kind.minimum, kind.maximum] if wide else kind.every()).astype(x.dtype)
+    given = np.array([kind.minimum, kind.maximum] if wide else kind.every(), numpy_dtype(tensor.dtype))
     shape = (given.size, *(1,) * max(0, len(x.shape) - 1))
     operands: list[Operand | None] = [Operand(given.reshape(shape), x.quantization)]
     for name in node.inputs[1:]:
@@ -257,12 +252,13 @@ def unary(plan: Plan, node: Node) -> None:
     source = plan.read(node.inputs[0])
     if wide and not has(node, Trait.CLAMP):
         raise QfmtError(f"on {tensor.dtype} is neither a clamp nor a table")
-    if np.array_equal(np.clip(given.astype(np.int64), low, high), results) and x.dtype == y.dtype:
+    if x.dtype == y.dtype and np.array_equal(np.clip(given.astype(object), low, high), results):
         if (low, high) == (given.min(), given.max()):
             plan.same(node.outputs[0], source)
             return
-        expression = "x[{0}]" if high == given.max() else f"x[{{0}}] > {high} ? {high} : x[{{0}}]"
-        expression = expression if low == given.min() else f"x[{{0}}] < {low} ? {low} : {expression}"
+        least, most = literal(low, x.dtype), literal(high, x.dtype)
+        expression = "x[{0}]" if high == given.max() else f"x[{{0}}] > {most} ? {most} : x[{{0}}]"
+        expression = expression if low == given.min() else f"x[{{0}}] < {least} ? {least} : {expression}"
     else:
         entries = plan.constant(results, f"{node.outputs[0]} table")
         expression = f"{entries}[{_index('x[{0}]', x.dtype, given.size)}]"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import QfmtError
-from ...model import Node
+from ...model import DTYPES, Node
 from ...ops import Trait, has
 from ...ops.shapes import axis_of
 from .kernels import kernel
@@ -62,6 +62,7 @@ class Finish:
         levels, low = n.table.shape[1], self.y.limits[0]
         listed = np.flatnonzero(n.row >= 0).astype(np.int32)
         if at:
+            self.plan.network.budget.allocate(n.table.itemsize * levels * listed.size)
             rows, channels = self._constant(n.table[n.row[listed]], "thresholds"), self._constant(listed, "channels")
             name = kernel(self.plan, "count_of", **types)
             return [f"{name}{start}{listed.size}, {channels}, {rows}, {levels}, {low});"]
@@ -82,6 +83,8 @@ class Finish:
 def finish_of(plan: Plan, node: Node) -> Finish:
     """The requantization that a node states."""
     x, y = plan.value(node.inputs[0]), plan.value(node.outputs[0])
+    if not DTYPES["int32"].holds(*y.limits):
+        raise QfmtError(f"outputs {y.dtype}, but C requantizes to int32 and smaller types")
     axis: int | None = None
     if node.operator == "qfmt.RequantShift":
         shapes = [plan.value(name).shape for name in node.inputs[1:3]]

@@ -11,7 +11,7 @@ from .check import outputs_of
 from .names import comment
 from .plan import Plan
 from .static import C_TYPES, Value
-from .text import text_of
+from .text import literal, text_of
 from .views import View
 
 QUANTIZE = {
@@ -128,21 +128,17 @@ def _described(
         lines.append(f"q = {formula}, clamped; {ROUND}{what}")
     yield from _comment(lines)
     yield f"#define {macro}_SIZE {value.size}"
-    yield f"#define {macro}_MIN {_literal(low)}"
-    yield f"#define {macro}_MAX {_literal(high)}"
+    yield f"#define {macro}_MIN {_enclosed(low, value.dtype)}"
+    yield f"#define {macro}_MAX {_enclosed(high, value.dtype)}"
     if grid is not None and per_tensor:
-        yield f"#define {macro}_ZERO_POINT {_literal(value.zero_point)}"
+        yield f"#define {macro}_ZERO_POINT {_enclosed(value.zero_point, value.dtype)}"
         yield f"#define {macro}_SCALE {grid.scale[0]!r}"
     yield ""
 
 
-def _literal(number: int) -> str:
-    """An integer as a C expression that is safe in any context."""
-    least = {-(1 << 31): "INT32_MIN", -(1 << 63): "INT64_MIN"}.get(number)
-    wide = (
-        f"UINT64_C({number})" if number >= 1 << 63 else f"INT64_C({number})" if abs(number) >= 1 << 31 else str(number)
-    )
-    return least or (f"({wide})" if number < 0 else wide)
+def _enclosed(number: int, kind: str) -> str:
+    """An integer of that type that is safe in any expression."""
+    return f"({text})" if (text := literal(number, kind)).startswith("-") else text
 
 
 def _comment(lines: Iterable[str]) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ...errors import DestinationError, InexpressibleNodesError, QfmtError
+from ...errors import BudgetError, DestinationError, InexpressibleNodesError, QfmtError
 from ...model import Node
 from ...ops import OPERATORS, Trait, has
 from ...ops.shapes import keeps_shape
@@ -33,7 +33,7 @@ WRITERS: Mapping[str, Writer] = {
     "Mul": product,
     "qfmt.Table": table,
     "qfmt.PairTable": pair_table,
-    **dict.fromkeys((*MOVERS, "Concat"), move),
+    **dict.fromkeys(MOVERS, move),
 }
 
 HINT = "convert it to integer-only first: `qfmt convert … --integer-only --exact`"
@@ -48,6 +48,8 @@ def write_nodes(plan: Plan) -> None:
             continue  # errors of readers of a failed node would be redundant
         try:
             _writer(node)(plan, node)
+        except BudgetError:
+            raise
         except QfmtError as error:
             reasons.setdefault(f"{node.operator} {error.what}", []).append(node.label)
     if reasons:

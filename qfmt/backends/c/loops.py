@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...arrays import Array
-from .views import Parameter, View
+from .views import Order, Parameter, View
 
 if TYPE_CHECKING:
     from .plan import Plan
@@ -56,6 +56,7 @@ def nest(
         words = [] if walk.start == 0 else [str(walk.start)]
         for counter, dimension in zip(counters, dimensions, strict=False):
             if dimension.table is not None:
+                plan.network.budget.allocate(dimension.table.nbytes)
                 words.append(f"{plan.constant(narrowest(dimension.table), 'places')}[{counter}]")
             elif dimension.step:
                 words.append(counter if dimension.step == 1 else f"{counter} * {dimension.step}")
@@ -125,28 +126,56 @@ def _flat(walk: Walk, shape: Sequence[int]) -> Dimension:
     return Dimension.of(total.reshape(-1))
 
 
+ALL: tuple[slice, ...] = ()
+"""The box of all elements."""
+
+
 def copy(plan: Plan, title: str, sources: Sequence[View], picks: Array, target: View) -> None:
     """Copy the elements at `picks` into `target`. `picks` are positions in the concatenated buffers of the
     sources."""
     if not picks.size:
         return
     physical = picks.transpose(target.order)
-    place = np.arange(physical.size, dtype=np.int64).reshape(physical.shape) + target.offset
+    steps = [target.steps[axis] for axis in target.order]
     body: list[str] = []
     used: dict[str, View] = {}
     start = 0
     for index, view in enumerate(sources):
-        inside = (physical >= start) & (physical < start + view.buffer.size)
-        if inside.any():
-            name = "x" if len(sources) == 1 else f"x{index}"
+        name = "x" if len(sources) == 1 else f"x{index}"
+        for box in [ALL] if len(sources) == 1 else _boxes((physical >= start) & (physical < start + view.buffer.size)):
             used[name] = view.whole
-            for box in _boxes(inside):
-                source = _walk(physical[box] - start, name)
-                aim = _walk(place[box], "y")
-                body += nest(plan, physical[box].shape, [source, aim], partial(_assign, name))
+            corner = target.offset + sum(step * (part.start or 0) for step, part in zip(steps, box, strict=False))
+            walks = [_walk(physical[box], name, -start), Walk("y", corner, [*map(Dimension, steps)])]
+            body += nest(plan, physical[box].shape, walks, partial(_assign, name))
         start += view.buffer.size
     parameters = [Parameter(name, view) for name, view in used.items()]
     plan.step(title, [*parameters, Parameter("y", target.whole, written=True)], body)
+
+
+def through(view: View, shape: Sequence[int], order: Order, name: str) -> Walk:
+    """The walk through a view that broadcasts to `shape`, dimension by dimension in `order`."""
+    steps = [0 if size == 1 else step for size, step in zip(view.shape, view.steps, strict=True)]
+    steps = [0] * (len(shape) - len(steps)) + steps
+    return Walk(name, view.offset, [Dimension(steps[axis]) for axis in order])
+
+
+def transfer(plan: Plan, title: str, sources: Sequence[View], target: View, axis: int = 0) -> None:
+    """Copy the sources into `target`, one after the other along an axis, whatever the order of each in memory; a single
+    one is broadcast."""
+    body: list[str] = []
+    used: list[Parameter] = []
+    start = 0
+    for index, view in enumerate(sources):
+        if view.size:
+            name = "x" if len(sources) == 1 else f"x{index}"
+            aim = Walk("y", target.offset + start, [Dimension(target.steps[each]) for each in target.order])
+            shape = target.shape if len(sources) == 1 else view.shape
+            walks = [through(view, shape, target.order, name), aim]
+            used.append(Parameter(name, view.whole))
+            body += nest(plan, [shape[each] for each in target.order], walks, partial(_assign, name))
+            start += target.steps[axis] * view.shape[axis] if view.shape else 0
+    if body:
+        plan.step(title, [*used, Parameter("y", target.whole, written=True)], body)
 
 
 def _assign(name: str, at: Mapping[str, str]) -> list[str]:
@@ -169,9 +198,9 @@ def _boxes(inside: Array, corner: tuple[int, ...] = ()) -> Iterator[tuple[slice,
             return
 
 
-def _walk(positions: Array, name: str) -> Walk:
-    """Positions as a start plus a term per dimension; a table of all positions if they are not such a sum."""
-    start = int(positions.reshape(-1)[0])
+def _walk(positions: Array, name: str, shift: int) -> Walk:
+    """Positions, shifted, as a start plus a term per dimension; a table of all if they are not such a sum."""
+    start = int(positions[(0,) * positions.ndim])
     added: list[Array] = []
     total: Any = np.int64(start)
     for axis, size in enumerate(positions.shape):
@@ -179,5 +208,5 @@ def _walk(positions: Array, name: str) -> Walk:
         added.append(line)
         total = total + line.reshape([size if other == axis else 1 for other in range(positions.ndim)])
     if not np.array_equal(np.broadcast_to(total, positions.shape), positions):
-        return Walk(name, start, None, positions - start)
-    return Walk(name, start, [Dimension.of(line) for line in added], None)
+        return Walk(name, start + shift, None, positions - start)
+    return Walk(name, start + shift, [Dimension.of(line) for line in added], None)

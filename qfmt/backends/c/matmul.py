@@ -11,7 +11,7 @@ from ...model import INT32, Node
 from .kernels import kernel
 from .loops import indented
 from .plan import Plan
-from .products import ROWS, constant_weights, finished, rows_of, target_of, title_of, unit_of
+from .products import NO_TERMS, ROWS, constant_weights, finished, rows_of, target_of, title_of, unit_of
 from .views import Parameter, View, plain
 
 
@@ -27,6 +27,8 @@ def matmul(plan: Plan, node: Node) -> None:
     for each in (a, b):
         if each.dtype not in ("int8", "uint8"):
             raise QfmtError(f"multiplies {each.dtype}, but C supports int8 and uint8")
+    if not a.shape[-1]:
+        raise QfmtError(NO_TERMS)
     if a.shape[-1] * a.farthest * b.farthest > INT32:
         raise QfmtError("sums products to a result that may exceed int32")
     left = (1, *a.shape) if len(a.shape) == 1 else a.shape
@@ -40,9 +42,12 @@ def matmul(plan: Plan, node: Node) -> None:
              for view, shape in ((plan.read(name, plain(len(plan.value(name).shape))), shape)
                                  for name, shape in zip(node.inputs, (left, other), strict=False))]  # fmt: skip
     starts = [
-        np.broadcast_to(view.positions()[..., 0, 0] - view.offset, lead).reshape(-1).astype(np.int32) for view in views
+        np.broadcast_to(np.arange(prod(view.shape[:-2])).reshape(view.shape[:-2]), lead).reshape(-1) for view in views
     ]
-    firsts = [plan.constant(each, "places") for each in starts]
+    firsts = [
+        plan.constant((each * prod(view.shape[-2:])).astype(np.int32), "places")
+        for each, view in zip(starts, views, strict=True)
+    ]
     zeros = plan.constant(np.zeros(full, np.int32), "zeros")
     target, finish = target_of(plan, node, plain(len(plan.value(node.outputs[0]).shape)), columns)
     pack_a, pack_b = (kernel(plan, "pack", X=each.dtype, D="int16") for each in (a, b))

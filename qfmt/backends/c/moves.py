@@ -1,7 +1,8 @@
 """Operators that only move elements: each becomes copies of regular parts, or nothing at all.
 
-The operator's own reference runs on the positions of the elements instead of the elements, so that it returns the
-source of each output element. If the positions are consecutive, nothing is copied.
+A few say so by their shapes alone. For the others, the operator's own reference runs on the positions of the elements
+instead of the elements, so that it returns the source of each output element. If the positions are consecutive, nothing
+is copied.
 """
 
 from __future__ import annotations
@@ -11,44 +12,92 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...arrays import Array
+from ...budget import AT_ONCE
 from ...errors import QfmtError, first_line
 from ...interpreter import execute
+from ...memory import require
 from ...model import Node
 from ...ops import OPERATORS, Operand
 from ...ops.resize import is_nearest
-from .loops import copy
+from ...ops.shapes import axis_of
+from .loops import copy, transfer
 from .names import comment
 from .plan import Plan
 from .views import Buffer, View, plain
 
-MOVERS = {
-    "Identity": (0,), "Reshape": (0,), "Flatten": (0,), "Transpose": (0,), "Squeeze": (0,), "Unsqueeze": (0,),
-    "Expand": (0,), "DepthToSpace": (0,), "SpaceToDepth": (0,), "Split": (0,), "Slice": (0,), "Gather": (0,),
-    "GatherElements": (0,), "GatherND": (0,), "Tile": (0,), "Pad": (0,), "ReverseSequence": (0,), "Compress": (0,),
-    "Resize": (0,),
-}  # fmt: skip
-"""Operator → the inputs that are moved; the others are parameters, and must be constants."""
+RESHAPES = ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze")
+
+MOVERS = (
+    *RESHAPES, "Transpose", "Concat", "Expand", "DepthToSpace", "SpaceToDepth", "Split", "Slice", "Gather",
+    "GatherElements", "GatherND", "Tile", "Pad", "ReverseSequence", "Compress", "Resize",
+)  # fmt: skip
+"""All but Concat move their first input; the others are parameters, and must be constants."""
 
 FILL = -1
 """Represents an element that Pad adds."""
 
+POSITION_WORK, POSITION_BYTES = 16, 40
+"""What the position of an element counts as: elements that are computed, and bytes of memory."""
+
 
 def move(plan: Plan, node: Node) -> None:
-    """An operator of the table, or Concat of inputs with the same quantization."""
+    """An operator of the table; a Concat of inputs with the same quantization."""
     _check_moves(node)
-    moved = range(len(node.inputs)) if node.operator == "Concat" else MOVERS[node.operator]
-    sources: list[View] = []
-    start = 0
-    given: list[Array | None] = []
-    for index, name in enumerate(node.inputs):
-        if index in moved:
-            sources.append(plan.read(name))
-            given.append(sources[-1].positions() + start)
-            start += sources[-1].buffer.size
-        else:
-            given.append(plan.array(name, "element positions that are") if name else None)
+    if node.operator == "Concat":
+        _concat(plan, node)
+        return
+    parameters = [plan.array(name, "element positions that are") if name else None for name in node.inputs[1:]]
+    if node.operator in RESHAPES:
+        _reshape(plan, node)
+    elif node.operator == "Expand":
+        name = node.outputs[0]
+        target = plan.result(name, plain(len(plan.value(name).shape)))
+        transfer(plan, f"Expand: {comment(name)}", [plan.read(node.inputs[0])], target)
+    elif node.operator == "Transpose":
+        source, shape = plan.read(node.inputs[0]), plan.value(node.outputs[0]).shape
+        place = {axis: at for at, axis in enumerate(node.ints("perm"))}
+        order = tuple(place[axis] for axis in source.order)
+        plan.same(node.outputs[0], View(source.buffer, shape, order, source.offset))
+    else:
+        _pick(plan, node, parameters)
+
+
+def _check_moves(node: Node) -> None:
+    """QfmtError for an operator that does not only move elements here."""
+    if node.operator == "Resize" and not is_nearest(node.attributes):
+        raise QfmtError("interpolates, which needs floats")
+    if node.rule:
+        raise QfmtError("has inputs and outputs with different quantization")
+
+
+def _concat(plan: Plan, node: Node) -> None:
+    """Each input is copied into its part; nothing is copied if there is one."""
+    sources, name = [plan.read(each) for each in node.inputs], node.outputs[0]
+    if len(sources) == 1:
+        plan.same(name, sources[0])
+        return
+    target = plan.result(name, sources[0].order)
+    transfer(plan, f"Concat: {comment(name)}", sources, target, axis_of(node.int("axis"), len(target.shape)))
+
+
+def _reshape(plan: Plan, node: Node) -> None:
+    """The same elements in the same order: those of the file."""
+    (given, *_), (name, *_) = node.inputs, node.outputs
+    shape = plan.value(name).shape
+    source = plan.read(given, None if shape == plan.value(given).shape else plain(len(plan.value(given).shape)))
+    order = source.order if shape == source.shape else plain(len(shape))
+    plan.same(name, View(source.buffer, shape, order, source.offset))
+
+
+def _pick(plan: Plan, node: Node, parameters: Sequence[Array | None]) -> None:
+    """The elements that the reference selects."""
+    source = plan.read(node.inputs[0])
+    count = source.size + sum(plan.value(name).size for name in node.outputs if name)
+    plan.network.budget.spend(POSITION_WORK * count // AT_ONCE)
+    require(POSITION_BYTES * count)
     operator = OPERATORS[node.operator]
-    given += [None] * (sum(not parameter.variadic for parameter in operator.inputs) - len(given))
+    given = [source.positions(), *parameters]
+    given += [None] * (len(operator.inputs) - len(given))
     if node.operator == "Pad":
         given[2] = np.array(FILL)
     try:
@@ -58,17 +107,7 @@ def move(plan: Plan, node: Node) -> None:
     results = list(picked) if isinstance(picked, tuple | list) else [picked]
     for name, picks in zip(node.outputs, results, strict=False):
         if name:
-            if (picks == FILL).any():
-                sources.append(_fill(plan, node, picks))
-            _put(plan, node, name, sources, np.where(picks == FILL, start, picks).astype(np.int64))
-
-
-def _check_moves(node: Node) -> None:
-    """QfmtError for an operator that does not only move elements here."""
-    if node.operator == "Resize" and not is_nearest(node.attributes):
-        raise QfmtError("interpolates, which needs floats")
-    if node.rule:
-        raise QfmtError("has inputs and outputs with different quantization")
+            _put(plan, node, name, source, picks)
 
 
 def _fill(plan: Plan, node: Node, picks: Array) -> View:
@@ -86,14 +125,18 @@ def _fill(plan: Plan, node: Node, picks: Array) -> View:
     return View(Buffer(dtype, 1, plan.constant(value, "fill"), external=True), (1,), (0,))
 
 
-def _put(plan: Plan, node: Node, name: str, sources: Sequence[View], picks: Array) -> None:
+def _put(plan: Plan, node: Node, name: str, source: View, picks: Array) -> None:
     """Place an output: at its elements if they are contiguous, else as copies."""
-    first, rank = sources[0], picks.ndim
-    likely = first.order if rank == len(first.shape) else plain(rank)
-    if len(sources) == 1 and picks.size:
+    rank = picks.ndim
+    likely = source.order if rank == len(source.shape) else plain(rank)
+    sources = [source]
+    if node.operator == "Pad" and (picks == FILL).any():
+        sources.append(_fill(plan, node, picks))
+        picks = np.where(picks == FILL, source.buffer.size, picks)
+    elif picks.size:
         for order in dict.fromkeys((likely, plain(rank))):
             flat = picks.transpose(order).reshape(-1)
-            if np.array_equal(flat, np.arange(flat.size) + flat[0]):
-                plan.same(name, View(first.buffer, picks.shape, order, int(flat[0])))
+            if flat[-1] - flat[0] == flat.size - 1 and (np.diff(flat) == 1).all():
+                plan.same(name, View(source.buffer, picks.shape, order, int(flat[0])))
                 return
     copy(plan, f"{node.operator}: {comment(name)}", sources, picks, plan.result(name, likely))

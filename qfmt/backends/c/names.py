@@ -7,9 +7,13 @@ import re
 LENGTH = 40
 """The most characters of an identifier that is derived from a name."""
 
+EXAMINED = 300
+"""The most characters of a name that are examined; thousands of nodes may read one with millions."""
+
 _WORDS = """auto break case char const continue default do else enum extern for goto if inline int long register
 restrict return short signed sizeof static struct switch typedef union unsigned void volatile while main asm bool true
-false class new delete this private public protected template typename namespace operator errno"""
+false class new delete this private public protected template typename namespace operator errno
+stddef stdint stdio string"""
 
 KEYWORDS = frozenset(_WORDS.split())
 
@@ -19,7 +23,7 @@ _REAL = re.compile("float|double", re.IGNORECASE)
 
 def identifier(text: str) -> str:
     """Small letters, digits and single underscores of a name, starting with a letter; "t" if nothing is left."""
-    clean = re.sub(r"[^a-z0-9]+", "_", _REAL.sub("real", text).lower()).strip("_")[:LENGTH].strip("_")
+    clean = re.sub(r"[^a-z0-9]+", "_", _REAL.sub("real", text[:EXAMINED]).lower()).strip("_")[:LENGTH].strip("_")
     if not clean:
         return "t"
     return clean if clean[0].isalpha() and clean not in KEYWORDS else f"t_{clean}"
@@ -27,7 +31,7 @@ def identifier(text: str) -> str:
 
 def comment(text: str) -> str:
     """A name that is safe in a comment: printable ASCII that cannot begin, end or continue a token."""
-    clean = re.sub(r"[^A-Za-z0-9_.:,;/+=()\[\]<> -]", "?", text)
+    clean = re.sub(r"[^A-Za-z0-9_.:,;/+=()\[\]<> -]", "?", text[:EXAMINED])
     return _REAL.sub("real", re.sub(r"\?(?=\?)", "_", clean).replace("//", "/ /"))[:200]
 
 
@@ -36,21 +40,19 @@ class Names:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._taken: dict[str, int] = {}
-        self._parameters = {f"{name}_run": 1}
+        self._taken = {f"{name}_run": 1, f"{name}_check": 1}
 
     def constant(self, label: str) -> str:
         """A constant: `data` distinguishes it from functions, macros and declarations of headers (`int8` + `t`)."""
-        return self._unused(f"{self.name}_data_{identifier(label)}", self._taken)
+        return self._unused(f"{self.name}_data_{identifier(label)}")
 
     def parameter(self, label: str, role: str) -> str:
         """A parameter of the program: short, and different from everything declared at file scope."""
-        return self._unused(f"{role}_{identifier(label)}", self._parameters)
+        return self._unused(f"{role}_{identifier(label)}")
 
-    @staticmethod
-    def _unused(base: str, taken: dict[str, int]) -> str:
-        """`taken`: each name, and how often it was requested; thousands of names may map to one."""
-        name = base
+    def _unused(self, base: str) -> str:
+        """How often each name was requested is kept: thousands of names may map to one."""
+        taken, name = self._taken, base
         while name in taken:
             taken[base] += 1
             name = f"{base}_{taken[base]}"

@@ -78,6 +78,7 @@ def _numbers_of(plan: Plan, node: Node, channels: int, reach: Reach | None) -> N
         for channel in np.flatnonzero(row >= 0).tolist():
             _put(made, channel, _line_through(table[row[channel]], y.limits[0] - y.zero_point))
         return own
+    plan.network.budget.allocate(table.itemsize * table.shape[1] * int((row >= 0).sum()))
     return _with_exceptions(own, reach, plan.value(node.inputs[0]), y)
 
 

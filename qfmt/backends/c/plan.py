@@ -12,7 +12,7 @@ import numpy as np
 from ...arrays import Array
 from ...budget import AT_ONCE
 from ...errors import DestinationError, QfmtError
-from .loops import copy
+from .loops import transfer
 from .names import Names, comment
 from .static import C_TYPES, Network, Value
 from .views import Buffer, Order, Parameter, View, alike, plain
@@ -99,7 +99,7 @@ class Plan:
                 return view
         assert order is not None
         view = self._arena(value, order)
-        copy(self, f"{comment(name)}, in a new layout", [views[0]], views[0].positions(), view)
+        transfer(self, f"{comment(name)}, in a new layout", views[:1], view)
         views.append(view)
         return view
 
@@ -180,7 +180,7 @@ class Plan:
         for name, view in zip(self.network.model.graph.outputs, self.outputs, strict=True):
             source = self.read(name)
             if source.buffer is not view.buffer or not alike(view.shape, source.order, view.order):
-                copy(self, f"{comment(name)} as an output", [source], source.positions(), view)
+                transfer(self, f"{comment(name)} as an output", [source], view)
         for index, step in enumerate(self.steps):
             for operand in (*step.operands, *step.scratch):
                 buffer = operand.view.buffer

@@ -114,6 +114,8 @@ def _emit(
         raise QfmtError(f"computes with the rule `{node.rule or 'none'}`, which needs floats")
     target, finish = target_of(plan, node, order, channels)
     divisors = {a * b * c for a in _of(along, 0) for b in _of(along, 1) for c in _of(along, 2)}
+    if 0 in divisors:
+        raise QfmtError("averages no elements")
     common = lcm(*divisors)
     if common * plan.value(node.inputs[0]).farthest > INT32:
         raise QfmtError("sums elements to a result that may exceed int32")

@@ -33,6 +33,8 @@ WASTE = 1.3
 
 RULES = ("exact", "folded")
 
+NO_TERMS = "computes sums of no products"
+
 ROWS = 4
 """Rows of inputs and outputs that one pass of the kernel `dot` handles together."""
 
@@ -75,6 +77,8 @@ def folded(plan: Plan, node: Node, weights: Array, bias_count: int) -> Folded:
         raise QfmtError(f"has an input of type {x.dtype}, but C supports only 8-bit and 16-bit integers")
     if node.rule not in RULES:
         raise QfmtError(f"computes with the rule `{node.rule or 'none'}`, which needs floats")
+    if not weights.shape[2]:
+        raise QfmtError(NO_TERMS)
     centred = weights.astype(np.int64)
     bias = np.zeros(bias_count, np.int64)
     added = np.zeros((1, bias_count), np.int64)
@@ -249,6 +253,7 @@ def _added(plan: Plan, node: Node, outputs: int) -> str:
     given = plan.value(node.inputs[2]).array if len(node.inputs) > 2 and node.inputs[2] else None
     if given is None or _is_row(given, outputs):
         return ""
+    plan.network.budget.allocate(4 * plan.value(node.outputs[0]).size)
     full = np.broadcast_to(given.astype(np.int32), plan.value(node.outputs[0]).shape)
     return plan.constant(full, node.inputs[2])
 

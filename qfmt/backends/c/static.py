@@ -17,7 +17,9 @@ from ...ops.quantization import is_static
 from ...passes.constants import computed
 from ...passes.likely_shapes import shape_options
 from ...passes.sizes import inferred
+from ...rules import meaning_violations
 from ...rules.nodes import known
+from .names import comment
 
 Shapes = Mapping[str, Sequence[int]]
 
@@ -47,7 +49,7 @@ class Value:
         """The zero point of a tensor that has a single one; 0 without a quantization."""
         points = {0} if self.quantization is None else set(self.quantization.zero_point)
         if len(points) > 1:
-            raise QfmtError(f"{self.name}has more than one zero point")
+            raise QfmtError(f"reads {comment(self.name)}, which has more than one zero point")
         return int(points.pop())
 
     @property
@@ -104,6 +106,9 @@ def fixed(model: Model, shapes: Shapes) -> Network:
     for node in model.graph.nodes:
         budget.node()
         outputs = _shaped(node, tensors)
+        tensors.update(outputs)
+        if broken := meaning_violations(node.title, node, tensors):  # sizes were open when rules were checked
+            raise DestinationError(f"{broken[0].what}, with these sizes", where=f"node {node.title}")
         if _is_settled(node, outputs, tensors):
             outputs = _settled(node, outputs, tensors, budget)
         else:

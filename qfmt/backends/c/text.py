@@ -22,6 +22,14 @@ LEAST = {"int32": "INT32_MIN", "int64": "INT64_MIN"}
 """Numbers that C has no literal for."""
 
 
+def literal(number: int, kind: str) -> str:
+    """An integer of that type as a C expression."""
+    least = {-(1 << 31): "INT32_MIN", -(1 << 63): "INT64_MIN"}
+    if number in least:
+        return least[number]
+    return str(number) if abs(number) < 1 << 31 else SUFFIXED[kind].format(number)
+
+
 def text_of(lines: Iterable[str]) -> str:
     """The text of a file; long lines are broken where C or a comment allows it."""
     return "\n".join(part for line in lines for each in line.split("\n") for part in _wrapped(each)) + "\n"

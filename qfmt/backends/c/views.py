@@ -72,6 +72,12 @@ class View:
         return tuple(self.shape[axis] for axis in self.order)
 
     @property
+    def steps(self) -> tuple[int, ...]:
+        """How far apart in memory neighbours along each dimension lie."""
+        apart = dict(zip(self.order, (prod(self.physical[at + 1 :]) for at in range(len(self.order))), strict=True))
+        return tuple(apart[axis] for axis in range(len(self.order)))
+
+    @property
     def whole(self) -> View:
         """All of the buffer."""
         return View(self.buffer, (self.buffer.size,), (0,))

@@ -28,10 +28,10 @@ class Geometry(NamedTuple):
         return made.even() if transposed else made
 
     def even(self) -> Geometry:
-        """The same, if both sides are padded equally; Lacks if they are not."""
+        """The same, if both sides are padded equally; Lacks if they are not, or by less than 0."""
         rank = len(self.strides)
-        if self.pads[:rank] != self.pads[rank:]:
-            raise Lacks("torch pads both sides equally")
+        if self.pads[:rank] != self.pads[rank:] or min(self.pads, default=0) < 0:
+            raise Lacks("torch pads both sides equally, by 0 or more")
         return self
 
     @property

@@ -70,8 +70,10 @@ static qfb_code conv_read(node_t *node, conv_t *c)
     for (i = 2; i < w->rank; i++)
         if (w->shape[i] != c->window.kernel[3 - w->rank + i])
             return INVALID("V43", "the weight does not have the stated kernel_shape");
-    if (c->group < 1 || x->shape[1] < 1)
-        return INVALID("V43", "less than one group, or no channels");
+    if (c->group < 1)
+        return INVALID("V43", "less than one group");
+    if (!x->shape[1])
+        return UNSUPPORTED("sums of no terms");
     c->channels = x->shape[1], c->per_group = c->channels / c->group;
     if (times((uint64_t)c->per_group, (uint64_t)c->window.taps) >= MOST_TERMS)
         return UNSUPPORTED("sums of too many terms");

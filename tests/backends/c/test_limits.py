@@ -4,6 +4,8 @@ tensors."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from networks import onnx_runtime
 from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.backends.c import program as texts_of
 from qfmt.backends.c import write_c
-from qfmt.backends.c.names import Names
+from qfmt.backends.c.names import EXAMINED, Names, comment, identifier
 from qfmt.backends.c.static import fixed
 from qfmt.errors import BudgetError, DestinationError, InexpressibleNodesError, ValidityError
 from qfmt.model import DTYPES
@@ -343,3 +345,176 @@ def test_a_rescaling_that_wraps_around_is_refused(factor: int, fits: bool, tmp_p
     else:
         with pytest.raises(InexpressibleNodesError, match="wrap around"):
             write_c(model, tmp_path / "net")
+
+
+# What a file may describe, but C cannot compute
+
+
+def window(**numbers: Any) -> dict[str, Any]:
+    return {"kernel_shape": (2,), "strides": (1,), "dilations": (1,), "pads": (0, 0), **numbers}
+
+
+WEIGHTS = Quantization.of((0.25,), (0,), -128, 127)
+NONE: tuple[str, Quantization | None] = ("int32", None)
+BEYOND = 1 << 33
+
+
+def image(*shape: int) -> Tensor:
+    return Tensor("x", "int8", shape, None, ONES)
+
+
+def weight(*shape: int) -> Tensor:
+    return constant("w", np.ones(shape, np.int8), WEIGHTS)
+
+
+@pytest.mark.parametrize(
+    ("operator", "tensors", "attributes", "why"),
+    [
+        ("Conv", [image(1, 0, 5), weight(3, 0, 2)], window(group=1), "sums of no products"),
+        ("ConvTranspose", [image(1, 0, 5), weight(0, 3, 2)], window(group=1, output_padding=(0,)), "no products"),
+        ("qfmt.Linear", [image(2, 0), weight(3, 0)], {}, "sums of no products"),
+        ("MatMul", [image(2, 0), replace(image(0, 3), name="b")], {}, "sums of no products"),
+        ("ReduceMean", [image(2, 0), constant("a", np.array([1]))], {}, "averages no elements"),
+        ("GlobalAveragePool", [image(1, 2, 0)], {}, "averages no elements"),
+        ("Conv", [image(1, 1, 5), weight(1, 1, 2)], window(group=1, strides=(BEYOND,)), "too large for int32"),
+        (
+            "Conv",
+            [image(1, 2, 5), weight(2, 1, 2)],
+            window(group=2, dilations=(LARGEST - 9,), pads=(LARGEST, 0)),
+            "too large for int32",
+        ),
+        (
+            "AveragePool",
+            [image(1, 1, 5)],
+            window(ceil_mode=0, count_include_pad=1, dilations=(BEYOND,), pads=(BEYOND, 0)),
+            "too large for int32",
+        ),
+    ],
+)
+def test_sums_of_nothing_and_windows_beyond_int32_are_refused(
+    operator: str, tensors: list[Tensor], attributes: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(InexpressibleNodesError, match=why):
+        texts_of(net(operator, tensors, NONE, "exact", **attributes), "net")
+
+
+def test_sizes_of_the_caller_keep_the_rules(tmp_path: Path) -> None:
+    """Three multipliers, for as many channels as the caller says."""
+    numbers = [constant(f"c{i}", np.ones(3, kind)) for i, kind in enumerate((np.int32, np.uint8, np.int64))]
+    sums = Tensor("x", "int32", ("N", "C"))
+    model = net("qfmt.Requantize", [sums, *numbers], ("int8", ONES), "multiply_shift", axis=1)
+    equal(with_input_shapes(model, (2, 3)), {"x": np.array([[7, 8, 9], [-7, 0, 90]], np.int32)}, tmp_path / "net")
+    for channels in (1, 5):
+        with pytest.raises(DestinationError, match=f"3 multiplier for {channels} channels, with these sizes"):
+            write_c(model, tmp_path / "other", shapes={"x": (2, channels)})
+
+
+def with_input_shapes(model: Model, shape: tuple[int, ...]) -> Model:
+    tensors = {name: replace(model.tensors[name], shape=shape) for name in ("x", "y")}
+    return replace(model, graph=replace(model.graph, tensors={**model.tensors, **tensors}))
+
+
+def clipped(kind: str, low: int, high: int) -> Model:
+    ends = [constant(name, np.array(each, kind)) for name, each in (("low", low), ("high", high))]
+    return net("Clip", [Tensor("x", kind, (6,)), *ends], (kind, None))
+
+
+def test_clamps_to_any_integer(tmp_path: Path) -> None:
+    """C has no literal for the least integers; those of 64 bits need a suffix."""
+    models = []
+    for kind in ("int8", "uint16", "int32", "uint32", "int64", "uint64"):
+        least, most = int(np.iinfo(kind).min), int(np.iinfo(kind).max)
+        pairs = (least, least), (least + 1, most - 1), (most, most), (most // 2, most), (most // 2, least + 3)
+        models += [clipped(kind, *pair) for pair in pairs]
+    programs = Together(models, tmp_path / "nets")
+    for index, model in enumerate(models):
+        limits = np.iinfo(model.tensors["x"].dtype)
+        x = np.array([limits.min, limits.min + 1, 0, 3, limits.max - 1, limits.max], limits.dtype)
+        assert programs(index, {"x": x}).tolist() == flat(model.run({"x": x}), model).tolist()
+
+
+def test_a_function_of_bools(tmp_path: Path) -> None:
+    model = net("HardSigmoid", [Tensor("x", "bool", (2,))], ("bool", None))
+    equal(model, {"x": np.array([False, True])}, tmp_path / "net")
+
+
+def test_integers_of_64_bits_are_not_requantized(tmp_path: Path) -> None:
+    numbers = [constant(name, np.array(1)) for name in ("mul", "add")]
+    model = net("qfmt.RequantShift", [Tensor("x", "int64", (3,)), *numbers], ("int64", None), div=2)
+    with pytest.raises(InexpressibleNodesError, match="outputs int64"):
+        write_c(model, tmp_path / "net")
+
+
+# Work, and memory
+
+
+def moves() -> Model:
+    """Operators that move elements in a way that their shapes state, of 64 million elements."""
+    shape = (1 << 13, 1 << 13)
+    x = Tensor("x", "uint8", shape, None, GRID)
+    flat_size = constant("size", np.array([1, -1]))
+    row = Tensor("row", "uint8", (1, shape[1]), None, GRID)
+    sizes = {
+        "t": shape,
+        "f": (1, shape[0] ** 2),
+        "e": shape,
+        "c": (shape[0], 3 * shape[1]),
+        "y": (shape[0], 3 * shape[1]),
+    }
+    tensors = {name: replace(x, name=name, shape=size) for name, size in sizes.items()}
+    tensors |= {each.name: each for each in (x, row, flat_size, constant("whole", np.array(shape)))}
+    tensors["y"] = Tensor("y", "int32", sizes["y"])
+    versions = {name: OPERATORS[name].version for name in OPERATORS}
+    nodes = [
+        Node("Transpose", ("x",), ("t",), {"perm": (1, 0)}, "", versions["Transpose"]),
+        Node("Reshape", ("t", "size"), ("f",), {"allowzero": 0}, "", versions["Reshape"]),
+        Node("Expand", ("row", "whole"), ("e",), {}, "", versions["Expand"]),
+        Node("Concat", ("t", "e", "t"), ("c",), {"axis": 1}, "", versions["Concat"]),
+        Node("qfmt.WeightedSum", ("c", "c"), ("y",), {"weights": (1, 2)}, "", 1),
+    ]
+    return Model(Graph(("x", "row"), ("y", "f"), nodes, tensors))
+
+
+def test_positions_of_elements_are_listed_only_where_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("qfmt.backends.c.views.View.positions", never)
+    assert not violations(moves())
+    assert "Concat" in texts_of(moves(), "net")["net.c"]
+
+
+def sliced(size: int, count: int) -> Model:
+    """Rows in reverse order, again and again."""
+    ends = [
+        constant(name, np.array([each]))
+        for name, each in (("begin", -1), ("end", -(1 << 60)), ("axes", 0), ("steps", -1))
+    ]
+    names = tuple(f"x{i}" for i in range(count + 1))
+    tensors = {name: Tensor(name, "uint8", (size, 1 << 10), None, GRID) for name in names}
+    nodes = [
+        Node("Slice", (a, *(each.name for each in ends)), (b,), {}, "", OPERATORS["Slice"].version)
+        for a, b in pairwise(names)
+    ]
+    return Model(Graph(names[:1], names[-1:], nodes, tensors | {each.name: each for each in ends}))
+
+
+def test_positions_are_charged_before_they_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert texts_of(sliced(4, 3), "net")
+    for size, count in ((1 << 16, 1), (1 << 10, 20)):
+        with pytest.raises(BudgetError, match=r"writing C for a network of \d+ bytes would take more than"):
+            texts_of(sliced(size, count), "net")
+    monkeypatch.setattr("qfmt.memory.available", lambda: 1 << 25)
+    with pytest.raises(InexpressibleNodesError, match=r"needs 41\.9 MB of memory, more than the limit of 16\.8 MB"):
+        texts_of(sliced(1 << 9, 1), "net")
+
+
+def test_only_the_beginning_of_a_name_is_examined() -> None:
+    """Thousands of nodes may read a tensor whose name is a megabyte."""
+
+    class Long(str):
+        def __getitem__(self, part: Any) -> str:
+            assert part == slice(EXAMINED)
+            return "long" * 100
+
+    assert identifier(Long()).startswith("longlong") and comment(Long()) == "long" * 50

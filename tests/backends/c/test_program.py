@@ -264,6 +264,18 @@ def test_a_batch_is_computed_at_once(digits: Model, tmp_path: Path) -> None:
     assert got.size == 30 and got.tolist() == flat(digits.run({name: x}), digits).tolist()
 
 
+@pytest.mark.parametrize(("name", "inputs"), [("in", ("data_w", "check")), ("in_x", ("x_data_w", "x_check"))])
+def test_parameters_and_constants_that_would_have_one_name(name: str, inputs: tuple[str, str], tmp_path: Path) -> None:
+    """`in` is the beginning of the names of parameters, and here of constants, too."""
+    tensors = {each: Tensor(each, "int8", (3,)) for each in inputs}
+    tensors |= {"w": Tensor.constant("w", np.array([5, -6, 7], np.int8)), "y": Tensor("y", "int32", (3,))}
+    node = Node("qfmt.WeightedSum", (*inputs, "w"), ("y",), {"weights": (1, 10, 100)}, "", 1)
+    model = Model(Graph(inputs, ("y",), (node,), tensors))
+    given = dict(zip(inputs, (np.array([[1, 2, 3], [4, 5, 6]], np.int8)), strict=True))
+    main = program(model.with_vectors(given), tmp_path / "net", name=name)
+    assert run_main(main, model, given).tolist() == [541, -548, 763]
+
+
 def test_inputs_that_nothing_reads_and_outputs_that_nothing_computes(tmp_path: Path) -> None:
     x = Tensor("x", "int8", (2, 3), quantization=GRID)
     tensors = {name: replace(x, name=name) for name in ("x", "unread", "y")}
