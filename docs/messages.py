@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import deque
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -81,6 +82,20 @@ def _parsed(path: Path) -> ast.Module:
 
 
 @cache
+def _nodes(path: Path) -> list[tuple[ast.AST, ast.FunctionDef | None]]:
+    """The calls, functions and classes of a module, each with the innermost function that it is in."""
+    todo: deque[tuple[ast.AST, ast.FunctionDef | None]] = deque([(_parsed(path), None)])
+    found = []
+    while todo:
+        node, function = todo.popleft()
+        if isinstance(node, ast.Call | ast.FunctionDef | ast.ClassDef):
+            found.append((node, function))
+        inside = node if isinstance(node, ast.FunctionDef) else function
+        todo.extend((child, inside) for child in ast.iter_child_nodes(node))
+    return found
+
+
+@cache
 def _constants() -> dict[str, ast.expr]:
     """Assignments at module level of names in capitals, in any module."""
     return {
@@ -96,7 +111,7 @@ def _classes() -> dict[str, str]:
     """Every class of the package that is a QfmtError, with the class of qfmt/errors.py that users see."""
     found = {name: name for name in tree_of_classes()}
     for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(_parsed(path)):
+        for node, _ in _nodes(path):
             if isinstance(node, ast.ClassDef) and node.bases and (base := _last(node.bases[0])) in found:
                 found.setdefault(node.name, found[base])
     return found
@@ -111,17 +126,14 @@ class Module:
     """One file of the package."""
 
     def __init__(self, path: Path) -> None:
-        self.tree = _parsed(path)
+        self.path = path
         self.name = path.relative_to(ROOT).as_posix()
-        own = [node for node in self.tree.body if isinstance(node, ast.Assign)]
+        own = [node for node in _parsed(path).body if isinstance(node, ast.Assign)]
         self.constants = {_last(node.targets[0]): node.value for node in own}
         self.helpers: dict[str, Helper] = {}
-        for function in self._functions():
-            if (helper := self._helper(function)) is not None:
-                self.helpers[function.name] = helper
-
-    def _functions(self) -> Iterator[ast.FunctionDef]:
-        return (node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef))
+        for node, _ in _nodes(path):
+            if isinstance(node, ast.FunctionDef) and (helper := self._helper(node)) is not None:
+                self.helpers[node.name] = helper
 
     def _helper(self, function: ast.FunctionDef) -> Helper | None:
         """The function as a helper, if it returns an error with one of its parameters as the text."""
@@ -137,12 +149,9 @@ class Module:
         return None
 
     def messages(self) -> Iterator[Message]:
-        inside: dict[ast.AST, ast.FunctionDef] = {}
-        for function in self._functions():  # inner functions come later
-            inside |= dict.fromkeys(ast.walk(function), function)
-        for node in ast.walk(self.tree):
+        for node, function in _nodes(self.path):
             if isinstance(node, ast.Call):
-                yield from self._message(node, inside.get(node))
+                yield from self._message(node, function)
 
     def _message(self, call: ast.Call, function: ast.FunctionDef | None) -> Iterator[Message]:
         name = _last(call.func)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 import subprocess
 import sys
 import tarfile
@@ -199,7 +200,7 @@ def test_tools_report_unsupported_arguments(tmp_path: Path) -> None:
     words.write_bytes((ROOT / "tools" / "words.py").read_bytes())
     for arguments, finding in (
         ([str(words)], "needs a git checkout"),
-        ([str(ROOT / "tools" / "operators.py"), "Konv"], "neither an operator nor --check: Konv"),
+        ([str(ROOT / "tools" / "operators.py"), "Konv"], "no operators: Konv"),
     ):
         done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
         assert done.returncode == 2, done
@@ -252,3 +253,22 @@ def test_the_source_archive_holds_the_project_and_nothing_else(tmp_path: Path) -
     with tarfile.open(built) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert names == {*shipped(), "PKG-INFO"}
+
+
+def tools() -> list[str]:
+    return sorted(path.name for path in TOOLS.glob("*.py") if "__main__" in path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", tools())
+def test_a_tool_says_what_it_does(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two of them need other packages, and say which, too."""
+    pytest.importorskip("torch")
+    monkeypatch.setattr(sys, "argv", [name, "--help"])
+    monkeypatch.setattr(sys, "path", [str(TOOLS), *sys.path])
+    with pytest.raises(SystemExit) as left:
+        runpy.run_path(str(TOOLS / name), run_name="__main__")
+    told = capsys.readouterr().out or str(left.value)
+    (first, *_) = re.split(r"[.:,`;](?:\s|$)", ast.get_docstring(ast.parse((TOOLS / name).read_text(encoding="utf-8"))))
+    assert " ".join(first.split()) in " ".join(told.split())

@@ -551,7 +551,7 @@ def machine() -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sections", nargs="*", metavar="SECTION", help="which to run  [default: all]")
     parser.add_argument("--list", action="store_true", help="name the sections and stop")
     parser.add_argument("--record", action="store_true", help="write the ratios into docs/performance.json, too")

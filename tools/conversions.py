@@ -17,6 +17,7 @@ tools/peers.json, which tools/peers.py writes, has the results of other converte
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import tempfile
@@ -192,8 +193,11 @@ def written(text: str) -> str:
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the table is not current")
+    check = parser.parse_args().check
     text, new = README.read_text(encoding="utf-8"), table()
-    if "--check" in sys.argv[1:]:
+    if check:
         return int(written(text) != new)
     README.write_text(text.replace(BEGIN + "\n" + written(text), BEGIN + "\n" + new), encoding="utf-8")
     return 0

@@ -29,6 +29,7 @@ from qfmt.file.checker import CONTAINER_RULES  # noqa: E402
 from qfmt.file.writer import save  # noqa: E402
 from qfmt.model import DTYPES, Graph, Model, Node, Quantization, Tensor  # noqa: E402
 from qfmt.ops import OPERATORS, Operator, Quantized  # noqa: E402
+from qfmt.ops.accumulation import output_axis  # noqa: E402
 from qfmt.ops.pooling import MEAN_RULES  # noqa: E402
 from qfmt.ops.registry import _DEFAULTS as USUAL  # noqa: E402
 from qfmt.ops.registry import DYNAMIC_RULES, QUANTIZE_RULES, REQUANTIZE_RULES, AttributeSpec, Parameter  # noqa: E402
@@ -282,6 +283,9 @@ def _facts(operator: Operator) -> dict[str, Any]:
         "rules": list(operator.rules),
         "sum_rules": list(operator.sum_rules),
         "constants": list(operator.constants),
+        "weights": {
+            operator.inputs[place].name: output_axis(Node(operator.name, (), ()), 0) for place in operator.weights
+        },
     }
 
 

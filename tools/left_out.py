@@ -8,6 +8,7 @@ those that must all hold. A file needs a check if it breaks no rule without it, 
 
 from __future__ import annotations
 
+import argparse
 import ast
 import builtins
 import sys
@@ -164,12 +165,12 @@ class Finder(MetaPathFinder):
         return spec
 
 
-def needs(path: Path) -> set[str]:
-    """The checks that a file needs."""
+def needs(path: Path, known: set[str]) -> set[str]:
+    """The checks that a file needs, but for those that are known to be needed."""
     CHECKS.fired.clear()
     assert is_refused(path), path
     found = set()
-    for name in sorted(CHECKS.fired):
+    for name in sorted(CHECKS.fired - known):
         CHECKS.left_out = name
         if not is_refused(path):
             found.add(name)
@@ -191,9 +192,12 @@ def is_refused(path: Path) -> bool:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     vars(builtins)["CHECKS"] = CHECKS
     sys.meta_path.insert(0, Finder())
-    needed = set[str]().union(*map(needs, sorted(REFUSED.glob("*.qfb"))))
+    needed: set[str] = set()
+    for path in sorted(REFUSED.glob("*.qfb")):
+        needed |= needs(path, needed)
     for name in sorted(CHECKS.names - needed):
         print(name)
     print(f"{len(needed)} of {len(CHECKS.names)} checks are needed by a file", file=sys.stderr)

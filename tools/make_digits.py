@@ -14,6 +14,7 @@ committed. The files in the repository were made with torch 2.13.0 on x86-64.
 
 from __future__ import annotations
 
+import argparse
 import io
 import warnings
 import zipfile
@@ -125,6 +126,7 @@ def save_arrays(path: Path, **arrays: np.ndarray[Any, Any]) -> None:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     torch.manual_seed(SEED)
     torch.set_num_threads(1)
     torch.backends.quantized.engine = "fbgemm"

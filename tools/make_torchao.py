@@ -8,6 +8,7 @@ installed, it makes `torchao-0.9.pt` and its `.npz`, with classes that torchao h
 
 from __future__ import annotations
 
+import argparse
 import logging
 import warnings
 from importlib.metadata import version
@@ -97,6 +98,7 @@ def write_earlier(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     logging.disable()
     warnings.simplefilter("ignore")
     (write_earlier if version("torchao").startswith("0.9.") else write)(SAMPLES)

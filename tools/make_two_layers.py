@@ -7,6 +7,7 @@ same packages as make_digits.py, and is as deterministic.
 
 from __future__ import annotations
 
+import argparse
 import warnings
 
 import torch
@@ -50,6 +51,7 @@ def quantized() -> nn.Module:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     torch.set_num_threads(1)
     torch.backends.quantized.engine = "fbgemm"
     warnings.filterwarnings("ignore", message=".*deprecated.*")

@@ -12,6 +12,7 @@ it.
 
 from __future__ import annotations
 
+import argparse
 import ast
 import json
 import sys
@@ -225,17 +226,20 @@ def matrix(names: Iterable[str]) -> dict[str, dict[str, str]]:
         processor.saturates = before
 
 
-def main(arguments: list[str]) -> int:
-    names = [each for each in arguments if each in OPERATORS]
-    if unknown := {*arguments} - {*names, "--check"}:
-        print(f"neither an operator nor --check: {', '.join(sorted(unknown))}", file=sys.stderr)
-        return 2
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("operators", nargs="*", metavar="OPERATOR", help="print the rows of these, and write nothing")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the file is not current")
+    options = parser.parse_args()
+    names = options.operators
+    if unknown := {*names} - OPERATORS.keys():
+        parser.error(f"no operators: {', '.join(sorted(unknown))}")
     found: Any = matrix(names or sorted(OPERATORS))
     rows = (f" {json.dumps(name)}: {json.dumps(cells, ensure_ascii=False)}" for name, cells in found.items())
     text = "{\n" + ",\n".join(rows) + "\n}\n"
     if names:
         print(text, end="")
-    elif "--check" in arguments:
+    elif options.check:
         return int(text != MATRIX.read_text(encoding="utf-8"))
     else:
         MATRIX.write_text(text, encoding="utf-8")
@@ -243,4 +247,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -9,6 +9,7 @@ optimizations: "yes" means that the largest difference is below a hundredth of t
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import importlib
 import importlib.metadata
@@ -96,6 +97,7 @@ def _float_networks() -> Iterator[tuple[str, Path]]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     warnings.simplefilter("ignore")
     let_torchvision_be_imported()
     for other in OTHERS:

@@ -7,10 +7,10 @@ tables of docs/performance.md.
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import re
-import sys
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -88,9 +88,12 @@ def filled(page: str, record: Record) -> str:
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file is not current")
+    check = parser.parse_args().check
     record, page = recorded(), PAGE.read_text(encoding="utf-8")
     wanted = {PAGE: filled(page, record), PLOT: drawing(record)}
-    if "--check" in sys.argv[1:]:
+    if check:
         return int(any(not path.is_file() or path.read_text(encoding="utf-8") != text for path, text in wanted.items()))
     PLOT.parent.mkdir(exist_ok=True)
     for path, text in wanted.items():

@@ -13,6 +13,7 @@ qemu-user is a Debian package.
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -79,14 +80,15 @@ def hidden(arguments: list[str]) -> int:
 
 
 def main() -> int:
-    name, *rest = sys.argv[1:] or [""]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("processor", choices=("without-vnni", *PROCESSORS, *other_architectures.ARCHITECTURES))
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="`sums`, or arguments of pytest")
+    given = parser.parse_args()
+    name, rest = given.processor, given.arguments
     if name == "without-vnni":
         return hidden(rest or EVERY_CORE)
     if name in other_architectures.ARCHITECTURES:
         return other_architectures.run(name, rest)
-    if name not in PROCESSORS:
-        print(__doc__)
-        return 2
     if rest == ["sums"]:
         return run(PROCESSORS[name], ["tools/engines.py", "--sums", "5000"])
     options = ["-n0", "-q", "-p", "no:cacheprovider", "-o", "timeout=3000", "--hypothesis-profile=ci"]

@@ -13,6 +13,7 @@ checkout or of ../shared/data; where it is absent, the page is left out.
 
 from __future__ import annotations
 
+import argparse
 import ast
 import contextlib
 import io
@@ -156,10 +157,13 @@ def renewed(text: str) -> str:
     return BLOCK.sub(lambda block: f"```{block.group(1)}\n{next(contents)}```", text)
 
 
-def main(arguments: list[str]) -> int:
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pages", nargs="*", type=Path, metavar="PAGE", help="[default: README.md, and those of docs/]")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a page is not current")
+    options = parser.parse_args()
     status = 0
-    chosen = [Path(name).resolve() for name in arguments if name != "--check"]
-    for page in chosen or PAGES:
+    for page in [page.resolve() for page in options.pages] or PAGES:
         text, name = page.read_text(encoding="utf-8"), page.relative_to(ROOT)
         if missing := [path for path in needed(text) if not path.is_file()]:
             print(f"{name} is left out: there is no {missing[0].name} in {missing[0].parent}")
@@ -167,7 +171,7 @@ def main(arguments: list[str]) -> int:
         written = renewed(text)
         if written == text:
             continue
-        if "--check" in arguments:
+        if options.check:
             print(f"{name} is not what its examples print; run `python tools/readme.py`")
             status = 1
         else:
@@ -178,4 +182,4 @@ def main(arguments: list[str]) -> int:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -10,13 +10,17 @@ this.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from typing import Any
 
-import flatbuffers
-import numpy as np
-from ai_edge_litert import schema_py_generated as schema
-from ai_edge_litert.interpreter import Interpreter, OpResolverType
+try:
+    import flatbuffers
+    import numpy as np
+    from ai_edge_litert import schema_py_generated as schema
+    from ai_edge_litert.interpreter import Interpreter, OpResolverType
+except ImportError as error:
+    sys.exit(f"{__doc__}\n{error}")
 
 KERNELS = {
     "reference": OpResolverType.BUILTIN_REF,
@@ -76,10 +80,15 @@ def run(content: bytes, x: Any, kernels: Any) -> Any:
     return interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
 
 
-def main(kernels: str, given_path: str, result_path: str) -> None:
-    given = np.load(given_path)
-    np.save(result_path, run(flatbuffer(given), given["x"], KERNELS[kernels]))
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kernels", choices=KERNELS)
+    parser.add_argument("given", metavar="given.npz")
+    parser.add_argument("result", metavar="y.npy")
+    options = parser.parse_args()
+    given = np.load(options.given)
+    np.save(options.result, run(flatbuffer(given), given["x"], KERNELS[options.kernels]))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -7,6 +7,7 @@ Needs torch, playwright and Chromium. Look at the pictures before you commit the
 
 from __future__ import annotations
 
+import argparse
 import sys
 import tempfile
 from dataclasses import replace
@@ -28,11 +29,13 @@ SHARP = 1.5  # pixels of the picture for each of the page: screens show it with 
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "docs" / "images", help="[default: docs/images]")
+    folder = parser.parse_args().folder
     if not SOURCE.is_file() or not installed("chromium"):
         sys.exit(f"needs Chromium and {SOURCE}")
     from playwright.sync_api import sync_playwright
 
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "images"
     folder.mkdir(exist_ok=True)
     model = qfmt.convert(SOURCE, input_shapes={"X": (1, 3, 224, 224)})
     wrong = rescaled(model, "features.4.conv.2")

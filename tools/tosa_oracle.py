@@ -11,12 +11,16 @@ array NAME for each case, with this dtype and the shape of x.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from typing import Any
 
-import numpy as np
-import tosa_reference_model  # type: ignore[import-not-found]
-import tosa_serializer as ts  # type: ignore[import-not-found]
+try:
+    import numpy as np
+    import tosa_reference_model  # type: ignore[import-not-found]
+    import tosa_serializer as ts  # type: ignore[import-not-found]
+except ImportError as error:
+    sys.exit(f"{__doc__}\n{error}")
 
 STORED = {"int8": ts.DType.INT8, "int16": ts.DType.INT16}
 
@@ -75,15 +79,18 @@ def rescale(x: Any, multiplier: Any, shift: Any, zero_point: int, dtype: str, ro
 
 
 def main() -> None:
-    source, destination = sys.argv[1:]
-    cases = np.load(source)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", metavar="CASES.npz")
+    parser.add_argument("results", metavar="RESULTS.npz")
+    options = parser.parse_args()
+    cases = np.load(options.cases)
     names = sorted({key.rpartition(".")[0] for key in cases.files})
     keys = ("x", "multiplier", "shift", "zero_point", "dtype", "rounding")
     results = {}
     for name in names:
         x, multiplier, shift, zero_point, dtype, rounding = (cases[f"{name}.{key}"] for key in keys)
         results[name] = rescale(x, multiplier, shift, int(zero_point), str(dtype), str(rounding))
-    np.savez(destination, **results)
+    np.savez(options.results, **results)
 
 
 if __name__ == "__main__":

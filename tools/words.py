@@ -8,6 +8,7 @@ checkout.
 
 from __future__ import annotations
 
+import argparse
 import re
 import subprocess
 import sys
@@ -41,6 +42,7 @@ INSTEAD = {
 
 
 def main() -> int:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode:
         print("needs a git checkout, which lists the files of the project", file=sys.stderr)

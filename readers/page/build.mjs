@@ -1,11 +1,13 @@
 // Builds ../../qfmt/view/page.html, or the file that is named: one page with its style and its script in it.
 //
-// The formulas of rules and the meanings of operators are taken from docs/spec, so that they have one place.
+// The formulas of rules and the meanings of operators are taken from docs/spec, and which of their inputs are weights
+// from schema/operators.json, so that they have one place.
 
 import { createHash } from "node:crypto";
 import { readFileSync, writeFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { build } from "esbuild";
+import { weights } from "./weights.mjs";
 
 const here = (path) => fileURLToPath(new URL(path, import.meta.url));
 const text = (path) => readFileSync(here(path), "utf8");
@@ -70,7 +72,7 @@ const bundled = await build({
   format: "iife",
   target: "es2022",
   legalComments: "none",
-  define: { SPEC: JSON.stringify(spec) },
+  define: { SPEC: JSON.stringify(spec), WEIGHTS: JSON.stringify(weights) },
 });
 const style = await build({ entryPoints: [here("src/style.css")], minify: true, write: false, charset: "utf8" });
 const [script, css] = [bundled, style].map(({ outputFiles }) => outputFiles[0].text.trim());

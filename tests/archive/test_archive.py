@@ -366,22 +366,20 @@ def test_after_a_kill_only_what_was_in_flight_is_repeated(
     assert all(bool(names) == bool(shard_size) for names in shards(archive).values())
 
 
-@pytest.mark.parametrize("kind", NONSENSE)
-def test_invalid_answers_of_a_worker_are_refused(
-    sources: Path, archive: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invalid_answers_of_a_worker_are_refused(sources: Path, archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file may have taken it over."""
-    digits(sources / f"{kind}.pt")
+    for number, kind in enumerate(NONSENSE):
+        digits(sources / f"{kind}.pt", number)
     assert invoke("convert", sources, "--out", archive).exit_code == 0
     for module in ("archive.filling", "cli.check", "cli.verify"):
         monkeypatch.setattr(f"qfmt.{module}.WORK", "support.making:nonsense")
-    said = "the worker process sent an invalid answer"
+    said, count = "the worker process sent an invalid answer", len(NONSENSE)
     for command in (("check", archive), ("check", archive, "--json"), ("verify", "--archive", archive)):
         result = invoke(*command)
-        assert (result.exit_code, said in result.stdout) == (1, True), result.output
+        assert (result.exit_code, result.stdout.count(said)) == (1, count), result.output
     other = archive.parent / "other"
     result = invoke("convert", sources, "--out", other)
-    assert (result.exit_code, said in result.stderr, files(other)) == (1, True, [])
+    assert (result.exit_code, result.stderr.count(said), files(other)) == (1, count, [])
 
 
 def test_an_answer_is_a_message() -> None:

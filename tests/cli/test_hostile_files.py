@@ -93,22 +93,22 @@ Run = Callable[[Path, list[str]], tuple[int, str, str]]
 
 @pytest.fixture(scope="module")
 def run() -> Iterator[Run]:
-    """A function that runs one command under the limits; a server process imports heavy modules once, and forks."""
+    """A function that runs one command under the limits; servers import modules once, and fork."""
     few = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}  # each reserves memory
     command = [sys.executable, str(PROGRAMS / "hostile_commands.py")]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | few, text=True
-    ) as server:
-        assert server.stdin is not None and server.stdout is not None
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": os.environ | few, "text": True}
+    with subprocess.Popen(command, **pipes) as heavy, subprocess.Popen([*command, "light"], **pipes) as light:
 
         def run(file: Path, words: list[str]) -> tuple[int, str, str]:
+            server = heavy if words[0] == "to_torch" or "--opset" in words else light
             server.stdin.write(json.dumps([str(file), words]) + "\n")
             server.stdin.flush()
             status, out, err = json.loads(server.stdout.readline())
             return status, out, err
 
         yield run
-        server.stdin.close()
+        heavy.stdin.close()
+        light.stdin.close()
 
 
 def complaints(run: Run, file: Path, command: str, expected: Outcome, out: Path) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -87,9 +88,11 @@ def test_every_operator_clamps_in_every_engine(kind: str, tries: int) -> None:
     """With a narrower range the results are the clamped results of the full range: for `run`, and for each
     engine."""
     counts = dict.fromkeys(("run", *ENGINES), 0)
-    ran = set()
+    ran: Counter[str] = Counter()
     for name in CLAMPING:
-        for seed in range(tries):
+        for seed in range(tries + 5):
+            if ran[name] == tries:
+                break
             full, inputs = one_node(name, kind, np.random.default_rng([seed, *name.encode(), len(kind)]))
             try:
                 before = full.run(inputs)
@@ -98,29 +101,29 @@ def test_every_operator_clamps_in_every_engine(kind: str, tries: int) -> None:
             model = narrowed(full, before)
             if model is None:
                 continue
-            ran.add(name)
+            ran[name] += 1
             expected = model.run(inputs)
             counts["run"] += assert_equal(expected, clamped(before, model), (name, seed))
             for engine in ENGINES:
                 got = by_torch(model, inputs, engine)
                 wanted = expected if engine == "reference" else clamped(by_torch(full, inputs, engine), model)
                 counts[engine] += assert_equal(got, wanted, (engine, name, seed, model.nodes[0].rule))
-    tell(f"{kind}: outputs of {len(ran)} operators, all equal: {counts}")
-    assert len(ran) >= 40
+    tell(f"{kind}: outputs of {len(+ran)} operators, all equal: {counts}")
+    assert +ran == Counter(dict.fromkeys({*CLAMPING} - {"DequantizeLinear"}, tries))  # which has floats
 
 
 @pytest.mark.parametrize("form", ["qdq", "qoperator"])
 def test_every_operator_clamps_in_onnx(form: str) -> None:
     count, ran = 0, set()
-    for name in sorted(set(QUANTIZED) & set(CLAMPING) - {"DequantizeLinear"}):
+    names = sorted(set(QUANTIZED) & set(CLAMPING) - {"DequantizeLinear"})
+    for name in names:
         rng = np.random.default_rng(1)
         case = CASES[name](rng)
-        if case.inputs[0] is None or any(each is not None and 0 in each.shape for each in case.inputs):
-            continue
+        while case.inputs[0] is None or any(each is not None and 0 in each.shape for each in case.inputs):
+            case = CASES[name](rng)
         full, inputs = quantized_node(name, case, rng)
         model = narrowed(full, full.run(inputs))
-        if model is None:
-            continue
+        assert model is not None
         try:
             protos = [each.to_onnx(form=form) for each in (model, full)]
             results = [witness.runtime(each, inputs) for each in protos]
@@ -130,7 +133,7 @@ def test_every_operator_clamps_in_onnx(form: str) -> None:
         count += assert_equal(got, clamped(before, model), (form, name))
         ran.add(name)
     tell(f"ONNX Runtime, {form}: {count} outputs of {len(ran)} operators, all equal")
-    assert len(ran) >= 30
+    assert {*names} - ran == {"GlobalLpPool"}  # ONNX Runtime has no kernel
 
 
 @pytest.mark.parametrize("bounds", [(None, None), (-0.4, None), (None, 0.9), (-0.4, 0.9), (0.9, -0.4)])
@@ -166,7 +169,7 @@ LOWERED = ("Relu", "Clip", "Add", "Mul", "Conv", "qfmt.Linear", "GlobalAveragePo
 
 @pytest.mark.parametrize("tries", [2, pytest.param(6, marks=pytest.mark.slow)])
 def test_lowered_models_clamp_in_c(tries: int, tmp_path: Path) -> None:
-    models, given = [], []
+    models, given, ran = [], [], set()
     for name in LOWERED:
         for seed in range(tries):
             full, inputs = one_node(name, "8 bits", np.random.default_rng([seed, *name.encode()]))
@@ -176,6 +179,7 @@ def test_lowered_models_clamp_in_c(tries: int, tmp_path: Path) -> None:
             except QfmtError:
                 continue  # the random rule or inputs cannot be lowered
             if lowered is not None:
+                ran.add(name)
                 models.append(lowered)
                 given.append(inputs)
     together = Together(models, tmp_path / "c")
@@ -185,7 +189,7 @@ def test_lowered_models_clamp_in_c(tries: int, tmp_path: Path) -> None:
         assert together(index, inputs).tolist() == expected.tolist(), model.nodes
         count += expected.size
     tell(f"C: {count} outputs of {len(models)} networks, all equal")
-    assert len(models) >= len(LOWERED)
+    assert ran == {*LOWERED}
 
 
 @pytest.mark.parametrize(("operator", "end"), [("ReduceMax", 10), ("ReduceMin", 90)])

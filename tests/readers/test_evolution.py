@@ -19,7 +19,6 @@ import pytest
 import generate_schema
 import qfmt
 from conformance.containers import longer, patched, plain
-from qfmt.compare import replay
 from qfmt.errors import QfmtError
 from qfmt.file import header
 from qfmt.file.decode import Decoder
@@ -122,8 +121,8 @@ def test_javascript_does(later_files: list[Path], reader: Reader) -> None:
 
 
 def test_later_files_are_run_like_current_ones(later_files: list[Path]) -> None:
+    """In C; for Python they are the same models, as the test above compares."""
     networks = later_files[-len(INTEGER_SUITE) :]
-    assert all(output.is_equal for path in networks for output in replay(qfmt.load(path)))
     done = subprocess.run([c_reader.build("qfb_run.c"), "--vectors", *networks], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 

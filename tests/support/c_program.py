@@ -72,7 +72,8 @@ def random_inputs(model: Model, rng: np.random.Generator) -> dict[str, np.ndarra
 
 
 class Together:
-    """Many small networks in one program, because linking takes time: `together(i, inputs)` runs one."""
+    """Many small networks in one program, each in one file, as linking and compiling more take time:
+    `together(i, inputs)` runs one."""
 
     def __init__(
         self, models: Sequence[Model], folder: Path, *flags: str, cc: str = "gcc", compact: bool = False
@@ -82,9 +83,10 @@ class Together:
         cases = []
         for index, model in enumerate(models):
             texts = qfmt.backends.c.program(model, f"net{index}", compact=compact)
-            for name, text in texts.items():
-                if name.startswith("net"):
-                    (folder / name).write_text(text, encoding="ascii")
+            own = {name: text for name, text in texts.items() if name.startswith("net") and "_check" not in name}
+            sources = [own.pop(name) for name in [*own] if name.endswith(".c")]
+            for name, text in {**own, f"net{index}.c": "\n".join(sources)}.items():
+                (folder / name).write_text(text, encoding="ascii")
             cases.append(_case(index, model))
         includes = "".join(f'#include "net{index}.h"\n' for index in range(len(models)))
         body = "".join(cases)

@@ -48,6 +48,8 @@ class PagePackage:
         ignored = shutil.ignore_patterns("node_modules")
         for part in (PACKAGE, Path("readers/js/src"), Path("docs/spec")):
             shutil.copytree(ROOT / part, folder / part, ignore=ignored)
+        (folder / "schema").mkdir()
+        shutil.copy(ROOT / "schema" / "operators.json", folder / "schema")
         (folder / "qfmt" / "view").mkdir(parents=True)
         self.root = folder / PACKAGE
         installed = self._npm("ci", "--no-audit", "--no-fund", "--prefer-offline")
@@ -63,11 +65,15 @@ class PagePackage:
     def described(self, *files: Path) -> list[Any]:
         """What the page makes of files, with statistics of all their constants."""
         program = self.root / "described.mjs"
+        asked = 'import { weights } from "./weights.mjs"; console.log(JSON.stringify(weights))'
+        command = [_program("node"), "--input-type=module", "-e", asked]
+        weights = subprocess.run(command, cwd=self.root, capture_output=True, text=True, check=True).stdout.strip()
         command = [
             self.root / "node_modules" / ".bin" / "esbuild",
             "--bundle",
             "--format=esm",
             "--platform=node",
+            f"--define:WEIGHTS={weights}",
             f"--outfile={program}",
         ]
         finished = subprocess.run(command, cwd=self.root, input=_DESCRIBED, capture_output=True, text=True)

@@ -10,27 +10,18 @@ const CODES = 256;
 /** The most channels whose peaks are shown. */
 export const CHANNELS = 4096;
 
-/** Operators with weights: which inputs these are, and the axis of their output channels; -1 is the last one. */
-const WEIGHTS: Readonly<Record<string, { readonly inputs: readonly number[]; readonly axis: number }>> = {
-  ...weights(["Conv", "ConvInteger", "qfmt.DynamicConv", "qfmt.Linear", "qfmt.DynamicLinear"], [1], 0),
-  ...weights(["ConvTranspose", "qfmt.DynamicConvTranspose"], [1], 1),
-  ...weights(["MatMul", "MatMulInteger", "Gemm"], [1], -1),
-  ...weights(["qfmt.LSTM", "qfmt.GRU", "qfmt.LSTMCell", "qfmt.GRUCell", "qfmt.RNNCell"], [1, 2], 0),
-};
-
-function weights(operators: readonly string[], inputs: readonly number[], axis: number): typeof WEIGHTS {
-  return Object.fromEntries(operators.map((operator) => [operator, { inputs, axis }]));
-}
+/** Operators with weights, from schema/operators.json: the place of each weight among the inputs, and its axis. */
+declare const WEIGHTS: Readonly<Record<string, readonly (readonly [number, number])[]>>;
 
 /** The axis of the channels of each weight, by its place: that along which scales run, or that of the node that reads it. */
 export function channelAxes(nodes: readonly NodeFacts[], tensors: readonly TensorFacts[]): Map<number, number> {
   const found = new Map<number, number>();
   for (const { operator, inputs, attributes } of nodes) {
-    const entry = Object.hasOwn(WEIGHTS, operator) ? WEIGHTS[operator]! : undefined;
-    for (const place of entry?.inputs.map((index) => inputs[index] ?? -1) ?? []) {
+    for (const [index, axis] of Object.hasOwn(WEIGHTS, operator) ? WEIGHTS[operator]! : []) {
+      const place = inputs[index] ?? -1;
       const rank = tensors[place]?.shape?.length ?? 0;
       if (rank > 1) {
-        found.set(place, entry!.axis >= 0 || Number(new Map(attributes).get("transB") ?? 0) ? Math.max(entry!.axis, 0) : rank - 1);
+        found.set(place, axis >= 0 ? axis : Number(new Map(attributes).get("transB") ?? 0) ? 0 : rank - 1);
       }
     }
   }

@@ -77,8 +77,7 @@ def test_softmax_of_the_usual_grid(dtype: str) -> None:
     values = np.random.default_rng(0).integers(limits.min, limits.max + 1, (300, 7)).astype(dtype)
     tally = witness.compare(model, witness.runtime(proto, {"x": values}), {"x": values}, witness.Tally())
     print(f"\n{tally}")
-    assert tally.equal >= 0.999 * tally.total
-    assert not tally.faults
+    assert tally.equal == tally.total == values.size
 
 
 @pytest.mark.parametrize("form", ["qdq", "qoperator"])

@@ -80,7 +80,7 @@ def test_other_opsets(opset: int) -> None:
         except InexpressibleNodesError as error:
             refused[name] = str(error)
     print(f"\nopset {opset}: {tally}; refused: {len(refused)}", *refused.values(), sep="\n  ")
-    assert tally.total
+    assert tally.equal + tally.close == tally.total > 0  # floats are close: libraries add them up in other orders
 
 
 @pytest.mark.parametrize("name", [name for name in QUANTIZED if name != "DequantizeLinear"])
@@ -93,7 +93,9 @@ def test_integers(name: str) -> None:
             continue
         check(name, *quantized_node(name, case, rng), tallies)
     report(name, tallies)
-    assert tallies["plain"].one <= 0.01 * tallies["plain"].total
+    if name == "Softmax":
+        del tallies["fused"]  # QLinearSoftmax looks up exponentials in a table
+    assert all(tally.equal == tally.total for tally in tallies.values())
 
 
 @pytest.mark.parametrize(
@@ -112,5 +114,5 @@ def test_integers_in_older_opsets(opset: int, form: str) -> None:
         except InexpressibleNodesError as error:
             refused[name] = str(error)
     print(f"\nopset {opset} {form}: {tally}; refused: {len(refused)}", *refused.values(), sep="\n  ")
-    assert tally.equal >= 0.999 * tally.total
+    assert tally.equal == tally.total > 0
     assert refused.keys() <= ({"AveragePool", "LpPool", "MaxPool", "Trilu"} if opset < 22 else set())

@@ -176,13 +176,12 @@ class Source:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_onednn_is_the_affine_rule(name: str) -> None:
-    """oneDNN computes the rule `affine` up to rounding: few integers are one step off."""
     model, inputs = model_of(name, "onednn"), inputs_of(name)
     module = model.to_torch("onednn")
     got, expected = call(module, inputs), run(model, inputs)
     same, total = equal(got, expected)
     print(f"{name}: {same} of {total} outputs equal; {len(module.report())} of {len(model.nodes)} nodes fell back")
-    assert same >= 0.999 * total
+    assert same == total
 
 
 @pytest.mark.parametrize("name", HALF)
@@ -237,8 +236,8 @@ def test_batch_size_is_free(engine: str) -> None:
     whole = call(module, (torch.cat([image, image]),))[0]
     parts = [call(module, (image[index : index + 1],))[0] for index in range(len(image))]
     assert whole.shape[0] == 2 * len(image)
-    near = np.isclose(whole, np.concatenate(parts + parts), atol=0.05)
-    assert near.all(), f"{near.sum()} of {near.size}"
+    same, total = equal([whole], [np.concatenate(parts + parts)])
+    assert same == total
 
 
 def test_auto_reports_its_engine() -> None:
@@ -251,15 +250,18 @@ def test_auto_reports_its_engine() -> None:
 
 def test_digits_by_every_engine() -> None:
     """360 held-back images; the outputs of torch with fbgemm are stored with them."""
-    model, stored = qfmt.convert(DIGITS), np.load(HELD_BACK)
-    x = torch.from_numpy(stored["x"])
-    for engine in ("reference", "native:fbgemm", "native:x86", "onednn", "qdq", "auto"):
-        got = call(model.to_torch(engine), (x,))
-        same, total = equal(got, [stored["outputs"]])
-        right = int((got[0].argmax(1) == stored["labels"]).sum())
-        print(f"{engine}: {same} of {total} outputs equal, {right} of {len(x)} digits right")
-        assert same == total or engine not in ("reference", "native:fbgemm")
-        assert right >= 0.95 * len(x)
+    stored = np.load(HELD_BACK)
+    x, theirs = torch.from_numpy(stored["x"]), [stored["outputs"]]
+    model, affine = qfmt.convert(DIGITS), qfmt.convert(DIGITS, engine="onednn")
+    expected = {"reference": theirs, "native:fbgemm": theirs, "auto": theirs, "onednn": run(affine, (x,))}
+    for engine, outputs in expected.items():
+        same, total = equal(call((affine if engine == "onednn" else model).to_torch(engine), (x,)), outputs)
+        print(f"{engine}: {same} of {total} outputs equal")
+        assert same == total
+    # In floats some outputs move by a step, so only the accuracy is as that of the source: 95 % or more, as README says
+    right = int((call(model.to_torch("qdq"), (x,))[0].argmax(1) == stored["labels"]).sum())
+    print(f"qdq: {right} of {len(x)} digits right")
+    assert right >= 0.95 * len(x)
 
 
 def test_published_mobilenet(shared_data: Path) -> None:
@@ -361,5 +363,8 @@ def test_dynamic_networks(name: str, kernels: str) -> None:
     assert qfmt.convert(module).content_id() == model.content_id()
     same, total = equal(call(model.to_torch("reference"), inputs), run(model, inputs))
     assert same == total
-    near = [np.abs(a - b).max() for a, b in zip(call(model.to_torch("onednn"), inputs), expected, strict=True)]
-    assert max(near) < 0.05
+    for mine, theirs in zip(call(model.to_torch("onednn"), inputs), run(model, inputs), strict=True):
+        if name == "float16":  # sums of floats, in the order of the processor
+            np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-6)
+        else:
+            np.testing.assert_array_equal(mine, theirs)
