@@ -5,14 +5,16 @@ Sources and the archive are URLs, or paths that all workers share.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
 from logging import CRITICAL
+from pkgutil import resolve_name
+from time import monotonic, sleep
 from typing import Any
 
 from .. import __version__
 from ..errors import MissingPackageError, RemoteError, first_line, masked
-from ..progress import counted
+from ..progress import Steps, counted
 from .workers import Message, named
 
 RETRIES = 2
@@ -23,6 +25,9 @@ HINT = "run `pip install '.[dask]'` in a checkout of qfmt"
 PATIENCE = 30
 """Seconds until a scheduler that does not answer counts as unreachable."""
 
+IDLE = 60
+"""Seconds for which a cluster may have no worker."""
+
 
 def results(
     tasks: Sequence[Message], work: str, arguments: Sequence[str], jobs: int, address: str
@@ -30,7 +35,8 @@ def results(
     """Each task and the answer to it, as they come: see `workers.results`.
 
     `address` is that of a scheduler, or "local" for a cluster of `jobs` processes on this machine. Raises
-    MissingPackageError, RemoteError if the scheduler cannot be reached.
+    MissingPackageError, RemoteError if the scheduler cannot be reached, if it has no workers for IDLE seconds, or if it
+    or a worker has not this version of qfmt.
     """
     try:
         import distributed
@@ -57,19 +63,67 @@ def results(
             hint = "give the address of a Dask scheduler, as in tcp://HOST:8786, or local"
             what = masked(first_line(error).replace(address, shown))
             raise RemoteError(what, where=f"--dask {shown}", hint=hint) from None
+        _require_qfmt(client, shown)
         given = {"work": work, "arguments": arguments, "version": __version__}
         futures = client.map(attempt, tasks, pure=False, retries=RETRIES, **given)
         asked = {future.key: task for future, task in zip(futures, tasks, strict=True)}
         with client.as_current():
             coming = dask.as_completed(futures)
         del futures  # what has been answered and is still asked for would be repeated if its worker dies
-        for future in counted(coming, "", len(asked), "files"):
+        for future in counted(_each(coming, client, shown), "", len(asked), "files"):
             if future.cancelled():
                 hint = "start a scheduler and workers, and run the same command again"
                 raise RemoteError("the connection to the scheduler was lost", where=f"--dask {shown}", hint=hint)
             task, answer = asked[future.key], _answer(future)
             future.release()
             yield task, answer
+
+
+def _require_qfmt(client: Any, shown: str) -> None:
+    """RemoteError if no worker comes, or if the scheduler or a worker has not this version of qfmt: the scheduler could
+    not read tasks, and the worker would end with its first one."""
+    steps = Steps(f"waiting for workers of {shown}", 1)
+    version = resolve_name, "qfmt:__version__"  # a function that all of them have
+    try:
+        found: dict[str, object] = {"the scheduler": client.run_on_scheduler(*version)}
+    except ImportError as error:
+        found = {"the scheduler": error}
+    else:
+        probe = client.submit(*version, pure=False)  # a cluster that grows with its tasks starts a worker
+        _wait_for_worker(client, shown)
+        probe.release()
+        answers = client.run(*version, on_error="return")
+        found |= {f"the worker {address}": answers[address] for address in sorted(answers)}
+    for name, each in found.items():
+        if each != __version__ and not isinstance(each, OSError):  # it is about to leave
+            what = first_line(each) if isinstance(each, Exception) else f"it has {each}"
+            hint = "install the same version on the scheduler and on every worker"
+            raise RemoteError(f"{name} does not have qfmt {__version__}: {what}", where=f"--dask {shown}", hint=hint)
+    steps.add()
+
+
+def _wait_for_worker(client: Any, shown: str) -> None:
+    from distributed import TimeoutError as Late  # not that of Python 3.10
+
+    try:
+        client.wait_for_workers(1, timeout=IDLE)
+    except Late:
+        hint = "start workers for this scheduler, and run the same command again"
+        raise RemoteError(f"there was no worker for {IDLE} seconds", where=f"--dask {shown}", hint=hint) from None
+
+
+def _each(coming: Any, client: Any, shown: str) -> Iterator[Any]:
+    """The futures as they come. RemoteError if none comes for IDLE seconds, and then no worker."""
+    quiet = monotonic()
+    while not coming.is_empty():
+        if batch := coming.next_batch(block=False):
+            yield from batch
+            quiet = monotonic()
+        elif monotonic() - quiet > IDLE:
+            _wait_for_worker(client, shown)
+            quiet = monotonic()
+        else:
+            sleep(0.05)
 
 
 def attempt(task: Message, work: str, arguments: Sequence[str], version: str) -> Message:

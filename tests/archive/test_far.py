@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
+import time
 import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -331,20 +334,74 @@ def test_a_cluster_that_does_not_start(sources: Path, tmp_path: Path, monkeypatc
 
 
 def test_a_scheduler_that_is_lost(sources: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    distributed = pytest.importorskip("distributed", reason=NO_DASK)
-    options = {
-        "processes": False,
-        "threads_per_worker": 1,
-        "dashboard_address": "127.0.0.1:0",
-        "silence_logs": "CRITICAL",
-    }
     archive = tmp_path / "archive"
-    with distributed.LocalCluster(n_workers=1, **options) as cluster:
+    with cluster_of(1) as cluster:
         found = find([str(sources)], archive).sources
         with pytest.raises(RemoteError, match="the connection to the scheduler was lost"):
             fill(archive, found, dask=cluster.scheduler_address, told=lambda entry: cluster.close())
     assert "Traceback" not in capfd.readouterr().err
     assert "converted" in fill(archive, found).results.values()
+
+
+WITHOUT_QFMT = "import sys; sys.modules['qfmt'] = None"
+
+
+@pytest.fixture
+def dask_program(tmp_path: Path) -> Iterator[Callable[..., None]]:
+    """A function that starts a program of Dask's in an environment in which qfmt cannot be imported."""
+    pytest.importorskip("distributed", reason=NO_DASK)
+    folder, started = tmp_path / "path", []
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(WITHOUT_QFMT)
+
+    def start(name: str, *arguments: object) -> None:
+        command = [sys.executable, "-m", f"distributed.cli.{name}", *map(str, arguments)]
+        environment = os.environ | {"PYTHONPATH": str(folder)}
+        started.append(subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL))
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def cluster_of(workers: int) -> Any:
+    """A cluster of threads in this process."""
+    distributed = pytest.importorskip("distributed", reason=NO_DASK)
+    options = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "silence_logs": "CRITICAL"}
+    return distributed.LocalCluster(n_workers=workers, processes=False, protocol="tcp", **options)
+
+
+def test_a_worker_without_qfmt_is_named(sources: Path, tmp_path: Path, dask_program: Callable[..., None]) -> None:
+    found = find([str(sources)], tmp_path / "archive").sources
+    with cluster_of(0) as cluster:
+        dask_program("dask_worker", cluster.scheduler_address, "--no-nanny", "--no-dashboard")
+        with pytest.raises(RemoteError, match=f"the worker tcp://.* does not have qfmt {qfmt.__version__}: import of"):
+            fill(tmp_path / "archive", found, dask=cluster.scheduler_address)
+
+
+def test_a_scheduler_without_qfmt_is_named(sources: Path, tmp_path: Path, dask_program: Callable[..., None]) -> None:
+    stated = tmp_path / "scheduler.json"
+    dask_program("dask_scheduler", "--port", 0, "--host", "127.0.0.1", "--no-dashboard", "--scheduler-file", stated)
+    while not (stated.exists() and stated.read_text().rstrip().endswith("}")):
+        time.sleep(0.05)
+    found = find([str(sources)], tmp_path / "archive").sources
+    with pytest.raises(RemoteError, match="the scheduler does not have qfmt"):
+        fill(tmp_path / "archive", found, dask=json.loads(stated.read_text())["address"])
+
+
+def test_a_cluster_without_workers_is_not_waited_for(
+    sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from qfmt.archive import cluster
+
+    monkeypatch.setattr(cluster, "IDLE", 1)
+    archive = tmp_path / "archive"
+    found = find([str(sources)], archive).sources
+    with cluster_of(0) as empty, pytest.raises(RemoteError, match="there was no worker for 1 seconds"):
+        fill(archive, found, dask=empty.scheduler_address)
+    with cluster_of(1) as left, pytest.raises(RemoteError, match="there was no worker for 1 seconds"):
+        fill(archive, found, dask=left.scheduler_address, told=lambda entry: left.scale(0))
 
 
 def test_workers_of_another_version_are_refused() -> None:
