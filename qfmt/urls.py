@@ -98,6 +98,9 @@ class Url:
         """What has this relative path below the folder. RemoteError for a path that leads out of it."""
         if ".." in name.split("/") or name.startswith("/"):
             raise RemoteError(f"{name!r} is not below it", where=str(self))
+        return self._below(name)
+
+    def _below(self, name: str) -> Url:
         split = self._split
         if self.protocol in WEB:
             from urllib.parse import quote
@@ -139,7 +142,7 @@ class Url:
             found = self._files.glob(root + pattern) if pattern else self._files.find(root)
             names = sorted(path.removeprefix(root) for path in found if not pattern or self._files.isfile(path))
             names = [name for name in names if not name.endswith("/")]  # consoles of S3 make these for folders
-        return [(name, self / name) for name in names]
+        return [(name, self._below(name)) for name in names]
 
     def head(self, count: int) -> bytes:
         """The first bytes of the file: fewer if it has no more."""
@@ -151,6 +154,10 @@ class Url:
     def open(self, first: int | None = None) -> Reading:
         """The file, open, until it is closed; with `first`, only the first bytes are requested now."""
         with failing(str(self)):
+            if self.protocol == "s3" and ".." in self._split.path.split("/"):
+                raise RemoteError(
+                    "has .. in its key, which would be read as the folder above", hint="rename the object"
+                )
             names = self.protocol, self.text, str(self)
             return Web(*names, first) if self.protocol in WEB else Stored(*names)
 

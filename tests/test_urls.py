@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -483,6 +484,33 @@ def test_destinations_that_cannot_be_written(server: Server, tmp_path: Path) -> 
             tiny_model().save(url)
     with pytest.raises(DestinationError, match=r"^memory://a/\\x00b: "):
         tiny_model().save("memory://a/\0b")
+
+
+@pytest.mark.parametrize("name", ["absent", "a file"])
+def test_a_folder_for_temporary_files_that_is_none(
+    name: str, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny_model().save(f"{store}/m.qfb")
+    Url(f"{store}/m.pt").put(DIGITS)
+    (tmp_path / "a file").touch()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
+    for attempt in (
+        lambda: qfmt.load(f"{store}/m.qfb"),
+        lambda: qfmt.convert(f"{store}/m.pt"),
+        lambda: tiny_model().save(f"{store}/n.qfb"),
+    ):
+        with pytest.raises(DestinationError, match=r"a temporary file cannot be written: .*; TMPDIR names the folder"):
+            attempt()
+
+
+def test_a_folder_for_temporary_files_that_is_full(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("/dev/full is of Linux")
+    weights(1, 100).save(f"{store}/m.qfb")
+    monkeypatch.setattr(remote.tempfile, "TemporaryFile", lambda: full.open("w+b", buffering=0))
+    with pytest.raises(DestinationError, match="No space left on device; TMPDIR names the folder"):
+        qfmt.load(f"{store}/m.qfb")
 
 
 def test_the_store_in_memory_needs_no_folder(memory: Any) -> None:

@@ -142,7 +142,7 @@ def _alike(file: str) -> str:
 
 def _files(source: str) -> Iterator[str]:
     """Names for the file of a source: `net.qfb` for `net.pt`; if another source has it, `net.pt.qfb`, and so on."""
-    path = PurePosixPath(source)
+    path = PurePosixPath(*[part for part in source.split("/") if part.strip(".")] or ["source"])  # below the archive
     yield str(path.with_suffix(".qfb"))
     yield f"{path}.qfb"
     yield from (f"{path}.{number}.qfb" for number in count(2))
@@ -189,16 +189,14 @@ def convert_task(folder: str, maker: str, task: Message) -> Message:
     source = path
     try:
         with downloaded(path) as source:
-            answer["sha256"] = sha256_of(source) if source.stat().st_size else ""
-            parts = "".join(map(sha256_of, external_files(source)))
-            answer["external"] = parts and hashlib.sha256(parts.encode()).hexdigest()
-            known = task["known"] or {}
-            is_same = known.items() >= (answer | {"options": task["options"]}).items()
-            if is_same and is_whole(home / known["file"], Entry(**known)):
-                return KEPT
-            options = dict(task["options"])
+            known, options = task["known"] or {}, dict(task["options"])
+            if known.items() >= {"options": options}.items():
+                answer = _digests(source)
+                if known.items() >= answer.items() and is_whole(home / known["file"], Entry(**known)):
+                    return KEPT
             shard_size = options.pop("shard_size", None)
             model = named(maker)(source, **options)
+            answer = answer or _digests(source)  # not before: a file that cannot be converted may have terabytes
             with uploaded(home / task["file"]) as file:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 save(model, file, shard_size=shard_size)
@@ -210,6 +208,13 @@ def convert_task(folder: str, maker: str, task: Message) -> Message:
         if isinstance(error, RemoteError):
             answer["again"] = True
     return answer | {"seconds": round(time.perf_counter() - begin, 3)}
+
+
+def _digests(source: Path) -> Message:
+    """Those of a source, and of the files beside it that hold its data."""
+    parts = "".join(map(sha256_of, external_files(source)))
+    external = parts and hashlib.sha256(parts.encode()).hexdigest()
+    return {"sha256": sha256_of(source), "external": external}
 
 
 def _without(error: Exception, *paths: str) -> str:

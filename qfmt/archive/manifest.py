@@ -81,6 +81,8 @@ class Manifest:
             budget = Budget(path.stat().st_size, "reading")
             with path.open("rb") as file:
                 for number, line in enumerate(file, 1):
+                    if line.isspace():  # as other readers of JSON Lines do
+                        continue
                     with suppress(*[QfmtError] * (not line.endswith(b"\n"))):  # its writer was killed
                         self._add(line, f"{self.path}:{number}", budget)
 

@@ -84,7 +84,7 @@ def _remote(url: Url) -> Iterator[tuple[str, Url, bool]]:
         yield from ((name, each, True) for name, each in found)
     elif url.is_dir():
         for name, each in url.files():
-            if not any(part.startswith(".") for part in name.split("/")):
+            if not any(part.startswith(".") and part != ".." for part in name.split("/")):
                 yield name, each, False
     elif not url.name:
         raise SourceError("names no file", where=str(url), hint="add the name of a file")

@@ -31,9 +31,14 @@ def arrays(place: Place) -> dict[str, Array]:
         return _arrays(path, str(place))
 
 
+_WRITE = "write it with numpy.save or numpy.savez"
+
+
 def _arrays(path: Path, where: str) -> dict[str, Array]:
     import numpy as np
 
+    if not path.stat().st_size:
+        raise RunError("is an empty file", where=where, hint=_WRITE)
     try:
         if is_zipfile(path):
             return dict(_members(Zip(path, Budget(path.stat().st_size, "reading"))))
@@ -43,8 +48,7 @@ def _arrays(path: Path, where: str) -> dict[str, Array]:
     except Exception as error:  # any error of zipfile, zlib and NumPy's header parser
         advice = "pickle" in str(error)  # NumPy's own hint is to trust the file
         why = "" if advice else f" ({error})"
-        hint = "write it with numpy.save or numpy.savez"
-        raise RunError(f"is not a .npy or .npz file of plain arrays{why}", where=where, hint=hint) from None
+        raise RunError(f"is not a .npy or .npz file of plain arrays{why}", where=where, hint=_WRITE) from None
 
 
 def _members(archive: Zip) -> Iterator[tuple[str, Array]]:

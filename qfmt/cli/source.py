@@ -10,6 +10,7 @@ import click
 import qfmt
 
 from ..errors import DestinationError, QfmtError
+from ..file.opened import LocalFile
 from ..regular import irregular, refusal, resolved
 from ..urls import Place, Url, place
 from .progress import working
@@ -101,7 +102,7 @@ def kind_of(path: Place) -> str:
         head = path.head(8)
     else:
         with path.open("rb") as file:
-            head = file.read(8)
+            head = LocalFile(file).read(0, 8)
     return QFB if head[4:7] == b"QFB" else CONVERTED
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from ..errors import DestinationError, FormatError
 from ..regular import irregular, refusal
 from ..urls import Place, Url
-from .replacing import temporary_folder
+from .replacing import TMPDIR, temporary_folder
 
 if TYPE_CHECKING:
     from .remote import RemoteFile
@@ -30,7 +30,7 @@ class LocalFile:
     def read(self, offset: int, size: int) -> bytes:
         """A copy of some bytes: fewer if the file ends before."""
         self._file.seek(offset)
-        return self._file.read(size)
+        return self._file.read(min(size, max(self.size - offset, 0)))
 
     def data(self, begin: int, end: int) -> memoryview:
         """A part of the file, mapped; it can be read after the file was closed."""
@@ -84,7 +84,8 @@ def uploaded(place: Place) -> Iterator[Path]:
         try:
             yield path
         except DestinationError as error:
-            error.where = error.where.replace(str(path), str(place))
+            if str(path) in error.where:
+                error.where, error.hint = error.where.replace(str(path), str(place)), error.hint or TMPDIR
             raise
         for each in sorted(folder.iterdir(), key=lambda each: (each == path, each.name)):
             (place if each == path else place.parent / each.name).put(each)

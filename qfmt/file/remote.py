@@ -17,6 +17,7 @@ from ..notation import size as text_of_size
 from ..progress import BYTES, Steps
 from ..transfer import Reading
 from ..urls import Url
+from .replacing import TMPDIR, no_temporary
 
 FIRST = 1 << 16
 """Bytes that are requested when a file is opened: all metadata of a small model."""
@@ -33,7 +34,11 @@ class RemoteFile:
 
     def __init__(self, url: Url) -> None:
         self._url, self._reading = url, (reading := url.open(FIRST))
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115  (it lives as long as this)
+        try:
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115  (it lives as long as this)
+        except OSError as error:
+            reading.close()
+            raise no_temporary(error) from None
         weakref.finalize(self, self._file.close)
         weakref.finalize(self, reading.close)
         self._lock = Lock()
@@ -104,7 +109,7 @@ def copy(url: Url, reading: Reading, file: BinaryIO) -> int:
     room = disk_usage(tempfile.gettempdir()).free
     if reading.size is not None and reading.size > room:
         what = f"has {text_of_size(reading.size)}, but there is room for {text_of_size(room)} for a temporary copy"
-        raise RemoteError(what, where=str(url), hint="TMPDIR names the folder for it")
+        raise RemoteError(what, where=str(url), hint=TMPDIR)
     limit = min(UNSTATED, room) if reading.size is None else reading.size
     _write(url, file, 0, reading, limit)
     found = file.seek(0, 2)
@@ -123,4 +128,4 @@ def _write(url: Url, file: BinaryIO, begin: int, reading: Reading, end: int) -> 
             steps.add(len(chunk))
         file.flush()
     except OSError as error:
-        raise RemoteError(f"cannot be copied: {error.strerror or error}", where=str(url)) from None
+        raise no_temporary(error).at(str(url)) from None

@@ -31,6 +31,8 @@ _TEMPORARY = f".qfmt-{'[0-9a-f]' * 16}.tmp"
 _OPEN_FILES = Path("/proc/self/fd")
 """Where Linux names the open files of a process, also those that have no other name."""
 
+TMPDIR = "TMPDIR names the folder for temporary files"
+
 _HERE, _EXCHANGE = -100, 2
 """AT_FDCWD and RENAME_EXCHANGE of renameat2(2)."""
 
@@ -114,16 +116,23 @@ def temporary_folder() -> Iterator[Path]:
     """
     import tempfile
 
-    parent = Path(tempfile.gettempdir())
-    with _as_destination_error(str(parent)):
+    try:
+        parent = Path(tempfile.gettempdir())
         _sweep(parent)
         made, lock = _locked_folder(parent, 0o700)
+    except OSError as error:
+        raise no_temporary(error) from None
     try:
         yield made
     finally:
         _close(lock)
         with suppress(OSError):
             _remove_folder(made)
+
+
+def no_temporary(error: OSError) -> DestinationError:
+    """What to raise if there can be no temporary file."""
+    return DestinationError(f"a temporary file cannot be written: {error.strerror or error}", hint=TMPDIR)
 
 
 class NewFile:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import zipfile
 from collections.abc import Callable
 from functools import cached_property
@@ -35,8 +36,8 @@ class Content:
             if what := irregular(path):
                 raise SourceError(what)
             with self.path.open("rb") as file:
-                self.head = file.read(4096)
-                self.size = file.seek(0, 2)
+                self.size = os.fstat(file.fileno()).st_size
+                self.head = file.read(min(4096, self.size))  # some files without a size, as /proc/kmsg, block
         except (OSError, ValueError) as error:  # a path cannot contain a zero byte
             raise refusal(error, SourceError) from None
 

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import qfmt
-from qfmt.archive import workers
+from qfmt.archive import filling, workers
 from qfmt.archive.filling import _journal, fill
 from qfmt.archive.manifest import MANIFEST, Entry, Manifest
 from qfmt.archive.sources import find
@@ -418,6 +418,32 @@ def done(archive: Path) -> int:
     path = archive / MANIFEST
     text = path.read_bytes() if path.exists() else b""
     return sum(bool(json.loads(line)["content_id"]) for line in text.split(b"\n")[:-1])
+
+
+def test_what_cannot_be_converted_is_not_hashed(sources: Path, archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have terabytes."""
+
+    def fail(path: Path) -> str:
+        raise AssertionError(path)
+
+    sources.mkdir()
+    qfmt.convert(DIGITS).save(sources / "a.qfb")
+    monkeypatch.setattr(filling, "sha256_of", fail)
+    for name, head in {"unknown.bin": b"", "longer.qfb": (sources / "a.qfb").read_bytes()}.items():
+        with (sources / name).open("wb") as file:
+            file.write(head)
+            file.truncate(1 << 40)
+        task = {"source": name, "path": str(sources / name), "file": "a.qfb", "options": {}, "known": None}
+        answer = filling.convert_task(str(archive), "qfmt.cli.conversion:make", task)
+        assert "unknown format" in answer["error"] or "longer than its header states" in answer["error"]
+
+
+def test_blank_lines_of_a_manifest_are_skipped(sources: Path, archive: Path) -> None:
+    digits(sources / "a.pt")
+    entries = fill(archive, find([str(sources)], archive).sources).manifest.entries
+    path = archive / MANIFEST
+    path.write_text(f"\n \r\n{path.read_text()}\n")
+    assert Manifest(archive).entries == entries
 
 
 def test_an_incomplete_last_line_is_forgotten(sources: Path, archive: Path) -> None:

@@ -171,6 +171,24 @@ def test_odd_keys_of_a_bucket(bucket: str, sources: Path, tmp_path: Path) -> Non
     assert invoke("inspect", f"{bucket}/b c#d?e%20.pt").exit_code == 0
 
 
+def test_a_key_with_dots_is_the_error_of_one_source(bucket: str, sources: Path, tmp_path: Path) -> None:
+    import fsspec
+
+    names = ("a.pt", "../up.pt", "b/../c.pt", "/d.pt")
+    listed = {f"{bucket.removeprefix('s3://')}/models/{name}": {} for name in names}
+    files = fsspec.filesystem("s3", use_listings_cache=False)
+    files.put_file(str(sources / "a.pt"), f"{bucket}/models/a.pt")
+    with pytest.MonkeyPatch.context() as patch:  # S3 has any key; moto has none of these
+        patch.setattr(type(files), "find", lambda *_, **__: list(listed))
+        found = find([f"{bucket}/models"], tmp_path / "archive").sources
+    assert set(found) == set(names)
+    filled = fill(tmp_path / "archive", found)
+    assert filled.results == dict.fromkeys(names, "failed") | {"a.pt": "converted"}
+    errors = {name: entry.error for name, entry in filled.manifest.entries.items()}
+    assert errors["../up.pt"].startswith("has .. in its key") and errors["b/../c.pt"] == errors["../up.pt"]
+    assert Manifest(tmp_path / "archive").entries == filled.manifest.entries
+
+
 def test_what_is_no_source_by_url(bucket: str, server: Server, tmp_path: Path) -> None:
     with pytest.raises(MissingFileError, match="no file matches"):
         find([f"{bucket}/*.pt"], tmp_path)

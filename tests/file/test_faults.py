@@ -24,6 +24,7 @@ from qfmt.file import replacing
 from qfmt.file.replacing import replacing_folder
 from qfmt.frontends.sources import sniff
 from support.c_reader import build
+from support.command_line import invoke, tiny_model
 from support.paths import DIGITS, ROOT, SUITE
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and special files are POSIX")
@@ -539,3 +540,14 @@ def test_one_violation_is_singular(tmp_path: Path) -> None:
     (tmp_path / "bad.qfb").write_bytes(data)
     found = CliRunner().invoke(main, ["check", str(tmp_path / "bad.qfb")])
     assert found.stderr.rstrip().endswith(": 1 violation")
+
+
+@pytest.mark.parametrize("words", ["inspect FILE", "check FILE", "run MODEL --input FILE", "diff FILE MODEL"])
+def test_a_file_without_a_size_is_not_read(words: str, tmp_path: Path) -> None:
+    """Some of these block their reader, as /proc/kmsg."""
+    file, model = Path("/proc/cpuinfo"), tmp_path / "m.qfb"
+    if not file.exists():
+        pytest.skip("/proc is of Linux")
+    tiny_model().save(model)
+    arguments = [{"FILE": file, "MODEL": model}.get(word, word) for word in words.split()]
+    assert "is an empty file" in invoke(*arguments).output

@@ -41,10 +41,10 @@ def convert_saved(saved: Saved, options: Options, source: Mapping[str, str]) -> 
 def witness(path: Path, file: Model, engine: str | None = None) -> TorchWitness:
     from ..witness import without_graph, witness_of
 
-    source = {"sha256": sha256_of(path)}
     reason = None
     with _nesting():
         saved = read(path)
+        source = {"sha256": sha256_of(path)}
         if (root := module_of(saved)) is not None:
             try:
                 with _attributes():
