@@ -191,14 +191,14 @@ def place(named: Named) -> Place:
     """The path or the URL that somebody names. RemoteError for a URL of a protocol that is not served; QfmtError if
     the name is empty.
 
-    A `file://` URL is a path. Only text can be a URL; a file whose path looks like one is `./NAME`.
+    A `file://` URL is a path, and so is `C://NAME`, with the letter of a drive. Only text can be a URL; a file whose path looks like one is `./NAME`.
     """
     if not isinstance(named, str):
         return named if isinstance(named, Url) else Path(os.fsdecode(named))
     if not named:  # the path would be that of the working directory
         raise QfmtError("a name is empty", hint="name a file or a folder")
     scheme, mark, rest = named.partition("://")
-    if not mark or not re.fullmatch(r"[A-Za-z][^/\\]*", scheme):
+    if not mark or not re.fullmatch(r"[A-Za-z][^/\\]+", scheme):
         return Path(named)
     protocol = scheme.lower()
     if protocol == "file":

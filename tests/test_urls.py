@@ -51,7 +51,7 @@ def content(model: Model, folder: Path) -> bytes:
 
 
 def test_only_text_with_a_known_protocol_is_a_url(tmp_path: Path) -> None:
-    for text in ("a.qfb", "./s3://a", "a/http://b", "C:\\a.qfb", "std::net.pt", "::http", "/s3://a"):
+    for text in ("a.qfb", "./s3://a", "a/http://b", "C:\\a.qfb", "C://a.qfb", "std::net.pt", "::http", "/s3://a"):
         assert place(text) == Path(text)
     assert place(Path("s3://bucket/a")) == Path("s3:/bucket/a")
     for protocol in PACKAGES:
