@@ -191,7 +191,8 @@ def place(named: Named) -> Place:
     """The path or the URL that somebody names. RemoteError for a URL of a protocol that is not served; QfmtError if
     the name is empty.
 
-    A `file://` URL is a path, and so is `C://NAME`, with the letter of a drive. Only text can be a URL; a file whose path looks like one is `./NAME`.
+    A `file://` URL is a path, and so is `C://NAME`, which begins with the letter of a drive. Only text can be a URL; a
+    file whose path looks like one is `./NAME`.
     """
     if not isinstance(named, str):
         return named if isinstance(named, Url) else Path(os.fsdecode(named))

@@ -530,6 +530,28 @@ def test_a_failed_write_leaves_what_was_there(store: str, monkeypatch: pytest.Mo
     assert qfmt.load(f"{store}/m.qfb").content_id() == before
 
 
+def test_an_upload_that_fails_at_its_end_leaves_what_was_there(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import s3fs
+
+    weights(1, 10).save(f"{bucket}/m.qfb")
+    before = qfmt.load(f"{bucket}/m.qfb").content_id()
+    call, called = s3fs.S3FileSystem._call_s3, []
+
+    async def fail(self: Any, method: str, *arguments: Any, **options: Any) -> Any:
+        called.append(method)
+        if method == "complete_multipart_upload":
+            raise PermissionError("no\nmore")
+        return await call(self, method, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("s3fs.core.calculate_chunksize", lambda *_, **__: 5 << 20)
+        patch.setattr(s3fs.S3FileSystem, "_call_s3", fail)
+        with pytest.raises(DestinationError, match="access is denied"):
+            weights(2, 6 << 20).save(f"{bucket}/m.qfb")
+    assert called.count("upload_part") == 3 and called[-1] == "abort_multipart_upload"
+    assert qfmt.load(f"{bucket}/m.qfb").content_id() == before
+
+
 def test_a_bucket_that_is_not_there(bucket: str) -> None:
     with pytest.raises(MissingFileError):
         qfmt.load("s3://other/m.qfb")

@@ -189,18 +189,18 @@ def convert_task(folder: str, maker: str, task: Message) -> Message:
     source = path
     try:
         with downloaded(path) as source:
-            known, options = task["known"] or {}, dict(task["options"])
+            known, options, digests = task["known"] or {}, dict(task["options"]), Message()
             if known.items() >= {"options": options}.items():
-                answer = _digests(source)
-                if known.items() >= answer.items() and is_whole(home / known["file"], Entry(**known)):
+                digests = _digests(source)
+                if known.items() >= digests.items() and is_whole(home / known["file"], Entry(**known)):
                     return KEPT
             shard_size = options.pop("shard_size", None)
             model = named(maker)(source, **options)
-            answer = answer or _digests(source)  # not before: a file that cannot be converted may have terabytes
+            digests = digests or _digests(source)  # not before: a file that cannot be converted may have terabytes
             with uploaded(home / task["file"]) as file:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 save(model, file, shard_size=shard_size)
-                answer |= {"file_sha256": sha256_of(file), "content_id": model.content_id().hex()}
+                answer = digests | {"file_sha256": sha256_of(file), "content_id": model.content_id().hex()}
     except MemoryError:
         answer["error"] = "needs more memory than its worker may take; `--memory` sets the limit"
     except Exception as error:
