@@ -17,8 +17,7 @@ from onnx import TensorProto
 
 import qfmt
 from cases.one_node import single
-from networks import onnx_runtime, pytorch
-from networks.onnx_models import node, proto
+from networks import onnx_models, onnx_runtime, pytorch
 from qfmt.cli import main
 from qfmt.engines import RUNTIMES
 from qfmt.frontends.onnx import source as onnx_source
@@ -285,14 +284,14 @@ def foreign(path: Path, scale: float, batch: int | str) -> Path:
     weight = np.random.default_rng(1).standard_normal((64, 10)).astype(np.float32)
     arrays = {"scale": np.float32(scale), "zero": np.uint8(0), "W": weight, "rest": rest}
     nodes = [
-        node("QuantizeLinear", ["x", "scale", "zero"], ["q"]),
-        node("DequantizeLinear", ["q", "scale", "zero"], ["tiny"]),
-        node("Add", ["x", "tiny"], ["sum"]),
-        node("Flatten", ["sum"], ["flat"]),
-        node("MatMul", ["flat", "W"], ["product"]),
-        node("Add", ["product", "rest"], ["dequant"]),
+        onnx_models.node("QuantizeLinear", ["x", "scale", "zero"], ["q"]),
+        onnx_models.node("DequantizeLinear", ["q", "scale", "zero"], ["tiny"]),
+        onnx_models.node("Add", ["x", "tiny"], ["sum"]),
+        onnx_models.node("Flatten", ["sum"], ["flat"]),
+        onnx_models.node("MatMul", ["flat", "W"], ["product"]),
+        onnx_models.node("Add", ["product", "rest"], ["dequant"]),
     ]
-    onnx.save(proto(nodes, {"x": (TensorProto.FLOAT, (batch, 1, 8, 8))}, ["dequant"], arrays), path)
+    onnx.save(onnx_models.proto(nodes, {"x": (TensorProto.FLOAT, (batch, 1, 8, 8))}, ["dequant"], arrays), path)
     return path
 
 
