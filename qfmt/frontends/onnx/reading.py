@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...budget import Budget
 from ...errors import MissingPackageError, SourceError
 from .external import Files, is_external, open_proto, tensors_within
-from .functions import graphs_within, inline, root_line
+from .functions import graphs_within, inline, nodes_within, root_line
 from .tensors import FILE, quiet
 
 if TYPE_CHECKING:
@@ -53,17 +53,14 @@ def read(source: str | PathLike[str] | Any) -> tuple[ir.Model, Budget]:
         raise SourceError("is an ONNX model that states no opset", hint="it is truncated or damaged; download it again")
     if model.functions:
         inline(model, budget)
-    if "" not in model.opset_imports and model.ir_version >= OPSETS_SINCE and _is_standard(model.graph):
+    states_none = "" not in model.opset_imports and model.ir_version >= OPSETS_SINCE
+    if states_none and any(not node.domain for node in nodes_within(model.graph)):
         hint = "add the opset of the domain '' that its exporter used"
         raise SourceError("has operators of ONNX, but states no opset of them", hint=hint)
     if not model.graph.outputs:
         raise SourceError("is an ONNX model without outputs", hint="declare its results as outputs of the graph")
     _check_links(model.graph)
     return model, budget
-
-
-def _is_standard(graph: ir.Graph) -> bool:
-    return any(not node.domain for each in graphs_within(graph) for node in each)
 
 
 def _opsets(imports: Iterable[Any]) -> dict[str, int]:
@@ -119,7 +116,8 @@ def _from_checked(proto: Any) -> ir.Model:
     _check_names(proto.graph)
     for function in proto.functions:
         _check_names(function)
-    _check_once("function", ("".join((each.domain, ".", each.name, each.overload)) for each in proto.functions))
+    names = ("::".join((each.domain, each.name, each.overload)).removesuffix("::") for each in proto.functions)
+    _check_once("function", names)
     quiet()
     try:
         model = ir.from_proto(proto)
