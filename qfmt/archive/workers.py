@@ -58,14 +58,8 @@ class _Worker:
         self.limits = limits
         command = [sys.executable, "-I", "-c", _START, json.dumps(import_path()), str(limits.memory), work, *arguments]
         pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
-        try:
-            self.process = subprocess.Popen(
-                command,
-                stdin=pipe,
-                stdout=pipe,
-                stderr=nowhere,
-                start_new_session=True,  # without Ctrl-C
-            )
+        try:  # in a new session, so that Ctrl-C does not reach it
+            self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nowhere, start_new_session=True)
         except OSError as error:
             raise QfmtError(f"a process cannot be started: {error.strerror}", hint="use fewer --jobs") from None
 

@@ -144,7 +144,7 @@ def _check_archive(folder: Place, json_: bool, levels: Levels, jobs: int | None)
         return BROKEN
     total = len(manifest.entries)
     without = total - sum(bool(entry.content_id) for entry in manifest.entries.values())
-    rest = f"; `qfmt inspect {folder}` shows why {without} of {how_many(total, 'source')} has none" if without else ""
+    rest = f"; no file for {without} of {how_many(total, 'source')}: see `qfmt inspect {folder}`" if without else ""
     line(f"{folder}: {how_many(len(told), 'file')}, valid{rest}")
     return 0
 

@@ -569,7 +569,7 @@ def test_check_finds_what_is_not_as_it_was_written(three: Path) -> None:
     result = invoke("check", three, "--proofs")
     assert (result.exit_code, result.stdout) == (
         0,
-        f"{three}: 2 files, valid; `qfmt inspect {three}` shows why 1 of 4 sources has none\n",
+        f"{three}: 2 files, valid; no file for 1 of 4 sources: see `qfmt inspect {three}`\n",
     )
     content = bytearray((three / "a.qfb").read_bytes())
     content[-1] ^= 1
