@@ -69,7 +69,7 @@ def of_report(model: Model, report: Report) -> dict[str, Any]:
         for weight in report.weights
         if not weight.ok
     }
-    waiting = defaultdict(deque)  # nodes may share a name
+    waiting = defaultdict[tuple[str, str], deque[Any]](deque)  # nodes may share a name
     for node in report.nodes:
         waiting[node.name, node.operator].append(node)
     counted = [found.popleft() if (found := waiting.get((node.label, node.operator))) else None for node in model.nodes]

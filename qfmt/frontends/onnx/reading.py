@@ -22,9 +22,6 @@ NEWEST_OPSET = 28
 OPSETS_SINCE = 3
 """The first IR version in which a model must state an opset (onnx/docs/IR.md)."""
 
-DOMAINS = {"": "", "ai.onnx": ""}
-"""Both spellings of the default domain."""
-
 
 def read(source: str | PathLike[str] | Any) -> tuple[ir.Model, Budget]:
     """The model of a file or of an onnx.ModelProto, with functions inlined and nodes in topological order; and the
@@ -67,13 +64,13 @@ def _opsets(imports: Iterable[Any]) -> dict[str, int]:
     """Domain → opset; SourceError if that is ambiguous, or not supported."""
     found: dict[str, int] = {}
     for each in imports:
-        domain, opset = DOMAINS.get(each.domain, each.domain), int(each.version)
+        domain, opset = "" if each.domain == "ai.onnx" else each.domain, int(each.version)
         if found.setdefault(domain, opset) != opset:
             what = f"states opsets {found[domain]} and {opset} of one domain, {domain or 'ai.onnx'}"
             raise SourceError(what, hint="remove one of them")
     opset = found.get("", 1)
     if not 1 <= opset <= NEWEST_OPSET:
-        what = f"is written for opset {opset}; the newest supported is {NEWEST_OPSET}"
+        what = f"is written for opset {opset}; 1 to {NEWEST_OPSET} are supported"
         raise SourceError(what, hint="convert it with onnx.version_converter")
     return found
 
@@ -109,13 +106,12 @@ def _from_checked(proto: Any) -> ir.Model:
         raise SourceError("is an ONNX model without a graph", hint="it is truncated or damaged; download it again")
     if len(proto.graph.sparse_initializer):
         raise SourceError("has sparse initializers", hint="make them dense")
-    texts = (text for scope in (proto.graph, *proto.functions) for text in _texts(scope))
+    texts = (text for each in (proto.graph, *proto.functions) for text in _texts(each))
     if not all(isinstance(text, str) for text in (proto.producer_name, proto.producer_version, *texts)):
         raise SourceError("contains names that are not text", hint="the file is damaged; download it again")
     opsets = [_opsets(each.opset_import) for each in (proto, *proto.functions)]
-    _check_names(proto.graph)
-    for function in proto.functions:
-        _check_names(function)
+    for scope in (proto.graph, *proto.functions):
+        _check_names(scope)
     names = ("::".join((each.domain, each.name, each.overload)).removesuffix("::") for each in proto.functions)
     _check_once("function", names)
     quiet()
