@@ -181,7 +181,7 @@ def serve(memory: str, work: str, *arguments: str) -> None:
     os.dup2(nowhere, 1)
     Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     function = named(work)
-    limit_memory(int(memory))  # of the tasks: this much any worker needs
+    limit_memory(int(memory))  # after the imports, as it limits what tasks need beyond them
     with suppress(BrokenPipeError):
         for line in sys.stdin.buffer:
             target.write(_answer(function, arguments, line) + b"\n")

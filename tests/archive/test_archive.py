@@ -737,5 +737,5 @@ def test_names_that_lead_nowhere(tmp_path: Path, sources: Path) -> None:
     loop.symlink_to("loop")
     source = digits(sources / "a.pt")
     assert "cannot be created" in trouble("convert", source, "--out", loop)
-    assert "a name is empty" in trouble("convert", "", "--out", tmp_path / "archive")
-    assert "a name is empty" in trouble("convert", source, "--out", "")
+    assert "the path is empty" in trouble("convert", "", "--out", tmp_path / "archive")
+    assert "the path is empty" in trouble("convert", source, "--out", "")

@@ -80,7 +80,7 @@ def _called(model: ir.Model) -> Sequence[ir.OperatorIdentifier]:
 
 
 def _compute_outputs(function: ir.Function) -> None:
-    """Have a node of its own compute each output: InlinePass would rename an input that is also an output."""
+    """Give each output a separate node: InlinePass would rename an input that is also an output."""
     import onnx_ir as ir
 
     seen: set[int] = set()
