@@ -21,7 +21,7 @@ from ...arrays import Array
 from ...budget import Budget
 from ...errors import SourceError
 from ...regular import descriptor_of, refusal
-from .weight import charge, damaged
+from .messages import charge, damaged
 
 SHARED = 1 << 20
 """Bytes that tensors may have in addition to twice the size of their files. Tied weights share bytes. A small model
