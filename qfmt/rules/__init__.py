@@ -96,7 +96,7 @@ def graph_violations(model: Model) -> list[Violation]:
 
 
 def meaning_violations(where: str | Callable[[], str], node: Node, tensors: Mapping[str, Tensor]) -> list[Violation]:
-    """The rules that the attributes and tensors of a node break (V43 to V68); its signature breaks none."""
+    """The rules that a node breaks by its attributes and tensors. Its signature must be valid."""
     operator = known(node)
     if operator is None:
         return []
