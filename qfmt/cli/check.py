@@ -122,30 +122,32 @@ def _check_archive(folder: Place, json_: bool, levels: Levels, jobs: int | None)
     from ..file.reader import processors
 
     manifest = Manifest(folder)
-    entries = {entry.file: entry for entry in manifest.entries.values() if entry.content_id}
+    written = (entry for entry in manifest.entries.values() if entry.content_id)  # two may state one file differently
+    entries = {(entry.file, entry.file_sha256, entry.content_id): entry for entry in written}.values()
     tasks = [
-        {"path": text_of(manifest.place(entry)), "entry": asdict(entry), "levels": levels} for entry in entries.values()
+        {"number": number, "path": text_of(manifest.place(entry)), "entry": asdict(entry), "levels": levels}
+        for number, entry in enumerate(entries)
     ]
-    found: dict[str, dict[str, Any]] = {}
+    checked: list[dict[str, Any]] = [{} for _ in tasks]
     with working(f"checking {folder}"), closing(results(tasks, WORK, (), jobs or processors())) as answers:
         for task, answer in answers:
             file, answer = task["entry"]["file"], accepted(answer, _is_answer)
-            found[file] = _unchecked(file, answer["error"]) if "error" in answer else answer | {"file": file}
-    told = [found[file] for file in entries]
-    wrong = [facts for facts in told if not facts["valid"]]
+            told = _unchecked(file, answer["error"]) if "error" in answer else answer | {"file": file}
+            checked[task["number"]] = told
+    wrong = [facts for facts in checked if not facts["valid"]]
     if json_:
-        as_json({"archive": str(folder), "valid": not wrong, "files": told})
+        as_json({"archive": str(folder), "valid": not wrong, "files": checked})
         return BROKEN if wrong else 0
     for facts in wrong:
         for each in [facts["problem"]] if facts["problem"] else facts["violations"]:
             line(f"{facts['file']}: {each if isinstance(each, str) else '{rule} {where}: {what}'.format(**each)}")
     if wrong:
-        line(f"{folder}: {len(wrong)} of {how_many(len(told), 'file')} invalid", err=True)
+        line(f"{folder}: {len(wrong)} of {how_many(len(checked), 'file')} invalid", err=True)
         return BROKEN
     total = len(manifest.entries)
     without = total - sum(bool(entry.content_id) for entry in manifest.entries.values())
     rest = f"; no file for {without} of {how_many(total, 'source')}: see `qfmt inspect {folder}`" if without else ""
-    line(f"{folder}: {how_many(len(told), 'file')}, valid{rest}")
+    line(f"{folder}: {how_many(len(checked), 'file')}, valid{rest}")
     return 0
 
 
