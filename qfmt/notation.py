@@ -78,8 +78,10 @@ def how_many(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def size(count: int) -> str:
-    """A readable number of bytes: 47.7 kB."""
+def size(count: int | None) -> str:
+    """A readable number of bytes: 47.7 kB. None: a server does not state it."""
+    if count is None:
+        return "unknown size"
     if count < 1000:
         return f"{count} bytes"
     amount, units = count / 1000, ["kB", "MB", "GB"]

@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from http import HTTPStatus
 from typing import Any, Protocol
 
-from .errors import MissingFileError, MissingPackageError, QfmtError, RemoteError, first_line, masked, shortened
+from .errors import MissingFileError, MissingPackageError, QfmtError, RemoteError, first_line, masked
 
 _EXTRA = "run `pip install '.[remote]'` in a checkout of qfmt"
 
@@ -190,10 +191,11 @@ def failing(where: str, kind: type[QfmtError] = RemoteError) -> Iterator[None]:
             hint = "the protocol's own settings hold the credentials (docs/archive.md)"
             raise kind("access is denied", where=where, hint=hint) from None
         what = masked(first_line(error))  # it may quote the URL in another spelling, or the address of a redirection
-        if status:
-            told = shortened(str(getattr(error, "message", "")).partition("\n")[0].rstrip(":"), 200)
-            is_answer = error.__cause__ is None  # else aiohttp found it malformed
-            what = f"the server answers {status} {told}" if is_answer else f"the answer of the server: {told}"
+        if status and error.__cause__ is not None:  # aiohttp found it malformed
+            what = "the answer of the server is not valid HTTP"
+        elif status:  # its own words might be those of the request, with what is secret in it
+            phrase = HTTPStatus(status).phrase if status in [*HTTPStatus] else ""
+            what = f"the server answers {status} {phrase}".rstrip()
         elif "TooManyRedirects" in type(error).__name__:
             what = "the server redirects in a circle, or too often"
         elif "Redirect" in type(error).__name__:

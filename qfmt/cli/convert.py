@@ -231,7 +231,7 @@ def command(
     read, lower, write = (f"{end - begin:.2f} s" for begin, end in pairwise(times))
     for text in (
         *(f"note   {note}" for note in notes),
-        f"read   {what}, {size(size_of(source) or 0)}  {read}",
+        f"read   {what}, {size(size_of(source))}  {read}",
         *([f"lower  {lowered}  {lower}"] if lowered else []),
         f"graph  {_graph(model)}",
         f"write  {target.place}, {size(target.bytes)}, {how}  {write}",

@@ -67,7 +67,7 @@ def _facts(file: Place) -> dict[str, Any]:
                 "engine": model.engine,
                 "nodes": total["nodes"],
                 "parameters": total["parameters"],
-                "bytes": size_of(file) or 0,
+                "bytes": size_of(file),
             }
     except QfmtError as error:
         return {"error": error.what}

@@ -7,8 +7,8 @@ from typing import Any
 
 from ..budget import Budget
 
-SIZES = {b"{": 180, b"[": 64, b",": 40}
-"""Approximate memory in bytes per character: of an object, an array, or an element."""
+SIZES = {b"{": 180, b"[": 64, b",": 40, b":": 150}
+"""Approximate memory in bytes per character: of an object, an array, an element, or a name with its place."""
 
 
 def parse(text: bytes, budget: Budget) -> Any:
