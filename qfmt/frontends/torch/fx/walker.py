@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from ....errors import SourceError, damaged
 from ....progress import counted
 from ...stored import StoredTensor
-from ..calls import PYTHON, Place, Recorder, Value
+from ..calls import PYTHON, Place, Recorder, RejectedInputError, Value
 from ..saved.tree import Module
 from ..torchscript.code import charge_parsing, check_chains
 from ..torchscript.frames import Frame, Symbol
@@ -276,7 +276,7 @@ class _Walker(Frame):
     def _assert(self, condition: Any, message: Any) -> None:
         """A check that depends on run-time values is skipped."""
         if isinstance(condition, bool | int) and not condition:
-            raise SourceError(f"the network rejects its input: {str(message)[:300]}")
+            raise RejectedInputError(message)
 
     def _bound(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
