@@ -42,7 +42,9 @@ def in_eval_mode(target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     meaning = LIFTS.get(target.removesuffix("_"))
     parameters = () if meaning is None else meaning.parameters
     given = dict(zip((each.torch_name for each in parameters), args, strict=False)) | dict(kwargs)
-    has_statistics = any(each.target == "running_mean" and given.get(each.torch_name) is not None for each in parameters)
+    has_statistics = any(
+        each.target == "running_mean" and given.get(each.torch_name) is not None for each in parameters
+    )
     values = _IN_EVAL_MODE | (_WITH_STATISTICS if has_statistics else {})
     for at, parameter in enumerate(parameters):
         if parameter.target in values and parameter.torch_name in kwargs:
