@@ -199,8 +199,8 @@ def _at_jump(node: Node, operands: Sequence[Operand | None], output: Tensor, the
     """Where a quantized element lies on the threshold of the node, up to a rounding error of its real number, and the
     other result is that of an element on the other side.
 
-    torch computes `x · scale - zero_point · scale`, fused, in full vectors of elements and `(x - zero_point) · scale` in
-    the rest.
+    torch computes `x · scale - zero_point · scale`, fused, in full vectors of elements, and `(x - zero_point) · scale`
+    in the rest.
     """
     none, (x, *_) = np.zeros(theirs.shape, bool), operands
     if node.operator not in JUMPS or x is None or x.quantization is None or output.quantization is None:

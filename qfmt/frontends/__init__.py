@@ -49,8 +49,10 @@ def convert(
     source does not state enough. `input_quantization` is (scale, zero point, dtype) for inputs that are already
     quantized. `input_dtypes` are the element types of other inputs, if the source does not state them: they are
     float32, or int64 where torch requires indices. `eval_mode` converts a network of torch that was saved in training
-    mode as it is after `eval()`; without it, one whose result depends on the mode is refused. Raises MissingFileError, RemoteError, or SourceError or a subclass of it, which says what is wrong,
-    where, and what to do; ValidityError for names, shapes or scales of constants that no `.qfb` may have.
+    mode as it is after `eval()`; without it, one whose result depends on the mode is refused.
+
+    Raises MissingFileError, RemoteError, or SourceError or a subclass of it, which says what is wrong, where, and what
+    to do; ValidityError for names, shapes or scales of constants that no `.qfb` may have.
     """
     if engine is not None and engine not in ENGINES:
         raise SourceError(f"unknown engine {engine!r}", hint=f"choose one of {', '.join(ENGINES)}")

@@ -35,8 +35,10 @@ def evaluate(
 
     `inputs` are `Value`s (or known values, or None) in the order of `archive.inputs`, or by name; those
     with a default may be omitted. Every operator that cannot be finished on known values goes to the
-    recorder. Evaluating again starts from the archive as stored. `eval_mode`: no module is in training. Raises ControlFlowError if the code
-    branches on data, SourceError for code that PyTorch does not write; both name file and line.
+    recorder. Evaluating again starts from the archive as stored. `eval_mode`: no module is in training.
+
+    Raises ControlFlowError if the code branches on data, SourceError for code that PyTorch does not write; both name
+    file and line.
     """
     root, constants, own = restored(archive)
     evaluator = Evaluator(archive, recorder, constants, own)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ....budget import Budget
-from ....errors import SourceError
 from ...stored import StoredTensor
 from ..calls import Packed, PackedState, Place, Recorder, RejectedInputError, Value, keeps_state
 from . import branches, folding, packing
