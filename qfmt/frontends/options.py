@@ -34,8 +34,8 @@ class Options(NamedTuple):
         engine: str | None,
         shapes: Mapping[str, Any] | None,
         grids: Mapping[str, Any] | None,
-        dtypes: Mapping[str, Any] | None,
-        eval_mode: bool,
+        dtypes: Mapping[str, Any] | None = None,
+        eval_mode: bool = False,
     ) -> Options:
         """Check the arguments of a caller, of any type; a SourceError names the input that is invalid."""
         return cls(
