@@ -24,6 +24,8 @@ class Conversion:
     engine: str | None
     shapes: Shapes
     quantizations: dict[str, tuple[float, int, str]]
+    dtypes: dict[str, str]
+    eval_mode: bool
     prepared: Place | None
     lowering: Lowering | None
 
@@ -35,12 +37,15 @@ class Conversion:
                 engine=self.engine,
                 input_shapes=self.shapes,
                 input_quantization=self.quantizations,
+                input_dtypes=self.dtypes,
+                eval_mode=self.eval_mode,
                 prepared=self.prepared,
             )
             return model, False
         is_used = needs_shapes or self.lowering is not None
-        if self.engine or self.quantizations or self.prepared or (self.shapes and not is_used):
-            hint = "give --engine, --prepared and --input-… when you convert the original"
+        given = self.engine or self.quantizations or self.dtypes or self.eval_mode or self.prepared
+        if given or (self.shapes and not is_used):
+            hint = "give --engine, --eval-mode, --prepared and --input-… when you convert the original"
             raise SourceError("is a .qfb, whose engine and inputs are fixed", where=str(source), hint=hint)
         return qfmt.load(source), True
 
@@ -56,6 +61,8 @@ def make(
     engine: str | None = None,
     input_shapes: Shapes | None = None,
     input_quantization: dict[str, tuple[float, int, str]] | None = None,
+    input_dtypes: dict[str, str] | None = None,
+    eval_mode: bool = False,
     integer_only: bool = False,
     exact: bool = False,
     outputs: tuple[str, ...] = (),
@@ -65,7 +72,8 @@ def make(
 ) -> Model:
     """The model of a source by the options of the command line, with test vectors if these are requested."""
     lowering = Lowering.of(integer_only, exact, outputs, requantize, bits)
-    conversion = Conversion(engine, input_shapes or {}, input_quantization or {}, None, lowering)
+    of_inputs = input_shapes or {}, input_quantization or {}, input_dtypes or {}
+    conversion = Conversion(engine, *of_inputs, eval_mode, None, lowering)
     model, opened = conversion.read(source, needs_shapes=vectors is not None)
     if lowering is not None:
         model = conversion.lower(model, source, opened)[0]

@@ -45,6 +45,13 @@ def _quantization(value: str) -> tuple[str, tuple[float, int, str]]:
     return name, (scale, zero_point, dtype)
 
 
+def _dtype(value: str) -> tuple[str, str]:
+    name, equals, dtype = value.partition("=")
+    if not (name and equals and dtype):
+        raise click.BadParameter(f"{value!r} is not NAME=DTYPE, as in tokens=int64")
+    return name, dtype.strip()
+
+
 @click.command(
     epilog="""\b
 Examples:
@@ -98,6 +105,19 @@ Examples:
     help=f"Quantization of an integer input (DTYPE: {DEFAULT_DTYPE} if not given).",
 )
 @click.option(
+    "--input-dtype",
+    "dtypes",
+    multiple=True,
+    callback=named(_dtype),
+    metavar="NAME=DTYPE",
+    help="Element type of an input that the source does not state  [default: float32, or int64 for indices]",
+)
+@click.option(
+    "--eval-mode",
+    is_flag=True,
+    help="Convert what PyTorch saved in training mode as it is after eval(): without dropout, with stored statistics.",
+)
+@click.option(
     "--prepared",
     type=FILE,
     help="The calibrated model before torch's `convert`, or its state_dict: keep the ranges that it observed.",
@@ -142,6 +162,8 @@ def command(
     engine: str | None,
     shapes: Shapes,
     quantizations: dict[str, tuple[float, int, str]],
+    dtypes: dict[str, str],
+    eval_mode: bool,
     prepared: Place | None,
     opset: int | None,
     form: str | None,
@@ -166,7 +188,7 @@ def command(
     archive.jsonl. What fails stops nothing. Run an interrupted command again to continue.
     Exit status: 1 if a source failed.
     """
-    conversion = Conversion(engine, shapes, quantizations, prepared, Lowering.of(**integer))
+    conversion = Conversion(engine, shapes, quantizations, dtypes, eval_mode, prepared, Lowering.of(**integer))
     if out is not None:
         single = {"prepared": prepared, "opset": opset, "form": form, "same-types": same_types, "compact": compact}
         if given := [name for name, value in single.items() if value]:
@@ -175,7 +197,7 @@ def command(
         from .convert_many import How, convert_many
 
         options = {"engine": engine, "input_shapes": shapes, "input_quantization": quantizations, **integer}
-        options |= {"vectors": vectors, "shard_size": shard_size}
+        options |= {"input_dtypes": dtypes, "eval_mode": eval_mode, "vectors": vectors, "shard_size": shard_size}
         stated = {name: value for name, value in options.items() if value}
         if dask and (memory or timeout):
             raise click.UsageError("--memory and --timeout are not for --dask: limit the workers of the cluster")

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_dtypes import finfo
 
-from ..arithmetic import MEAN, REQUANTIZE, f32, whole_bias
+from ..arithmetic import MEAN, REQUANTIZE, f32, quantize, whole_bias
 from ..arrays import Array
 from ..engines import RUNTIMES
 from ..interpreter import execute
@@ -53,6 +53,9 @@ SUMS_OF_FLOATS = (*RUNTIMES, "pt2e")
 
 WIDEST_OF_SUMS = 2.0**-2
 """The same if sums of products are known only in float32: 16-bit activations."""
+
+JUMPS = ("ThresholdedRelu",)
+"""Operators of one element whose result jumps, and that torch computes on quantized tensors."""
 
 INTEGER_RULES = (*REQUANTIZE, *MEAN, "product", "sum")
 """Rules whose formulas are exact except for a few final float32 operations."""
@@ -98,6 +101,7 @@ def classify(
         near = np.abs(mine.astype(np.int64) - theirs.astype(np.int64)) == 1
         if near.any():
             near &= rounding_ties(node, operands, output, (mine.astype(np.float64) + theirs) / 2, engine)
+        near |= ~equal & _at_jump(node, operands, output, theirs)
     overflown, possible = _overflows(node, operands, output, theirs, engine, ~equal & ~near)
     off = ~(equal | near | overflown | possible)
     largest = distance(mine.astype(np.float64), theirs.astype(np.float64)).max(initial=0)
@@ -189,6 +193,26 @@ def rounding_ties(
         return np.abs(exact + offset - halves) <= np.minimum(
             error, WIDEST_OF_SUMS if engine in SUMS_OF_FLOATS else WIDEST
         )
+
+
+def _at_jump(node: Node, operands: Sequence[Operand | None], output: Tensor, theirs: Array) -> Array:
+    """Where a quantized element lies on the threshold of the node, up to a rounding error of its real number, and the
+    other result is that of an element on the other side.
+
+    torch computes `x · scale - zero_point · scale`, fused, in full vectors of elements, and `(x - zero_point) · scale`
+    in the rest.
+    """
+    none, (x, *_) = np.zeros(theirs.shape, bool), operands
+    if node.operator not in JUMPS or x is None or x.quantization is None or output.quantization is None:
+        return none
+    error = 2 * 2.0**-24 * _size(x)
+    sides = []
+    for real in (_real(x, np.float64) - error, _real(x, np.float64) + error):
+        y = np.asarray(OPERATORS[node.operator].reference(real, **node.attributes))
+        sides.append(quantize(y.astype(f32), output.quantization, theirs.dtype, "reciprocal"))
+    below, above = sides
+    jumps: Array = (below != above) & ((theirs == below) | (theirs == above))
+    return jumps
 
 
 def _sum_error(node: Node, operands: Sequence[Operand | None]) -> Array:

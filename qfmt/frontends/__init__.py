@@ -19,6 +19,8 @@ def convert(
     engine: str | None = None,
     input_shapes: Mapping[str, Sequence[Dimension]] | None = None,
     input_quantization: Mapping[str, tuple[float, int, str]] | None = None,
+    input_dtypes: Mapping[str, str] | None = None,
+    eval_mode: bool = False,
     example_inputs: Any = None,
     prepared: Any = None,
 ) -> Model:
@@ -45,8 +47,12 @@ def convert(
     `engine` is the engine whose rounding rules the nodes state, one of ENGINES. The default is "onnx" for ONNX,
     "pt2e" for exported programs, else "fbgemm". `input_shapes` gives a size, name or None per dimension, if the
     source does not state enough. `input_quantization` is (scale, zero point, dtype) for inputs that are already
-    quantized. Raises MissingFileError, RemoteError, or SourceError or a subclass of it, which says what is wrong,
-    where, and what to do; ValidityError for names, shapes or scales of constants that no `.qfb` may have.
+    quantized. `input_dtypes` are the element types of other inputs, if the source does not state them: they are
+    float32, or int64 where torch requires indices. `eval_mode` converts a network of torch that was saved in training
+    mode as it is after `eval()`; without it, one whose result depends on the mode is refused.
+
+    Raises MissingFileError, RemoteError, or SourceError or a subclass of it, which says what is wrong, where, and what
+    to do; ValidityError for names, shapes or scales of constants that no `.qfb` may have.
     """
     if engine is not None and engine not in ENGINES:
         raise SourceError(f"unknown engine {engine!r}", hint=f"choose one of {', '.join(ENGINES)}")
@@ -59,7 +65,7 @@ def convert(
     from .options import Options
     from .sources import object_reader, sniff
 
-    given = engine, input_shapes, input_quantization
+    given = engine, input_shapes, input_quantization, input_dtypes, eval_mode
     where: Place | None = None
     if isinstance(source, str | PathLike | Url):
         where = place(source)

@@ -9,21 +9,41 @@ from typing import Any, NamedTuple
 from ..errors import SourceError
 from ..model import Dimension, Model, Shape
 
+MODE, EVAL = "mode", "eval"
+"""The source key of a network that was converted in eval mode, whatever the mode of its source is."""
+
 
 class Options(NamedTuple):
-    """`engine` "" means that of the source. Shapes and quantization (scale, zero point, dtype) are by input name."""
+    """`engine` "" means that of the source. Shapes, quantization (scale, zero point, dtype) and dtypes are by input
+    name. `eval_mode`: as PyTorch's modules compute after `eval()`, whatever mode the source is in."""
 
     engine: str = ""
     shapes: Mapping[str, Shape] = {}
     quantization: Mapping[str, tuple[float, int, str]] = {}
+    dtypes: Mapping[str, str] = {}
+    eval_mode: bool = False
+
+    @property
+    def of_inputs(self) -> bool:
+        """Whether they say anything of inputs."""
+        return bool(self.shapes or self.quantization or self.dtypes)
 
     @classmethod
-    def checked(cls, engine: str | None, shapes: Mapping[str, Any] | None, grids: Mapping[str, Any] | None) -> Options:
+    def checked(
+        cls,
+        engine: str | None,
+        shapes: Mapping[str, Any] | None,
+        grids: Mapping[str, Any] | None,
+        dtypes: Mapping[str, Any] | None = None,
+        eval_mode: bool = False,
+    ) -> Options:
         """Check the arguments of a caller, of any type; a SourceError names the input that is invalid."""
         return cls(
             engine or "",
             {name: _shape(name, shape) for name, shape in (shapes or {}).items()},
             {name: _quantization(name, numbers) for name, numbers in (grids or {}).items()},
+            {name: str(dtype) for name, dtype in (dtypes or {}).items()},
+            bool(eval_mode),
         )
 
     @classmethod
@@ -41,14 +61,20 @@ class Options(NamedTuple):
             if tensor.quantization is not None
         }
         shapes = {name: tensor.shape for name, tensor in like.items() if tensor.shape is not None}
-        return cls(file.engine, shapes, quantized)
+        dtypes = {name: tensor.dtype for name, tensor in like.items() if name not in quantized}
+        return cls(file.engine, shapes, quantized, dtypes, is_eval(file))
 
     def check_names(self, names: Sequence[str]) -> None:
         """Raise SourceError for options of an input that the network does not have."""
-        for name in (*self.shapes, *self.quantization):
+        for name in (*self.shapes, *self.quantization, *self.dtypes):
             if name not in names:
                 hint = f"its inputs are {', '.join(names)}" if names else "it has none"
                 raise SourceError(f"the network has no input {name!r}", hint=hint)
+
+
+def is_eval(file: Model) -> bool:
+    """Whether a file was converted in eval mode."""
+    return file.source.get(MODE) == EVAL
 
 
 def _shape(name: str, shape: Any) -> tuple[Dimension, ...]:

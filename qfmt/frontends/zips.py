@@ -78,7 +78,10 @@ class Zip:
             raise SourceError(f"{info.file_size} bytes are more than is allowed here ({limit})", where=name)
         if info.flag_bits & 1:
             raise SourceError("the entry is encrypted", where=name)
-        if info.compress_type == zipfile.ZIP_STORED and info.compress_size == info.file_size:
+        if info.compress_type == zipfile.ZIP_STORED:
+            if info.compress_size != info.file_size:
+                what = f"the entry is not compressed, but states {info.compress_size} bytes for {info.file_size}"
+                raise SourceError(what, where=name, hint=_AGAIN)
             data = self._raw(info)
         elif info.compress_type == zipfile.ZIP_DEFLATED:
             data = self._inflated(info)

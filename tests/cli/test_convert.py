@@ -121,7 +121,7 @@ def test_convert_passes_its_options_on(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr(qfmt, "convert", record)
     options = ["--input-shape", "x=N,3,224,224", "--input-shape", "y=1", "--engine", "qnnpack"]
     options += ["--input-quantization", "x=0.0078125,128", "--input-quantization", "y=1e-3,-4,int8"]
-    options += ["--prepared", str(DIGITS)]
+    options += ["--prepared", str(DIGITS), "--input-dtype", "z=int64", "--eval-mode"]
     trouble("convert", DIGITS, tmp_path / "out.qfb", *options)
     assert given == {
         "source": DIGITS,
@@ -129,6 +129,8 @@ def test_convert_passes_its_options_on(monkeypatch: pytest.MonkeyPatch, tmp_path
         "engine": "qnnpack",
         "input_shapes": {"x": ("N", 3, 224, 224), "y": (1,)},
         "input_quantization": {"x": (0.0078125, 128, "uint8"), "y": (1e-3, -4, "int8")},
+        "input_dtypes": {"z": "int64"},
+        "eval_mode": True,
     }
 
 

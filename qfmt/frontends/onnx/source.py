@@ -31,7 +31,7 @@ def convert(path: Path, options: Options) -> Model:
 def witness(path: Path, file: Model, engine: str | None = None) -> OnnxWitness:
     """Convert the source with the options of the file; without its input shapes if they do not fit."""
     try:
-        model = convert(path, Options.like(file, file.graph.inputs))
+        model = convert(path, Options.like(file, file.graph.inputs)._replace(dtypes={}))
     except SourceError:
         model = convert(path, Options(file.engine))
     return OnnxWitness(path, model, engine)
@@ -52,6 +52,8 @@ def convert_onnx(source: Path | Any, options: Options, description: Mapping[str,
     engine = options.engine or "onnx"
     onnx, budget = read(source)
     options.check_names([value.name or "" for value in onnx.graph.inputs])
+    if options.dtypes:
+        raise SourceError("states the element types of its inputs itself", hint="drop --input-dtype")
     importer = Importer(onnx, budget, options.shapes)
     for name, grid in options.quantization.items():
         quantized.quantized_input(importer, name, *grid)

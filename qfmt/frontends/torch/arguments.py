@@ -13,7 +13,6 @@ import numpy as np
 
 from ...errors import SourceError
 from ...model import DTYPES, Quantization, numpy_dtype
-from ...ops import Trait, has
 from ..stored import StoredTensor
 from .building import Builder
 from .values import DTYPE_CODES, Refine, TensorValue, narrowest
@@ -57,14 +56,15 @@ def quantized(lift: Builder, value: Any) -> tuple[TensorValue, Quantization]:
 
 
 def indices(lift: Builder, value: Any) -> TensorValue:
-    """An argument of integers that count rows or elements. An input becomes int64."""
+    """An argument of integers that count rows or elements. An input that they come from becomes int64."""
     x = lift.tensor(value)
     if DTYPES[x.dtype].is_integer and x.quantization is None:
         return x
-    source = _before_moves(lift, x.key)
-    if source in lift.inputs:
+    source = _float_origin(lift, x.key) if x.quantization is None else ""
+    if source:
         raise Refine(lift.wanted[source], lift.tensors[source].shape, dtype="int64")
-    raise SourceError(f"gets {x.dtype} where integer counts are required")
+    hint = "if an input has integers, state them: --input-dtype NAME=int64"
+    raise SourceError(f"gets {x.dtype} where integer counts are required", hint=hint)
 
 
 def scalar_like(lift: Builder, value: TensorValue, number: float) -> TensorValue:
@@ -104,12 +104,19 @@ def axes(lift: Builder, dim: Any) -> TensorValue | None:
     return lift.constant(np.array(dim if isinstance(dim, list | tuple) else [dim], np.int64))
 
 
-def _before_moves(lift: Builder, key: str) -> str:
-    """The tensor that these elements come from, through operators that only move them."""
-    while key in lift.makers and has(lift.makers[key], Trait.ANY_MOVE):
+def _float_origin(lift: Builder, key: str) -> str:
+    """An input of the graph that a tensor has its float type from; "" if there is none."""
+    seen, waiting = set[str](), [key]
+    while waiting:
         lift.budget.spend()
-        key = lift.makers[key].inputs[0]
-    return key
+        if (key := waiting.pop()) in lift.inputs:
+            return key
+        node = lift.makers.get(key)
+        if key not in seen and node is not None and node.operator != "Cast":
+            kind = lift.tensors[key].dtype
+            waiting += [each for each in node.inputs if each and lift.tensors[each].dtype == kind]
+        seen.add(key)
+    return ""
 
 
 def operands(lift: Builder, a: Any, b: Any) -> tuple[TensorValue, TensorValue]:

@@ -13,6 +13,9 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 from ...errors import SourceError, damaged
 from ..stored import StoredTensor
 
+EVALUATE = "call model.eval() before saving, or convert with --eval-mode (in Python eval_mode=True)"
+"""What to do with a network in training mode."""
+
 MEANINGLESS = TypeError, ValueError, LookupError, AttributeError, ArithmeticError
 """Python's exceptions for values of a source that have the wrong type or are out of range."""
 
@@ -30,6 +33,13 @@ def meaningless(target: str, error: Exception) -> SourceError:
     """The error for a call with such values."""
     what = f"{target} gets invalid arguments ({type(error).__name__}: {str(error)[:100]})"
     return damaged(what)
+
+
+class RejectedInputError(SourceError):
+    """The code of the network raises an exception."""
+
+    def __init__(self, message: Any) -> None:
+        super().__init__(f"the network rejects its input: {str(message)[:300]}")
 
 
 class Place(NamedTuple):
@@ -127,5 +137,5 @@ class Recorder(Protocol):
 
 def keeps_state(what: str) -> SourceError:
     """The error for code that keeps state between runs."""
-    hint = "a .qfb holds a stateless network; if this one is in training mode, call model.eval() before saving"
+    hint = f"a .qfb holds a stateless network; if this one is in training mode: {EVALUATE}"
     return SourceError(f"the network changes {what} from one run to the next", hint=hint)

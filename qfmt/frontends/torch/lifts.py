@@ -32,6 +32,28 @@ LIFTS: dict[str, Meaning] = {}
 """By torch target."""
 
 
+_IN_EVAL_MODE = {"train": False, "dropout_p": 0.0}
+_WITH_STATISTICS = {"training": False, "use_input_stats": False}
+
+
+def in_eval_mode(target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call as PyTorch's modules give them after `eval()`: nothing is dropped, and a norm that has
+    running statistics computes with them."""
+    meaning = LIFTS.get(target.removesuffix("_"))
+    parameters = () if meaning is None else meaning.parameters
+    given = dict(zip((each.torch_name for each in parameters), args, strict=False)) | dict(kwargs)
+    has_statistics = any(
+        each.target == "running_mean" and given.get(each.torch_name) is not None for each in parameters
+    )
+    values = _IN_EVAL_MODE | (_WITH_STATISTICS if has_statistics else {})
+    for at, parameter in enumerate(parameters):
+        if parameter.target in values and parameter.torch_name in kwargs:
+            kwargs = {**kwargs, parameter.torch_name: values[parameter.target]}
+        elif parameter.target in values and at < len(args):
+            args = (*args[:at], values[parameter.target], *args[at + 1 :])
+    return tuple(args), dict(kwargs)
+
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 

@@ -18,12 +18,13 @@ from ...passes.edits import without_idle_rules
 from ...passes.fold import fold_sandwiches
 from ...passes.hoisting import hoist_quantizers
 from ...rules.quantization import is_float32_scale
-from ..options import Options
+from ..options import EVAL, MODE, Options
 from ..stored import StoredTensor
 from . import shapes
-from .calls import Recorder, Value
+from .calls import Place, Recorder, RejectedInputError, Value
 from .lifter import Lifter
-from .values import InputSpec, Refine, TensorValue, narrowest
+from .lifts import in_eval_mode
+from .values import PLAIN_CODES, InputSpec, Refine, TensorValue, narrowest
 
 LIKELY_RANKS = (4, 2, 3, 5, 1)
 """Ranks that are tried in this order if the code reads the rank of an input before it is known."""
@@ -46,12 +47,13 @@ class Lifted(NamedTuple):
     outputs: list[Value | StoredTensor]
     assumed: Mapping[str, int]
     """Ranks of inputs that were assumed, and not confirmed by the network."""
+    eval_mode: bool = False
 
     @property
     def notes(self) -> dict[str, str]:
         """The source keys for them: docs/spec/conversions.md, "Source keys"."""
         ranks = ", ".join(f"{name}={rank}" for name, rank in self.assumed.items())
-        return {"assumed_ranks": ranks} if ranks else {}
+        return ({"assumed_ranks": ranks} if ranks else {}) | ({MODE: EVAL} if self.eval_mode else {})
 
 
 def with_options(specs: Sequence[InputSpec], options: Options) -> list[InputSpec]:
@@ -63,6 +65,13 @@ def with_options(specs: Sequence[InputSpec], options: Options) -> list[InputSpec
 def _stated(spec: InputSpec, options: Options) -> InputSpec:
     if spec.name in options.shapes:
         spec = replace(spec, shape=options.shapes[spec.name])
+    if (stated := options.dtypes.get(spec.name, spec.dtype)) != spec.dtype:
+        if spec.typed:
+            raise SourceError(f"is {spec.dtype} in the source, not {stated[:20]}", where=f"input {spec.name}")
+        if stated not in PLAIN_CODES:
+            hint = f"choose one of {', '.join(PLAIN_CODES)}"
+            raise SourceError(f"{stated[:20]!r} is not an element type", where=f"input {spec.name}", hint=hint)
+    spec = replace(spec, dtype=stated, typed=spec.typed or spec.name in options.dtypes)
     if spec.name not in options.quantization:
         return spec
     scale, zero_point, dtype = options.quantization[spec.name]
@@ -85,7 +94,7 @@ def lift(
     """Evaluate and lift; `recorder` may put a listener before the lifter.
 
     If an assumed rank leads to a contradiction, another is assumed. If all fail, the error of the attempt that
-    came furthest is raised.
+    came furthest is raised; of two, the one that is not the network's own about such a rank.
     """
     errors: list[tuple[int, SourceError]] = []
     for rank in LIKELY_RANKS:
@@ -109,12 +118,15 @@ def lift(
             errors.append((lifter.calls, error))
             if not assumed or isinstance(error, BudgetError):
                 break
-    raise max(errors, key=lambda pair: pair[0])[1]
+    raise max(errors, key=lambda pair: (pair[0], not isinstance(pair[1], RejectedInputError)))[1]
 
 
 def _refined(specs: Mapping[str, InputSpec], more: Refine) -> dict[str, InputSpec]:
     """The inputs, with new knowledge of one."""
     known = specs[more.name]
+    if known.typed and more.dtype:
+        what = f"is {known.dtype}, but the network requires {more.dtype}"
+        raise SourceError(what, where=f"input {more.name}", hint="state another element type, or none")
     numbers = _numbers(known, more.shape)
     specs = {name: replace(spec, shape=_numbered(spec.shape, numbers)) for name, spec in specs.items()}
     shape = _numbered(more.shape, numbers)
@@ -160,6 +172,20 @@ def _flat(outputs: Any, budget: Budget, depth: int = 0) -> Iterator[Value | Stor
             raise SourceError("returns something that is not a tensor") from None
 
 
+class _InEvalMode:
+    """A recorder before another one: it passes calls on as they are after `eval()`."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+
+    def call(self, target: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], place: Place) -> Any:
+        """See `calls.Recorder`."""
+        first = args[0] if args else None
+        if target == "aten::add_" and isinstance(first, StoredTensor) and first.path.endswith("num_batches_tracked"):
+            return first  # a batch norm counts batches in training mode, which a trace keeps
+        return self.recorder.call(target, *in_eval_mode(target, args, kwargs), place)
+
+
 class Network(NamedTuple):
     """`run` evaluates `forward` on a recorder, any number of times; `source` are the source keys of the file.
 
@@ -181,7 +207,12 @@ class Network(NamedTuple):
     def lift(self, options: Options, recorder: Callable[[Lifter], Recorder] = lambda lifter: lifter) -> Lifted:
         """The calls lifted; `recorder` may put a listener before the lifter."""
         specs = with_options(self.inputs, options)
-        return lift(self.run, options.engine or self.engine, specs, recorder, self.budget)
+        run = self._run_in_eval_mode if options.eval_mode else self.run
+        lifted = lift(run, options.engine or self.engine, specs, recorder, self.budget)
+        return lifted._replace(eval_mode=options.eval_mode)
+
+    def _run_in_eval_mode(self, recorder: Recorder, values: Mapping[str, TensorValue]) -> Any:
+        return self.run(_InEvalMode(recorder), values)
 
     def finished(self, lifted: Lifted) -> Model:
         """The Model of what was lifted."""

@@ -118,6 +118,9 @@ class InputSpec:
     quantization: Quantization | None = None
     example: tuple[int, ...] | None = None
     """The shape that it had in the trace, if there was one."""
+    typed: bool = False
+    """Whether the source or the user states its element type, which is float32 otherwise until an operator needs
+    another one."""
 
 
 def narrowest(scale: float) -> str:

@@ -89,7 +89,7 @@ def witness_of(network: Network, file: Model, engine: str | None) -> TorchWitnes
     except BudgetError:
         raise
     except SourceError:
-        lifted = network.lift(Options(like.engine), Tape)
+        lifted = network.lift(Options(like.engine, eval_mode=like.eval_mode), Tape)
     return TorchWitness(network.finished(lifted), lifted, asked, [spec.example for spec in network.inputs])
 
 

@@ -351,6 +351,14 @@ def test_a_directory_that_lies_about_sizes(tmp_path: Path) -> None:
     )
 
 
+def test_an_uncompressed_entry_of_two_sizes(tmp_path: Path) -> None:
+    raw = bytearray(module_of(tmp_path / "m.pt").read_bytes())
+    directory = raw.index(b"PK\x01\x02")
+    raw[directory + 24 : directory + 28] = struct.pack("<I", 1)
+    (tmp_path / "m.pt").write_bytes(raw)
+    assert "is not compressed, but states" in str(refusal(tmp_path / "m.pt"))
+
+
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_two_entries_of_one_name(tmp_path: Path) -> None:
     path = module_of(tmp_path / "m.pt")

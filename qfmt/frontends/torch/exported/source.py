@@ -103,7 +103,7 @@ class Evaluation:
                 hint = "only tensors can be inputs: export the model with this argument fixed"
                 raise SourceError("the program has a number as an input", where=f"input {name}", hint=hint)
             shape: Shape = types[name].shape
-            specs.append(InputSpec(name, shape, types[name].dtype or "float32"))
+            specs.append(InputSpec(name, shape, types[name].dtype or "float32", typed=True))
         return specs
 
     def run(self, to: Recorder, inputs: Mapping[str, TensorValue]) -> Any:

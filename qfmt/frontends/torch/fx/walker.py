@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 from ....errors import SourceError, damaged
 from ....progress import counted
 from ...stored import StoredTensor
-from ..calls import PYTHON, Place, Recorder, Value
+from ..calls import PYTHON, Place, Recorder, RejectedInputError, Value
 from ..saved.tree import Module
 from ..torchscript.code import charge_parsing, check_chains, syntax_tree
 from ..torchscript.frames import Frame, Symbol
 from ..torchscript.operators import Operators
-from ..values import PLAIN_CODES, QUANTIZED_CODES
+from ..values import PLAIN_CODES, QUANTIZED_CODES, TensorValue
 from .functional import FUNCTIONS, Call
 from .modules import CONTAINERS, INPUT_NAMES, apply, method
 
@@ -41,6 +41,11 @@ LAYOUTS = {
     f"torch.{name}" for name in ("strided", "contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
 }  # fmt: skip
 """Names of memory layouts, which do not change values."""
+
+CASTS = {"char": "int8", "byte": "uint8", "short": "int16"} | {
+    name: name for name in ("bool", "int", "long", "half", "bfloat16", "float", "double")
+}
+"""Methods that are called like an element type, and cast to it → its name."""
 
 LISTS = {"view", "reshape", "permute", "repeat", "expand", "tile"}
 """Methods that accept a list also as separate arguments."""
@@ -237,6 +242,8 @@ class _Walker(Frame):
     def _method(self, owner: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if name == "where" and args:  # the only method whose tensor is not the first argument of the function
             return self._operator_of_torch(name, (args[0], owner, *args[1:]), kwargs)
+        if name in CASTS and not args and not kwargs:
+            name, args = "to", (DTYPE_CODES[CASTS[name]],)
         if name in LISTS and args and not isinstance(args[0], list | tuple | ElementType):
             args = (list(args),)
         return self._operator_of_torch(name, (owner, *args), kwargs)
@@ -276,7 +283,7 @@ class _Walker(Frame):
     def _assert(self, condition: Any, message: Any) -> None:
         """A check that depends on run-time values is skipped."""
         if isinstance(condition, bool | int) and not condition:
-            raise SourceError(f"the network rejects its input: {str(message)[:300]}")
+            raise RejectedInputError(message)
 
     def _bound(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
@@ -330,7 +337,7 @@ def _listed(value: Any) -> Any:
 
 
 def indexed(call: Call, x: Any, index: Any) -> Any:
-    """A tensor indexed by integers, slices, None and an ellipsis."""
+    """A tensor indexed by integers or tensors, slices, None and an ellipsis."""
     items = list(index) if isinstance(index, tuple) else [index]
     if sum(item is Ellipsis for item in items) > 1:
         raise SourceError("indexes with two ellipses")
@@ -341,7 +348,7 @@ def indexed(call: Call, x: Any, index: Any) -> Any:
         if not isinstance(dimensions, int):
             return dimensions  # of an operator that is not supported, which is reported
         items[at : at + 1] = [slice(None)] * (dimensions - used)
-    axis = 0
+    axis, tensors = 0, dict[int, Any]()
     for item in items:
         if item is None:
             x = call("aten::unsqueeze", x, axis)
@@ -351,8 +358,15 @@ def indexed(call: Call, x: Any, index: Any) -> Any:
                 step = 1 if item.step is None else item.step
                 x = call("aten::slice", x, axis, item.start, item.stop, step)
             axis += 1
-        elif isinstance(item, int | Value) and not isinstance(item, bool):
+        elif _is_tensor(item):
+            tensors[axis] = item
+            axis += 1
+        elif isinstance(item, int | Value) and not isinstance(item, bool) and not any(map(_is_tensor, items)):
             x = call("aten::select", x, axis, item)
         else:
             raise SourceError("indexes in a way that is not supported")
-    return x
+    return call("aten::index", x, [tensors.get(at) for at in range(max(tensors) + 1)]) if tensors else x
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, TensorValue | StoredTensor)

@@ -124,7 +124,8 @@ def _converted(script: torch.jit.ScriptModule, options: Options, as_examples: bo
     torch.jit.save(script, buffer)
     archive = Archive(buffer.getvalue(), Budget(None))
     quantization = (Arguments(archive).example_quantization() if as_examples else {}) | dict(options.quantization)
-    return network(archive, {})._replace(source={}).model(options._replace(quantization=quantization))
+    found = network(archive, {}, options.eval_mode)._replace(source={})
+    return found.model(options._replace(quantization=quantization))
 
 
 @contextmanager

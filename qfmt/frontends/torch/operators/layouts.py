@@ -115,7 +115,7 @@ def select(lift: Builder, self: Any, dim: int, index: Any) -> TensorValue:
 
 @lifts("aten::index_select")
 def index_select(lift: Builder, self: Any, dim: int, index: Any) -> Any:
-    return lift.emit("Gather", [self, index], {"axis": dim})
+    return lift.emit("Gather", [self, arguments.indices(lift, index)], {"axis": dim})
 
 
 @lifts("aten::split", "aten::split_with_sizes")

@@ -8,6 +8,7 @@ from ....errors import SourceError
 from ....model import Quantization
 from .. import arguments, shapes
 from ..building import Builder
+from ..calls import EVALUATE
 from ..lifts import lifts
 from ..values import TensorValue, Unsupported
 from .creation import filled
@@ -51,7 +52,7 @@ _RUNNING = "input, weight, bias, running_mean, running_var"
 def batch_norm(lift: Builder, unread: int, a: Any) -> Any:
     """Return `unread` results after the first one, which networks do not read."""
     if getattr(a, "training", False) or a.running_mean is None:
-        raise SourceError("normalizes with the statistics of the batch", hint="call model.eval() before saving")
+        raise SourceError("normalizes with the statistics of the batch", hint=EVALUATE)
     return _with_unread(_batch_norm(lift, a), unread)
 
 

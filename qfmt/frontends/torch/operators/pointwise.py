@@ -13,7 +13,7 @@ from ...stored import StoredTensor
 from .. import arguments, shapes
 from ..arguments import operands
 from ..building import Builder
-from ..calls import Value
+from ..calls import EVALUATE, Value
 from ..lifts import lifts
 from ..values import DTYPE_CODES, Quotient, Size, TensorValue, narrowest
 from .logic import cast, in_type
@@ -89,7 +89,7 @@ def clone(lift: Builder, self: Any, *args: Any, **kwargs: Any) -> Any:
 def dropout(lift: Builder, a: Any) -> Any:
     """A no-op in eval mode, or if it drops nothing."""
     if arguments.flag(lift, a.train) and arguments.number(lift, a.p):
-        raise SourceError("is in training mode", hint="call model.eval() before saving")
+        raise SourceError("is in training mode", hint=EVALUATE)
     return unchanged(lift, a.input)
 
 

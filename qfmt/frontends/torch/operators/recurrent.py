@@ -14,7 +14,7 @@ from ....errors import SourceError
 from ...stored import PerTensor, StoredTensor
 from .. import arguments, shapes
 from ..building import Builder
-from ..calls import Packed, PackedState
+from ..calls import EVALUATE, Packed, PackedState
 from ..lifts import lifts
 from ..values import TensorValue
 from .creation import is_zero
@@ -64,7 +64,7 @@ def _layers(lift: Builder, operator: str, a: Any, initial: Sequence[Any]) -> lis
     """[output, last states…], as in torch."""
     layers, directions = arguments.whole(lift, a.num_layers), 1 + arguments.flag(lift, a.bidirectional)
     if arguments.flag(lift, a.train) and arguments.number(lift, a.dropout) and layers > 1:
-        raise SourceError("drops random values: the network was saved in training mode", hint="call .eval() first")
+        raise SourceError("drops random values: the network was saved in training mode", hint=EVALUATE)
     if not isinstance(a.params, list | tuple) or not 0 < len(a.params) == directions * layers:
         raise SourceError(f"needs the parameters of {directions * layers} cells")
     states = [lift.tensor(state) for state in initial]
@@ -203,7 +203,7 @@ def _float_layers(lift: Builder, operator: str, a: Any, states: Sequence[Any]) -
     options = (a.has_biases, a.num_layers, a.train, a.bidirectional, a.batch_first)
     biases, layers, train, both, batch_first = (int(arguments.number(lift, option)) for option in options)
     if train:
-        raise SourceError("is in training mode", hint="call model.eval() before exporting")
+        raise SourceError("is in training mode", hint=EVALUATE)
     x, directions, each = lift.tensor(a.input), 1 + both, 4 if biases else 2
     if len(a.params) != layers * directions * each:
         raise SourceError(f"has {len(a.params)} parameters for {layers} layers")

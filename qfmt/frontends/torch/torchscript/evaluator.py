@@ -28,16 +28,21 @@ CONTINUE = object()
 """The result of a statement that does not return."""
 
 
-def evaluate(archive: Archive, recorder: Recorder, inputs: Sequence[Any] | Mapping[str, Any]) -> Any:
+def evaluate(
+    archive: Archive, recorder: Recorder, inputs: Sequence[Any] | Mapping[str, Any], eval_mode: bool = False
+) -> Any:
     """Run `forward` of an archive on symbolic inputs, and return its result.
 
     `inputs` are `Value`s (or known values, or None) in the order of `archive.inputs`, or by name; those
     with a default may be omitted. Every operator that cannot be finished on known values goes to the
-    recorder. Evaluating again starts from the archive as stored. Raises ControlFlowError if the code
-    branches on data, SourceError for code that PyTorch does not write; both name file and line.
+    recorder. Evaluating again starts from the archive as stored. `eval_mode`: no module is in training.
+
+    Raises ControlFlowError if the code branches on data, SourceError for code that PyTorch does not write; both name
+    file and line.
     """
     root, constants, own = restored(archive)
     evaluator = Evaluator(archive, recorder, constants, own)
+    evaluator.shared.eval_mode = eval_mode
     try:
         if isinstance(inputs, Mapping):
             return evaluator.run(archive.forward, [root], inputs, "")

@@ -43,6 +43,7 @@ class Run:
         self.library = archive.library
         self.constants = constants
         self.operators = Operators(recorder, own_containers, archive.budget)
+        self.eval_mode = False
         self.written: dict[tuple[int, str], Any] = {}
         self.read: set[tuple[int, str]] = set()
 
@@ -111,6 +112,8 @@ class ScriptFrame(Frame):
         if key in self.run.written:
             return self.run.written[key]
         self.run.read.add(key)
+        if name == "training" and self.run.eval_mode:
+            return False
         if name in owner.attributes:
             return owner.attributes[name]
         if owner.cls.fields.get(name):  # an attribute of the class, declared `Final`

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ....budget import Budget
-from ....errors import SourceError
 from ...stored import StoredTensor
-from ..calls import Packed, PackedState, Place, Recorder, Value, keeps_state
+from ..calls import Packed, PackedState, Place, Recorder, RejectedInputError, Value, keeps_state
 from . import branches, folding, packing
 
 
@@ -88,7 +87,7 @@ class Operators:
 
     def _raise(self, args: list[Any]) -> Any:
         message = args[0] if args and isinstance(args[0], str) else "an exception"
-        raise SourceError(f"the network rejects its input: {message[:300]}")
+        raise RejectedInputError(message)
 
     def _unwrap(self, args: list[Any]) -> Any:
         return args[0] if args else NotImplemented

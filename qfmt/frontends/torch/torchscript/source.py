@@ -11,7 +11,7 @@ from ....errors import ControlFlowError
 from ....model import Model
 from ....passes.likely_shapes import EXAMPLES
 from ...content import sha256_of
-from ...options import Options
+from ...options import Options, is_eval
 from ...stored import StoredTensor
 from ..calls import Packed, PackedState
 from ..network import Network
@@ -29,9 +29,9 @@ def convert(path: Path, options: Options) -> Model:
     """The Model of an archive; only its tensors, if its code has no single graph."""
     archive, source = Archive(path), {"sha256": sha256_of(path)}
     try:
-        return network(archive, source).model(options)
+        return network(archive, source, options.eval_mode).model(options)
     except ControlFlowError as error:
-        if options.shapes or options.quantization:
+        if options.of_inputs:
             raise
         return _without_graph(archive, source, error)
 
@@ -41,13 +41,13 @@ def witness(path: Path, file: Model, engine: str | None = None) -> TorchWitness:
 
     archive, source = Archive(path), {"sha256": sha256_of(path)}
     try:
-        return witness_of(network(archive, source), file, engine)
+        return witness_of(network(archive, source, is_eval(file)), file, engine)
     except ControlFlowError as error:
         return without_graph(_without_graph(archive, source, error), file, engine)
 
 
-def network(archive: Archive, source: Mapping[str, str]) -> Network:
-    """The network of an archive; `source` are source keys that only the caller knows.
+def network(archive: Archive, source: Mapping[str, str], eval_mode: bool = False) -> Network:
+    """The network of an archive; `source` are source keys that only the caller knows, `eval_mode` as in Options.
 
     Raises ControlFlowError for arguments that cannot be inputs; so does its `run`, if the code branches on data.
     """
@@ -56,7 +56,7 @@ def network(archive: Archive, source: Mapping[str, str]) -> Network:
     traced = {EXAMPLES: json.dumps(examples, ensure_ascii=False)} if examples else {}
     return Network(
         arguments.specs(),
-        lambda recorder, values: evaluate(archive, recorder, arguments.filled(values)),
+        lambda recorder, values: evaluate(archive, recorder, arguments.filled(values), eval_mode),
         archive.budget,
         {**_described(archive), **source, **traced},
     )
