@@ -23,7 +23,7 @@ _u32 = struct.Struct("<I").pack
 _ORDER = {4: 0, 8: 1, 1: 2}
 """In a table the fields of 4 bytes come first, then those of 8, then the rest: little is lost to alignment."""
 
-SHORT, AT_ONCE = 127, 8
+SHORT, AT_ONCE = 31, 8
 """A longer string is written again for every 8 references to it: readers limit what a file refers to often (F6)."""
 
 
