@@ -20,7 +20,7 @@ import qfmt.arrays
 from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.cli.facts import describe
 from qfmt.errors import BudgetError, FormatError, QfmtError, RunError, Violation
-from qfmt.file import header
+from qfmt.file import header, records
 from qfmt.file.checker import MOST
 from qfmt.file.reader import Stored
 from qfmt.model import DTYPES, Attribute, numpy_dtype
@@ -30,7 +30,7 @@ from qfmt.passes.statistics import stored_range
 from qfmt.quantization import NO_ZERO_POINT, Parameter
 from support.crafted import crafted
 from support.mutants import sealed
-from support.paths import HOSTILE
+from support.paths import FLOAT_SUITE, HOSTILE
 
 
 def shared_table(tmp_path: Path, count: int, inputs: int) -> Path:
@@ -105,6 +105,18 @@ def test_threads_that_begin_with_the_same_array(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(Stored, "is_intact", waiting)
     with ThreadPoolExecutor(count) as threads:
         assert sum(threads.map(lambda _: int(tensor.array.sum()), range(count))) == 1000 * count
+
+
+def test_nothing_is_found_by_the_hash_of_a_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file can choose thousands of tuples of integers with one hash, which makes a set of them quadratic."""
+
+    class Unhashable(tuple[int, ...]):
+        __hash__ = None  # type: ignore[assignment]
+
+    monkeypatch.setattr("qfmt.file.reader.shape", lambda record: Unhashable(records.shape(record)))
+    path = FLOAT_SUITE[0]
+    assert qfmt.check(path) == []
+    assert all(isinstance(tensor.shape, Unhashable) for tensor in qfmt.load(path).tensors.values())
 
 
 def test_buffers_that_overlap_are_hashed_a_few_times(tmp_path: Path) -> None:
