@@ -97,7 +97,8 @@ def checked_inputs(model: Model, inputs: Mapping[str, ArrayLike]) -> dict[str, A
     if not isinstance(inputs, Mapping):
         hint = f'pass {{"{expected[0]}": array}}' if expected else "pass {}"
         raise RunError(f"inputs are arrays by name, not a {type(inputs).__name__}", hint=hint)
-    if unknown := [name for name in inputs if name not in expected]:
+    known = set(expected)
+    if unknown := [name for name in inputs if name not in known]:
         raise RunError(f"the model has no input {unknown[0]!r}", hint=f"its inputs are {', '.join(expected)}")
     sizes: dict[str, int] = {}
     arrays = {}

@@ -67,7 +67,8 @@ def matched(wanted: Sequence[str], held: Mapping[str, Array], path: Place) -> di
         names = ", ".join(filter(None, held)) or "one array without a name"
         inputs = f"the inputs are {', '.join(wanted)}"
         raise RunError(f"no array {missing[0]!r}, only {names}", where=str(path), hint=inputs)
-    if aside := [name for name in held if name not in wanted]:
+    known = set(wanted)
+    if aside := [name for name in held if name not in known]:
         line(f"note: {path}: ignored, because they are not inputs: {', '.join(aside)}", err=True)
     return {name: held[name] for name in wanted}
 

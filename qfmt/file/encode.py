@@ -23,7 +23,7 @@ _u32 = struct.Struct("<I").pack
 _ORDER = {4: 0, 8: 1, 1: 2}
 """In a table the fields of 4 bytes come first, then those of 8, then the rest: little is lost to alignment."""
 
-SHORT = 127
+SHORT = 31
 """The most characters of a string that is written only once, however many fields refer to it."""
 
 REFERENCES = 8

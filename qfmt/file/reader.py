@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .remote import Fetched
 
 _HASHED = 8
-"""How many times over the data may be hashed: once by each of some threads that all begin with the same buffer."""
+"""How many times over the data may be hashed: buffers of a hostile file overlap, or are damaged and asked for again."""
 
 
 _BATCH = 1 << 20
@@ -91,7 +91,7 @@ class Container:
         self.where = str(self.place)
         self.verify = verify
         self.verified: set[int] = set()
-        self.hashed = 0
+        self.hashed, self.hashing = 0, set[int]()
         self.placed = Placed(self.where)
         with self.placed:
             self._decoder = Decoder(self._open(), "Model", start=self.header.header_size)
@@ -328,10 +328,13 @@ class Stored(Data):
         container = self._container
         view = container.data[self.offset : self.offset + self.nbytes]
         if container.verify and self.index not in container.verified:
-            container.hashed += self.nbytes
+            if self.index not in container.hashing:  # by another thread: however many there are, it counts once
+                container.hashing.add(self.index)
+                container.hashed += self.nbytes
             if container.hashed > _HASHED * len(container.data):
                 raise FormatError("buffers overlap", where=self.place, rule="F8")
             if not self.is_intact():
+                container.hashing.discard(self.index)
                 what = "the data is damaged: its sha256 differs from the one stated"
                 raise DigestError(what, where=self.place, hint=header.AGAIN, rule="F9")
             container.verified.add(self.index)

@@ -430,8 +430,10 @@ enum { QFB_REPETITIONS_ = 64, QFB_REMEMBERED_ = 256 };
 
 typedef struct {
     qfb_file *file;
-    uint64_t budget;                /* bytes that may still be walked over: what is shared can be met again and again */
-    uint64_t seen[QFB_REMEMBERED_]; /* shared strings and tables that were found good: kind and position */
+    uint64_t budget; /* bytes that may still be walked over: what is shared can be met again and again */
+    struct {
+        uint64_t key, limits;
+    } seen[QFB_REMEMBERED_]; /* shared strings, tables and values that were found good: kind, position, and limits */
 } qfb_walk_;
 
 static inline qfb_code qfb_broken_(qfb_file *file, uint64_t at, const char *what)
@@ -496,14 +498,15 @@ static inline int qfb_is_utf8_(const uint8_t *p, uint32_t size)
     return 1;
 }
 
-/* Whether a string or table was walked over before; from now on it was. */
-static inline int qfb_is_known_(qfb_walk_ *walk, uint32_t kind, uint32_t at)
+/* Whether this was found good before, with these limits; from now on it was. Positions often are a fixed distance apart,
+ * so the place is a multiplicative hash. */
+static inline int qfb_is_known_(qfb_walk_ *walk, uint32_t kind, uint32_t at, uint64_t limits)
 {
     uint64_t key = (uint64_t)(kind + 1) << 32 | at;
-    uint64_t *place = &walk->seen[(at / 4 + kind * 31) % QFB_REMEMBERED_];
-    if (*place == key)
+    uint32_t place = (uint32_t)((key ^ limits) * 0x9e3779b97f4a7c15u >> 32) % QFB_REMEMBERED_;
+    if (walk->seen[place].key == key && walk->seen[place].limits == limits)
         return 1;
-    *place = key;
+    walk->seen[place].key = key, walk->seen[place].limits = limits;
     return 0;
 }
 
@@ -513,7 +516,7 @@ static inline qfb_code qfb_walk_string_(qfb_walk_ *walk, uint32_t at)
     uint32_t count;
     if (qfb_walk_vector_(walk, at, 1)) /* a known one costs its bytes again: whoever uses it compares all of them */
         return file->error.code;
-    if (qfb_is_known_(walk, 255, at))
+    if (qfb_is_known_(walk, 255, at, 0))
         return QFB_OK;
     count = qfb_u32_(file->bytes + at);
     if (count >= file->meta_size - at - 4 || file->bytes[at + 4 + count])
@@ -552,7 +555,7 @@ static inline qfb_code qfb_walk_field_(qfb_walk_ *walk, const qfb_field_ *field,
         return walk->file->error.code;
     switch (field->kind) {
     case QFB_STRING_: return qfb_walk_string_(walk, target);
-    case QFB_TABLE_: return qfb_is_known_(walk, field->of, target) ? QFB_OK : qfb_walk_table_(walk, field->of, target);
+    case QFB_TABLE_: return qfb_is_known_(walk, field->of, target, 0) ? QFB_OK : qfb_walk_table_(walk, field->of, target);
     case QFB_SCALARS_: return qfb_walk_vector_(walk, target, field->width);
     default: return qfb_walk_offsets_(walk, field, target);
     }
@@ -1326,7 +1329,7 @@ static inline qfb_code qfb_check_numbers_of_(qfb_walk_ *walk, uint32_t index, co
 {
     int signs = tensor->is_constant && qfb_channel_axis(&tensor->quantization) < -1;
     uint32_t at = qfb_to_(walk->file, qfb_element_(walk->file, walk->file->tensors, index), QFB_TENSOR_QUANTIZATION_);
-    if (!at || qfb_is_known_(walk, 64u + 2u * tensor->dtype + (uint32_t)signs, at))
+    if (!at || qfb_is_known_(walk, 64u + 2u * tensor->dtype + (uint32_t)signs, at, 0))
         return QFB_OK;
     return qfb_check_numbers_(walk, index, &tensor->quantization, qfb_dtype_of(tensor->dtype), signs, large);
 }
@@ -1794,13 +1797,16 @@ static inline qfb_code qfb_check_buffer(qfb_file *file, uint32_t index)
     return QFB_OK;
 }
 
-/* What is stored for a tensor: bools are 0 or 1, quantized values lie in their range, unused bits are zero. */
+/* What is stored for a tensor: bools are 0 or 1, quantized values lie in their range, unused bits are zero. Many tensors
+ * may share a buffer, so what has no other values is not read. */
 static inline qfb_code qfb_check_values_(
-    qfb_file *file, uint32_t index, const qfb_tensor *tensor, qfb_array array, const qfb_list *shape)
+    qfb_walk_ *walk, uint32_t index, const qfb_tensor *tensor, qfb_array array, const qfb_list *shape)
 {
+    qfb_file *file = walk->file;
     const qfb_dtype_info *info = qfb_dtype_of(tensor->dtype);
     int64_t low = tensor->quantization.quant_min, high = tensor->quantization.quant_max, key;
-    uint64_t i, count = array.size * 8 / info->bits, used;
+    int is_limited = tensor->is_quantized && (low != info->low || high != info->high);
+    uint64_t i, count = array.size * 8 / info->bits, used = 0, limits = (uint64_t)low << 32 | (uint32_t)high;
     if (info->bits < 8 && array.size) {
         for (i = 0, used = 1; i < shape->count; i++)
             used = used * (uint64_t)qfb_integer(shape, (uint32_t)i) % (8u / info->bits);
@@ -1808,10 +1814,15 @@ static inline qfb_code qfb_check_values_(
             return qfb_invalid_(file, "V12", index, "bits that no element uses are not zero");
         count = used ? count - 8u / info->bits + used : count;
     }
+    if ((tensor->dtype != QFB_BOOL && !is_limited) ||
+        qfb_is_known_(walk, 256u + 4u * tensor->dtype + (uint32_t)used, array.buffer, limits))
+        return QFB_OK;
+    if (qfb_spend_(walk, array.size, 0))
+        return file->error.code;
     for (i = 0; tensor->dtype == QFB_BOOL && i < count; i++)
         if (array.data[i] > 1)
             return qfb_invalid_(file, "V11", index, "a bool is neither 0 nor 1");
-    if (!tensor->is_quantized || (low == info->low && high == info->high))
+    if (!is_limited)
         return QFB_OK;
     if (info->kind == 'f')
         low = qfb_order_(qfb_whole_bits_(low)), high = qfb_order_(qfb_whole_bits_(high));
@@ -1838,14 +1849,13 @@ static inline qfb_code qfb_check_all_values_(qfb_file *file)
     walk.budget = total > UINT64_MAX / QFB_REPETITIONS_ ? UINT64_MAX : QFB_REPETITIONS_ * total;
     for (i = 0; i < qfb_tensor_count(file); i++)
         if (qfb_get_tensor(file, i, &tensor) || qfb_check_numbers_of_(&walk, i, &tensor, 1) ||
-            (tensor.is_constant && (qfb_spend_(&walk, tensor.array.size, 0) ||
-                                    qfb_check_values_(file, i, &tensor, tensor.array, &tensor.shape))))
+            (tensor.is_constant && qfb_check_values_(&walk, i, &tensor, tensor.array, &tensor.shape)))
             return file->error.code;
     for (v = 0; v < qfb_vector_count(file); v++)
         for (i = 0; i < ends; i++)
-            if (qfb_nth_value_(file, v, i, &tensor, &value) || qfb_spend_(&walk, value.array.size, 0))
+            if (qfb_nth_value_(file, v, i, &tensor, &value) || qfb_spend_(&walk, 1, 0))
                 return file->error.code;
-            else if (qfb_check_values_(file, v, &tensor, value.array, &value.shape))
+            else if (qfb_check_values_(&walk, v, &tensor, value.array, &value.shape))
                 return qfb_fail_(file, file->error.code, file->error.rule, "vector", v, file->error.what);
     return QFB_OK;
 }

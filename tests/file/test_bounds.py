@@ -8,7 +8,9 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import numpy as np
 import pytest
@@ -20,7 +22,8 @@ from qfmt.cli.facts import describe
 from qfmt.errors import BudgetError, FormatError, QfmtError, RunError, Violation
 from qfmt.file import header, records
 from qfmt.file.checker import MOST
-from qfmt.model import DTYPES, numpy_dtype
+from qfmt.file.reader import Stored
+from qfmt.model import DTYPES, Attribute, numpy_dtype
 from qfmt.ops import OPERATORS
 from qfmt.ops.geometry import Window
 from qfmt.passes.statistics import stored_range
@@ -71,6 +74,37 @@ def test_what_is_written_is_never_refused_for_long_strings(tmp_path: Path) -> No
     assert qfmt.check(tmp_path / "m.qfb") == []
     assert (tmp_path / "m.qfb").stat().st_size < 8000 * 600 / 7
     assert [node.operator for node in qfmt.load(tmp_path / "m.qfb").nodes] == [operator] * 600
+
+
+@pytest.mark.parametrize(
+    ("count", "attributes"),
+    [(1, {"a": ("s" * 127,) * 250_000}), (2500, {f"{at:02}{'a' * 125}": "s" * 127 for at in range(30)})],
+    ids=["list", "attributes"],
+)
+def test_what_is_written_is_never_refused_for_short_strings(
+    count: int, attributes: dict[str, Attribute], tmp_path: Path
+) -> None:
+    """What refers to them is shorter than they are."""
+    nodes = [Node("vendor.a", ("x",), (f"y{at}",), attributes, "", 1) for at in range(count)]
+    tensors = {name: Tensor(name, "float32", (4,)) for name in ("x", *(node.outputs[0] for node in nodes))}
+    Model(Graph(("x",), tuple(tensors)[1:], nodes, tensors)).save(tmp_path / "m.qfb")
+    assert list(qfmt.load(tmp_path / "m.qfb").nodes) == nodes
+
+
+def test_threads_that_begin_with_the_same_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is nearly all of the file, and each of them hashes it."""
+    count = 20
+    Model(Graph((), (), (), {"t": Tensor.constant("t", np.ones(1000))})).save(tmp_path / "m.qfb")
+    (tensor,) = qfmt.load(tmp_path / "m.qfb").tensors.values()
+    all_there, is_intact = Barrier(count, timeout=60), Stored.is_intact
+
+    def waiting(stored: Stored) -> bool:
+        all_there.wait()
+        return is_intact(stored)
+
+    monkeypatch.setattr(Stored, "is_intact", waiting)
+    with ThreadPoolExecutor(count) as threads:
+        assert sum(threads.map(lambda _: int(tensor.array.sum()), range(count))) == 1000 * count
 
 
 def test_nothing_is_found_by_the_hash_of_a_shape(monkeypatch: pytest.MonkeyPatch) -> None:

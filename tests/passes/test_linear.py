@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import qfmt
 from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.backends.c import program
+from qfmt.cli.arrays import matched
 from qfmt.cli.facts import Users, why_float
 from qfmt.model import StoredArray, Vector
 from qfmt.ops import OPERATORS
@@ -60,6 +62,13 @@ def explained(model: Model) -> None:
     assert all(why_float(model, tensor, users) for tensor in model.tensors.values())
 
 
+def ran(model: Model) -> None:
+    model.run({Name(name): np.zeros(4, np.float32) for name in matched(model.graph.inputs, INPUTS, Path("x.npz"))})
+
+
+INPUTS = {Name(f"x{at}"): np.zeros(4, np.float32) for at in range(MANY)}
+
+
 WORK: dict[str, tuple[Callable[[Model], object], Model]] = {
     "diff": (lambda model: qfmt.diff(model, model), network("Relu")),
     "rename": (
@@ -69,6 +78,7 @@ WORK: dict[str, tuple[Callable[[Model], object], Model]] = {
     "lower": (lower_integer, network("DequantizeLinear", made=False)),
     "a test vector": (checked, network("Relu", given=False, made=False)),
     "floats": (explained, network("DequantizeLinear", made=False)),
+    "run": (ran, network("Relu", given=False, made=False)),
     "C": (lambda model: program(model, "net"), network("Relu", engine="integer")),
 }
 

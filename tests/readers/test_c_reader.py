@@ -16,6 +16,7 @@ import pytest
 
 import qfmt
 from qfmt import Graph, Model, Node, Quantization, Tensor
+from qfmt.file.decode import Record
 from qfmt.file.reader import Container, Stored
 from qfmt.file.records import ATTRIBUTE_TYPES
 from qfmt.file.schema import ENUMS, TABLES
@@ -23,6 +24,7 @@ from qfmt.model import DTYPES, Parameter, StoredArray, Vector, attribute_kind
 from qfmt.quantization import PARAMETERS
 from support.c_reader import COMPILERS, FOLDER, SANITIZED, STRICT, build, compiler, read_disagreement, verdicts
 from support.counts import tell
+from support.crafted import crafted, numbers
 from support.large import LAST, beyond_32_bits
 from support.mutants import mutants, small_file, survives
 from support.paths import GOLDEN, HOSTILE, SUITE
@@ -298,15 +300,40 @@ def _with_vectors(path: Path) -> bytes:
     return path.read_bytes()
 
 
+def sharing(tmp_path: Path, dtype: str, *grids: Quantization, count: int = 130) -> bytes:
+    """Tensors of a million zeros, in a file of one megabyte, which have these quantizations in turn."""
+    shared = StoredArray.of(np.zeros(1 << 20, np.uint8)).data
+    tensors = [
+        Tensor(f"t{at}", dtype, (1 << 10, 1 << 10), shared, grids[at % len(grids)] if grids else None)
+        for at in range(count)
+    ]
+    Model(Graph((), (), (), {each.name: each for each in tensors})).save(tmp_path / "m.qfb")
+    return (tmp_path / "m.qfb").read_bytes()
+
+
 def test_shared_data_is_read_once(tmp_path: Path) -> None:
-    """2000 tensors share a million bools: without sharing, two gigabytes would be read from a file of one
-    megabyte."""
-    path = tmp_path / "m.qfb"
-    shared = StoredArray.of(np.zeros(1 << 20, np.bool_)).data
-    for count, code in ((20, 0), (2000, 3)):
-        tensors = [Tensor(f"t{at}", "bool", (1 << 20,), shared) for at in range(count)]
-        Model(Graph((), (), (), {each.name: each for each in tensors})).save(path)
-        assert verdicts(build("test/verdicts.c", "-O2"), [path.read_bytes()])[0][0] == code
+    """Otherwise a file of a megabyte would take long, or networks whose weights are all zero would be refused."""
+    ranges = [Quantization.of((1.0,), (0,), -low, 127) for low in range(128)]
+    channels = [Quantization.of(np.arange(first, first + 1024.0), (0,) * 1024, -128, 127, 0) for first in range(1, 9)]
+    files = [sharing(tmp_path, "bool"), *(sharing(tmp_path, "int8", *each) for each in ((), ranges[126:]))]
+    files.append(sharing(tmp_path, "int8", *channels, count=3000))
+    assert verdicts(build("test/verdicts.c", "-O2"), files) == [(0, "")] * len(files)
+    endless = sharing(tmp_path, "int8", *ranges)
+    assert verdicts(build("test/verdicts.c", "-O2"), [endless]) == [(3, "F6")]
+
+
+def test_shared_data_is_checked_for_each_range(tmp_path: Path) -> None:
+    """Another range, or an element more in the last byte, means other values."""
+    data = bytes([0xFF] * 63 + [0x0F])  # as int4: -1, and 0 at the end
+    grid: Record = {"scale": numbers("float32", 1.0), "quant_min": -8, "quant_max": -1}
+    for sizes, most, wanted in (([127, 127], -1, (0, "")), ([127, 128], -1, (5, "V23")), ([127, 127], -2, (5, "V23"))):
+        tensors = [
+            {"name": name, "dtype": DTYPES["int4"].code, "shape": [size], "buffer": 0, "quantization": each}
+            for name, size, each in zip("ab", sizes, (grid, grid | {"quant_max": most}), strict=True)
+        ]
+        path = crafted(tmp_path, data=data, graph={"tensors": tensors})
+        assert verdicts(build("test/verdicts.c", *SANITIZED), [path.read_bytes()]) == [wanted]
+        assert bool(qfmt.check(path)) == bool(wanted[0])
 
 
 def test_a_long_string_is_not_read_again_and_again() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterable, Mapping
 from math import prod
+from operator import itemgetter
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -59,7 +60,7 @@ def convert(path: Path, options: Options) -> Model:
     known = {"format": "safetensors", **({"framework": "pytorch"} if weights else {}), "sha256": sha256_of(path)}
     would = IN_MEMORY if weights else "convert the file that holds the network"
     why = f"safetensors files hold tensors, but no graph; {would}"
-    return of_entries(entries, file.budget, {**known, "no_graph": why})
+    return of_entries(entries, {**known, "no_graph": why})
 
 
 def witness(path: Path, file: Model, engine: str | None = None) -> TorchWitness:
@@ -78,6 +79,7 @@ def read(path: str | PathLike[str]) -> File:
     budget = Budget(len(content))
     header = _json(bytes(content[8:begin]), "its header", budget)
     metadata = header.pop("__metadata__", None) or {}
+    budget.tensor(len(header))
     if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
         raise damaged("has metadata that is not text")
     return File(dict(_tensors(header, content[begin:])), metadata, budget)
@@ -86,8 +88,8 @@ def read(path: str | PathLike[str]) -> File:
 def _tensors(header: Mapping[str, Any], data: memoryview) -> Iterable[tuple[str, StoredTensor]]:
     """Each tensor at its position; together they fill the data."""
     end = 0
-    for name, entry in sorted(header.items(), key=_begin):
-        dtype, shape, begin, stop = _described(name, entry)
+    described = [_described(name, entry) for name, entry in header.items()]
+    for begin, stop, name, dtype, shape in sorted(described, key=itemgetter(0, 1)):
         size = prod(shape) * ELEMENT_BITS[dtype] // 8
         if begin != end or stop - begin != size:
             what = f"is at {begin} to {stop}, but {dtype} {list(shape)[:8]} must be at {end} to {end + size}"
@@ -100,13 +102,8 @@ def _tensors(header: Mapping[str, Any], data: memoryview) -> Iterable[tuple[str,
         raise damaged(f"has {len(data) - end} bytes that belong to no tensor")
 
 
-def _begin(item: tuple[str, Any]) -> tuple[int, int]:
-    name, entry = item
-    _, _, begin, end = _described(name, entry)
-    return begin, end
-
-
-def _described(name: str, entry: Any) -> tuple[str, tuple[int, ...], int, int]:
+def _described(name: str, entry: Any) -> tuple[int, int, str, str, tuple[int, ...]]:
+    """Where a tensor begins and ends, its name, type and shape."""
     match entry:
         case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [begin, end]}:
             numbers = (*shape, begin, end)
@@ -115,7 +112,7 @@ def _described(name: str, entry: Any) -> tuple[str, tuple[int, ...], int, int]:
             if dtype not in DTYPES:
                 what = f"has the element type {dtype[:40]}, which is not supported"
                 raise SourceError(what, where=name[:200], hint="remove it from the file")
-            return DTYPES[dtype], tuple(shape), begin, end
+            return begin, end, name, DTYPES[dtype], tuple(shape)
     raise damaged("does not have a type, a shape and a position", where=name[:200])
 
 

@@ -55,12 +55,13 @@ def tensors_only(state: Mapping[Any, Any], source: Mapping[str, str], budget: Bu
     A single dict of tensors among other objects (`{"state_dict": …, "epoch": 3}`) counts as the whole; the longer
     names are aliases. Objects other than tensors and packed parameters are omitted.
     """
-    return of_entries(joined(_unnested(state, budget), budget), budget, source)
+    entries = joined(_unnested(state, budget), budget)
+    budget.tensor(len(entries))
+    return of_entries(entries, source)
 
 
-def of_entries(several: Sequence[Entry], budget: Budget, source: Mapping[str, str]) -> Model:
+def of_entries(several: Sequence[Entry], source: Mapping[str, str]) -> Model:
     """The same for tensors, each with its names; SourceError if two have the same name."""
-    budget.tensor(len(several))
     entries = {entry.name: entry for entry in several}
     if len(entries) != len(several) or "" in entries:
         raise SourceError(
