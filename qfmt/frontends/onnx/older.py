@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from math import frexp
 from typing import Any
 
 import numpy as np
 
+from ...arithmetic import f32
+from ...model import DTYPES
 from ...ops.shapes import axis_of
 from .calls import Call
 from .importer import Importer, imports
@@ -81,18 +85,55 @@ def asymmetric_resize(im: Importer, call: Call) -> Any:
 
 
 def _is_like_onnx(im: Importer, call: Call) -> bool:
-    """Whether qfmt's Resize is ONNX's: if a dimension keeps its size by a scale other than 1, only if all do; and if
-    integers are not rounded."""
-    a, scales, shape = call.attributes, im.value(call.input(2)) if call.input(2) else None, im.shape(call.inputs[0])
-    weighted = a.get("mode") == "cubic" or a.get("antialias") or a.get("exclude_outside")
-    if weighted and a.get("mode", "nearest") != "nearest" and "float" not in im.tensors[call.inputs[0]].dtype:
-        return False
-    if scales is None or shape is None or not scales.size or "axes" in a:
+    """Whether qfmt's Resize is ONNX's, whatever the sizes are that only a run knows.
+
+    ONNX does not say how numbers between integers are rounded. It interpolates along dimensions that keep their size by
+    a scale other than 1, unless all dimensions keep theirs.
+    """
+    mode, policy = call.attributes.get("mode", "nearest"), call.attributes.get("keep_aspect_ratio_policy", "stretch")
+    dtype, along = im.tensors[call.inputs[0]].dtype, _along(im, call, policy)
+    if mode != "nearest" and "float" not in dtype:
+        return DTYPES[dtype].bits == 8 and along is not None and _is_exact(call.attributes, [each for *_, each in along])
+    if along is None:
+        return policy == "stretch"
+    if policy == "stretch" and not _given(im, call, 2):
         return True
-    pairs = [(size, scale) for size, scale in zip(shape, scales.tolist(), strict=True) if isinstance(size, int)]
-    stays = [int(size * scale) == size for size, scale in pairs]
-    changed = len(pairs) < len(shape) or not all(stays)
-    return not (changed and any(stay and scale != 1 for stay, (_, scale) in zip(stays, pairs, strict=True)))
+    scaled = [each for each in along if each[2] != 1]
+    may_stay = [0.99 < scale < 2 if size is None else out == size for size, out, scale in scaled]
+    may_change = [size is None or out != size for size, out, _ in scaled]
+    return len(scaled) < 2 or not any(may_stay) or not any(may_change)
+
+
+def _along(im: Importer, call: Call, policy: str) -> list[tuple[int | None, int | None, float]] | None:
+    """Size, output size and scale of each dimension that is resized, None for sizes that are not known; None if scales
+    are not known."""
+    shape, scales, wanted = im.shape(call.inputs[0]), _given(im, call, 2), _given(im, call, 3)
+    count = len(scales or wanted)
+    axes = call.attributes.get("axes") or range(count)
+    sizes = [None if shape is None or not isinstance(shape[axis], int) else shape[axis] for axis in axes]
+    if scales:
+        return [(size, size and int(f32(size * scale)), scale) for size, scale in zip(sizes, scales, strict=True)]
+    if not wanted or not all(sizes):
+        return None
+    ratios = [out / size for size, out in zip(sizes, wanted, strict=True)]
+    if policy == "stretch":
+        return [*zip(sizes, wanted, ratios, strict=True)]
+    scale = min(ratios) if policy == "not_larger" else max(ratios)
+    return [(size, int(scale * size + 0.5), scale) for size in sizes]
+
+
+def _given(im: Importer, call: Call, place: int) -> list[Any]:
+    """The scales or sizes; none if they are absent or computed."""
+    value = im.value(call.input(place))
+    return [] if value is None else value.tolist()
+
+
+def _is_exact(a: Mapping[str, Any], scales: Sequence[float]) -> bool:
+    """Whether a linear Resize of integers of 8 bits is exact in float32 in any order: then they are truncated alike."""
+    whole = a["mode"] == "linear" and not a.get("antialias") and not a.get("exclude_outside")
+    powers = all(frexp(scale)[0] == 0.5 and 1 / 16 <= scale <= 16 for scale in scales)
+    places = a.get("coordinate_transformation_mode", "half_pixel")
+    return whole and powers and places in ("asymmetric", "half_pixel", "pytorch_half_pixel")
 
 
 @imports("Softmax", "LogSoftmax", "Hardmax")
