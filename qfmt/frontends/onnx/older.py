@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import frexp
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -84,48 +84,61 @@ def asymmetric_resize(im: Importer, call: Call) -> Any:
     return im.one_to_one(call._replace(operator="Resize", attributes=attributes, inputs=(call.inputs[0], "", scales)))
 
 
+class _Along(NamedTuple):
+    """Size, output size and scale of a dimension that is resized; None for sizes that are not known."""
+
+    size: int | None
+    out: int | None
+    scale: float
+
+    @property
+    def may_stay(self) -> bool:
+        return 0.99 < self.scale < 2 if self.size is None else self.out == self.size
+
+    @property
+    def may_change(self) -> bool:
+        return self.size is None or self.out != self.size
+
+
 def _is_like_onnx(im: Importer, call: Call) -> bool:
     """Whether qfmt's Resize is ONNX's, whatever the sizes are that only a run knows.
 
     ONNX does not say how numbers between integers are rounded. It interpolates along dimensions that keep their size by
     a scale other than 1, unless all dimensions keep theirs.
     """
-    mode, policy = call.attributes.get("mode", "nearest"), call.attributes.get("keep_aspect_ratio_policy", "stretch")
-    dtype, along = im.tensors[call.inputs[0]].dtype, _along(im, call, policy)
-    if mode != "nearest" and "float" not in dtype:
-        return DTYPES[dtype].bits == 8 and along is not None and _is_exact(call.attributes, [each for *_, each in along])
-    if along is None:
-        return policy == "stretch"
-    if policy == "stretch" and not _given(im, call, 2):
-        return True
-    scaled = [each for each in along if each[2] != 1]
-    may_stay = [0.99 < scale < 2 if size is None else out == size for size, out, scale in scaled]
-    may_change = [size is None or out != size for size, out, _ in scaled]
-    return len(scaled) < 2 or not any(may_stay) or not any(may_change)
+    a = {"mode": "nearest", "keep_aspect_ratio_policy": "stretch", **call.attributes}
+    dtype, along = im.tensors[call.inputs[0]].dtype, _along(im, call, a["keep_aspect_ratio_policy"])
+    if a["mode"] != "nearest" and "float" not in dtype:
+        return DTYPES[dtype].bits == 8 and along is not None and _is_exact(a, [each.scale for each in along])
+    if along is None or (a["keep_aspect_ratio_policy"] == "stretch" and not _given(im, call, 2)):
+        return bool(a["keep_aspect_ratio_policy"] == "stretch")
+    scaled = [each for each in along if each.scale != 1]
+    return len(scaled) < 2 or not any(each.may_stay for each in scaled) or not any(each.may_change for each in scaled)
 
 
-def _along(im: Importer, call: Call, policy: str) -> list[tuple[int | None, int | None, float]] | None:
-    """Size, output size and scale of each dimension that is resized, None for sizes that are not known; None if scales
-    are not known."""
+def _along(im: Importer, call: Call, policy: str) -> list[_Along] | None:
+    """Each dimension that is resized; None if scales are not known."""
     shape, scales, wanted = im.shape(call.inputs[0]), _given(im, call, 2), _given(im, call, 3)
-    count = len(scales or wanted)
-    axes = call.attributes.get("axes") or range(count)
-    sizes = [None if shape is None or not isinstance(shape[axis], int) else shape[axis] for axis in axes]
+    axes = call.attributes.get("axes") or range(len(scales or wanted))
+    known = [None if shape is None else shape[axis] for axis in axes]
+    sizes = [size if isinstance(size, int) else None for size in known]
     if scales:
-        return [(size, size and int(f32(size * scale)), scale) for size, scale in zip(sizes, scales, strict=True)]
-    if not wanted or not all(sizes):
+        pairs = zip(sizes, scales, strict=True)
+        return [_Along(size, None if size is None else int(f32(size * scale)), scale) for size, scale in pairs]
+    static = [size for size in sizes if size]
+    if not wanted or len(static) < len(sizes):
         return None
-    ratios = [out / size for size, out in zip(sizes, wanted, strict=True)]
+    ratios = [out / size for size, out in zip(static, wanted, strict=True)]
     if policy == "stretch":
-        return [*zip(sizes, wanted, ratios, strict=True)]
+        return [*map(_Along, static, wanted, ratios)]
     scale = min(ratios) if policy == "not_larger" else max(ratios)
-    return [(size, int(scale * size + 0.5), scale) for size in sizes]
+    return [_Along(size, int(scale * size + 0.5), scale) for size in static]
 
 
 def _given(im: Importer, call: Call, place: int) -> list[Any]:
     """The scales or sizes; none if they are absent or computed."""
     value = im.value(call.input(place))
-    return [] if value is None else value.tolist()
+    return [] if value is None else [*value.reshape(-1).tolist()]
 
 
 def _is_exact(a: Mapping[str, Any], scales: Sequence[float]) -> bool:
