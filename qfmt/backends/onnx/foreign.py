@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from ...errors import QfmtError
-from ...frontends.onnx.opaque import captured_names, names_within, original_attributes, rename_captured
+from ...frontends.onnx.opaque import captured_names, original_attributes, rename_captured
 from ...model import Node
 from .opsets import Lacks, schema
 
@@ -44,12 +44,8 @@ def write_foreign(builder: Builder, node: Node) -> None:
 def _capture(
     builder: Builder, names: Sequence[str], values: Sequence[ir.Value | None], attributes: Mapping[str, Any]
 ) -> None:
-    """Have graphs within a node read outer tensors by the names that these have here, which no value within has."""
-    within, found = names_within(attributes), {}
-    for name, value in zip(names, values, strict=True):
-        while value is not None and value.name in within:
-            value = builder.emit("Identity", value, name=name)
-        found[name] = name if value is None else value.name or ""
+    """Have graphs within a node read outer tensors by the names that these have here."""
+    found = {name: value.name or "" for name, value in zip(names, values, strict=True) if value is not None}
     rename_captured(attributes, found)
 
 

@@ -58,11 +58,22 @@ def rename_captured(attributes: Mapping[str, Any], names: Mapping[str, str]) -> 
             value.name = names.get(value.name or "", value.name)
 
 
-def names_within(attributes: Mapping[str, Any]) -> set[str]:
-    """The names of the values that the subgraphs of `original_attributes` define."""
-    graphs = _graphs(attributes)
-    inner = {value.name or "" for graph in graphs for value in (*graph.inputs, *graph.initializers.values())}
-    return inner | {value.name or "" for graph in graphs for node in graph for value in node.outputs}
+def names_within(node: Node) -> set[str]:
+    """The names of the values that the subgraphs of an opaque node define."""
+    if not any(isinstance(value, str) and value.startswith(ENCODED) for value in node.attributes.values()):
+        return set()
+    try:
+        graphs = _graphs(original_attributes(node))
+    except QfmtError:  # who writes the node reports it
+        return set()
+    return {value.name or "" for graph in graphs for value in defined(graph)}
+
+
+def defined(graph: ir.Graph) -> Iterator[ir.Value]:
+    """The values that a graph defines."""
+    yield from (*graph.inputs, *graph.initializers.values())
+    for node in graph:
+        yield from node.outputs
 
 
 def _graphs(attributes: Mapping[str, Any]) -> list[ir.Graph]:
