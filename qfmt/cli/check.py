@@ -117,35 +117,37 @@ def _facts(
 
 def _check_archive(folder: Place, json_: bool, levels: Levels, jobs: int | None) -> int:
     """Check every file of an archive; the exit status."""
-    from ..archive.manifest import Manifest
+    from ..archive.manifest import Entry, Manifest
     from ..archive.workers import accepted, results
     from ..file.reader import processors
 
     manifest = Manifest(folder)
-    entries = {entry.file: entry for entry in manifest.entries.values() if entry.content_id}
+    written = [entry for entry in manifest.entries.values() if entry.content_id]
+    entries = {(entry.file, entry.file_sha256, entry.content_id): entry for entry in written}
     tasks = [
         {"path": text_of(manifest.place(entry)), "entry": asdict(entry), "levels": levels} for entry in entries.values()
     ]
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[tuple[str, str, str], dict[str, Any]] = {}
     with working(f"checking {folder}"), closing(results(tasks, WORK, (), jobs or processors())) as answers:
         for task, answer in answers:
-            file, answer = task["entry"]["file"], accepted(answer, _is_answer)
-            found[file] = _unchecked(file, answer["error"]) if "error" in answer else answer | {"file": file}
-    told = [found[file] for file in entries]
-    wrong = [facts for facts in told if not facts["valid"]]
+            entry, answer = Entry(**task["entry"]), accepted(answer, _is_answer)
+            told = _unchecked(entry.file, answer["error"]) if "error" in answer else answer | {"file": entry.file}
+            found[entry.file, entry.file_sha256, entry.content_id] = told
+    checked = [found[key] for key in entries]
+    wrong = [facts for facts in checked if not facts["valid"]]
     if json_:
-        as_json({"archive": str(folder), "valid": not wrong, "files": told})
+        as_json({"archive": str(folder), "valid": not wrong, "files": checked})
         return BROKEN if wrong else 0
     for facts in wrong:
         for each in [facts["problem"]] if facts["problem"] else facts["violations"]:
             line(f"{facts['file']}: {each if isinstance(each, str) else '{rule} {where}: {what}'.format(**each)}")
     if wrong:
-        line(f"{folder}: {len(wrong)} of {how_many(len(told), 'file')} invalid", err=True)
+        line(f"{folder}: {len(wrong)} of {how_many(len(checked), 'file')} invalid", err=True)
         return BROKEN
     total = len(manifest.entries)
     without = total - sum(bool(entry.content_id) for entry in manifest.entries.values())
     rest = f"; `qfmt inspect {folder}` shows why {without} of {how_many(total, 'source')} has none" if without else ""
-    line(f"{folder}: {how_many(len(told), 'file')}, valid{rest}")
+    line(f"{folder}: {how_many(len(checked), 'file')}, valid{rest}")
     return 0
 
 

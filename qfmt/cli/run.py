@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import DestinationError, RunError
+from ..errors import DestinationError, RunError, shortened
 from ..notation import NOTHING, number, shape_text
 from ..urls import Place
 from .arrays import arrays, matched, taken
@@ -20,7 +20,7 @@ from .progress import working
 from .source import ARRAYS_FILE, DESTINATION, FILE, distinct, open_model, spare
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -98,6 +98,8 @@ def command(
     if dest is not None and dest.suffix == ".npy" and len(model.graph.outputs) > 1:
         what = f"a .npy file holds one array, and there are {len(model.graph.outputs)} outputs"
         raise DestinationError(what, where=str(dest), hint="end its name in .npz")
+    if dest is not None and dest.suffix == ".npz":
+        _check_names(model.graph.outputs, dest)
     inputs = taken(model, matched(model.graph.inputs, arrays(source), source), source)
     with working(f"running {file.name}"):
         made = model.with_vectors(inputs, names=(source.stem,), digests=record is not None, memory=memory)
@@ -139,6 +141,14 @@ def _replayed(model: Model, file: Place, memory: int | None, json_: bool) -> int
 def _row(found: Replay) -> list[str]:
     equal = found.elements - found.different
     return [found.vector, found.output, f"{found.elements:,}", f"{equal:,}", number(found.largest)]
+
+
+def _check_names(outputs: Sequence[str], dest: Place) -> None:
+    """A `.npz` is a zip file, which has 16 bits for the length of a name (APPNOTE.TXT, 4.4.10)."""
+    for name in outputs:
+        if len(f"{name}.npy".encode()) >= 1 << 16:
+            what = f"the output {shortened(name, 40)} has a longer name than a .npz can store"
+            raise DestinationError(what, where=str(dest), hint="write a single output to a .npy")
 
 
 def _save(outputs: Mapping[str, Array], dest: Place) -> None:

@@ -24,6 +24,8 @@ def _elements(shape: tuple[Dimension, ...]) -> Dimension:
 
 def _reshape_shape(given: Inference) -> list[Shape]:
     x, wanted = given.shapes[0], integers(given, 1)
+    if given.shapes[1] is not None and len(given.shapes[1]) != 1:
+        raise QfmtError(f"input 1 has the shape {given.shapes[1]}; it must be a vector of sizes")
     if wanted is None:
         count = length(given, 1)
         return [None if count is None else (None,) * count]

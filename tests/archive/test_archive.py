@@ -604,6 +604,16 @@ def test_check_finds_broken_rules_and_another_content_id(three: Path) -> None:
     ]
 
 
+def test_check_finds_entries_that_contradict_each_other(three: Path) -> None:
+    """Two entries of one file: the first one states another network."""
+    manifest = Manifest(three)
+    first, *rest = (three / MANIFEST).read_text().splitlines(keepends=True)
+    changed = first.replace(manifest.entries["a.pt"].content_id, "0" * 64)
+    (three / MANIFEST).write_text("".join([changed, *rest]))
+    result = invoke("check", three)
+    assert (result.exit_code, result.stdout) == (1, "a.qfb: its content id is not that of the manifest\n")
+
+
 def test_inspect_shows_one_line_a_source(three: Path) -> None:
     title, *rows, blank, total = invoke("inspect", three).stdout.splitlines()
     assert title.split()[:3] == ["source", "from", "engine"]

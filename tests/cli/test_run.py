@@ -15,6 +15,7 @@ import pytest
 
 import qfmt
 from qfmt.model import Graph, Model, Node, Quantization, StoredArray, Tensor
+from qfmt.ops import OPERATORS
 from support.command_line import invoke, tiny_model, trouble
 from support.paths import ROOT
 
@@ -192,3 +193,17 @@ def test_a_closed_stream_is_no_error(tiny: Path, closed: str) -> None:
         ["sh", "-c", command, sys.executable, str(tiny)], env=environment, capture_output=True, timeout=60
     )
     assert (finished.returncode, finished.stderr) == (0, b"")
+
+
+def test_an_output_whose_name_is_too_long_for_an_archive(tmp_path: Path) -> None:
+    name = "y" * 65_535
+    tensors = {each: Tensor(each, "float32", (3,)) for each in ("x", name)}
+    Model(Graph(("x",), (name,), [Node("Neg", ("x",), (name,), {}, "", OPERATORS["Neg"].version)], tensors)).save(
+        tmp_path / "m.qfb"
+    )
+    np.save(tmp_path / "x.npy", np.ones(3, np.float32))
+    said = trouble("run", tmp_path / "m.qfb", "--input", tmp_path / "x.npy", "--output", tmp_path / "y.npz")
+    assert "has a longer name than a .npz can store" in said
+    assert not (tmp_path / "y.npz").exists()
+    invoke("run", tmp_path / "m.qfb", "--input", tmp_path / "x.npy", "--output", tmp_path / "y.npy")
+    assert np.load(tmp_path / "y.npy").tolist() == [-1, -1, -1]

@@ -33,7 +33,7 @@ IN_MEMORY = {
     "tensors._shape: is_int(size)",
     "tensors._shape: size",
     "vectors._ends: (missing := [name for name in names if name not in values])",
-    "vectors._ends: (unknown := [name for name in values if name not in names])",
+    "vectors._ends: (unknown := (values.keys() - set(names)))",
     "vectors._ends: dtype not in DTYPES",
     "vectors._ends: value.dtype != dtype",
 }

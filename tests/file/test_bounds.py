@@ -18,7 +18,7 @@ import qfmt.arrays
 from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.cli.facts import describe
 from qfmt.errors import BudgetError, FormatError, QfmtError, RunError, Violation
-from qfmt.file import header
+from qfmt.file import header, records
 from qfmt.file.checker import MOST
 from qfmt.model import DTYPES, numpy_dtype
 from qfmt.ops import OPERATORS
@@ -27,7 +27,7 @@ from qfmt.passes.statistics import stored_range
 from qfmt.quantization import NO_ZERO_POINT, Parameter
 from support.crafted import crafted
 from support.mutants import sealed
-from support.paths import HOSTILE
+from support.paths import FLOAT_SUITE, HOSTILE
 
 
 def shared_table(tmp_path: Path, count: int, inputs: int) -> Path:
@@ -71,6 +71,18 @@ def test_what_is_written_is_never_refused_for_long_strings(tmp_path: Path) -> No
     assert qfmt.check(tmp_path / "m.qfb") == []
     assert (tmp_path / "m.qfb").stat().st_size < 8000 * 600 / 7
     assert [node.operator for node in qfmt.load(tmp_path / "m.qfb").nodes] == [operator] * 600
+
+
+def test_nothing_is_found_by_the_hash_of_a_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file can choose thousands of tuples of integers with one hash, which makes a set of them quadratic."""
+
+    class Unhashable(tuple[int, ...]):
+        __hash__ = None  # type: ignore[assignment]
+
+    monkeypatch.setattr("qfmt.file.reader.shape", lambda record: Unhashable(records.shape(record)))
+    path = FLOAT_SUITE[0]
+    assert qfmt.check(path) == []
+    assert all(isinstance(tensor.shape, Unhashable) for tensor in qfmt.load(path).tensors.values())
 
 
 def test_buffers_that_overlap_are_hashed_a_few_times(tmp_path: Path) -> None:

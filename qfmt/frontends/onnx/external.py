@@ -18,8 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...arrays import Array
+from ...budget import Budget
 from ...errors import SourceError
 from ...regular import descriptor_of, refusal
+from .weight import charge, damaged
 
 SHARED = 1 << 20
 """Bytes that tensors may have in addition to twice the size of their files. Tied weights share bytes. A small model
@@ -86,10 +88,11 @@ def open_proto(path: Path, files: Files | None = None) -> Any:
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
     try:
-        proto = onnx.ModelProto.FromString(path.read_bytes())
+        data = path.read_bytes()
+        charge(data, Budget(len(data), "reading"))
+        proto = onnx.ModelProto.FromString(data)
     except DecodeError:
-        hint = "it is truncated or damaged; download it again"
-        raise SourceError("is not a complete ONNX model", hint=hint) from None
+        raise damaged() from None
     except OSError as error:
         raise refusal(error, SourceError) from None
     external = [(tensor, where) for tensor, where in tensors_within(proto) if is_external(tensor)]

@@ -6,6 +6,8 @@ import os
 import pickle
 import re
 import struct
+import subprocess
+import sys
 import time
 import zipfile
 import zlib
@@ -25,6 +27,7 @@ from qfmt.frontends.torch.torchscript.archive import Archive
 from qfmt.frontends.torch.torchscript.evaluator import evaluate
 from qfmt.frontends.zips import Zip
 from support.examples import examples
+from support.paths import ROOT
 from support.pickles import Runs, text
 from support.replay import Notes, Unknown
 from support.torchscript_archives import MODULE, NOTHING, archive_of, module_of
@@ -485,3 +488,10 @@ def test_detecting_the_kind_does_not_depend_on_the_file_size(tmp_path: Path) -> 
     begin = time.process_time()
     assert sniff(tmp_path / "m.onnx").key == "unknown"
     assert time.process_time() - begin < 1
+
+
+def test_python_gives_no_advice_about_code() -> None:
+    """Its warnings would be lines of standard error for each such number of the code."""
+    code = "from qfmt.frontends.torch.torchscript.code import syntax_tree; syntax_tree('a = 1or 2')"
+    command = [sys.executable, "-W", "default", "-c", code]
+    assert subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stderr == ""

@@ -16,7 +16,7 @@ from ....progress import counted
 from ...stored import StoredTensor
 from ..calls import PYTHON, Place, Recorder, Value
 from ..saved.tree import Module
-from ..torchscript.code import charge_parsing, check_chains
+from ..torchscript.code import charge_parsing, check_chains, syntax_tree
 from ..torchscript.frames import Frame, Symbol
 from ..torchscript.operators import Operators
 from ..values import PLAIN_CODES, QUANTIZED_CODES
@@ -86,7 +86,7 @@ def _parsed(module: Module, name: str) -> ast.Module:
         check_chains(text.split("\n"), where)
         charge_parsing(module.budget, text)
         try:
-            module.syntax[name] = ast.parse(text)
+            module.syntax[name] = syntax_tree(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise damaged("the code is not Python", where=where) from None
     return module.syntax[name]

@@ -15,6 +15,7 @@ from ...stored import PerTensor, StoredTensor
 from ..network import own_names
 from ..values import RANK_NAMES, InputSpec
 from .archive import Archive, Argument
+from .code import syntax_of_expression
 
 DEPTH_LIMIT = 8
 """The deepest nesting of tuples."""
@@ -76,7 +77,7 @@ class Arguments:
 
 def _form(argument: Argument, example: Any) -> Form:
     try:
-        written = ast.parse(argument.annotation, mode="eval").body
+        written = syntax_of_expression(argument.annotation)
         return _of_type(argument.name, written, example, 0)
     except (LookupError, SyntaxError, RecursionError):
         what = f"`forward` has the argument {argument.name}: {argument.annotation}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from keyword import kwlist
@@ -191,20 +192,35 @@ def charge_parsing(budget: Budget, text: str) -> None:
     budget.allocate(TREE * len(text))
 
 
+def syntax_tree(text: str) -> ast.Module:
+    """Raises what `ast.parse` raises."""
+    return ast.parse(text, _NAME)
+
+
+def syntax_of_expression(text: str) -> ast.expr:
+    """The same for one expression."""
+    return ast.parse(text, _NAME, "eval").body
+
+
+_NAME = "<code of a model>"
+
+warnings.filterwarnings("ignore", module=_NAME)  # whoever converts a model cannot follow advice about its code
+
+
 def _expression(text: str, budget: Budget) -> ast.expr:
     check_chains([text], "")
     charge_parsing(budget, text)
     try:
-        return ast.parse(text, mode="eval").body
+        return syntax_of_expression(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise SourceError(f"the value of an attribute is not TorchScript: {text[:80]}") from None
 
 
 def _tree(text: str) -> ast.stmt:
     try:
-        return ast.parse(text).body[0]
+        return syntax_tree(text).body[0]
     except SyntaxError:
-        return ast.parse(_KEYWORD_READ.sub(r'\1getattr(\2, "\3")', text)).body[0]
+        return syntax_tree(_KEYWORD_READ.sub(r'\1getattr(\2, "\3")', text)).body[0]
 
 
 def _parse(text: str, lines: _Lines) -> ast.FunctionDef:
