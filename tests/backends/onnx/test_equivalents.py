@@ -1,4 +1,4 @@
-"""Export to ONNX: nodes that ONNX or ONNX Runtime does not have become equivalent ones, or are refused by name."""
+"""Export to ONNX: nodes that ONNX or ONNX Runtime lacks become equivalent ones, or an error names them."""
 
 from __future__ import annotations
 
