@@ -111,7 +111,7 @@ def _is_like_onnx(im: Importer, call: Call) -> bool:
     if a["mode"] != "nearest" and "float" not in dtype:
         return DTYPES[dtype].bits == 8 and along is not None and _is_exact(a, [each.scale for each in along])
     if along is None or (a["keep_aspect_ratio_policy"] == "stretch" and not _given(im, call, 2)):
-        return bool(a["keep_aspect_ratio_policy"] == "stretch")
+        return a["keep_aspect_ratio_policy"] == "stretch" or not _given(im, call, 3)
     scaled = [each for each in along if each.scale != 1]
     return len(scaled) < 2 or not any(each.may_stay for each in scaled) or not any(each.may_change for each in scaled)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -262,20 +261,27 @@ def test_nan_becomes_the_smallest_integer(computed: bool) -> None:
     agrees(proto([node("QuantizeLinear", ["x", "s", "z"], ["y"])], inputs, {"y": TensorProto.INT8}, constants), given)
 
 
-def test_names_that_graphs_within_nodes_capture_and_define() -> None:
-    """`a` is an alias after conversion, and the graphs define names that qfmt would give to other tensors."""
-    names = ["q_dequantized", "r_quantize", "r.scale", "r.zero_point", "q.dequantized", "If", "node", "relu"]
-    chain = [node("Identity", [before], [name]) for before, name in itertools.pairwise(["a", *names])]
+NAMES = ["q_dequantized", "d_quantize", "e_quantize", "f_dequantized", "e.scale", "q.dequantized", "relu", "node"]
+"""Names that conversion and export would give to other tensors."""
+
+
+@pytest.mark.parametrize("captures", [True, False])
+def test_names_in_graphs_within_nodes(captures: bool) -> None:
+    """They capture aliases of these names, or define them."""
+    outer = [node("Identity", ["d"], [name]) for name in NAMES] if captures else []
+    reads = NAMES if captures else ["d"] * len(NAMES)
+    made = [f"inner{index}" for index in range(len(NAMES))] if captures else NAMES
+    chain = [
+        node("Add", ["d" if index == 0 else made[index - 1], read], [made[index]]) for index, read in enumerate(reads)
+    ]
+    kind = helper.make_tensor_value_info
     graphs = {
-        word: helper.make_graph(
-            [*(chain if word == "then" else []), node(operator, ["a", "r"], [f"{word}.made"])],
-            word, [], [helper.make_tensor_value_info(f"{word}.made", FLOAT, [4, 6])],
-        )
-        for word, operator in (("then", "Add"), ("else", "Sub"))
-    }  # fmt: skip
+        "then_branch": helper.make_graph(chain, "t", [], [kind(made[-1], FLOAT, [4, 6])]),
+        "else_branch": helper.make_graph([node("Neg", ["h"], ["e1"])], "e", [], [kind("e1", FLOAT, [4, 6])]),
+    }
     nodes = [
-        q("x", "x", "q"), dq("q", "x", "d"), node("Identity", ["d"], ["a"]), node("Relu", ["a"], ["r"]),
-        node("If", ["c"], ["y"], then_branch=graphs["then"], else_branch=graphs["else"]),
+        q("x", "x", "q"), dq("q", "x", "d"), node("Relu", ["d"], ["e"]), q("e", "x", "f"), dq("f", "x", "h"),
+        *outer, node("If", ["c"], ["y"], **graphs),
     ]  # fmt: skip
     source = proto(nodes, {"x": (FLOAT, [4, 6]), "c": (TensorProto.BOOL, [])}, {"y": FLOAT}, GRID)
     model = qfmt.convert(source)
