@@ -24,7 +24,7 @@ REPEATED = 1 << 28
 
 
 def content_digest(model: Model) -> bytes:
-    """The SHA-256 of the lines; QfmtError if long names or many scales are repeated too often, or are no text."""
+    """The SHA-256 of the lines; QfmtError if long names or many scales are repeated too often, or a name is no text."""
     try:
         return _digest(model)
     except UnicodeEncodeError as error:

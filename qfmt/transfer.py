@@ -197,7 +197,7 @@ def failing(where: str, kind: type[QfmtError] = RemoteError) -> Iterator[None]:
         elif "TooManyRedirects" in type(error).__name__:
             what = "the server redirects in a circle, or too often"
         elif "Redirect" in type(error).__name__:
-            what = f"the server redirects to what is no web address: {what}"
+            what = f"the server redirects to something other than a web address: {what}"
         elif "Timeout" in type(error).__name__:
             what = f"nothing came for {SILENCE} seconds"
         raise kind(f"the transfer failed: {what}", where=where, hint="check the URL, or try again") from None

@@ -181,15 +181,15 @@ Named: TypeAlias = str | os.PathLike[str] | Url
 
 
 def place(named: Named) -> Place:
-    """The path or the URL that somebody names. RemoteError for a URL of a protocol that is not served; QfmtError if
-    the name is empty.
+    """The path or the URL that somebody names. RemoteError for a URL of a protocol that is not served; QfmtError for
+    an empty one.
 
     A `file://` URL is a path. Only text can be a URL; a file whose path looks like one is `./NAME`.
     """
     if not isinstance(named, str):
         return named if isinstance(named, Url) else Path(os.fsdecode(named))
-    if not named:  # the path would be that of the working directory
-        raise QfmtError("a name is empty", hint="name a file or a folder")
+    if not named:  # Path("") is the working directory
+        raise QfmtError("the path is empty", hint="give the path of a file or a folder")
     scheme, mark, rest = named.partition("://")
     if not mark or not re.fullmatch(r"[A-Za-z][^/\\]*", scheme):
         return Path(named)
@@ -222,5 +222,5 @@ def _local(rest: str, named: str) -> Path:
     if host not in ("", "localhost") or not slash:
         raise RemoteError("names another machine", where=masked(named), hint="a file of this one is file:///PATH")
     if "\0" in (found := url2pathname(f"/{path}")):
-        raise RemoteError("holds a zero byte, which no path has", where=masked(named))
+        raise RemoteError("contains a NUL byte, which no path can", where=masked(named))
     return Path(found)

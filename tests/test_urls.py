@@ -356,7 +356,10 @@ ANSWERS: dict[str, tuple[Callable[[Any], None], str]] = {
     ),
     "redirected to nowhere": (lambda handler: handler.answer(302, b"QFB1"), "the server answers 302, without the file"),
     "empty": (lambda handler: handler.answer(204, b""), "the server answers 204, without the file"),
-    "file": (lambda handler: handler.answer(302, b"", Location="file:///x"), "redirects to what is no web address"),
+    "file": (
+        lambda handler: handler.answer(302, b"", Location="file:///x"),
+        "redirects to something other than a web address",
+    ),
     "long": (
         lambda handler: handler.answer(206, b"no", **{"Content-Range": f"bytes 0-1/{'9' * 5000}"}),
         "does not say which part",
@@ -568,8 +571,8 @@ def test_what_a_killed_process_left_is_removed_by_the_next(server: Server, tempo
 def test_urls_that_name_nothing() -> None:
     for text, said in (
         ("s3:///key", "names no bucket"),
-        ("file:///a%00b", "holds a zero byte"),
-        ("", "a name is empty"),
+        ("file:///a%00b", "contains a NUL byte"),
+        ("", "the path is empty"),
     ):
         with pytest.raises(QfmtError, match=said):
             place(text)

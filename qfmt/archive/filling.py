@@ -135,8 +135,8 @@ def _planned(manifest: Manifest, sources: Mapping[str, Place], options: Mapping[
 
 
 def _alike(file: str) -> str:
-    """What names have in common that are the same on some system: macOS and Windows ignore case, and macOS how a
-    letter with an accent is composed."""
+    """A key that is equal for names of one file on some system: Windows and macOS ignore case, and macOS ignores how
+    a letter with an accent is composed."""
     return normalize("NFC", file.casefold())
 
 
@@ -304,7 +304,7 @@ def _journal(manifest: Manifest) -> Iterator[Told]:
         try:
             with manifest.path.open("ab") as file:
                 yield append
-        except QfmtError:
+        except QfmtError:  # some are OSErrors, too
             raise
         except OSError as error:
             where = error.filename or str(manifest.path)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
@@ -81,7 +81,8 @@ class Manifest:
             budget = Budget(path.stat().st_size, "reading")
             with path.open("rb") as file:
                 for number, line in enumerate(file, 1):
-                    with suppress(*[QfmtError] * (not line.endswith(b"\n"))):  # its writer was killed
+                    is_complete = line.endswith(b"\n")  # else its writer was killed
+                    with nullcontext() if is_complete else suppress(QfmtError):
                         self._add(line, f"{self.path}:{number}", budget)
 
     def _add(self, line: bytes, where: str, budget: Budget) -> None:

@@ -58,14 +58,8 @@ class _Worker:
         self.limits = limits
         command = [sys.executable, "-I", "-c", _START, json.dumps(import_path()), str(limits.memory), work, *arguments]
         pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
-        try:
-            self.process = subprocess.Popen(
-                command,
-                stdin=pipe,
-                stdout=pipe,
-                stderr=nowhere,
-                start_new_session=True,  # without Ctrl-C
-            )
+        try:  # in a new session, so that Ctrl-C does not reach it
+            self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nowhere, start_new_session=True)
         except OSError as error:
             raise QfmtError(f"a process cannot be started: {error.strerror}", hint="use fewer --jobs") from None
 
@@ -187,7 +181,7 @@ def serve(memory: str, work: str, *arguments: str) -> None:
     os.dup2(nowhere, 1)
     Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     function = named(work)
-    limit_memory(int(memory))  # of the tasks: this much any worker needs
+    limit_memory(int(memory))  # after the imports, as it limits what tasks need beyond them
     with suppress(BrokenPipeError):
         for line in sys.stdin.buffer:
             target.write(_answer(function, arguments, line) + b"\n")

@@ -117,23 +117,23 @@ def _facts(
 
 def _check_archive(folder: Place, json_: bool, levels: Levels, jobs: int | None) -> int:
     """Check every file of an archive; the exit status."""
-    from ..archive.manifest import Entry, Manifest
+    from ..archive.manifest import Manifest
     from ..archive.workers import accepted, results
     from ..file.reader import processors
 
     manifest = Manifest(folder)
-    written = [entry for entry in manifest.entries.values() if entry.content_id]
-    entries = {(entry.file, entry.file_sha256, entry.content_id): entry for entry in written}
+    written = (entry for entry in manifest.entries.values() if entry.content_id)  # two may state one file differently
+    entries = {(entry.file, entry.file_sha256, entry.content_id): entry for entry in written}.values()
     tasks = [
-        {"path": text_of(manifest.place(entry)), "entry": asdict(entry), "levels": levels} for entry in entries.values()
+        {"number": number, "path": text_of(manifest.place(entry)), "entry": asdict(entry), "levels": levels}
+        for number, entry in enumerate(entries)
     ]
-    found: dict[tuple[str, str, str], dict[str, Any]] = {}
+    checked: list[dict[str, Any]] = [{} for _ in tasks]
     with working(f"checking {folder}"), closing(results(tasks, WORK, (), jobs or processors())) as answers:
         for task, answer in answers:
-            entry, answer = Entry(**task["entry"]), accepted(answer, _is_answer)
-            told = _unchecked(entry.file, answer["error"]) if "error" in answer else answer | {"file": entry.file}
-            found[entry.file, entry.file_sha256, entry.content_id] = told
-    checked = [found[key] for key in entries]
+            file, answer = task["entry"]["file"], accepted(answer, _is_answer)
+            told = _unchecked(file, answer["error"]) if "error" in answer else answer | {"file": file}
+            checked[task["number"]] = told
     wrong = [facts for facts in checked if not facts["valid"]]
     if json_:
         as_json({"archive": str(folder), "valid": not wrong, "files": checked})
@@ -146,7 +146,7 @@ def _check_archive(folder: Place, json_: bool, levels: Levels, jobs: int | None)
         return BROKEN
     total = len(manifest.entries)
     without = total - sum(bool(entry.content_id) for entry in manifest.entries.values())
-    rest = f"; `qfmt inspect {folder}` shows why {without} of {how_many(total, 'source')} has none" if without else ""
+    rest = f"; no file for {without} of {how_many(total, 'source')}: see `qfmt inspect {folder}`" if without else ""
     line(f"{folder}: {how_many(len(checked), 'file')}, valid{rest}")
     return 0
 

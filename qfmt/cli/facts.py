@@ -214,7 +214,7 @@ def why_float(model: Model, tensor: Tensor, users: Users) -> str:
         return _why_constant(model, tensor, readers)
     if tensor.name in users.inputs:
         quantizers = [node for node in readers if node.operator == "QuantizeLinear"]
-        return f"input of the graph, quantized by {_names(quantizers[:1])}" if quantizers else "input of the graph"
+        return "input of the graph" + (f", quantized by {_names(quantizers[:1])}" if quantizers else "")
     writer = model.nodes[users.writer[tensor.name]] if tensor.name in users.writer else None
     if writer is None:
         return "no node computes it"

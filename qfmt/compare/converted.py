@@ -11,8 +11,10 @@ from ..arrays import Array
 from ..frontends.witness import Computed, integers_of
 from ..interpreter import checked_inputs
 from ..model import Model
+from ..passes.edits import with_inputs
 from .difference import Pairing
 from .judges import BySource, by_file, completed
+from .random_inputs import sized
 from .report import NodeComparison, WeightComparison
 from .side_by_side import SideBySide
 
@@ -40,7 +42,7 @@ class Converted:
         self.pairing = Pairing(witness.model.graph, file.graph, ("source", "file"))
         self.tensors = self._paired()
         """Tensor of the source → tensor of the file."""
-        self.takes = file
+        self.takes = self._asked() if foreign else file
         """The network whose inputs the caller passes, or that are drawn."""
         self.by_source: BySource | None = None
         if rules is not None:
@@ -48,6 +50,13 @@ class Converted:
             self.by_source = BySource(file, rules, witness.engine, names)
         self.side_by_side = SideBySide(file, self.by_source or by_file(file, witness.engine))
         self.notes: list[str] = []
+
+    def _asked(self) -> Model:
+        """The source, whose inputs have the file's names. Only its interface ties a foreign file to the source: if the
+        file chose the range of the inputs, it could be right for these and wrong for all others."""
+        source, inputs = self.witness.model, self.file.graph.inputs
+        source = sized(source, dict(zip(source.graph.inputs, inputs, strict=False)), self.file)
+        return source.replace(graph=with_inputs(source.graph, inputs))
 
     def _paired(self) -> dict[str, str]:
         if not self.foreign:

@@ -22,6 +22,7 @@ from ..interpreter import checked_inputs, execute, operands_of
 from ..model import DTYPES, Graph, Model, Node, Tensor, numpy_dtype, static_shape
 from ..ops.rescaling import channels_of
 from .judges import BySource, completed
+from .random_inputs import sized
 from .report import NodeComparison, WeightComparison
 from .side_by_side import SideBySide
 from .words import tensor_words, values_differ
@@ -94,7 +95,7 @@ class Lowered:
         form = IntegerForm(file, witness.model, self._lowered_again)
         self.by_source = BySource(file, witness.model, witness.engine, self.tensors, form.states)
         self.side_by_side = SideBySide(file, self.by_source)
-        self.takes = _sized(witness.model, self._inputs_of_source(), file)
+        self.takes = sized(witness.model, self._inputs_of_source(), file)
         self.notes: list[str] = []
 
     def _inputs_of_source(self) -> dict[str, str]:
@@ -286,18 +287,3 @@ def _centred(weight: Tensor) -> Array:
     points = 0 if grid is None else grid.zero_points(weight.array.shape)
     centred: Array = weight.array.astype(np.int64) - points
     return centred
-
-
-def _sized(source: Model, ends: Mapping[str, str], file: Model) -> Model:
-    """The source with input sizes that the file states and the source leaves open."""
-    tensors = dict(source.graph.tensors)
-    for origin, name in ends.items():
-        if origin not in source.graph.inputs:
-            continue
-        mine, theirs = tensors[origin].shape, file.tensors[name].shape
-        if theirs is None or (mine is not None and len(mine) != len(theirs)):
-            continue
-        pairs = zip(mine or (None,) * len(theirs), theirs, strict=True)
-        shape = tuple(size if isinstance(size, int) or not isinstance(own, int) else own for size, own in pairs)
-        tensors[origin] = replace(tensors[origin], shape=shape)
-    return source.replace(graph=replace(source.graph, tensors=tensors))

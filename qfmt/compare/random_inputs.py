@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -45,6 +46,26 @@ def shapes(
     batched = {name: _batched(shape, told.get(name)) for name, shape in tried[0].items() if name not in given}
     if (chosen := _same_sizes(model, {**tried[0], **batched})) not in tried:
         yield _checked(chosen, given)
+
+
+def sized(source: Model, ends: Mapping[str, str], file: Model) -> Model:
+    """The source with sizes of inputs that it leaves open and the file states. `ends`: its inputs → those of the file.
+
+    A size of 0 is not taken: nothing would be computed, and nothing compared.
+    """
+    tensors = dict(source.graph.tensors)
+    for origin, name in ends.items():
+        if origin not in source.graph.inputs:
+            continue
+        mine, theirs = tensors[origin].shape, file.tensors[name].shape
+        if theirs is None or (mine is not None and len(mine) != len(theirs)):
+            continue
+        pairs = zip(mine or (None,) * len(theirs), theirs, strict=True)
+        shape = tuple(
+            own if own and isinstance(own, int) and not isinstance(size, int) else size for size, own in pairs
+        )
+        tensors[origin] = replace(tensors[origin], shape=shape)
+    return source.replace(graph=replace(source.graph, tensors=tensors))
 
 
 def _checked(chosen: dict[str, tuple[int, ...]], given: Iterable[str]) -> dict[str, tuple[int, ...]]:

@@ -133,6 +133,9 @@ class Report:
             return f"{self.missing[0]}, which is only in the source"
         if self.interface:
             return self.interface[0]
+        compared: list[NodeComparison | OutputComparison] = [*self.nodes, *self.outputs]
+        if self.nodes and not self.skipped and not any(each.outputs for each in compared):
+            return "nothing was compared, as no output has elements"
         return next((output.name for output in self.outputs if not self._is_explained(output)), "")
 
     def _is_explained(self, output: OutputComparison) -> bool:

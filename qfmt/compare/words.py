@@ -19,15 +19,15 @@ def changed(what: str, mine: Any, theirs: Any) -> Iterator[str]:
 
 
 def attribute_changed(name: str, mine: Attribute | None, theirs: Attribute | None) -> Iterator[str]:
-    """As the content id has them: NaN equals itself, and an integer no float."""
-    words = [None if each is None else [*attribute_words(each)] for each in (mine, theirs)]
-    if words[0] != words[1]:
+    """Compared as in the content id: NaN equals itself, and an integer no float."""
+    a, b = (None if each is None else [*attribute_words(each)] for each in (mine, theirs))
+    if a != b:
         yield _change(name, mine, theirs)
 
 
 def _change(what: str, mine: Any, theirs: Any) -> str:
-    both = _shown(mine), _shown(theirs)
-    return f"{what} {f' {ARROW} '.join(both if both[0] != both[1] else (repr(mine), repr(theirs)))}"
+    show = repr if _shown(mine) == _shown(theirs) else _shown  # 1 and 1.0
+    return f"{what} {show(mine)} {ARROW} {show(theirs)}"
 
 
 def present(what: str, mine: object, theirs: object) -> Iterator[str]:
@@ -93,14 +93,14 @@ def _numbers_words(name: str, a: Quantization, b: Quantization) -> Iterator[str]
 
 
 def _form_words(a: Quantization, b: Quantization) -> Iterator[str]:
-    """Arrays of equal numbers that are stored in different ways, such as one zero point for all or one for each."""
+    """Equal numbers that are stored in different ways, such as one zero point for all channels or one for each."""
     for name in PARAMETERS:
         what, mine, theirs = name.replace("_", " "), getattr(a, name), getattr(b, name)
         if None in (mine, theirs) or mine == theirs or any(_numbers_words(name, a, b)):
             continue
         if mine.dtype == theirs.dtype:
             yield f"{what} stored in another form"
-        elif name != "scale":  # which is told in any case
+        elif name != "scale":  # tensor_words tells its type
             yield from changed(f"{what} dtype", mine.dtype, theirs.dtype)
 
 

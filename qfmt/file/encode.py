@@ -23,8 +23,11 @@ _u32 = struct.Struct("<I").pack
 _ORDER = {4: 0, 8: 1, 1: 2}
 """In a table the fields of 4 bytes come first, then those of 8, then the rest: little is lost to alignment."""
 
-SHORT, AT_ONCE = 127, 8
-"""A longer string is written again for every 8 references to it: readers limit what a file refers to often (F6)."""
+SHORT = 127
+"""The most characters of a string that is written only once, however many fields refer to it."""
+
+REFERENCES = 8
+"""A longer string is written again after that many references: readers limit what long strings add up to (F6)."""
 
 
 def encode(root: str, record: Record, *, tables: Mapping[str, tuple[Field, ...]] = TABLES) -> tuple[int, bytes]:
@@ -99,7 +102,7 @@ class _Encoder:
     def _string(self, text: str) -> int:
         if len(text) > SHORT:
             self._uses[text] += 1
-            if self._uses[text] % AT_ONCE == 1:
+            if self._uses[text] % REFERENCES == 1:
                 self._strings.pop(text, None)
         if text not in self._strings:
             encoded = text.encode()

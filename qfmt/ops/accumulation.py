@@ -194,9 +194,11 @@ def range_met(node: Node, low: int, high: int, zero: int) -> tuple[int, int]:
 
 
 def reach_of_sums(weights: Array, low: int, high: int) -> tuple[Array, Array]:
-    """The least and the greatest sum of inputs in [low, high] times weights [outputs, terms], for each output."""
-    positive, negative = np.maximum(weights, 0).sum(1, dtype=np.int64), np.minimum(weights, 0).sum(1, dtype=np.int64)
-    return positive * low + negative * high, positive * high + negative * low
+    """The least and the greatest sum of inputs in [low, high] times weights [outputs, terms], or [outputs, matrices,
+    terms], for each output."""
+    positive, negative = np.maximum(weights, 0).sum(-1, dtype=np.int64), np.minimum(weights, 0).sum(-1, dtype=np.int64)
+    matrices = tuple(range(1, positive.ndim))
+    return (positive * low + negative * high).min(matrices), (positive * high + negative * low).max(matrices)
 
 
 ROWS_LAST = ("MatMul", "MatMulInteger", "Gemm")
@@ -238,12 +240,12 @@ def terms_of(node: Node, w: Array) -> Array:
 
 
 def columns(node: Node, w: Array) -> Array:
-    """The same as [outputs, products of one sum]; for multiple matrices, their widest sums of either sign."""
-    if w.ndim > 2 and "kernel_shape" not in node.attributes:
-        lead = tuple(range(w.ndim - 2))
-        return np.stack([np.maximum(w, 0).sum(-2).max(lead), np.minimum(w, 0).sum(-2).min(lead)], axis=1)
+    """The same as [outputs, matrices, products of one sum]. Only a MatMul of more dimensions has multiple matrices."""
     terms = terms_of(node, w)
-    return terms.reshape(len(terms), -1)
+    matrices = 1 if w.ndim < 3 or "kernel_shape" in node.attributes else prod(w.shape[:-2])
+    if not matrices:
+        return np.zeros((w.shape[-1], 1, w.shape[-2]), w.dtype)
+    return terms.reshape(matrices, len(terms) // matrices, prod(terms.shape[1:])).swapaxes(0, 1)
 
 
 def inner_size(a: Shape, b: Shape) -> int | None:

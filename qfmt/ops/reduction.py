@@ -116,35 +116,29 @@ def _reduction(
     function: Callable[[Array, tuple[int, ...], bool], Array],
     way: Quantized,
     meaning: str,
-    more: str = "",
+    nothing: str = "",
 ) -> None:
-    """An operator of one reduction, a function of the data, the axes and whether they are kept."""
+    """An operator of one reduction, a function of the data, the axes and whether they are kept.
+
+    `nothing` says what it gives for no elements, if that is not the usual 0 or 1.
+    """
 
     def reference(x: Array, axes: Array | None, *, keepdims: int, noop_with_empty_axes: int) -> Array:
         return function(x, _axes(x, axes, noop_with_empty_axes), bool(keepdims))
 
-    reference.__doc__ = f"reduced = {meaning} over the axes (an int64 vector); over all of them if absent.{more}"
+    reference.__doc__ = f"reduced = {meaning} over the axes (an int64 vector); over all of them if absent."
+    if nothing:
+        reference.__doc__ += f"\n\nOf no elements: {nothing}."
     operator(name, version, "data axes? -> reduced", attributes=OPTIONS, shape=_reduce_shape, quantized=way)(reference)
 
 
+_LEAST = "-∞, the smallest integer or false; quant_min if quantized"
+_GREATEST = "∞, the largest integer or true; quant_max if quantized"
+
 for _entry in (
     ("ReduceSum", 13, _sum, Quantized.COMPUTES, "the sum"),
-    (
-        "ReduceMax",
-        20,
-        _extreme(np.max, True),
-        Quantized.MOVES,
-        "the largest element",
-        "\n\nOf no elements: -∞, the smallest integer or false; quant_min if quantized.",
-    ),
-    (
-        "ReduceMin",
-        20,
-        _extreme(np.min, False),
-        Quantized.MOVES,
-        "the smallest element",
-        "\n\nOf no elements: ∞, the largest integer or true; quant_max if quantized.",
-    ),
+    ("ReduceMax", 20, _extreme(np.max, True), Quantized.MOVES, "the largest element", _LEAST),
+    ("ReduceMin", 20, _extreme(np.min, False), Quantized.MOVES, "the smallest element", _GREATEST),
     ("ReduceProd", 18, _product, Quantized.COMPUTES, "the product"),
     ("ReduceL1", 18, lambda x, *a: _sum(np.abs(x), *a), Quantized.COMPUTES, "the sum of the magnitudes"),
     (

@@ -30,7 +30,7 @@ def attach_quantization(graph: Graph, engine: str = "onnx") -> Graph:
     But constants are split, one for each meaning, and a Clip of integers becomes quant_min and quant_max.
     """
     nodes, tensors, lost = _attached(graph, set())
-    if lost:
+    if lost:  # nothing else would clip
         nodes, tensors, _ = _attached(graph, lost)
     kept = [each for node in nodes for each in _implicit(node, tensors, engine)]
     return replace(graph, nodes=kept, tensors=tensors)
@@ -228,11 +228,11 @@ Ranges = dict[str, tuple[int, int]]
 def _narrowed(
     nodes: Sequence[Node], tensors: dict[str, Tensor], uses: Counter[str], stay: Set[str]
 ) -> tuple[list[Node], Ranges, dict[str, list[str]]]:
-    """The nodes without the Clips of integers that a QuantizeLinear alone gives, or that are constants; the ranges; and
-    the outputs of the Clips that each QuantizeLinear stands for, by its own output. Those in `stay` are not removed.
+    """Remove Clips of integers that only a QuantizeLinear gives, or that are constants, but not those in `stay`.
 
     Brevitas writes narrow ranges so. The QuantizeLinear then outputs the clipped integers: clamping twice is clamping
-    to the intersection of the ranges.
+    to the intersection of the ranges. Returns the nodes that are left; the ranges; and for each output of such a
+    QuantizeLinear the outputs of its Clips.
     """
     producers = {node.outputs[0]: position for position, node in enumerate(nodes) if node.operator == QUANTIZE}
     kept: list[Node | None] = list(nodes)

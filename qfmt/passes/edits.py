@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -45,6 +46,17 @@ def renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
     first = {new: old for old, new in reversed(free.items())}
     ends = {*graph.inputs, *graph.outputs}
     return _renamed(graph, {old: new for new, old in first.items() if old not in ends})
+
+
+def with_inputs(graph: Graph, names: Sequence[str]) -> Graph:
+    """The graph whose inputs have these names, in order. Another tensor with such a name gets a new one."""
+    given = dict(zip(graph.inputs, names, strict=False))
+    taken = {*graph.tensors, *names}
+    for name in names:
+        if name in graph.tensors and name not in given:
+            given[name] = next(free for index in itertools.count() if (free := f"{name}.{index}") not in taken)
+            taken.add(given[name])
+    return _renamed(graph, given)
 
 
 def _renamed(graph: Graph, names: Mapping[str, str]) -> Graph:

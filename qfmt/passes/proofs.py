@@ -18,7 +18,7 @@ from ..budget import Budget
 from ..errors import BudgetError, QfmtError, Violation
 from ..model import DTYPES, Model, Node, Proof, Tensor
 from ..ops import OPERATORS, Trait, has
-from ..ops.accumulation import columns, inner_size, range_met
+from ..ops.accumulation import columns, inner_size, range_met, reach_of_sums
 from ..ops.geometry import mean_sizes
 from ..ops.rescaling import channels_of
 from ..progress import counted
@@ -129,14 +129,12 @@ def _sums(node: Node, tensors: Tensors, budget: Budget) -> Range:
     weights = columns(node, weights)
     low, high = limits(x) if node.rule == "folded" else _centred(x)
     low, high = range_met(node, low, high, _zero_point(x) if node.rule == "folded" else 0)
-    above, below = np.maximum(weights, 0).sum(1), -np.minimum(weights, 0).sum(1)
     least, most = _bias(node, tensors, len(weights))
-    lowest, highest = above * low - below * high + least, above * high - below * low + most
-    up = above * max(high, 0) + below * max(-low, 0) + np.maximum(most, 0)
-    down = above * min(low, 0) - below * max(high, 0) + np.minimum(least, 0)
-    parts = int(down.min(initial=0)), int(up.max(initial=0))
+    lowest, highest = reach_of_sums(weights, low, high)
+    down, up = reach_of_sums(weights, min(low, 0), max(high, 0))
+    parts = int((down + np.minimum(least, 0)).min(initial=0)), int((up + np.maximum(most, 0)).max(initial=0))
     axis = 1 if node.operator.startswith("Conv") else len(tensors[node.outputs[0]].shape or ()) - 1
-    return Range(lowest, highest, *parts, axis if len(weights) > 1 else None)
+    return Range(lowest + least, highest + most, *parts, axis if len(weights) > 1 else None)
 
 
 def _bias(node: Node, tensors: Tensors, count: int) -> tuple[Integers, Integers]:

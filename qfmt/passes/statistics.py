@@ -213,7 +213,7 @@ def _groups(grid: Quantization, shape: tuple[int, ...]) -> _Groups | None:
 
 
 def _used(of_blocks: Array, groups: _Groups | None) -> Array:
-    """What is of blocks to which positions belong."""
+    """Without the entries of blocks that no position belongs to."""
     return of_blocks if groups is None else of_blocks.take(np.unique(groups.block_of), groups.axis)
 
 
@@ -267,7 +267,10 @@ def _scales_and_points(quantization: Quantization) -> Iterator[tuple[Array, Arra
 def _ends(
     stored: StoredArray, block: tuple[int, ...], *, finite: bool = False, groups: _Groups | None = None
 ) -> tuple[Array, Array]:
-    """The smallest and the largest value of each block of an array, in its type; with `finite`, of finite values."""
+    """The smallest and the largest value of each block of an array, in its type; with `finite`, of finite values.
+
+    The blocks along the axis of `groups` are those that it says.
+    """
     kind = numpy_dtype(stored.dtype)
     counts = within = block_counts(stored.shape, block)
     if groups is not None:

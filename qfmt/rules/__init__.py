@@ -96,9 +96,12 @@ def graph_violations(model: Model) -> list[Violation]:
 
 
 def meaning_violations(where: str | Callable[[], str], node: Node, tensors: Mapping[str, Tensor]) -> list[Violation]:
-    """The rules that a node, whose signature breaks none, breaks by its attributes and tensors: V43 to V68."""
-    subject = where, node, known(node), tensors
-    return [] if subject[2] is None else MEANING.broken(*subject) or CONSTANTS.broken(*subject)
+    """The rules that a node breaks by its attributes and tensors. Its signature must be valid."""
+    operator = known(node)
+    if operator is None:
+        return []
+    subject = where, node, operator, tensors
+    return MEANING.broken(*subject) or CONSTANTS.broken(*subject)
 
 
 def _place(index: int, node: Node) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,18 +31,20 @@ def of_two(model: Model, other: Model, name: str) -> dict[str, Any]:
         for (a, b), said in zip(pairing.nodes, words, strict=True)
     ]
     first, second = places(model), places(other)
-    tensors: tuple[dict[int, str], dict[int, str]] = {}, {}
+    tensors: dict[int, str] = {}
+    others: dict[int, str] = {}
     for tensor in found.tensors:
-        is_first = bool(tensor.other) or (tensor.name in first and tensor.name not in pairing.tensors)
-        place = first[tensor.name] if is_first else second[tensor.name]
-        tensors[not is_first][place] = text(str(tensor))
-    alone = [pair for pair in pairs if pair[1] < 0]
+        if tensor.other or (tensor.name in first and tensor.name not in pairing.tensors):
+            tensors[first[tensor.name]] = text(str(tensor))
+        else:
+            others[second[tensor.name]] = text(str(tensor))
+    alone = deque(pair for pair in pairs if pair[1] < 0)
     rows = []
     for pair in pairs:
         if pair[1] < 0:
             continue
         while alone and alone[0][0] < pair[0]:
-            rows.append(alone.pop(0))
+            rows.append(alone.popleft())
         rows.append(pair)
     return {
         "kind": "diff",
@@ -50,8 +52,8 @@ def of_two(model: Model, other: Model, name: str) -> dict[str, Any]:
         "equal": found.is_equal,
         "sameContent": model.content_id() == other.content_id(),
         "rows": [*rows, *alone],
-        "tensors": tensors[0],
-        "otherTensors": tensors[1],
+        "tensors": tensors,
+        "otherTensors": others,
         "words": [*map(text, found.words)],
     }
 
@@ -67,10 +69,10 @@ def of_report(model: Model, report: Report) -> dict[str, Any]:
         for weight in report.weights
         if not weight.ok
     }
-    waiting = defaultdict(list)
+    waiting = defaultdict[tuple[str, str], deque[Any]](deque)  # nodes may share a name
     for node in report.nodes:
         waiting[node.name, node.operator].append(node)
-    counted = [found.pop(0) if (found := waiting.get((node.label, node.operator))) else None for node in model.nodes]
+    counted = [found.popleft() if (found := waiting.get((node.label, node.operator))) else None for node in model.nodes]
     return {
         "kind": "verify",
         "source": Path(report.source).name,

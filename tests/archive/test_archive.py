@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -569,7 +570,7 @@ def test_check_finds_what_is_not_as_it_was_written(three: Path) -> None:
     result = invoke("check", three, "--proofs")
     assert (result.exit_code, result.stdout) == (
         0,
-        f"{three}: 2 files, valid; `qfmt inspect {three}` shows why 1 of 4 sources has none\n",
+        f"{three}: 2 files, valid; no file for 1 of 4 sources: see `qfmt inspect {three}`\n",
     )
     content = bytearray((three / "a.qfb").read_bytes())
     content[-1] ^= 1
@@ -705,11 +706,21 @@ def test_an_error_beside_a_worker_is_not_waited_for(monkeypatch: pytest.MonkeyPa
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(workers._Worker, "answer", fail)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError, match="new thread"):
         list(workers.results([{}] * 4, "json:dumps", (), 2))
-    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: os.open("/nonexistent/x", os.O_RDONLY))
-    with pytest.raises(QfmtError, match=r"a process cannot be started: .*; use fewer --jobs"):
+
+
+def test_a_system_that_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "Popen", fail)
+    with pytest.raises(QfmtError, match=r"a process cannot be started: Resource .*; use fewer --jobs"):
         list(workers.results([{}], "json:dumps", (), 1))
+
+
+def test_a_signal_without_a_name() -> None:
+    """Python's enumeration lacks some of those for real-time programs."""
     assert workers._end(-40) == "was ended by signal 40"
 
 
@@ -747,5 +758,5 @@ def test_names_that_lead_nowhere(tmp_path: Path, sources: Path) -> None:
     loop.symlink_to("loop")
     source = digits(sources / "a.pt")
     assert "cannot be created" in trouble("convert", source, "--out", loop)
-    assert "a name is empty" in trouble("convert", "", "--out", tmp_path / "archive")
-    assert "a name is empty" in trouble("convert", source, "--out", "")
+    assert "the path is empty" in trouble("convert", "", "--out", tmp_path / "archive")
+    assert "the path is empty" in trouble("convert", source, "--out", "")

@@ -13,15 +13,17 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner, Result
+from onnx import TensorProto
 
 import qfmt
 from cases.one_node import single
-from networks import onnx_runtime, pytorch
+from networks import onnx_models, onnx_runtime, pytorch
 from qfmt.cli import main
 from qfmt.engines import RUNTIMES
 from qfmt.frontends.onnx import source as onnx_source
 from qfmt.model import Model, Quantization, Tensor
 from qfmt.rules import violations
+from support.paths import DIGITS
 
 Change = Callable[[Model], Model]
 LINEAR = "gemm15"
@@ -273,3 +275,36 @@ def test_nodes_of_one_name_are_counted_one_by_one(tmp_path: Path) -> None:
     report = qfmt.verify(path, model.replace(graph=replace(shorter, tensors=tensors)), engine="reference")
     assert [(node.operator, node.outputs) for node in report.nodes] == [("Relu", 12), ("Neg", 12)]
     assert report.missing == ("n (Exp)",)
+
+
+def foreign(path: Path, scale: float, batch: int | str) -> Path:
+    """Another network with the interface of `DIGITS`. For inputs that are 0 it is right: it adds x · W to that result.
+    Its quantizer states that inputs are in the range of 255 · scale."""
+    rest = qfmt.convert(DIGITS).run({"x": np.zeros((1, 1, 8, 8), np.float32)})["dequant"]
+    weight = np.random.default_rng(1).standard_normal((64, 10)).astype(np.float32)
+    arrays = {"scale": np.float32(scale), "zero": np.uint8(0), "W": weight, "rest": rest}
+    nodes = [
+        onnx_models.node("QuantizeLinear", ["x", "scale", "zero"], ["q"]),
+        onnx_models.node("DequantizeLinear", ["q", "scale", "zero"], ["tiny"]),
+        onnx_models.node("Add", ["x", "tiny"], ["sum"]),
+        onnx_models.node("Flatten", ["sum"], ["flat"]),
+        onnx_models.node("MatMul", ["flat", "W"], ["product"]),
+        onnx_models.node("Add", ["product", "rest"], ["dequant"]),
+    ]
+    onnx.save(onnx_models.proto(nodes, {"x": (TensorProto.FLOAT, (batch, 1, 8, 8))}, ["dequant"], arrays), path)
+    return path
+
+
+def test_a_file_does_not_choose_the_range_of_its_inputs(tmp_path: Path) -> None:
+    report = qfmt.verify(DIGITS, qfmt.convert(foreign(tmp_path / "m.onnx", 1e-30, "N")))
+    assert report.first_wrong == "dequant (Add)"
+
+
+def test_nothing_compared_is_not_equal(tmp_path: Path) -> None:
+    """A batch of no samples."""
+    report = qfmt.verify(DIGITS, qfmt.convert(foreign(tmp_path / "m.onnx", 0.1, 0)))
+    assert not report.ok
+    report = qfmt.verify(
+        DIGITS, qfmt.convert(foreign(tmp_path / "m.onnx", 0.1, 0)), {"x": np.zeros((0, 1, 8, 8), "f4")}
+    )
+    assert report.first_wrong == "nothing was compared, as no output has elements"

@@ -93,6 +93,15 @@ def matmul(rng: np.random.Generator) -> Model:
     return net([adder("MatMul", ("a", "b"), "exact")], [a, b], (1, 1))
 
 
+def matrices(rng: np.random.Generator, rule: str) -> Model:
+    """The sums of one matrix are positive, those of the other negative, and 0 is between none of them."""
+    w = random(rng, (1, 7, 1), 1, 100).astype(np.int8)
+    w = Tensor.constant("w", np.concatenate([w, -w]), Quantization.of((0.5,), (0,), -128, 127))
+    return net(
+        [adder("MatMul", ("x", "w"), rule)], [Tensor("x", "uint8", (2, 1, 7), None, grid(3, 10, 90)), w], (2, 1, 1)
+    )
+
+
 def products(rng: np.random.Generator) -> Model:
     a, b = (Tensor(name, "uint8", (1, 1), None, grid(zero, 3, 200)) for name, zero in (("a", 40), ("b", 220)))
     return net([adder("Mul", ("a", "b"), "exact")], [a, b], (1, 1))
@@ -115,6 +124,8 @@ KINDS: Mapping[str, Callable[[np.random.Generator], Model]] = {
     "Conv, folded": lambda rng: conv(rng, "folded"),
     "Gemm": gemm,
     "MatMul": matmul,
+    "matrices, exact": lambda rng: matrices(rng, "exact"),
+    "matrices, folded": lambda rng: matrices(rng, "folded"),
     "Mul": products,
     "WeightedSum": weighted,
     "AdaptiveAveragePool": mean,

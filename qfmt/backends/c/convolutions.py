@@ -23,7 +23,6 @@ UNROLLED = 25
 SIDES = (32, 8, 1)
 """Numbers of channels that a depthwise filter computes in parallel: the first that is not too large."""
 
-
 TOO_LARGE = "has a window or padding that is too large for int32"
 
 AS_THEY_ARE = {"TAKEN": "from[c]", "PADDING": "zero", "HOW": "as they are"}
@@ -38,10 +37,8 @@ def conv(plan: Plan, node: Node) -> None:
     if w.shape[1] == 1 and w.shape[0] == group and group > 1:
         depthwise(plan, node, w)
         return
-    rows = np.moveaxis(w, 1, -1).reshape(
-        group, w.shape[0] // group, prod(w.shape[1:])
-    )  # each: taps, and for each tap the channels
-    _windowed(plan, node, rows, "gather")
+    taps = np.moveaxis(w, 1, -1)  # for each tap the channels
+    _windowed(plan, node, taps.reshape(group, w.shape[0] // group, prod(w.shape[1:])), "gather")
 
 
 def conv_transpose(plan: Plan, node: Node) -> None:

@@ -127,7 +127,7 @@ def _flat(walk: Walk, shape: Sequence[int]) -> Dimension:
 
 
 ALL: tuple[slice, ...] = ()
-"""The box of all elements."""
+"""The box of all elements, as an index of NumPy."""
 
 
 def copy(plan: Plan, title: str, sources: Sequence[View], picks: Array, target: View) -> None:
@@ -159,9 +159,9 @@ def through(view: View, shape: Sequence[int], order: Order, name: str) -> Walk:
     return Walk(name, view.offset, [Dimension(steps[axis]) for axis in order])
 
 
-def transfer(plan: Plan, title: str, sources: Sequence[View], target: View, axis: int = 0) -> None:
-    """Copy the sources into `target`, one after the other along an axis, whatever the order of each in memory; a single
-    one is broadcast."""
+def transfer(plan: Plan, title: str, sources: Sequence[View], target: View, axis: int | None = None) -> None:
+    """Copy the sources into `target`, one after the other along an axis, or broadcast a single one. Each may be in any
+    order in memory."""
     body: list[str] = []
     used: list[Parameter] = []
     start = 0
@@ -169,11 +169,11 @@ def transfer(plan: Plan, title: str, sources: Sequence[View], target: View, axis
         if view.size:
             name = "x" if len(sources) == 1 else f"x{index}"
             aim = Walk("y", target.offset + start, [Dimension(target.steps[each]) for each in target.order])
-            shape = target.shape if len(sources) == 1 else view.shape
+            shape = target.shape if axis is None else view.shape
             walks = [through(view, shape, target.order, name), aim]
             used.append(Parameter(name, view.whole))
             body += nest(plan, [shape[each] for each in target.order], walks, partial(_assign, name))
-            start += target.steps[axis] * view.shape[axis] if view.shape else 0
+            start += 0 if axis is None else target.steps[axis] * view.shape[axis]
     if body:
         plan.step(title, [*used, Parameter("y", target.whole, written=True)], body)
 

@@ -7,7 +7,7 @@ is copied.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -25,14 +25,6 @@ from .names import comment
 from .plan import Plan
 from .views import Buffer, View, plain
 
-RESHAPES = ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze")
-
-MOVERS = (
-    *RESHAPES, "Transpose", "Concat", "Expand", "DepthToSpace", "SpaceToDepth", "Split", "Slice", "Gather",
-    "GatherElements", "GatherND", "Tile", "Pad", "ReverseSequence", "Compress", "Resize",
-)  # fmt: skip
-"""All but Concat move their first input; the others are parameters, and must be constants."""
-
 FILL = -1
 """Represents an element that Pad adds."""
 
@@ -41,33 +33,17 @@ POSITION_WORK, POSITION_BYTES = 16, 40
 
 
 def move(plan: Plan, node: Node) -> None:
-    """An operator of the table; a Concat of inputs with the same quantization."""
-    _check_moves(node)
-    if node.operator == "Concat":
-        _concat(plan, node)
-        return
-    parameters = [plan.array(name, "element positions that are") if name else None for name in node.inputs[1:]]
-    if node.operator in RESHAPES:
-        _reshape(plan, node)
-    elif node.operator == "Expand":
-        name = node.outputs[0]
-        target = plan.result(name, plain(len(plan.value(name).shape)))
-        transfer(plan, f"Expand: {comment(name)}", [plan.read(node.inputs[0])], target)
-    elif node.operator == "Transpose":
-        source, shape = plan.read(node.inputs[0]), plan.value(node.outputs[0]).shape
-        place = {axis: at for at, axis in enumerate(node.ints("perm"))}
-        order = tuple(place[axis] for axis in source.order)
-        plan.same(node.outputs[0], View(source.buffer, shape, order, source.offset))
-    else:
-        _pick(plan, node, parameters)
-
-
-def _check_moves(node: Node) -> None:
-    """QfmtError for an operator that does not only move elements here."""
+    """An operator of MOVERS, between tensors of one quantization."""
     if node.operator == "Resize" and not is_nearest(node.attributes):
         raise QfmtError("interpolates, which needs floats")
     if node.rule:
         raise QfmtError("has inputs and outputs with different quantization")
+    MOVERS[node.operator](plan, node)
+
+
+def _parameters(plan: Plan, node: Node) -> list[Array | None]:
+    """The inputs but the first, which say what is moved; QfmtError if they are computed."""
+    return [plan.array(name, "element positions that are") if name else None for name in node.inputs[1:]]
 
 
 def _concat(plan: Plan, node: Node) -> None:
@@ -80,8 +56,24 @@ def _concat(plan: Plan, node: Node) -> None:
     transfer(plan, f"Concat: {comment(name)}", sources, target, axis_of(node.int("axis"), len(target.shape)))
 
 
+def _expand(plan: Plan, node: Node) -> None:
+    _parameters(plan, node)
+    name = node.outputs[0]
+    target = plan.result(name, plain(len(plan.value(name).shape)))
+    transfer(plan, f"Expand: {comment(name)}", [plan.read(node.inputs[0])], target)
+
+
+def _transpose(plan: Plan, node: Node) -> None:
+    """The same elements in another order."""
+    source, shape = plan.read(node.inputs[0]), plan.value(node.outputs[0]).shape
+    place = {axis: at for at, axis in enumerate(node.ints("perm"))}
+    order = tuple(place[axis] for axis in source.order)
+    plan.same(node.outputs[0], View(source.buffer, shape, order, source.offset))
+
+
 def _reshape(plan: Plan, node: Node) -> None:
-    """The same elements in the same order: those of the file."""
+    """The same elements in the same order: that of the file."""
+    _parameters(plan, node)
     (given, *_), (name, *_) = node.inputs, node.outputs
     shape = plan.value(name).shape
     source = plan.read(given, None if shape == plan.value(given).shape else plain(len(plan.value(given).shape)))
@@ -89,14 +81,14 @@ def _reshape(plan: Plan, node: Node) -> None:
     plan.same(name, View(source.buffer, shape, order, source.offset))
 
 
-def _pick(plan: Plan, node: Node, parameters: Sequence[Array | None]) -> None:
+def _pick(plan: Plan, node: Node) -> None:
     """The elements that the reference selects."""
     source = plan.read(node.inputs[0])
     count = source.size + sum(plan.value(name).size for name in node.outputs if name)
     plan.network.budget.spend(POSITION_WORK * count // AT_ONCE)
     require(POSITION_BYTES * count)
     operator = OPERATORS[node.operator]
-    given = [source.positions(), *parameters]
+    given = [source.positions(), *_parameters(plan, node)]
     given += [None] * (len(operator.inputs) - len(given))
     if node.operator == "Pad":
         given[2] = np.array(FILL)
@@ -140,3 +132,13 @@ def _put(plan: Plan, node: Node, name: str, source: View, picks: Array) -> None:
                 plan.same(name, View(source.buffer, picks.shape, order, int(flat[0])))
                 return
     copy(plan, f"{node.operator}: {comment(name)}", sources, picks, plan.result(name, likely))
+
+
+MOVERS: Mapping[str, Callable[[Plan, Node], None]] = {
+    "Concat": _concat,
+    "Expand": _expand,
+    "Transpose": _transpose,
+    **dict.fromkeys(("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze"), _reshape),
+    **dict.fromkeys(("DepthToSpace", "SpaceToDepth", "Split", "Slice", "Tile", "Pad", "Resize"), _pick),
+    **dict.fromkeys(("Gather", "GatherElements", "GatherND", "ReverseSequence", "Compress"), _pick),
+}

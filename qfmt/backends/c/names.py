@@ -51,7 +51,7 @@ class Names:
         return self._unused(f"{role}_{identifier(label)}")
 
     def _unused(self, base: str) -> str:
-        """How often each name was requested is kept: thousands of names may map to one."""
+        """Counts how often each name was requested, as thousands of names may map to one."""
         taken, name = self._taken, base
         while name in taken:
             taken[base] += 1

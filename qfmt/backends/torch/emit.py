@@ -29,13 +29,13 @@ from .values import check_input, torch_dtype
 PLAIN, CENTRED, QUANTIZED = "plain", "centred", "quantized"
 
 WRITTEN = {"NoneType", "device", "fx_pytree", "getattr", "inf", "nan", "pytree", "self", "slice", "torch"}
-"""Words that torch.fx writes into its code: as an argument of `forward`, one would get another meaning there."""
+"""Words that torch.fx writes into its code. An argument of `forward` with such a name would hide what it means."""
 
 LONGEST = 200
-"""Characters of a variable in the code, at most: it may be read thousands of times."""
+"""The most characters of a variable in the code, which may be read thousands of times."""
 
-NUMBER = 32
-"""Bytes of a number in the code."""
+NUMBER_BYTES = 32
+"""A number in the code takes up to that many bytes."""
 
 Value: TypeAlias = "fx.Node"
 Emitter: TypeAlias = "Callable[[Site], Any]"
@@ -148,7 +148,7 @@ class Builder:
 
     def call(self, target: Callable[..., Any], *args: Any, name: str = "", **kwargs: Any) -> Value:
         """One call in the graph."""
-        self.budget.allocate(NUMBER * sum(len(each) for each in args if isinstance(each, list | tuple)))
+        self.budget.allocate(NUMBER_BYTES * sum(len(each) for each in args if isinstance(each, list | tuple)))
         return self.graph.create_node("call_function", target, args, kwargs, name=name or None)
 
     def derive(self, name: str, value: Any) -> Value:

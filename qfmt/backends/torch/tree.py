@@ -30,7 +30,7 @@ class Layer(nn.Module):
 
 @dataclass(frozen=True)
 class _Taken:
-    """The names that nothing new in a module can have, with its `beside`, each of them as NAME_KEY."""
+    """The names that a new buffer of a module cannot have: the name, or NAME_KEY for a key of `beside`, is in use."""
 
     module: nn.Module
     beside: Iterable[str]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import SourceError
 from ...model import Attribute
 from ...ops import Operator
-from .tensors import dtype_of
+from .tensors import dtype_of, schema_of
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -59,24 +58,13 @@ def check_arity(operator: Operator, inputs: Sequence[str]) -> None:
 
 def check_kinds(node: ir.Node, opset: int) -> None:
     """Raise SourceError if an attribute of a standard operator is of another kind than ONNX states: 1.5 for an axis."""
-    kinds = {} if node.domain else _kinds(node.op_type, opset)
+    schema = None if node.domain or not node.attributes else schema_of(node.op_type, opset, "")
+    stated = {} if schema is None else schema.attributes
     for name, attribute in node.attributes.items():
-        kind = attribute.type.name
-        if kinds.get(name, kind) != kind:
-            what = f"its attribute {name} is of the kind {kind}, not {kinds[name]}"
+        kind, wanted = attribute.type.name, stated[name].type.name if name in stated else ""
+        if wanted and kind != wanted:
+            what = f"its attribute {name} is of the kind {kind}, not {wanted}"
             raise SourceError(what, hint="run onnx.checker for details")
-
-
-@cache
-def _kinds(operator: str, opset: int) -> Mapping[str, Any]:
-    """The kinds of the attributes of a standard operator; none for an operator that is not in that opset."""
-    import onnx
-
-    try:
-        schema: Any = onnx.defs.get_schema(operator, opset, "")
-    except onnx.defs.SchemaError:
-        return {}
-    return {name: attribute.type.name for name, attribute in schema.attributes.items()}
 
 
 def attribute_of(value: Any, kind: str) -> Attribute | None:

@@ -21,7 +21,7 @@ from ...arrays import Array
 from ...budget import Budget
 from ...errors import SourceError
 from ...regular import descriptor_of, refusal
-from .weight import charge, damaged
+from .messages import charge, damaged
 
 SHARED = 1 << 20
 """Bytes that tensors may have in addition to twice the size of their files. Tied weights share bytes. A small model
@@ -33,7 +33,7 @@ runtime reads while it loads a model are smaller."""
 
 
 DIGITS = 20
-"""More than an offset or length has."""
+"""More digits than an offset or length has."""
 
 
 class Place(NamedTuple):
@@ -267,9 +267,9 @@ class _Folder:
 
 
 def _number(text: str) -> int:
-    """An offset or length; other programs may read blanks, underscores or the digits of other scripts differently."""
+    """An offset or length, in ASCII digits only: programs disagree on blanks, underscores and other digits."""
     if not (isinstance(text, str) and text.isascii() and text.isdecimal() and len(text) < DIGITS):
-        raise SourceError("the offset or length of its external data is not a natural number")
+        raise SourceError("the offset or length of its external data is not a non-negative integer")
     return int(text)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ...budget import NODE, NODE_BYTES, Budget
@@ -21,7 +21,7 @@ def inline(model: ir.Model, budget: Budget) -> None:
     from onnx_ir.passes.common import InlinePass
 
     _check_names(model)
-    for function in model.functions.keys() - _count_calls(model, budget):
+    for function in model.functions.keys() - _charge(model, budget):
         del model.functions[function]  # InlinePass would also inline the calls in it, which are not counted
     for each in model.functions.values():
         _compute_outputs(each)
@@ -41,58 +41,46 @@ def _check_names(model: ir.Model) -> None:
             raise SourceError(what, hint="rename the function, or inline it with onnx.inliner")
 
 
-def _count_calls(model: ir.Model, budget: Budget) -> Set[ir.OperatorIdentifier]:
+def _charge(model: ir.Model, budget: Budget) -> Sequence[ir.OperatorIdentifier]:
     """Charge the budget for what inlining adds; return the functions that are called.
 
     If each function calls the next one twice, the number of nodes doubles with each function.
     """
-    sizes: dict[ir.OperatorIdentifier, int] = {}
-    calls: list[ir.OperatorIdentifier] = []
-
-    def inlined(graph: ir.Graph) -> int:
-        nodes = [node for each in graphs_within(graph) for node in each]
-        return sum(1 + (len(node.inputs) + len(node.outputs)) // 8 + called(node.op_identifier()) for node in nodes)
-
-    def called(function: ir.OperatorIdentifier) -> int:
-        if function not in model.functions:
-            return 0
-        if function in calls or len(calls) == DEEPEST:
-            what = (
-                "call each other recursively"
-                if function in calls
-                else f"call each other more than {DEEPEST} levels deep"
-            )
-            raise SourceError(f"its functions {what}", hint="inline them with onnx.inliner")
-        if function not in sizes:
-            calls.append(function)
-            sizes[function] = inlined(model.functions[function].graph)
-            calls.pop()
-        return sizes[function]
-
-    own = sum(1 for each in (model.graph, *model.functions.values()) for _ in each)
-    copies = max(0, inlined(model.graph) - own)
-    budget.spend(NODE * copies)
-    budget.allocate(NODE_BYTES * copies)
-    _charge_names(model, [*reversed(sizes)], budget)
-    return sizes.keys()
-
-
-def _charge_names(model: ir.Model, functions: Sequence[ir.OperatorIdentifier], budget: Budget) -> None:
-    """Charge the budget for the parameters and names of the copies of functions, which are listed before those that
-    they call."""
-    graphs = {function: list(graphs_within(model.functions[function].graph)) for function in functions}
-    copies = Counter(node.op_identifier() for each in graphs_within(model.graph) for node in each)
-    for function in functions:
-        count, declared = copies[function], model.functions[function]
-        budget.spend(count * (len(declared.inputs) + len(declared.attributes)))
-        for node in (node for each in graphs[function] for node in each):
+    called = _called(model)
+    copies = Counter(node.op_identifier() for node in nodes_within(model.graph))
+    for name in called:
+        function, count = model.functions[name], copies[name]
+        budget.spend(count * (len(function.inputs) + len(function.attributes)))
+        for node in nodes_within(function.graph):
             copies[node.op_identifier()] += count
+            size = 1 + (len(node.inputs) + len(node.outputs)) // 8
+            budget.spend((count - 1) * size * NODE)  # one copy takes the place of the function
             names = (node.name or "", *(value.name or "" for value in node.outputs))
-            budget.allocate(count * sum(map(len, names)))
+            budget.allocate((count - 1) * size * NODE_BYTES + count * sum(map(len, names)))
+    return called
+
+
+def _called(model: ir.Model) -> Sequence[ir.OperatorIdentifier]:
+    """The functions that are called, each before those that it calls; SourceError if calls have no end."""
+    found: dict[ir.OperatorIdentifier, None] = {}
+
+    def visit(graph: ir.Graph, callers: tuple[ir.OperatorIdentifier, ...]) -> None:
+        for name in {node.op_identifier(): None for node in nodes_within(graph)}:
+            if name not in model.functions:
+                continue
+            if name in callers or len(callers) == DEEPEST:
+                how = "recursively" if name in callers else f"more than {DEEPEST} levels deep"
+                raise SourceError(f"its functions call each other {how}", hint="inline them with onnx.inliner")
+            if name not in found:
+                visit(model.functions[name].graph, (*callers, name))
+                found[name] = None
+
+    visit(model.graph, ())
+    return [*reversed(found)]
 
 
 def _compute_outputs(function: ir.Function) -> None:
-    """Have a node of its own compute each output: InlinePass would rename an input that is also an output."""
+    """Give each output a separate node: InlinePass would rename an input that is also an output."""
     import onnx_ir as ir
 
     seen: set[int] = set()
@@ -125,10 +113,9 @@ def _numbered() -> Callable[[ir.Function], bool]:
 
 def _named(function: ir.Function) -> Iterator[ir.Node | ir.Value]:
     """Every node, and every value that a node computes."""
-    for graph in graphs_within(function.graph):
-        for node in graph:
-            yield node
-            yield from node.outputs
+    for node in nodes_within(function.graph):
+        yield node
+        yield from node.outputs
 
 
 def graphs_within(graph: ir.Graph) -> Iterator[ir.Graph]:
@@ -139,6 +126,11 @@ def graphs_within(graph: ir.Graph) -> Iterator[ir.Graph]:
             held = {"GRAPH": [attribute.value], "GRAPHS": attribute.value}.get(attribute.type.name, [])
             for inner in [] if attribute.is_ref() else held:
                 yield from graphs_within(inner)
+
+
+def nodes_within(graph: ir.Graph) -> Iterator[ir.Node]:
+    """The nodes of a graph and of its subgraphs."""
+    return (node for each in graphs_within(graph) for node in each)
 
 
 def root_line(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...budget import Budget
 from ...errors import MissingPackageError, SourceError
 from .external import Files, is_external, open_proto, tensors_within
-from .functions import graphs_within, inline, root_line
+from .functions import graphs_within, inline, nodes_within, root_line
 from .tensors import FILE, quiet
 
 if TYPE_CHECKING:
@@ -21,9 +21,6 @@ NEWEST_OPSET = 28
 
 OPSETS_SINCE = 3
 """The first IR version in which a model must state an opset (onnx/docs/IR.md)."""
-
-DOMAINS = {"": "", "ai.onnx": ""}
-"""Both spellings of the default domain."""
 
 
 def read(source: str | PathLike[str] | Any) -> tuple[ir.Model, Budget]:
@@ -53,7 +50,8 @@ def read(source: str | PathLike[str] | Any) -> tuple[ir.Model, Budget]:
         raise SourceError("is an ONNX model that states no opset", hint="it is truncated or damaged; download it again")
     if model.functions:
         inline(model, budget)
-    if "" not in model.opset_imports and model.ir_version >= OPSETS_SINCE and _is_standard(model.graph):
+    states_none = "" not in model.opset_imports and model.ir_version >= OPSETS_SINCE
+    if states_none and any(not node.domain for node in nodes_within(model.graph)):
         hint = "add the opset of the domain '' that its exporter used"
         raise SourceError("has operators of ONNX, but states no opset of them", hint=hint)
     if not model.graph.outputs:
@@ -62,21 +60,17 @@ def read(source: str | PathLike[str] | Any) -> tuple[ir.Model, Budget]:
     return model, budget
 
 
-def _is_standard(graph: ir.Graph) -> bool:
-    return any(not node.domain for each in graphs_within(graph) for node in each)
-
-
 def _opsets(imports: Iterable[Any]) -> dict[str, int]:
     """Domain → opset; SourceError if that is ambiguous, or not supported."""
     found: dict[str, int] = {}
     for each in imports:
-        domain, opset = DOMAINS.get(each.domain, each.domain), int(each.version)
+        domain, opset = "" if each.domain == "ai.onnx" else each.domain, int(each.version)
         if found.setdefault(domain, opset) != opset:
             what = f"states opsets {found[domain]} and {opset} of one domain, {domain or 'ai.onnx'}"
             raise SourceError(what, hint="remove one of them")
     opset = found.get("", 1)
     if not 1 <= opset <= NEWEST_OPSET:
-        what = f"is written for opset {opset}; the newest supported is {NEWEST_OPSET}"
+        what = f"is written for opset {opset}; 1 to {NEWEST_OPSET} are supported"
         raise SourceError(what, hint="convert it with onnx.version_converter")
     return found
 
@@ -112,14 +106,14 @@ def _from_checked(proto: Any) -> ir.Model:
         raise SourceError("is an ONNX model without a graph", hint="it is truncated or damaged; download it again")
     if len(proto.graph.sparse_initializer):
         raise SourceError("has sparse initializers", hint="make them dense")
-    texts = (text for scope in (proto.graph, *proto.functions) for text in _texts(scope))
+    texts = (text for each in (proto.graph, *proto.functions) for text in _texts(each))
     if not all(isinstance(text, str) for text in (proto.producer_name, proto.producer_version, *texts)):
         raise SourceError("contains names that are not text", hint="the file is damaged; download it again")
     opsets = [_opsets(each.opset_import) for each in (proto, *proto.functions)]
-    _check_names(proto.graph)
-    for function in proto.functions:
-        _check_names(function)
-    _check_once("function", ("".join((each.domain, ".", each.name, each.overload)) for each in proto.functions))
+    for scope in (proto.graph, *proto.functions):
+        _check_names(scope)
+    names = ("::".join((each.domain, each.name, each.overload)).removesuffix("::") for each in proto.functions)
+    _check_once("function", names)
     quiet()
     try:
         model = ir.from_proto(proto)

@@ -131,6 +131,16 @@ def described(value: Any) -> Tensor:
         raise error.at(f"value {value.name!r}") from None
 
 
+def schema_of(operator: str, opset: int, domain: str) -> Any:
+    """What ONNX states of an operator; None if that opset does not have it."""
+    import onnx
+
+    try:
+        return onnx.defs.get_schema(operator, opset, domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
 def dtype_by_schema(call: Any, index: int, types: Sequence[str]) -> str:
     """The element type of an output: from a subgraph of the node, else from the operator's schema, where it may be
     the type of an input; "" if neither states it.
@@ -138,16 +148,13 @@ def dtype_by_schema(call: Any, index: int, types: Sequence[str]) -> str:
     onnx's shape inference would find more, but it copies shapes along the whole graph: its cost is quadratic in the
     size of the file.
     """
-    import onnx
-
     for graph in call.attributes.values():
         if hasattr(graph, "initializers"):
             at = index + (call.operator == "Loop")  # skips the condition of a Loop
             inner = graph.outputs[at : at + 1]
             return dtype_of(inner[0].dtype) if inner and inner[0].dtype is not None else ""
-    try:
-        schema = onnx.defs.get_schema(call.operator, call.opset, call.domain)
-    except onnx.defs.SchemaError:
+    schema = schema_of(call.operator, call.opset, call.domain)
+    if schema is None:
         return ""
     kind = schema.outputs[min(index, len(schema.outputs) - 1)].type_str
     for formal, dtype in zip(schema.inputs, types, strict=False):

@@ -134,8 +134,7 @@ def arithmetic(lift: Builder, operator: str, a: Any, b: Any) -> Size:
     natural = operator != "Sub" and all(each.natural if isinstance(each, Size) else each >= 0 for each in (a, b))
     if operator == "Pow" and not natural:
         raise SourceError("raises to a power that may be negative", hint=hint(lift))
-    build = lambda: lift.emit(operator, [shape_tensor(lift, [a]), shape_tensor(lift, [b])])  # noqa: E731
-    return Size(build, natural=natural)
+    return Size(lambda: lift.emit(operator, [shape_tensor(lift, [a]), shape_tensor(lift, [b])]), natural=natural)
 
 
 def floor_divided(lift: Builder, a: Any, b: Any) -> Size:

@@ -63,9 +63,9 @@ def test_external_data_is_read_from_the_folder_of_the_model(tmp_path: Path) -> N
     ({"location": "a\0b"}, "cannot be opened"),
     ({"location": "w" * 5000}, "cannot be opened|missing"),
     ({"offset": "100000"}, "bytes 100000"),
-    ({"offset": "-1"}, "not a natural number"),
+    ({"offset": "-1"}, "not a non-negative integer"),
     ({"length": "7"}, "has 7 bytes"),
-    ({"length": "many"}, "not a natural number"),
+    ({"length": "many"}, "not a non-negative integer"),
 ])  # fmt: skip
 def test_other_files_and_other_sizes_are_refused(changes: dict[str, str], words: str, tmp_path: Path) -> None:
     folder = tmp_path / "model"

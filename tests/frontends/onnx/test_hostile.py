@@ -108,7 +108,10 @@ BAD: dict[str, tuple[Change, str]] = {
     "another opset": (lambda m: m.opset_import.add(version=7), "states opsets .* and 7 of one domain, ai.onnx"),
     "another spelling": (lambda m: m.opset_import.add(version=7, domain="ai.onnx"), "and 7 of one domain, ai.onnx"),
     "no opset of ONNX": (lambda m: m.opset_import[0].__setattr__("domain", "com.microsoft"), "states no opset of them"),
-    "one name for two functions": (lambda m: m.functions.extend([function("F")] * 2), "function 'd.F'.*twice"),
+    "one name for two functions": (
+        lambda m: m.functions.extend([function("F")] * 2),
+        "function 'd::F'.*twice",
+    ),
     "one name for two inputs of a function": (lambda m: m.functions.append(function("F", input=["a"])), "'a'.*twice"),
     "a function with the graph of its caller": (calls_with_a_graph, "cannot be inlined"),
     "a name in a function that is not text": (bytes_as_a_name, "names that are not text"),
@@ -366,6 +369,13 @@ def test_external_data_in_attributes_is_refused(where: str) -> None:
     model = qfmt.Model(qfmt.Graph(("x",), ("y",), [node], tensors))
     with pytest.raises(InexpressibleNodesError, match="refers to another file for its values"):
         model.to_onnx(opset=21)
+
+
+def test_functions_are_told_apart_by_their_overload() -> None:
+    model, overloaded = net(), function("F")
+    overloaded.overload = "1"
+    model.functions.extend([function("F"), function("F1"), overloaded])
+    assert qfmt.convert(model).content_id() == qfmt.convert(net()).content_id()
 
 
 def test_a_file_beyond_protobuf_is_refused_by_its_size(tmp_path: Path) -> None:

@@ -149,6 +149,17 @@ def test_batches_of_constant_matrices() -> None:
     same("MatMul", net.model(net.node("MatMul", [x, w], grid(rng, "uint8", 0.3), "affine")), rng)
 
 
+@pytest.mark.parametrize("last", [1, -1], ids=["no sum is 0", "their sum is 0"])
+def test_matrices_that_add_to_nothing(last: int) -> None:
+    """The zero point of x cannot be left out, although it counts nothing for both matrices together."""
+    rng = np.random.default_rng(9)
+    net = Net(rng)
+    x = net.input(2, 5, 20)
+    w = rng.integers(1, 100, (20, 6)).astype(np.int8)
+    weight = net.constant(np.stack([w, last * w]), Quantization.of((0.05,), (0,), -128, 127))
+    same("MatMul", net.model(net.node("MatMul", [x, weight], grid(rng, "uint8", 0.3), "affine")), rng)
+
+
 @pytest.mark.parametrize("rule", [*MEAN, *QUANTIZE])
 def test_means(rule: str) -> None:
     """A quantize rule sums real numbers, in an order that the file does not state: some means are uncertain, and

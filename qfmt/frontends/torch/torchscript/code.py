@@ -193,18 +193,18 @@ def charge_parsing(budget: Budget, text: str) -> None:
 
 
 def syntax_tree(text: str) -> ast.Module:
-    """Raises what `ast.parse` raises."""
+    """The tree of statements, without Python's advice: who converts a model cannot follow it. Raises as `ast.parse`."""
+    warnings.filterwarnings("ignore", module=_NAME)  # each time, as other filters may have come before this one
     return ast.parse(text, _NAME)
 
 
 def syntax_of_expression(text: str) -> ast.expr:
     """The same for one expression."""
+    warnings.filterwarnings("ignore", module=_NAME)
     return ast.parse(text, _NAME, "eval").body
 
 
 _NAME = "<code of a model>"
-
-warnings.filterwarnings("ignore", module=_NAME)  # whoever converts a model cannot follow advice about its code
 
 
 def _expression(text: str, budget: Budget) -> ast.expr:

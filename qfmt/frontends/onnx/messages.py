@@ -11,7 +11,7 @@ from ...budget import Budget
 from ...errors import SourceError
 
 HARMLESS = 1 << 17
-"""Bytes of a file that takes less than 64 MB in any case: it is not examined."""
+"""The most bytes of a file that is not examined, because it cannot take more than 64 MB."""
 
 COST = {
     "NodeProto": 750, "ValueInfoProto": 700, "FunctionProto": 800, "GraphProto": 800, "AttributeProto": 300,
@@ -22,7 +22,7 @@ COST = {
 OTHER = 250
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
-"""Wire types (protobuf.dev/programming-guides/encoding). ONNX has no groups, the other two."""
+"""Wire types (protobuf.dev/programming-guides/encoding). The other two are for groups, which ONNX does not have."""
 
 
 class _Message(NamedTuple):
@@ -64,7 +64,7 @@ def charge(data: bytes, budget: Budget) -> None:
 
 
 def damaged() -> SourceError:
-    """What a file is that no ModelProto begins with."""
+    """The error for bytes that are not a complete ModelProto."""
     return SourceError("is not a complete ONNX model", hint="it is truncated or damaged; download it again")
 
 
