@@ -90,7 +90,7 @@ class Window(NamedTuple):
         if isinstance(size, int) and not is_apart:
             out = self.positions(size)
             last = (out - 1) * self.stride - self.head
-            is_apart = last >= size or (self.dilation > size and self._steps_over(size, out))
+            is_apart = not size or last >= size or (self.dilation > size and self._steps_over(size, out))
         if is_apart:
             what = f"a window of {self.kernel} is entirely in the padding"
             raise QfmtError(f"{what}, of {self.head} before and {self.tail} after")

@@ -77,8 +77,14 @@ def _combined(combine: np.ufunc, x: Array, a: Any, pad: Any) -> Array:
 @operator("MaxPool", 22, "X -> Y", attributes=WINDOW, shape=_pool_shape, quantized=Quantized.MOVES)
 def max_pool(x: Array, **attributes: Any) -> Array:
     """Y = the largest element of the window; padding never wins. X is [N, C, *spatial]."""
-    lowest = np.iinfo(x.dtype).min if np.issubdtype(x.dtype, np.integer) else -np.inf
-    return _combined(np.maximum, x, attributes, lowest)
+    for w, size in zip(windows(attributes), x.shape[2:], strict=True):
+        w.check(size)
+    return _combined(np.maximum, x, attributes, _least(x))
+
+
+def _least(x: Array) -> Any:
+    """The smallest number of its type."""
+    return np.iinfo(x.dtype).min if np.issubdtype(x.dtype, np.integer) else -np.inf
 
 
 def _average_pool_integer(x: Operand, *, result: Result, **attributes: Any) -> Array:
@@ -189,8 +195,11 @@ def global_average_pool(x: Array) -> Array:
 
 @operator("GlobalMaxPool", 22, "X -> Y", shape=_global_shape, quantized=Quantized.MOVES)
 def global_max_pool(x: Array) -> Array:
-    """Y = the largest element of all spatial dimensions, which are kept with size 1. X is [N, C, *spatial]."""
-    return np.asarray(x.max(tuple(range(2, x.ndim)), keepdims=True))
+    """Y = the largest element of all spatial dimensions, which are kept with size 1. X is [N, C, *spatial].
+
+    Of no elements: -∞ or the smallest integer; quant_min if quantized.
+    """
+    return np.asarray(x.max(tuple(range(2, x.ndim)), keepdims=True, initial=_least(x)))
 
 
 P = {"p": optional(2, "exponent of the norm")}

@@ -108,14 +108,15 @@ def quantize_with(
 ) -> Array:
     """y = saturate(rint(x / y_scale) + y_zero_point), if scale or zero point are computed, or y is read as integers.
 
-    The division is in float32; a float8 or float4 y is x / y_scale rounded to it. Otherwise QuantizeLinear is used.
+    The division is in float32; a float8 or float4 y is x / y_scale rounded to it. NaN becomes the smallest integer.
+    Otherwise QuantizeLinear is used.
     """
     points = _points(zero_point, x, axis, block_size)
     scaled = x.astype(np.float32) / spread(scale, x.shape, axis, block_size).astype(np.float32)
     kind, limits = numpy_dtype(output_dtype), DTYPES[output_dtype]
     if limits.is_integer:
         rounded = np.rint(scaled).astype(np.float64) + (0 if points is None else points)
-        return np.fmax(np.fmin(rounded, limits.maximum), limits.minimum).astype(_held(output_dtype))
+        return np.fmin(np.fmax(rounded, limits.minimum), limits.maximum).astype(_held(output_dtype))
     if saturate:
         import ml_dtypes
 

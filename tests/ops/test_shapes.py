@@ -104,6 +104,7 @@ def ints(*values: int) -> np.ndarray:
             "the input has 4 channels, the weight expects 8",
         ),
         ("MaxPool", [X], {**POOL, "pads": (0, 0, 9, 0)}, "is entirely in the padding, of 0 before and 9 after"),
+        ("MaxPool", [X[:, :, :0]], {**POOL, "pads": (2, 0, 2, 0)}, "is entirely in the padding"),
         ("AveragePool", [X[:, :, :0]], {**POOL, "pads": (2, 0, 2, 0)}, "is entirely in the padding"),
         (
             "MaxPool",

@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from ...budget import NODE, Budget
 from ...errors import InexpressibleNodesError
+from ...frontends.onnx.opaque import names_within
 from ...model import Model, Node, Tensor
 from ...ops import OPERATORS
 from ...passes.constants import unused
@@ -60,7 +61,7 @@ class Builder:
         self._real: dict[str, ir.Value] = {}
         self._made: dict[tuple[str, ...], ir.Value] = {}
         self._named: set[ir.Node] = set()
-        self._taken = set(model.tensors)
+        self._taken = set(model.tensors).union(*map(names_within, model.nodes))  # ONNX knows no shadowing
         self._budget = Budget.of(model, "writing ONNX for a network of")
 
     # Tensors of the model

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
 from ...errors import QfmtError
-from ...frontends.onnx.opaque import captured_names, original_attributes
+from ...frontends.onnx.opaque import captured_names, original_attributes, rename_captured
 from ...model import Node
 from .opsets import Lacks, schema
 
@@ -23,14 +23,14 @@ def write_foreign(builder: Builder, node: Node) -> None:
         raise Lacks("is not known to this onnx package")
     domain = "" if domain == "ai.onnx" else domain
     inputs = [builder.stored(each) if each else None for each in node.inputs]
-    if inner := captured_names(node):
-        _capture(builder, inner, inputs[-len(inner) :])
-        inputs = inputs[: -len(inner)]
     builder.domains.setdefault(domain, node.version)
     try:
         attributes = original_attributes(node)
     except QfmtError as error:
         raise Lacks(f"cannot be written: {error}") from None
+    if inner := captured_names(node):
+        _capture(builder, inner, inputs[-len(inner) :], attributes)
+        inputs = inputs[: -len(inner)]
     values = builder.emit_several(name, inputs, node.outputs, domain, attributes)
     if values:
         builder.name(values[0], node.label)
@@ -41,13 +41,12 @@ def write_foreign(builder: Builder, node: Node) -> None:
             builder.define(each, value)
 
 
-def _capture(builder: Builder, names: Sequence[str], values: Sequence[ir.Value | None]) -> None:
-    """Outer tensors that graphs within a node read keep the names that these use."""
-    for name, value in zip(names, values, strict=True):
-        if value is not None and value.name != name:
-            (made,) = builder.emit_several("Identity", [value], [name])
-            if made.name != name:
-                raise Lacks(f"contains a graph that reads {name!r}, a name that is already used")
+def _capture(
+    builder: Builder, names: Sequence[str], values: Sequence[ir.Value | None], attributes: Mapping[str, Any]
+) -> None:
+    """Have graphs within a node read outer tensors by the names that these have here."""
+    found = {name: value.name or "" for name, value in zip(names, values, strict=True) if value is not None}
+    rename_captured(attributes, found)
 
 
 def _check_meaning(node: ir.Node, version: int, opset: int) -> None:

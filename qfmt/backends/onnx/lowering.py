@@ -265,7 +265,20 @@ def _moves_integers(site: Site) -> bool:
 
 def one_to_one(site: Site) -> Sequence[ir.Value]:
     """An operator of ONNX, with the same inputs and attributes."""
+    _check_types(site)
     return plain(site, typed_inputs(site), site.attributes)
+
+
+def _check_types(site: Site) -> None:
+    """Lacks if an input is of a type that ONNX's operator does not have: a product of Booleans."""
+    definition = schema(site.node.operator, site.opset)
+    if definition is None or site.working:
+        return
+    for index in filter(site.has, range(len(site.node.inputs))):
+        parameter = definition.inputs[min(index, len(definition.inputs) - 1)]
+        dtype = _dtype(site, site.tensor(index))
+        if index not in _one_type(site) and not takes(definition, parameter, dtype):
+            raise Lacks(f"has an input of {dtype}, which ONNX's {site.node.operator} does not have in that opset")
 
 
 def typed_inputs(site: Site) -> list[ir.Value | None]:

@@ -62,6 +62,17 @@ def with_scale(site: Site) -> Sequence[ir.Value]:
     return plain(site, inputs, attributes, name)
 
 
+@lowers("Cast")
+def cast(site: Site) -> Sequence[ir.Value]:
+    """ONNX Runtime divides float16 in float32, and would leave the quotient unrounded if a Cast to float32 followed. It
+    has a Max of float16, which changes nothing."""
+    x = site.x
+    producer = x.producer()
+    if producer is not None and producer.op_type == "Div" and site.tensor(0).dtype == "float16":
+        x = site.emit("Max", x)
+    return plain(site, [x], site.attributes)
+
+
 @lowers("Clip")
 def clip(site: Site) -> Sequence[ir.Value]:
     """Clip on quantized tensors rounds its bounds by its own rule: a bound that QuantizeLinear rounds differently is

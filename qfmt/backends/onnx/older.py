@@ -8,6 +8,7 @@ from math import sqrt
 import numpy as np
 import onnx_ir as ir
 
+from ...arithmetic import f32
 from ...ops import OPERATORS
 from .lowering import Site, lowers, lowers_before, one_to_one, plain, typed_inputs
 from .opsets import Lacks, schema
@@ -118,7 +119,27 @@ def resized(site: Site, read: Callable[[int], ir.Value | None]) -> Sequence[ir.V
     inputs = [read(index) for index in range(len(site.node.inputs))]
     if site.has(2) and site.tensor(2).dtype == "float64":
         inputs[2] = site.cast(2, "float32")
+    if site.has(2) and site.tensor(2).is_constant:
+        inputs[2] = _scales(site, inputs[0], inputs[2])
     return plain(site, inputs, site.attributes)
+
+
+def _scales(site: Site, x: ir.Value | None, scales: ir.Value | None) -> ir.Value | None:
+    """The scales, 1 for a dimension that keeps its size: otherwise ONNX interpolates along it, if another one
+    changes."""
+    shape, values = site.tensor(0).shape, site.tensor(2).array.astype(f32)
+    axes = site.attributes["axes"] or range(len(values))
+    sizes = [None if shape is None or not isinstance(shape[axis], int) else shape[axis] for axis in axes]
+    pairs = [*zip(sizes, values, strict=True)]
+    stays = [size is not None and int(f32(size * scale)) == size for size, scale in pairs]
+    if (values != 1).sum() < 2:
+        return scales
+    if any(size is None and 0.99 < scale < 2 and scale != 1 for size, scale in pairs):
+        before = site.emit("Gather", site.emit("Shape", x), site.constant("axes", np.array(axes, np.int64)))
+        before = site.to("float32", before)
+        same = site.emit("Equal", before, site.emit("Floor", site.emit("Mul", before, scales)))
+        return site.emit("Where", same, number(site, 1), scales)
+    return site.constant("scales", np.where(stays, f32(1), values)) if (values[stays] != 1).any() else scales
 
 
 @lowers(*(name for name in OPERATORS if name.startswith("Reduce")))

@@ -119,7 +119,7 @@ def schema(operator: str, opset: int) -> Any:
 def takes(definition: Any, parameter: Any, dtype: str) -> bool:
     """Whether a parameter of an operator may have that element type."""
     spelled = f"tensor({onnx_dtype(dtype).name.lower()})"
-    return any(
+    return bool(parameter.type_str == spelled) or any(
         constraint.type_param_str == parameter.type_str and spelled in constraint.allowed_type_strs
         for constraint in definition.type_constraints
     )

@@ -13,9 +13,29 @@ from . import qdq
 from .lowering import Site, lowers, plain
 
 
-@lowers("Conv", "ConvTranspose", "Gemm")
+@lowers("Conv", "Gemm")
 def with_bias(site: Site) -> Sequence[ir.Value]:
     return plain(site, [site.real(0), site.real(1), bias(site)], site.attributes)
+
+
+@lowers("ConvTranspose")
+def transposed(site: Site) -> Sequence[ir.Value]:
+    """What a pad below 0 adds to the sums are zeros: ONNX has no such pads, and ONNX Runtime no output_padding of a
+    stride or more. The bias is added to them, too."""
+    a = site.attributes
+    pads, more = np.array(a["pads"], np.int64).reshape(2, -1), np.array(a["output_padding"], np.int64)
+    grows = (pads < 0).any(0) | (more >= a["strides"])
+    if not grows.any():
+        return plain(site, [site.real(0), site.real(1), bias(site)], a)
+    kept = {"pads": np.where(grows, 0, pads).ravel().tolist(), "output_padding": np.where(grows, 0, more).tolist()}
+    (y,) = plain(site, [site.real(0), site.real(1)], a | kept)
+    pads = np.where(grows, pads - [0 * more, more], 0)
+    for widths in np.maximum(-pads, 0), np.minimum(-pads, 0):  # it grows before it is cropped
+        if widths.any():
+            y = site.emit("Pad", y, site.constant("pads", np.pad(widths, ((0, 0), (2, 0))).ravel()))
+    if b := bias(site):
+        y = site.emit("Add", y, site.emit("Reshape", b, site.constant("channels", np.array([-1, *(1 for _ in more)]))))
+    return [y]
 
 
 @lowers("qfmt.Linear")

@@ -19,6 +19,8 @@ from ...passes.constants import unused
 from ...progress import counted
 from .calls import Call, attribute_of, check_arity, check_kinds
 from .folding import folded
+from .functions import graphs_within
+from .opaque import defined
 from .tensors import described, dtype_by_schema, shape_of, stored
 
 if TYPE_CHECKING:
@@ -40,8 +42,8 @@ class Importer:
 
     def __init__(self, model: ir.Model, budget: Budget, shapes: Mapping[str, Shape] | None = None) -> None:
         graph = model.graph
-        taken = {value.name or "" for node in graph for value in (*node.inputs, *node.outputs) if value is not None}
-        taken |= {value.name or "" for value in graph.inputs} | set(graph.initializers)
+        taken = {value.name or "" for node in graph for value in node.inputs if value is not None}
+        taken |= {value.name or "" for each in graphs_within(graph) for value in defined(each)}
         self.model = model
         self.budget = budget
         self.outputs = {value.name or "" for value in graph.outputs}

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from math import frexp
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...arithmetic import f32
+from ...model import DTYPES
 from ...ops.shapes import axis_of
 from .calls import Call
 from .importer import Importer, imports
@@ -80,19 +84,69 @@ def asymmetric_resize(im: Importer, call: Call) -> Any:
     return im.one_to_one(call._replace(operator="Resize", attributes=attributes, inputs=(call.inputs[0], "", scales)))
 
 
+class _Along(NamedTuple):
+    """Size, output size and scale of a dimension that is resized; None for sizes that are not known."""
+
+    size: int | None
+    out: int | None
+    scale: float
+
+    @property
+    def may_stay(self) -> bool:
+        return 0.99 < self.scale < 2 if self.size is None else self.out == self.size
+
+    @property
+    def may_change(self) -> bool:
+        return self.size is None or self.out != self.size
+
+
 def _is_like_onnx(im: Importer, call: Call) -> bool:
-    """Whether qfmt's Resize is ONNX's: if a dimension keeps its size by a scale other than 1, only if all do; and if
-    integers are not rounded."""
-    a, scales, shape = call.attributes, im.value(call.input(2)) if call.input(2) else None, im.shape(call.inputs[0])
-    weighted = a.get("mode") == "cubic" or a.get("antialias") or a.get("exclude_outside")
-    if weighted and a.get("mode", "nearest") != "nearest" and "float" not in im.tensors[call.inputs[0]].dtype:
-        return False
-    if scales is None or shape is None or not scales.size or "axes" in a:
-        return True
-    pairs = [(size, scale) for size, scale in zip(shape, scales.tolist(), strict=True) if isinstance(size, int)]
-    stays = [int(size * scale) == size for size, scale in pairs]
-    changed = len(pairs) < len(shape) or not all(stays)
-    return not (changed and any(stay and scale != 1 for stay, (_, scale) in zip(stays, pairs, strict=True)))
+    """Whether qfmt's Resize is ONNX's, whatever the sizes are that only a run knows.
+
+    ONNX does not say how numbers between integers are rounded. It interpolates along dimensions that keep their size by
+    a scale other than 1, unless all dimensions keep theirs.
+    """
+    a = {"mode": "nearest", "keep_aspect_ratio_policy": "stretch", **call.attributes}
+    dtype, along = im.tensors[call.inputs[0]].dtype, _along(im, call, a["keep_aspect_ratio_policy"])
+    if a["mode"] != "nearest" and "float" not in dtype:
+        return DTYPES[dtype].bits == 8 and along is not None and _is_exact(a, [each.scale for each in along])
+    if along is None or (a["keep_aspect_ratio_policy"] == "stretch" and not _given(im, call, 2)):
+        return a["keep_aspect_ratio_policy"] == "stretch" or not _given(im, call, 3)
+    scaled = [each for each in along if each.scale != 1]
+    return len(scaled) < 2 or not any(each.may_stay for each in scaled) or not any(each.may_change for each in scaled)
+
+
+def _along(im: Importer, call: Call, policy: str) -> list[_Along] | None:
+    """Each dimension that is resized; None if scales are not known."""
+    shape, scales, wanted = im.shape(call.inputs[0]), _given(im, call, 2), _given(im, call, 3)
+    axes = call.attributes.get("axes") or range(len(scales or wanted))
+    known = [None if shape is None else shape[axis] for axis in axes]
+    sizes = [size if isinstance(size, int) else None for size in known]
+    if scales:
+        pairs = zip(sizes, scales, strict=True)
+        return [_Along(size, None if size is None else int(f32(size * scale)), scale) for size, scale in pairs]
+    static = [size for size in sizes if size]
+    if not wanted or len(static) < len(sizes):
+        return None
+    ratios = [out / size for size, out in zip(static, wanted, strict=True)]
+    if policy == "stretch":
+        return [*map(_Along, static, wanted, ratios)]
+    scale = min(ratios) if policy == "not_larger" else max(ratios)
+    return [_Along(size, int(scale * size + 0.5), scale) for size in static]
+
+
+def _given(im: Importer, call: Call, place: int) -> list[Any]:
+    """The scales or sizes; none if they are absent or computed."""
+    value = im.value(call.input(place))
+    return [] if value is None else [*value.reshape(-1).tolist()]
+
+
+def _is_exact(a: Mapping[str, Any], scales: Sequence[float]) -> bool:
+    """Whether a linear Resize of integers of 8 bits is exact in float32 in any order: then they are truncated alike."""
+    whole = a["mode"] == "linear" and not a.get("antialias") and not a.get("exclude_outside")
+    powers = all(frexp(scale)[0] == 0.5 and 1 / 16 <= scale <= 16 for scale in scales)
+    places = a.get("coordinate_transformation_mode", "half_pixel")
+    return whole and powers and places in ("asymmetric", "half_pixel", "pytorch_half_pixel")
 
 
 @imports("Softmax", "LogSoftmax", "Hardmax")

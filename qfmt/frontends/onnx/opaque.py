@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...errors import QfmtError
 from ...model import Attribute, Node
+from .functions import graphs_within
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -41,20 +42,61 @@ def captured_names(node: Node) -> tuple[str, ...]:
 
 def captured(attributes: Mapping[str, Any]) -> list[str]:
     """The names of outer values that the subgraphs of a node read."""
-    from .functions import graphs_within
-
-    graphs = [each for value in attributes.values() for each in (value if isinstance(value, tuple | list) else [value])]
     found: dict[str, None] = {}
-    for graph in graphs:
-        if not hasattr(graph, "initializers"):
-            continue
+    for graph in _held(attributes.values()):
         within = list(graphs_within(graph))
         own = {id(each) for each in within}
-        values = [value for each in within for node in each for value in node.inputs]
-        values += [value for each in within for value in each.outputs]
-        outer = (value for value in values if value is not None and _home(value) not in own)
+        outer = (value for value in _read(within) if _home(value) not in own)
         found |= dict.fromkeys(value.name or "" for value in outer)
     return list(found)
+
+
+def rename_captured(attributes: Mapping[str, Any], names: Mapping[str, str]) -> None:
+    """Have the subgraphs of `original_attributes` read outer values by other names."""
+    for value in _read(_graphs(attributes)):
+        if not _is_defined(value):
+            value.name = names.get(value.name or "", value.name)
+
+
+def names_within(node: Node) -> set[str]:
+    """The names of the values that the subgraphs of an opaque node define."""
+    if not any(isinstance(value, str) and value.startswith(ENCODED) for value in node.attributes.values()):
+        return set()
+    try:
+        graphs = _graphs(original_attributes(node))
+    except QfmtError:  # who writes the node reports it
+        return set()
+    return {value.name or "" for graph in graphs for value in defined(graph)}
+
+
+def defined(graph: ir.Graph) -> Iterator[ir.Value]:
+    """The values that a graph defines."""
+    yield from (*graph.inputs, *graph.initializers.values())
+    for node in graph:
+        yield from node.outputs
+
+
+def _graphs(attributes: Mapping[str, Any]) -> list[ir.Graph]:
+    """The subgraphs of `original_attributes`, at any depth."""
+    values = (getattr(each, "value", None) for each in attributes.values())
+    return [within for graph in _held(values) for within in graphs_within(graph)]
+
+
+def _held(values: Iterable[Any]) -> list[ir.Graph]:
+    """The graphs among values of attributes, and in lists of them."""
+    each = (item for value in values for item in (value if isinstance(value, tuple | list) else [value]))
+    return [item for item in each if hasattr(item, "initializers")]
+
+
+def _read(graphs: Sequence[ir.Graph]) -> list[ir.Value]:
+    """The values that graphs read or return."""
+    values = [value for graph in graphs for node in graph for value in node.inputs if value is not None]
+    return values + [value for graph in graphs for value in graph.outputs]
+
+
+def _is_defined(value: ir.Value) -> bool:
+    """Whether a graph that is read alone defines the value."""
+    return value.producer() is not None or value.is_graph_input() or value.is_initializer()
 
 
 def _home(value: ir.Value) -> int:

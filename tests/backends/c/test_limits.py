@@ -192,6 +192,17 @@ def test_tensors_without_elements(tmp_path: Path) -> None:
     equal(models[0], random_inputs(models[0], rng), tmp_path / "alone")
 
 
+@pytest.mark.parametrize("operator", ["GlobalMaxPool", "ReduceMax", "ReduceMin"])
+def test_extremes_of_no_elements(operator: str, tmp_path: Path) -> None:
+    """The ends of the range of the output, as in Python."""
+    narrow = Quantization.of((0.5,), (20,), 10, 90)
+    axes = [] if operator == "GlobalMaxPool" else [constant("axes", np.array([2, 3]))]
+    model = net(operator, [Tensor("x", "uint8", (1, 2, 0, 3), None, narrow), *axes], ("uint8", narrow))
+    given = {"x": np.zeros((1, 2, 0, 3), np.uint8)}
+    assert set(model.run(given)["y"].ravel()) == {90 if operator == "ReduceMin" else 10}
+    equal(model, given, tmp_path)
+
+
 # The text
 
 

@@ -200,3 +200,91 @@ def test_an_extreme_of_no_elements(operator: str) -> None:
     nodes = [node(operator, ["x", "axes"], ["y"], keepdims=0)]
     bare = qfmt.convert(proto(nodes, {"x": (U8, [0, 3])}, {"y": U8}, {"axes": np.array([0])}, opset=18))
     assert set(bare.run({"x": np.zeros((0, 3), np.uint8)})["y"]) == {0 if operator == "ReduceMax" else 255}
+
+
+def test_the_largest_of_no_elements() -> None:
+    """ONNX Runtime refuses it; C gives the same (tests/backends/c)."""
+    kind = (FLOAT, [1, 2, 0, 3])
+    model = qfmt.convert(proto([node("GlobalMaxPool", ["x"], ["y"])], {"x": kind}, {"y": FLOAT}, {}))
+    assert set(model.run({"x": np.zeros(kind[1], f32)})["y"].ravel()) == {-np.inf}
+
+
+RESIZES = {
+    "one keeps its size": ([1, 1, 1.3, 2], [1, 1, 3, 3], False),
+    "one may keep its size": ([1, 1, 1.3, 2], [1, 1, "h", "w"], False),
+    "both may": ([1, 1, 1.5, 1.5], [1, 1, "h", "w"], False),
+    "only one is scaled": ([1, 1, 1, 1.3], [1, 1, "h", "w"], True),
+    "none can": ([1, 1, 2, 0.5], [1, 1, "h", "w"], True),
+}
+
+
+@pytest.mark.parametrize("name", RESIZES)
+def test_sizes_that_only_a_run_knows(name: str) -> None:
+    scales, shape, runs = RESIZES[name]
+    nodes = [node("Resize", ["x", "", "s"], ["y"], mode="linear")]
+    model = qfmt.convert(proto(nodes, {"x": (FLOAT, shape)}, {"y": FLOAT}, {"s": np.array(scales, f32)}))
+    assert [each.operator for each in model.nodes] == ["Resize" if runs else "ai.onnx.Resize"]
+
+
+@pytest.mark.parametrize(
+    ("scale", "places", "runs"), [(2, "half_pixel", True), (1.5, "half_pixel", False), (2, "align_corners", False)]
+)
+def test_a_linear_resize_of_integers(scale: float, places: str, runs: bool) -> None:
+    """They are truncated: equal only if all numbers between them are exact."""
+    nodes = [node("Resize", ["x", "", "s"], ["y"], mode="linear", coordinate_transformation_mode=places)]
+    source = proto(nodes, {"x": (U8, [1, 1, 4, 4])}, {"y": U8}, {"s": np.array([1, 1, scale, scale], f32)})
+    model, given = qfmt.convert(source), {"x": np.random.default_rng(0).integers(0, 256, (1, 1, 4, 4), np.uint8)}
+    np.testing.assert_array_equal(runtime(model.to_onnx(), given)[0], runtime(source, given)[0])
+    if runs:
+        np.testing.assert_array_equal(model.run(given)["y"], runtime(source, given)[0])
+    else:
+        assert model.nodes[0].operator == "ai.onnx.Resize"
+
+
+@pytest.mark.parametrize("opset", [19, 23])
+def test_a_quotient_of_float16_is_rounded_in_an_export(opset: int) -> None:
+    """ONNX Runtime would leave out a Cast to float16 that a Cast to float32 follows."""
+    nodes = [node("QuantizeLinear", ["x", "s", "z"], ["q"]), node("Cast", ["q"], ["y"], to=FLOAT)]
+    source = proto(nodes, {"x": (HALF, [4, 6])}, {"y": FLOAT}, {"s": np.float16(0.1), "z": np.int8(1)}, opset=23)
+    model, given = qfmt.convert(source), {"x": TIES}
+    want = runtime(source, given)[0]
+    for level in "plain", "fused":
+        np.testing.assert_array_equal(runtime(model.to_onnx(opset=opset), given, level)[0], want)
+    np.testing.assert_array_equal(model.run(given)["y"], want)
+
+
+@pytest.mark.parametrize("computed", [False, True])
+def test_nan_becomes_the_smallest_integer(computed: bool) -> None:
+    given = {"x": np.array([np.nan, np.inf, -np.inf, 1], f32), **({"s": np.array(0.5, f32)} if computed else {})}
+    inputs = {"x": (FLOAT, [4]), **({"s": (FLOAT, [])} if computed else {})}
+    constants = {"z": np.int8(3), **({} if computed else {"s": f32(0.5)})}
+    agrees(proto([node("QuantizeLinear", ["x", "s", "z"], ["y"])], inputs, {"y": TensorProto.INT8}, constants), given)
+
+
+NAMES = ["q_dequantized", "d_quantize", "e_quantize", "f_dequantized", "e.scale", "q.dequantized", "relu", "node"]
+"""Names that conversion and export would give to other tensors."""
+
+
+@pytest.mark.parametrize("captures", [True, False])
+def test_names_in_graphs_within_nodes(captures: bool) -> None:
+    """They capture aliases of these names, or define them."""
+    outer = [node("Identity", ["d"], [name]) for name in NAMES] if captures else []
+    reads = NAMES if captures else ["d"] * len(NAMES)
+    made = [f"inner{index}" for index in range(len(NAMES))] if captures else NAMES
+    chain = [
+        node("Add", ["d" if index == 0 else made[index - 1], read], [made[index]]) for index, read in enumerate(reads)
+    ]
+    kind = helper.make_tensor_value_info
+    graphs = {
+        "then_branch": helper.make_graph(chain, "t", [], [kind(made[-1], FLOAT, [4, 6])]),
+        "else_branch": helper.make_graph([node("Neg", ["h"], ["e1"])], "e", [], [kind("e1", FLOAT, [4, 6])]),
+    }
+    nodes = [
+        q("x", "x", "q"), dq("q", "x", "d"), node("Relu", ["d"], ["e"]), q("e", "x", "f"), dq("f", "x", "h"),
+        *outer, node("If", ["c"], ["y"], **graphs),
+    ]  # fmt: skip
+    source = proto(nodes, {"x": (FLOAT, [4, 6]), "c": (TensorProto.BOOL, [])}, {"y": FLOAT}, GRID)
+    model = qfmt.convert(source)
+    for choice in True, False:
+        given = {"x": X, "c": np.array(choice)}
+        np.testing.assert_array_equal(runtime(model.to_onnx(), given)[0], runtime(source, given)[0])
