@@ -37,7 +37,8 @@ class QdqGrids:
     def __call__(self, node: Node) -> Quantization | None:
         data = self.tensors[node.outputs[0] if node.operator == QUANTIZE else node.inputs[0]]
         attributes = tuple(sorted(node.attributes.items()))
-        key = (data.dtype, data.shape, data.is_constant, node.inputs[1:], attributes)
+        shape = str(data.shape)  # a file can choose shapes with one hash, but not texts
+        key = (data.dtype, shape, data.is_constant, node.inputs[1:], attributes)
         if key not in self._found:
             grid = _grid(node, data, self.tensors)
             names = (node.inputs[1], (*node.inputs[2:], "")[0])

@@ -257,6 +257,10 @@ def _on_one_grid(node: Node, chosen: Sequence[str], context: Context) -> None:
         (moved,) = execute(rounding, [given], [replace(y, shape=(len(values),))])
         if x.dtype == y.dtype and (moved == values).all() and grid.same_grid(y.quantization):
             found[name] = name
+        elif x.is_constant:
+            (moved,) = execute(rounding, [Operand(x.array, grid)], [replace(y, shape=x.shape)])
+            found[name] = context.free(f"{name}.on_grid")
+            context.add(Tensor.constant(found[name], moved, y.quantization))
         else:
             found[name] = regridded(name, y, moved, node, context)
     inputs = tuple(found.get(name, name) for name in node.inputs)

@@ -145,6 +145,11 @@ def test_more_code_than_any_network(tmp_path: Path) -> None:
     assert "would take more than" in str(refusal(module_of(tmp_path / "m.pt", *lines)))
 
 
+def test_lines_are_counted_before_the_code_is_split(tmp_path: Path) -> None:
+    """4 MB of comments took 330 MB."""
+    assert "bytes of memory" in str(refusal(module_of(tmp_path / "m.pt", *["#"] * 300_000)))
+
+
 @pytest.mark.parametrize(
     "text", ['__import__("os").system("touch MARKER")', "open", "1" + ".a" * 100_000, "(", "9" * 5000, "[a for a in b]"]
 )

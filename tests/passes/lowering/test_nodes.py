@@ -149,6 +149,14 @@ def test_batches_of_constant_matrices() -> None:
     same("MatMul", net.model(net.node("MatMul", [x, w], grid(rng, "uint8", 0.3), "affine")), rng)
 
 
+def test_a_constant_that_is_joined_gets_the_grid_of_the_output() -> None:
+    rng = np.random.default_rng(10)
+    net = Net(rng)
+    x, w = net.input(2, 5), weights(rng, net, (2, 3), None)
+    lowered = same("Concat", net.model(net.node("Concat", [x, w], grid(rng, "uint8", 0.3), "divide", axis=1)), rng)
+    assert [node.operator for node in lowered.nodes] == ["qfmt.Table", "Concat"]
+
+
 @pytest.mark.parametrize("last", [1, -1], ids=["no sum is 0", "their sum is 0"])
 def test_matrices_that_add_to_nothing(last: int) -> None:
     """The zero point of x cannot be left out, although it counts nothing for both matrices together."""

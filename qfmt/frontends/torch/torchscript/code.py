@@ -21,6 +21,9 @@ from ....errors import SourceError, damaged
 TREE = 128
 """Approximate bytes of a syntax tree for each byte of code."""
 
+LINE = 150
+"""Bytes of a line that is kept, and of where its block begins."""
+
 PARSING = 4
 """Operations to parse one byte of code."""
 
@@ -180,8 +183,10 @@ class Library:
         return Class(self, lines, qualified) if lines.first.startswith("class") else Function(self, lines, name)
 
     def _index(self, file: str) -> dict[str, _Lines]:
-        text = self._read(self._files[file]).decode("utf-8", "replace").split("\n")
-        blocks = _Lines(file, text, 0, len(text)).blocks(0)
+        text = self._read(self._files[file]).decode("utf-8", "replace")
+        self.budget.allocate(LINE * text.count("\n"))
+        lines = text.split("\n")
+        blocks = _Lines(file, lines, 0, len(lines)).blocks(0)
         names = [_defined(lines.first, "class") or _defined(lines.first, "def") for lines in blocks]
         return {name: lines for name, lines in zip(names, blocks, strict=True) if name}
 
