@@ -14,7 +14,7 @@ import qfmt
 from ..engines import RUNTIMES, TORCH_ENGINES
 from ..errors import QfmtError, message
 from ..frontends.json_text import is_shallow
-from ..notation import number
+from ..notation import how_many, number
 from ..urls import Place, place, text_of
 from .arrays import arrays, matched, taken
 from .options import Shapes, input_shapes, no_progress
@@ -156,13 +156,15 @@ def _verify_archive(folder: Place, sources: Place | None, jobs: int, options: Ma
     rows = [[name, *each["row"]] for name, each in found.items()]
     wrong = len([facts for facts in told if not facts["ok"]])
     if json_:
-        as_json({"archive": str(folder), "ok": not wrong, "reports": told})
-        return DIFFERS if wrong else 0
+        as_json({"archive": str(folder), "ok": bool(told) and not wrong, "reports": told})
+        return DIFFERS if wrong or not told else 0
     columns = [Column("source", color="cyan"), Column("engine"), Column("outputs", right=True)]
     table([*columns, Column("equal", right=True), Column("verdict")], rows)
     line()
-    line(f"{folder}: {len(told) - wrong} of {len(told)} are right")
-    return DIFFERS if wrong else 0
+    without = len(manifest.entries) - len(told)
+    rest = f"; no file for {without} of {how_many(len(manifest.entries), 'source')}" if without else ""
+    line(f"{folder}: {len(told) - wrong} of {len(told)} are right{rest}")
+    return DIFFERS if wrong or not told else 0
 
 
 def _is_answer(answer: dict[str, Any]) -> bool:

@@ -94,7 +94,7 @@ def classify(
     if mine.tobytes() == theirs.tobytes():
         return Counts(equal=mine.size)
     is_float = DTYPES[mine.dtype.name].kind == "f"
-    equal = _equal(mine, theirs)
+    equal = equal_elements(mine, theirs)
     if is_float:
         near = ~equal & _close(node, operands, mine, theirs)
     else:
@@ -128,7 +128,7 @@ def _overflows(
     if not off.any():
         return none, none
     explained = [
-        off & (_equal(each, theirs) | _close(node, operands, each, theirs))
+        off & (equal_elements(each, theirs) | _close(node, operands, each, theirs))
         for each in saturated(node, operands, output, engine)
     ]
     most = max(explained, key=np.count_nonzero, default=none)
@@ -136,7 +136,10 @@ def _overflows(
     return most, rest & can_overflow(node, operands, output, engine) if most.any() and rest.any() else none
 
 
-def _equal(mine: Array, theirs: Array) -> Array:
+def equal_elements(mine: Array, theirs: Array) -> Array:
+    """Where two arrays of one element type are equal, NaN and NaN included."""
+    if DTYPES[mine.dtype.name].kind != "f":  # float64 does not hold every int64
+        return np.asarray(mine == theirs)
     return same_numbers(mine.astype(np.float64), theirs.astype(np.float64))
 
 
@@ -144,7 +147,8 @@ def _close(node: Node, operands: Sequence[Operand | None], mine: Array, theirs: 
     """Where floats differ by no more than the order of sums does; integers are equal or not."""
     if DTYPES[mine.dtype.name].kind != "f":
         return np.zeros(mine.shape, bool)
-    near = RECURRENT_CLOSE if node.source_operator in RECURRENT else CLOSE
+    family = OPERATORS[node.operator].family  # any node may state any source operator
+    near = RECURRENT_CLOSE if family == "recurrent" and node.source_operator in RECURRENT else CLOSE
     eps = float(finfo(mine.dtype).eps)  # type: ignore[no-untyped-call]
     near = max(near, LAST_BITS * eps, sqrt(_summed(node, operands)) * eps)
     a, b = mine.astype(np.float64), theirs.astype(np.float64)

@@ -31,7 +31,10 @@ class Comparison:
 
     def __init__(self, relation: Converted | Lowered) -> None:
         self.relation, self.file, self.witness = relation, relation.file, relation.witness
-        self.weights = {weight.name: weight for weight in relation.constants()}
+        self.weights: dict[str, WeightComparison] = {}
+        for weight in relation.constants():  # a file may have one constant where the source has two: each must be equal
+            if self.weights.setdefault(weight.name, weight).ok:
+                self.weights[weight.name] = weight
         self.version = self.inputs = self.skipped = ""
 
     def reread(self) -> None:
@@ -102,7 +105,7 @@ class Comparison:
             inputs=self.inputs,
             weights=tuple(self.weights.values()),
             nodes=nodes,
-            outputs=tuple(found for found in relation.side_by_side.outputs.values() if found.outputs),
+            outputs=tuple(relation.side_by_side.results()),
             missing=tuple(relation.missing()),
             interface=tuple(relation.interface(bool(self.skipped))),
             skipped=self.skipped,

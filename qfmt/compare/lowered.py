@@ -98,14 +98,17 @@ class Lowered:
         self.takes = sized(witness.model, self._inputs_of_source(), file)
         self.notes: list[str] = []
 
+    @cached_property
+    def _made_by(self) -> dict[str, Node]:
+        return self.witness.model.graph.producers()
+
     def _inputs_of_source(self) -> dict[str, str]:
         """Input of the source → input of the file that is made from it."""
-        made_by = self.witness.model.graph.producers()
         found = {}
         for name in self.file.graph.inputs:
             origin = name if name in self.tensors else name.removesuffix(MOVED)
-            while origin in made_by and made_by[origin].inputs:
-                origin = made_by[origin].inputs[0]
+            while origin in self._made_by and self._made_by[origin].inputs:
+                origin = self._made_by[origin].inputs[0]
             found[origin] = name
         return found
 
@@ -182,6 +185,11 @@ class Lowered:
         for name in file.outputs:
             if name not in self.tensors and not moved_from(name, source, file) and not skipped:
                 yield f"the output {name} is not a tensor of the source"
+        ends = [self._ends(name) for name in source.outputs]
+        wanted = [*dict.fromkeys(name for found in ends for name in file.outputs if name in found)]
+        given = [name for name in dict.fromkeys(file.outputs) if name in wanted]
+        if wanted != given:
+            yield f"the network's outputs {', '.join(wanted)} → {', '.join(given)}"
         if skipped:
             return
         yield from self.side_by_side.not_compared()
@@ -190,12 +198,15 @@ class Lowered:
 
     def beyond(self) -> Iterator[str]:
         """Outputs of the source that the file does not compute, because it ends earlier."""
-        made_by = self.witness.model.graph.producers()
-        for name in self.witness.model.graph.outputs:
-            node = made_by.get(name)
-            integers = node.inputs[0] if node is not None and node.operator == "DequantizeLinear" else name
-            if not {name, integers, name + MOVED}.intersection(self.file.graph.outputs):
-                yield name
+        return (
+            name for name in self.witness.model.graph.outputs if self._ends(name).isdisjoint(self.file.graph.outputs)
+        )
+
+    def _ends(self, name: str) -> set[str]:
+        """The names that an output of the source may have in the file."""
+        node = self._made_by.get(name)
+        integers = node.inputs[0] if node is not None and node.operator == "DequantizeLinear" else name
+        return {name, integers, name + MOVED}
 
     def missing(self) -> Iterator[str]:
         """None: the nodes differ, and a file may end early."""

@@ -68,6 +68,7 @@ class OutputComparison:
     """An output of the whole network: source and file are each run from the inputs to the outputs.
 
     `argmax_equal` of `argmax_total` samples have their largest element at the same index (outputs [sample, class]).
+    `reached`: it is computed from an output of a node that differs, so it may differ, too.
     """
 
     name: str
@@ -76,6 +77,7 @@ class OutputComparison:
     largest: float
     argmax_equal: int = 0
     argmax_total: int = 0
+    reached: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +138,8 @@ class Report:
         compared: list[NodeComparison | OutputComparison] = [*self.nodes, *self.outputs]
         if self.nodes and not self.skipped and not any(each.outputs for each in compared):
             return "nothing was compared, as no output has elements"
-        return next((output.name for output in self.outputs if not self._is_explained(output)), "")
-
-    def _is_explained(self, output: OutputComparison) -> bool:
-        """A tie in one node may change everything after it; without ties, the outputs must be equal."""
-        return output.equal == output.outputs or any(node.equal < node.outputs for node in self.nodes)
+        # a tie in one node may change everything after it; without ties, the outputs must be equal
+        return next((each.name for each in self.outputs if each.equal < each.outputs and not each.reached), "")
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: all fields, `ok` and `first_wrong`. An infinite difference (another shape) is "inf"."""

@@ -15,7 +15,7 @@ from ..interpreter import execute, operands_of
 from ..model import Model, Node, Quantization
 from ..ops import OPERATORS, Operand
 from ..progress import counted
-from .classes import Counts, distance, same_numbers
+from .classes import Counts, distance, equal_elements
 from .report import OutputComparison
 
 if TYPE_CHECKING:
@@ -86,6 +86,15 @@ class SideBySide:
                 self.compared.add(name)
                 self.outputs[name] = _counted(output, own.get(name), theirs[name].array)
 
+    def results(self) -> Iterator[OutputComparison]:
+        """The outputs that have elements, and whether differences of single nodes lead to them."""
+        reached: set[str] = set()
+        for node in self.model.nodes:
+            counts = self.nodes[id(node)].counts
+            if counts.equal < counts.total or not reached.isdisjoint(node.inputs):
+                reached.update(node.outputs)
+        return (replace(each, reached=name in reached) for name, each in self.outputs.items() if each.outputs)
+
     def not_compared(self) -> Iterator[str]:
         """Outputs of a file whose nodes differ from those of the source: only what was computed can be compared."""
         return (f"the output {name} was not compared" for name in self.outputs if name not in self.compared)
@@ -153,12 +162,12 @@ def _counted(found: OutputComparison, mine: Array | None, theirs: Array) -> Outp
         outputs=found.outputs + theirs.size,
         argmax_total=found.argmax_total + (len(theirs) if has_classes else 0),
     )
-    if mine is None or mine.shape != theirs.shape:
-        return replace(found, largest=float("inf"))
+    if mine is None or (mine.shape, mine.dtype) != (theirs.shape, theirs.dtype):
+        return replace(found, outputs=max(found.outputs, 1), largest=float("inf"))
     a, b = mine.astype(np.float64), theirs.astype(np.float64)
     return replace(
         found,
-        equal=found.equal + int(same_numbers(a, b).sum()),
+        equal=found.equal + int(equal_elements(mine, theirs).sum()),
         largest=max(found.largest, float(distance(a, b).max(initial=0))),
         argmax_equal=found.argmax_equal + (int((a.argmax(1) == b.argmax(1)).sum()) if has_classes else 0),
     )

@@ -97,6 +97,8 @@ def _compared(
         else:
             comparison.skipped = "file and source do not have the same inputs"
     except MissingPackageError as error:
+        if comparison.relation.foreign or lowered:  # what their nodes state is not that of the source
+            raise
         comparison.skipped = f"{error}; constants were compared with a fresh conversion only"
     return comparison
 

@@ -45,7 +45,9 @@ def _shown(value: Any) -> str:
 
 def tensor_words(a: Tensor, b: Tensor, provenance: bool) -> Iterator[str]:
     yield from changed("dtype", a.dtype, b.dtype)
-    yield from changed("shape", sizes(a.shape), sizes(b.shape))
+    if a.shape != b.shape:
+        told = sizes(a.shape), sizes(b.shape)
+        yield _change("shape", *(told if told[0] != told[1] else (a.shape, b.shape)))  # a size may be named "3"
     yield from quantization_words(a.quantization, b.quantization)
     if provenance:
         yield from changed("name", a.name, b.name)

@@ -666,7 +666,7 @@ def test_verify_compares_each_source_with_its_file(three: Path) -> None:
     assert result.exit_code == 0, result.output
     rows = [row.split() for row in result.stdout.splitlines()[1:4]]
     assert [(row[0], row[-1]) for row in rows] == [("a.pt", "equal"), ("b.pt", "equal"), ("c.pt", "equal")]
-    assert result.stdout.endswith(f"{three}: 3 of 3 are right\n")
+    assert result.stdout.endswith(f"{three}: 3 of 3 are right; no file for 1 of 4 sources\n")
     sources = three.parent / "sources"
     (sources / "b.pt").unlink()
     digits(sources / "c.pt", 2)
@@ -786,3 +786,9 @@ def test_names_that_lead_nowhere(tmp_path: Path, sources: Path) -> None:
     assert "cannot be created" in trouble("convert", source, "--out", loop)
     assert "the path is empty" in trouble("convert", "", "--out", tmp_path / "archive")
     assert "the path is empty" in trouble("convert", source, "--out", "")
+
+
+def test_an_archive_without_files_is_not_right(tmp_path: Path) -> None:
+    (tmp_path / MANIFEST).write_text("")
+    result = invoke("verify", "--archive", tmp_path)
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (1, f"{tmp_path}: 0 of 0 are right")

@@ -268,3 +268,8 @@ def test_nodes_of_one_name_are_all_compared() -> None:
     two = (Node("Relu", ("x",), ("y",), name="n", version=14), Node("Relu", ("x",), ("z",), name="n", version=14))
     for a, b, words in ((small(two[::-1]), small(two[:1]), "first"), (small(two[:1]), small(two[::-1]), "second")):
         assert f"only in the {words}" in [word for node in qfmt.diff(a, b).nodes for word in node.words]
+
+
+def test_a_size_is_not_its_name(digits: Model) -> None:
+    found = qfmt.diff(digits, with_tensor(digits, "x", shape=("1", 1, 8, 8)))
+    assert not found.is_equal, found

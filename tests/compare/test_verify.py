@@ -553,6 +553,14 @@ def test_without_torch_constants_are_compared(digits: Model, tmp_path: Path) -> 
         assert result.stdout.endswith("constants equal\n" if name == "clean" else "first wrong: fc (qfmt.Linear)\n")
 
 
+def test_without_torch_other_nodes_are_not_equal(digits: Model, tmp_path: Path) -> None:
+    """Nodes that do not state what those of the source do can only be run."""
+    digits.to_integers(input_shapes={"x": ("N", 1, 8, 8)}).save(tmp_path / "m.qfb")
+    arguments = [sys.executable, "-c", WITHOUT_TORCH, "verify", str(DIGITS), str(tmp_path / "m.qfb")]
+    result = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 2 and "torch is not installed" in result.stderr
+
+
 def test_only_operators_that_the_lifter_knows_are_executed(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_bytes(b"untouched")

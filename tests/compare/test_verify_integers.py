@@ -338,3 +338,12 @@ def test_moved_inputs_and_outputs(tmp_path: Path) -> None:
     assert any(name.endswith(".quantized") for name in (*lowered.graph.inputs, *lowered.graph.outputs))
     report = told("moved", qfmt.verify(source, lowered))
     assert report.ok and not report.skipped and all(output.equal == output.outputs > 0 for output in report.outputs)
+
+
+def test_the_order_of_outputs_counts(digits: Model, tmp_path: Path) -> None:
+    path = tmp_path / "m.qfb"
+    digits.replace(graph=replace(digits.graph, outputs=("dequant", "pool"))).save(path)
+    file = lower_integer(qfmt.load(path), exact=True, input_shapes=SIZES)
+    assert qfmt.verify(path, file).ok
+    swapped = file.replace(graph=replace(file.graph, outputs=file.graph.outputs[::-1]))
+    assert qfmt.verify(path, swapped).first_wrong == "the network's outputs fc, pool → pool, fc"

@@ -19,9 +19,11 @@ import qfmt
 from cases.one_node import single
 from networks import onnx_models, onnx_runtime, pytorch
 from qfmt.cli import main
+from qfmt.compare.classes import classify
 from qfmt.engines import RUNTIMES
 from qfmt.frontends.onnx import source as onnx_source
 from qfmt.model import Model, Quantization, Tensor
+from qfmt.ops import Operand
 from qfmt.rules import violations
 from support.paths import DIGITS
 
@@ -308,3 +310,57 @@ def test_nothing_compared_is_not_equal(tmp_path: Path) -> None:
         DIGITS, qfmt.convert(foreign(tmp_path / "m.onnx", 0.1, 0)), {"x": np.zeros((0, 1, 8, 8), "f4")}
     )
     assert report.first_wrong == "nothing was compared, as no output has elements"
+
+
+def test_a_tie_elsewhere_does_not_explain_an_output(tmp_path: Path) -> None:
+    """A network whose result is a constant. A node that leads nowhere computes a tensor of the source, off by one at
+    ties."""
+    grid = qfmt.convert(DIGITS).tensors["quant"].quantization
+    assert grid is not None
+    scale = np.float32(grid.scale[0])
+    arrays = {"scale": scale, "zero": np.uint8(grid.zero_point[0]), "half": scale * np.float32(0.5 + 1e-7)}
+    nodes = [
+        onnx_models.node("QuantizeLinear", ["x", "scale", "zero"], ["integers"]),
+        onnx_models.node("DequantizeLinear", ["integers", "scale", "zero"], ["real"]),
+        onnx_models.node("Add", ["real", "half"], ["between"]),
+        onnx_models.node("QuantizeLinear", ["between", "scale", "zero"], ["quant"]),
+    ]
+    onnx.save(
+        onnx_models.proto(nodes, {"x": (TensorProto.FLOAT, (1, 1, 8, 8))}, ["quant"], arrays), tmp_path / "m.onnx"
+    )
+    graph = qfmt.convert(tmp_path / "m.onnx").graph
+    constant = Tensor.constant("dequant", np.zeros((1, 10), np.float32))
+    tensors = {**graph.tensors, "dequant": constant}
+    file = qfmt.convert(tmp_path / "m.onnx").replace(graph=replace(graph, outputs=("dequant",), tensors=tensors))
+    report = qfmt.verify(DIGITS, file)
+    assert outputs_of(report, "tie") and not outputs_of(report, "wrong")
+    assert not report.ok and report.first_wrong == "dequant"
+
+
+def test_each_of_two_constants_is_compared(tmp_path: Path) -> None:
+    """A file in which two products read the second one's weight: its comparison does not replace the first one's."""
+    arrays = {"a": np.zeros((4, 4), np.float32), "b": np.ones((4, 4), np.float32)}
+    nodes = [onnx_models.node("MatMul", ["x", "a"], ["m"]), onnx_models.node("MatMul", ["m", "b"], ["y"])]
+    path = tmp_path / "m.onnx"
+    onnx.save(onnx_models.proto(nodes, {"x": (TensorProto.FLOAT, (1, 4))}, ["y"], arrays), path)
+    graph = qfmt.convert(path).graph
+    first, second = graph.nodes
+    tensors = {name: tensor for name, tensor in graph.tensors.items() if name != "a"}
+    shared = replace(graph, nodes=(replace(first, inputs=("x", "b")), second), tensors=tensors)
+    report = qfmt.verify(path, qfmt.convert(path).replace(graph=shared), {"x": np.zeros((1, 4), np.float32)})
+    assert [(weight.name, weight.different) for weight in report.weights] == [("b", 16)]
+    assert not report.ok
+
+
+def test_every_bit_of_an_int64_counts() -> None:
+    x, y = Tensor("x", "int64", (1,)), Tensor("y", "int64", (1,))
+    mine, theirs = np.array([2**53]), np.array([2**53 + 1])
+    counts = classify(single("Identity", "", [x], y, {}).nodes[0], [Operand(mine, None)], y, mine, theirs)
+    assert (counts.equal, counts.wrong) == (0, 1)
+
+
+def test_a_source_operator_does_not_widen_the_tolerance() -> None:
+    x, y = Tensor("x", "float32", (1,)), Tensor("y", "float32", (1,))
+    relu = replace(single("Relu", "", [x], y, {}).nodes[0], source_operator="aten::quantized_lstm")
+    mine, theirs = np.array([1.01], np.float32), np.array([1], np.float32)
+    assert classify(relu, [Operand(mine, None)], y, mine, theirs).wrong == 1
