@@ -165,11 +165,15 @@ class Lowered:
     def _lowered_again(self) -> Model | None:
         """The source, lowered as the file states; None if that is not possible."""
         from ..passes.lowering import lower_as
+        from ..passes.sizes import with_input_shapes
 
-        graph, file = self.witness.model.graph, self.file.graph
+        graph, file, takes = self.witness.model.graph, self.file.graph, self.takes
+        shapes = {name: takes.tensors[name].shape for name in graph.inputs}
+        given = {name: shape for name, shape in shapes.items() if shape and shape != graph.tensors[name].shape}
         ends = [name if name in self.tensors else moved_from(name, graph, file) for name in file.outputs]
         try:
-            return lower_as(self.takes, self.file.source[KEY], [name for name in ends if name])
+            whole = takes.replace(graph=with_input_shapes(takes.graph, given)) if given else takes
+            return lower_as(whole, self.file.source[KEY], [name for name in ends if name])
         except QfmtError as error:
             self.notes.append(f"could not check the differences that the file states: the source {error.what}")
             return None

@@ -49,11 +49,12 @@ def verify(
     gets the inputs that the source's node got. Both run in a worker process. torch never gets the file, only the calls
     that qfmt found, of operators that qfmt knows, and the parameters that qfmt read.
     `inputs` maps names to arrays; without it, `samples` pseudo-random inputs are drawn, of `input_shapes` where the
-    file leaves sizes open. Without torch, nodes are skipped, and the report says so; without ONNX Runtime, the
-    reference implementation of the onnx package replaces it.
+    file leaves sizes open. Without torch, nodes are skipped, and the report says so, unless they are not those of the
+    source; without ONNX Runtime, the reference implementation of the onnx package replaces it.
 
     Raises MissingFileError, ValidityError for a graph that breaks rules, SourceError if the source cannot be converted,
-    RunError if the inputs do not fit or a call cannot be run with this engine.
+    RunError if the inputs do not fit or a call cannot be run with this engine, MissingPackageError without torch if the
+    nodes are not those of the source.
     """
     from ..file.reader import load
 
