@@ -68,13 +68,13 @@ def results(
         futures = client.map(attempt, tasks, pure=False, retries=RETRIES, **given)
         asked = {future.key: task for future, task in zip(futures, tasks, strict=True)}
         with client.as_current():
-            coming = dask.as_completed(futures)
+            coming = dask.as_completed(futures, with_results=True)  # a result may be lost with its worker
         del futures  # what has been answered and is still asked for would be repeated if its worker dies
-        for future in counted(_each(coming, client, shown), "", len(asked), "files"):
+        for future, result in counted(_each(coming, client, shown), "", len(asked), "files"):
             if future.cancelled():
                 hint = "start a scheduler and workers, and run the same command again"
                 raise RemoteError("the connection to the scheduler was lost", where=f"--dask {shown}", hint=hint)
-            task, answer = asked[future.key], _answer(future)
+            task, answer = asked[future.key], _answer(result) if future.status == "error" else result
             future.release()
             yield task, answer
 
@@ -113,7 +113,7 @@ def _wait_for_worker(client: Any, shown: str) -> None:
 
 
 def _each(coming: Any, client: Any, shown: str) -> Iterator[Any]:
-    """The futures as they come. RemoteError if none comes for IDLE seconds, and then no worker."""
+    """The futures as they come, with their results. RemoteError if none comes for IDLE seconds, and then no worker."""
     quiet = monotonic()
     while not coming.is_empty():
         if batch := coming.next_batch(block=False):
@@ -140,10 +140,9 @@ class TryAgain(Exception):
     """The other side failed: the answer if it is not asked again."""
 
 
-def _answer(future: Any) -> object:
-    error = future.exception()
-    if error is None:
-        return future.result()
+def _answer(failed: tuple[type, BaseException, object]) -> object:
+    """The answer that a failure stands for."""
+    _, error, _ = failed
     if isinstance(error, TryAgain):
         return error.args[0]
     return {"error": f"its worker failed: {first_line(error)}"}
