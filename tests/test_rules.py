@@ -152,6 +152,7 @@ def combined(operator: str, version: int, rule: str, grid: Quantization, *others
 
 ONE = Tensor.constant("one", np.array(9, np.uint8), ACTIVATION.with_values(scale=0.5))
 EACH = Quantization.of((0.5, 1.0), 3, 3, 255, 1)
+VECTOR = Tensor.constant("vector", np.ones(4, np.int8), Quantization.of((0.5, 1.0, 2.0, 4.0), 0, -127, 127, 0))
 NORMS = [Tensor.constant(name, np.ones(2, np.float32)) for name in ("scale", "b", "mean", "var")]
 
 BROKEN: list[tuple[str, Model]] = [
@@ -328,6 +329,14 @@ BROKEN: list[tuple[str, Model]] = [
     ("V47", by_blocks()),
     *BROKEN_INTEGERS,
     ("V52", tensor("conv.weight", quantization=Quantization.of((0.5, 1.0, 2.0), 0, -127, 127, 1))),
+    (
+        "V52",
+        extended(
+            Node("MatMul", ("conv", "vector"), ("z",), {}, version=13, rule="affine"),
+            Tensor("z", "uint8", ("N", 2, 4), None, ACTIVATION),
+            VECTOR,
+        ),
+    ),
     ("V69", combined("GlobalAveragePool", 22, "mean_reciprocal", ACTIVATION.with_values(zero_point=4))),
     ("V69", combined("Add", 14, "sum", ACTIVATION, ONE)),
     ("V69", combined("Add", 14, "sum", ACTIVATION, replace(ONE, quantization=None))),

@@ -209,12 +209,16 @@ def _has_rows_last(node: Node) -> bool:
     return node.operator in ROWS_LAST and not node.attributes.get("transB")
 
 
-def output_axis(node: Node, rank: int) -> int:
-    """The axis of the weight of a product that its output channels run along."""
+def output_axis(node: Node, rank: int) -> int | None:
+    """The axis of the weight of a product that its output channels run along; None for a vector, which has none.
+
+    A rank of 0: axes from the end are negative."""
     stated = OPERATORS[node.operator].attributes
     if "kernel_shape" in stated:
         return 1 if _is_transposed(stated) else 0
-    return rank - 1 if _has_rows_last(node) else 0
+    if _has_rows_last(node):
+        return None if rank == 1 else rank - 1
+    return 0
 
 
 def input_size(node: Node, w: Sequence[int]) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 from ..arrays import Array
 from ..model import DTYPES, Model, Node, Tensor
 from ..ops import OPERATORS
-from ..ops.accumulation import reach_of_sums, terms_of
+from ..ops.accumulation import range_met, reach_of_sums, terms_of
 from ..ops.overflow import INT16, PairSums, farthest
 from ..rules import require_sound
 
@@ -146,7 +146,8 @@ def _stored(node: Node, x: Tensor) -> Stored | None:
     kind, grid = DTYPES[x.dtype], x.quantization
     if grid is None or not grid.zero_point:
         return Stored(x.dtype, kind.minimum, kind.maximum, (kind.minimum, kind.maximum))
-    return Stored(x.dtype, grid.quant_min, grid.quant_max, (int(grid.zero_point[0]),))
+    zero = int(grid.zero_point[0])
+    return Stored(x.dtype, *range_met(node, grid.quant_min, grid.quant_max, zero), (zero,))
 
 
 def _is_narrow(tensor: Tensor) -> bool:

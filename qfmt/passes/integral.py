@@ -27,7 +27,7 @@ _PRODUCTS = ("Conv", "qfmt.Linear", "MatMul", "Gemm")
 JOINS = ("Add", "Sub", "Concat")
 """Operators whose constants become integers if their other inputs are."""
 
-NARROW = ("uint8", "int8", "uint16", "int16", "uint32", "int32")
+NARROW = ("uint8", "int8", "uint16", "int16", "int32")
 
 Range = tuple[int, int]
 
@@ -74,13 +74,14 @@ class _Integral:
 
     def _other(self, node: Node) -> None:
         found = self._range(node)
-        if found is None or len(node.outputs) > 1:
+        dtype = None if found is None else first_holding(NARROW, *found)
+        if found is None or dtype is None or len(node.outputs) > 1:
             self.nodes.append(node)
         elif has(node, Trait.ANY_MOVE) and node.operator != "Clip":
             self.nodes.append(node)
             self.ranges[node.outputs[0]] = found
         else:
-            self._on_grid(node, found)
+            self._on_grid(node, found, dtype)
 
     def _with_integers(self, node: Node) -> Node:
         """The node with its constants as integers, if it joins them with tensors of integers."""
@@ -104,9 +105,10 @@ class _Integral:
             if node.operator == "Concat":
                 return min(low for low, _ in ranges), max(high for _, high in ranges)
             (low, high), (other_low, other_high) = ranges
-            return (
-                (low - other_high, high - other_low) if node.operator == "Sub" else (low + other_low, high + other_high)
-            )
+            if node.operator == "Sub":
+                other_low, other_high = -other_high, -other_low
+            low, high = low + other_low, high + other_high
+            return (low, high) if max(-low, high) <= EXACT_IN_FLOAT32 else None  # beyond, float32 rounds
         if not has(node, Trait.ANY_MOVE) or not known or known[0] is None:
             return None
         filling = self._filling(node) if has(node, Trait.FILL) else 0.0  # Relu clips at 0; MOVE adds nothing
@@ -173,12 +175,11 @@ class _Integral:
         self.nodes.append(self._dequantize(own, real))
         return real
 
-    def _on_grid(self, node: Node, limits: Range, dtype: str = "") -> None:
+    def _on_grid(self, node: Node, limits: Range, dtype: str) -> None:
         """A node whose output contains integers, and that output quantized and dequantized again; an output of the
         graph keeps its name."""
         name = node.outputs[0]
         tensor = self.tensors[name]
-        dtype = dtype or first_holding(NARROW, *limits) or "int32"
         real = unused(f"{name}.dequantized", self.tensors)
         if name in self.outputs:
             inner = unused(f"{name}.real", self.tensors)

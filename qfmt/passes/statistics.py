@@ -34,8 +34,9 @@ def channel_axes(graph: Graph) -> dict[str, int]:
         entry = OPERATORS.get(node.operator)
         for index in entry.weights if entry else ():
             name = node.inputs[index] if index < len(node.inputs) else ""
-            if name in graph.tensors and (shape := graph.tensors[name].shape) and len(shape) > 1:
-                found[name] = output_axis(node, len(shape))
+            shape = graph.tensors[name].shape if name in graph.tensors else None
+            if shape and len(shape) > 1 and (along := output_axis(node, len(shape))) is not None:
+                found[name] = along
     for tensor in graph.tensors.values():
         if tensor.quantization is not None and (axis := tensor.quantization.axis) is not None:
             found[tensor.name] = axis

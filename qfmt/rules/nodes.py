@@ -239,7 +239,7 @@ def _rules(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> tup
     52,
     "The weights of a node that states a requantize, dynamic or lookup rule have scales per tensor or along the axis "
     "of its output channels: axis 1 for a transposed convolution, the columns of the product for MatMul and Gemm, "
-    "axis 0 otherwise.",
+    "axis 0 otherwise. A vector that MatMul multiplies has none.",
 )
 def _scales_of_weights(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     from ..ops.accumulation import output_axis
@@ -253,7 +253,8 @@ def _scales_of_weights(node: Node, operator: Operator, tensors: Mapping[str, Ten
         quantization, shape = tensors[name].quantization, tensors[name].shape
         axis = output_axis(node, len(shape or ()))
         if quantization is not None and quantization.is_per_channel and quantization.axis != axis:
-            return f"the scales of {quoted(name)} are along axis {quantization.axis}, expected axis {axis}"
+            expected = "one scale" if axis is None else f"axis {axis}"
+            return f"the scales of {quoted(name)} are along axis {quantization.axis}, expected {expected}"
     return ""
 
 

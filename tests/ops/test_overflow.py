@@ -151,6 +151,21 @@ def test_the_largest_sum_is_reached() -> None:
     assert found["fc"].largest_sum == np.abs(sums).max()
 
 
+def test_padding_is_among_what_weights_meet() -> None:
+    """Zero is outside the range of x: 10 - 20 … 20 - 10 where there is no padding, 0 - 20 … 20 - 0 beside it."""
+    grid, window = Quantization.of((1.0,), (0,), 10, 20), {"kernel_shape": (2,), "pads": (1, 1)}
+    tensors = {
+        "x": Tensor("x", "uint8", (1, 1, 4), None, grid),
+        "w": Tensor.constant("w", np.array([[[1, -1]]], np.int8), Quantization.per_tensor(1.0, 0, "int8")),
+        "y": Tensor("y", "uint8", (1, 1, 5), None, Quantization.per_tensor(1.0, 0, "uint8")),
+    }
+    entry = OPERATORS["Conv"]
+    attributes = entry.complete({**window, "strides": (1,), "dilations": (1,), "group": 1})
+    node = Node("Conv", ("x", "w"), ("y",), attributes, "", entry.version, "float_bias")
+    (found,) = hazards(qfmt.Model(graph=Graph(tensors=tensors, nodes=(node,), inputs=("x",), outputs=("y",))))
+    assert (found.largest_sum, found.engines["fbgemm"].largest) == (20, 20)
+
+
 def test_types_that_no_kernel_clips_have_sums_only() -> None:
     """Products of uint8 and uint8, and of 16 bits, for which the accumulator may be too narrow."""
     grid = Quantization.per_tensor(1.0, 0, "uint16")

@@ -40,9 +40,14 @@ def product(node: Node, context: Context) -> Sums:
     bias, real = _bias(node, context, xq, wq, at, len(weights))
     least, most = range_met(node, xq.quant_min, xq.quant_max, zero)
     low, high = (ends + bias for ends in reach_of_sums(weights, least - zero, most - zero))
-    of_matrices = bias - zero * weights.sum(2).T
-    folded = of_matrices[0]
-    folds = _folds(node, of_matrices) and _holds("int16", weights) and _stays_in_int32(weights, least, most, folded)
+    folded = bias - zero * weights[:, 0].sum(1)
+    is_matrix = node.operator != "MatMul" or len(w.shape or ()) < 3  # else C multiplies as with two inputs
+    folds = (
+        is_matrix
+        and _folds(node, folded)
+        and _holds("int16", weights)
+        and _stays_in_int32(weights, least, most, folded)
+    )
     if not folds and not _stays_in_int32(weights, least - zero, most - zero, bias):
         raise NoForm(f"sums may reach {low.min():,} or {high.max():,}, outside int32")
 

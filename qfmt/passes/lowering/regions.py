@@ -62,8 +62,9 @@ def _check_sizes(found: Region, context: Context) -> None:
     for leaf in found.leaves:
         known = None if known is None or leaf.shape is None else broadcast_pair(known, leaf.shape)
     for node in found.nodes:
-        constants = [context.tensors[name] for name in node.inputs if name and context.tensors[name].is_constant]
-        for shape in (each.shape or () for each in constants if OPERATORS[node.operator].shape is broadcast):
+        data = node.inputs if OPERATORS[node.operator].shape is broadcast else node.inputs[:1]
+        constants = [context.tensors[name] for name in data if name and context.tensors[name].is_constant]
+        for shape in (each.shape or () for each in constants):
             if len(shape) > 1 if known is None else broadcast_pair(known, shape) != known:
                 raise NoForm("has a float constant that may add dimensions or elements", node=node)
 

@@ -88,6 +88,19 @@ ROUND = {
 }
 
 
+@pytest.mark.parametrize("bits", [31, 32, 33, 40])
+@pytest.mark.parametrize("operator", ["Clip", "RequantShift"])
+def test_a_range_beyond_int32_stays_real(operator: str, bits: int) -> None:
+    ends = {"low": f32(0), "high": f32(2**bits)}
+    constants = {"mul": np.array(3, f32), "add": np.array(1, f32), **ends}
+    levels = 256 if operator == "Clip" else 1 << bits
+    nodes = [node("RequantShift", ["x", "mul", "add"], ["a"], div=1.0, n_levels=float(levels), signed=0.0)]
+    nodes += [node("Clip", ["a", "low", "high"], ["b"]), node("Add", ["b", "b"], ["y"])]
+    model = qfmt.convert(proto(nodes, {"x": (TensorProto.FLOAT, [3])}, ["y"], constants))
+    given = np.array([-7, 20, 80], f32)
+    np.testing.assert_array_equal(model.run({"x": given})["y"], 2 * np.clip(given * 3 + 1, 0, levels - 1))
+
+
 def quantized(
     x: np.ndarray, scale: np.ndarray, zero: float, bits: int, signed: int, narrow: int, mode: str
 ) -> np.ndarray:

@@ -288,3 +288,15 @@ def test_names_in_graphs_within_nodes(captures: bool) -> None:
     for choice in True, False:
         given = {"x": X, "c": np.array(choice)}
         np.testing.assert_array_equal(runtime(model.to_onnx(), given)[0], runtime(source, given)[0])
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_vector_has_no_output_channels(rows: int) -> None:
+    """Its scales are along what MatMul sums: they cannot be left out of the sums, as those of columns can."""
+    arrays = {"vector": np.array([3, -5, 7], np.int8), **grids(x=(0.5, np.uint8(2)), y=(1.0, np.uint8(99)))}
+    arrays |= {"scales": np.array([0.25, 1, 4], f32), "zeros": np.zeros(3, np.int8)}
+    dequantized = node("DequantizeLinear", ["vector", "scales", "zeros"], ["w"], axis=0)
+    nodes = [q("x", "x", "a"), dq("a", "x", "b"), dequantized, node("MatMul", ["b", "w"], ["m"])]
+    nodes += [q("m", "y", "c"), dq("c", "y", "out")]
+    model = agrees(proto(nodes, {"x": (FLOAT, (rows, 3))}, ["out"], arrays), {"x": X[:rows, :3]})
+    assert "MatMul" in [each.operator for each in model.nodes if not each.rule]

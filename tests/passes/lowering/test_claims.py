@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -180,12 +181,16 @@ def test_constants_that_add_dimensions_or_elements_are_refused() -> None:
         ((2, 3), (1, 1), True),
         ((2, 3), (), True),
     ):
-        for two in (False, True):
+        for two, stored in itertools.product((False, True), repeat=2):
             net = Net(rng)
             inputs = [net.input(*shape) for _ in range(1 + two)]  # type: ignore[arg-type]
             real = [net.node("DequantizeLinear", [each], None) for each in inputs]
             real = [net.node("Mul", real, None)] if two else real
-            real = [net.node("Add", [*real, net.constant(rng.normal(size=constant).astype(f32))], None)]
+            added = net.constant(rng.normal(size=constant).astype(f32))
+            if stored:
+                whole = net.constant(rng.integers(-9, 9, constant).astype(np.int8), q(0.5, 0, -128, 127))
+                added = net.node("DequantizeLinear", [whole], None)
+            real = [net.node("Add", [*real, added], None)]
             model = net.model(net.node("QuantizeLinear", real, q(0.3, 9, 0, 255), "divide"))
             if not fits or (two and len(constant) == 2 and constant[1] == 4):
                 with pytest.raises(NoIntegerFormError):

@@ -146,7 +146,9 @@ def test_batches_of_constant_matrices() -> None:
     rng = np.random.default_rng(8)
     net = Net(rng)
     x, w = net.input(3, 5, 20), weights(rng, net, (3, 20, 6), None)
-    same("MatMul", net.model(net.node("MatMul", [x, w], grid(rng, "uint8", 0.3), "affine")), rng)
+    net.tensors[x] = Tensor(x, "uint8", (3, 5, 20), None, Quantization.of((0.05,), (0,), 0, 255))
+    lowered = same("MatMul", net.model(net.node("MatMul", [x, w], grid(rng, "uint8", 0.3), "affine")), rng)
+    assert lowered.nodes[0].rule == "exact", "which has a form in C"
 
 
 def test_a_constant_that_is_joined_gets_the_grid_of_the_output() -> None:
