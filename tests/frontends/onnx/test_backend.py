@@ -120,8 +120,9 @@ def test_every_case_of_quantization_passes() -> None:
 
 # -- the other direction -------------------------------------------------------------------------------
 
-PASSED_BACK = {"node": 1088, "expanded": 414, "pytorch-converted": 82, "pytorch-operator": 35}
-"""How many of these have the same results in onnx's reference as `to_onnx` writes them."""
+PASSED_BACK = {"node": 1058, "expanded": 414, "pytorch-converted": 82, "pytorch-operator": 35}
+"""How many of these have the same results in onnx's reference as `to_onnx` writes them. 30 nodes have types that their
+operators got after opset 26."""
 
 
 def written(case: Case, model: qfmt.Model | None) -> Outcome:
@@ -152,4 +153,5 @@ def test_written_to_onnx_again_the_reference_computes_the_same(kind: str) -> Non
         f"onnx's {kind} cases, back to ONNX: {counts['passed']} of {len(found)} come out the same, {counts['refused']} "
         f"cannot be written, {counts['wrong']} differ, {counts['failed']} the reference cannot run"
     )
-    assert counts["passed"] == PASSED_BACK[kind]
+    refused = [each.why for each in found if each.status == "refused" and "does not have in that opset" not in each.why]
+    assert (counts["passed"], refused) == (PASSED_BACK[kind], [])
