@@ -509,7 +509,7 @@ def test_a_folder_for_temporary_files_that_is_none(
 def test_a_folder_for_temporary_files_that_is_full(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = Path("/dev/full")
     if not full.exists():
-        pytest.skip("/dev/full is of Linux")
+        pytest.skip("needs /dev/full, as on Linux")
     weights(1, 100).save(f"{store}/m.qfb")
     monkeypatch.setattr(remote.tempfile, "TemporaryFile", lambda: full.open("w+b", buffering=0))
     with pytest.raises(DestinationError, match="No space left on device; TMPDIR names the folder"):

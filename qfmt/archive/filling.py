@@ -211,7 +211,7 @@ def convert_task(folder: str, maker: str, task: Message) -> Message:
 
 
 def _digests(source: Path) -> Message:
-    """Those of a source, and of the files beside it that hold its data."""
+    """The digests of a source and of the files beside it that hold its data."""
     parts = "".join(map(sha256_of, external_files(source)))
     external = parts and hashlib.sha256(parts.encode()).hexdigest()
     return {"sha256": sha256_of(source), "external": external}

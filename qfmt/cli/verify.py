@@ -102,7 +102,7 @@ def command(
     Weights, scales and zero points are compared bit by bit. Then torch or ONNX Runtime, in a separate process, runs
     the operators of SOURCE, and each node of FILE gets the inputs that the same node of SOURCE got. No code of SOURCE
     is executed, only operators that qfmt knows. Without torch, or if SOURCE has no graph, only weights are compared;
-    without torch, a FILE whose nodes are not those of SOURCE is an error.
+    without torch, an integer-only FILE, or ONNX against PyTorch, is an error.
 
     FILE may state the rules of another engine than the one that runs, as with --engine, or after `convert
     --engine onnx` of a PyTorch file. Outputs that differ only by these rounding rules count as "stated", not as

@@ -53,13 +53,18 @@ def _resize_shape(given: Inference) -> list[Shape]:
 
 def _scaled(size: Dimension, scale: np.floating[Any]) -> Dimension:
     if isinstance(size, int):
-        return _enlarged(size, scale)
+        return enlarged(size, scale)
     return size if scale == 1 else None
 
 
-def _enlarged(size: int, scale: np.floating[Any]) -> int:
+def enlarged(size: int, scale: np.floating[Any]) -> int:
     """The product is one of the type of the scale: ONNX Runtime's float32, PyTorch's float64."""
     return floor(type(scale)(size * float(scale)))
+
+
+def may_stay(scale: float) -> bool:
+    """Whether a dimension of some size keeps it: 1 · 1.9 gives 1, and float32 rounds a product just below a size up."""
+    return 0.99 < scale < 2
 
 
 def _axes(a: Mapping[str, Any], rank: int) -> list[int]:
@@ -88,7 +93,7 @@ def _geometry(
     elif scales is None:
         raise QfmtError("Resize needs scales or sizes")
     else:
-        pairs = [(_enlarged(n, scale), f32(1 / float(scale))) for n, scale in zip(shape, scales, strict=True)]
+        pairs = [(enlarged(n, scale), f32(1 / float(scale))) for n, scale in zip(shape, scales, strict=True)]
     result = [Axis(size, size, f32(1)) for size in whole]
     crops = a["coordinate_transformation_mode"] == "tf_crop_and_resize"
     if crops and (roi is None or roi.size != 2 * len(axes)):

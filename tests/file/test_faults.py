@@ -547,7 +547,7 @@ def test_a_file_without_a_size_is_not_read(words: str, tmp_path: Path) -> None:
     """Some of these block their reader, as /proc/kmsg."""
     file, model = Path("/proc/cpuinfo"), tmp_path / "m.qfb"
     if not file.exists():
-        pytest.skip("/proc is of Linux")
+        pytest.skip("needs /proc, as on Linux")
     tiny_model().save(model)
     arguments = [{"FILE": file, "MODEL": model}.get(word, word) for word in words.split()]
     assert "is an empty file" in invoke(*arguments).output

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from ...arrays import Array
+from ...model import DTYPES
 from .static import C_TYPES
 
 COLUMNS = 118
@@ -19,14 +20,14 @@ SUFFIXED = {"int64": "INT64_C({})", "uint64": "UINT64_C({})", "uint32": "UINT32_
 """Suffixes of C literals that may not fit an int."""
 
 LEAST = {"int32": "INT32_MIN", "int64": "INT64_MIN"}
-"""Numbers that C has no literal for."""
+"""The least number of a type, which C has no literal for."""
 
 
 def literal(number: int, kind: str) -> str:
     """An integer of that type as a C expression."""
-    least = {-(1 << 31): "INT32_MIN", -(1 << 63): "INT64_MIN"}
-    if number in least:
-        return least[number]
+    for each, name in LEAST.items():
+        if number == DTYPES[each].minimum:
+            return name
     return str(number) if abs(number) < 1 << 31 else SUFFIXED[kind].format(number)
 
 

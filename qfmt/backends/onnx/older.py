@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from ...arithmetic import f32
 from ...ops import OPERATORS
+from ...ops.resize import enlarged, may_stay
 from .lowering import Site, lowers, lowers_before, one_to_one, plain, typed_inputs
 from .opsets import Lacks, schema
 
@@ -128,13 +129,14 @@ def _scales(site: Site, x: ir.Value | None, scales: ir.Value | None) -> ir.Value
     """The scales, 1 for a dimension that keeps its size: otherwise ONNX interpolates along it, if another one
     changes."""
     shape, values = site.tensor(0).shape, site.tensor(2).array.astype(f32)
-    axes = site.attributes["axes"] or range(len(values))
-    sizes = [None if shape is None or not isinstance(shape[axis], int) else shape[axis] for axis in axes]
-    pairs = [*zip(sizes, values, strict=True)]
-    stays = [size is not None and int(f32(size * scale)) == size for size, scale in pairs]
     if (values != 1).sum() < 2:
         return scales
-    if any(size is None and 0.99 < scale < 2 and scale != 1 for size, scale in pairs):
+    axes = site.attributes["axes"] or range(len(values))
+    known = [None if shape is None else shape[axis] for axis in axes]
+    sizes = [size if isinstance(size, int) else None for size in known]
+    pairs = [*zip(sizes, values, strict=True)]
+    stays = [size is not None and enlarged(size, scale) == size for size, scale in pairs]
+    if any(size is None and may_stay(scale) and scale != 1 for size, scale in pairs):
         before = site.emit("Gather", site.emit("Shape", x), site.constant("axes", np.array(axes, np.int64)))
         before = site.to("float32", before)
         same = site.emit("Equal", before, site.emit("Floor", site.emit("Mul", before, scales)))

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...arithmetic import f32
 from ...model import DTYPES
+from ...ops.resize import enlarged, may_stay
 from ...ops.shapes import axis_of
 from .calls import Call
 from .importer import Importer, imports
@@ -93,7 +94,7 @@ class _Along(NamedTuple):
 
     @property
     def may_stay(self) -> bool:
-        return 0.99 < self.scale < 2 if self.size is None else self.out == self.size
+        return may_stay(self.scale) if self.size is None else self.out == self.size
 
     @property
     def may_change(self) -> bool:
@@ -124,7 +125,7 @@ def _along(im: Importer, call: Call, policy: str) -> list[_Along] | None:
     sizes = [size if isinstance(size, int) else None for size in known]
     if scales:
         pairs = zip(sizes, scales, strict=True)
-        return [_Along(size, None if size is None else int(f32(size * scale)), scale) for size, scale in pairs]
+        return [_Along(size, None if size is None else enlarged(size, f32(scale)), scale) for size, scale in pairs]
     static = [size for size in sizes if size]
     if not wanted or len(static) < len(sizes):
         return None
