@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,7 +19,10 @@ from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.backends.c import program as texts_of
 from qfmt.backends.c import write_c
 from qfmt.backends.c.names import EXAMINED, Names, comment, identifier
+from qfmt.backends.c.plan import place
 from qfmt.backends.c.static import fixed
+from qfmt.backends.c.views import Buffer
+from qfmt.budget import MODEL_OPERATIONS, Budget
 from qfmt.errors import BudgetError, DestinationError, InexpressibleNodesError, ValidityError
 from qfmt.model import DTYPES
 from qfmt.ops import OPERATORS, Inference
@@ -233,6 +237,18 @@ def test_offsets_of_similar_buffers_are_deterministic() -> None:
     assert "arena32 + " in texts[0]["net.c"]
     assert sum(text == texts[0] for text in texts) == len(texts)
     tell(f"C: {len(texts)} of {len(texts)} texts of one network are equal")
+
+
+def test_memory_of_many_tensors_at_once() -> None:
+    """Each has its own place; those of other times share one."""
+    made = [Buffer("uint8", 3, f"b{index}", first=index % 2, last=index % 2) for index in range(12_000)]
+    given = [SimpleNamespace(view=SimpleNamespace(buffer=buffer)) for buffer in made]
+    steps = [SimpleNamespace(operands=given, scratch=())]
+    plan = SimpleNamespace(
+        steps=steps, alignment=4, network=SimpleNamespace(budget=Budget(0, operations=MODEL_OPERATIONS))
+    )
+    assert place(cast(Any, plan)) == {1: 6000 * 4 - 1}
+    assert sorted(buffer.offset for buffer in made) == [4 * (index // 2) for index in range(12_000)]
 
 
 @pytest.mark.parametrize(
