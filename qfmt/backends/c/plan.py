@@ -152,6 +152,7 @@ class Plan:
     def constant(self, array: Any, label: str, aligned: bool = False) -> str:
         """The identifier of a constant array; equal arrays are written once. `aligned`: unless it is small."""
         numbers = np.ascontiguousarray(array)
+        self.network.budget.allocate(numbers.nbytes)
         key = str(numbers.dtype), numbers.tobytes()
         if key not in self.constants:
             self.constants[key] = self.names.constant(label), numbers

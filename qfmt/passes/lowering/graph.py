@@ -260,7 +260,7 @@ def _on_one_grid(node: Node, chosen: Sequence[str], context: Context) -> None:
         elif x.is_constant:
             (moved,) = execute(rounding, [Operand(x.array, grid)], [replace(y, shape=x.shape)])
             found[name] = context.free(f"{name}.on_grid")
-            context.add(Tensor.constant(found[name], moved, y.quantization))
+            context.add(Tensor.constant(found[name], moved, y.quantization, dtype=y.dtype))
         else:
             found[name] = regridded(name, y, moved, node, context)
     inputs = tuple(found.get(name, name) for name in node.inputs)

@@ -541,6 +541,27 @@ def test_positions_are_charged_before_they_are_listed(monkeypatch: pytest.Monkey
         texts_of(sliced(1 << 9, 1), "net")
 
 
+@pytest.mark.parametrize(
+    ("operator", "tensors", "attributes"),
+    [
+        ("MatMul", [image(1 << 22, 1, 1), replace(image(1, 1), name="b")], {}),
+        ("MatMul", [image(1, 1), replace(image(1, 1 << 24), name="b")], {}),
+        ("AveragePool", [image(1, 1, 1 << 24)], window(ceil_mode=0, count_include_pad=0)),
+    ],
+)
+def test_constants_that_shapes_ask_for_are_charged(
+    operator: str, tensors: list[Tensor], attributes: dict[str, Any]
+) -> None:
+    """The place of each matrix, a zero for each column, the divisor of each window."""
+    with pytest.raises(BudgetError, match=r"writing C for a network of \d+ bytes would take more than"):
+        texts_of(net(operator, tensors, NONE, "exact", **attributes), "net")
+
+
+def test_a_vector_times_a_matrix(tmp_path: Path) -> None:
+    w = constant("w", np.arange(-6, 6, dtype=np.int8).reshape(4, 3), WEIGHTS)
+    equal(net("MatMul", [image(4), w], NONE, "folded"), {"x": np.array([-128, 5, 127, 9], np.int8)}, tmp_path / "net")
+
+
 def test_only_the_beginning_of_a_name_is_examined() -> None:
     """Thousands of nodes may read a tensor whose name is a megabyte."""
 
