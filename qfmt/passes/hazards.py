@@ -52,9 +52,9 @@ class Overflow:
 class Hazard:
     """One product of a network, with constant weights, and what can overflow in it.
 
-    `largest_sum` is the largest magnitude of the accumulator, without a bias, over its `channels` output channels (those
-    of each matrix, if a MatMul has multiple): it should stay below 2³¹. `engines` has those whose kernels can sum pairs
-    in 16 bits for products of these types.
+    `largest_sum` is the largest magnitude of the accumulator, without a bias, over its `channels` output channels, or
+    those of all matrices of a MatMul: it should stay below 2³¹. `engines` has those whose kernels can sum pairs in 16
+    bits for products of these types.
     """
 
     node: str
