@@ -188,6 +188,22 @@ def test_constants_of_each_channel_of_none() -> None:
     equal(model, {x: np.empty((2, 0), np.uint8)})
 
 
+def test_the_largest_of_no_real_numbers_is_refused() -> None:
+    net = Net(np.random.default_rng(6))
+    real = net.node("DequantizeLinear", [net.input(2, 0)], None)
+    largest = net.node("ReduceMax", [real, net.constant(np.array([1]))], None, keepdims=1)
+    model = net.model(net.node("QuantizeLinear", [largest], q(0.1, 50, 0, 255), "divide"))
+    with pytest.raises(NoIntegerFormError, match="ReduceMax"):
+        lower_integer(model)
+
+
+def test_means_of_more_levels_than_are_searched_are_refused() -> None:
+    net = Net(np.random.default_rng(6))
+    wide = q(0.1, 0, -(1 << 31), (1 << 31) - 1)
+    with pytest.raises(NoIntegerFormError, match="an output of 4,294,967,296 levels"):
+        lower_integer(net.model(net.node("GlobalAveragePool", [net.input(1, 2, 5)], wide, "divide", dtype="int32")))
+
+
 def test_constants_that_add_dimensions_or_elements_are_refused() -> None:
     rng = np.random.default_rng(6)
     for shape, constant, fits in (
