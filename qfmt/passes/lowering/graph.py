@@ -243,7 +243,8 @@ def _on_one_grid(node: Node, chosen: Sequence[str], context: Context) -> None:
     A rule of interpolation only clamps here, as every quantize rule does between equal grids.
     """
     y, entry = context.tensors[node.outputs[0]], OPERATORS["Concat"]
-    context.grid(y)
+    if context.grid(y).is_per_channel:
+        raise NoForm("has an output that is quantized per channel")
     rule = node.rule if node.rule in QUANTIZE else "divide"
     rounding = Node(entry.name, ("",), node.outputs, {"axis": 0}, node.name, entry.version, rule)
     found = {}

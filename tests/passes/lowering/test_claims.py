@@ -170,14 +170,15 @@ def test_unrepresentable_zeros_are_not_used_as_padding() -> None:
             equal(model, {x: np.arange(low, low + 16, dtype=np.uint8).reshape(1, 1, 4, 4)})
 
 
-@pytest.mark.parametrize("operator", ["Sigmoid", "QuantizeLinear", "Add"])
+@pytest.mark.parametrize("operator", ["Sigmoid", "QuantizeLinear", "Add", "Concat"])
 def test_functions_with_an_output_of_many_scales_are_refused(operator: str) -> None:
     net = Net(np.random.default_rng(6))
     many = Quantization.of(tuple(np.linspace(0.01, 0.2, 256)), (0,) * 256, 0, 255, 0)  # as many as a table has rows
-    inputs = [net.input(256, 2) for _ in OPERATORS[operator].inputs]
-    rule = sorted(OPERATORS[operator].rules)[0]
+    inputs = [net.input(256, 2) for _ in range(2 if operator in ("Add", "Concat") else 1)]
+    axis = {"axis": 1} if operator == "Concat" else {}
+    model = net.model(net.node(operator, inputs, many, sorted(OPERATORS[operator].rules)[0], **axis))
     with pytest.raises(NoIntegerFormError, match="output that is quantized per channel"):
-        lower_integer(net.model(net.node(operator, inputs[:2] if operator == "Add" else inputs[:1], many, rule)))
+        lower_integer(model)
 
 
 def test_constants_of_each_channel_of_none() -> None:
