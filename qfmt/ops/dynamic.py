@@ -73,12 +73,7 @@ def linear_integer(
     return y.reshape(*shape[:-1], y.shape[-1])
 
 
-@_dynamic(
-    "qfmt.DynamicLinear",
-    attributes={**REDUCE_RANGE, **PER_TOKEN},
-    shape=linear_shape,
-    integer=linear_integer,
-)
+@_dynamic("qfmt.DynamicLinear", attributes={**REDUCE_RANGE, **PER_TOKEN}, shape=linear_shape, integer=linear_integer)
 def dynamic_linear(x: Array, w: Array, b: Array | None, *, reduce_range: int, per_token: int) -> Array:
     """Y = X · Wᵀ + B over the last dimension of X, real like B; W is quantized, and X is quantized at run time.
 

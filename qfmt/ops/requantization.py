@@ -95,9 +95,7 @@ def _count(x: Array, thresholds: Array, rows: Array, axis: int, low: int, y: Arr
     "qfmt.Requantize",
     1,
     "x multiplier? shift? add? thresholds? row? -> y",
-    attributes={
-        "axis": required("i", "the dimension of x that channels run along, from 0"),
-    },
+    attributes={"axis": required("i", "the dimension of x that channels run along, from 0")},
     shape=same,
     quantized=Quantized.INTEGERS,
     integer=_requantize_integer,
