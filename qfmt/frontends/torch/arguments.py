@@ -90,9 +90,9 @@ def grid(value: TensorValue) -> Quantization | None:
     return replace(value.quantization, quant_min=limits.minimum, quant_max=limits.maximum)
 
 
-def dtype(code: int) -> str:
+def dtype(code: Any) -> str:
     """An element type by c10's code."""
-    if code not in DTYPE_CODES:
+    if not isinstance(code, int) or code not in DTYPE_CODES:
         raise SourceError(f"computes in the element type {str(code)[:20]} (c10::ScalarType), which is not supported")
     return DTYPE_CODES[code]
 
