@@ -54,8 +54,6 @@ def _requantize_integer(
     else:
         numbers = (_along(each, x.array.ndim, axis) for each in (multiplier, shift, add))
         rounded = FIXED_POINT[result.rule](x.array.astype(np.int64), *numbers)
-        if rounded.shape != x.array.shape:
-            raise QfmtError(f"parameters of {rounded.shape} for sums of {x.array.shape}")
         y = np.asarray(clamp(rounded + int(result.quantization.zero_point[0]), result.quantization, result.dtype))
     if thresholds is not None and rows is not None:
         _count(x.array, thresholds.array, rows, axis, result.quantization.quant_min, y)
