@@ -23,7 +23,10 @@ def number(lift: Builder, value: Any) -> int | float:
     if isinstance(value, StoredTensor):
         value = value.item()
     if isinstance(value, TensorValue) and lift.is_constant(value):
-        value = lift.tensors[value.key].array.reshape(-1)[0].item()
+        array = lift.tensors[value.key].array
+        if array.size != 1:
+            raise SourceError(f"{lift.target} gets a tensor of {array.size} elements where a number is needed")
+        value = array.item()
     if isinstance(value, bool | int | float):
         return value
     raise SourceError(f"{lift.target} has a number argument that is known only at run time")

@@ -17,7 +17,7 @@ from ..calls import EVALUATE, Value
 from ..lifts import lifts
 from ..values import Quotient, Size, TensorValue
 from . import qparams
-from .logic import cast, in_type
+from .logic import cast, in_type, is_tensor
 
 
 @lifts("aten::quantize_per_tensor")
@@ -248,12 +248,22 @@ def hardtanh(lift: Builder, self: TensorValue, min_val: Any = -1.0, max_val: Any
 
 @lifts("aten::clamp", "aten::clip", "aten::clamp_min", "quantized::clamp")
 def clamp(lift: Builder, self: TensorValue, min: Any = None, max: Any = None) -> Any:
+    if not (_is_number(lift, min) and _is_number(lift, max)):
+        for operator, bound in (("Max", min), ("Min", max)):
+            self = self if bound is None else lift.emit(operator, [*operands(lift, self, bound)])
+        return self
     numbers = [None if bound is None else arguments.number(lift, bound) for bound in (min, max)]
     for number in numbers:
         self = self if number is None else arguments.operands(lift, self, number)[0]
     dtype = "float32" if self.quantization is not None else self.dtype
     bounds = [None if number is None else lift.constant(np.array(number, dtype)) for number in numbers]
     return lift.emit("Clip", [self, *bounds], quantization=arguments.grid(self))
+
+
+def _is_number(lift: Builder, value: Any) -> bool:
+    """Whether it is one number, or absent, and not a tensor that is computed or has a bound for each element."""
+    x = lift.tensor(value) if is_tensor(value) else None
+    return x is None or (lift.is_constant(x) and x.shape in ((), (1,)))
 
 
 @lifts("aten::clamp_max")
