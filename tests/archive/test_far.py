@@ -192,11 +192,11 @@ def test_a_key_with_dots_is_the_error_of_one_source(bucket: str, sources: Path, 
     import fsspec
 
     names = ("a.pt", "../up.pt", "b/../c.pt", "/d.pt")
-    listed = {f"{bucket.removeprefix('s3://')}/models/{name}": {} for name in names}
+    listed = {f"{bucket.removeprefix('s3://')}/models/{name}": {"type": "file"} for name in names}
     files = fsspec.filesystem("s3", use_listings_cache=False)
     files.put_file(str(sources / "a.pt"), f"{bucket}/models/a.pt")
     with pytest.MonkeyPatch.context() as patch:  # S3 has any key; moto has none of these
-        patch.setattr(type(files), "find", lambda *_, **__: list(listed))
+        patch.setattr(type(files), "find", lambda *_, **__: listed)
         found = find([f"{bucket}/models"], tmp_path / "archive").sources
     assert set(found) == set(names)
     filled = fill(tmp_path / "archive", found)
