@@ -115,7 +115,9 @@ def select(lift: Builder, self: Any, dim: int, index: Any) -> TensorValue:
 
 @lifts("aten::index_select")
 def index_select(lift: Builder, self: Any, dim: int, index: Any) -> Any:
-    return lift.emit("Gather", [self, arguments.indices(lift, index)], {"axis": dim})
+    """An index without dimensions counts as a list of one."""
+    at = arguments.indices(lift, index)
+    return lift.emit("Gather", [self, unsqueeze(lift, at, 0) if at.shape == () else at], {"axis": dim})
 
 
 @lifts("aten::split", "aten::split_with_sizes")
