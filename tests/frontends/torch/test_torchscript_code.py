@@ -456,9 +456,10 @@ def test_constants_of_traces_are_numbers(tmp_path: Path) -> None:
         return *numbers, torch.maximum(i, limit), i / 3
 
     x = torch.tensor([[-2.0, 0.0, 1.0], [5.0, -1.0, 3.0]])
-    torch.jit.save(torch.jit.trace(forward, x), tmp_path / "m.pt")
-    results = [*qfmt.convert(tmp_path / "m.pt").run({"x": x.numpy()}).values()]
-    for mine, theirs in zip(results, torch.jit.load(tmp_path / "m.pt")(x), strict=True):
+    path = str(tmp_path / "m.pt")
+    torch.jit.save(torch.jit.trace(forward, x), path)
+    results = [*qfmt.convert(path).run({"x": x.numpy()}).values()]
+    for mine, theirs in zip(results, torch.jit.load(path)(x), strict=True):
         assert mine.dtype == theirs.numpy().dtype
         np.testing.assert_array_equal(mine, theirs.numpy())
 

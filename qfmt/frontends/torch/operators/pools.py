@@ -66,7 +66,7 @@ def avg_pool(lift: Builder, rank: int, a: Any) -> Any:
     return lift.emit("AveragePool", [x], attributes, quantization=arguments.grid(x))
 
 
-@lifts(by_rank("aten::adaptive_avg_pool{}d"))
+@lifts(by_rank("aten::adaptive_avg_pool{}d", "aten::_adaptive_avg_pool{}d"))
 def adaptive_avg_pool(lift: Builder, rank: int, self: Any, output_size: Any) -> Any:
     x = _batched(lift, self, rank)
     sizes = list(output_size) if isinstance(output_size, list | tuple) else [output_size] * rank
