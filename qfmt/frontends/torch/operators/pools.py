@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ def avg_pool(lift: Builder, rank: int, a: Any) -> Any:
     return lift.emit("AveragePool", [x], attributes, quantization=arguments.grid(x))
 
 
-@lifts(by_rank("aten::adaptive_avg_pool{}d", "aten::_adaptive_avg_pool{}d"))
+@lifts(by_rank("aten::adaptive_avg_pool{}d"), {f"aten::_adaptive_avg_pool{rank}d": rank for rank in (2, 3)})
 def adaptive_avg_pool(lift: Builder, rank: int, self: Any, output_size: Any) -> Any:
     x = _batched(lift, self, rank)
     sizes = list(output_size) if isinstance(output_size, list | tuple) else [output_size] * rank
@@ -138,8 +139,8 @@ def _unless_scaled(lift: Builder, x: TensorValue, size: Any, factors: Sequence[A
     known = [arguments.number(lift, factor) for factor in factors if factor is not None]
     if not any(factor > 0 for factor in known):
         return size
-    given = [shapes.size(lift, x, 2 + axis) for axis in range(len(size))]
-    if len(known) != len(size) or not all(isinstance(each, int) for each in (*given, *size)):
+    given = [each for each in map(partial(shapes.size, lift, x), range(2, 2 + len(size))) if isinstance(each, int)]
+    if not len(known) == len(given) == len(size) or not all(isinstance(each, int) for each in size):
         raise SourceError("resizes by sizes and factors", hint=shapes.hint(lift))
     exact = [length * factor for length, factor in zip(given, known, strict=True)]
     if exact == list(size):

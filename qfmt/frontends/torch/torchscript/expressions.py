@@ -23,8 +23,8 @@ CONVERSIONS = {"int": "aten::Int", "float": "aten::Float", "bool": "aten::Bool",
 NUMBERS = {"int": int, "float": float, "bool": bool}
 
 WITH_NUMBERS = {f"aten::{name}" for name in ("add", "sub", "mul", "div")}
-"""Operators that torch, once it has loaded an archive, calls with a number for a constant without dimensions that is the
-second operand: their results have other types."""
+"""Operators that torch calls with a number if their second operand is a constant of the archive without dimensions:
+their results have other types."""
 
 TYPE_FIRST = ("annotate", "unchecked_cast", "uninitialized")
 
