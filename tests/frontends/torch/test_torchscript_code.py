@@ -6,6 +6,7 @@ No `from __future__ import annotations` here: torch.jit.script reads the annotat
 
 import enum
 import math
+import warnings
 from pathlib import Path
 from typing import Any, Dict, Final, List, NamedTuple, Optional, Tuple  # noqa: UP035
 
@@ -393,6 +394,74 @@ def test_the_types_of_results_are_those_of_torch(tmp_path: Path) -> None:
     for mine, theirs in zip(results, module(x), strict=True):
         assert mine.dtype == theirs.numpy().dtype
         np.testing.assert_allclose(mine, theirs.numpy(), rtol=1e-6)
+
+
+class Edges(nn.Module):
+    """Reductions of nothing, or of no dimension; indices, sizes and masks that torch treats in a way of its own."""
+
+    def forward(self, x: torch.Tensor):
+        empty, index = x[:0], torch.arange(3)[1]
+        image, scores = x.reshape(1, 1, 2, 3), x.reshape(1, 2, 3)
+        mask = torch.zeros([2, 2]).masked_fill(scores @ scores.transpose(1, 2) > -1e9, float("-inf"))
+        reduced = [torch.any(empty), torch.all(empty), torch.any(empty, 0), torch.any(x, []), torch.all(x, [], True)]
+        small = [torch.any(empty.to(torch.uint8)), torch.all(empty.to(torch.uint8)), torch.all(x.to(torch.uint8), [])]
+        moments = [torch.var(x, [0], correction=3), torch.std(empty, None, True), torch.var_mean(x, False)[0]]
+        resized = [
+            torch.ops.aten.upsample_nearest2d(image, [3, 5], 1.7, 1.7),
+            torch.ops.aten.upsample_bilinear2d(image, [3, 5], False, 1.7, 1.7),
+            torch.ops.aten.upsample_bilinear2d(image, [3, 5], True, 1.7, 1.7),
+            torch.ops.aten.upsample_nearest2d(image, [4, 6], 2.0, 2.0),
+        ]
+        hidden = [F.scaled_dot_product_attention(scores, scores, scores, mask)]
+        others = [torch.index_select(x, 1, index), torch.diff(x, 0, 0, x), torch.rms_norm(x.double() * 1e-6, [3])]
+        return reduced + small + moments + resized + hidden + others
+
+
+def test_edges(tmp_path: Path) -> None:
+    x, path = torch.tensor([[-2.3, 0.45, 1.75], [0.5, 0.0, 3.2]]), saved(Edges(), tmp_path / "m.pt")
+    results = [*qfmt.convert(path, input_shapes={"x": (2, 3)}).run({"x": x.numpy()}).values()]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "(std|var)\\(\\): degrees of freedom is <= 0")
+        expected = Edges()(x)
+    for mine, theirs in zip(results, expected, strict=True):
+        assert mine.dtype == theirs.numpy().dtype
+        np.testing.assert_allclose(mine, theirs.numpy(), rtol=1e-6)
+
+
+class MoreThanTorch(nn.Module):
+    def __init__(self, call: str) -> None:
+        super().__init__()
+        self.call = call
+
+    def forward(self, x: torch.Tensor):
+        if self.call == "sizes":
+            return torch.ops.aten.upsample_nearest2d(x, [9, 9], 2.0, 2.0)
+        return F.pad(x, [-1, 1], mode="circular")
+
+
+@pytest.mark.parametrize("call, message", [("sizes", "which give other sizes"), ("pad", "crops a tensor")])
+def test_calls_without_an_equivalent_are_refused(tmp_path: Path, call: str, message: str) -> None:
+    path = saved(MoreThanTorch(call), tmp_path / "m.pt")
+    with pytest.raises(SourceError, match=message):
+        qfmt.convert(path, input_shapes={"x": (1, 1, 4, 4)})
+
+
+def test_constants_of_traces_are_numbers(tmp_path: Path) -> None:
+    """`CONSTANTS.c0` of `i * 2.5` is a float64 tensor, and torch's result is float32."""
+    limit = torch.tensor(2.5, dtype=torch.float64)
+
+    def forward(x: torch.Tensor) -> Tuple[torch.Tensor, ...]:
+        i, h, small, flag = x.long(), x.half().sum(), x.to(torch.int8).sum(dtype=torch.int8), (x > 0).any()
+        numbers = i * 2.5, i + 2.5, i - 2.5, h * 2.5, h + 2.5, flag * 2.5, small * 3, small - 3
+        return *numbers, torch.maximum(i, limit), i / 3
+
+    x = torch.tensor([[-2.0, 0.0, 1.0], [5.0, -1.0, 3.0]])
+    path = str(tmp_path / "m.pt")
+    torch.jit.save(torch.jit.trace(forward, x), path)
+    results = [*qfmt.convert(path).run({"x": x.numpy()}).values()]
+    for mine, theirs in zip(results, torch.jit.load(path)(x), strict=True):
+        assert mine.dtype == theirs.numpy().dtype
+        np.testing.assert_array_equal(mine, theirs.numpy())
 
 
 class Bounded(nn.Module):

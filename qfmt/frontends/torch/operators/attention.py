@@ -21,7 +21,7 @@ from .layouts import unsqueeze
     " enable_gqa=False)"
 )
 def attention(lift: Builder, a: Any) -> Any:
-    """softmax(q · kᵀ · scale + mask) · v. The result for a row that a bool mask hides completely is 0."""
+    """softmax(q · kᵀ · scale + mask) · v. The result for a row that a mask hides completely is 0."""
     if a.dropout_p:
         return NotImplemented
     q, k, v = (lift.tensor(each) for each in (a.query, a.key, a.value))
@@ -42,7 +42,16 @@ def attention(lift: Builder, a: Any) -> Any:
     weights = lift.emit("Softmax", [scores], {"axis": -1})
     if mask is not None and mask.dtype == "bool" and not a.is_causal:
         weights = lift.emit("Where", [mask, weights, arguments.scalar_like(lift, weights, 0)])
+    elif mask is not None and mask.dtype != "bool" and _may_hide(lift, mask):
+        most = lift.emit("ReduceMax", [scores, lift.constant(np.array([-1], np.int64))], {"keepdims": 1})
+        hidden = lift.emit("Equal", [most, arguments.scalar_like(lift, most, -np.inf)])
+        weights = lift.emit("Where", [hidden, arguments.scalar_like(lift, weights, 0), weights])
     return lift.emit("MatMul", [weights, v])
+
+
+def _may_hide(lift: Builder, mask: TensorValue) -> bool:
+    """Whether a row of a float mask may have no number but -inf."""
+    return not lift.is_constant(mask) or bool(np.isneginf(lift.tensors[mask.key].array).all(axis=-1).any())
 
 
 def _for_heads(lift: Builder, x: TensorValue, q: TensorValue) -> TensorValue:
@@ -72,7 +81,7 @@ def rms_norm(
     """x / sqrt(mean(x²) + eps) · weight"""
     axes = lift.constant(np.arange(-len(normalized_shape), 0, dtype=np.int64))
     mean = lift.emit("ReduceMean", [lift.emit("Mul", [input, input]), axes], {"keepdims": 1})
-    small = float(np.finfo(np.float32).eps) if eps is None else float(eps)
+    small = float(np.finfo("float64" if input.dtype == "float64" else "float32").eps) if eps is None else float(eps)
     root = lift.emit("Sqrt", [lift.emit("Add", [*operands(lift, mean, small)])])
     normal = lift.emit("Mul", [input, lift.emit("Reciprocal", [root])])
     return normal if weight is None else lift.emit("Mul", [normal, weight])

@@ -131,10 +131,10 @@ def arg_extreme(lift: Builder, operator: str, self: TensorValue, dim: Any = None
     return lift.emit(operator, [self], {"axis": dim, "keepdims": int(keepdim)})
 
 
-@lifts({"aten::var": False, "aten::std": True})
+@lifts({f"aten::{name}": name for name in ("var", "std", "var_mean")})
 def variance(
     lift: Builder,
-    rooted: bool,
+    name: str,
     self: Any,
     dim: Any = None,
     unbiased: Any = None,
@@ -145,15 +145,8 @@ def variance(
     """Σ (x - mean)² / (n - correction)"""
     if isinstance(dim, bool):
         dim, unbiased = None, dim
-    result = _moments(lift, self, dim, keepdim, _correction(unbiased, correction))[0]
-    return lift.emit("Sqrt", [result]) if rooted else result
-
-
-@lifts("aten::var_mean")
-def var_mean(
-    lift: Builder, self: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None
-) -> Any:
-    return _moments(lift, self, dim, keepdim, _correction(unbiased, correction))
+    var, mean = _moments(lift, self, dim, keepdim, _correction(unbiased, correction))
+    return (var, mean) if name == "var_mean" else lift.emit("Sqrt", [var]) if name == "std" else var
 
 
 def _correction(unbiased: Any, correction: Any) -> float:
@@ -170,7 +163,7 @@ def _moments(lift: Builder, self: Any, dim: Any, keepdim: bool, correction: floa
     centred = lift.emit("Sub", [x, mean])
     total = lift.emit("ReduceSum", [lift.emit("Mul", [centred, centred]), axes], {"keepdims": int(keepdim)})
     count = float(np.prod([arguments.whole(lift, shapes.size(lift, x, axis)) for axis in dims]))
-    var = lift.emit("Div", [total, lift.constant(np.array(count - correction, x.dtype))])
+    var = lift.emit("Div", [total, lift.constant(np.array(max(count - correction, 0), x.dtype))])
     return var, mean if keepdim else lift.emit("Squeeze", [mean, axes])
 
 

@@ -92,7 +92,7 @@ def topk(lift: Builder, self: Any, k: Any, dim: int = -1, largest: bool = True, 
 
 @lifts("aten::diff")
 def diff(lift: Builder, self: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Any:
-    x = cat(lift, [part for part in (prepend, self, append) if part is not None], dim)
+    x = cat(lift, [part for part in (prepend, self, append) if part is not None] if n else [self], dim)
     for _ in range(n):
         later, earlier = sliced(lift, x, dim, 1, END), sliced(lift, x, dim, 0, -1)
         x = lift.emit("Xor" if x.dtype == "bool" else "Sub", [later, earlier])

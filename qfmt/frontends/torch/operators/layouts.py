@@ -114,7 +114,9 @@ def select(lift: Builder, self: Any, dim: int, index: Any) -> TensorValue:
 
 @lifts("aten::index_select")
 def index_select(lift: Builder, self: Any, dim: int, index: Any) -> Any:
-    return lift.emit("Gather", [self, arguments.indices(lift, index)], {"axis": dim})
+    """An index without dimensions counts as a list of one."""
+    at = arguments.indices(lift, index)
+    return lift.emit("Gather", [self, unsqueeze(lift, at, 0) if at.shape == () else at], {"axis": dim})
 
 
 @lifts("aten::split", "aten::split_with_sizes")
@@ -221,6 +223,8 @@ def _padded(lift: Builder, self: Any, pad: Any, mode: str, value: Any) -> Any:
     for i in range(len(pad) // 2):
         before[rank - 1 - i], after[rank - 1 - i] = pad[2 * i], pad[2 * i + 1]
     pads = shapes.shape_tensor(lift, before + after)
+    if mode == "wrap" and any(isinstance(each, int) and each < 0 for each in pad):
+        raise SourceError("crops a tensor and continues it on the other side, which is not supported")
     if mode != "constant":
         return lift.emit("Pad", [x, pads], {"mode": mode})
     fill = arguments.scalar_like(lift, x, 0 if value is None else arguments.number(lift, value))
@@ -230,6 +234,8 @@ def _padded(lift: Builder, self: Any, pad: Any, mode: str, value: Any) -> Any:
 @lifts("aten::pixel_shuffle")
 def pixel_shuffle(lift: Builder, self: TensorValue, upscale_factor: int) -> Any:
     shapes.need(lift, self, (None,) * 4)
+    if upscale_factor < 1:
+        raise SourceError(f"enlarges by {upscale_factor}")
     return lift.emit("DepthToSpace", [self], {"blocksize": upscale_factor, "mode": "CRD"})
 
 

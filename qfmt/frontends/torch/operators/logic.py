@@ -102,6 +102,10 @@ def masked_fill(lift: Builder, self: TensorValue, mask: Any, value: Any) -> Any:
 
 @lifts({"aten::any": "ReduceMax", "aten::all": "ReduceMin"})
 def some(lift: Builder, operator: str, self: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    numbers = cast(lift, truth(lift, self), "int32")
-    result = lift.emit(operator, [numbers, arguments.axes(lift, dim)], {"keepdims": int(keepdim)})
-    return cast(lift, result, "uint8" if lift.tensor(self).dtype == "uint8" else "bool")
+    """Of no elements, ReduceMax of uint8 is 0, and ReduceMin 255. With an empty list, torch reduces no dimension."""
+    result = truth(lift, self)
+    if dim not in ([], ()):
+        axes = arguments.axes(lift, dim)
+        result = lift.emit(operator, [cast(lift, result, "uint8"), axes], {"keepdims": int(keepdim)})
+    result = cast(lift, result, "bool")
+    return cast(lift, result, "uint8") if lift.tensor(self).dtype == "uint8" else result

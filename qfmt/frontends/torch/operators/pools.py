@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ def avg_pool(lift: Builder, rank: int, a: Any) -> Any:
     return lift.emit("AveragePool", [x], attributes, quantization=arguments.grid(x))
 
 
-@lifts(by_rank("aten::adaptive_avg_pool{}d"))
+@lifts(by_rank("aten::adaptive_avg_pool{}d"), {f"aten::_adaptive_avg_pool{rank}d": rank for rank in (2, 3)})
 def adaptive_avg_pool(lift: Builder, rank: int, self: Any, output_size: Any) -> Any:
     x = _batched(lift, self, rank)
     sizes = list(output_size) if isinstance(output_size, list | tuple) else [output_size] * rank
@@ -122,6 +123,8 @@ def upsample_linear(lift: Builder, rank: int, input: Any, output_size: Any, alig
 def _resized(lift: Builder, rank: int, input: Any, size: Any, scales: Sequence[Any], attributes: dict[str, Any]) -> Any:
     x = _batched(lift, input, rank)
     factors = list(scales[0]) if len(scales) == 1 and isinstance(scales[0], list | tuple) else list(scales)
+    if size is not None and attributes["coordinate_transformation_mode"] != "align_corners":
+        size = _unless_scaled(lift, x, size, factors)
     if size is None:
         doubles = np.array([1.0, 1.0, *(arguments.number(lift, factor) for factor in factors)])
         kept = all(narrowest(factor) == "float32" for factor in doubles.tolist())
@@ -129,3 +132,19 @@ def _resized(lift: Builder, rank: int, input: Any, size: Any, scales: Sequence[A
         return lift.emit("Resize", [x, None, values], attributes, quantization=arguments.grid(x))
     whole = shapes.shape_tensor(lift, [shapes.size(lift, x, 0), shapes.size(lift, x, 1), *size])
     return lift.emit("Resize", [x, None, None, whole], attributes, quantization=arguments.grid(x))
+
+
+def _unless_scaled(lift: Builder, x: TensorValue, size: Any, factors: Sequence[Any]) -> Any:
+    """The sizes of a result, or None if torch computes with factors that come with these: they give the same sizes."""
+    known = [arguments.number(lift, factor) for factor in factors if factor is not None]
+    if not any(factor > 0 for factor in known):
+        return size
+    given = [each for each in map(partial(shapes.size, lift, x), range(2, 2 + len(size))) if isinstance(each, int)]
+    if not len(known) == len(given) == len(size) or not all(isinstance(each, int) for each in size):
+        raise SourceError("resizes by sizes and factors", hint=shapes.hint(lift))
+    exact = [length * factor for length, factor in zip(given, known, strict=True)]
+    if exact == list(size):
+        return size
+    if [int(length) for length in exact] != list(size):
+        raise SourceError(f"resizes to {list(size)} by the factors {known}, which give other sizes")
+    return None

@@ -12,7 +12,7 @@ from ..calls import Packed, PackedState, Recorder, Value, keeps_state
 from . import packing
 from .archive import Archive
 from .code import Class, Function
-from .frames import Frame, Symbol
+from .frames import NONE, Frame, Symbol
 from .objects import EnumMember, NamedTuple, ScriptObject, enum_member
 from .operators import Operators
 
@@ -21,6 +21,10 @@ NAMES = {"inf": float("inf"), "nan": float("nan")}
 CONVERSIONS = {"int": "aten::Int", "float": "aten::Float", "bool": "aten::Bool", "str": "aten::str"}
 
 NUMBERS = {"int": int, "float": float, "bool": bool}
+
+WITH_NUMBERS = {f"aten::{name}" for name in ("add", "sub", "mul", "div")}
+"""Operators that torch calls with a number if their second operand is a constant of the archive without dimensions:
+their results have other types."""
 
 TYPE_FIRST = ("annotate", "unchecked_cast", "uninitialized")
 
@@ -42,6 +46,7 @@ class Run:
         self.call = call
         self.library = archive.library
         self.constants = constants
+        self.numbers = {id(each) for each in constants if isinstance(each, StoredTensor) and each.shape == ()}
         self.operators = Operators(recorder, own_containers, archive.budget)
         self.eval_mode = False
         self.written: dict[tuple[int, str], Any] = {}
@@ -58,6 +63,11 @@ class ScriptFrame(Frame):
         self.run = run
         self.assigned: dict[str, ast.AST] = {}
         """The statement that assigned each variable."""
+
+    def record(self, target: str, args: tuple[Any, ...], kwargs: Mapping[str, Any] = NONE) -> Any:
+        if target in WITH_NUMBERS and len(args) > 1 and id(args[1]) in self.run.numbers:
+            args = (args[0], args[1].item(), *args[2:])
+        return super().record(target, args, kwargs)
 
     def shown(self, test: ast.expr) -> str:
         """The line of a condition, and that of the variable it names."""

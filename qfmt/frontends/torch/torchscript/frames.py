@@ -13,7 +13,7 @@ from ..calls import MEANINGLESS, Place, Value, meaningless
 from .folding import is_plain
 from .operators import Operators
 
-_NONE: Mapping[str, Any] = MappingProxyType({})
+NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class Code(Protocol):
@@ -61,12 +61,12 @@ class Frame:
     def place(self) -> Place:
         return Place(self.scope, self.function.file, self.function.line(self.at))
 
-    def apply(self, target: str, args: list[Any], kwargs: Mapping[str, Any] = _NONE) -> Any:
+    def apply(self, target: str, args: list[Any], kwargs: Mapping[str, Any] = NONE) -> Any:
         """The result of an operator: computed if everything is known, else recorded."""
         result = self.operators.apply(target, args, kwargs)
         return self.record(target, tuple(args), kwargs) if result is NotImplemented else result
 
-    def record(self, target: str, args: tuple[Any, ...], kwargs: Mapping[str, Any] = _NONE) -> Any:
+    def record(self, target: str, args: tuple[Any, ...], kwargs: Mapping[str, Any] = NONE) -> Any:
         """Pass a call to the recorder."""
         return self.operators.record(target, args, kwargs, self.place)
 
