@@ -777,13 +777,14 @@ static inline qfb_code qfb_range_(
     uint32_t kind = 256 + 8 * (uint32_t)dtype + 4 * (uint32_t)finite + (uint32_t)(count % 4);
     uint32_t place = qfb_place_((uint64_t)(kind + 1) << 32 | array->buffer);
     uint64_t i;
+    *least = INT64_MAX, *most = INT64_MIN;
     if (array->buffer != QFB_INLINE && qfb_is_known_(walk, kind, array->buffer)) {
         *least = walk->seen[place].least, *most = walk->seen[place].most;
         return QFB_OK;
     }
     if (qfb_spend_(walk, array->size, 0))
         return walk->file->error.code;
-    for (i = 0, *least = INT64_MAX, *most = INT64_MIN; i < count; i++) {
+    for (i = 0; i < count; i++) {
         int64_t key = qfb_key_(array->data, dtype, i);
         if (finite && qfb_dtype_of(dtype)->kind == 'f' && !qfb_is_finite_(key))
             continue;
@@ -1530,10 +1531,11 @@ static inline qfb_code qfb_check_names_(qfb_walk_ *walk, uint32_t v, uint32_t in
         for (other = is_found = 0; other <= index && !is_found && qfb_text(&a.dims, d).size; other++) {
             if (qfb_nth_value_(file, v, other, &b, &y) || qfb_spend_(walk, 4 + b.dims.count, 0))
                 return file->error.code;
-            for (i = 0; i < b.dims.count && !is_found; i++)
+            for (i = 0; i < b.dims.count && !is_found; i++) {
                 is_found = !qfb_compare(qfb_text(&a.dims, d), qfb_text(&b.dims, i));
-            if (is_found && qfb_integer(&x.shape, d) != qfb_integer(&y.shape, i - 1))
-                return qfb_refuse_(file, "V51", "vector", v, "sizes with the same name differ");
+                if (is_found && qfb_integer(&x.shape, d) != qfb_integer(&y.shape, i))
+                    return qfb_refuse_(file, "V51", "vector", v, "sizes with the same name differ");
+            }
         }
     return QFB_OK;
 }
