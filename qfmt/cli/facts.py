@@ -49,8 +49,8 @@ from ..model import (
     Quantization,
     Tensor,
     Vector,
-    static_shape,
     digested,
+    static_shape,
 )
 from ..quantization import PARAMETERS
 from ..urls import Place, size_of
