@@ -28,6 +28,7 @@ from support.crafted import crafted, numbers
 from support.large import LAST, beyond_32_bits
 from support.mutants import mutants, small_file, survives
 from support.paths import GOLDEN, HOSTILE, SUITE
+from support.spec_reader import Network
 
 FILES = sorted(path for path in GOLDEN.rglob("*.qfb") if path.parent.name != "refused")
 
@@ -343,6 +344,15 @@ def test_a_vector_with_many_values(tmp_path: Path) -> None:
     vector = Vector(dict.fromkeys(names, value), dict.fromkeys(names[:2], value))
     Model(Graph(tuple(names), (*names[:2], names[0]), (), tensors), vectors=(vector,)).save(tmp_path / "m.qfb")
     assert verdicts(build("test/verdicts.c", *SANITIZED), [(tmp_path / "m.qfb").read_bytes()]) == [(0, "")]
+
+
+def test_floats_may_state_a_zero_point_of_0(tmp_path: Path) -> None:
+    """Rule V20: it is the same as none, for the reader of the specification, too."""
+    grid = {"scale": numbers("float32", 0.5), "zero_point": numbers("uint8", 0), "quant_min": -448, "quant_max": 448}
+    path = crafted(tmp_path, tensor={"dtype": DTYPES["float8_e4m3fn"].code, "quantization": grid})
+    assert qfmt.check(path) == []
+    assert Network(path.read_bytes()).content_id() == qfmt.load(path).content_id().hex()
+    assert verdicts(build("test/verdicts.c", *SANITIZED), [path.read_bytes()]) == [(0, "")]
 
 
 def many_vectors(folder: Path, nodes: int, vectors: int) -> bytes:
