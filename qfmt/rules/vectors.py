@@ -97,8 +97,7 @@ def _sizes(vector: Vector, graph: Graph, count: Callable[[], int]) -> str:
 
 
 @SIZES.rule(
-    70,
-    "A test vector has no digests, or one of 16 bytes for each output of a node that has an integer type or Bool.",
+    70, "A test vector has no digests, or one of 16 bytes for each output of a node that has an integer type or Bool."
 )
 def _digests(vector: Vector, graph: Graph, count: Callable[[], int]) -> str:
     size = len(vector.digests)
