@@ -5,7 +5,7 @@ Nothing here imports NumPy until an array is asked for, so that a file can be li
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -65,6 +65,7 @@ __all__ = [
     "static_shape",
     "unpack",
     "value_digest",
+    "digested",
     "digested_outputs",
 ]
 
@@ -87,11 +88,13 @@ class Vector:
         yield from (("input", name, self.inputs[name]) for name in graph.inputs)
         yield from (("output", name, self.outputs[name]) for name in graph.outputs)
 
-    def stated_digests(self, graph: Graph) -> Iterator[tuple[Node, str, bytes]]:
-        """(node, name of its output, digest), in the order of the graph."""
+    def stated_digests(
+        self, graph: Graph, named: Iterable[tuple[Node, str]] | None = None
+    ) -> Iterator[tuple[Node, str, bytes]]:
+        """(node, name of its output, digest), in the order of the graph; `named`, if given, is `digested(graph)`."""
         parts = (self.digests[at : at + DIGEST_SIZE] for at in range(0, len(self.digests), DIGEST_SIZE))
-        named = ((node, name) for node in graph.nodes for name in digested_outputs(node, graph))
-        yield from ((node, name, digest) for (node, name), digest in zip(named, parts, strict=False))
+        pairs = digested(graph) if named is None else named
+        yield from ((node, name, digest) for (node, name), digest in zip(pairs, parts, strict=False))
 
 
 DIGEST_SIZE = 16
@@ -101,6 +104,11 @@ DIGEST_SIZE = 16
 def digested_outputs(node: Node, graph: Graph) -> list[str]:
     """The outputs of a node of which a test vector may have digests: those that are not floats."""
     return [name for name in node.outputs if DTYPES[graph.tensors[name].dtype].kind != "f"]
+
+
+def digested(graph: Graph) -> list[tuple[Node, str]]:
+    """All of them, with their nodes: what test vectors with digests have digests of, in this order."""
+    return [(node, name) for node in graph.nodes for name in digested_outputs(node, graph)]
 
 
 def value_digest(array: Array, dtype: str) -> bytes:

@@ -49,6 +49,7 @@ from ..model import (
     Quantization,
     Tensor,
     Vector,
+    digested,
     static_shape,
 )
 from ..quantization import PARAMETERS
@@ -95,7 +96,7 @@ def describe(model: Model, path: Place, kind: str) -> Facts:
         "counts": counts(graph),
         "nodes": [node_facts(index, node) for index, node in enumerate(graph.nodes)],
         "tensors": [tensor_facts(tensor, users) for tensor in graph.tensors.values()],
-        "vectors": [vector_facts(vector, model.graph) for vector in model.vectors],
+        "vectors": vectors_facts(model),
         "hazards": _hazards(model),
     }
 
@@ -154,11 +155,16 @@ def node_facts(index: int, node: Node) -> Facts:
     }
 
 
-def vector_facts(vector: Vector, graph: Graph) -> Facts:
+def vectors_facts(model: Model) -> list[Facts]:
+    named = digested(model.graph) if any(vector.digests for vector in model.vectors) else []
+    return [vector_facts(vector, model.graph, named) for vector in model.vectors]
+
+
+def vector_facts(vector: Vector, graph: Graph, named: list[tuple[Node, str]]) -> Facts:
     inputs, outputs = (
         {name: list(value.shape) for name, value in values.items()} for values in (vector.inputs, vector.outputs)
     )
-    digests = {name: digest.hex() for _, name, digest in vector.stated_digests(graph)}
+    digests = {name: digest.hex() for _, name, digest in vector.stated_digests(graph, named)}
     return {"name": vector.name, "inputs": inputs, "outputs": outputs, "digests": digests}
 
 

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ..errors import QfmtError
 from .decode import SCALARS, SIZES, Record
 from .schema import TABLES, Field
 
@@ -60,8 +61,11 @@ class _Encoder:
         slots = []
         for field, default in self._fields[name]:
             value = record.get(field.name)
-            if value is not None and (slot := self._slot(field, value)) != default:
-                slots.append((field, slot))
+            try:
+                if value is not None and (slot := self._slot(field, value)) != default:
+                    slots.append((field, slot))
+            except struct.error as error:
+                raise QfmtError(f"{name}.{field.name} does not fit into a file: {error}") from None
         key = name, tuple([field.id for field, _ in slots])
         if key not in self._arrangements:
             self._arrangements[key] = _arrange([field for field, _ in slots])

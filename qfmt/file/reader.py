@@ -11,6 +11,7 @@ import hashlib
 import mmap
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from functools import cache, partial
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
@@ -18,7 +19,7 @@ from ..arrays import Found, blocks
 from ..errors import DigestError, FormatError, QfmtError, ValidityError, VersionError, some
 from ..model import Data, Graph, Model, Node, Quantization, StoredArray, Tensor, Vector
 from ..progress import BYTES, Progress, Steps
-from ..rules import form_violations, is_name, quantization_violations, vector_violations
+from ..rules import digested_count, form_violations, is_name, quantization_violations, vector_violations
 from ..urls import Named, Place, Url, place
 from . import header, shards
 from .decode import Decoder, Record, Tables
@@ -197,7 +198,10 @@ class Container:
         described = Model(lazy, root["producer"] or "", root["engine"] or "", source, metadata)
         if root["vectors"] is None:
             return described
-        vectors = Decoded(root["vectors"], lambda record: self.vector(record, lazy), self.placed, "test vector")
+        digested = cache(partial(digested_count, lazy))
+        vectors = Decoded(
+            root["vectors"], lambda record: self.vector(record, lazy, digested), self.placed, "test vector"
+        )
         return described.replace(vectors=vectors)
 
     def pairs(self, field: str) -> Iterator[tuple[str, str]]:
@@ -246,12 +250,12 @@ class Container:
         size, name = prod(constant.shape) * constant.dtype.itemsize, self.tensors.name(constant.tensor)
         Stored(self, constant.buffer, constant.offset, size, constant.sha256, _TENSOR, name).view()
 
-    def vector(self, record: Record, graph: Graph) -> Vector:
+    def vector(self, record: Record, graph: Graph, digested: Callable[[], int]) -> Vector:
         """A test vector, after a check of the rules V50, V51 and V70."""
         inputs = self.values(record["inputs"], graph.inputs, "inputs")
         outputs = self.values(record["outputs"], graph.outputs, "outputs")
         vector = Vector(inputs, outputs, record["name"] or "", bytes(record["digests"] or b""))
-        if broken := vector_violations(vector, graph):
+        if broken := vector_violations(vector, graph, digested):
             raise ValidityError(broken, in_file=True)
         return vector
 

@@ -30,12 +30,13 @@ from .tensors import (
     tensor_violations,
 )
 from .vectors import ENDS as VECTOR_ENDS
-from .vectors import SIZES, vector_data_violations, vector_violations, vectors_violations
+from .vectors import SIZES, digested_count, vector_data_violations, vector_violations, vectors_violations
 
 __all__ = [
     "RULES",
     "Rule",
     "data_violations",
+    "digested_count",
     "form_violations",
     "graph_violations",
     "is_name",

@@ -54,16 +54,16 @@ def is_int(value: object) -> bool:
 
 
 def is_text(text: str) -> bool:
-    """Whether UTF-8 can hold it, and a C string too."""
+    """Whether it is text, and UTF-8 can hold it, and a C string too."""
     try:
-        return b"\0" not in text.encode()
+        return isinstance(text, str) and b"\0" not in text.encode()
     except UnicodeEncodeError:
         return False
 
 
 def quoted(name: str) -> str:
     """A name in a finding, shortened: findings about thousands of nodes must not repeat a long name in full."""
-    return repr(shortened(name, SHOWN))
+    return repr(shortened(name, SHOWN) if isinstance(name, str) else name)
 
 
 def first_of(names: Sequence[str]) -> str:

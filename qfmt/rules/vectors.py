@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 
 from ..errors import Violation
-from ..model import DIGEST_SIZE, DTYPES, Graph, Model, StoredArray, Tensor, Vector, digested_outputs
+from ..model import DIGEST_SIZE, DTYPES, Graph, Model, StoredArray, Tensor, Vector, digested
 from .rule import Stage, first_of, is_text, quoted
 from .tensors import data_violations, tensor_violations
 
@@ -15,15 +16,26 @@ SIZES = Stage()
 
 def vectors_violations(model: Model) -> list[Violation]:
     """The rules that the test vectors of a model break."""
-    found = []
+    graph, found = model.graph, []
+    count = cache(partial(digested_count, graph))
     for index, vector in enumerate(model.vectors):
         where = f"test vector {index}"
-        found += vector_violations(vector, model.graph, where) or vector_data_violations(vector, model.graph, where)
+        found += vector_violations(vector, graph, count, where) or vector_data_violations(vector, graph, where)
     return found
 
 
-def vector_violations(vector: Vector, graph: Graph, where: str = "test vector") -> list[Violation]:
-    """The rules that a test vector breaks, without reading its values; the tensors of the graph must break none."""
+def digested_count(graph: Graph) -> int:
+    """How many outputs of nodes a test vector may have digests of."""
+    return len(digested(graph))
+
+
+def vector_violations(
+    vector: Vector, graph: Graph, count: Callable[[], int], where: str = "test vector"
+) -> list[Violation]:
+    """The rules that a test vector breaks, without reading its values; the tensors of the graph must break none.
+
+    `count` is the `digested_count` of the graph, which is counted once for all vectors.
+    """
     found = ENDS.broken(where, vector, graph)
     if not is_text(vector.name):
         found.append(Violation("V36", where, f"the name {quoted(vector.name)} is not valid text"))
@@ -31,7 +43,7 @@ def vector_violations(vector: Vector, graph: Graph, where: str = "test vector") 
         return found
     for place, constant in _constants(vector, graph, where):
         found += [Violation(broken.rule, place, broken.what) for broken in tensor_violations(constant)]
-    return found or SIZES.broken(where, vector, graph)
+    return found or SIZES.broken(where, vector, graph, count)
 
 
 def vector_data_violations(vector: Vector, graph: Graph, where: str) -> list[Violation]:
@@ -76,7 +88,7 @@ def _ends(vector: Vector, graph: Graph) -> str:
     "V21, V23), and has the sizes of the tensor where they are known; a named size is the same everywhere in the "
     "vector.",
 )
-def _sizes(vector: Vector, graph: Graph) -> str:
+def _sizes(vector: Vector, graph: Graph, count: Callable[[], int]) -> str:
     named: dict[str, int] = {}
     for end, name, value in vector.stored(graph):
         if wrong := _misfit(graph.tensors[name], value, named):
@@ -87,13 +99,11 @@ def _sizes(vector: Vector, graph: Graph) -> str:
 @SIZES.rule(
     70, "A test vector has no digests, or one of 16 bytes for each output of a node that has an integer type or Bool."
 )
-def _digests(vector: Vector, graph: Graph) -> str:
-    if not vector.digests:
+def _digests(vector: Vector, graph: Graph, count: Callable[[], int]) -> str:
+    size = len(vector.digests)
+    if not size or size == DIGEST_SIZE * count():
         return ""
-    count = sum(len(digested_outputs(node, graph)) for node in graph.nodes)
-    if len(vector.digests) == DIGEST_SIZE * count:
-        return ""
-    return f"{len(vector.digests)} bytes of digests, but {count} outputs of nodes have {DIGEST_SIZE * count}"
+    return f"{size} bytes of digests, but {count()} outputs of nodes have {DIGEST_SIZE * count()}"
 
 
 def _misfit(tensor: Tensor, value: StoredArray, named: dict[str, int]) -> str:

@@ -432,8 +432,9 @@ typedef struct {
     qfb_file *file;
     uint64_t budget; /* bytes that may still be walked over: what is shared can be met again and again */
     struct {
-        uint64_t key, limits;
-    } seen[QFB_REMEMBERED_]; /* shared strings, tables and values that were found good: kind, position, and limits */
+        uint64_t key;
+        int64_t least, most;
+    } seen[QFB_REMEMBERED_]; /* shared strings and tables that were found good; shared arrays, with their range */
 } qfb_walk_;
 
 static inline qfb_code qfb_broken_(qfb_file *file, uint64_t at, const char *what)
@@ -498,16 +499,16 @@ static inline int qfb_is_utf8_(const uint8_t *p, uint32_t size)
     return 1;
 }
 
-/* Whether this was found good before, with these limits; from now on it was. Positions often are a fixed distance apart,
- * so the place is a multiplicative hash. */
-static inline int qfb_is_known_(qfb_walk_ *walk, uint32_t kind, uint32_t at, uint64_t limits)
+/* Where what is shared is remembered. Positions often are a fixed distance apart, so it is a multiplicative hash. */
+static inline uint32_t qfb_place_(uint64_t key) { return (uint32_t)(key * 0x9e3779b97f4a7c15u >> 32) % QFB_REMEMBERED_; }
+
+/* Whether this was met before; from now on it was. */
+static inline int qfb_is_known_(qfb_walk_ *walk, uint32_t kind, uint32_t at)
 {
     uint64_t key = (uint64_t)(kind + 1) << 32 | at;
-    uint32_t place = (uint32_t)((key ^ limits) * 0x9e3779b97f4a7c15u >> 32) % QFB_REMEMBERED_;
-    if (walk->seen[place].key == key && walk->seen[place].limits == limits)
-        return 1;
-    walk->seen[place].key = key, walk->seen[place].limits = limits;
-    return 0;
+    int is_known = walk->seen[qfb_place_(key)].key == key;
+    walk->seen[qfb_place_(key)].key = key;
+    return is_known;
 }
 
 static inline qfb_code qfb_walk_string_(qfb_walk_ *walk, uint32_t at)
@@ -516,7 +517,7 @@ static inline qfb_code qfb_walk_string_(qfb_walk_ *walk, uint32_t at)
     uint32_t count;
     if (qfb_walk_vector_(walk, at, 1)) /* a known one costs its bytes again: whoever uses it compares all of them */
         return file->error.code;
-    if (qfb_is_known_(walk, 255, at, 0))
+    if (qfb_is_known_(walk, 255, at))
         return QFB_OK;
     count = qfb_u32_(file->bytes + at);
     if (count >= file->meta_size - at - 4 || file->bytes[at + 4 + count])
@@ -555,7 +556,7 @@ static inline qfb_code qfb_walk_field_(qfb_walk_ *walk, const qfb_field_ *field,
         return walk->file->error.code;
     switch (field->kind) {
     case QFB_STRING_: return qfb_walk_string_(walk, target);
-    case QFB_TABLE_: return qfb_is_known_(walk, field->of, target, 0) ? QFB_OK : qfb_walk_table_(walk, field->of, target);
+    case QFB_TABLE_: return qfb_is_known_(walk, field->of, target) ? QFB_OK : qfb_walk_table_(walk, field->of, target);
     case QFB_SCALARS_: return qfb_walk_vector_(walk, target, field->width);
     default: return qfb_walk_offsets_(walk, field, target);
     }
@@ -749,7 +750,7 @@ static inline int qfb_is_infinite_(int64_t key)
     return size >= 1151 * one - one / (1 << 24);
 }
 
-/* An integer for each element, in the order of their values: integers themselves, floats by the bits of a double. */
+/* An integer for each element, in the order of their values: integers and bools themselves, floats by the bits of a double. */
 static inline int64_t qfb_order_(uint64_t bits)
 {
     int64_t size = (int64_t)(bits & INT64_MAX);
@@ -757,7 +758,8 @@ static inline int64_t qfb_order_(uint64_t bits)
 }
 static inline int64_t qfb_key_(const uint8_t *data, qfb_dtype dtype, uint64_t index)
 {
-    return qfb_is_integer_type(dtype) ? qfb_stored(data, dtype, index) : qfb_order_(qfb_float_bits(data, dtype, index));
+    return qfb_dtype_of(dtype)->kind != 'f' ? qfb_stored(data, dtype, index)
+                                            : qfb_order_(qfb_float_bits(data, dtype, index));
 }
 
 static inline int qfb_is_nan_(uint64_t bits) { return (bits & INT64_MAX) > (uint64_t)0x7ff << 52; }
@@ -765,6 +767,31 @@ static inline int qfb_is_finite_(int64_t order)
 {
     const int64_t infinite = INT64_C(0x7ff) << 52;
     return -infinite < order && order < infinite;
+}
+
+/* The least and the greatest key of `count` elements; `finite`: of those that are. Buffers may be shared: each is read
+ * once for each type that it has. */
+static inline qfb_code qfb_range_(
+    qfb_walk_ *walk, const qfb_array *array, qfb_dtype dtype, uint64_t count, int finite, int64_t *least, int64_t *most)
+{
+    uint32_t kind = 256 + 8 * (uint32_t)dtype + 4 * (uint32_t)finite + (uint32_t)(count % 4);
+    uint32_t place = qfb_place_((uint64_t)(kind + 1) << 32 | array->buffer);
+    uint64_t i;
+    *least = INT64_MAX, *most = INT64_MIN;
+    if (array->buffer != QFB_INLINE && qfb_is_known_(walk, kind, array->buffer)) {
+        *least = walk->seen[place].least, *most = walk->seen[place].most;
+        return QFB_OK;
+    }
+    if (qfb_spend_(walk, array->size, 0))
+        return walk->file->error.code;
+    for (i = 0; i < count; i++) {
+        int64_t key = qfb_key_(array->data, dtype, i);
+        if (finite && qfb_dtype_of(dtype)->kind == 'f' && !qfb_is_finite_(key))
+            continue;
+        *least = key < *least ? key : *least, *most = key > *most ? key : *most;
+    }
+    walk->seen[place].least = *least, walk->seen[place].most = *most;
+    return QFB_OK;
 }
 
 /* ---- Values: the numbers of a quantization ---- */
@@ -1295,23 +1322,18 @@ static inline qfb_code qfb_check_numbers_(
 {
     const qfb_numbers *all[] = {&q->scale, &q->zero_point, &q->offset, &q->table, &q->group_index};
     qfb_quantization second;
-    uint64_t k;
     size_t i;
     for (i = 0; i < sizeof all / sizeof *all; i++) {
         const qfb_numbers *n = all[i];
-        int64_t least = INT64_MAX, most = INT64_MIN;
+        int64_t least, most;
         const char *wrong = NULL;
         if (n->second_level && (qfb_read_second_(walk->file, index, n, &second) ||
                                 qfb_check_numbers_(walk, index, &second, NULL, 1, large)))
             return walk->file->error.code;
         if (!n->count || (n->array.size > QFB_AT_ONCE_) != large)
             continue;
-        if (qfb_spend_(walk, n->array.size, 0))
+        if (qfb_range_(walk, &n->array, n->dtype, n->count, 0, &least, &most))
             return walk->file->error.code;
-        for (k = 0; k < n->count; k++) {
-            int64_t key = qfb_key_(n->array.data, n->dtype, k);
-            least = key < least ? key : least, most = key > most ? key : most;
-        }
         if (!qfb_is_integer_type(n->dtype) && !(qfb_is_finite_(least) && qfb_is_finite_(most)))
             wrong = "a scale, zero point, offset or value of a table is not finite";
         else if ((n == &q->zero_point || (n == &q->offset && !n->second_level)) && n->shape.count && least == most)
@@ -1329,7 +1351,7 @@ static inline qfb_code qfb_check_numbers_of_(qfb_walk_ *walk, uint32_t index, co
 {
     int signs = tensor->is_constant && qfb_channel_axis(&tensor->quantization) < -1;
     uint32_t at = qfb_to_(walk->file, qfb_element_(walk->file, walk->file->tensors, index), QFB_TENSOR_QUANTIZATION_);
-    if (!at || qfb_is_known_(walk, 64u + 2u * tensor->dtype + (uint32_t)signs, at, 0))
+    if (!at || qfb_is_known_(walk, 64u + 2u * tensor->dtype + (uint32_t)signs, at))
         return QFB_OK;
     return qfb_check_numbers_(walk, index, &tensor->quantization, qfb_dtype_of(tensor->dtype), signs, large);
 }
@@ -1496,33 +1518,42 @@ static inline qfb_code qfb_check_pairs_(qfb_file *file, uint32_t pairs)
 
 /* ---- Rules: test vectors (V50, V51) ---- */
 
-/* Whether two dimensions have the same name, of tensors whose dimensions may have names. */
-static inline int qfb_is_same_size_(const qfb_tensor *a, uint32_t i, const qfb_tensor *b, uint32_t k)
-{
-    return qfb_text(&a->dims, i).size && !qfb_compare(qfb_text(&a->dims, i), qfb_text(&b->dims, k));
-}
-
-/* A value of a test vector against those before it: sizes of one name are equal, and so are values of one tensor. */
-static inline qfb_code qfb_check_pair_(qfb_walk_ *walk, uint32_t v, uint32_t index, uint32_t other)
+/* Sizes of one name are equal: each is compared with the first of its name. */
+static inline qfb_code qfb_check_names_(qfb_walk_ *walk, uint32_t v, uint32_t index)
 {
     qfb_file *file = walk->file;
-    uint32_t i, k, same_end = (index >= qfb_inputs(file).count) == (other >= qfb_inputs(file).count), differ;
+    uint32_t d, other, i, is_found;
     qfb_tensor a, b;
     qfb_value x, y;
-    int are_named;
-    if (qfb_nth_value_(file, v, index, &a, &x) || qfb_nth_value_(file, v, other, &b, &y))
+    if (qfb_nth_value_(file, v, index, &a, &x))
         return file->error.code;
-    are_named = a.dims.count && b.dims.count;
-    if (qfb_spend_(walk, 4 + (are_named ? (uint64_t)x.shape.count * y.shape.count : 0), 0))
+    for (d = 0; d < a.dims.count; d++)
+        for (other = is_found = 0; other <= index && !is_found && qfb_text(&a.dims, d).size; other++) {
+            if (qfb_nth_value_(file, v, other, &b, &y) || qfb_spend_(walk, 4 + b.dims.count, 0))
+                return file->error.code;
+            for (i = 0; i < b.dims.count && !is_found; i++) {
+                is_found = !qfb_compare(qfb_text(&a.dims, d), qfb_text(&b.dims, i));
+                if (is_found && qfb_integer(&x.shape, d) != qfb_integer(&y.shape, i))
+                    return qfb_refuse_(file, "V51", "vector", v, "sizes with the same name differ");
+            }
+        }
+    return QFB_OK;
+}
+
+/* A tensor that is at one end of the graph twice has one value: each is compared with the first of that tensor. */
+static inline qfb_code qfb_check_repeated_(qfb_walk_ *walk, uint32_t v, uint32_t index)
+{
+    qfb_file *file = walk->file;
+    int is_output = index >= qfb_inputs(file).count;
+    qfb_list ends = is_output ? qfb_outputs(file) : qfb_inputs(file);
+    uint32_t i = is_output ? index - qfb_inputs(file).count : index, k = 0;
+    qfb_value x, y;
+    while (qfb_integer(&ends, k) != qfb_integer(&ends, i))
+        k++;
+    if (qfb_spend_(walk, k / 16, 0) || qfb_get_value(file, v, is_output, i, &x) ||
+        qfb_get_value(file, v, is_output, k, &y))
         return file->error.code;
-    differ = x.array.buffer != y.array.buffer || x.shape.count != y.shape.count;
-    for (i = 0; i < x.shape.count; i++) {
-        differ = differ || qfb_integer(&x.shape, i) != qfb_integer(&y.shape, i);
-        for (k = 0; are_named && k < y.shape.count; k++)
-            if (qfb_is_same_size_(&a, i, &b, k) && qfb_integer(&x.shape, i) != qfb_integer(&y.shape, k))
-                return qfb_refuse_(file, "V51", "vector", v, "sizes with the same name differ");
-    }
-    if (same_end && differ && index != other && !qfb_compare(a.name, b.name))
+    if (x.array.buffer != y.array.buffer || !qfb_same_list_(&x.shape, &y.shape))
         return qfb_refuse_(file, "V50", "vector", v, "a tensor has two values");
     return QFB_OK;
 }
@@ -1553,47 +1584,38 @@ static inline qfb_code qfb_check_value_(qfb_walk_ *walk, uint32_t v, uint32_t in
     return QFB_OK;
 }
 
-/* A vector has no digests, or one of 16 bytes for each output of a node that is no float. */
-static inline qfb_code qfb_check_vector_digests_(qfb_walk_ *walk, uint32_t v)
+/* The outputs of nodes that are no floats: a vector has no digests, or one of 16 bytes for each of them. */
+static inline uint64_t qfb_digested_(qfb_file *file)
 {
-    qfb_file *file = walk->file;
-    uint32_t stated = qfb_vector_digests(file, v).count, n, i;
     uint64_t count = 0;
-    for (n = 0; stated && n < qfb_node_count(file); n++) {
-        qfb_node node;
-        qfb_tensor tensor;
-        if (qfb_get_node(file, n, &node) || qfb_spend_(walk, (uint64_t)node.outputs.count + 1, 0))
-            return file->error.code;
-        for (i = 0; i < node.outputs.count; i++) {
-            if (qfb_get_tensor(file, (uint32_t)qfb_integer(&node.outputs, i), &tensor))
-                return file->error.code;
-            count += tensor.dtype == QFB_BOOL || qfb_is_integer_type(tensor.dtype);
+    uint32_t n, i;
+    for (n = 0; n < qfb_node_count(file); n++) {
+        qfb_list outputs = qfb_list_(file, qfb_element_(file, file->nodes, n), QFB_NODE_OUTPUTS_, 4);
+        for (i = 0; i < outputs.count; i++) {
+            uint32_t tensor = qfb_element_(file, file->tensors, (uint32_t)qfb_integer(&outputs, i));
+            uint32_t dtype = qfb_ubyte_(file, tensor, QFB_TENSOR_DTYPE_, 0);
+            count += dtype == QFB_BOOL || qfb_is_integer_type(dtype);
         }
     }
-    if (stated && stated != 16 * count)
-        return qfb_refuse_(file, "V70", "vector", v, "does not have one digest for each output of a node");
-    return QFB_OK;
+    return count;
 }
 
 static inline qfb_code qfb_check_vectors_(qfb_walk_ *walk)
 {
     qfb_file *file = walk->file;
-    uint32_t inputs = qfb_inputs(file).count, outputs = qfb_outputs(file).count, v, i, k;
+    uint32_t inputs = qfb_inputs(file).count, outputs = qfb_outputs(file).count, v, i;
+    uint64_t digested = qfb_vector_count(file) ? qfb_digested_(file) : 0;
     for (v = 0; v < qfb_vector_count(file); v++) {
-        uint32_t at = qfb_element_(file, file->vectors, v);
+        uint32_t at = qfb_element_(file, file->vectors, v), stated = qfb_vector_digests(file, v).count;
         if (qfb_count_(file, qfb_to_(file, at, QFB_VECTOR_INPUTS_)) != inputs ||
             qfb_count_(file, qfb_to_(file, at, QFB_VECTOR_OUTPUTS_)) != outputs ||
             !(inputs || outputs || qfb_node_count(file)))
             return qfb_refuse_(file, "V50", "vector", v, "does not have one value for each input and output");
-        for (i = 0; i < inputs + outputs; i++) {
-            if (qfb_check_value_(walk, v, i))
+        for (i = 0; i < inputs + outputs; i++)
+            if (qfb_check_value_(walk, v, i) || qfb_check_names_(walk, v, i) || qfb_check_repeated_(walk, v, i))
                 return file->error.code;
-            for (k = 0; k <= i; k++)
-                if (qfb_check_pair_(walk, v, i, k))
-                    return file->error.code;
-        }
-        if (qfb_check_vector_digests_(walk, v))
-            return file->error.code;
+        if (stated && stated != 16 * digested)
+            return qfb_refuse_(file, "V70", "vector", v, "does not have one digest for each output of a node");
     }
     return QFB_OK;
 }
@@ -1797,40 +1819,28 @@ static inline qfb_code qfb_check_buffer(qfb_file *file, uint32_t index)
     return QFB_OK;
 }
 
-/* What is stored for a tensor: bools are 0 or 1, quantized values lie in their range, unused bits are zero. Many tensors
- * may share a buffer, so what has no other values is not read. */
+/* What is stored for a tensor: bools are 0 or 1, quantized values lie in their range, unused bits are zero. What has no
+ * other values is not read. */
 static inline qfb_code qfb_check_values_(
     qfb_walk_ *walk, uint32_t index, const qfb_tensor *tensor, qfb_array array, const qfb_list *shape)
 {
     qfb_file *file = walk->file;
     const qfb_dtype_info *info = qfb_dtype_of(tensor->dtype);
-    int64_t low = tensor->quantization.quant_min, high = tensor->quantization.quant_max, key;
+    int64_t low = tensor->quantization.quant_min, high = tensor->quantization.quant_max, least, most;
     int is_limited = tensor->is_quantized && (low != info->low || high != info->high);
-    uint64_t i, count = array.size * 8 / info->bits, used = 0, limits = (uint64_t)low << 32 | (uint32_t)high;
-    if (info->bits < 8 && array.size) {
-        for (i = 0, used = 1; i < shape->count; i++)
-            used = used * (uint64_t)qfb_integer(shape, (uint32_t)i) % (8u / info->bits);
-        if (used && array.data[array.size - 1] >> (used * info->bits))
-            return qfb_invalid_(file, "V12", index, "bits that no element uses are not zero");
-        count = used ? count - 8u / info->bits + used : count;
-    }
-    if ((tensor->dtype != QFB_BOOL && !is_limited) ||
-        qfb_is_known_(walk, 256u + 4u * tensor->dtype + (uint32_t)used, array.buffer, limits))
+    uint64_t count = qfb_elements_(shape), used = info->bits < 8 ? count % (8u / info->bits) : 0;
+    if (used && array.data[array.size - 1] >> (used * info->bits))
+        return qfb_invalid_(file, "V12", index, "bits that no element uses are not zero");
+    if (tensor->dtype != QFB_BOOL && !is_limited)
         return QFB_OK;
-    if (qfb_spend_(walk, array.size, 0))
+    if (qfb_range_(walk, &array, tensor->dtype, count, 1, &least, &most))
         return file->error.code;
-    for (i = 0; tensor->dtype == QFB_BOOL && i < count; i++)
-        if (array.data[i] > 1)
-            return qfb_invalid_(file, "V11", index, "a bool is neither 0 nor 1");
-    if (!is_limited)
-        return QFB_OK;
+    if (tensor->dtype == QFB_BOOL)
+        return most > 1 ? qfb_invalid_(file, "V11", index, "a bool is neither 0 nor 1") : QFB_OK;
     if (info->kind == 'f')
         low = qfb_order_(qfb_whole_bits_(low)), high = qfb_order_(qfb_whole_bits_(high));
-    for (i = 0; i < count; i++) {
-        key = qfb_key_(array.data, tensor->dtype, i);
-        if ((key < low || key > high) && (info->kind != 'f' || qfb_is_finite_(key)))
-            return qfb_invalid_(file, "V23", index, "a value lies outside [quant_min, quant_max]");
-    }
+    if (least < low || most > high)
+        return qfb_invalid_(file, "V23", index, "a value lies outside [quant_min, quant_max]");
     return QFB_OK;
 }
 

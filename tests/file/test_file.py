@@ -31,7 +31,7 @@ from qfmt.errors import (
 from qfmt.file import header
 from qfmt.file.encode import encode
 from qfmt.file.reader import Container
-from qfmt.model import ArrayData, Data
+from qfmt.model import ArrayData, Data, Proof
 from support.examples import examples
 from support.paths import DIGITS, GOLDEN, TESTS
 from support.strategies import models
@@ -500,3 +500,12 @@ def test_the_layout_of_a_file_follows_the_specification(tmp_path: Path) -> None:
     assert not any(data[4101 : 4096 + 64])
     digest = hashlib.sha256(data[:64] + bytes(32) + data[96 : parsed.meta_size]).digest()
     assert parsed.sha256 == digest
+
+
+def test_a_number_that_a_file_cannot_hold_is_named(tmp_path: Path) -> None:
+    proof = Proof((0,), (1,), "nearest", (1,), largest=-1)
+    tensors = {name: Tensor(name, "int8", (1,)) for name in "xy"}
+    node = Node("qfmt.Requantize", ("x",), ("y",), version=1000, proof=proof)
+    with pytest.raises(QfmtError, match=r"Proof\.largest does not fit into a file"):
+        Model(Graph(("x",), ("y",), (node,), tensors)).save(tmp_path / "m.qfb")
+    assert list(tmp_path.iterdir()) == []

@@ -108,7 +108,9 @@ class Array:
             check(each.shape in ([], scale.shape), f"V20: not one {each.name} for each scale")
         if zero_point is not None:
             plain = "" if scale.quantization else scale.dtype
-            check(zero_point.dtype in (*POINTS, plain) and "int" in self.dtype, "V20: the type of zero points")
+            is_none = (zero_point.dtype, zero_point.shape, zero_point.data) == ("uint8", [], bytes(1))
+            fits = zero_point.dtype in (*POINTS, plain) and "int" in self.dtype
+            check(is_none or fits, "V20: the type of zero points")
         if table is not None:
             check(self.dtype in SMALL and table.shape == [1 << self.bits], "V20: not a value for each code")
             check(table.dtype in MEANINGS, "V20: the type of a table")

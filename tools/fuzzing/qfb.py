@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from qfmt.errors import FormatError
+from qfmt.errors import FormatError, QfmtError
 from qfmt.file.decode import Decoder, Tables
 from qfmt.file.encode import encode
 from qfmt.file.header import PAGE, SIZE, metadata_digest, seal
@@ -60,7 +60,7 @@ def changed_records(data: bytes, chance: random.Random) -> bytes:
         return changed_bytes(data, chance)
     contents = data[data_offset:]
     for _ in range(20):
-        with suppress(struct.error, AttributeError, LookupError, TypeError, ValueError, RecursionError):
+        with suppress(QfmtError, AttributeError, LookupError, TypeError, ValueError, RecursionError):
             changed = mutated_tree(record, chance)
             _digest_buffers(changed, contents, chance)
             metadata = seal(*encode("Model", changed), len(contents))

@@ -93,15 +93,13 @@ export class Model {
     this.minorVersion = root.minor_version;
     this.tensors = new Tensors(reader);
     this.nodes = new Lazy(graph.nodes.length, decoded("node", (index) => nodeOf(reader, graph.nodes.get(index))));
+    let digested: number | undefined;
     const ends = {
       inputs: this.inputs,
       outputs: this.outputs,
       isArchive: !graph.nodes.length && !this.inputs.length && !this.outputs.length,
       tensor: (name: string) => this.tensors.get(name),
-      digests: () => {
-        const kinds = [...this.nodes].flatMap((node) => node.outputs.map((name) => this.tensors.get(name)?.dtype));
-        return kinds.filter((dtype) => dtype && DTYPES[dtype].kind !== "f").length;
-      },
+      digests: () => (digested ??= this.#digested()),
     };
     const { vectors } = root;
     const vector = decoded("test vector", (index) => vectorOf(reader, vectors!.get(index), ends));
@@ -122,6 +120,12 @@ export class Model {
    */
   async verify(): Promise<void> {
     await this.#named(verifyAll(this, this.#reader));
+  }
+
+  /** How many outputs nodes have that are no floats. */
+  #digested(): number {
+    const kinds = [...this.nodes].flatMap((node) => node.outputs.map((name) => this.tensors.get(name)?.dtype));
+    return kinds.filter((dtype) => dtype && DTYPES[dtype].kind !== "f").length;
   }
 
   async #named<Result>(work: Promise<Result>): Promise<Result> {
