@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import SourceError
-from ...model import Attribute, numpy_dtype
+from ...model import DTYPES, Attribute, numpy_dtype
 from ...ops.quantization import is_static
 from ...ops.shapes import axis_of
 from ...passes.qdq import DEQUANTIZE, QUANTIZE
@@ -139,6 +139,9 @@ def qlinear(im: Importer, call: Call) -> Any:
     operator, axis = call.operator.removeprefix("QLinear"), given.get("axis", 1)
     if call.attributes.get("channels_last"):
         return NotImplemented
+    real_type = im.tensors[call.inputs[form.output]].dtype
+    if real_type == "float32" and not _has_constants(im, call, [*(at + 1 for at, _ in form.operands), form.output]):
+        return _by_integers(im, call, operator, given) if operator in ("Conv", "MatMul") else NotImplemented
     flattens = operator == "Softmax" and call.attributes.get("opset", 13) < 13
     if flattens and axis not in (-1, (im.rank(call.inputs[0]) or 0) - 1):
         return NotImplemented
@@ -150,6 +153,42 @@ def qlinear(im: Importer, call: Call) -> Any:
         inputs.append(_bias(im, call.input(8), call.inputs[1], call.inputs[4]))
     scale, point = call.inputs[form.output], call.input(form.output + 1)
     return on_grid(im, computed(im, call, operator, inputs, given), scale, point, call)
+
+
+def _by_integers(im: Importer, call: Call, operator: str, given: Mapping[str, Any]) -> Any:
+    """clamp(rint(f32(Σ (A - za) · (B - zb) + bias) · (sa · sb / sy)) + zy): the scales or zero points are computed."""
+    a, sa, za, b, sb, zb, sy, zy = call.inputs[:8]
+    rank, counts = im.rank(a), [_count(im, name) for name in (sa, sy, sb)]
+    is_of_bytes = all(DTYPES[im.tensors[name].dtype].bits == 8 for name in (a, b))
+    if not is_of_bytes or rank is None or counts[:2] != [1, 1] or not counts[2] or (im.rank(sb) or 0) > 1:
+        return NotImplemented
+
+    def shaped(name: str, *sizes: int) -> str:
+        return im.emit("Reshape", [name, im.constant(np.array(sizes, np.int64), f"{name}.sizes")], f"{name}.shaped")
+
+    along = (-1, *[1] * (rank - 2)) if operator == "Conv" else (-1,)
+    sums = computed(im, call, f"{operator}Integer", [a, b, za, zb], given)
+    if call.input(8):
+        sums = im.emit("Add", [sums, shaped(call.input(8), *along)], f"{sums}.biased")
+    product = im.emit("Mul", [shaped(sa), shaped(sb, *(along if counts[2] > 1 else ()))], f"{sums}.product")
+    unit = im.emit("Div", [product, shaped(sy)], f"{sums}.unit")
+    wide = im.emit("Cast", [sums], f"{sums}.wide", {"to": "float32"})
+    return on_grid(im, im.emit("Mul", [wide, unit], f"{sums}.scaled"), im.constant(np.float32(1), "one"), zy, call)
+
+
+def _count(im: Importer, name: str) -> int:
+    """The number of elements; 0 if it is not known."""
+    shape = im.shape(name)
+    return prod(shape) if shape is not None and is_static(shape) else 0
+
+
+def _has_constants(im: Importer, call: Call, scales: Sequence[int]) -> bool:
+    """Whether the scales at these positions, and the zero points behind them, are constants or absent.
+
+    Otherwise the operator would compute on real numbers, and round some results in the other direction.
+    """
+    names = [call.input(place) for at in scales for place in (at, at + 1)]
+    return all(not name or im.value(name) is not None for name in names)
 
 
 def _bias(im: Importer, bias: str, *scales: str) -> str:
@@ -164,6 +203,8 @@ def _bias(im: Importer, bias: str, *scales: str) -> str:
 def qgemm(im: Importer, call: Call) -> Any:
     """A, sa, za, B, sb, zb, C (int32 in units of alpha · sa · sb), sy, zy; without sy the result is real."""
     a, sa, za, b, sb, zb = call.inputs[:6]
+    if not _has_constants(im, call, (1, 4, 7)):
+        return NotImplemented
     given = {"alpha": 1.0, "transA": 0, "transB": 0, **call.attributes}
     inputs = [real(im, a, sa, za), real(im, b, sb, zb, 0 if given["transB"] else 1)]
     if call.input(6):
@@ -173,6 +214,7 @@ def qgemm(im: Importer, call: Call) -> Any:
         on_grid(im, computed(im, call, "Gemm", inputs, given), call.input(7), call.input(8), call)
     else:
         im.alias(call, computed(im, call, "Gemm", inputs, given))
+    return None
 
 
 @imports("com.microsoft.QLinearConcat")
