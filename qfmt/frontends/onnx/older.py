@@ -79,7 +79,9 @@ def resize(im: Importer, call: Call) -> Any:
     """Before opset 11: asymmetric coordinates, nearest rounds down."""
     now = call
     if call.opset < 11:
-        scales = call.input(1) or im.constant(np.array(call.attributes["scales"], np.float32), f"{call.outputs[0]}.scales")
+        scales = call.input(1) or im.constant(
+            np.array(call.attributes["scales"], np.float32), f"{call.outputs[0]}.scales"
+        )
         mode = call.attributes.get("mode", "nearest")
         attributes = {
             "mode": "linear" if mode in ("linear", "bilinear") else mode,

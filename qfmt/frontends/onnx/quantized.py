@@ -91,7 +91,11 @@ def _blocks(given: Mapping[str, Any]) -> dict[str, int]:
 
 
 def real(im: Importer, name: str, scale: str, point: str, axis: int = 1) -> str:
-    """Dequantize an operand."""
+    """Dequantize an operand. One zero point may serve the scales of all channels."""
+    if point and _count(im, scale) > 1 == _count(im, point):
+        point = im.emit(
+            "Expand", [point, im.constant(np.array(im.shape(scale), np.int64), "channels")], f"{point}.each"
+        )
     attributes: dict[str, Attribute] = {"axis": axis, "block_size": 0, "output_dtype": im.tensors[scale].dtype}
     return im.emit(DEQUANTIZE, [name, scale, point], f"{name}.dequantized", attributes)
 
@@ -139,9 +143,8 @@ def qlinear(im: Importer, call: Call) -> Any:
     operator, axis = call.operator.removeprefix("QLinear"), given.get("axis", 1)
     if call.attributes.get("channels_last"):
         return NotImplemented
-    real_type = im.tensors[call.inputs[form.output]].dtype
-    if real_type == "float32" and not _has_constants(im, call, [*(at + 1 for at, _ in form.operands), form.output]):
-        return _by_integers(im, call, operator, given) if operator in ("Conv", "MatMul") else NotImplemented
+    if operator in ("Conv", "MatMul") and _by_integers(im, call, operator, given) is not NotImplemented:
+        return None
     flattens = operator == "Softmax" and call.attributes.get("opset", 13) < 13
     if flattens and axis not in (-1, (im.rank(call.inputs[0]) or 0) - 1):
         return NotImplemented
@@ -156,11 +159,16 @@ def qlinear(im: Importer, call: Call) -> Any:
 
 
 def _by_integers(im: Importer, call: Call, operator: str, given: Mapping[str, Any]) -> Any:
-    """clamp(rint(f32(Σ (A - za) · (B - zb) + bias) · (sa · sb / sy)) + zy): the scales or zero points are computed."""
+    """clamp(rint(f32(Σ (A - za) · (B - zb) + bias) · (sa · sb / sy)) + zy), for computed scales or zero points; with
+    constants, the passes make it of the real operator."""
     a, sa, za, b, sb, zb, sy, zy = call.inputs[:8]
     rank, counts = im.rank(a), [_count(im, name) for name in (sa, sy, sb)]
-    is_of_bytes = all(DTYPES[im.tensors[name].dtype].bits == 8 for name in (a, b))
-    if not is_of_bytes or rank is None or counts[:2] != [1, 1] or not counts[2] or (im.rank(sb) or 0) > 1:
+    kinds = [im.tensors[name].dtype for name in (sa, sb, sy)]
+    if kinds != ["float32"] * 3 or any(DTYPES[im.tensors[name].dtype].bits != 8 for name in (a, b)):
+        return NotImplemented
+    if rank is None or counts[:2] != [1, 1] or not counts[2] or (im.rank(sb) or 0) > 1:
+        return NotImplemented
+    if all(im.value(name) is not None for name in (sa, za, sb, zb, sy, zy) if name):
         return NotImplemented
 
     def shaped(name: str, *sizes: int) -> str:
@@ -182,15 +190,6 @@ def _count(im: Importer, name: str) -> int:
     return prod(shape) if shape is not None and is_static(shape) else 0
 
 
-def _has_constants(im: Importer, call: Call, scales: Sequence[int]) -> bool:
-    """Whether the scales at these positions, and the zero points behind them, are constants or absent.
-
-    Otherwise the operator would compute on real numbers, and round some results in the other direction.
-    """
-    names = [call.input(place) for at in scales for place in (at, at + 1)]
-    return all(not name or im.value(name) is not None for name in names)
-
-
 def _bias(im: Importer, bias: str, *scales: str) -> str:
     """Dequantize an int32 bias, whose scale is the product of `scales`, as in the accumulator."""
     unit = scales[0]
@@ -203,8 +202,6 @@ def _bias(im: Importer, bias: str, *scales: str) -> str:
 def qgemm(im: Importer, call: Call) -> Any:
     """A, sa, za, B, sb, zb, C (int32 in units of alpha · sa · sb), sy, zy; without sy the result is real."""
     a, sa, za, b, sb, zb = call.inputs[:6]
-    if not _has_constants(im, call, (1, 4, 7)):
-        return NotImplemented
     given = {"alpha": 1.0, "transA": 0, "transB": 0, **call.attributes}
     inputs = [real(im, a, sa, za), real(im, b, sb, zb, 0 if given["transB"] else 1)]
     if call.input(6):
@@ -214,7 +211,6 @@ def qgemm(im: Importer, call: Call) -> Any:
         on_grid(im, computed(im, call, "Gemm", inputs, given), call.input(7), call.input(8), call)
     else:
         im.alias(call, computed(im, call, "Gemm", inputs, given))
-    return None
 
 
 @imports("com.microsoft.QLinearConcat")

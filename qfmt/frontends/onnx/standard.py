@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import ge
 from typing import Any
 
 import numpy as np
 
 from ...errors import SourceError
 from ...model import Attribute, Tensor
+from ...ops.onnx_recurrent import TAKES_ALPHA, TAKES_BETA
 from ...ops.shapes import axis_of
 from .calls import Call
 from .importer import Importer, imports
@@ -176,6 +178,21 @@ def gemm(im: Importer, call: Call) -> Any:
         return im.one_to_one(call)
     im.emit("qfmt.Linear", [call.inputs[0], call.inputs[1], bias], call.outputs)
     return None
+
+
+@imports("RNN", "GRU", "LSTM")
+def recurrent(im: Importer, call: Call) -> Any:
+    """ONNX Runtime does not clip the cell of an LSTM. ONNX has no defaults of alpha and beta for some activations."""
+    if call.operator == "LSTM" and call.attributes.get("clip"):
+        return im.opaque(call)
+    named = call.attributes.get("activations", ())
+    stated = [len(call.attributes.get(name, ())) for name in ("activation_alpha", "activation_beta")]
+    needed = [len([name for name in named if name in takes]) for takes in (TAKES_ALPHA, TAKES_BETA)]
+    is_complete = all(map(ge, stated, needed))
+    return NotImplemented if is_complete or not WITHOUT_DEFAULTS.intersection(named) else im.opaque(call)
+
+
+WITHOUT_DEFAULTS = {"Affine", "ScaledTanh", "ThresholdedRelu"}
 
 
 @imports("BatchNormalization")
