@@ -213,7 +213,7 @@ def test_clips_of_one_weight_are_charged(tmp_path: Path) -> None:
 def test_a_chain_of_clips_keeps_its_ends_only(tmp_path: Path) -> None:
     onnx.save(_clips(400, parallel=False), tmp_path / "m.onnx")
     model = qfmt.convert(tmp_path / "m.onnx")
-    (weight,) = (each for each in model.constants() if each.dtype == "int16" and each.array.size > 1)
+    (weight,) = (each for each in model.graph.constants() if each.dtype == "int16" and each.array.size > 1)
     assert weight.quantization is not None and weight.quantization.quant_min == 399 - 29_000
     assert len(weight.aliases) <= 1
 
