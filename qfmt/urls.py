@@ -139,8 +139,8 @@ class Url:
         """The files of the folder and its folders, or those that match a pattern below it, by their relative paths."""
         with failing(str(self)):
             root = self._files._strip_protocol(self.text).rstrip("/") + "/"
-            found = self._files.glob(root + pattern) if pattern else self._files.find(root)
-            names = sorted(path.removeprefix(root) for path in found if not pattern or self._files.isfile(path))
+            found = self._files.glob(root + pattern, detail=True) if pattern else self._files.find(root, detail=True)
+            names = sorted(path.removeprefix(root) for path, what in found.items() if what["type"] == "file")
             names = [name for name in names if not name.endswith("/")]  # consoles of S3 make these for folders
         return [(name, self._below(name)) for name in names]
 

@@ -15,13 +15,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, replace
+from errno import ENOMEM
 from functools import partial
 from itertools import count
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 from unicodedata import normalize
 
-from ..errors import DestinationError, QfmtError, RemoteError, message
+from ..errors import DestinationError, QfmtError, RemoteError, SourceError, message
 from ..file.opened import downloaded, uploaded
 from ..file.sharding import remove
 from ..file.writer import save
@@ -171,7 +172,7 @@ KEPT: Message = {"kept": True}
 WORK = f"{__name__}:convert_task"
 
 # Keys and types of the answers of workers
-_CONVERTED = {**dict.fromkeys(("sha256", "external", "file_sha256", "content_id"), str), "seconds": float}
+_CONVERTED = {**dict.fromkeys(("sha256", "external", "file_sha256", "content_id"), str), "size": int, "seconds": float}
 _FAILED = _CONVERTED | {"error": str, "again": bool}
 
 
@@ -190,24 +191,31 @@ def convert_task(folder: str, maker: str, task: Message) -> Message:
     try:
         with downloaded(path) as source:
             known, options, digests = task["known"] or {}, dict(task["options"]), Message()
-            if known.items() >= {"options": options}.items():
+            before = source.stat()
+            if known.items() >= {"options": options, "size": before.st_size}.items():
                 digests = _digests(source)
                 if known.items() >= digests.items() and is_whole(home / known["file"], Entry(**known)):
                     return KEPT
             shard_size = options.pop("shard_size", None)
             model = named(maker)(source, **options)
             digests = digests or _digests(source)  # not before: a file that cannot be converted may have terabytes
+            if _state(source.stat()) != _state(before):
+                raise SourceError("was changed while it was converted", hint="run the same command again")
             with uploaded(home / task["file"]) as file:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 save(model, file, shard_size=shard_size)
                 answer = digests | {"file_sha256": sha256_of(file), "content_id": model.content_id().hex()}
-    except MemoryError:
-        answer["error"] = "needs more memory than its worker may take; `--memory` sets the limit"
+                answer["size"] = before.st_size
     except Exception as error:
-        answer["error"] = _without(error, str(path), str(source))
+        answer["error"] = _said(error, str(path), str(source))
         if isinstance(error, RemoteError):
             answer["again"] = True
     return answer | {"seconds": round(time.perf_counter() - begin, 3)}
+
+
+def _state(found: os.stat_result) -> tuple[int, ...]:
+    """What changes when a file is replaced or written to."""
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _digests(source: Path) -> Message:
@@ -217,8 +225,10 @@ def _digests(source: Path) -> Message:
     return {"sha256": sha256_of(source), "external": external}
 
 
-def _without(error: Exception, *paths: str) -> str:
+def _said(error: Exception, *paths: str) -> str:
     """What to say of an error; its entry has the path already."""
+    if isinstance(error, MemoryError) or getattr(error, "errno", 0) == ENOMEM:  # also of a system call
+        return "needs more memory than its worker may take; `--memory` sets the limit"
     if isinstance(error, QfmtError):
         for path in paths:
             error.where = error.where.removeprefix(path).removeprefix(": ")

@@ -38,13 +38,15 @@ class Entry:
     """What became of a source: it is converted if it has a content id, has failed if it has an error, else planned.
 
     `source` is its name in the archive, `path` where it lies, relative to the archive, or its URL. `options` are those
-    of the conversion. `external` is the digest of the external data of an ONNX model. `file` is the `.qfb`, relative
-    to the archive: that of the first of equal models. Digests and the content id are hexadecimal digits.
+    of the conversion. `size` is that of the source in bytes. `external` is the digest of the external data of an ONNX
+    model. `file` is the `.qfb`, relative to the archive: that of the first of equal models. Digests and the content id
+    are hexadecimal digits.
     """
 
     source: str
     path: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    size: int = 0
     sha256: str = ""
     external: str = ""
     file: str = ""

@@ -63,7 +63,9 @@ def _is_inside(path: Place, archive: Place) -> bool:
 
 
 def _are_same(one: Place, other: Place) -> bool:
-    return one == other or (isinstance(one, Path) and isinstance(other, Path) and one.samefile(other))
+    with suppress(OSError):  # a link to nothing
+        return one == other or (isinstance(one, Path) and isinstance(other, Path) and one.samefile(other))
+    return False
 
 
 def _candidates(named: str) -> Iterator[tuple[str, Place, bool]]:
@@ -115,14 +117,14 @@ def _local(named: str, path: Path) -> Iterator[tuple[str, Path, bool]]:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """The files in a folder and below that are not hidden; links to folders are not followed. Raises OSError."""
+    """What is in a folder and below, but no folder, and not hidden; links to folders are not followed. OSError."""
 
     def fail(error: OSError) -> NoReturn:
         raise error
 
     for root, folders, names in os.walk(folder, onerror=fail):
         folders[:] = (name for name in folders if not name.startswith("."))
-        yield from (path for name in names if not name.startswith(".") and (path := Path(root, name)).is_file())
+        yield from (Path(root, name) for name in names if not name.startswith("."))
 
 
 def _matching(pattern: str) -> Iterator[Path]:
@@ -130,9 +132,10 @@ def _matching(pattern: str) -> Iterator[Path]:
     parts = Path(pattern).parts
     at = parts.index("**") if "**" in parts else len(parts)
     for found in map(Path, glob.glob(str(Path(*parts[:at])))):  # noqa: PTH207
-        if at == len(parts) and found.is_file():
-            yield found
-        elif found.is_dir() and at < len(parts):
+        if not found.is_dir():
+            if at == len(parts):
+                yield found
+        elif at < len(parts):
             yield from (each for each in _below(found) if _fits(each.relative_to(found).parts, parts[at:]))
 
 
@@ -147,5 +150,5 @@ def _fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 
 def _is_no_model(place: Place) -> bool:
     with suppress(QfmtError, OSError), downloaded(place) as path:  # what cannot be read is a source that fails
-        return sniff(path).key in NO_MODELS
+        return bool(irregular(path)) or sniff(path).key in NO_MODELS
     return False

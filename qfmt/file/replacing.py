@@ -13,6 +13,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -311,8 +312,12 @@ def _remove(paths: Iterable[Path]) -> None:
 # -- what killed writers left --------------------------------------------------------------------------
 
 
+@lru_cache
 def _sweep(directory: Path) -> None:
-    """Remove what killed writers left in a directory; impossible without locks."""
+    """Remove what killed writers left in a directory; impossible without locks.
+
+    A process does that once, as a folder may have very many files.
+    """
     if sys.platform == "win32":
         return
     for path in directory.glob(_TEMPORARY):

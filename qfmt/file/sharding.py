@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -26,7 +27,7 @@ def name(target: Path, number: int, count: int, sha256: bytes) -> str:
 def named_like(target: Path) -> Iterator[Path]:
     """The files that are named like shards of `target`, not like those of `target.stem` and more."""
     pattern = re.compile(rf"{re.escape(target.stem)}\.\d+-of-\d+\.[0-9a-f]{{{DIGITS}}}{re.escape(SUFFIX)}")
-    return (path for path in target.parent.iterdir() if pattern.fullmatch(path.name))
+    return (target.with_name(name) for name in os.listdir(target.parent) if pattern.fullmatch(name))  # noqa: PTH208
 
 
 def unused(target: Path) -> list[Path]:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,7 @@ def test_the_manifest_says_what_became_of_each_source(sources: Path, archive: Pa
         "source": "a.pt",
         "path": "../sources/a.pt",
         "options": {},
+        "size": a.stat().st_size,
         "sha256": sha256(a.read_bytes()).hexdigest(),
         "external": "",
         "file": "a.qfb",
@@ -434,9 +436,26 @@ def test_what_cannot_be_converted_is_not_hashed(sources: Path, archive: Path, mo
         with (sources / name).open("wb") as file:
             file.write(head)
             file.truncate(1 << 40)
-        task = {"source": name, "path": str(sources / name), "file": "a.qfb", "options": {}, "known": None}
+        known = asdict(Entry(name, name, size=1))  # a small file, which it takes the place of
+        task = {"source": name, "path": str(sources / name), "file": "a.qfb", "options": {}, "known": known}
         answer = filling.convert_task(str(archive), "qfmt.cli.conversion:make", task)
         assert "unknown format" in answer["error"] or "longer than its header states" in answer["error"]
+
+
+def test_a_source_that_changes_meanwhile_fails(sources: Path, archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would have the digest of one content and the model of another, and never be converted again."""
+    path = digits(sources / "a.pt")
+
+    def converted(source: Path) -> qfmt.Model:
+        model = qfmt.convert(source)
+        digits(sources / "b.pt", 1).replace(source)
+        return model
+
+    monkeypatch.setattr(filling, "named", lambda name: converted)
+    task = {"source": "a.pt", "path": str(path), "file": "a.qfb", "options": {}, "known": None}
+    answer = filling.convert_task(str(archive), "", task)
+    assert answer["error"] == "was changed while it was converted; run the same command again"
+    assert not archive.exists()
 
 
 def test_blank_lines_of_a_manifest_are_skipped(sources: Path, archive: Path) -> None:
@@ -713,6 +732,19 @@ def test_links_to_folders_are_not_followed(sources: Path, archive: Path) -> None
         (sources / "a" / name).symlink_to("..")
     for named in (str(sources), f"{sources}/**", f"{sources}/**/*.pt", f"{sources}/*/**/b.pt", f"{sources}/**/**/b*"):
         assert [*find([named], archive).sources] == ["a/b.pt"]
+
+
+def test_a_link_to_nothing_is_a_source_that_fails(sources: Path, archive: Path) -> None:
+    """The disk that it leads to may be missing."""
+    sources.mkdir()
+    (sources / "a.pt").symlink_to("nowhere")
+    (sources / "b.pt").symlink_to("b.pt")
+    os.mkfifo(sources / "c.pt")
+    for named, left_out in (sources, 1), (f"{sources}/[ab].pt", 0):
+        found = find([str(named)], archive)
+        assert ([*found.sources], found.left_out) == (["a.pt", "b.pt"], left_out)
+    results = fill(archive, find([f"{sources}/*"], archive).sources).results
+    assert results == dict.fromkeys(("a.pt", "b.pt", "c.pt"), "failed")
 
 
 def test_files_have_names_that_differ_on_every_system(sources: Path, archive: Path) -> None:

@@ -171,15 +171,32 @@ def test_odd_keys_of_a_bucket(bucket: str, sources: Path, tmp_path: Path) -> Non
     assert invoke("inspect", f"{bucket}/b c#d?e%20.pt").exit_code == 0
 
 
+def test_a_glob_asks_for_a_list_only(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bucket may have thousands of files."""
+    import s3fs
+
+    for name in ("a.pt", "b.pt", "c.pt/d.pt"):
+        (place(bucket) / name).put(DIGITS)
+    call, called = s3fs.S3FileSystem._call_s3, []
+
+    async def counted(self: Any, method: str, *arguments: Any, **options: Any) -> Any:
+        called.append(method)
+        return await call(self, method, *arguments, **options)
+
+    monkeypatch.setattr(s3fs.S3FileSystem, "_call_s3", counted)
+    assert [name for name, _ in place(bucket).files("*.pt")] == ["a.pt", "b.pt"]
+    assert "head_object" not in called
+
+
 def test_a_key_with_dots_is_the_error_of_one_source(bucket: str, sources: Path, tmp_path: Path) -> None:
     import fsspec
 
     names = ("a.pt", "../up.pt", "b/../c.pt", "/d.pt")
-    listed = {f"{bucket.removeprefix('s3://')}/models/{name}": {} for name in names}
+    listed = {f"{bucket.removeprefix('s3://')}/models/{name}": {"type": "file"} for name in names}
     files = fsspec.filesystem("s3", use_listings_cache=False)
     files.put_file(str(sources / "a.pt"), f"{bucket}/models/a.pt")
     with pytest.MonkeyPatch.context() as patch:  # S3 has any key; moto has none of these
-        patch.setattr(type(files), "find", lambda *_, **__: list(listed))
+        patch.setattr(type(files), "find", lambda *_, **__: listed)
         found = find([f"{bucket}/models"], tmp_path / "archive").sources
     assert set(found) == set(names)
     filled = fill(tmp_path / "archive", found)

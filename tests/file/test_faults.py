@@ -195,6 +195,16 @@ def test_files_of_a_running_writer_are_not_removed(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_a_folder_is_searched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may hold thousands of models."""
+    searched = []
+    monkeypatch.setattr(Path, "glob", lambda path, pattern: searched.append(path) or [])
+    for name in "ab":
+        with replacing.replacing(str(tmp_path / name)):
+            pass
+    assert searched == [tmp_path]
+
+
 @pytest.mark.usefixtures("named")
 def test_a_failure_removes_a_named_file(tmp_path: Path) -> None:
     with pytest.raises(QfmtError, match="no"), replacing.replacing(str(tmp_path / "a")):
