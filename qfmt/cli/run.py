@@ -144,8 +144,12 @@ def _row(found: Replay) -> list[str]:
 
 
 def _check_names(outputs: Sequence[str], dest: Place) -> None:
-    """A `.npz` is a zip file, which has 16 bits for the length of a name (APPNOTE.TXT, 4.4.10)."""
+    """A `.npz` is a zip file, which has 16 bits for the length of a name (APPNOTE.TXT, 4.4.10). Some programs write an
+    entry whose name has .. in it outside the folder that they unpack into."""
     for name in outputs:
+        if ".." in name.replace("\\", "/").split("/"):
+            what = f"the output {shortened(name, 40)} has .. in its name, and would be a file in another folder"
+            raise DestinationError(what, where=str(dest), hint="rename it in the source")
         if len(f"{name}.npy".encode()) >= 1 << 16:
             what = f"the output {shortened(name, 40)} has a longer name than a .npz can store"
             raise DestinationError(what, where=str(dest), hint="write a single output to a .npy")

@@ -31,8 +31,7 @@ def _resize_shape(given: Inference) -> list[Shape]:
     x, a = given.known(0), given.attributes
     scales, sizes = given.values[2], given.values[3] if len(given.values) > 3 else None
     axes = _axes(a, len(x))
-    if scales is not None and not np.all((scales > 0) & np.isfinite(scales)):
-        raise QfmtError(f"the scales {scales.tolist()} are not all finite and greater than 0")
+    _check(scales)
     for values in (scales, sizes):
         if values is not None and np.size(values) and np.shape(values) != (len(axes),):
             raise QfmtError(f"Resize needs {len(axes)} scales or sizes, one per dimension, not {np.size(values)}")
@@ -49,6 +48,11 @@ def _resize_shape(given: Inference) -> list[Shape]:
         for axis, (out, _) in zip(axes, _kept([x[i] for i in axes], sizes, a), strict=True):  # type: ignore[misc]
             result[axis] = out
     return [tuple(result)]
+
+
+def _check(scales: Array | None) -> None:
+    if scales is not None and not np.all((scales > 0) & np.isfinite(scales)):
+        raise QfmtError(f"the scales {scales.tolist()} are not all finite and greater than 0")
 
 
 def _scaled(size: Dimension, scale: np.floating[Any]) -> Dimension:
@@ -93,6 +97,7 @@ def _geometry(
     elif scales is None:
         raise QfmtError("Resize needs scales or sizes")
     else:
+        _check(scales)
         pairs = [(enlarged(n, scale), f32(1 / float(scale))) for n, scale in zip(shape, scales, strict=True)]
     result = [Axis(size, size, f32(1)) for size in whole]
     crops = a["coordinate_transformation_mode"] == "tf_crop_and_resize"

@@ -238,6 +238,8 @@ def _narrowed(
     kept: list[Node | None] = list(nodes)
     ranges: Ranges = {}
     clips: dict[str, list[str]] = {}
+    roots: dict[str, str] = {}
+    """Clipped constant → the constant before the first Clip."""
     for position, node in enumerate(nodes):
         limits = _limits(node, tensors)
         if limits is None or node.outputs[0] in stay:
@@ -248,7 +250,10 @@ def _narrowed(
         if limits[0] > limits[1]:
             continue
         if tensors[source].is_constant:
-            tensors[target] = _clipped(tensors[source], tensors[target], limits)
+            tensors[target] = _clipped(tensors[source], tensors[target], limits, roots.get(source, source))
+            roots[target] = roots.get(source, source)
+            if source in roots and uses[source] == 1:
+                del tensors[source]
         elif source in producers and uses[source] == 1:
             at = producers.pop(source)
             quantizer = kept[at]
@@ -257,12 +262,14 @@ def _narrowed(
             producers[target] = at
             clips[target] = clips.pop(source, [])
             clips[target].append(target)
-            names = {*tensors[target].aliases, *tensors[source].aliases, source}
-            tensors[target] = replace(tensors[target], aliases=tuple(sorted(names)))
         else:
             continue
         kept[position] = None
         ranges[target] = limits
+    for target, outputs in clips.items():
+        former = [nodes[producers[target]].outputs[0], *outputs]
+        names = {name for each in former for name in (each, *tensors[each].aliases)} - {target}
+        tensors[target] = replace(tensors[target], aliases=tuple(sorted(names)))
     return [node for node in kept if node is not None], ranges, clips
 
 
@@ -276,9 +283,10 @@ def _limits(node: Node, tensors: Mapping[str, Tensor]) -> tuple[int, int] | None
     return int(max(kind.minimum, known[0])), int(min(kind.maximum, known[1]))
 
 
-def _clipped(source: Tensor, target: Tensor, limits: tuple[int, int]) -> Tensor:
+def _clipped(source: Tensor, target: Tensor, limits: tuple[int, int], root: str) -> Tensor:
     """The constant after the Clip: the same data if nothing is clipped."""
-    names = tuple(sorted({*target.aliases, *source.aliases, source.name} - {target.name}))
+    known = {*source.aliases, source.name} if source.name == root else {*source.aliases}
+    names = tuple(sorted({*target.aliases, *known} - {target.name}))
     array = source.array
     if array.size == 0 or (array.min() >= limits[0] and array.max() <= limits[1]):
         return replace(source, name=target.name, aliases=names)

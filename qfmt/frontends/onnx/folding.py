@@ -25,7 +25,8 @@ def folded(node: Node, tensors: Mapping[str, Tensor], budget: Budget) -> list[Te
         return []
     first = given[0]
     if node.operator == "Clip" and first is not None and DTYPES[first.dtype].is_quantizable:
-        return []  # the range of a weight: `passes.attaching` turns it into quant_min and quant_max
+        budget.allocate(first.data.nbytes if first.data is not None else 0)
+        return []  # the range of a weight: `passes.attaching` clips it, and sets quant_min and quant_max
     if not _is_affordable(node, tensors, budget):
         return []
     outputs = [tensors[name] for name in node.outputs]

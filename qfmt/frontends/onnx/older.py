@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...arithmetic import f32
-from ...model import DTYPES
+from ...model import DTYPES, Attribute
 from ...ops.resize import enlarged, may_stay
 from ...ops.shapes import axis_of
 from .calls import Call
@@ -67,22 +67,59 @@ def pad(im: Importer, call: Call) -> Any:
     pads = "paddings" if "paddings" in call.attributes else "pads"
     if call.opset < 11:
         call = call._replace(attributes={"value": 0.0, **call.attributes})
-    return im.one_to_one(_with_inputs(im, call, pads, "value"))
+    call = _with_inputs(im, call, pads, "value")
+    widths = im.value(call.inputs[1])
+    if call.attributes.get("mode") == "wrap" and widths is not None and np.any(widths < 0):
+        return im.opaque(call)  # ONNX does not say whether it repeats what is left
+    return im.one_to_one(call)
 
 
 @imports("Upsample", "Resize")
-def asymmetric_resize(im: Importer, call: Call) -> Any:
+def resize(im: Importer, call: Call) -> Any:
     """Before opset 11: asymmetric coordinates, nearest rounds down."""
-    if call.operator == "Resize" and call.opset >= 11:
-        return NotImplemented if _is_like_onnx(im, call) else im.opaque(call)
-    scales = call.input(1) or im.constant(np.array(call.attributes["scales"], np.float32), f"{call.outputs[0]}.scales")
-    mode = call.attributes.get("mode", "nearest")
-    attributes = {
-        "mode": "linear" if mode in ("linear", "bilinear") else mode,
-        "coordinate_transformation_mode": "asymmetric",
-        "nearest_mode": "floor",
-    }
-    return im.one_to_one(call._replace(operator="Resize", attributes=attributes, inputs=(call.inputs[0], "", scales)))
+    now = call
+    if call.opset < 11:
+        scales = call.input(1) or im.constant(
+            np.array(call.attributes["scales"], np.float32), f"{call.outputs[0]}.scales"
+        )
+        mode = call.attributes.get("mode", "nearest")
+        attributes = {
+            "mode": "linear" if mode in ("linear", "bilinear") else mode,
+            "coordinate_transformation_mode": "asymmetric",
+            "nearest_mode": "floor",
+        }
+        now = call._replace(operator="Resize", attributes=attributes, inputs=(call.inputs[0], "", scales))
+        if call.operator == "Resize" and mode == "nearest" and not _are_whole(_given(im, now, 2)):
+            return im.opaque(call)
+    if not _is_like_onnx(im, now):
+        return im.opaque(call)
+    if now.input(2) and not _given(im, now, 2) and not now.input(3):
+        now = now._replace(inputs=(*now.inputs[:2], _checked(im, now)))
+    return im.one_to_one(now)
+
+
+def _are_whole(scales: Sequence[float]) -> bool:
+    """Whether nearest elements are at whole positions wherever a size shrinks: opset 10 does not say how they are
+    rounded, and ONNX Runtime rounds them up."""
+    return bool(scales) and all(scale >= 1 or frexp(scale)[0] == 0.5 for scale in scales)
+
+
+def _checked(im: Importer, call: Call) -> str:
+    """Computed scales, which become NaN, an error, if the result is not like ONNX's (`_is_like_onnx`)."""
+    name = call.inputs[2]
+
+    def emit(operator: str, *inputs: str, **attributes: Attribute) -> str:
+        return im.emit(operator, inputs, f"{name}.{operator.lower()}", attributes)
+
+    sizes = emit("Shape", call.inputs[0], start=0, end=2**63 - 1)
+    if axes := call.attributes.get("axes"):
+        sizes = emit("Gather", sizes, im.constant(np.array(axes, np.int64), f"{name}.axes"), axis=0)
+    sizes = emit("Cast", sizes, to=im.tensors[name].dtype)
+    stays = emit("Equal", emit("Floor", emit("Mul", sizes, name)), sizes)
+    scaled = emit("Not", emit("Equal", name, im.constant(np.float32(1), f"{name}.one")))
+    changes = emit("ReduceMax", emit("Cast", emit("Not", stays), to="int32"), keepdims=1, noop_with_empty_axes=0)
+    wrong = emit("And", emit("And", stays, scaled), emit("Cast", changes, to="bool"))
+    return emit("Where", wrong, im.constant(np.float32(np.nan), f"{name}.nan"), name)
 
 
 class _Along(NamedTuple):

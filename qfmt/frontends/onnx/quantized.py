@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import SourceError
-from ...model import Attribute, numpy_dtype
+from ...model import DTYPES, Attribute, numpy_dtype
 from ...ops.quantization import is_static
 from ...ops.shapes import axis_of
 from ...passes.qdq import DEQUANTIZE, QUANTIZE
@@ -91,7 +91,11 @@ def _blocks(given: Mapping[str, Any]) -> dict[str, int]:
 
 
 def real(im: Importer, name: str, scale: str, point: str, axis: int = 1) -> str:
-    """Dequantize an operand."""
+    """Dequantize an operand. One zero point may serve the scales of all channels."""
+    if point and _count(im, scale) > 1 == _count(im, point):
+        point = im.emit(
+            "Expand", [point, im.constant(np.array(im.shape(scale), np.int64), "channels")], f"{point}.each"
+        )
     attributes: dict[str, Attribute] = {"axis": axis, "block_size": 0, "output_dtype": im.tensors[scale].dtype}
     return im.emit(DEQUANTIZE, [name, scale, point], f"{name}.dequantized", attributes)
 
@@ -139,6 +143,8 @@ def qlinear(im: Importer, call: Call) -> Any:
     operator, axis = call.operator.removeprefix("QLinear"), given.get("axis", 1)
     if call.attributes.get("channels_last"):
         return NotImplemented
+    if operator in ("Conv", "MatMul") and _by_integers(im, call, operator, given) is not NotImplemented:
+        return None
     flattens = operator == "Softmax" and call.attributes.get("opset", 13) < 13
     if flattens and axis not in (-1, (im.rank(call.inputs[0]) or 0) - 1):
         return NotImplemented
@@ -150,6 +156,38 @@ def qlinear(im: Importer, call: Call) -> Any:
         inputs.append(_bias(im, call.input(8), call.inputs[1], call.inputs[4]))
     scale, point = call.inputs[form.output], call.input(form.output + 1)
     return on_grid(im, computed(im, call, operator, inputs, given), scale, point, call)
+
+
+def _by_integers(im: Importer, call: Call, operator: str, given: Mapping[str, Any]) -> Any:
+    """clamp(rint(f32(Σ (A - za) · (B - zb) + bias) · (sa · sb / sy)) + zy), for computed scales or zero points; with
+    constants, the passes make it of the real operator."""
+    a, sa, za, b, sb, zb, sy, zy = call.inputs[:8]
+    rank, counts = im.rank(a), [_count(im, name) for name in (sa, sy, sb)]
+    kinds = [im.tensors[name].dtype for name in (sa, sb, sy)]
+    if kinds != ["float32"] * 3 or any(DTYPES[im.tensors[name].dtype].bits != 8 for name in (a, b)):
+        return NotImplemented
+    if rank is None or counts[:2] != [1, 1] or not counts[2] or (im.rank(sb) or 0) > 1:
+        return NotImplemented
+    if all(im.value(name) is not None for name in (sa, za, sb, zb, sy, zy) if name):
+        return NotImplemented
+
+    def shaped(name: str, *sizes: int) -> str:
+        return im.emit("Reshape", [name, im.constant(np.array(sizes, np.int64), f"{name}.sizes")], f"{name}.shaped")
+
+    along = (-1, *[1] * (rank - 2)) if operator == "Conv" else (-1,)
+    sums = computed(im, call, f"{operator}Integer", [a, b, za, zb], given)
+    if call.input(8):
+        sums = im.emit("Add", [sums, shaped(call.input(8), *along)], f"{sums}.biased")
+    product = im.emit("Mul", [shaped(sa), shaped(sb, *(along if counts[2] > 1 else ()))], f"{sums}.product")
+    unit = im.emit("Div", [product, shaped(sy)], f"{sums}.unit")
+    wide = im.emit("Cast", [sums], f"{sums}.wide", {"to": "float32"})
+    return on_grid(im, im.emit("Mul", [wide, unit], f"{sums}.scaled"), im.constant(np.float32(1), "one"), zy, call)
+
+
+def _count(im: Importer, name: str) -> int:
+    """The number of elements; 0 if it is not known."""
+    shape = im.shape(name)
+    return prod(shape) if shape is not None and is_static(shape) else 0
 
 
 def _bias(im: Importer, bias: str, *scales: str) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from operator import ge
 from typing import Any
 
 import numpy as np
 
 from ...errors import SourceError
 from ...model import Attribute, Tensor
+from ...ops.onnx_recurrent import TAKES_ALPHA, TAKES_BETA
 from ...ops.shapes import axis_of
 from .calls import Call
 from .importer import Importer, imports
@@ -104,29 +106,36 @@ def _windowed(im: Importer, call: Call, kernel: list[int]) -> Any:
     sizes = shape[2:] if shape is not None else (None,) * rank
     if call.operator == "ConvTranspose":
         attributes.setdefault("output_padding", [0] * rank)
-        _transposed_pads(attributes, sizes, auto_pad)
+        if not _transposed_pads(attributes, sizes, auto_pad):
+            return im.opaque(call)
     elif auto_pad in ("SAME_UPPER", "SAME_LOWER"):
-        attributes["pads"] = _same_pads(attributes, sizes, auto_pad)
+        totals = _same_totals(attributes, sizes, auto_pad)
+        dilated = any(size > 1 and step > 1 for size, step in zip(kernel, attributes["dilations"], strict=True))
+        if not call.operator.startswith("Conv") and (dilated or min(totals) < 0):
+            return im.opaque(call)  # ONNX Runtime and onnx's reference differ from each other
+        attributes["pads"] = _two_sides([max(0, total) for total in totals], auto_pad)
     attributes.setdefault("pads", [0] * 2 * rank)
     return im.one_to_one(call._replace(attributes=attributes))
 
 
-def _same_pads(a: dict[str, Any], sizes: Sequence[Any], auto_pad: str) -> list[int]:
+def _same_totals(a: Mapping[str, Any], sizes: Sequence[Any], auto_pad: str) -> list[int]:
+    """The padding of each dimension; negative where a stride is larger than the window and leaves elements out."""
     if any(not isinstance(size, int) for size, stride in zip(sizes, a["strides"], strict=True) if stride != 1):
         raise SourceError(f"auto_pad {auto_pad} requires a known input size", hint="fix the input's shape")
     totals = []
     for size, kernel, stride, dilation in zip(sizes, a["kernel_shape"], a["strides"], a["dilations"], strict=True):
         positions = -(-size // stride) if stride != 1 else None
         reach = (kernel - 1) * dilation
-        totals.append(reach if positions is None else max(0, (positions - 1) * stride + reach + 1 - size))
-    return _two_sides(totals, auto_pad)
+        totals.append(reach if positions is None else (positions - 1) * stride + reach + 1 - size)
+    return totals
 
 
-def _transposed_pads(a: dict[str, Any], sizes: Sequence[Any], auto_pad: str) -> None:
-    """Convert output_shape and auto_pad to pads. With auto_pad the output size is the input size times the stride."""
+def _transposed_pads(a: dict[str, Any], sizes: Sequence[Any], auto_pad: str) -> bool:
+    """Convert output_shape and auto_pad to pads. With auto_pad the output size is the input size times the stride;
+    False if the windows do not reach that far: ONNX Runtime returns less then."""
     wanted = a.pop("output_shape", None)
     if wanted is None and auto_pad not in ("SAME_UPPER", "SAME_LOWER"):
-        return
+        return True
     if any(not isinstance(size, int) for size in sizes):
         raise SourceError("its output shape requires a known input size", hint="fix the input's shape")
     totals = []
@@ -135,12 +144,15 @@ def _transposed_pads(a: dict[str, Any], sizes: Sequence[Any], auto_pad: str) -> 
         reach = (a["kernel_shape"][index] - 1) * a["dilations"][index] + 1
         full = a["strides"][index] * (size - 1) + a["output_padding"][index] + reach
         totals.append(full - target)
+    if wanted is None and min(totals) < 0:
+        return False
     for index, total in enumerate(totals):  # a missing rest is padded at the end
         if total < 0:
             a["output_padding"] = list(a["output_padding"])
             a["output_padding"][index] -= total
             totals[index] = 0
     a["pads"] = _two_sides(totals, "SAME_UPPER" if auto_pad == "SAME_UPPER" else "SAME_LOWER")
+    return True
 
 
 def _two_sides(totals: Sequence[int], auto_pad: str) -> list[int]:
@@ -154,6 +166,8 @@ def gemm(im: Importer, call: Call) -> Any:
     """A Gemm with weight [out, in] becomes a linear layer: no weight is transposed."""
     call = call.without("broadcast")
     a = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0, **call.attributes}
+    if not a["beta"]:  # what is not finite in the third input has no effect
+        call = call._replace(inputs=call.inputs[:2])
     bias = call.input(2)
     if "float" not in im.tensors[call.inputs[0]].dtype and not (a["alpha"].is_integer() and a["beta"].is_integer()):
         return im.opaque(call)  # ONNX does not say how such a product of integers is rounded
@@ -164,6 +178,21 @@ def gemm(im: Importer, call: Call) -> Any:
         return im.one_to_one(call)
     im.emit("qfmt.Linear", [call.inputs[0], call.inputs[1], bias], call.outputs)
     return None
+
+
+@imports("RNN", "GRU", "LSTM")
+def recurrent(im: Importer, call: Call) -> Any:
+    """ONNX Runtime does not clip the cell of an LSTM. ONNX has no defaults of alpha and beta for some activations."""
+    if call.operator == "LSTM" and call.attributes.get("clip"):
+        return im.opaque(call)
+    named = call.attributes.get("activations", ())
+    stated = [len(call.attributes.get(name, ())) for name in ("activation_alpha", "activation_beta")]
+    needed = [len([name for name in named if name in takes]) for takes in (TAKES_ALPHA, TAKES_BETA)]
+    is_complete = all(map(ge, stated, needed))
+    return NotImplemented if is_complete or not WITHOUT_DEFAULTS.intersection(named) else im.opaque(call)
+
+
+WITHOUT_DEFAULTS = {"Affine", "ScaledTanh", "ThresholdedRelu"}
 
 
 @imports("BatchNormalization")

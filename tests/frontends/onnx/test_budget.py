@@ -193,6 +193,31 @@ def test_constants_that_networks_compute_become_constants() -> None:
     assert np.array_equal(got["y"] if isinstance(got, dict) else got[0], want)
 
 
+def _clips(count: int, parallel: bool) -> onnx.ModelProto:
+    """Clips of one weight of 80 kB, or each of the one before."""
+    rng = np.random.default_rng(0)
+    constants = {f"low{i}": np.int16(i - 29_000) for i in range(count)}
+    constants |= {"w": rng.integers(-30_000, 30_000, 40_000).astype(np.int16), "s": np.float32(0.1)}
+    nodes = [node("Clip", ["w" if parallel or not i else f"c{i - 1}", f"low{i}"], [f"c{i}"]) for i in range(count)]
+    nodes += [node("DequantizeLinear", [f"c{i}", "s"], [f"d{i}"]) for i in range(0 if parallel else count - 1, count)]
+    read = [each.output[0] for each in nodes if each.op_type == "DequantizeLinear"]
+    return proto([*nodes, node("Sum", ["x", *read], ["y"])], {"x": (FLOAT, [1])}, {"y": FLOAT}, constants, opset=21)
+
+
+def test_clips_of_one_weight_are_charged(tmp_path: Path) -> None:
+    onnx.save(_clips(400, parallel=True), tmp_path / "m.onnx")
+    with pytest.raises(BudgetError, match=r"\(Clip\): converting"):
+        qfmt.convert(tmp_path / "m.onnx")
+
+
+def test_a_chain_of_clips_keeps_its_ends_only(tmp_path: Path) -> None:
+    onnx.save(_clips(400, parallel=False), tmp_path / "m.onnx")
+    model = qfmt.convert(tmp_path / "m.onnx")
+    (weight,) = (each for each in model.graph.constants() if each.dtype == "int16" and each.array.size > 1)
+    assert weight.quantization is not None and weight.quantization.quant_min == 399 - 29_000
+    assert len(weight.aliases) <= 1
+
+
 def test_a_thousand_nodes_that_unpack_the_same_weight(tmp_path: Path) -> None:
     """Each node would have a separate copy: rows are padded, so that the bytes cannot be shared."""
     count, size = 1000, 256

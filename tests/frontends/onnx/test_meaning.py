@@ -300,3 +300,141 @@ def test_a_vector_has_no_output_channels(rows: int) -> None:
     nodes += [q("m", "y", "c"), dq("c", "y", "out")]
     model = agrees(proto(nodes, {"x": (FLOAT, (rows, 3))}, ["out"], arrays), {"x": X[:rows, :3]})
     assert "MatMul" in [each.operator for each in model.nodes if not each.rule]
+
+
+# -- where runtimes differ from each other, or from the formula -------------------------------------------------
+
+
+def kept(source: onnx.ModelProto) -> None:
+    """The node is unchanged in the model, and written to ONNX again."""
+    operator = source.graph.node[-1].op_type
+    model = qfmt.convert(source)
+    assert [each.operator for each in model.nodes] == [f"ai.onnx.{operator}"]
+    assert [each.op_type for each in model.to_onnx().graph.node] == [operator]
+
+
+IMAGE = np.random.default_rng(3).standard_normal((1, 1, 5, 7)).astype(f32)
+STRIDES, DILATIONS = {"strides": [3, 4]}, {"dilations": [2, 1]}
+
+
+@pytest.mark.parametrize("operator", ["MaxPool", "AveragePool", "LpPool"])
+@pytest.mark.parametrize(
+    ("kernel", "attributes", "runs"), [([1, 1], STRIDES, False), ([2, 2], DILATIONS, False), ([3, 3], STRIDES, True)]
+)
+def test_pools_that_pad_by_themselves(operator: str, kernel: list[int], attributes: dict[str, Any], runs: bool) -> None:
+    """ONNX Runtime moves windows that are smaller than their stride, and does not count dilations."""
+    made = node(operator, ["x"], ["y"], kernel_shape=kernel, auto_pad="SAME_UPPER", **attributes)
+    source = proto([made], {"x": (FLOAT, IMAGE.shape)}, {"y": FLOAT}, {}, opset=19)
+    if runs:
+        got = qfmt.convert(source).run({"x": IMAGE})["y"]
+        np.testing.assert_allclose(got, runtime(source, {"x": IMAGE})[0], rtol=1e-6)
+    else:
+        kept(source)
+
+
+def test_windows_that_do_not_reach_the_size_of_a_transposed_convolution() -> None:
+    made = node("ConvTranspose", ["x", "w"], ["y"], strides=[2, 2], auto_pad="SAME_UPPER")
+    kept(proto([made], {"x": (FLOAT, IMAGE.shape)}, {"y": FLOAT}, {"w": np.ones((1, 1, 1, 1), f32)}))
+
+
+@pytest.mark.parametrize(("pads", "runs"), [([-1, 0, 2, 0], False), ([1, 0, 2, 3], True)])
+def test_a_wrap_of_what_is_cropped(pads: list[int], runs: bool) -> None:
+    made = node("Pad", ["x", "p"], ["y"], mode="wrap")
+    source = proto([made], {"x": (FLOAT, [4, 6])}, {"y": FLOAT}, {"p": np.array(pads)}, opset=19)
+    if runs:
+        agrees(source, {"x": X})
+    else:
+        kept(source)
+
+
+@pytest.mark.parametrize(("scale", "runs"), [(0.6, False), (0.5, True), (1.5, True)])
+def test_nearest_elements_of_opset_10(scale: float, runs: bool) -> None:
+    scales = np.array([1, 1, 1, scale], f32)
+    source = proto(
+        [node("Resize", ["x", "s"], ["y"])], {"x": (FLOAT, IMAGE.shape)}, {"y": FLOAT}, {"s": scales}, opset=10
+    )
+    if runs:
+        agrees(source, {"x": IMAGE})
+    else:
+        kept(source)
+
+
+def test_interpolated_integers_of_opset_10() -> None:
+    constants = {"s": np.array([1, 1, 1, 1.3], f32)}
+    made = node("Resize", ["x", "s"], ["y"], mode="linear")
+    kept(proto([made], {"x": (U8, IMAGE.shape)}, {"y": U8}, constants, opset=10))
+
+
+@pytest.mark.parametrize("axes", [None, [2, 3]])
+def test_computed_scales_that_keep_one_size(axes: list[int] | None) -> None:
+    """An error at run time: the scales are NaN."""
+    made = node("Resize", ["x", "", "s"], ["y"], mode="linear", **({} if axes is None else {"axes": axes}))
+    count = 4 if axes is None else 2
+    source = proto([made], {"x": (FLOAT, IMAGE.shape), "s": (FLOAT, [count])}, {"y": FLOAT}, {}, opset=18)
+    model = qfmt.convert(source)
+    for last, runs in ([1.0, 2.0], True), ([1.1, 1.1], True), ([2.0, 1.5], True), ([1.1, 2.0], False):
+        given = {"x": IMAGE, "s": np.array([1, 1, *last][-count:], f32)}
+        if runs:
+            np.testing.assert_allclose(model.run(given)["y"], runtime(source, given)[0], atol=1e-6)
+        else:
+            with pytest.raises(RunError, match="are not all finite and greater than 0"):
+                model.run(given)
+
+
+def test_a_summand_that_is_multiplied_by_0() -> None:
+    constants = {"w": np.ones((6, 2), f32), "c": np.full((4, 2), np.inf, f32)}
+    agrees(
+        proto([node("Gemm", ["x", "w", "c"], ["y"], beta=0.0)], {"x": (FLOAT, [4, 6])}, {"y": FLOAT}, constants),
+        {"x": X},
+    )
+
+
+@pytest.mark.parametrize(
+    ("operator", "gates", "attributes", "runs"),
+    [
+        ("LSTM", 4, {"clip": 0.3}, False),
+        ("GRU", 3, {"clip": 0.3}, True),
+        ("RNN", 1, {"activations": ["Affine"], "activation_alpha": [0.5]}, False),
+        ("RNN", 1, {"activations": ["Affine"], "activation_alpha": [0.5], "activation_beta": [0.1]}, True),
+        ("RNN", 1, {"activations": ["ThresholdedRelu"]}, False),
+        ("RNN", 1, {"activations": ["LeakyRelu"]}, True),
+    ],
+)
+def test_recurrent_layers(operator: str, gates: int, attributes: dict[str, Any], runs: bool) -> None:
+    """ONNX Runtime does not clip the cell of an LSTM, and has 0 where ONNX has no default."""
+    rng = np.random.default_rng(5)
+    constants = {name: rng.standard_normal((1, 2 * gates, size)).astype(f32) for name, size in (("w", 3), ("r", 2))}
+    made = node(operator, ["x", "w", "r"], ["y"], hidden_size=2, **attributes)
+    source = proto([made], {"x": (FLOAT, [4, 2, 3])}, {"y": FLOAT}, constants, opset=14)
+    given = {"x": X.reshape(4, 2, 3)}
+    if runs:
+        np.testing.assert_allclose(qfmt.convert(source).run(given)["y"], runtime(source, given)[0], atol=1e-5)
+    else:
+        kept(source)
+
+
+@pytest.mark.parametrize("operator", ["QLinearMatMul", "QLinearConv"])
+def test_computed_scales_of_a_product_of_integers(operator: str) -> None:
+    """Every result is a tie, or next to one."""
+    rng = np.random.default_rng(7)
+    a, b = ([2, 3, 8], [8, 6]) if operator == "QLinearMatMul" else ([2, 3, 8], [6, 3, 2])
+    constants = {"w": rng.integers(0, 256, b).astype(np.uint8), "z": np.uint8(128)}
+    scales = {"x.s": np.array(0.1, f32), "w.s": np.full(6, 0.05, f32), "y.s": np.array(1.0, f32)}
+    bias = [] if operator == "QLinearMatMul" else ["b"]
+    constants |= {name: rng.integers(-999, 999, 6).astype(np.int32) for name in bias}
+    made = node(operator, ["x", "x.s", "z", "w", "w.s", "z" if bias else "z6", "y.s", "z", *bias], ["y"])
+    constants |= {"z6": np.full(6, 128, np.uint8)}
+    given = {"x": rng.integers(0, 256, a).astype(np.uint8), **scales}
+    inputs = {"x": (U8, a), **{name: (FLOAT, each.shape) for name, each in scales.items()}}
+    agrees(proto([made], inputs, {"y": U8}, constants), given)
+
+
+def test_one_zero_point_for_the_scales_of_all_channels() -> None:
+    rng = np.random.default_rng(7)
+    constants = {
+        **grids(x=(0.1, np.uint8(3)), y=(3.3, np.uint8(9)), w=(rng.uniform(0.01, 0.1, 4), np.uint8(7))),
+        "w": rng.integers(0, 256, (4, 1, 3, 3)).astype(np.uint8),
+    }
+    made = node("QLinearConv", ["x", "x.s", "x.z", "w", "w.s", "w.z", "y.s", "y.z"], ["y"])
+    x = rng.integers(0, 256, IMAGE.shape).astype(np.uint8)
+    agrees(proto([made], {"x": (U8, IMAGE.shape)}, {"y": U8}, constants), {"x": x})
