@@ -265,7 +265,7 @@ def _constants(report: Report, off: list[WeightComparison]) -> str:
     others = Counter(name for weight in report.weights for name in weight.witnesses[1:])
     also = "".join(f", {count} of them also to what {name} reads" for name, count in others.items())
     if report.integer_only:
-        also += "; the nodes show those that the lowering made"
+        also += "; those that the lowering made" + (", too" if report.lowered_anew else " show in the nodes only")
     return f"{total - len(off)} of {total} equal, bit by bit, to a fresh conversion{also}"
 
 
@@ -341,6 +341,8 @@ def _verdict(report: Report) -> str:
     if report.skipped:
         return "constants equal"
     right = "equal" if report.is_exact else f"nothing wrong; {' and '.join(_allowed(report))}"
+    if report.lowered_anew is False:
+        right += "; on these inputs: the file is not a fresh lowering of the source"
     if report.beyond:
         right += f"; not computed by the file: {', '.join(report.beyond)}"
     return right if report.outputs else f"{right}; the whole network was not run"
