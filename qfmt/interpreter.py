@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 
-WORKING, SUMMING = 16, 32
-"""Bytes that a node may need while it runs for each element that it reads or writes; if it sums products.
+MOVING, WORKING, SUMMING = 2, 16, 32
+"""Bytes that a node may need while it runs for each element that it reads or writes: if it only moves or clamps them;
+in general; if it sums products.
 
-Measured: few operators need more, but for those that ask for it (`memory.require`). One that moves elements needs none.
+Measured: few operators need more, but for those that ask for it (`memory.require`).
 """
 
 
@@ -244,7 +245,7 @@ def _check_sizes(
     counts = [prod(size for size in shape or () if isinstance(size, int)) for shape in shapes]
     made = sum(count * numpy_dtype(tensor.dtype).itemsize for count, tensor in zip(counts, outputs, strict=False))
     read = sum(operand.array.size for operand in operands if operand is not None)
-    working = 0 if operator.moves else SUMMING if operator.accumulates else WORKING
+    working = MOVING if operator.moves else SUMMING if operator.accumulates else WORKING
     require(made + working * (sum(counts) + read))
 
 

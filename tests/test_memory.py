@@ -99,7 +99,7 @@ def test_values_that_are_held_count() -> None:
     given = {"x": np.ones((1, 1, 1, 8), np.float32)}
     assert model.run(given, memory=16 << 20).keys() == set(names)
     with pytest.raises(
-        RunError, match=r"node y5 \(Expand\): needs 1.0 MB of memory beside the 5.2 MB that the run holds"
+        RunError, match=r"node y5 \(Expand\): needs 1.6 MB of memory beside the 5.2 MB that the run holds"
     ):
         model.run(given, memory=6 << 20)
 

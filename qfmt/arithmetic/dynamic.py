@@ -109,24 +109,23 @@ DYNAMIC = dynamic_rules(NUMPY)
 """`dynamic_rules` of NumPy."""
 
 
-def quantize_dynamically(x: Floats, rule: str, top: int) -> tuple[Array, Quantization]:
+def quantize_dynamically(x: Floats, rule: str, top: int, *, rows: bool = False) -> tuple[Array, Quantization]:
     """Quantize float32 to uint8, with [min(x, 0), max(x, 0)] mapped to 0..top and clamped to 0..255; also return the
-    quantization.
+    quantization. `rows`: each row of a matrix has a range, a scale and a zero point of its own.
 
     A signed rule quantizes to int8, clamped to -(top + 1) / 2..(top - 1) / 2. Raises RunError if x contains NaN or
     infinity, since the range is undefined.
     """
     dynamic: Dynamic = named(DYNAMIC, rule)
-    low, high = np.array([x.min(initial=0)], f32), np.array([x.max(initial=0)], f32)
-    if not np.isfinite(high.astype(np.float64) - low):
+    along = 1 if rows else None
+    low, high = (np.atleast_1d(extreme(x, axis=along, initial=0)).astype(f32) for extreme in (np.min, np.max))
+    if not np.isfinite(high.astype(np.float64) - low).all():
         raise RunError("cannot quantize NaN or infinity: the range is undefined")
     with np.errstate(divide="ignore", over="ignore"):
-        scale, zero_point = (each.item() for each in dynamic.parameters(low, high, top))
-    if dynamic.is_signed:
-        grid = Quantization.of(scale, int(zero_point), -(top + 1) // 2, top // 2)
-        return quantize(x, grid, np.dtype(np.int8), dynamic.quantize), grid
-    grid = Quantization.per_tensor(scale, int(zero_point), "uint8", scale_dtype="float64")
-    return quantize(x, grid, np.dtype(np.uint8), dynamic.quantize), grid
+        scales, zero_points = dynamic.parameters(low, high, top)
+    kind, least, most = ("int8", -(top + 1) // 2, top // 2) if dynamic.is_signed else ("uint8", 0, 255)
+    grid = Quantization.of(scales, zero_points.astype(np.int64), least, most, 0 if rows else None, "float64")
+    return quantize(x, grid, np.dtype(kind), dynamic.quantize), grid
 
 
 def dequantize_sums(acc: Array, bias: Array | None, input_scale: Array, weight_scale: Array, rule: str) -> Floats:

@@ -6,11 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from ..arithmetic import DYNAMIC, dequantize, quantize_dynamically
 from ..arrays import Array
-from ..model import Quantization, numpy_dtype
+from ..model import numpy_dtype
 from .accumulation import real, real_sums, requantize_sums
 from .convolution import (
     ATTRIBUTES,
@@ -42,20 +40,9 @@ PER_TOKEN = {
 _dynamic = partial(operator, version=1, signature="X W B? -> Y", quantized=Quantized.WEIGHTS, dtype="float32")
 
 
-def quantized_now(x: Operand, rule: str, reduce_range: int) -> Operand:
-    """A float input as uint8, quantized by its range."""
-    return Operand(*quantize_dynamically(real(x), rule, 127 if reduce_range else 255))
-
-
-def _rows_quantized_now(x: Operand, rule: str, reduce_range: int) -> Operand:
-    """A float matrix in which every row is quantized by its own range."""
-    rows = [quantized_now(Operand(row, None), rule, reduce_range) for row in real(x)]
-    grids = [row.quantization for row in rows if row.quantization is not None]
-    if not grids:
-        return quantized_now(x, rule, reduce_range)
-    scales, points = [grid.scale[0] for grid in grids], [int(grid.zero_point[0]) for grid in grids]
-    limits = grids[0].quant_min, grids[0].quant_max
-    return Operand(np.stack([row.array for row in rows]), Quantization.of(scales, points, *limits, 0, "float64"))
+def quantized_now(x: Operand, rule: str, reduce_range: int, *, rows: bool = False) -> Operand:
+    """A float input as uint8, quantized by its range; `rows`: each row of a matrix by its own."""
+    return Operand(*quantize_dynamically(real(x), rule, 127 if reduce_range else 255, rows=rows))
 
 
 def linear_integer(
@@ -64,11 +51,10 @@ def linear_integer(
     """X is quantized by the stated dynamic rule, as a whole, or row by row if `per_token` is 1;
     acc = Σ (x - zx)·(w - zw), exact; then to float32 by the rule.
     """
-    if not per_token:
-        q = quantized_now(x, rule, reduce_range)
-        return real_sums(linear_sums(q, w), q, w, b, rule)
     shape = x.array.shape
-    q = _rows_quantized_now(Operand(real(x).reshape(-1, shape[-1]), None), rule, reduce_range)
+    if per_token:
+        x = Operand(real(x).reshape(-1, shape[-1]), None)
+    q = quantized_now(x, rule, reduce_range, rows=bool(per_token))
     y = real_sums(linear_sums(q, w), q, w, b, rule)
     return y.reshape(*shape[:-1], y.shape[-1])
 

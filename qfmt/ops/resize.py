@@ -154,9 +154,9 @@ def _stays(axis: Axis) -> bool:
     return axis.out == axis.size and (axis.start, axis.end) == (0, 1)
 
 
-def _require_along(x: Array, number: int, axis: Axis) -> None:
+def _require_along(x: Array, number: int, axis: Axis, copies: int = 1) -> None:
     """RunError if x, resized along one axis, needs more memory than there is: another axis may shrink it later."""
-    require(x.itemsize * prod((*x.shape[:number], axis.out, *x.shape[number + 1 :])))
+    require(copies * x.itemsize * prod((*x.shape[:number], axis.out, *x.shape[number + 1 :])))
 
 
 def _nearest(x: Array, geometry: list[Axis], mode: str, rounding: str) -> Array:
@@ -220,7 +220,7 @@ def _linear(x: Array, geometry: list[Axis], mode: str, multiply_add: Callable[..
     for number in reversed(range(x.ndim)):
         axis = geometry[number]
         if not _stays(axis):
-            _require_along(x, number, axis)
+            _require_along(x, number, axis, 10 if multiply_add is fma else 4)
             place = np.clip(_places(axis, mode, multiply_add), 0, axis.size - 1)
             low = np.floor(place).astype(np.int64)
             t = (place - low.astype(f32)).astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 1 - number))
