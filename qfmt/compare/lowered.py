@@ -208,8 +208,8 @@ class Lowered:
             if name not in self.tensors and not moved_from(name, source, file) and not skipped:
                 yield f"the output {name} is not a tensor of the source"
         ends = [self._ends(name) for name in source.outputs]
-        wanted = [*dict.fromkeys(name for found in ends for name in file.outputs if name in found)]
-        given = [name for name in dict.fromkeys(file.outputs) if name in wanted]
+        wanted = [name for found in ends for name in dict.fromkeys(file.outputs) if name in found]
+        given = [name for name in file.outputs if name in wanted]
         if wanted != given:
             yield f"the network's outputs {', '.join(wanted)} → {', '.join(given)}"
         if skipped:

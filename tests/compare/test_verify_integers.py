@@ -365,3 +365,5 @@ def test_the_order_of_outputs_counts(digits: Model, tmp_path: Path) -> None:
     assert qfmt.verify(path, file).ok
     swapped = file.replace(graph=replace(file.graph, outputs=file.graph.outputs[::-1]))
     assert qfmt.verify(path, swapped).first_wrong == "the network's outputs fc, pool → pool, fc"
+    doubled = file.replace(graph=replace(file.graph, outputs=("fc", "pool", "fc")))
+    assert qfmt.verify(path, doubled).first_wrong == "the network's outputs fc, pool → fc, pool, fc"
