@@ -110,7 +110,7 @@ def command(
     note.
 
     An integer-only FILE has other nodes than SOURCE, which may also be a .qfb. Each node whose output is a tensor of
-    SOURCE is compared.
+    SOURCE is compared; a note tells what differs from a fresh lowering of SOURCE, as the inputs may not show it.
     """
     sizes = {name: tuple(_whole(name, size) for size in shape) for name, shape in shapes.items()}
     if archive is not None:
