@@ -13,7 +13,7 @@ from .arithmetic import QUANTIZE, dequantize, quantize
 from .arrays import Array
 from .errors import QfmtError, RunError
 from .memory import Memory, limit_for, require
-from .model import DTYPES, Model, Node, Quantization, Tensor, numpy_dtype
+from .model import DTYPES, Dimension, Model, Node, Quantization, Shape, Tensor, numpy_dtype
 from .ops import OPERATORS, UNFIT, Inference, Operand, Operator, Quantized, Result, UnknownRank
 from .ops.accumulation import int32_sums
 from .ops.rescaling import multiply_add_divide
@@ -156,18 +156,23 @@ def execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[Te
     """The outputs of one node, from its operands; `outputs` says what dtype and quantization they have.
 
     Raises RunError, placed at the node, for an operator or rule without a reference, and for operands that do
-    not fit each other in a way that no shape rule detects.
+    not fit each other: those that the shape rule refuses, or for which the outputs have other shapes than it says.
     """
     try:
+        shapes = _checked_sizes(node, operands, outputs)
         with np.errstate(all="ignore"):
-            return _execute(node, operands, outputs)
+            results = _execute(node, operands, outputs)
+        for result, shape in zip(results, shapes, strict=False):
+            if shape is not None and not _is_of(result.shape, shape):  # NumPy broadcasts operands that do not fit
+                raise RunError(f"gives an output of shape {list(result.shape)}, expected {list(shape)}")
+        return results
     except RunError as error:
         raise error.at(f"node {node.title}") from None
     except QfmtError as error:
         raise RunError(error.what, where=f"node {node.title}", hint=error.hint) from None
     except UNFIT as error:
-        shapes = ", ".join("absent" if operand is None else str(operand.array.shape) for operand in operands)
-        raise RunError(f"cannot be computed from shapes {shapes}: {error}", where=f"node {node.title}") from error
+        given = ", ".join("absent" if operand is None else str(operand.array.shape) for operand in operands)
+        raise RunError(f"cannot be computed from shapes {given}: {error}", where=f"node {node.title}") from error
 
 
 def operator_of(node: Node) -> Operator:
@@ -197,7 +202,6 @@ def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[T
     moves = operator.moves or only_moves
     quantized = any(operand is not None and operand.quantization is not None for operand in operands)
     attributes = operator.complete(node.attributes)
-    _check_sizes(operator, operands, outputs, attributes)
     if node.rule in operator.sum_rules and operator.sums is not None:
         sums = operator.sums.function(*_filled(operator, operands), rule=node.rule, **attributes)
         return [int32_sums(sums)]
@@ -231,22 +235,28 @@ def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[T
     return [_finish(np.asarray(result), tensor, node) for result, tensor in zip(results, outputs, strict=True)]
 
 
-def _check_sizes(
-    operator: Operator, operands: Sequence[Operand | None], outputs: Sequence[Tensor], attributes: Mapping[str, Any]
-) -> None:
-    """RunError for outputs that need more memory than there is. The reference finds any other fault of the operands."""
+def _checked_sizes(node: Node, operands: Sequence[Operand | None], outputs: Sequence[Tensor]) -> list[Shape]:
+    """The shapes of the outputs; QfmtError for operands that do not fit each other, RunError for outputs that need more
+    memory than there is."""
+    operator = operator_of(node)
     arrays = _filled(operator, [operand and operand.array for operand in operands])
+    given = [None if array is None else array.shape for array in arrays]
     try:
-        shapes = operator.infer(
-            Inference([array if array is None else array.shape for array in arrays], attributes, arrays)
-        )
-    except (QfmtError, UnknownRank):
-        return
+        shapes = operator.infer(Inference(given, operator.complete(node.attributes), arrays))
+    except UnknownRank:  # of an absent input
+        return []
     counts = [prod(size for size in shape or () if isinstance(size, int)) for shape in shapes]
     made = sum(count * numpy_dtype(tensor.dtype).itemsize for count, tensor in zip(counts, outputs, strict=False))
     read = sum(operand.array.size for operand in operands if operand is not None)
     working = MOVING if operator.moves else SUMMING if operator.accumulates else WORKING
     require(made + working * (sum(counts) + read))
+    return shapes
+
+
+def _is_of(shape: tuple[int, ...], expected: tuple[Dimension, ...]) -> bool:
+    """Whether a shape is one of an inferred shape; a size that depends on values may have any size."""
+    pairs = zip(shape, expected, strict=False)
+    return len(shape) == len(expected) and all(size == own or not isinstance(size, int) for own, size in pairs)
 
 
 def _integers(

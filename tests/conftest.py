@@ -26,7 +26,8 @@ LONG = (
     "conformance/test_suite.py", "fuzzing/test_fuzz.py", "docs/test_docs.py", "archive/test_archive.py",
     "view/test_page.py", "readers/test_c_reader_run.py", "compare/test_verify.py", "docs/test_site.py",
     "frontends/onnx/test_backend.py", "passes/lowering/test_networks.py", "backends/c/test_limits.py",
-    "readers/test_c_reader.py", "frontends/torch/test_memory.py",
+    "readers/test_c_reader.py", "frontends/torch/test_memory.py", "backends/torch/test_exact_kernels.py",
+    "docs/test_conversions.py",
 )  # fmt: skip
 """Files that take longest, the longest first."""
 

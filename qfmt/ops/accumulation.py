@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -12,7 +12,7 @@ from ..arithmetic import EXACT_IN_FLOAT32, dequantize, dequantize_sums, f32, req
 from ..arrays import Array
 from ..errors import QfmtError, RunError
 from ..model import DTYPES, INT32, Node, Quantization, Shape, Tensor
-from .registry import OPERATORS, Operand, Result
+from .registry import OPERATORS, SUM_RULES, Operand, Result, Sums
 
 EXACT_IN_FLOAT64 = 1 << 53
 
@@ -83,6 +83,23 @@ def requantize_sums(
     elif b is not None:
         bias = _spread(real(b), along)
     return requantize(acc, bias, x.quantization.scale[0], scales, result.quantization, result.dtype, result.rule)
+
+
+def accumulating(
+    sums: Callable[..., Array], integer: str, exact: str, rules: tuple[str, ...] = SUM_RULES
+) -> dict[str, Any]:
+    """`integer` and `sums` of a product, with these meanings, from its exact sums of centred integers: a function
+    `sums(x, w, padding=0, **attributes)`, in which `padding` is the integer beside x."""
+
+    def requantized(x: Operand, w: Operand, b: Operand | None = None, *, result: Result, **attributes: Any) -> Array:
+        return requantize_sums(sums(x, w, **attributes), x, w, b, result, attributes)
+
+    def stated(x: Operand, w: Operand, b: Operand | None = None, *, rule: str, **attributes: Any) -> Array:
+        factors = (as_stored(x), as_stored(w), stored_zero(x)) if rule == "folded" else (x, w)
+        return with_bias(sums(*factors, **attributes), b, attributes)
+
+    requantized.__doc__, stated.__doc__ = integer, exact
+    return {"integer": requantized, "sums": Sums(stated, rules)}
 
 
 def real_sums(

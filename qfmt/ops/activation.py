@@ -174,12 +174,7 @@ def prelu(x: Array, slope: Array) -> Array:
     return np.where(x > 0, x, x * slope)
 
 
-@elementwise(
-    "HardSigmoid",
-    22,
-    alpha=optional(0.2, "slope"),
-    beta=optional(0.5, "value at zero"),
-)
+@elementwise("HardSigmoid", 22, alpha=optional(0.2, "slope"), beta=optional(0.5, "value at zero"))
 def hard_sigmoid(x: Array, *, alpha: float, beta: float) -> Array:
     """Y = max(0, min(1, alpha · X + beta))."""
     kind = x.dtype.type
@@ -201,31 +196,19 @@ def hard_swish(x: Array) -> Array:
     return x * np.clip(x + kind(3), kind(0), kind(6)) / kind(6)
 
 
-@elementwise(
-    "Sigmoid",
-    13,
-    torch=("quantized::sigmoid(qx:X, output_scale:$scale, output_zero_point:$zero_point)",),
-)
+@elementwise("Sigmoid", 13, torch=("quantized::sigmoid(qx:X, output_scale:$scale, output_zero_point:$zero_point)",))
 def sigmoid(x: Array) -> Array:
     """Y = 1 / (1 + exp(-X))."""
     return x.dtype.type(1) / (x.dtype.type(1) + np.exp(-x))
 
 
-@elementwise(
-    "Tanh",
-    13,
-    "input -> output",
-)
+@elementwise("Tanh", 13, "input -> output")
 def tanh(x: Array) -> Array:
     """output = tanh(input)."""
     return np.tanh(x)
 
 
-@elementwise(
-    "Softplus",
-    22,
-    torch=("aten::softplus(self:X, beta==1, threshold==20)",),
-)
+@elementwise("Softplus", 22, torch=("aten::softplus(self:X, beta==1, threshold==20)",))
 def softplus(x: Array) -> Array:
     """Y = ln(exp(X) + 1)."""
     return np.logaddexp(x, x.dtype.type(0))

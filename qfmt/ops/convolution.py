@@ -13,10 +13,10 @@ from ..arrays import Array
 from ..errors import QfmtError
 from ..memory import require
 from ..model import Dimension, Shape
-from .accumulation import as_stored, centred, exact_dtype, requantize_sums, stored_zero, whole, with_bias
+from .accumulation import accumulating, centred, exact_dtype, stored_zero, whole
 from .geometry import check_window, tap, windows
 from .overflow import Kernel, as_computed
-from .registry import Inference, Operand, Quantized, Result, Sums, operator, optional, required
+from .registry import Inference, Operand, Quantized, operator, optional, required
 from .shapes import check_bias
 
 ATTRIBUTES = {
@@ -65,21 +65,6 @@ def _input(given: Inference, w: tuple[Dimension, ...], what: str) -> tuple[Dimen
     if len(x) != len(w):
         raise QfmtError(f"a {len(w) - 2}-d {what} needs an input of rank {len(w)}, not {len(x)}")
     return x
-
-
-def _conv_integer(x: Operand, w: Operand, b: Operand | None, *, result: Result, **attributes: Any) -> Array:
-    """acc = Σ (x - zx)·(w - zw), exact; padding represents real zeros; then the requantize rule.
-
-    A bias is real, or int32 in units of sx·sw and then added to acc.
-    """
-    return requantize_sums(conv_sums(x, w, **attributes), x, w, b, result, attributes)
-
-
-def _conv_exact(x: Operand, w: Operand, b: Operand | None, *, rule: str, **attributes: Any) -> Array:
-    """by `exact`, Σ (x - zx)·(w - zw) + B; by `folded`, Σ x·w + B, where padding is zx."""
-    if rule != "folded":
-        return with_bias(conv_sums(x, w, **attributes), b, attributes)
-    return with_bias(conv_sums(as_stored(x), as_stored(w), stored_zero(x), **attributes), b, attributes)
 
 
 def conv_sums(x: Operand, w: Operand, padding: int = 0, **attributes: Any) -> Array:
@@ -149,8 +134,14 @@ def _depthwise(padded: Array, w: Array, taps: list[tuple[Any, ...]], out: list[i
     attributes=ATTRIBUTES,
     shape=conv_shape,
     quantized=Quantized.ACCUMULATES,
-    integer=_conv_integer,
-    sums=Sums(_conv_exact),
+    **accumulating(
+        conv_sums,
+        """acc = Σ (x - zx)·(w - zw), exact; padding represents real zeros; then the requantize rule.
+
+        A bias is real, or int32 in units of sx·sw and then added to acc.
+        """,
+        "by `exact`, Σ (x - zx)·(w - zw) + B; by `folded`, Σ x·w + B, where padding is zx.",
+    ),
 )
 def conv(x: Array, w: Array, b: Array | None, **attributes: Any) -> Array:
     """Y[n, m, i] = Σ X[n, c, strides·i + dilations·k - pads] · W[m, c, k] + B[m], over taps k, channels c of the group.
@@ -172,20 +163,7 @@ def conv_transpose_shape(given: Inference) -> list[Shape]:
     return [(x[0], channels, *(window.painted(size, more) for window, more, size in sizes))]
 
 
-def _conv_transpose_integer(x: Operand, w: Operand, b: Operand | None, *, result: Result, **attributes: Any) -> Array:
-    """acc = Σ (x - zx)·(w - zw), exact; then the requantize rule, with a bias as in Conv.
-
-    Weights are quantized per tensor, or along axis 1: then one scale serves the channels m of every group.
-    """
-    return requantize_sums(conv_transpose_sums(x, w, **attributes), x, w, b, result, attributes)
-
-
-def _conv_transpose_exact(x: Operand, w: Operand, b: Operand | None, *, rule: str, **attributes: Any) -> Array:
-    """Σ (x - zx)·(w - zw) + B"""
-    return with_bias(conv_transpose_sums(x, w, **attributes), b, attributes)
-
-
-def conv_transpose_sums(x: Operand, w: Operand, **attributes: Any) -> Array:
+def conv_transpose_sums(x: Operand, w: Operand, _: int = 0, **attributes: Any) -> Array:
     """Σ (x - zx)·(w - zw), exact."""
     weights = whole(w)
     dtype = exact_dtype(x, weights, (0, *range(2, weights.ndim)))
@@ -249,8 +227,15 @@ TRANSPOSED = {**ATTRIBUTES, "output_padding": required("ii", "added to one side 
     attributes=TRANSPOSED,
     shape=conv_transpose_shape,
     quantized=Quantized.ACCUMULATES,
-    integer=_conv_transpose_integer,
-    sums=Sums(_conv_transpose_exact, ("exact",)),
+    **accumulating(
+        conv_transpose_sums,
+        """acc = Σ (x - zx)·(w - zw), exact; then the requantize rule, with a bias as in Conv.
+
+        Weights are quantized per tensor, or along axis 1: then one scale serves the channels m of every group.
+        """,
+        "Σ (x - zx)·(w - zw) + B",
+        ("exact",),
+    ),
 )
 def conv_transpose(x: Array, w: Array, b: Array | None, **attributes: Any) -> Array:
     """The gradient of Conv for its input: Y[n, m, strides·i + dilations·k - pads] sums X[n, c, i] · W[c, m, k].

@@ -59,12 +59,7 @@ def linear_integer(
     return y.reshape(*shape[:-1], y.shape[-1])
 
 
-@_dynamic(
-    "qfmt.DynamicLinear",
-    attributes={**REDUCE_RANGE, **PER_TOKEN},
-    shape=linear_shape,
-    integer=linear_integer,
-)
+@_dynamic("qfmt.DynamicLinear", attributes={**REDUCE_RANGE, **PER_TOKEN}, shape=linear_shape, integer=linear_integer)
 def dynamic_linear(x: Array, w: Array, b: Array | None, *, reduce_range: int, per_token: int) -> Array:
     """Y = X · Wᵀ + B over the last dimension of X, real like B; W is quantized, and X is quantized at run time.
 
@@ -73,27 +68,21 @@ def dynamic_linear(x: Array, w: Array, b: Array | None, *, reduce_range: int, pe
     return linear(x, w, b)
 
 
-def _conv_integer(
-    sums: Callable[..., Array], x: Operand, w: Operand, b: Operand | None, rule: str, reduce_range: int, a: Any
-) -> Array:
-    if rule in DYNAMIC:
-        q = quantized_now(x, rule, reduce_range)
-        return real_sums(sums(q, w, **a), q, w, b, rule, a)
-    q = quantized_now(x, "dynamic_fma", reduce_range)
-    assert q.quantization is not None
-    result = Result(numpy_dtype("uint8"), q.quantization, rule)
-    y = requantize_sums(sums(q, w, **a), q, w, b, result, a)
-    return dequantize(y, q.quantization)
+def _convolved(sums: Callable[..., Array], meaning: str) -> Callable[..., Array]:
+    """The quantized form of a convolution with these sums."""
 
+    def integer(x: Operand, w: Operand, b: Operand | None, *, rule: str, reduce_range: int, **a: Any) -> Array:
+        if rule in DYNAMIC:
+            q = quantized_now(x, rule, reduce_range)
+            return real_sums(sums(q, w, **a), q, w, b, rule, a)
+        q = quantized_now(x, "dynamic_fma", reduce_range)
+        assert q.quantization is not None
+        result = Result(numpy_dtype("uint8"), q.quantization, rule)
+        y = requantize_sums(sums(q, w, **a), q, w, b, result, a)
+        return dequantize(y, q.quantization)
 
-def _dynamic_conv_integer(
-    x: Operand, w: Operand, b: Operand | None, *, rule: str, reduce_range: int, **attributes: Any
-) -> Array:
-    """With a dynamic rule, as in qfmt.DynamicLinear. With a requantize rule, as in PyTorch: X is quantized as by
-    `dynamic_fma`, Conv requantizes with the scale and zero point of the quantized X, clamped to 0..255, and the result
-    is dequantized.
-    """
-    return _conv_integer(conv_sums, x, w, b, rule, reduce_range, attributes)
+    integer.__doc__ = meaning
+    return integer
 
 
 CONV_RULES = (*REQUANTIZE_RULES, *DYNAMIC_RULES)
@@ -104,7 +93,13 @@ CONV_ENGINES = REQUANTIZE_ENGINES | {"onnx": "dynamic_divide", "pt2e": "dynamic_
     "qfmt.DynamicConv",
     attributes={**ATTRIBUTES, **REDUCE_RANGE},
     shape=conv_shape,
-    integer=_dynamic_conv_integer,
+    integer=_convolved(
+        conv_sums,
+        """With a dynamic rule, as in qfmt.DynamicLinear. With a requantize rule, as in PyTorch: X is quantized as by
+        `dynamic_fma`, Conv requantizes with the scale and zero point of the quantized X, clamped to 0..255, and the
+        result is dequantized.
+        """,
+    ),
     rules=CONV_RULES,
     engines=CONV_ENGINES,
 )
@@ -113,18 +108,11 @@ def dynamic_conv(x: Array, w: Array, b: Array | None, *, reduce_range: int, **at
     return conv(x, w, b, **attributes)
 
 
-def _dynamic_conv_transpose_integer(
-    x: Operand, w: Operand, b: Operand | None, *, rule: str, reduce_range: int, **attributes: Any
-) -> Array:
-    """As in qfmt.DynamicConv, with the sums of ConvTranspose."""
-    return _conv_integer(conv_transpose_sums, x, w, b, rule, reduce_range, attributes)
-
-
 @_dynamic(
     "qfmt.DynamicConvTranspose",
     attributes={**TRANSPOSED, **REDUCE_RANGE},
     shape=conv_transpose_shape,
-    integer=_dynamic_conv_transpose_integer,
+    integer=_convolved(conv_transpose_sums, "As in qfmt.DynamicConv, with the sums of ConvTranspose."),
     rules=CONV_RULES,
     engines=CONV_ENGINES,
 )

@@ -87,13 +87,7 @@ for _entry in (
     function(__name__, *_entry)
 
 
-@elementwise(
-    "Shrink",
-    9,
-    "input -> output",
-    bias=optional(0.0, "what is subtracted"),
-    lambd=optional(0.5, "threshold"),
-)
+@elementwise("Shrink", 9, "input -> output", bias=optional(0.0, "what is subtracted"), lambd=optional(0.5, "threshold"))
 def shrink(x: Array, *, bias: float, lambd: float) -> Array:
     """output = input + bias where input < -lambd, input - bias where input > lambd, 0 elsewhere."""
     step = x.dtype.type(bias) if x.dtype.kind not in "iu" else bias  # integers: the real result, truncated

@@ -70,6 +70,8 @@ def scatter_elements(x: Array, indices: Array, updates: Array, *, axis: int, red
 
 def _scattered(x: Array, places: tuple[Array, ...], updates: Array, reduction: str) -> Array:
     result = x.copy()
+    if updates.shape != (wanted := x[places].shape):
+        raise QfmtError(f"updates of shape {list(updates.shape)} for elements of shape {list(wanted)}")
     if reduction == "none":
         result[places] = updates
     elif reduction in REDUCTIONS:

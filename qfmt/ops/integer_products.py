@@ -8,11 +8,10 @@ import numpy as np
 
 from ..arithmetic import quantize_dynamically
 from ..arrays import Array
-from ..model import Shape
 from .convolution import ATTRIBUTES, conv, conv_shape, of_convolution
 from .linear import matmul_shape
 from .overflow import as_computed, of_product
-from .registry import Inference, Quantized, operator
+from .registry import Quantized, operator
 
 
 def _less(x: Array, zero_point: Array | None, axis: int) -> Array:
@@ -51,16 +50,12 @@ def matmul_integer(a: Array, b: Array, a_zero_point: Array | None, b_zero_point:
     return _sums(as_computed(exact, lambda kernel: of_product(kernel, a, b)))
 
 
-def _conv_integer_shape(given: Inference) -> list[Shape]:
-    return conv_shape(given._replace(shapes=given.shapes[:2]))  # the other inputs are not a bias
-
-
 @operator(
     "ConvInteger",
     10,
     "x w x_zero_point? w_zero_point? -> y",
     attributes=ATTRIBUTES,
-    shape=_conv_integer_shape,
+    shape=lambda given: conv_shape(given._replace(shapes=given.shapes[:2])),  # the other inputs are not a bias
     quantized=Quantized.FLOAT_ONLY,
     weights=(1,),
     dtype="int32",
@@ -77,15 +72,11 @@ def conv_integer(
     return _sums(as_computed(exact, lambda kernel: of_convolution(kernel, x, w, padding, **attributes)))
 
 
-def _dynamic_shape(given: Inference) -> list[Shape]:
-    return [given.shapes[0], (), ()]
-
-
 @operator(
     "DynamicQuantizeLinear",
     11,
     "x -> y y_scale y_zero_point",
-    shape=_dynamic_shape,
+    shape=lambda given: [given.shapes[0], (), ()],
     quantized=Quantized.FLOAT_ONLY,
     dtype="uint8 float32 uint8",
 )

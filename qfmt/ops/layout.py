@@ -84,15 +84,7 @@ def _check_elements(x: tuple[Dimension, ...], result: list[Dimension]) -> None:
 )
 def reshape(x: Array, shape: Array, *, allowzero: int) -> Array:
     """reshaped = the elements of data in the same order. In shape 0 copies a size of data, -1 is the remaining size."""
-    sizes = [x.shape[i] if size == 0 and not allowzero else int(size) for i, size in enumerate(shape)]
-    return _reshaped(x, sizes)
-
-
-def _reshaped(x: Array, sizes: list[int]) -> Array:
-    try:
-        return x.reshape(sizes)
-    except ValueError:
-        raise QfmtError(f"an array of shape {x.shape} cannot be reshaped to {tuple(sizes)}") from None
+    return x.reshape([x.shape[i] if size == 0 and not allowzero else int(size) for i, size in enumerate(shape)])
 
 
 def _flatten_shape(given: Inference) -> list[Shape]:

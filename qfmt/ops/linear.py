@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from ..arithmetic import fma
 from ..arrays import Array
 from ..errors import QfmtError
 from ..model import Dimension, Shape
-from .accumulation import as_stored, centred, exact_dtype, requantize_sums, whole, with_bias
+from .accumulation import accumulating, centred, exact_dtype, whole
 from .overflow import as_computed, of_product
 from .registry import (
     QUANTIZE_RULES,
@@ -19,8 +17,6 @@ from .registry import (
     Inference,
     Operand,
     Quantized,
-    Result,
-    Sums,
     by_engine,
     operator,
     optional,
@@ -41,23 +37,12 @@ def linear_shape(given: Inference) -> list[Shape]:
     return [(*x[:-1], w[0])]
 
 
-def _linear_integer(x: Operand, w: Operand, b: Operand | None, *, result: Result) -> Array:
-    """acc = Σ (x - zx)·(w - zw), exact; then the requantize rule. A bias is real, or int32 in units of sx·sw."""
-    return requantize_sums(linear_sums(x, w), x, w, b, result)
-
-
-def linear_sums(x: Operand, w: Operand) -> Array:
+def linear_sums(x: Operand, w: Operand, _: int = 0) -> Array:
     """Σ (x - zx)·(w - zw), exact."""
     weights = whole(w)
     dtype = exact_dtype(x, weights, (1,))
     exact = np.matmul(centred(x, dtype), weights.T.astype(dtype))
     return as_computed(exact, lambda kernel: of_product(kernel, x.array, w.array.T))
-
-
-def _linear_exact(x: Operand, w: Operand, b: Operand | None, *, rule: str) -> Array:
-    """by `exact`, Σ (x - zx)·(w - zw) + B; by `folded`, Σ x·w + B."""
-    factors = (as_stored(x), as_stored(w)) if rule == "folded" else (x, w)
-    return with_bias(linear_sums(*factors), b)
 
 
 @operator(
@@ -66,10 +51,13 @@ def _linear_exact(x: Operand, w: Operand, b: Operand | None, *, rule: str) -> Ar
     "X W B? -> Y",
     shape=linear_shape,
     quantized=Quantized.ACCUMULATES,
-    integer=_linear_integer,
-    sums=Sums(_linear_exact),
     engines=REQUANTIZE_ENGINES | {"x86": "float_bias"},
     torch=("aten::linear(input:X, weight:W, bias:B=None)",),
+    **accumulating(
+        linear_sums,
+        "acc = Σ (x - zx)·(w - zw), exact; then the requantize rule. A bias is real, or int32 in units of sx·sw.",
+        "by `exact`, Σ (x - zx)·(w - zw) + B; by `folded`, Σ x·w + B.",
+    ),
 )
 def linear(x: Array, w: Array, b: Array | None) -> Array:
     """Y = X · Wᵀ + B over the last dimension of X.
@@ -108,22 +96,12 @@ def matmul_shape(given: Inference) -> list[Shape]:
     return [(*broadcast_pair(a[:-2], b[:-2]), *rows, *columns)]
 
 
-def _matmul_integer(a: Operand, b: Operand, *, result: Result) -> Array:
-    """acc = Σ (a - za)·(b - zb), exact; then the requantize rule, without a bias."""
-    return requantize_sums(_matmul_sums(a, b), a, b, None, result)
-
-
-def _matmul_sums(a: Operand, b: Operand) -> Array:
+def _matmul_sums(a: Operand, b: Operand, _: int = 0) -> Array:
     """Σ (a - za)·(b - zb), exact."""
     right = whole(b)
     dtype = exact_dtype(a, right, (max(0, right.ndim - 2),))
     exact = np.asarray(np.matmul(centred(a, dtype), right.astype(dtype)))
     return as_computed(exact, lambda kernel: of_product(kernel, a.array, b.array))
-
-
-def _matmul_exact(a: Operand, b: Operand, *, rule: str) -> Array:
-    """by `exact`, Σ (a - za)·(b - zb); by `folded`, Σ a·b."""
-    return _matmul_sums(as_stored(a), as_stored(b)) if rule == "folded" else _matmul_sums(a, b)
 
 
 @operator(
@@ -132,14 +110,17 @@ def _matmul_exact(a: Operand, b: Operand, *, rule: str) -> Array:
     "A B -> Y",
     shape=matmul_shape,
     quantized=Quantized.ACCUMULATES,
-    integer=_matmul_integer,
-    sums=Sums(_matmul_exact),
     engines=by_engine("affine", onnx="integer_bias", pt2e="affine"),
     torch=(
         "aten::matmul(self:A, other:B)",
         "aten::mm(self:A, mat2:B)",
         "aten::bmm(self:A, mat2:B)",
         "quantized::matmul(qa:A, qb:B, scale:$scale, zero_point:$zero_point)",
+    ),
+    **accumulating(
+        _matmul_sums,
+        "acc = Σ (a - za)·(b - zb), exact; then the requantize rule, without a bias.",
+        "by `exact`, Σ (a - za)·(b - zb); by `folded`, Σ a·b.",
     ),
 )
 def matmul(a: Array, b: Array) -> Array:
@@ -161,22 +142,7 @@ def _gemm_shape(given: Inference) -> list[Shape]:
     return [(rows, columns)]
 
 
-def _gemm_integer(
-    a: Operand, b: Operand, c: Operand | None, *, result: Result, alpha: float, beta: float, **transposed: int
-) -> Array:
-    """if alpha and beta are 1: acc = Σ (a - za)·(b - zb), exact; then the requantize rule, with C as the bias."""
-    return requantize_sums(_gemm_sums(a, b, alpha, beta, transposed), a, b, c, result)
-
-
-def _gemm_exact(
-    a: Operand, b: Operand, c: Operand | None, *, rule: str, alpha: float, beta: float, **transposed: int
-) -> Array:
-    """if alpha and beta are 1: by `exact`, Σ (a - za)·(b - zb) + C; by `folded`, Σ a·b + C."""
-    factors = (as_stored(a), as_stored(b)) if rule == "folded" else (a, b)
-    return with_bias(_gemm_sums(*factors, alpha, beta, transposed), c)
-
-
-def _gemm_sums(a: Operand, b: Operand, alpha: float, beta: float, transposed: Mapping[str, int]) -> Array:
+def _gemm_sums(a: Operand, b: Operand, _: int = 0, *, alpha: float, beta: float, **transposed: int) -> Array:
     """Σ (a - za)·(b - zb), exact."""
     transposes_a, transposes_b = transposed["transA"], transposed["transB"]
     if alpha != 1 or beta != 1:
@@ -201,10 +167,13 @@ def _gemm_sums(a: Operand, b: Operand, alpha: float, beta: float, transposed: Ma
     },
     shape=_gemm_shape,
     quantized=Quantized.ACCUMULATES,
-    integer=_gemm_integer,
-    sums=Sums(_gemm_exact),
     rules=(*REQUANTIZE_RULES, *QUANTIZE_RULES),
     engines=REQUANTIZE_ENGINES | {"x86": "float_bias"},
+    **accumulating(
+        _gemm_sums,
+        "if alpha and beta are 1: acc = Σ (a - za)·(b - zb), exact; then the requantize rule, with C as the bias.",
+        "if alpha and beta are 1: by `exact`, Σ (a - za)·(b - zb) + C; by `folded`, Σ a·b + C.",
+    ),
 )
 def gemm(a: Array, b: Array, c: Array | None, *, alpha: float, beta: float, **transposed: int) -> Array:
     """Y = alpha · A · B + beta · C, A and B matrices, transposed first if so stated; C broadcasts to the product."""

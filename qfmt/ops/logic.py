@@ -32,10 +32,7 @@ for _entry in (
     "IsInf",
     20,
     "X -> Y",
-    attributes={
-        "detect_negative": optional(1, "0: -∞ is ignored"),
-        "detect_positive": optional(1, "0: +∞ is ignored"),
-    },
+    attributes={"detect_negative": optional(1, "0: -∞ is ignored"), "detect_positive": optional(1, "0: +∞ is ignored")},
     shape=same,
     quantized=Quantized.FLOAT_ONLY,
     dtype="bool",
@@ -79,14 +76,7 @@ def modulo(a: Array, b: Array, *, fmod: int) -> Array:
         return np.fmod(a, b) if fmod else np.mod(a, b)
 
 
-@operator(
-    "Where",
-    16,
-    "condition X Y -> output",
-    shape=broadcast,
-    quantized=Quantized.COMPUTES,
-    dtype="input:1",
-)
+@operator("Where", 16, "condition X Y -> output", shape=broadcast, quantized=Quantized.COMPUTES, dtype="input:1")
 def where(condition: Array, x: Array, y: Array) -> Array:
     """output = X where condition, Y elsewhere."""
     return np.where(condition, x, y)

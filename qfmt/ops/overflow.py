@@ -169,7 +169,7 @@ def computed_by(kernel: Kernel | None) -> Iterator[None]:
 def as_computed(exact: Array, found: Callable[[Kernel], Array]) -> Array:
     """Exact sums, or those of the current kernel, given its corrections for the stored factors."""
     kernel = _kernel.get()
-    return exact if kernel is None else kernel.apply(exact, found(kernel).reshape(exact.shape))
+    return exact if kernel is None or not exact.size else kernel.apply(exact, found(kernel).reshape(exact.shape))
 
 
 def of_product(kernel: Kernel, left: Array, right: Array) -> Array:

@@ -150,13 +150,7 @@ for _entry in (
     ),
     ("ReduceSumSquare", 18, lambda x, *a: _sum(x * x, *a), Quantized.COMPUTES, "the sum of the squares"),
     ("ReduceLogSum", 18, lambda x, *a: _log(_sum(x, *a)), Quantized.COMPUTES, "the natural logarithm of the sum"),
-    (
-        "ReduceLogSumExp",
-        18,
-        _log_sum_exp,
-        Quantized.COMPUTES,
-        "m + ln(Σ exp(data - m)), m the largest element,",
-    ),
+    ("ReduceLogSumExp", 18, _log_sum_exp, Quantized.COMPUTES, "m + ln(Σ exp(data - m)), m the largest element,"),
 ):
     _reduction(*_entry)
 

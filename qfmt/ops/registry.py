@@ -86,12 +86,7 @@ def by_engine(rule: str, *, onnx: str = "divide", pt2e: str = "reciprocal", **ot
 
 QUANTIZE_ENGINES = by_engine("premultiplied")
 REQUANTIZE_ENGINES = by_engine(
-    "float_bias",
-    x86="affine",
-    onednn="affine",
-    qnnpack="integer_bias_reciprocal",
-    onnx="integer_bias",
-    pt2e="affine",
+    "float_bias", x86="affine", onednn="affine", qnnpack="integer_bias_reciprocal", onnx="integer_bias", pt2e="affine"
 )
 
 DYNAMIC_ENGINES = by_engine(

@@ -54,8 +54,6 @@ def _requantize_integer(
     else:
         numbers = (_along(each, x.array.ndim, axis) for each in (multiplier, shift, add))
         rounded = FIXED_POINT[result.rule](x.array.astype(np.int64), *numbers)
-        if rounded.shape != x.array.shape:
-            raise QfmtError(f"parameters of {rounded.shape} for sums of {x.array.shape}")
         y = np.asarray(clamp(rounded + int(result.quantization.zero_point[0]), result.quantization, result.dtype))
     if thresholds is not None and rows is not None:
         _count(x.array, thresholds.array, rows, axis, result.quantization.quant_min, y)
@@ -95,9 +93,7 @@ def _count(x: Array, thresholds: Array, rows: Array, axis: int, low: int, y: Arr
     "qfmt.Requantize",
     1,
     "x multiplier? shift? add? thresholds? row? -> y",
-    attributes={
-        "axis": required("i", "the dimension of x that channels run along, from 0"),
-    },
+    attributes={"axis": required("i", "the dimension of x that channels run along, from 0")},
     shape=same,
     quantized=Quantized.INTEGERS,
     integer=_requantize_integer,

@@ -12,16 +12,7 @@ from ..errors import RunError
 from ..forms import MULTIPLY_ADD_DIVIDE
 from ..model import Dimension, Shape
 from .accumulation import whole
-from .registry import (
-    Inference,
-    Operand,
-    Quantized,
-    Result,
-    Trait,
-    by_engine,
-    operator,
-    required,
-)
+from .registry import Inference, Operand, Quantized, Result, Trait, by_engine, operator, required
 from .shapes import check_broadcasts
 
 
@@ -60,9 +51,7 @@ def _integer(x: Operand, mul: Operand, add: Operand, *, result: Result, div: int
     "qfmt.RequantShift",
     1,
     "x mul add -> y",
-    attributes={
-        "div": required("i", "the divisor, at least 1"),
-    },
+    attributes={"div": required("i", "the divisor, at least 1")},
     shape=_shape,
     quantized=Quantized.OWN,
     integer=_integer,

@@ -39,8 +39,8 @@ class Overflow:
     """The range of one product in an engine's kernel; if it has multiple kernels, in the one with the largest.
 
     `largest` is the largest magnitude of a sum of two neighbouring products that the weights and the range of the input
-    allow. `channels` output channels have one that exceeds 16 bits. No pair does as long as stored activations are at
-    most `harmless`.
+    allow. `channels` output channels have one that exceeds 16 bits. No pair does as long as stored activations, and the
+    zeros of padding, are at most `harmless`.
     """
 
     largest: int
@@ -52,8 +52,9 @@ class Overflow:
 class Hazard:
     """One product of a network, with constant weights, and what can overflow in it.
 
-    `largest_sum` is the largest magnitude of the accumulator, without a bias, over its `channels` output channels: it
-    should stay below 2³¹. `engines` has those whose kernels can sum pairs in 16 bits for products of these types.
+    `largest_sum` is the largest magnitude of the accumulator, without a bias, over its `channels` output channels, or
+    those of all matrices of a MatMul: it should stay below 2³¹. `engines` has those whose kernels can sum pairs in 16
+    bits for products of these types.
     """
 
     node: str

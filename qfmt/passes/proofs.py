@@ -96,10 +96,12 @@ def _adder(node: Node) -> Callable[[Node, Tensors, Budget], Range] | None:
 
 def limits(tensor: Tensor) -> tuple[int, int]:
     """The least and the greatest integer of a tensor, or a bound of them."""
-    if tensor.is_constant:
-        return (int(tensor.array.min()), int(tensor.array.max())) if tensor.array.size else (0, 0)
     kind, grid = DTYPES[tensor.dtype], tensor.quantization
     low, high = int(kind.minimum), int(kind.maximum)
+    if tensor.is_constant and tensor.array.size:
+        return int(tensor.array.min()), int(tensor.array.max())
+    if tensor.is_constant and grid is None:  # nothing is summed
+        return 0, 0
     return (low, high) if grid is None else (max(low, grid.quant_min), min(high, grid.quant_max))
 
 

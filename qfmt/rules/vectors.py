@@ -85,8 +85,7 @@ def _sizes(vector: Vector, graph: Graph) -> str:
 
 
 @SIZES.rule(
-    70,
-    "A test vector has no digests, or one of 16 bytes for each output of a node that has an integer type or Bool.",
+    70, "A test vector has no digests, or one of 16 bytes for each output of a node that has an integer type or Bool."
 )
 def _digests(vector: Vector, graph: Graph) -> str:
     if not vector.digests:

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import qfmt
+from networks.random_net import Net, grid
 from qfmt.cli import main
 from qfmt.compare import Report
 from qfmt.errors import NoIntegerFormError, RunError
@@ -367,3 +368,12 @@ def test_the_order_of_outputs_counts(digits: Model, tmp_path: Path) -> None:
     assert qfmt.verify(path, swapped).first_wrong == "the network's outputs fc, pool → pool, fc"
     doubled = file.replace(graph=replace(file.graph, outputs=("fc", "pool", "fc")))
     assert qfmt.verify(path, doubled).first_wrong == "the network's outputs fc, pool → fc, pool, fc"
+
+
+def test_outputs_that_are_real_numbers_and_integers_at_once(tmp_path: Path) -> None:
+    net = Net(np.random.default_rng(3))
+    a, b = (net.node("Sigmoid", [net.input(2, 3)], grid(net.rng), "divide") for _ in range(2))
+    model = net.model(net.node("DequantizeLinear", [a], None), b, a)
+    model.save(tmp_path / "source.qfb")
+    report = qfmt.verify(tmp_path / "source.qfb", lower_integer(model))
+    assert report.is_exact and not report.interface

@@ -35,7 +35,7 @@ REFUSED = {
     "deflated_dicts.pt": "would take more than",
     "pt2_lists.pt2": "would take more than",
     "code_nobody.pt": "has no `forward`",
-    "ts-dtype8.pt": "quantizes to the element type 8",
+    "ts-dtype8.pt": "computes in the element type 8",
     "ts-nan-addend.pt": "with the scale nan",
     "ts-rebuild.pt": "other than a weight and a bias",
     "verify-segfault.pt": "computes in the element type -1",

@@ -83,6 +83,10 @@ def cells() -> list[tuple[str, str]]:
     return [(name, mode) for name, definition in NETWORKS.items() for mode in definition.modes]
 
 
+HELD_BACK = 101
+"""The seed of inputs that are not used for calibration."""
+
+
 def example_inputs(name: str, seed: int) -> Inputs:
     generator = torch.Generator().manual_seed(seed)
     return tuple(torch.randn(shape, generator=generator) for shape in definition(name).shapes)
@@ -119,7 +123,7 @@ def quantize(name: str, mode: str, engine: str = "fbgemm") -> tuple[nn.Module, I
     """The converted model (in eval mode), and inputs that were not used for calibration."""
     if mode == "direct":
         torch.manual_seed(sum(name.encode()))
-        return definition(name).make().eval(), example_inputs(name, 101)
+        return definition(name).make().eval(), example_inputs(name, HELD_BACK)
     torch.backends.quantized.engine = engine
     model, inputs = build(name)
     chosen = tq.get_default_qconfig(engine)
@@ -131,7 +135,7 @@ def quantize(name: str, mode: str, engine: str = "fbgemm") -> tuple[nn.Module, I
         for seed in range(10, 14):
             prepared(*example_inputs(name, seed))
     converted = convert_fx(prepared) if mode == "fx" else tq.convert(prepared)
-    return converted.eval(), example_inputs(name, 101)
+    return converted.eval(), example_inputs(name, HELD_BACK)
 
 
 @cache

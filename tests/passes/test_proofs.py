@@ -214,6 +214,18 @@ def test_the_range_that_sums_state_holds_them() -> None:
         assert [each.rule for each in proofs(model).violations] == rules
 
 
+def test_constants_without_elements_are_within_their_range() -> None:
+    tensors = [
+        Tensor("x", "uint8", (1, 0), None, grid(3)),
+        Tensor.constant("c", np.empty((1, 0), np.uint8), grid(0, 50)),
+    ]
+    nodes = [adder("qfmt.WeightedSum", ("x", "c"), weights=(1, 1))]
+    model = net(nodes, tensors, (1, 0))
+    last = with_reach(model.nodes[-1], (50,), (510,))
+    found = proofs(replace(model, graph=replace(model.graph, nodes=(*model.nodes[:-1], last))))
+    assert not found.violations and not found.unknown
+
+
 def test_statements_of_the_lowering_are_true_and_tight() -> None:
     sums = holds = narrowed = 0
     networks = [qfmt.load(path) for path in sorted((SUITE / "float").glob("*.qfb"))]

@@ -13,13 +13,17 @@ import qfmt
 from networks import pytorch
 from qfmt.model import Model
 
+from .shared import made_once
+
 
 @cache
 def archive(name: str) -> bytes:
-    """A network as torch.jit.save writes it."""
-    model, inputs = pytorch.quantized(name, pytorch.NETWORKS[name].modes[-1])
-    with TemporaryDirectory() as folder:
-        return pytorch.save_as(model, inputs, "trace", Path(folder) / "m.pt").read_bytes()
+    """A network as torch.jit.save writes it, made once per test run."""
+
+    def make(folder: Path) -> None:
+        pytorch.save_as(*pytorch.quantized(name, pytorch.NETWORKS[name].modes[-1]), "trace", folder / "m.pt")
+
+    return (made_once(f"torch-{name}", make) / "m.pt").read_bytes()
 
 
 @cache
@@ -32,7 +36,13 @@ def model_of(name: str, engine: str = "fbgemm") -> Model:
 
 
 def inputs_of(name: str) -> pytorch.Inputs:
-    return pytorch.quantized(name, pytorch.NETWORKS[name].modes[-1])[1]
+    return pytorch.example_inputs(name, pytorch.HELD_BACK)
+
+
+@cache
+def expected_of(name: str, engine: str = "fbgemm") -> list[np.ndarray]:
+    """What the interpreter computes for these inputs."""
+    return run(model_of(name, engine), inputs_of(name))
 
 
 def run(model: Model, inputs: pytorch.Inputs) -> list[np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -27,13 +28,9 @@ def _is_ours(folder: Path) -> bool:
     headers = [path for path in folder.glob("*.h") if path.is_file() and MARK in _begin(path)]
     if len(headers) != 1:
         return False
-    name = headers[0].stem
-    made = {f"{name}.h", f"{name}.c", f"{name}_weights.h", f"{name}_check.c", f"lib{name}.a", "main.c", "Makefile",
-            "main", "main.exe"}  # fmt: skip
-    return all(
-        path.is_file() and (path.name in made or path.suffix == ".o" or path.name.startswith(f"{name}_weights"))
-        for path in folder.iterdir()
-    )
+    own = re.escape(headers[0].stem)
+    made = re.compile(rf"{own}(_check)?\.[ch]|{own}_weights(_\d+)?\.[ch]|lib{own}\.a|main(\.c|\.exe)?|Makefile|.*\.o")
+    return all(path.is_file() and made.fullmatch(path.name) for path in folder.iterdir())
 
 
 def _begin(path: Path) -> str:

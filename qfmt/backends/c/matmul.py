@@ -14,11 +14,14 @@ from .plan import Plan
 from .products import NO_TERMS, ROWS, constant_weights, finished, rows_of, target_of, title_of, unit_of
 from .views import Parameter, View, plain
 
+PLACE_BYTES = 32
+"""Bytes of memory for the place of a matrix."""
+
 
 def matmul(plan: Plan, node: Node) -> None:
     """A · B over the last two dimensions; the leading ones broadcast."""
     right = plan.value(node.inputs[1])
-    if right.array is not None and right.array.ndim == 2 and len(plan.value(node.inputs[0]).shape) > 1:
+    if right.array is not None and right.array.ndim == 2:
         rows_of(plan, node, constant_weights(plan, node).T)
         return
     if node.rule != "exact":
@@ -38,6 +41,9 @@ def matmul(plan: Plan, node: Node) -> None:
     unit = unit_of(plan, length)
     padded = -(-length // unit) * unit
     full = -(-columns // ROWS) * ROWS
+    if full * padded > INT32:
+        raise QfmtError("multiplies a matrix too large for int32")
+    plan.network.budget.allocate(PLACE_BYTES * prod(lead))
     views = [View(view.buffer, shape, plain(len(shape)), view.offset)
              for view, shape in ((plan.read(name, plain(len(plan.value(name).shape))), shape)
                                  for name, shape in zip(node.inputs, (left, other), strict=False))]  # fmt: skip

@@ -152,6 +152,7 @@ class Plan:
     def constant(self, array: Any, label: str, aligned: bool = False) -> str:
         """The identifier of a constant array; equal arrays are written once. `aligned`: unless it is small."""
         numbers = np.ascontiguousarray(array)
+        self.network.budget.allocate(numbers.nbytes)
         key = str(numbers.dtype), numbers.tobytes()
         if key not in self.constants:
             self.constants[key] = self.names.constant(label), numbers
@@ -202,21 +203,18 @@ def place(plan: Plan) -> dict[int, int]:
     sizes = {}
     for width in WIDTHS:
         own = sorted((each for each in buffers if each.width == width), key=lambda b: (-b.size, b.first, b.name))
-        first, last = (np.array(each, np.int64) for each in ([b.first for b in own], [b.last for b in own]))
-        for index, buffer in enumerate(own):
-            at_once = np.flatnonzero((first[:index] <= buffer.last) & (last[:index] >= buffer.first))
-            plan.network.budget.spend(index // AT_ONCE + at_once.size // 4)
-            buffer.offset = _lowest(buffer, [own[at] for at in at_once], max(1, plan.alignment // width))
+        step = max(1, plan.alignment // width)
+        first, last, begin, end = placed = np.zeros((4, len(own)), np.int64)  # in the order of `begin`
+        for count, buffer in enumerate(own):
+            plan.network.budget.spend(4 * count // AT_ONCE)
+            rivals = np.flatnonzero((first[:count] <= buffer.last) & (last[:count] >= buffer.first))
+            free = np.append(0, np.maximum.accumulate(end[rivals]))
+            room = np.append(begin[rivals], np.iinfo(np.int64).max) - free
+            buffer.offset = int(free[(room >= buffer.size).argmax()])
+            index = int(np.searchsorted(begin[:count], buffer.offset))
+            placed[:, index + 1 : count + 1] = placed[:, index:count]
+            after = -(-(buffer.offset + buffer.size) // step) * step
+            placed[:, index] = buffer.first, buffer.last, buffer.offset, after
         if own:
             sizes[width] = max(each.offset + each.size for each in own)
     return sizes
-
-
-def _lowest(buffer: Buffer, rivals: Iterable[Buffer], step: int) -> int:
-    """The lowest offset that is free of rivals, which are in use at the same time."""
-    offset = 0
-    for rival in sorted(rivals, key=lambda each: each.offset):
-        if rival.offset >= offset + buffer.size:
-            break
-        offset = max(offset, -(-(rival.offset + rival.size) // step) * step)
-    return offset

@@ -21,6 +21,9 @@ from .views import Parameter, View, channels_last
 BETTER = {"MaxPool": ">", "GlobalMaxPool": ">", "ReduceMax": ">", "ReduceMin": "<"}
 """Operators that select one of the inputs, and how it compares with the others."""
 
+POSITION_BYTES = 24
+"""Bytes of memory for a position of a window along one dimension."""
+
 
 @dataclass(frozen=True, slots=True)
 class Along:
@@ -50,6 +53,7 @@ def pool(plan: Plan, node: Node) -> None:
         raise QfmtError("is an adaptive pool without a batch dimension")
     if len(x.shape) - 2 not in (1, 2, 3):
         raise QfmtError(f"has {len(x.shape) - 2} spatial dimensions, but C supports 1 to 3")
+    plan.network.budget.allocate(POSITION_BYTES * sum(y.shape[2:]))
     if "kernel_shape" in node.attributes:
         with_pads, pairs = node.int("count_include_pad", 0), zip(windows(node.attributes), x.shape[2:], strict=True)
         along = [Along.of_window(window, size, with_pads) for window, size in pairs]

@@ -23,7 +23,10 @@ def number(lift: Builder, value: Any) -> int | float:
     if isinstance(value, StoredTensor):
         value = value.item()
     if isinstance(value, TensorValue) and lift.is_constant(value):
-        value = lift.tensors[value.key].array.reshape(-1)[0].item()
+        array = lift.tensors[value.key].array
+        if array.size != 1:
+            raise SourceError(f"{lift.target} gets a tensor of {array.size} elements where a number is needed")
+        value = array.item()
     if isinstance(value, bool | int | float):
         return value
     raise SourceError(f"{lift.target} has a number argument that is known only at run time")
@@ -90,9 +93,9 @@ def grid(value: TensorValue) -> Quantization | None:
     return replace(value.quantization, quant_min=limits.minimum, quant_max=limits.maximum)
 
 
-def dtype(code: int) -> str:
+def dtype(code: Any) -> str:
     """An element type by c10's code."""
-    if code not in DTYPE_CODES:
+    if not isinstance(code, int) or code not in DTYPE_CODES:
         raise SourceError(f"computes in the element type {str(code)[:20]} (c10::ScalarType), which is not supported")
     return DTYPE_CODES[code]
 

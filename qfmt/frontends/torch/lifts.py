@@ -116,9 +116,7 @@ def bound_arguments(
 
 
 @cache
-def _signature(
-    function: Callable[..., Any],
-) -> tuple[inspect.Signature, dict[str, tuple[type, ...]], list[str]]:
+def _signature(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, tuple[type, ...]], list[str]]:
     """The signature, the allowed arguments of each parameter with a known annotation, and those that are tensors."""
     signature = inspect.signature(function)
     types, tensors = {}, []

@@ -26,6 +26,9 @@ def move_integers(node: Node, context: Context) -> None:
     grid = stored.quantization
     if grid is None or not grid.is_per_tensor or any(map(context.is_computed, node.inputs[1:])):
         return
+    read, made = (context.tensors[name].shape or () for name in (node.inputs[0], node.outputs[0]))
+    if 0 in read and 0 not in made:  # the largest of no real numbers is -∞, which no integer represents
+        return
     outputs = tuple(context.free(f"{name}.quantized") for name in node.outputs)
     tensors = [_quantized(context.tensors[name], own, stored) for name, own in zip(node.outputs, outputs, strict=True)]
     moved = replace(node, inputs=(stored.name, *node.inputs[1:]), outputs=outputs)

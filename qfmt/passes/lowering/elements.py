@@ -48,7 +48,7 @@ def tabled(source: str, values: Any, output: Tensor, axis: int | None, like: Nod
     if leaf.dtype == output.dtype and axis is None and _is_identity(leaf, output, values):
         _put("Identity", (source,), output, {}, like, context)
         return output.name
-    if axis is not None and (values == values[0]).all():
+    if axis is not None and len(values) and (values == values[0]).all():
         axis, values = None, values[0]
     name = context.free(f"{output.name}.table")
     context.add(Tensor.constant(name, values, dtype=output.dtype))

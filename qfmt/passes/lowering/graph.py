@@ -243,7 +243,8 @@ def _on_one_grid(node: Node, chosen: Sequence[str], context: Context) -> None:
     A rule of interpolation only clamps here, as every quantize rule does between equal grids.
     """
     y, entry = context.tensors[node.outputs[0]], OPERATORS["Concat"]
-    context.grid(y)
+    if context.grid(y).is_per_channel:
+        raise NoForm("has an output that is quantized per channel")
     rule = node.rule if node.rule in QUANTIZE else "divide"
     rounding = Node(entry.name, ("",), node.outputs, {"axis": 0}, node.name, entry.version, rule)
     found = {}
@@ -260,7 +261,7 @@ def _on_one_grid(node: Node, chosen: Sequence[str], context: Context) -> None:
         elif x.is_constant:
             (moved,) = execute(rounding, [Operand(x.array, grid)], [replace(y, shape=x.shape)])
             found[name] = context.free(f"{name}.on_grid")
-            context.add(Tensor.constant(found[name], moved, y.quantization))
+            context.add(Tensor.constant(found[name], moved, y.quantization, dtype=y.dtype))
         else:
             found[name] = regridded(name, y, moved, node, context)
     inputs = tuple(found.get(name, name) for name in node.inputs)

@@ -13,7 +13,7 @@ from ...arithmetic import MEAN, clamp, f32, named, quantize
 from ...model import DTYPES, INT32, Node, Quantization
 from ...ops.geometry import UncountedError, mean_sizes
 from .context import Context, NoForm
-from .requantizing import FACTOR_BITS, FOUND, Sums, unit_of
+from .requantizing import FACTOR_BITS, FOUND, Sums, check_levels, unit_of
 from .step_functions import Array, Integers, differing, levels_of, search
 
 MOST_SUMS = 1 << 23
@@ -48,6 +48,7 @@ def mean(node: Node, context: Context) -> Sums:
         if listed > MOST_SUMS:
             raise NoForm("has windows with too many possible sums to compare each of them")
         context.budget.allocate(SUM_BYTES * listed)
+    check_levels(yq)
     context.budget.spend(len(counts) * (yq.quant_max - yq.quant_min) // FOUND)
     multiple, zero = lcm(*counts), int(xq.zero_point[0])
     low, high = xq.quant_min - zero, xq.quant_max - zero

@@ -15,6 +15,9 @@ from .step_functions import Integers
 
 LARGEST_DENOMINATOR = 1 << 20
 
+CELLS = 1 << 20
+"""How many first columns, of levels in rows, are compared at a time."""
+
 NONE = 1 << 40
 """Marks a level that is not reached: greater than any index in a table."""
 
@@ -55,13 +58,15 @@ def ratios(table: Integers) -> tuple[float, float]:
     below.
     """
     height, width = table.shape
-    least, span = int(table.min()), int(np.ptp(table)) + 1
-    places = np.arange(height)[:, None] * span + table - least
-    counts = np.bincount(places.ravel(), minlength=height * span).reshape(height, span)
-    first = counts.cumsum(1)[:, :-1].T  # [levels, rows]
-    reached, rest = np.where(first < width, first, NONE), np.where(first > 0, -first, NONE)
     most = width + 2  # larger than any quotient
-    return max(0.0, -_least_quotient(rest + 1, reached, most)), _least_quotient(reached + 1, rest, most)
+    low, high = 0.0, np.inf
+    levels, part = np.unique(table)[1:], max(1, CELLS // height)  # every row reaches the least one
+    for start in range(0, len(levels), part):
+        first = np.stack([np.searchsorted(row, levels[start : start + part]) for row in table], axis=1)
+        reached, rest = np.where(first < width, first, NONE), np.where(first > 0, -first, NONE)
+        low = max(low, -_least_quotient(rest + 1, reached, most))
+        high = min(high, _least_quotient(reached + 1, rest, most))
+    return low, high
 
 
 def _least_quotient(a: Integers, b: Integers, most: int) -> float:
@@ -70,7 +75,7 @@ def _least_quotient(a: Integers, b: Integers, most: int) -> float:
     Dinkelbach's method: a quotient p / q is the least if no q · (a + b) - p · (i - k) is negative; else the pair with
     the least value has a smaller quotient. Only integers are used.
     """
-    if a.shape[0] == 0 or a.shape[1] < 2:
+    if a.shape[1] < 2:
         return np.inf
     rows, found, (p, q) = np.arange(a.shape[1]), np.inf, (most, 1)
     while True:

@@ -48,6 +48,8 @@ def region(node: Node, context: Context) -> Region:
     """The region of a node with a quantized output; NoForm, naming the node, if it is not an elementwise function."""
     found = Region(context.tensors[node.outputs[0]])
     _grow(found, node, context)
+    if context.grid(found.output).is_per_channel:
+        raise NoForm("has an output that is quantized per channel")
     for leaf in found.leaves:
         context.grid(leaf)
         if leaf.quantization is not None and leaf.quantization.is_per_channel:

@@ -71,11 +71,16 @@ def requantized(sums: Sums, output: str, like: Node, context: Context) -> None:
     append(found, sums, name, y, like, context)
 
 
+def check_levels(grid: Quantization) -> None:
+    """NoForm if an output has too many levels to search a threshold for each."""
+    if grid.quant_max - grid.quant_min > LEVELS:
+        raise NoForm(f"has an output of {grid.quant_max - grid.quant_min + 1:,} levels")
+
+
 def best(sums: Sums, y: Tensor, context: Context, form: Form) -> Requantization:
     """The parameters for all channels; those with a common shift are found for all at once."""
     grid = context.grid(y)
-    if grid.quant_max - grid.quant_min > LEVELS:
-        raise NoForm(f"has an output of {grid.quant_max - grid.quant_min + 1:,} levels")
+    check_levels(grid)
     if grid.quant_min == grid.quant_max:
         return _constant(len(sums.low), form)
     zero_point = int(grid.zero_point[0])

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,7 +19,10 @@ from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.backends.c import program as texts_of
 from qfmt.backends.c import write_c
 from qfmt.backends.c.names import EXAMINED, Names, comment, identifier
+from qfmt.backends.c.plan import place
 from qfmt.backends.c.static import fixed
+from qfmt.backends.c.views import Buffer
+from qfmt.budget import MODEL_OPERATIONS, Budget
 from qfmt.errors import BudgetError, DestinationError, InexpressibleNodesError, ValidityError
 from qfmt.model import DTYPES
 from qfmt.ops import OPERATORS, Inference
@@ -233,6 +237,18 @@ def test_offsets_of_similar_buffers_are_deterministic() -> None:
     assert "arena32 + " in texts[0]["net.c"]
     assert sum(text == texts[0] for text in texts) == len(texts)
     tell(f"C: {len(texts)} of {len(texts)} texts of one network are equal")
+
+
+def test_memory_of_many_tensors_at_once() -> None:
+    """Each has its own place; those of other times share one."""
+    made = [Buffer("uint8", 3, f"b{index}", first=index % 2, last=index % 2) for index in range(12_000)]
+    given = [SimpleNamespace(view=SimpleNamespace(buffer=buffer)) for buffer in made]
+    steps = [SimpleNamespace(operands=given, scratch=())]
+    plan = SimpleNamespace(
+        steps=steps, alignment=4, network=SimpleNamespace(budget=Budget(0, operations=MODEL_OPERATIONS))
+    )
+    assert place(cast(Any, plan)) == {1: 6000 * 4 - 1}
+    assert sorted(buffer.offset for buffer in made) == [4 * (index // 2) for index in range(12_000)]
 
 
 @pytest.mark.parametrize(
@@ -523,6 +539,27 @@ def test_positions_are_charged_before_they_are_listed(monkeypatch: pytest.Monkey
     monkeypatch.setattr("qfmt.memory.available", lambda: 1 << 25)
     with pytest.raises(InexpressibleNodesError, match=r"needs 41\.9 MB of memory, more than the limit of 16\.8 MB"):
         texts_of(sliced(1 << 9, 1), "net")
+
+
+@pytest.mark.parametrize(
+    ("operator", "tensors", "attributes"),
+    [
+        ("MatMul", [image(1 << 22, 1, 1), replace(image(1, 1), name="b")], {}),
+        ("MatMul", [image(1, 1), replace(image(1, 1 << 24), name="b")], {}),
+        ("AveragePool", [image(1, 1, 1 << 24)], window(ceil_mode=0, count_include_pad=0)),
+    ],
+)
+def test_constants_that_shapes_ask_for_are_charged(
+    operator: str, tensors: list[Tensor], attributes: dict[str, Any]
+) -> None:
+    """The place of each matrix, a zero for each column, the divisor of each window."""
+    with pytest.raises(BudgetError, match=r"writing C for a network of \d+ bytes would take more than"):
+        texts_of(net(operator, tensors, NONE, "exact", **attributes), "net")
+
+
+def test_a_vector_times_a_matrix(tmp_path: Path) -> None:
+    w = constant("w", np.arange(-6, 6, dtype=np.int8).reshape(4, 3), WEIGHTS)
+    equal(net("MatMul", [image(4), w], NONE, "folded"), {"x": np.array([-128, 5, 127, 9], np.int8)}, tmp_path / "net")
 
 
 def test_only_the_beginning_of_a_name_is_examined() -> None:

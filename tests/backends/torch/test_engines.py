@@ -23,7 +23,7 @@ from networks import pytorch
 from qfmt.model import Model
 from support.counts import tell
 from support.paths import DIGITS, HELD_BACK, ROOT
-from support.torch_modules import archive, call, equal, inputs_of, model_of, run
+from support.torch_modules import archive, call, equal, expected_of, inputs_of, model_of, run
 
 pytestmark = pytest.mark.usefixtures("engine_is_left_alone")
 
@@ -45,7 +45,7 @@ def test_reference_is_run(name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         got = call(module, inputs)
-    same, total = equal(got, run(model, inputs))
+    same, total = equal(got, expected_of(name))
     print(f"{name}: {same} of {total} outputs equal; {len(module.report())} nodes by NumPy")
     assert same == total
     assert not any(value.is_quantized for value in module.state_dict().values())
@@ -59,9 +59,8 @@ def test_reference_is_run(name: str) -> None:
     ],
 )
 def test_auto_is_run_by_the_rules_of_every_engine(name: str, rules: str) -> None:
-    model, inputs = model_of(name, rules), inputs_of(name)
-    module = model.to_torch()
-    same, total = equal(call(module, inputs), run(model, inputs))
+    module = model_of(name, rules).to_torch()
+    same, total = equal(call(module, inputs_of(name)), expected_of(name, rules))
     tell(f"{name}, {rules}: {same} of {total} outputs of auto equal; {len(module.report())} nodes fell back")
     assert same == total
 
@@ -178,8 +177,7 @@ class Source:
 def test_onednn_is_the_affine_rule(name: str) -> None:
     model, inputs = model_of(name, "onednn"), inputs_of(name)
     module = model.to_torch("onednn")
-    got, expected = call(module, inputs), run(model, inputs)
-    same, total = equal(got, expected)
+    same, total = equal(call(module, inputs), expected_of(name, "onednn"))
     print(f"{name}: {same} of {total} outputs equal; {len(module.report())} of {len(model.nodes)} nodes fell back")
     assert same == total
 
@@ -192,7 +190,7 @@ def test_qdq_can_be_exported(name: str) -> None:
     exported = torch.export.export(module, inputs, strict=False)
     same, total = equal(call(exported.module(), inputs), got)
     assert same == total
-    near = sum(int(np.isclose(a, b, atol=0.1, rtol=0.02).sum()) for a, b in zip(got, run(model, inputs), strict=True))
+    near = sum(int(np.isclose(a, b, atol=0.1, rtol=0.02).sum()) for a, b in zip(got, expected_of(name), strict=True))
     print(f"{name}: {same} of {total} equal after export; {near} of {total} near those of the integers")
     # Floats round otherwise than the engine does, and deep networks move apart; unrelated ones are near by chance only.
     assert near > total // 2

@@ -43,13 +43,16 @@ def run(model: Model, inputs: Sequence[torch.Tensor]) -> list[np.ndarray]:
     return list(model.run(given).values())
 
 
+DEEP = ("inverted", "mobilenet_v2", "resnet18")
+"""Networks with so many layers that a tie in a hidden one moves the outputs."""
+
+
 def check_outputs(name: str, model: Model, program: Any) -> None:
     inputs = inputs_of(name, 101)
     for mine, theirs in zip(run(model, inputs), torchs(program, inputs), strict=True):
         largest = np.abs(mine - theirs).max()
-        agree = np.mean(mine.argmax(-1) == theirs.argmax(-1))
-        print(f"{name}: {mine.size} outputs, largest difference {largest:.2g}, argmax equal {agree:.0%}")
-        assert largest <= 0.02 * np.abs(theirs).max()
+        print(f"{name}: {mine.size} outputs, largest difference {largest:.2g} of {np.abs(theirs).max():.2g}")
+        assert largest <= (0.02 if name in DEEP else 1e-6) * np.abs(theirs).max()
 
 
 @pytest.mark.parametrize(("name", "form"), CELLS)
@@ -81,7 +84,7 @@ def test_sizes_stay_names(tmp_path: Path) -> None:
     assert [type(size) for size in model.tensors["x"].shape or ()] == [str, int, int, int]
     x = torch.randn(5, 3, 16, 16, generator=torch.Generator().manual_seed(5))
     (mine,), (theirs,) = run(model, [x]), torchs(quantized("conv", sizes=True)[1], [x])
-    assert mine.shape == theirs.shape and np.abs(mine - theirs).max() <= 0.02 * np.abs(theirs).max()
+    assert np.array_equal(mine, theirs)
 
 
 def test_unfolded_weights_are_folded(tmp_path: Path) -> None:
@@ -182,4 +185,4 @@ def test_reference_modules_of_fx() -> None:
     with torch.no_grad():
         theirs = module(*inputs).numpy()
     (mine,) = run(model, inputs)
-    assert np.abs(mine - theirs).max() <= 0.02 * np.abs(theirs).max()
+    assert np.array_equal(mine, theirs)

@@ -395,6 +395,26 @@ def test_the_types_of_results_are_those_of_torch(tmp_path: Path) -> None:
         np.testing.assert_allclose(mine, theirs.numpy(), rtol=1e-6)
 
 
+class Bounded(nn.Module):
+    """Clamps by a bound for each column, by a computed one, and by a number in a tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("low", torch.tensor([0.0, 1.0, -1.0]))
+
+    def forward(self, x: torch.Tensor) -> List[torch.Tensor]:
+        low = self.low * 2
+        return [x.clamp(min=low), x.clamp(self.low, x.mean()), x.clamp(max=low[:1]), x.clamp_min(low)]
+
+
+def test_bounds_may_be_tensors(tmp_path: Path) -> None:
+    x = torch.tensor([[-2.3, 0.45, 1.75], [0.5, -1.0, 3.2]])
+    torch.jit.save(torch.jit.script(Bounded()), tmp_path / "m.pt")
+    results = [*qfmt.convert(tmp_path / "m.pt", input_shapes={"x": (2, 3)}).run({"x": x.numpy()}).values()]
+    for mine, theirs in zip(results, Bounded()(x), strict=True):
+        np.testing.assert_array_equal(mine, theirs.numpy())
+
+
 def test_attributes_written_by_forward_are_not_kept(tmp_path: Path) -> None:
     archive = Archive(saved(Scratch(), tmp_path / "m.pt"))
     for rank in (2, 3):

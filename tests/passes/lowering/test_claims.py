@@ -170,6 +170,41 @@ def test_unrepresentable_zeros_are_not_used_as_padding() -> None:
             equal(model, {x: np.arange(low, low + 16, dtype=np.uint8).reshape(1, 1, 4, 4)})
 
 
+@pytest.mark.parametrize("operator", ["Sigmoid", "QuantizeLinear", "Add", "Concat"])
+def test_functions_with_an_output_of_many_scales_are_refused(operator: str) -> None:
+    net = Net(np.random.default_rng(6))
+    many = Quantization.of(tuple(np.linspace(0.01, 0.2, 256)), (0,) * 256, 0, 255, 0)  # as many as a table has rows
+    inputs = [net.input(256, 2) for _ in range(2 if operator in ("Add", "Concat") else 1)]
+    axis = {"axis": 1} if operator == "Concat" else {}
+    model = net.model(net.node(operator, inputs, many, sorted(OPERATORS[operator].rules)[0], **axis))
+    with pytest.raises(NoIntegerFormError, match="output that is quantized per channel"):
+        lower_integer(model)
+
+
+def test_constants_of_each_channel_of_none() -> None:
+    net = Net(np.random.default_rng(6))
+    x = net.input(2, 0)
+    real = net.node("Mul", [net.node("DequantizeLinear", [x], None), net.constant(np.ones(0, f32))], None)
+    model = net.model(net.node("QuantizeLinear", [real], q(0.1, 0, 0, 255), "divide"))
+    equal(model, {x: np.empty((2, 0), np.uint8)})
+
+
+def test_the_largest_of_no_real_numbers_is_refused() -> None:
+    net = Net(np.random.default_rng(6))
+    real = net.node("DequantizeLinear", [net.input(2, 0)], None)
+    largest = net.node("ReduceMax", [real, net.constant(np.array([1]))], None, keepdims=1)
+    model = net.model(net.node("QuantizeLinear", [largest], q(0.1, 50, 0, 255), "divide"))
+    with pytest.raises(NoIntegerFormError, match="ReduceMax"):
+        lower_integer(model)
+
+
+def test_means_of_more_levels_than_are_searched_are_refused() -> None:
+    net = Net(np.random.default_rng(6))
+    wide = q(0.1, 0, -(1 << 31), (1 << 31) - 1)
+    with pytest.raises(NoIntegerFormError, match="an output of 4,294,967,296 levels"):
+        lower_integer(net.model(net.node("GlobalAveragePool", [net.input(1, 2, 5)], wide, "divide", dtype="int32")))
+
+
 def test_constants_that_add_dimensions_or_elements_are_refused() -> None:
     rng = np.random.default_rng(6)
     for shape, constant, fits in (

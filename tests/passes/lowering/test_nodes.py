@@ -157,6 +157,10 @@ def test_a_constant_that_is_joined_gets_the_grid_of_the_output() -> None:
     x, w = net.input(2, 5), weights(rng, net, (2, 3), None)
     lowered = same("Concat", net.model(net.node("Concat", [x, w], grid(rng, "uint8", 0.3), "divide", axis=1)), rng)
     assert [node.operator for node in lowered.nodes] == ["qfmt.Table", "Concat"]
+    net = Net(rng)
+    four = Quantization.of((0.1,), (3,), 0, 15)
+    x, w = net.input(2, 5, dtype="uint4", q=four), weights(rng, net, (2, 3), None)
+    same("Concat", net.model(net.node("Concat", [x, w], four, "divide", dtype="uint4", axis=1)), rng)
 
 
 @pytest.mark.parametrize("last", [1, -1], ids=["no sum is 0", "their sum is 0"])

@@ -18,14 +18,14 @@ from ..building import Builder
 from ..lifts import lifts
 from ..values import TensorValue
 from .logic import cast
-from .qparams import back, dtype_of, holding, is_computed, limits_of, on_the_spot, per_channel, per_tensor
+from .qparams import back, holding, is_computed, limits_of, on_the_spot, per_channel, per_tensor
 
 RECIPROCAL = "reciprocal"
 
 
 @lifts("quantized_decomposed::quantize_per_tensor(input, scale, zero_point, quant_min, quant_max, dtype)")
 def quantize_per_tensor(lift: Builder, a: Any) -> Any:
-    kind, limits = dtype_of(a.dtype), (a.quant_min, a.quant_max)
+    kind, limits = arguments.dtype(a.dtype), (a.quant_min, a.quant_max)
     if is_computed(lift, a.scale):
         return on_the_spot(lift, lift.tensor(a.input), a.scale, a.zero_point, limits_of(lift, kind, limits))
     return _quantize(lift, a.input, kind, per_tensor(lift, a.scale, a.zero_point, kind, limits))
@@ -37,13 +37,13 @@ def quantize_per_tensor(lift: Builder, a: Any) -> Any:
 def dequantize_per_tensor(lift: Builder, a: Any) -> Any:
     if is_computed(lift, a.scale):
         return back(lift, lift.tensor(a.input), a.scale, a.zero_point)
-    grid = per_tensor(lift, a.scale, a.zero_point, dtype_of(a.dtype), (a.quant_min, a.quant_max))
+    grid = per_tensor(lift, a.scale, a.zero_point, arguments.dtype(a.dtype), (a.quant_min, a.quant_max))
     return _dequantize(lift, a.input, grid, a.out_dtype)
 
 
 @lifts("quantized_decomposed::quantize_per_channel(input, scales, zero_points, axis, quant_min, quant_max, dtype)")
 def quantize_per_channel(lift: Builder, a: Any) -> Any:
-    return _quantize(lift, a.input, dtype_of(a.dtype), _per_channel(lift, a))
+    return _quantize(lift, a.input, arguments.dtype(a.dtype), _per_channel(lift, a))
 
 
 @lifts(
@@ -56,7 +56,7 @@ def dequantize_per_channel(lift: Builder, a: Any) -> Any:
 
 def _per_channel(lift: Builder, a: Any) -> Quantization:
     axis, limits = _axis(lift, a.input, arguments.whole(lift, a.axis)), (a.quant_min, a.quant_max)
-    return per_channel(lift, a.scales, a.zero_points, axis, dtype_of(a.dtype), limits)
+    return per_channel(lift, a.scales, a.zero_points, axis, arguments.dtype(a.dtype), limits)
 
 
 def _axis(lift: Builder, value: Any, axis: int) -> int:
@@ -86,9 +86,7 @@ def _dequantize(lift: Builder, value: Any, grid: Quantization, out_dtype: int | 
     elif not q.quantization.same_grid(grid):
         raise SourceError("reads integers with a scale or zero point other than those they were quantized with")
     real = lift.emit("DequantizeLinear", [q], dtype="float32", fold=False)
-    if out_dtype is None or dtype_of(out_dtype) == "float32":
-        return real
-    return lift.emit("Cast", [real], {"to": dtype_of(out_dtype)})
+    return real if out_dtype is None else cast(lift, real, arguments.dtype(out_dtype))
 
 
 def _covering(value: StoredTensor, grid: Quantization) -> Quantization:

@@ -70,13 +70,6 @@ def expm1(lift: Builder, self: Any) -> Any:
     return lift.emit("Sub", [*operands(lift, lift.emit("Exp", [real(lift, self)]), 1)])
 
 
-@lifts("aten::trunc", "aten::fix")
-def trunc(lift: Builder, self: TensorValue) -> Any:
-    if self.is_whole:
-        return self
-    return lift.emit("Mul", [lift.emit("Sign", [self]), lift.emit("Floor", [lift.emit("Abs", [self])])])
-
-
 @lifts("aten::fmod")
 def fmod(lift: Builder, self: Any, other: Any) -> Any:
     return lift.emit("Mod", [*operands(lift, self, other)], {"fmod": 1})

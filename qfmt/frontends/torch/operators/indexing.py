@@ -14,7 +14,7 @@ from .. import arguments, shapes
 from ..building import Builder
 from ..lifts import lifts
 from ..values import TensorValue
-from .layouts import END, cat, expand, unsqueeze
+from .layouts import END, cat, expand, sliced, unsqueeze
 from .logic import cast
 
 
@@ -94,14 +94,9 @@ def topk(lift: Builder, self: Any, k: Any, dim: int = -1, largest: bool = True, 
 def diff(lift: Builder, self: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Any:
     x = cat(lift, [part for part in (prepend, self, append) if part is not None], dim)
     for _ in range(n):
-        later, earlier = _cut(lift, x, dim, 1, END), _cut(lift, x, dim, 0, -1)
+        later, earlier = sliced(lift, x, dim, 1, END), sliced(lift, x, dim, 0, -1)
         x = lift.emit("Xor" if x.dtype == "bool" else "Sub", [later, earlier])
     return x
-
-
-def _cut(lift: Builder, x: TensorValue, dim: int, start: int, end: int, step: int = 1) -> TensorValue:
-    bounds = [lift.constant(np.array([each], np.int64)) for each in (start, end, dim, step)]
-    return lift.emit("Slice", [x, *bounds])
 
 
 @lifts("aten::copy")
@@ -120,9 +115,9 @@ def slice_scatter(
     if step != 1 or not isinstance(size, int) or not all(isinstance(each, int | None) for each in (start, end)):
         return NotImplemented
     first, last, _ = slice(start, end).indices(size)
-    parts = [] if first == 0 else [_cut(lift, self, axis, 0, first)]
+    parts = [] if first == 0 else [sliced(lift, self, axis, 0, first)]
     parts += [cast(lift, lift.tensor(src), self.dtype)] if last > first else []
-    parts += [] if last == size else [_cut(lift, self, axis, max(first, last), size)]
+    parts += [] if last == size else [sliced(lift, self, axis, max(first, last), size)]
     return cat(lift, parts, axis)
 
 
@@ -138,7 +133,7 @@ def select_scatter(lift: Builder, self: TensorValue, src: Any, dim: int, index: 
 @lifts("aten::flip")
 def flip(lift: Builder, self: TensorValue, dims: Any) -> Any:
     for dim in dims:
-        self = _cut(lift, self, dim, -1, -END, -1)
+        self = sliced(lift, self, dim, -1, -END, -1)
     return self
 
 
@@ -150,7 +145,8 @@ def roll(lift: Builder, self: TensorValue, shifts: Any, dims: Any = ()) -> Any:
         size = shapes.size(lift, self, axis_of(dim, shapes.rank(lift, self)))
         by = arguments.whole(lift, shift) % size if isinstance(size, int) and size else arguments.whole(lift, shift)
         if by:
-            self = lift.emit("Concat", [_cut(lift, self, dim, -by, END), _cut(lift, self, dim, 0, -by)], {"axis": dim})
+            parts = [sliced(lift, self, dim, -by, END), sliced(lift, self, dim, 0, -by)]
+            self = lift.emit("Concat", parts, {"axis": dim})
     return self
 
 
@@ -168,13 +164,12 @@ def repeat_interleave(lift: Builder, self: Any, repeats: Any, dim: Any = None, *
     if not isinstance(repeats, int) or dim is None:
         return NotImplemented
     x = lift.tensor(self)
-    axis = axis_of(dim, shapes.rank(lift, x))
-    return repeated(lift, x, axis, repeats)
+    return repeated(lift, x, axis_of(dim, shapes.rank(lift, x)), repeats)
 
 
 def repeated(lift: Builder, x: TensorValue, axis: int, times: int) -> TensorValue:
     """Each slice along an axis repeated `times` times."""
-    sizes = [shapes.size(lift, x, each) for each in range(shapes.rank(lift, x))]
+    sizes = shapes.sizes(lift, x)
     apart = expand(lift, unsqueeze(lift, x, axis + 1), [*[-1] * (axis + 1), times, *[-1] * (len(sizes) - axis - 1)])
     return shapes.reshape(lift, apart, [*sizes[:axis], arguments.whole(lift, sizes[axis]) * times, *sizes[axis + 1 :]])
 

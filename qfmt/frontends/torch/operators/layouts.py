@@ -34,17 +34,15 @@ def reshape_as(lift: Builder, self: Any, other: TensorValue) -> Any:
 def flatten(lift: Builder, self: TensorValue, start_dim: int = 0, end_dim: int = -1) -> Any:
     if start_dim == 1 and end_dim == -1:
         return lift.emit("Flatten", [self], {"axis": 1}) if shapes.rank(lift, self) > 1 else self
-    rank = shapes.rank(lift, self)
-    start, end = axis_of(start_dim, rank), axis_of(end_dim, rank)
-    sizes = [shapes.size(lift, self, axis) for axis in range(rank)]
+    sizes = shapes.sizes(lift, self)
+    start, end = axis_of(start_dim, len(sizes)), axis_of(end_dim, len(sizes))
     return shapes.reshape(lift, self, [*sizes[:start], -1, *sizes[end + 1 :]])
 
 
 @lifts("aten::unflatten")
 def unflatten(lift: Builder, self: TensorValue, dim: int, sizes: Any) -> Any:
-    rank = shapes.rank(lift, self)
-    axis = axis_of(dim, rank)
-    around = [shapes.size(lift, self, i) for i in range(rank)]
+    around = shapes.sizes(lift, self)
+    axis = axis_of(dim, len(around))
     return shapes.reshape(lift, self, [*around[:axis], *sizes, *around[axis + 1 :]])
 
 
@@ -93,10 +91,11 @@ def slice_(lift: Builder, self: Any, dim: int = 0, start: Any = None, end: Any =
     start, end = 0 if start is None else start, END if end is None else end
     if start == 0 and isinstance(end, int) and end >= END and step == 1:
         return lift.tensor(self)
-    return _sliced(lift, self, dim, start, end, step)
+    return sliced(lift, self, dim, start, end, step)
 
 
-def _sliced(lift: Builder, x: Any, dim: int, start: Any, end: Any, step: int) -> Any:
+def sliced(lift: Builder, x: Any, dim: int, start: Any, end: Any, step: int = 1) -> TensorValue:
+    """Part of a tensor along a dimension; the bounds may be sizes."""
     bounds = [shapes.shape_tensor(lift, [start]), shapes.shape_tensor(lift, [end])]
     rest = [lift.constant(np.array([dim], np.int64)), lift.constant(np.array([step], np.int64))]
     return lift.emit("Slice", [x, *bounds, *rest])
@@ -105,7 +104,7 @@ def _sliced(lift: Builder, x: Any, dim: int, start: Any, end: Any, step: int) ->
 @lifts("aten::narrow")
 def narrow(lift: Builder, self: Any, dim: int, start: int, length: int) -> Any:
     end = start + length
-    return _sliced(lift, self, dim, start, END if start < 0 and end == 0 else end, 1)
+    return sliced(lift, self, dim, start, END if start < 0 and end == 0 else end)
 
 
 @lifts("aten::select")
@@ -251,8 +250,7 @@ def _divided(lift: Builder, size: Any, divisor: int) -> Any:
 
 @lifts("aten::channel_shuffle", "aten::native_channel_shuffle")
 def channel_shuffle(lift: Builder, self: TensorValue, groups: int) -> Any:
-    n, c = shapes.size(lift, self, 0), _known_size(lift, self, 1)
-    rest = [shapes.size(lift, self, axis) for axis in range(2, shapes.rank(lift, self))]
+    (n, _, *rest), c = shapes.sizes(lift, self), _known_size(lift, self, 1)
     split_ = shapes.reshape(lift, self, [n, groups, c // groups, -1])
     order = lift.emit("Transpose", [split_], {"perm": (0, 2, 1, 3)})
     return shapes.reshape(lift, order, [n, c, *rest])

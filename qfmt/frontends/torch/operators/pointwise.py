@@ -15,8 +15,9 @@ from ..arguments import operands
 from ..building import Builder
 from ..calls import EVALUATE, Value
 from ..lifts import lifts
-from ..values import DTYPE_CODES, Quotient, Size, TensorValue, narrowest
-from .logic import cast, in_type
+from ..values import Quotient, Size, TensorValue
+from . import qparams
+from .logic import cast, in_type, is_tensor
 
 
 @lifts("aten::quantize_per_tensor")
@@ -29,27 +30,18 @@ def quantize_per_tensor(lift: Builder, self: Any, scale: Any, zero_point: Any, d
 @lifts("aten::quantize_per_channel")
 def quantize_per_channel(lift: Builder, self: Any, scales: Any, zero_points: Any, axis: int, dtype: int) -> Any:
     kind = quantized_type(dtype)
-    values = [float(scale) for scale in _constants(scales)]
-    points = tuple(int(point) for point in _constants(zero_points))
-    source = "float32" if all(narrowest(scale) == "float32" for scale in values) else "float64"
     limits = DTYPES[kind]
-    quantization = Quantization.of(tuple(values), points, limits.minimum, limits.maximum, axis, source)
+    quantization = qparams.per_channel(lift, scales, zero_points, axis, kind, (limits.minimum, limits.maximum))
     rule = "" if lift.engine == "onnx" else "reciprocal_offset"  # unlike quantize_per_tensor, which fuses
     return lift.emit("QuantizeLinear", [self], quantization=quantization, dtype=kind, rule=rule)
 
 
 def quantized_type(code: Any) -> str:
     """The element type of integers by its code."""
-    kind = DTYPE_CODES.get(code, "") if isinstance(code, int) else ""
-    if not kind or not DTYPES[kind].is_quantizable:
-        raise SourceError(f"quantizes to the element type {str(code)[:20]}, which is not supported")
+    kind = arguments.dtype(code)
+    if not DTYPES[kind].is_quantizable:
+        raise SourceError(f"quantizes to {kind}, which is not supported")
     return kind
-
-
-def _constants(value: Any) -> list[Any]:
-    if not isinstance(value, StoredTensor):
-        raise SourceError("has scales that are known only at run time")
-    return list(value.array().reshape(-1).tolist())
 
 
 @lifts("aten::dequantize")
@@ -57,9 +49,7 @@ def dequantize(lift: Builder, self: Any) -> Any:
     if isinstance(self, list | tuple):
         return [dequantize(lift, value) for value in self]
     x = lift.tensor(self)
-    return (
-        lift.emit("DequantizeLinear", [x], dtype="float32") if x.quantization is not None else cast(lift, x, "float32")
-    )
+    return cast(lift, x, "float32") if x.quantization is None else lift.emit("DequantizeLinear", [x], dtype="float32")
 
 
 @lifts(
@@ -167,11 +157,16 @@ def _whole_quotient(lift: Builder, a: Any, b: Any, rounding: str) -> Any:
     if DTYPES[x.dtype].is_integer and rounding == "floor":
         x = lift.emit("Sub", [x, lift.emit("Mod", [x, y])])
     quotient = lift.emit("Div", [x, y])
-    if DTYPES[x.dtype].is_integer:
-        return quotient
-    if rounding == "floor":
+    if rounding == "floor" and not DTYPES[x.dtype].is_integer:
         return _floor_quotient(lift, x, y, quotient)
-    return lift.emit("Mul", [lift.emit("Sign", [quotient]), lift.emit("Floor", [lift.emit("Abs", [quotient])])])
+    return trunc(lift, quotient)
+
+
+@lifts("aten::trunc", "aten::fix")
+def trunc(lift: Builder, self: TensorValue) -> Any:
+    if self.is_whole:
+        return self
+    return lift.emit("Mul", [lift.emit("Sign", [self]), lift.emit("Floor", [lift.emit("Abs", [self])])])
 
 
 def _floor_quotient(lift: Builder, x: TensorValue, y: TensorValue, quotient: TensorValue) -> TensorValue:
@@ -253,12 +248,22 @@ def hardtanh(lift: Builder, self: TensorValue, min_val: Any = -1.0, max_val: Any
 
 @lifts("aten::clamp", "aten::clip", "aten::clamp_min", "quantized::clamp")
 def clamp(lift: Builder, self: TensorValue, min: Any = None, max: Any = None) -> Any:
+    if not (_is_number(lift, min) and _is_number(lift, max)):
+        for operator, bound in (("Max", min), ("Min", max)):
+            self = self if bound is None else lift.emit(operator, [*operands(lift, self, bound)])
+        return self
     numbers = [None if bound is None else arguments.number(lift, bound) for bound in (min, max)]
     for number in numbers:
         self = self if number is None else arguments.operands(lift, self, number)[0]
     dtype = "float32" if self.quantization is not None else self.dtype
     bounds = [None if number is None else lift.constant(np.array(number, dtype)) for number in numbers]
     return lift.emit("Clip", [self, *bounds], quantization=arguments.grid(self))
+
+
+def _is_number(lift: Builder, value: Any) -> bool:
+    """Whether it is one number, or absent, and not a tensor that is computed or has a bound for each element."""
+    x = lift.tensor(value) if is_tensor(value) else None
+    return x is None or (lift.is_constant(x) and x.shape in ((), (1,)))
 
 
 @lifts("aten::clamp_max")

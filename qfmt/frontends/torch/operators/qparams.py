@@ -19,14 +19,7 @@ from .. import arguments
 from ..building import Builder
 from ..calls import Value
 from ..lifts import lifts
-from ..values import DTYPE_CODES, TensorValue, narrowest
-
-
-def dtype_of(code: Any) -> str:
-    kind = DTYPE_CODES.get(code, "") if isinstance(code, int) else ""
-    if kind not in DTYPES:
-        raise SourceError(f"quantizes to the element type {code}, which is not supported")
-    return kind
+from ..values import TensorValue, narrowest
 
 
 def per_tensor(lift: Builder, scale: Any, zero_point: Any, dtype: str, limits: tuple[Any, Any]) -> Quantization:
@@ -88,7 +81,7 @@ def choose_qparams(
     lift: Builder, symmetric: bool, input: Any, quant_min: Any, quant_max: Any, eps: float, dtype: int
 ) -> Any:
     """`determine_qparams` of torch/ao/quantization/utils.py, in float32; scale and zero point without dimensions."""
-    x, (low, high) = lift.tensor(input), limits_of(lift, dtype_of(dtype), (quant_min, quant_max))
+    x, (low, high) = lift.tensor(input), limits_of(lift, arguments.dtype(dtype), (quant_min, quant_max))
     zero = lift.tensor(0.0)
     least = lift.emit("Min", [lift.emit("ReduceMin", [x], {"keepdims": 0}), zero])
     most = lift.emit("Max", [lift.emit("ReduceMax", [x], {"keepdims": 0}), zero])
@@ -96,7 +89,7 @@ def choose_qparams(
         most = lift.emit("Max", [lift.emit("Neg", [least]), most])
         width = lift.tensor((high - low) / 2)
         scale = lift.emit("Max", [lift.emit("Div", [most, width]), lift.tensor(float(eps))])
-        return scale, lift.tensor(128.0 if dtype_of(dtype) == "uint8" else 0.0)
+        return scale, lift.tensor(128.0 if arguments.dtype(dtype) == "uint8" else 0.0)
     width = lift.emit("Sub", [most, least])
     scale = lift.emit("Max", [lift.emit("Div", [width, lift.tensor(float(high - low))]), lift.tensor(float(eps))])
     steps = lift.emit("Round", [lift.emit("Div", [least, scale])])
@@ -183,9 +176,8 @@ def quantize_per_token(
     x = lift.emit("Cast", [input], {"to": "float64"})
     scaled = lift.emit("Mul", [x, lift.emit("Reciprocal", [scales])])
     rounded = lift.emit("Round", [lift.emit("Add", [scaled, zero_points])])
-    bounds = (
-        lift.constant(np.array(limit, np.float64)) for limit in limits_of(lift, dtype_of(dtype), (quant_min, quant_max))
-    )
+    limits = limits_of(lift, arguments.dtype(dtype), (quant_min, quant_max))
+    bounds = (lift.constant(np.array(limit, np.float64)) for limit in limits)
     return lift.emit("Clip", [rounded, *bounds])
 
 
@@ -195,4 +187,4 @@ def quantize_per_token(
 )
 def dequantize_per_token(lift: Builder, a: Any) -> Any:
     real = lift.emit("Mul", [lift.emit("Sub", [a.input, a.zero_points]), a.scales])
-    return lift.emit("Cast", [real], {"to": dtype_of(a.output_dtype)})
+    return lift.emit("Cast", [real], {"to": arguments.dtype(a.output_dtype)})

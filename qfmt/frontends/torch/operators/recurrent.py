@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from ....errors import SourceError
 from ...stored import PerTensor, StoredTensor
 from .. import arguments, shapes
@@ -18,7 +16,7 @@ from ..calls import EVALUATE, Packed, PackedState
 from ..lifts import lifts
 from ..values import TensorValue
 from .creation import is_zero
-from .layouts import permute, select, stack, unsqueeze
+from .layouts import permute, select, sliced, stack, unsqueeze
 from .linear import narrowed, reduces_range
 
 _LAYER = re.compile(r"(?:(.+)\.)?_all_weight_values\.\d+\.param")
@@ -250,10 +248,8 @@ def _in_order(lift: Builder, operator: str, value: TensorValue) -> TensorValue:
 
 
 def _rows(lift: Builder, value: TensorValue, start: int, end: int) -> TensorValue:
-    if value.shape is not None and value.shape[0] == end - start:
-        return value
-    bounds = [lift.constant(np.array([each], np.int64)) for each in (start, end, 0, 1)]
-    return lift.emit("Slice", [value, *bounds])
+    is_whole = value.shape is not None and value.shape[0] == end - start
+    return value if is_whole else sliced(lift, value, 0, start, end)
 
 
 def _joined(lift: Builder, values: Sequence[TensorValue]) -> TensorValue:
