@@ -31,7 +31,7 @@ DIFFERS = 1
 ALWAYS = ("outputs", "equal", "wrong")
 MEANINGS = {
     "tie": "off by one where the exact value is half-way between two integers, within float32 precision",
-    "close": "floats that differ by at most 1e-5 of the largest: sums in another order",
+    "close": "floats that differ as sums in another order do: by at most 1e-5 of their terms, or of the largest output",
     "stated": "differs from the engine exactly as the file states: in the rule of the node, or in `differs`",
 }
 
@@ -110,7 +110,7 @@ def command(
     note.
 
     An integer-only FILE has other nodes than SOURCE, which may also be a .qfb. Each node whose output is a tensor of
-    SOURCE is compared.
+    SOURCE is compared; a note tells what differs from a fresh lowering of SOURCE, as the inputs may not show it.
     """
     sizes = {name: tuple(_whole(name, size) for size in shape) for name, shape in shapes.items()}
     if archive is not None:
@@ -265,7 +265,7 @@ def _constants(report: Report, off: list[WeightComparison]) -> str:
     others = Counter(name for weight in report.weights for name in weight.witnesses[1:])
     also = "".join(f", {count} of them also to what {name} reads" for name, count in others.items())
     if report.integer_only:
-        also += "; the nodes show those that the lowering made"
+        also += "; those that the lowering made" + (", too" if report.lowered_anew else " show in the nodes only")
     return f"{total - len(off)} of {total} equal, bit by bit, to a fresh conversion{also}"
 
 
@@ -341,6 +341,8 @@ def _verdict(report: Report) -> str:
     if report.skipped:
         return "constants equal"
     right = "equal" if report.is_exact else f"nothing wrong; {' and '.join(_allowed(report))}"
+    if report.lowered_anew is False:
+        right += "; on these inputs: the file is not a fresh lowering of the source"
     if report.beyond:
         right += f"; not computed by the file: {', '.join(report.beyond)}"
     return right if report.outputs else f"{right}; the whole network was not run"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from math import prod, sqrt
+from math import inf, prod, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,10 +29,15 @@ from ..ops.overflow import AnyPair, computed_by
 from ..passes.hazards import KERNELS
 
 CLOSE = 1e-5
-"""How far apart float outputs may be, relative to the largest of the tensor: float32 sums in another order.
+"""How far apart float outputs may be, relative to what they are sums of, or else to the largest of the tensor: float32
+sums in another order.
 
-Statistics of n elements may be off by √n units in the last place: rounding errors of a long sum grow as a random walk
-(Higham, Accuracy and Stability of Numerical Algorithms, 2.6). torch with one thread adds them sequentially."""
+Statistics of n elements may be off by √n units of EPS: rounding errors of a long sum grow as a random walk
+(Higham, Accuracy and Stability of Numerical Algorithms, 2.6). torch with one thread adds them sequentially, and those
+of float16 in float32, too."""
+
+EPS = 2.0**-23
+"""The distance of 1.0 and the next float32."""
 
 LAST_BITS = 2
 """The same in units in the last place, for float16 and bfloat16, which have fewer digits than CLOSE requires."""
@@ -147,13 +152,28 @@ def _close(node: Node, operands: Sequence[Operand | None], mine: Array, theirs: 
     """Where floats differ by no more than the order of sums does; integers are equal or not."""
     if DTYPES[mine.dtype.name].kind != "f":
         return np.zeros(mine.shape, bool)
-    family = OPERATORS[node.operator].family  # any node may state any source operator
-    near = RECURRENT_CLOSE if family == "recurrent" and node.source_operator in RECURRENT else CLOSE
-    eps = float(finfo(mine.dtype).eps)  # type: ignore[no-untyped-call]
-    near = max(near, LAST_BITS * eps, sqrt(_summed(node, operands)) * eps)
     a, b = mine.astype(np.float64), theirs.astype(np.float64)
-    close: Array = distance(a, b) <= near * np.abs(b[np.isfinite(b)]).max(initial=0)
+    largest = np.abs(b[np.isfinite(b)]).max(initial=0)
+    if OPERATORS[node.operator].family == "recurrent" and node.source_operator in RECURRENT:
+        return np.asarray(distance(a, b) <= RECURRENT_CLOSE * largest)
+    eps = float(finfo(mine.dtype).eps)  # type: ignore[no-untyped-call]
+    near = max(CLOSE, LAST_BITS * eps, sqrt(_summed(node, operands)) * EPS)
+    with np.errstate(all="ignore"):
+        sizes = np.fmin(_sizes(node, operands, np.abs(b), eps / near), largest)
+    close: Array = distance(a, b) <= near * sizes
     return close
+
+
+def _sizes(node: Node, operands: Sequence[Operand | None], result: Array, unit: float) -> Array | float:
+    """What rounding errors of an output are relative to: the terms of its sum, itself and a little of what it is
+    computed from; infinite if that is not known for each output. A large element must not hide errors of small ones."""
+    if has(node, Trait.PRODUCT):
+        terms = [each and Operand(np.abs(_real(each, np.float64)), None) for each in operands]
+        sums = _computed(replace(node, rule=""), terms, np.float64)
+        return sums if sums.shape == result.shape else inf
+    if has(node, Trait.ELEMENTWISE):
+        result = result + ROUNDINGS * unit * _magnitude(replace(node, rule=""), operands, result.shape)
+    return result if has(node, Trait.ELEMENTWISE) or has(node, Trait.MOVE) else inf
 
 
 def _summed(node: Node, operands: Sequence[Operand | None]) -> int:

@@ -109,6 +109,7 @@ class Comparison:
             missing=tuple(relation.missing()),
             interface=tuple(relation.interface(bool(self.skipped))),
             skipped=self.skipped,
+            lowered_anew=None if self.skipped else relation.is_lowered_anew,
             notes=tuple(relation.notes),
             beyond=() if self.skipped else tuple(relation.beyond()),
             integer_only=relation.integer_only,

@@ -36,6 +36,7 @@ class Converted:
     """
 
     integer_only = False
+    is_lowered_anew: bool | None = None
 
     def __init__(self, file: Model, witness: Witness, *, foreign: bool = False, rules: Model | None = None) -> None:
         self.file, self.witness, self.foreign = file, witness, foreign

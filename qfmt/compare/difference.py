@@ -13,7 +13,7 @@ from ..arrays import StoredArray
 from ..model import Graph, Model, Node, Proof, Tensor, static_shape
 from ..notation import json_value
 from ..rules import require_sound
-from .words import ARROW, NOWHERE, attribute_changed, changed, present, tensor_words, values_differ
+from .words import ARROW, NOWHERE, attribute_changed, changed, names_changed, present, tensor_words, values_differ
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -100,7 +100,7 @@ def _described(a: Model, b: Model) -> Iterator[str]:
     if list(a.vectors) != list(b.vectors):
         yield f"test vectors {len(a.vectors)} {ARROW} {len(b.vectors)}{_which(a, b)}"
     for name in ("inputs", "outputs"):
-        yield from changed(f"the graph's {name}", ", ".join(getattr(a.graph, name)), ", ".join(getattr(b.graph, name)))
+        yield from names_changed(f"the graph's {name}", getattr(a.graph, name), getattr(b.graph, name))
 
 
 def _which(a: Model, b: Model) -> str:
@@ -176,7 +176,9 @@ class Pairing:
             prefix = "" if len(mine.outputs) == 1 else f"{y}: "
             yield from (prefix + word for word in tensor_words(self.a.tensors[x], self.b.tensors[y], provenance))
         if provenance:
-            yield from changed("name", mine.label, theirs.label)
+            if len(mine.inputs) != len(theirs.inputs):  # absent ones at the end: not computed with, but stated
+                yield f"has {len(mine.inputs)} {ARROW} {len(theirs.inputs)} inputs"
+            yield from changed("name", mine.name, theirs.name)
             yield from changed("scope", mine.scope, theirs.scope)
             yield from changed("source operator", mine.source_operator, theirs.source_operator)
             yield from changed("proof", *map(_summary, (mine.proof, theirs.proof)))

@@ -16,16 +16,17 @@ import numpy as np
 
 from ..arithmetic import dequantize, quantize
 from ..arrays import Array
-from ..errors import QfmtError
+from ..errors import QfmtError, some
 from ..frontends.witness import Computed, computed
 from ..interpreter import checked_inputs, execute, operands_of
 from ..model import DTYPES, Graph, Model, Node, Tensor, numpy_dtype, static_shape
 from ..ops.rescaling import channels_of
+from .difference import Pairing
 from .judges import BySource, completed
 from .random_inputs import sized
 from .report import NodeComparison, WeightComparison
 from .side_by_side import SideBySide
-from .words import tensor_words, values_differ
+from .words import changed, quantization_words, tensor_words, values_differ
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -92,7 +93,7 @@ class Lowered:
         self.file, self.witness = file, witness
         graphs = witness.model.graph, file.graph
         self.tensors = {name: name for name in file.tensors if same_tensor(name, *graphs)}
-        form = IntegerForm(file, witness.model, self._lowered_again)
+        form = IntegerForm(file, witness.model, lambda: self._again)
         self.by_source = BySource(file, witness.model, witness.engine, self.tensors, form.states)
         self.side_by_side = SideBySide(file, self.by_source)
         self.takes = sized(witness.model, self._inputs_of_source(), file)
@@ -162,7 +163,8 @@ class Lowered:
         self.by_source.values = values = completed(self.witness.model, inputs, seen)
         return _known(self.witness.model, self.file, values, seen)
 
-    def _lowered_again(self) -> Model | None:
+    @cached_property
+    def _again(self) -> Model | None:
         """The source, lowered as the file states; None if that is not possible."""
         from ..passes.lowering import lower_as
         from ..passes.sizes import with_input_shapes
@@ -175,8 +177,24 @@ class Lowered:
             whole = takes.replace(graph=with_input_shapes(takes.graph, given)) if given else takes
             return lower_as(whole, self.file.source[KEY], [name for name in ends if name])
         except QfmtError as error:
-            self.notes.append(f"could not check the differences that the file states: the source {error.what}")
+            what = "could not compare with a fresh lowering, nor check the differences that the file states"
+            self.notes.append(f"{what}: the source {error.what}")
             return None
+
+    @cached_property
+    def is_lowered_anew(self) -> bool:
+        """Whether the file is what the lowering makes of the source. If not, the samples do not show everything: a
+        multiplier or a threshold counts for few sums."""
+        if self._again is None:
+            return False
+        pairing = Pairing(self._again.graph, self.file.graph)
+        other = [node.name for node in pairing.node_differences(provenance=False) if node.words]
+        other += [each.name for each in pairing.tensor_differences(provenance=False) if not each.is_equal]
+        ends = [pairing.tensors.get(name, name) for name in self._again.graph.outputs]
+        other += ["its outputs"] if ends != [*self.file.graph.outputs] else []
+        if other:
+            self.notes.append(f"differs from a fresh lowering of the source in {some(other)}")
+        return not other
 
     # -- the report --------------------------------------------------------------------------------------------
 
@@ -189,9 +207,9 @@ class Lowered:
         for name in file.outputs:
             if name not in self.tensors and not moved_from(name, source, file) and not skipped:
                 yield f"the output {name} is not a tensor of the source"
-        wanted = [*dict.fromkeys(filter(None, map(self._end, source.outputs)))]
-        given = [name for name in dict.fromkeys(file.outputs) if name in wanted]
-        if wanted != given:
+        wanted = [*filter(None, map(self._end, source.outputs))]
+        given = [name for name in file.outputs if name in wanted]
+        if given not in (wanted, [*dict.fromkeys(wanted)]):  # reals and their integers may be one output
             yield f"the network's outputs {', '.join(wanted)} → {', '.join(given)}"
         if skipped:
             return
@@ -216,8 +234,16 @@ class Lowered:
     def nodes(self) -> Iterator[NodeComparison]:
         for node in self.file.nodes:
             ran = self.side_by_side.nodes[id(node)]
-            words = (ran.fault,) if ran.fault else ()
+            words = (*self._grids(node), *((ran.fault,) if ran.fault else ()))
             yield NodeComparison(node.label, node.operator, ran.counts.total, *ran.counts, words)
+
+    def _grids(self, node: Node) -> Iterator[str]:
+        """What a node states of tensors of the source that differs from the source."""
+        for name in node.outputs:
+            mine, theirs = self.file.tensors[name], self.witness.model.graph.tensors.get(name)
+            if theirs is not None and theirs.quantization is not None:
+                yield from changed("dtype", theirs.dtype, mine.dtype)
+                yield from quantization_words(theirs.quantization, mine.quantization)
 
 
 class IntegerForm:
@@ -242,19 +268,16 @@ class IntegerForm:
         stated &= mine == anew
         return stated
 
-    @cached_property
-    def _again(self) -> Model | None:
-        return self.lower()
-
     def _lowered_values(self, values: Mapping[str, Array]) -> dict[str, Array]:
         """The results of each node of the source, lowered again, for the source's values."""
-        if self._again is None:
+        again = self.lower()
+        if again is None:
             return {}
-        known = _known(self.source, self._again, values, {})
+        known = _known(self.source, again, values, {})
         given = {name: value.array for name, value in known.items()}
         found: dict[str, Array] = {}
-        for node in self._again.nodes:
-            tensors = self._again.tensors
+        for node in again.nodes:
+            tensors = again.tensors
             try:
                 made = execute(node, operands_of(node, given, tensors), [tensors[name] for name in node.outputs])
             except QfmtError:

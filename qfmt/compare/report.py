@@ -90,7 +90,9 @@ class Report:
     network, as "source → file". `skipped` says why no nodes were compared, "" if they were;
     `notes` are remarks that do not affect the result. `beyond` are outputs of the source that an integer-only file
     does not compute. `integer_only`: the file was lowered to integers, so its nodes differ
-    from those of the source; each node that computes a tensor of the source is compared. `rules_compared`: the file
+    from those of the source; each node that computes a tensor of the source is compared. `lowered_anew`: whether such a
+    file is, but for names, what the lowering makes of the source; if not, only the inputs speak for what the lowering
+    made (None: not integer-only, or not run). `rules_compared`: the file
     states the rules of this engine, in the source's own terms, so a rule that differs is an error.
     """
 
@@ -108,6 +110,7 @@ class Report:
     notes: tuple[str, ...] = field(default=())
     beyond: tuple[str, ...] = ()
     integer_only: bool = False
+    lowered_anew: bool | None = None
     rules_compared: bool = True
 
     @property

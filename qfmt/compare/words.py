@@ -25,6 +25,13 @@ def attribute_changed(name: str, mine: Attribute | None, theirs: Attribute | Non
         yield _change(name, mine, theirs)
 
 
+def names_changed(what: str, mine: Sequence[str], theirs: Sequence[str]) -> Iterator[str]:
+    """Lists of names, any of which may contain a comma: quoted if they look the same."""
+    if mine != theirs:
+        told = ", ".join(mine), ", ".join(theirs)
+        yield _change(what, *(told if told[0] != told[1] else (list(mine), list(theirs))))
+
+
 def _change(what: str, mine: Any, theirs: Any) -> str:
     show = repr if _shown(mine) == _shown(theirs) else _shown  # 1 and 1.0
     return f"{what} {show(mine)} {ARROW} {show(theirs)}"
@@ -51,11 +58,11 @@ def tensor_words(a: Tensor, b: Tensor, provenance: bool) -> Iterator[str]:
     yield from quantization_words(a.quantization, b.quantization)
     if provenance:
         yield from changed("name", a.name, b.name)
-        if a.aliases != b.aliases:
-            yield _change("aliases", ", ".join(a.aliases), ", ".join(b.aliases))
+        yield from names_changed("aliases", a.aliases, b.aliases)
         if a.quantization is not None and b.quantization is not None:
             yield from changed("scale dtype", a.quantization.scale_dtype, b.quantization.scale_dtype)
-            yield from changed("observed", a.quantization.observed, b.quantization.observed)
+            seen = (None if each is None else repr(each) for each in (a.quantization.observed, b.quantization.observed))
+            yield from changed("observed", *seen)  # as text: -0.0 is not 0.0
             yield from _form_words(a.quantization, b.quantization)
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 
 import qfmt
 from qfmt.cli import main
-from qfmt.model import Graph, Model, Node, Proof, Quantization, Tensor
+from qfmt.model import Graph, Model, Node, Observed, Proof, Quantization, Tensor
 from qfmt.quantization import NO_ZERO_POINT, Parameter
 from support.examples import examples
 from support.paths import DIGITS
@@ -238,6 +238,20 @@ def of_form(**parts: Any) -> Model:
     return small(grid=Quantization(scales, numbers.pop("zero_point", NO_ZERO_POINT), -128, 127, (1,), **numbers))
 
 
+A = Node("vendor.A", ("x", "w"), ("y",))
+
+
+def ending(*outputs: str) -> Model:
+    """A network with a name that looks like two."""
+    graph = small((A, replace(A, outputs=("y, x",)))).graph
+    return Model(replace(graph, outputs=outputs))
+
+
+def seen(low: float) -> Model:
+    grid = Quantization.per_tensor(0.5, 0, "int8")
+    return small(grid=replace(grid, observed=Observed("MinMaxObserver", (low,), (1.0,))))
+
+
 @pytest.mark.parametrize(
     ("a", "b", "words"),
     [
@@ -250,6 +264,10 @@ def of_form(**parts: Any) -> Model:
         (of_form(zero_point=np.uint8(3)), of_form(zero_point=np.full(4, 3, np.uint8)), "stored in another form"),
         (small().replace(metadata={"k": "nothing"}), small(), "metadata.k 'nothing' → None"),
         (small(), small().replace(graph=replace(small().graph, name="g")), "the graph's name '' → g"),
+        (small((A,)), small((replace(A, inputs=("x", "w", "")),)), "has 2 → 3 inputs"),
+        (small((A,)), small((replace(A, name="y"),)), "name '' → y"),
+        (ending("y", "x", "y, x"), ending("y, x", "y", "x"), "the graph's outputs ['y', 'x', 'y, x'] → "),
+        (seen(0.0), seen(-0.0), "observed "),
         (with_tensor(small(), "w", aliases=("a", "b")), with_tensor(small(), "w", aliases=("a, b",)), "aliases"),
     ],
 )

@@ -355,6 +355,21 @@ def test_floats_are_equal_close_or_wrong() -> None:
     assert (infinite.equal, infinite.wrong, infinite.largest) == (1, 4, np.inf)
 
 
+def test_a_large_output_does_not_hide_errors_of_small_ones() -> None:
+    """What may differ is relative to the terms of each sum, also where they cancel, and to each element alone."""
+    x, w = np.array([[1, 1]], np.float32), np.array([[1e6, 0], [1e-3, 0], [1e6, -1e6]], np.float32)
+    node, output = Node("qfmt.Linear", ("x", "w"), ("y",), {}), Tensor("y", "float32", (1, 3))
+    mine = np.array([[1e6, 2e-3, 1]], np.float32)
+    counts = classify(node, [Operand(x, None), Operand(w, None)], output, mine, x @ w.T)
+    assert (counts.equal, counts.close, counts.wrong) == (1, 1, 1)
+    theirs = np.array([1e6, 1e-3], np.float32)
+    node, output = Node("Exp", ("x",), ("y",), {}), Tensor("y", "float32", (2,))
+    assert classify(node, [Operand(np.log(theirs), None)], output, theirs * np.float32(1.02), theirs).wrong == 2
+    mean, x = Node("ReduceMean", ("x",), ("y",), {}), np.ones((1, 1 << 20), np.float16)
+    two = np.array([2], np.float16)  # √n last places of float16 are as much as the mean itself
+    assert classify(mean, [Operand(x, None)], Tensor("y", "float16", (1,)), two, two / 2).wrong == 1
+
+
 def test_another_shape_or_dtype_is_wrong() -> None:
     node, output = Node("Identity", ("x",), ("y",), {}), Tensor("y", "uint8", (4,))
     mine = np.zeros(4, np.uint8)

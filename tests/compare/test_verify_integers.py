@@ -17,7 +17,7 @@ from networks.random_net import Net, grid
 from qfmt.cli import main
 from qfmt.compare import Report
 from qfmt.errors import NoIntegerFormError, RunError
-from qfmt.model import Model, Tensor
+from qfmt.model import Model, Quantization, Tensor
 from qfmt.passes.lowering import lower_integer
 from support.counts import tell
 from support.paths import DIGITS, EXAMPLES, HELD_BACK
@@ -199,6 +199,24 @@ def test_damage_is_named(name: str, first: str, exact: Model, tmp_path: Path) ->
     assert "a kernel of the engine" not in result.stdout
 
 
+def test_what_no_sample_shows_is_told(exact: Model, tmp_path: Path) -> None:
+    """A threshold that no sum of the samples reaches; then the scale of a tensor, which no node computes with."""
+    damaged = changed(exact, "residual.thresholds", lambda array: np.where(array == array.max(), array + 1, array))
+    assert not np.array_equal(damaged.tensors["residual.thresholds"].array, exact.tensors["residual.thresholds"].array)
+    damaged.save(tmp_path / "m.qfb")
+    result = command(DIGITS, tmp_path / "m.qfb")
+    assert result.exit_code == 0 and qfmt.verify(DIGITS, exact).lowered_anew
+    assert "note       differs from a fresh lowering of the source in residual.thresholds\n" in result.stdout
+    assert result.stdout.endswith("equal; on these inputs: the file is not a fresh lowering of the source\n")
+    tensor = exact.tensors["stem.0"]
+    assert tensor.quantization is not None
+    grid = tensor.quantization
+    other = Quantization.of(grid.scale[0] * 2, grid.zero_point[0], grid.quant_min, grid.quant_max, None, "float64")
+    tensors = {**exact.graph.tensors, "stem.0": replace(tensor, quantization=other)}
+    report = qfmt.verify(DIGITS, exact.replace(graph=replace(exact.graph, tensors=tensors)))
+    assert report.first_wrong == "stem.0 (qfmt.Requantize)" and not report.ok
+
+
 def test_the_engine_is_that_which_was_lowered_from() -> None:
     source = EXAMPLES / "two_layers" / "two_layers_int8.pt"
     for engine in ("fbgemm", "qnnpack", "onednn"):
@@ -348,6 +366,8 @@ def test_the_order_of_outputs_counts(digits: Model, tmp_path: Path) -> None:
     assert qfmt.verify(path, file).ok
     swapped = file.replace(graph=replace(file.graph, outputs=file.graph.outputs[::-1]))
     assert qfmt.verify(path, swapped).first_wrong == "the network's outputs fc, pool → pool, fc"
+    doubled = file.replace(graph=replace(file.graph, outputs=("fc", "pool", "fc")))
+    assert qfmt.verify(path, doubled).first_wrong == "the network's outputs fc, pool → fc, pool, fc"
 
 
 def test_outputs_that_are_real_numbers_and_integers_at_once(tmp_path: Path) -> None:
