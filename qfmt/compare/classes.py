@@ -88,11 +88,19 @@ class Counts(NamedTuple):
 
 
 def classify(
-    node: Node, operands: Sequence[Operand | None], output: Tensor, mine: Array, theirs: Array, engine: str = ""
+    node: Node,
+    operands: Sequence[Operand | None],
+    output: Tensor,
+    mine: Array,
+    theirs: Array,
+    engine: str = "",
+    *,
+    direct: bool = True,
 ) -> Counts:
     """Two results of one node, computed from the same operands; `output` says what their integers mean.
 
-    `engine` is that of `theirs`, where it is torch's or ONNX's.
+    `engine` is that of `theirs`, where it is torch's or ONNX's. `direct`: it has the operands, too; otherwise they are
+    only ours, and the last bits of what they were computed from may differ.
     """
     if (mine.shape, mine.dtype) != (theirs.shape, theirs.dtype):
         return Counts(wrong=max(mine.size, 1), largest=float("inf"))
@@ -101,7 +109,7 @@ def classify(
     is_float = DTYPES[mine.dtype.name].kind == "f"
     equal = equal_elements(mine, theirs)
     if is_float:
-        near = ~equal & _close(node, operands, mine, theirs)
+        near = ~equal & _close(node, operands, mine, theirs, direct)
     else:
         near = np.abs(mine.astype(np.int64) - theirs.astype(np.int64)) == 1
         if near.any():
@@ -148,18 +156,18 @@ def equal_elements(mine: Array, theirs: Array) -> Array:
     return same_numbers(mine.astype(np.float64), theirs.astype(np.float64))
 
 
-def _close(node: Node, operands: Sequence[Operand | None], mine: Array, theirs: Array) -> Array:
+def _close(node: Node, operands: Sequence[Operand | None], mine: Array, theirs: Array, direct: bool = True) -> Array:
     """Where floats differ by no more than the order of sums does; integers are equal or not."""
     if DTYPES[mine.dtype.name].kind != "f":
         return np.zeros(mine.shape, bool)
     a, b = mine.astype(np.float64), theirs.astype(np.float64)
     largest = np.abs(b[np.isfinite(b)]).max(initial=0)
-    if OPERATORS[node.operator].family == "recurrent" and node.source_operator in RECURRENT:
+    if node.source_operator in RECURRENT and (OPERATORS[node.operator].family == "recurrent" or not direct):
         return np.asarray(distance(a, b) <= RECURRENT_CLOSE * largest)
     eps = float(finfo(mine.dtype).eps)  # type: ignore[no-untyped-call]
     near = max(CLOSE, LAST_BITS * eps, sqrt(_summed(node, operands)) * EPS)
     with np.errstate(all="ignore"):
-        sizes = np.fmin(_sizes(node, operands, np.abs(b), eps / near), largest)
+        sizes = np.fmin(_sizes(node, operands, np.abs(b), eps / near) if direct else inf, largest)
     close: Array = distance(a, b) <= near * sizes
     return close
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 
 def by_file(file: Model, engine: str) -> Judge:
     """A judge that uses the nodes of the file."""
-    return lambda node, name, mine, theirs, operands: classify(node, operands, file.tensors[name], mine, theirs, engine)
+    return lambda node, name, mine, theirs, operands, direct: classify(
+        node, operands, file.tensors[name], mine, theirs, engine, direct=direct
+    )
 
 
 class BySource:
@@ -47,24 +50,27 @@ class BySource:
         self.values: Mapping[str, Array] = {}
         """All tensors of the source for the current sample."""
 
-    def __call__(self, node: Node, name: str, mine: Array, theirs: Array, operands: Sequence[Operand | None]) -> Counts:
+    def __call__(
+        self, node: Node, name: str, mine: Array, theirs: Array, operands: Sequence[Operand | None], direct: bool
+    ) -> Counts:
         own = self.names.get(name, "")
         origin = self.producers.get(own)
         if origin is None or (self.states is None and origin.operator != node.operator):
-            return self.by_file(node, name, mine, theirs, operands)
+            return self.by_file(node, name, mine, theirs, operands, direct)
         if (mine.shape, mine.dtype) != (theirs.shape, theirs.dtype) or (mine == theirs).all():
-            return self.by_file(node, name, mine, theirs, operands)
+            return self.by_file(node, name, mine, theirs, operands, direct)
         output, read = self.source.tensors[own], self._read(origin)
         rule = None if read is None else self._by(origin, own, read)
         if rule is None or read is None or (rule.shape, rule.dtype) != (mine.shape, mine.dtype):
-            return self.by_file(node, name, mine, theirs, operands)
+            return self.by_file(node, name, mine, theirs, operands, direct)
         other = ~_same(mine, rule) & ~_same(mine, theirs)
         if self.states is not None:
             stated = other & self.states(node, own, mine, rule, self.values)
         else:
             stated = other & self._by_rule(node, origin, own, mine, read)
-        counts = classify(origin, read, output, np.where(other, theirs, mine), theirs, self.engine)
-        beyond = classify(origin, read, output, np.where(stated, rule, theirs), theirs, self.engine).wrong
+        judged = partial(classify, origin, read, output, theirs=theirs, engine=self.engine, direct=direct)
+        counts = judged(mine=np.where(other, theirs, mine))
+        beyond = judged(mine=np.where(stated, rule, theirs)).wrong
         wrong, told = int((other & ~stated).sum()) + beyond, int(stated.sum()) - beyond
         largest = float(distance(mine.astype(np.float64), theirs.astype(np.float64)).max(initial=0))
         return counts._replace(

@@ -21,7 +21,7 @@ from .report import OutputComparison
 if TYPE_CHECKING:
     from ..frontends.witness import Computed
 
-    Judge = Callable[[Node, str, Array, Array, Sequence[Operand | None]], Counts]
+    Judge = Callable[[Node, str, Array, Array, Sequence[Operand | None], bool], Counts]
 
 
 @dataclass
@@ -37,7 +37,8 @@ class NodeFindings:
 class SideBySide:
     """Runs a file on samples of which the source's values are known, and collects what differs.
 
-    `judge` classifies an output of a node: (node, name of the output, our values, their values, inputs of the node).
+    `judge` classifies an output of a node: (node, name of the output, our values, their values, inputs of the node,
+    whether the source has these inputs).
     """
 
     def __init__(self, model: Model, judge: Judge) -> None:
@@ -70,10 +71,14 @@ class SideBySide:
             mine = self._run(node, given, found)
             same = all(name in agreed or self._is_constant(name) for name in node.inputs)
             alone = mine if same else self._run(node, own, NodeFindings())
+            direct = all(name in theirs or name in inputs or self._is_constant(name) for name in node.inputs)
             for index, name in enumerate(node.outputs):
                 if name in theirs:
                     if mine is not None:
-                        self._count(node, name, mine[index], theirs[name], given, found)
+                        operands = self._operands(node, given) or []
+                        self._check_grid(name, theirs[name], found)
+                        counts = self.judge(node, name, mine[index], theirs[name].array, operands, direct)
+                        found.counts = found.counts.plus(counts)
                     given[name] = theirs[name].array
                 elif mine is not None:
                     given[name] = mine[index]
@@ -124,14 +129,9 @@ class SideBySide:
     def _is_constant(self, name: str) -> bool:
         return not name or self.model.tensors[name].is_constant
 
-    def _count(
-        self, node: Node, name: str, mine: Array, theirs: Computed, given: Mapping[str, Array], found: NodeFindings
-    ) -> None:
-        tensor = self.model.tensors[name]
-        if not _same_grid(tensor.quantization, theirs):
+    def _check_grid(self, name: str, theirs: Computed, found: NodeFindings) -> None:
+        if not _same_grid(self.model.tensors[name].quantization, theirs):
             found.fault = f"the source has {name} with {_grid(theirs)}"
-        operands = self._operands(node, given) or []
-        found.counts = found.counts.plus(self.judge(node, name, mine, theirs.array, operands))
 
 
 def _same(a: Array, b: Array) -> bool:

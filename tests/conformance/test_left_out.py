@@ -29,6 +29,7 @@ IN_MEMORY = {
     "quantization.wrong_blocks: is_int(each)",
     "rule.is_int: isinstance(value, int)",
     "rule.is_int: not isinstance(value, bool)",
+    "rule.is_text: isinstance(text, str)",
     "tensors._dtype: tensor.dtype in DTYPES",
     "tensors._shape: is_int(size)",
     "tensors._shape: size",

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...arrays import Array
-from ...budget import Budget
 from ...errors import SourceError
 from ...regular import descriptor_of, refusal
 from .messages import charge, damaged
@@ -89,7 +88,7 @@ def open_proto(path: Path, files: Files | None = None) -> Any:
 
     try:
         data = path.read_bytes()
-        charge(data, Budget(len(data), "reading"))
+        charge(data)
         proto = onnx.ModelProto.FromString(data)
     except DecodeError:
         raise damaged() from None

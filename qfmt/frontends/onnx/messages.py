@@ -1,6 +1,8 @@
 """What an ONNX file takes in memory once it is parsed, found without parsing it.
 
-A message of two bytes, such as an empty node, becomes an object of protobuf and another one of onnx-ir.
+A message of two bytes, such as an empty node, becomes an object of protobuf and another one of onnx-ir. An element of a
+list, which may have one byte, becomes an object of Python. The numbers of tensors are not counted: they take at most 30
+bytes each.
 """
 
 from __future__ import annotations
@@ -13,6 +15,9 @@ from ...errors import SourceError
 HARMLESS = 1 << 17
 """The most bytes of a file that is not examined, because it cannot take more than 64 MB."""
 
+SPARE = 30 << 20
+"""Bytes of memory that a graph may take whose weights lie in other files, beside those of its own size."""
+
 COST = {
     "NodeProto": 750, "ValueInfoProto": 700, "FunctionProto": 800, "GraphProto": 800, "AttributeProto": 300,
     "TypeProto": 100, "Tensor": 100, "TensorShapeProto": 100, "Dimension": 100,
@@ -21,23 +26,40 @@ COST = {
 
 OTHER = 250
 
+ELEMENTS = {"NodeProto.output": 350, "NodeProto.input": 220, "AttributeProto.strings": 160}
+"""Bytes of memory for a number or a short text in a list; `ELEMENT` for all others."""
+
+ELEMENT = 90
+
+WIDTHS = {2: 4, 9: 0, 12: 0}
+"""`_Part.width` by the type of a field (descriptor.proto): float, string, bytes; others are varints."""
+
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 """Wire types (protobuf.dev/programming-guides/encoding). The other two are for groups, which ONNX does not have."""
 
 
-class _Message(NamedTuple):
+class _Part(NamedTuple):
+    """A message, or an element of a list."""
+
     cost: int
-    fields: dict[int, _Message]
-    """Those that are messages themselves, by number."""
+    """Bytes of memory that it takes."""
+
+    width: int
+    """Bytes in the file, of a number in a list: 1 if it is a varint. 0 for what is no number."""
+
+    fields: dict[int, _Part]
+    """Those of a message that are messages or lists, by number."""
 
 
-def charge(data: bytes, budget: Budget) -> None:
-    """Charge the budget for the messages of a serialized ModelProto.
+def charge(data: bytes) -> None:
+    """Count the messages of a serialized ModelProto, and the elements of its lists.
 
-    Raises SourceError if it is damaged, and BudgetError if it would take too much.
+    Raises SourceError if it is damaged, and BudgetError if it would take memory out of proportion to its size.
     """
     if len(data) <= HARMLESS:
         return
+    budget = Budget(len(data), "reading")
+    budget.bytes += SPARE
     import onnx
 
     open_ = [(0, len(data), _message(onnx.ModelProto.DESCRIPTOR).fields)]
@@ -45,15 +67,18 @@ def charge(data: bytes, budget: Budget) -> None:
         at, end, fields = open_.pop()
         while at < end:
             key, at = _varint(data, at)
+            part = fields.get(key >> 3)
             if key & 7 == LENGTH:
                 size, at = _varint(data, at)
-                message = fields.get(key >> 3)
-                if message is not None:
-                    budget.allocate(message.cost)
-                    if message.fields:
-                        open_.append((at, at + size, message.fields))
+                if part is not None:
+                    budget.allocate(part.cost * _packed(data[at : at + size], part.width))
+                    if part.fields:
+                        open_.append((at, at + size, part.fields))
                 at += size
-            elif key & 7 == VARINT:
+                continue
+            if part is not None:
+                budget.allocate(part.cost)
+            if key & 7 == VARINT:
                 _, at = _varint(data, at)
             elif key & 7 in (FIXED32, FIXED64):
                 at += 4 if key & 7 == FIXED32 else 8
@@ -85,13 +110,27 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     raise damaged()
 
 
-def _message(descriptor: Any) -> _Message:
+CONTINUED = bytes(range(0x80, 0x100))
+"""Bytes that are not the last of a varint."""
+
+
+def _packed(data: bytes, width: int) -> int:
+    """How many numbers the bytes of a list contain; 1 for what is no list of numbers."""
+    if width == 1:
+        return len(data.translate(None, CONTINUED))
+    return len(data) // width if width else 1
+
+
+def _message(descriptor: Any) -> _Part:
     if descriptor.full_name not in _known:
-        found = _known[descriptor.full_name] = _Message(COST.get(descriptor.name, OTHER), {})
+        found = _known[descriptor.full_name] = _Part(COST.get(descriptor.name, OTHER), 0, {})
         for field in descriptor.fields:
             if field.message_type is not None:
                 found.fields[field.number] = _message(field.message_type)
+            elif field.default_value == [] and not (descriptor.name == "TensorProto" and field.name.endswith("_data")):
+                cost = ELEMENTS.get(f"{descriptor.name}.{field.name}", ELEMENT)
+                found.fields[field.number] = _Part(cost, WIDTHS.get(field.type, 1), {})
     return _known[descriptor.full_name]
 
 
-_known: dict[str, _Message] = {}
+_known: dict[str, _Part] = {}

@@ -141,8 +141,8 @@ def computed(im: Importer, call: Call, operator: str, inputs: Sequence[str], att
 def qlinear(im: Importer, call: Call) -> Any:
     form, given = QLINEAR[call.operator], call.without("opset", "channels_last").attributes
     operator, axis = call.operator.removeprefix("QLinear"), given.get("axis", 1)
-    if call.attributes.get("channels_last"):
-        return NotImplemented
+    if call.attributes.get("channels_last") or (given.get("ceil_mode") and given.get("count_include_pad")):
+        return NotImplemented  # ONNX Runtime also counts elements beyond the padding
     if operator in ("Conv", "MatMul") and _by_integers(im, call, operator, given) is not NotImplemented:
         return None
     flattens = operator == "Softmax" and call.attributes.get("opset", 13) < 13

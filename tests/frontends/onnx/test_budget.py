@@ -321,14 +321,19 @@ EMPTY = {
     "values": delimited(7, b"\x6a\x00" * 250_000),
     "initializers": delimited(7, b"\x2a\x00" * 250_000),
     "attributes": delimited(7, delimited(1, b"\x2a\x00" * 250_000)),
-    "sizes": delimited(7, delimited(13, delimited(2, delimited(1, delimited(2, b"\x0a\x00" * 250_000))))),
+    "sizes": delimited(7, delimited(13, delimited(2, delimited(1, delimited(2, b"\x0a\x00" * 1_000_000))))),
     "functions": delimited(7, b"") + b"\xca\x01\x00" * 250_000,
+    "outputs": delimited(7, delimited(1, b"\x12\x00" * 250_000)),
+    "dims": delimited(7, delimited(5, delimited(1, b"\x01" * 1_000_000))),
+    "integers": delimited(7, delimited(1, delimited(5, b"\x40\x00" * 1_000_000))),
+    "floats": delimited(7, delimited(1, delimited(5, delimited(7, bytes(5_000_000))))),
+    "texts": delimited(7, delimited(1, delimited(5, b"\x4a\x00" * 500_000))),
 }
 
 
 @pytest.mark.parametrize("kind", EMPTY)
-def test_messages_of_two_bytes_are_counted_before_they_are_parsed(kind: str, tmp_path: Path) -> None:
-    """3 MB of them took up to 1.2 GB and 48 s."""
+def test_small_messages_and_elements_are_counted_before_they_are_parsed(kind: str, tmp_path: Path) -> None:
+    """3 MB of messages took up to 1.2 GB and 48 s."""
     (tmp_path / "m.onnx").write_bytes(b"\x08\x08" + delimited(8, b"\x0a\x00\x10\x11") + EMPTY[kind])
     with pytest.raises(BudgetError, match=r"would take more than .* bytes of memory"):
         qfmt.convert(tmp_path / "m.onnx")

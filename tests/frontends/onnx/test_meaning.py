@@ -332,6 +332,21 @@ def test_pools_that_pad_by_themselves(operator: str, kernel: list[int], attribut
         kept(source)
 
 
+@pytest.mark.parametrize("counts", [0, 1])
+def test_quantized_windows_that_the_border_cuts(counts: int) -> None:
+    """ONNX Runtime also counts elements beyond the padding."""
+    constants = {"s": f32(0.5), "z": np.uint8(120)}
+    attributes = {"kernel_shape": [2, 2], "strides": [2, 2], "ceil_mode": 1, "count_include_pad": counts}
+    made = node("QLinearAveragePool", ["x", "s", "z", "s", "z"], ["y"], domain="com.microsoft", **attributes)
+    source = proto([made], {"x": (U8, IMAGE.shape)}, {"y": U8}, constants)
+    x = np.random.default_rng(0).integers(0, 256, IMAGE.shape).astype(np.uint8)
+    got, wanted = qfmt.convert(source), runtime(source, {"x": x})[0]
+    if counts:
+        assert [each.operator for each in got.nodes] == ["com.microsoft.QLinearAveragePool"]
+    else:
+        np.testing.assert_array_equal(got.run({"x": x})["y"], wanted)
+
+
 def test_windows_that_do_not_reach_the_size_of_a_transposed_convolution() -> None:
     made = node("ConvTranspose", ["x", "w"], ["y"], strides=[2, 2], auto_pad="SAME_UPPER")
     kept(proto([made], {"x": (FLOAT, IMAGE.shape)}, {"y": FLOAT}, {"w": np.ones((1, 1, 1, 1), f32)}))

@@ -6,6 +6,7 @@ No `from __future__ import annotations` here: torch.jit.script reads the annotat
 
 import enum
 import math
+import tracemalloc
 import warnings
 from pathlib import Path
 from typing import Any, Dict, Final, List, NamedTuple, Optional, Tuple  # noqa: UP035
@@ -19,6 +20,7 @@ from torch.nn import functional as F  # noqa: N812
 import qfmt
 from qfmt.errors import ControlFlowError, SourceError
 from qfmt.frontends.torch.torchscript.archive import Archive
+from qfmt.frontends.torch.torchscript.code import check_chains
 from qfmt.frontends.torch.torchscript.evaluator import evaluate
 from support.replay import Notes, Real, Replay, Unknown, assert_equal, to_torch
 
@@ -630,6 +632,14 @@ def test_places_state_module_and_line(tmp_path: Path) -> None:
     for call in notes.calls:
         lines = archive.zip.read(f"{archive.root}{call.place.file}", 1 << 20).decode().splitlines()
         assert f"torch.{call.target.removeprefix('aten::')}" in lines[call.place.line - 1]
+
+
+def test_escapes_take_no_memory() -> None:
+    tracemalloc.start()
+    check_chains(['    x = "' + "\\\\" * 1_000_000 + '"\n'], "")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 10_000_000
 
 
 def test_literals_keep_every_digit(tmp_path: Path) -> None:
