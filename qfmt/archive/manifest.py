@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
@@ -66,13 +66,15 @@ class Manifest:
     def __init__(self, folder: Place) -> None:
         """The manifest of a folder, empty if it has none.
 
-        The last line is ignored if it is incomplete: its writer was killed. Raises QfmtError for any other line that
+        The last line is ignored if it is incomplete (`is_cut`): its writer was killed, or it is a part of the manifest.
+        Raises QfmtError for any other line that
         is not one of a manifest, and for a file outside the folder; BudgetError if it would take too much memory.
         """
         self.folder = folder
         self._home = resolved(folder) if isinstance(folder, Path) else Path()
         self.path = folder / MANIFEST
         self.entries: dict[str, Entry] = {}
+        self.is_cut = False
         if isinstance(self.path, Path) and self.path.is_symlink():  # what it leads to would be replaced
             raise QfmtError("is a link", where=str(self.path), hint="put the manifest itself into the archive")
         if not self.path.exists():
@@ -85,9 +87,12 @@ class Manifest:
                 for number, line in enumerate(file, 1):
                     if line.isspace():  # as other readers of JSON Lines do
                         continue
-                    is_complete = line.endswith(b"\n")  # else its writer was killed
-                    with nullcontext() if is_complete else suppress(QfmtError):
+                    try:
                         self._add(line, f"{self.path}:{number}", budget)
+                    except QfmtError:
+                        if line.endswith(b"\n"):
+                            raise
+                        self.is_cut = True
 
     def _add(self, line: bytes, where: str, budget: Budget) -> None:
         try:
@@ -122,6 +127,15 @@ class Manifest:
             what = f"the file of {entry.source} is not a .qfb file: {entry.file}"
             raise QfmtError(what, where=str(self.path), hint="remove the line from the manifest")
         return path
+
+    def unlisted(self) -> list[str]:
+        """The `.qfb` files of the folder that no entry names. None are known of a web server, which lists no files."""
+        if isinstance(self.folder, Path):
+            names = sorted(path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*.qfb"))
+        else:
+            names = [name for name, _ in self.folder.files()] if self.folder.has_folders else []
+        listed = {entry.file for entry in self.entries.values()}
+        return [name for name in names if name.endswith(".qfb") and name not in listed]
 
     def source(self, entry: Entry, below: Place | None = None) -> Place:
         """The place of its source, below the place of all sources if that is given.

@@ -12,7 +12,7 @@ import click
 
 import qfmt
 
-from ..errors import MissingFileError, QfmtError, Violation, message
+from ..errors import MissingFileError, QfmtError, Violation, message, some
 from ..file.opened import downloaded
 from ..frontends.json_text import is_shallow
 from ..notation import how_many, number
@@ -134,9 +134,12 @@ def _check_archive(folder: Place, json_: bool, levels: Levels, jobs: int | None)
             file, answer = task["entry"]["file"], accepted(answer, _is_answer)
             told = _unchecked(file, answer["error"]) if "error" in answer else answer | {"file": file}
             checked[task["number"]] = told
-    wrong = [facts for facts in checked if not facts["valid"]]
+    if manifest.is_cut:
+        problem = "the last line is incomplete; restore the manifest, or convert the sources again"
+        checked.append(_unchecked(manifest.path.name, problem))
+    wrong, unlisted = [facts for facts in checked if not facts["valid"]], manifest.unlisted()
     if json_:
-        as_json({"archive": str(folder), "valid": not wrong, "files": checked})
+        as_json({"archive": str(folder), "valid": not wrong, "files": checked, "unlisted": unlisted})
         return BROKEN if wrong else 0
     for facts in wrong:
         for each in [facts["problem"]] if facts["problem"] else facts["violations"]:
@@ -147,6 +150,8 @@ def _check_archive(folder: Place, json_: bool, levels: Levels, jobs: int | None)
     total = len(manifest.entries)
     without = total - sum(bool(entry.content_id) for entry in manifest.entries.values())
     rest = f"; no file for {without} of {how_many(total, 'source')}: see `qfmt inspect {folder}`" if without else ""
+    if unlisted:
+        rest += f"; not checked: {some(unlisted)}, which the manifest does not name"
     line(f"{folder}: {how_many(len(checked), 'file')}, valid{rest}")
     return 0
 

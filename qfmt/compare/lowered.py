@@ -208,7 +208,8 @@ class Lowered:
             if name not in self.tensors and not moved_from(name, source, file) and not skipped:
                 yield f"the output {name} is not a tensor of the source"
         wanted = [*filter(None, map(self._end, source.outputs))]
-        given = [name for name in file.outputs if name in wanted]
+        ends_early = any(self.beyond())  # then its outputs are what the source goes on with
+        given = [name for name in file.outputs if name in wanted or not ends_early]
         if given not in (wanted, [*dict.fromkeys(wanted)]):  # reals and their integers may be one output
             yield f"the network's outputs {', '.join(wanted)} → {', '.join(given)}"
         if skipped:

@@ -77,6 +77,7 @@ class Machine:
 
     def since_mark(self) -> list[Any]:
         items, self.stack = self.stack, self.marks.pop()
+        self.budget.allocate(8 * len(items))  # for a copy in what is made of them
         return items
 
     def resolve(self, module: str, name: str) -> None:

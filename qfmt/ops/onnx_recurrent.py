@@ -48,10 +48,14 @@ def _attributes(activations: tuple[str, ...], meaning: str) -> dict[str, Attribu
     }
 
 
-def _functions(a: Mapping[str, Any], count: int) -> list[list[Function]]:
-    """`count` activations for each direction."""
+def each_activation(a: Mapping[str, Any], count: int) -> list[str]:
+    """`count` activations for each direction: those of one direction serve both."""
     directions = 2 if a["direction"] == "bidirectional" else 1
-    names = [name for name, _ in zip(cycle(a["activations"]), range(count * directions), strict=False)]
+    return [name for name, _ in zip(cycle(a["activations"]), range(count * directions), strict=False)]
+
+
+def _functions(a: Mapping[str, Any], count: int) -> list[list[Function]]:
+    names = each_activation(a, count)
     alphas, betas = iter(a["activation_alpha"]), iter(a["activation_beta"])
     made: list[Function] = []
     for name in names:

@@ -472,8 +472,13 @@ def test_an_incomplete_last_line_is_forgotten(sources: Path, archive: Path) -> N
     kept(sources, archive)
     whole, path = lines(archive), archive / MANIFEST
     path.write_bytes(path.read_bytes()[:-40])
+    done = invoke("check", str(archive))
+    assert done.exit_code == 1 and "archive.jsonl: the last line is incomplete" in done.output
     assert kept(sources, archive) == {"0.pt", "1.pt"}
     assert lines(archive) == whole
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
+    done = invoke("check", str(archive))
+    assert done.exit_code == 0 and "2 files, valid; not checked: 2.qfb, which the manifest does not name" in done.output
 
 
 @pytest.mark.parametrize(

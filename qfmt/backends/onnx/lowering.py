@@ -263,10 +263,10 @@ def _moves_integers(site: Site) -> bool:
     return definition is not None and takes(definition, definition.inputs[0], x.dtype)
 
 
-def one_to_one(site: Site) -> Sequence[ir.Value]:
-    """An operator of ONNX, with the same inputs and attributes."""
+def one_to_one(site: Site, attributes: Mapping[str, Any] | None = None) -> Sequence[ir.Value]:
+    """An operator of ONNX with the same inputs, and the same attributes if no others are given."""
     _check_types(site)
-    return plain(site, typed_inputs(site), site.attributes)
+    return plain(site, typed_inputs(site), attributes or site.attributes)
 
 
 def _check_types(site: Site) -> None:

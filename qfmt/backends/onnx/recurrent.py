@@ -11,12 +11,20 @@ import numpy as np
 import onnx_ir as ir
 
 from ...model import Dimension
+from ...ops.onnx_recurrent import each_activation
 from .dynamic import multiplier
-from .lowering import Site, lowers
+from .lowering import Site, lowers, one_to_one
 from .opsets import Lacks
 
 Step = Callable[..., Sequence[ir.Value]]
 """(product of the input, product of the state, *states) → the next states"""
+
+
+@lowers("RNN", "GRU", "LSTM")
+def recurrent(site: Site) -> Sequence[ir.Value]:
+    """ONNX needs the activations of each direction."""
+    names = each_activation(site.attributes, {"RNN": 1, "GRU": 2, "LSTM": 3}[site.node.operator])
+    return one_to_one(site, site.attributes | {"activations": names})
 
 
 def _size(site: Site) -> int:

@@ -150,7 +150,7 @@ def _pad(s: Site) -> Any:
         return s.result(aten.constant_pad_nd.default, s.x(0), _trimmed(listed), _fill(s))
     if mode == "wrap" or any(width < 0 for width in listed) or len(_trimmed(listed)) // 2 > rank - 2:
         raise Lacks(f"torch does not support this padding ({mode})")
-    count = max(1, len(_trimmed(listed)) // 2)
+    count = rank - 2  # of the dimensions that the operator needs
     if count > 3 or (mode == "edge" and s.form == QUANTIZED):
         raise Lacks(f"torch does not support this padding ({mode})")
     target = getattr(aten, f"{'reflection' if mode == 'reflect' else 'replication'}_pad{count}d").default
