@@ -110,7 +110,12 @@ def checked_inputs(model: Model, inputs: Mapping[str, ArrayLike]) -> dict[str, A
             array = np.asarray(inputs[name])
         except (ValueError, TypeError, OverflowError) as error:  # lists of unequal lengths
             raise RunError(f"is not an array: {error}", where=f"input {name}") from None
-        arrays[name] = _checked_input(model.tensors[name], array, sizes)
+        try:
+            arrays[name] = _checked_input(model.tensors[name], array, sizes)
+        except RunError as error:
+            if model.source.get("assumed_ranks"):
+                error.hint = "the source does not state the number of dimensions; convert it with --input-shape"
+            raise
     return arrays
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..engines import ENGINES
-from ..errors import DestinationError
+from ..errors import BudgetError, DestinationError
 from ..forms import ONNX_FORMS
 from ..notation import size
 from ..urls import Place, size_of
@@ -284,7 +284,10 @@ def _hazards(model: Model, dest: Destination) -> str:
     if dest.kind == "c" or (dest.kind == "qfb" and model.engine == "integer"):
         return ""
     engine = "onnxruntime" if dest.kind == "onnx" else ""
-    told = summary(*count(model, engine), engine)
+    try:
+        told = summary(*count(model, engine), engine)
+    except BudgetError:
+        return ""
     elsewhere = f"qfmt inspect --hazards {shlex.quote(str(dest.place))}"
     return told and f"{told}: {'--same-types avoids it' if dest.kind == 'onnx' else elsewhere}"
 

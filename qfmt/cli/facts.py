@@ -12,7 +12,8 @@ The keys are stable: later versions may add keys, but do not change or remove an
     vectors     [name, inputs {name: shape}, outputs {name: shape}, digests {name: hex}]: the test vectors
     tensors     [name, dtype, shape, constant, bytes, quantization, aliases, written_by, read_by]
     hazards     [node, operator, weight, channels, largest_sum, can_saturate, engines {name: facts}]: the products, and
-                per engine largest, channels, harmless (qfmt/passes/hazards.py); null if the graph breaks rules
+                per engine largest, channels, harmless (qfmt/passes/hazards.py); null if the graph breaks rules,
+                or if too many products share one weight
     quantization (or null)  block [..] ([]: per tensor), scale, zero_point, offset, table, group_index (an array, or
                 null), quant_min, quant_max, names [scale, zero point], observed (null: not in the source; or observer,
                 minimum [..], maximum [..], and the quant_min, quant_max (or null) and qscheme that the observer chose
@@ -40,7 +41,7 @@ from math import prod
 from typing import Any
 
 from ..budget import Budget
-from ..errors import ValidityError, some
+from ..errors import BudgetError, ValidityError, some
 from ..model import (
     Graph,
     Model,
@@ -107,7 +108,7 @@ def _hazards(model: Model) -> list[Facts] | None:
 
     try:
         return hazard_facts(hazards(model))
-    except ValidityError:
+    except (ValidityError, BudgetError):
         return None
 
 

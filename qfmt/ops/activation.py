@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import inf, sqrt
+from typing import Any
 
 import numpy as np
 
 from ..arithmetic import clamp, f32, quantize, rescale
 from ..arrays import Array
 from ..errors import QfmtError
-from ..model import Node, Shape, Tensor
+from ..model import Node, Quantization, Shape, Tensor
 from .accumulation import centred, real_scalar
 from .functions import elementwise, erf
 from .registry import QUANTIZE_RULES, Inference, Operand, Quantized, Result, Trait, by_engine, operator, optional
@@ -143,6 +144,12 @@ def _prelu_shape(given: Inference) -> list[Shape]:
     return [x]
 
 
+def one_of(slope: Quantization, dtype: np.dtype[Any]) -> int:
+    """The integer for 1 where slopes are quantized, minus their zero point. It represents less than 1 if that is beyond
+    their range."""
+    return int(quantize(np.ones((), f32), slope, dtype, "reciprocal_offset")) - int(slope.zero_point[0])
+
+
 def _prelu_integer(x: Operand, slope: Operand, *, result: Result) -> Array:
     """`product`: rint(f32(max(x, 0) · one + min(x, 0) · w) · f32(f32(sx · sw) · f32(1 / s))) + z, with
     x = q - z of X, w = q - z of slope, one = 1 quantized as slope (its greatest value, if that is less).
@@ -151,7 +158,7 @@ def _prelu_integer(x: Operand, slope: Operand, *, result: Result) -> Array:
     if x.quantization is None or slope.quantization is None:
         raise QfmtError("the rule `product` needs two quantized inputs")
     grid = slope.quantization
-    one = int(quantize(np.ones((), f32), grid, slope.array.dtype, "reciprocal_offset")) - grid.zero_point[0]
+    one = one_of(grid, slope.array.dtype)
     xs, ws = (centred(each, np.dtype(np.float64)) for each in (x, slope))
     total = np.maximum(xs, 0) * one + np.minimum(xs, 0) * ws
     multiplier = f32(x.quantization.scale[0]) * f32(grid.scale[0]) * (f32(1) / f32(result.quantization.scale[0]))

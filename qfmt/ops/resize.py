@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import ceil, floor, prod
+from math import ceil, floor, frexp, prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -191,6 +191,50 @@ def neighbours(
     if _stays(axis):
         return np.arange(length)
     return _neighbours(axis, a["coordinate_transformation_mode"], a["nearest_mode"])
+
+
+def divided_neighbours(length: int, out: int, scale: np.floating[Any], a: Mapping[str, Any]) -> Array:
+    """What a nearest Resize of ONNX selects of a dimension: positions are divided by the scale, float32, instead of
+    multiplied by its reciprocal (onnx/docs/Operators.md; upsamplebase.h of ONNX Runtime)."""
+    mode, i = a["coordinate_transformation_mode"], np.arange(out, dtype=f32)
+    if length == out:
+        return np.arange(length)
+    if mode == "asymmetric":
+        places = i / scale
+    elif mode == "half_pixel" or (mode == "pytorch_half_pixel" and out > 1):
+        places = (i + f32(0.5)) / scale - f32(0.5)
+    elif mode == "align_corners" and out > 1:
+        places = i * f32(length - 1) / f32(out - 1)
+    else:
+        places = _places(Axis(length, out, f32(1) / scale), mode)
+    return np.clip(_rounded(places, a["nearest_mode"]), 0, length - 1).astype(np.int64)
+
+
+def may_round(length: int, out: int, scale: float, a: Mapping[str, Any]) -> bool:
+    """Whether a position is so near to the border of two elements that its last bits decide which one ONNX Runtime
+    selects, and its formula for them is not `divided_neighbours`."""
+    mode, i = a["coordinate_transformation_mode"], np.arange(out, dtype=np.float64)
+    step = (length - 1) / max(out - 1, 1) if mode == "align_corners" else 1 / scale
+    follows = a["nearest_mode"] in ("floor", "ceil") and mode != "half_pixel_symmetric"
+    if follows or frexp(step)[0] == 0.5 or length == out:  # float32 is exact by powers of 2
+        return False
+    places = i * step if mode in ("asymmetric", "align_corners") else (i + 0.5) * step - 0.5
+    borders = places + 0.5
+    error = 8 * np.finfo(f32).eps * (np.abs(places) + 1)
+    return mode == "half_pixel_symmetric" or bool((np.abs(borders - np.rint(borders)) < error).any())
+
+
+def divides_alike(scale: np.floating[Any], a: Mapping[str, Any]) -> bool:
+    """Whether the first 65,536 positions by a scale select the same if they are divided, in a dimension of any size."""
+    length = int(np.ceil(MANY / float(scale))) + 2 if scale > 0 else LARGEST
+    if length >= LARGEST:
+        return False
+    axis = Axis(length, MANY, f32(1 / float(scale)))
+    own = _neighbours(axis, a["coordinate_transformation_mode"], a["nearest_mode"])
+    return np.array_equal(own, divided_neighbours(length, MANY, f32(scale), a))
+
+
+MANY = 1 << 16
 
 
 def known_neighbours(node: Node, tensors: Mapping[str, Tensor]) -> dict[int, Array] | None:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..arrays import Array
+from ..budget import Budget
 from ..model import DTYPES, Model, Node, Tensor
 from ..ops import OPERATORS
 from ..ops.accumulation import range_met, reach_of_sums, terms_of
@@ -72,11 +73,19 @@ class Hazard:
 def hazards(model: Model) -> Iterator[Hazard]:
     """For every product of integers of up to 16 bits with constant weights, in the order of the graph.
 
-    Raises ValidityError for a graph that breaks rules.
+    Raises ValidityError for a graph that breaks rules, and BudgetError if too many products share one weight.
     """
     require_sound(model)
-    for node in model.nodes:
+    for node in _read(model):
         yield from hazards_of(node, model.tensors)
+
+
+def _read(model: Model) -> Iterator[Node]:
+    """The nodes; each is charged for its constants, which many may share."""
+    budget = Budget.of(model, "finding overflows in a network of")
+    for node in model.nodes:
+        budget.visit(node, model.tensors)
+        yield node
 
 
 def hazards_of(node: Node, tensors: Mapping[str, Tensor]) -> Iterator[Hazard]:
@@ -88,9 +97,10 @@ def hazards_of(node: Node, tensors: Mapping[str, Tensor]) -> Iterator[Hazard]:
 def count(model: Model, engine: str = "") -> tuple[int, int]:
     """How many products of a sound graph can overflow 16 bits, in that engine or in any, and how many there are.
 
-    The same as counting `hazards`, in a third of the time: the first kernel that can overflow decides.
+    The same as counting `hazards`, in a third of the time: the first kernel that can overflow decides. Raises
+    BudgetError, too.
     """
-    found = [_can_overflow(node, engine, *each) for node in model.nodes for each in _products(node, model.tensors)]
+    found = [_can_overflow(node, engine, *each) for node in _read(model) for each in _products(node, model.tensors)]
     return sum(found), len(found)
 
 

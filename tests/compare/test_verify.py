@@ -370,6 +370,27 @@ def test_a_large_output_does_not_hide_errors_of_small_ones() -> None:
     assert classify(mean, [Operand(x, None)], Tensor("y", "float16", (1,)), two, two / 2).wrong == 1
 
 
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU])
+def test_states_that_only_the_file_has_differ_in_their_last_bits(kind: type[torch.nn.RNNBase], tmp_path: Path) -> None:
+    """A layer whose batch is first becomes one that is transposed."""
+
+    class States(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = kind(8, 64, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.rnn(x)[0]
+
+    with pytorch.quiet():
+        torch.manual_seed(0)
+        network = torch.ao.quantization.quantize_dynamic(States().eval(), {kind}, dtype=torch.qint8)
+        torch.jit.trace(network, torch.zeros(2, 5, 8)).save(tmp_path / "m.pt")
+    report = qfmt.verify(tmp_path / "m.pt", qfmt.convert(tmp_path / "m.pt"))
+    print(told(report))
+    assert report.ok
+
+
 def test_another_shape_or_dtype_is_wrong() -> None:
     node, output = Node("Identity", ("x",), ("y",), {}), Tensor("y", "uint8", (4,))
     mine = np.zeros(4, np.uint8)

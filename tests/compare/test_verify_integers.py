@@ -377,3 +377,12 @@ def test_outputs_that_are_real_numbers_and_integers_at_once(tmp_path: Path) -> N
     model.save(tmp_path / "source.qfb")
     report = qfmt.verify(tmp_path / "source.qfb", lower_integer(model))
     assert report.is_exact and not report.interface
+
+
+def test_an_output_that_the_source_does_not_have(digits: Model) -> None:
+    file = lower_integer(digits, exact=True, input_shapes=SIZES)
+    graph = file.graph
+    hidden = next(node.outputs[0] for node in graph.nodes if node.outputs[0] in digits.tensors)
+    for outputs in ((hidden, *graph.outputs), (*graph.outputs, hidden)):
+        report = qfmt.verify(DIGITS, file.replace(graph=replace(graph, outputs=outputs)))
+        assert not report.ok and report.first_wrong.startswith("the network's outputs")

@@ -69,7 +69,9 @@ class Builder:
     def stored(self, name: str) -> ir.Value:
         """A tensor in its stored form: integers, if it is quantized."""
         if name not in self._stored:
-            self._stored[name] = self._initializer(name, stored_constant(self.model.tensors[name]))
+            data = stored_constant(self.model.tensors[name])
+            self._budget.allocate(data.nbytes)  # tensors of a model may share one array
+            self._stored[name] = self._initializer(name, data)
         return self._stored[name]
 
     def real(self, name: str) -> ir.Value:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import sqrt
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from ...arithmetic import f32
+from ...arithmetic import dequantize, f32
 from ...ops import OPERATORS
-from ...ops.resize import enlarged, may_stay
+from ...ops.activation import one_of
+from ...ops.resize import divided_neighbours, divides_alike, enlarged, is_nearest, known_neighbours, may_stay
+from ...ops.shapes import axis_of
 from .lowering import Site, lowers, lowers_before, one_to_one, plain, typed_inputs
 from .opsets import Lacks, schema
 
@@ -117,12 +120,69 @@ def resize(site: Site) -> Sequence[ir.Value]:
 
 def resized(site: Site, read: Callable[[int], ir.Value | None]) -> Sequence[ir.Value]:
     """Resize. Scales are float32 in ONNX; PyTorch's are doubles."""
-    inputs = [read(index) for index in range(len(site.node.inputs))]
-    if site.has(2) and site.tensor(2).dtype == "float64":
-        inputs[2] = site.cast(2, "float32")
+    x = read(0)
+    if x is not None and is_nearest(site.attributes) and (found := _neighbours(site, x)):
+        for axis, indices in found.items():
+            x = site.emit("Gather", x, indices, axis=axis)
+        return [x]
+    doubles = {2} if site.has(2) and site.tensor(2).dtype == "float64" else ()
+    rest = range(1, len(site.node.inputs))
+    inputs = [x, *(site.cast(index, "float32") if index in doubles else read(index) for index in rest)]
     if site.has(2) and site.tensor(2).is_constant:
         inputs[2] = _scales(site, inputs[0], inputs[2])
     return plain(site, inputs, site.attributes)
+
+
+def _neighbours(site: Site, x: ir.Value) -> dict[int, ir.Value]:
+    """Axis → the elements that a nearest Resize selects, if ONNX's would select others; none if they are the same, or
+    if neither sizes nor scales are constant."""
+    shape, a = site.tensor(0).shape, site.attributes
+    known = known_neighbours(site.node, site.builder.model.tensors)
+    scales = site.tensor(2).array if site.has(2) and site.tensor(2).is_constant else None
+    sizes = site.tensor(3).array if site.has(3) and site.tensor(3).is_constant else None
+    if known is not None and shape is not None:
+        alike = True
+        for axis, own in known.items():
+            place = [axis_of(each, len(shape)) for each in a["axes"] or range(len(shape))].index(axis)
+            length = shape[axis]
+            assert isinstance(length, int)
+            scale = f32(scales[place]) if scales is not None else f32(len(own)) / f32(length)
+            alike = alike and np.array_equal(own, divided_neighbours(length, len(own), scale, a))
+        return {} if alike else {axis: site.constant("neighbours", own) for axis, own in known.items()}
+    if scales is None or sizes is not None or all(scale == 1 or divides_alike(scale, a) for scale in scales):
+        return {}
+    axes = a["axes"] or range(len(scales))
+    return {axis: _computed(site, x, axis, scale) for axis, scale in zip(axes, scales, strict=True) if scale != 1}
+
+
+def _computed(site: Site, x: ir.Value, axis: int, scale: np.floating[Any]) -> ir.Value:
+    """The elements that a nearest Resize selects along an axis of any size: as `ops.resize.neighbours`."""
+    mode, rounding = site.attributes["coordinate_transformation_mode"], site.attributes["nearest_mode"]
+    if mode not in ("asymmetric", "half_pixel"):
+        raise Lacks(f"selects other elements in ONNX by a scale of {scale} with {mode}, if sizes are not known")
+
+    def at(value: float, kind: str) -> ir.Value:
+        return site.constant("number", np.asarray(value, kind))
+
+    kind = site.tensor(2).dtype
+    size = site.emit("Gather", site.emit("Shape", x), at(axis, "int64"))
+    count = site.to("int64", site.emit("Floor", site.emit("Mul", site.to(kind, size), at(float(scale), kind))))
+    place = site.to("float32", site.emit("Range", at(0, "int64"), count, at(1, "int64")))
+    step = at(1 / float(scale), "float32")
+    if mode == "asymmetric":
+        place = site.emit("Mul", place, step)
+    else:
+        half = at(0.5, "float32")
+        place = site.emit("Sub", site.emit("Mul", site.emit("Add", place, half), step), half)
+    place = site.to("float64", place)
+    if rounding == "round_prefer_floor":
+        place = site.emit("Ceil", site.emit("Sub", place, at(0.5, "float64")))
+    elif rounding == "round_prefer_ceil":
+        place = site.emit("Floor", site.emit("Add", place, at(0.5, "float64")))
+    else:
+        place = site.emit("Floor" if rounding == "floor" else "Ceil", place)
+    last = site.emit("Sub", site.to("float64", size), at(1, "float64"))
+    return site.to("int64", site.emit("Max", site.emit("Min", place, last), at(0, "float64")))
 
 
 def _scales(site: Site, x: ir.Value | None, scales: ir.Value | None) -> ir.Value | None:
@@ -152,6 +212,19 @@ def reduction(site: Site) -> Sequence[ir.Value]:
     if "noop_with_empty_axes" not in definition.attributes and site.has(1) and site.integers(1, "axes"):
         a["noop_with_empty_axes"] = 0
     return plain(site, typed_inputs(site), a)
+
+
+@lowers("PRelu")
+def prelu(site: Site) -> Sequence[ir.Value]:
+    """The rule `product` multiplies positive numbers by 1 as the quantization of the slopes represents it."""
+    slope, x = site.tensor(1), site.real(0)
+    if site.node.rule != "product" or not slope.is_constant or slope.quantization is None or x is None:
+        return one_to_one(site)
+    one = f32(one_of(slope.quantization, slope.array.dtype)) * f32(slope.quantization.scale[0])
+    if one in (0, 1):
+        return one_to_one(site)
+    slopes = site.constant("slopes", dequantize(slope.array, slope.quantization) / one)
+    return plain(site, [site.emit("Mul", x, site.constant("one", one)), slopes], {})
 
 
 @lowers("Split")

@@ -22,14 +22,15 @@ Step = Callable[..., Sequence[ir.Value]]
 
 @lowers("RNN", "GRU", "LSTM")
 def recurrent(site: Site) -> Sequence[ir.Value]:
-    """ONNX needs the activations of each direction."""
+    """ONNX needs the activations of each direction, and ONNX Runtime the size of the state."""
     names = each_activation(site.attributes, {"RNN": 1, "GRU": 2, "LSTM": 3}[site.node.operator])
-    return one_to_one(site, site.attributes | {"activations": names})
+    size = site.attributes["hidden_size"] or _size(site, -1)
+    return one_to_one(site, site.attributes | {"activations": names, "hidden_size": size})
 
 
-def _size(site: Site) -> int:
+def _size(site: Site, axis: int = 1) -> int:
     shape = site.tensor(2).shape
-    size: Dimension = None if shape is None else shape[1]
+    size: Dimension = None if shape is None else shape[axis]
     if not isinstance(size, int):
         raise Lacks("requires a known state size")
     return size

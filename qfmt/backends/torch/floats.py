@@ -227,8 +227,8 @@ def resize_arguments(s: Site) -> tuple[Any, list[float] | None]:
     if s.has(3):
         sizes = s.sizes(3)
         return (sizes[2:] if isinstance(sizes, list) else s.call(_spatial, sizes)), None
-    if s.tensor(2).data is None:
-        raise Lacks("needs scales that are constant")
+    if not s.has(2) or s.tensor(2).data is None:
+        raise Lacks("needs scales or sizes, scales that are constant")
     factors = [float(factor) for factor in s.tensor(2).array.reshape(-1)]
     if factors[:2] != [1.0, 1.0]:
         raise Lacks("torch resizes spatial dimensions only")

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...arithmetic import f32
+from ...arrays import Array
 from ...model import DTYPES, Attribute
-from ...ops.resize import enlarged, may_stay
+from ...ops.resize import MANY, divided_neighbours, divides_alike, enlarged, is_nearest, may_round, may_stay, neighbours
 from ...ops.shapes import axis_of
 from .calls import Call
 from .importer import Importer, imports
@@ -93,9 +94,53 @@ def resize(im: Importer, call: Call) -> Any:
             return im.opaque(call)
     if not _is_like_onnx(im, now):
         return im.opaque(call)
+    if (found := _selected(im, now)) is not None:
+        return _gathered(im, now, found) if found else im.opaque(call)
     if now.input(2) and not _given(im, now, 2) and not now.input(3):
         now = now._replace(inputs=(*now.inputs[:2], _checked(im, now)))
     return im.one_to_one(now)
+
+
+def _selected(im: Importer, call: Call) -> dict[int, Array] | None:
+    """Axis → the elements that a nearest Resize selects, if they are others than those of qfmt's Resize; none if they
+    are not known. None if they are the same, or if that depends on a run."""
+    a = {**RESIZE, **call.attributes}
+    along = _along(im, call, a["keep_aspect_ratio_policy"])
+    if along is None or not is_nearest(a) or a["keep_aspect_ratio_policy"] != "stretch":
+        return None
+    by_scale = bool(_given(im, call, 2))
+    found, alike = {}, True
+    for axis, each in zip(call.attributes.get("axes") or range(len(along)), along, strict=True):
+        if each.scale == 1 or each.out == each.size is not None:
+            continue
+        length, out = (MANY, MANY) if each.size is None or each.out is None else (each.size, each.out)
+        im.budget.allocate(64 * out)
+        if may_round(length + (each.size is None), out, each.scale, a):
+            return {}
+        if each.size is None or each.out is None:
+            if not divides_alike(f32(each.scale), a):
+                return {}
+            continue
+        scale = f32(each.scale) if by_scale else f32(each.out) / f32(each.size)
+        found[axis] = divided_neighbours(each.size, each.out, scale, a)
+        own = neighbours(each.size, a, scale=scale) if by_scale else neighbours(each.size, a, size=each.out)
+        alike = alike and np.array_equal(found[axis], own)
+    return None if alike else found if len(found) == sum(each.scale != 1 for each in along) else {}
+
+
+def _gathered(im: Importer, call: Call, found: Mapping[int, Array]) -> None:
+    name, result = call.inputs[0], call.outputs[0]
+    for number, (axis, indices) in enumerate(found.items(), 1):
+        outputs = [result if number == len(found) else im.fresh(f"{result}.{axis}")]
+        im.emit("Gather", [name, im.constant(indices, f"{result}.neighbours")], outputs, {"axis": axis})
+        name = outputs[0]
+
+
+RESIZE: dict[str, Any] = {
+    "mode": "nearest", "coordinate_transformation_mode": "half_pixel", "nearest_mode": "round_prefer_floor",
+    "keep_aspect_ratio_policy": "stretch",
+}  # fmt: skip
+"""ONNX's defaults."""
 
 
 def _are_whole(scales: Sequence[float]) -> bool:
@@ -144,7 +189,7 @@ def _is_like_onnx(im: Importer, call: Call) -> bool:
     ONNX does not say how numbers between integers are rounded. It interpolates along dimensions that keep their size by
     a scale other than 1, unless all dimensions keep theirs.
     """
-    a = {"mode": "nearest", "keep_aspect_ratio_policy": "stretch", **call.attributes}
+    a = {**RESIZE, **call.attributes}
     dtype, along = im.tensors[call.inputs[0]].dtype, _along(im, call, a["keep_aspect_ratio_policy"])
     if a["mode"] != "nearest" and "float" not in dtype:
         return DTYPES[dtype].bits == 8 and along is not None and _is_exact(a, [each.scale for each in along])

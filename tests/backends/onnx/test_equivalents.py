@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from cases.one_node import single
-from qfmt.errors import InexpressibleNodesError
-from qfmt.model import Model, Tensor
+from qfmt.errors import BudgetError, InexpressibleNodesError
+from qfmt.model import Graph, Model, Node, Quantization, Tensor
+from qfmt.passes.hazards import hazards
 from support.onnx_witness import runtime
 
 f32 = np.float32
 RNG = np.random.default_rng(0)
+Y = Tensor("y", "float32", None)
 IMAGE = RNG.integers(-9, 9, (1, 2, 4, 5)).astype(f32)
 
 
@@ -55,9 +58,63 @@ def test_a_resize_that_keeps_a_size(shape: tuple[Any, ...], axes: tuple[int, ...
     np.testing.assert_allclose(runtime(model.to_onnx(opset=18), {"x": image})[0], want, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("shape", [(1, 1, 1, 20), (1, 1, 1, "w")])
+@pytest.mark.parametrize("mode", ["asymmetric", "half_pixel"])
+@pytest.mark.parametrize("rounding", ["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])
+def test_the_nearest_elements_of_torch(shape: tuple[Any, ...], mode: str, rounding: str) -> None:
+    """Positions are multiplied by the reciprocal of a scale, and divided by it in ONNX."""
+    row = np.arange(20, dtype=f32).reshape(1, 1, 1, 20)
+    for scale in (0.3, 0.6, 1.2, 2.0, 2.4, 2.9):
+        scales = Tensor.constant("scales", np.array([1, 1, 1, scale]))
+        attributes = {"mode": "nearest", "coordinate_transformation_mode": mode, "nearest_mode": rounding}
+        model = single("Resize", "", [Tensor("x", "float32", shape), None, scales], Y, attributes)
+        for opset in 13, None:
+            got = runtime(model.to_onnx(opset=opset), {"x": row})[0]
+            np.testing.assert_array_equal(got, model.run({"x": row})["y"])
+
+
+@pytest.mark.parametrize(("operator", "gates"), [("RNN", 1), ("GRU", 3), ("LSTM", 4)])
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_activations_of_both_directions(operator: str, gates: int, direction: str) -> None:
+    count = 2 if direction == "bidirectional" else 1
+    x = RNG.standard_normal((3, 2, 4)).astype(f32)
+    weights = {name: RNG.standard_normal((count, gates * 5, size)).astype(f32) for name, size in (("w", 4), ("r", 5))}
+    constants = [Tensor.constant(name, values) for name, values in weights.items()]
+    model = single(operator, "", [Tensor("x", "float32", x.shape), *constants], Y, {"direction": direction})
+    np.testing.assert_allclose(runtime(model.to_onnx(), {"x": x})[0], model.run({"x": x})["y"], atol=1e-5)
+
+
+def test_a_slope_that_cannot_represent_1() -> None:
+    """torch multiplies positive numbers by the largest number on the grid of the slopes."""
+    grid, slopes = Quantization.per_tensor(0.5, 3, "uint8"), Quantization.per_tensor(1 / 512, 0, "uint8")
+    x = Tensor("x", "uint8", (256,), quantization=grid)
+    slope = Tensor.constant("slope", np.uint8([100]), slopes)
+    model = single("PRelu", "product", [x, slope], Tensor("y", "uint8", (256,), quantization=grid), {})
+    given = {"x": np.arange(256, dtype=np.uint8)}
+    want = model.run(given)["y"]
+    assert want.max() == 3 + 252 // 2
+    np.testing.assert_array_equal(runtime(model.to_onnx(), given)[0], want)
+
+
 def test_a_product_of_booleans() -> None:
     shape = (2, 3)
     tensors = [Tensor("x", "bool", shape), Tensor("z", "bool", shape)]
     model = single("Mul", "", tensors, Tensor("y", "bool", shape), {})
     with pytest.raises(InexpressibleNodesError, match="an input of bool, which ONNX's Mul does not have"):
         model.to_onnx()
+
+
+def test_an_array_that_very_many_tensors_share() -> None:
+    """Each has its own copy in ONNX; which products can overflow is found for each of them."""
+    integers, count = Tensor.constant("w", np.ones((4, 10_000), np.int8), Quantization.per_tensor(1, 0, "int8")), 4000
+    weights = [replace(integers, name=f"w{index}") for index in range(count)]
+    x = Tensor("x", "uint8", (1, 4), quantization=Quantization.per_tensor(1, 0, "uint8"))
+    grid = Quantization.per_tensor(2, 0, "uint8")
+    outputs = [Tensor(f"y{index}", "uint8", (1, 10_000), quantization=grid) for index in range(count)]
+    pairs = zip(weights, outputs, strict=True)
+    nodes = [Node("MatMul", ("x", w.name), (y.name,), {}, rule="reciprocal") for w, y in pairs]
+    tensors = {each.name: each for each in (x, *weights, *outputs)}
+    model = Model(Graph(("x",), tuple(y.name for y in outputs), nodes, tensors))
+    for work in (model.to_onnx, lambda: list(hazards(model))):
+        with pytest.raises(BudgetError):
+            work()

@@ -374,6 +374,34 @@ def test_nearest_elements_of_opset_10(scale: float, runs: bool) -> None:
         kept(source)
 
 
+@pytest.mark.parametrize("mode", ["asymmetric", "half_pixel", "align_corners"])
+@pytest.mark.parametrize("rounding", ["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])
+def test_positions_are_divided_by_the_scale(mode: str, rounding: str) -> None:
+    row = np.arange(20, dtype=f32).reshape(1, 1, 1, 20)
+    attributes = {"mode": "nearest", "coordinate_transformation_mode": mode, "nearest_mode": rounding}
+    runs = 0
+    for scale in (0.3, 0.6, 1 / 3, 1.2, 1.7, 2, 2.4, 2.9, 3):
+        made = node("Resize", ["x", "", "s"], ["y"], **attributes)
+        source = proto(
+            [made], {"x": (FLOAT, row.shape)}, {"y": FLOAT}, {"s": np.array([1, 1, 1, scale], f32)}, opset=19
+        )
+        if any(each.operator == "ai.onnx.Resize" for each in qfmt.convert(source).nodes):
+            assert rounding.startswith("round")  # a position on the border of two elements
+            continue
+        agrees(source, {"x": row})
+        runs += 1
+    assert runs == 9 or rounding.startswith("round")
+
+
+def test_positions_by_a_scale_for_open_sizes() -> None:
+    attributes = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    for scale, operator in ((2, "Resize"), (3, "Resize"), (1.2, "ai.onnx.Resize")):
+        made = node("Resize", ["x", "", "s"], ["y"], **attributes)
+        constants = {"s": np.array([1, 1, 1, scale], f32)}
+        source = proto([made], {"x": (FLOAT, ["n", 1, "h", "w"])}, {"y": FLOAT}, constants, opset=19)
+        assert [each.operator for each in qfmt.convert(source).nodes] == [operator]
+
+
 def test_interpolated_integers_of_opset_10() -> None:
     constants = {"s": np.array([1, 1, 1, 1.3], f32)}
     made = node("Resize", ["x", "s"], ["y"], mode="linear")
