@@ -59,6 +59,9 @@ SUMS_OF_FLOATS = (*RUNTIMES, "pt2e")
 WIDEST_OF_SUMS = 2.0**-2
 """The same if sums of products are known only in float32: 16-bit activations."""
 
+CHOICES = ("TopK", "ArgMax", "ArgMin")
+"""Operators whose outputs of int64 are places of elements."""
+
 JUMPS = ("ThresholdedRelu",)
 """Operators of one element whose result jumps, and that torch computes on quantized tensors."""
 
@@ -114,7 +117,7 @@ def classify(
         near = np.abs(mine.astype(np.int64) - theirs.astype(np.int64)) == 1
         if near.any():
             near &= rounding_ties(node, operands, output, (mine.astype(np.float64) + theirs) / 2, engine)
-        near |= ~equal & _at_jump(node, operands, output, theirs)
+        near |= ~equal & (_at_jump(node, operands, output, theirs) | _equal_choices(node, operands, mine, theirs))
     overflown, possible = _overflows(node, operands, output, theirs, engine, ~equal & ~near)
     off = ~(equal | near | overflown | possible)
     largest = distance(mine.astype(np.float64), theirs.astype(np.float64)).max(initial=0)
@@ -245,6 +248,21 @@ def _at_jump(node: Node, operands: Sequence[Operand | None], output: Tensor, the
     below, above = sides
     jumps: Array = (below != above) & ((theirs == below) | (theirs == above))
     return jumps
+
+
+def _equal_choices(node: Node, operands: Sequence[Operand | None], mine: Array, theirs: Array) -> Array:
+    """Where two indices select equal elements: which of them comes first, torch and ONNX Runtime do not say."""
+    none, x = np.zeros(mine.shape, bool), operands[0] if operands else None
+    if node.operator not in CHOICES or x is None or mine.dtype != np.int64 or not x.array.ndim:
+        return none
+    axis = node.int("axis")
+    if not node.int("keepdims", 1):
+        mine, theirs = np.expand_dims(mine, axis), np.expand_dims(theirs, axis)
+    size = x.array.shape[axis]
+    if mine.ndim != x.array.ndim or not ((theirs >= 0) & (theirs < size)).all():
+        return none
+    chosen = (np.take_along_axis(x.array, each, axis) for each in (mine, theirs))
+    return equal_elements(*chosen).reshape(none.shape)
 
 
 def _sum_error(node: Node, operands: Sequence[Operand | None]) -> Array:

@@ -391,6 +391,18 @@ def test_states_that_only_the_file_has_differ_in_their_last_bits(kind: type[torc
     assert report.ok
 
 
+@pytest.mark.parametrize(("operator", "keepdims"), [("TopK", None), ("ArgMax", 0), ("ArgMax", 1)])
+def test_places_of_equal_elements_are_ties(operator: str, keepdims: int | None) -> None:
+    x = np.array([[3, 5, 5], [1, 2, 0]], np.uint8)
+    attributes = {"axis": 1} if keepdims is None else {"axis": 1, "keepdims": keepdims}
+    shape = (2,) if keepdims == 0 else (2, 1)
+    node, output = Node(operator, ("x",), ("y",), attributes), Tensor("y", "int64", shape)
+    mine = np.array([1, 1]).reshape(shape)
+    for theirs, found in (([2, 1], (1, 1, 0)), ([0, 1], (1, 0, 1)), ([2, 2], (0, 1, 1)), ([3, 1], (1, 0, 1))):
+        counts = classify(node, [Operand(x, None)], output, mine, np.array(theirs).reshape(shape))
+        assert (counts.equal, counts.tie, counts.wrong) == found
+
+
 def test_another_shape_or_dtype_is_wrong() -> None:
     node, output = Node("Identity", ("x",), ("y",), {}), Tensor("y", "uint8", (4,))
     mine = np.zeros(4, np.uint8)
