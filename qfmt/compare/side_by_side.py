@@ -12,6 +12,7 @@ import numpy as np
 from ..arrays import Array
 from ..errors import QfmtError
 from ..interpreter import execute, operands_of
+from ..memory import Memory, limit_for
 from ..model import Model, Node, Quantization
 from ..ops import OPERATORS, Operand
 from ..progress import counted
@@ -55,6 +56,9 @@ class SideBySide:
         self.compared: set[str] = set()
         """Outputs that also exist in the source; they may have no elements."""
         self._constants: dict[str, Array] = {}
+        self._constant_bytes = sum(data.nbytes for each in model.graph.constants() for _, data in each.stored())
+        self._memory = Memory(limit_for(self._constant_bytes))
+        """What a sample may take, as a run: all values of the file are held, twice where they differ."""
 
     def sample(self, inputs: Mapping[str, Array], theirs: Mapping[str, Computed]) -> None:
         """Run one sample. `theirs` are the known values of the source, by the names of the file.
@@ -64,6 +68,7 @@ class SideBySide:
         theirs = {**{copy: theirs[name] for copy, name in self._copies.items() if name in theirs}, **theirs}
         given: dict[str, Array] = dict(inputs)
         own: dict[str, Array] = dict(inputs)
+        self._memory = Memory(limit_for(self._constant_bytes + sum(array.nbytes for array in inputs.values())))
         agreed = set(inputs)
         """Tensors that are equal in both runs: nodes after them need not be computed twice."""
         for node in counted(self.model.nodes, "comparing", len(self.model.nodes), "nodes"):
@@ -72,6 +77,7 @@ class SideBySide:
             same = all(name in agreed or self._is_constant(name) for name in node.inputs)
             alone = mine if same else self._run(node, own, NodeFindings())
             direct = all(name in theirs or name in inputs or self._is_constant(name) for name in node.inputs)
+            self._memory.held += sum(array.nbytes for made in (mine, None if same else alone) for array in made or ())
             for index, name in enumerate(node.outputs):
                 if name in theirs:
                     if mine is not None:
@@ -111,7 +117,8 @@ class SideBySide:
         if operands is None or found.unknown:
             return None
         try:
-            return execute(node, operands, [self.model.tensors[name] for name in node.outputs])
+            with self._memory.spent():
+                return execute(node, operands, [self.model.tensors[name] for name in node.outputs])
         except (QfmtError, ValueError, IndexError, TypeError) as error:  # a file may state shapes that do not fit
             found.fault = error.what if isinstance(error, QfmtError) else str(error)
             return None
