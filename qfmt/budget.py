@@ -51,12 +51,13 @@ class Budget:
     the work in the error message.
     """
 
-    __slots__ = ("bytes", "operations", "source_bytes", "spent_bytes", "spent_operations", "work")
+    __slots__ = ("bytes", "hint", "operations", "source_bytes", "spent_bytes", "spent_operations", "work")
 
     def __init__(
         self, source_bytes: int | None, work: str = "converting", operations: tuple[int, int] = OPERATIONS
     ) -> None:
         self.source_bytes, self.work = source_bytes, work
+        self.hint = "no real network needs that much: the file is malicious or damaged"
         self.operations, self.bytes = (
             float("inf") if source_bytes is None else fixed + factor * source_bytes
             for fixed, factor in (operations, BYTES)
@@ -69,7 +70,9 @@ class Budget:
         stored = (data for tensor in model.tensors.values() for _, data in tensor.stored())
         constants = {data.sha256(): data.nbytes for data in stored}
         graph = GRAPH_BYTES * (len(model.nodes) + len(model.tensors))
-        return cls(sum(constants.values()) + graph, work, MODEL_OPERATIONS)
+        budget = cls(sum(constants.values()) + graph, work, MODEL_OPERATIONS)
+        budget.hint = "that is out of proportion to its size"
+        return budget
 
     def spend(self, operations: int = 1) -> None:
         """Count operations: steps of an evaluation, opcodes of a pickle, elements that are read."""
@@ -110,4 +113,4 @@ class Budget:
 
     def _exceeded(self, limit: str) -> BudgetError:
         what = f"{self.work} {self.source_bytes} bytes would take more than {limit}"
-        return BudgetError(what, hint="no real network needs that much: the file is malicious or damaged")
+        return BudgetError(what, hint=self.hint)

@@ -33,6 +33,10 @@ IMAGE = (224, 224)
 Shapes = Mapping[str, Sequence[Dimension]]
 
 
+TABLES = 32 << 20
+"""Bytes that tables may take in addition: those of functions of two inputs have 64 kB each, also in small networks."""
+
+
 def lower_integer(
     model: Model,
     *,
@@ -82,6 +86,7 @@ def lower_integer(
     for tensor in model.tensors.values():
         limited(tensor)
     budget = Budget.of(model, "lowering a network of")
+    budget.bytes += TABLES
     if needs_sizes(model, budget) and (images := _images(model)):
         model = replace(model, graph=with_input_shapes(model.graph, images))
         source[ASSUMED] = json.dumps(images, ensure_ascii=False)
