@@ -31,8 +31,14 @@ ELEMENTS = {"NodeProto.output": 350, "NodeProto.input": 220, "AttributeProto.str
 
 ELEMENT = 90
 
-WIDTHS = {2: 4, 9: 0, 12: 0}
-"""`_Part.width` by the type of a field (descriptor.proto): float, string, bytes; others are varints."""
+FLOAT, STRING, BYTES = 2, 9, 12
+"""Types of fields (descriptor.proto)."""
+
+WIDTHS = {FLOAT: 4, STRING: 0, BYTES: 0}
+"""`_Part.width` by the type of a field; others are varints."""
+
+LONG, TEXT = 1000, 30
+"""Bytes of a text that is examined, and bytes of memory for each of one that is not ASCII."""
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 """Wire types (protobuf.dev/programming-guides/encoding). The other two are for groups, which ONNX does not have."""
@@ -48,7 +54,10 @@ class _Part(NamedTuple):
     """Bytes in the file, of a number in a list: 1 if it is a varint. 0 for what is no number."""
 
     fields: dict[int, _Part]
-    """Those of a message that are messages or lists, by number."""
+    """Those of a message that are messages, lists or texts, by number."""
+
+    is_text: bool = False
+    """Whether it is text, of which Python keeps 4 bytes for each character if one of them is not Latin."""
 
 
 def charge(data: bytes) -> None:
@@ -72,6 +81,8 @@ def charge(data: bytes) -> None:
                 size, at = _varint(data, at)
                 if part is not None:
                     budget.allocate(part.cost * _packed(data[at : at + size], part.width))
+                    if part.is_text and size >= LONG and not data[at : at + size].isascii():
+                        budget.allocate(TEXT * size)
                     if part.fields:
                         open_.append((at, at + size, part.fields))
                 at += size
@@ -129,7 +140,9 @@ def _message(descriptor: Any) -> _Part:
                 found.fields[field.number] = _message(field.message_type)
             elif field.default_value == [] and not (descriptor.name == "TensorProto" and field.name.endswith("_data")):
                 cost = ELEMENTS.get(f"{descriptor.name}.{field.name}", ELEMENT)
-                found.fields[field.number] = _Part(cost, WIDTHS.get(field.type, 1), {})
+                found.fields[field.number] = _Part(cost, WIDTHS.get(field.type, 1), {}, field.type == STRING)
+            elif field.type == STRING or field.full_name == "onnx.AttributeProto.s":
+                found.fields[field.number] = _Part(0, 0, {}, is_text=True)
     return _known[descriptor.full_name]
 
 

@@ -327,6 +327,7 @@ EMPTY = {
     "dims": delimited(7, delimited(5, delimited(1, b"\x01" * 1_000_000))),
     "integers": delimited(7, delimited(1, delimited(5, b"\x40\x00" * 1_000_000))),
     "floats": delimited(7, delimited(1, delimited(5, delimited(7, bytes(5_000_000))))),
+    "a text": delimited(7, delimited(1, delimited(4, "é".encode() * 2_000_000))),
     "texts": delimited(7, delimited(1, delimited(5, b"\x4a\x00" * 500_000))),
 }
 
