@@ -39,18 +39,20 @@ def find(places: Sequence[str], archive: Place) -> Found:
     in the archive.
     """
     sources: dict[str, Place] = {}
-    left_out = 0
+    left_out, inside, hint = 0, 0, "choose another folder for the archive"
     for named in places:
         for name, path, is_named in _candidates(named):
             if _is_inside(path, archive):
                 if is_named:
-                    hint = "choose another folder for the archive"
                     raise DestinationError("the source is in the archive", where=str(path), hint=hint)
+                inside += 1
             elif not is_named and _is_no_model(path):
                 left_out += 1
             elif not _are_same(sources.setdefault(name, path), path):
                 what = f"two sources have the name {name}: {sources[name]} and {path}"
                 raise SourceError(what, hint="name the folder that holds both")
+    if inside and not sources:
+        raise DestinationError("all sources are in the archive", where=", ".join(places), hint=hint)
     if not sources:
         raise SourceError("there are no models", where=", ".join(places), hint="name files, folders or globs")
     return Found(dict(sorted(sources.items())), left_out)

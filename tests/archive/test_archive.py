@@ -101,12 +101,14 @@ def test_what_is_no_source_is_said_before_anything_is_converted(sources: Path, a
     a, b = digits(sources / "1" / "net.pt"), digits(sources / "2" / "net.pt")
     (archive / "inside").mkdir(parents=True)
     shutil.copy(a, archive / "inside" / "net.pt")
+    (sources / "none").mkdir()
     for places, kind, said in (
         ([a, b], SourceError, "two sources have the name net.pt"),
         ([sources / "none.pt"], MissingFileError, "there is no such file"),
         ([sources / "*.onnx"], MissingFileError, "no file matches"),
         ([archive / "inside" / "net.pt"], DestinationError, "the source is in the archive"),
-        ([archive], SourceError, "there are no models"),
+        ([sources / "none"], SourceError, "there are no models"),
+        ([archive], DestinationError, "all sources are in the archive"),
     ):
         with pytest.raises(kind, match=said):
             find([str(place) for place in places], archive)
