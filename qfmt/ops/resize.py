@@ -227,7 +227,7 @@ def may_round(length: int, out: int, scale: float, a: Mapping[str, Any]) -> bool
 def divides_alike(scale: np.floating[Any], a: Mapping[str, Any]) -> bool:
     """Whether the first 65,536 positions by a scale select the same if they are divided, in a dimension of any size."""
     length = int(np.ceil(MANY / float(scale))) + 2 if scale > 0 else LARGEST
-    if length >= LARGEST:
+    if length >= LARGEST or may_round(length, MANY, float(scale), a):
         return False
     axis = Axis(length, MANY, f32(1 / float(scale)))
     own = _neighbours(axis, a["coordinate_transformation_mode"], a["nearest_mode"])

@@ -11,7 +11,7 @@ import numpy as np
 from ...arithmetic import f32
 from ...arrays import Array
 from ...model import DTYPES, Attribute
-from ...ops.resize import MANY, divided_neighbours, divides_alike, enlarged, is_nearest, may_round, may_stay, neighbours
+from ...ops.resize import divided_neighbours, divides_alike, enlarged, is_nearest, may_round, may_stay, neighbours
 from ...ops.shapes import axis_of
 from .calls import Call
 from .importer import Importer, imports
@@ -113,14 +113,13 @@ def _selected(im: Importer, call: Call) -> dict[int, Array] | None:
     for axis, each in zip(call.attributes.get("axes") or range(len(along)), along, strict=True):
         if each.scale == 1 or each.out == each.size is not None:
             continue
-        length, out = (MANY, MANY) if each.size is None or each.out is None else (each.size, each.out)
-        im.budget.allocate(64 * out)
-        if may_round(length + (each.size is None), out, each.scale, a):
-            return {}
         if each.size is None or each.out is None:
             if not divides_alike(f32(each.scale), a):
                 return {}
             continue
+        im.budget.allocate(64 * each.out)
+        if may_round(each.size, each.out, each.scale, a):
+            return {}
         scale = f32(each.scale) if by_scale else f32(each.out) / f32(each.size)
         found[axis] = divided_neighbours(each.size, each.out, scale, a)
         own = neighbours(each.size, a, scale=scale) if by_scale else neighbours(each.size, a, size=each.out)
