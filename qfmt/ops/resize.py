@@ -216,7 +216,9 @@ def may_round(length: int, out: int, scale: float, a: Mapping[str, Any]) -> bool
     mode, i = a["coordinate_transformation_mode"], np.arange(out, dtype=np.float64)
     step = (length - 1) / max(out - 1, 1) if mode == "align_corners" else 1 / scale
     follows = a["nearest_mode"] in ("floor", "ceil") and mode != "half_pixel_symmetric"
-    if follows or frexp(step)[0] == 0.5 or length == out:  # float32 is exact by powers of 2
+    divided = mode not in ("align_corners", "half_pixel_symmetric")
+    exact = frexp(step)[0] == 0.5 or (divided and float(scale * 1024).is_integer())  # what lies on a border, in float32
+    if follows or exact or length == out:
         return False
     places = i * step if mode in ("asymmetric", "align_corners") else (i + 0.5) * step - 0.5
     borders = places + 0.5
