@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from cases.one_node import single
 from cases.operators import CASES
 from cases.torch_nodes import KINDS, Array, one_node
 from qfmt.backends.torch.spelled import Kernel
@@ -166,3 +167,20 @@ def test_arguments_after_a_default_are_passed_by_name() -> None:
     kernel = Kernel(torch.ops.aten.embedding.default, OPERATORS["Gather"], parameters)
     site: Any = SimpleNamespace(attribute={"axis": 1}.__getitem__)
     assert kernel.arguments(site, ["x", "i"]) == (["x", "i"], {"scale_grad_by_freq": 1})
+
+
+@pytest.mark.parametrize("mode", ["reflect", "edge"])
+@pytest.mark.parametrize("axes", [[2], [3], [2, 3]])
+def test_padding_of_one_axis_of_an_image(mode: str, axes: list[int]) -> None:
+    pads, places = np.array([1] * len(axes) + [2] * len(axes)), np.array(axes)
+    x = np.arange(40, dtype=np.float32).reshape(1, 2, 4, 5)
+    given = [Tensor("x", "float32", x.shape), Tensor.constant("p", pads), None, Tensor.constant("a", places)]
+    model = single("Pad", "", given, Tensor("y", "float32", None), {"mode": mode})
+    np.testing.assert_array_equal(model.to_torch()(torch.from_numpy(x)).numpy(), model.run({"x": x})["y"])
+
+
+def test_a_resize_without_scales_or_sizes_is_named() -> None:
+    given = [Tensor("x", "float32", (1, 1, 4, 4)), None]
+    model = single("Resize", "", given, Tensor("y", "float32", None), {"mode": "nearest"})
+    with pytest.raises(QfmtError, match="needs scales or sizes"):
+        model.to_torch()(torch.zeros(1, 1, 4, 4))
