@@ -67,8 +67,8 @@ class Manifest:
         """The manifest of a folder, empty if it has none.
 
         The last line is ignored if it is incomplete (`is_cut`): its writer was killed, or it is a part of the manifest.
-        Raises QfmtError for any other line that
-        is not one of a manifest, and for a file outside the folder; BudgetError if it would take too much memory.
+        Raises QfmtError for any other line that is not one of a manifest, and for a file outside the folder;
+        BudgetError if it would take too much memory.
         """
         self.folder = folder
         self._home = resolved(folder) if isinstance(folder, Path) else Path()

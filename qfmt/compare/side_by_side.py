@@ -57,7 +57,7 @@ class SideBySide:
         """Outputs that also exist in the source; they may have no elements."""
         self._constants: dict[str, Array] = {}
         self._constant_bytes = sum(data.nbytes for each in model.graph.constants() for _, data in each.stored())
-        self._memory = Memory(limit_for(self._constant_bytes))
+        self._memory: Memory
         """What a sample may take, as a run: all values of the file are held, twice where they differ."""
 
     def sample(self, inputs: Mapping[str, Array], theirs: Mapping[str, Computed]) -> None:

@@ -210,7 +210,7 @@ def divided_neighbours(length: int, out: int, scale: np.floating[Any], a: Mappin
     return np.clip(_rounded(places, a["nearest_mode"]), 0, length - 1).astype(np.int64)
 
 
-def may_round(length: int, out: int, scale: float, a: Mapping[str, Any]) -> bool:
+def on_a_border(length: int, out: int, scale: float, a: Mapping[str, Any]) -> bool:
     """Whether a position is so near to the border of two elements that its last bits decide which one ONNX Runtime
     selects, and its formula for them is not `divided_neighbours`."""
     mode, i = a["coordinate_transformation_mode"], np.arange(out, dtype=np.float64)
@@ -229,7 +229,7 @@ def may_round(length: int, out: int, scale: float, a: Mapping[str, Any]) -> bool
 def divides_alike(scale: np.floating[Any], a: Mapping[str, Any]) -> bool:
     """Whether the first 65,536 positions by a scale select the same if they are divided, in a dimension of any size."""
     length = int(np.ceil(MANY / float(scale))) + 2 if scale > 0 else LARGEST
-    if length >= LARGEST or may_round(length, MANY, float(scale), a):
+    if length >= LARGEST or on_a_border(length, MANY, float(scale), a):
         return False
     axis = Axis(length, MANY, f32(1 / float(scale)))
     own = _neighbours(axis, a["coordinate_transformation_mode"], a["nearest_mode"])

@@ -12,7 +12,15 @@ import onnx_ir as ir
 from ...arithmetic import dequantize, f32
 from ...ops import OPERATORS
 from ...ops.activation import one_of
-from ...ops.resize import divided_neighbours, divides_alike, enlarged, is_nearest, known_neighbours, may_stay
+from ...ops.resize import (
+    divided_neighbours,
+    divides_alike,
+    enlarged,
+    is_nearest,
+    known_neighbours,
+    may_stay,
+    on_a_border,
+)
 from ...ops.shapes import axis_of
 from .lowering import Site, lowers, lowers_before, one_to_one, plain, typed_inputs
 from .opsets import Lacks, schema
@@ -147,6 +155,7 @@ def _neighbours(site: Site, x: ir.Value) -> dict[int, ir.Value]:
             length = shape[axis]
             assert isinstance(length, int)
             scale = f32(scales[place]) if scales is not None else f32(len(own)) / f32(length)
+            alike = alike and not on_a_border(length, len(own), float(scale), a)
             alike = alike and np.array_equal(own, divided_neighbours(length, len(own), scale, a))
         return {} if alike else {axis: site.constant("neighbours", own) for axis, own in known.items()}
     if scales is None or sizes is not None or all(scale == 1 or divides_alike(scale, a) for scale in scales):

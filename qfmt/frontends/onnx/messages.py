@@ -80,7 +80,8 @@ def charge(data: bytes) -> None:
             if key & 7 == LENGTH:
                 size, at = _varint(data, at)
                 if part is not None:
-                    budget.allocate(part.cost * _packed(data[at : at + size], part.width))
+                    count = _packed(data[at : at + size], part.width) if part.width else 1
+                    budget.allocate(part.cost * count)
                     if part.is_text and size >= LONG and not data[at : at + size].isascii():
                         budget.allocate(TEXT * size)
                     if part.fields:
@@ -126,10 +127,8 @@ CONTINUED = bytes(range(0x80, 0x100))
 
 
 def _packed(data: bytes, width: int) -> int:
-    """How many numbers the bytes of a list contain; 1 for what is no list of numbers."""
-    if width == 1:
-        return len(data.translate(None, CONTINUED))
-    return len(data) // width if width else 1
+    """How many numbers the bytes of a list contain."""
+    return len(data.translate(None, CONTINUED)) if width == 1 else len(data) // width
 
 
 def _message(descriptor: Any) -> _Part:

@@ -11,7 +11,7 @@ import numpy as np
 from ...arithmetic import f32
 from ...arrays import Array
 from ...model import DTYPES, Attribute
-from ...ops.resize import divided_neighbours, divides_alike, enlarged, is_nearest, may_round, may_stay, neighbours
+from ...ops.resize import divided_neighbours, divides_alike, enlarged, is_nearest, may_stay, neighbours, on_a_border
 from ...ops.shapes import axis_of
 from .calls import Call
 from .importer import Importer, imports
@@ -118,7 +118,7 @@ def _selected(im: Importer, call: Call) -> dict[int, Array] | None:
                 return {}
             continue
         im.budget.allocate(64 * each.out)
-        if may_round(each.size, each.out, each.scale, a):
+        if on_a_border(each.size, each.out, each.scale, a):
             return {}
         scale = f32(each.scale) if by_scale else f32(each.out) / f32(each.size)
         found[axis] = divided_neighbours(each.size, each.out, scale, a)
