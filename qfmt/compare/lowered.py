@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from ..frontends.witness import Witness
 
-KEY, SOURCE_KEY = "integer_only", "lowered_from"
+ENGINE, KEY, SOURCE_KEY = "integer", "integer_only", "lowered_from"
 
 
 MOVED, CENTRED = ".quantized", ".centred"
@@ -42,7 +42,7 @@ point."""
 
 
 def is_lowered(file: Model) -> bool:
-    return KEY in file.source
+    return file.engine == ENGINE or KEY in file.source
 
 
 def likenesses(file: Model) -> Iterator[Model]:
@@ -166,7 +166,7 @@ class Lowered:
     @cached_property
     def _again(self) -> Model | None:
         """The source, lowered as the file states; None if that is not possible."""
-        from ..passes.lowering import lower_as
+        from ..passes.lowering import EXACT, lower_as
         from ..passes.sizes import with_input_shapes
 
         graph, file, takes = self.witness.model.graph, self.file.graph, self.takes
@@ -175,7 +175,7 @@ class Lowered:
         ends = [name if name in self.tensors else moved_from(name, graph, file) for name in file.outputs]
         try:
             whole = takes.replace(graph=with_input_shapes(takes.graph, given)) if given else takes
-            return lower_as(whole, self.file.source[KEY], [name for name in ends if name])
+            return lower_as(whole, self.file.source.get(KEY, EXACT), [name for name in ends if name])
         except QfmtError as error:
             what = "could not compare with a fresh lowering, nor check the differences that the file states"
             self.notes.append(f"{what}: the source {error.what}")

@@ -63,6 +63,7 @@ def tensor_words(a: Tensor, b: Tensor, provenance: bool) -> Iterator[str]:
             yield from changed("scale dtype", a.quantization.scale_dtype, b.quantization.scale_dtype)
             seen = (None if each is None else repr(each) for each in (a.quantization.observed, b.quantization.observed))
             yield from changed("observed", *seen)  # as text: -0.0 is not 0.0
+            yield from names_changed("names of scale and zero point", a.quantization.names, b.quantization.names)
             yield from _form_words(a.quantization, b.quantization)
 
 

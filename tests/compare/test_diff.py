@@ -252,6 +252,10 @@ def seen(low: float) -> Model:
     return small(grid=replace(grid, observed=Observed("MinMaxObserver", (low,), (1.0,))))
 
 
+def with_names(*names: str) -> Model:
+    return small(grid=replace(Quantization.per_tensor(0.5, 0, "int8"), names=names))
+
+
 @pytest.mark.parametrize(
     ("a", "b", "words"),
     [
@@ -268,6 +272,7 @@ def seen(low: float) -> Model:
         (small((A,)), small((replace(A, name="y"),)), "name '' → y"),
         (ending("y", "x", "y, x"), ending("y, x", "y", "x"), "the graph's outputs ['y', 'x', 'y, x'] → "),
         (seen(0.0), seen(-0.0), "observed "),
+        (with_names("s", "z"), with_names("s", "zp"), "names of scale and zero point s, z → s, zp"),
         (with_tensor(small(), "w", aliases=("a", "b")), with_tensor(small(), "w", aliases=("a, b",)), "aliases"),
     ],
 )

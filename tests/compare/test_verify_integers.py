@@ -249,8 +249,12 @@ def test_inputs_are_those_of_the_source_or_of_the_file(exact: Model, tmp_path: P
 def test_unknown_statements_on_arithmetic_are_accepted(exact: Model, digits: Model, tmp_path: Path) -> None:
     source = {key: value for key, value in exact.source.items() if key != "lowered_from"}
     assert exact.source["lowered_from"] == "fbgemm"
-    for said in (source, {**source, "lowered_from": "abacus"}):
-        assert qfmt.verify(DIGITS, exact.replace(source=said)).is_exact
+    for said in (source, {**source, "lowered_from": "abacus"}, {}):
+        report = qfmt.verify(DIGITS, exact.replace(source=said))
+        assert report.is_exact and report.integer_only and report.lowered_anew
+    with pytest.raises(RunError) as refused:  # nothing tells that it was lowered: the source gets its integer inputs
+        qfmt.verify(DIGITS, exact.replace(source={}, engine=""))
+    assert refused.value.what.endswith("with arguments from the 'QuantizedCPU' backend")
     digits.replace(engine="integer").save(tmp_path / "m.qfb")
     assert command(DIGITS, tmp_path / "m.qfb").exit_code in (0, 1)
 

@@ -67,7 +67,8 @@ class Engine:
                 return apply(call.target, args, kwargs)
             return fold(on_values, call.target, args, kwargs)
         except Exception as error:  # any exception of torch for incompatible arguments
-            raise RunError(f"torch cannot run {call.target}: {first_line(error)}", where=call.place) from None
+            why = first_line(error).partition(". This could be because")[0]  # then it lists backends
+            raise RunError(f"torch cannot run {call.target}: {why}", where=call.place) from None
 
     def _resolved(self, value: Any, values: Mapping[str | int, Any]) -> Any:
         if isinstance(value, Slot):
