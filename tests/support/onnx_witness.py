@@ -74,8 +74,8 @@ class Tally:
         parts = ((self.close, "close"), (self.one, "off by one"), (self.more, "more"))
         return ", ".join([text, *(f"{count} {what}" for count, what in parts if count)])
 
-    def add(self, ours: np.ndarray, theirs: Any, where: str = "", tolerance: float = 1e-5, step: float = 0) -> None:
-        """Count one output. `step` is the scale of the integers that a float output was dequantized from."""
+    def add(self, ours: np.ndarray, theirs: Any, where: str = "", tolerance: float = 1e-5) -> None:
+        """Count one output. Floats are equal, close or wrong."""
         theirs = np.asarray(theirs)
         if ours.size == theirs.size == 0:
             return
@@ -92,9 +92,7 @@ class Tally:
             close = off & (distance <= tolerance * largest)
             self.close += int(close.sum())
             off &= ~close
-        else:
-            step = 1
-        one = off & (distance <= step * 1.001)
+        one = off & (distance <= (ours.dtype.kind != "f"))
         self.one += int(one.sum())
         off &= ~one
         self.more += int(off.sum())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,7 @@ def test_dynamic_linear(dtype: str, reduce_range: int, axis: int | None) -> None
 @pytest.mark.parametrize("name", ["Conv", "ConvTranspose"])
 @pytest.mark.parametrize("rule", ["dynamic_divide", "integer_bias"])
 def test_dynamic_convolution(name: str, rule: str) -> None:
+    """ONNX cannot round the bias to whole sums, so what `integer_bias` states becomes `float_bias`."""
     rng = np.random.default_rng(3)
     w = rng.integers(-128, 128, (4, 2, 3, 3)).astype(np.int8)
     axis = 0 if name == "Conv" else 1
@@ -79,12 +81,17 @@ def test_dynamic_convolution(name: str, rule: str) -> None:
     )
     x = rng.normal(1, 2, (2, 4, 6, 7)).astype(f32)
     tally = witness.Tally()
-    proto = model.to_onnx()
-    step = (x.max() - x.min()) / 255 if rule == "integer_bias" else 0
-    witness.compare(model, witness.runtime(proto, {"x": x}), {"x": x}, tally, step=step)
+    computed = witness.runtime(model.to_onnx(), {"x": x})
+    (node,) = model.nodes
+    stated = model
+    if rule == "integer_bias":
+        stated = model.replace(graph=replace(model.graph, nodes=(replace(node, rule="float_bias"),)))
+        (mine,), (other,) = (each.run({"x": x}).values() for each in (model, stated))
+        step = (x.max() - x.min()) / 255
+        assert 0 < np.abs(mine - other).max() <= 1.001 * step
+    witness.compare(stated, computed, {"x": x}, tally)
     print(f"\n{tally}")
-    assert not tally.faults, tally.faults
-    assert tally.one <= 0.01 * tally.total if rule == "integer_bias" else tally.one == 0
+    assert not tally.faults and not tally.one, tally.faults
 
 
 @pytest.mark.parametrize("reverse", [0, 1])
