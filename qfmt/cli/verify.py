@@ -32,7 +32,7 @@ ALWAYS = ("outputs", "equal", "wrong")
 MEANINGS = {
     "tie": "off by one where the exact value is half-way between two integers, within float32 precision",
     "close": "floats that differ as sums in another order do: by at most 1e-5 of their terms, or of the largest output",
-    "stated": "differs from the engine exactly as the file states: in the rule of the node, or in `differs`",
+    "stated": "differs from the engine exactly as the file states: in the rule of the node, in `differs`, or for NaN",
 }
 
 

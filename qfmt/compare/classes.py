@@ -119,7 +119,8 @@ def classify(
             near &= rounding_ties(node, operands, output, (mine.astype(np.float64) + theirs) / 2, engine)
         near |= ~equal & (_at_jump(node, operands, output, theirs) | _equal_choices(node, operands, mine, theirs))
     overflown, possible = _overflows(node, operands, output, theirs, engine, ~equal & ~near)
-    off = ~(equal | near | overflown | possible)
+    undefined = _from_nan(node, operands, output, mine, ~(equal | near | overflown | possible))
+    off = ~(equal | near | overflown | possible | undefined)
     largest = distance(mine.astype(np.float64), theirs.astype(np.float64)).max(initial=0)
     return Counts(
         int(equal.sum()),
@@ -127,6 +128,7 @@ def classify(
         close=int(near.sum()) if is_float else 0,
         saturated=int(overflown.sum()),
         overflow=int(possible.sum()),
+        stated=int(undefined.sum()),
         wrong=int(off.sum()),
         largest=float(largest),
     )
@@ -211,9 +213,8 @@ def rounding_ties(
     node: Node, operands: Sequence[Operand | None], output: Tensor, halves: Array, engine: str = ""
 ) -> Array:
     """Where the exact value before the rounding equals `halves`, within float32 precision."""
-    operator, quantization = OPERATORS[node.operator], output.quantization
-    without_ties = operator.takes_integers or not node.rule or node.rule in operator.sum_rules
-    if quantization is None or without_ties:
+    quantization = output.quantization
+    if quantization is None or not _rounds(node):
         return np.zeros(halves.shape, bool)
     step = quantization.scales(halves.shape).astype(f32).astype(np.float64)
     offset = quantization.zero_points(halves.shape)
@@ -228,6 +229,22 @@ def rounding_ties(
         return np.abs(exact + offset - halves) <= np.minimum(
             error, WIDEST_OF_SUMS if engine in SUMS_OF_FLOATS else WIDEST
         )
+
+
+def _rounds(node: Node) -> bool:
+    """Whether its integers are real numbers, rounded."""
+    operator = OPERATORS[node.operator]
+    return not (operator.takes_integers or not node.rule or node.rule in operator.sum_rules)
+
+
+def _from_nan(node: Node, operands: Sequence[Operand | None], output: Tensor, mine: Array, off: Array) -> Array:
+    """Of the outputs that differ: integers made from NaN. A file states quant_min; engines have different ones."""
+    if not off.any() or output.quantization is None or not _rounds(node):
+        return np.zeros(off.shape, bool)
+    with np.errstate(all="ignore"):
+        exact = _computed(node, operands, np.float64)
+    found: Array = off & np.isnan(exact) & (mine == output.quantization.quant_min)
+    return found
 
 
 def _at_jump(node: Node, operands: Sequence[Operand | None], output: Tensor, theirs: Array) -> Array:

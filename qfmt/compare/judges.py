@@ -74,7 +74,10 @@ class BySource:
         wrong, told = int((other & ~stated).sum()) + beyond, int(stated.sum()) - beyond
         largest = float(distance(mine.astype(np.float64), theirs.astype(np.float64)).max(initial=0))
         return counts._replace(
-            equal=counts.equal - int(other.sum()), stated=told, wrong=counts.wrong + wrong, largest=largest
+            equal=counts.equal - int(other.sum()),
+            stated=counts.stated + told,
+            wrong=counts.wrong + wrong,
+            largest=largest,
         )
 
     def _read(self, origin: Node) -> list[Operand | None] | None:

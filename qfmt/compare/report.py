@@ -42,7 +42,8 @@ class NodeComparison:
     "source → file", what the file states differently: rule, attributes, scales. `saturated`
     outputs are those where torch's own kernel overflows, and which are correct in the file
     (docs/spec/conversions.md, "Kernels that saturate"); `stated` ones follow from what the file states: a rule of
-    another engine than the one that ran, or, in an integer-only file, that they may differ (`differs`).
+    another engine than the one that ran, the integer for NaN, or, in an integer-only file, that they may differ
+    (`differs`).
     """
 
     name: str

@@ -343,6 +343,28 @@ def test_two_steps_are_never_a_tie() -> None:
     assert (counts.equal, counts.tie, counts.wrong, counts.largest) == (0, 1, 2, 2)
 
 
+def test_what_nan_becomes_is_stated(digits: Model) -> None:
+    """The file states quant_min, and torch's quantize_per_tensor has quant_max."""
+    x = np.load(HELD_BACK)["x"][:2]
+    x[0, 0, 3, 4] = np.nan
+    report = qfmt.verify(DIGITS, digits, {"x": x})
+    quant = report.nodes[0]
+    assert report.ok and (quant.outputs, quant.stated, quant.wrong, quant.largest) == (128, 1, 0, 255)
+    assert total(report, "equal") == total(report, "outputs") - 1
+
+
+def test_only_nan_becomes_anything() -> None:
+    """An integer that is not made from NaN is wrong, and so is one that is not quant_min."""
+    node, output = Node("QuantizeLinear", ("x",), ("y",), {}, rule="divide"), quantized_output("y")
+    x, mine = np.array([np.nan, np.nan, 0, np.inf], np.float32), np.array([3, 4, 3, 3], np.uint8)
+    counts = classify(node, [Operand(x, None)], output, mine, np.array([255] * 4, np.uint8))
+    assert (counts.stated, counts.wrong) == (1, 3)
+
+
+def quantized_output(name: str) -> Tensor:
+    return Tensor(name, "uint8", (4,), None, Quantization.of((1.0,), (7,), 3, 255))
+
+
 def test_floats_are_equal_close_or_wrong() -> None:
     node = Node("Exp", ("x",), ("y",), {})
     output = Tensor("y", "float32", (5,))
