@@ -7,6 +7,7 @@ from contextlib import redirect_stderr
 from dataclasses import dataclass
 from functools import cache, partial
 from io import StringIO
+from math import log2
 from pathlib import Path
 from typing import Any
 
@@ -111,8 +112,9 @@ def built(name: str) -> nn.Module:
 
 @cache
 @quiet()
-def quantized(name: str, *, fold: bool = True, sizes: bool = False) -> tuple[Any, Any]:
-    """The module that convert_pt2e returns, and its exported program; `sizes`: with any batch size."""
+def quantized(name: str, *, fold: bool = True, sizes: bool = False, exact: bool = False) -> tuple[Any, Any]:
+    """The module that convert_pt2e returns, and its exported program; `sizes`: with any batch size; `exact`: with sums
+    that float32 holds."""
     definition, inputs = NETWORKS[name], inputs_of(name, 100)
     dimensions = tuple({0: torch.export.Dim("batch", min=1, max=64)} for _ in inputs) if sizes else None
     exported = torch.export.export(built(name), inputs, dynamic_shapes=dimensions)
@@ -124,7 +126,28 @@ def quantized(name: str, *, fold: bool = True, sizes: bool = False) -> tuple[Any
         for seed in range(10, 14):
             prepared(*inputs_of(name, seed))
     converted = pt2e.convert_pt2e(prepared, fold_quantize=fold)
+    if exact:
+        _make_exact(converted)
     return converted, torch.export.export(converted, inputs, dynamic_shapes=dimensions)
+
+
+def _make_exact(module: Any) -> None:
+    """Scales become powers of two and biases multiples of one, so that float32 holds every sum, in any order; zero
+    points become even, so that it does not matter whether they are added before the rounding or after it."""
+    scales = set()
+    for node in module.graph.nodes:
+        if "quantize_per_tensor" in str(node.target):
+            x, scale, zero_point, *limits = node.args
+            node.args = (x, 2.0 ** round(log2(scale)), zero_point // 2 * 2, *limits)
+        elif "quantize_per_channel" in str(node.target):
+            scales.add(node.args[1].target)
+    module.recompile()
+    with torch.no_grad():
+        for name, tensor in module.state_dict().items():
+            if name in scales:
+                tensor.copy_(2.0 ** tensor.log2().round())
+            elif name.endswith("bias"):
+                tensor.copy_((tensor * 1024).round() / 1024)
 
 
 @quiet()
