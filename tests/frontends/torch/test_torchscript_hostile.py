@@ -115,7 +115,7 @@ CODE = {
     "a variable that is not there": (["return nothing"], "no value"),
     "an attribute that is not there": (["return self.weight"], "no attribute"),
     "a constant that is not there": (["return CONSTANTS.c0"], "no constant"),
-    "a constant by a strange name": (["return CONSTANTS.c\u0661"], "no constant"),
+    "a constant by a strange name": (["return CONSTANTS.c1_0"], "no constant"),
     "a module function that is not there": (["return (self.x).forward()"], "no attribute"),
     "a syntax error": (["return ((("], "not TorchScript"),
     "half a statement": (["if x:"], "not TorchScript"),
@@ -124,7 +124,30 @@ CODE = {
     "attributes a million deep": (["return x" + ".a" * 1_000_000], "nested|not TorchScript"),
     "ifs ninety deep": (["  " * i + "if True:" for i in range(90)] + ["  " * 90 + "return x.y"], None),
     "a number of five thousand digits": (["return " + "9" * 5000], "not TorchScript"),
-    "null bytes": (["return \0x"], "not TorchScript|not text|no value"),
+    "null bytes": (["return \0x"], "which PyTorch does not print"),
+    "line ends of Python": (["# a\r    y = x", "return x"], "which PyTorch does not print"),
+    "a blank line that is not empty": (["y = x", "\t", "return x"], "which PyTorch does not print"),
+    "a class in a text": (['s = """', "class M(Module):", '"""', "return x"], "which PyTorch does not print"),
+    "a class over two lines": (["return x", "", "\\", "class M(Module):"], "which PyTorch does not print"),
+    "keys that take exponential time": (
+        ["a = (1, 2)", *["a = (a, a)"] * 60, "return torch.dict([(a, 1)])"], "as a key"
+    ),
+    "an integer of 25,000 bytes": (["return 0x" + "f" * 50_000], "not supported"),
+    "an order of what has none": (["return ops.prim.min(1., nan)"], "fails"),
+    "decides on a text of numbers": (['if torch.eq(torch.format("{}", 1.5), "a"):', "  return x"], "formats a text"),
+    "decides on a text with percents": (
+        ['if torch.eq(torch.percentFormat("%d", 1), "1"):', "  return x"], "formats a text"
+    ),
+    "loops over a long decision": (
+        [
+            "n = torch.size(x, 0)", "for i in range(150000):", "  if torch.eq(n, 1):",
+            *(f"    a{i} = [x, x, x, x, x]" for i in range(300)), "  else:", "    pass", "return x"
+        ],
+        "operations",
+    ),
+    "elements that move": (
+        ["a = torch.mul([1], 50000)", "while True:", "  torch.insert(a, 0, 1)"], "operations"
+    ),
 }  # fmt: skip
 
 
@@ -161,6 +184,46 @@ def test_constants_of_classes_that_are_not_constants(
     entries = {"data.pkl": MODULE, "constants.pkl": NOTHING, "code/__torch__.py": code}
     refusal(archive_of(tmp_path / "m.pt", entries))
     assert not (tmp_path / "MARKER").exists()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        ["a = (1, 2)", *["a = (a, a)"] * 60, "return torch.get(torch.dict(), a)"],  # a hash of 2**60 steps
+        ['return torch.remainder("%999999999d", 5)'],
+        ['a = torch.mul("a", 30000)', "return torch.mul(a, a)"],
+        ["return torch.__lshift__([1], 40)"],
+    ],
+)
+def test_operators_on_values_that_torch_does_not_take(tmp_path: Path, body: list[str]) -> None:
+    """They took a minute, or gigabytes."""
+    with pytest.raises(SourceError, match=r"aten::(get|remainder|mul|__lshift__)\b.*code/__torch__|code/__torch__.*aten::mul"):
+        qfmt.convert(module_of(tmp_path / "m.pt", *body))
+
+
+def test_a_comment_ends_no_function(tmp_path: Path) -> None:
+    path = module_of(tmp_path / "m.pt", "if True:", "  y = 1", "# a comment", "  return y", "return 2")
+    assert run(path) == 1
+
+
+def test_a_class_is_found_behind_two_blanks(tmp_path: Path) -> None:
+    """PyTorch takes the last class of a name."""
+    again = "class  M(Module):\n  def forward(self: __torch__.M,\n    x: Tensor) -> Tensor:\n    return 2\n"
+    module_of(tmp_path / "m.pt", "return 1")
+    code = Archive(tmp_path / "m.pt").zip.read("m/code/__torch__.py")
+    entries = {"data.pkl": MODULE, "constants.pkl": NOTHING, "code/__torch__.py": code + again.encode()}
+    assert run(archive_of(tmp_path / "n.pt", entries)) == 2
+
+
+def test_texts_have_bytes(tmp_path: Path) -> None:
+    assert run(module_of(tmp_path / "m.pt", 'return torch.len("\u00e9")')) == 2
+
+
+def test_attributes_are_counted(tmp_path: Path) -> None:
+    """300 of them took as long as one."""
+    data = b"\x80\x02c__torch__\nM\n)\x81q\x00}" + text("a") + b"h\x00sb."
+    body = "for i in range(10000):", "  y = self" + ".a" * 100, "return x"
+    assert "operations" in str(refusal(module_of(tmp_path / "m.pt", *body, data=data)))
 
 
 def test_code_is_found_by_name_only_in_code(tmp_path: Path) -> None:
