@@ -33,6 +33,9 @@ busy machine a call of microseconds then takes milliseconds."""
 _ERRORS: dict[str, type[QfmtError]] = {each.__name__: each for each in (RunError, MissingPackageError)}
 """Errors that a worker may report."""
 
+LONGEST = 1000
+"""The longest text of an error that a worker reports."""
+
 _WORKERS: dict[str, Worker] = {}
 
 _LOCK = Lock()
@@ -130,7 +133,10 @@ class Worker:
                     case ["done"]:
                         answered = True
                     case ["error", str() as name, str() as what, str() as where, str() as hint] if name in _ERRORS:
-                        answered, error = True, _ERRORS[name](what, where=where, hint=hint)
+                        answered, error = (
+                            True,
+                            _ERRORS[name](what[:LONGEST], where=where[:LONGEST], hint=hint[:LONGEST]),
+                        )
                     case _:  # not a message of our worker
                         raise wire.Closed
         except wire.Closed:
