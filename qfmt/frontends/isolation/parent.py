@@ -16,7 +16,7 @@ from threading import Lock
 from typing import Any
 
 from ...engines import NO_TELEMETRY
-from ...errors import MissingPackageError, QfmtError, RunError
+from ...errors import LONGEST, MissingPackageError, QfmtError, RunError
 from . import wire
 
 _START = """
@@ -32,9 +32,6 @@ busy machine a call of microseconds then takes milliseconds."""
 
 _ERRORS: dict[str, type[QfmtError]] = {each.__name__: each for each in (RunError, MissingPackageError)}
 """Errors that a worker may report."""
-
-LONGEST = 1000
-"""The longest text of an error that a worker reports."""
 
 _WORKERS: dict[str, Worker] = {}
 
