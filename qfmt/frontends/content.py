@@ -17,7 +17,7 @@ from ..regular import irregular, refusal
 from .harmless import Inert, Subclass, harmless_or_inert
 from .pickles import unpickle
 from .stored import Storage, StoredTensor
-from .zips import Zip, root_of
+from .zips import END, LOCAL, Zip, root_of
 
 ONNX_FIELDS = 10_000
 """The most fields that are read before the graph; exporters write about five, and one per property."""
@@ -45,7 +45,7 @@ class Content:
     def is_zip(self) -> bool | None:
         """Whether the file is a zip archive; None for the end of an archive on multiple disks."""
         try:
-            return zipfile.is_zipfile(self.path)
+            return self.head.startswith((LOCAL, END)) and zipfile.is_zipfile(self.path)
         except zipfile.BadZipFile:
             return None
 
@@ -104,12 +104,23 @@ def is_pickle(content: Content) -> bool:
     return content.head[0] == 0x80 and content.head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")
 
 
+def is_tar(content: Content) -> bool:
+    """Whether the file begins with a header of tar, with or without a magic word: PyTorch looks for that first."""
+    from tarfile import HeaderError, TarInfo
+
+    try:
+        TarInfo.frombuf(content.head[:512], "utf-8", "surrogateescape")
+    except HeaderError:
+        return False
+    return True
+
+
 def is_html(content: Content) -> bool:
     return content.head.lstrip()[:15].lower().startswith((b"<!doctype html", b"<html"))
 
 
 def is_broken_zip(content: Content) -> bool:
-    return content.is_zip is None or (not content.is_zip and content.head.startswith(b"PK\x03\x04"))
+    return content.is_zip is None or (not content.is_zip and content.head.startswith(LOCAL))
 
 
 def is_onnx(content: Content) -> bool:

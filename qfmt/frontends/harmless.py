@@ -195,10 +195,11 @@ def _within(number: Any, bits: int) -> bool:
     return isinstance(number, int) and max(number, ~number).bit_length() <= bits
 
 
-def _pairs(pairs: Any = ()) -> dict[Any, Any]:
-    if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
+def pairs(items: Any = ()) -> dict[Any, Any]:
+    """The dict of pairs of a key and a value."""
+    if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in items):
         raise SourceError("the items of a dict are not pairs")
-    return {flat_key(key): value for key, value in pairs}
+    return {flat_key(key): value for key, value in items}
 
 
 DTYPES = {
@@ -221,7 +222,7 @@ _STORAGES = {
 }  # fmt: skip
 
 HARMLESS: Mapping[str, Any] = {
-    "collections.OrderedDict": Rebuild(_pairs),
+    "collections.OrderedDict": Rebuild(pairs),
     "torch._utils._rebuild_tensor": Rebuild(_tensor),
     "torch._utils._rebuild_tensor_v2": Rebuild(_tensor),
     "torch._utils._rebuild_tensor_v3": Rebuild(_tensor_v3),

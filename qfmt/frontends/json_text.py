@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from ..budget import Budget
@@ -10,10 +11,16 @@ from ..budget import Budget
 SIZES = {b"{": 180, b"[": 64, b",": 40, b":": 150}
 """Approximate memory in bytes per character: of an object, an array, an element, or a name with its place."""
 
+_WHOLE = re.compile(rb"\\\\|\\u[dD][89abAB]..\\u[dD][c-fC-F]..")
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
+"""Escapes of two halves of a character, and of one. A half is no text that can be written again."""
+
 
 def parse(text: bytes, budget: Budget) -> Any:
-    """The value of a JSON text in UTF-8. ValueError if it is invalid or has duplicate names."""
+    """The value of a JSON text in UTF-8. ValueError if it is invalid, or has duplicate names or half characters."""
     budget.allocate(sum(text.count(mark) * size for mark, size in SIZES.items()) + len(text))
+    if _HALF.search(text) and _HALF.search(_WHOLE.sub(b"", text)):
+        raise ValueError("half a character")
     try:
         return json.loads(text.decode(), object_pairs_hook=_unique)
     except RecursionError:

@@ -193,6 +193,8 @@ def _newobj(machine: Machine) -> None:
 def _build(machine: Machine) -> None:
     state, target = machine.stack.pop(), machine.stack[-1]
     if isinstance(target, Inert):
+        if target.state is not None:  # torch merges dicts, and calls `__setstate__` again
+            raise SourceError("an object gets two states")
         target.state = state
     elif type(target) is not dict:  # a state_dict has its `_metadata` as state, which is not needed
         raise SourceError(f"a {type(target).__name__} gets a state, but supports none")

@@ -23,6 +23,7 @@ from .content import (
     is_pickle,
     is_safetensors,
     is_saved,
+    is_tar,
     starts,
 )
 
@@ -111,6 +112,8 @@ KINDS = {
     kind.key: kind
     for kind in (
         Kind("empty", "an empty file", lambda content: not content.head),
+        Kind("torch_tar", "a tar archive, as PyTorch before 0.2 wrote them", is_tar,
+             hint=_SAVE_TORCHSCRIPT),
         Kind("torch_legacy", "a torch.save file from before PyTorch 1.6 (a bare pickle)",
              starts(b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\x2e"), SAVED,
              "load it in PyTorch and save the whole network with torch.jit.save"),
@@ -127,19 +130,17 @@ KINDS = {
         Kind("hdf5", "an HDF5 file (Keras?)", starts(b"\x89HDF\r\n\x1a\n")),
         Kind("git_lfs", "a Git LFS pointer, not the file itself", starts(b"version https://git-lfs"),
              hint="run `git lfs pull`"),
-        Kind("torch_tar", "a tar archive, as PyTorch before 0.2 wrote them", starts(b"ustar", at=257),
-             hint=_SAVE_TORCHSCRIPT),
         Kind("html", "a web page, not a model", is_html, hint="the download failed; download the file itself"),
         Kind("safetensors", "a safetensors file: named tensors without a graph", is_safetensors, SAFETENSORS),
         Kind("numpy", "NumPy arrays (.npy or .npz)", is_numpy,
              hint="use them as inputs of a network: `qfmt run MODEL --input`"),
         Kind("torch_export", "a torch.export archive (.pt2)",
              holds("archive_format", "serialized_exported_program.json", "models/model.json"), EXPORTED),
+        Kind("torchscript_json", "a TorchScript archive of PyTorch 1.0 to 1.2 (model.json)",
+             holds("model.json", code=True), hint=_SAVE_TORCHSCRIPT),
         Kind("torchscript", "a TorchScript archive", holds("data.pkl", code=True), TORCHSCRIPT),
         Kind("torchscript_lite", "a PyTorch Mobile archive with bytecode only (_save_for_lite_interpreter)",
              holds("bytecode.pkl"), hint=_MADE_FROM),
-        Kind("torchscript_json", "a TorchScript archive of PyTorch 1.0 to 1.2 (model.json)",
-             holds("model.json", code=True), hint=_SAVE_TORCHSCRIPT),
         Kind("state_dict", "a state_dict: named tensors without a graph", is_saved("state_dict"), SAVED,
              _SAVE_TORCHSCRIPT),
         Kind("torch_module", "a whole Python module pickled with torch.save", is_saved("torch_module"), SAVED,

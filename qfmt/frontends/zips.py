@@ -1,15 +1,19 @@
-"""Reads untrusted zip archives: nothing is extracted to disk; uncompressed entries are read in place."""
+"""Reads untrusted zip archives: nothing is extracted to disk; uncompressed entries are read in place.
+
+Programs disagree on archives that no program writes: with something before, between or after their parts, with a
+directory that is elsewhere than stated, or with names that an extra field replaces. Python's `zipfile` reads them in
+another way than PyTorch. So this reader accepts only what all read alike (PKWARE's APPNOTE.TXT, sections 4.3 and 4.5).
+"""
 
 from __future__ import annotations
 
-import io
 import mmap
-import zipfile
+import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import reduce
 from os import PathLike, fspath
-from typing import IO, cast
+from typing import NamedTuple
 
 from ..arrays import blocks
 from ..budget import Budget
@@ -22,8 +26,36 @@ DIRECTORY = 30
 
 _AGAIN = "the file is damaged; download it again"
 
+LOCAL, _CENTRAL, END, _LOCATOR64, _END64 = b"PK\x03\x04", b"PK\x01\x02", b"PK\x05\x06", b"PK\x06\x07", b"PK\x06\x06"
+"""The first bytes of each header: of an entry, of its place in the directory, and of the three ends."""
+
 _LOCAL_HEADER = 30
-_LOCAL_MAGIC = b"PK\x03\x04"
+_CENTRAL_HEADER, _END_HEADER = struct.Struct("<4s6H3L5H2L"), struct.Struct("<4s4H2LH")
+_LOCATOR64_HEADER, _END64_HEADER = struct.Struct("<4sLQL"), struct.Struct("<4sQ2H2L4Q")
+
+_TAIL = (1 << 16) + 22
+"""The last bytes of an archive, in which its end is."""
+
+_IN_EXTRA = 0xFFFFFFFF
+"""A size or offset that is in the extra field, which has the number 1."""
+
+DEFLATED = 8
+"""The compression method; 0 is none."""
+
+
+class Entry(NamedTuple):
+    """An entry of the directory."""
+
+    name: str
+    flags: int
+    method: int
+    checksum: int
+    stored_size: int
+    """Bytes in the archive."""
+    size: int
+    """Bytes of the contents."""
+    offset: int
+    """The place of its own header."""
 
 
 class Zip:
@@ -33,26 +65,26 @@ class Zip:
     """
 
     def __init__(self, source: str | PathLike[str] | bytes, budget: Budget | None = None) -> None:
+        if isinstance(source, bytes):
+            self._map = memoryview(source)
+        else:
+            try:
+                with open(fspath(source), "rb") as file:  # noqa: PTH123
+                    self._map = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            except (OSError, ValueError) as error:
+                raise refusal(error, SourceError) from None
+        self.budget = budget or Budget(len(self._map))
         try:
-            with io.BytesIO(source) if isinstance(source, bytes) else open(fspath(source), "rb") as file:  # noqa: PTH123
-                self._map = memoryview(
-                    source if isinstance(source, bytes) else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-                )
-                self.budget = budget or Budget(len(self._map))
-                with zipfile.ZipFile(cast(IO[bytes], _Charged(file, self.budget))) as directory:
-                    listed = directory.infolist()
-        except OSError as error:
-            raise refusal(error, SourceError) from None
-        except (zipfile.BadZipFile, NotImplementedError, ValueError, OverflowError):
-            raise SourceError(
-                "is not a complete zip archive", hint="it is truncated or damaged; download it again"
-            ) from None
-        self.entries: Mapping[str, zipfile.ZipInfo] = {info.filename: info for info in listed}
+            listed = list(_directory(self._map, self.budget))
+        except (struct.error, LookupError, ValueError):
+            hint = "it is truncated or damaged; download it again"
+            raise SourceError("is not a complete zip archive", hint=hint) from None
+        self.entries: Mapping[str, Entry] = {entry.name: entry for entry in listed}
         if len(self.entries) != len(listed):
             raise SourceError(
                 "the zip archive has two entries with the same name", hint="the file is damaged or malicious"
             )
-        if sum(info.compress_size for info in listed) > len(self._map):  # to read each would take quadratic time
+        if sum(entry.stored_size for entry in listed) > len(self._map):  # to read each would take quadratic time
             what = "the entries of the zip archive overlap, or extend beyond the end of the file"
             raise SourceError(what, hint="the file is damaged or malicious")
         self._verified: set[str] = set()
@@ -71,63 +103,109 @@ class Zip:
 
         The checksum is verified at the first use: many tensors may be in one entry.
         """
-        info = self.entries.get(name)
-        if info is None:
+        entry = self.entries.get(name)
+        if entry is None:
             raise damaged("the archive lacks this entry", where=name)
-        if limit is not None and info.file_size > limit:
-            raise SourceError(f"{info.file_size} bytes are more than is allowed here ({limit})", where=name)
-        if info.flag_bits & 1:
+        if limit is not None and entry.size > limit:
+            raise SourceError(f"{entry.size} bytes are more than is allowed here ({limit})", where=name)
+        if entry.flags & 1:
             raise SourceError("the entry is encrypted", where=name)
-        if info.compress_type == zipfile.ZIP_STORED:
-            if info.compress_size != info.file_size:
-                what = f"the entry is not compressed, but states {info.compress_size} bytes for {info.file_size}"
+        if entry.method == 0:
+            if entry.stored_size != entry.size:
+                what = f"the entry is not compressed, but states {entry.stored_size} bytes for {entry.size}"
                 raise SourceError(what, where=name, hint=_AGAIN)
-            data = self._raw(info)
-        elif info.compress_type == zipfile.ZIP_DEFLATED:
-            data = self._inflated(info)
+            data = self._raw(entry)
+        elif entry.method == DEFLATED:
+            data = self._inflated(entry)
         else:
-            what = f"zip compression method {info.compress_type} is not one that PyTorch writes"
+            what = f"zip compression method {entry.method} is not one that PyTorch writes"
             raise SourceError(what, where=name)
-        if info.CRC and name not in self._verified and reduce(_continued, blocks(data), 0) != info.CRC:
-            raise _damaged(info)
+        if entry.checksum and name not in self._verified and reduce(_continued, blocks(data), 0) != entry.checksum:
+            raise _damaged(entry)
         self._verified.add(name)
         return data
 
-    def _raw(self, info: zipfile.ZipInfo) -> memoryview:
+    def _raw(self, entry: Entry) -> memoryview:
         """The stored bytes of an entry, compressed or not."""
-        start = info.header_offset + _LOCAL_HEADER
-        header = self._map[info.header_offset : start]
-        if len(header) != _LOCAL_HEADER or header[:4] != _LOCAL_MAGIC:
+        start = entry.offset + _LOCAL_HEADER
+        header = self._map[entry.offset : start]
+        if len(header) != _LOCAL_HEADER or header[:4] != LOCAL:
             raise SourceError(
-                "the entry is not where the directory of the archive states", where=info.filename, hint=_AGAIN
+                "the entry is not where the directory of the archive states", where=entry.name, hint=_AGAIN
             )
         start += int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
-        data = self._map[start : start + info.compress_size]
-        if len(data) != info.compress_size:
-            raise SourceError("the entry extends beyond the end of the file", where=info.filename, hint=_AGAIN)
+        data = self._map[start : start + entry.stored_size]
+        if len(data) != entry.stored_size:
+            raise SourceError("the entry extends beyond the end of the file", where=entry.name, hint=_AGAIN)
         return data
 
-    def _inflated(self, info: zipfile.ZipInfo) -> memoryview:
+    def _inflated(self, entry: Entry) -> memoryview:
         try:
-            self.budget.allocate(info.file_size)
+            self.budget.allocate(entry.size)
         except BudgetError as error:
-            raise error.at(info.filename) from None
+            raise error.at(entry.name) from None
         try:
-            data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(self._raw(info), info.file_size + 1)
+            data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(self._raw(entry), entry.size + 1)
         except zlib.error:
-            raise _damaged(info) from None
-        if len(data) != info.file_size:
-            raise _damaged(info)
+            raise _damaged(entry) from None
+        if len(data) != entry.size:
+            raise _damaged(entry)
         return memoryview(data)
 
 
+def _directory(archive: memoryview, budget: Budget) -> Iterator[Entry]:
+    """The entries of an archive. Raises struct.error, LookupError or ValueError if it is damaged."""
+    begin, end, count = _place_of_directory(archive)
+    budget.spend((end - begin) // 4)
+    budget.allocate(DIRECTORY * (end - begin))
+    at, directory = 0, archive[begin:end]
+    for _ in range(count):
+        magic, _, _, flags, method, _, _, checksum, stored_size, size, name, extra, comment, disk, _, _, offset = (
+            _CENTRAL_HEADER.unpack_from(directory, at)
+        )
+        at += _CENTRAL_HEADER.size + name + extra + comment
+        if magic != _CENTRAL or disk or at > len(directory):
+            raise ValueError
+        fields = directory[at - comment - extra : at - comment]
+        size, stored_size, offset = _large((size, stored_size, offset), fields)
+        text = bytes(directory[at - comment - extra - name : at - comment - extra]).decode("utf-8", "replace")
+        yield Entry(text, flags, method, checksum, stored_size, size, offset)
+    if at != len(directory):
+        raise ValueError
+
+
+def _place_of_directory(archive: memoryview) -> tuple[int, int, int]:
+    """Where the directory begins and ends, and how many entries it has."""
+    start = max(len(archive) - _TAIL, 0)
+    end = start + bytes(archive[start:]).rindex(END)
+    _, disk, first_disk, here, count, size, begin, _ = _END_HEADER.unpack_from(archive, end)
+    locator = end - _LOCATOR64_HEADER.size
+    if archive[max(locator, 0) :][:4] == _LOCATOR64:
+        _, of_end, end, disks = _LOCATOR64_HEADER.unpack_from(archive, locator)
+        magic, _, _, _, disk, first_disk, here, count, size, begin = _END64_HEADER.unpack_from(archive, end)
+        if magic != _END64 or end + _END64_HEADER.size != locator or of_end or disks > 1:
+            raise ValueError
+    if disk or first_disk or here != count or begin + size != end or archive[:4] not in (LOCAL, END):
+        raise ValueError
+    return begin, end, count
+
+
+def _large(sizes: tuple[int, ...], extra: memoryview) -> tuple[int, ...]:
+    """Sizes and offset, those of 64 bits from the extra field."""
+    if _IN_EXTRA not in sizes:
+        return sizes
+    at, kind, length = 0, 0, -4
+    while kind != 1:
+        at += 4 + length
+        kind, length = struct.unpack_from("<2H", extra, at)
+    numbers = iter(struct.unpack_from(f"<{length // 8}Q", extra, at + 4))
+    return tuple(next(numbers, size) if size == _IN_EXTRA else size for size in sizes)
+
+
 def root_of(archive: Zip) -> str:
-    """The folder that contains all entries of a PyTorch archive, with its slash; "" if there is none."""
-    for name in archive.entries:
-        folder, slash, rest = name.partition("/")
-        if rest in ("data.pkl", "model.json", "bytecode.pkl", "version", "archive_format", ".data/version"):
-            return folder + slash
-    return ""
+    """The folder of the first entry, with its slash, which PyTorch takes for that of all; "" if there is none."""
+    folder, slash, _ = next(iter(archive.entries), "").partition("/")
+    return folder + slash if slash else ""
 
 
 class PytorchZip(Zip):
@@ -137,6 +215,9 @@ class PytorchZip(Zip):
     def __init__(self, source: str | PathLike[str] | bytes, budget: Budget | None = None) -> None:
         super().__init__(source, budget)
         self.root = root_of(self)
+        if len({name.lower() for name in self.entries}) < len(self.entries):
+            what = "two entries of the archive have names that differ in case only, which PyTorch confuses"
+            raise SourceError(what, hint="the file is damaged or malicious")
         self._storages: dict[tuple[str, str], Storage] = {}
         if self.text("byteorder", "little") != "little":
             raise big_endian()
@@ -162,25 +243,10 @@ def big_endian() -> SourceError:
     return SourceError("was saved on a big-endian machine", hint="load it on a little-endian machine and save it again")
 
 
-class _Charged:
-    """The file that zipfile opens. zipfile reads the whole directory at once; the budget is charged for it before
-    zipfile creates the entries."""
-
-    def __init__(self, file: IO[bytes], budget: Budget) -> None:
-        self.seek, self.tell = file.seek, file.tell
-        self._file, self._budget = file, budget
-
-    def read(self, size: int = -1) -> bytes:
-        data = self._file.read(size)
-        self._budget.spend(len(data) // 4)
-        self._budget.allocate(DIRECTORY * len(data))
-        return data
-
-
 def _continued(crc: int, block: memoryview) -> int:
     """A checksum with more bytes."""
     return zlib.crc32(block, crc)
 
 
-def _damaged(info: zipfile.ZipInfo) -> SourceError:
-    return SourceError("the contents of the entry do not match its checksum", where=info.filename, hint=_AGAIN)
+def _damaged(entry: Entry) -> SourceError:
+    return SourceError("the contents of the entry do not match its checksum", where=entry.name, hint=_AGAIN)

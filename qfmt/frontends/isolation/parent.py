@@ -16,7 +16,7 @@ from threading import Lock
 from typing import Any
 
 from ...engines import NO_TELEMETRY
-from ...errors import MissingPackageError, QfmtError, RunError
+from ...errors import LONGEST, MissingPackageError, QfmtError, RunError
 from . import wire
 
 _START = """
@@ -130,7 +130,10 @@ class Worker:
                     case ["done"]:
                         answered = True
                     case ["error", str() as name, str() as what, str() as where, str() as hint] if name in _ERRORS:
-                        answered, error = True, _ERRORS[name](what, where=where, hint=hint)
+                        answered, error = (
+                            True,
+                            _ERRORS[name](what[:LONGEST], where=where[:LONGEST], hint=hint[:LONGEST]),
+                        )
                     case _:  # not a message of our worker
                         raise wire.Closed
         except wire.Closed:

@@ -212,7 +212,10 @@ class _Folder:
 
     def _place(self, tensor: Any, where: str) -> Place:
         try:
-            return self._checked(tensor, {each.key: each.value for each in tensor.external_data})
+            entries = {each.key: each.value for each in tensor.external_data}
+            if len(entries) < len(tensor.external_data):
+                raise SourceError("states its external data twice", hint="the file is damaged; download it again")
+            return self._checked(tensor, entries)
         except SourceError as error:
             raise error.at(where) from None
 

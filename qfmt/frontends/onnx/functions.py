@@ -12,6 +12,10 @@ from ...errors import SourceError, first_line
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+MICROSOFT = "com.microsoft"
+OWN = ("ai.onnx", MICROSOFT)
+"""Domains in which models define no functions. ONNX Runtime prefers its own operators."""
+
 DEEPEST = 64
 """Nesting limit of function calls, higher than any exporter writes: names of inlined nodes grow with each level."""
 
@@ -32,12 +36,13 @@ def inline(model: ir.Model, budget: Budget) -> None:
 
 
 def _check_names(model: ir.Model) -> None:
-    """SourceError for a function with the name of a standard operator: some runtimes take the one, some the other."""
+    """SourceError for a function with the name of an operator: some runtimes take the one, some the other."""
     import onnx
 
     for domain, name, _ in model.functions:
-        if domain == "ai.onnx" or (not domain and onnx.defs.has(name, model.opset_imports.get("", 1))):
-            what = f"defines a function {name}, which is also a standard operator"
+        if domain in OWN or onnx.defs.has(name, model.opset_imports.get(domain, 1), domain):
+            own = "an operator of ONNX Runtime" if domain == MICROSOFT else "a standard operator"
+            what = f"defines a function {name}, which is {'perhaps' if domain == MICROSOFT else 'also'} {own}"
             raise SourceError(what, hint="rename the function, or inline it with onnx.inliner")
 
 

@@ -81,6 +81,16 @@ def test_other_files_and_other_sizes_are_refused(changes: dict[str, str], words:
     assert "\n" not in str(caught.value)
 
 
+def test_two_locations(tmp_path: Path) -> None:
+    """Some programs take the first one, some the last one."""
+    tensor = elsewhere("weights.bin")
+    tensor.external_data.add(key="location", value="weights.bin")
+    model = helper.make_model(helper.make_graph([], "g", [], [], [tensor]))
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(SourceError, match="states its external data twice"):
+        qfmt.convert(tmp_path / "model.onnx")
+
+
 def test_a_location_that_is_not_text(tmp_path: Path) -> None:
     path = saved(tmp_path)
     path.write_bytes(path.read_bytes().replace(b"weights.bin", b"weights\xff\xfein"))

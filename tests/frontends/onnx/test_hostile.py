@@ -165,6 +165,14 @@ BAD: dict[str, tuple[Change, str]] = {
         ),
         "defines a function Conv, which is also a standard operator",
     ),
+    "a function instead of an operator of ONNX Runtime": (
+        lambda m: m.functions.append(
+            helper.make_function(
+                "com.microsoft", "Gelu", ["x"], ["y"], [helper.make_node("Neg", ["x"], ["y"])], m.opset_import
+            )
+        ),
+        "defines a function Gelu, which is perhaps an operator of ONNX Runtime",
+    ),
     "kernel": (lambda m: convolution(m).attribute.append(helper.make_attribute("kernel_shape", [5, 5])), "kernel"),
 }
 

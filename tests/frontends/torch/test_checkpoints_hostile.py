@@ -221,9 +221,7 @@ def test_pickled_modules_that_shrink(tmp_path: Path) -> None:
     assert result.tobytes() == network(x).numpy().tobytes()
 
 
-@pytest.mark.parametrize(
-    ("name", "shape", "rule"), [("\ud800", [0], "V5"), ("a\0b", [0], "V5"), ("a", [2**40, 0, 2**40], "V3")]
-)
+@pytest.mark.parametrize(("name", "shape", "rule"), [("a\0b", [0], "V5"), ("a", [2**40, 0, 2**40], "V3")])
 def test_tensors_that_no_file_may_have_are_refused_when_they_are_read(
     name: str, shape: list[int], rule: str, tmp_path: Path
 ) -> None:

@@ -391,6 +391,8 @@ BROKEN = {
     "no json": file_of(b'{"a": '),
     "twice": file_of(b'{"a": 1, "a": 2}'),
     "deep": file_of(b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
+    "half a character": file_of({"\ud800": entry(0, 8, [2])}),
+    "half a character in metadata": file_of({"__metadata__": {"tensor_names": '["a"]', "a": '{"_type": "\udc00"}'}}),
     "latin": file_of(b'{"\xff": 1}'),
     "complex": file_of({"a": entry(0, 8, [1], "C64")}, bytes(8)),
     "empty": file_of({"": entry(0, 8, [2])}, bytes(8)),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import re
 import struct
+import tarfile
 import time
 import warnings
 import zipfile
@@ -115,7 +117,7 @@ CODE = {
     "a variable that is not there": (["return nothing"], "no value"),
     "an attribute that is not there": (["return self.weight"], "no attribute"),
     "a constant that is not there": (["return CONSTANTS.c0"], "no constant"),
-    "a constant by a strange name": (["return CONSTANTS.c\u0661"], "no constant"),
+    "a constant by a strange name": (["return CONSTANTS.c1_0"], "no constant"),
     "a module function that is not there": (["return (self.x).forward()"], "no attribute"),
     "a syntax error": (["return ((("], "not TorchScript"),
     "half a statement": (["if x:"], "not TorchScript"),
@@ -124,7 +126,30 @@ CODE = {
     "attributes a million deep": (["return x" + ".a" * 1_000_000], "nested|not TorchScript"),
     "ifs ninety deep": (["  " * i + "if True:" for i in range(90)] + ["  " * 90 + "return x.y"], None),
     "a number of five thousand digits": (["return " + "9" * 5000], "not TorchScript"),
-    "null bytes": (["return \0x"], "not TorchScript|not text|no value"),
+    "null bytes": (["return \0x"], "which PyTorch does not print"),
+    "line ends of Python": (["# a\r    y = x", "return x"], "which PyTorch does not print"),
+    "a blank line that is not empty": (["y = x", "\t", "return x"], "which PyTorch does not print"),
+    "a class in a text": (['s = """', "class M(Module):", '"""', "return x"], "which PyTorch does not print"),
+    "a class over two lines": (["return x", "", "\\", "class M(Module):"], "which PyTorch does not print"),
+    "keys that take exponential time": (
+        ["a = (1, 2)", *["a = (a, a)"] * 60, "return torch.dict([(a, 1)])"], "as a key"
+    ),
+    "an integer of 25,000 bytes": (["return 0x" + "f" * 50_000], "not supported"),
+    "an order of what has none": (["return ops.prim.min(1., nan)"], "fails"),
+    "decides on a text of numbers": (['if torch.eq(torch.format("{}", 1.5), "a"):', "  return x"], "formats a text"),
+    "decides on a text with percents": (
+        ['if torch.eq(torch.percentFormat("%d", 1), "1"):', "  return x"], "formats a text"
+    ),
+    "loops over a long decision": (
+        [
+            "n = torch.size(x, 0)", "for i in range(150000):", "  if torch.eq(n, 1):",
+            *(f"    a{i} = [x, x, x, x, x]" for i in range(300)), "  else:", "    pass", "return x"
+        ],
+        "operations",
+    ),
+    "elements that move": (
+        ["a = torch.mul([1], 50000)", "while True:", "  torch.insert(a, 0, 1)"], "operations"
+    ),
 }  # fmt: skip
 
 
@@ -161,6 +186,46 @@ def test_constants_of_classes_that_are_not_constants(
     entries = {"data.pkl": MODULE, "constants.pkl": NOTHING, "code/__torch__.py": code}
     refusal(archive_of(tmp_path / "m.pt", entries))
     assert not (tmp_path / "MARKER").exists()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        ["a = (1, 2)", *["a = (a, a)"] * 60, "return torch.get(torch.dict(), a)"],  # a hash of 2**60 steps
+        ['return torch.remainder("%999999999d", 5)'],
+        ['a = torch.mul("a", 30000)', "return torch.mul(a, a)"],
+        ["return torch.__lshift__([1], 40)"],
+    ],
+)
+def test_operators_on_values_that_torch_does_not_take(tmp_path: Path, body: list[str]) -> None:
+    """They took a minute, or gigabytes."""
+    with pytest.raises(SourceError, match=r"aten::|operations"):
+        qfmt.convert(module_of(tmp_path / "m.pt", *body))
+
+
+def test_a_comment_ends_no_function(tmp_path: Path) -> None:
+    path = module_of(tmp_path / "m.pt", "if True:", "  y = 1", "# a comment", "  return y", "return 2")
+    assert run(path) == 1
+
+
+def test_a_class_is_found_behind_two_blanks(tmp_path: Path) -> None:
+    """PyTorch takes the last class of a name."""
+    again = "class  M(Module):\n  def forward(self: __torch__.M,\n    x: Tensor) -> Tensor:\n    return 2\n"
+    module_of(tmp_path / "m.pt", "return 1")
+    code = Archive(tmp_path / "m.pt").zip.read("m/code/__torch__.py")
+    entries = {"data.pkl": MODULE, "constants.pkl": NOTHING, "code/__torch__.py": code + again.encode()}
+    assert run(archive_of(tmp_path / "n.pt", entries)) == 2
+
+
+def test_texts_have_bytes(tmp_path: Path) -> None:
+    assert run(module_of(tmp_path / "m.pt", 'return torch.len("\u00e9")')) == 2
+
+
+def test_attributes_are_counted(tmp_path: Path) -> None:
+    """300 of them took as long as one."""
+    data = b"\x80\x02c__torch__\nM\n)\x81q\x00}" + text("a") + b"h\x00sb."
+    body = "for i in range(10000):", "  y = self" + ".a" * 100, "return x"
+    assert "operations" in str(refusal(module_of(tmp_path / "m.pt", *body, data=data)))
 
 
 def test_code_is_found_by_name_only_in_code(tmp_path: Path) -> None:
@@ -288,6 +353,114 @@ def test_an_end_of_several_disks_is_refused(tmp_path: Path, real: Path) -> None:
     raw[locator + 16 : locator + 20] = (3).to_bytes(4, "little")
     (tmp_path / "m.pt").write_bytes(raw)
     assert "zip archive" in str(refusal(tmp_path / "m.pt"))
+
+
+# -- archives of which PyTorch reads other parts --------------------------------------------------------
+
+
+def zipped(*entries: tuple[str, bytes]) -> tuple[bytes, bytes, bytes]:
+    """An archive in three parts: its entries, its directory, its end."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in entries:
+            archive.writestr(zipfile.ZipInfo(name), content)
+    whole = file.getvalue()
+    size, begin = struct.unpack("<2L", whole[-10:-2])
+    return whole[:begin], whole[begin : begin + size], whole[-22:]
+
+
+def ended(end: bytes, **places: int) -> bytes:
+    """The end of an archive, with other numbers in it."""
+    names = "count", "total", "size", "begin", "comment"
+    values = dict(zip(names, struct.unpack("<2H2LH", end[8:]), strict=True)) | places
+    return end[:8] + struct.pack("<2H2LH", *values.values())
+
+
+def network(factor: int, root: str = "m/") -> list[tuple[str, bytes]]:
+    code = f"class M(Module):\n  def forward(self: __torch__.M, x: Tensor) -> Tensor:\n    return {factor}\n"
+    parts = {"data.pkl": MODULE, "constants.pkl": NOTHING, "code/__torch__.py": code.encode()}
+    return [(f"{root}{name}", content) for name, content in parts.items()]
+
+
+def test_archives_that_programs_read_in_different_ways(tmp_path: Path) -> None:
+    entries, directory, end = zipped(*network(2))
+    others, other_directory, _ = zipped(*network(3))
+    begin, size = len(entries), len(directory)
+    archives = {
+        "a directory that is not where the end states": [entries, directory, others, other_directory, end],
+        "an end that counts too few entries": [entries, directory, ended(end, count=2, total=2)],
+        "an end that counts too many entries": [entries, directory, ended(end, count=4, total=4)],
+        "something before the entries": [b"x" * 9, entries, directory, ended(end, begin=begin + 9)],
+        "something before the end": [entries, directory, b"x" * 9, end],
+        "a directory in the comment": [
+            entries, directory, ended(end, begin=begin + size + 22, comment=size), other_directory
+        ],
+        "a locator of nothing": [entries, directory, b"PK\6\7" + bytes(16), end],
+        "a locator of another end": [
+            entries, directory,
+            struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, 3, 3, size, begin), bytes(9),
+            struct.pack("<4sLQL", b"PK\6\7", 0, begin + size, 1), end,
+        ],
+    }  # fmt: skip
+    for name, parts in archives.items():
+        with pytest.raises(SourceError, match="not a complete zip archive"):
+            Zip(b"".join(parts))
+            pytest.fail(name)
+    assert len(Zip(entries + directory + end).entries) == len(Zip(entries + directory + end + bytes(9)).entries) == 3
+
+
+def test_names_in_extra_fields_are_not_read(tmp_path: Path) -> None:
+    """Python 3.14 takes the name of an entry from the extra field 0x7075."""
+    extra = struct.pack("<BL", 1, zlib.crc32(b"a")) + b"b"
+    info = zipfile.ZipInfo("a")
+    info.extra = struct.pack("<2H", 0x7075, len(extra)) + extra
+    with zipfile.ZipFile(tmp_path / "m.zip", "w") as archive:
+        archive.writestr(info, b"")
+    assert list(Zip(tmp_path / "m.zip").entries) == ["a"]
+
+
+def test_the_folder_of_an_archive_is_that_of_its_first_entry(tmp_path: Path) -> None:
+    parts = zipped(("a/first", b""), *network(3, "b/"), *network(2, "a/"))
+    (tmp_path / "m.pt").write_bytes(b"".join(parts))
+    assert run(tmp_path / "m.pt") == 2
+
+
+def test_names_that_differ_in_case_only_are_refused(tmp_path: Path) -> None:
+    """PyTorch takes the first one."""
+    (tmp_path / "m.pt").write_bytes(b"".join(zipped(("m/CODE/__torch__.py", b""), *network(2))))
+    assert "differ in case only" in str(refusal(tmp_path / "m.pt"))
+
+
+def test_a_storage_with_two_types_is_refused(tmp_path: Path) -> None:
+    """PyTorch ignores the second one."""
+    second = TENSOR.replace(b"Float", b"Int")
+    data = b"\x80\x02}" + text("a") + TENSOR + b"s" + text("b") + second + b"s."
+    path = archive_of(tmp_path / "m.pt", {"data.pkl": data, "data/0": bytes(16)})
+    with pytest.raises(SourceError, match="two element types"):
+        qfmt.convert(path)
+
+
+def test_an_archive_of_both_forms_is_the_old_one(tmp_path: Path) -> None:
+    """As for PyTorch."""
+    path = module_of(tmp_path / "m.pt", **{"model.json": b"{}"})
+    assert sniff(path).key == "torchscript_json"
+
+
+def test_a_pickle_in_the_name_of_a_tar_archive_is_a_tar_archive(tmp_path: Path) -> None:
+    """As for PyTorch, also without the magic word of newer forms."""
+    header = tarfile.TarInfo("pickle").tobuf(tarfile.USTAR_FORMAT)
+    magic = bytes.fromhex("80028a0a6cfc9c46f9206aa850192e")
+    raw = bytearray(magic + header[len(magic) : 257] + bytes(255))
+    raw[148:156] = b"        "
+    raw[148:156] = b"%06o\0 " % sum(raw)
+    (tmp_path / "m.pt").write_bytes(raw)
+    assert sniff(tmp_path / "m.pt").key == "torch_tar"
+
+
+def test_an_object_with_two_states_is_refused(tmp_path: Path) -> None:
+    """torch merges them."""
+    data = b"\x80\x02c__torch__\nM\n)\x81}" + text("a") + b"K\x01sb}" + text("a") + b"K\x02sb."
+    assert "two states" in str(refusal(module_of(tmp_path / "m.pt", data=data)))
 
 
 def repacked(real: Path, path: Path, **options: Any) -> Path:

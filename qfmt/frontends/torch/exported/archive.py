@@ -89,7 +89,7 @@ class Archive:
         shape, steps, (first,) = _whole(sizes), _whole(strides), _whole([offset])
         tensor = storage.tensor(shape, steps, first)
         tensor.names = [name]
-        tensor.check_bounds(self._zip.entries[entry].file_size)
+        tensor.check_bounds(self._zip.entries[entry].size)
         return tensor
 
     def _pickled(self, entry: str, name: str) -> StoredTensor:

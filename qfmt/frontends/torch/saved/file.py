@@ -43,7 +43,10 @@ def read(path: str | PathLike[str]) -> Saved:
 def read_zip(archive: PytorchZip) -> Saved:
     """The contents of an archive that torch.save wrote."""
 
+    dtypes: dict[str, str] = {}
+
     def storage(key: str, dtype: str) -> Storage:
+        _check_type(dtypes, key, dtype)
         return archive.storage(f"{archive.root}data/{key}", dtype, archive.budget)
 
     data = archive.read(f"{archive.root}data.pkl")
@@ -63,8 +66,7 @@ def read_legacy(path: str | PathLike[str]) -> Saved:
     places: dict[str, memoryview] = {}
 
     def storage(key: str, dtype: str) -> Storage:
-        if dtypes.setdefault(key, dtype) != dtype:
-            raise damaged(f"the storage {key[:100]} has two element types")
+        _check_type(dtypes, key, dtype)
         return storages.setdefault(key, Storage(key, dtype, lambda: places[key], budget))
 
     pickles = Pickles(data, storage, find_global=harmless_or_inert, budget=budget)
@@ -78,6 +80,12 @@ def read_legacy(path: str | PathLike[str]) -> Saved:
     if lost := dtypes.keys() - places.keys():
         raise SourceError(f"lacks the storage {min(lost)[:100]}", hint="the file is truncated")
     return Saved(value, str(protocol), budget)
+
+
+def _check_type(dtypes: dict[str, str], key: str, dtype: str) -> None:
+    """Note the element type of a storage; SourceError if it has another one already, which PyTorch would ignore."""
+    if dtypes.setdefault(key, dtype) != dtype:
+        raise damaged(f"the storage {key[:100]} has two element types")
 
 
 def _storages(data: mmap.mmap, position: int, keys: Any, dtypes: dict[str, str]) -> dict[str, memoryview]:

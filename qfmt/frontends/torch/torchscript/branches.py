@@ -17,6 +17,13 @@ LOGIC = frozenset(
 _ASKING = LOGIC | {"aten::len", "aten::dim", "aten::size", "aten::__contains__", "prim::is_cuda", "prim::is_quantized"}
 
 
+LEVELS = 8
+"""The deepest nesting of `if` that is evaluated so: each level reads the expressions of those in it again."""
+
+TEXT_LIMIT = 300
+"""The longest text that is kept for a message."""
+
+
 class Undecided(Value):
     """A variable that differs after two branches. It may be used in a condition for raising; for any other use,
     `error` names the decision that it depends on."""
@@ -25,6 +32,17 @@ class Undecided(Value):
 
     def __init__(self, error: ControlFlowError) -> None:
         self.error = error
+
+
+class Text(Undecided):
+    """A text for messages, which torch may format in another way."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        what = "the code makes a decision that depends on how PyTorch formats a text"
+        super().__init__(ControlFlowError(what, hint="compare the values themselves"))
+        self.text = text[:TEXT_LIMIT]
 
 
 def raises(statements: Sequence[ast.stmt]) -> bool:
@@ -38,13 +56,15 @@ def raises(statements: Sequence[ast.stmt]) -> bool:
     return False
 
 
-def outcome(node: ast.If) -> Mapping[str, ast.expr | None] | None:
+def outcome(node: ast.If, levels: int = LEVELS) -> Mapping[str, ast.expr | None] | None:
     """The variables that an `if` assigns, if both sides only assert or decide.
 
     Each maps to the expression that both sides agree on, or to None if they differ. The result is None if
     the `if` has an effect: a call of a method or an operator that computes.
     """
-    taken, other = _assignments(node.body), _assignments(node.orelse)
+    if not levels:
+        return None
+    taken, other = _assignments(node.body, levels), _assignments(node.orelse, levels)
     if taken is None or other is None:
         return None
     merged: dict[str, ast.expr | None] = {}
@@ -55,7 +75,7 @@ def outcome(node: ast.If) -> Mapping[str, ast.expr | None] | None:
     return merged
 
 
-def _assignments(statements: Sequence[ast.stmt]) -> dict[str, ast.expr | None] | None:
+def _assignments(statements: Sequence[ast.stmt], levels: int) -> dict[str, ast.expr | None] | None:
     """Variable → expression of the last assignment, for statements without effect; None for others."""
     assigned: dict[str, ast.expr | None] = {}
     for statement in statements:
@@ -64,7 +84,7 @@ def _assignments(statements: Sequence[ast.stmt]) -> dict[str, ast.expr | None] |
                 continue
             case ast.Expr(value=ast.Call(func=ast.Attribute(attr="RaiseException"))):
                 continue
-            case ast.If() if _deciding(statement.test) and (inner := outcome(statement)) is not None:
+            case ast.If() if _deciding(statement.test) and (inner := outcome(statement, levels - 1)) is not None:
                 assigned.update(inner)
             case ast.Assign(targets=[target]) if (pairs := _pairs(target, statement.value)) is not None:
                 assigned.update(pairs)

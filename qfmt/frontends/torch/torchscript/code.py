@@ -30,10 +30,15 @@ PARSING = 4
 CHAIN_LIMIT = 2000
 """Operators in one statement. Python 3.10 crashes on about ten thousand; newer versions raise an error."""
 
+_DAMAGED = "the file is malicious or damaged"
 _TOO_DEEP = "the code is nested too deeply, or not text"
 
 _ATOMS = re.compile(r'(?s)"[^"]*(?:"|$)|\d+(?:\.\d*)?(?:e[-+]?\d+)?')
 _LINKS = re.compile(r"[.(\[{+\-*/%@&|^<>~:]|\b(?:if|and|or|not|lambda|in|is)\b")
+_UNPRINTED = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]|\"{3}|'{3}|\\\n")
+"""What PyTorch accepts in code, but does not print: control characters, which Python may take for line ends, texts of
+several lines, and lines that continue on the next. With these, lines are no statements."""
+
 _KEYWORD_READ = re.compile(rf"(?m)^( *\w+ = )(\w+)\.({'|'.join(kwlist)})$")
 """An attribute whose name is a Python keyword: PyTorch writes `from0 = self.from` for a module "from"."""
 
@@ -126,6 +131,11 @@ class Class:
                 fields[declared[1]] = declared[2] or ""
         return fields
 
+    @cached_property
+    def places(self) -> Mapping[str, int]:
+        """The place of each attribute, from 0."""
+        return {name: place for place, name in enumerate(self.fields)}
+
     def expression(self, field: str) -> ast.expr:
         """The value of a field as a syntax tree, parsed once; SourceError if it is not valid."""
         if field not in self._expressions:
@@ -183,8 +193,11 @@ class Library:
         return Class(self, lines, qualified) if lines.first.startswith("class") else Function(self, lines, name)
 
     def _index(self, file: str) -> dict[str, _Lines]:
-        text = self._read(self._files[file]).decode("utf-8", "replace")
+        text = self._read(self._files[file]).decode("latin-1")  # in PyTorch, the elements of a text are bytes
         self.budget.allocate(LINE * text.count("\n"))
+        if found := _UNPRINTED.search(text):
+            where = f"{file}:{text.count(chr(10), 0, found.start()) + 1}"
+            raise SourceError(f"the code has {found[0]!a}, which PyTorch does not print", where=where, hint=_DAMAGED)
         lines = text.split("\n")
         blocks = _Lines(file, lines, 0, len(lines)).blocks(0)
         names = [_defined(lines.first, "class") or _defined(lines.first, "def") for lines in blocks]
@@ -266,10 +279,11 @@ def _indented(text: str) -> str:
 
 
 def _indent(line: str) -> int:
+    """The indent of a statement; -1 for a line without one."""
     stripped = line.lstrip(" ")
-    return len(line) - len(stripped) if stripped else -1
+    return len(line) - len(stripped) if stripped and stripped[0] != "#" else -1
 
 
 def _defined(line: str, keyword: str) -> str:
-    found = re.match(rf"{keyword} (\w+)\b", line)
+    found = re.match(rf"{keyword} +(\w+)", line)
     return found[1] if found else ""

@@ -87,6 +87,8 @@ class Evaluator:
         self.shared = Run(archive, recorder, constants, own_containers, self.run)
         self._budget = archive.budget
         self._depth = 0
+        self._sides: dict[int, tuple[list[ast.stmt] | None, Mapping[str, ast.expr | None] | None]] = {}
+        """`if` → the side that does not raise, and the outcome of both: loops may ask for them often."""
 
     def run(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any], scope: str) -> Any:
         """The result of a function of the archive; `scope` is the module path of the caller."""
@@ -110,6 +112,7 @@ class Evaluator:
 
     def _bind(self, function: Function, frame: ScriptFrame, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         declared = function.node.args
+        self._budget.spend(len(declared.args))
         names = [argument.arg for argument in declared.args]
         defaults = dict(zip(reversed(names), reversed(declared.defaults), strict=False))
         given = dict(zip(names, args, strict=False)) | dict(kwargs)
@@ -146,14 +149,16 @@ class Evaluator:
         decision = self._decide(node.test, frame)
         if isinstance(decision, bool):
             return self.block(node.body if decision else node.orelse, frame)
-        if branches.raises(node.body):
-            return self.block(node.orelse, frame)
-        if branches.raises(node.orelse):
-            return self.block(node.body, frame)
+        if id(node) not in self._sides:
+            left = node.orelse if branches.raises(node.body) else node.body if branches.raises(node.orelse) else None
+            self._sides[id(node)] = left, branches.outcome(node) if left is None else None
+        left, outcome = self._sides[id(node)]
+        if left is not None:
+            return self.block(left, frame)
         undecided = decision if isinstance(decision, branches.Undecided) else self._undecided(node.test, frame)
-        outcome = branches.outcome(node)
         if outcome is None:
             raise undecided.error
+        self._budget.spend(len(outcome))
         for name, same in outcome.items():
             frame.variables[name] = undecided if same is None else frame.value(same)
         return CONTINUE

@@ -105,8 +105,8 @@ class ScriptFrame(Frame):
                 return self._symbol(f"{owner.name}.{name}")
             case ScriptObject():
                 return self._object_attribute(owner, name)
-            case NamedTuple() if name in owner.fields[: len(owner)]:
-                return owner[owner.fields.index(name)]
+            case NamedTuple() if owner.places.get(name, len(owner)) < len(owner):
+                return owner[owner.places[name]]
             case EnumMember() if name in ("name", "value"):
                 return getattr(owner, name)
             case Value() | StoredTensor():
@@ -150,7 +150,6 @@ class ScriptFrame(Frame):
         return self.apply("aten::slice", [container, *bounds])
 
     def call(self, node: ast.Call) -> Any:
-        self.budget.spend()
         function = node.func
         if isinstance(function, ast.Name) and function.id not in self.variables:
             return self._builtin(function.id, node)

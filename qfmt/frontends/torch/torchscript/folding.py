@@ -11,7 +11,10 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ....budget import AT_ONCE
 from ....errors import SourceError
+from ...harmless import pairs
+from .branches import Text
 
 SIZE_LIMIT = 1 << 20
 """The most elements of a list or string that one operator creates; they are counted afterwards."""
@@ -44,12 +47,22 @@ def _shown(args: Sequence[Any]) -> str:
 
 def cost(target: str, args: Sequence[Any]) -> int:
     """About how many elements an operator on lists or dicts reads."""
+    moved = len(args[0]) // AT_ONCE if target in mutations and args and isinstance(args[0], list) else 0
     looked_at = args[1:] if target in mutations else () if target in _QUICK else args
-    return sum(len(arg) for arg in looked_at if isinstance(arg, list | tuple | dict | str))
+    return moved + sum(
+        len(arg) + (0 if isinstance(arg, str | dict) else sum(map(reading, arg)))
+        for arg in looked_at
+        if isinstance(arg, list | tuple | dict | str)
+    )
+
+
+def reading(value: Any) -> int:
+    """Operations to compare a text, beside the first one."""
+    return len(value) // AT_ONCE if isinstance(value, str) else 0
 
 
 def is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, int | float | str | complex)
+    return value is None or isinstance(value, int | float | str)
 
 
 # -- numbers and strings -------------------------------------------------------------------------------
@@ -70,15 +83,38 @@ def _power(base: Any, exponent: Any) -> Any:
 def _multiply(a: Any, b: Any) -> Any:
     if isinstance(a, list | str) or isinstance(b, list | str):
         items, count = (a, b) if isinstance(a, list | str) else (b, a)
-        if len(items) * count > SIZE_LIMIT:
+        if len(items) * _checked(count, int) > SIZE_LIMIT:
             raise OverflowError("too long")
     return a * b
 
 
-def _text(value: Any) -> str:
+def _remainder(a: Any, b: Any) -> Any:
+    return _checked(a, int | float) % b
+
+
+def _shift(a: Any, b: Any) -> Any:
+    return _checked(a, int) * _power(2, b)
+
+
+def _ordered(choose: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, for numbers that have an order: what it makes of NaN depends on the implementation."""
+
+    def chosen(*values: Any) -> Any:
+        if any(each != each for each in (*values, *(values[0] if isinstance(values[0], list) else ()))):
+            raise ValueError("not a number")
+        return choose(*values)
+
+    return chosen
+
+
+def _text(value: Any) -> Any:
     if not is_plain(value):
         raise TypeError
-    return str(value)
+    return str(value) if isinstance(value, _EXACT) else Text(str(value))
+
+
+_EXACT = (int, str)
+"""Types, beside bool, whose values PyTorch and Python write alike."""
 
 
 def _join(joint: str, parts: Sequence[str]) -> str:
@@ -87,16 +123,17 @@ def _join(joint: str, parts: Sequence[str]) -> str:
     return joint.join(parts)
 
 
-def _format(template: str, *values: Any) -> str:
+def _format(template: str, *values: Any) -> Any:
     """TorchScript's format knows `{}` only; unknown values are shown as `?`."""
     pieces = template.split("{}")
     shown = [str(value) if is_plain(value) else "?" for value in values[: len(pieces) - 1]]
     shown += [""] * (len(pieces) - len(shown))
-    return _join("", [part for pair in zip(pieces, shown, strict=True) for part in pair])
+    text = _join("", [part for pair in zip(pieces, shown, strict=True) for part in pair])
+    return text if all(isinstance(value, _EXACT) for value in values) else Text(text)
 
 
 def _round(value: float, digits: int | None = None) -> float:
-    return float(round(value)) if digits is None else round(value, digits)
+    return math.copysign(round(value), value) if digits is None else round(value, digits)
 
 
 def _identity(value: Any) -> Any:
@@ -110,13 +147,13 @@ on_values: dict[str, Callable[..., Any]] = {
     "aten::div": _divide,
     "aten::floordiv": operator.floordiv,
     "aten::floor_divide": operator.floordiv,
-    "aten::remainder": operator.mod,
+    "aten::remainder": _remainder,
     "aten::fmod": math.fmod,
     "aten::pow": _power,
     "aten::neg": operator.neg,
     "prim::abs": abs,
-    "prim::min": min,
-    "prim::max": max,
+    "prim::min": _ordered(min),
+    "prim::max": _ordered(max),
     "aten::eq": operator.eq,
     "aten::ne": operator.ne,
     "aten::lt": operator.lt,
@@ -127,7 +164,7 @@ on_values: dict[str, Callable[..., Any]] = {
     "aten::__or__": operator.or_,
     "aten::__xor__": operator.xor,
     "aten::__not__": operator.not_,
-    "aten::__lshift__": lambda a, b: a * _power(2, b),
+    "aten::__lshift__": _shift,
     "aten::__rshift__": operator.rshift,
     "aten::floor": math.floor,
     "aten::ceil": math.ceil,
@@ -168,7 +205,7 @@ on_values: dict[str, Callable[..., Any]] = {
     "aten::strip": str.strip,
     "aten::split": lambda text, *rest: str.split(text, *rest),
     "aten::join": _join,
-    "aten::sorted": sorted,
+    "aten::sorted": _ordered(sorted),
     "aten::replace": lambda text, old, new: text.replace(old, new) if len(new) <= len(old) else NotImplemented,
 }
 
@@ -220,14 +257,26 @@ def _append(items: list[Any], value: Any) -> list[Any]:
 
 
 def _set_item(container: Any, index: Any, value: Any) -> Any:
-    if not is_plain(index):
-        raise TypeError
     container[index] = value
     return container
 
 
+def _dict(value: Any = ()) -> dict[Any, Any]:
+    return pairs(list(value.items()) if isinstance(value, dict) else value)
+
+
+def _at(kinds: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of such a container and an index, which must be fast to hash: a tuple may take exponential time."""
+
+    def indexed(container: Any, *rest: Any, **options: Any) -> Any:
+        if not all(map(is_plain, rest[:1])):
+            raise TypeError
+        return function(_checked(container, kinds), *rest, **options)
+
+    return indexed
+
+
 def _delete(container: Any, index: Any) -> None:
-    item(container, index)
     del container[index]
 
 
@@ -240,30 +289,30 @@ on_containers: dict[str, Callable[..., Any]] = {
     "aten::add": _of(list, lambda a, b: a + _checked(b, list)),
     "aten::list": _of(_LISTED, list),
     "aten::copy": _of(list, list.copy),
-    "aten::dict": lambda value=(): dict(value),
+    "aten::dict": _dict,
     "aten::keys": _of(dict, list),
     "aten::values": _of(dict, lambda value: list(value.values())),
     "aten::items": _of(dict, lambda value: list(value.items())),
-    "aten::get": _of(dict, dict.get),
+    "aten::get": _at(dict, dict.get),
     "aten::__contains__": _of(list | dict | str, _contains),
     "aten::eq": _of(list, lambda a, b: not _different(a, b)),
     "aten::ne": _of(list, _different),
     "aten::format": _format,
-    "aten::percentFormat": lambda template, *_values: template,
+    "aten::percentFormat": lambda template, *_values: Text(template),
     "prim::rangelist": lambda count: list(range(count)) if count <= SIZE_LIMIT else NotImplemented,
 }
 """Read a list or dict with any elements."""
 
 mutations: dict[str, Callable[..., Any]] = {
     "aten::append": _of(list, _append),
-    "aten::_set_item": _of(list | dict, _set_item),
+    "aten::_set_item": _at(list | dict, _set_item),
     "aten::extend": _of(list, lambda items, more: items.extend(_checked(more, _LISTED))),
     "aten::insert": _of(list, list.insert),
-    "aten::pop": _of(list | dict, lambda container, *index: container.pop(*index)),
+    "aten::pop": _at(list | dict, lambda container, *index: container.pop(*index)),
     "aten::clear": _of(list | dict, lambda container: container.clear()),
     "aten::reverse": _of(list, list.reverse),
-    "aten::Delete": _delete,
-    "aten::setdefault": _of(dict, dict.setdefault),
+    "aten::Delete": _at(list | dict, _delete),
+    "aten::setdefault": _at(dict, dict.setdefault),
     "aten::update": _of(dict, lambda container, more: container.update(_checked(more, dict))),
     "aten::add_": _of(list, lambda items, more: items.__iadd__(_checked(more, _LISTED))),
 }

@@ -72,8 +72,9 @@ class Frame:
 
     def value(self, node: ast.expr) -> Any:
         """The value of an expression."""
+        self.budget.spend()
         match node:
-            case ast.Constant():
+            case ast.Constant() if not _is_foreign(node.value):
                 return node.value
             case ast.Name():
                 return self.name(node)
@@ -105,6 +106,7 @@ class Frame:
         return list(map(self.value, node.args)), {str(each.arg): self.value(each.value) for each in node.keywords}
 
     def assign(self, target: ast.expr, value: Any) -> None:
+        self.budget.spend()
         if isinstance(target, ast.Name):
             self.variables[target.id] = value
             return
@@ -128,6 +130,11 @@ class Frame:
 
     def subscript(self, container: Any, node: ast.Subscript) -> Any:
         raise NotImplementedError
+
+
+def _is_foreign(literal: Any) -> bool:
+    """Whether PyTorch has no such literal: bytes, and integers beyond 64 bits, whose products take quadratic time."""
+    return isinstance(literal, bytes) or (isinstance(literal, int) and abs(literal) > 1 << 63)
 
 
 class Symbol(str):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,17 +37,16 @@ class ScriptObject:
 
 
 class NamedTuple(tuple[Any, ...]):
-    """A tuple of a class of the archive; `fields` are the names of its elements."""
+    """A tuple of a class of the archive; `places` are those of its elements, by name."""
 
-    fields: tuple[str, ...]
+    places: Mapping[str, int]
 
     @classmethod
     def of(cls, declared: Class, values: tuple[Any, ...]) -> NamedTuple:
-        fields = tuple(declared.fields)
-        if len(values) > len(fields):
-            raise SourceError(f"{declared.name} gets {len(values)} elements, but has {len(fields)}")
+        if len(values) > len(declared.places):
+            raise SourceError(f"{declared.name} gets {len(values)} elements, but has {len(declared.places)}")
         result = cls(values)
-        result.fields = fields
+        result.places = declared.places
         return result
 
 

@@ -50,7 +50,8 @@ class Operators:
             return result
         undecided, symbolic = self._look_through((*args, *kwargs.values()))
         if undecided is not None:
-            return undecided if target in branches.LOGIC else NotImplemented
+            passed_on = target in branches.LOGIC or isinstance(undecided, branches.Text)
+            return undecided if passed_on else NotImplemented
         if symbolic:
             args = [_as_number(arg) for arg in args]
             if not all(map(folding.is_plain, args)):
@@ -62,8 +63,8 @@ class Operators:
         undecided, symbolic = None, False
         waiting = list(values)
         while waiting:
-            self.budget.spend()
             value = waiting.pop()
+            self.budget.spend(1 + folding.reading(value))
             if isinstance(value, branches.Undecided):
                 undecided = value
             elif isinstance(value, Value | StoredTensor | Packed | PackedState):
@@ -86,8 +87,9 @@ class Operators:
         return not same if isinstance(same, bool) else same
 
     def _raise(self, args: list[Any]) -> Any:
-        message = args[0] if args and isinstance(args[0], str) else "an exception"
-        raise RejectedInputError(message)
+        message = args[0] if args else None
+        shown = message.text if isinstance(message, branches.Text) else message
+        raise RejectedInputError(shown if isinstance(shown, str) else "an exception")
 
     def _unwrap(self, args: list[Any]) -> Any:
         return args[0] if args else NotImplemented
