@@ -393,6 +393,18 @@ def test_positions_are_divided_by_the_scale(mode: str, rounding: str) -> None:
     assert runs == 9 or rounding.startswith("round")
 
 
+def test_scales_without_elements_are_absent() -> None:
+    """Before opset 13 no input of a Resize may be absent."""
+    nothing = np.zeros(0, f32)
+    made = node("Resize", ["x", "none", "none", "sizes"], ["y"])
+    constants = {"none": nothing, "sizes": np.array([*IMAGE.shape[:3], IMAGE.shape[3] + 3])}
+    source = proto([made], {"x": (FLOAT, IMAGE.shape)}, {"y": FLOAT}, constants, opset=11)
+    agrees(source, {"x": IMAGE})
+    np.testing.assert_array_equal(
+        runtime(qfmt.convert(source).to_onnx(), {"x": IMAGE})[0], runtime(source, {"x": IMAGE})[0]
+    )
+
+
 def test_positions_by_a_scale_for_open_sizes() -> None:
     attributes = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     for scale, operator in ((2, "Resize"), (3, "Resize"), (1.2, "ai.onnx.Resize")):
