@@ -151,7 +151,7 @@ class _Folding:
         last = self.tensors[quantizer.outputs[0]]
         assert last.quantization is not None
         grid = last.quantization
-        for clamp in clamps:
+        for clamp in reversed(clamps):  # the last one decides where ranges do not meet
             grid = clamped(grid, last.dtype, clamp, self.tensors, self.engine)
         name = last.name
         aliases = {*last.aliases, last.name, *(each.outputs[0] for each in (node, *clamps))}

@@ -193,6 +193,16 @@ def test_clips_before_q_are_ranges(low: float | None, high: float | None, point:
     assert operators(model) == {"QuantizeLinear@divide": 1, "Mul@divide": 1}
 
 
+@pytest.mark.parametrize("second", [(0.0, 2.0), (-1.0, 0.5)])
+def test_the_last_of_clips_whose_ranges_do_not_meet_decides(second: tuple[float, float], tmp_path: Path) -> None:
+    constants: dict[str, Any] = {**grids(x=(0.02, np.uint8(110)), y=(0.01, np.int8(-20)))}
+    constants |= {"lo": f32(-5), "hi": f32(-1.125), "lo2": f32(second[0]), "hi2": f32(second[1])}
+    clips = [node("Clip", ["m", "lo", "hi"], ["c"]), node("Clip", ["c", "lo2", "hi2"], ["d"])]
+    for first in (node("Mul", ["xd", "xd"], ["m"]), node("Identity", ["xd"], ["m"])):
+        nodes = [q("x", "x", "xq"), dq("xq", "x", "xd"), first, *clips, q("d", "y", "y")]
+        compare(proto(nodes, {"x": (FLOAT, [300])}, {"y": I8}, constants), tmp_path)
+
+
 def test_quantize_of_float_weights_is_folded(tmp_path: Path) -> None:
     """AddQDQPairToWeight: the file contains float weights; per-channel."""
     rng = np.random.default_rng(7)
