@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -317,6 +318,20 @@ def test_float8(kind: str, saturate: int, tmp_path: Path) -> None:
     constants = {"s": f32(0.01), "z": small(code, 0.0)}
     model = compare(proto(nodes, {"x": (FLOAT, [400])}, ["y"], constants), tmp_path, witness=evaluator)
     assert ("QuantizeLinear@divide" in operators(model)) == bool(saturate)
+
+
+@pytest.mark.parametrize("operator", ["Clip", "Abs", "MatMul"])
+def test_a_clip_of_float8_is_no_range(operator: str, tmp_path: Path) -> None:
+    """Its bounds are not integers, and products of float8 are not sums of integers."""
+    constants = {"s": f32(0.5), "t": f32(1), "z": small(TensorProto.FLOAT8E4M3FN, 0.0), "lo": f32(-0.3), "hi": f32(0.7)}
+    nodes = [
+        node("QuantizeLinear", ["x", "s", "z"], ["xq"]), node("DequantizeLinear", ["xq", "s", "z"], ["xd"]),
+        node(operator, {"Clip": ["xd", "lo"], "Abs": ["xd"], "MatMul": ["xd", "xd"]}[operator], ["m"]),
+        node("Clip", ["m", "lo", "hi"], ["c"]), node("QuantizeLinear", ["c", "t", "z"], ["yq"]),
+        node("DequantizeLinear", ["yq", "t", "z"], ["y"]),
+    ]  # fmt: skip
+    model = compare(proto(nodes, {"x": (FLOAT, [8, 8])}, ["y"], constants), tmp_path)
+    assert operators(model) == Counter(["Clip", operator], **{"QuantizeLinear@divide": 2, "DequantizeLinear": 2})
 
 
 def test_float16_scales(tmp_path: Path) -> None:
