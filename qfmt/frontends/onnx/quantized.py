@@ -145,10 +145,13 @@ def qlinear(im: Importer, call: Call) -> Any:
         return NotImplemented  # ONNX Runtime also counts elements beyond the padding
     if operator in ("Conv", "MatMul") and _by_integers(im, call, operator, given) is not NotImplemented:
         return None
-    flattens = operator == "Softmax" and call.attributes.get("opset", 13) < 13
-    if flattens and axis not in (-1, (im.rank(call.inputs[0]) or 0) - 1):
-        return NotImplemented
     a = call.inputs
+    if operator == "Softmax":
+        flattens = call.attributes.get("opset", 13) < 13 and axis not in (-1, (im.rank(a[0]) or 0) - 1)
+        scale = im.value(a[form.output])
+        with np.errstate(all="ignore"):
+            if flattens or scale is None or (1 / scale % 1).any():  # ONNX Runtime rounds 1 / scale down
+                return NotImplemented
     inputs = [real(im, a[at], a[at + 1], a[at + 2], along) for at, along in form.operands]
     if operator == "Where":
         inputs.insert(0, call.inputs[0])

@@ -309,7 +309,7 @@ def kept(source: onnx.ModelProto) -> None:
     """The node is unchanged in the model, and written to ONNX again."""
     operator = source.graph.node[-1].op_type
     model = qfmt.convert(source)
-    assert [each.operator for each in model.nodes] == [f"ai.onnx.{operator}"]
+    assert [each.operator for each in model.nodes] == [f"{source.graph.node[-1].domain or 'ai.onnx'}.{operator}"]
     assert [each.op_type for each in model.to_onnx().graph.node] == [operator]
 
 
@@ -345,6 +345,18 @@ def test_quantized_windows_that_the_border_cuts(counts: int) -> None:
         assert [each.operator for each in got.nodes] == ["com.microsoft.QLinearAveragePool"]
     else:
         np.testing.assert_array_equal(got.run({"x": x})["y"], wanted)
+
+
+@pytest.mark.parametrize(("scale", "runs"), [(1 / 256, True), (1 / 100, True), (1 / 255, False), (0.11, False)])
+def test_a_softmax_on_integers_multiplies_by_a_whole_number(scale: float, runs: bool) -> None:
+    """QLinearSoftmax rounds 1 / scale down."""
+    constants = {"s": f32(0.05), "z": np.uint8(3), "t": f32(scale), "u": np.uint8(0)}
+    made = node("QLinearSoftmax", ["x", "s", "z", "t", "u"], ["y"], domain="com.microsoft", axis=-1, opset=13)
+    source = proto([made], {"x": (U8, [40, 7])}, {"y": U8}, constants)
+    if runs:
+        agrees(source, {"x": np.random.default_rng(0).integers(0, 256, (40, 7)).astype(np.uint8)})
+    else:
+        kept(source)
 
 
 def test_windows_that_do_not_reach_the_size_of_a_transposed_convolution() -> None:
