@@ -148,9 +148,9 @@ def qlinear(im: Importer, call: Call) -> Any:
     a = call.inputs
     if operator == "Softmax":
         flattens = call.attributes.get("opset", 13) < 13 and axis not in (-1, (im.rank(a[0]) or 0) - 1)
-        scale = im.value(a[form.output])
+        unit = im.value(a[form.output])
         with np.errstate(all="ignore"):
-            if flattens or scale is None or (1 / scale % 1).any():  # ONNX Runtime rounds 1 / scale down
+            if flattens or unit is None or (1 / unit % 1).any():  # ONNX Runtime rounds 1 / scale down
                 return NotImplemented
     inputs = [real(im, a[at], a[at + 1], a[at + 2], along) for at, along in form.operands]
     if operator == "Where":
