@@ -194,11 +194,15 @@ def _count(im: Importer, name: str) -> int:
 
 
 def _bias(im: Importer, bias: str, *scales: str) -> str:
-    """Dequantize an int32 bias, whose scale is the product of `scales`, as in the accumulator."""
+    """Dequantize an int32 bias, whose scale is the product of `scales`, as in the accumulator: for each column, if
+    there are several."""
     unit = scales[0]
     for other in scales[1:]:
         unit = im.emit("Mul", [unit, other], f"{bias}.scale")
-    return real(im, bias, unit, "", 0)
+    columns = _count(im, unit)
+    if columns > 1 and (im.shape(bias) or (1,))[-1] != columns:
+        bias = im.emit("Expand", [bias, im.constant(np.array([columns]), "columns")], f"{bias}.each")
+    return real(im, bias, unit, "", -1)
 
 
 @imports("com.microsoft.QGemm")

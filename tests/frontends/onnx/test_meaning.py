@@ -359,6 +359,21 @@ def test_a_softmax_on_integers_multiplies_by_a_whole_number(scale: float, runs: 
         kept(source)
 
 
+@pytest.mark.parametrize("shape", [(3,), (1, 3), (3, 3), (3, 1), (1,), ()])
+def test_a_bias_of_qgemm_has_the_scales_of_its_columns(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    constants = {
+        "s": f32(0.25), "z": np.uint8(3), "w": rng.integers(-60, 60, (8, 3)).astype(np.int8),
+        "t": np.array([0.125, 0.5, 0.0625], f32), "u": np.zeros(3, np.int8), "one": f32(8), "p": np.uint8(100),
+        "c": rng.integers(-4000, 4000, shape).astype(np.int32),
+    }  # fmt: skip
+    made = node("QGemm", ["x", "s", "z", "w", "t", "u", "c", "one", "p"], ["y"], domain="com.microsoft")
+    agrees(
+        proto([made], {"x": (U8, [3, 8])}, {"y": U8}, constants),
+        {"x": rng.integers(0, 256, (3, 8)).astype(np.uint8)},
+    )
+
+
 def test_windows_that_do_not_reach_the_size_of_a_transposed_convolution() -> None:
     made = node("ConvTranspose", ["x", "w"], ["y"], strides=[2, 2], auto_pad="SAME_UPPER")
     kept(proto([made], {"x": (FLOAT, IMAGE.shape)}, {"y": FLOAT}, {"w": np.ones((1, 1, 1, 1), f32)}))
