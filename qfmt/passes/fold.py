@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..arithmetic import quantize
-from ..model import Graph, Node, Quantization, Tensor, numpy_dtype
+from ..model import DTYPES, Graph, Node, Quantization, Tensor, numpy_dtype
 from ..ops import OPERATORS, Operator, Quantized, Trait, has
 from ..ops.accumulation import in_units_of_sums, output_axis
 from ..ops.activation import bounds
@@ -102,9 +102,11 @@ class _Folding:
 
     def _adds_up(self, node: Node, inputs: tuple[str, ...]) -> bool:
         """Whether exact sums of products are defined for the grids."""
+        for name in inputs[:2]:
+            grid = self.tensors[name].quantization
+            if grid and not (grid.is_affine and self._is_integer(name) and not grid.has_float_zero_points):
+                return False
         x, w = (self.tensors[name].quantization for name in inputs[:2])
-        if any(grid is not None and (not grid.is_affine or grid.has_float_zero_points) for grid in (x, w)):
-            return False
         if x is not None and x.is_per_channel:
             return False
         shape = self.tensors[inputs[1]].shape
@@ -122,8 +124,7 @@ class _Folding:
         target = self.tensors[after[1].outputs[0]].quantization
         grids = [self.tensors[name].quantization for name in inputs if name]
         if operator.accumulates:
-            per_channel = target is None or target.is_per_channel
-            return not per_channel and all(grid is not None for grid in grids[:2])
+            return self._has_one_range(after[1]) and all(grid is not None for grid in grids[:2])
         if operator.quantized is Quantized.OWN:
             return all(grid is None or grid.is_per_tensor for grid in (*grids, target))
         return bool(operator.rules)
@@ -137,13 +138,21 @@ class _Folding:
             if following is None:
                 return None
             if following.operator == "QuantizeLinear":
-                target = self.tensors[following.outputs[0]].quantization
-                return None if clamps and target is not None and target.is_per_channel else (clamps, following)
+                return (clamps, following) if not clamps or self._has_one_range(following) else None
             if not is_clamp(following, current.outputs[0], self.tensors):
                 return None
             clamps.append(following)
             current = following
         return None
+
+    def _has_one_range(self, quantizer: Node) -> bool:
+        """Whether a QuantizeLinear gives integers of one scale, whose range may be that of clamps before it."""
+        target = self.tensors[quantizer.outputs[0]]
+        grid = target.quantization
+        return grid is not None and not grid.is_per_channel and self._is_integer(target.name)
+
+    def _is_integer(self, name: str) -> bool:
+        return DTYPES[self.tensors[name].dtype].is_integer
 
     def _absorb(self, node: Node, clamps: list[Node], quantizer: Node) -> str:
         """The quantized tensor that replaces a node's output, the clamps and the QuantizeLinear after it."""
@@ -151,7 +160,7 @@ class _Folding:
         last = self.tensors[quantizer.outputs[0]]
         assert last.quantization is not None
         grid = last.quantization
-        for clamp in clamps:
+        for clamp in reversed(clamps):  # the last one decides where ranges do not meet
             grid = clamped(grid, last.dtype, clamp, self.tensors, self.engine)
         name = last.name
         aliases = {*last.aliases, last.name, *(each.outputs[0] for each in (node, *clamps))}
@@ -231,9 +240,8 @@ class _Folding:
             self.kept.append(node)
             return
         clamps, quantizer = after
-        target = self.tensors[quantizer.outputs[0]].quantization
         if has(node, Trait.CLAMP):
-            if target is not None and target.axis is None and is_clamp(node, node.inputs[0], self.tensors):
+            if self._has_one_range(quantizer) and is_clamp(node, node.inputs[0], self.tensors):
                 name = self._absorb(node, [node, *clamps], quantizer)
                 self.kept.append(replace(quantizer, inputs=(source.name,), outputs=(name,)))
                 return

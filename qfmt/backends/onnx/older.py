@@ -146,8 +146,8 @@ def _neighbours(site: Site, x: ir.Value) -> dict[int, ir.Value]:
     if neither sizes nor scales are constant."""
     shape, a = site.tensor(0).shape, site.attributes
     known = known_neighbours(site.node, site.builder.model.tensors)
-    scales = site.tensor(2).array if site.has(2) and site.tensor(2).is_constant else None
-    sizes = site.tensor(3).array if site.has(3) and site.tensor(3).is_constant else None
+    given = (site.tensor(index) if site.has(index) else None for index in (2, 3))
+    scales, sizes = (each.array if each and each.is_constant and each.array.size else None for each in given)
     if known is not None and shape is not None:
         alike = True
         for axis, own in known.items():

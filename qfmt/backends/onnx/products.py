@@ -11,6 +11,7 @@ import onnx_ir as ir
 from ...ops.accumulation import int32_bias
 from . import qdq
 from .lowering import Site, lowers, plain
+from .opsets import schema, takes
 
 
 @lowers("Conv", "Gemm")
@@ -60,7 +61,8 @@ def transposed_weight(site: Site, index: int) -> ir.Value:
     tensor = site.tensor(index)
     if tensor.quantization is None:
         return site.emit("Transpose", real_weight(site, index), perm=[1, 0])
-    if not tensor.quantization.is_affine:
+    definition = schema("Transpose", site.opset)
+    if not (tensor.quantization.is_affine and takes(definition, definition.inputs[0], tensor.dtype)):
         return site.emit("Transpose", site.real(index), perm=[1, 0])
     axis = None if tensor.quantization.axis is None else 1 - tensor.quantization.axis
     return qdq.dequantized(site.builder, tensor, site.emit("Transpose", site.stored(index), perm=[1, 0]), axis)

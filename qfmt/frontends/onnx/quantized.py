@@ -145,10 +145,13 @@ def qlinear(im: Importer, call: Call) -> Any:
         return NotImplemented  # ONNX Runtime also counts elements beyond the padding
     if operator in ("Conv", "MatMul") and _by_integers(im, call, operator, given) is not NotImplemented:
         return None
-    flattens = operator == "Softmax" and call.attributes.get("opset", 13) < 13
-    if flattens and axis not in (-1, (im.rank(call.inputs[0]) or 0) - 1):
-        return NotImplemented
     a = call.inputs
+    if operator == "Softmax":
+        flattens = call.attributes.get("opset", 13) < 13 and axis not in (-1, (im.rank(a[0]) or 0) - 1)
+        unit = im.value(a[form.output])
+        with np.errstate(all="ignore"):
+            if flattens or unit is None or (1 / unit % 1).any():  # ONNX Runtime rounds 1 / scale down
+                return NotImplemented
     inputs = [real(im, a[at], a[at + 1], a[at + 2], along) for at, along in form.operands]
     if operator == "Where":
         inputs.insert(0, call.inputs[0])
@@ -191,11 +194,15 @@ def _count(im: Importer, name: str) -> int:
 
 
 def _bias(im: Importer, bias: str, *scales: str) -> str:
-    """Dequantize an int32 bias, whose scale is the product of `scales`, as in the accumulator."""
+    """Dequantize an int32 bias, whose scale is the product of `scales`, as in the accumulator: for each column, if
+    there are several."""
     unit = scales[0]
     for other in scales[1:]:
         unit = im.emit("Mul", [unit, other], f"{bias}.scale")
-    return real(im, bias, unit, "", 0)
+    columns = _count(im, unit)
+    if columns > 1 and (im.shape(bias) or (1,))[-1] != columns:
+        bias = im.emit("Expand", [bias, im.constant(np.array([columns]), "columns")], f"{bias}.each")
+    return real(im, bias, unit, "", -1)
 
 
 @imports("com.microsoft.QGemm")

@@ -107,6 +107,19 @@ def test_the_type_of_a_bias_follows_the_rule() -> None:
             assert not tally.faults
 
 
+@pytest.mark.parametrize("opset", [13, 19, 21, 23])
+def test_weights_of_4_bits_of_inputs_of_3_dimensions(opset: int) -> None:
+    """Their weights are transposed: before opset 21 as real numbers."""
+    rng = np.random.default_rng(3)
+    grid = Quantization.of((0.5, 0.25, 2.0), (8, 7, 0), 0, 15, 0)
+    x, y = Tensor("x", "float32", (2, 3, 5)), Tensor("y", "float32", (2, 3, 3))
+    w = Tensor.constant("w", rng.integers(0, 16, (3, 5)).astype(numpy_dtype("uint4")), grid, dtype="uint4")
+    model = witness.one("qfmt.Linear", [x, w], y)
+    inputs = {"x": rng.integers(-8, 8, (2, 3, 5)).astype(f32)}
+    (theirs,) = witness.runtime(model.to_onnx(opset=opset), inputs)
+    np.testing.assert_array_equal(theirs, model.run(inputs)["y"])
+
+
 def test_integers_of_32_bits_stay_exact() -> None:
     """DequantizeLinear supports no zero point for int32, and QuantizeLinear does not support int32: both become
     formulas."""

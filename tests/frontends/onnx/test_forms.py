@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -193,6 +194,16 @@ def test_clips_before_q_are_ranges(low: float | None, high: float | None, point:
     assert operators(model) == {"QuantizeLinear@divide": 1, "Mul@divide": 1}
 
 
+@pytest.mark.parametrize("second", [(0.0, 2.0), (-1.0, 0.5)])
+def test_the_last_of_clips_whose_ranges_do_not_meet_decides(second: tuple[float, float], tmp_path: Path) -> None:
+    constants: dict[str, Any] = {**grids(x=(0.02, np.uint8(110)), y=(0.01, np.int8(-20)))}
+    constants |= {"lo": f32(-5), "hi": f32(-1.125), "lo2": f32(second[0]), "hi2": f32(second[1])}
+    clips = [node("Clip", ["m", "lo", "hi"], ["c"]), node("Clip", ["c", "lo2", "hi2"], ["d"])]
+    for first in (node("Mul", ["xd", "xd"], ["m"]), node("Identity", ["xd"], ["m"])):
+        nodes = [q("x", "x", "xq"), dq("xq", "x", "xd"), first, *clips, q("d", "y", "y")]
+        compare(proto(nodes, {"x": (FLOAT, [300])}, {"y": I8}, constants), tmp_path)
+
+
 def test_quantize_of_float_weights_is_folded(tmp_path: Path) -> None:
     """AddQDQPairToWeight: the file contains float weights; per-channel."""
     rng = np.random.default_rng(7)
@@ -307,6 +318,20 @@ def test_float8(kind: str, saturate: int, tmp_path: Path) -> None:
     constants = {"s": f32(0.01), "z": small(code, 0.0)}
     model = compare(proto(nodes, {"x": (FLOAT, [400])}, ["y"], constants), tmp_path, witness=evaluator)
     assert ("QuantizeLinear@divide" in operators(model)) == bool(saturate)
+
+
+@pytest.mark.parametrize("operator", ["Clip", "Abs", "MatMul"])
+def test_a_clip_of_float8_is_no_range(operator: str, tmp_path: Path) -> None:
+    """Its bounds are not integers, and products of float8 are not sums of integers."""
+    constants = {"s": f32(0.5), "t": f32(1), "z": small(TensorProto.FLOAT8E4M3FN, 0.0), "lo": f32(-0.3), "hi": f32(0.7)}
+    nodes = [
+        node("QuantizeLinear", ["x", "s", "z"], ["xq"]), node("DequantizeLinear", ["xq", "s", "z"], ["xd"]),
+        node(operator, {"Clip": ["xd", "lo"], "Abs": ["xd"], "MatMul": ["xd", "xd"]}[operator], ["m"]),
+        node("Clip", ["m", "lo", "hi"], ["c"]), node("QuantizeLinear", ["c", "t", "z"], ["yq"]),
+        node("DequantizeLinear", ["yq", "t", "z"], ["y"]),
+    ]  # fmt: skip
+    model = compare(proto(nodes, {"x": (FLOAT, [8, 8])}, ["y"], constants), tmp_path)
+    assert operators(model) == Counter(["Clip", operator], **{"QuantizeLinear@divide": 2, "DequantizeLinear": 2})
 
 
 def test_float16_scales(tmp_path: Path) -> None:

@@ -309,7 +309,7 @@ def kept(source: onnx.ModelProto) -> None:
     """The node is unchanged in the model, and written to ONNX again."""
     operator = source.graph.node[-1].op_type
     model = qfmt.convert(source)
-    assert [each.operator for each in model.nodes] == [f"ai.onnx.{operator}"]
+    assert [each.operator for each in model.nodes] == [f"{source.graph.node[-1].domain or 'ai.onnx'}.{operator}"]
     assert [each.op_type for each in model.to_onnx().graph.node] == [operator]
 
 
@@ -345,6 +345,33 @@ def test_quantized_windows_that_the_border_cuts(counts: int) -> None:
         assert [each.operator for each in got.nodes] == ["com.microsoft.QLinearAveragePool"]
     else:
         np.testing.assert_array_equal(got.run({"x": x})["y"], wanted)
+
+
+@pytest.mark.parametrize(("scale", "runs"), [(1 / 256, True), (1 / 100, True), (1 / 255, False), (0.11, False)])
+def test_a_softmax_on_integers_multiplies_by_a_whole_number(scale: float, runs: bool) -> None:
+    """QLinearSoftmax rounds 1 / scale down."""
+    constants = {"s": f32(0.05), "z": np.uint8(3), "t": f32(scale), "u": np.uint8(0)}
+    made = node("QLinearSoftmax", ["x", "s", "z", "t", "u"], ["y"], domain="com.microsoft", axis=-1, opset=13)
+    source = proto([made], {"x": (U8, [40, 7])}, {"y": U8}, constants)
+    if runs:
+        agrees(source, {"x": np.random.default_rng(0).integers(0, 256, (40, 7)).astype(np.uint8)})
+    else:
+        kept(source)
+
+
+@pytest.mark.parametrize("shape", [(3,), (1, 3), (3, 3), (3, 1), (1,), ()])
+def test_a_bias_of_qgemm_has_the_scales_of_its_columns(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    constants = {
+        "s": f32(0.25), "z": np.uint8(3), "w": rng.integers(-60, 60, (8, 3)).astype(np.int8),
+        "t": np.array([0.125, 0.5, 0.0625], f32), "u": np.zeros(3, np.int8), "one": f32(8), "p": np.uint8(100),
+        "c": rng.integers(-4000, 4000, shape).astype(np.int32),
+    }  # fmt: skip
+    made = node("QGemm", ["x", "s", "z", "w", "t", "u", "c", "one", "p"], ["y"], domain="com.microsoft")
+    agrees(
+        proto([made], {"x": (U8, [3, 8])}, {"y": U8}, constants),
+        {"x": rng.integers(0, 256, (3, 8)).astype(np.uint8)},
+    )
 
 
 def test_windows_that_do_not_reach_the_size_of_a_transposed_convolution() -> None:
@@ -391,6 +418,18 @@ def test_positions_are_divided_by_the_scale(mode: str, rounding: str) -> None:
         agrees(source, {"x": row})
         runs += 1
     assert runs == 9 or rounding.startswith("round")
+
+
+def test_scales_without_elements_are_absent() -> None:
+    """Before opset 13 no input of a Resize may be absent."""
+    nothing = np.zeros(0, f32)
+    made = node("Resize", ["x", "none", "none", "sizes"], ["y"])
+    constants = {"none": nothing, "sizes": np.array([*IMAGE.shape[:3], IMAGE.shape[3] + 3])}
+    source = proto([made], {"x": (FLOAT, IMAGE.shape)}, {"y": FLOAT}, constants, opset=11)
+    agrees(source, {"x": IMAGE})
+    np.testing.assert_array_equal(
+        runtime(qfmt.convert(source).to_onnx(), {"x": IMAGE})[0], runtime(source, {"x": IMAGE})[0]
+    )
 
 
 def test_positions_by_a_scale_for_open_sizes() -> None:
