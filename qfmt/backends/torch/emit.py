@@ -331,11 +331,12 @@ class Site:
         return None, True
 
     def scalar(self, index: int) -> float:
-        """The only element of a constant input, as a number; Lacks for any other input."""
+        """The only element of a constant input, as a number, an int if it is an integer; Lacks for any other input."""
         tensor = self.tensor(index)
         if tensor.data is None or tensor.array.size != 1:
             raise Lacks("needs a number that is constant")
-        return float(tensor.dequantize().reshape(()))
+        is_whole = tensor.quantization is None and DTYPES[tensor.dtype].is_integer
+        return (int if is_whole else float)(tensor.dequantize().reshape(()))
 
     def grid(self, index: int) -> Grid:
         """The quantization of an input; Lacks if it has none."""

@@ -18,7 +18,7 @@ from ...ops.quantization import is_static
 from ...ops.shapes import keeps_shape, tells_sizes
 from ..stored import StoredTensor
 from .calls import Place, Value
-from .values import InputSpec, StoredData, TensorValue, Unsupported, stored_quantization
+from .values import InputSpec, Size, StoredData, TensorValue, Unknown, Unsupported, stored_quantization
 
 _COSTLY = {
     "convolution", "dynamic", "integer_products", "pooling", "resize", "sampling", "recurrent", "onnx_recurrent",
@@ -178,7 +178,8 @@ class Builder:
             return self.stored(value)
         if isinstance(value, bool | int | float | np.ndarray | np.generic):
             return self.constant(value)
-        raise SourceError(f"{self.target} is called with {type(value).__name__} where a tensor is needed")
+        given = "a number that is known only at run time" if isinstance(value, Size | Unknown) else type(value).__name__
+        raise SourceError(f"{self.target} is called with {given} where a tensor is needed")
 
     def constant(self, value: Any, quantization: Quantization | None = None) -> TensorValue:
         """A constant that the lifter creates; Python floats become float32, integers int64."""

@@ -26,11 +26,11 @@ from ...ops.spelling import spellings
 from ...passes.constants import unused
 from ...passes.edits import without_unread
 from ..stored import StoredTensor
-from . import arguments, operators  # noqa: F401  (each module of `operators` registers what calls mean)
+from . import arguments, operators, shapes  # noqa: F401  (each module of `operators` registers what calls mean)
 from .building import Builder
 from .calls import MEANINGLESS, Place, Value, keeps_state, meaningless
 from .lifts import LIFTS
-from .values import DECOMPOSE, VIEWS, TensorValue, Unsupported, check_unchanged, share
+from .values import DECOMPOSE, VIEWS, Quotient, Size, TensorValue, Unsupported, check_unchanged, share
 
 
 class Lifter:
@@ -55,12 +55,17 @@ class Lifter:
             with np.errstate(all="ignore"):  # a number beyond the range of a type becomes infinite, as in torch
                 return self._dispatch(target, args, kwargs)
         except SourceError as error:
+            if not error.hint and _reads_size((*args, *kwargs.values())):
+                error.hint = shapes.hint(self.builder)
             if not error.where:
                 error.at(place.where)
             raise
         except QfmtError as error:
             raise SourceError(f"{target}: {error.what}", where=place.where, hint=error.hint) from None
         except MEANINGLESS as error:
+            if _reads_size((*args, *kwargs.values())):
+                what = f"{target} has a number argument that is known only at run time"
+                raise SourceError(what, where=place.where, hint=shapes.hint(self.builder)) from None
             raise meaningless(target, error).at(place.where) from None
         except RecursionError:
             what = f"{target} gets lists that are nested too deeply"
@@ -202,6 +207,12 @@ def _attribute(value: Any, kind: str) -> Attribute:
         case "f", int() | float():
             return float(value)
     raise SourceError(f"gets a {type(value).__name__} where another type is required")
+
+
+def _reads_size(values: Sequence[Any]) -> bool:
+    """Whether a size that is not known is among the arguments of a call, or in a list among them."""
+    lists = (value if isinstance(value, list | tuple) else (value,) for value in values)
+    return any(isinstance(each, Size | Quotient) for items in lists for each in items)
 
 
 def _changed(value: TensorValue, result: TensorValue, target: str) -> TensorValue:

@@ -235,6 +235,18 @@ def test_inputs_may_have_the_names_that_torch_writes(word: str) -> None:
     assert model.to_torch("reference")(torch.tensor([1.0, -3.0])).tolist() == [3.0, -1.0]
 
 
+@pytest.mark.parametrize("engine", ["auto", "reference", "qdq"])
+def test_integers_are_clipped_as_integers(engine: str) -> None:
+    """They became float32, which does not have 2**24 + 1."""
+    most = Tensor.constant("most", np.int64(2**40))
+    values = {name: Tensor(name, "int64", (2,)) for name in ("x", "y")}
+    node = Node("Clip", ("x", "", "most"), ("y",), {}, "", OPERATORS["Clip"].version)
+    model = Model(Graph(("x",), ("y",), [node], {"most": most, **values}), engine="onnx")
+    result = model.to_torch(engine)(torch.tensor([2**24 + 1, 2**50]))
+    assert result.dtype == torch.int64
+    assert result.tolist() == [2**24 + 1, 2**40]
+
+
 def test_engines_that_are_not_there() -> None:
     model = model_of("two_inputs")
     for engine in ("cuda", "native:avx", "onednn:x86", ""):

@@ -29,6 +29,7 @@ MASK = whole(2, 6, 6).bool()
 FUNCTIONS: Mapping[str, tuple[Callable[..., Any], Sequence[Any]]] = {
     "trigonometry": (lambda x: (x.sin(), x.cos(), x.tan(), x.sinh(), x.cosh(), x.atan(), x.erf()), [X]),
     "arcs": (lambda x: (x.clamp(-0.9, 0.9).acos(), x.clamp(-0.9, 0.9).asin(), x.round(), x.sign(), x.trunc()), [X]),
+    "rounded": (lambda x, n: (x.floor(), x.ceil(), n.floor(), n.ceil(), n.round()), [X, whole(8, 5, 6)]),
     "roots": (lambda x: (x.rsqrt(), x.square(), x.log2(), x.reciprocal(), x.sqrt()), [POSITIVE]),
     "comparisons": (lambda x, y: (x < y, x <= 0, x > 0.5, x >= y, x == y, x != x.round()), [X, randn(2, 3, 8, seed=1)]),
     "logic": (lambda x, y: (x & y, x | y, x ^ y, ~x, torch.logical_and(x, y), torch.logical_not(x)), [MASK, MASK.T]),

@@ -557,6 +557,42 @@ def test_what_is_not_known_is_refused(tmp_path: Path, module: type) -> None:
         qfmt.convert(saved(module(), tmp_path / "m.pt"), input_shapes={"x": ("N", 3)})
 
 
+class ReadAsNumber(nn.Module):
+    """TorchScript reads the tensor as an int, so the product has 64 bits."""
+
+    def forward(self, x):
+        return True * x.to(torch.int32)
+
+
+class PoolsAll(nn.Module):
+    def forward(self, x):
+        return F.avg_pool2d(x, [x.size(2), x.size(3)])
+
+
+class ScalesSizes(nn.Module):
+    """Torch before 1.6 traced each interpolation by factors in this way."""
+
+    def forward(self, x):
+        return F.interpolate(x, scale_factor=1.7, mode="nearest", recompute_scale_factor=True)
+
+
+@pytest.mark.parametrize("module", [PoolsAll, ScalesSizes])
+def test_a_size_that_is_not_known_can_be_stated(tmp_path: Path, module: type) -> None:
+    x, path = torch.rand(2, 3, 5, 7), tmp_path / "m.pt"
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.tensor results are registered as constants")
+        torch.jit.save(torch.jit.trace(module(), x), str(path))
+    with pytest.raises(SourceError, match=r"known only at run time.*; state the sizes of the inputs"):
+        qfmt.convert(path)
+    (result,) = qfmt.convert(path, input_shapes={"x": ("N", 3, 5, 7)}).run({"x": x.numpy()}).values()
+    np.testing.assert_allclose(result, module()(x).numpy(), rtol=1e-6)
+
+
+def test_a_tensor_is_not_a_number(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="aten::mul is called with a number that is known only at run time"):
+        qfmt.convert(saved(ReadAsNumber(), tmp_path / "m.pt"), input_shapes={"x": ()})
+
+
 class Selects(nn.Module):
     def forward(self, x, y):
         q = torch.quantize_per_tensor(x, 0.1, 60, torch.quint8)

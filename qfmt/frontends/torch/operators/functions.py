@@ -11,7 +11,7 @@ from .. import arguments, shapes
 from ..arguments import operands
 from ..building import Builder
 from ..lifts import lifts
-from ..values import TensorValue, share
+from ..values import Quotient, Size, TensorValue, Unknown, share
 from .logic import cast, in_type
 
 FUNCTIONS = {
@@ -33,9 +33,15 @@ def function(lift: Builder, operator: str, self: Any) -> Any:
     return lift.emit(operator, [real(lift, self)])
 
 
-@lifts("aten::round")
-def round_(lift: Builder, self: TensorValue) -> Any:
-    return self if self.is_whole else lift.emit("Round", [self])
+@lifts({"aten::round": "Round", "aten::floor": "Floor", "aten::ceil": "Ceil"})
+def rounded(lift: Builder, operator: str, self: Any) -> Any:
+    """Of a number, too, which may be a size, or depend on the data."""
+    if isinstance(self, Quotient) and operator == "Floor":
+        return self.down
+    if isinstance(self, Size | Unknown):
+        return self if isinstance(self, Size) else Unknown()
+    x = lift.tensor(self)
+    return x if x.is_whole else lift.emit(operator, [x])
 
 
 @lifts("aten::sign")
@@ -78,9 +84,8 @@ def fmod(lift: Builder, self: Any, other: Any) -> Any:
 @lifts("aten::addcmul")
 def addcmul(lift: Builder, self: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
     x, a, b = arguments.alike(lift, [lift.tensor(each) for each in (self, tensor1, tensor2)])
-    product = lift.emit("Mul", [a, b])
-    scaled = product if value == 1 else lift.emit("Mul", [*operands(lift, product, value)])
-    return lift.emit("Add", [x, scaled])
+    scaled = a if value == 1 else lift.emit("Mul", [*operands(lift, a, value)])
+    return lift.emit("Add", [x, lift.emit("Mul", [scaled, b])])
 
 
 @lifts("aten::glu")

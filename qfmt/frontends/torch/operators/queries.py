@@ -92,7 +92,7 @@ def number(lift: Builder, whole: bool, self: Any, **kwargs: Any) -> Any:
         return self
     if isinstance(self, Quotient):
         return self.towards_zero if whole else self
-    if isinstance(self, TensorValue) and not lift.is_constant(self):
+    if isinstance(self, Unknown) or (isinstance(self, TensorValue) and not lift.is_constant(self)):
         return Unknown()
     value = arguments.number(lift, self)
     return int(value) if whole else value
@@ -100,15 +100,13 @@ def number(lift: Builder, whole: bool, self: Any, **kwargs: Any) -> Any:
 
 _DECISIONS = (
     "eq", "ne", "lt", "le", "gt", "ge", "Bool", "__and__", "__or__", "__not__", "__is__", "__isnot__", "__contains__",
-    "remainder", "floor", "ceil", "min", "max",
+    "remainder", "min", "max",
 )  # fmt: skip
 
 
 @lifts({f"aten::{name}": name for name in _DECISIONS})
 def compare(lift: Builder, name: str, *args: Any, **kwargs: Any) -> Any:
     """Decisions on sizes or data are unknown here; `is None` is known to be false, since a value exists."""
-    if name == "floor" and len(args) == 1 and isinstance(args[0], Quotient):
-        return args[0].down
     if name in ("__is__", "__isnot__") and len(args) == 2:
         return (name == "__isnot__") if None in args or args[0] is not args[1] else Unknown()
     if any(map(is_tensor, args[:2])) and len(args) == 2:

@@ -20,8 +20,6 @@ NAMES = {"inf": float("inf"), "nan": float("nan")}
 
 CONVERSIONS = {"int": "aten::Int", "float": "aten::Float", "bool": "aten::Bool", "str": "aten::str"}
 
-NUMBERS = {"int": int, "float": float, "bool": bool}
-
 WITH_NUMBERS = {f"aten::{name}" for name in ("add", "sub", "mul", "div")}
 """Operators that torch calls with a number if their second operand is a constant of the archive without dimensions:
 their results have other types."""
@@ -174,20 +172,22 @@ class ScriptFrame(Frame):
         if name in TYPE_FIRST and node.args:
             kind = node.args[0].id if isinstance(node.args[0], ast.Name) else ""
             value = self.value(node.args[1]) if len(node.args) > 1 else None
-            if name == "annotate" and kind in NUMBERS and isinstance(value, StoredTensor):
-                return NUMBERS[kind](value.item())
-            return value
-        args, kwargs = self.arguments(node)
+            is_read = name == "annotate" and kind in CONVERSIONS and isinstance(value, Value | StoredTensor)
+            return self._number(kind, value) if is_read else value
+        args, _ = self.arguments(node)
         if name == "getattr" and len(args) == 2 and isinstance(args[1], str):
             return self.attribute(args[0], args[1], node)
         if name in CONVERSIONS and len(args) == 1:
-            known = args[0].item() if isinstance(args[0], StoredTensor) else args[0]
-            return self.apply(CONVERSIONS[name], [known], kwargs)
+            return self._number(name, args[0])
         if name == "print":
             return None
         if name == "fork":
             raise runs_in_parallel()
         raise SourceError(f"`{name[:100]}` cannot be called in TorchScript")
+
+    def _number(self, kind: str, value: Any) -> Any:
+        """A value as a number, bool or text: `int(x)`, and `annotate(int, x)`, as a call with a tensor x is printed."""
+        return self.apply(CONVERSIONS[kind], [value.item() if isinstance(value, StoredTensor) else value])
 
     def method(self, owner: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if isinstance(owner, Packed | PackedState):
