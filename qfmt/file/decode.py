@@ -7,7 +7,7 @@ field for presence; what is wrong is a FormatError with the byte where it is.
 Nothing is decoded before it is asked for: a vector of tables decodes its elements one by one. The work is
 bounded by the size of the metadata: strings and nested tables, which may be shared, are decoded once, and
 whatever is referred to again and again exhausts a budget, counted in bytes of what was decoded. A shared string costs
-its characters each time, because whoever uses it checks or compares them.
+its characters each time, because whoever uses it checks or compares them, and a shared table its `extent`.
 """
 
 from __future__ import annotations
@@ -123,6 +123,7 @@ class Decoder:
         self._budget = GROWTH * len(data) + FREE
         self._strings: dict[int, str] = {}
         self._nested: dict[tuple[str, int], Record] = {}
+        self._extents: dict[tuple[str, int], int] = {}
         self._layouts: dict[tuple[str, int, int], _Layout] = {}
 
     @cached_property
@@ -205,9 +206,14 @@ class Decoder:
 
     def _nested_table(self, name: str, position: int) -> Record:
         key = name, position
-        if key not in self._nested:
-            self._nested[key] = self.table(name, position)
-        return self._nested[key]
+        record = self._nested.get(key)
+        if record is None:
+            record = self._nested[key] = self.table(name, position)
+        else:
+            if key not in self._extents:
+                self._extents[key] = extent(record)
+            self.spend(self._extents[key], position)
+        return record
 
     def _string(self, position: int, place: str) -> str:
         text = self._strings.get(position)
@@ -338,6 +344,14 @@ class Tables:
 
     def _position(self, index: int) -> int:
         return self.decoder.target(self.positions[index])
+
+
+def extent(value: Any) -> int:
+    """How much there is to check in a nested table, or in a part of it: characters, bytes, and 8 for each number of a
+    vector."""
+    if isinstance(value, dict):
+        return sum(map(extent, value.values()))
+    return len(value) * (1 if isinstance(value, str | bytes) else _REFERENCE) if isinstance(value, Sequence) else 0
 
 
 def _broken(what: str, position: int) -> FormatError:

@@ -4,8 +4,8 @@ Canonical: equal records give equal bytes, whatever is installed. (The `flatbuff
 what it writes has changed between its versions, and up to 25.9 it lets tables of different sizes share a vtable.)
 
 A FlatBuffer refers forwards only, so it is written from its end: children before parents, in the order of the fields.
-Equal short strings and equal vtables are written once, and so is a nested Record that occurs again (the same object);
-everything else is written where it stands. Places are counted from the end, which is aligned to 8.
+Equal short strings and equal vtables are written once, and so is a small nested Record that occurs again (the same
+object); everything else is written where it stands. Places are counted from the end, which is aligned to 8.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..errors import QfmtError
-from .decode import SCALARS, SIZES, Record
+from .decode import SCALARS, SIZES, Record, extent
 from .schema import TABLES, Field
 
 _u32 = struct.Struct("<I").pack
@@ -29,6 +29,9 @@ SHORT = 31
 
 REFERENCES = 8
 """A longer string is written again after that many references: readers limit what long strings add up to (F6)."""
+
+SMALL = 256
+"""The largest `extent` of a nested table that is written only once; a larger one is written like a long string."""
 
 
 def encode(root: str, record: Record, *, tables: Mapping[str, tuple[Field, ...]] = TABLES) -> tuple[int, bytes]:
@@ -51,6 +54,10 @@ class _Encoder:
         """How often each long string was referred to."""
         self._vtables: dict[bytes, int] = {}
         self._nested: dict[int, tuple[Record, int]] = {}
+        self._referred: Counter[int] = Counter()
+        """How often each nested Record was referred to."""
+        self._again = False
+        """Whether what is being written is a large nested Record that was written before."""
 
     def finish(self) -> bytes:
         self._align(0, 8)
@@ -91,9 +98,7 @@ class _Encoder:
         if field.kind == "string":
             return self._string(value)
         if field.kind == "table":
-            if id(value) not in self._nested:
-                self._nested[id(value)] = value, self.table(field.of, value)
-            return self._nested[id(value)][1]
+            return self._nested_table(field.of, value)
         if field.kind == "[string]":
             return self._references([self._string(text) for text in value])
         if field.kind == "[table]":
@@ -103,9 +108,18 @@ class _Encoder:
             return self._vector(len(value), value, 4)
         return self._vector(len(value), struct.pack(f"<{len(value)}{SCALARS[kind]}", *value), max(4, SIZES[kind]))
 
+    def _nested_table(self, name: str, value: Record) -> int:
+        uses, outer = self._referred[id(value)], self._again
+        self._referred[id(value)] += 1
+        self._again = outer or (uses > 0 and uses % REFERENCES == 0 and extent(value) > SMALL)
+        if uses == 0 or self._again:
+            self._nested[id(value)] = value, self.table(name, value)
+        self._again = outer
+        return self._nested[id(value)][1]
+
     def _string(self, text: str) -> int:
         if len(text) > SHORT:
-            self._uses[text] += 1
+            self._uses[text] = 1 if self._again else self._uses[text] + 1
             if self._uses[text] % REFERENCES == 1:
                 self._strings.pop(text, None)
         if text not in self._strings:

@@ -29,6 +29,9 @@ from ..rules.rule import quoted
 from .decode import Record
 from .schema import ENUMS
 
+_MANY = 1000
+"""Sizes that are still multiplied: rule V21 allows 32, but the time grows with the square of their number."""
+
 DTYPE_NAMES = {entry.code: entry.name for entry in DTYPES.values()}
 
 Value = TypeVar("Value")
@@ -80,6 +83,8 @@ def parameter(record: Record, name: str, buffers: Buffers) -> Parameter:
     if (own is None) == (index is None):
         raise FormatError(f"{name} has {'neither' if own is None else 'both'} bytes and a buffer", rule="F12")
     sizes = record["shape"] or ()
+    if len(sizes) > _MANY:
+        raise FormatError(f"{name} has {len(sizes)} dimensions", rule="V21")
     if any(size < 0 for size in sizes):
         raise FormatError(f"{name} has the shape {list(sizes)}", rule="V20")
     dtype, own_level = dtype_name(record["dtype"]), record.get("quantization")

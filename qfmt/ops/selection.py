@@ -209,9 +209,11 @@ def pad(x: Array, pads: Array, value: Array | None, axes: Array | None, *, mode:
     (`reflect`: -1 is 1, and n is n - 2).
     """
     widths = _pad_widths(x.ndim, [int(p) for p in pads], None if axes is None else [int(axis) for axis in axes])
-    grown = [(max(0, before), max(0, after)) for before, after in widths]
+    grown = np.array(widths, np.int64).reshape(-1, 2).clip(0)
+    if mode != "constant" and any(grown[axis].any() for axis, size in enumerate(x.shape) if size == 0):
+        raise QfmtError(f"an axis of shape {list(x.shape)} has no elements that could be repeated")
     options = {"constant_values": 0 if value is None else value.reshape(()).item()} if mode == "constant" else {}
-    padded = np.pad(x, grown, mode=mode, **options)  # type: ignore[call-overload]
+    padded = np.pad(x, grown, mode=mode, **options) if grown.any() else x  # type: ignore[call-overload]
     crop = tuple(
         slice(max(0, -before), size - max(0, -after))
         for (before, after), size in zip(widths, padded.shape, strict=True)

@@ -27,8 +27,8 @@ from qfmt.model import DTYPES, Attribute, numpy_dtype
 from qfmt.ops import OPERATORS
 from qfmt.ops.geometry import Window
 from qfmt.passes.statistics import stored_range
-from qfmt.quantization import NO_ZERO_POINT, Parameter
-from support.crafted import crafted
+from qfmt.quantization import NO_ZERO_POINT, Observed, Parameter
+from support.crafted import GRID, crafted, numbers
 from support.mutants import sealed
 from support.paths import FLOAT_SUITE, HOSTILE
 
@@ -89,6 +89,37 @@ def test_what_is_written_is_never_refused_for_short_strings(
     tensors = {name: Tensor(name, "float32", (4,)) for name in ("x", *(node.outputs[0] for node in nodes))}
     Model(Graph(("x",), tuple(tensors)[1:], nodes, tensors)).save(tmp_path / "m.qfb")
     assert list(qfmt.load(tmp_path / "m.qfb").nodes) == nodes
+
+
+def test_a_long_name_in_a_shared_quantization_is_read_a_few_times(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """200 tensors with one quantization, which has a name of 20 kB: whoever checks them reads 4 MB."""
+    monkeypatch.setattr("qfmt.file.encode.REFERENCES", 1000)
+    grid = GRID | {"scale_name": "s" * 20_000}
+    tensors = [{"name": f"t{at:03}", "dtype": 2, "shape": [64], "buffer": 0, "quantization": grid} for at in range(200)]
+    with pytest.raises(FormatError, match="too often"):
+        qfmt.load(crafted(tmp_path, graph={"tensors": tensors})).content_id()
+
+
+@pytest.mark.parametrize("characters", [1, 20_000])
+def test_what_is_written_is_never_refused_for_a_shared_quantization(characters: int, tmp_path: Path) -> None:
+    """A large one is written again after 8 references."""
+    observed = Observed("Observer" * characters, (0.0,) * 100, (1.0,) * 100)
+    grid = Quantization.of(np.arange(1, 101, dtype=np.float32), 0, -128, 127, axis=0, observed=observed)
+    tensors = {f"t{at:03}": Tensor.constant(f"t{at:03}", np.zeros(100, np.int8), grid) for at in range(200)}
+    Model(Graph((), (), (), tensors)).save(tmp_path / "m.qfb")
+    assert qfmt.check(tmp_path / "m.qfb") == []
+    read = qfmt.load(tmp_path / "m.qfb").tensors
+    assert dict(read) == tensors
+    assert len({id(tensor.quantization) for tensor in read.values()}) == 200 / 8
+
+
+def test_scales_with_many_dimensions(tmp_path: Path) -> None:
+    """Their product would take a time that grows with the square of their number."""
+    scale = numbers("float32", 0.5) | {"shape": [2**62] * 100_000}
+    (broken,) = qfmt.check(crafted(tmp_path, tensor={"quantization": GRID | {"scale": scale}}))
+    assert (broken.rule, broken.where, broken.what) == ("V21", "tensor 0", "scale has 100000 dimensions")
 
 
 def test_threads_that_begin_with_the_same_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,6 +159,20 @@ def test_inner_sizes_of_a_matrix_product_may_be_unknown() -> None:
     assert OPERATORS["MatMul"].shape(Inference([("N", "K"), (3, 4)], {}, [None, None])) == [("N", 4)]
 
 
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
+def test_pads_of_arrays_without_axes_and_without_elements(mode: str) -> None:
+    def padded(x: np.ndarray, *pads: int) -> Any:
+        return compute("Pad", Case([x, ints(*pads), None, None], {"mode": mode}))[0]
+
+    assert padded(np.array(3.0, np.float32)).tolist() == 3
+    assert padded(X[:, :0], 0, 0, 1, 2, 0, 0, 3, 4).shape == (1, 0, 10, 12)
+    if mode == "constant":
+        assert padded(X[:, :0], 0, 1, 0, 0, 0, 1, 0, 0).tolist() == np.zeros((1, 2, 6, 6)).tolist()
+    else:
+        with pytest.raises(QfmtError, match=r"an axis of shape \[1, 0, 6, 6\] has no elements that could be repeated"):
+            padded(X[:, :0], 0, 1, 0, 0, 0, 0, 0, 0)
+
+
 def test_a_transposed_convolution_may_have_no_elements() -> None:
     case = Case([X, W.swapaxes(0, 1), None], {**CONV, "output_padding": (0, 0), "pads": (0, 4, 0, 4)})
     assert infer("ConvTranspose", case) == [array.shape for array in compute("ConvTranspose", case)] == [(1, 8, 8, 0)]
