@@ -47,15 +47,22 @@ _PAGE: list[list[str]] = []
 
 
 def _echo(text: str, *, err: bool = False) -> None:
-    """Print. Once the reader has closed (`| head`), drop the rest; the exit status stays that of the command.
-
-    DestinationError if stdout cannot be written; what stderr cannot take is dropped.
-    """
     if _PAGE and not err:
         _PAGE[-1].append(text)
         return
-    try:
+    with printing(err=err):
         click.echo(text, err=err)
+
+
+@contextmanager
+def printing(*, err: bool = False) -> Iterator[None]:
+    """A block that prints. Once the reader has closed (`| head`), the rest is dropped, and the exit status stays that
+    of the command.
+
+    DestinationError if stdout cannot be written; what stderr cannot take is dropped.
+    """
+    try:
+        yield
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), (sys.stderr if err else sys.stdout).fileno())
         if not err and not isinstance(error, BrokenPipeError):
