@@ -27,6 +27,7 @@ _STATUS = 128
 
 def run() -> NoReturn:
     """Run the command line. A signal ends it with status 128 + its number, after files in the making are removed."""
+    _open_closed_streams()
     handled = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # as nohup has it
     for number in handled:
         signal.signal(number, _leave)
@@ -43,6 +44,13 @@ def run() -> NoReturn:
             if signal.getsignal(number) is _leave:  # an exception would only print a traceback now
                 signal.signal(number, _leave_at_once)
     sys.exit()
+
+
+def _open_closed_streams() -> None:
+    """Let streams that were closed lead nowhere: the next files would have their numbers, and get what is printed."""
+    for name, mode in ("stdin", "r"), ("stdout", "w"), ("stderr", "w"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115, PTH123
 
 
 def _leave(number: int, _frame: FrameType | None) -> NoReturn:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from .. import __version__
-from ..errors import is_expected, message
-from .output import line
+from ..errors import DestinationError, is_expected, message
+from .output import line, printing
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -79,12 +79,14 @@ class Commands(click.Group):
     ) -> click.Context:
         asked = bool(args)  # parsing consumes them; without any, the error is the help text
         try:
-            return super().make_context(info_name, args, parent, **extra)
-        except click.UsageError as error:
+            with printing():  # `--help` and `--version`
+                return super().make_context(info_name, args, parent, **extra)
+        except (click.UsageError, DestinationError) as error:
             if not asked:
                 raise
-            line(f"qfmt: error: {_usage(error)}", err=True)
+            line(f"qfmt: error: {_usage(error) if isinstance(error, click.UsageError) else error}", err=True)
             raise click.exceptions.Exit(TROUBLE) from None
+        raise click.exceptions.Exit(0)  # nobody reads it
 
     def invoke(self, ctx: click.Context) -> Any:
         from . import interruption  # not for `--help`

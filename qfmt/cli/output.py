@@ -47,15 +47,22 @@ _PAGE: list[list[str]] = []
 
 
 def _echo(text: str, *, err: bool = False) -> None:
-    """Print. Once the reader has closed (`| head`), drop the rest; the exit status stays that of the command.
-
-    DestinationError if stdout cannot be written; what stderr cannot take is dropped.
-    """
     if _PAGE and not err:
         _PAGE[-1].append(text)
         return
-    try:
+    with printing(err=err):
         click.echo(text, err=err)
+
+
+@contextmanager
+def printing(*, err: bool = False) -> Iterator[None]:
+    """A block that prints. Once the reader has closed (`| head`), the rest is dropped, and the exit status stays that
+    of the command.
+
+    DestinationError if stdout cannot be written; what stderr cannot take is dropped.
+    """
+    try:
+        yield
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), (sys.stderr if err else sys.stdout).fileno())
         if not err and not isinstance(error, BrokenPipeError):
@@ -77,11 +84,6 @@ def as_json(value: Any) -> None:
 # -- terminals -----------------------------------------------------------------------------------------
 
 
-def is_terminal(stream: TextIO | None) -> bool:
-    """Whether the stream is a terminal; a process may be started with a closed stream."""
-    return stream is not None and stream.isatty()
-
-
 def can_show(text: str, stream: TextIO) -> bool:
     """Whether the encoding of a stream has these characters."""
     try:
@@ -99,18 +101,18 @@ def _terminal_size() -> os.terminal_size:
 
 def _columns() -> int | None:
     """The columns of the terminal; None if stdout is none, and lines may have any width."""
-    return _terminal_size().columns if is_terminal(sys.stdout) else None
+    return _terminal_size().columns if sys.stdout.isatty() else None
 
 
 def has_colors() -> bool:
     """Whether stdout is a terminal with colors, and the user wants them (no-color.org)."""
-    return is_terminal(sys.stdout) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 @contextmanager
 def paged(wanted: bool = True) -> Iterator[None]:
     """What is printed in the block goes through a pager, if stdout is a terminal and has fewer lines."""
-    if not wanted or not is_terminal(sys.stdout) or os.environ.get("PAGER") in ("", "cat"):
+    if not wanted or not sys.stdout.isatty() or os.environ.get("PAGER") in ("", "cat"):
         yield
         return
     _PAGE.append([])

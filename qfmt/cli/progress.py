@@ -13,7 +13,7 @@ import click
 
 from ..errors import printable
 from ..progress import BYTES, Steps, watched
-from .output import can_show, is_terminal
+from .output import can_show
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -40,7 +40,7 @@ def working(on_what: str) -> Iterator[None]:
     The block must not print to stdout.
     """
     context = click.get_current_context(silent=True)
-    if not is_terminal(sys.stderr) or (context is not None and context.meta.get(_QUIET)):
+    if not sys.stderr.isatty() or (context is not None and context.meta.get(_QUIET)):
         yield
         return
     begun: list[Steps] = []

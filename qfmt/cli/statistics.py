@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import QfmtError
 from ..notation import NOTHING
 from ..progress import counted
-from .output import Column, as_json, can_show, is_terminal, line, table
+from .output import Column, as_json, can_show, line, table
 from .progress import working
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def show_statistics(model: Model, tensors: Sequence[Tensor], file: str, json_: b
         as_json(found)
         return
     drawn = BLOCKS if can_show(BLOCKS, sys.stdout) else ASCII
-    histogram = [Column("histogram", right=True)] if is_terminal(sys.stdout) else []
+    histogram = [Column("histogram", right=True)] if sys.stdout.isatty() else []
     table([*COLUMNS, *histogram], [[*_row(each), *[spark(each, drawn) for _ in histogram]] for each in found])
     for each in found:
         if "error" in each:

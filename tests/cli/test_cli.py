@@ -170,9 +170,10 @@ def test_ops_explains_one_by_its_name_here_or_in_torch() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
-def test_a_stream_that_is_full() -> None:
+@pytest.mark.parametrize("argument", ["ops", "--help", "--version"])
+def test_a_stream_that_is_full(argument: str) -> None:
     with Path("/dev/full").open("w") as full:
-        done = start("ops", stdout=full, stderr=subprocess.PIPE)
+        done = start(argument, stdout=full, stderr=subprocess.PIPE)
         told = done.communicate()[1].decode()
         assert (done.returncode, told) == (
             2,

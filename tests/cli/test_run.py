@@ -185,9 +185,10 @@ def test_run_replaces_neither_what_it_reads_nor_what_is_no_file(tiny: Path, tmp_
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="streams are closed by the shell")
-@pytest.mark.parametrize("closed", [">&-", "2>&-"])
-def test_a_closed_stream_is_no_error(tiny: Path, closed: str) -> None:
-    command = f'"$0" -m qfmt check "$1" {closed}'
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("arguments", ["check", "inspect --stats"])
+def test_a_closed_stream_is_no_error(tiny: Path, arguments: str, closed: str) -> None:
+    command = f'"$0" -m qfmt {arguments} "$1" {closed}'
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     finished = subprocess.run(
         ["sh", "-c", command, sys.executable, str(tiny)], env=environment, capture_output=True, timeout=60

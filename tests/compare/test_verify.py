@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -629,6 +630,18 @@ def test_without_torch_other_nodes_are_not_equal(digits: Model, tmp_path: Path) 
     arguments = [sys.executable, "-c", WITHOUT_TORCH, "verify", str(DIGITS), str(tmp_path / "m.qfb")]
     result = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 2 and "torch is not installed" in result.stderr
+
+
+def test_a_torch_that_cannot_be_loaded_is_an_error(digits: Model, tmp_path: Path) -> None:
+    """It is not the same as none, without which constants are enough."""
+    digits.save(tmp_path / "m.qfb")
+    (tmp_path / "broken" / "torch").mkdir(parents=True)
+    (tmp_path / "broken" / "torch" / "__init__.py").write_text("raise ImportError('libtorch.so: no such file')")
+    arguments = [sys.executable, "-m", "qfmt", "verify", str(DIGITS), str(tmp_path / "m.qfb")]
+    variables = os.environ | {"PYTHONPATH": f"{tmp_path / 'broken'}:{ROOT}"}
+    result = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=False, env=variables)
+    assert result.returncode == 2
+    assert result.stderr == "qfmt: error: a package cannot be loaded: libtorch.so: no such file\n"
 
 
 def test_only_operators_that_the_lifter_knows_are_executed(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from threading import Thread
 from time import sleep
 from typing import IO, Any, Protocol
 
-from ...errors import MissingPackageError, QfmtError, first_line
+from ...errors import QfmtError, first_line
 from ...memory import BASE, FACTOR, physical
 from . import wire
 
@@ -86,13 +86,12 @@ class Server:
         yield "value", "version", self.engine.version
 
 
-def _sendable(error: Exception) -> tuple[str, str, str, str]:
-    """Class, message, place and hint of the error that the parent raises."""
-    if isinstance(error, MissingPackageError):
-        return type(error).__name__, error.what, error.where, error.hint
+def _sendable(error: Exception) -> tuple[str, str, str]:
+    """Message, place and hint of the RunError that the parent raises."""
     if isinstance(error, QfmtError):
-        return "RunError", error.what, error.where, error.hint
-    return "RunError", first_line(error), "", ""
+        return error.what, error.where, error.hint
+    is_loading = isinstance(error, ImportError)  # the parent has found that the package is installed
+    return f"{'a package cannot be loaded: ' * is_loading}{first_line(error)}", "", ""
 
 
 def _size(value: Any) -> int:

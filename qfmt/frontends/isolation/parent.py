@@ -16,7 +16,7 @@ from threading import Lock
 from typing import Any
 
 from ...engines import NO_TELEMETRY
-from ...errors import LONGEST, MissingPackageError, QfmtError, RunError
+from ...errors import LONGEST, RunError
 from . import wire
 
 _START = """
@@ -29,9 +29,6 @@ main(sys.argv[2])
 _WAITING = {"OMP_WAIT_POLICY": "PASSIVE"}
 """Makes waiting threads of torch sleep. By default they spin and use the processor that other threads need: on a
 busy machine a call of microseconds then takes milliseconds."""
-
-_ERRORS: dict[str, type[QfmtError]] = {each.__name__: each for each in (RunError, MissingPackageError)}
-"""Errors that a worker may report."""
 
 _WORKERS: dict[str, Worker] = {}
 
@@ -61,8 +58,7 @@ class Session:
         self.kind, self.name, self.program, self.call, self.takes = kind, name, program, call, takes
 
     def open(self) -> str:
-        """Start the engine; return the name and version of its package. RunError or MissingPackageError if it cannot
-        start."""
+        """Start the engine; return the name and version of its package. RunError if it cannot start."""
         with _LOCK:
             return _worker(self.kind).open(self)
 
@@ -129,11 +125,9 @@ class Worker:
                         pass
                     case ["done"]:
                         answered = True
-                    case ["error", str() as name, str() as what, str() as where, str() as hint] if name in _ERRORS:
-                        answered, error = (
-                            True,
-                            _ERRORS[name](what[:LONGEST], where=where[:LONGEST], hint=hint[:LONGEST]),
-                        )
+                    case ["error", str() as what, str() as where, str() as hint]:
+                        answered = True
+                        error = RunError(what[:LONGEST], where=where[:LONGEST], hint=hint[:LONGEST])
                     case _:  # not a message of our worker
                         raise wire.Closed
         except wire.Closed:

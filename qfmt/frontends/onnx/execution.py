@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...arrays import Array
-from ...errors import MissingPackageError, RunError, first_line
+from ...errors import RunError, first_line
 from ...model import DTYPES
 from .runnable import opset_of
 
@@ -25,7 +25,7 @@ class Engine:
     """One ONNX model and the engine that runs it; see `isolation.child.Engine`.
 
     The model is a serialized ModelProto. Its large initializers are in `arrays` instead, since a protobuf message
-    has at most 2 GB. Raises MissingPackageError if the engine is not installed.
+    has at most 2 GB.
     """
 
     def __init__(self, model: Array, arrays: Mapping[str, Array], engine: str) -> None:
@@ -202,15 +202,11 @@ def _evaluated(node: Any, inputs: Mapping[str, Array], opsets: Any) -> Array | N
 
 
 def _version(engine: str) -> str:
-    """Name and version of the package; MissingPackageError if it is not installed."""
-    package = engine.partition(":")[0]
-    try:
-        if package == REFERENCE:
-            import onnx
+    """Name and version of the package."""
+    if engine == REFERENCE:
+        import onnx
 
-            return f"onnx {onnx.__version__}"
-        import onnxruntime
+        return f"onnx {onnx.__version__}"
+    import onnxruntime
 
-        return f"onnxruntime {onnxruntime.__version__}"
-    except ImportError:
-        raise MissingPackageError(f"{package} is not installed", hint=f"run `pip install {package}`") from None
+    return f"onnxruntime {onnxruntime.__version__}"

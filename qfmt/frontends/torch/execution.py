@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...arrays import Array
-from ...errors import MissingPackageError, RunError, first_line
+from ...errors import RunError, first_line
 from ...model import numpy_dtype
 from ..witness import Computed
 from .lifter import is_known
@@ -20,17 +20,13 @@ from .values import DTYPE_CODES
 if TYPE_CHECKING:
     import torch
 
-INSTALL = "run `pip install '.[torch]'` in a checkout of qfmt"
-
 
 class Engine:
     """One program, and torch with the engine that it names; see `isolation.child.Engine`."""
 
     def __init__(self, program: Program) -> None:
-        try:
-            import torch
-        except ImportError:
-            raise MissingPackageError("torch is not installed", hint=INSTALL) from None
+        import torch
+
         known = [each for each in torch.backends.quantized.supported_engines if each != "none"]
         name = program.engine or known[0]
         if name not in known:

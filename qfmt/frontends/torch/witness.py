@@ -16,7 +16,6 @@ from ...model import Model, Tensor, numpy_dtype
 from ..isolation.parent import Session, is_installed
 from ..options import Options
 from ..witness import Computed, Witness, computed, is_computed
-from .execution import INSTALL
 from .network import Lifted, Network
 from .program import Program, Tape, given, program
 
@@ -42,7 +41,8 @@ class TorchWitness(Witness):
 
     def open(self) -> str:
         if not is_installed("torch"):
-            raise MissingPackageError("torch is not installed", hint=INSTALL)
+            hint = "run `pip install '.[torch]'` in a checkout of qfmt"
+            raise MissingPackageError("torch is not installed", hint=hint)
         return self.session.open()
 
     def example_shapes(self) -> Sequence[tuple[int, ...] | None]:
