@@ -13,6 +13,7 @@ from cases.operators import CASES, Case, compute
 from qfmt import QfmtError
 from qfmt.model import Dimension, Shape
 from qfmt.ops import OPERATORS, Inference, UnknownRank
+from support.examples import examples
 
 seeds = st.integers(0, 2**32)
 
@@ -36,6 +37,7 @@ def infer(name: str, case: Case, shapes: list[Shape] | None = None, *, constants
 
 
 @pytest.mark.parametrize("name", CASES)
+@examples(25)
 @given(seed=seeds, constants=st.booleans())
 def test_shape_rules_agree_with_results(name: str, seed: int, constants: bool) -> None:
     """Then some sizes are names, equal for equal sizes, or unknown; some ranks are unknown, too."""
