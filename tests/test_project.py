@@ -134,17 +134,21 @@ def _parts(path: Path) -> tuple[str, ...]:
     return path.relative_to(ROOT).with_suffix("").parts
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_module_imports_no_higher_floor_and_no_framework(path: Path) -> None:
+def test_modules_import_no_higher_floor_and_no_framework() -> None:
     """A framework is imported inside functions, or by the package of `backends/` with its name."""
-    parts = _parts(path)
-    own, is_backend = FLOORS[parts[1]], parts[1] == "backends" and parts[2] in FRAMEWORKS
-    for name in _imports(path, parts[:-1]):
-        top, _, rest = name.partition(".")
-        brings_one = top in FRAMEWORKS or name.startswith(tuple(f"qfmt.backends.{other}" for other in FRAMEWORKS))
-        assert is_backend or not brings_one, f"{name} must be imported inside a function"
-        if top == "qfmt" and (floor := FLOORS.get(rest.partition(".")[0])) is not None:
-            assert floor <= own, f"{name} is on floor {floor}, above floor {own}"
+    wrong = []
+    for path in MODULES:
+        parts = _parts(path)
+        own, is_backend = FLOORS[parts[1]], parts[1] == "backends" and parts[2] in FRAMEWORKS
+        for name in _imports(path, parts[:-1]):
+            top, _, rest = name.partition(".")
+            brings_one = top in FRAMEWORKS or name.startswith(tuple(f"qfmt.backends.{other}" for other in FRAMEWORKS))
+            if brings_one and not is_backend:
+                wrong.append(f"{path}: {name} must be imported inside a function")
+            floor = FLOORS.get(rest.partition(".")[0]) if top == "qfmt" else None
+            if floor is not None and floor > own:
+                wrong.append(f"{path}: {name} is on floor {floor}, above floor {own}")
+    assert wrong == []
 
 
 def test_no_modules_import_each_other() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -139,15 +140,22 @@ def saved(module: nn.Module, inputs: list[torch.Tensor], kind: str, path: Path) 
     return path
 
 
-@pytest.mark.parametrize("kind", ["traced", "scripted", "frozen"])
-@pytest.mark.parametrize("dtype", [torch.qint8, torch.float16], ids=["int8", "fp16"])
-@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU])
-@pytest.mark.parametrize("form", FORMS)
+SIZES = {"traced": 32, "scripted": 24, "frozen": 13}
+"""The sizes of layers in each kind of archive."""
+
+LAYERS = [
+    pytest.param(*layer, kind, marks=pytest.mark.slow if (turn + place) % 3 else ())
+    for turn, layer in enumerate(product(FORMS, (nn.LSTM, nn.GRU), (torch.qint8, torch.float16)))
+    for place, kind in enumerate(SIZES)
+]
+"""Each layer in one kind of archive, by turns; in the others it is slow."""
+
+
+@pytest.mark.parametrize(("form", "layer", "dtype", "kind"), LAYERS)
 def test_layers(
     layer: type[nn.Module], dtype: torch.dtype, form: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = FORMS[form]
-    size = {"traced": 32, "scripted": 24, "frozen": 13}[kind]
+    options, size = FORMS[form], SIZES[kind]
     x = torch.randn(7, 5, 10) * 2
     rows = options.get("num_layers", 1) * (1 + options.get("bidirectional", False))
     batch = 7 if options.get("batch_first") else 5

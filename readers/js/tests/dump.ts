@@ -2,6 +2,8 @@
 // node dump.js FILE…  prints one line per file.
 
 import { createHash } from "node:crypto";
+import { readFile } from "node:fs/promises";
+import { dirname, join } from "node:path";
 import { argv } from "node:process";
 import { open, toFloat32, type Attribute, type Level, type Quantization, type StoredArray, type Tensor, type TypedArray } from "qfb-reader";
 
@@ -93,7 +95,7 @@ function attributeFacts(attribute: Attribute): unknown {
 }
 
 async function dump(path: string): Promise<unknown> {
-  const model = await open(path);
+  const model = await open(await readFile(path), { shards: (name) => readFile(join(dirname(path), name)) });
   const tensors: unknown[] = [];
   for (const tensor of model.tensors) {
     tensors.push(await tensorFacts(tensor));

@@ -120,22 +120,29 @@ def converted(program: Any) -> Model:
     return network(archive, {}).model(Options())
 
 
-@pytest.mark.parametrize("form", ["training", "core"])
+@pytest.fixture(scope="module")
+def core() -> dict[Any, Callable[..., Any]]:
+    """torch's decompositions into the operators of the core, which it otherwise looks up for each program."""
+    return torch.export.default_decompositions().materialize()
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 @quiet()
-def test_function_is_torchs(name: str, form: str) -> None:
+def test_function_is_torchs(name: str, core: dict[Any, Callable[..., Any]]) -> None:
+    """As it is exported, and decomposed."""
     function, inputs = FUNCTIONS[name]
     program = torch.export.export(Function(function).eval(), tuple(inputs))
-    model = converted(program if form == "training" else program.run_decompositions())
-    given = {name: tensor.numpy() for name, tensor in zip(model.graph.inputs, inputs, strict=True)}
-    results = list(model.run(given).values())
     expected = [tensor.numpy() for tensor in flat(function(*inputs))]
-    assert [(r.shape, r.dtype) for r in results] == [(e.shape, e.dtype) for e in expected]
-    for mine, theirs in zip(results, expected, strict=True):
-        if theirs.dtype.kind == "f":
-            np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5 * np.abs(theirs).max())
-        else:
-            assert np.array_equal(mine, theirs)
+    for form, each in (("training", program), ("core", program.run_decompositions(core))):
+        model = converted(each)
+        given = {name: tensor.numpy() for name, tensor in zip(model.graph.inputs, inputs, strict=True)}
+        results = list(model.run(given).values())
+        assert [(r.shape, r.dtype) for r in results] == [(e.shape, e.dtype) for e in expected], form
+        for mine, theirs in zip(results, expected, strict=True):
+            if theirs.dtype.kind == "f":
+                np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5 * np.abs(theirs).max(), err_msg=form)
+            else:
+                assert np.array_equal(mine, theirs), form
 
 
 def written_forward(x: Any) -> Any:
