@@ -163,7 +163,8 @@ class Source:
 
     def __init__(self, name: str, kernels: str) -> None:
         self.kernels = kernels
-        self.module = self._with_kernels(lambda: torch.jit.load(io.BytesIO(archive(name))))
+        data = io.BytesIO(archive(name))  # made before: to make a network sets the kernels, too
+        self.module = self._with_kernels(lambda: torch.jit.load(data))
 
     def __call__(self, *inputs: torch.Tensor) -> object:
         return self._with_kernels(lambda: self.module(*inputs))
