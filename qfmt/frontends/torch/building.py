@@ -33,7 +33,7 @@ _ORDERED = {"ArgMax", "ArgMin", "Concat", "DequantizeLinear", "Max", "Min"}
 
 REAL = {
     "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "Erf", "Exp", "Log", "Reciprocal",
-    "ReduceLogSumExp", "Sigmoid", "Sin", "Sinh", "Softsign", "Sqrt", "Tan", "Tanh",
+    "Sigmoid", "Sin", "Sinh", "Sqrt", "Tan", "Tanh",
 }  # fmt: skip
 """Functions of real numbers: torch computes them in float32 if their inputs are integers or bools."""
 
