@@ -177,11 +177,12 @@ def flat_key(key: Any) -> Any:
     """Accept only keys that are fast to hash, and whose hashes a file cannot choose.
 
     Python recomputes the hash of a tuple each time, recursively. A file can choose large integers, or tuples of
-    integers, with equal hashes, which makes a dict quadratic. (The hashes of strings are randomized.)
+    integers, with equal hashes, which makes a dict quadratic: -1 and -2 have the same hash, and so has None in some
+    Pythons as an integer. (The hashes of strings are randomized.)
     """
     if type(key) is tuple:
         fits = len(key) <= KEY_PARTS and all(
-            part is None or isinstance(part, str | bytes | TorchDType) or _within(part, 31) for part in key
+            isinstance(part, str | bytes | TorchDType) or (_within(part, 31) and part >= 0) for part in key
         )
     else:
         fits = key is None or isinstance(key, str | float | bytes | TorchDType) or _within(key, 63)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from mmap import mmap
 from typing import Any
 
@@ -281,9 +281,9 @@ def _opcodes() -> Iterator[tuple[str, Callable[[Machine], None]]]:
 
 
 def _elements(arguments: tuple[Any, ...]) -> int:
-    """The number of elements that a rebuilder may copy; a file can pass it the same list many times."""
+    """The number of elements that a rebuilder may copy; a file can pass it the same list or bytes many times."""
     inner = [part for each in arguments for part in (each if type(each) is tuple else ()) if type(part) is list]
-    return sum(len(each) for each in (*arguments, *inner) if isinstance(each, list | tuple | dict | str))
+    return sum(len(each) for each in (*arguments, *inner) if isinstance(each, Sized))
 
 
 _PAIR = 100

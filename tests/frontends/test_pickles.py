@@ -15,7 +15,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from qfmt.errors import SourceError, UnsafePickleError
+from qfmt.errors import BudgetError, SourceError, UnsafePickleError
 from qfmt.frontends.harmless import Inert, InertClass
 from qfmt.frontends.pickles import unpickle
 from qfmt.frontends.stored import EXPANSION_LIMIT, PerChannel, PerTensor, Storage, StoredTensor
@@ -209,6 +209,7 @@ ABUSES = {
     "an odd number of items": b"\x80\x02}(NNNu.",
     "a list as a key": b"\x80\x02}]Ns.",
     "a tuple of tuples as a key": b"\x80\x02}))\x86\x85Ns.",
+    "a tuple with -1 as a key": b"\x80\x02}J\xff\xff\xff\xff\x85Ns.",
     "a key nested a million deep": b"\x80\x02})" + b"\x85" * 1_000_000 + b"Ns.",
     "a set of lists": b"\x80\x04\x8f(]\x90.",
     "no mark": b"\x80\x02Nt.",
@@ -229,6 +230,13 @@ def test_abuse_is_a_source_error(name: str) -> None:
     with pytest.raises(SourceError) as caught:
         read(ABUSES[name], where="data.pkl")
     assert "data.pkl" in str(caught.value) and str(caught.value).isprintable()
+
+
+def test_a_tuple_of_bytes_is_charged_for_its_elements() -> None:
+    many = b"\x8e" + (200_000).to_bytes(8, "little") + bytes(200_000)
+    data = b"\x80\x04ctorch\nSize\nq\x000" + many + b"q\x010](" + b"h\x00h\x01\x85R" * 2000 + b"e."
+    with pytest.raises(BudgetError):
+        read(data, where="data.pkl")
 
 
 def test_nesting_does_not_recurse() -> None:

@@ -85,7 +85,7 @@ def test_sizes_stay_names(tmp_path: Path) -> None:
     assert [type(size) for size in model.tensors["x"].shape or ()] == [str, int, int, int]
     x = torch.randn(5, 3, 16, 16, generator=torch.Generator().manual_seed(5))
     (mine,), (theirs,) = run(model, [x]), torchs(quantized("conv", sizes=True)[1], [x])
-    assert np.array_equal(mine, theirs)
+    np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-6 * np.abs(theirs).max())  # the last layer sums floats
 
 
 def test_unfolded_weights_are_folded(tmp_path: Path) -> None:
@@ -157,7 +157,8 @@ def test_back_to_torch(name: str, engine: str) -> None:
         mine, theirs = flat(module(*inputs)), flat(program.module()(*inputs))
     if engine == "native":
         given = {key: value.numpy() for key, value in zip(model.graph.inputs, inputs, strict=True)}
-        theirs = [torch.from_numpy(each) for each in processor.run(model, given, "x86").values()]
+        kernels = module.engine.removeprefix("native:")
+        theirs = [torch.from_numpy(each) for each in processor.run(model, given, kernels).values()]
     equal = sum(int((a == b).sum()) for a, b in zip(mine, theirs, strict=True))
     total = sum(tensor.numel() for tensor in theirs)
     print(f"{name}, {module.engine}: {equal} of {total} equal")
