@@ -96,11 +96,20 @@ class Machine:
         if not isinstance(arguments, tuple):
             raise SourceError("the arguments of an object are not a tuple")
         if isinstance(maker, Rebuild):
-            copied = _elements(arguments)
-            self.budget.spend(copied)
-            self.budget.allocate(copied * _PAIR)
+            self._charge_copies(arguments)
             return maker.function(*arguments)
         raise SourceError(f"the pickle calls a {type(maker).__name__}, which is not a function")
+
+    def _charge_copies(self, arguments: tuple[Any, ...]) -> None:
+        """Charge for all elements that a rebuilder may copy; a file can pass it the same list many times."""
+        waiting: list[Any] = [arguments]
+        while waiting:
+            value = waiting.pop()
+            if isinstance(value, Sized):
+                self.budget.spend(len(value))
+                self.budget.allocate(len(value) * _PAIR)
+            if isinstance(value, list | tuple):
+                waiting.extend(value)
 
 
 def _setitems(machine: Machine, items: list[Any]) -> None:
@@ -175,6 +184,7 @@ def _stack_global(machine: Machine) -> None:
     name, module = machine.stack.pop(), machine.stack.pop()
     if not isinstance(module, str) or not isinstance(name, str):
         raise SourceError("the name of a global is not a string")
+    machine.budget.allocate(4 * (len(module) + len(name)))  # both may be from the memo
     machine.resolve(module, name)
 
 
@@ -278,12 +288,6 @@ def _opcodes() -> Iterator[tuple[str, Callable[[Machine], None]]]:
     yield "\x81", _newobj
     yield "b", _build
     yield "Q", _persistent
-
-
-def _elements(arguments: tuple[Any, ...]) -> int:
-    """The number of elements that a rebuilder may copy; a file can pass it the same list or bytes many times."""
-    inner = [part for each in arguments for part in (each if type(each) is tuple else ()) if type(part) is list]
-    return sum(len(each) for each in (*arguments, *inner) if isinstance(each, Sized))
 
 
 _PAIR = 100

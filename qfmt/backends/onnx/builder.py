@@ -61,7 +61,7 @@ class Builder:
         self._real: dict[str, ir.Value] = {}
         self._made: dict[tuple[str, ...], ir.Value] = {}
         self._named: set[ir.Node] = set()
-        self._taken = set(model.tensors).union(*map(names_within, model.nodes))  # ONNX knows no shadowing
+        self._taken = set(model.tensors) | names_within(model.nodes)  # ONNX knows no shadowing
         self._budget = Budget.of(model, "writing ONNX for a network of")
 
     # Tensors of the model

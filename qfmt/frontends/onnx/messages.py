@@ -65,13 +65,22 @@ def charge(data: bytes) -> None:
 
     Raises SourceError if it is damaged, and BudgetError if it would take memory out of proportion to its size.
     """
-    if len(data) <= HARMLESS:
-        return
-    budget = Budget(len(data), "reading")
-    budget.bytes += SPARE
-    import onnx
+    if len(data) > HARMLESS:
+        import onnx
 
-    open_ = [(0, len(data), _message(onnx.ModelProto.DESCRIPTOR).fields)]
+        count(data, onnx.ModelProto, budget_for(len(data), "reading"))
+
+
+def budget_for(size: int, work: str) -> Budget:
+    """A budget for messages of so many bytes."""
+    budget = Budget(size, work)
+    budget.bytes += SPARE
+    return budget
+
+
+def count(data: bytes, kind: Any, budget: Budget) -> None:
+    """Charge a serialized message of a kind, such as ModelProto, to a budget; as `charge`."""
+    open_ = [(0, len(data), _message(kind.DESCRIPTOR).fields)]
     while open_:
         at, end, fields = open_.pop()
         while at < end:

@@ -6,12 +6,15 @@ import base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...errors import QfmtError
+from ...errors import BudgetError, QfmtError
 from ...model import Attribute, Node
 from .functions import graphs_within
+from .messages import budget_for, count
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+    from ...budget import Budget
 
 ENCODED = "data:application/x-onnx-attribute;base64,"
 """The prefix of an encoded AttributeProto, which stores a tensor, graph or type."""
@@ -26,12 +29,12 @@ def opaque_attributes(attributes: Mapping[str, Any], inner: Sequence[str]) -> di
     return made | ({CAPTURED: tuple(inner)} if inner else {})
 
 
-def original_attributes(node: Node) -> dict[str, Any]:
+def original_attributes(node: Node, budget: Budget | None = None) -> dict[str, Any]:
     """The inverse of `opaque_attributes`: numbers, strings, lists, and objects of onnx-ir.
 
-    Raises QfmtError for a malformed encoded attribute.
+    Raises QfmtError for a malformed encoded attribute; BudgetError if a budget is given that does not allow it.
     """
-    return {name: _original(name, value) for name, value in node.attributes.items() if name != CAPTURED}
+    return {name: _original(name, value, budget) for name, value in node.attributes.items() if name != CAPTURED}
 
 
 def captured_names(node: Node) -> tuple[str, ...]:
@@ -58,15 +61,28 @@ def rename_captured(attributes: Mapping[str, Any], names: Mapping[str, str]) -> 
             value.name = names.get(value.name or "", value.name)
 
 
-def names_within(node: Node) -> set[str]:
-    """The names of the values that the subgraphs of an opaque node define."""
-    if not any(isinstance(value, str) and value.startswith(ENCODED) for value in node.attributes.values()):
-        return set()
-    try:
-        graphs = _graphs(original_attributes(node))
-    except QfmtError:  # who writes the node reports it
-        return set()
-    return {value.name or "" for graph in graphs for value in defined(graph)}
+def names_within(nodes: Iterable[Node]) -> set[str]:
+    """The names of the values that the subgraphs of opaque nodes define.
+
+    Raises BudgetError if the subgraphs would take memory out of proportion to their size in the file.
+    """
+    sizes = [(node, sum(map(_encoded_size, node.attributes.values()))) for node in nodes]
+    budget = budget_for(sum(size for _, size in sizes), "writing ONNX for subgraphs of")
+    names: set[str] = set()
+    for node, size in sizes:
+        try:
+            graphs = _graphs(original_attributes(node, budget)) if size else []
+        except BudgetError:
+            raise
+        except QfmtError:  # who writes the node reports it
+            continue
+        names.update(value.name or "" for graph in graphs for value in defined(graph))
+    return names
+
+
+def _encoded_size(value: Attribute) -> int:
+    """Bytes of an encoded attribute; 0 for others."""
+    return len(value) * 3 // 4 if isinstance(value, str) and value.startswith(ENCODED) else 0
 
 
 def defined(graph: ir.Graph) -> Iterator[ir.Value]:
@@ -117,7 +133,7 @@ def _plain(name: str, value: Any) -> Attribute:
     return ENCODED + base64.b64encode(proto.SerializeToString(deterministic=True)).decode()
 
 
-def _original(name: str, value: Attribute) -> Any:
+def _original(name: str, value: Attribute, budget: Budget | None) -> Any:
     """Decode one attribute; QfmtError if the bytes are not an AttributeProto, or a tensor in it is external."""
     if not isinstance(value, str) or not value.startswith(ENCODED):
         return value
@@ -125,9 +141,14 @@ def _original(name: str, value: Attribute) -> Any:
     import onnx_ir as ir
 
     try:
-        proto = onnx.AttributeProto.FromString(base64.b64decode(value.removeprefix(ENCODED), validate=True))
+        data = base64.b64decode(value.removeprefix(ENCODED), validate=True)
+        if budget is not None:
+            count(data, onnx.AttributeProto, budget)
+        proto = onnx.AttributeProto.FromString(data)
         proto.name = name
         made = ir.from_proto(proto)
+    except BudgetError:
+        raise
     except Exception as error:  # untrusted bytes: protobuf and onnx-ir may raise anything
         raise QfmtError(f"its attribute {name!r} is not an AttributeProto ({type(error).__name__})") from None
     if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in _tensors(proto)):

@@ -81,19 +81,23 @@ def _power(base: Any, exponent: Any) -> Any:
 
 
 def _multiply(a: Any, b: Any) -> Any:
-    if isinstance(a, list | str) or isinstance(b, list | str):
-        items, count = (a, b) if isinstance(a, list | str) else (b, a)
-        if len(items) * _checked(count, int) > SIZE_LIMIT:
-            raise OverflowError("too long")
-    return a * b
+    items, count = (a, b) if isinstance(a, list | str) else (b, a)
+    if isinstance(items, list | str) and len(items) * _checked(count, int) > SIZE_LIMIT:
+        raise OverflowError("too long")
+    return _checked(items, int | float | list | str) * _checked(count, int | float)
 
 
-def _remainder(a: Any, b: Any) -> Any:
-    return _checked(a, int | float) % b
+def _of_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, for numbers: Python's operators also take texts, lists and tuples, where PyTorch's do not."""
+
+    def computed(*values: Any, **options: Any) -> Any:
+        return function(*(_checked(value, int | float) for value in values), **options)
+
+    return computed
 
 
-def _shift(a: Any, b: Any) -> Any:
-    return _checked(a, int) * _power(2, b)
+def _shift(a: int, b: int) -> int:
+    return a * int(_power(2, b))
 
 
 def _ordered(choose: Callable[..., Any]) -> Callable[..., Any]:
@@ -133,37 +137,26 @@ def _format(template: str, *values: Any) -> Any:
 
 
 def _round(value: float, digits: int | None = None) -> float:
-    return math.copysign(round(value), value) if digits is None else round(value, digits)
+    return math.copysign(round(value), value) if digits is None else round(float(value), digits)
 
 
 def _identity(value: Any) -> Any:
     return value
 
 
-on_values: dict[str, Callable[..., Any]] = {
-    "aten::add": operator.add,
+_on_numbers: dict[str, Callable[..., Any]] = {
     "aten::sub": operator.sub,
-    "aten::mul": _multiply,
     "aten::div": _divide,
     "aten::floordiv": operator.floordiv,
     "aten::floor_divide": operator.floordiv,
-    "aten::remainder": _remainder,
+    "aten::remainder": operator.mod,
     "aten::fmod": math.fmod,
     "aten::pow": _power,
     "aten::neg": operator.neg,
     "prim::abs": abs,
-    "prim::min": _ordered(min),
-    "prim::max": _ordered(max),
-    "aten::eq": operator.eq,
-    "aten::ne": operator.ne,
-    "aten::lt": operator.lt,
-    "aten::le": operator.le,
-    "aten::gt": operator.gt,
-    "aten::ge": operator.ge,
     "aten::__and__": operator.and_,
     "aten::__or__": operator.or_,
     "aten::__xor__": operator.xor,
-    "aten::__not__": operator.not_,
     "aten::__lshift__": _shift,
     "aten::__rshift__": operator.rshift,
     "aten::floor": math.floor,
@@ -180,6 +173,22 @@ on_values: dict[str, Callable[..., Any]] = {
     "aten::isinf": math.isinf,
     "aten::isnan": math.isnan,
     "aten::isfinite": math.isfinite,
+    "aten::__range_length": lambda start, stop, step: len(range(start, stop, step)),
+    "aten::__derive_index": lambda index, start, step: start + index * step,
+}
+
+on_values: dict[str, Callable[..., Any]] = {name: _of_numbers(function) for name, function in _on_numbers.items()} | {
+    "aten::add": operator.add,
+    "aten::mul": _multiply,
+    "prim::min": _ordered(min),
+    "prim::max": _ordered(max),
+    "aten::eq": operator.eq,
+    "aten::ne": operator.ne,
+    "aten::lt": operator.lt,
+    "aten::le": operator.le,
+    "aten::gt": operator.gt,
+    "aten::ge": operator.ge,
+    "aten::__not__": operator.not_,
     "aten::Int": int,
     "aten::Float": float,
     "aten::Bool": bool,
@@ -188,8 +197,6 @@ on_values: dict[str, Callable[..., Any]] = {
     "aten::ScalarImplicit": _identity,
     "prim::NumToTensor": _identity,
     "aten::detach": _identity,
-    "aten::__range_length": lambda start, stop, step: len(range(start, stop, step)),
-    "aten::__derive_index": lambda index, start, step: start + index * step,
     "aten::is_grad_enabled": lambda: False,
     "aten::set_grad_enabled": lambda _mode: None,
     "aten::is_autocast_enabled": lambda: False,
