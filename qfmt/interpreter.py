@@ -107,7 +107,7 @@ def checked_inputs(model: Model, inputs: Mapping[str, ArrayLike]) -> dict[str, A
         if name not in inputs:
             raise RunError(f"input {name!r} is missing", hint=f"the inputs are {', '.join(expected)}")
         try:
-            array = np.asarray(inputs[name])
+            array = np.asarray(inputs[name], order="C")  # sums of floats depend on the order in memory
         except (ValueError, TypeError, OverflowError) as error:  # lists of unequal lengths
             raise RunError(f"is not an array: {error}", where=f"input {name}") from None
         try:

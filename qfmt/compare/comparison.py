@@ -17,7 +17,7 @@ from . import random_inputs
 from .converted import Converted
 from .lowered import Lowered
 from .report import Report, WeightComparison
-from .words import quantization_words, values_differ
+from .words import quantization_words, values_differ, without_single_channel
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -55,7 +55,8 @@ class Comparison:
         if tensor.quantization is not None and (theirs.is_quantized or not self.relation.integer_only):
             limits = tensor.quantization.quant_min, tensor.quantization.quant_max
             stated = Quantization.of(theirs.scale, theirs.zero_point, *limits, theirs.axis)
-            words += [f"{who} {word}" for word in quantization_words(stated, tensor.quantization)]
+            grids = without_single_channel(stated), without_single_channel(tensor.quantization)
+            words += [f"{who} {word}" for word in quantization_words(*grids)]
         if not weight.ok:  # differences from the conversion are already reported
             words = []
         witnesses = (*weight.witnesses, self.witness.name)

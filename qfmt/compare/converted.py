@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..arithmetic import dequantize
 from ..arrays import Array
 from ..frontends.witness import Computed, integers_of
 from ..interpreter import checked_inputs
-from ..model import Model
+from ..model import Graph, Model
 from ..passes.edits import with_inputs
 from .difference import Pairing
 from .judges import BySource, by_file, completed
 from .random_inputs import sized
 from .report import NodeComparison, WeightComparison
 from .side_by_side import SideBySide
+from .words import without_single_channel
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -40,7 +42,8 @@ class Converted:
 
     def __init__(self, file: Model, witness: Witness, *, foreign: bool = False, rules: Model | None = None) -> None:
         self.file, self.witness, self.foreign = file, witness, foreign
-        self.pairing = Pairing(witness.model.graph, file.graph, ("source", "file"))
+        a, b = (_without_single_channels(each.graph) if foreign else each.graph for each in (witness.model, file))
+        self.pairing = Pairing(a, b, ("source", "file"))
         self.tensors = self._paired()
         """Tensor of the source → tensor of the file."""
         self.takes = self._asked() if foreign else file
@@ -60,11 +63,15 @@ class Converted:
         return source.replace(graph=with_inputs(source.graph, inputs))
 
     def _paired(self) -> dict[str, str]:
+        """A node that includes the clamp after it has both names: its output is the last of the tensors in the other
+        format."""
         if not self.foreign:
             return self.pairing.tensors
+        source, file = self.witness.model.graph, self.file.graph
         paired = dict(self.pairing.tensors)
+        paired |= {last: name for name, last in _last_named(file, source)} | dict(_last_named(source, file))
         known = {*paired.values()}
-        for mine, theirs in zip(self.witness.model.graph.outputs, self.file.graph.outputs, strict=False):
+        for mine, theirs in zip(source.outputs, file.outputs, strict=False):
             if mine not in paired and theirs not in known:
                 paired[mine] = theirs
                 known.add(theirs)
@@ -163,6 +170,24 @@ class Converted:
     def beyond(self) -> Iterator[str]:
         """Outputs of the source that the file does not compute, because it ends earlier."""
         return iter(())
+
+
+def _without_single_channels(graph: Graph) -> Graph:
+    tensors = dict(graph.tensors)
+    for name, tensor in tensors.items():
+        if tensor.quantization is not None:
+            tensors[name] = replace(tensor, quantization=without_single_channel(tensor.quantization))
+    return replace(graph, tensors=tensors)
+
+
+def _last_named(a: Graph, b: Graph) -> Iterator[tuple[str, str]]:
+    """Computed tensors of a with an alias that b computes, and the last tensor of b with one of their names."""
+    order = {name: position for position, node in enumerate(b.nodes) for name in node.outputs if name}
+    for node in a.nodes:
+        for name in filter(None, node.outputs):
+            aliases = a.tensors[name].aliases
+            if not order.keys().isdisjoint(aliases):
+                yield name, max(order.keys() & {name, *aliases}, key=order.__getitem__)
 
 
 def _most(words: Counter[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..content import attribute_words
@@ -82,6 +83,11 @@ def quantization_words(a: Quantization | None, b: Quantization | None) -> Iterat
         yield from changed("blocks", sizes(a.block), sizes(b.block))
     for name in PARAMETERS:
         yield from _numbers_words(name, a, b)
+
+
+def without_single_channel(grid: Quantization) -> Quantization:
+    """Per tensor instead of per channel if there is one channel: ONNX does not tell these apart."""
+    return replace(grid, block=()) if grid.is_per_channel and len(grid.scale) == 1 else grid
 
 
 def _numbers_words(name: str, a: Quantization, b: Quantization) -> Iterator[str]:

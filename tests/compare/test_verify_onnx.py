@@ -12,8 +12,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import torch
 from click.testing import CliRunner, Result
 from onnx import TensorProto
+from torch import nn
+from torch.ao import quantization as tq
 
 import qfmt
 from cases.one_node import single
@@ -101,6 +104,24 @@ def test_pytorch_against_its_onnx_export(name: str, engine: str, tmp_path: Path)
     print(f"{name}: {outputs_of(report, 'equal')} of {outputs_of(report, 'outputs')} equal, first {report.first_wrong}")
     assert all(weight.ok for weight in report.weights), [weight for weight in report.weights if not weight.ok]
     assert report.ok, [node for node in report.nodes if not node.ok]
+
+
+@pytest.mark.parametrize("features", [3, 1])
+@pytest.mark.parametrize("form", ["qdq", "qoperator"])
+def test_a_clamp_that_one_format_has_as_a_node(form: str, features: int, tmp_path: Path) -> None:
+    """And a layer with one channel, whose scale ONNX has as a scalar. Each way, and each format against itself."""
+    layers = (tq.QuantStub(), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, features), tq.DeQuantStub())
+    module = nn.Sequential(*layers).eval()
+    module.qconfig = tq.get_default_qconfig("fbgemm")
+    inputs = (torch.randn(16, 4, generator=torch.Generator().manual_seed(1)),)
+    prepared = tq.prepare(module)
+    prepared(*inputs)
+    path = pytorch.save_as(tq.convert(prepared), inputs, "trace", tmp_path / "m.pt")
+    (tmp_path / "m.onnx").write_bytes(qfmt.convert(path).to_onnx(form=form).SerializeToString())
+    for source in ("m.pt", "m.onnx"):
+        for other in ("m.pt", "m.onnx"):
+            report = qfmt.verify(tmp_path / source, qfmt.convert(tmp_path / other))
+            assert report.ok, (source, other, report.first_wrong)
 
 
 def test_a_bias_of_groups_that_share_scales(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Replaces operators that no runtime implements by standard ONNX operators, so that any runtime can run the model."""
+"""Makes a model one that any runtime can run, and that means what qfmt reads."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ def opset_of(proto: Any) -> int:
     return next((each.version for each in proto.opset_import if each.domain in ("", "ai.onnx")), 1)
 
 
-def in_standard_operators(proto: Any) -> Any:
-    """Replace each RequantShift by standard nodes; inputs and outputs keep their names."""
+def runnable(proto: Any) -> Any:
+    """Replace each RequantShift by standard nodes; inputs and outputs keep their names. A MatMulNBits may no longer
+    round its inputs."""
     if not any(node.op_type in _SPELLED for node in proto.graph.node):
         return proto
     import onnx
@@ -83,4 +84,18 @@ def _number(value: Any) -> float:
     return float(np.asarray(value).reshape(-1)[0])
 
 
-_SPELLED: dict[str, Callable[[Any, Any, int], Iterator[Any]]] = {REQUANT_SHIFT: _requant_shift}
+def _matmul_nbits(node: Any, _initializers: Any, _opset: int) -> Iterator[Any]:
+    """Without `accuracy_level`: with level 4, ONNX Runtime rounds inputs to blocks of int8."""
+    import onnx
+
+    exact = onnx.NodeProto()
+    exact.CopyFrom(node)
+    del exact.attribute[:]
+    exact.attribute.extend(each for each in node.attribute if each.name != "accuracy_level")
+    yield exact
+
+
+_SPELLED: dict[str, Callable[[Any, Any, int], Iterator[Any]]] = {
+    REQUANT_SHIFT: _requant_shift,
+    "MatMulNBits": _matmul_nbits,
+}

@@ -23,7 +23,7 @@ from ..witness import Computed, Witness, integers_of, is_array, stated
 from .execution import REFERENCE
 from .external import Files, open_proto, take_large
 from .quantized import QLINEAR
-from .runnable import in_standard_operators
+from .runnable import runnable
 
 OUTPUT = -1
 """In _GRIDS: position of the first output."""
@@ -65,7 +65,7 @@ class OnnxWitness(Witness):
         files: Files = {}
         proto = open_proto(path, files)
         self.arrays = take_large(proto, files)
-        self.proto = in_standard_operators(proto)
+        self.proto = runnable(proto)
         self.session = Session("onnx", self.package, self._program, lambda _: ("the model", ""), is_array)
         graph = self.proto.graph
         self._producers = {name: node for node in graph.node for name in node.output if name}
@@ -178,7 +178,8 @@ class OnnxWitness(Witness):
     def _placed(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """The first run, not optimized, returns all values; it maps each tensor to the value of its name and type.
 
-        A fused operator keeps the names of its fused clamps and quantizations as aliases.
+        A fused operator keeps the names of its fused clamps and quantizations as aliases; of values of its type it
+        computes the last.
         """
         candidates = {
             name: [each for each in (name, *tensor.aliases) if each in self._producers]
@@ -186,6 +187,7 @@ class OnnxWitness(Witness):
             if not tensor.is_constant
         }
         names = sorted({each for several in candidates.values() for each in several})
+        order = {name: position for position, name in enumerate(self._producers)}
         plain = self.engine.partition(":")[0]
         values = self._run(inputs, names, plain)
         for name, several in candidates.items():
@@ -193,7 +195,7 @@ class OnnxWitness(Witness):
             alike = [each for each in several if each in values and _is_alike(tensor, values[each])]
             if alike:
                 own = numpy_dtype(tensor.dtype)
-                self._places[name] = max(alike, key=lambda each: (values[each].dtype == own, each in self._grids))
+                self._places[name] = max(alike, key=lambda each: (values[each].dtype == own, order[each]))
         self._places.update((name, name) for name in inputs)
         if plain == self.engine:
             return values

@@ -18,7 +18,7 @@ from networks.onnx_models import node, operators, proto, through_file
 from networks.requant_shifts import expected, network, rescale
 from qfmt import QfmtError
 from qfmt.frontends.onnx.qonnx import DOMAINS
-from qfmt.frontends.onnx.runnable import in_standard_operators
+from qfmt.frontends.onnx.runnable import runnable
 from qfmt.model import Tensor
 from qfmt.passes.lowering import lower_integer
 from qfmt.passes.proofs import proofs
@@ -263,7 +263,7 @@ def test_verify_runs_requant_shifts(opset: int, kind: str, given: bool, engine: 
 
 @pytest.mark.parametrize("div", [1, 3, 1000, 1 << 16, (1 << 31) - 1])
 @pytest.mark.parametrize("signed", [0, 1])
-def test_requant_shift_in_standard_operators_is_exact(div: int, signed: int) -> None:
+def test_requant_shift_runnable_is_exact(div: int, signed: int) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     rng = np.random.default_rng(div)
     x = np.concatenate([rng.integers(-(1 << 24), 1 << 24, 5000), np.arange(-300, 300)]).astype(f32)
@@ -271,7 +271,7 @@ def test_requant_shift_in_standard_operators_is_exact(div: int, signed: int) -> 
     node_of = node("RequantShift", ["x", "m", "a"], ["y"], "y", div=div, n_levels=256, signed=signed)
     constants = {"m": np.array(mul, f32), "a": np.array(add, f32)}
     source = proto([node_of], {"x": (TensorProto.FLOAT, ["N"])}, ["y"], constants)
-    spelled = in_standard_operators(source)
+    spelled = runnable(source)
     (found,) = onnxruntime.InferenceSession(spelled.SerializeToString()).run(None, {"x": x})
     low = -128 * signed
     exact = [min(max((2 * (int(v) * mul + add) + div) // (2 * div), low), low + 255) for v in x]

@@ -218,6 +218,15 @@ def test_matmul_nbits(points: str, bits: int, block: int, columns: int, tmp_path
     np.testing.assert_allclose(model.run(inputs)["y"], want, rtol=2e-5, atol=2e-3)
 
 
+def test_matmul_nbits_computes_with_inputs_that_are_not_rounded(tmp_path: Path) -> None:
+    source = nbits(4, 16, 64, "absent")
+    attribute = onnx.helper.make_attribute("accuracy_level", 4)
+    source.graph.node[0].attribute.append(attribute)
+    onnx.save(source, tmp_path / "m.onnx")
+    assert qfmt.verify(tmp_path / "m.onnx", qfmt.convert(tmp_path / "m.onnx")).ok
+    assert attribute in source.graph.node[0].attribute
+
+
 def test_matmul_nbits_with_g_idx_stays_and_is_reported() -> None:
     source = nbits(4, 16, 64, "absent", bias=False)
     source.graph.node[0].input[4] = "g"
