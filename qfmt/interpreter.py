@@ -166,7 +166,7 @@ def execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[Te
     try:
         shapes = _checked_sizes(node, operands, outputs)
         with np.errstate(all="ignore"):
-            results = _execute(node, operands, outputs)
+            results = [np.asarray(each, order="C") for each in _execute(node, operands, outputs)]  # as inputs
         for result, shape in zip(results, shapes, strict=False):
             if shape is not None and not _is_of(result.shape, shape):  # NumPy broadcasts operands that do not fit
                 raise RunError(f"gives an output of shape {list(result.shape)}, expected {list(shape)}")

@@ -314,3 +314,17 @@ def test_threads_compute_means_of_nothing_without_a_warning() -> None:
             "shifted": (3, 2, 0),
         }  # fmt: skip
         assert np.isnan(each["reduced"]).all() and np.isnan(each["averaged"]).all()
+
+
+def test_sums_do_not_depend_on_the_order_in_memory() -> None:
+    """Of float inputs, and of floats that a node moved."""
+    graph = model(
+        [node("Transpose", "x", "moved", attributes={"perm": (0, 3, 1, 2)}), node("GlobalAveragePool", "moved", "y")],
+        [floating("x", (2, 7, 7, 64)), floating("moved", (2, 64, 7, 7)), floating("y", (2, 64, 1, 1))],
+    )
+    x = np.random.default_rng(0).normal(size=(2, 7, 7, 64)).astype(np.float32)
+    (y,) = run(graph, {"x": x}).values()
+    for each in (np.asfortranarray(x), np.ascontiguousarray(x.transpose(0, 3, 1, 2)).transpose(0, 2, 3, 1)):
+        np.testing.assert_array_equal(run(graph, {"x": each})["y"], y)
+    alone = execute(graph.nodes[1], [Operand(np.ascontiguousarray(x.transpose(0, 3, 1, 2)), None)], [floating("y")])
+    np.testing.assert_array_equal(alone[0], y)
