@@ -239,6 +239,13 @@ def test_a_tuple_of_bytes_is_charged_for_its_elements() -> None:
         read(data, where="data.pkl")
 
 
+def test_a_name_of_the_memo_is_charged_each_time() -> None:
+    long = b"X" + (500_000).to_bytes(4, "little") + b"a" * 500_000
+    with pytest.raises(BudgetError):
+        data = b"\x80\x04" + long + b"q\x000" + b"h\x00h\x00\x930" * 2000 + b"N."
+        read(data, find_global=lambda module, name: InertClass(f"{module}.{name}"))
+
+
 def test_nesting_does_not_recurse() -> None:
     depth = 50 * sys.getrecursionlimit()
     value = read(b"\x80\x02]" + b"]" * depth + b"a" * depth + b".")

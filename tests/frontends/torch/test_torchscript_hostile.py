@@ -27,6 +27,7 @@ from qfmt.frontends.sources import KINDS, sniff
 from qfmt.frontends.torch.torchscript.archive import Archive
 from qfmt.frontends.torch.torchscript.code import syntax_of_expression, syntax_tree
 from qfmt.frontends.torch.torchscript.evaluator import evaluate
+from qfmt.frontends.torch.torchscript.folding import fold, on_values
 from qfmt.frontends.zips import Zip
 from support.examples import examples
 from support.pickles import Runs, text
@@ -163,6 +164,23 @@ def test_code_that_is_not_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     else:
         assert any(part in str(refusal(path)) for part in sentence.split("|")), str(refusal(path))
     assert not (tmp_path / "MARKER").exists()
+
+
+@pytest.mark.parametrize("value", [[1], (1, 2), "a"], ids=["list", "tuple", "text"])
+def test_numbers_are_computed_from_numbers_only(value: Any) -> None:
+    """Python multiplies all of these, and a few bytes then take gigabytes."""
+    given = {
+        "aten::mul": (value, 1 << 30), "aten::__derive_index": (1 << 30, value, value), "aten::pow": (value, 2),
+        "aten::remainder": (value, (1,)), "aten::sub": (value, value), "aten::__lshift__": (value, 30),
+        "aten::round": (value, -(10**8)),
+    }  # fmt: skip
+    for target, args in given.items():
+        if target == "aten::mul" and not isinstance(value, tuple):
+            with pytest.raises(SourceError, match="too long"):
+                fold(on_values, target, args, {})
+        else:
+            assert fold(on_values, target, args, {}) is NotImplemented
+    assert fold(on_values, "aten::round", (5, -(10**8)), {}) == 0
 
 
 def test_more_code_than_any_network(tmp_path: Path) -> None:
