@@ -63,6 +63,18 @@ def test_a_long_string_is_not_read_again_and_again(reader: Reader) -> None:
     assert "referred to too often" in reader.error(HOSTILE / "long-names.qfb")
 
 
+def test_an_array_of_many_quantizations_is_not_checked_again_and_again(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """100 tensors, each with a quantization of its own, whose scales are the same 20,000 numbers."""
+    monkeypatch.setattr("qfmt.file.encode.REFERENCES", 1000)
+    scale = numbers("float32", *range(1, 20_001))
+    own = [{"scale": scale, "block": [1], "quant_min": -128, "quant_max": 127} for _ in range(100)]
+    tensors = [{"name": f"t{at:02}", "dtype": 2, "shape": [20_000], "quantization": grid} for at, grid in enumerate(own)]
+    path = crafted(tmp_path, graph={"tensors": tensors})
+    assert reader.verdicts([path.read_bytes()], tmp_path) == ["F6"] == [refusal(path)]
+
+
 def test_names_of_shards_are_no_patterns(reader: Reader, tmp_path: Path) -> None:
     """`$&` and others stand for parts of a text that is replaced: the name of the file, the folder that it is in."""
     path = tmp_path / "a\\b" / "c$&d$`e$$f.qfb"

@@ -4,7 +4,7 @@
 // alignment, every vtable and vector length before it is used, every string for UTF-8, every required field for
 // presence. Memory and work are bounded by the size of the metadata: strings and nested tables, which may be shared, are
 // decoded once, and whatever is referred to again and again exhausts a budget. A shared string costs its characters each
-// time, because whoever uses it checks or compares them.
+// time, because whoever uses it checks or compares them, and a shared table its `extent`.
 
 import { littleEndian } from "./endian.js";
 import { QfbError } from "./errors.js";
@@ -38,6 +38,7 @@ export class Decoder {
   readonly #start: number;
   readonly #strings = new Map<number, string>();
   readonly #nested = new Map<string, unknown>();
+  readonly #extents = new Map<string, number>();
   readonly #layouts = new Map<string, Layout>();
   readonly #utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
   #budget: number;
@@ -125,6 +126,10 @@ export class Decoder {
     if (table === undefined) {
       table = this.table(name, position);
       this.#nested.set(key, table);
+    } else {
+      const size = this.#extents.get(key) ?? extent(table);
+      this.#extents.set(key, size);
+      this.#spend(size, position);
     }
     return table;
   }
@@ -280,6 +285,14 @@ export class Tables<Of extends Name> {
   #position(index: number): number {
     return this.#decoder.target(this.#first + 4 * index, `${this.#place}[${index}]`);
   }
+}
+
+/** How much there is to check in a nested table, or in a part of it: characters, and bytes of numbers. */
+function extent(value: unknown): number {
+  if (typeof value !== "object" || value === null) {
+    return typeof value === "string" ? value.length : 0;
+  }
+  return ArrayBuffer.isView(value) ? value.byteLength : Object.values(value).reduce((sum, part) => sum + extent(part), 0);
 }
 
 function broken(what: string, position: number): QfbError {
