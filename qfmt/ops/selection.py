@@ -176,6 +176,8 @@ def _pad_shape(given: Inference) -> list[Shape]:
     result: list[Dimension] = []
     for size, (before, after) in zip(x, _pad_widths(len(x), pads, axes), strict=True):
         total = before + after
+        if isinstance(size, int) and size + total < 0:
+            raise QfmtError(f"a dimension of size {size} cannot lose {-total} elements")
         result.append(size + total if isinstance(size, int) else size if before == after == 0 else None)
     return [tuple(result)]
 
@@ -209,16 +211,29 @@ def pad(x: Array, pads: Array, value: Array | None, axes: Array | None, *, mode:
     (`reflect`: -1 is 1, and n is n - 2).
     """
     widths = _pad_widths(x.ndim, [int(p) for p in pads], None if axes is None else [int(axis) for axis in axes])
-    grown = np.array(widths, np.int64).reshape(-1, 2).clip(0)
-    if mode != "constant" and any(grown[axis].any() for axis, size in enumerate(x.shape) if size == 0):
-        raise QfmtError(f"an axis of shape {list(x.shape)} has no elements that could be repeated")
-    options = {"constant_values": 0 if value is None else value.reshape(()).item()} if mode == "constant" else {}
-    padded = np.pad(x, grown, mode=mode, **options) if grown.any() else x  # type: ignore[call-overload]
-    crop = tuple(
-        slice(max(0, -before), size - max(0, -after))
-        for (before, after), size in zip(widths, padded.shape, strict=True)
-    )
-    return padded[crop]
+    shape = tuple(size + before + after for size, (before, after) in zip(x.shape, widths, strict=True))
+    if mode != "constant" and 0 not in shape:
+        return x[np.ix_(*[_sources(size, *width, mode) for size, width in zip(x.shape, widths, strict=True)])]
+    output = np.full(shape, 0 if value is None else value.reshape(()).item(), x.dtype)
+    kept, places = [], []
+    for size, (before, after) in zip(x.shape, widths, strict=True):
+        start = max(0, -before)
+        stop = max(start, size + min(0, after))
+        kept.append(slice(start, stop))
+        places.append(slice(start + before, stop + before))
+    output[tuple(places)] = x[tuple(kept)]
+    return output
+
+
+def _sources(size: int, before: int, after: int, mode: str) -> Array:
+    """Which elements of an axis the padded axis has."""
+    places = np.arange(-before, size + after)
+    if not size:
+        raise QfmtError("an axis without elements has none that could be repeated")
+    if mode == "edge":
+        return places.clip(0, size - 1)
+    places %= size if mode == "wrap" else max(1, 2 * size - 2)
+    return places if mode == "wrap" else np.minimum(places, 2 * size - 2 - places)
 
 
 def _gather_shape(given: Inference) -> list[Shape]:

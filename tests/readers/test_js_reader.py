@@ -70,7 +70,7 @@ def test_an_array_of_many_quantizations_is_not_checked_again_and_again(
     monkeypatch.setattr("qfmt.file.encode.REFERENCES", 1000)
     scale = numbers("float32", *range(1, 20_001))
     own = [{"scale": scale, "block": [1], "quant_min": -128, "quant_max": 127} for _ in range(100)]
-    tensors = [{"name": f"t{at:02}", "dtype": 2, "shape": [20_000], "quantization": grid} for at, grid in enumerate(own)]
+    tensors = [{"name": f"t{at:02}", "dtype": 2, "shape": [20_000], "quantization": own[at]} for at in range(100)]
     path = crafted(tmp_path, graph={"tensors": tensors})
     assert reader.verdicts([path.read_bytes()], tmp_path) == ["F6"] == [refusal(path)]
 
