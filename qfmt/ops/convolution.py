@@ -202,16 +202,17 @@ def _convolve_transposed(x: Array, w: Array, **a: Any) -> Array:
     given = windows(a)
     grown = zip(given, a["output_padding"], spatial, strict=True)
     size = [int(window.painted(each, more) or 0) + window.pads for window, more, each in grown]
-    require(x.itemsize * batch * group * filters * prod(size))
+    sides = [*zip(pads[:rank], pads[rank:], strict=True)]
+    added = [(max(-before, 0), max(-after, 0)) for before, after in sides]  # by negative pads: zeros
+    require(x.itemsize * batch * group * filters * prod(n + sum(side) for n, side in zip(size, added, strict=True)))
     total = np.zeros((batch, group * filters, *size), x.dtype)
     columns = x.reshape(batch, group, channels, prod(x.shape[2:]))
     for position in np.ndindex(*kernel):
         matrix = w[(..., *position)].reshape(group, channels, filters).swapaxes(-1, -2)
         painted = np.matmul(matrix, columns).reshape(batch, group * filters, *spatial)
         total[tap(position, given, spatial)] += painted
-    sides = [*zip(pads[:rank], pads[rank:], strict=True)]
-    if min(pads) < 0:  # such pads add zeros
-        total = np.pad(total, [(0, 0), (0, 0), *((max(-before, 0), max(-after, 0)) for before, after in sides)])
+    if min(pads) < 0:
+        total = np.pad(total, [(0, 0), (0, 0), *added])
     firsts = [max(before, 0) for before, _ in sides]
     crop = (slice(first, first + end - sum(side)) for first, end, side in zip(firsts, size, sides, strict=True))
     return total[(slice(None), slice(None), *crop)]

@@ -24,7 +24,7 @@ from .registry import (
     optional,
     required,
 )
-from .shapes import along_axis, axis_of, same
+from .shapes import along_axis, axis_of, check_broadcasts, per_channel
 
 EPSILON = optional(1e-5, "added to the variance")
 
@@ -62,7 +62,7 @@ def _batch_normalization_integer(
     15,
     "X scale B input_mean input_var -> Y",
     attributes={"epsilon": EPSILON},
-    shape=same,
+    shape=per_channel,
     quantized=Quantized.OWN,
     integer=_batch_normalization_integer,
     rules=("fused", *QUANTIZE_RULES),
@@ -99,6 +99,14 @@ def _moments(q: Array, grid: Quantization, axes: tuple[int, ...], epsilon: float
     return mean - f32(grid.zero_point[0]), (float(scale) / deviation).astype(f32)
 
 
+def _scaled_shape(given: Inference) -> list[Shape]:
+    (shape,) = along_axis(given)
+    for other in given.shapes[1:]:
+        if shape is not None and other is not None:
+            check_broadcasts(other, shape, "a parameter")
+    return [shape]
+
+
 def _layer_normalization_integer(
     x: Operand, scale: Operand, b: Operand | None, *, result: Result, axis: int, epsilon: float
 ) -> Array:
@@ -119,7 +127,7 @@ def _layer_normalization_integer(
     17,
     "X Scale B? -> Y",
     attributes={"axis": optional(-1, "the first of the normalized axes"), "epsilon": EPSILON},
-    shape=along_axis,
+    shape=_scaled_shape,
     quantized=Quantized.OWN,
     integer=_layer_normalization_integer,
     rules=("moments", *QUANTIZE_RULES),
@@ -149,8 +157,7 @@ def _channel_groups_integer(
 
 
 def _group_shape(given: Inference) -> list[Shape]:
-    shape = given.shapes[0]
-    groups = given.attributes["num_groups"]
+    (shape,), groups = per_channel(given), given.attributes["num_groups"]
     if shape is not None and len(shape) > 1 and isinstance(shape[1], int) and shape[1] % groups:
         raise QfmtError(f"{shape[1]} channels cannot be split into {groups} groups")
     return [shape]
@@ -191,7 +198,7 @@ def _instance_normalization_integer(x: Operand, scale: Operand, b: Operand, *, r
     22,
     "input scale B -> output",
     attributes={"epsilon": EPSILON},
-    shape=same,
+    shape=per_channel,
     quantized=Quantized.OWN,
     integer=_instance_normalization_integer,
     rules=("moments", *QUANTIZE_RULES),
@@ -208,7 +215,7 @@ def instance_normalization(x: Array, scale: Array, b: Array, *, epsilon: float) 
     23,
     "X scale -> Y",
     attributes={"axis": optional(-1, "the first of the normalized axes"), "epsilon": EPSILON},
-    shape=along_axis,
+    shape=_scaled_shape,
     quantized=Quantized.COMPUTES,
     dtype="input:1",
 )

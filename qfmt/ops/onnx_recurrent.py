@@ -111,12 +111,14 @@ def _run(
 
 
 def _given(
-    x: Array, r: Array, states: Sequence[Array | None], b: Array | None, gates: int, a: Mapping[str, Any]
+    x: Array, w: Array, r: Array, states: Sequence[Array | None], b: Array | None, gates: int, a: Mapping[str, Any]
 ) -> tuple[Array, list[Array], Array]:
     """X and the states with the steps first, zeros for absent states; the biases [directions, 2, gates · size]."""
     size, directions = r.shape[2], r.shape[0]
     if directions != (2 if a["direction"] == "bidirectional" else 1):
         raise QfmtError(f"the weights have {directions} directions, the attribute says {a['direction']}")
+    if w.shape[:2] != (directions, gates * size) or r.shape[1] != gates * size:
+        raise QfmtError(f"weights of shapes {list(w.shape)} and {list(r.shape)} do not fit {gates} gates of {size}")
     x = x.swapaxes(0, 1) if a["layout"] else x
     zeros = np.zeros((directions, x.shape[1], size), x.dtype)
     full = [zeros if each is None else each.swapaxes(0, 1) if a["layout"] else each for each in states]
@@ -144,7 +146,7 @@ def rnn(x: Array, w: Array, r: Array, b: Array | None, lengths: Array | None, h:
     X is [steps, batch, inputs], W [directions, size, inputs], R [directions, size, size], B = [Wb, Rb]
     [directions, 2 · size], Y [steps, directions, batch, size]. After sequence_lens steps H stays, and Y is 0.
     """
-    x, states, bias = _given(x, r, [h], b, 1, a)
+    x, states, bias = _given(x, w, r, [h], b, 1, a)
     steps = [_rnn_step(r[d], bias[d, 1], f) for d, (f,) in enumerate(_functions(a, 1)[: len(r)])]
     return _run(steps, [x @ w[d].T + bias[d, 0] for d in range(len(w))], lengths, states, a)
 
@@ -182,7 +184,7 @@ def gru(x: Array, w: Array, r: Array, b: Array | None, lengths: Array | None, h:
     g(xh + r · (H · Rhᵀ + Rbh)) with linear_before_reset; H = (1 - z) · n + z · H; Y[t] = H. Shapes are as in RNN, with
     3 · size rows.
     """
-    x, states, bias = _given(x, r, [h], b, 3, a)
+    x, states, bias = _given(x, w, r, [h], b, 3, a)
     chosen = _functions(a, 2)
     steps = [_gru_step(r[d], bias[d, 1], chosen[d], a["linear_before_reset"]) for d in range(len(r))]
     return _run(steps, [x @ w[d].T + bias[d, 0] for d in range(len(w))], lengths, states, a)
@@ -229,8 +231,10 @@ def lstm(
     I = f(i + Pi · C), F = f(f + Pf · C), C = F · C + I · g(c), O = f(o + Po · C), H = O · h(C); Y[t] = H. Y_h and Y_c
     are the last H and C. P = [Pi, Po, Pf], zeros if absent. Shapes are as in RNN, with 4 · size rows.
     """
-    x, states, bias = _given(x, r, [h, c], b, 4, a)
+    x, states, bias = _given(x, w, r, [h, c], b, 4, a)
     peepholes = np.zeros((len(r), 3 * r.shape[2]), x.dtype) if p is None else p
+    if peepholes.shape != (len(r), 3 * r.shape[2]):
+        raise QfmtError(f"peepholes of shape {list(peepholes.shape)} do not fit states of {r.shape[2]}")
     chosen = _functions(a, 3)
     steps = [_lstm_step(r[d], bias[d, 1], peepholes[d], chosen[d], a["input_forget"]) for d in range(len(r))]
     return _run(steps, [x @ w[d].T + bias[d, 0] for d in range(len(w))], lengths, states, a)

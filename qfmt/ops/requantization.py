@@ -129,6 +129,8 @@ def requantize(x: Array, *parameters: Array | None, axis: int) -> Array:
 def _table_shape(given: Inference) -> list[Shape]:
     """That of x."""
     x, table, axis = given.shapes[0], given.shapes[1], given.attributes["axis"]
+    if table is not None and len(table) != (1 if axis == -1 else 2):
+        raise QfmtError(f"a table of shape {list(table)} for the axis {axis}")
     if x is not None and axis != -1:
         size = x[axis_of(axis, len(x))]
         if table is not None and isinstance(size, int) and isinstance(table[0], int) and size != table[0]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import TYPE_CHECKING
 
 from ..errors import QfmtError
@@ -25,6 +26,17 @@ def bounded(given: Inference) -> list[Shape]:
     return [given.shapes[0]]
 
 
+def per_channel(given: Inference) -> list[Shape]:
+    """The shape of the first input; the others have one number for each channel, or one for all."""
+    shape = given.shapes[0]
+    channels = shape[1] if shape is not None and len(shape) > 1 else None
+    for other in given.shapes[1:]:
+        counts = [size for size in other or () if isinstance(size, int)]
+        if isinstance(channels, int) and prod(counts) not in (0, 1, channels):
+            raise QfmtError(f"parameters of shape {list(other or ())} do not fit {channels} channels")
+    return [shape]
+
+
 def check_scalar(given: Inference, index: int) -> None:
     """QfmtError for an input that does not have exactly one element; it may be absent."""
     shape = given.shapes[index] if index < len(given.shapes) else None
@@ -34,7 +46,7 @@ def check_scalar(given: Inference, index: int) -> None:
 
 def keeps_shape(operator: Operator) -> bool:
     """Whether the output has the shape of the first input by the shape rule alone."""
-    return operator.shape in (same, bounded)
+    return operator.shape in (same, bounded, per_channel)
 
 
 def tells_sizes(tensor: Tensor) -> bool:

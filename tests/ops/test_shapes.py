@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from cases.operators import CASES, Case, compute
 from qfmt import QfmtError
+from qfmt.errors import RunError
 from qfmt.model import Dimension, Shape
 from qfmt.ops import OPERATORS, Inference, UnknownRank
 from support.examples import examples
@@ -179,6 +180,37 @@ def test_pads_that_cancel_each_other_take_no_memory(mode: str, expected: list[in
     case = Case([np.array([1, 2], np.float32), ints(-1 - 2**60, 1 + 2**60), None, None], {"mode": mode})
     assert infer("Pad", case) == [(2,)]
     assert compute("Pad", case)[0].tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "attributes", "message"),
+    [
+        ("BatchNormalization", [X[:, :1], *[ints(1, 2)] * 4], {}, r"parameters of shape \[2\] do not fit 1 channels"),
+        ("InstanceNormalization", [X[:, :1], ints(1, 2), ints(1)], {}, "do not fit 1 channels"),
+        ("GroupNormalization", [X[:, :1], ints(1), ints(1, 2)], {"num_groups": 1}, "do not fit 1 channels"),
+        ("LayerNormalization", [X[..., :1], ints(1, 2), None], {}, r"does not broadcast to \[1, 4, 6, 1\]"),
+        ("RMSNormalization", [X[..., :1], ints(1, 2)], {}, "does not broadcast"),
+        ("qfmt.Table", [ints(1), X[0, 0]], {}, r"a table of shape \[6, 6\] for the axis -1"),
+    ],
+)
+def test_parameters_do_not_make_an_output_larger(
+    name: str, inputs: list[Any], attributes: dict[str, Any], message: str
+) -> None:
+    """NumPy would broadcast the input, to a size that the run does not count."""
+    with pytest.raises(QfmtError, match=message):
+        infer(name, Case(inputs, attributes))
+
+
+def test_weights_of_recurrent_layers_fit_each_other() -> None:
+    x, w, r = (np.zeros(shape, np.float32) for shape in ((2, 3, 1), (1, 400, 1), (1, 400, 1)))
+    with pytest.raises(QfmtError, match=r"weights of shapes \[1, 400, 1\] and \[1, 400, 1\] do not fit 4 gates of 1"):
+        compute("LSTM", Case([x, w, r], {}))
+
+
+def test_zeros_that_negative_pads_add_are_counted() -> None:
+    case = Case([X, W.swapaxes(0, 1), None], {**CONV, "output_padding": (0, 0), "pads": (0, 4, -(2**40), 4)})
+    with pytest.raises(RunError, match="of memory"):
+        compute("ConvTranspose", case)
 
 
 def test_a_transposed_convolution_may_have_no_elements() -> None:
