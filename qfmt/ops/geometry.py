@@ -57,12 +57,12 @@ class Window(NamedTuple):
     def positions(self, size: int) -> int:
         """How many there are along a dimension of that size; QfmtError if none fits."""
         room = size + self.pads - self.reach
-        if room < 0:
+        count = (-(-room // self.stride) if self.ceil_mode else room // self.stride) + 1
+        if self.ceil_mode and (count - 1) * self.stride >= size + self.head:
+            count -= 1
+        if count < 1:
             raise QfmtError(f"a window of {self.reach} does not fit into {size} + {self.pads} of padding")
-        if not self.ceil_mode:
-            return room // self.stride + 1
-        count = -(-room // self.stride) + 1
-        return count - 1 if (count - 1) * self.stride >= size + self.head else count
+        return count
 
     def output(self, size: Dimension) -> Dimension:
         """The number of positions along a dimension that may not be known."""

@@ -145,6 +145,7 @@ def shifted(x: Tensor, multiplier: Tensor, above: Tensor, below: Tensor, shift: 
 
 def counted(x: Tensor, thresholds: Tensor, axis: int, low: int, dtype: torch.dtype) -> Tensor:
     """low + how many thresholds are not above x, by a row for all or one for each channel."""
+    x = x.to(torch.int32) if x.dtype == torch.uint16 else x  # which searchsorted does not compare
     if thresholds.shape[0] == 1:
         return (torch.searchsorted(thresholds[0], x.contiguous(), right=True) + low).to(dtype)
     channels = x.movedim(axis, 0)
