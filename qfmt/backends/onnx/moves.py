@@ -63,14 +63,15 @@ def with_scale(site: Site) -> Sequence[ir.Value]:
 
 
 @lowers("Cast")
-def cast(site: Site) -> Sequence[ir.Value]:
-    """ONNX Runtime divides float16 in float32, and would leave the quotient unrounded if a Cast to float32 followed. It
-    has a Max of float16, which changes nothing."""
-    x = site.x
+def cast(site: Site) -> ir.Value:
+    """ONNX Runtime computes most operators of float16 in float32, and leaves numbers unrounded where a Cast of the
+    model meets one of its own. A Max of float16, which it has and which changes nothing, keeps them apart."""
+    x, kinds = site.x, (site.tensor(0).dtype, site.output().dtype)
     producer = x.producer()
-    if producer is not None and producer.op_type == "Div" and site.tensor(0).dtype == "float16":
+    if kinds[0] == "float16" and producer is not None and producer.op_type != "Max":
         x = site.emit("Max", x)
-    return plain(site, [x], site.attributes)
+    (result,) = plain(site, [x], site.attributes)
+    return site.emit("Max", result) if kinds[1] == "float16" and "float" in kinds[0] else result
 
 
 @lowers("Clip")
