@@ -52,15 +52,6 @@ def identity(im: Importer, call: Call) -> Any:
     return None
 
 
-@imports("Max", "Min")
-def of_one(im: Importer, call: Call) -> Any:
-    """The largest of one number is that number; in our exports this keeps float16 rounded."""
-    if len(call.inputs) > 1:
-        return NotImplemented
-    im.alias(call, call.inputs[0])
-    return None
-
-
 @imports("Cast", "CastLike")
 def cast(im: Importer, call: Call) -> Any:
     like = call.operator == "CastLike"
