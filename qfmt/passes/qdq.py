@@ -26,7 +26,8 @@ def dequantize_node(inputs: Sequence[str], output: str) -> Node:
 class QdqGrids:
     """The grid that each of these nodes states, if a tensor can have it as its quantization.
 
-    None if scales are computed, are not positive finite numbers, or do not fit the tensor as far as that is known.
+    None if scales are computed, are not positive, give infinite numbers, or do not fit the tensor as far as that is
+    known.
     Nodes that share scale and zero point are examined once.
     """
 
@@ -57,7 +58,7 @@ def _grid(node: Node, data: Tensor, tensors: Mapping[str, Tensor]) -> Quantizati
     array = scale.array
     if node.attributes["block_size"]:
         return _by_blocks(node, data, array, points)
-    if not array.size or not _are_scales(array):
+    if not array.size or not _are_scales(array, data.dtype):
         return None
     zero_points = _zero_points(points, array.size)
     axis = None
@@ -70,11 +71,13 @@ def _grid(node: Node, data: Tensor, tensors: Mapping[str, Tensor]) -> Quantizati
     return Quantization.of(array.reshape(-1), zero_points, limits.minimum, limits.maximum, axis, scale.dtype)
 
 
-def _are_scales(array: Any) -> bool:
-    """Whether all are positive and finite, as float32, too."""
+def _are_scales(array: Any, dtype: str) -> bool:
+    """Whether all are positive, as float32, too, and no integer of `dtype` represents an infinite number with them."""
+    limits = DTYPES[dtype]
     with np.errstate(over="ignore", under="ignore"):
         rounded = array.astype(np.float32)
-    return bool(((rounded > 0) & np.isfinite(rounded)).all())
+        largest = rounded * np.float32(limits.maximum - limits.minimum)
+    return bool(((rounded > 0) & np.isfinite(largest)).all())
 
 
 def _zero_points(points: Tensor | None, count: int) -> Array | None:
@@ -98,4 +101,4 @@ def _by_blocks(node: Node, data: Tensor, scale: Any, points: Tensor | None) -> Q
     grid = Quantization.of_blocks(data.dtype, sizes, block, scale, 0 if points is None else points.array)
     if not grid.is_affine and data.is_constant:  # these may have negative scales: nothing is quantized to them
         return grid if bool(np.isfinite(scale.astype(np.float32)).all()) else None
-    return grid if _are_scales(scale) else None
+    return grid if _are_scales(scale, data.dtype) else None

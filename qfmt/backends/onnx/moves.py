@@ -64,13 +64,14 @@ def with_scale(site: Site) -> Sequence[ir.Value]:
 
 @lowers("Cast")
 def cast(site: Site) -> Sequence[ir.Value]:
-    """ONNX Runtime divides float16 in float32, and would leave the quotient unrounded if a Cast to float32 followed. It
-    has a Max of float16, which changes nothing."""
-    x = site.x
-    producer = x.producer()
-    if producer is not None and producer.op_type == "Div" and site.tensor(0).dtype == "float16":
-        x = site.emit("Max", x)
-    return plain(site, [x], site.attributes)
+    """ONNX Runtime computes most operators of float16 in float32, and leaves numbers unrounded where a Cast of the
+    model meets one of its own. A Max of float16, which it has and which changes nothing, keeps them apart; it is not
+    needed if the source has that Cast, too."""
+    if site.node.source_operator in ("Cast", "CastLike"):
+        return plain(site, [site.x], site.attributes)
+    x, kinds = site.x, (site.tensor(0).dtype, site.output().dtype)
+    (result,) = plain(site, [site.emit("Max", x) if kinds[0] == "float16" else x], site.attributes)
+    return [site.emit("Max", result) if kinds[1] == "float16" else result]
 
 
 @lowers("Clip")

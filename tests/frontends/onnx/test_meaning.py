@@ -374,6 +374,26 @@ def test_a_bias_of_qgemm_has_the_scales_of_its_columns(shape: tuple[int, ...]) -
     )
 
 
+@pytest.mark.parametrize("scale", [0.1, 600.0])
+@pytest.mark.parametrize("operator", ["Relu", "Sqrt"])
+def test_float16_between_integers_is_rounded_and_may_be_infinite(operator: str, scale: float) -> None:
+    """ONNX Runtime computes these in float32, and rounds what they read and write; so it does in the exported model."""
+    constants = {"g.s": np.float16(scale), "g.z": np.int16(-32768)}
+    nodes = [dq("x", "g", "d"), node(operator, ["d"], ["e"]), q("e", "g", "y")]
+    kind = TensorProto.INT16
+    source = proto(nodes, {"x": (kind, [64])}, {"y": kind}, constants, opset=21)
+    given = {"x": np.arange(-32768, 32768, 1024).astype(np.int16)}
+    agrees(agrees(source, given).to_onnx(), given)
+
+
+@pytest.mark.parametrize("scale", [1e36, 3e37, 1e38])
+def test_integers_of_scales_that_give_infinite_numbers(scale: float) -> None:
+    """They are not quantized back to what they were."""
+    nodes = [dq("x", "g", "d"), q("d", "g", "q"), node("Relu", ["d"], ["e"]), dq("q", "g", "y"), q("e", "g", "r")]
+    source = proto(nodes, {"x": (U8, [256])}, {"q": U8, "y": FLOAT, "r": U8}, grids(g=(scale, np.uint8(3))))
+    agrees(source, {"x": np.arange(256, dtype=np.uint8)})
+
+
 def test_windows_that_do_not_reach_the_size_of_a_transposed_convolution() -> None:
     made = node("ConvTranspose", ["x", "w"], ["y"], strides=[2, 2], auto_pad="SAME_UPPER")
     kept(proto([made], {"x": (FLOAT, IMAGE.shape)}, {"y": FLOAT}, {"w": np.ones((1, 1, 1, 1), f32)}))
