@@ -50,6 +50,9 @@ class Filled(NamedTuple):
 PERIOD = 10
 """Seconds between two writes of the manifest of an archive by URL."""
 
+LONGEST = 200
+"""Bytes of the longest name of a file, without its suffix."""
+
 RESULTS = {
     "converted": "",
     "equal": "the model of another source, which is stored once",
@@ -144,9 +147,17 @@ def _alike(file: str) -> str:
 def _files(source: str) -> Iterator[str]:
     """Names for the file of a source: `net.qfb` for `net.pt`; if another source has it, `net.pt.qfb`, and so on."""
     path = PurePosixPath(*[part for part in source.split("/") if part.strip(".")] or ["source"])  # below the archive
-    yield str(path.with_suffix(".qfb"))
-    yield f"{path}.qfb"
-    yield from (f"{path}.{number}.qfb" for number in count(2))
+    yield str(path.with_name(f"{_cut(path.stem)}.qfb"))
+    name = _cut(path.name)
+    yield str(path.with_name(f"{name}.qfb"))
+    yield from (str(path.with_name(f"{name}.{number}.qfb")) for number in count(2))
+
+
+def _cut(name: str) -> str:
+    """A name to which a suffix can be added, also that of shards: file systems take 255 bytes."""
+    while len(name.encode("utf-8", "surrogateescape")) > LONGEST:
+        name = name[:-1]
+    return name
 
 
 def _everywhere(place: Place) -> str:
