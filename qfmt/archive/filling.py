@@ -81,8 +81,8 @@ def fill(
     the `error` of its entry and stops nothing. `told` is called with each entry as it comes. After an interruption, the
     next call continues.
 
-    Raises DestinationError if the archive cannot be written, or another process is filling it; QfmtError if its
-    manifest cannot be read, or the cluster not be reached.
+    Raises DestinationError if the archive cannot be written, or another process is filling it; SourceError if the name
+    of a source is not UTF-8; QfmtError if its manifest cannot be read, or the cluster not be reached.
     """
     for each in (folder, *sources.values()):
         if isinstance(each, Url) and each.protocol == "memory":
@@ -132,10 +132,20 @@ def _planned(manifest: Manifest, sources: Mapping[str, Place], options: Mapping[
             taken.add(_alike(target))
         entry = replace(known or Entry(name, "", file=target), path=_relative(path, manifest.folder))
         manifest.place(replace(entry, file=target))  # a link in the folder may lead out of it
+        _require_text(entry, options)
         entries[name] = entry
         known_ = asdict(entry) if entry.content_id else None
         tasks.append({"source": name, "path": _everywhere(path), "file": target, "options": options, "known": known_})
     return tasks
+
+
+def _require_text(entry: Entry, options: Mapping[str, Any]) -> None:
+    """SourceError if the manifest could be written, but not read: a name may be bytes that are no UTF-8."""
+    try:
+        json.dumps([entry.source, entry.path, options], ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        hint = "rename the source, or set PYTHONUTF8=1 if it has a name in another language"
+        raise SourceError("its name, its path or an option is not UTF-8", where=entry.source, hint=hint) from None
 
 
 def _alike(file: str) -> str:

@@ -760,6 +760,32 @@ def test_a_link_to_nothing_is_a_source_that_fails(sources: Path, archive: Path) 
     assert tuple(entry["error"] for entry in told["entries"]) == said
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="names of other systems are Unicode")
+def test_names_that_are_not_text_are_refused(sources: Path, archive: Path) -> None:
+    """A manifest with them could not be read again."""
+    digits(sources / "a.pt")
+    digits(sources / "folder-\udcff" / "b.pt")
+    (source,) = find([str(sources / "folder-\udcff" / "b.pt")], archive).sources.items()
+    for given in (find([str(sources)], archive).sources, dict([source])):
+        with pytest.raises(SourceError, match="its name, its path or an option is not UTF-8"):
+            fill(archive, given)
+    with pytest.raises(SourceError, match="is not UTF-8"):
+        fill(archive, {"a.pt": DIGITS}, options={"input_shapes": {"\udcff": [1]}})
+    assert files(archive) == []
+
+
+def test_a_file_that_the_system_cannot_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where its encoding is ASCII."""
+
+    def fail(self: Manifest, entry: Entry) -> Any:
+        return entry.file.encode("ascii")
+
+    (tmp_path / MANIFEST).write_text(Entry("\xe9.pt", "\xe9.pt", file="\xe9.qfb").line)
+    monkeypatch.setattr(Manifest, "place", fail)
+    with pytest.raises(QfmtError, match="names a file that this system cannot name in ascii"):
+        Manifest(tmp_path)
+
+
 @pytest.mark.parametrize("shard_size", [None, 1000], ids=["one file", "shards"])
 def test_names_have_room_for_suffixes(sources: Path, archive: Path, shard_size: int | None) -> None:
     """File systems take 255 bytes."""
