@@ -200,6 +200,8 @@ def failing(where: str, kind: type[QfmtError] = RemoteError) -> Iterator[None]:
             what = "the server redirects in a circle, or too often"
         elif "Redirect" in type(error).__name__:
             what = f"the server redirects to something other than a web address: {what}"
+        elif type(error).__name__ in ("ClientPayloadError", "ServerDisconnectedError"):
+            what = "the server ended the connection before the end of the file"
         elif "Timeout" in type(error).__name__:
             what = f"nothing came for {SILENCE} seconds"
         raise kind(f"the transfer failed: {what}", where=where, hint="check the URL, or try again") from None

@@ -339,7 +339,11 @@ ANSWERS: dict[str, tuple[Callable[[Any], None], str]] = {
     "forbidden": (lambda handler: handler.answer(403, b"no"), "access is denied"),
     "failing": (lambda handler: handler.answer(500, b"no"), "the server answers 500"),
     "silent": (lambda handler: time.sleep(3), "nothing came for 0.5 seconds"),
-    "short": (short, "the transfer failed|ends at byte"),
+    "short": (short, "the server ended the connection before the end of the file|ends at byte"),
+    "closed": (
+        lambda handler: setattr(handler, "close_connection", True),
+        "the server ended the connection before the end of the file",
+    ),
     "endless": (endless, "is not a .qfb file|is a file of unknown format"),
     "without size": (unstated, "has 1.0 MB or more, and the server does not state how many"),
     "huge": (

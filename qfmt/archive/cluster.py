@@ -55,13 +55,15 @@ def results(
                     "silence_logs": CRITICAL,
                 }
                 address = stack.enter_context(dask.LocalCluster(processes=True, **options))
+            else:  # a client with a wrong one would hang at the end of the process
+                dask.comm.resolve_address(address)
             if str(address).startswith("tls:") and not dask.Security().get_connection_args("client").get("ssl_context"):
                 hint = "Dask's own settings name them (docs/archive.md)"
                 raise RemoteError("there are no certificates for TLS", where=f"--dask {shown}", hint=hint)
             client = stack.enter_context(dask.Client(address, timeout=PATIENCE, set_as_default=False))
         except (OSError, ValueError, RuntimeError) as error:
             hint = "give the address of a Dask scheduler, as in tcp://HOST:8786, or local"
-            what = masked(first_line(error).replace(address, shown))
+            what = first_line(error).replace(str(address).rpartition("://")[2], shown.rpartition("://")[2])
             raise RemoteError(what, where=f"--dask {shown}", hint=hint) from None
         _require_qfmt(client, shown)
         given = {"work": work, "arguments": arguments, "version": __version__}

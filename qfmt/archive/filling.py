@@ -50,6 +50,9 @@ class Filled(NamedTuple):
 PERIOD = 10
 """Seconds between two writes of the manifest of an archive by URL."""
 
+LONGEST = 200
+"""Bytes of the longest name of a file, without its suffix."""
+
 RESULTS = {
     "converted": "",
     "equal": "the model of another source, which is stored once",
@@ -78,8 +81,8 @@ def fill(
     the `error` of its entry and stops nothing. `told` is called with each entry as it comes. After an interruption, the
     next call continues.
 
-    Raises DestinationError if the archive cannot be written, or another process is filling it; QfmtError if its
-    manifest cannot be read, or the cluster not be reached.
+    Raises DestinationError if the archive cannot be written, or another process is filling it; SourceError if the name
+    of a source is not UTF-8; QfmtError if its manifest cannot be read, or the cluster not be reached.
     """
     for each in (folder, *sources.values()):
         if isinstance(each, Url) and each.protocol == "memory":
@@ -129,10 +132,20 @@ def _planned(manifest: Manifest, sources: Mapping[str, Place], options: Mapping[
             taken.add(_alike(target))
         entry = replace(known or Entry(name, "", file=target), path=_relative(path, manifest.folder))
         manifest.place(replace(entry, file=target))  # a link in the folder may lead out of it
+        _require_text(entry, options)
         entries[name] = entry
         known_ = asdict(entry) if entry.content_id else None
         tasks.append({"source": name, "path": _everywhere(path), "file": target, "options": options, "known": known_})
     return tasks
+
+
+def _require_text(entry: Entry, options: Mapping[str, Any]) -> None:
+    """SourceError if the manifest could be written, but not read: a name may be bytes that are no UTF-8."""
+    try:
+        json.dumps([entry.source, entry.path, options], ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        hint = "rename the source, or set PYTHONUTF8=1 if it has a name in another language"
+        raise SourceError("its name, its path or an option is not UTF-8", where=entry.source, hint=hint) from None
 
 
 def _alike(file: str) -> str:
@@ -144,9 +157,17 @@ def _alike(file: str) -> str:
 def _files(source: str) -> Iterator[str]:
     """Names for the file of a source: `net.qfb` for `net.pt`; if another source has it, `net.pt.qfb`, and so on."""
     path = PurePosixPath(*[part for part in source.split("/") if part.strip(".")] or ["source"])  # below the archive
-    yield str(path.with_suffix(".qfb"))
-    yield f"{path}.qfb"
-    yield from (f"{path}.{number}.qfb" for number in count(2))
+    yield str(path.with_name(f"{_cut(path.stem)}.qfb"))
+    name = _cut(path.name)
+    yield str(path.with_name(f"{name}.qfb"))
+    yield from (str(path.with_name(f"{name}.{number}.qfb")) for number in count(2))
+
+
+def _cut(name: str) -> str:
+    """A name to which a suffix can be added, also that of shards: file systems take 255 bytes."""
+    while len(name.encode("utf-8", "surrogateescape")) > LONGEST:
+        name = name[:-1]
+    return name
 
 
 def _everywhere(place: Place) -> str:

@@ -103,6 +103,9 @@ class Manifest:
             if any(type(getattr(entry, name)) not in kinds for name, kinds in _TYPES.items()):
                 raise TypeError
             self.place(entry)
+        except UnicodeEncodeError as error:  # of `place`
+            what = f"names a file that this system cannot name in {error.encoding}: {entry.file}"
+            raise QfmtError(what, where=where, hint="set PYTHONUTF8=1") from None
         except (ValueError, TypeError):
             hint = "restore it, update qfmt if a newer one wrote it, or remove it and convert the sources again"
             raise QfmtError("is not a line of a manifest", where=where, hint=hint) from None

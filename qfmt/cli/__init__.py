@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -63,6 +64,9 @@ class Commands(click.Group):
             from .completion import register
 
             register()
+            with suppress(KeyError, ValueError):  # of what the shell sets
+                return super().main(*arguments, **options)
+            return None
         return super().main(*arguments, **options)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:

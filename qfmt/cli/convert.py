@@ -199,6 +199,8 @@ def command(
         options = {"engine": engine, "input_shapes": shapes, "input_quantization": quantizations, **integer}
         options |= {"input_dtypes": dtypes, "eval_mode": eval_mode, "vectors": vectors, "shard_size": shard_size}
         stated = {name: value for name, value in options.items() if value}
+        if dask == "":  # a variable without a value
+            raise click.UsageError("--dask is empty: give the address of a scheduler, or local")
         if dask and (memory or timeout):
             raise click.UsageError("--memory and --timeout are not for --dask: limit the workers of the cluster")
         workers = How(jobs or processors(), dask or "", memory, timeout)

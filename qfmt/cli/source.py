@@ -9,7 +9,7 @@ import click
 
 import qfmt
 
-from ..errors import DestinationError, QfmtError
+from ..errors import DestinationError, QfmtError, SourceError
 from ..file.opened import LocalFile
 from ..regular import irregular, refusal, resolved
 from ..urls import Place, Url, place
@@ -95,15 +95,19 @@ def is_archive(path: Place) -> bool:
 
 
 def kind_of(path: Place) -> str:
-    """QFB for a `.qfb` file, detected by its content or, if that is damaged, by its name; else CONVERTED."""
-    if path.suffix == ".qfb":
-        return QFB
+    """QFB for a `.qfb` file, detected by its content or, if that is of no source, by its name; else CONVERTED."""
     if isinstance(path, Url):
-        head = path.head(8)
-    else:
-        with path.open("rb") as file:
-            head = LocalFile(file).read(0, 8)
-    return QFB if head[4:7] == b"QFB" else CONVERTED
+        return QFB if path.suffix == ".qfb" or path.head(8)[4:7] == b"QFB" else CONVERTED
+    if what := irregular(path):  # of an archive, which has its own arguments
+        raise SourceError(what)
+    with path.open("rb") as file:
+        if LocalFile(file).read(0, 8)[4:7] == b"QFB":
+            return QFB
+    if path.suffix != ".qfb":
+        return CONVERTED
+    from ..frontends.sources import sniff
+
+    return CONVERTED if sniff(path).source else QFB
 
 
 def open_model(path: Place) -> tuple[Model, str]:

@@ -164,6 +164,8 @@ def _verify_archive(folder: Place, sources: Place | None, jobs: int, options: Ma
     line()
     without = len(manifest.entries) - len(told)
     rest = f"; no file for {without} of {how_many(len(manifest.entries), 'source')}" if without else ""
+    if unverified := len([facts for facts in told if "error" in facts]):
+        rest = f"; {unverified} could not be verified{rest}"
     line(f"{folder}: {len(told) - wrong} of {len(told)} are right{rest}")
     return DIFFERS if wrong or not told else 0
 

@@ -701,6 +701,8 @@ def test_verify_compares_each_source_with_its_file(three: Path) -> None:
     assert (result.exit_code, told["ok"]) == (1, False)
     assert [report["ok"] for report in told["reports"]] == [True, False, False]
     assert "there is no such file" in told["reports"][1]["error"]
+    last = invoke("verify", "--archive", three, "--samples", 1).stdout.splitlines()[-1]
+    assert last == f"{three}: 1 of 3 are right; 1 could not be verified; no file for 1 of 4 sources"
     for arguments in ((three.parent,), (three, DIGITS, three / "a.qfb")):
         assert "--help" in trouble("verify", "--archive", *arguments)
     assert "Missing argument 'FILE'" in trouble("verify", DIGITS)
@@ -752,6 +754,51 @@ def test_a_link_to_nothing_is_a_source_that_fails(sources: Path, archive: Path) 
         assert ([*found.sources], found.left_out) == (["a.pt", "b.pt"], left_out)
     results = fill(archive, find([f"{sources}/*"], archive).sources).results
     assert results == dict.fromkeys(("a.pt", "b.pt", "c.pt"), "failed")
+    (sources / "d.pt").symlink_to(os.devnull)
+    told = json.loads(invoke("convert", f"{sources}/[cd].pt", "--out", archive, "--json", "--timeout", "60").stdout)
+    said = ("is a FIFO, not a regular file", "is a character device, not a regular file")
+    assert tuple(entry["error"] for entry in told["entries"]) == said
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of other systems are Unicode")
+def test_names_that_are_not_text_are_refused(sources: Path, archive: Path) -> None:
+    """A manifest with them could not be read again."""
+    digits(sources / "a.pt")
+    digits(sources / "folder-\udcff" / "b.pt")
+    (source,) = find([str(sources / "folder-\udcff" / "b.pt")], archive).sources.items()
+    for given in (find([str(sources)], archive).sources, dict([source])):
+        with pytest.raises(SourceError, match="its name, its path or an option is not UTF-8"):
+            fill(archive, given)
+    with pytest.raises(SourceError, match="is not UTF-8"):
+        fill(archive, {"a.pt": DIGITS}, options={"input_shapes": {"\udcff": [1]}})
+    assert files(archive) == []
+
+
+def test_a_file_that_the_system_cannot_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where its encoding is ASCII."""
+
+    def fail(self: Manifest, entry: Entry) -> Any:
+        return entry.file.encode("ascii")
+
+    (tmp_path / MANIFEST).write_text(Entry("\xe9.pt", "\xe9.pt", file="\xe9.qfb").line)
+    monkeypatch.setattr(Manifest, "place", fail)
+    with pytest.raises(QfmtError, match="names a file that this system cannot name in ascii"):
+        Manifest(tmp_path)
+
+
+@pytest.mark.parametrize("shard_size", [None, 1000], ids=["one file", "shards"])
+def test_names_have_room_for_suffixes(sources: Path, archive: Path, shard_size: int | None) -> None:
+    """File systems take 255 bytes."""
+    for number, name in enumerate(("a" * 252, "a" * 251 + "b", "\xe9" * 126)):
+        digits(sources / f"{name}.pt", number)
+    options = {"shard_size": shard_size} if shard_size else {}
+    assert kept(sources, archive, options=options) == set()
+    assert [entry.file for entry in Manifest(archive).entries.values()] == [
+        f"{'a' * 200}.qfb",
+        f"{'a' * 200}.2.qfb",
+        f"{chr(0xE9) * 100}.qfb",
+    ]
+    assert len(kept(sources, archive, options=options)) == 3
 
 
 def test_files_have_names_that_differ_on_every_system(sources: Path, archive: Path) -> None:

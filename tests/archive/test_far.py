@@ -236,6 +236,7 @@ def test_limits_are_for_archives_without_dask(tmp_path: Path, sources: Path) -> 
     assert "requires --out FOLDER" in trouble("convert", sources / "a.pt", tmp_path / "a.qfb", "--timeout", "3")
     said = trouble("convert", sources, "--out", tmp_path / "archive", "--dask", "local", "--memory", "1G")
     assert "limit the workers of the cluster" in said
+    assert "--dask is empty" in trouble("convert", sources, "--out", tmp_path / "archive", "--dask", "")
 
 
 @pytest.mark.parametrize("seconds", ["inf", "nan", "0", "-1", "1e300"])
@@ -256,6 +257,18 @@ def test_the_password_of_a_scheduler_is_not_told(monkeypatch: pytest.MonkeyPatch
         with pytest.raises(RemoteError, match=r"--dask .*127\.0\.0\.1:1") as error:
             list(cluster.results([{}], "", (), 1, address))
         assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize("address", ["host", "http://127.0.0.1:1", "tcp://", "tcp://user:secret@127.0.0.1:port"])
+def test_what_is_no_address_gets_no_client(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    """Which would hang when the process ends."""
+    distributed = pytest.importorskip("distributed", reason="distributed is in the test extra")
+    from qfmt.archive import cluster
+
+    monkeypatch.setattr(distributed, "Client", lambda *_, **__: pytest.fail("a client"))
+    with pytest.raises(RemoteError, match="give the address of a Dask scheduler") as error:
+        list(cluster.results([{}], "", (), 1, address))
+    assert "secret" not in str(error.value)
 
 
 # On a cluster

@@ -100,7 +100,11 @@ def test_what_is_no_file_completes_nothing(tmp_path: Path) -> None:
         assert completed(f"qfmt inspect {word} --tensor ", 4) == []
 
 
-def completed(line: str, word: int) -> list[str]:
+def test_a_word_that_is_no_number_completes_nothing() -> None:
+    assert completed("qfmt conv", "x") == []
+
+
+def completed(line: str, word: int | str) -> list[str]:
     """What bash is told."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "_QFMT_COMPLETE": "bash_complete"}
     environment |= {"COMP_WORDS": line, "COMP_CWORD": str(word)}

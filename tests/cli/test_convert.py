@@ -198,3 +198,15 @@ def test_a_destination_without_suffix_is_a_c_program_and_could_be_a_qfb(tmp_path
     message = trouble("convert", DIGITS, tmp_path / "model")
     assert f"for a .qfb file use the name {tmp_path / 'model.qfb'}; for a C program" in message
     assert "use the name" not in trouble("convert", DIGITS, tmp_path / "a" / "model.c")
+
+
+def test_the_content_of_a_source_counts_not_its_name(tmp_path: Path) -> None:
+    source, dest = tmp_path / "net.qfb", tmp_path / "digits.qfb"
+    source.write_bytes(DIGITS.read_bytes())
+    assert invoke("convert", source, dest).exit_code == 0
+    assert qfmt.load(dest).content_id() == qfmt.convert(DIGITS).content_id()
+    assert "converted in memory" in invoke("inspect", source).output
+    source.write_bytes(dest.read_bytes()[:-1])
+    assert "is truncated" in trouble("convert", source, dest)
+    source.write_bytes(b"")
+    assert "is not a .qfb file; it is an empty file" in trouble("convert", source, dest)
