@@ -216,6 +216,13 @@ def test_unsupported_operators_are_listed_with_their_modules(tmp_path: Path) -> 
     }
 
 
+def test_an_operator_of_the_root_has_no_place() -> None:
+    with quiet():
+        program = torch.export.export(Function(lambda x: FORMS["moved"][0](x).erfinv()).eval(), (X,))
+    with pytest.raises(UnsupportedOperatorsError, match=r"aten::erfinv \(1×\);"):
+        qfmt.convert(program)
+
+
 def test_a_float_program_is_refused() -> None:
     with quiet():
         program = torch.export.export(Function(lambda x: x + 1).eval(), (X,))

@@ -17,7 +17,7 @@ from ...stored import StoredTensor
 from ..calls import PYTHON, Place, Recorder, RejectedInputError, Value
 from ..saved.tree import Module
 from ..torchscript.code import charge_parsing, check_chains, syntax_tree
-from ..torchscript.frames import Frame, Symbol
+from ..torchscript.frames import STEP, Frame, Symbol
 from ..torchscript.operators import Operators
 from ..values import PLAIN_CODES, QUANTIZED_CODES, TensorValue
 from .functional import FUNCTIONS, Call
@@ -191,7 +191,7 @@ class _Walker(Frame):
 
     def value(self, node: ast.expr) -> Any:
         """TorchScript's expressions, and slices, and Python's operators."""
-        self.budget.spend()
+        self.budget.spend(STEP)
         match node:
             case ast.Slice():
                 bounds = (node.lower, node.upper, node.step)
