@@ -61,7 +61,8 @@ def some(names: Sequence[str], limit: int = 3) -> str:
 
 def _counted(found: Mapping[str, Sequence[str]]) -> str:
     """What was found, how often, and the first places where."""
-    return ", ".join(f"{what} ({len(places)}×: {some(places)})" for what, places in sorted(found.items()))
+    shown = {what: f": {some(places)}" if any(places) else "" for what, places in found.items()}
+    return ", ".join(f"{what} ({len(places)}×{shown[what]})" for what, places in sorted(found.items()))
 
 
 def first_line(error: BaseException) -> str:

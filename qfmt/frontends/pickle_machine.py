@@ -68,7 +68,7 @@ class Machine:
         end = self.data.find(b"\n", self.position)
         if end < 0:
             raise IndexError
-        text = self.data[self.position : end].decode("utf-8", "replace")
+        text = self.data[self.position : end].decode()
         self.position = end + 1
         return text
 
@@ -148,8 +148,8 @@ def _tuple(count: int) -> Callable[[Machine], None]:
     return build
 
 
-def _string(size: struct.Struct) -> Callable[[Machine], None]:
-    return lambda machine: machine.push(machine.take(machine.number(size)).decode("utf-8", "replace"))
+def _string(size: struct.Struct, errors: str = "strict") -> Callable[[Machine], None]:
+    return lambda machine: machine.push(machine.take(machine.number(size)).decode("utf-8", errors))
 
 
 def _bytes(size: struct.Struct) -> Callable[[Machine], None]:
@@ -258,8 +258,8 @@ def _opcodes() -> Iterator[tuple[str, Callable[[Machine], None]]]:
     yield "X", _string(_U32)
     yield "\x8c", _string(_U8)
     yield "\x8d", _string(_U64)
-    yield "U", _string(_U8)  # strings of Python 2
-    yield "T", _string(_U32)
+    yield "U", _string(_U8, "backslashreplace")  # strings of Python 2, which may be bytes
+    yield "T", _string(_U32, "backslashreplace")
     yield "B", _bytes(_U32)
     yield "C", _bytes(_U8)
     yield "\x8e", _bytes(_U64)

@@ -110,8 +110,9 @@ def _from_checked(proto: Any) -> ir.Model:
     if not all(isinstance(text, str) for text in (proto.producer_name, proto.producer_version, *texts)):
         raise SourceError("contains names that are not text", hint="the file is damaged; download it again")
     opsets = [_opsets(each.opset_import) for each in (proto, *proto.functions)]
-    for scope in (proto.graph, *proto.functions):
-        _check_names(scope)
+    _check_names(proto.graph, is_function=False)
+    for function in proto.functions:
+        _check_names(function, is_function=True)
     names = ("::".join((each.domain, each.name, each.overload)).removesuffix("::") for each in proto.functions)
     _check_once("function", names)
     quiet()
@@ -156,18 +157,28 @@ def _graphs(attribute: Any) -> list[Any]:
     return [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
 
 
-def _check_names(scope: Any) -> None:
-    """Raise SourceError if two values of a graph or function, or two attributes of a node, have the same name."""
+def _check_names(scope: Any, is_function: bool) -> None:
+    """Raise SourceError if two values of a graph or function, or two attributes of a node, have the same name, and for
+    attributes that are sparse, or refer to those of a function outside of one."""
     inputs, made = _names(scope.input), [name for node in scope.node for name in node.output if name]
     _check_once("value", [*inputs, *made])
     if scope.DESCRIPTOR.name == "GraphProto":  # an initializer is the default of an input
         stored = _names(scope.initializer)
         _check_once("initializer", [*{*made}.intersection(stored), *stored])
     for node in scope.node:
+        where = f"node {node.name or node.op_type!r}"
         if len({attribute.name for attribute in node.attribute}) < len(node.attribute):
-            raise SourceError("has two attributes of one name", where=f"node {node.name or node.op_type!r}")
-        for inner in (inner for attribute in node.attribute for inner in _graphs(attribute)):
-            _check_names(inner)
+            raise SourceError("has two attributes of one name", where=where)
+        for attribute in node.attribute:
+            if attribute.HasField("sparse_tensor") or len(attribute.sparse_tensors):
+                raise SourceError("has a sparse tensor", where=where, hint="make it dense")
+            if attribute.ref_attr_name and not is_function:
+                what = (
+                    f"its attribute {attribute.name} refers to {attribute.ref_attr_name} of a function, but is in none"
+                )
+                raise SourceError(what, where=where, hint="run onnx.checker for details")
+            for inner in _graphs(attribute):
+                _check_names(inner, is_function)
 
 
 def _check_once(kind: str, names: Iterable[str]) -> None:

@@ -15,7 +15,7 @@ from ...errors import SourceError
 from ...model import DTYPES, Quantization, numpy_dtype
 from ..stored import StoredTensor
 from .building import Builder
-from .values import DTYPE_CODES, Refine, TensorValue, narrowest
+from .values import DTYPE_CODES, Refine, TensorValue, UnknownNumber, narrowest
 
 
 def number(lift: Builder, value: Any) -> int | float:
@@ -29,7 +29,7 @@ def number(lift: Builder, value: Any) -> int | float:
         value = array.item()
     if isinstance(value, bool | int | float):
         return value
-    raise SourceError(f"{lift.target} has a number argument that is known only at run time")
+    raise UnknownNumber(f"{lift.target} has a number argument that is known only at run time")
 
 
 def whole(lift: Builder, value: Any) -> int:

@@ -30,7 +30,7 @@ from . import arguments, operators, shapes  # noqa: F401  (each module of `opera
 from .building import Builder
 from .calls import MEANINGLESS, Place, Value, keeps_state, meaningless
 from .lifts import LIFTS
-from .values import DECOMPOSE, VIEWS, Quotient, Size, TensorValue, Unsupported, check_unchanged, share
+from .values import DECOMPOSE, VIEWS, Quotient, Size, TensorValue, UnknownNumber, Unsupported, check_unchanged, share
 
 
 class Lifter:
@@ -55,7 +55,7 @@ class Lifter:
             with np.errstate(all="ignore"):  # a number beyond the range of a type becomes infinite, as in torch
                 return self._dispatch(target, args, kwargs)
         except SourceError as error:
-            if not error.hint and _reads_size((*args, *kwargs.values())):
+            if not error.hint and (isinstance(error, UnknownNumber) or _reads_size((*args, *kwargs.values()))):
                 error.hint = shapes.hint(self.builder)
             if not error.where:
                 error.at(place.where)

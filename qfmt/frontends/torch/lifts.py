@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
 
 from ...errors import SourceError
-from ...ops.spelling import Parameter, bind, parsed
+from ...ops.spelling import Parameter, bind, parsed, spellings
 
 
 class Meaning(NamedTuple):
@@ -30,6 +30,20 @@ class Meaning(NamedTuple):
 
 LIFTS: dict[str, Meaning] = {}
 """By torch target."""
+
+
+@cache
+def parameter_names(target: str) -> tuple[str, ...]:
+    """The names of the arguments of a call in their order, as far as they are known."""
+    plain = target.removesuffix("_")
+    meaning = LIFTS.get(target) or LIFTS.get(plain)
+    spelled = spellings().get(target) or spellings().get(plain)
+    if meaning is not None and not meaning.parameters:
+        given = list(inspect.signature(meaning.function).parameters.values())[1 + len(meaning.variant) :]
+        if given and given[0].kind is given[0].POSITIONAL_OR_KEYWORD:
+            return tuple(each.name for each in given if each.kind is each.POSITIONAL_OR_KEYWORD)
+    parameters = meaning.parameters if meaning is not None and meaning.parameters else spelled and spelled[0].parameters
+    return tuple(each.torch_name for each in parameters or () if not each.by_keyword)
 
 
 _IN_EVAL_MODE = {"train": False, "dropout_p": 0.0}

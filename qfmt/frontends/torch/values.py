@@ -30,6 +30,10 @@ RANK_NAMES = {1: ("N",), 2: ("N", "F"), 3: ("N", "C", "L"), 4: ("N", "C", "H", "
 """Names for the sizes of an input with only a known rank."""
 
 
+class UnknownNumber(SourceError):
+    """A number is needed that is known only at run time: it may be a size, which can be stated."""
+
+
 class Memory:
     """The memory that all views of a tensor share; `changed_by` is the call that wrote to it through one of them.
 

@@ -212,6 +212,10 @@ def test_sparse_tensors_and_training_are_looked_through(tmp_path: Path) -> None:
     model.graph.node.append(node("Constant", [], ["s"], sparse_value=sparse))
     with pytest.raises(SourceError, match="outside"):
         qfmt.convert(_written(tmp_path, model))
+    sparse.values.CopyFrom(numpy_helper.from_array(WEIGHTS, "t"))
+    model.graph.node[-1].attribute[0].sparse_tensor.CopyFrom(sparse)
+    with pytest.raises(SourceError, match="node 'Constant': has a sparse tensor; make it dense"):
+        qfmt.convert(_written(tmp_path, model))
     del model.graph.node[-1]
     model.training_info.add().initialization.initializer.append(elsewhere("../w.bin"))
     with pytest.raises(SourceError, match="outside"):

@@ -157,6 +157,10 @@ BAD: dict[str, tuple[Change, str]] = {
         "strings cannot be stored",
     ),
     "no type": (lambda m: m.graph.input[0].ClearField("type"), "element type"),
+    "an attribute of no function": (
+        lambda m: convolution(m).attribute.add(name="group", ref_attr_name="g", type=2) and None,
+        r"node .*its attribute group refers to g of a function, but is in none",
+    ),
     "one name for two attributes": (
         lambda m: m.graph.node[2].attribute.append(m.graph.node[2].attribute[0]),
         r"node .*has two attributes of one name",

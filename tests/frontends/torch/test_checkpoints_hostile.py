@@ -212,6 +212,15 @@ def test_strings_of_python_2_are_read(tmp_path: Path) -> None:
     assert unpickle(data, lambda key, dtype: None) == pickle.loads(data) == {"a": "b"}  # type: ignore[arg-type,return-value]
 
 
+def test_names_that_differ_in_damaged_characters_only(tmp_path: Path) -> None:
+    """Two names must not become one."""
+    keys = [b"X\x03\x00\x00\x00\xed\xa0" + last for last in (b"\x80", b"\x81")]
+    with pytest.raises(SourceError, match="the pickle is invalid here"):
+        unpickle(b"\x80\x02}(" + keys[0] + b"K\x01" + keys[1] + b"K\x02u.", lambda key, dtype: None)  # type: ignore[arg-type,return-value]
+    old = unpickle(b"\x80\x02}(U\x01\xffK\x01U\x01\xfeK\x02u.", lambda key, dtype: None)  # type: ignore[arg-type,return-value]
+    assert old == {"\\xff": 1, "\\xfe": 2}
+
+
 def test_pickled_modules_that_shrink(tmp_path: Path) -> None:
     network, x = torch.nn.Sequential(torch.nn.Softshrink(0.2), torch.nn.Hardshrink(0.3)), torch.linspace(-1, 1, 41)
     torch.save(network, tmp_path / "m.pt")

@@ -106,7 +106,35 @@ def set_payload(key: str, value: Any) -> Callable[[Any], None]:
     return change
 
 
+def set_input_order(document: Any) -> None:
+    document["graph_module"]["signature"]["input_specs"][:2] = reversed(
+        document["graph_module"]["signature"]["input_specs"][:2]
+    )
+
+
+def set_output(document: Any) -> None:
+    document["graph_module"]["graph"]["outputs"] = [{"as_tensor": {"name": "x"}}]
+
+
+def set_name_twice(document: Any) -> None:
+    node(document, "linear")["inputs"] += [{"name": "bias", "arg": {"as_none": True}, "kind": 2}]
+
+
+def share_bytes(document: Any) -> None:
+    document["config"]["bias"]["path_name"] = document["config"]["w"]["path_name"]
+
+
 BROKEN = {
+    "inputs in another order": (MODEL, set_input_order, "not those of its signature"),
+    "another output": (MODEL, set_output, "not those of its signature"),
+    "an argument twice": (MODEL, set_name_twice, "linear is called with arguments that are not supported"),
+    "an integer with a fraction": (
+        MODEL, lambda d: node(d, "quantize_per_tensor")["inputs"][2].update(arg={"as_int": 3.5}), "3.5 is not a int",
+    ),
+    "bytes of two types": (WEIGHTS, share_bytes, "another element type"),
+    "an input of an unknown type": (
+        MODEL, lambda d: d["graph_module"]["graph"]["tensor_values"]["x"].update(dtype=12345) , "an element type that",
+    ),
     "schema": (MODEL, set_schema, "schema 9"),
     "no schema": (MODEL, lambda d: d.pop("schema_version"), "does not state its schema"),
     "not a program": (MODEL, lambda d: [1, 2], "does not state its schema"),
@@ -140,6 +168,31 @@ def test_broken_archive(what: str, entries: Entries, tmp_path: Path) -> None:
     assert str(caught.value).startswith(str(path))
 
 
+def test_arguments_are_read_by_name(entries: Entries, tmp_path: Path) -> None:
+    """PyTorch ignores the order in which a call lists its arguments."""
+
+    def turn(document: Any) -> None:
+        node(document, "linear")["inputs"].reverse()
+        node(document, "quantize_per_tensor")["inputs"].reverse()
+
+    turned = written(with_json(entries, MODEL, turn), tmp_path / "turned.pt2")
+    model = qfmt.convert(turned)
+    assert model.content_id() == qfmt.convert(written(entries, tmp_path / "m.pt2")).content_id()
+    with quiet():
+        theirs = torch.export.load(turned).module()(X)
+    (mine,) = model.run({"x": X.numpy()}).values()
+    assert torch.allclose(torch.from_numpy(mine.copy()), theirs, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "name", ["serialized_exported_program.json", "archive/data/weights/model.pt", "archive/data/constants/model.pt"]
+)
+def test_archives_of_two_forms_are_refused(name: str, entries: Entries, tmp_path: Path) -> None:
+    """PyTorch would prefer the older tensors."""
+    with pytest.raises(SourceError, match=r"in the form of PyTorch before 2\.9, too"):
+        qfmt.convert(written(entries | {name: b""}, tmp_path / "m.pt2"))
+
+
 def _none_or_list(value: Any) -> Any:
     return value if isinstance(value, list) else None
 
@@ -161,6 +214,13 @@ def test_unsupported_operators_are_listed_with_their_modules(tmp_path: Path) -> 
         "aten::erfinv": ("first", "second"),
         "aten::lgamma": ("second",),
     }
+
+
+def test_an_operator_of_the_root_has_no_place() -> None:
+    with quiet():
+        program = torch.export.export(Function(lambda x: FORMS["moved"][0](x).erfinv()).eval(), (X,))
+    with pytest.raises(UnsupportedOperatorsError, match=r"aten::erfinv \(1×\);"):
+        qfmt.convert(program)
 
 
 def test_a_float_program_is_refused() -> None:

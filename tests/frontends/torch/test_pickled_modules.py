@@ -148,6 +148,80 @@ def test_fx_code_is_never_executed(body: str, tmp_path: Path) -> None:
     assert not marker.exists()
 
 
+OTHER_CODE = {
+    "two definitions": ("def forward(self, x):\n    return x\ndef forward(self, x):\n    return x + 1\n", ""),
+    "a decorator": ("@torch.jit.ignore\ndef forward(self, x):\n    return x\n", "is not only a `forward`"),
+    "an import": ("from torch import neg as abs\ndef forward(self, x):\n    return torch.abs(x)\n", ""),
+    "positional arguments": ("def forward(self, /, x, y):\n    return y\n", "a variable number of arguments"),
+}
+
+
+@pytest.mark.parametrize("what", OTHER_CODE)
+def test_code_that_is_not_only_forward_is_refused(what: str, tmp_path: Path) -> None:
+    code, message = OTHER_CODE[what]
+    model = qfmt.convert(fx_file(tmp_path / "m.pt", code))
+    assert (message or "is not only a `forward`") in model.no_graph
+
+
+def test_imports_that_are_other_code_are_refused(tmp_path: Path) -> None:
+    code = "def forward(self, x):\n    return torch.abs(x)\n"
+    assert not qfmt.convert(fx_file(tmp_path / "m.pt", code, "NoneType = type(None)\nimport torch\n")).no_graph
+    model = qfmt.convert(fx_file(tmp_path / "m.pt", code, "import torch\ntorch.abs = torch.neg\n"))
+    assert "by other code than `import`" in model.no_graph
+
+
+def test_a_method_is_called_after_its_tensor_is_computed(tmp_path: Path) -> None:
+    code = "def forward(self, x):\n    y = x + 1\n    return y.add_(1).mul(y.mul_(2))\n"
+    x = np.array([[1.0, 2.0]], np.float32)
+    model = qfmt.convert(fx_file(tmp_path / "m.pt", code), input_shapes={"x": (1, 2)})
+    (result,) = model.run({"x": x}).values()
+    assert result.tolist() == [[36.0, 64.0]]
+
+
+def changed(module: nn.Module, **attributes: Any) -> nn.Module:
+    vars(module).update(attributes)
+    return module
+
+
+class Pickled(nn.Module):
+    """A module that is pickled with arguments, or a graph with a state."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__()
+        self.parts = parts
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.parts
+
+
+def test_attributes_that_replace_the_code_of_a_module_are_refused(tmp_path: Path) -> None:
+    path = saved(nn.Sequential(changed(nn.ReLU(), forward=nn.Sigmoid())), tmp_path / "m.pt")
+    with pytest.raises(SourceError, match="0: runs hooks"):
+        qfmt.convert(path)
+
+
+def test_modules_with_two_states_are_refused(tmp_path: Path) -> None:
+    twice = changed(nn.Sequential(nn.ReLU()), **{"0": nn.Sigmoid()})
+    with pytest.raises(SourceError, match="two attributes of one name"):
+        qfmt.convert(saved(twice, tmp_path / "twice.pt"))
+    relu = nn.Sequential(Pickled(nn.ReLU, (True,), vars(nn.ReLU())))
+    with pytest.raises(SourceError, match="a state that modules do not have"):
+        qfmt.convert(saved(relu, tmp_path / "relu.pt"))
+    function, given = GraphLike("def forward(self, x):\n    return x\n", "import torch\n").__reduce__()
+    with pytest.raises(SourceError, match="a state that modules do not have"):
+        qfmt.convert(saved(Pickled(function, given, {"weight": torch.zeros(2)}), tmp_path / "graph.pt"))
+
+
+def test_an_upsample_of_an_older_version_computes_its_factors_again(tmp_path: Path) -> None:
+    """torch.nn.Upsample.__setstate__"""
+    network = nn.Sequential(nn.Upsample(scale_factor=1.7))
+    del network[0].recompute_scale_factor
+    path = saved(network, tmp_path / "m.pt")
+    assert torch.load(path, weights_only=False)[0].recompute_scale_factor is True
+    with pytest.raises(SourceError, match="interpolates with the mode 'nearest'"):
+        qfmt.convert(path)
+
+
 class GraphLike:
     """Pickled as torch.fx pickles a GraphModule."""
 

@@ -22,6 +22,9 @@ SCHEMA = 8
 
 SAVE_AGAIN = "load it with the PyTorch that wrote it, and save it with torch.export.save of PyTorch 2.9 or later"
 
+_OLDER = "serialized_exported_program.json"
+"""The program in older archives. PyTorch prefers older tensors, and an older program if another is incomplete."""
+
 DTYPES = {
     1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float16", 7: "float32", 8: "float64",
     10: "complex64", 11: "complex128", 12: "bool", 13: "bfloat16", 28: "uint16", 29: "float8_e4m3fn",
@@ -41,12 +44,16 @@ class Archive:
         self.budget = self._zip.budget
         self._root = self._zip.root
         self.name = self._model_name()
+        tensors = (f"{self._root}data/{kind}/{self.name}.pt" for kind in ("weights", "constants"))
+        if not self._zip.entries.keys().isdisjoint((_OLDER, *tensors)):
+            raise SourceError("has a program or tensors in the form of PyTorch before 2.9, too", hint=SAVE_AGAIN)
         self.program = self._json(f"models/{self.name}.json")
         self.version = _version(self.program)
         self._payloads = {
             kind: dict(self._config(f"data/{kind}/{self.name}_{kind}_config.json")) for kind in ("weights", "constants")
         }
         self._tensors: dict[tuple[str, str], StoredTensor] = {}
+        self._types: dict[str, str] = {}
 
     def tensor(self, kind: str, name: str) -> StoredTensor:
         """A tensor by its qualified name; `kind` is "weights" (parameters and buffers) or "constants"."""
@@ -83,6 +90,8 @@ class Archive:
             raise damaged("is not what torch.export writes here", where=folder) from None
         if not isinstance(code, int) or code not in DTYPES:
             raise SourceError(f"has the element type {str(code)[:20]}, which is not supported")
+        if self._types.setdefault(entry, DTYPES[code]) != DTYPES[code]:
+            raise damaged("shares its bytes with a tensor of another element type")
         storage = Storage(entry, DTYPES[code], lambda: self._zip.view(entry), self.budget)
         if entry not in self._zip.entries:
             raise damaged("the archive lacks the bytes of this tensor")
@@ -110,7 +119,7 @@ class Archive:
             raise SourceError(
                 f"holds several programs ({', '.join(sorted(models)[:5])})", hint="save each program to its own file"
             )
-        if "serialized_exported_program.json" in inner:
+        if _OLDER in inner:
             raise SourceError("is a torch.export archive from before PyTorch 2.9", hint=SAVE_AGAIN)
         raise SourceError("is a .pt2 archive without an exported program", hint="save it with torch.export.save")
 

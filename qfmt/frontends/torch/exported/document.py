@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from ....errors import SourceError, damaged
 from ....model import Dimension
 from ..calls import PYTHON
+from ..lifts import parameter_names
 from ..values import PLAIN_CODES
 from .archive import DTYPES
 
@@ -83,37 +84,47 @@ def read_program(document: Any) -> Program:
 
 
 def _program(module: Any) -> Program:
-    signature = module["signature"]
+    signature, graph = module["signature"], _graph(module["graph"])
     inputs: list[str] = []
     stored: dict[str, StoredInput] = {}
     fixed: dict[str, Any] = {}
-    for spec in signature["input_specs"]:
-        _input(*_variant(spec), inputs, stored, fixed)
+    named = [_input(*_variant(spec), inputs, stored, fixed) for spec in signature["input_specs"]]
+    order = [name for name in named if name]
+    in_order = order == list(graph.inputs) and len(set(order)) == len(order)
     outputs: list[Any] = []
     changed: list[tuple[str, str, str]] = []
-    for spec in signature["output_specs"]:
+    for spec, result in zip(signature["output_specs"], graph.outputs, strict=True):
         kind, body = _variant(spec)
         if kind in ("user_output", "loss_output"):
             outputs.append(_argument(body["arg"] if kind == "user_output" else {"as_tensor": body["arg"]}))
+            in_order &= outputs[-1] == result
         elif kind != "token":
             target = next((str(body[key]) for key in body if key != "arg"), "")
             changed.append((kind, target, str(body["arg"]["name"])))
-    return Program(_graph(module["graph"]), tuple(inputs), stored, fixed, tuple(outputs), tuple(changed))
+            in_order &= Ref(changed[-1][2]) == result
+    if not in_order:
+        raise damaged("the inputs and outputs of the graph are not those of its signature, in the same order")
+    return Program(graph, tuple(inputs), stored, fixed, tuple(outputs), tuple(changed))
 
 
-def _input(kind: str, body: Any, inputs: list[str], stored: dict[str, StoredInput], fixed: dict[str, Any]) -> None:
+def _input(kind: str, body: Any, inputs: list[str], stored: dict[str, StoredInput], fixed: dict[str, Any]) -> str:
+    """Note an input; its name in the graph if it is no constant there."""
     if kind == "user_input":
         value = _argument(body["arg"])
-        if isinstance(value, Ref):
-            inputs.append(value.name)
-    elif kind in ("parameter", "buffer", "tensor_constant"):
-        name = str(body[f"{kind}_name"])
+        if not isinstance(value, Ref):
+            return ""
+        inputs.append(value.name)
+        return value.name
+    if kind in ("parameter", "buffer", "tensor_constant"):
+        name, value = str(body[f"{kind}_name"]), str(body["arg"]["name"])
         place = "weights" if kind == "parameter" or body.get("persistent") else "constants"
-        stored[str(body["arg"]["name"])] = StoredInput(place, name)
-    elif kind == "constant_input":
+        stored[value] = StoredInput(place, name)
+        return value
+    if kind == "constant_input":
         fixed[str(body["name"])] = _argument(body["value"])
     elif kind != "token":
         raise SourceError(f"has an object of kind {kind} as an input, which is not supported", where=str(body)[:100])
+    return ""
 
 
 def _graph(body: Any) -> Graph:
@@ -126,15 +137,34 @@ def _graph(body: Any) -> Graph:
 
 
 def _call(node: Any) -> Call:
-    given = [(str(item["name"]), _argument(item["arg"]), item.get("kind")) for item in node["inputs"]]
+    target = _target(str(node["target"]))
+    args, kwargs = _given(target, node["inputs"])
     outputs = [_argument(output) for output in node["outputs"]]
     return Call(
-        target=_target(str(node["target"])),
-        args=tuple(value for _, value, kind in given if kind != 2),
-        kwargs={name: value for name, value, kind in given if kind == 2},
+        target=target,
+        args=args,
+        kwargs=kwargs,
         outputs=outputs[0] if len(outputs) == 1 else tuple(outputs),
         scope=_scope(node["metadata"].get("nn_module_stack", "")),
     )
+
+
+def _given(target: str, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments by position and by name. torch reads all of them by name."""
+    names = parameter_names(target)
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for item in inputs:
+        name = str(item["name"])
+        if item.get("kind") == 2 or (name in names and names.index(name) != len(args)):
+            if name in kwargs:
+                raise ValueError(name)
+            kwargs[name] = _argument(item["arg"])
+        else:
+            args.append(_argument(item["arg"]))
+    if not kwargs.keys().isdisjoint(names[: len(args)]):
+        raise SourceError(f"{target[:100]} is called with arguments that are not supported")
+    return tuple(args), kwargs
 
 
 def _target(text: str) -> str:
@@ -183,7 +213,21 @@ def _name(value: Any) -> Ref:
 
 def _symbol(value: Any) -> Any:
     kind, inner = _variant(value)
-    return Ref(str(inner)) if kind == "as_name" else inner
+    return Ref(str(inner)) if kind == "as_name" else _argument(value)
+
+
+def _exact(kind: type) -> Callable[[Any], Any]:
+    """Torch does not convert values: a number with a fraction stays one where an integer is stated."""
+
+    def read(value: Any) -> Any:
+        if type(value) is not kind:
+            raise TypeError(f"{str(value)[:40]} is not a {kind.__name__}")
+        return value
+
+    return read
+
+
+_int, _bool, _text = map(_exact, (int, bool, str))
 
 
 def _each(read: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
@@ -207,16 +251,16 @@ _ARGUMENTS: Mapping[str, Callable[[Any], Any]] = {
     "as_nested_tensors": _each(_each(_name)),
     "as_optional_tensor": _argument,
     "as_optional_tensors": _each(_argument),
-    "as_int": int,
-    "as_ints": _each(int),
-    "as_int_lists": _each(_each(int)),
+    "as_int": _int,
+    "as_ints": _each(_int),
+    "as_int_lists": _each(_each(_int)),
     "as_float": _number,
     "as_floats": _each(_number),
     "as_float_lists": _each(_each(_number)),
-    "as_string": str,
-    "as_strings": _each(str),
-    "as_bool": bool,
-    "as_bools": _each(bool),
+    "as_string": _text,
+    "as_strings": _each(_text),
+    "as_bool": _bool,
+    "as_bools": _each(_bool),
     "as_sym_int": _symbol,
     "as_sym_ints": _each(_symbol),
     "as_sym_bool": _symbol,
@@ -228,7 +272,7 @@ _ARGUMENTS: Mapping[str, Callable[[Any], Any]] = {
     "as_layout": _nothing,
     "as_device": lambda device: str(device["type"]),
     "as_graph": lambda body: _graph(body["graph"]),
-    "as_operator": str,
+    "as_operator": _text,
     "as_custom_obj": _name,
 }
 

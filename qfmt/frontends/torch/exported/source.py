@@ -13,7 +13,7 @@ from ...content import sha256_of
 from ...options import Options
 from ..calls import Place, Recorder
 from ..network import Network
-from ..values import InputSpec, TensorValue
+from ..values import PLAIN_CODES, InputSpec, TensorValue
 from .archive import Archive
 from .document import Call, Graph, Program, Ref, read_program, references
 from .names import is_in_place, live_values, recovered, written
@@ -102,8 +102,12 @@ class Evaluation:
             if name not in types:
                 hint = "only tensors can be inputs: export the model with this argument fixed"
                 raise SourceError("the program has a number as an input", where=f"input {name}", hint=hint)
+            if types[name].dtype not in PLAIN_CODES:
+                raise SourceError(
+                    "the program has an input of an element type that is not supported", where=f"input {name}"
+                )
             shape: Shape = types[name].shape
-            specs.append(InputSpec(name, shape, types[name].dtype or "float32", typed=True))
+            specs.append(InputSpec(name, shape, types[name].dtype, typed=True))
         return specs
 
     def run(self, to: Recorder, inputs: Mapping[str, TensorValue]) -> Any:
@@ -123,6 +127,8 @@ class Evaluation:
                 continue
             args = [self._resolved(argument, values) for argument in call.args]
             if call.target in _INLINED:
+                if call.kwargs or len(args) <= _INLINED[call.target]:
+                    raise damaged(f"{call.target} is called with arguments that PyTorch does not write")
                 if "autocast" in call.target and args[2]:
                     what = "computes with torch.autocast, which chooses element types while it runs"
                     raise SourceError(what, where=call.scope, hint="convert program.run_decompositions()")

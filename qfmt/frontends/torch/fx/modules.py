@@ -48,6 +48,10 @@ def _parameters(module: Module) -> tuple[Any, ...]:
     return packed, *rest
 
 
+OVERRIDES = "forward", "_call_impl", "_compiled_call_impl", "_conv_forward", "_slow_forward", "_wrapped_call_impl"
+"""Attributes that would replace what a module computes."""
+
+
 class UnknownModule(SourceError):
     """A module whose code is neither in the file nor known."""
 
@@ -64,7 +68,7 @@ def caller(recorder: Recorder, place: Place) -> Call:
 def apply(module: Module, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any], place: Place) -> Any:
     """The output of a module. Raises UnknownModule if its computation is not known."""
     module.budget.spend(MODULE)
-    if module.attributes.get("_forward_hooks") or module.attributes.get("_forward_pre_hooks"):
+    if any(module.attributes.get(name) for name in ("_forward_hooks", "_forward_pre_hooks", *OVERRIDES)):
         what = "runs hooks, whose code is not in the file"
         hint = "remove them before saving, such as by torch.nn.utils.remove_weight_norm"
         raise UnknownModule(what, where=module.path, hint=hint)
@@ -81,7 +85,9 @@ def apply(module: Module, recorder: Recorder, args: tuple[Any, ...], kwargs: Map
 
 def method(module: Module, name: str, recorder: Recorder, place: Place) -> Callable[..., Any]:
     """A method of a module without a `forward`: `ff.add` of a QFunctional."""
-    if module.kind != "quantized.QFunctional" or name not in QFUNCTIONAL:
+    after = module.children.get("activation_post_process")
+    is_known = module.kind == "quantized.QFunctional" and name in QFUNCTIONAL and name not in module.attributes
+    if not is_known or (after is not None and after.kind != "nn.Identity"):
         raise UnknownModule(f"`{name[:100]}` of {_shown(module)} is not known", where=module.path)
     call = caller(recorder, place._replace(scope=module.path))
 
@@ -162,7 +168,8 @@ def _argument(module: Module, word: str) -> Any:
         return ast.literal_eval(word[1:])
     if word == "packed":
         return module.packed
-    return module.attributes.get(word[:-1]) if word.endswith("?") else module[word]
+    name, optional, default = word.partition("?")
+    return module.attributes.get(name, ast.literal_eval(default or "None")) if optional else module[name]
 
 
 def _alike(call: Call, module: Module, x: Any) -> Any:
@@ -254,7 +261,8 @@ def _instance_norm(call: Call, module: Module, x: Any) -> Any:
 def _float_convolution(call: Call, module: Module, x: Any) -> Any:
     rank, padding = len(module["kernel_size"]), module["padding"]
     if module["padding_mode"] != "zeros":
-        x, padding = padded(call, x, padding, module["padding_mode"]), 0
+        x = call("aten::pad", x, list(module["_reversed_padding_repeated_twice"]), module["padding_mode"], None)
+        padding = 0
     rest = module["stride"], padding, module["dilation"], module["groups"]
     return call(f"aten::conv{rank}d", x, module["weight"], module["bias"], *rest)
 
@@ -300,7 +308,7 @@ OPERATORS: dict[str, str] = {
     "nn.Threshold": "threshold threshold value",
     **dict.fromkeys(
         ("nn.Upsample", "nn.UpsamplingNearest2d", "nn.UpsamplingBilinear2d"),
-        "interpolate size scale_factor mode align_corners recompute_scale_factor?",
+        "interpolate size scale_factor mode align_corners recompute_scale_factor?True",
     ),
     **{f"nn.{name}": "aten::dropout p training" for name in DROPOUTS},
     **_of_ranks("nn.AdaptiveAvgPool{}d", "adaptive_avg_pool{}d output_size"),
@@ -331,7 +339,7 @@ OPERATORS: dict[str, str] = {
     **_of_ranks("quantized.BNReLU{}d", f"quantized::batch_norm{{}}d_relu {_STATISTICS} eps scale zero_point", (2, 3)),
 }
 """Modules that are one call: the operator or function, and the attributes that follow the tensor in it ("?": may be
-absent; "=": a value)."""
+absent, and then has the value after it, or None; "=": a value)."""
 
 SPECIAL: dict[str, Callable[..., Any]] = {
     "quantized.Quantize": _quantize,

@@ -17,7 +17,7 @@ from ...stored import StoredTensor
 from ..calls import PYTHON, Place, Recorder, RejectedInputError, Value
 from ..saved.tree import Module
 from ..torchscript.code import charge_parsing, check_chains, syntax_tree
-from ..torchscript.frames import Frame, Symbol
+from ..torchscript.frames import STEP, Frame, Symbol
 from ..torchscript.operators import Operators
 from ..values import PLAIN_CODES, QUANTIZED_CODES, TensorValue
 from .functional import FUNCTIONS, Call
@@ -56,8 +56,6 @@ def parameters(module: Module) -> list[str]:
     if module.kind != "fx":
         return [INPUT_NAMES.get(module.kind, "input")]
     given = _function(module).args
-    if given.vararg or given.kwarg or given.kwonlyargs:
-        raise SourceError("has a variable number of arguments", where=_where(module))
     required = len(given.args) - len(given.defaults)
     return [argument.arg for argument in given.args[1:required]]
 
@@ -98,10 +96,17 @@ def _parsed(module: Module, name: str) -> ast.Module:
 
 
 def _function(module: Module) -> ast.FunctionDef:
-    for node in _parsed(module, "code").body:
-        if isinstance(node, ast.FunctionDef) and node.name == "forward" and node.args.args:
+    """The only definition in the code; `wrap` lists functions for tracing."""
+    match [node for node in _parsed(module, "code").body if not _is_wrap(node)]:
+        case [ast.FunctionDef(name="forward", args=ast.arguments(args=[_, *_]) as given, decorator_list=[]) as node]:
+            if given.vararg or given.kwarg or given.kwonlyargs or given.posonlyargs:
+                raise SourceError("has a variable number of arguments", where=_where(module))
             return node
-    raise SourceError("the code of the module has no `forward`", where=_where(module))
+    raise SourceError("the code of the module is not only a `forward`", where=_where(module))
+
+
+def _is_wrap(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "wrap"
 
 
 def _imports(module: Module) -> dict[str, Any]:
@@ -115,6 +120,8 @@ def _imports(module: Module) -> dict[str, Any]:
         elif isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 names[alias.asname or alias.name] = Symbol(f"{node.module}.{alias.name}")
+        elif ast.unparse(node) != "NoneType = type(None)":
+            raise SourceError("imports names by other code than `import`", where=_where(module))
     return names
 
 
@@ -184,7 +191,7 @@ class _Walker(Frame):
 
     def value(self, node: ast.expr) -> Any:
         """TorchScript's expressions, and slices, and Python's operators."""
-        self.budget.spend()
+        self.budget.spend(STEP)
         match node:
             case ast.Slice():
                 bounds = (node.lower, node.upper, node.step)
@@ -222,17 +229,17 @@ class _Walker(Frame):
     # -- calls -----------------------------------------------------------------------------------
 
     def call(self, node: ast.Call) -> Any:
+        """The function is evaluated before its arguments, as in Python: both may change a tensor."""
+        owner = self.value(node.func.value) if isinstance(node.func, ast.Attribute) else None
+        called = None if isinstance(node.func, ast.Attribute) else self.value(node.func)
         listed, kwargs = self.arguments(node)
         args = tuple(listed)
         if isinstance(node.func, ast.Attribute):
-            owner = self.value(node.func.value)
             if isinstance(owner, Value | StoredTensor):
                 return self._method(owner, node.func.attr, args, kwargs)
             if isinstance(owner, Module) and node.func.attr not in owner.children:
                 return self._bound(method(owner, node.func.attr, self.recorder, self.place), args, kwargs)
             called = self.attribute(owner, node.func.attr, node)
-        else:
-            called = self.value(node.func)
         if isinstance(called, Module):
             return apply(called, self.recorder, args, kwargs, self.place)
         if isinstance(called, Symbol):

@@ -134,7 +134,7 @@ def _module(root: Module, options: Options, source: Mapping[str, str]) -> Model:
         with _attributes():
             return network(root, source).model(options)
     except SourceError as error:
-        if options.of_inputs or isinstance(error, BudgetError):
+        if options.of_inputs or isinstance(error, BudgetError) or not state(root):
             raise
         why = f"what this pickled module computes could not be determined ({error})"
     keys = {**source, "format": "pickled_module", "no_graph": f"{why}; {WHAT_WOULD}"}

@@ -26,6 +26,8 @@ CONV_STATE = (
 )  # fmt: skip
 """The fields of the tuple in the pickle of a quantized convolution: torch/ao/nn/quantized/modules/conv.py."""
 
+_GROUPS = "_parameters", "_buffers", "_modules"
+
 GRAPH_MODULES = ("torch.fx.graph_module.reduce_graph_module", "torch.fx.graph_module.deserialize_graphmodule")
 
 _KINDS = (
@@ -83,8 +85,8 @@ class Module:
         if "transposed" in self.attributes:
             return self._packed_convolution()
         inner = self.children.get("_packed_params")
-        for value in inner.attributes.values() if inner is not None else ():
-            if isinstance(value, Packed | PackedState):
+        for name in ("_packed_params", "_packed_weight"):
+            if inner is not None and isinstance(value := inner.attributes.get(name), Packed | PackedState):
                 return value
         raise damaged("has no packed parameters", where=self.path)
 
@@ -167,29 +169,25 @@ class _Builder:
         """The `__dict__` of a module."""
         if isinstance(pickled.state, tuple) and len(pickled.state) == len(CONV_STATE):
             return dict(zip(CONV_STATE, pickled.state, strict=True))
-        body = pickled.arguments[0] if pickled.class_name in GRAPH_MODULES and pickled.arguments else pickled.state
-        if not isinstance(body, dict):
+        is_graph = pickled.class_name in GRAPH_MODULES
+        body = pickled.arguments[0] if is_graph and pickled.arguments else pickled.state
+        other = pickled.state is not None if is_graph else pickled.arguments and _kind(pickled.class_name)
+        if not isinstance(body, dict) or other:  # PyTorch's modules have one or the other
             name = pickled.class_name[:100]
             what = f"an object of {name} has a state that modules do not have"
             raise SourceError(what, where=path, hint="the file is damaged")
         return body
 
     def _parts(self, body: dict[Any, Any], path: str, depth: int) -> tuple[dict[str, Any], dict[str, Module]]:
-        for held in (body, *(body.get(group) for group in ("_parameters", "_buffers", "_modules"))):
-            if isinstance(held, dict):
-                self._budget.hold(8 * len(held))
-        attributes = {str(key): value for key, value in body.items()}
-        for group in ("_parameters", "_buffers"):
-            held = attributes.pop(group, None)
-            if isinstance(held, dict):
-                attributes.update({str(key): value for key, value in held.items()})
-        held = attributes.pop("_modules", None)
-        children = {
-            str(key): self.module(value, _joined(path, str(key)), depth + 1)
-            for key, value in (held.items() if isinstance(held, dict) else ())
-            if isinstance(value, Inert)
-        }
-        return attributes, children
+        own = {key: value for key, value in body.items() if key not in _GROUPS}
+        parameters, buffers, modules = (held if isinstance(held, dict) else {} for held in map(body.get, _GROUPS))
+        groups = own, parameters, buffers, modules
+        self._budget.hold(8 * sum(map(len, groups)))
+        if len({str(key) for group in groups for key in group}) < sum(map(len, groups)):
+            raise damaged("a module has two attributes of one name", where=path)
+        attributes = {str(key): value for group in groups[:-1] for key, value in group.items()}
+        inner = {str(key): value for key, value in modules.items() if isinstance(value, Inert)}
+        return attributes, {key: self.module(value, _joined(path, key), depth + 1) for key, value in inner.items()}
 
 
 def _text(attributes: dict[str, Any], *names: str) -> str:

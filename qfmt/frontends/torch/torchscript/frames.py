@@ -15,6 +15,9 @@ from .operators import Operators
 
 NONE: Mapping[str, Any] = MappingProxyType({})
 
+STEP = 2
+"""Operations of an expression or assignment: it takes as long."""
+
 
 class Code(Protocol):
     """The called function: a `code.Function`, or the `forward` of torch.fx."""
@@ -72,7 +75,7 @@ class Frame:
 
     def value(self, node: ast.expr) -> Any:
         """The value of an expression."""
-        self.budget.spend()
+        self.budget.spend(STEP)
         match node:
             case ast.Constant() if not _is_foreign(node.value):
                 return node.value
@@ -106,7 +109,7 @@ class Frame:
         return list(map(self.value, node.args)), {str(each.arg): self.value(each.value) for each in node.keywords}
 
     def assign(self, target: ast.expr, value: Any) -> None:
-        self.budget.spend()
+        self.budget.spend(STEP)
         if isinstance(target, ast.Name):
             self.variables[target.id] = value
             return
