@@ -13,7 +13,7 @@ from ..errors import QfmtError
 from ..memory import require
 from ..model import Dimension, Shape, numpy_dtype
 from .registry import Inference, Quantized, operator, optional
-from .shapes import same
+from .shapes import check_broadcasts, same
 
 
 def _heads(shape: tuple[Dimension, ...], heads: int) -> tuple[Dimension, ...]:
@@ -171,6 +171,9 @@ def rotary_embedding(
     """
     heads = x.swapaxes(1, 2) if x.ndim == 4 else x.reshape(*x.shape[:2], num_heads, -1)
     turned = rotary_embedding_dim or heads.shape[-1]
+    for cache in (cosine, sine):
+        chosen = cache.shape if position_ids is None else (*position_ids.shape, *cache.shape[1:])
+        check_broadcasts(chosen, (*heads.shape[:2], turned // 2), "a cache of cosines or sines")
     cos, sin = ((each if position_ids is None else each[position_ids])[:, :, None] for each in (cosine, sine))
     part = heads[..., :turned]
     a, b = (part[..., ::2], part[..., 1::2]) if interleaved else np.split(part, 2, -1)

@@ -52,7 +52,7 @@ def _requantize_integer(
     if result.rule == THRESHOLDS:
         y = np.empty(x.array.shape, result.dtype)
     else:
-        numbers = (_along(each, x.array.ndim, axis) for each in (multiplier, shift, add))
+        numbers = (_along(each, x.array.shape, axis) for each in (multiplier, shift, add))
         rounded = FIXED_POINT[result.rule](x.array.astype(np.int64), *numbers)
         y = np.asarray(clamp(rounded + int(result.quantization.zero_point[0]), result.quantization, result.dtype))
     if thresholds is not None and rows is not None:
@@ -60,12 +60,14 @@ def _requantize_integer(
     return y
 
 
-def _along(operand: Operand | None, rank: int, axis: int) -> Array:
-    """A parameter in int64, as it broadcasts against x; 0 for one that the rule does not use."""
+def _along(operand: Operand | None, shape: tuple[int, ...], axis: int) -> Array:
+    """A parameter in int64, as it broadcasts against x of that shape; 0 for one that the rule does not use."""
     if operand is None:
         return np.zeros((), np.int64)
+    if operand.array.size not in (1, shape[axis] if axis < len(shape) else 1):
+        raise QfmtError(f"{operand.array.size} parameters do not fit axis {axis} of shape {list(shape)}")
     values = operand.array.astype(np.int64)
-    return values.reshape(()) if values.size == 1 else values.reshape([-1 if i == axis else 1 for i in range(rank)])
+    return values.reshape([-1 if i == axis and values.size > 1 else 1 for i in range(len(shape))])
 
 
 def _rows(thresholds: Array, row: Operand | None) -> Array:
