@@ -21,7 +21,7 @@ from ..errors import BudgetError, SourceError, damaged
 from ..regular import refusal
 from .stored import Storage
 
-DIRECTORY = 30
+DIRECTORY = 8
 """Bytes of memory per byte of the central directory, in which an entry has 46 bytes and a name."""
 
 _AGAIN = "the file is damaged; download it again"
