@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 
 from ..arrays import Array
-from ..errors import QfmtError
+from ..errors import QfmtError, shortened
 from ..model import Dimension, Shape
 from .registry import Inference, Quantized, Trait, operator, optional, required
 from .shapes import axis_of, broadcast_pair, integers, is_present, length
@@ -118,7 +118,7 @@ def _transpose_shape(given: Inference) -> list[Shape]:
     if x is None:
         return [(None,) * len(perm)]
     if sorted(perm) != list(range(len(x))):
-        raise QfmtError(f"perm {list(perm)} is not a permutation of {len(x)} axes")
+        raise QfmtError(f"perm {shortened(str(list(perm)), 100)} is not a permutation of {len(x)} axes")
     return [tuple(x[axis] for axis in perm)]
 
 

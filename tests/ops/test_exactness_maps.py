@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from qfmt.ops import OPERATORS
 from support.torch_kernels import (
     ENGINES,
     Comparison,
@@ -81,6 +82,18 @@ def test_max_pool(pad: int, dilation: int, ceil: bool, layout: str, engine: str)
         window = {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (pad,) * 4, "dilations": (dilation,) * 2}
         found = compare("MaxPool", [(x, q)], theirs, "", **window, ceil_mode=int(ceil))
         check("max_pool2d", engine, iter([found]), strict=True)
+
+
+@pytest.mark.parametrize(("kernel", "size"), [(3, 2), (2, 1), (4, 3)])
+def test_a_window_of_ceil_mode_that_is_larger_than_the_input(kernel: int, size: int) -> None:
+    x = np.random.default_rng(16).integers(-9, 9, (2, 3, size, size)).astype(np.float32)
+    both = {"MaxPool": functional.max_pool2d, "AveragePool": functional.avg_pool2d}
+    window = {"kernel_shape": (kernel,) * 2, "strides": (2, 2), "pads": (0,) * 4, "dilations": (1, 1), "ceil_mode": 1}
+    for name, pool in both.items():
+        theirs = pool(torch.from_numpy(x), kernel, 2, 0, ceil_mode=True).numpy()
+        entry = OPERATORS[name]
+        mine = entry.reference(x, **entry.complete(window))
+        np.testing.assert_allclose(mine[0] if isinstance(mine, list) else mine, theirs, rtol=1e-6)
 
 
 # Means

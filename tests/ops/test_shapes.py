@@ -95,6 +95,7 @@ def ints(*values: int) -> np.ndarray:
         ("Conv", [X, W, None], {**CONV, "pads": (0, 0)}, "needs 4 pads, not 2"),
         ("Conv", [X, W[0], None], CONV, "a 1-d window needs 1 kernel_shape, not 2"),
         ("Conv", [X[:, :, :2], W, None], CONV, "a window of 3 does not fit into 2"),
+        ("MaxPool", [X[:, :, :1]], {**POOL, "strides": (2, 2)}, "a window of 3 does not fit into 1"),
         (
             "ConvTranspose",
             [X, W, None],
@@ -205,6 +206,13 @@ def test_weights_of_recurrent_layers_fit_each_other() -> None:
     x, w, r = (np.zeros(shape, np.float32) for shape in ((2, 3, 1), (1, 400, 1), (1, 400, 1)))
     with pytest.raises(QfmtError, match=r"weights of shapes \[1, 400, 1\] and \[1, 400, 1\] do not fit 4 gates of 1"):
         compute("LSTM", Case([x, w, r], {}))
+
+
+def test_caches_of_rotary_embeddings_fit_the_heads() -> None:
+    attributes = {"interleaved": 0, "num_heads": 0, "rotary_embedding_dim": 0}
+    for cache, places in ((X[0, :1, :, :4], None), (X[0, 0], np.zeros((1, 6), np.int64))):
+        with pytest.raises(QfmtError, match="do(es)? not broadcast"):
+            compute("RotaryEmbedding", Case([X, cache, cache, places], attributes))
 
 
 def test_zeros_that_negative_pads_add_are_counted() -> None:

@@ -339,3 +339,19 @@ def test_names_that_clash_stay_short() -> None:
     module = model.to_torch()
     assert max(map(len, module.state_dict())) < 15
     assert qfmt.convert(module).content_id() == model.content_id()
+
+
+def test_integers_of_uint16_are_counted_by_thresholds() -> None:
+    """`torch.searchsorted` does not compare them."""
+    grids = Quantization.per_tensor(0.001, 30000, "uint16"), Quantization.per_tensor(0.3, 100, "uint8")
+    tensors = {
+        name: Tensor(name, dtype, (2, 3, 50), quantization=grid)
+        for name, dtype, grid in zip("xy", ("uint16", "uint8"), grids, strict=True)
+    }
+    node = Node("QuantizeLinear", ("x",), ("y",), version=OPERATORS["QuantizeLinear"].version, rule="divide")
+    model = Model(Graph(("x",), ("y",), (node,), tensors), engine="onnx").to_integers(exact=True)
+    assert [each.rule for each in model.nodes] == ["thresholds"]
+    x = np.random.default_rng(0).integers(0, 1 << 16, (2, 3, 50)).astype(np.uint16)
+    for engine in ("auto", "reference"):
+        got = model.to_torch(engine)(torch.from_numpy(x))
+        np.testing.assert_array_equal(got.numpy(), model.run({model.graph.inputs[0]: x})[model.graph.outputs[0]])

@@ -75,7 +75,8 @@ def _divide(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
 
 
 def _power(base: Any, exponent: Any) -> Any:
-    if isinstance(base, int) and isinstance(exponent, int) and abs(base).bit_length() * abs(exponent) > 128:
+    whole = isinstance(base, int) and isinstance(exponent, int)
+    if whole and abs(base) > 1 and base.bit_length() * abs(exponent) > 128:
         raise OverflowError("beyond 64 bits")
     return base**exponent
 
