@@ -210,6 +210,8 @@ def pad(x: Array, pads: Array, value: Array | None, axes: Array | None, *, mode:
     element at the nearest edge (`edge`), at k modulo n (`wrap`), or mirrored at the edge elements, again and again
     (`reflect`: -1 is 1, and n is n - 2).
     """
+    if mode not in ("constant", "edge", "reflect", "wrap"):
+        raise QfmtError(f"mode {mode!r} is not supported")
     widths = _pad_widths(x.ndim, [int(p) for p in pads], None if axes is None else [int(axis) for axis in axes])
     shape = tuple(size + before + after for size, (before, after) in zip(x.shape, widths, strict=True))
     if mode != "constant" and 0 not in shape:

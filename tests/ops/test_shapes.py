@@ -211,7 +211,7 @@ def test_weights_of_recurrent_layers_fit_each_other() -> None:
 def test_caches_of_rotary_embeddings_fit_the_heads() -> None:
     attributes = {"interleaved": 0, "num_heads": 0, "rotary_embedding_dim": 0}
     for cache, places in ((X[0, :1, :, :4], None), (X[0, 0], np.zeros((1, 6), np.int64))):
-        with pytest.raises(QfmtError, match="do(es)? not broadcast"):
+        with pytest.raises(QfmtError, match=r"do(es)? not broadcast"):
             compute("RotaryEmbedding", Case([X, cache, cache, places], attributes))
 
 
