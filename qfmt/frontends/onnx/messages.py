@@ -89,8 +89,8 @@ def count(data: bytes, kind: Any, budget: Budget) -> None:
             if key & 7 == LENGTH:
                 size, at = _varint(data, at)
                 if part is not None:
-                    count = _packed(data[at : at + size], part.width) if part.width else 1
-                    budget.allocate(part.cost * count)
+                    elements = _packed(data[at : at + size], part.width) if part.width else 1
+                    budget.allocate(part.cost * elements)
                     if part.is_text and size >= LONG and not data[at : at + size].isascii():
                         budget.allocate(TEXT * size)
                     if part.fields:
