@@ -21,9 +21,9 @@ from threading import Event, Thread, Timer
 from typing import Any, NamedTuple
 
 from ..errors import QfmtError, message
-from ..frontends.isolation.child import end_with, limit_memory
+from ..frontends.isolation.child import end_with
 from ..frontends.isolation.parent import import_path
-from ..memory import physical
+from ..memory import limit_process, physical
 from ..progress import counted
 
 Message = dict[str, Any]
@@ -181,7 +181,7 @@ def serve(memory: str, work: str, *arguments: str) -> None:
     os.dup2(nowhere, 1)
     Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     function = named(work)
-    limit_memory(int(memory))  # after the imports, as it limits what tasks need beyond them
+    limit_process(int(memory))  # after the imports, as it limits what tasks need beyond them
     with suppress(BrokenPipeError):
         for line in sys.stdin.buffer:
             target.write(_answer(function, arguments, line) + b"\n")

@@ -21,7 +21,7 @@ from .options import memory as memory_option
 from .options import no_progress
 from .output import as_json, line
 from .progress import working
-from .source import QFB_OR_ARCHIVE, is_archive
+from .source import QFB_OR_ARCHIVE, is_archive, limited
 
 if TYPE_CHECKING:
     from qfmt.compare import Replay
@@ -94,7 +94,8 @@ def _checked(file: Place, levels: Levels) -> tuple[list[Violation], Proofs | Non
     """The violations of a file; of a valid one also the proofs and the outputs of the test vectors."""
     from ..file.checker import MOST
 
-    violations = qfmt.check(file)
+    with limited(file):
+        violations = qfmt.check(file)
     if violations:
         return violations, None, None
     found = _proofs(file) if levels.proofs else None

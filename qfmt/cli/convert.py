@@ -27,7 +27,7 @@ from .options import Shapes, input_shapes, named, no_progress, seconds
 from .options import size as size_option
 from .output import as_json, line
 from .progress import working
-from .source import DESTINATION, FILE, spare
+from .source import DESTINATION, FILE, limited, spare
 
 if TYPE_CHECKING:
     from ..model import Model
@@ -224,7 +224,7 @@ def command(
     will_write(target.place)
     lowering = conversion.lowering
     times = [time.monotonic()]
-    with working(f"converting {source.name}"):
+    with working(f"converting {source.name}"), limited(source):
         needs_shapes = target.kind == "c" or vectors is not None
         model, opened = conversion.read(source, needs_shapes=needs_shapes)
     times.append(time.monotonic())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +11,10 @@ import click
 
 import qfmt
 
-from ..errors import DestinationError, QfmtError, SourceError
+from ..errors import BudgetError, DestinationError, QfmtError, SourceError
 from ..file.opened import LocalFile
+from ..memory import process_limited, sensible
+from ..notation import size
 from ..regular import irregular, refusal, resolved
 from ..urls import Place, Url, place
 from .progress import working
@@ -110,13 +114,28 @@ def kind_of(path: Place) -> str:
     return CONVERTED if sniff(path).source else QFB
 
 
+@contextmanager
+def limited(path: Place) -> Iterator[None]:
+    """Reading a file may take what a worker may for one of its size: the system stops it if a budget of qfmt does not.
+
+    BudgetError if it takes more.
+    """
+    limit = sensible(0 if isinstance(path, Url) else path.stat().st_size)
+    try:
+        with process_limited(limit):
+            yield
+    except MemoryError:
+        raise BudgetError(f"reading it takes more than {size(limit)} of memory", where=str(path)) from None
+
+
 def open_model(path: Place) -> tuple[Model, str]:
     """The model of a `.qfb`, or of another format, converted in memory; and which of the two it was."""
     kind = kind_of(path)
-    if kind == QFB:
-        return qfmt.load(path), kind
-    with working(f"converting {path.name}"):
-        return qfmt.convert(path), kind
+    with limited(path):
+        if kind == QFB:
+            return qfmt.load(path), kind
+        with working(f"converting {path.name}"):
+            return qfmt.convert(path), kind
 
 
 def distinct(**results: Place | None) -> None:

@@ -7,18 +7,16 @@ of a source, and never opens one.
 from __future__ import annotations
 
 import os
-import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
-from pathlib import Path
 from threading import Thread
 from time import sleep
 from typing import IO, Any, Protocol
 
 from ...errors import QfmtError, first_line
-from ...memory import BASE, FACTOR, physical
+from ...memory import limit_process, sensible
 from . import wire
 
 
@@ -77,7 +75,7 @@ class Server:
     def _messages(self, verb: str, arguments: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
         if verb != "open":
             assert self.engine is not None
-            limit_memory(min(BASE + FACTOR * (self.given + _size(arguments)), physical()))
+            limit_process(sensible(self.given + _size(arguments)))
             yield from self.engine.answer(verb, *arguments)
             return
         self.engine = None  # frees its memory before the next one is built
@@ -98,25 +96,3 @@ def _size(value: Any) -> int:
     if isinstance(value, list | tuple):
         return sum(map(_size, value))
     return sum(map(_size, value.values())) if isinstance(value, dict) else getattr(value, "nbytes", 0)
-
-
-def limit_memory(nbytes: int) -> None:
-    """Limit the writable memory of the process, beyond its current use: mapped files do not count. Linux only."""
-    written = _written()
-    if not written:
-        return
-    import resource
-
-    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    limit = written + nbytes
-    resource.setrlimit(resource.RLIMIT_DATA, (limit if hard < 0 else min(limit, hard), hard))
-
-
-def _written() -> int:
-    """The current use that counts against the limit; 0 if the system does not report it."""
-    try:
-        status = Path("/proc/self/status").read_text("ascii", "replace")
-    except OSError:
-        return 0
-    found = re.search(r"^VmData:\s*(\d+) kB", status, re.MULTILINE)
-    return int(found[1]) << 10 if found else 0
