@@ -22,6 +22,7 @@ from qfmt.errors import ControlFlowError, SourceError
 from qfmt.frontends.torch.torchscript.archive import Archive
 from qfmt.frontends.torch.torchscript.code import check_chains
 from qfmt.frontends.torch.torchscript.evaluator import evaluate
+from qfmt.frontends.torch.torchscript.folding import fold, on_values
 from support.replay import Notes, Real, Replay, Unknown, assert_equal, to_torch
 
 
@@ -691,3 +692,37 @@ def test_literals_keep_every_digit(tmp_path: Path) -> None:
     notes = Notes()
     evaluate(Archive(saved(Literals(), tmp_path / "m.pt")), notes, [Unknown()])
     assert [call.args[1] for call in notes.calls] == [0.1234567890123456789, 5e-324, 1.7976931348623157e308]
+
+
+class Numbers(nn.Module):
+    def forward(self, a: float, b: float, i: int, j: int):
+        divided = [a // b, i // b, i / j, float(i // j), float(i % j)]
+        powers = [a**2, 2.0**b, float(int(j**2)), a**-2]
+        chosen = [min(i, a), max(i, a), min(a, j), max(j, b), min(a, b), max(a, b)]
+        return divided + powers + chosen, [a == i, i != a, a < i, i <= a, a > j, j >= a], math.floor(i)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [(1.0, 0.1, 3, -2), (-7.5, 2.0, -7, 2), (0.5, -0.1, 2**53 + 1, 3), (5.0, -0.5, 5, 4), (2.0**53, 3.0, 2**53 + 1, 7)],
+)
+def test_numbers_are_computed_as_in_torch(tmp_path: Path, numbers: Tuple[float, float, int, int]) -> None:
+    path = tmp_path / "m.pt"
+    torch.jit.save(torch.jit.script(Numbers()), path)
+    assert repr(evaluate(Archive(path), Notes(0), numbers)) == repr(torch.jit.load(path)(*numbers))
+
+
+@pytest.mark.parametrize(
+    "target, args, message",
+    [
+        ("aten::remainder", (0.1, 1.0), "rounds it in another way"),  # 0.10000000000000009 of numbers
+        ("aten::remainder", (1, (1 << 63) - 1), "beyond 64 bits"),  # -1 in PyTorch
+        ("aten::pow", (-1.0, 0.5), "math domain error"),  # Python computes a complex number
+    ],
+)
+def test_numbers_that_python_computes_in_another_way(target: str, args: Tuple[Any, ...], message: str) -> None:
+    with pytest.raises(SourceError, match=message):
+        fold(on_values, target, args, {})
+    assert fold(on_values, "aten::remainder", (7.5, 2), {}) == 1.5
+    assert fold(on_values, "aten::div", (-7, 2), {"rounding_mode": "trunc"}) == -3
+    assert fold(on_values, "aten::div", ((1 << 62) + 1, 1), {"rounding_mode": "trunc"}) == (1 << 62) + 1

@@ -238,7 +238,13 @@ def test_a_class_is_found_behind_two_blanks(tmp_path: Path) -> None:
 
 
 def test_texts_have_bytes(tmp_path: Path) -> None:
-    assert run(module_of(tmp_path / "m.pt", 'return torch.len("\u00e9")')) == 2
+    """Texts of the code, and those of pickles, have other characters."""
+    assert "counts its bytes" in str(refusal(module_of(tmp_path / "m.pt", 'return torch.len("\u00e9")')))
+
+
+def test_a_slice_with_a_step_is_refused(tmp_path: Path) -> None:
+    """PyTorch takes every second element; the step was ignored."""
+    assert "a Subscript here" in str(refusal(module_of(tmp_path / "m.pt", "return [1, 2, 3][0:3:2]")))
 
 
 def test_attributes_are_counted(tmp_path: Path) -> None:

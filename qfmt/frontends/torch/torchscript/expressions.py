@@ -142,6 +142,8 @@ class ScriptFrame(Frame):
     def subscript(self, container: Any, node: ast.Subscript) -> Any:
         if not isinstance(node.slice, ast.Slice):
             return self.apply("aten::__getitem__", [container, self.value(node.slice)])
+        if node.slice.step is not None:  # PyTorch prints a call of `slice` for it
+            raise self.not_followed(node)
         bounds = [bound and self.value(bound) for bound in (node.slice.lower, node.slice.upper)]
         if isinstance(container, Value):
             return self.record("prim::TupleSlice", (container, *bounds))

@@ -31,6 +31,8 @@ def fold(table: Mapping[str, Callable[..., Any]], target: str, args: Sequence[An
     if function is None:
         return NotImplemented
     try:
+        if target in _OF_BYTES and args and isinstance(args[0], str) and not args[0].isascii():
+            raise ValueError("PyTorch counts its bytes")
         result = function(*args, **kwargs)
     except (ArithmeticError, LookupError, ValueError) as error:
         raise SourceError(f"{target} fails on {_shown(args)}: {error}") from None
@@ -68,15 +70,41 @@ def is_plain(value: Any) -> bool:
 # -- numbers and strings -------------------------------------------------------------------------------
 
 
+def _are_whole(a: Any, b: Any) -> bool:
+    return isinstance(a, int) and isinstance(b, int)
+
+
 def _divide(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
     if rounding_mode is None:
-        return a / b
-    return a // b if rounding_mode == "floor" else math.trunc(a / b)
+        return float(a) / float(b)
+    if rounding_mode == "floor":
+        return a // b
+    if not _are_whole(a, b):
+        return float(math.trunc(a / b))
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
+def _floor_division(a: Any, b: Any) -> Any:
+    """`//` of TorchScript: of floats the floor of the rounded quotient, 10 for 1.0 // 0.1, where Python computes 9."""
+    return a // b if _are_whole(a, b) else math.copysign(math.floor(a / b), a / b)
+
+
+def _remainder(a: Any, b: Any) -> Any:
+    """The remainder, if it is the same for numbers, which PyTorch computes by this formula, and for tensors."""
+    remainder = a % b
+    if _are_whole(a, b):
+        if (a < 0) == (b < 0) and abs(b) + abs(a) % abs(b) not in INT_RANGE:
+            raise OverflowError("beyond 64 bits")
+        return remainder
+    if str(math.fmod(b + math.fmod(a, b), b)) != str(remainder):
+        raise ArithmeticError("PyTorch rounds it in another way for numbers than for tensors")
+    return remainder
 
 
 def _power(base: Any, exponent: Any) -> Any:
-    whole = isinstance(base, int) and isinstance(exponent, int)
-    if whole and abs(base) > 1 and base.bit_length() * abs(exponent) > 128:
+    if not _are_whole(base, exponent) or exponent < 0:
+        return math.pow(base, exponent)
+    if abs(base) > 1 and base.bit_length() * exponent > 128:
         raise OverflowError("beyond 64 bits")
     return base**exponent
 
@@ -101,13 +129,28 @@ def _shift(a: int, b: int) -> int:
     return a * int(_power(2, b))
 
 
-def _ordered(choose: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, for numbers that have an order: what it makes of NaN depends on the implementation."""
+def _alike(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """The function, for two values: as in PyTorch, an integer becomes a float if the other one is a float."""
+
+    def applied(a: Any, b: Any) -> Any:
+        if isinstance(a, float) or isinstance(b, float):
+            a, b = (float(each) if isinstance(each, int) else each for each in (a, b))
+        return function(a, b)
+
+    return applied
+
+
+def _ordered(choose: Callable[..., Any], precedes: Callable[[Any, Any], bool] = operator.lt) -> Callable[..., Any]:
+    """The function, for numbers that have an order: what it makes of NaN depends on the implementation.
+
+    Of two values it is the first that `precedes` the other.
+    """
+    of_two = _alike(lambda a, b: a if precedes(a, b) else b)
 
     def chosen(*values: Any) -> Any:
         if any(each != each for each in (*values, *(values[0] if isinstance(values[0], list) else ()))):
             raise ValueError("not a number")
-        return choose(*values)
+        return of_two(*values) if len(values) == 2 else choose(*values)
 
     return chosen
 
@@ -148,9 +191,9 @@ def _identity(value: Any) -> Any:
 _on_numbers: dict[str, Callable[..., Any]] = {
     "aten::sub": operator.sub,
     "aten::div": _divide,
-    "aten::floordiv": operator.floordiv,
+    "aten::floordiv": _floor_division,
     "aten::floor_divide": operator.floordiv,
-    "aten::remainder": operator.mod,
+    "aten::remainder": _remainder,
     "aten::fmod": math.fmod,
     "aten::pow": _power,
     "aten::neg": operator.neg,
@@ -160,7 +203,7 @@ _on_numbers: dict[str, Callable[..., Any]] = {
     "aten::__xor__": operator.xor,
     "aten::__lshift__": _shift,
     "aten::__rshift__": operator.rshift,
-    "aten::floor": math.floor,
+    "aten::floor": lambda value: math.floor(float(value)),
     "aten::ceil": math.ceil,
     "aten::round": _round,
     "aten::sqrt": math.sqrt,
@@ -182,13 +225,13 @@ on_values: dict[str, Callable[..., Any]] = {name: _of_numbers(function) for name
     "aten::add": operator.add,
     "aten::mul": _multiply,
     "prim::min": _ordered(min),
-    "prim::max": _ordered(max),
-    "aten::eq": operator.eq,
-    "aten::ne": operator.ne,
-    "aten::lt": operator.lt,
-    "aten::le": operator.le,
-    "aten::gt": operator.gt,
-    "aten::ge": operator.ge,
+    "prim::max": _ordered(max, operator.gt),
+    "aten::eq": _alike(operator.eq),
+    "aten::ne": _alike(operator.ne),
+    "aten::lt": _alike(operator.lt),
+    "aten::le": _alike(operator.le),
+    "aten::gt": _alike(operator.gt),
+    "aten::ge": _alike(operator.ge),
     "aten::__not__": operator.not_,
     "aten::Int": int,
     "aten::Float": float,
@@ -327,3 +370,6 @@ mutations: dict[str, Callable[..., Any]] = {
 """Change a list or dict, the first argument."""
 
 _QUICK = ("aten::len", "aten::__getitem__", "aten::get")
+
+_OF_BYTES = {f"aten::{name}" for name in ("len", "__getitem__", "slice", "list", "upper", "lower", "strip", "split")}
+"""Take the characters of a text one by one, which in PyTorch are bytes."""
