@@ -186,8 +186,20 @@ def test_numbers_are_computed_from_numbers_only(value: Any) -> None:
 
 
 def test_more_code_than_any_network(tmp_path: Path) -> None:
-    lines = [f"y{i} = torch.relu(x)" for i in range(200_000)]
-    assert "would take more than" in str(refusal(module_of(tmp_path / "m.pt", *lines)))
+    """A statement of 200 kB took 100 MB while it was parsed."""
+    assert "would take more than" in str(refusal(module_of(tmp_path / "m.pt", f"y = [{'x, ' * 100_000}]")))
+
+
+def test_syntax_trees_are_not_all_kept(tmp_path: Path) -> None:
+    lines = [f"y{i} = torch.relu(x)" for i in range(20_000)]
+    archive = Archive(module_of(tmp_path / "m.pt", *lines, "return y19999"))
+    assert isinstance(evaluate(archive, Notes(2), [Unknown()]), Unknown)
+    assert archive.budget.spent_bytes < 16 << 20
+
+
+def test_lines_are_those_of_the_file_in_each_piece(tmp_path: Path) -> None:
+    lines = [f"y{i} = torch.relu(x)" for i in range(1000)]
+    assert "code/__torch__.py:1005" in str(refusal(module_of(tmp_path / "m.pt", *lines, "return z")))
 
 
 def test_lines_are_counted_before_the_code_is_split(tmp_path: Path) -> None:

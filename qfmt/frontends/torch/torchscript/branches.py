@@ -56,6 +56,16 @@ def raises(statements: Sequence[ast.stmt]) -> bool:
     return False
 
 
+def sides(node: ast.If) -> tuple[list[ast.stmt] | None, Mapping[str, ast.expr | None] | None]:
+    """The side of an `if` that does not raise, and the outcome of both; kept with it, as loops may ask often."""
+    known = vars(node)
+    if "sides" not in known:
+        left = node.orelse if raises(node.body) else node.body if raises(node.orelse) else None
+        known["sides"] = left, outcome(node) if left is None else None
+    found: tuple[list[ast.stmt] | None, Mapping[str, ast.expr | None] | None] = known["sides"]
+    return found
+
+
 def outcome(node: ast.If, levels: int = LEVELS) -> Mapping[str, ast.expr | None] | None:
     """The variables that an `if` assigns, if both sides only assert or decide.
 

@@ -1,8 +1,9 @@
-"""The code of an archive, found by qualified name and parsed a function at a time.
+"""The code of an archive, found by qualified name and parsed a few statements at a time.
 
-PyTorch prints one statement per line, indents by two spaces, and escapes line ends in strings: so functions
-can be extracted by their lines, and only those that are called are parsed. Classes that differ in their
-mangled name only (one per convolution) share one parse.
+PyTorch prints one statement per line, indents by two spaces, and escapes line ends in strings: so functions and their
+statements can be extracted by their lines, and only those that are executed are parsed. Classes that differ in their
+mangled name only (one per convolution) share one parse. Syntax trees take much more memory than code, so the oldest are
+dropped, and made again when they are needed.
 """
 
 from __future__ import annotations
@@ -10,22 +11,31 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from keyword import kwlist
 from typing import NamedTuple
 
-from ....budget import Budget
+from ....budget import AT_ONCE, Budget
 from ....errors import SourceError, damaged
 
-TREE = 128
-"""Approximate bytes of a syntax tree for each byte of code."""
+TREE, PARSER = 360, 560
+"""The most bytes of a syntax tree for each word or sign of the code, and those that Python takes while it is made."""
+
+TREES = 4 << 20
+"""Bytes of syntax trees that are kept, besides those of long statements."""
+
+PIECE = 500
+"""Bytes of code that are parsed at once, if they are several statements."""
 
 LINE = 150
 """Bytes of a line that is kept, and of where its block begins."""
 
 PARSING = 4
-"""Operations to parse one byte of code."""
+"""Operations to parse a word or a sign."""
+
+LONG = 4
+"""A statement of more pieces than that is long: its tree is kept."""
 
 CHAIN_LIMIT = 2000
 """Operators in one statement. Python 3.10 crashes on about ten thousand; newer versions raise an error."""
@@ -41,6 +51,9 @@ several lines, and lines that continue on the next. With these, lines are no sta
 
 _KEYWORD_READ = re.compile(rf"(?m)^( *\w+ = )(\w+)\.({'|'.join(kwlist)})$")
 """An attribute whose name is a Python keyword: PyTorch writes `from0 = self.from` for a module "from"."""
+
+_WORDS = re.compile(r"\w+|[^\w ]")
+"""Words, signs and line ends: there are no more nodes in the tree."""
 
 _MANGLED = re.compile(r"___torch_mangle_\d+\.")
 
@@ -68,23 +81,44 @@ class _Lines(NamedTuple):
         return self.text[self.start].strip()
 
 
-class Function:
-    """A function or method of the archive's code; `node` is its syntax tree, parsed at the first use."""
+class _Pieces(NamedTuple):
+    """A function in pieces: the lines before its body, and those of the body, a few of its statements in each."""
 
-    __slots__ = ("_library", "_lines", "_node", "file", "name")
+    header: _Lines
+    body: list[_Lines]
+    statements: int
+
+
+class Function:
+    """A function or method of the archive's code."""
+
+    __slots__ = ("_library", "_lines", "_pieces", "file", "name")
 
     def __init__(self, library: Library, lines: _Lines, name: str) -> None:
         self.name = name
         self.file = lines.file
         self._library = library
         self._lines = lines
-        self._node: ast.FunctionDef | None = None
+        self._pieces: _Pieces | None = None
 
     @property
-    def node(self) -> ast.FunctionDef:
-        if self._node is None:
-            self._node = self._library.parse(self._lines)
-        return self._node
+    def pieces(self) -> _Pieces:
+        if self._pieces is None:
+            self._pieces = _pieces(self._lines)
+        return self._pieces
+
+    @property
+    def header(self) -> ast.FunctionDef:
+        """The syntax tree of the function without its body."""
+        (node,) = self._library.parse(self._lines, self.pieces.header, is_header=True)
+        if not isinstance(node, ast.FunctionDef):
+            raise SourceError("the code is not TorchScript: not a function", where=self._lines.where)
+        return node
+
+    def statements(self) -> Iterator[ast.stmt]:
+        """The syntax trees of the body, made one after the other."""
+        for piece in self.pieces.body:
+            yield from self._library.parse(self._lines, piece)
 
     def line(self, node: ast.AST) -> int:
         """The line of the file with a node of this function."""
@@ -92,17 +126,22 @@ class Function:
 
     def text(self, node: ast.AST) -> str:
         """The text of that line, for messages."""
-        line = self.line(node) - 1
+        return self.text_of(self.line(node))
+
+    def text_of(self, line: int) -> str:
+        """The text of a line of the file."""
+        line -= 1
         return self._lines.text[line].strip()[:200] if line < len(self._lines.text) else ""
 
     def signature(self) -> list[tuple[str, str, bool]]:
         """(name, type, whether it has a default) of every argument."""
-        given = self.node.args
+        header = self.header
+        given = header.args
         required = len(given.args) - len(given.defaults)
         try:
             types = [ast.unparse(argument.annotation) if argument.annotation else "" for argument in given.args]
         except (RecursionError, ValueError):  # ValueError: an integer of thousands of digits
-            raise SourceError(_TOO_DEEP, where=f"{self.file}:{self.line(self.node)}") from None
+            raise SourceError(_TOO_DEEP, where=f"{self.file}:{self.line(header)}") from None
         return [(argument.arg, types[i], i >= required) for i, argument in enumerate(given.args)]
 
 
@@ -154,7 +193,10 @@ class Library:
         self._read = read
         self._open: dict[str, dict[str, _Lines]] = {}
         self._found: dict[str, Class | Function | None] = {}
-        self._parsed: dict[str, ast.FunctionDef] = {}
+        self._parsed: dict[tuple[int, str], tuple[list[ast.stmt], int]] = {}
+        self._long: dict[tuple[int, str], list[ast.stmt]] = {}
+        self._kept = 0
+        self._reached: dict[str, int] = {}
         self.budget = budget
 
     def find(self, qualified: str) -> Class | Function | None:
@@ -169,16 +211,44 @@ class Library:
             raise damaged(f"the archive's code lacks the class {qualified[:200]}")
         return found
 
-    def parse(self, lines: _Lines) -> ast.FunctionDef:
-        """The syntax tree of one function, its first line counted as line 2."""
-        block = lines.text[lines.start : lines.end]
-        header = next((i for i, line in enumerate(block) if line.endswith(":")), 0) + 1
-        text = "\n".join(("if 1:", *(_MANGLED.sub("", line) for line in block[:header]), *block[header:]))
-        if text not in self._parsed:
-            check_chains(["".join(block[:header]), *block[header:]], lines.where)
-            charge_parsing(self.budget, text)
-            self._parsed[text] = _parse(text if block[0].startswith(" ") else _indented(text), lines)
-        return self._parsed[text]
+    def parse(self, function: _Lines, piece: _Lines, *, is_header: bool = False) -> list[ast.stmt]:
+        """The syntax trees of statements of a function, whose first line counts as line 2."""
+        block = piece.text[piece.start : piece.end]
+        if is_header:
+            block = [*(_MANGLED.sub("", line) for line in block), f"{' ' * (_indent(block[0]) + 2)}pass"]
+        key = piece.start - function.start, "\n".join(block)
+        self.budget.spend(len(key[1]) // AT_ONCE)
+        if key in self._long:
+            return self._long[key]
+        found = self._parsed.pop(key, None) or self._parse(key, block, piece, is_header)
+        if len(key[1]) > LONG * PIECE:
+            self._long[key] = found[0]
+        else:
+            self._parsed[key] = found  # the newest is the last
+        return found[0]
+
+    def _parse(
+        self, key: tuple[int, str], block: list[str], piece: _Lines, is_header: bool
+    ) -> tuple[list[ast.stmt], int]:
+        """Syntax trees, and the memory that they are charged for."""
+        check_chains(["".join(block[:-1]), *block[-1:]] if is_header else block, piece.where)
+        words = count_words(key[1])
+        self.budget.spend(PARSING * words)
+        self._reach("parser", PARSER * words)
+        if len(key[1]) > LONG * PIECE:
+            self.budget.allocate(TREE * words)
+            return _parse(key[1], piece, key[0]), 0
+        while self._parsed and self._kept + TREE * words > TREES:
+            self._kept -= self._parsed.pop(next(iter(self._parsed)))[1]
+        self._kept += TREE * words
+        self._reach("trees", self._kept)
+        return _parse(key[1], piece, key[0]), TREE * words
+
+    def _reach(self, what: str, nbytes: int) -> None:
+        """Count memory that is used again and again, as far as it is more than before."""
+        if (more := nbytes - self._reached.get(what, 0)) > 0:
+            self.budget.allocate(more)
+            self._reached[what] = nbytes
 
     def _search(self, qualified: str) -> Class | Function | None:
         module, _, name = qualified.rpartition(".")
@@ -204,10 +274,32 @@ class Library:
         return {name: lines for name, lines in zip(names, blocks, strict=True) if name}
 
 
+def _pieces(function: _Lines) -> _Pieces:
+    text, end = function.text, function.end
+    begin = next((i + 1 for i in range(function.start, end) if text[i].endswith(":")), function.start + 1)
+    indents = (_indent(text[i]) for i in range(begin, end))
+    statements = function._replace(start=begin).blocks(next((indent for indent in indents if indent >= 0), 0))
+    starts, size = [begin], 0
+    for lines in statements:
+        if size > PIECE and not lines.first.startswith("else"):
+            starts.append(lines.start)
+            size = 0
+        size += sum(len(text[i]) for i in range(lines.start, lines.end))
+    ends = [*starts[1:], end]
+    body = [function._replace(start=start, end=end) for start, end in zip(starts, ends, strict=True)]
+    return _Pieces(function._replace(end=begin), body, len(statements))
+
+
 def charge_parsing(budget: Budget, text: str) -> None:
     """Count the cost of a syntax tree of some code."""
-    budget.spend(PARSING * len(text))
-    budget.allocate(TREE * len(text))
+    words = count_words(text)
+    budget.spend(PARSING * words)
+    budget.allocate(TREE * words)
+
+
+def count_words(text: str) -> int:
+    """The number of words and signs."""
+    return sum(1 for _ in _WORDS.finditer(text))
 
 
 def syntax_tree(text: str) -> ast.Module:
@@ -241,16 +333,17 @@ def _tree(text: str) -> ast.stmt:
         return syntax_tree(_KEYWORD_READ.sub(r'\1getattr(\2, "\3")', text)).body[0]
 
 
-def _parse(text: str, lines: _Lines) -> ast.FunctionDef:
+def _parse(text: str, lines: _Lines, first: int) -> list[ast.stmt]:
+    """The statements of indented code, whose first line is this one of a function, which counts as line 2."""
     try:
-        wrapper = _tree(text)
+        wrapper = _tree(f"if 1:\n{text}" if text.startswith(" ") else f"if 1:\n {text}")
     except SyntaxError as error:
         line = lines.start + (error.lineno or 1) - 1
         raise SourceError(f"the code is not TorchScript: {error.msg}", where=f"{lines.file}:{line}") from None
     except (ValueError, RecursionError, MemoryError):
         raise SourceError(_TOO_DEEP, where=lines.where) from None
-    if isinstance(wrapper, ast.If) and len(wrapper.body) == 1 and isinstance(wrapper.body[0], ast.FunctionDef):
-        return wrapper.body[0]
+    if isinstance(wrapper, ast.If) and not wrapper.orelse:
+        return ast.increment_lineno(wrapper, first).body
     raise SourceError("the code is not TorchScript: not a function", where=lines.where)
 
 
@@ -270,12 +363,6 @@ def _links(line: str) -> str:
 
 def _open_brackets(line: str) -> int:
     return line.count("(") + line.count("[") + line.count("{") - line.count(")") - line.count("]") - line.count("}")
-
-
-def _indented(text: str) -> str:
-    """A function from the top level of its file, indented by one level, so that it can follow `if 1:`."""
-    first, *rest = text.split("\n")
-    return "\n".join((first, *(f"  {line}" for line in rest)))
 
 
 def _indent(line: str) -> int:

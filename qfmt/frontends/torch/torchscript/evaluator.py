@@ -87,8 +87,6 @@ class Evaluator:
         self.shared = Run(archive, recorder, constants, own_containers, self.run)
         self._budget = archive.budget
         self._depth = 0
-        self._sides: dict[int, tuple[list[ast.stmt] | None, Mapping[str, ast.expr | None] | None]] = {}
-        """`if` → the side that does not raise, and the outcome of both: loops may ask for them often."""
 
     def run(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any], scope: str) -> Any:
         """The result of a function of the archive; `scope` is the module path of the caller."""
@@ -101,8 +99,8 @@ class Evaluator:
             self._depth += 1
             if self._depth > DEPTH_LIMIT:
                 raise SourceError("calls are nested too deeply")
-            body = function.node.body
-            result = self.block(counted(body, "", len(body), "statements"), frame)
+            statements = counted(function.statements(), "", function.pieces.statements, "statements")
+            result = self.block(statements, frame)
         self._depth -= 1
         return None if result is CONTINUE else result
 
@@ -111,7 +109,7 @@ class Evaluator:
         self.run(this.cls.methods["__setstate__"], [this, state], {}, "")
 
     def _bind(self, function: Function, frame: ScriptFrame, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        declared = function.node.args
+        declared = frame.header.args
         self._budget.spend(len(declared.args))
         names = [argument.arg for argument in declared.args]
         defaults = dict(zip(reversed(names), reversed(declared.defaults), strict=False))
@@ -142,17 +140,14 @@ class Evaluator:
             raise frame.not_followed(node)
         names = [each.id for each in ast.walk(targets[0]) if isinstance(each, ast.Name)]
         frame.assign(targets[0], frame.value(node.value))
-        frame.assigned.update(dict.fromkeys(names, node))
+        frame.assigned.update(dict.fromkeys(names, frame.function.line(node)))
         return CONTINUE
 
     def _if(self, node: ast.If, frame: ScriptFrame) -> Any:
         decision = self._decide(node.test, frame)
         if isinstance(decision, bool):
             return self.block(node.body if decision else node.orelse, frame)
-        if id(node) not in self._sides:
-            left = node.orelse if branches.raises(node.body) else node.body if branches.raises(node.orelse) else None
-            self._sides[id(node)] = left, branches.outcome(node) if left is None else None
-        left, outcome = self._sides[id(node)]
+        left, outcome = branches.sides(node)
         if left is not None:
             return self.block(left, frame)
         undecided = decision if isinstance(decision, branches.Undecided) else self._undecided(node.test, frame)

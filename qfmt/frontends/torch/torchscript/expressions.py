@@ -57,10 +57,11 @@ class ScriptFrame(Frame):
     function: Function
 
     def __init__(self, run: Run, function: Function, scope: str) -> None:
-        super().__init__(function, scope, run.operators, function.node)
+        self.header = function.header
+        super().__init__(function, scope, run.operators, self.header)
         self.run = run
-        self.assigned: dict[str, ast.AST] = {}
-        """The statement that assigned each variable."""
+        self.assigned: dict[str, int] = {}
+        """The line that assigned each variable."""
 
     def record(self, target: str, args: tuple[Any, ...], kwargs: Mapping[str, Any] = NONE) -> Any:
         if target in WITH_NUMBERS and len(args) > 1 and id(args[1]) in self.run.numbers:
@@ -71,7 +72,7 @@ class ScriptFrame(Frame):
         """The line of a condition, and that of the variable it names."""
         line = self.function.text(test)
         source = self.assigned.get(test.id) if isinstance(test, ast.Name) else None
-        return f"{line} with {self.function.text(source)}" if source is not None else line
+        return f"{line} with {self.function.text_of(source)}" if source is not None else line
 
     def assign(self, target: ast.expr, value: Any) -> None:
         if isinstance(target, ast.Attribute):
