@@ -170,7 +170,8 @@ def _first(value: Any, *_: Any) -> Any:
     return value
 
 
-KEY_PARTS = 16
+KEY_PARTS, KEY_NUMBERS, KEY_TEXT = 16, 2, 1000
+"""The most parts of a tuple that is a key, integers among them, and characters of its texts."""
 
 
 def flat_key(key: Any) -> Any:
@@ -178,17 +179,23 @@ def flat_key(key: Any) -> Any:
 
     Python recomputes the hash of a tuple each time, recursively. A file can choose large integers, or tuples of
     integers, with equal hashes, which makes a dict quadratic: -1 and -2 have the same hash, and so has None in some
-    Pythons as an integer. (The hashes of strings are randomized.)
+    Pythons as an integer. Few pairs of small integers have equal hashes, but more integers leave a choice. (The hashes
+    of strings are randomized.) Names show a tuple with all of its texts, each of which may be in the file once only.
     """
     if type(key) is tuple:
-        fits = len(key) <= KEY_PARTS and all(
-            isinstance(part, str | bytes | TorchDType) or (_within(part, 31) and part >= 0) for part in key
-        )
+        fits = len(key) <= KEY_PARTS and _is_flat(key)
     else:
         fits = key is None or isinstance(key, str | float | bytes | TorchDType) or _within(key, 63)
     if not fits:
         raise SourceError(f"a dict has a {type(key).__name__} as a key, which PyTorch does not write")
     return key
+
+
+def _is_flat(key: tuple[Any, ...]) -> bool:
+    texts = [part for part in key if isinstance(part, str | bytes | TorchDType)]
+    numbers = [part for part in key if _within(part, 31) and part >= 0]
+    few = len(numbers) <= KEY_NUMBERS and sum(map(len, texts)) <= KEY_TEXT
+    return few and len(texts) + len(numbers) == len(key)
 
 
 def _within(number: Any, bits: int) -> bool:

@@ -324,10 +324,21 @@ def test_many_equal_names_need_few_lookups() -> None:
 
 
 def test_keys_whose_hashes_a_file_could_choose() -> None:
-    for key in (2**64, -(2**64), (2**40,), (1.5,), (-1,), (None,), tuple(range(17)), ((),)):
+    for key in (
+        2**64,
+        -(2**64),
+        (2**40,),
+        (1.5,),
+        (-1,),
+        (None,),
+        tuple(range(17)),
+        ((),),
+        (1, 2, 3),
+        ("a" * 600,) * 2,
+    ):
         with pytest.raises(SourceError, match="as a key"):
             flat_key(key)
-    for key in ("a", b"a", None, True, 2**62, 1.5, ("a", b"a", 1, True)):
+    for key in ("a", b"a", None, True, 2**62, 1.5, ("a", b"a", 1, True), ("a" * 1000, 2)):
         assert flat_key(key) == key
 
 
