@@ -45,6 +45,9 @@ class Memory:
             what = f"needs {size(nbytes)} of memory{held}, more than the limit of {size(self.limit)}"
             raise RunError(what, hint=self.hint)
 
+    def keep(self, nbytes: int) -> None:
+        """Count bytes of constants that outlast the computation: a run has none."""
+
     @contextmanager
     def spent(self) -> Iterator[None]:
         """What is required inside belongs to this run."""
@@ -65,6 +68,13 @@ def require(nbytes: int) -> None:
         memory.require(nbytes)
     elif nbytes > SMALL:
         Memory(available() // 2, "that is half of the available memory").require(nbytes)
+
+
+def keep(nbytes: int) -> None:
+    """Count the bytes of a new constant in the work that is going on."""
+    memory = _RUN.get()
+    if memory is not None:
+        memory.keep(nbytes)
 
 
 def limit_for(nbytes: int) -> int:

@@ -11,6 +11,9 @@ from ..errors import QfmtError
 from ..model import Shape, numpy_dtype
 from .registry import Inference, Quantized, operator, optional
 
+LARGEST = 2**63 - 1
+"""The largest size of a dimension."""
+
 
 def _count(start: Array, limit: Array, delta: Array) -> int:
     """How many numbers a range has; computed in float64, so that integers are counted exactly."""
@@ -18,7 +21,9 @@ def _count(start: Array, limit: Array, delta: Array) -> int:
     if not step:
         raise QfmtError("a range needs a step other than 0")
     exact = (end - first + step - (1 if step > 0 else -1)) // step if isinstance(step, int) else (end - first) / step
-    return max(0, ceil(exact))
+    if not exact <= LARGEST:  # NaN, too
+        raise QfmtError(f"a range from {first} to {end} by {step} has no number of elements")
+    return ceil(max(0, exact))
 
 
 def _range_shape(given: Inference) -> list[Shape]:

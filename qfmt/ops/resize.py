@@ -31,7 +31,7 @@ def _resize_shape(given: Inference) -> list[Shape]:
     x, a = given.known(0), given.attributes
     scales, sizes = given.values[2], given.values[3] if len(given.values) > 3 else None
     axes = _axes(a, len(x))
-    _check(scales)
+    check_scales(scales)
     for values in (scales, sizes):
         if values is not None and np.size(values) and np.shape(values) != (len(axes),):
             raise QfmtError(f"Resize needs {len(axes)} scales or sizes, one per dimension, not {np.size(values)}")
@@ -50,7 +50,8 @@ def _resize_shape(given: Inference) -> list[Shape]:
     return [tuple(result)]
 
 
-def _check(scales: Array | None) -> None:
+def check_scales(scales: Array | None) -> None:
+    """QfmtError for scales that are known and not positive numbers."""
     if scales is not None and not np.all((scales > 0) & np.isfinite(scales)):
         raise QfmtError(f"the scales {scales.tolist()} are not all finite and greater than 0")
 
@@ -97,7 +98,7 @@ def _geometry(
     elif scales is None:
         raise QfmtError("Resize needs scales or sizes")
     else:
-        _check(scales)
+        check_scales(scales)
         pairs = [(enlarged(n, scale), f32(1 / float(scale))) for n, scale in zip(shape, scales, strict=True)]
     result = [Axis(size, size, f32(1)) for size in whole]
     crops = a["coordinate_transformation_mode"] == "tf_crop_and_resize"

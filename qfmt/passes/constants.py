@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..interpreter import execute
+from ..memory import keep
 from ..model import Node, Tensor, numpy_dtype, static_shape
 from ..ops import Operand
 
@@ -20,6 +21,7 @@ def computed(
 ) -> list[Tensor]:
     """The outputs of a node as constants. Of an input that is not constant, only its static shape is used."""
     arrays = execute(node, [None if each is None else _operand(each) for each in given], outputs)
+    keep(sum(array.nbytes for array in arrays))
     pairs = zip(outputs, arrays, strict=True)
     return [
         Tensor.constant(each.name, array, each.quantization, dtype=each.dtype, aliases=aliases) for each, array in pairs
@@ -52,6 +54,7 @@ def moved_constant(node: Node, source: Tensor, others: Sequence[Tensor | None], 
         return result
 
     moved = move(source.array, source.dtype)
+    keep(moved.nbytes)
     if grid.axis is not None:
         along = [-1 if axis == grid.axis else 1 for axis in range(source.array.ndim)]
         numbers = np.arange(len(grid.scale), dtype=np.int32).reshape(along)

@@ -12,6 +12,7 @@ from math import prod
 
 import numpy as np
 
+from ..memory import keep, require
 from ..model import DTYPES, INT32, Graph, Node, Quantization, Tensor
 from ..ops import OPERATORS
 from ..rules.quantization import is_float32_scale
@@ -117,6 +118,7 @@ class _Dynamic:
             return ""
         if tensor.array.ndim == 1:
             return name
+        keep(tensor.array.nbytes)
         vector = unused(f"{name}.vector", self.tensors)
         aliases = tuple(sorted({*tensor.aliases, name}))
         self.tensors[vector] = Tensor.constant(vector, tensor.array.reshape(-1), aliases=aliases)
@@ -134,6 +136,7 @@ class _Dynamic:
             self.tensors[own] = replace(turned, name=own, quantization=grid, aliases=aliases)
             self.preferred[own] = turned.name
         elif linear:
+            keep(stored.array.nbytes)
             self.tensors[own] = Tensor.constant(own, np.ascontiguousarray(stored.array.T), grid, aliases=aliases)
         else:
             self.tensors[own] = replace(stored, name=own, quantization=grid, aliases=aliases)
@@ -151,6 +154,7 @@ class _Dynamic:
     def _turned(self, weight: Tensor) -> Tensor | None:
         """The constant [out, in] from which a weight [in, out] was made, if there is one."""
         known = (self.tensors[name] for name in weight.aliases if name in self.tensors)
+        require(weight.array.nbytes)
         return next((each for each in known if each.is_constant and np.array_equal(each.array, weight.array.T)), None)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..arithmetic import EXACT_IN_FLOAT32
+from ..memory import keep, require
 from ..model import DTYPES, Graph, Node, Tensor, first_holding
 from ..ops import OPERATORS, Trait, has
 from ..ops.accumulation import inner_size, terms_of
@@ -167,6 +168,7 @@ class _Integral:
 
     def _constant(self, tensor: Tensor, integers: Any) -> str:
         """A constant of integers, dequantized with scale 1."""
+        keep(integers.nbytes)
         own = unused(f"{tensor.name}.integers", self.tensors)
         names = tuple(sorted({*tensor.aliases, tensor.name}))
         self.tensors[own] = Tensor.constant(own, integers, aliases=names)
@@ -221,6 +223,7 @@ def _whole(tensor: Tensor, *widths: int) -> Any:
     """A constant of integers in the first type of those bits, signed or not, that fits; None if none does."""
     if not tensor.is_constant or tensor.quantization is not None:
         return None
+    require(tensor.array.nbytes)
     array: Any = tensor.array.astype(np.float64)
     if not (array == np.rint(array)).all():
         return None

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-from ...budget import AT_ONCE, Budget
-from ...errors import QfmtError
+from ...budget import AT_ONCE, READ, Budget
+from ...errors import QfmtError, RunError
+from ...memory import Memory, available
 from ...model import DTYPES, Node, Tensor, static_shape
+from ...notation import size
 from ...ops import OPERATORS, Trait, has
 from ...ops.quantization import is_static
 from ...passes.constants import computed
@@ -18,9 +20,9 @@ _NOT_COMPUTED = (DEQUANTIZE, QUANTIZE)
 """Kept as nodes over constants: the passes turn them into quantized constants."""
 
 
-def folded(node: Node, tensors: Mapping[str, Tensor], budget: Budget) -> list[Tensor]:
+def folded(node: Node, tensors: Mapping[str, Tensor], memory: Charged) -> list[Tensor]:
     """The outputs of a node as constants; [] if an input is not constant or the budget is too small."""
-    given = node.input_tensors(tensors)
+    given, budget = node.input_tensors(tensors), memory.budget
     if node.operator in _NOT_COMPUTED or not given or any(each is not None and each.data is None for each in given):
         return []
     first = given[0]
@@ -32,7 +34,35 @@ def folded(node: Node, tensors: Mapping[str, Tensor], budget: Budget) -> list[Te
     outputs = [tensors[name] for name in node.outputs]
     moved = {*first.aliases, first.name} if has(node, Trait.ANY_MOVE) and first is not None else ()
     budget.spend(len(moved))
-    return computed(node, given, outputs, tuple(sorted(moved)))
+    try:
+        with memory.spent():
+            return computed(node, given, outputs, tuple(sorted(moved)))
+    except _TooMuchError:
+        return []
+
+
+class _TooMuchError(RunError):
+    """A node over constants takes too much memory or time."""
+
+
+class Charged(Memory):
+    """What nodes over constants take while they are computed: each up to twice the bytes of a budget, and half of its
+    remaining operations, which are charged for the time to fill the memory."""
+
+    __slots__ = ("budget",)
+
+    def __init__(self, budget: Budget) -> None:
+        super().__init__(int(min(2 * budget.bytes, available() // 2)))
+        self.budget = budget
+
+    def require(self, nbytes: int) -> None:
+        time = nbytes // READ
+        if nbytes > self.limit or 2 * time > self.budget.operations - self.budget.spent_operations:
+            raise _TooMuchError(f"takes {size(nbytes)} to compute a constant", hint=self.budget.hint)
+        self.budget.spend(time)
+
+    def keep(self, nbytes: int) -> None:
+        self.budget.allocate(nbytes)
 
 
 def _is_affordable(node: Node, tensors: Mapping[str, Tensor], budget: Budget) -> bool:
@@ -51,7 +81,7 @@ def _is_affordable(node: Node, tensors: Mapping[str, Tensor], budget: Budget) ->
         return False
     if 2 * (work // AT_ONCE) > budget.operations - budget.spent_operations:
         return False
-    budget.compute(work, nbytes)
+    budget.spend(work // AT_ONCE)
     return True
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from ...budget import NODE, NODE_BYTES, Budget
+from ...budget import NODE, Budget
 from ...errors import SourceError, first_line
+from .messages import memory_of
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -20,13 +21,16 @@ DEEPEST = 64
 """Nesting limit of function calls, higher than any exporter writes: names of inlined nodes grow with each level."""
 
 
-def inline(model: ir.Model, budget: Budget) -> None:
-    """Replace calls of functions by their nodes, in place; SourceError if that is ambiguous or impossible."""
+def inline(model: ir.Model, protos: Iterable[Any], budget: Budget) -> None:
+    """Replace calls of functions by their nodes, in place; SourceError if that is ambiguous or impossible. `protos`
+    are the functions as FunctionProtos, in the same order."""
     from onnx_ir.passes.common import InlinePass
 
     _check_names(model)
-    for function in model.functions.keys() - _charge(model, budget):
+    for function in model.functions.keys() - _charge(model, protos, budget):
         del model.functions[function]  # InlinePass would also inline the calls in it, which are not counted
+    for node in nodes_within(model.graph):
+        node.metadata_props.clear()  # of a call, InlinePass copies them to every node
     for each in model.functions.values():
         _compute_outputs(each)
     try:
@@ -46,23 +50,37 @@ def _check_names(model: ir.Model) -> None:
             raise SourceError(what, hint="rename the function, or inline it with onnx.inliner")
 
 
-def _charge(model: ir.Model, budget: Budget) -> Sequence[ir.OperatorIdentifier]:
+def _charge(model: ir.Model, protos: Iterable[Any], budget: Budget) -> Sequence[ir.OperatorIdentifier]:
     """Charge the budget for what inlining adds; return the functions that are called.
 
     If each function calls the next one twice, the number of nodes doubles with each function.
     """
     called = _called(model)
+    sizes = dict(zip(model.functions, map(memory_of, protos), strict=True))
+    handed: Counter[ir.OperatorIdentifier] = Counter()
+    """The most elements that lists have in the attributes of a call: each reference to one is a copy."""
+    for node in nodes_within(model.graph):
+        handed[node.op_identifier()] = max(handed[node.op_identifier()], _elements(node.attributes))
     copies = Counter(node.op_identifier() for node in nodes_within(model.graph))
     for name in called:
         function, count = model.functions[name], copies[name]
         budget.spend(count * (len(function.inputs) + len(function.attributes)))
+        budget.allocate((count - 1) * sizes[name])  # one copy takes the place of the function
+        elements = handed[name] + _elements(function.attributes)
         for node in nodes_within(function.graph):
-            copies[node.op_identifier()] += count
-            size = 1 + (len(node.inputs) + len(node.outputs)) // 8
-            budget.spend((count - 1) * size * NODE)  # one copy takes the place of the function
+            inner, references = node.op_identifier(), sum(each.is_ref() for each in node.attributes.values())
+            copies[inner] += count
+            handed[inner] = max(handed[inner], references * elements + _elements(node.attributes))
+            budget.allocate(count * references * elements * 16)
+            budget.spend((count - 1) * (1 + (len(node.inputs) + len(node.outputs)) // 8) * NODE)
             names = (node.name or "", *(value.name or "" for value in node.outputs))
-            budget.allocate((count - 1) * size * NODE_BYTES + count * sum(map(len, names)))
+            budget.allocate(count * sum(map(len, names)))
     return called
+
+
+def _elements(attributes: Mapping[str, ir.Attr]) -> int:
+    """How many elements the lists have."""
+    return sum(len(each.value) for each in attributes.values() if isinstance(each.value, tuple))
 
 
 def _called(model: ir.Model) -> Sequence[ir.OperatorIdentifier]:

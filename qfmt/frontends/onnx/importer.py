@@ -18,7 +18,7 @@ from ...ops.shapes import tells_sizes
 from ...passes.constants import unused
 from ...progress import counted
 from .calls import Call, attribute_of, check_arity, check_kinds
-from .folding import folded
+from .folding import Charged, folded
 from .functions import graphs_within
 from .opaque import defined
 from .tensors import described, dtype_by_schema, shape_of, stored
@@ -46,6 +46,7 @@ class Importer:
         taken |= {value.name or "" for each in graphs_within(graph) for value in defined(each)}
         self.model = model
         self.budget = budget
+        self.memory = Charged(budget)
         self.outputs = {value.name or "" for value in graph.outputs}
         self._taken = taken
         self.nodes: list[Node] = []
@@ -100,6 +101,9 @@ class Importer:
             node.name or "",
         )
         self.call_ = call
+        self.budget.spend(
+            sum(len(value) for value in call.attributes.values() if isinstance(value, str | tuple | list))
+        )
         try:
             check_kinds(node, call.opset)
             self.dispatch(call)
@@ -232,7 +236,7 @@ class Importer:
             version=entry.version,
             source_operator=f"{self.call_.domain}.{self.call_.operator}".lstrip("."),
         )
-        constants = [] if self.outputs.intersection(names) else folded(node, self.tensors, self.budget)
+        constants = [] if self.outputs.intersection(names) else folded(node, self.tensors, self.memory)
         self.tensors.update((tensor.name, tensor) for tensor in constants)
         if not constants:
             self.nodes.append(node)

@@ -71,6 +71,13 @@ def charge(data: bytes) -> None:
         count(data, onnx.ModelProto, budget_for(len(data), "reading"))
 
 
+def memory_of(message: Any) -> int:
+    """Bytes of memory for a message: what a copy of it takes."""
+    budget = Budget(None)
+    count(message.SerializeToString(), type(message), budget)
+    return budget.spent_bytes
+
+
 def budget_for(size: int, work: str) -> Budget:
     """A budget for messages of so many bytes."""
     budget = Budget(size, work)

@@ -10,8 +10,18 @@ import numpy as np
 
 from ...arithmetic import f32
 from ...arrays import Array
+from ...errors import SourceError
 from ...model import DTYPES, Attribute
-from ...ops.resize import divided_neighbours, divides_alike, enlarged, is_nearest, may_stay, neighbours, on_a_border
+from ...ops.resize import (
+    check_scales,
+    divided_neighbours,
+    divides_alike,
+    enlarged,
+    is_nearest,
+    may_stay,
+    neighbours,
+    on_a_border,
+)
 from ...ops.shapes import axis_of
 from .calls import Call
 from .importer import Importer, imports
@@ -60,6 +70,9 @@ def split(im: Importer, call: Call) -> Any:
         part = -(-size // len(call.outputs))
         parts = [max(0, min(part, size - index * part)) for index in range(len(call.outputs))]
         call = call._replace(inputs=(call.inputs[0], _constant(im, call, "split", parts)))
+    sizes = im.value(call.inputs[1])
+    if sizes is not None and sizes.size != len(call.outputs):  # thousands of nodes may share it
+        raise SourceError(f"splits into {sizes.size:,} parts, but has {len(call.outputs):,} outputs")
     return im.one_to_one(call)
 
 
@@ -200,6 +213,7 @@ def _is_like_onnx(im: Importer, call: Call) -> bool:
 
 def _along(im: Importer, call: Call, policy: str) -> list[_Along] | None:
     """Each dimension that is resized; None if scales are not known."""
+    check_scales(im.value(call.input(2)))
     shape, scales, wanted = im.shape(call.inputs[0]), _given(im, call, 2), _given(im, call, 3)
     axes = call.attributes.get("axes") or range(len(scales or wanted))
     known = [None if shape is None else shape[axis] for axis in axes]

@@ -42,8 +42,9 @@ def quant(im: Importer, call: Call) -> Any:
     scales, points, bits = (np.asarray(each) for each in found)
     limits = _limits(bits, bool(call.attributes.get("signed", 1)), bool(call.attributes.get("narrow", 0)))
     rounding = _ROUND.get(str(call.attributes.get("rounding_mode", "ROUND")).upper())
-    if limits is None or rounding is None or points.size not in (1, scales.size):
+    if limits is None or rounding is None or (points.size > 1 and points.shape != scales.shape):
         return NotImplemented
+    points = points if points.size > 1 else points.reshape(())
     array = im.value(x)
     if array is not None:
         q = np.clip(array / scales + points, *limits)
@@ -119,7 +120,9 @@ def _axis(im: Importer, x: str, scale: str) -> int | None:
         return None
     if not sizes:
         return 0
-    return None if own is None or len(own) < len(shape) else sizes[0] + len(own) - len(shape)
+    if own is None or len(own) < len(shape) or own[sizes[0] - len(shape)] not in (None, shape[sizes[0]]):
+        return None
+    return sizes[0] + len(own) - len(shape)
 
 
 def _limits(bits: Any, signed: bool, narrow: bool) -> tuple[int, int] | None:

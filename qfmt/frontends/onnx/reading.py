@@ -45,11 +45,11 @@ def read(source: str | PathLike[str] | Any) -> tuple[ir.Model, Budget]:
         model = _from_checked(proto)
         _tell_files(model, files)
     else:
-        model, budget = _from_proto(source), Budget(None)
+        proto, model, budget = source, _from_proto(source), Budget(None)
     if not model.opset_imports and model.ir_version >= OPSETS_SINCE:
         raise SourceError("is an ONNX model that states no opset", hint="it is truncated or damaged; download it again")
     if model.functions:
-        inline(model, budget)
+        inline(model, proto.functions, budget)
     states_none = "" not in model.opset_imports and model.ir_version >= OPSETS_SINCE
     if states_none and any(not node.domain for node in nodes_within(model.graph)):
         hint = "add the opset of the domain '' that its exporter used"

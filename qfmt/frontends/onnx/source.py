@@ -57,9 +57,10 @@ def convert_onnx(source: Path | Any, options: Options, description: Mapping[str,
     importer = Importer(onnx, budget, options.shapes)
     for name, grid in options.quantization.items():
         quantized.quantized_input(importer, name, *grid)
-    graph = fold_dynamic(integral(importer.run(onnx.graph)))
-    graph = on_real_numbers(graph, importer.preferred)
-    graph = fold_sandwiches(hoist_quantizers(attach_quantization(graph, engine)), engine)
+    graph = importer.run(onnx.graph)
+    with importer.memory.spent():
+        graph = on_real_numbers(fold_dynamic(integral(graph)), importer.preferred)
+        graph = fold_sandwiches(hoist_quantizers(attach_quantization(graph, engine)), engine)
     graph = renamed(without_idle_rules(graph), importer.preferred | _stored_otherwise(graph, importer.initializers))
     keys = {"framework": onnx.producer_name, "framework_version": onnx.producer_version, **description}
     keys = {"format": "onnx", "format_version": str(onnx.opset_imports.get("", 1)), **keys}

@@ -228,7 +228,7 @@ def group_normalization(im: Importer, call: Call) -> Any:
     if call.opset >= 21 or shape is None or not isinstance(shape[1], int):
         return NotImplemented if call.opset >= 21 else im.opaque(call)
     im.budget.allocate(8 * shape[1])
-    each = im.constant(np.repeat(np.arange(groups), shape[1] // groups), "channels")
+    each = im.constant(np.arange(shape[1]) * groups // shape[1], "channels")
     spread = [im.emit("Gather", [name, each], f"{name}.channels", {"axis": 0}) for name in call.inputs[1:]]
     return im.one_to_one(call._replace(inputs=(call.inputs[0], *spread)))
 

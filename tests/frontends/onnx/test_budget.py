@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,9 +17,11 @@ from onnx import TensorProto, helper
 
 import qfmt
 from networks.onnx_models import node, proto, random_inputs
-from qfmt.errors import BudgetError, SourceError
+from qfmt.errors import BudgetError, QfmtError, SourceError
 from qfmt.frontends.onnx import reading
 from qfmt.frontends.onnx.importer import Importer
+from qfmt.model import Model
+from qfmt.ops import OPERATORS
 from support import onnx_witness
 from support.paths import HOSTILE
 
@@ -267,7 +270,7 @@ def test_shapes_are_not_copied_along_the_graph(monkeypatch: pytest.MonkeyPatch) 
     """onnx's inference took 39 s for 5000 dimensions and 2000 nodes: it is quadratic in the size of the file."""
     monkeypatch.setattr(onnx.shape_inference, "infer_shapes", None)
     nodes = [node("Det", ["x"], ["d"]), node("NonMaxSuppression", ["x", "x"], ["boxes"]), node("Relu", ["d"], ["y"])]
-    model = qfmt.convert(proto(nodes, {"x": (FLOAT, [1] * 5000)}, ["y", "boxes"]))
+    model = qfmt.convert(proto(nodes, {"x": (FLOAT, [1] * 30)}, ["y", "boxes"]))
     assert model.tensors["d"].dtype == "float32" and "assumed_types" not in model.source
 
 
@@ -304,6 +307,142 @@ def test_a_tensor_in_a_function_of_an_unknown_operator(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(source.SerializeToString())
     with pytest.raises(BudgetError, match="bytes of memory"):
         qfmt.convert(tmp_path / "m.onnx")
+
+
+def converted(tmp_path: Path, nodes: list[onnx.NodeProto], constants: dict[str, np.ndarray], **more: Any) -> Model:
+    """A file with the input x, and one output y."""
+    source = proto(nodes, {"x": (FLOAT, [1, 200])}, ["y"], constants, **{"opset": 17, **more})
+    (tmp_path / "m.onnx").write_bytes(source.SerializeToString())
+    return qfmt.convert(tmp_path / "m.onnx")
+
+
+def odd(**attributes: Any) -> onnx.NodeProto:
+    return node("Odd", ["a"], ["o"], domain="e", **attributes)
+
+
+def with_metadata() -> onnx.NodeProto:
+    made = odd()
+    for at in range(1000):
+        made.metadata_props.add(key=f"k{at}", value="")
+    return made
+
+
+COPIED = {
+    "attributes": odd(**{f"k{at}": 1 for at in range(1000)}),
+    "metadata": with_metadata(),
+    "inputs of a graph": odd(
+        g=helper.make_graph([], "g", [onnx.ValueInfoProto(name=f"i{at}") for at in range(1000)], [])
+    ),
+    "outputs of a graph": odd(g=helper.make_graph([], "g", [], [onnx.ValueInfoProto(name="a")] * 1000)),
+}
+
+
+@pytest.mark.parametrize("kind", COPIED)
+def test_what_each_call_of_a_function_copies(kind: str, tmp_path: Path) -> None:
+    """A file of 180 kB took minutes."""
+    function = helper.make_function("d", "F", ["a"], ["o"], [COPIED[kind]], [helper.make_opsetid("e", 1)])
+    nodes = [node("F", [f"x{at}" if at else "x"], [f"x{at + 1}"], domain="d") for at in range(1000)]
+    with pytest.raises(BudgetError, match=r"would take more than .* bytes of memory"):
+        converted(tmp_path, [*nodes, node("Relu", ["x1000"], ["y"])], {}, functions=[function])
+
+
+def test_references_to_a_long_attribute(tmp_path: Path) -> None:
+    """Each is a copy."""
+    body = [odd() for _ in range(100)]
+    for at, each in enumerate(body):
+        each.output[0] = f"o{at}"
+        each.attribute.add(name="k", ref_attr_name="long", type=onnx.AttributeProto.INTS)
+    function = helper.make_function("d", "F", ["a"], ["o0"], body, [helper.make_opsetid("e", 1)], ["long"])
+    with pytest.raises(BudgetError, match=r"would take more than .* bytes of memory"):
+        converted(tmp_path, [node("F", ["x"], ["y"], domain="d", long=[1] * 20_000)], {}, functions=[function])
+
+
+@pytest.mark.parametrize("operator", ("Odd", "Transpose"))
+def test_a_long_attribute_in_a_function(operator: str, tmp_path: Path) -> None:
+    body = [node(operator, ["a"], ["o"], domain="e" if operator == "Odd" else "", perm=[0] * 1000)]
+    opsets = [helper.make_opsetid("e", 1), helper.make_opsetid("", 17)]
+    function = helper.make_function("d", "F", ["a"], ["o"], body, opsets)
+    nodes = [node("F", [f"x{at}" if at else "x"], [f"x{at + 1}"], domain="d") for at in range(1000)]
+    with pytest.raises(BudgetError, match="would take more than"):
+        converted(tmp_path, [*nodes, node("Relu", ["x1000"], ["y"])], {}, functions=[function])
+
+
+BYTES = np.ones((200, 200), np.int8)
+ZERO, ONE = np.int8(0), np.float32(1)
+SHARED: dict[str, list[tuple[str, str, str]]] = {
+    "Transpose": [
+        ("DequantizeLinear", "w s", "t0"),
+        *[("Transpose", f"t{at}", f"t{at + 1}") for at in range(500)],
+        ("Relu", "t500", "q"),
+    ],
+    "QuantizeLinear": [
+        each
+        for at in range(500)
+        for each in (("QuantizeLinear", "f s z", f"t{at}"), ("DequantizeLinear", f"t{at} s z", f"q{at}"))
+    ],
+    "DynamicQuantizeMatMul": [("DynamicQuantizeMatMul", "x w s z", f"q{at}") for at in range(600)],
+    "MatMul": [("RequantShift", "x s zero", "i"), *[("MatMul", "i half", f"q{at}") for at in range(400)]],
+}
+"""Nodes: operator, inputs, output."""
+
+
+@pytest.mark.parametrize("kind", SHARED)
+def test_nodes_that_share_a_weight(kind: str, tmp_path: Path) -> None:
+    """Each has a copy of it, or reads all of it, while passes work on the graph."""
+    nodes = [
+        node(name, given.split(), [made], domain="com.microsoft" if name.startswith("Dynamic") else "")
+        for name, given, made in SHARED[kind]
+    ]
+    nodes.append(node("Sum", [made for _, _, made in SHARED[kind] if made.startswith("q")], ["y"]))
+    constants = {"w": BYTES, "f": BYTES.astype(np.float32), "half": BYTES / np.float32(2), "s": ONE, "z": ZERO,
+                 "zero": np.float32(0)}  # fmt: skip
+    with pytest.raises(QfmtError, match=r"would take more than|takes .* to compute a constant"):
+        converted(
+            tmp_path, nodes, {name: constants[name] for each in nodes for name in each.input if name in constants}
+        )
+
+
+def test_a_node_that_needs_much_memory_between_small_constants_is_not_computed(tmp_path: Path) -> None:
+    """Two elements, in padding of 3 GB."""
+    far = 400_000_000
+    nodes = [node("Conv", ["c", "k"], ["f"], strides=[2 * far + 2], pads=[far, far]), node("Add", ["f", "x"], ["y"])]
+    constants = {"c": np.ones((1, 1, 2), np.float32), "k": np.ones((1, 1, 1), np.float32)}
+    assert [each.operator for each in converted(tmp_path, nodes, constants).nodes] == ["Conv", "Add"]
+
+
+TOO_LARGE = {
+    "groups": (node("GroupNormalization", ["i", "r", "r"], ["y"], num_groups=2_000_000_000),
+               "an index is outside dimension 0, which has size 4"),
+    "dimensions": (node("Relu", ["d"], ["y"]), "initializer d: has 33 dimensions; a tensor has up to 32"),
+    "parts": (node("Split", ["x", "sizes"], ["y", "z"]), "splits into 1,000 parts, but has 2 outputs"),
+    "no scale": (node("Resize", ["i", "", "scales"], ["y"]), r"the scales \[1.0, 1.0, nan\] are not all finite"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", TOO_LARGE)
+def test_sizes_that_are_refused(kind: str, tmp_path: Path) -> None:
+    made, words = TOO_LARGE[kind]
+    constants = {"i": np.ones((1, 4, 2), np.float32), "r": np.ones(4, np.float32), "d": np.ones([1] * 33, np.float32)
+                 if kind == "dimensions" else ONE, "sizes": np.ones(1000, np.int64),
+                 "scales": np.array([1, 1, np.nan], np.float32)}  # fmt: skip
+    with pytest.raises(SourceError, match=words):
+        converted(tmp_path, [made], constants, opset=18)
+
+
+@pytest.mark.parametrize("limit", ("nan", "inf"))
+def test_a_range_without_an_end(limit: str) -> None:
+    with pytest.raises(QfmtError, match=f"a range from 1.0 to {limit} by 1.0 has no number of elements"):
+        OPERATORS["Range"].reference(ONE, np.float32(limit), ONE)
+
+
+@pytest.mark.parametrize("shapes", ([(200, 1), (1, 200), ()], [(200,), (200,), (200, 1)]))
+def test_scales_that_would_make_a_weight_larger(shapes: list[tuple[int, ...]]) -> None:
+    """The node is kept, and not computed: of 20,000 numbers each, it took 3 GB."""
+    w, s, z = (np.ones(shape, np.float32) for shape in shapes)
+    made = node("Quant", ["w", "s", "z", "b"], ["q"], domain="qonnx.custom_op.general")
+    source = proto([made, node("Add", ["q", "x"], ["y"])], {"x": (FLOAT, [200, 200])}, ["y"],
+                   {"w": w, "s": s, "z": z, "b": np.float32(4)})  # fmt: skip
+    assert [each.operator for each in qfmt.convert(source).nodes] == ["qonnx.custom_op.general.Quant", "Add"]
 
 
 def test_a_long_chain_of_moves_of_a_constant() -> None:
