@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ...arithmetic import dequantize, f32
+from ...model import numpy_dtype
 from ...ops import OPERATORS
 from ...ops.activation import one_of
 from ...ops.resize import (
@@ -34,8 +35,10 @@ def reduced(site: Site, operator: str, x: ir.Value, axes: list[int], keepdims: i
     return site.emit(operator, x, site.constant("axes", np.array(axes, np.int64)), keepdims=keepdims)
 
 
-def number(site: Site, value: float) -> ir.Value:
-    return site.constant("constant", np.array(value, np.float32))
+def number(site: Site, value: float | Sequence[float]) -> ir.Value:
+    """A constant of the type of the first input, as a real one."""
+    kind = numpy_dtype(site.tensor(0).dtype)
+    return site.constant("constant", np.array(value, np.float32 if site.tensor(0).quantization else kind))
 
 
 @lowers_before("HardSwish")
@@ -94,7 +97,7 @@ def group_normalization(site: Site) -> ir.Value | Sequence[ir.Value]:
     if shape is None:
         raise Lacks("requires a known input rank")
     grouped = site.emit("Reshape", x, site.constant("groups", np.array([0, groups, -1])))
-    ones, zeros = (site.constant(what, np.full(groups, v, np.float32)) for what, v in (("ones", 1), ("zeros", 0)))
+    ones, zeros = (number(site, [value] * groups) for value in (1, 0))
     y = site.emit("InstanceNormalization", grouped, ones, zeros, epsilon=site.attributes["epsilon"])
     y = site.emit("Reshape", y, site.emit("Shape", x))
     per_channel = site.constant("channels", np.array([-1, *(1 for _ in shape[2:])]))
@@ -209,7 +212,7 @@ def _scales(site: Site, x: ir.Value | None, scales: ir.Value | None) -> ir.Value
         before = site.emit("Gather", site.emit("Shape", x), site.constant("axes", np.array(axes, np.int64)))
         before = site.to("float32", before)
         same = site.emit("Equal", before, site.emit("Floor", site.emit("Mul", before, scales)))
-        return site.emit("Where", same, number(site, 1), scales)
+        return site.emit("Where", same, site.constant("one", np.float32(1)), scales)
     return site.constant("scales", np.where(stays, f32(1), values)) if (values[stays] != 1).any() else scales
 
 

@@ -69,9 +69,9 @@ def transposed_weight(site: Site, index: int) -> ir.Value:
 
 
 def real_weight(site: Site, index: int) -> ir.Value | None:
-    """The real numbers of a weight, float32: PyTorch keeps some as float16 and multiplies in float32."""
+    """The real numbers of a weight: PyTorch keeps some as float16 and multiplies by them in float32."""
     w = site.real(index)
-    if site.tensor(index).dtype == "float16":
+    if site.tensor(index).dtype == "float16" != site.tensor(0).dtype:
         return site.to("float32", w)
     return w
 

@@ -42,12 +42,17 @@ def _linear(s: Site, x: list[Any]) -> Any:
 
 
 def _gemm(s: Site, x: list[Any]) -> Any:
-    if s.out.quantization is None and not s.out.dtype.startswith(("float", "bfloat")):
-        raise Lacks("multiplies integers")
+    _check_floats(s)
     a, b = (s.call(aten.t.default, x[i]) if s.attribute(name) else x[i] for i, name in enumerate(("transA", "transB")))
     product, alpha, c = s.call(aten.mm.default, a, b), s.attribute("alpha"), _third(x)
     product = product if alpha == 1 else s.call(aten.mul.Scalar, product, alpha)
     return product if c is None else s.call(aten.add.Tensor, product, c, alpha=s.attribute("beta"))
+
+
+def _check_floats(s: Site) -> None:
+    """torch's kernels of sums, means and positions in between refuse integers, or widen them."""
+    if s.is_float and not s.tensor(0).dtype.startswith(("float", "bfloat")):
+        raise Lacks("computes with integers")
 
 
 def _third(x: list[Any]) -> Any:
@@ -157,6 +162,8 @@ def _max_pool(s: Site, x: list[Any]) -> Any:
 
 def _average_pool(s: Site, x: list[Any]) -> Any:
     kernel, strides, pads, ceil = plain_window(s)
+    if len(kernel) == 3 and s.tensor(0).dtype == "float16":
+        raise Lacks("torch has no mean of three dimensions of float16")
     count_pads = bool(s.attribute("count_include_pad"))
     return s.call(of_rank("avg_pool", len(kernel)), x[0], kernel, strides, pads, ceil, count_pads)
 
@@ -167,6 +174,7 @@ def _adaptive(s: Site, x: list[Any], size: list[int]) -> Any:
 
 def _reduced(target: Any) -> RealOperator:
     def emit(s: Site, x: list[Any]) -> Any:
+        _check_floats(s)
         return s.call(target, x[0], *s.reduction())
 
     return emit
@@ -180,6 +188,7 @@ def _resize(s: Site, x: list[Any]) -> Any:
             own = s.derive("neighbours", torch.from_numpy(indices))
             value = s.call(aten.index_select.default, value, axis, own)
         return value
+    _check_floats(s)
     sizes, factors = resize_arguments(s)
     target, corners = upsampling(s)
     return s.call(target, x[0], sizes, *corners, factors)

@@ -153,6 +153,7 @@ def _pad(s: Site) -> Any:
     count = rank - 2  # of the dimensions that the operator needs
     if count > 3 or (mode == "edge" and s.form == QUANTIZED):
         raise Lacks(f"torch does not support this padding ({mode})")
+    _check_type(s)
     target = getattr(aten, f"{'reflection' if mode == 'reflect' else 'replication'}_pad{count}d").default
     return s.result(target, s.x(0), listed[: 2 * count])
 
@@ -160,7 +161,7 @@ def _pad(s: Site) -> Any:
 def _check_type(s: Site) -> None:
     """torch supports little more than storing and moving some types."""
     if s.tensor(0).dtype in ("uint16", "uint32", "uint64"):
-        raise Lacks(f"torch does not select from {s.tensor(0).dtype}")
+        raise Lacks(f"torch does not select from {s.tensor(0).dtype}, or pad it with its elements")
 
 
 def _trimmed(listed: list[int]) -> list[int]:

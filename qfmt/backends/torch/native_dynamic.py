@@ -47,9 +47,9 @@ def _linear(s: Site) -> Any:
 
 
 def linear_float16(s: Site) -> Any:
-    """qfmt.Linear with a float16 weight."""
-    if s.tensor(1).quantization is not None or s.tensor(1).dtype != "float16":
-        raise Lacks("has no float16 weight")
+    """qfmt.Linear of float32 with a float16 weight."""
+    if s.tensor(1).quantization is not None or (s.tensor(0).dtype, s.tensor(1).dtype) != ("float32", "float16"):
+        raise Lacks("is not float32 with a float16 weight")
     return s.result(quantized.linear_dynamic_fp16.default, s.x(0), s.derive("packed", _parameters(s, 1, 2)))
 
 

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import qfmt
+from networks.onnx_models import node, proto
 from qfmt.errors import InexpressibleNodesError
 from qfmt.model import DTYPES, Model, Quantization, Tensor, numpy_dtype
 from support import onnx_kernels
@@ -177,3 +179,63 @@ def test_blocks(dtype: str, block: tuple[int, int], scale_dtype: Any) -> None:
             np.testing.assert_array_equal(witness.runtime(proto, {})[0], w.dequantize(), err_msg=f"{opset}")
     with pytest.raises(InexpressibleNodesError, match="block-wise scales, which ONNX supports from opset 21 on"):
         model.to_onnx(opset=20)
+
+
+HALF, DOUBLE, INT = np.float16, np.float64, np.int32
+WEIGHT, CHANNELS = np.arange(-6, 6).reshape(3, 4) / 4, np.array([0.5, 1.0, -0.25, 2.0])
+OF_ONE_TYPE = {
+    "Gemm": (HALF, (2, 4), [WEIGHT, CHANNELS[:3]], {"transB": 1}, 17),
+    "MatMul": (HALF, (2, 2, 4), [WEIGHT.T], {}, 17),
+    "Gelu": (HALF, (2, 4), [], {}, 19),
+    "GroupNormalization": (HALF, (1, 4, 3), [CHANNELS, CHANNELS], {"num_groups": 2}, 19),
+    "RMSNormalization": (DOUBLE, (2, 4), [CHANNELS], {}, 19),
+    "AveragePool": (HALF, (1, 2, 3, 3, 3), [], {"kernel_shape": [2, 2, 2]}, 17),
+    "ReduceSum": (INT, (2, 4), [], {"keepdims": 0}, 17),
+    "ReduceMean": (INT, (2, 4), [], {"keepdims": 0}, 17),
+    "Resize": (INT, (1, 1, 2, 2), [], {"mode": "nearest", "coordinate_transformation_mode": "asymmetric",
+                                      "nearest_mode": "floor"}, 17),
+}  # fmt: skip
+"""Operator → the type of all real numbers; the shape of its input; its other inputs; attributes; an opset to write."""
+
+SINCE = {"Gelu": 20, "GroupNormalization": 21, "RMSNormalization": 23}
+
+
+@pytest.mark.parametrize("name", OF_ONE_TYPE)
+def test_other_types_than_float32(name: str) -> None:
+    """ONNX Runtime loads what is written, and torch computes the results of `run`, in their types. (Kernels of torch
+    widen sums of integers, and refuse the other types here.)"""
+    torch = pytest.importorskip("torch")
+    kind, shape, others, attributes, opset = OF_ONE_TYPE[name]
+    constants = {f"c{at}": each.astype(kind) for at, each in enumerate(others)}
+    inputs = ["x", *constants]
+    if name == "Resize":
+        constants["scales"] = np.array([1, 1, 2, 2], f32)
+        inputs += ["", "scales"]
+    code = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+    source = proto([node(name, inputs, ["y"], **attributes)], {"x": (code, list(shape))}, ["y"], constants,
+                   opset=SINCE.get(name, 17))  # fmt: skip
+    model, x = qfmt.convert(source), np.random.default_rng(3).integers(-8, 9, shape).astype(kind)
+    wanted = model.run({"x": x})["y"]
+    (written,) = witness.runtime(model.to_onnx(opset=opset), {"x": x})
+    close = {"rtol": 2e-3, "atol": 2e-3} if kind is HALF else {"rtol": 1e-6}
+    for engine in ("auto", "reference"):
+        found = model.to_torch(engine=engine)(torch.from_numpy(x)).numpy()
+        assert found.dtype == wanted.dtype == written.dtype == kind
+        np.testing.assert_allclose(found, wanted, **close)
+    np.testing.assert_allclose(written, wanted, **close)
+
+
+@pytest.mark.parametrize("mode", ("reflect", "edge"))
+def test_padding_of_uint16_in_torch(mode: str) -> None:
+    torch = pytest.importorskip("torch")
+    grid = {"s": f32(0.25), "z": np.uint16(7)}
+    nodes = [node("QuantizeLinear", ["x", "s", "z"], ["q"]), node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+             node("Pad", ["d", "pads"], ["p"], mode=mode), node("QuantizeLinear", ["p", "s", "z"], ["r"]),
+             node("DequantizeLinear", ["r", "s", "z"], ["y"])]  # fmt: skip
+    constants = {**grid, "pads": np.array([0, 0, 1, 1, 0, 0, 1, 1])}
+    float_ = onnx.TensorProto.FLOAT
+    model = qfmt.convert(proto(nodes, {"x": (float_, [1, 2, 3, 3])}, ["y"], constants, opset=21))
+    x = np.random.default_rng(3).normal(0, 4, (1, 2, 3, 3)).astype(f32)
+    for engine in ("auto", "reference"):
+        found = model.to_torch(engine=engine)(torch.from_numpy(x)).numpy()
+        np.testing.assert_array_equal(found, model.run({"x": x})["y"])
