@@ -407,7 +407,9 @@ class Quantization:
             if block > 1 and self.group_index is not None:
                 values = values.take(self.groups(values.shape[axis]), axis)
             elif block > 1:
-                values = values.repeat(block, axis)[(slice(None),) * axis + (slice(size),)]
+                values = values.repeat(min(block, size), axis)[(slice(None),) * axis + (slice(size),)]
+        if any(own not in (1, size) for own, size in zip(values.shape, shape, strict=False)):  # it would broadcast
+            raise QfmtError(f"scales of shape {list(self.scale.real.shape)} do not fit a tensor of {list(shape)}")
         return values.reshape(*values.shape, *(1 for _ in shape[len(self.block) :]))
 
     def groups(self, count: int) -> NDArray[Any]:

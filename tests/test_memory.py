@@ -14,8 +14,8 @@ import pytest
 
 import qfmt
 from cases.one_node import single
-from qfmt import Graph, Model, Node, Tensor, memory
-from qfmt.errors import RunError
+from qfmt import Graph, Model, Node, Quantization, Tensor, memory
+from qfmt.errors import QfmtError, RunError
 from qfmt.ops import OPERATORS
 from support.counts import tell
 from support.paths import EXAMPLES
@@ -86,6 +86,71 @@ def test_no_memory_is_taken_for_what_is_refused(tmp_path: Path) -> None:
         ), text
     tell(f"{len(said)} networks that ask for up to terabytes: refused, {taken / 1e6:.1f} MB were taken")
     assert taken < 50_000_000
+
+
+NOTHING = np.zeros((0, 4), np.float32)
+MANY = 1 << 24
+WITHOUT_ELEMENTS: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
+    "OneHot": ("OneHot", [np.zeros(0, np.int64), np.array([MANY]), np.zeros(2, np.float32)], {}),
+    "Resize": ("Resize", [NOTHING, None, None, np.array([0, MANY])], {}),
+    "Tile": ("Tile", [NOTHING, np.array([1, MANY])], {}),
+    "Hardmax": ("Hardmax", [np.zeros((0, MANY), np.float32)], {}),
+    "Conv": (
+        "Conv",
+        [np.zeros((1, 0, MANY), np.float32)] * 2,
+        {"kernel_shape": (MANY,), "strides": (1,), "pads": (0, 0), "dilations": (1,), "group": 1},
+    ),
+    "NonZero": ("NonZero", [np.ones((1,) * 31 + (1 << 18,), np.int8)], {}),
+}
+"""Operands without elements, in a dimension that comes last, and positions in many dimensions."""
+
+
+@pytest.mark.parametrize("name", WITHOUT_ELEMENTS)
+def test_what_is_between_nothing_and_nothing_counts(name: str) -> None:
+    operator, arrays, attributes = WITHOUT_ELEMENTS[name]
+    with pytest.raises(RunError, match=r"needs .* more than the limit of 64\.0 MB"):
+        _run(operator, arrays, attributes)
+
+
+def _run(operator: str, arrays: list[Any], attributes: dict[str, Any]) -> dict[str, Any]:
+    given = {f"x{index}": array for index, array in enumerate(arrays) if array is not None}
+    tensors = [None if a is None else Tensor(f"x{i}", str(a.dtype), None) for i, a in enumerate(arrays)]
+    kind = {"NonZero": "int64", "MatMulInteger": "int32"}.get(operator, "float32")
+    return single(operator, "", tensors, Tensor("y", kind, None), attributes).run(given, memory=64_000_000)
+
+
+LONG, ONE = 1 << 14, np.ones((1, 1), np.int8)
+COLUMN, ROW = np.ones((LONG, 1), np.float32), np.ones((1, LONG), np.float32)
+LSTM_STEPS = [np.ones((1, 1, 1), np.float32), *[np.ones((1, 1, 1), np.float32)] * 2, None]
+DO_NOT_FIT: dict[str, tuple[list[Any], dict[str, Any]]] = {
+    "ScatterND": ([np.ones((2, LONG), np.float32), np.zeros((LONG, 1), np.int64), COLUMN], {}),
+    "ScatterElements": ([np.ones(LONG, np.float32), np.zeros(LONG, np.int64), np.ones(1, np.float32)], {}),
+    "OneHot": ([np.zeros(LONG, np.int64), np.array([1]), np.ones((2, LONG), np.float32)], {}),
+    "GridSample": ([np.ones((1, LONG, 1, 1), np.float32), np.ones((LONG, 1, 1, 2), np.float32)], {}),
+    "BatchNormalization": ([np.ones((1, LONG), np.float32), COLUMN, ROW[0], ROW[0], ROW[0]], {}),
+    "Attention": ([np.ones((1, 1, LONG, 1), np.float32), *[np.ones((LONG, 1, 1, 1), np.float32)] * 2], {}),
+    "MatMulInteger": ([COLUMN.astype(np.int8), ONE, ROW.astype(np.int8)], {}),
+    "RNN": ([*LSTM_STEPS, None, np.ones(LONG, np.int32)], {"hidden_size": 1}),
+    "qfmt.RNNCell": ([COLUMN, np.ones((1, 1), np.float32), np.ones((1, 1), np.float32), ROW[0]], {}),
+}
+"""Operands that would broadcast each other, to hundreds of megabytes."""
+
+
+@pytest.mark.parametrize("name", DO_NOT_FIT)
+def test_operands_that_do_not_fit_take_no_memory(name: str) -> None:
+    arrays, attributes = DO_NOT_FIT[name]
+    tracemalloc.start()
+    with pytest.raises(RunError, match=f"{name}.*( fit | for | but | is not | does not broadcast )"):
+        _run(name, arrays, attributes)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8_000_000, peak
+
+
+def test_scales_that_do_not_fit_take_no_memory() -> None:
+    grid = Quantization.of(np.full(LONG, 0.5), 0, -128, 127, 1)
+    with pytest.raises(QfmtError, match=r"scales of shape \[1, 16384\] do not fit a tensor of \[16384, 1\]"):
+        grid.dequantize(COLUMN.astype(np.int8))
 
 
 def test_values_that_are_held_count() -> None:

@@ -27,13 +27,29 @@ def _heads(shape: tuple[Dimension, ...], heads: int) -> tuple[Dimension, ...]:
     return (shape[0], heads, shape[1], shape[2] // heads if isinstance(shape[2], int) else None)
 
 
+def _check_equal(what: str, *sizes: Dimension) -> None:
+    """QfmtError for sizes that differ: they would broadcast."""
+    if len(known := {size for size in sizes if isinstance(size, int)}) > 1:
+        raise QfmtError(f"{what} of {', '.join(map(str, sorted(known)))} do not fit each other")
+
+
 def _attention_shape(given: Inference) -> list[Shape]:
     a = given.attributes
     q = _heads(given.known(0), a["q_num_heads"])
     k, v = (_heads(given.known(index), a["kv_num_heads"]) for index in (1, 2))
+    pasts = [shape for shape in given.shapes[4:6] if shape is not None]
+    if any(len(shape) != 4 for shape in pasts):
+        raise QfmtError("past keys and values have 4 dimensions")
+    _check_equal("batches", q[0], *(each[0] for each in (k, v, *pasts)), *(given.shapes[6] or ()))
+    _check_equal("heads of keys and values", *(each[1] for each in (k, v, *pasts)))
+    _check_equal("numbers of keys and values", k[2], v[2])
+    _check_equal("numbers of past keys and values", *(each[2] for each in pasts))
     past, length = given.shapes[4], None
     if past is not None and isinstance(past[2], int) and isinstance(k[2], int):
         length = past[2] + k[2]  # without a past, whose size may only be unknown, nothing is known
+    mask = given.shapes[3]
+    if mask is not None:
+        check_broadcasts((*mask[:-1], 1), (q[0], q[1], q[2], length), "a mask")
     y: Shape = (q[0], q[1], q[2], v[3])
     if len(given.known(0)) == 3:
         y = (q[0], q[2], q[1] * v[3] if isinstance(q[1], int) and isinstance(v[3], int) else None)
@@ -122,7 +138,9 @@ def attention(
     keys = k if past_key is None else np.concatenate([past_key, k], 2)
     values = v if past_value is None else np.concatenate([past_value, v], 2)
     repeat = q.shape[1] // keys.shape[1]
-    require(3 * q.itemsize * prod(q.shape[:3]) * keys.shape[2])  # products, weights, and one more in between
+    wide = numpy_dtype(a["softmax_precision"] or "float32").itemsize
+    row = q.itemsize * (3 * q.shape[2] + 3 * q.shape[3] + values.shape[3]) + 2 * wide * q.shape[2]
+    require(prod(q.shape[:2]) * keys.shape[2] * row)  # products, weights, one more in between; repeated keys
     root = kind.type(sqrt(a["scale"] or 1 / sqrt(q.shape[3])))
     products = np.matmul(q * root, np.repeat(keys, repeat, 1).swapaxes(2, 3) * root).astype(kind)
     cap = kind.type(a["softcap"])

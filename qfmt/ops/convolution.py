@@ -31,6 +31,9 @@ ATTRIBUTES = {
 Product = Callable[["Array", "Array"], "Array"]
 """w [group, filters, channels, taps], columns [group, channels, taps, P] → [group, filters, P]"""
 
+TAP_BYTES = 300
+"""Bytes of memory for each tap of a convolution, along each dimension."""
+
 CACHED_ELEMENTS = 1 << 15
 """How many values of a depthwise convolution are summed at a time."""
 
@@ -98,6 +101,7 @@ def _convolve(
     padded = np.pad(x, widths, constant_values=padding) if any(pads) else x
     given = windows(a)
     out = [window.positions(size) for window, size in zip(given, x.shape[2:], strict=True)]
+    require(TAP_BYTES * rank * prod(kernel))
     taps = [tap(position, given, out) for position in np.ndindex(*kernel)]
     if w.shape[1] == 1 and w.shape[0] == group and multiply is _products:
         return _depthwise(padded, w.reshape(group, -1), taps, out)

@@ -15,7 +15,7 @@ from .shapes import broadcast, same
 
 def erf(x: Array) -> Array:
     """The error function, computed in float64."""
-    return np.vectorize(_erf, otypes=[np.float64])(x).astype(x.dtype)
+    return np.fromiter(map(_erf, x.flat), np.float64, x.size).reshape(x.shape).astype(x.dtype)
 
 
 def _softsign(x: Array) -> Array:

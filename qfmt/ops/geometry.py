@@ -173,9 +173,14 @@ def window_counts(shape: Sequence[int], a: Mapping[str, Any]) -> Array:
     return reduce(np.multiply.outer, along)[None, None]
 
 
+def bin_of(size: int, count: int, i: int) -> slice:
+    """One of PyTorch's bins: from floor(i · size / count) to ceil((i + 1) · size / count); they may overlap."""
+    return slice(i * size // count, -(-(i + 1) * size // count))
+
+
 def bins(size: int, count: int) -> list[slice]:
-    """PyTorch's bins: from floor(i · size / count) to ceil((i + 1) · size / count), which may overlap."""
-    return [slice(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
+    """All of them."""
+    return [bin_of(size, count, i) for i in range(count)]
 
 
 def members(size: int, count: int) -> Array:

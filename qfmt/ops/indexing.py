@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ..arrays import Array
 from ..errors import QfmtError
-from ..model import Shape
+from ..memory import require
+from ..model import Dimension, Shape
 from .registry import Inference, Quantized, operator, optional, required
 from .shapes import along_axis, axis_of, integers, same
 
@@ -54,12 +57,28 @@ def gather_elements(x: Array, indices: Array, *, axis: int) -> Array:
     return x[_along(indices, along, x.shape[along])]
 
 
+def _check_updates(given: Inference, wanted: Sequence[Dimension] | None) -> None:
+    """QfmtError for updates of another shape than that of the elements that they replace."""
+    updates = given.shapes[2]
+    if updates is None or wanted is None:
+        return
+    pairs = zip(updates, wanted, strict=False)
+    if len(updates) != len(wanted) or any(a != b for a, b in pairs if isinstance(a, int) and isinstance(b, int)):
+        raise QfmtError(f"updates of shape {list(updates)} for elements of shape {list(wanted)}")
+
+
+def _scattered_elements_shape(given: Inference) -> list[Shape]:
+    (indices,) = _elements_shape(given)
+    _check_updates(given, indices)
+    return along_axis(given)
+
+
 @operator(
     "ScatterElements",
     18,
     "data indices updates -> output",
     attributes={"axis": optional(0, "the axis that indices count"), "reduction": REDUCTION},
-    shape=along_axis,
+    shape=_scattered_elements_shape,
     quantized=Quantized.FLOAT_ONLY,
 )
 def scatter_elements(x: Array, indices: Array, updates: Array, *, axis: int, reduction: str) -> Array:
@@ -70,8 +89,6 @@ def scatter_elements(x: Array, indices: Array, updates: Array, *, axis: int, red
 
 def _scattered(x: Array, places: tuple[Array, ...], updates: Array, reduction: str) -> Array:
     result = x.copy()
-    if updates.shape != (wanted := x[places].shape):
-        raise QfmtError(f"updates of shape {list(updates.shape)} for elements of shape {list(wanted)}")
     if reduction == "none":
         result[places] = updates
     elif reduction in REDUCTIONS:
@@ -113,12 +130,19 @@ def gather_nd(x: Array, indices: Array, *, batch_dims: int) -> Array:
     return x[(*shared, *_tuples(indices, x.shape, batch_dims))]
 
 
+def _scattered_nd_shape(given: Inference) -> list[Shape]:
+    x, indices = given.shapes[:2]
+    if x is not None and indices and isinstance(indices[-1], int):
+        _check_updates(given, (*indices[:-1], *x[indices[-1] :]))
+    return [x]
+
+
 @operator(
     "ScatterND",
     18,
     "data indices updates -> output",
     attributes={"reduction": REDUCTION},
-    shape=same,
+    shape=_scattered_nd_shape,
     quantized=Quantized.FLOAT_ONLY,
 )
 def scatter_nd(x: Array, indices: Array, updates: Array, *, reduction: str) -> Array:
@@ -134,6 +158,7 @@ def _non_zero_shape(given: Inference) -> list[Shape]:
 @operator("NonZero", 13, "X -> Y", shape=_non_zero_shape, quantized=Quantized.FLOAT_ONLY, dtype="int64")
 def non_zero(x: Array) -> Array:
     """Y = the positions of the elements that are not 0, in order, one per column: [rank, number]."""
+    require(2 * 8 * x.ndim * int(np.count_nonzero(x)))
     return np.array(np.nonzero(x), np.int64).reshape(x.ndim, -1)
 
 
@@ -159,6 +184,9 @@ def compress(x: Array, condition: Array, *, axis: int) -> Array:
 
 def _one_hot_shape(given: Inference) -> list[Shape]:
     indices, depth = given.known(0), integers(given, 1)
+    values = given.shapes[2]
+    if values is not None and (len(values) != 1 or (isinstance(values[0], int) and values[0] != 2)):
+        raise QfmtError(f"values of shape {list(values)}, but they are two numbers")
     axis = axis_of(given.attributes["axis"], len(indices) + 1)
     return [(*indices[:axis], depth[0] if depth else None, *indices[axis:])]
 

@@ -12,6 +12,7 @@ from .convolution import ATTRIBUTES, conv, conv_shape, of_convolution
 from .linear import matmul_shape
 from .overflow import as_computed, of_product
 from .registry import Quantized, operator
+from .shapes import check_broadcasts
 
 
 def _less(x: Array, zero_point: Array | None, axis: int) -> Array:
@@ -24,6 +25,7 @@ def _less(x: Array, zero_point: Array | None, axis: int) -> Array:
         return wide - points.reshape(())
     if points.ndim == 1:
         points = points.reshape([-1 if i == axis % x.ndim else 1 for i in range(x.ndim)])
+    check_broadcasts(points.shape, x.shape, "a zero point")
     return wide - points
 
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from ..arrays import Array
 from ..errors import QfmtError
-from ..model import Dimension, Shape
+from ..model import Shape
+from .quantization import is_static
 from .registry import AttributeSpec, Inference, Quantized, operator, optional
 
 Function = Callable[[Any], Any]
@@ -77,9 +78,11 @@ def _shape(given: Inference, states: int) -> list[Shape]:
     if len(x) != 3 or len(r) != 3:
         raise QfmtError(f"requires an input and weights of 3 dimensions, not {len(x)} and {len(r)}")
     size, directions = r[2], 2 if a["direction"] == "bidirectional" else 1
-    batch: Dimension
+    batch, steps = x[:2] if a["layout"] else (x[1], x[0])
+    lengths = given.shapes[4] if len(given.shapes) > 4 else None
+    if isinstance(batch, int) and is_static(lengths) and lengths != (batch,):
+        raise QfmtError(f"lengths of shape {list(lengths)} for a batch of {batch}")
     if a["layout"]:
-        batch, steps = x[0], x[1]
         return [(batch, steps, directions, size), *[(batch, directions, size)] * states]
     steps, batch = x[0], x[1]
     return [(steps, directions, batch, size), *[(directions, batch, size)] * states]

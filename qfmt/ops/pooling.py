@@ -15,7 +15,7 @@ from ..errors import QfmtError, RunError
 from ..memory import require
 from ..model import Shape
 from .accumulation import centred, whole
-from .geometry import bins, check_window, tap, unit_factors, window_counts, windows
+from .geometry import bin_of, check_window, tap, unit_factors, window_counts, windows
 from .registry import (
     QUANTIZE_RULES,
     Inference,
@@ -239,11 +239,10 @@ def _adaptive_exact(x: Operand, *, rule: str, output_size: tuple[int, ...]) -> A
 def _bin_sums(x: Array, output_size: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Array, Array]:
     rank = len(output_size)
     lead = x.ndim - rank
-    parts = [bins(x.shape[lead + i], output_size[i]) for i in range(rank)]
     total = np.empty((*x.shape[:lead], *output_size), dtype)
     counts = np.empty(output_size, np.int64)
     for position in np.ndindex(*output_size):
-        index: tuple[Any, ...] = (..., *(parts[i][p] for i, p in enumerate(position)))
+        index: tuple[Any, ...] = (..., *map(bin_of, x.shape[lead:], output_size, position))
         part = x[index]
         index = (..., *position)
         total[index] = part.sum(tuple(range(lead, x.ndim)), dtype=dtype)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,13 @@ import numpy as np
 from ..arithmetic import f32
 from ..arrays import Array
 from ..errors import QfmtError
+from ..memory import require
 from ..model import Dimension, Shape
 from .accumulation import real
 from .dynamic import REDUCE_RANGE, linear_integer
 from .linear import linear
 from .registry import Inference, Operand, Quantized, operator, optional
+from .shapes import check_bias
 
 Product = Callable[[Any, Any, Any], Any]
 """(x, weight, bias) → x · weightᵀ + bias"""
@@ -72,9 +75,10 @@ def _size(given: Inference, gates: int) -> Dimension:
     if any(len(shape) != 2 for shape in shapes):
         raise QfmtError("the weights of a recurrent layer have 2 dimensions")
     size = shapes[1][1]
-    for rows, _ in shapes:
+    for index, (rows, _) in enumerate(shapes):
         if isinstance(rows, int) and isinstance(size, int) and rows != gates * size:
             raise QfmtError(f"a state of size {size} needs weights of {gates * size} rows, not {rows}")
+        check_bias(given, rows, 3 + index)
     return size
 
 
@@ -114,6 +118,9 @@ def _rnn_step(x: Array, h: Array, _: Array, *, activation: str) -> tuple[Array]:
 
 Step = Callable[..., tuple[Array, ...]]
 
+SUMMING = 32
+"""Bytes for each element of a product."""
+
 
 # Layers
 
@@ -131,6 +138,7 @@ def _layer(
     step: Step, product: Product, x: Array, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, *states: Any, reverse: int
 ) -> list[Array]:
     """The first state after each step, and all states after the last."""
+    require(SUMMING * prod(x.shape[:2]) * (w_ih.array if isinstance(w_ih, Operand) else w_ih).shape[0])
     gates = product(x, w_ih, b_ih)
     steps, batch = gates.shape[:2]
     now = _states(states, batch, w_hh)

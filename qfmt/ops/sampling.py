@@ -23,6 +23,8 @@ def _sample_shape(given: Inference) -> list[Shape]:
         raise QfmtError(
             f"the positions in the grid have {grid[-1]} coordinates, but the input has {len(x) - 2} spatial dimensions"
         )
+    if isinstance(x[0], int) and isinstance(grid[0], int) and x[0] != grid[0]:
+        raise QfmtError(f"a grid for {grid[0]} images, but there are {x[0]}")
     return [(*x[:2], *grid[1:-1])]
 
 
@@ -68,13 +70,13 @@ def grid_sample(x: Array, grid: Array, *, align_corners: int, mode: str, padding
     X is [N, C, *spatial], grid [N, *out, rank]: coordinates from -1 to 1 along the spatial dimensions, the last first.
     """
     shape, count = x.shape[2:], len(x.shape[2:])
+    require(8 * prod(grid.shape[:-1]) * (5 * x.shape[1] + 8 * count + 8))  # elements; places and shares; indices
     corners = bool(align_corners)
     taps = []
     for axis, size in enumerate(shape):
         unit = (grid[..., count - 1 - axis].astype(np.float64) + 1) / 2
         place = unit * (size - 1) if corners else unit * size - 0.5
         taps.append(_taps(place, mode))
-    require(5 * 8 * prod(x.shape[:2]) * prod(grid.shape[1:-1]))
     flat = x.reshape(*x.shape[:2], prod(shape))
     total = np.zeros((*x.shape[:2], *grid.shape[1:-1]), np.float64)
     batch = np.arange(x.shape[0]).reshape(-1, *(1,) * (grid.ndim - 2))

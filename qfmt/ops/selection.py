@@ -7,6 +7,7 @@ import numpy as np
 from ..arithmetic import quantize
 from ..arrays import Array
 from ..errors import QfmtError
+from ..memory import require
 from ..model import Dimension, Shape
 from .accumulation import real_scalar
 from .registry import Inference, Operand, Quantized, Result, Trait, by_engine, operator, optional, required
@@ -215,6 +216,7 @@ def pad(x: Array, pads: Array, value: Array | None, axes: Array | None, *, mode:
     widths = _pad_widths(x.ndim, [int(p) for p in pads], None if axes is None else [int(axis) for axis in axes])
     shape = tuple(size + before + after for size, (before, after) in zip(x.shape, widths, strict=True))
     if mode != "constant" and 0 not in shape:
+        require(4 * 8 * sum(shape))
         return x[np.ix_(*[_sources(size, *width, mode) for size, width in zip(x.shape, widths, strict=True)])]
     output = np.full(shape, 0 if value is None else value.reshape(()).item(), x.dtype)
     kept, places = [], []
@@ -280,6 +282,4 @@ def _tile_shape(given: Inference) -> list[Shape]:
 @operator("Tile", 13, "input repeats -> output", shape=_tile_shape, quantized=Quantized.MOVES)
 def tile(x: Array, repeats: Array) -> Array:
     """output = input, repeated along each axis (repeats is an int64 vector, one count per axis)."""
-    if not np.all(repeats):  # np.tile repeats one axis after the other: it would first make what the last one drops
-        return np.empty([size * int(count) for size, count in zip(x.shape, repeats, strict=True)], x.dtype)
     return np.tile(x, repeats)

@@ -32,7 +32,7 @@ def per_channel(given: Inference) -> list[Shape]:
     channels = shape[1] if shape is not None and len(shape) > 1 else None
     for other in given.shapes[1:]:
         counts = [size for size in other or () if isinstance(size, int)]
-        if isinstance(channels, int) and prod(counts) not in (0, 1, channels):
+        if prod(counts) != 1 and (len(counts) > 1 or (isinstance(channels, int) and counts[0] not in (0, channels))):
             raise QfmtError(f"parameters of shape {list(other or ())} do not fit {channels} channels")
     return [shape]
 
@@ -99,9 +99,9 @@ def check_broadcasts(shape: Sequence[Dimension], to: Sequence[Dimension], what: 
         raise QfmtError(f"{what} of shape {list(shape)} does not broadcast to {list(to)}")
 
 
-def check_bias(given: Inference, channels: Dimension) -> None:
-    """QfmtError unless the third input, if there is one, has one element for each output channel."""
-    bias = given.shapes[2] if len(given.shapes) > 2 else None
+def check_bias(given: Inference, channels: Dimension, index: int = 2) -> None:
+    """QfmtError unless that input, if there is one, has one element for each output channel."""
+    bias = given.shapes[index] if len(given.shapes) > index else None
     if bias is None:
         return
     if len(bias) != 1 or (isinstance(bias[0], int) and isinstance(channels, int) and bias[0] != channels):
