@@ -153,6 +153,8 @@ class Inference(NamedTuple):
     shapes: Sequence[Shape]
     attributes: Mapping[str, Any]
     values: Sequence[Array | None]
+    outputs: int | None = None
+    """How many outputs the node has; None if the rule should tell it."""
 
     def known(self, index: int) -> tuple[Dimension, ...]:
         """The shape of an input whose rank the rule needs; QfmtError if there is none."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from ..arithmetic import quantize
 from ..arrays import Array
-from ..errors import QfmtError
+from ..errors import QfmtError, shortened
 from ..memory import require
 from ..model import Dimension, Shape
 from .accumulation import real_scalar
@@ -51,6 +51,7 @@ def concat(*inputs: Array, axis: int) -> Array:
 
 
 MOST_PARTS = 1 << 16
+MOST_SHOWN = 100
 
 
 def _split_shape(given: Inference) -> list[Shape]:
@@ -58,27 +59,27 @@ def _split_shape(given: Inference) -> list[Shape]:
     count = given.attributes["num_outputs"] if stated is None else stated.size
     if count > MOST_PARTS:
         raise QfmtError(f"a split into {count:,} parts; known are up to {MOST_PARTS:,}")
-    sizes = integers(given, 1, MOST_PARTS)
-    if sizes is None and (is_present(given, 1) or count < 1):
+    if stated is None and (is_present(given, 1) or count < 1):
         raise QfmtError("the sizes of a split must be constant", hint="or absent, and num_outputs stated")
-    parts: list[Dimension] = [None] * count if sizes is None else [*sizes]
+    wanted = count if given.outputs is None else min(count, given.outputs)  # thousands of nodes may share the sizes
+    parts: list[Dimension] = [None] * wanted if stated is None else [int(part) for part in stated.flat[:wanted]]
     if x is None:
-        return [None] * len(parts)
+        return [None] * wanted
     axis = axis_of(given.attributes["axis"], len(x))
     size = x[axis]
     if isinstance(size, int):
-        if sizes is None:
-            parts = [*_equal_parts(size, count)]
-        elif sum(sizes) != size:
-            raise QfmtError(f"parts {sizes} do not add up to {size}")
+        if stated is None:
+            parts = [*_equal_parts(size, count, wanted)]
+        elif ((stated < 0) | (stated > size)).any() or stated.sum() != size:
+            raise QfmtError(f"parts {shortened(str(parts[:MOST_SHOWN]), 100)} do not add up to {size}")
     return [(*x[:axis], part, *x[axis + 1 :]) for part in parts]
 
 
-def _equal_parts(size: int, count: int) -> list[int]:
+def _equal_parts(size: int, count: int, wanted: int | None = None) -> list[int]:
     if count < 1:
         raise QfmtError("Split needs the sizes of its parts, or num_outputs")
     part = -(-size // count)
-    return [max(0, min(part, size - i * part)) for i in range(count)]
+    return [max(0, min(part, size - i * part)) for i in range(count if wanted is None else wanted)]
 
 
 @operator(

@@ -104,7 +104,7 @@ def _shapes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> st
     absent = [None] * (len(operator.inputs) - len(shapes))
     values = _Values([*node.inputs, *("" for _ in absent)], tensors)
     try:
-        inferred = operator.shape(Inference([*shapes, *absent], dict(node.attributes), values))
+        inferred = operator.shape(Inference([*shapes, *absent], dict(node.attributes), values, len(node.outputs)))
     except UnknownRank:
         return ""
     except QfmtError as error:

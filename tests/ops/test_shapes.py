@@ -255,3 +255,13 @@ def test_long_vectors_are_refused_before_they_are_read(operator: str) -> None:
     given = Inference([(4,), many.shape, *absent], entry.complete({}), [None, many, *absent])
     with pytest.raises(QfmtError, match="1,000 "):
         entry.infer(given)
+
+
+def test_a_split_lists_no_more_parts_than_the_node_has_outputs() -> None:
+    parts = np.ones(1 << 16, np.int64)
+    given = Inference([(1 << 16, 2), (1 << 16,)], {"axis": 0, "num_outputs": 0}, [None, parts], 1)
+    assert OPERATORS["Split"].infer(given) == [(1, 2)]
+    equal = Inference([(9, 2), None], {"axis": 0, "num_outputs": 1 << 16}, [None, None], 2)
+    assert OPERATORS["Split"].infer(equal) == [(1, 2), (1, 2)]
+    with pytest.raises(QfmtError, match=r"^parts \[2, -1\] do not add up to 1$"):
+        OPERATORS["Split"].infer(given._replace(shapes=[(1,), (2,)], values=[None, np.array([2, -1])], outputs=2))
