@@ -283,4 +283,6 @@ def _tile_shape(given: Inference) -> list[Shape]:
 @operator("Tile", 13, "input repeats -> output", shape=_tile_shape, quantized=Quantized.MOVES)
 def tile(x: Array, repeats: Array) -> Array:
     """output = input, repeated along each axis (repeats is an int64 vector, one count per axis)."""
+    if not np.all(repeats):  # np.tile repeats one axis after the other: it would first make what the last one drops
+        return np.empty([size * int(count) for size, count in zip(x.shape, repeats, strict=True)], x.dtype)
     return np.tile(x, repeats)
