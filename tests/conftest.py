@@ -37,10 +37,11 @@ LONG = (
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Imports make many objects and no garbage: to look for it would take a fifth of the time."""
+    """Imports make many objects and no garbage, and tests little: to look for it often would take much of the time."""
     gc.disable()
     collected = yield
     gc.freeze()
+    gc.set_threshold(100_000, 20)
     gc.enable()
     return collected
 

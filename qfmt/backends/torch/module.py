@@ -206,8 +206,7 @@ class Report(tuple[Row, ...]):
 
 
 def _heavy(fallbacks: Iterable[Row]) -> list[Row]:
-    products = {name for name, entry in OPERATORS.items() if Trait.PRODUCT in entry.traits}
-    return [row for row in fallbacks if row.operator in products]
+    return [row for row in fallbacks if Trait.PRODUCT in OPERATORS[row.operator].traits]
 
 
 def _through(run: Callable[..., Any], generated: Callable[..., Any], graph: fx.Graph) -> Callable[..., Any]:
