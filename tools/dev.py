@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PYPROJECT = ROOT / "pyproject.toml"
 OLDEST = (3, 10)
 SCRIPTS = "Scripts" if os.name == "nt" else "bin"
-EVERY_CORE = ["-n", "auto", "--dist", "loadfile", "--no-loadscope-reorder"]
-"""One process per file, so that its counts are printed once, in the order of tests/conftest.py."""
+EVERY_CORE = ["-n", "auto", "--dist", "loadfile", "--no-loadscope-reorder", "-p", "no:logging"]
+"""One process per file, so that its counts are printed once, in the order of tests/conftest.py. No test reads a log."""
 
 
 def main():

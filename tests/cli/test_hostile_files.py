@@ -1,7 +1,7 @@
 """Malicious files: every command ends with the expected status, at most one line of error, and little memory.
 
 A row of EXPECTED is a file in `tests/hostile`: for each command its exit status, or status and a part of the message.
-`{file}` is the path of the file, `{out}` a new path without suffix. Commands are run in another process, with
+`{file}` is the path of the file, `{out}` a new path without suffix. Commands are run in another process, each with
 10 × the file + 64 MB of memory and a limit of processor time (`hostile_commands.py`).
 """
 
@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,32 +89,37 @@ EXPECTED: dict[str, dict[str, Outcome]] = {
     "to-torch-index.qfb": qfb("00000020200202"),
 }
 
-Run = Callable[[Path, list[str]], tuple[int, str, str]]
+Run = Callable[[Path, list[str]], list[tuple[int, str, str]]]
 
 
 @pytest.fixture(scope="module")
 def run() -> Iterator[Run]:
-    """A function that runs one command under the limits; servers import modules once, and fork."""
+    """A function that runs commands on a file under the limits; servers import modules once, and fork."""
     few = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}  # each reserves memory
     command = [sys.executable, str(PROGRAMS / "hostile_commands.py")]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": os.environ | few, "text": True}
     with subprocess.Popen(command, **pipes) as heavy, subprocess.Popen([*command, "light"], **pipes) as light:
 
-        def run(file: Path, words: list[str]) -> tuple[int, str, str]:
-            server = heavy if words[0] == "to_torch" or "--opset" in words else light
-            server.stdin.write(json.dumps([str(file), words]) + "\n")
+        def ask(server: Any, file: Path, commands: list[str]) -> list[tuple[int, str, str]]:
+            server.stdin.write(json.dumps([str(file), [command.split() for command in commands]]) + "\n")
             server.stdin.flush()
-            status, out, err = json.loads(server.stdout.readline())
-            return status, out, err
+            return [(status, out, err) for status, out, err in json.loads(server.stdout.readline())]
+
+        def run(file: Path, commands: list[str]) -> list[tuple[int, str, str]]:
+            frameworks = [command for command in commands if command.startswith("to_torch") or "--opset" in command]
+            others = [command for command in commands if command not in frameworks]
+            found = zip([*others, *frameworks], ask(light, file, others) + ask(heavy, file, frameworks), strict=True)
+            outcomes = dict(found)
+            return [outcomes[command] for command in commands]
 
         yield run
         heavy.stdin.close()
         light.stdin.close()
 
 
-def complaints(run: Run, file: Path, command: str, expected: Outcome, out: Path) -> list[str]:
+def complaints(command: str, outcome: tuple[int, str, str], expected: Outcome) -> list[str]:
     """The differences between the result of a command and the expected one."""
-    status, told, error = run(file, command.format(file=file, out=out).split())
+    status, told, error = outcome
     wanted, says = expected if isinstance(expected, tuple) else (expected, "")
     lines = [line for line in error.splitlines() if line.startswith("qfmt: error:")]
     wrong = [f"status {status}, not {wanted}"] if status != wanted else []
@@ -129,9 +135,11 @@ def complaints(run: Run, file: Path, command: str, expected: Outcome, out: Path)
 @pytest.mark.parametrize("name", EXPECTED)
 def test_hostile_file(name: str, run: Run, tmp_path: Path) -> None:
     before = sorted(HOSTILE.iterdir())
-    wrong = []
-    for number, (command, expected) in enumerate(EXPECTED[name].items()):
-        wrong += complaints(run, HOSTILE / name, command, expected, tmp_path / f"out{number}")
+    commands = [
+        command.format(file=HOSTILE / name, out=tmp_path / f"out{number}") for number, command in enumerate(READING)
+    ]
+    outcomes = zip(commands, run(HOSTILE / name, commands), EXPECTED[name].values(), strict=True)
+    wrong = [line for each in outcomes for line in complaints(*each)]
     assert not wrong, "\n".join(wrong)
     assert sorted(HOSTILE.iterdir()) == before
     assert all(path.name.startswith("out") for path in tmp_path.iterdir())

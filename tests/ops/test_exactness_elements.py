@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from qfmt.model import DTYPES, Quantization
 from qfmt.ops import OPERATORS
+from support.examples import times
 from support.torch_kernels import (
     ENGINES,
     Comparison,
@@ -119,7 +120,7 @@ def activations(activation: Activation, engine: str) -> Iterator[Comparison]:
     rule = OPERATORS[activation.operator].engines.get(engine, "")
     for dtype in ("uint8", "int8"):
         x = np.arange(DTYPES[dtype].minimum, DTYPES[dtype].maximum + 1).astype(dtype)
-        for _ in range(100):
+        for _ in times(50):
             xq, yq = any_grid(rng, dtype), any_grid(rng, dtype)
             theirs = activation.call(to_torch(x, xq), yq.scale[0], yq.zero_point[0])
             yield compare(activation.operator, [(x, xq)], theirs, rule, **activation.attributes)

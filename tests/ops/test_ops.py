@@ -17,6 +17,7 @@ from torch.nn import functional
 from cases.operators import CASES, Case, compute
 from qfmt import QfmtError
 from qfmt.ops import OPERATORS
+from support.examples import times
 
 OPSET = 23
 OWN = [name for name in OPERATORS if name.startswith("qfmt.")]
@@ -202,7 +203,7 @@ def test_nan_exceeds_no_threshold(name: str) -> None:
 def test_references_agree_with_other_programs(name: str) -> None:
     rng = np.random.default_rng(len(name) + 3)
     done = 0
-    for _ in range(40):
+    for _ in times(20):
         case = CASES[name](rng)
         if is_refused(name, case):
             continue

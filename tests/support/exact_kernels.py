@@ -27,7 +27,7 @@ CONVOLUTIONS = {
 }
 """Name → operator; channels, outputs, kernel size, groups; attributes that differ from the usual ones."""
 
-ENGINES = ("auto", "fast", "onednn", "native", "reference")
+ENGINES = ("auto", "fast", "onednn", "reference")
 
 
 def extreme(rng: np.random.Generator, shape: tuple[int, ...], dtype: type) -> np.ndarray:

@@ -13,6 +13,11 @@ settings.register_profile("long", deadline=None, max_examples=LONG)
 settings.load_profile("short")
 
 
+def times(count: int) -> range:
+    """As many rounds of a loop as `examples` gives examples: without Hypothesis, which cannot make a seed simpler."""
+    return range(count * settings.default.max_examples // SHORT)
+
+
 def examples(count: int, **options: Any) -> settings:
     """Settings for `count` examples in the suite."""
     return settings(max_examples=count * settings.default.max_examples // SHORT, **options)

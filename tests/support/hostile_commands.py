@@ -1,7 +1,7 @@
-"""Runs commands of qfmt under limits, each in a separate process. `test_hostile_files.py` starts this program.
+"""Runs commands of qfmt under limits, those on one file in a process. `test_hostile_files.py` starts this program.
 
-Each line of stdin is JSON, a malicious file and the words of a command; each line of stdout is [status, stdout,
-stderr]. All modules are imported before the process forks, so that the limits of memory and time count only the
+Each line of stdin is JSON, a malicious file and the words of each command; each line of stdout is a list of [status,
+stdout, stderr]. All modules are imported before the process forks, so that the limits of memory and time count only the
 command; with the argument `light`, those that need no framework, as a process with torch in it takes four times as
 long to fork.
 """
@@ -25,9 +25,9 @@ from traceback import print_exc
 
 import qfmt
 
-STEPS, PACES = 10_000, 5000
-"""The limit of processor time is PACES times the time of a loop of STEPS steps on this machine, now. If a step takes
-0.1 µs, that is 5 s: the promised 2 s, and a margin, as a busy processor may slow down after the loop was measured."""
+STEPS, PACES = 500_000, 100
+"""The limit of processor time is PACES times the time of a loop of STEPS steps on this machine, at the start. If a step
+takes 0.1 µs, that is 5 s: the promised 2 s, and a margin, as a busy processor may slow down after that."""
 
 WAITING = 120
 """Limit of real time in seconds, for commands that wait."""
@@ -53,13 +53,13 @@ def pace() -> float:
     return time.process_time() - begin
 
 
-def limited(words: list[str], file: Path) -> int:
-    """Run one command; return its status."""
+def limited(words: list[str], file: Path, seconds: float) -> int:
+    """Run one command, in that much processor time; return its status."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     limit = used + SLACK + 10 * file.stat().st_size
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    seconds = ceil(time.process_time() + PACES * pace())
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+    end = ceil(time.process_time() + seconds)
+    resource.setrlimit(resource.RLIMIT_CPU, (end, resource.RLIM_INFINITY))
     signal.alarm(WAITING)
     try:
         if words[0] in PYTHON:
@@ -76,26 +76,33 @@ def limited(words: list[str], file: Path) -> int:
     except BaseException:
         print_exc()
         return 3
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     return 0
 
 
-def outcome(words: list[str], file: Path) -> tuple[int, str, str]:
-    """Status (negative: the signal that ended it), stdout, stderr."""
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+def outcomes(commands: list[list[str]], file: Path, seconds: float) -> list[tuple[int, str, str]]:
+    """Status (negative: the signal that ended it, and the commands after it), stdout, stderr of each command."""
+    with tempfile.TemporaryDirectory() as folder:
         child = os.fork()
         if child == 0:
-            os.dup2(out.fileno(), 1)
-            os.dup2(err.fileno(), 2)
-            status = limited(words, file)
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)  # exit handlers of heavy modules take longer than the command
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        told = []
-        for stream in (out, err):
-            stream.seek(0)
-            told.append(stream.read(1 << 24).decode())
-        return status, told[0], told[1]
+            for number, words in enumerate(commands):
+                for stream in (1, 2):
+                    opened = os.open(f"{folder}/{number}.{stream}", os.O_CREAT | os.O_WRONLY)
+                    os.dup2(opened, stream)
+                    os.close(opened)
+                status = limited(words, file, seconds)
+                sys.stdout.flush()
+                sys.stderr.flush()
+                Path(folder, f"{number}.0").write_text(str(status))
+            os._exit(0)  # exit handlers of heavy modules take longer than the commands
+        ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+        def told(number: int, stream: int) -> str:
+            path = Path(folder, f"{number}.{stream}")
+            return path.read_text() if path.exists() else ""
+
+        return [(int(told(each, 0) or ended), told(each, 1), told(each, 2)) for each in range(len(commands))]
 
 
 if __name__ == "__main__":
@@ -105,7 +112,8 @@ if __name__ == "__main__":
         if not any(name in module.name for name in left_out):
             import_module(module.name)
     import_module("numpy.ma")  # NumPy imports it at the first use of some functions
+    seconds = PACES * pace()
     gc.freeze()  # a collection in a child would copy what it shares with this process
     for line in sys.stdin:
-        path, words = json.loads(line)
-        print(json.dumps(outcome(words, Path(path))), flush=True)
+        path, commands = json.loads(line)
+        print(json.dumps(outcomes(commands, Path(path), seconds)), flush=True)
