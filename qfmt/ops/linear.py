@@ -7,6 +7,7 @@ import numpy as np
 from ..arithmetic import fma
 from ..arrays import Array
 from ..errors import QfmtError
+from ..graph import MAXIMUM_RANK
 from ..model import Dimension, Shape
 from .accumulation import accumulating, centred, exact_dtype, whole
 from .overflow import as_computed, of_product
@@ -214,6 +215,8 @@ def _equation(text: str, count: int) -> tuple[list[str], str]:
     terms = left.split(",")
     if len(terms) != count:
         raise QfmtError(f"the equation {text[:100]!r} has {len(terms)} terms for {count} inputs")
+    if count > MAXIMUM_RANK:
+        raise QfmtError(f"{count} inputs are more than {MAXIMUM_RANK}")
     letters = "".join(terms).replace(".", "")
     if arrow:
         if missing := set(right.replace(".", "")) - set(letters):

@@ -12,6 +12,7 @@ import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from math import prod
 from operator import or_
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -278,6 +279,8 @@ class Operator:
 
     def work(self, read: Sequence[int], written: Sequence[int]) -> int:
         """About how many elements, or products of two, the reference processes, from the sizes of tensors."""
+        if self.name == "Einsum":  # of one letter for each input, it reads all elements of the others for each one
+            return prod(read)
         if self.family in IN_PASSING and self.name != "LRN":  # which reads each element once for each channel
             return sum(read) + sum(written)
         return sum(written) * max(read, default=1)

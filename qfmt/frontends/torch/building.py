@@ -11,6 +11,7 @@ import numpy as np
 
 from ...budget import Budget
 from ...errors import SourceError
+from ...graph import MAXIMUM_RANK
 from ...interpreter import execute
 from ...model import DTYPES, Attribute, Node, Quantization, Shape, Tensor, static_shape
 from ...ops import OPERATORS, Operand, Trait
@@ -253,6 +254,9 @@ class Builder:
         return Unsupported()
 
     def _new(self, dtype: str, shape: Shape, quantization: Quantization | None, origin: str = "") -> TensorValue:
+        if shape is not None and len(shape) > MAXIMUM_RANK:
+            what = f"{len(shape):,} dimensions are more than {MAXIMUM_RANK}"
+            raise SourceError(what, where=f"input {origin}" if origin and not self.target else "")
         key = f"%{len(self.tensors)}"
         self.tensors[key] = Tensor(key, dtype, shape, quantization=quantization)
         return TensorValue(key, dtype, shape, quantization, origin)
@@ -264,7 +268,7 @@ class Builder:
             return None
         if OPERATORS[node.operator].family in _COSTLY:
             return None
-        self._charge(node, [tensor for tensor in tensors if tensor is not None])
+        self._charge(node, [prod(static_shape(tensor)) for tensor in tensors if tensor is not None])
         operands = [None if tensor is None else Operand(tensor.array, tensor.quantization) for tensor in tensors]
         arrays = execute(node, operands, [self.tensors[key] for key in node.outputs])
         folded = []
@@ -277,13 +281,12 @@ class Builder:
             folded.append(TensorValue(key, constant.dtype, static_shape(constant), constant.quantization, ""))
         return folded
 
-    def _charge(self, node: Node, inputs: Sequence[Tensor]) -> None:
+    def _charge(self, node: Node, read: Sequence[int]) -> None:
         """Count the cost of folding a node, before it is computed."""
         outputs = [self.tensors[key] for key in node.outputs]
-        read, written = (sum(_elements(tensor) or 0 for tensor in tensors) for tensors in (inputs, outputs))
-        terms = max((size for tensor in inputs for size in static_shape(tensor)), default=1)
-        self.budget.spend((read + written * (terms if OPERATORS[node.operator].family == "linear" else 1)) // 100)
-        self.budget.allocate(sum((_elements(tensor) or 0) * _itemsize(tensor) for tensor in outputs))
+        written = [_elements(tensor) or 0 for tensor in outputs]
+        nbytes = sum(size * _itemsize(tensor) for size, tensor in zip(written, outputs, strict=True))
+        self.budget.compute(OPERATORS[node.operator].work(read, written), nbytes)
 
 
 def _elements(tensor: Tensor) -> int | None:

@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import zipfile
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -18,9 +19,18 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 import qfmt  # noqa: E402
-from networks.decomposed import FORMS, Function, Layer, X  # noqa: E402
+from networks.decomposed import FORMS, Function, Layer, X, activation  # noqa: E402
 from networks.pytorch import quiet  # noqa: E402
-from qfmt.errors import QfmtError, SourceError, UnsafePickleError, UnsupportedOperatorsError  # noqa: E402
+from qfmt.errors import (  # noqa: E402
+    BudgetError,
+    QfmtError,
+    SourceError,
+    UnsafePickleError,
+    UnsupportedOperatorsError,
+)
+from qfmt.frontends.torch.exported import names as exported_names  # noqa: E402
+from qfmt.frontends.torch.exported.document import Call, Program, Ref  # noqa: E402
+from qfmt.frontends.torch.exported.document import Graph as ExportedGraph  # noqa: E402
 from support.examples import examples  # noqa: E402
 
 Entries = dict[str, bytes]
@@ -182,6 +192,117 @@ def test_arguments_are_read_by_name(entries: Entries, tmp_path: Path) -> None:
         theirs = torch.export.load(turned).module()(X)
     (mine,) = model.run({"x": X.numpy()}).values()
     assert torch.allclose(torch.from_numpy(mine.copy()), theirs, rtol=0, atol=1e-5)
+
+
+def resized(x: Any) -> Any:
+    y = torch.ops.aten.upsample_bilinear2d.default(activation(x).unsqueeze(0), [9, 40], False, 1.5, 2.5)
+    z = torch.ops.aten.upsample_nearest2d.vec(y.swapaxes(2, 3), None, [2.0, 3.0]).view([4, -1])
+    parts = z.split_with_sizes([100, z.shape[1] - 100], 1)
+    return parts[1].to(torch.float64) + torch.arange(1, 9, 2)[:, None, None] + torch.full_like(parts[1], 0.5), z > 0.1
+
+
+def test_arguments_of_all_kinds_are_read_by_name(tmp_path: Path) -> None:
+    with quiet():
+        torch.export.save(torch.export.export(Function(resized).eval(), (X,)), tmp_path / "m.pt2")
+
+    def turn(document: Any) -> None:
+        for each in document["graph_module"]["graph"]["nodes"]:
+            each["inputs"].reverse()
+
+    with zipfile.ZipFile(tmp_path / "m.pt2") as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    name = next(name for name in entries if name.endswith("models/model.json"))
+    model = qfmt.convert(tmp_path / "m.pt2")
+    turned = written(with_json(entries, name, turn), tmp_path / "turned.pt2")
+    try:
+        assert qfmt.convert(turned).content_id() == model.content_id()
+    except UnsupportedOperatorsError as error:
+        assert list(error.operators) == ["aten::gt"]  # reversed, it is refused
+
+
+LONG = 40_000
+
+
+def excessive(target: str, *inputs: tuple[str, Any]) -> Any:
+    """A call as torch.export writes it."""
+    given = [{"name": name, "arg": {kind: value}, "kind": 1} for name, (kind, value) in inputs]
+    outputs = [{"as_tensor": {"name": "made"}}]
+    return {"target": f"torch.ops.{target}", "inputs": given, "outputs": outputs, "metadata": {}}
+
+
+OUT = "as_tensor", {"name": "linear"}
+EXCESSIVE = {
+    "dimensions": (excessive("aten.repeat.default", ("self", OUT), ("repeats", ("as_ints", [1] * LONG))), "33 dim"),
+    "sizes": (excessive("aten.full.default", ("size", ("as_ints", [1 << 62] * LONG)), ("fill_value", ("as_int", 1))),
+              "creates a tensor of the sizes"),
+    "strides": (excessive("aten.as_strided.default", ("self", OUT), ("size", ("as_ints", [1] * LONG)),
+                          ("stride", ("as_ints", [1] * LONG))), "no equivalent"),
+    "an axis": (excessive(
+        "aten.fake_quantize_per_channel_affine.default", ("self", OUT), ("scale", ("as_tensor", {"name": "p_bias"})),
+        ("zero_point", ("as_tensor", {"name": "p_bias"})), ("axis", ("as_int", 10**10)),
+        ("quant_min", ("as_int", 0)), ("quant_max", ("as_int", 255))), "along the axis 10000000000"),
+    "terms": (excessive("aten.einsum.default", ("equation", ("as_string", "abc," * LONG + "abc->")),
+                        ("tensors", ("as_tensors", [OUT[1]] * (LONG + 1)))), "more than 32"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", EXCESSIVE)
+def test_excessive_arguments_are_refused(what: str, entries: Entries, tmp_path: Path) -> None:
+    call, words = EXCESSIVE[what]
+
+    def add(document: Any) -> None:
+        module = document["graph_module"]
+        module["graph"]["nodes"].append(call)
+        module["graph"]["outputs"] = call["outputs"]
+        module["signature"]["output_specs"] = [{"user_output": {"arg": call["outputs"][0]}}]
+
+    ones = next({name: b"\0\0\x80\x3f" * 3} for name in entries if name.endswith("weight_0"))
+    with pytest.raises(SourceError, match=words):
+        qfmt.convert(written(with_json(entries | ones, MODEL, add), tmp_path / "m.pt2"))
+
+
+def test_scales_that_many_tensors_share_are_counted(tmp_path: Path) -> None:
+    """Each pair of limits makes another quantization of all channels."""
+    w, scales, points = torch.ones(5000, 1, dtype=torch.int8), torch.ones(5000), torch.zeros(5000, dtype=torch.int64)
+
+    class Shared(torch.nn.Module):
+        def __init__(self, times: int) -> None:
+            super().__init__()
+            self.times = times
+            for name, value in (("w", w), ("scales", scales), ("points", points)):
+                self.register_buffer(name, value)
+
+        def forward(self, x: Any) -> Any:
+            given = (self.w, self.scales, self.points, 0)
+            for low in range(self.times):
+                x = x + torch.ops.quantized_decomposed.dequantize_per_channel(*given, -low - 1, 127, torch.int8)
+            return x
+
+    for times in (2, 100):
+        with quiet():
+            torch.export.save(torch.export.export(Shared(times), (torch.ones(1, 1),)), tmp_path / f"{times}.pt2")
+    assert qfmt.convert(tmp_path / "2.pt2").tensors["w"].shape == (5000, 1)
+    with pytest.raises(BudgetError):
+        qfmt.convert(tmp_path / "100.pt2")
+
+
+def test_the_arguments_of_a_call_with_many_results_are_followed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    followed = Counter[str]()
+    original = exported_names.references
+
+    def counted(value: Any) -> Any:
+        for name in original(value):
+            followed[name] += 1
+            yield name
+
+    monkeypatch.setattr(exported_names, "references", counted)
+    results = [Ref(f"r{i}") for i in range(1000)]
+    graph = ExportedGraph(
+        ("x",), tuple(results), (Call("aten::split", (Ref("x"), [Ref("x")] * 9), {}, results, ""),), {}
+    )
+    live = exported_names.live_values(Program(graph, ("x",), {}, {}, tuple(results), ()))
+    assert live == {"x", *(result.name for result in results)}
+    assert followed["x"] < 50
 
 
 @pytest.mark.parametrize(

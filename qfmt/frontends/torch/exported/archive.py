@@ -11,6 +11,7 @@ from typing import Any
 
 from ....budget import Budget
 from ....errors import SourceError, damaged
+from ....graph import MAXIMUM_RANK
 from ...json_text import parse
 from ...stored import Storage, StoredTensor
 from ...zips import PytorchZip
@@ -158,6 +159,6 @@ def _whole(sizes: Any) -> tuple[int, ...]:
         numbers = tuple(size["as_int"] for size in sizes)
     except (KeyError, TypeError):
         raise damaged("has sizes that are not numbers") from None
-    if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers):
+    if len(numbers) > MAXIMUM_RANK or not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers):
         raise damaged("has invalid sizes")
     return numbers

@@ -137,11 +137,11 @@ def _graph(body: Any) -> Graph:
 
 
 def _call(node: Any) -> Call:
-    target = _target(str(node["target"]))
-    args, kwargs = _given(target, node["inputs"])
+    text = str(node["target"])
+    args, kwargs = _given(text, node["inputs"])
     outputs = [_argument(output) for output in node["outputs"]]
     return Call(
-        target=target,
+        target=_target(text),
         args=args,
         kwargs=kwargs,
         outputs=outputs[0] if len(outputs) == 1 else tuple(outputs),
@@ -149,19 +149,30 @@ def _call(node: Any) -> Call:
     )
 
 
-def _given(target: str, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments by position and by name. torch reads all of them by name."""
-    names = parameter_names(target)
+_OTHER_NAMES = {
+    "axis0": "dim0", "axis1": "dim1", "half_to_float": "dtype", "self": "input", "size": "shape",
+    "split_sizes": "split_size",
+}  # fmt: skip
+"""Torch's names of arguments that other operators with the same lift have under another name."""
+
+
+def _given(text: str, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments by position and by name. torch reads those of operators that have a schema by name."""
+    target = _target(text)
+    has_schema = text.startswith("torch.ops.") and not target.startswith("higher_order::")
+    names = (parameter_names(target) or ("self", "other")) if has_schema else ()
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
     for item in inputs:
-        name = str(item["name"])
-        if item.get("kind") == 2 or (name in names and names.index(name) != len(args)):
-            if name in kwargs:
-                raise ValueError(name)
-            kwargs[name] = _argument(item["arg"])
+        name, value = str(item["name"]), _argument(item["arg"])
+        if name not in names and (other := _OTHER_NAMES.get(name)) in names:
+            name = str(other)
+        if item.get("kind") != 2 and (not has_schema or names[len(args) : len(args) + 1] == (name,)):
+            args.append(value)
+        elif name in kwargs:
+            raise ValueError(name)
         else:
-            args.append(_argument(item["arg"]))
+            kwargs[name] = value
     if not kwargs.keys().isdisjoint(names[: len(args)]):
         raise SourceError(f"{target[:100]} is called with arguments that are not supported")
     return tuple(args), kwargs

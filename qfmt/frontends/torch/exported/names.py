@@ -38,13 +38,16 @@ def live_values(program: Program) -> set[str]:
             for name in references(call.args[:1]):
                 writers[id(memory[name])].append(call)
     live: set[str] = set()
+    seen: set[int] = set()
     open_ = list(references(program.outputs))
     while open_:
         name = open_.pop()
         if name not in live:
             live.add(name)
             for call in (*makers.pop(name, ()), *writers.pop(id(memory.get(name)), ())):
-                open_ += [*references(call.args), *references(list(call.kwargs.values()))]
+                if id(call) not in seen:  # a call may have many results
+                    seen.add(id(call))
+                    open_ += [*references(call.args), *references(list(call.kwargs.values()))]
     return live
 
 

@@ -136,7 +136,7 @@ def _adaptive_avg_pool(call: Call, rank: int, a: Any) -> Any:
 @_functions(by_rank("adaptive_max_pool{}d(input, output_size, return_indices=False)"))
 def _adaptive_max_pool(call: Call, rank: int, a: Any) -> Any:
     pooled = call(f"aten::adaptive_max_pool{rank}d", a.input, _each(a.output_size, rank))
-    return pooled if a.return_indices else pooled[0]
+    return pooled[0] if isinstance(pooled, tuple) and not a.return_indices else pooled
 
 
 @_functions("layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-5)")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ....errors import SourceError
+from ....graph import MAXIMUM_RANK
 from ....model import DTYPES
 from .. import arguments, shapes
 from ..building import Builder
@@ -24,7 +25,7 @@ def filled(lift: Builder, sizes: Any, value: float, dtype: str) -> TensorValue:
         raise SourceError("creates a tensor whose sizes are not known", hint=shapes.hint(lift))
     shape = [size if isinstance(size, Size) else arguments.whole(lift, size) for size in sizes]
     known = [size for size in shape if isinstance(size, int)]
-    if min(known, default=0) < 0 or prod(max(size, 1) for size in known) > ELEMENTS:
+    if len(shape) > MAXIMUM_RANK or min(known, default=0) < 0 or prod(max(size, 1) for size in known) > ELEMENTS:
         raise SourceError(f"creates a tensor of the sizes {known}", hint=f"at most {ELEMENTS} elements are created")
     try:
         scalar = np.array(value, dtype)
@@ -56,6 +57,7 @@ def _dtype(code: Any, default: str = "float32") -> str:
 @lifts("aten::arange")
 def arange(lift: Builder, *bounds: Any, dtype: Any = None, **options: Any) -> Any:
     """(end), (start, end) or (start, end, step)"""
+    bounds += tuple(options[name] for name in ("start", "end", "step") if name in options)
     if not 1 <= len(bounds) <= 3:
         return NotImplemented
     start, end, step = (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1)[:3]

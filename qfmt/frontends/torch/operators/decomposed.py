@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from ....budget import READ
 from ....errors import SourceError
 from ....model import DTYPES, Quantization
 from ....ops.shapes import axis_of
@@ -94,6 +95,7 @@ def _covering(value: StoredTensor, grid: Quantization) -> Quantization:
     limits = DTYPES[value.dtype]
     if (grid.quant_min, grid.quant_max) == (limits.minimum, limits.maximum):
         return grid
+    value.charge(READ)
     stored = value.array()
     low, high = (int(stored.min()), int(stored.max())) if stored.size else (grid.quant_min, grid.quant_max)
     return replace(grid, quant_min=min(low, grid.quant_min), quant_max=max(high, grid.quant_max))
@@ -137,9 +139,10 @@ def _by_blocks(lift: Builder, a: Any, blocks: Sequence[Any]) -> TensorValue:
     if not isinstance(value, StoredTensor) or not isinstance(a.scale, StoredTensor):
         raise SourceError("dequantizes block-wise a tensor that is known only at run time")
     sizes = tuple(arguments.whole(lift, size) for size in blocks)
-    points = 0 if a.zero_point is None else a.zero_point.array()
+    scales, points = a.scale.array(), 0 if a.zero_point is None else a.zero_point.array()
+    lift.budget.hold(scales.size)
     known = None if None in limits else limits_of(lift, value.dtype, limits)
-    grid = Quantization.of_blocks(value.dtype, value.shape, sizes, a.scale.array(), points, limits=known)
+    grid = Quantization.of_blocks(value.dtype, value.shape, sizes, scales, points, limits=known)
     return _dequantize(lift, value, grid, a.output_dtype)
 
 

@@ -94,7 +94,7 @@ def to(lift: Builder, self: TensorValue, *args: Any, **kwargs: Any) -> Any:
 
 
 def _target_dtype(args: Any, kwargs: Any) -> str | None:
-    for value in (kwargs.get("dtype"), *args):
+    for value in (kwargs.get("dtype"), kwargs.get("other"), *args):
         if isinstance(value, TensorValue | StoredTensor):
             return value.dtype
         if isinstance(value, int) and not isinstance(value, bool):

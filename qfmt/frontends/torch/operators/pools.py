@@ -104,25 +104,37 @@ def reduced(
 
 
 @lifts(by_rank("aten::upsample_nearest{}d", "aten::_upsample_nearest_exact{}d"))
-def upsample_nearest(lift: Builder, rank: int, input: Any, output_size: Any, *scales: Any) -> Any:
+def upsample_nearest(lift: Builder, rank: int, input: Any, output_size: Any, *scales: Any, **named: Any) -> Any:
     """PyTorch uses floor(i / scale), nearest-exact floor((i + 0.5) / scale): half_pixel's -0.5, rounded up."""
     where, rounding = ("half_pixel", "round_prefer_ceil") if "exact" in lift.target else ("asymmetric", "floor")
     attributes = {"mode": "nearest", "coordinate_transformation_mode": where, "nearest_mode": rounding}
-    return _resized(lift, rank, input, output_size, scales, attributes)
+    return _resized(lift, rank, input, output_size, _factors(scales, named), attributes)
 
 
 @lifts({"aten::upsample_linear1d": 1, "aten::upsample_bilinear2d": 2, "aten::upsample_trilinear3d": 3})
-def upsample_linear(lift: Builder, rank: int, input: Any, output_size: Any, align_corners: bool, *scales: Any) -> Any:
+def upsample_linear(
+    lift: Builder, rank: int, input: Any, output_size: Any, align_corners: bool, *scales: Any, **named: Any
+) -> Any:
+    if lift.tensor(input).is_whole:
+        raise SourceError("interpolates integers, which torch rounds in its own way", hint="cast them to float32 first")
     attributes = {
         "mode": "linear",
         "coordinate_transformation_mode": "align_corners" if align_corners else "half_pixel",
     }
-    return _resized(lift, rank, input, output_size, scales, attributes)
+    return _resized(lift, rank, input, output_size, _factors(scales, named), attributes)
 
 
-def _resized(lift: Builder, rank: int, input: Any, size: Any, scales: Sequence[Any], attributes: dict[str, Any]) -> Any:
+def _factors(scales: Sequence[Any], named: dict[str, Any]) -> list[Any]:
+    """The factor of each dimension, from a list, or from one argument for each; None: not stated."""
+    names = ("scales",) if "scales" in named else ("scales_d", "scales_h", "scales_w")
+    factors = [*scales, *(named.pop(name) for name in ("scale_factors", *names) if name in named)]
+    if named:
+        raise SourceError("resizes by arguments that are not supported")
+    return [*factors[0]] if len(factors) == 1 and isinstance(factors[0], list | tuple) else factors
+
+
+def _resized(lift: Builder, rank: int, input: Any, size: Any, factors: list[Any], attributes: dict[str, Any]) -> Any:
     x = _batched(lift, input, rank)
-    factors = list(scales[0]) if len(scales) == 1 and isinstance(scales[0], list | tuple) else list(scales)
     if size is not None and attributes["coordinate_transformation_mode"] != "align_corners":
         size = _unless_scaled(lift, x, size, factors)
     if size is None:

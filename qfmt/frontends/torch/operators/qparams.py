@@ -12,6 +12,7 @@ import numpy as np
 
 from ....arithmetic import LEAST_SCALE
 from ....errors import SourceError
+from ....graph import MAXIMUM_RANK
 from ....model import DTYPES, Quantization, first_holding
 from ....ops.registry import DYNAMIC_ENGINES
 from ...stored import StoredTensor
@@ -33,7 +34,7 @@ def per_channel(
 ) -> Quantization:
     factors = tuple(_positive(float(factor)) for factor in _constants(lift, scales))
     points = tuple(int(point) for point in _constants(lift, zero_points))
-    if len(factors) != len(points) or axis < 0:
+    if len(factors) != len(points) or not 0 <= axis < MAXIMUM_RANK:
         raise SourceError(f"has {len(factors)} scales and {len(points)} zero points along the axis {axis}")
     low, high = limits_of(lift, dtype, limits)
     kind = "float32" if all(narrowest(factor) == "float32" for factor in factors) else "float64"
@@ -54,11 +55,15 @@ def limits_of(lift: Builder, dtype: str, limits: tuple[Any, Any]) -> tuple[int, 
 
 
 def _constants(lift: Builder, value: Any) -> list[Any]:
+    """The numbers of a constant, which are counted each time: many tensors may have the same ones."""
     if isinstance(value, TensorValue) and lift.is_constant(value):
-        return list(lift.tensors[value.key].array.reshape(-1).tolist())
-    if not isinstance(value, StoredTensor):
+        array = lift.tensors[value.key].array
+    elif isinstance(value, StoredTensor):
+        array = value.array()
+    else:
         raise SourceError("has scales that are known only at run time")
-    return list(value.array().reshape(-1).tolist())
+    lift.budget.hold(array.size)
+    return list(array.reshape(-1).tolist())
 
 
 def holding(low: int, high: int) -> str:
