@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...budget import Budget
+from ...budget import READ, Budget
 from ...errors import SourceError
 from ...graph import MAXIMUM_RANK
 from ...interpreter import execute
@@ -206,6 +206,7 @@ class Builder:
         key = (id(value), dtype, quantization)
         if key in self._stored:
             return self._stored[key]
+        value.charge(READ)  # to write it, in each of its quantizations
         quantization = quantization or stored_quantization(value)
         result = self._new(dtype or value.dtype, value.shape, quantization)
         known = dict.fromkeys((*value.names, *aliases))

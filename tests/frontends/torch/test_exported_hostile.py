@@ -230,7 +230,7 @@ def excessive(target: str, *inputs: tuple[str, Any]) -> Any:
     return {"target": f"torch.ops.{target}", "inputs": given, "outputs": outputs, "metadata": {}}
 
 
-OUT = "as_tensor", {"name": "linear"}
+OUT, WEIGHT = ("as_tensor", {"name": "linear"}), ("as_tensor", {"name": "b_w"})
 EXCESSIVE = {
     "dimensions": (excessive("aten.repeat.default", ("self", OUT), ("repeats", ("as_ints", [1] * LONG))), "33 dim"),
     "sizes": (excessive("aten.full.default", ("size", ("as_ints", [1 << 62] * LONG)), ("fill_value", ("as_int", 1))),
@@ -239,8 +239,13 @@ EXCESSIVE = {
                           ("stride", ("as_ints", [1] * LONG))), "no equivalent"),
     "an axis": (excessive(
         "aten.fake_quantize_per_channel_affine.default", ("self", OUT), ("scale", ("as_tensor", {"name": "p_bias"})),
-        ("zero_point", ("as_tensor", {"name": "p_bias"})), ("axis", ("as_int", 10**10)),
+        ("zero_point", WEIGHT), ("axis", ("as_int", 10**10)),
         ("quant_min", ("as_int", 0)), ("quant_max", ("as_int", 255))), "along the axis 10000000000"),
+    "fractions of zero points": (excessive(
+        "quantized_decomposed.dequantize_per_channel.default", ("input", WEIGHT),
+        ("scales", ("as_tensor", {"name": "p_bias"})), ("zero_points", ("as_tensor", {"name": "p_bias"})),
+        ("axis", ("as_int", 0)), ("quant_min", ("as_int", -128)), ("quant_max", ("as_int", 127)),
+        ("dtype", ("as_scalar_type", 2))), "called with 1.5 where an integer is needed"),
     "terms": (excessive("aten.einsum.default", ("equation", ("as_string", "abc," * LONG + "abc->")),
                         ("tensors", ("as_tensors", [OUT[1]] * (LONG + 1)))), "more than 32"),
 }  # fmt: skip
@@ -256,34 +261,61 @@ def test_excessive_arguments_are_refused(what: str, entries: Entries, tmp_path: 
         module["graph"]["outputs"] = call["outputs"]
         module["signature"]["output_specs"] = [{"user_output": {"arg": call["outputs"][0]}}]
 
-    ones = next({name: b"\0\0\x80\x3f" * 3} for name in entries if name.endswith("weight_0"))
+    halves = next({name: b"\0\0\xc0\x3f" * 3} for name in entries if name.endswith("weight_0"))
     with pytest.raises(SourceError, match=words):
-        qfmt.convert(written(with_json(entries | ones, MODEL, add), tmp_path / "m.pt2"))
+        qfmt.convert(written(with_json(entries | halves, MODEL, add), tmp_path / "m.pt2"))
 
 
-def test_scales_that_many_tensors_share_are_counted(tmp_path: Path) -> None:
-    """Each pair of limits makes another quantization of all channels."""
-    w, scales, points = torch.ones(5000, 1, dtype=torch.int8), torch.ones(5000), torch.zeros(5000, dtype=torch.int64)
+ROWS = 1 << 12
+SHARED = {
+    "a weight, which is read and written in each quantization": ("per_tensor", "b_w", ("as_float", 1.0)),
+    "scales, which each pair of limits copies": ("per_channel", "p_bias", ("as_tensor", {"name": "p_bias"})),
+}
 
-    class Shared(torch.nn.Module):
-        def __init__(self, times: int) -> None:
-            super().__init__()
-            self.times = times
-            for name, value in (("w", w), ("scales", scales), ("points", points)):
-                self.register_buffer(name, value)
 
-        def forward(self, x: Any) -> Any:
-            given = (self.w, self.scales, self.points, 0)
-            for low in range(self.times):
-                x = x + torch.ops.quantized_decomposed.dequantize_per_channel(*given, -low - 1, 127, torch.int8)
-            return x
+@pytest.mark.parametrize("what", SHARED)
+def test_what_many_tensors_share_is_counted(what: str, entries: Entries, tmp_path: Path) -> None:
+    """A weight of 1 MB, a scale for each of its rows, and calls that dequantize it with different limits."""
+    kind, points, scale = SHARED[what]
+    sizes = {"w": [ROWS, 256], "bias": [ROWS]}
 
-    for times in (2, 100):
-        with quiet():
-            torch.export.save(torch.export.export(Shared(times), (torch.ones(1, 1),)), tmp_path / f"{times}.pt2")
-    assert qfmt.convert(tmp_path / "2.pt2").tensors["w"].shape == (5000, 1)
+    def enlarge(document: Any) -> None:
+        for name, shape in sizes.items():
+            meta = document["config"][name]["tensor_meta"]
+            meta["sizes"] = [{"as_int": size} for size in shape]
+            meta["strides"] = [{"as_int": size} for size in (*shape[1:], 1)]
+
+    def repeat(times: int) -> Callable[[Any], None]:
+        def change(document: Any) -> None:
+            module, calls = document["graph_module"], []
+            for low in range(times):
+                axis = [("axis", ("as_int", 0))] if kind == "per_channel" else []
+                point = ("as_tensor", {"name": points}) if axis else ("as_int", low)
+                parts = [
+                    ("scales" if axis else "scale", scale),
+                    ("zero_points" if axis else "zero_point", point),
+                    *axis,
+                ]
+                limits = [("quant_min", ("as_int", -128)), ("quant_max", ("as_int", 127 - low % 128))]
+                rest = [*parts, *limits, ("dtype", ("as_scalar_type", 2))]
+                calls.append(excessive(f"quantized_decomposed.dequantize_{kind}.default", ("input", WEIGHT), *rest))
+                calls[-1]["outputs"] = [{"as_tensor": {"name": f"made{low}"}}]
+            module["graph"]["nodes"] = calls
+            module["graph"]["outputs"] = [call["outputs"][0] for call in calls]
+            module["signature"]["output_specs"] = [
+                {"user_output": {"arg": each}} for each in module["graph"]["outputs"]
+            ]
+
+        return change
+
+    contents = [bytes(ROWS * 256), b"\0\0\x80\x3f" * ROWS]
+    names = json.loads(entries[WEIGHTS])["config"]
+    large = {f"archive/data/weights/{names[key]['path_name']}": data for key, data in zip(sizes, contents, strict=True)}
+    grown = with_json(entries | large, WEIGHTS, enlarge)
+    few = qfmt.convert(written(with_json(grown, MODEL, repeat(2)), tmp_path / "few.pt2"))
+    assert [node.operator for node in few.nodes] == ["DequantizeLinear"] * 2
     with pytest.raises(BudgetError):
-        qfmt.convert(tmp_path / "100.pt2")
+        qfmt.convert(written(with_json(grown, MODEL, repeat(900)), tmp_path / "many.pt2"))
 
 
 def test_the_arguments_of_a_call_with_many_results_are_followed_once(monkeypatch: pytest.MonkeyPatch) -> None:

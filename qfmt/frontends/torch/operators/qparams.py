@@ -33,7 +33,7 @@ def per_channel(
     lift: Builder, scales: Any, zero_points: Any, axis: int, dtype: str, limits: tuple[Any, Any]
 ) -> Quantization:
     factors = tuple(_positive(float(factor)) for factor in _constants(lift, scales))
-    points = tuple(int(point) for point in _constants(lift, zero_points))
+    points = tuple(arguments.whole(lift, point) for point in _constants(lift, zero_points))
     if len(factors) != len(points) or not 0 <= axis < MAXIMUM_RANK:
         raise SourceError(f"has {len(factors)} scales and {len(points)} zero points along the axis {axis}")
     low, high = limits_of(lift, dtype, limits)
