@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-from networks.decomposed import Function, randn, whole  # noqa: E402
+from networks.decomposed import Function, activation, randn, whole  # noqa: E402
 from networks.pytorch import flat, quiet  # noqa: E402
 from qfmt import Model  # noqa: E402
 from qfmt.errors import SourceError  # noqa: E402
@@ -176,6 +176,19 @@ def test_assigned_elements_are_those_of_torch() -> None:
     model = converted(program.run_decompositions())
     (mine,) = model.run({model.graph.inputs[0]: X.numpy()}).values()
     assert np.array_equal(mine, written_by_index(X).numpy())
+
+
+def test_images_of_integers_are_not_interpolated() -> None:
+    """torch rounds them: its results are not those of floats."""
+
+    def enlarged(x: Any) -> Any:
+        image = torch.nn.functional.interpolate(x, scale_factor=1.7, mode="bilinear")
+        return activation(image.to(torch.float32))
+
+    with quiet():
+        program = torch.export.export(Function(enlarged).eval(), (torch.zeros(1, 3, 4, 4, dtype=torch.uint8),))
+    with pytest.raises(SourceError, match="interpolates integers"):
+        converted(program)
 
 
 @pytest.mark.parametrize("function", [written_forward, written_backward, written_turned])
