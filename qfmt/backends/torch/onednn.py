@@ -70,14 +70,34 @@ def _parameters(packed: torch.Tensor, scales: torch.Tensor) -> dict[str, torch.T
 
 def convolution(s: Site, weight: torch.Tensor, scale: float, scales: torch.Tensor, bias: Any) -> tuple[Any, ...]:
     """The kernel, and its arguments up to the form of the output; `scale` is that of the input."""
-    window = Geometry.of(s).even()
-    rank, kernel, zero_point = len(window.strides), s.attribute("kernel_shape"), s.grid(0).zero_point
-    if kernel[-1] == 1 and max(kernel) > 1 and any(window.pads) and zero_point:
-        raise Lacks("oneDNN pads kernels of width 1 with the wrong number (torch 2.13)")
+    window, zero_point = _window(s, weight), s.grid(0).zero_point
+    rank = len(window.strides)
     geometry = window.arguments()
     parameters = _held(s, onednn.qconv_prepack(weight, scales, scale, zero_point, *geometry, None), scales)
     x = _channels_last(s, rank, window.group)
     return CONV[rank].default, x, scale, zero_point, *parameters, bias, *geometry
+
+
+def _window(s: Site, weight: torch.Tensor) -> Geometry:
+    """The windows of a convolution; Lacks for those with which torch 2.13 has other sums, or crashes."""
+    window, kernel = Geometry.of(s).even(), s.attribute("kernel_shape")
+    rank, strides, single = len(kernel), window.strides, weight.shape[1] == 1
+    dilations = [step if size > 1 else 1 for step, size in zip(window.dilations, kernel, strict=True)]
+    faults = {
+        "pads kernels of width 1 with the wrong number": (
+            kernel[-1] == 1 and max(kernel) > 1 and any(window.pads) and s.grid(0).zero_point
+        ),
+        "sums groups of one channel wrongly if the strides grow": single and rank > 1 and strides[-1] > strides[-2],
+        "sums groups of one channel wrongly in padded volumes": single and rank == 3 and window.pads[0],
+        "sums dilated windows wrongly that lie in the padding": any(
+            step > 1 and (pad % step or 2 * pad > (size - 1) * step)
+            for size, pad, step in zip(kernel, window.pads[:rank], dilations, strict=True)
+        ),
+    }
+    for fault, applies in faults.items():
+        if applies:
+            raise Lacks(f"oneDNN {fault} (torch 2.13)")
+    return window._replace(dilations=dilations)
 
 
 def linear(s: Site, weight: torch.Tensor, scale: float, scales: torch.Tensor, bias: Any) -> tuple[Any, ...]:
