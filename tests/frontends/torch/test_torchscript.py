@@ -15,6 +15,7 @@ from torch import nn
 from torch.ao.nn import quantized as nnq
 from torch.ao.nn.quantized import dynamic as nnqd
 
+import qfmt
 from networks import pytorch
 from qfmt.frontends.stored import PerChannel, StoredTensor
 from qfmt.frontends.torch.calls import Packed
@@ -338,3 +339,14 @@ print(notes.count)
         cwd=ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert int(result.stdout) > 60
+
+
+def test_a_conv1d_that_pads_by_reflection(tmp_path: Path) -> None:
+    """torch pads before the call, and packs the convolution with two numbers of padding."""
+    layer = nnq.Conv1d(2, 3, 3, padding=2, padding_mode="reflect")
+    scale, zero_point = torch.tensor(0.1), torch.tensor(3)
+    network = nn.Sequential(nnq.Quantize(scale, zero_point, torch.quint8), layer, nnq.DeQuantize()).eval()
+    x = torch.randn(2, 2, 9)
+    pytorch.save_as(network, (x,), "trace", tmp_path / "m.pt")
+    (found,) = qfmt.convert(tmp_path / "m.pt").run({"input": x.numpy()}).values()
+    assert np.array_equal(found, network(x).numpy())

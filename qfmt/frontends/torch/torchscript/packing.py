@@ -70,8 +70,10 @@ def _conv(
     version: int = 0,
 ) -> Packed:
     _check(weight, bias)
-    geometry = (stride, padding, dilation, output_padding)
     rank = len(weight.shape) - 2
+    if rank == 1:  # PyTorch reads the first number of each; its module has two of `padding` if it does not pad by zeros
+        stride, padding, dilation, output_padding = (each[:1] for each in (stride, padding, dilation, output_padding))
+    geometry = (stride, padding, dilation, output_padding)
     numbers = (groups, *(number for numbers in geometry for number in numbers))
     if any(len(numbers) != rank for numbers in geometry) or not all(isinstance(number, int) for number in numbers):
         raise SourceError(f"a convolution of weight {list(weight.shape)} has a geometry that does not fit")
