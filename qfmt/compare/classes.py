@@ -59,6 +59,9 @@ SUMS_OF_FLOATS = (*RUNTIMES, "pt2e")
 WIDEST_OF_SUMS = 2.0**-2
 """The same if sums of products are known only in float32: 16-bit activations."""
 
+BY_CHANCE = 2.0**-5
+"""The largest share of other results that a kernel has by chance, in a few dozen outputs."""
+
 CHOICES = ("TopK", "ArgMax", "ArgMin")
 """Operators whose outputs of int64 are places of elements."""
 
@@ -151,7 +154,17 @@ def _overflows(
     ]
     most = max(explained, key=np.count_nonzero, default=none)
     rest = off & ~most
-    return most, rest & can_overflow(node, operands, output, engine) if most.any() and rest.any() else none
+    if not rest.any() or not _is_evident(most, off, output, theirs):
+        return most, none
+    return most, rest & can_overflow(node, operands, output, engine)
+
+
+def _is_evident(explained: Array, off: Array, output: Tensor, theirs: Array) -> bool:
+    """Whether a kernel explains more of the outputs that differ than chance does. At the ends of their range, results
+    of any two kernels are often equal; within it, one of 256."""
+    q = output.quantization
+    within = off if q is None else off & (theirs > q.quant_min) & (theirs < q.quant_max)
+    return int((explained & within).sum()) > BY_CHANCE * int(within.sum())
 
 
 def equal_elements(mine: Array, theirs: Array) -> Array:

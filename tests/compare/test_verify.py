@@ -491,6 +491,26 @@ def _fbgemm(operands: list[Operand], rank: int, stride: int, pads: list[int], ch
     return result
 
 
+def test_equal_ends_of_the_range_do_not_prove_an_overflow() -> None:
+    """A faulty kernel that clamps a lot has some results of a kernel that overflows, by chance."""
+    generator = np.random.default_rng(1)
+    x = generator.integers(0, 256, (2, 16, 19, 21), dtype=np.uint8)
+    w = generator.integers(-128, 128, (16, 1, 3, 3), dtype=np.int8)
+    grids = [Quantization.per_tensor(scale, zero, kind) for scale, zero, kind in ((0.1, 9, "uint8"), (0.01, 0, "int8"))]
+    operands = [Operand(each, grid) for each, grid in zip((x, w), grids, strict=True)]
+    output = Tensor("y", "uint8", None, quantization=Quantization.per_tensor(0.1, 120, "uint8"))
+    attributes = {"kernel_shape": (3, 3), "strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "group": 16}
+    node = Node("Conv", ("x", "w"), ("y",), attributes, rule="float_bias")
+    (emulated,) = saturated(node, operands, output, "fbgemm")
+    (mine,) = execute(node, operands, [output])
+    ends = (emulated != mine) & ((emulated == 0) | (emulated == 255))
+    theirs = np.where(ends, emulated, np.where((mine > 99) & (mine < 150), mine - 50, mine))
+    counts = classify(node, operands, output, mine, theirs, "fbgemm")
+    assert ends.any() and counts.saturated == int(ends.sum())
+    assert (counts.overflow, counts.wrong) == (0, int((theirs != mine).sum()) - counts.saturated)
+    assert counts.wrong > 0
+
+
 def test_overflows_of_the_engine_do_not_count_as_wrong(tmp_path: Path) -> None:
     source = archive(tmp_path, "mobilenet_v2", "eager")
     model = qfmt.convert(source)
