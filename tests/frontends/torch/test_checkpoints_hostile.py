@@ -223,10 +223,10 @@ def test_names_that_differ_in_damaged_characters_only(tmp_path: Path) -> None:
 
 def test_pickled_modules_that_shrink(tmp_path: Path) -> None:
     network, x = torch.nn.Sequential(torch.nn.Softshrink(0.2), torch.nn.Hardshrink(0.3)), torch.linspace(-1, 1, 41)
+    x[:3] = torch.tensor([torch.nan, torch.inf, -torch.inf])  # NaN stays, unlike in ONNX's Shrink
     torch.save(network, tmp_path / "m.pt")
     model = qfmt.convert(tmp_path / "m.pt")
     (result,) = model.run({model.graph.inputs[0]: x.numpy()}).values()
-    assert [node.operator for node in model.nodes] == ["Shrink", "Shrink"]
     assert result.tobytes() == network(x).numpy().tobytes()
 
 

@@ -101,10 +101,20 @@ def log_sigmoid(lift: Builder, self: Any) -> Any:
     return lift.emit("Neg", [lift.emit("Softplus", [lift.emit("Neg", [self])])])
 
 
-@lifts({"aten::hardshrink": 0, "aten::softshrink": 1})
-def shrink(lift: Builder, soft: int, self: Any, lambd: Any = 0.5) -> Any:
-    threshold = float(arguments.number(lift, lambd))
-    return lift.emit("Shrink", [lift.tensor(self)], {"bias": soft * threshold, "lambd": threshold})
+@lifts("aten::hardshrink")
+def hardshrink(lift: Builder, self: Any, lambd: Any = 0.5) -> Any:
+    """Shrink has 0 for NaN, which torch keeps."""
+    x, limit = lift.tensor(self), arguments.number(lift, lambd)
+    small = lift.emit("LessOrEqual", [lift.emit("Abs", [x]), arguments.scalar_like(lift, x, limit)])
+    return lift.emit("Where", [small, arguments.scalar_like(lift, x, 0.0), x])
+
+
+@lifts("aten::softshrink")
+def softshrink(lift: Builder, self: Any, lambd: Any = 0.5) -> Any:
+    """x - clip(x): Shrink has 0 for NaN, which torch keeps."""
+    x, limit = lift.tensor(self), arguments.number(lift, lambd)
+    ends = [arguments.scalar_like(lift, x, end) for end in (-limit, limit)]
+    return lift.emit("Sub", [x, lift.emit("Clip", [x, *ends])])
 
 
 @lifts("aten::threshold")
