@@ -42,7 +42,7 @@ from qfmt.passes.lowering import lower_integer  # noqa: E402
 from qfmt.rules import graph_violations  # noqa: E402
 
 MATRIX = ROOT / "qfmt" / "ops" / "matrix.json"
-FEW, MANY = 6, 60
+FEW, MANY = 6, 100
 """Random cases of each operator; more for operators with many forms and rules, of which an edge may support few."""
 
 ENGINES = ("reference", "native", "onednn", "qdq")
