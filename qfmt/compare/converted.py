@@ -78,11 +78,11 @@ class Converted:
         return paired
 
     def constants(self) -> Iterator[WeightComparison]:
-        """Compare constants, and inputs with different declarations, with the fresh conversion."""
-        readers, given = self.file.graph.readers(), {*self.file.graph.inputs}
+        """Compare constants, and tensors without values whose declarations differ, with the fresh conversion."""
+        readers = self.file.graph.readers()
         for found in self.pairing.tensor_differences(provenance=False):
             name = found.other or found.name
-            if found.is_equal and name in given:
+            if found.is_equal and not self.file.tensors[name].is_constant:
                 continue
             if self.foreign and not self._is_comparable(found.name, found.other):
                 continue

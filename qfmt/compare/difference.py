@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TensorDifference:
-    """A constant, or an input of the graph, of both models. `other` is its name in the second one.
+    """A tensor that no node computes, of both models: a constant, an input, or one that only has a quantization.
+
+    `other` is its name in the second one.
 
     `different` of its `elements` are not equal, bit by bit; `largest` is the largest difference of stored
     values. `words` list what else differs: dtype, shape, quantization, names. Values are compared only if both models
@@ -186,15 +188,14 @@ class Pairing:
                 yield "proofs of single channels differ"
 
     def tensor_differences(self, *, provenance: bool) -> Iterator[TensorDifference]:
-        """Every constant and input of either graph; the other name of a tensor is empty if only one graph has it."""
-        theirs = {*self.tensors.values()}
-        given, other_given = {*self.a.inputs}, {*self.b.inputs}
+        """Every tensor that no node computes, of either graph; the other name is empty if only one graph has it."""
+        paired, computed, other_computed = {*self.tensors.values()}, self.a.producers(), self.b.producers()
         for name, tensor in self.a.tensors.items():
-            if tensor.is_constant or name in given:
+            if name not in computed:
                 other = self.tensors.get(name)
                 yield (_compared(tensor, self.b.tensors[other], provenance) if other else _alone(tensor, self.only[0]))
         for name, tensor in self.b.tensors.items():
-            if name not in theirs and (tensor.is_constant or name in other_given):
+            if name not in paired and name not in other_computed:
                 yield _alone(tensor, self.only[1])
 
 

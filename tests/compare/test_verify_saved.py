@@ -20,7 +20,7 @@ from qfmt.frontends.options import Options
 from qfmt.frontends.torch import witness
 from qfmt.frontends.torch.network import Network
 from qfmt.frontends.torch.values import InputSpec
-from qfmt.model import Model, Tensor
+from qfmt.model import Model, Quantization, Tensor
 
 pytestmark = pytest.mark.usefixtures("fbgemm")
 
@@ -84,6 +84,24 @@ def test_a_state_dict_is_compared_tensor_by_tensor(zipped: bool, tmp_path: Path)
     report = qfmt.verify(path, changed(model, "1.weight"))
     assert not report.ok
     assert [(weight.name, weight.different) for weight in report.weights if not weight.ok] == [("1.weight", 1)]
+
+
+def test_tensors_without_values_are_compared(tmp_path: Path) -> None:
+    """The scale of an output is all that a state_dict has of it."""
+    network = torch.nn.Sequential(nnq.Quantize(0.1, 3, torch.quint8), nnq.Linear(4, 3))
+    path = tmp_path / "sd.pt"
+    with pytorch.quiet():
+        torch.save(network.state_dict(), path)
+    model = qfmt.convert(path)
+    name = next(tensor.name for tensor in model.tensors.values() if tensor.data is None)
+    others = {key: tensor for key, tensor in model.tensors.items() if key != name}
+    scaled = replace(model.tensors[name], quantization=Quantization.per_tensor(0.3, 3, "uint8"))
+    for tensors in (others, {**others, name: scaled}):
+        other = model.replace(graph=replace(model.graph, tensors=tensors))
+        report = qfmt.verify(path, other)
+        assert not report.ok and [weight.name for weight in report.weights if not weight.ok] == [name]
+        for difference in (qfmt.diff(model, other), qfmt.diff(other, model)):
+            assert [tensor.name for tensor in difference.tensors] == [name]
 
 
 def test_nothing_of_a_pickle_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
