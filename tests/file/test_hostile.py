@@ -236,7 +236,7 @@ def test_enormous_vectors_are_refused_before_memory_is_taken(tmp_path: Path) -> 
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert refused > 100
-    assert peak < 1 << 20
+    assert peak < 1 << 22  # the vectors would take 64 MB at least
 
 
 def test_shared_vectors_do_not_multiply(tmp_path: Path) -> None:

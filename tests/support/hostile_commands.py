@@ -25,9 +25,9 @@ from traceback import print_exc
 
 import qfmt
 
-STEPS, PACES = 500_000, 100
+STEPS, PACES = 500_000, 200
 """The limit of processor time is PACES times the time of a loop of STEPS steps on this machine, at the start. If a step
-takes 0.1 µs, that is 5 s: the promised 2 s, and a margin, as a busy processor may slow down after that."""
+takes 0.1 µs, that is 10 s: the promised 2 s, and a margin, as a busy processor may slow down after that."""
 
 WAITING = 120
 """Limit of real time in seconds, for commands that wait."""

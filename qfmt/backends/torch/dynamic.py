@@ -73,7 +73,7 @@ def dynamic_linear_by_rule(s: Site) -> Any:
         raise Lacks("requires a float32 input")
     if s.has(2) and (s.tensor(2).quantization is not None or s.tensor(2).dtype != "float32"):
         raise Lacks("requires float32 biases")
-    exact, sums = _exact(s.constant(1), q.zero_points((0, 0))), None
+    exact, sums = _exact(s.constant(1), q.zero_points(tuple(s.constant(1).shape))), None
     if exact == torch.int8 and not DYNAMIC[rule].is_signed:
         sums = s.derive("sums", s.constant(1).sum(1, dtype=torch.int32))
     top = 127 if s.attribute("reduce_range") else 255
