@@ -220,7 +220,8 @@ class Network(NamedTuple):
         model = lifted.lifter.finish(lifted.outputs, source=source)
         graph = model.graph
         if self.is_decomposed:
-            graph = fold_sandwiches(hoist_quantizers(graph), model.engine)
+            with lifted.lifter.builder.memory.spent():
+                graph = fold_sandwiches(hoist_quantizers(graph), model.engine)
             graph = replace(graph, tensors=dict(sorted(graph.tensors.items())))
         return replace(model, graph=without_idle_rules(graph))
 
