@@ -7,6 +7,7 @@ for all 65,536 pairs of integers it equals the node's rule.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -106,6 +107,18 @@ def linear(s: Site, weight: torch.Tensor, scale: float, scales: torch.Tensor, bi
     return onednn.qlinear_pointwise.default, s.x(0), scale, s.grid(0).zero_point, *parameters, bias
 
 
+def called(put: Callable[..., Any], s: Site, kernel: Any, x: Any, *arguments: Any) -> Any:
+    """The result of a kernel, with its dimensions also if it has no elements (torch 2.13 adds or drops some). `put` is
+    the last call: `s.call` or `s.result`."""
+    if kernel == CONV[1].default:
+        return put(aten.flatten.using_ints, s.call(kernel, x, *arguments), 1, -2)
+    if kernel == onednn.qlinear_pointwise.default and (kept := len(s.tensor(0).shape or ()) - 1) > 1:
+        features = (s.tensor(1).shape or (0,))[0]
+        like = s.call(aten.expand.default, s.call(aten.slice.Tensor, x, -1, 0, 1), [-1] * kept + [features])
+        return put(aten.view_as.default, s.call(kernel, x, *arguments), like)
+    return put(kernel, x, *arguments)
+
+
 def _conv(s: Site) -> Any:
     weight, scales = weight_of(s)
     fuses = len(s.attribute("strides")) < 3
@@ -131,7 +144,7 @@ def _put_out(s: Site, target: Any, *arguments: Any, fuses: bool = True) -> Any:
     They are clamped if the output's range differs from the kernel's.
     """
     if s.out.quantization is None:
-        return s.result(target, *arguments, *AS_FLOATS)
+        return called(s.result, s, target, *arguments, *AS_FLOATS)
     if s.out_grid.dtype != torch.uint8:
         raise Lacks("oneDNN supports only uint8 or float32 outputs here")
     y, limits = s.out_grid, DTYPES[s.out.dtype]
@@ -139,8 +152,8 @@ def _put_out(s: Site, target: Any, *arguments: Any, fuses: bool = True) -> Any:
     call = (*arguments, y.scale, y.zero_point, torch.uint8, "relu" if relu else "none", [], "")
     low = y.zero_point if relu else limits.minimum
     if (y.minimum, y.maximum) == (low, limits.maximum):
-        return s.result(target, *call)
-    return s.result(aten.clamp.default, s.call(target, *call), y.minimum, y.maximum)
+        return called(s.result, s, target, *call)
+    return s.result(aten.clamp.default, called(s.call, s, target, *call), y.minimum, y.maximum)
 
 
 def _add(s: Site) -> Any:

@@ -17,7 +17,7 @@ from ...ops.accumulation import reach
 from .arithmetic import add_is_fused
 from .emit import PLAIN, Emitter, Lacks, Site, Table
 from .native_dynamic import DYNAMIC_EMITTERS, linear_float16
-from .onednn import ONEDNN_EMITTERS, convolution, linear, weight_of
+from .onednn import ONEDNN_EMITTERS, called, convolution, linear, weight_of
 from .processor import AS_FLOATS, sums_exactly
 from .products import constant_weight, finish
 
@@ -47,7 +47,7 @@ def _by_rule(s: Site, kernel: Any, along: list[int]) -> Any:
         if step == "sum" and largest + float(addend.abs().max()) > EXACT_IN_FLOAT32:
             raise Lacks("has sums that float32 may not represent")
         bias = s.derive("bias", addend.float().flatten())
-    value = s.call(*kernel(s, weight, 1.0, torch.ones_like(scales), bias), *AS_FLOATS)
+    value = called(s.call, s, *kernel(s, weight, 1.0, torch.ones_like(scales), bias), *AS_FLOATS)
     for step, number in steps:
         value = _after(s, value, step, number)
     if zero_point := s.out_grid.zero_point:

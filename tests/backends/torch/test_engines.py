@@ -242,6 +242,30 @@ def test_batch_size_is_free(engine: str) -> None:
     assert same == total
 
 
+EMPTY = {
+    "conv1d": (torch.nn.Conv1d(3, 5, 3), (0, 3, 9), (0, 5, 7)),
+    "linear of three dimensions": (torch.nn.Linear(3, 5), (0, 7, 3), (0, 7, 5)),
+    "no rows": (torch.nn.Linear(3, 5), (2, 0, 3), (2, 0, 5)),
+}
+"""Layer, shapes of its input and output."""
+
+
+@pytest.mark.parametrize("engine", ["reference", "auto", "fast"])
+@pytest.mark.parametrize("kind", EMPTY)
+def test_results_without_elements_have_their_dimensions(kind: str, engine: str) -> None:
+    """Kernels of oneDNN add and drop dimensions."""
+    layer, given, wanted = EMPTY[kind]
+    net = torch.nn.Sequential(tq.QuantStub(), layer, tq.DeQuantStub()).eval()
+    net.qconfig = tq.get_default_qconfig("onednn")
+    example, x = torch.ones([size or 2 for size in given]), torch.ones(given)
+    with pytorch.quiet():
+        prepared = tq.prepare(net)
+        prepared(example)
+        model = qfmt.convert(torch.jit.trace(tq.convert(prepared), example), engine="onednn")
+    assert run(model, (x,))[0].shape == wanted
+    assert call(model.to_torch(engine), (x,))[0].shape == wanted
+
+
 def test_auto_reports_its_engine() -> None:
     module = model_of("resnet18").to_torch()
     assert module.engine == "auto"
