@@ -46,6 +46,10 @@ def rounded(lift: Builder, operator: str, self: Any) -> Any:
 
 @lifts("aten::sign")
 def sign(lift: Builder, self: TensorValue) -> Any:
+    """Of NaN it is 0, which it is not in ONNX; dequantized numbers include none."""
+    maker = lift.makers.get(self.key)
+    if "float" in self.dtype and self.quantization is None and not (maker and maker.operator == "DequantizeLinear"):
+        self = lift.emit("Where", [lift.emit("IsNaN", [self]), *operands(lift, 0.0, self)])
     return lift.emit("Sign", [self])
 
 
