@@ -51,7 +51,7 @@ class Budget:
     the work in the error message.
     """
 
-    __slots__ = ("bytes", "hint", "operations", "source_bytes", "spent_bytes", "spent_operations", "work")
+    __slots__ = ("bytes", "hint", "operations", "reached", "source_bytes", "spent_bytes", "spent_operations", "work")
 
     def __init__(
         self, source_bytes: int | None, work: str = "converting", operations: tuple[int, int] = OPERATIONS
@@ -63,6 +63,7 @@ class Budget:
             for fixed, factor in (operations, BYTES)
         )
         self.spent_operations = self.spent_bytes = 0
+        self.reached: dict[str, int] = {}
 
     @classmethod
     def of(cls, model: Model, work: str) -> Budget:
@@ -85,6 +86,12 @@ class Budget:
         self.spent_bytes += nbytes
         if self.spent_bytes > self.bytes:
             raise self._exceeded(f"{self.bytes} bytes of memory")
+
+    def reach(self, what: str, nbytes: int) -> None:
+        """Count memory that is used again and again, as far as it is more than before."""
+        if (more := nbytes - self.reached.get(what, 0)) > 0:
+            self.allocate(more)
+            self.reached[what] = nbytes
 
     def hold(self, elements: int) -> None:
         """Count a list, tuple or dict of that many elements."""

@@ -87,7 +87,7 @@ def _parsed(module: Module, name: str) -> ast.Module:
     if name not in module.syntax:
         text, where = getattr(module, name), _where(module)
         check_chains(text.split("\n"), where)
-        charge_parsing(module.budget, text)
+        module.budget.allocate(charge_parsing(module.budget, text))
         try:
             module.syntax[name] = syntax_tree(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -196,7 +196,6 @@ class Library:
         self._parsed: dict[tuple[int, str], tuple[list[ast.stmt], int]] = {}
         self._long: dict[tuple[int, str], list[ast.stmt]] = {}
         self._kept = 0
-        self._reached: dict[str, int] = {}
         self.budget = budget
 
     def find(self, qualified: str) -> Class | Function | None:
@@ -232,23 +231,15 @@ class Library:
     ) -> tuple[list[ast.stmt], int]:
         """Syntax trees, and the memory that they are charged for."""
         check_chains(["".join(block[:-1]), *block[-1:]] if is_header else block, piece.where)
-        words = count_words(key[1])
-        self.budget.spend(PARSING * words)
-        self._reach("parser", PARSER * words)
+        size = charge_parsing(self.budget, key[1])
         if len(key[1]) > LONG * PIECE:
-            self.budget.allocate(TREE * words)
+            self.budget.allocate(size)
             return _parse(key[1], piece, key[0]), 0
-        while self._parsed and self._kept + TREE * words > TREES:
+        while self._parsed and self._kept + size > TREES:
             self._kept -= self._parsed.pop(next(iter(self._parsed)))[1]
-        self._kept += TREE * words
-        self._reach("trees", self._kept)
-        return _parse(key[1], piece, key[0]), TREE * words
-
-    def _reach(self, what: str, nbytes: int) -> None:
-        """Count memory that is used again and again, as far as it is more than before."""
-        if (more := nbytes - self._reached.get(what, 0)) > 0:
-            self.budget.allocate(more)
-            self._reached[what] = nbytes
+        self._kept += size
+        self.budget.reach("trees", self._kept)
+        return _parse(key[1], piece, key[0]), size
 
     def _search(self, qualified: str) -> Class | Function | None:
         module, _, name = qualified.rpartition(".")
@@ -290,16 +281,12 @@ def _pieces(function: _Lines) -> _Pieces:
     return _Pieces(function._replace(end=begin), body, len(statements))
 
 
-def charge_parsing(budget: Budget, text: str) -> None:
-    """Count the cost of a syntax tree of some code."""
-    words = count_words(text)
+def charge_parsing(budget: Budget, text: str) -> int:
+    """Count the cost of parsing some code; the bytes of its syntax tree, which the caller counts."""
+    words = sum(1 for _ in _WORDS.finditer(text))
     budget.spend(PARSING * words)
-    budget.allocate(TREE * words)
-
-
-def count_words(text: str) -> int:
-    """The number of words and signs."""
-    return sum(1 for _ in _WORDS.finditer(text))
+    budget.reach("parser", PARSER * words)
+    return TREE * words
 
 
 def syntax_tree(text: str) -> ast.Module:
@@ -319,7 +306,7 @@ _NAME = "<code of a model>"
 
 def _expression(text: str, budget: Budget) -> ast.expr:
     check_chains([text], "")
-    charge_parsing(budget, text)
+    budget.allocate(charge_parsing(budget, text))
     try:
         return syntax_of_expression(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
