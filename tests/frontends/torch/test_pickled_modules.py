@@ -243,9 +243,9 @@ def test_fx_code_is_interpreted(tmp_path: Path) -> None:
     code = """def forward(self, x : torch.Tensor, y = None):
     a = x.view(2, -1);  b = None
     c, d = torch.chunk(a, 2, dim = 1)
-    e = (c + d * 2 - 1) / 2
+    e = (c + d * 2 - 1) / 2 ** 1
     f = torch.cat((e, -d), dim = 1)[(slice(None, None, None), slice(1, None, 2))]
-    g = operator_getitem([f, 3], 0)[:, None, 0]
+    g = operator_getitem([f, 3], 0)[:, None, 2 ** 2 - 4]
     return {'out': g, 'list': (self.weight, [e])}
 """
     path = fx_file(tmp_path / "m.pt", code, "import torch\nfrom _operator import getitem as operator_getitem\n")

@@ -22,7 +22,7 @@ from qfmt.errors import ControlFlowError, SourceError
 from qfmt.frontends.torch.torchscript.archive import Archive
 from qfmt.frontends.torch.torchscript.code import check_chains
 from qfmt.frontends.torch.torchscript.evaluator import evaluate
-from qfmt.frontends.torch.torchscript.folding import fold, on_values
+from qfmt.frontends.torch.torchscript.folding import fold, on_containers, on_values
 from support.replay import Notes, Real, Replay, Unknown, assert_equal, to_torch
 
 
@@ -728,7 +728,7 @@ def test_literals_keep_every_digit(tmp_path: Path) -> None:
 class Numbers(nn.Module):
     def forward(self, a: float, b: float, i: int, j: int):
         divided = [a // b, i // b, i / j, float(i // j), float(i % j)]
-        powers = [a**2, 2.0**b, float(int(j**2)), a**-2]
+        powers = [a**2, 2.0**b, float(int(j**2)), a**-2, i**2, 2**j]
         chosen = [min(i, a), max(i, a), min(a, j), max(j, b), min(a, b), max(a, b)]
         return divided + powers + chosen, [a == i, i != a, a < i, i <= a, a > j, j >= a], math.floor(i)
 
@@ -749,11 +749,29 @@ def test_numbers_are_computed_as_in_torch(tmp_path: Path, numbers: Tuple[float, 
         ("aten::remainder", (0.1, 1.0), "rounds it in another way"),  # 0.10000000000000009 of numbers
         ("aten::remainder", (1, (1 << 63) - 1), "beyond 64 bits"),  # -1 in PyTorch
         ("aten::pow", (-1.0, 0.5), "math domain error"),  # Python computes a complex number
+        ("aten::Int", ("1_0",), "reads it in another way"),
+        ("aten::mul", ([1], -1), "a negative length"),
     ],
 )
 def test_numbers_that_python_computes_in_another_way(target: str, args: Tuple[Any, ...], message: str) -> None:
     with pytest.raises(SourceError, match=message):
         fold(on_values, target, args, {})
     assert fold(on_values, "aten::remainder", (7.5, 2), {}) == 1.5
+    assert fold(on_containers, "aten::__contains__", ([math.nan], math.nan), {}) is False
     assert fold(on_values, "aten::div", (-7, 2), {"rounding_mode": "trunc"}) == -3
     assert fold(on_values, "aten::div", ((1 << 62) + 1, 1), {"rounding_mode": "trunc"}) == (1 << 62) + 1
+
+
+def test_sizes_that_traced_code_holds_as_tensors(tmp_path: Path) -> None:
+    """A quotient is a tensor of float32: 297 / 15 * 25 is 494.99997, in float64 495. A power of integers is one."""
+
+    def forward(x: torch.Tensor) -> Tuple[torch.Tensor, ...]:
+        size = x.shape[1]
+        return x[:, size - (size / 15 * 25).int() :], x.long() * 2 ** (size % 5), x * (size / 3 / 7)
+
+    x, path = torch.rand(2, 297), str(tmp_path / "m.pt")
+    torch.jit.save(torch.jit.trace(forward, x, check_trace=False), path)
+    results = qfmt.convert(path, input_shapes={"x": x.shape}).run({"x": x.numpy()})
+    for mine, theirs in zip(results.values(), torch.jit.load(path)(x), strict=True):
+        assert mine.dtype == theirs.numpy().dtype
+        np.testing.assert_array_equal(mine, theirs.numpy())

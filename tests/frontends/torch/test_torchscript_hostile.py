@@ -89,7 +89,8 @@ CODE = {
     "compares lists within lists": (
         ["a = [1]", "b = [1]", "while True:", "  a = [a, a]", "  b = [b, b]", "  c = torch.eq(a, b)"], "operations"
     ),
-    "a power": (["return torch.pow(10, 1000000000)"], "64 bits"),
+    "a power": (["return torch.pow(10, 1000000000)"], "math range error"),
+    "a power of a size": (["return torch.pow(ops.prim.NumToTensor(10), 1000000000)"], "64 bits"),
     "a product": (["return torch.mul(9223372036854775807, 2)"], "64 bits"),
     "a shift": (["return torch.__lshift__(1, 1000000000000)"], "beyond 64 bits"),
     "a repeated list": (["return torch.mul([1], 1000000000000)"], "too long"),

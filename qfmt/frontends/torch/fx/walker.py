@@ -315,8 +315,9 @@ class _Walker(Frame):
         raise self.not_followed(node)
 
     def _applied(self, name: str, *args: Any) -> Any:
-        """The result of one of Python's operators."""
-        return self.apply(PYTHON[name], list(map(_listed, args)))
+        """The result of one of Python's operators. Only in Python the power of integers is an integer."""
+        whole = name == "pow" and all(isinstance(arg, int) for arg in args)
+        return self.apply("aten::pow.int_to_int" if whole else PYTHON[name], list(map(_listed, args)))
 
     def _recorded(self, target: str, *args: Any, **kwargs: Any) -> Any:
         return self.record(target, args, kwargs)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,27 @@ from .branches import Text
 SIZE_LIMIT = 1 << 20
 """The most elements of a list or string that one operator creates; they are counted afterwards."""
 
-INT_RANGE = range(-(1 << 63), 1 << 63)
+INT_LIMIT = 1 << 63
+"""One more than the largest integer of 64 bits."""
+
+
+class Whole(int):
+    """A number that traced code has as a tensor of int64 without dimensions."""
+
+    __slots__ = ()
+
+
+class Single(float):
+    """The same of float32, what PyTorch computes from a `Whole` that is not whole: each result is rounded."""
+
+    __slots__ = ()
+
+
+def of_tensor(value: Any) -> Any:
+    """A number as that of a tensor without dimensions."""
+    if type(value) is float:
+        return Single(struct.unpack("<f", struct.pack("<f", value))[0])
+    return Whole(value) if type(value) is int else value
 
 
 def fold(table: Mapping[str, Callable[..., Any]], target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -34,11 +55,13 @@ def fold(table: Mapping[str, Callable[..., Any]], target: str, args: Sequence[An
         if target in _OF_BYTES and args and isinstance(args[0], str) and not args[0].isascii():
             raise ValueError("PyTorch counts its bytes")
         result = function(*args, **kwargs)
+        if target not in _TO_NUMBERS and any(isinstance(arg, Whole | Single) for arg in args):
+            result = of_tensor(result)
     except (ArithmeticError, LookupError, ValueError) as error:
         raise SourceError(f"{target} fails on {_shown(args)}: {error}") from None
     except (TypeError, AttributeError):
         return NotImplemented
-    if isinstance(result, int) and result not in INT_RANGE:
+    if isinstance(result, int) and not -INT_LIMIT <= result < INT_LIMIT:
         raise SourceError(f"the result of {target} exceeds 64 bits")
     return result
 
@@ -93,7 +116,7 @@ def _remainder(a: Any, b: Any) -> Any:
     """The remainder, if it is the same for numbers, which PyTorch computes by this formula, and for tensors."""
     remainder = a % b
     if _are_whole(a, b):
-        if (a < 0) == (b < 0) and abs(b) + abs(a) % abs(b) not in INT_RANGE:
+        if (a < 0) == (b < 0) and abs(b) + abs(a) % abs(b) >= INT_LIMIT:
             raise OverflowError("beyond 64 bits")
         return remainder
     if str(math.fmod(b + math.fmod(a, b), b)) != str(remainder):
@@ -102,6 +125,13 @@ def _remainder(a: Any, b: Any) -> Any:
 
 
 def _power(base: Any, exponent: Any) -> Any:
+    """Of two integers it is a float, unless they are tensors."""
+    of_tensors = isinstance(base, Whole) or isinstance(exponent, Whole)
+    return power(base, exponent) if of_tensors else math.pow(base, exponent)
+
+
+def power(base: Any, exponent: Any) -> Any:
+    """The power as in Python: that of integers is one."""
     if not _are_whole(base, exponent) or exponent < 0:
         return math.pow(base, exponent)
     if abs(base) > 1 and base.bit_length() * exponent > 128:
@@ -111,8 +141,8 @@ def _power(base: Any, exponent: Any) -> Any:
 
 def _multiply(a: Any, b: Any) -> Any:
     items, count = (a, b) if isinstance(a, list | str) else (b, a)
-    if isinstance(items, list | str) and len(items) * _checked(count, int) > SIZE_LIMIT:
-        raise OverflowError("too long")
+    if isinstance(items, list | str) and not 0 <= len(items) * _checked(count, int) <= SIZE_LIMIT:
+        raise OverflowError("too long, or a negative length")
     return _checked(items, int | float | list | str) * _checked(count, int | float)
 
 
@@ -126,7 +156,7 @@ def _of_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _shift(a: int, b: int) -> int:
-    return a * int(_power(2, b))
+    return a * int(power(2, b))
 
 
 def _alike(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
@@ -184,6 +214,17 @@ def _round(value: float, digits: int | None = None) -> float:
     return math.copysign(round(value), value) if digits is None else round(float(value), digits)
 
 
+def _parsed(kind: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The conversion to a number, of those texts that PyTorch and Python read alike."""
+
+    def converted(value: Any) -> Any:
+        if isinstance(value, str) and not (value.isascii() and value == value.strip() and "_" not in value):
+            raise ValueError("PyTorch reads it in another way")
+        return kind(value)
+
+    return converted
+
+
 def _identity(value: Any) -> Any:
     return value
 
@@ -196,6 +237,7 @@ _on_numbers: dict[str, Callable[..., Any]] = {
     "aten::remainder": _remainder,
     "aten::fmod": math.fmod,
     "aten::pow": _power,
+    "aten::pow.int_to_int": power,
     "aten::neg": operator.neg,
     "prim::abs": abs,
     "aten::__and__": operator.and_,
@@ -233,13 +275,13 @@ on_values: dict[str, Callable[..., Any]] = {name: _of_numbers(function) for name
     "aten::gt": _alike(operator.gt),
     "aten::ge": _alike(operator.ge),
     "aten::__not__": operator.not_,
-    "aten::Int": int,
-    "aten::Float": float,
+    "aten::Int": _parsed(int),
+    "aten::Float": _parsed(float),
     "aten::Bool": bool,
-    "aten::IntImplicit": _identity,
-    "aten::FloatImplicit": _identity,
+    "aten::IntImplicit": int,
+    "aten::FloatImplicit": float,
     "aten::ScalarImplicit": _identity,
-    "prim::NumToTensor": _identity,
+    "prim::NumToTensor": of_tensor,
     "aten::detach": _identity,
     "aten::is_grad_enabled": lambda: False,
     "aten::set_grad_enabled": lambda _mode: None,
@@ -291,6 +333,8 @@ def item(container: Any, index: Any) -> Any:
 def _contains(container: Any, value: Any) -> bool:
     if not is_plain(value) or (type(container) is list and not all(map(is_plain, container))):
         raise TypeError
+    if type(container) is list:
+        return any(each == value for each in container)  # `in` finds the same NaN
     return value in container
 
 
@@ -370,6 +414,9 @@ mutations: dict[str, Callable[..., Any]] = {
 """Change a list or dict, the first argument."""
 
 _QUICK = ("aten::len", "aten::__getitem__", "aten::get")
+
+_TO_NUMBERS = {f"aten::{name}" for name in ("Int", "Float", "IntImplicit", "FloatImplicit")}
+"""Make numbers of tensors without dimensions."""
 
 _OF_BYTES = {f"aten::{name}" for name in ("len", "__getitem__", "slice", "list", "upper", "lower", "strip", "split")}
 """Take the characters of a text one by one, which in PyTorch are bytes."""

@@ -108,5 +108,5 @@ _SPECIAL: Mapping[str, Callable[[Operators, list[Any]], Any]] = {
 def _as_number(value: Any) -> Any:
     """A stored integer without dimensions counts as a number: traced code computes sizes with them."""
     if isinstance(value, StoredTensor) and value.shape == () and value.dtype in ("int64", "int32", "bool"):
-        return value.item()
+        return folding.of_tensor(value.item())
     return value
