@@ -62,13 +62,18 @@ class Subclass:
         self.state: dict[Any, Any] | None = None
 
 
+PAIR = 100
+"""Bytes of a pair in a dict."""
+
+
 class Rebuild:
-    """A function of qfmt that replaces the one that a pickle names."""
+    """A function of qfmt that replaces the one that a pickle names, and the bytes of a copy of an element of its
+    arguments."""
 
-    __slots__ = ("function",)
+    __slots__ = ("copied", "function")
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
+    def __init__(self, function: Callable[..., Any], copied: int = 0) -> None:
+        self.function, self.copied = function, copied
 
 
 def _tensor(
@@ -166,6 +171,13 @@ def _of_type(rebuild: Any, _type: Any, arguments: Any, state: Any = None) -> Any
     return tensor
 
 
+def _size(items: Any = ()) -> tuple[Any, ...]:
+    """torch.Size; characters of a text would be new objects."""
+    if not isinstance(items, list | tuple):
+        raise damaged("a size is not a list of integers")
+    return tuple(items)
+
+
 def _first(value: Any, *_: Any) -> Any:
     return value
 
@@ -230,16 +242,16 @@ _STORAGES = {
 }  # fmt: skip
 
 HARMLESS: Mapping[str, Any] = {
-    "collections.OrderedDict": Rebuild(pairs),
+    "collections.OrderedDict": Rebuild(pairs, PAIR),
     "torch._utils._rebuild_tensor": Rebuild(_tensor),
     "torch._utils._rebuild_tensor_v2": Rebuild(_tensor),
     "torch._utils._rebuild_tensor_v3": Rebuild(_tensor_v3),
-    "torch._utils._rebuild_qtensor": Rebuild(_quantized),
+    "torch._utils._rebuild_qtensor": Rebuild(_quantized, 16),
     "torch._utils._rebuild_parameter": Rebuild(_first),
     "torch._utils._rebuild_parameter_with_state": Rebuild(_first),
     "torch._utils._rebuild_wrapper_subclass": Rebuild(_subclass),
-    "torch._tensor._rebuild_from_type_v2": Rebuild(_of_type),
-    "torch.Size": Rebuild(tuple),
+    "torch._tensor._rebuild_from_type_v2": Rebuild(_of_type, 16),
+    "torch.Size": Rebuild(_size, 16),
     "torch.device": Rebuild(_first),
     "torch.jit._pickle.restore_type_tag": Rebuild(_first),
     **{f"torch.jit._pickle.build_{kind}list": Rebuild(_first) for kind in ("int", "double", "bool", "tensor")},

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..budget import Budget
 from ..errors import SourceError, UnsafePickleError
-from .harmless import Inert, InertClass, Rebuild, StorageType, flat_key
+from .harmless import PAIR, Inert, InertClass, Rebuild, StorageType, flat_key
 from .stored import Storage
 
 _U8, _U32, _U64 = map(struct.Struct, ("<B", "<I", "<Q"))
@@ -96,18 +96,18 @@ class Machine:
         if not isinstance(arguments, tuple):
             raise SourceError("the arguments of an object are not a tuple")
         if isinstance(maker, Rebuild):
-            self._charge_copies(arguments)
+            self._charge_copies(arguments, maker.copied)
             return maker.function(*arguments)
         raise SourceError(f"the pickle calls a {type(maker).__name__}, which is not a function")
 
-    def _charge_copies(self, arguments: tuple[Any, ...]) -> None:
-        """Charge for all elements that a rebuilder may copy; a file can pass it the same list many times."""
+    def _charge_copies(self, arguments: tuple[Any, ...], copied: int) -> None:
+        """Charge for all elements that a rebuilder may read or copy; a file can pass it the same list many times."""
         waiting: list[Any] = [arguments]
         while waiting:
             value = waiting.pop()
             if isinstance(value, Sized):
                 self.budget.spend(len(value))
-                self.budget.allocate(len(value) * _PAIR)
+                self.budget.allocate(len(value) * copied)
             if isinstance(value, list | tuple):
                 waiting.extend(value)
 
@@ -116,7 +116,7 @@ def _setitems(machine: Machine, items: list[Any]) -> None:
     target = machine.stack[-1]
     if type(target) is not dict or len(items) % 2:
         raise SourceError("items are assigned to something that is not a dict")
-    machine.budget.allocate(len(items) // 2 * _PAIR)
+    machine.budget.allocate(len(items) // 2 * PAIR)
     for index in range(0, len(items), 2):
         target[flat_key(items[index])] = items[index + 1]
 
@@ -289,9 +289,6 @@ def _opcodes() -> Iterator[tuple[str, Callable[[Machine], None]]]:
     yield "b", _build
     yield "Q", _persistent
 
-
-_PAIR = 100
-"""Bytes of a pair in a dict."""
 
 _SIZES = {
     ord(code): size

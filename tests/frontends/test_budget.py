@@ -22,6 +22,8 @@ from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.budget import Budget
 from qfmt.errors import BudgetError, SourceError
 from qfmt.frontends.harmless import flat_key
+from qfmt.frontends.pickles import unpickle
+from qfmt.frontends.stored import Storage
 from qfmt.frontends.zips import Zip
 from qfmt.passes.constants import unused
 from qfmt.passes.lowering import lower_integer
@@ -225,6 +227,19 @@ GROWING = {
 @pytest.mark.parametrize("name", GROWING)
 def test_pickles_that_grow(tmp_path: Path, name: str) -> None:
     too_much(pickled(tmp_path / "m.pt", GROWING[name]))
+
+
+def test_tensors_are_not_charged_as_copies() -> None:
+    """Scripted networks of thousands of layers with few weights were refused; a tensor copies no argument."""
+    tensor = b"ctorch._utils\n_rebuild_tensor_v2\nq\x000((X\x07\x00\x00\x00storagectorch\nFloatStorage\n"
+    tensor += b"X\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x04tQK\x00K\x04\x85K\x01\x85\x89}tq\x010"
+    budget = Budget(None)
+    rebuilt = unpickle(b"\x80\x02" + tensor + b"](" + b"h\x00h\x01R" * 1000 + b"e.", storage, budget=budget)
+    assert len(rebuilt) == 1000 and budget.spent_bytes < 200_000  # without what the storage is charged
+
+
+def storage(key: str, dtype: str) -> Storage:
+    return Storage(key, dtype, lambda: memoryview(bytes(16)))
 
 
 def test_tensors_that_share_their_bytes(tmp_path: Path) -> None:

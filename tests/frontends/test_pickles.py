@@ -232,11 +232,11 @@ def test_abuse_is_a_source_error(name: str) -> None:
     assert "data.pkl" in str(caught.value) and str(caught.value).isprintable()
 
 
-def test_a_tuple_of_bytes_is_charged_for_its_elements() -> None:
-    many = b"\x8e" + (200_000).to_bytes(8, "little") + bytes(200_000)
-    data = b"\x80\x04ctorch\nSize\nq\x000" + many + b"q\x010](" + b"h\x00h\x01\x85R" * 2000 + b"e."
-    with pytest.raises(BudgetError):
-        read(data, where="data.pkl")
+@pytest.mark.parametrize("items", [b"\x8e" + (2).to_bytes(8, "little") + b"ab", text("ab")], ids=["bytes", "a text"])
+def test_a_size_is_made_of_a_list(items: bytes) -> None:
+    """Bytes become eight times as many, and characters of a text may be new objects of 80 bytes."""
+    with pytest.raises(SourceError, match="a size is not a list"):
+        read(b"\x80\x04ctorch\nSize\n" + items + b"\x85R.")
 
 
 def test_a_name_of_the_memo_is_charged_each_time() -> None:
