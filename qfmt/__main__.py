@@ -28,6 +28,7 @@ _STATUS = 128
 def run() -> NoReturn:
     """Run the command line. A signal ends it with status 128 + its number, after files in the making are removed."""
     _open_closed_streams()
+    _buffer_stdout()
     handled = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # as nohup has it
     for number in handled:
         signal.signal(number, _leave)
@@ -51,6 +52,18 @@ def _open_closed_streams() -> None:
     for name, mode in ("stdin", "r"), ("stdout", "w"), ("stderr", "w"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115, PTH123
+
+
+def _buffer_stdout() -> None:
+    """Buffer stdout also with PYTHONUNBUFFERED: Python would drop what a disk that becomes full does not take, and
+    report no error."""
+    import io
+
+    raw = getattr(sys.stdout, "buffer", None)
+    if isinstance(raw, io.RawIOBase):
+        stream = sys.stdout
+        buffered = io.BufferedWriter(raw)
+        sys.stdout = io.TextIOWrapper(buffered, stream.encoding, stream.errors, line_buffering=True)
 
 
 def _leave(number: int, _frame: FrameType | None) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -26,8 +27,17 @@ def irregular(path: str | os.PathLike[str]) -> str:
     return "" if kind == stat.S_IFREG else f"is {_KINDS.get(kind, 'something else')}, not a regular file"
 
 
+LONGEST_PATH = 1 << 12
+"""Characters of a path that may exist (PATH_MAX of Linux): Python takes quadratic time to resolve longer ones."""
+
+
 def resolved(path: Path) -> Path:
-    """The path without links. Of a link to itself the path stays: `Path.resolve` of Python 3.12 raises RuntimeError."""
+    """The path without links. Of a link to itself the path stays: `Path.resolve` of Python 3.12 raises RuntimeError.
+
+    Raises OSError if it is longer than any path that may exist.
+    """
+    if len(str(path)) > LONGEST_PATH:
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
     return Path(os.path.realpath(path))
 
 

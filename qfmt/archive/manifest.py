@@ -106,7 +106,7 @@ class Manifest:
         except UnicodeEncodeError as error:  # of `place`
             what = f"names a file that this system cannot name in {error.encoding}: {entry.file}"
             raise QfmtError(what, where=where, hint="set PYTHONUTF8=1") from None
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OSError):  # OSError: a name that is too long
             hint = "restore it, update qfmt if a newer one wrote it, or remove it and convert the sources again"
             raise QfmtError("is not a line of a manifest", where=where, hint=hint) from None
         except BudgetError as error:
@@ -134,7 +134,8 @@ class Manifest:
     def unlisted(self) -> list[str]:
         """The `.qfb` files of the folder that no entry names. None are known of a web server, which lists no files."""
         if isinstance(self.folder, Path):
-            names = sorted(path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*.qfb"))
+            files = (path for path in self.folder.rglob("*.qfb") if not path.is_dir())
+            names = sorted(path.relative_to(self.folder).as_posix() for path in files)
         else:
             names = [name for name, _ in self.folder.files()] if self.folder.has_folders else []
         listed = {entry.file for entry in self.entries.values()}

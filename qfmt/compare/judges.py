@@ -13,7 +13,7 @@ import numpy as np
 from ..arrays import Array
 from ..errors import QfmtError
 from ..interpreter import execute, operands_of
-from ..model import DTYPES, Model, Node
+from ..model import DTYPES, Model, Node, Tensor
 from ..ops import Operand
 from .classes import Counts, classify, distance, same_numbers
 
@@ -31,6 +31,10 @@ def by_file(file: Model, engine: str) -> Judge:
     )
 
 
+CLAMPS = ("Clip", "Relu")
+"""Nodes that another format may have as the range of the node before."""
+
+
 class BySource:
     """A judge that uses the nodes of a source, whose rules `engine` follows.
 
@@ -45,6 +49,7 @@ class BySource:
         self, file: Model, source: Model, engine: str, names: Mapping[str, str], states: States | None = None
     ) -> None:
         self.by_file = by_file(file, engine)
+        self.file = file
         self.source, self.engine, self.names, self.states = source, engine, names, states
         self.producers = source.graph.producers()
         self.values: Mapping[str, Array] = {}
@@ -54,20 +59,20 @@ class BySource:
         self, node: Node, name: str, mine: Array, theirs: Array, operands: Sequence[Operand | None], direct: bool
     ) -> Counts:
         own = self.names.get(name, "")
-        origin = self.producers.get(own)
-        if origin is None or (self.states is None and origin.operator != node.operator):
+        origin, output = self._origin(node, name, own)
+        if origin is None or output is None or (self.states is None and origin.operator != node.operator):
             return self.by_file(node, name, mine, theirs, operands, direct)
         if (mine.shape, mine.dtype) != (theirs.shape, theirs.dtype) or (mine == theirs).all():
             return self.by_file(node, name, mine, theirs, operands, direct)
-        output, read = self.source.tensors[own], self._read(origin)
-        rule = None if read is None else self._by(origin, own, read)
+        read = self._read(origin)
+        rule = None if read is None else self._by(origin, output, read)
         if rule is None or read is None or (rule.shape, rule.dtype) != (mine.shape, mine.dtype):
             return self.by_file(node, name, mine, theirs, operands, direct)
         other = ~_same(mine, rule) & ~_same(mine, theirs)
         if self.states is not None:
             stated = other & self.states(node, own, mine, rule, self.values)
         else:
-            stated = other & self._by_rule(node, origin, own, mine, read)
+            stated = other & self._by_rule(node, origin, output, mine, read)
         judged = partial(classify, origin, read, output, theirs=theirs, engine=self.engine, direct=direct)
         counts = judged(mine=np.where(other, theirs, mine))
         beyond = judged(mine=np.where(stated, rule, theirs)).wrong
@@ -80,6 +85,19 @@ class BySource:
             largest=largest,
         )
 
+    def _origin(self, node: Node, name: str, own: str) -> tuple[Node | None, Tensor | None]:
+        """The node of the source that computes a tensor, and this tensor.
+
+        A node of the file may include a clamp that the source has as a node. Then it is the source's node before it,
+        with the file's range.
+        """
+        origin, output = self.producers.get(own), self.source.tensors.get(own)
+        if origin is not None and origin.operator in CLAMPS and node.operator not in CLAMPS:
+            before = self.producers.get(origin.inputs[0])
+            if before is not None and before.operator == node.operator and before.outputs == origin.inputs[:1]:
+                return replace(before, outputs=(own,)), replace(self.file.tensors[name], name=own)
+        return origin, output
+
     def _read(self, origin: Node) -> list[Operand | None] | None:
         """The inputs of a node of the source; None if one is not known."""
         tensors = self.source.tensors
@@ -87,17 +105,17 @@ class BySource:
             return None
         return operands_of(origin, self.values, tensors)
 
-    def _by(self, origin: Node, own: str, read: Sequence[Operand | None]) -> Array | None:
+    def _by(self, origin: Node, output: Tensor, read: Sequence[Operand | None]) -> Array | None:
         """A tensor as a node of the source computes it; None if qfmt has no reference for it."""
+        outputs = [output if each == output.name else self.source.tensors[each] for each in origin.outputs]
         try:
-            made = execute(origin, read, [self.source.tensors[each] for each in origin.outputs])
+            return execute(origin, read, outputs)[origin.outputs.index(output.name)]
         except QfmtError:
             return None
-        return made[origin.outputs.index(own)]
 
-    def _by_rule(self, node: Node, origin: Node, own: str, mine: Array, read: Sequence[Operand | None]) -> Array:
+    def _by_rule(self, node: Node, origin: Node, output: Tensor, mine: Array, read: Sequence[Operand | None]) -> Array:
         """Where the source's node, computed by the different rule of the file's node, has the result of the file."""
-        alike = None if node.rule == origin.rule else self._by(replace(origin, rule=node.rule), own, read)
+        alike = None if node.rule == origin.rule else self._by(replace(origin, rule=node.rule), output, read)
         return np.zeros(mine.shape, bool) if alike is None or alike.shape != mine.shape else _same(mine, alike)
 
 

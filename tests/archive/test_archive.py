@@ -479,6 +479,7 @@ def test_an_incomplete_last_line_is_forgotten(sources: Path, archive: Path) -> N
     assert kept(sources, archive) == {"0.pt", "1.pt"}
     assert lines(archive) == whole
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
+    (archive / "folder.qfb").mkdir()
     done = invoke("check", str(archive))
     assert done.exit_code == 0 and "2 files, valid; not checked: 2.qfb, which the manifest does not name" in done.output
 
@@ -495,6 +496,7 @@ def test_an_incomplete_last_line_is_forgotten(sources: Path, archive: Path) -> N
         ('{"source": "a", "path": "a", "file": "\\u0000"}', "archive.jsonl:1: is not a line of a manifest"),
         ('{"source": "a", "path": "a", "file": "a.qfb", "file": ""}', "archive.jsonl:1: is not a line of a manifest"),
         ('{"source": "a", "path": "a", "options": {"a": [[[[]]]]}}', "archive.jsonl:1: is not a line of a manifest"),
+        ('{"source": "a", "path": "a", "file": "' + "d/" * 10**6 + 'a.qfb"}', "archive.jsonl:1: is not a line"),
         (
             '{"source": "a", "path": "a", "options": {"a": ' + 490 * "[" + 490 * "]" + "}}",
             "is not a line of a manifest",

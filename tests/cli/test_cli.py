@@ -200,3 +200,27 @@ def test_a_stream_that_is_full(argument: str) -> None:
             "qfmt: error: standard output: cannot be written: No space left on device\n",
         )
         assert start("inspect", "nothing.qfb", stderr=full).wait() == 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files have no limit of size")
+@pytest.mark.parametrize("variables", [{}, {"PYTHONUNBUFFERED": "1"}], ids=["buffered", "unbuffered"])
+def test_a_disk_that_becomes_full(variables: dict[str, str], tmp_path: Path) -> None:
+    """A part of the output is written; Python without a buffer loses the rest, and says nothing."""
+    path = tmp_path / "facts.json"
+    with path.open("w") as out:
+        limited = [
+            "bash",
+            "-c",
+            'ulimit -f 4; exec "$@"',
+            "-",
+            sys.executable,
+            "-m",
+            "qfmt",
+            "inspect",
+            DIGITS,
+            "--json",
+        ]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "", **variables}
+        done = subprocess.run(limited, env=environment, stdout=out, stderr=subprocess.PIPE, text=True, check=False)
+    assert path.stat().st_size == 4096
+    assert (done.returncode, done.stderr) == (2, "qfmt: error: standard output: cannot be written: File too large\n")

@@ -124,6 +124,33 @@ def test_a_clamp_that_one_format_has_as_a_node(form: str, features: int, tmp_pat
             assert report.ok, (source, other, report.first_wrong)
 
 
+def test_a_clamp_with_another_bias(tmp_path: Path) -> None:
+    """ONNX has the convolution and its clamp as one node, with an int32 bias: that is a rule, and stated."""
+    torch.manual_seed(0)
+    module = nn.Sequential(tq.QuantStub(), nn.Conv2d(8, 16, 1), nn.ReLU6(), tq.DeQuantStub()).eval()
+    module[1].weight.data *= 6
+    module.qconfig = tq.get_default_qconfig("fbgemm")
+    prepared = tq.prepare(module)
+    inputs = (torch.randn(1, 8, 32, 32) * 1.2,)
+    prepared(*inputs)
+    path = pytorch.save_as(tq.convert(prepared), inputs, "trace", tmp_path / "m.pt")
+    (tmp_path / "m.onnx").write_bytes(qfmt.convert(path).to_onnx(form="qoperator").SerializeToString())
+    model = qfmt.convert(tmp_path / "m.onnx")
+    report = qfmt.verify(path, model, samples=8)
+    print(
+        f"{outputs_of(report, 'equal')} of {outputs_of(report, 'outputs')} equal, {outputs_of(report, 'stated')} stated"
+    )
+    assert report.ok and outputs_of(report, "stated") > 0
+    (conv,) = (node for node in model.nodes if node.operator == "Conv")
+    name = conv.outputs[0]
+    for damaged in (
+        one_value_changed(model, conv.inputs[1]),
+        one_value_changed(model, conv.inputs[2]),
+        with_tensor(model, name, quantization=replace(model.tensors[name].quantization, quant_max=50)),
+    ):
+        assert not qfmt.verify(path, damaged, samples=8).ok
+
+
 def test_a_bias_of_groups_that_share_scales(tmp_path: Path) -> None:
     """Compares a file with the ONNX model that was exported from it, in which the bias is int32."""
     rng, scale = np.random.default_rng(3), np.float32(0.05)

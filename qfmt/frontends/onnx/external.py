@@ -19,7 +19,7 @@ import numpy as np
 
 from ...arrays import Array
 from ...errors import SourceError
-from ...regular import descriptor_of, refusal
+from ...regular import descriptor_of, refusal, resolved
 from .messages import charge, damaged
 
 SHARED = 1 << 20
@@ -245,7 +245,7 @@ class _Folder:
         if not location:
             raise SourceError("its external data has no location", hint="the file is damaged; download it again")
         try:
-            path = (self.home / location).resolve()
+            path = resolved(self.home / location)
             inside = not Path(location).is_absolute() and ".." not in Path(location).parts
             if not inside or not any(path.is_relative_to(home) for home in self.homes):
                 hint = "external data must be in the folder of the model or below"

@@ -62,6 +62,7 @@ def test_external_data_is_read_from_the_folder_of_the_model(tmp_path: Path) -> N
     ({"location": "circle.bin"}, "cannot be opened|missing"),
     ({"location": "a\0b"}, "cannot be opened"),
     ({"location": "w" * 5000}, "cannot be opened|missing"),
+    ({"location": "d/" * 10**6 + "w"}, "cannot be opened"),
     ({"offset": "100000"}, "bytes 100000"),
     ({"offset": "-1"}, "not a non-negative integer"),
     ({"length": "7"}, "has 7 bytes"),
