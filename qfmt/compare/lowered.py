@@ -16,7 +16,7 @@ import numpy as np
 
 from ..arithmetic import dequantize, quantize
 from ..arrays import Array
-from ..errors import QfmtError, some
+from ..errors import QfmtError, RunError, some
 from ..frontends.witness import Computed, computed
 from ..interpreter import checked_inputs, execute, operands_of
 from ..model import DTYPES, Graph, Model, Node, Tensor, numpy_dtype, static_shape
@@ -154,6 +154,8 @@ class Lowered:
         return checked_inputs(self.takes, real)
 
     def sample(self, inputs: Mapping[str, Array], theirs: Mapping[str, Computed]) -> None:
+        if lost := [name for name in self.file.graph.inputs if name not in theirs]:
+            raise RunError(f"the source does not compute {some(lost)}, which the file takes as input")
         taken = {name: theirs[name].array for name in self.file.graph.inputs}
         self.side_by_side.sample(checked_inputs(self.file, taken), theirs)
 

@@ -20,7 +20,7 @@ from qfmt.errors import NoIntegerFormError, RunError
 from qfmt.model import Model, Quantization, Tensor
 from qfmt.passes.lowering import lower_integer
 from support.counts import tell
-from support.paths import DIGITS, EXAMPLES, HELD_BACK
+from support.paths import DIGITS, EXAMPLES, HELD_BACK, SUITE
 
 SIZES = {"x": ("N", 1, 8, 8)}
 
@@ -215,6 +215,22 @@ def test_what_no_sample_shows_is_told(exact: Model, tmp_path: Path) -> None:
     tensors = {**exact.graph.tensors, "stem.0": replace(tensor, quantization=other)}
     report = qfmt.verify(DIGITS, exact.replace(graph=replace(exact.graph, tensors=tensors)))
     assert report.first_wrong == "stem.0 (qfmt.Requantize)" and not report.ok
+
+
+def test_an_input_that_is_a_constant_of_the_source_is_refused(tmp_path: Path) -> None:
+    source = qfmt.load(SUITE / "float" / "pad-value.qfb")
+    source.save(tmp_path / "source.qfb")
+    lowered = lower_integer(source, exact=True)
+    swapped = {"x": "value.quantized", "value.quantized": "x"}
+    assert lowered.graph.inputs == ("x",) and source.tensors["value"].is_constant
+    nodes = [
+        replace(node, inputs=tuple(swapped.get(name, name) for name in node.inputs), name="y") for node in lowered.nodes
+    ]
+    tensors = {swapped.get(name, name): tensor for name, tensor in lowered.tensors.items()}
+    tensors = {name: replace(tensor, name=name) for name, tensor in tensors.items()}
+    renamed = lowered.replace(graph=replace(lowered.graph, inputs=("value.quantized",), nodes=nodes, tensors=tensors))
+    with pytest.raises(RunError, match=r"does not compute value\.quantized"):
+        qfmt.verify(tmp_path / "source.qfb", renamed)
 
 
 def test_the_engine_is_that_which_was_lowered_from() -> None:
