@@ -11,7 +11,7 @@ import numpy as np
 from ..arrays import Array
 from ..errors import QfmtError, RunError
 from ..model import DTYPES, Model, Node, Quantization, Tensor, numpy_dtype
-from ..ops import OPERATORS
+from ..ops import known
 from ..passes.likely_shapes import likely_shape
 
 SEED = 0
@@ -144,7 +144,7 @@ def _array(
 def _calibrated(model: Model, name: str, engine: str) -> tuple[float, float] | None:
     """The range that the input's quantizer was calibrated for; None if the input is not quantized directly."""
     same = {name}
-    for node in model.nodes:
+    for node in filter(known, model.nodes):
         quantization = model.tensors[node.outputs[0]].quantization
         if node.operator == "Cast" and node.inputs[0] in same:
             same.add(node.outputs[0])
@@ -164,7 +164,7 @@ def _top(grid: Quantization, engine: str) -> int:
 def _indices(model: Model, name: str, shapes: Mapping[str, tuple[int, ...]], generator: np.random.Generator) -> Array:
     """Random row indices of the table that the input selects from, or offsets of bags; else zeros and ones."""
     shape = shapes[name]
-    for node in model.nodes:
+    for node in filter(known, model.nodes):
         if name not in node.inputs[1:]:
             continue
         index, table = node.inputs.index(name, 1), model.tensors[node.inputs[0]]
@@ -177,7 +177,7 @@ def _indices(model: Model, name: str, shapes: Mapping[str, tuple[int, ...]], gen
 
 
 def _is_offsets(node: Node, index: int) -> bool:
-    operator = OPERATORS.get(node.operator)
+    operator = known(node)
     return operator is not None and [parameter.name for parameter in operator.inputs][index : index + 1] == ["offsets"]
 
 

@@ -14,7 +14,7 @@ from ..errors import QfmtError
 from ..interpreter import execute, operands_of
 from ..memory import Memory, limit_for
 from ..model import Model, Node, Quantization
-from ..ops import OPERATORS, Operand
+from ..ops import OPERATORS, Operand, known
 from ..progress import counted
 from .classes import Counts, distance, equal_elements
 from .report import OutputComparison
@@ -49,7 +49,7 @@ class SideBySide:
         self.outputs = {name: OutputComparison(name, 0, 0, 0.0) for name in model.graph.outputs}
         self._copies = {
             node.outputs[0]: node.inputs[0]
-            for node in model.nodes
+            for node in filter(known, model.nodes)
             if node.operator == "Identity" and node.inputs[0] in self.outputs and node.outputs[0] in self.outputs
         }
         """Outputs that the source lists twice: a file has a copy of them."""

@@ -6,7 +6,7 @@ Importing this package fills the table `OPERATORS`.
 from importlib import import_module
 
 from .moves import only_moves
-from .registry import OPERATORS, UNFIT, Inference, Operand, Operator, Quantized, Result, Trait, UnknownRank, has
+from .registry import OPERATORS, UNFIT, Inference, Operand, Operator, Quantized, Result, Trait, UnknownRank, has, known
 
 __all__ = [
     "OPERATORS",
@@ -19,6 +19,7 @@ __all__ = [
     "Trait",
     "UnknownRank",
     "has",
+    "known",
     "only_moves",
 ]
 

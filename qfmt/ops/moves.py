@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..model import Node, Tensor
-from .registry import OPERATORS
+from .registry import known
 
 
 def only_moves(node: Node, tensors: Mapping[str, Tensor]) -> bool:
@@ -14,7 +14,7 @@ def only_moves(node: Node, tensors: Mapping[str, Tensor]) -> bool:
     Its inputs and its output have one element type, and are quantized per tensor with the same scale and zero point;
     the range of the output contains those of the inputs.
     """
-    operator = OPERATORS.get(node.operator)
+    operator = known(node)
     if operator is None or operator.selects is None:
         return False
     chosen = node.inputs[operator.selects(node.attributes)]

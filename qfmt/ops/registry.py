@@ -309,9 +309,15 @@ OPERATORS: dict[str, Operator] = {}
 """Every operator by name; filled when `qfmt.ops` is imported."""
 
 
+def known(node: Node) -> Operator | None:
+    """The operator of a node; None if qfmt does not know it in that version: nothing is known of such a node."""
+    entry = OPERATORS.get(node.operator)
+    return entry if entry is not None and node.version == entry.version else None
+
+
 def has(node: Node, traits: Trait) -> bool:
     """Whether the operator of a node is known and has one of the traits."""
-    entry = OPERATORS.get(node.operator)
+    entry = known(node)
     return entry is not None and bool(entry.traits & traits)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..arithmetic import quantize
 from ..model import DTYPES, Graph, Node, Quantization, Tensor, numpy_dtype
-from ..ops import OPERATORS, Operator, Quantized, Trait, has
+from ..ops import OPERATORS, Operator, Quantized, Trait, has, known
 from ..ops.accumulation import in_units_of_sums, output_axis
 from ..ops.activation import bounds
 from .constants import computed, moved_constant, names_of, unused
@@ -61,7 +61,7 @@ class _Folding:
         elif node.operator == "QuantizeLinear":
             self._requantize(node)
         else:
-            operator = OPERATORS.get(node.operator)
+            operator = known(node)
             if operator is None or not any(name in self.integers for name in node.inputs):
                 self.kept.append(node)
             elif operator.moves:

@@ -12,7 +12,7 @@ import numpy as np
 from ..arrays import Array
 from ..budget import Budget
 from ..model import DTYPES, Model, Node, Tensor
-from ..ops import OPERATORS
+from ..ops import OPERATORS, known
 from ..ops.accumulation import range_met, reach_of_sums, terms_of
 from ..ops.overflow import INT16, PairSums, farthest
 from ..rules import require_sound
@@ -106,7 +106,7 @@ def count(model: Model, engine: str = "") -> tuple[int, int]:
 
 def _products(node: Node, tensors: Mapping[str, Tensor]) -> Iterator[tuple[Tensor, Stored]]:
     """Every constant weight that a node multiplies, with the integers that it multiplies it with."""
-    entry = OPERATORS.get(node.operator)
+    entry = known(node)
     for index in entry.weights if entry else ():
         x, w = tensors[node.inputs[0]], tensors[node.inputs[index]]
         if w.is_constant and _is_narrow(w) and (stored := _stored(node, x)) is not None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..model import Dimension, Model
-from ..ops import OPERATORS
+from ..ops import known
 from ..ops.accumulation import input_size
 
 EXAMPLES = "example_shapes"
@@ -76,7 +76,7 @@ def _guessed(stated: Sequence[Dimension], size: int | None, taken: Taken | None)
         sizes = [SIZE if size is None else size]
     elif rank > 3:
         channels = taken.size if taken and taken.axis == 1 else CHANNELS
-        channels = known if isinstance(known := stated[1], int) else channels
+        channels = own if isinstance(own := stated[1], int) else channels
         if size is None:
             size = IMAGE if rank == 4 and channels == CHANNELS else SIZE
         sizes = [1, channels, *[size if rank == 4 else min(size, VOLUME)] * (rank - 2)]
@@ -94,7 +94,7 @@ def _taken(model: Model, name: str) -> Taken | None:
         if node.operator.rpartition(".")[2] in _PASSED_ON:
             same.add(node.outputs[0])
             continue
-        entry = OPERATORS.get(node.operator)
+        entry = known(node)
         weight = model.tensors[node.inputs[1]].shape if entry and entry.weights and any(node.inputs[1:2]) else None
         sizes = [size for size in weight or () if isinstance(size, int)]
         if entry is not None and weight is not None and len(sizes) >= max(2, len(weight)):

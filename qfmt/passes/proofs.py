@@ -17,7 +17,7 @@ import numpy as np
 from ..budget import Budget
 from ..errors import BudgetError, QfmtError, Violation
 from ..model import DTYPES, Model, Node, Proof, Tensor
-from ..ops import OPERATORS, Trait, has
+from ..ops import Trait, has, known
 from ..ops.accumulation import columns, inner_size, range_met, reach_of_sums
 from ..ops.geometry import mean_sizes
 from ..ops.rescaling import channels_of
@@ -81,8 +81,8 @@ def proofs(model: Model) -> Proofs:
 
 
 def _adder(node: Node) -> Callable[[Node, Tensors, Budget], Range] | None:
-    operator = OPERATORS.get(node.operator)
-    if node.operator == "qfmt.WeightedSum":
+    operator = known(node)
+    if operator is not None and operator.name == "qfmt.WeightedSum":
         return _weighted
     if operator is None or operator.sums is None or node.rule not in operator.sum_rules:
         return None

@@ -16,8 +16,7 @@ import numpy as np
 from ..arithmetic import DYNAMIC
 from ..arrays import Data
 from ..model import Model, Node, Quantization, Tensor
-from ..ops import OPERATORS
-from ..rules.nodes import known
+from ..ops import known
 from .constants import unused
 
 OFFSETS = {"int8": -128, "uint8": 128}
@@ -84,7 +83,7 @@ class _SameTypes:
 
     def rewired(self, node: Node) -> Node:
         """The node with other weights, if necessary."""
-        operator = OPERATORS.get(node.operator)
+        operator = known(node)
         if operator is None or node.rule in operator.sum_rules:
             return node
         inputs = list(node.inputs)

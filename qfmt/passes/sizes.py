@@ -8,7 +8,7 @@ from math import prod
 
 from ..errors import QfmtError, SourceError
 from ..model import INT32, Dimension, Graph, Node, Shape, Tensor
-from ..ops import OPERATORS, Trait, has
+from ..ops import Trait, has, known
 from ..ops.quantization import is_static
 from .constants import computed
 from .edits import only_read
@@ -79,7 +79,7 @@ def _known(node: Node, tensors: Mapping[str, Tensor]) -> Tensor | None:
 
 def inferred(node: Node, tensors: Mapping[str, Tensor]) -> Sequence[Shape]:
     """The output shapes of an operator; none if it is unknown."""
-    operator = OPERATORS.get(node.operator)
+    operator = known(node)
     if operator is None:
         return ()
     given = node.input_tensors(tensors)

@@ -17,7 +17,7 @@ from ..arithmetic import dequantize
 from ..arrays import DTYPES, StoredArray, numpy_dtype
 from ..errors import DigestError, FormatError, QfmtError
 from ..graph import static_shape
-from ..ops import OPERATORS
+from ..ops import known
 from ..ops.accumulation import output_axis
 from ..quantization import block_counts
 
@@ -31,7 +31,7 @@ def channel_axes(graph: Graph) -> dict[str, int]:
     """The output channels of weights by name: those of the nodes that read them, or along which scales run."""
     found = {}
     for node in graph.nodes:
-        entry = OPERATORS.get(node.operator)
+        entry = known(node)
         for index in entry.weights if entry else ():
             name = node.inputs[index] if index < len(node.inputs) else ""
             shape = graph.tensors[name].shape if name in graph.tensors else None

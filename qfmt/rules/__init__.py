@@ -16,7 +16,7 @@ from ..model import Model, Node, Tensor
 from ..progress import counted
 from . import integers as integers  # its rules join MEANING and CONSTANTS
 from .graph import EDGES, ENDS, GRAPH, MODEL
-from .nodes import CONSTANTS, MEANING, SIGNATURE, known
+from .nodes import CONSTANTS, MEANING, SIGNATURE
 from .quantization import NUMBERS, QUANTIZATION
 from .rule import Rule, quoted
 from .tensors import (
@@ -84,6 +84,8 @@ def require_sound(model: Model) -> None:
 
 def graph_violations(model: Model) -> list[Violation]:
     """The rules of the graph and its nodes that they break: V30–V49, and from V52 on."""
+    from ..ops import known
+
     graph = model.graph
     found = GRAPH.broken("graph", graph)
     available = set(graph.inputs) | {tensor.name for tensor in graph.constants()}
@@ -98,6 +100,8 @@ def graph_violations(model: Model) -> list[Violation]:
 
 def meaning_violations(where: str | Callable[[], str], node: Node, tensors: Mapping[str, Tensor]) -> list[Violation]:
     """The rules that a node breaks by its attributes and tensors. Its signature must be valid."""
+    from ..ops import known
+
     operator = known(node)
     if operator is None:
         return []

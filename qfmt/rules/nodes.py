@@ -18,14 +18,6 @@ CONSTANTS = Stage()
 """The values of constants that a node uses as integers."""
 
 
-def known(node: Node) -> Operator | None:
-    """The operator of a node; None if qfmt does not know it in that version. Such a node is kept as it is."""
-    from ..ops import OPERATORS
-
-    operator = OPERATORS.get(node.operator)
-    return operator if operator is not None and node.version == operator.version else None
-
-
 @SIGNATURE.rule(
     40,
     "The name of an operator is not empty. Its version is at least 1; the version of a known operator is not below "

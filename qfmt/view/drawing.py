@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import MissingPackageError, QfmtError, printable
 from ..notation import number, shape_text, size
-from ..ops import OPERATORS
+from ..ops import known
 from ..ops.registry import Quantized
 from .layout import layout
 
@@ -83,7 +83,7 @@ def _place(column: float, row: int) -> tuple[float, float]:
 
 
 def _box(node: Node, model: Model, x: float, y: float) -> str:
-    entry = OPERATORS.get(node.operator)
+    entry = known(node)
     colour = COLOURS.get(entry.quantized, OTHER) if entry else OTHER
     made = model.graph.tensors.get(node.outputs[0]) if node.outputs else None
     shape, scale = "", ""

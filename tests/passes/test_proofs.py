@@ -226,6 +226,29 @@ def test_constants_without_elements_are_within_their_range() -> None:
     assert not found.violations and not found.unknown
 
 
+@pytest.mark.parametrize("name", ["Conv", "MatMul", "Mul", "AveragePool", "qfmt.WeightedSum", "qfmt.Requantize"])
+def test_nothing_is_known_of_an_operator_of_a_newer_version(name: str, tmp_path: Path) -> None:
+    """Such a node may have any inputs and attributes: no command takes it for one of the version that it knows."""
+    operator = OPERATORS[name]
+    tensors = {
+        "x": Tensor("x", "int8", (1, 4), None, grid(0, -128, 127)),
+        "y": Tensor("y", "int32", (1, 4), None, grid(0)),
+        "w": Tensor.constant("w", np.ones((4, 4), np.int8)),
+    }
+    rule = next(iter(operator.sum_rules or operator.rules), "")
+    for inputs in ((), ("x",), ("", "w"), ("x", "w", "w", "w", "w", "w", "w")):
+        node = Node(name, inputs, ("y",), {}, "", operator.version + 1, rule, proof=Proof((0,), (1,)))
+        model = Model(Graph(("x",), ("y",), (node,), tensors), engine="integer")
+        assert not violations(model) and not proofs(model).sums
+        model.save(tmp_path / "m.qfb")
+        for arguments in (["check", "--proofs"], ["inspect", "--json"], ["inspect", "--hazards"]):
+            assert CliRunner().invoke(cli, [*arguments, str(tmp_path / "m.qfb")]).exit_code == 0
+        refused = CliRunner().invoke(
+            cli, ["convert", str(tmp_path / "m.qfb"), str(tmp_path / "v.qfb"), "--vectors", "1"]
+        )
+        assert refused.exit_code == 2 and "a newer qfmt is needed" in refused.output
+
+
 def test_statements_of_the_lowering_are_true_and_tight() -> None:
     sums = holds = narrowed = 0
     networks = [qfmt.load(path) for path in sorted((SUITE / "float").glob("*.qfb"))]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from ...errors import BudgetError, DestinationError, InexpressibleNodesError, QfmtError
 from ...model import Node
-from ...ops import OPERATORS, Trait, has
+from ...ops import Trait, has, known
 from ...ops.shapes import keeps_shape
 from ...progress import counted
 from .convolutions import conv, conv_transpose
@@ -60,7 +60,7 @@ def write_nodes(plan: Plan) -> None:
 def _writer(node: Node) -> Writer:
     if node.operator in WRITERS:
         return WRITERS[node.operator]
-    operator = OPERATORS.get(node.operator)
+    operator = known(node)
     if operator is not None and keeps_shape(operator) and has(node, Trait.ELEMENTWISE):
         return unary
     raise DestinationError("has no form in C")

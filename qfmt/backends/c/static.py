@@ -12,14 +12,13 @@ from ...arrays import Array
 from ...budget import AT_ONCE, Budget
 from ...errors import DestinationError, QfmtError
 from ...model import DTYPES, INT32, Dimension, Model, Node, Quantization, Shape, Tensor, numpy_dtype, static_shape
-from ...ops import OPERATORS, Trait, has
+from ...ops import OPERATORS, Trait, has, known
 from ...ops.quantization import is_static
 from ...passes.constants import computed
 from ...passes.folding import Charged
 from ...passes.likely_shapes import shape_options
 from ...passes.sizes import inferred
 from ...rules import meaning_violations
-from ...rules.nodes import known
 from .names import comment
 
 Shapes = Mapping[str, Sequence[int]]

@@ -17,7 +17,7 @@ from ...budget import NODE, Budget
 from ...errors import InexpressibleNodesError
 from ...frontends.onnx.opaque import names_within
 from ...model import Model, Node, Tensor
-from ...ops import OPERATORS
+from ...ops import known
 from ...passes.constants import unused
 from ...passes.same_types import with_same_types
 from ...passes.sizes import with_output_shapes
@@ -239,7 +239,7 @@ def build(model: Model, form: str, opset: int, same_types: bool) -> ir.Model:
 
 def _is_of_integers(node: Node) -> bool:
     """Whether a node occurs only in integer-only networks."""
-    operator = OPERATORS.get(node.operator)
+    operator = known(node)
     return operator is not None and (operator.takes_integers or node.rule in operator.sum_rules)
 
 

@@ -20,7 +20,7 @@ from ...budget import Budget
 from ...errors import QfmtError, RunError
 from ...interpreter import operator_of
 from ...model import DTYPES, Model, Node, Tensor
-from ...ops import OPERATORS
+from ...ops import known
 from ...passes.constants import unused
 from . import sizes
 from .arithmetic import Grid, centred, stored
@@ -239,7 +239,7 @@ class Builder:
 
     def _beyond_integers(self, node: Node) -> str:
         """Why only a table with `any_grid` can compute the node; "" if others can."""
-        operator = OPERATORS.get(node.operator)
+        operator = known(node)
         if operator is not None and node.rule in operator.sum_rules:
             return f"does not compute sums with the rule {node.rule!r}"
         for tensor in (self.model.tensors[name] for name in (*node.inputs, *node.outputs) if name):

@@ -14,7 +14,7 @@ from ...errors import NoIntegerFormError
 from ...forms import MULTIPLY_ADD_DIVIDE
 from ...interpreter import check_versions, execute
 from ...model import DTYPES, INT32, Graph, Model, Node, Tensor
-from ...ops import OPERATORS, Operand, Trait, has, only_moves
+from ...ops import OPERATORS, Operand, Trait, has, known, only_moves
 from ...ops.geometry import UncountedError, mean_sizes
 from ...ops.registry import SUM_RULES
 from ...progress import counted
@@ -138,7 +138,7 @@ def _is_obstacle(node: Node) -> bool:
 
 
 def _lower(node: Node, context: Context) -> None:
-    operator = OPERATORS.get(node.operator)
+    operator = known(node)
     if operator is None:
         raise NoForm("is not known")
     given = [name for name in node.inputs if name]
