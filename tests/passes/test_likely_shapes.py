@@ -18,6 +18,7 @@ from qfmt.compare.random_inputs import draw
 from qfmt.compare.random_inputs import shapes as tried
 from qfmt.errors import SourceError
 from qfmt.model import Graph, Model, Node, Tensor
+from qfmt.ops import OPERATORS
 from qfmt.passes.likely_shapes import example_shapes, likely_shape, shape_options
 
 
@@ -30,7 +31,7 @@ def reading(
     operator: str, weight: tuple[int, ...], shape: tuple[int | str | None, ...] | None, **attributes: int
 ) -> Model:
     constant = Tensor.constant("w", np.zeros(weight, np.float32))
-    node = Node(operator, ("x", "w"), ("y",), attributes)
+    node = Node(operator, ("x", "w"), ("y",), attributes, version=OPERATORS[operator].version)
     return network(("x",), node, Tensor("x", "float32", shape), constant)
 
 
