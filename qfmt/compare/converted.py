@@ -12,6 +12,7 @@ from ..arrays import Array
 from ..frontends.witness import Computed, integers_of
 from ..interpreter import checked_inputs
 from ..model import Graph, Model
+from ..ops import OPERATORS
 from ..passes.edits import with_inputs
 from .difference import Pairing
 from .judges import BySource, by_file, completed
@@ -46,6 +47,7 @@ class Converted:
         self.pairing = Pairing(a, b, ("source", "file"))
         self.tensors = self._paired()
         """Tensor of the source → tensor of the file."""
+        self.makers = file.graph.producers()
         self.takes = self._asked() if foreign else file
         """The network whose inputs the caller passes, or that are drawn."""
         self.by_source: BySource | None = None
@@ -124,12 +126,15 @@ class Converted:
 
     def _in_terms(self, name: str, mine: str, value: Computed) -> Computed | None:
         """A value of the source in the form of the file. A foreign file may move integers where the source moves the
-        real numbers that they represent, or the reverse. None if the values are not comparable."""
+        real numbers that they represent, or the reverse. None if the values are not comparable, as real numbers that
+        the file rounds to integers later."""
         grid, own = self.file.tensors[name].quantization, self.witness.model.tensors[mine].quantization
         if not self.foreign or (grid is None) == (own is None):
             return value
         if grid is None:
-            return None if own is None or own.is_blocked else Computed(dequantize(value.array, own))
+            maker = self.makers.get(name)
+            rounds = maker is not None and (maker.operator not in OPERATORS or OPERATORS[maker.operator].rules)
+            return None if own is None or own.is_blocked or rounds else Computed(dequantize(value.array, own))
         return integers_of(value.array, self.file.tensors[name])
 
     def nodes(self) -> Iterator[NodeComparison]:

@@ -151,6 +151,22 @@ def test_a_clamp_with_another_bias(tmp_path: Path) -> None:
         assert not qfmt.verify(path, damaged, samples=8).ok
 
 
+def test_real_numbers_that_one_format_rounds_later(tmp_path: Path) -> None:
+    """ONNX has a linear layer of sequences as MatMul, Add and QuantizeLinear: the sum is not rounded yet."""
+    layers = (tq.QuantStub(), nn.Linear(4, 8), nn.Hardtanh(-0.5, 0.5), tq.DeQuantStub())
+    module = nn.Sequential(*layers).eval()
+    module.qconfig = tq.get_default_qconfig("fbgemm")
+    inputs = (torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(1)),)
+    prepared = tq.prepare(module)
+    prepared(*inputs)
+    path = pytorch.save_as(tq.convert(prepared), inputs, "trace", tmp_path / "m.pt")
+    (tmp_path / "m.onnx").write_bytes(qfmt.convert(path).to_onnx(form="qoperator").SerializeToString())
+    model = qfmt.convert(tmp_path / "m.onnx")
+    assert "Add" in [node.operator for node in model.nodes]
+    assert qfmt.verify(path, model).ok
+    assert not qfmt.verify(path, one_value_changed(model, "1.bias")).ok
+
+
 def test_a_bias_of_groups_that_share_scales(tmp_path: Path) -> None:
     """Compares a file with the ONNX model that was exported from it, in which the bias is int32."""
     rng, scale = np.random.default_rng(3), np.float32(0.05)
