@@ -250,15 +250,15 @@ def _checked_sizes(node: Node, operands: Sequence[Operand | None], outputs: Sequ
         shapes = operator.infer(Inference(given, operator.complete(node.attributes), arrays))
     except UnknownRank:  # of an absent input
         return []
-    counts = [elements(shape or ()) for shape in shapes]
+    counts = [_elements(shape or ()) for shape in shapes]
     made = sum(count * numpy_dtype(tensor.dtype).itemsize for count, tensor in zip(counts, outputs, strict=False))
-    read = sum(elements(shape) for shape in given if shape is not None)
+    read = sum(_elements(shape) for shape in given if shape is not None)
     working = MOVING if operator.moves else SUMMING if operator.accumulates or operator.takes_weights else WORKING
     require(made + working * (sum(counts) + read))
     return shapes
 
 
-def elements(shape: Sequence[Dimension]) -> int:
+def _elements(shape: Sequence[Dimension]) -> int:
     """How many elements what is in between may have: a dimension without elements may come last."""
     return prod(max(1, size) for size in shape if isinstance(size, int))
 

@@ -30,7 +30,7 @@ from qfmt.frontends.torch.execution import apply
 from qfmt.frontends.torch.torchscript.source import witness
 from qfmt.interpreter import execute
 from qfmt.model import Model, Node, Quantization, Tensor
-from qfmt.ops import Operand
+from qfmt.ops import OPERATORS, Operand
 from qfmt.rules import violations
 from support.examples import examples
 from support.paths import DIGITS, HELD_BACK, ROOT
@@ -298,7 +298,7 @@ def test_ties_agree_with_exact_fractions(
     x: list[int], w: list[int], zero_point: int, exponent: int, bias: int, rule: str, step: int
 ) -> None:
     """With scales that are powers of two, Python computes the value before the rounding exactly, as a fraction."""
-    node = Node("qfmt.Linear", ("x", "w", "b"), ("y",), {}, rule=rule)
+    node = Node("qfmt.Linear", ("x", "w", "b"), ("y",), {}, rule=rule, version=OPERATORS["qfmt.Linear"].version)
     scale = Fraction(2) ** exponent * 16
     real = Fraction(sum((a - 7) * b for a, b in zip(x, w, strict=True))) / 64 + Fraction(bias, 64)
     before = real / scale + zero_point
@@ -321,7 +321,7 @@ def test_ties_agree_with_exact_fractions(
 def test_ties_of_float_sums_depend_on_the_number_of_products(transposed: int) -> None:
     """float32 sums 1,000 products with a relative error of up to 1,000 · 2^-24, in both layouts of the weight."""
     attributes = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": transposed}
-    node = Node("Gemm", ("x", "w"), ("y",), attributes, rule="integer_bias")
+    node = Node("Gemm", ("x", "w"), ("y",), attributes, rule="integer_bias", version=OPERATORS["Gemm"].version)
     output = Tensor("y", "uint8", (1, 2), quantization=Quantization.per_tensor(1000 / 100.502, 0, "uint8"))
     operands = [
         Operand(np.ones((1, 1000), np.uint8), Quantization.per_tensor(1.0, 0, "uint8")),
@@ -335,7 +335,7 @@ def test_ties_of_float_sums_depend_on_the_number_of_products(transposed: int) ->
 
 
 def test_two_steps_are_never_a_tie() -> None:
-    node = Node("QuantizeLinear", ("x",), ("y",), {}, rule="reciprocal")
+    node = Node("QuantizeLinear", ("x",), ("y",), {}, rule="reciprocal", version=OPERATORS["QuantizeLinear"].version)
     output = Tensor("y", "uint8", (3,), quantization=Quantization.per_tensor(1.0, 0, "uint8"))
     operands = [Operand(np.array([0.5, 0.5, 0.25], np.float32), None)]
     (mine,) = execute(node, operands, [output])
@@ -356,7 +356,10 @@ def test_what_nan_becomes_is_stated(digits: Model) -> None:
 
 def test_only_nan_becomes_anything() -> None:
     """An integer that is not made from NaN is wrong, and so is one that is not quant_min."""
-    node, output = Node("QuantizeLinear", ("x",), ("y",), {}, rule="divide"), quantized_output("y")
+    node, output = (
+        Node("QuantizeLinear", ("x",), ("y",), {}, rule="divide", version=OPERATORS["QuantizeLinear"].version),
+        quantized_output("y"),
+    )
     x, mine = np.array([np.nan, np.nan, 0, np.inf], np.float32), np.array([3, 4, 3, 3], np.uint8)
     counts = classify(node, [Operand(x, None)], output, mine, np.array([255] * 4, np.uint8))
     assert (counts.stated, counts.wrong) == (1, 3)
@@ -367,7 +370,7 @@ def quantized_output(name: str) -> Tensor:
 
 
 def test_floats_are_equal_close_or_wrong() -> None:
-    node = Node("Exp", ("x",), ("y",), {})
+    node = Node("Exp", ("x",), ("y",), {}, version=OPERATORS["Exp"].version)
     output = Tensor("y", "float32", (5,))
     mine = np.array([100, 100.0005, 100.1, np.nan, np.inf], np.float32)
     theirs = np.array([100, 100, 100, np.nan, np.inf], np.float32)
@@ -381,14 +384,20 @@ def test_floats_are_equal_close_or_wrong() -> None:
 def test_a_large_output_does_not_hide_errors_of_small_ones() -> None:
     """What may differ is relative to the terms of each sum, also where they cancel, and to each element alone."""
     x, w = np.array([[1, 1]], np.float32), np.array([[1e6, 0], [1e-3, 0], [1e6, -1e6]], np.float32)
-    node, output = Node("qfmt.Linear", ("x", "w"), ("y",), {}), Tensor("y", "float32", (1, 3))
+    node, output = (
+        Node("qfmt.Linear", ("x", "w"), ("y",), {}, version=OPERATORS["qfmt.Linear"].version),
+        Tensor("y", "float32", (1, 3)),
+    )
     mine = np.array([[1e6, 2e-3, 1]], np.float32)
     counts = classify(node, [Operand(x, None), Operand(w, None)], output, mine, x @ w.T)
     assert (counts.equal, counts.close, counts.wrong) == (1, 1, 1)
     theirs = np.array([1e6, 1e-3], np.float32)
-    node, output = Node("Exp", ("x",), ("y",), {}), Tensor("y", "float32", (2,))
+    node, output = Node("Exp", ("x",), ("y",), {}, version=OPERATORS["Exp"].version), Tensor("y", "float32", (2,))
     assert classify(node, [Operand(np.log(theirs), None)], output, theirs * np.float32(1.02), theirs).wrong == 2
-    mean, x = Node("ReduceMean", ("x",), ("y",), {}), np.ones((1, 1 << 20), np.float16)
+    mean, x = (
+        Node("ReduceMean", ("x",), ("y",), {}, version=OPERATORS["ReduceMean"].version),
+        np.ones((1, 1 << 20), np.float16),
+    )
     two = np.array([2], np.float16)  # √n last places of float16 are as much as the mean itself
     assert classify(mean, [Operand(x, None)], Tensor("y", "float16", (1,)), two, two / 2).wrong == 1
 
@@ -419,7 +428,10 @@ def test_places_of_equal_elements_are_ties(operator: str, keepdims: int | None) 
     x = np.array([[3, 5, 5], [1, 2, 0]], np.uint8)
     attributes = {"axis": 1} if keepdims is None else {"axis": 1, "keepdims": keepdims}
     shape = (2,) if keepdims == 0 else (2, 1)
-    node, output = Node(operator, ("x",), ("y",), attributes), Tensor("y", "int64", shape)
+    node, output = (
+        Node(operator, ("x",), ("y",), attributes, version=OPERATORS[operator].version),
+        Tensor("y", "int64", shape),
+    )
     mine = np.array([1, 1]).reshape(shape)
     for theirs, found in (([2, 1], (1, 1, 0)), ([0, 1], (1, 0, 1)), ([2, 2], (0, 1, 1)), ([3, 1], (1, 0, 1))):
         counts = classify(node, [Operand(x, None)], output, mine, np.array(theirs).reshape(shape))
@@ -427,7 +439,10 @@ def test_places_of_equal_elements_are_ties(operator: str, keepdims: int | None) 
 
 
 def test_another_shape_or_dtype_is_wrong() -> None:
-    node, output = Node("Identity", ("x",), ("y",), {}), Tensor("y", "uint8", (4,))
+    node, output = (
+        Node("Identity", ("x",), ("y",), {}, version=OPERATORS["Identity"].version),
+        Tensor("y", "uint8", (4,)),
+    )
     mine = np.zeros(4, np.uint8)
     for theirs in (np.zeros((2, 2), np.uint8), np.zeros(4, np.int8)):
         assert classify(node, [], output, mine, theirs).wrong == 4
@@ -500,7 +515,7 @@ def test_equal_ends_of_the_range_do_not_prove_an_overflow() -> None:
     operands = [Operand(each, grid) for each, grid in zip((x, w), grids, strict=True)]
     output = Tensor("y", "uint8", None, quantization=Quantization.per_tensor(0.1, 120, "uint8"))
     attributes = {"kernel_shape": (3, 3), "strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "group": 16}
-    node = Node("Conv", ("x", "w"), ("y",), attributes, rule="float_bias")
+    node = Node("Conv", ("x", "w"), ("y",), attributes, rule="float_bias", version=OPERATORS["Conv"].version)
     (emulated,) = saturated(node, operands, output, "fbgemm")
     (mine,) = execute(node, operands, [output])
     ends = (emulated != mine) & ((emulated == 0) | (emulated == 255))

@@ -13,11 +13,11 @@ import numpy as np
 
 from ...arrays import Array
 from ...budget import AT_ONCE
-from ...errors import QfmtError
+from ...errors import QfmtError, first_line
 from ...interpreter import execute
 from ...memory import require
-from ...model import Node, Tensor
-from ...ops import Operand
+from ...model import Node
+from ...ops import OPERATORS, Operand
 from ...ops.resize import is_nearest
 from ...ops.shapes import axis_of
 from .loops import copy, transfer
@@ -87,11 +87,16 @@ def _pick(plan: Plan, node: Node) -> None:
     count = source.size + sum(plan.value(name).size for name in node.outputs if name)
     plan.network.budget.spend(POSITION_WORK * count // AT_ONCE)
     require(POSITION_BYTES * count)
+    operator = OPERATORS[node.operator]
     given = [source.positions(), *_parameters(plan, node)]
+    given += [None] * (len(operator.inputs) - len(given))
     if node.operator == "Pad":
-        given[2:3] = [np.array(FILL)]
-    operands = [None if each is None else Operand(each, None) for each in given]
-    results = execute(node, operands, [Tensor(name, "int64", None) for name in node.outputs])
+        given[2] = np.array(FILL)
+    try:
+        picked = operator.reference(*given, **operator.complete(node.attributes))
+    except (ValueError, IndexError, TypeError) as error:  # for attributes and constants that no rule checks
+        raise QfmtError(f"cannot be computed: {first_line(error)}") from None
+    results = list(picked) if isinstance(picked, tuple | list) else [picked]
     for name, picks in zip(node.outputs, results, strict=False):
         if name:
             _put(plan, node, name, source, picks)

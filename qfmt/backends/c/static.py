@@ -9,13 +9,12 @@ from math import prod
 import numpy as np
 
 from ...arrays import Array
-from ...budget import AT_ONCE, Budget
+from ...budget import Budget
 from ...errors import DestinationError, QfmtError
 from ...model import DTYPES, INT32, Dimension, Model, Node, Quantization, Shape, Tensor, numpy_dtype, static_shape
 from ...ops import OPERATORS, Trait, has, known
 from ...ops.quantization import is_static
 from ...passes.constants import computed
-from ...passes.folding import Charged
 from ...passes.likely_shapes import shape_options
 from ...passes.sizes import inferred
 from ...rules import meaning_violations
@@ -102,7 +101,6 @@ def fixed(model: Model, shapes: Shapes) -> Network:
         stored(tensors[name])
     tensors |= {name: replace(tensors[name], shape=size) for name, size in _input_shapes(model, shapes).items()}
     budget = Budget.of(model, "writing C for a network of")
-    memory = Charged(budget)
     nodes, found = [], dict.fromkeys((*model.graph.inputs, *(tensor.name for tensor in model.graph.constants())))
     for node in model.graph.nodes:
         budget.node()
@@ -111,7 +109,7 @@ def fixed(model: Model, shapes: Shapes) -> Network:
         if broken := meaning_violations(node.title, node, tensors):  # sizes were open when rules were checked
             raise DestinationError(f"{broken[0].what}, with these sizes", where=f"node {node.title}")
         if _is_settled(node, outputs, tensors):
-            outputs = _settled(node, outputs, tensors, memory)
+            outputs = _settled(node, outputs, tensors, budget)
         else:
             nodes.append(node)
         tensors.update(outputs)
@@ -151,7 +149,7 @@ def _is_settled(node: Node, outputs: Mapping[str, Tensor], tensors: Mapping[str,
 
 
 def _settled(
-    node: Node, outputs: Mapping[str, Tensor], tensors: Mapping[str, Tensor], memory: Charged
+    node: Node, outputs: Mapping[str, Tensor], tensors: Mapping[str, Tensor], budget: Budget
 ) -> dict[str, Tensor]:
     """The outputs of a node as constants."""
     if not any(map(_size, outputs.values())):
@@ -163,9 +161,9 @@ def _settled(
     given = node.input_tensors(tensors)
     read = [_size(each) for each in given if each is not None]
     written = [_size(each) for each in outputs.values()]
-    memory.budget.spend(OPERATORS[node.operator].work(read, written) // AT_ONCE)
-    with memory.spent():
-        return {each.name: each for each in computed(node, given, list(outputs.values()))}
+    nbytes = sum(_size(each) * numpy_dtype(each.dtype).itemsize for each in outputs.values())
+    budget.compute(OPERATORS[node.operator].work(read, written), nbytes)
+    return {each.name: each for each in computed(node, given, list(outputs.values()))}
 
 
 def _size(tensor: Tensor) -> int:

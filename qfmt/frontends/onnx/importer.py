@@ -11,15 +11,14 @@ import numpy as np
 from ...arrays import Array
 from ...budget import Budget
 from ...errors import QfmtError, SourceError
-from ...model import DTYPES, Attribute, Graph, Node, Shape, Tensor
-from ...ops import OPERATORS, Trait, has
+from ...model import Attribute, Graph, Node, Shape, Tensor
+from ...ops import OPERATORS
 from ...ops.registry import ByName
 from ...ops.shapes import tells_sizes
-from ...passes.constants import names_of, unused
-from ...passes.folding import Charged, folded
-from ...passes.qdq import DEQUANTIZE, QUANTIZE
+from ...passes.constants import unused
 from ...progress import counted
 from .calls import Call, attribute_of, check_arity, check_kinds
+from .folding import Charged, folded
 from .functions import graphs_within
 from .opaque import defined
 from .tensors import described, dtype_by_schema, shape_of, stored
@@ -237,7 +236,7 @@ class Importer:
             version=entry.version,
             source_operator=f"{self.call_.domain}.{self.call_.operator}".lstrip("."),
         )
-        constants = [] if self.outputs.intersection(names) else self._folded(node, given)
+        constants = [] if self.outputs.intersection(names) else folded(node, self.tensors, self.memory)
         self.tensors.update((tensor.name, tensor) for tensor in constants)
         if not constants:
             self.nodes.append(node)
@@ -269,18 +268,6 @@ class Importer:
         return name
 
     # -- internal --------------------------------------------------------------------------------------------
-
-    def _folded(self, node: Node, given: Sequence[Tensor | None]) -> list[Tensor]:
-        """The outputs of a node as constants; [] if it stays. Some nodes over constants are for the passes: they turn Q
-        and DQ into quantized constants, and the Clip of a weight into its quant_min and quant_max."""
-        first = given[0] if given else None
-        if first is None or first.data is None or node.operator in (DEQUANTIZE, QUANTIZE):
-            return []
-        if node.operator == "Clip" and DTYPES[first.dtype].is_quantizable:
-            self.budget.allocate(first.data.nbytes)
-            return []
-        aliases = tuple(sorted(names_of(first))) if has(node, Trait.ANY_MOVE) else ()
-        return [replace(each, aliases=aliases) for each in folded(node, self.tensors, self.memory)]
 
     def _of_unknown_type(self, name: str, index: int, call: Call, types: Sequence[str]) -> Tensor:
         """The output of an opaque operator: as the model states it, else with the element type of the operator's

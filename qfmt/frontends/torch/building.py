@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,11 @@ import numpy as np
 from ...budget import READ, Budget
 from ...errors import SourceError
 from ...graph import MAXIMUM_RANK
-from ...model import Attribute, Node, Quantization, Shape, Tensor, static_shape
-from ...ops import OPERATORS, Trait
+from ...interpreter import execute
+from ...model import DTYPES, Attribute, Node, Quantization, Shape, Tensor, static_shape
+from ...ops import OPERATORS, Operand, Trait
+from ...ops.quantization import is_static
 from ...ops.shapes import keeps_shape, tells_sizes
-from ...passes.folding import Charged, folded
 from ..stored import StoredTensor
 from .calls import Place, Value
 from .values import InputSpec, Size, StoredData, TensorValue, Unknown, Unsupported, stored_quantization
@@ -43,7 +45,6 @@ class Builder:
     def __init__(self, engine: str, assumed_rank: int, budget: Budget) -> None:
         self.engine = engine
         self.budget = budget
-        self.memory = Charged(budget)
         self.assumed_rank = assumed_rank
         """The assumed rank of an input of unknown rank that a call depends on."""
         self.confirmed: set[str] = set()
@@ -143,8 +144,9 @@ class Builder:
             scope=self.place.scope,
             source_operator=self.target,
         )
-        if fold and (constants := self._folded(node)):
-            return constants
+        folded = self._fold(node) if fold else None
+        if folded is not None:
+            return folded
         self.nodes.append(node)
         if not entry.traits & Trait.SIZES:
             self.read.update(node.inputs)
@@ -260,8 +262,39 @@ class Builder:
         self.tensors[key] = Tensor(key, dtype, shape, quantization=quantization)
         return TensorValue(key, dtype, shape, quantization, origin)
 
-    def _folded(self, node: Node) -> list[TensorValue]:
-        """The outputs, as constants, of a node whose inputs are all constants; [] if it stays."""
-        made = [] if OPERATORS[node.operator].family in _COSTLY else folded(node, self.tensors, self.memory)
-        self.tensors.update((constant.name, constant) for constant in made)
-        return [TensorValue(each.name, each.dtype, static_shape(each), each.quantization, "") for each in made]
+    def _fold(self, node: Node) -> list[TensorValue] | None:
+        """The outputs, as constants, of a node whose inputs are all constants."""
+        tensors = [self.tensors[key] if key else None for key in node.inputs]
+        if not tensors or any(tensor is not None and tensor.data is None for tensor in tensors):
+            return None
+        if OPERATORS[node.operator].family in _COSTLY:
+            return None
+        self._charge(node, [prod(static_shape(tensor)) for tensor in tensors if tensor is not None])
+        operands = [None if tensor is None else Operand(tensor.array, tensor.quantization) for tensor in tensors]
+        arrays = execute(node, operands, [self.tensors[key] for key in node.outputs])
+        folded = []
+        for key, array in zip(node.outputs, arrays, strict=True):
+            if _elements(self.tensors[key]) is None:
+                self.budget.allocate(array.nbytes)
+            tensor = self.tensors[key]
+            constant = Tensor.constant(key, array, tensor.quantization)
+            self.tensors[key] = constant
+            folded.append(TensorValue(key, constant.dtype, static_shape(constant), constant.quantization, ""))
+        return folded
+
+    def _charge(self, node: Node, read: Sequence[int]) -> None:
+        """Count the cost of folding a node, before it is computed."""
+        outputs = [self.tensors[key] for key in node.outputs]
+        written = [_elements(tensor) or 0 for tensor in outputs]
+        nbytes = sum(size * _itemsize(tensor) for size, tensor in zip(written, outputs, strict=True))
+        self.budget.compute(OPERATORS[node.operator].work(read, written), nbytes)
+
+
+def _elements(tensor: Tensor) -> int | None:
+    """How many elements a tensor has; None if that is not known."""
+    return prod(tensor.shape) if is_static(tensor.shape) else None
+
+
+def _itemsize(tensor: Tensor) -> int:
+    """Bytes of an element in an array; elements of 4 bits have one, too."""
+    return max(DTYPES[tensor.dtype].bits // 8, 1)

@@ -220,8 +220,7 @@ class Network(NamedTuple):
         model = lifted.lifter.finish(lifted.outputs, source=source)
         graph = model.graph
         if self.is_decomposed:
-            with lifted.lifter.builder.memory.spent():
-                graph = fold_sandwiches(hoist_quantizers(graph), model.engine)
+            graph = fold_sandwiches(hoist_quantizers(graph), model.engine)
             graph = replace(graph, tensors=dict(sorted(graph.tensors.items())))
         return replace(model, graph=without_idle_rules(graph))
 

@@ -411,25 +411,6 @@ def test_the_sign_of_nan_is_zero(tmp_path: Path) -> None:
     assert [each.tolist() for each in signs] == [[[0, -1, 0, 1]]] * 3
 
 
-class Outer(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("a", torch.ones(0, 60_000, 1))
-        self.register_buffer("b", torch.ones(0, 1, 60_000))
-
-    def forward(self, x: torch.Tensor):
-        return x, torch.matmul(self.a, self.b)
-
-
-def test_a_node_over_constants_that_takes_too_much_stays(tmp_path: Path) -> None:
-    """As in ONNX: 0 products of 3.6 billion elements."""
-    torch.jit.save(torch.jit.script(Outer()), tmp_path / "m.pt")
-    model = qfmt.convert(tmp_path / "m.pt", input_shapes={"x": (1, 4)})
-    assert [(node.operator, model.tensors[node.outputs[0]].shape) for node in model.nodes] == [
-        ("MatMul", (0, 60_000, 60_000))
-    ]
-
-
 class Edges(nn.Module):
     """Reductions of nothing, or of no dimension; indices, sizes and masks that torch treats in a way of its own."""
 

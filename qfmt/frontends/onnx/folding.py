@@ -1,32 +1,42 @@
-"""Constant folding, while a graph is read: nodes over constants are computed, within a budget."""
+"""Constant folding, while an ONNX graph is read."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
 
-from ..budget import AT_ONCE, READ, Budget
-from ..errors import QfmtError, RunError
-from ..interpreter import elements
-from ..memory import Memory, available
-from ..model import DTYPES, Node, Tensor, static_shape
-from ..notation import size
-from ..ops import OPERATORS
-from ..ops.quantization import is_static
-from .constants import computed
-from .sizes import inferred
+from ...budget import AT_ONCE, READ, Budget
+from ...errors import QfmtError, RunError
+from ...memory import Memory, available
+from ...model import DTYPES, Node, Tensor, static_shape
+from ...notation import size
+from ...ops import OPERATORS, Trait, has
+from ...ops.quantization import is_static
+from ...passes.constants import computed
+from ...passes.qdq import DEQUANTIZE, QUANTIZE
+from ...passes.sizes import inferred
+
+_NOT_COMPUTED = (DEQUANTIZE, QUANTIZE)
+"""Kept as nodes over constants: the passes turn them into quantized constants."""
 
 
 def folded(node: Node, tensors: Mapping[str, Tensor], memory: Charged) -> list[Tensor]:
     """The outputs of a node as constants; [] if an input is not constant or the budget is too small."""
     given, budget = node.input_tensors(tensors), memory.budget
-    if not given or any(each is not None and each.data is None for each in given):
+    if node.operator in _NOT_COMPUTED or not given or any(each is not None and each.data is None for each in given):
         return []
+    first = given[0]
+    if node.operator == "Clip" and first is not None and DTYPES[first.dtype].is_quantizable:
+        budget.allocate(first.data.nbytes if first.data is not None else 0)
+        return []  # the range of a weight: `passes.attaching` clips it, and sets quant_min and quant_max
     if not _is_affordable(node, tensors, budget):
         return []
+    outputs = [tensors[name] for name in node.outputs]
+    moved = {*first.aliases, first.name} if has(node, Trait.ANY_MOVE) and first is not None else ()
+    budget.spend(len(moved))
     try:
         with memory.spent():
-            return computed(node, given, [tensors[name] for name in node.outputs])
+            return computed(node, given, outputs, tuple(sorted(moved)))
     except _TooMuchError:
         return []
 
@@ -65,7 +75,7 @@ def _is_affordable(node: Node, tensors: Mapping[str, Tensor], budget: Budget) ->
         return False
     operator, outputs = OPERATORS[node.operator], [tensors[name] for name in node.outputs]
     nbytes = sum(-(-size * DTYPES[each.dtype].bits // 8) for size, each in zip(sizes, outputs, strict=True))
-    read = [elements(static_shape(tensors[name])) for name in node.inputs if name]
+    read = [prod(static_shape(tensors[name])) for name in node.inputs if name]
     work = operator.work(read, sizes)
     if 2 * nbytes > budget.bytes - budget.spent_bytes:
         return False
@@ -87,5 +97,5 @@ def _sizes(node: Node, tensors: Mapping[str, Tensor]) -> list[int] | None:
         except QfmtError:
             return None
         shapes = [known[min(index, len(known) - 1)] if known else None for index in range(len(shapes))]
-    counts = [elements(shape) for shape in shapes if is_static(shape)]
+    counts = [prod(shape) for shape in shapes if is_static(shape)]
     return counts if len(counts) == len(shapes) else None
