@@ -107,7 +107,7 @@ def physical() -> int:
         return UNKNOWN
 
 
-def sensible(nbytes: int) -> int:
+def limit_of_process(nbytes: int) -> int:
     """What a process may take for files and inputs of so many bytes; never more than the machine has."""
     return min(BASE + FACTOR * nbytes, physical())
 

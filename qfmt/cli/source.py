@@ -13,7 +13,7 @@ import qfmt
 
 from ..errors import BudgetError, DestinationError, QfmtError, SourceError
 from ..file.opened import LocalFile
-from ..memory import process_limited, sensible
+from ..memory import limit_of_process, process_limited
 from ..notation import size
 from ..regular import irregular, refusal, resolved
 from ..urls import Place, Url, place
@@ -116,11 +116,11 @@ def kind_of(path: Place) -> str:
 
 @contextmanager
 def limited(path: Place) -> Iterator[None]:
-    """Reading a file may take what a worker may for one of its size: the system stops it if a budget of qfmt does not.
+    """Limit the memory of reading a file by the system, as that of a worker: a backstop for the budgets of qfmt.
 
     BudgetError if it takes more.
     """
-    limit = sensible(0 if isinstance(path, Url) else path.stat().st_size)
+    limit = limit_of_process(0 if isinstance(path, Url) else path.stat().st_size)
     try:
         with process_limited(limit):
             yield

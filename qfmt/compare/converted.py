@@ -12,7 +12,7 @@ from ..arrays import Array
 from ..frontends.witness import Computed, integers_of
 from ..interpreter import checked_inputs
 from ..model import Graph, Model
-from ..ops import OPERATORS
+from ..ops import known
 from ..passes.edits import with_inputs
 from .difference import Pairing
 from .judges import BySource, by_file, completed
@@ -133,7 +133,7 @@ class Converted:
             return value
         if grid is None:
             maker = self.makers.get(name)
-            rounds = maker is not None and (maker.operator not in OPERATORS or OPERATORS[maker.operator].rules)
+            rounds = maker is not None and ((operator := known(maker)) is None or operator.rules)
             return None if own is None or own.is_blocked or rounds else Computed(dequantize(value.array, own))
         return integers_of(value.array, self.file.tensors[name])
 

@@ -16,7 +16,7 @@ from time import sleep
 from typing import IO, Any, Protocol
 
 from ...errors import QfmtError, first_line
-from ...memory import limit_process, sensible
+from ...memory import limit_of_process, limit_process
 from . import wire
 
 
@@ -75,7 +75,7 @@ class Server:
     def _messages(self, verb: str, arguments: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
         if verb != "open":
             assert self.engine is not None
-            limit_process(sensible(self.given + _size(arguments)))
+            limit_process(limit_of_process(self.given + _size(arguments)))
             yield from self.engine.answer(verb, *arguments)
             return
         self.engine = None  # frees its memory before the next one is built

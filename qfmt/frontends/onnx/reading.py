@@ -158,8 +158,8 @@ def _graphs(attribute: Any) -> list[Any]:
 
 
 def _check_names(scope: Any, is_function: bool) -> None:
-    """Raise SourceError if two values of a graph or function, or two attributes of a node, have the same name, and for
-    attributes that are sparse, or refer to those of a function outside of one."""
+    """SourceError if a graph or function is ambiguous or malformed: two values, or two attributes of a node, with one
+    name; a sparse attribute; or, outside a function, a reference to one of its attributes."""
     inputs, made = _names(scope.input), [name for node in scope.node for name in node.output if name]
     _check_once("value", [*inputs, *made])
     if scope.DESCRIPTOR.name == "GraphProto":  # an initializer is the default of an input
