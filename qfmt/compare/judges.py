@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..arithmetic import whole_bias
 from ..arrays import Array
 from ..errors import QfmtError
 from ..interpreter import execute, operands_of
-from ..model import DTYPES, Model, Node, Tensor
+from ..model import DTYPES, Model, Node, Quantization, Tensor
 from ..ops import Operand
+from ..ops.accumulation import unit_of_sums
 from .classes import Counts, classify, distance, same_numbers
 
 if TYPE_CHECKING:
@@ -51,7 +53,7 @@ class BySource:
         self.by_file = by_file(file, engine)
         self.file = file
         self.source, self.engine, self.names, self.states = source, engine, names, states
-        self.producers = source.graph.producers()
+        self.producers, self.makers = source.graph.producers(), file.graph.producers()
         self.values: Mapping[str, Array] = {}
         """All tensors of the source for the current sample."""
 
@@ -59,8 +61,8 @@ class BySource:
         self, node: Node, name: str, mine: Array, theirs: Array, operands: Sequence[Operand | None], direct: bool
     ) -> Counts:
         own = self.names.get(name, "")
-        origin, output = self._origin(node, name, own)
-        if origin is None or output is None or (self.states is None and origin.operator != node.operator):
+        made, origin, output = self._origin(node, name, own)
+        if origin is None or output is None or (self.states is None and origin.operator != made.operator):
             return self.by_file(node, name, mine, theirs, operands, direct)
         if (mine.shape, mine.dtype) != (theirs.shape, theirs.dtype) or (mine == theirs).all():
             return self.by_file(node, name, mine, theirs, operands, direct)
@@ -72,7 +74,7 @@ class BySource:
         if self.states is not None:
             stated = other & self.states(node, own, mine, rule, self.values)
         else:
-            stated = other & self._by_rule(node, origin, output, mine, read)
+            stated = other & self._by_rule(made, origin, output, mine, read)
         judged = partial(classify, origin, read, output, theirs=theirs, engine=self.engine, direct=direct)
         counts = judged(mine=np.where(other, theirs, mine))
         beyond = judged(mine=np.where(stated, rule, theirs)).wrong
@@ -85,18 +87,18 @@ class BySource:
             largest=largest,
         )
 
-    def _origin(self, node: Node, name: str, own: str) -> tuple[Node | None, Tensor | None]:
-        """The node of the source that computes a tensor, and this tensor.
+    def _origin(self, node: Node, name: str, own: str) -> tuple[Node, Node | None, Tensor | None]:
+        """The node of the file and that of the source that compute a tensor, and this tensor.
 
-        A node of the file may include a clamp that the source has as a node. Then it is the source's node before it,
-        with the file's range.
+        One of them may include a clamp that the other has as a node. Then it is the other's node before it, with the
+        range of the first.
         """
         origin, output = self.producers.get(own), self.source.tensors.get(own)
-        if origin is not None and origin.operator in CLAMPS and node.operator not in CLAMPS:
-            before = self.producers.get(origin.inputs[0])
-            if before is not None and before.operator == node.operator and before.outputs == origin.inputs[:1]:
-                return replace(before, outputs=(own,)), replace(self.file.tensors[name], name=own)
-        return origin, output
+        if origin is not None and (before := _before(origin, node, self.producers)):
+            return node, replace(before, outputs=(own,)), replace(self.file.tensors[name], name=own)
+        if origin is not None and (before := _before(node, origin, self.makers)):
+            return before, origin, output
+        return node, origin, output
 
     def _read(self, origin: Node) -> list[Operand | None] | None:
         """The inputs of a node of the source; None if one is not known."""
@@ -115,8 +117,28 @@ class BySource:
 
     def _by_rule(self, node: Node, origin: Node, output: Tensor, mine: Array, read: Sequence[Operand | None]) -> Array:
         """Where the source's node, computed by the different rule of the file's node, has the result of the file."""
+        read = self._with_real_bias(node, origin, read)
         alike = None if node.rule == origin.rule else self._by(replace(origin, rule=node.rule), output, read)
         return np.zeros(mine.shape, bool) if alike is None or alike.shape != mine.shape else _same(mine, alike)
+
+    def _with_real_bias(self, node: Node, origin: Node, read: Sequence[Operand | None]) -> Sequence[Operand | None]:
+        """The inputs of a node of the source, with the file's real bias if the source has it in integers."""
+        bias = self.file.tensors.get("".join(node.inputs[2:3]))
+        if bias is None or not bias.is_constant or bias.quantization or not origin.rule.startswith("integer_bias"):
+            return read
+        match read:
+            case [Operand(_, Quantization() as x), Operand(_, Quantization() as w), Operand(whole, _), *rest]:
+                unit = unit_of_sums(x, w, origin.attributes)
+                with np.errstate(over="ignore"):  # what is infinite, int32 does not hold
+                    if np.array_equal(whole_bias(bias.array, unit, origin.rule), whole):
+                        return [*read[:2], Operand(bias.array, None), *rest]
+        return read
+
+
+def _before(clamp: Node, like: Node, producers: Mapping[str, Node]) -> Node | None:
+    """The node before a clamp, if it has the operator of a node that is no clamp."""
+    before = producers.get(clamp.inputs[0]) if clamp.operator in CLAMPS and like.operator not in CLAMPS else None
+    return before if before and (before.operator, before.outputs) == (like.operator, clamp.inputs[:1]) else None
 
 
 def completed(model: Model, inputs: Mapping[str, Array], seen: Mapping[str, Computed]) -> dict[str, Array]:
