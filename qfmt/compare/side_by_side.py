@@ -108,7 +108,9 @@ class SideBySide:
 
     def not_compared(self) -> Iterator[str]:
         """Outputs of a file whose nodes differ from those of the source: only what was computed can be compared."""
-        return (f"the output {name} was not compared" for name in self.outputs if name not in self.compared)
+        unknown = dict.fromkeys(node.operator for node in self.model.nodes if self.nodes[id(node)].unknown)
+        why = f": qfmt has no reference for {', '.join(unknown)}" if unknown else ""
+        return (f"the output {name} was not compared{why}" for name in self.outputs if name not in self.compared)
 
     def _run(self, node: Node, values: Mapping[str, Array], found: NodeFindings) -> Sequence[Array] | None:
         """The outputs of a node for these values; None, and the reason in `found`, if it cannot be run."""

@@ -319,6 +319,28 @@ def test_operators_without_a_reference_are_named_not_blamed(tmp_path: Path) -> N
     assert [note for note in report.notes if "no reference for ai.onnx.Det" in note]
 
 
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU])
+def test_scans_are_compared_by_the_layers_of_the_file(layer: type[nn.Module], tmp_path: Path) -> None:
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.recurrent, self.linear = layer(16, 16), nn.Linear(16, 64)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(self.recurrent(x)[0])
+
+    torch.manual_seed(0)
+    module = tq.quantize_dynamic(Network().eval(), {layer, nn.Linear}, torch.float16)
+    model = qfmt.convert(pytorch.save_as(module, (torch.randn(4, 2, 16),), "script", tmp_path / "m.pt"))
+    (tmp_path / "m.onnx").write_bytes(model.to_onnx().SerializeToString())
+    shapes = dict.fromkeys(model.graph.inputs, (4, 2, 16))
+    report = qfmt.verify(tmp_path / "m.onnx", model, input_shapes=shapes)
+    print(f"{outputs_of(report, 'equal')} of {outputs_of(report, 'outputs')} equal, first {report.first_wrong}")
+    assert report.ok and report.nodes[-1].outputs == 4 * 4 * 2 * 64
+    other = qfmt.verify(tmp_path / "m.pt", qfmt.convert(tmp_path / "m.onnx"), input_shapes=shapes)
+    assert other.first_wrong.endswith("was not compared: qfmt has no reference for ai.onnx.Scan")
+
+
 def test_duplicate_outputs_are_compared_under_both_names(tmp_path: Path) -> None:
     path, text = tmp_path / "m.onnx", "agraph (float[2] x) => (float[2] y, float[2] y) { y = Relu(x) }"
     onnx.save(onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]> {text}'), path)
