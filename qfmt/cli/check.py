@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
-
-import qfmt
 
 from ..errors import MissingFileError, QfmtError, Violation, message, some
 from ..file.opened import downloaded
@@ -28,6 +25,7 @@ if TYPE_CHECKING:
     from qfmt.passes.proofs import Proofs
 
     from ..archive.manifest import Entry
+    from ..model import Model
 
 BROKEN = 1
 
@@ -38,6 +36,14 @@ class Levels(NamedTuple):
     proofs: bool
     replay: bool
     memory: int | None
+
+
+class Results(NamedTuple):
+    """What was found: broken rules; of a valid file also the proofs, and the outputs of the test vectors."""
+
+    violations: list[Violation]
+    found: Proofs | None
+    runs: list[Replay] | None
 
 
 @click.command(
@@ -72,9 +78,10 @@ def command(
     if jobs is not None:
         raise click.UsageError("--jobs is for archives, the folders of `qfmt convert --out`")
     with working(f"checking {file.name}"):
-        violations, found, runs = _checked(file, levels)
+        _, results = _checked(file, levels)
+    violations, found, runs = results
     if json_:
-        as_json(_facts(file, violations, found, runs))
+        as_json(_facts(file, results))
     else:
         for broken in violations:
             line(str(broken))
@@ -90,23 +97,22 @@ def command(
     ctx.exit(BROKEN if violations else 0)
 
 
-def _checked(file: Place, levels: Levels) -> tuple[list[Violation], Proofs | None, list[Replay] | None]:
-    """The violations of a file; of a valid one also the proofs and the outputs of the test vectors."""
-    from ..file.checker import MOST
+def _checked(file: Place, levels: Levels) -> tuple[Model | None, Results]:
+    """The model of a valid file, and what was found; of what is remote, all in the bytes that were fetched once."""
+    from ..file.checker import MOST, checked
 
     with limited(file):
-        violations = qfmt.check(file)
-    if violations:
-        return violations, None, None
-    found = _proofs(file) if levels.proofs else None
-    runs = _replays(file, levels.memory) if levels.replay else None
+        violations, model = checked(file)
+    if model is None:
+        return None, Results(violations, None, None)
+    found = _proofs(model) if levels.proofs else None
+    runs = _replays(model, levels.memory) if levels.replay else None
     violations = [*(found.violations if found else []), *map(_violation, _different(runs or []))]
-    return violations[:MOST], found, runs
+    return model, Results(violations[:MOST], found, runs)
 
 
-def _facts(
-    file: Place, violations: Sequence[Violation], found: Proofs | None, runs: list[Replay] | None
-) -> dict[str, Any]:
+def _facts(file: Place, results: Results) -> dict[str, Any]:
+    violations, found, runs = results
     listed = [{"rule": broken.rule, "where": broken.where, "what": broken.what} for broken in violations]
     told: dict[str, Any] = {"file": str(file), "valid": not violations, "violations": listed}
     if found:
@@ -208,20 +214,18 @@ def _archived(file: Place, path: Path, entry: Entry, levels: Levels) -> dict[str
         return told | {"problem": "is not the file that was written: its sha256 differs"}
     try:
         whole = file if stated(path) else path
-        told |= _facts(Path(entry.file), *_checked(whole, levels))
-        if told["valid"]:
-            with qfmt.load(whole) as model:
-                if model.content_id().hex() != entry.content_id:
-                    told |= {"valid": False, "problem": "its content id is not that of the manifest"}
+        model, results = _checked(whole, levels)
+        told |= _facts(Path(entry.file), results)
+        if told["valid"] and model is not None and model.content_id().hex() != entry.content_id:
+            told |= {"valid": False, "problem": "its content id is not that of the manifest"}
     except QfmtError as error:
         told |= {"valid": False, "problem": error.what}
     return told
 
 
-def _proofs(file: Place) -> Proofs:
+def _proofs(model: Model) -> Proofs:
     from qfmt.passes.proofs import Proofs, proofs
 
-    model = qfmt.load(file)
     return Proofs() if model.no_graph else proofs(model)
 
 
@@ -233,10 +237,10 @@ def _counted(found: Proofs) -> str:
     return f"; the sums of {sums} fit in int32, and the stated ranges of {ranges} hold{unknown}"
 
 
-def _replays(file: Place, memory: int | None) -> list[Replay]:
+def _replays(model: Model, memory: int | None) -> list[Replay]:
     from qfmt.compare import replay
 
-    return list(replay(qfmt.load(file), memory))
+    return list(replay(model, memory))
 
 
 def _different(runs: list[Replay]) -> list[Replay]:

@@ -99,6 +99,11 @@ def check(path: Named) -> list[Violation]:
     Raises MissingFileError, RemoteError, FormatError if it is not a `.qfb` file at all, VersionError for one that needs
     a newer reader.
     """
+    return checked(path)[0]
+
+
+def checked(path: Named) -> tuple[list[Violation], Model | None]:
+    """The same, and the model of a valid file: of a remote one from the bytes that were checked."""
     found = Found()
     try:
         container = Container(path, verify=False)
@@ -107,10 +112,10 @@ def check(path: Named) -> list[Violation]:
     except FormatError as error:
         if error.rule in ("", "F1"):
             raise
-        return [_violation(error, str(place(path)))]
+        return [_violation(error, str(place(path)))], None
     with suppress(_Enough):
         _check(container, found)
-    return found
+    return found, None if found else container.model()
 
 
 def _check(container: Container, found: Found) -> None:

@@ -236,8 +236,10 @@ static int compare_outputs(job_t *job, uint32_t vector, uint64_t *equal, uint64_
         if (qfb_plan_output(&job->plan, i, &output))
             return failed(job);
         *total += wanted.count;
-        if (output->rank != wanted.rank || memcmp(output->shape, wanted.shape, wanted.rank * sizeof *wanted.shape))
-            continue; /* another shape: none of them is equal */
+        if (output->rank != wanted.rank || memcmp(output->shape, wanted.shape, wanted.rank * sizeof *wanted.shape)) {
+            *total += !wanted.count; /* another shape: none is equal, and at least one differs */
+            continue;
+        }
         for (k = 0; k < wanted.count; k++)
             *equal += (uint64_t)is_same(wanted.dtype, qfb_element(output, k), qfb_element(&wanted, k));
     }

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from qfmt import Model, QfmtError
 from qfmt.cli import main
 from qfmt.compare import replay
 from qfmt.errors import DigestError, FormatError, RunError
+from qfmt.file import checker
 from qfmt.model import StoredArray
 from support.paths import DIGITS
 
@@ -161,6 +163,37 @@ def test_a_digest_that_differs_is_told_where_the_outputs_are_equal(tmp_path: Pat
     done = run(tmp_path / "m.qfb", "--replay", command="check")
     assert done.exit_code == 1
     assert "0 of 10 elements differ; the first node that differs is " in done.stdout
+
+
+def test_digests_are_compared_where_there_are_no_outputs(tmp_path: Path) -> None:
+    right = digits_with_digests()
+    bare = right.replace(graph=replace(right.graph, outputs=()))
+    for name, digests in (("right", right.vectors[0].digests), ("wrong", bytes(len(right.vectors[0].digests)))):
+        vector = replace(right.vectors[0], outputs={}, digests=digests)
+        bare.replace(vectors=(vector,)).save(tmp_path / f"{name}.qfb")
+    assert run(tmp_path / "right.qfb", "--replay", command="check").exit_code == 0
+    done = run(tmp_path / "wrong.qfb", "--replay", command="check")
+    node = right.nodes[0]
+    told = f"0 of 0 elements differ; the first node that differs is {node.title}, output {node.outputs[0]!r}"
+    assert done.exit_code == 1 and done.stdout.startswith(f"R1 test vector one, output '': {told}")
+    assert run(tmp_path / "wrong.qfb", "--vectors").exit_code == 1
+
+
+def test_what_is_checked_is_what_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server, or a folder, may have another file a moment later."""
+    path, other = tmp_path / "m.qfb", tmp_path / "other.qfb"
+    network().with_vectors(INPUT).save(path)
+    wrong_model().save(other)
+    check = checker._check
+
+    def then_replaced(*arguments: Any) -> None:
+        check(*arguments)
+        other.replace(path)
+
+    monkeypatch.setattr(checker, "_check", then_replaced)
+    done = run(path, "--replay", command="check")
+    assert done.output == f"{path}: valid; all outputs of its test vectors are equal: 2\n"
+    assert run(path, "--vectors").exit_code == 1
 
 
 def test_digests_of_another_number_are_refused(tmp_path: Path) -> None:

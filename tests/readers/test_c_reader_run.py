@@ -21,7 +21,7 @@ from cases.integer_graphs import kinds
 from fuzzing.altered import altered, written
 from networks.integer import BROKEN, changed, extreme_of_nothing, network
 from qfmt import Graph, Model, Node, Quantization, Tensor
-from qfmt.model import DTYPES, Parameter, numpy_dtype
+from qfmt.model import DTYPES, Parameter, StoredArray, numpy_dtype
 from qfmt.ops import OPERATORS
 from qfmt.passes.lowering import lower_integer
 from qfmt.quantization import NO_ZERO_POINT, block_counts, zero_points_of
@@ -458,6 +458,19 @@ def test_vectors_that_differ_are_counted(tmp_path: Path) -> None:
     first, second = done.stdout.decode().splitlines()
     assert "150 of 150 integers of 1 test vectors are equal" in first
     assert "150 of 150" not in second
+
+
+def test_an_output_of_another_shape_differs_also_if_it_has_no_elements(tmp_path: Path) -> None:
+    model = qfmt.convert(DIGITS).to_integers(input_shapes={"x": (1, 1, 8, 8)})
+    (name,) = model.graph.outputs
+    unsized = replace(model.tensors[name], shape=(None, 10))
+    model = model.replace(graph=replace(model.graph, tensors={**model.graph.tensors, name: unsized}))
+    right = model.with_vectors({model.graph.inputs[0]: np.full((1, 1, 8, 8), 99, np.uint8)})
+    nothing = StoredArray.of(right.vectors[0].outputs[name].array[:0], unsized.dtype)
+    right.replace(vectors=(replace(right.vectors[0], outputs={name: nothing}),)).save(tmp_path / "m.qfb")
+    done = run("--vectors", tmp_path / "m.qfb")
+    assert done.returncode == 1
+    assert b" 0 of 1 integers of 1 test vectors are equal" in done.stdout
 
 
 def test_digests_name_the_first_node_that_differs(tmp_path: Path) -> None:
