@@ -36,6 +36,9 @@ SUFFIX = ".qfs"
 MAXIMUM_DATA = (1 << 63) - 1
 """The most bytes that shards may have together."""
 
+MAPPED = 128
+"""The most local shards that stay mapped. Systems often allow a process 1024 open files."""
+
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f/\\:]")
 
 
@@ -76,7 +79,8 @@ class Shards:
     """The data segment of a file with shards. What is wrong with a shard is said when it is used, so that a file is
     readable without any shard if no data is asked for.
 
-    Local shards are mapped now, so that a file stays readable when another one with other shards takes its place.
+    Local shards are mapped now, so that a file stays readable when another one with other shards takes its place; but
+    those after the first MAPPED when they are used, as each mapping takes a descriptor.
     """
 
     def __init__(self, place: Place, shards: Sequence[Shard]) -> None:
@@ -85,10 +89,11 @@ class Shards:
         self._begins = [shard.begin for shard in shards]
         self._parts: dict[int, Part] = {}
         if isinstance(place, Url):
-            self._folder = place.parent
+            self._folder: Place = place.parent
         else:
-            folder = place.resolve().parent  # that of the file, not of a link to it
-            self._parts.update((index, _mapped(folder / shard.name, shard)) for index, shard in enumerate(shards))
+            self._folder = folder = place.resolve().parent  # that of the file, not of a link to it
+            for index, shard in enumerate(shards[:MAPPED]):
+                self._parts[index] = _mapped(folder / shard.name, shard)
 
     def __len__(self) -> int:
         return self.shards[-1].begin + self.shards[-1].size
@@ -122,14 +127,16 @@ class Shards:
         return part
 
     def _part(self, index: int) -> Part:
+        shard = self.shards[index]
         if index not in self._parts:
-            shard = self.shards[index]
+            if not isinstance(self._folder, Url):
+                return _mapped(self._folder / shard.name, shard)
             self._parts[index] = _fetched(self._folder / shard.name, shard)
         return self._parts[index]
 
     def fetch_all(self) -> None:
         """Of remote shards, fetch what is left at once."""
-        for index in range(len(self.shards)):
+        for index in range(len(self.shards) if isinstance(self._folder, Url) else 0):
             part = self._part(index)
             if not isinstance(part, str | memoryview):
                 part.fetch_all()

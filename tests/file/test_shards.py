@@ -73,6 +73,23 @@ def test_shards_are_the_data_segment(size: int, tmp_path: Path) -> None:
     assert read == original  # the shards that are gone are still mapped
 
 
+@pytest.mark.skipif(resource is None, reason="needs limits of processes")
+def test_more_shards_than_a_process_may_open(tmp_path: Path) -> None:
+    assert resource is not None
+    arrays = {f"t{index:03}": np.full(64, index, np.int32) for index in range(300)}
+    tensors = {name: Tensor.constant(name, array) for name, array in arrays.items()}
+    save(Model(Graph((), (), (), tensors)), tmp_path / "m.qfb", shard_size=256)
+    assert len(shards_of(tmp_path)) == 300
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/dev/fd")) + 160, hard))
+    try:
+        assert check(tmp_path / "m.qfb") == []
+        read = load(tmp_path / "m.qfb", verify="all")
+        assert [int(tensor.array[0]) for tensor in read.tensors.values()] == [*range(300)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def test_names_and_bytes_depend_on_the_model_alone(tmp_path: Path) -> None:
     contents = []
     for folder in (tmp_path / "a", tmp_path / "b"):
