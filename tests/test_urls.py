@@ -28,7 +28,7 @@ from qfmt.urls import Url, place
 from support.command_line import invoke, start, tiny_model, trouble
 from support.crafted import numbers
 from support.paths import DIGITS, ROOT
-from support.web_server import Server
+from support.web_server import Server, serving
 
 pytestmark = pytest.mark.usefixtures("temporary")
 
@@ -630,3 +630,14 @@ def test_urls_that_name_nothing() -> None:
     ):
         with pytest.raises(QfmtError, match=said):
             place(text)
+
+
+def test_a_part_that_there_is_no_room_for_is_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensor = qfmt.Tensor.constant("w", np.arange(1 << 18, dtype=np.uint8))
+    Model(Graph((), (), (), {"w": tensor})).save(tmp_path / "m.qfb")
+    monkeypatch.setattr("qfmt.file.remote.disk_usage", lambda folder: SimpleNamespace(free=100_000))
+    with serving() as server:
+        server.files["m.qfb"] = (tmp_path / "m.qfb").read_bytes()
+        with pytest.raises(RemoteError, match=r"has 2\d\d\.\d kB, but there is room for 100\.0 kB"):
+            qfmt.load(server.url("m.qfb"), verify="all")
+        assert server.sent == 1 << 16

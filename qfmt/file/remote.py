@@ -106,11 +106,7 @@ class Fetched:
 
 def copy(url: Url, reading: Reading, file: BinaryIO) -> int:
     """Copy a remote file; its size. RemoteError if it is larger than there is room for, or not as large as stated."""
-    room = disk_usage(tempfile.gettempdir()).free
-    if reading.size is not None and reading.size > room:
-        what = f"has {text_of_size(reading.size)}, but there is room for {text_of_size(room)} for a temporary copy"
-        raise RemoteError(what, where=str(url), hint=TMPDIR)
-    limit = min(UNSTATED, room) if reading.size is None else reading.size
+    limit = min(UNSTATED, disk_usage(tempfile.gettempdir()).free) if reading.size is None else reading.size
     _write(url, file, 0, reading, limit)
     found = file.seek(0, 2)
     if reading.size is None and found == limit:
@@ -120,6 +116,9 @@ def copy(url: Url, reading: Reading, file: BinaryIO) -> int:
 
 
 def _write(url: Url, file: BinaryIO, begin: int, reading: Reading, end: int) -> None:
+    if end - begin > (room := disk_usage(tempfile.gettempdir()).free):
+        what = f"has {text_of_size(end - begin)}, but there is room for {text_of_size(room)} for a temporary copy"
+        raise RemoteError(what, where=str(url), hint=TMPDIR)
     file.seek(begin)
     steps = Steps("downloading", end - begin, BYTES)
     try:

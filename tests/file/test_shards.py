@@ -81,7 +81,7 @@ def test_more_shards_than_a_process_may_open(tmp_path: Path) -> None:
     save(Model(Graph((), (), (), tensors)), tmp_path / "m.qfb", shard_size=256)
     assert len(shards_of(tmp_path)) == 300
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/dev/fd")) + 160, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len([*Path("/dev/fd").iterdir()]) + 160, hard))
     try:
         assert check(tmp_path / "m.qfb") == []
         read = load(tmp_path / "m.qfb", verify="all")
