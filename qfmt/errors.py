@@ -45,6 +45,12 @@ def shortened(text: str, limit: int) -> str:
     return f"{text[:half]}… ({len(text):,} characters) …{text[-half:]}"
 
 
+def brief(value: object, limit: int = 60) -> str:
+    """A value of a source, for a message. Of lists only the type: a short file may describe one that has no end."""
+    plain = value is None or isinstance(value, str | int | float)
+    return shortened(str(value), limit) if plain else type(value).__name__
+
+
 def masked(text: str) -> str:
     """A text that is a URL or quotes URLs, without their passwords and queries.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..errors import QfmtError
+from ..errors import QfmtError, brief
 from ..model import DTYPES, Dimension, Node, Shape, Tensor, attribute_kind
 from .rule import Stage, first_of, is_int, quoted
 
@@ -55,7 +55,7 @@ def _arity(node: Node, operator: Operator | None) -> str:
 def _values(node: Node, operator: Operator | None) -> str:
     for name, value in node.attributes.items():
         if not name or not _is_attribute(value):
-            return f"the attribute {quoted(name)} has the value {value!r}, which no attribute may have"
+            return f"the attribute {quoted(name)} has the value {brief(value)}, which no attribute may have"
     return ""
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import pairwise
 from math import inf, prod
 
-from ..errors import Violation
+from ..errors import Violation, brief
 from ..graph import MAXIMUM_RANK
 from ..model import DTYPES, Quantization, StoredArray, Tensor, static_shape
 from .quantization import NUMBERS, QUANTIZATION, wrong_numbers
@@ -78,7 +78,7 @@ def _shape(tensor: Tensor) -> str:
         return f"{len(tensor.shape)} dimensions, more than {MAXIMUM_RANK}"
     for axis, size in enumerate(tensor.shape):
         if not (size is None or (isinstance(size, str) and size) or (is_int(size) and int(size) >= 0)):
-            return f"dimension {axis} has the size {size!r}"
+            return f"dimension {axis} has the size {brief(size)}"
         if tensor.data is not None and not isinstance(size, int):
             return f"dimension {axis} of a constant has no fixed size"
     if prod(size for size in tensor.shape if isinstance(size, int) and size) >= 1 << 60:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn, Protocol
 
-from ...errors import SourceError, damaged
+from ...errors import SourceError, brief, damaged
 from ..stored import StoredTensor
 
 EVALUATE = "call model.eval() before saving, or convert with --eval-mode (in Python eval_mode=True)"
@@ -39,7 +39,7 @@ class RejectedInputError(SourceError):
     """The code of the network raises an exception."""
 
     def __init__(self, message: Any) -> None:
-        super().__init__(f"the network rejects its input: {str(message)[:300]}")
+        super().__init__(f"the network rejects its input: {brief(message, 300)}")
 
 
 class Place(NamedTuple):

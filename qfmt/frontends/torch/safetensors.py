@@ -150,6 +150,7 @@ def _entries(file: File) -> tuple[list[Entry], int]:
                 "has a description that torchao does not write", where=name[:200], hint="the file is damaged"
             )
         module, dot, own = name.rpartition(".")
+        file.budget.allocate(len(parts) * len(name))
         aliases = {str(part): f"{module}{dot}_{own}_{part}" for part in parts}
         if lost := [alias for alias in aliases.values() if alias not in left]:
             what = f"lacks its part {lost[0][:200]}"

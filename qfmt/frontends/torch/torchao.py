@@ -8,19 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ...budget import READ, Budget
-from ...errors import QfmtError, SourceError, damaged
+from ...errors import QfmtError, SourceError, brief, damaged
 from ...model import DTYPES, Quantization, Tensor
 from ...rules.quantization import FLOATS
 from ..harmless import Inert, InertClass, Subclass, TorchDType
 from ..stored import StoredTensor
 from .values import StoredData, narrowest
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 INT8, INTX, FLOAT8 = "Int8Tensor", "IntxUnpackedToInt8Tensor", "Float8Tensor"
+
+INTEGERS = "int8", "uint8", "int16", "int32", "int64"
+"""The types of zero points that are not floats."""
 
 FULL, REDUCED = (-128, 127), (-64, 63)
 """Limits of int8: the full range, and that of torchao's `reduce_range`."""
@@ -152,7 +158,7 @@ def _affine(dtype: str, state: Mapping[str, Any], budget: Budget) -> Weight:
         full if limit is None else limit for limit, full in zip(given, (whole.minimum, whole.maximum), strict=True)
     )
     if not all(type(limit) is int for limit in (low, high)) or not whole.minimum <= low < high <= whole.maximum:
-        raise damaged(f"has values from {str(low)[:20]} to {str(high)[:20]}")
+        raise damaged(f"has values from {brief(low)} to {brief(high)}")
     signed = "" if whole.kind == "i" else "u"
     kinds = (DTYPES[f"{signed}int{bits}"] for bits in (2, 4, 8))
     kind = next(kind.name for kind in kinds if kind.minimum <= low and high <= kind.maximum)
@@ -181,10 +187,10 @@ def _grid(kind: str, qdata: StoredTensor, told: Mapping[str, Any]) -> tuple[str,
 
 def _bits(dtype: Any) -> int:
     """The number of bits of torch.int1 to torch.int8."""
-    number = str(dtype).removeprefix("int")
-    if number not in map(str, range(1, 9)):
-        raise damaged(f"holds integers of type {str(dtype)[:40]}")
-    return int(number)
+    for bits in range(1, 9):
+        if dtype == f"int{bits}":
+            return bits
+    raise damaged(f"holds integers of type {brief(dtype)}")
 
 
 def _quantization(
@@ -195,9 +201,9 @@ def _quantization(
         raise damaged(f"has scales of {scale.dtype}")
     scale.charge()
     scales = scale.array()
-    points = parts["zero_point"].array() if "zero_point" in parts and DTYPES[dtype].is_integer else np.zeros(1, int)
-    if points.dtype.kind not in "iu" and (points == np.rint(points)).all():
-        points = points.astype(np.int64)
+    points = (
+        _zero_points(parts["zero_point"]) if "zero_point" in parts and DTYPES[dtype].is_integer else np.zeros(1, int)
+    )
     blocks = _block_shape(told.get("block_size"), shape, scale.shape)
     try:
         quantization = Quantization.of_blocks(dtype, shape, blocks, scales, points, limits=limits)
@@ -207,6 +213,17 @@ def _quantization(
     if not np.isfinite(scales.astype(np.float64)).all() or smallest <= 0:
         raise damaged("has scales that are not positive numbers")
     return quantization
+
+
+def _zero_points(stored: StoredTensor) -> NDArray[Any]:
+    """The zero points of a weight: integers, also if they are stored as floats."""
+    if stored.dtype not in (*FLOATS, *INTEGERS):
+        raise damaged(f"has zero points of {stored.dtype}")
+    stored.charge()
+    points = stored.array()
+    with np.errstate(invalid="ignore"):
+        whole = points.astype(np.int64)
+    return whole if stored.dtype in FLOATS and (points == whole).all() else points
 
 
 def _block_shape(told: Any, shape: tuple[int, ...], counts: tuple[int, ...]) -> tuple[int, ...]:
@@ -235,7 +252,7 @@ def _check_range(qdata: StoredTensor, low: int, high: int) -> None:
 def _activation(kind: str, parts: Mapping[str, StoredTensor], told: Mapping[str, Any]) -> Activation | None:
     if (known := told.get("activation_quantization")) is not None:
         if known != "int8_asym_per_token":
-            raise SourceError(f"quantizes its input by {str(known)[:100]}, which is not supported")
+            raise SourceError(f"quantizes its input by {brief(known)}, which is not supported")
         return Activation("int8", "token", symmetric=False)
     given = told.get("act_quant_kwargs")
     if given is None:
@@ -245,7 +262,7 @@ def _activation(kind: str, parts: Mapping[str, StoredTensor], told: Mapping[str,
     per = PER.get(granularity.kind, "") if isinstance(granularity, Described) else ""
     mapping = fields.get("mapping_type", "SYMMETRIC")
     if kind == FLOAT8:
-        dtype, mapping = str(fields.get("float8_dtype", "float8_e4m3fn")), "SYMMETRIC"
+        dtype, mapping = brief(fields.get("float8_dtype", "float8_e4m3fn")), "SYMMETRIC"
     if not per or dtype not in DTYPES or mapping not in ("SYMMETRIC", "ASYMMETRIC"):
         what = f"quantizes its input by {_words(granularity)}, {_words(mapping)}"
         raise SourceError(f"{what}, which is not supported", hint="quantize with PerRow() or PerTensor()")
@@ -308,4 +325,4 @@ def _last(qualified: str) -> str:
 
 
 def _words(value: Any) -> str:
-    return str(value.kind if isinstance(value, Described) else value)[:60]
+    return brief(value.kind if isinstance(value, Described) else value)

@@ -22,10 +22,10 @@ from qfmt.budget import Budget
 from qfmt.cli import main
 from qfmt.errors import BudgetError, QfmtError, SourceError, UnsafePickleError, ValidityError
 from qfmt.frontends.content import root_of
-from qfmt.frontends.harmless import harmless_or_inert
+from qfmt.frontends.harmless import Inert, harmless_or_inert
 from qfmt.frontends.options import Options
 from qfmt.frontends.pickles import unpickle
-from qfmt.frontends.stored import Storage
+from qfmt.frontends.stored import Storage, StoredTensor
 from qfmt.frontends.torch.saved.file import Saved
 from qfmt.frontends.torch.saved.source import convert_saved
 from qfmt.frontends.zips import Zip
@@ -137,6 +137,23 @@ def test_packed_objects_nested_deeply(tmp_path: Path) -> None:
     path.write_bytes(b"".join(preamble) + top + pickle.dumps([], 2))
     with pytest.raises(SourceError, match="nested too deeply"):
         qfmt.convert(path)
+
+
+def test_a_version_that_is_a_dict(tmp_path: Path) -> None:
+    """Not written out: a dict in which dicts share dicts is exponentially longer as text."""
+    path = tmp_path / "m.pt"
+    path.write_bytes(b"".join(pickle.dumps(value, 2) for value in (0x1950A86A20F9469CFC6C, {0: ()}, {}, {}, [])))
+    with pytest.raises(SourceError, match="has version dict of the format without zip"):
+        qfmt.convert(path)
+
+
+@pytest.mark.parametrize("name", ["rnn.CellParamsBase", "xnnpack.LinearOpContext"])
+def test_a_long_name_of_a_packed_object_with_many_tensors(name: str) -> None:
+    packed = Inert("torch.ScriptObject", ())
+    tensor = StoredTensor.of([1.0], "float64")
+    packed.state = (tensor,) * 10_000, f"__torch__.torch.classes.{name}"
+    with pytest.raises(BudgetError):
+        convert_saved(Saved({"a" * 50_000: packed}, "3", Budget(60_000)), Options(None), {})
 
 
 def legacy_bytes(folder: Path) -> bytes:

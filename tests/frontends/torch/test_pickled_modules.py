@@ -222,6 +222,18 @@ def test_an_upsample_of_an_older_version_computes_its_factors_again(tmp_path: Pa
         qfmt.convert(path)
 
 
+def test_attributes_that_are_no_numbers_or_words(tmp_path: Path) -> None:
+    """No message writes a dict out: dicts may share dicts. A text is no size, although a shape may have names."""
+    network = nn.Sequential(nn.Upsample(scale_factor=2.0))
+    network[0].mode = {0: ()}  # type: ignore[assignment]
+    with pytest.raises(SourceError, match="interpolates with the mode 'dict'"):
+        qfmt.convert(saved(network, tmp_path / "m.pt"))
+    for size in (("H", "W"), ({0: ()}, 2)):
+        network = nn.Sequential(nn.AdaptiveAvgPool2d(size))  # type: ignore[arg-type]
+        with pytest.raises(SourceError, match="aten::adaptive_avg_pool2d has a number argument that is known only at"):
+            qfmt.convert(saved(network, tmp_path / "m.pt"))
+
+
 class GraphLike:
     """Pickled as torch.fx pickles a GraphModule."""
 

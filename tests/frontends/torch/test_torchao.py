@@ -27,7 +27,7 @@ from torch import nn
 import qfmt
 from qfmt.budget import Budget
 from qfmt.cli import main
-from qfmt.errors import QfmtError, SourceError
+from qfmt.errors import BudgetError, QfmtError, SourceError
 from qfmt.frontends.harmless import Inert, Subclass
 from qfmt.frontends.stored import Storage, StoredTensor
 from qfmt.frontends.torch.torchao import of_pickle
@@ -109,6 +109,7 @@ def affine(**changes: Any) -> Subclass:
         ({"quant_min": -300}, "values from -300 to 127"),
         ({"quant_min": 5}, "has values from 0 to 0, but 5 to 127"),
         ({"quant_max": "x"}, "values from -128 to x"),
+        ({"quant_min": {0: ()}}, "values from dict to 127"),
         ({"block_size": (1, 3)}, "2 scales"),
     ],
 )
@@ -515,6 +516,48 @@ def test_invalid_pickled_tensors(state: Any, message: str) -> None:
     tensor.state = state
     with pytest.raises(SourceError, match=message):
         of_pickle(tensor, Budget(None))
+
+
+@pytest.mark.parametrize(
+    ("state", "kind", "message"),
+    [
+        ({"target_dtype": {0: ()}}, "IntxUnpackedToInt8Tensor", "holds integers of type dict"),
+        ({"activation_quantization": {0: ()}}, "Int8Tensor", "quantizes its input by dict, which"),
+        ({"zero_point": stored(np.ones((2, 1), bool))}, "Int8Tensor", "has zero points of bool"),
+        ({"zero_point": stored(np.ones((2, 1), np.complex64))}, "Int8Tensor", "has zero points of complex64"),
+        ({"zero_point": stored(np.full((2, 1), 1 << 63, np.uint64))}, "Int8Tensor", "has zero points of uint64"),
+    ],
+)
+def test_descriptions_that_no_message_may_write_out(state: Any, kind: str, message: str) -> None:
+    """A dict in which dicts share dicts is exponentially longer as text."""
+    tensor = Subclass(f"torchao.quantization.{kind}", "float32", (2, 4))
+    plain = {"qdata": stored(np.zeros((2, 4), np.int8)), "scale": stored(np.ones((2, 1), np.float32))}
+    tensor.state = plain | state
+    with pytest.raises(SourceError, match=message):
+        of_pickle(tensor, Budget(None))
+
+
+@pytest.mark.parametrize(("point", "kept"), [(3.0, "uint8"), (0.5, "float32"), (1e30, "float32")])
+def test_zero_points_that_are_stored_as_floats(point: float, kept: str) -> None:
+    tensor = Subclass("torchao.quantization.Int8Tensor", "float32", (2, 4))
+    parts = {
+        "qdata": np.zeros((2, 4), np.int8),
+        "scale": np.ones((2, 1), "f"),
+        "zero_point": np.full((2, 1), point, "f"),
+    }
+    tensor.state = {name: stored(part) for name, part in parts.items()}
+    zero_point = of_pickle(tensor, Budget(None)).quantization.zero_point
+    assert zero_point[0] == np.float32(point) and zero_point.dtype == kept
+
+
+def test_a_long_name_of_many_parts(tmp_path: Path) -> None:
+    def change(header: Any, metadata: Any) -> None:
+        name = "a" * 50_000
+        metadata["tensor_names"] = [name]
+        metadata[name] = {"_type": "Int8Tensor", "_data": {}, "_tensor_data_names": [*range(10_000)]}
+
+    with pytest.raises(BudgetError):
+        rewritten(tmp_path, change)
 
 
 def test_other_classes_are_named(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....errors import SourceError
+from ....errors import SourceError, brief
 from ..lifts import Meaning, by_rank, registering
 from ..operators.linear import many
 
@@ -69,14 +69,14 @@ def _interpolate(call: Call, a: Any) -> Any:
         return dimensions  # of an operator that is not supported, which is reported
     rank = dimensions - 2
     if a.antialias or rank not in RANKS or (a.recompute_scale_factor and a.scale_factor is not None):
-        raise SourceError(f"interpolates with the mode {a.mode!r}, which is not supported")
+        raise SourceError(f"interpolates with the mode '{brief(a.mode)}', which is not supported")
     sizes = None if a.size is None else _each(a.size, rank)
     factors = None if a.scale_factor is None else [float(factor) for factor in _each(a.scale_factor, rank)]
     if a.mode in ("nearest", "nearest-exact"):
         name = "upsample_nearest" if a.mode == "nearest" else "_upsample_nearest_exact"
         return call(f"aten::{name}{rank}d", a.input, sizes, factors)
     if a.mode != RANKS[rank][0]:
-        raise SourceError(f"interpolates with the mode {a.mode!r}, which is not supported")
+        raise SourceError(f"interpolates with the mode '{brief(a.mode)}', which is not supported")
     return call(f"aten::{RANKS[rank][1]}", a.input, sizes, bool(a.align_corners), factors)
 
 

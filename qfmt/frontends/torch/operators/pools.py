@@ -73,7 +73,7 @@ def adaptive_avg_pool(lift: Builder, rank: int, self: Any, output_size: Any) -> 
     sizes = list(output_size) if isinstance(output_size, list | tuple) else [output_size] * rank
     if all(size == 1 for size in sizes):
         return lift.emit("GlobalAveragePool", [x], quantization=arguments.grid(x))
-    sizes = [_kept(x, 2 + i) if size is None else size for i, size in enumerate(sizes)]
+    sizes = [_kept(x, 2 + i) if size is None else arguments.whole(lift, size) for i, size in enumerate(sizes)]
     return lift.emit("qfmt.AdaptiveAveragePool", [x], {"output_size": tuple(sizes)}, quantization=arguments.grid(x))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ....budget import Budget
-from ....errors import SourceError, damaged
+from ....errors import SourceError, brief, damaged
 from ...harmless import harmless_or_inert
 from ...pickles import Pickles, unpickle
 from ...sources import sniff
@@ -72,7 +72,7 @@ def read_legacy(path: str | PathLike[str]) -> Saved:
     pickles = Pickles(data, storage, find_global=harmless_or_inert, budget=budget)
     _magic, protocol, machine, value, keys = (pickles.next() for _ in range(5))
     if protocol != _PROTOCOL:
-        what = f"has version {str(protocol)[:20]} of the format without zip, which PyTorch never wrote"
+        what = f"has version {brief(protocol)} of the format without zip, which PyTorch never wrote"
         raise SourceError(what, hint="the file is damaged")
     if isinstance(machine, dict) and machine.get("little_endian") is False:
         raise big_endian()

@@ -135,7 +135,9 @@ class _Walk:
             raise SourceError("its nesting is infinite", hint="the file is malicious or damaged")
         packed = _packed(name, value, self._budget)
         if packed is not None:
-            self.entries += _parts(name, packed)
+            for entry in _parts(name, packed):
+                self._budget.allocate(len(entry.name))
+                self.entries.append(entry)
         elif isinstance(value, Subclass):
             self.entries += weight_entries(name, placed(name, of_pickle, value, self._budget))
         elif isinstance(value, StoredTensor):

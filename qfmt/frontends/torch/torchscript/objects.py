@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ....errors import SourceError, damaged
+from ....errors import SourceError, brief, damaged
 from ...harmless import Inert
 from ...stored import StoredTensor
 from ..calls import Packed, PackedState
@@ -118,7 +118,10 @@ class Restorer:
         if isinstance(value, StoredTensor):
             _add_name(value, path)
         elif isinstance(value, Packed | PackedState):
+            is_new = not value.path
             _name_packed(value, path)
+            if is_new and isinstance(value, PackedState) and isinstance(value.state, tuple):
+                self.name(value.state, value.path)
         elif id(value) in self._named:
             return
         if isinstance(value, ScriptObject):
@@ -140,7 +143,7 @@ def enum_member(cls: Class, *, name: str | None = None, value: Any = None) -> En
         known = _literal(cls, field)
         if field == name or (name is None and known == value and type(known) is type(value)):
             return EnumMember(cls.name, field, known)
-    raise SourceError(f"the enumeration {cls.name} has no member {name or value!r}")
+    raise SourceError(f"the enumeration {cls.name} has no member {brief(name or value)}")
 
 
 def _literal(cls: Class, field: str) -> Any:
@@ -156,7 +159,7 @@ def _add_name(tensor: StoredTensor, name: str) -> None:
 
 
 def _name_packed(packed: Packed | PackedState, path: str) -> None:
-    hoisted, is_new = _HOISTED.match(path), not packed.path
+    hoisted = _HOISTED.match(path)
     for name in (hoisted[1], path) if hoisted else (path,):
         if not packed.path:
             packed.path = name
@@ -167,19 +170,6 @@ def _name_packed(packed: Packed | PackedState, path: str) -> None:
         _add_name(packed.weight, f"{module}weight")
         if packed.bias is not None:
             _add_name(packed.bias, f"{module}bias")
-    elif is_new and isinstance(packed.state, tuple):
-        _name_parts(packed.state, packed.path)
-
-
-def _name_parts(parts: Any, path: str) -> None:
-    """The parts of a packed object, which have no separate names in the module tree."""
-    for index, part in enumerate(parts):
-        if isinstance(part, Packed):
-            _name_packed(part, f"{path}.{index}")
-        elif isinstance(part, StoredTensor):
-            _add_name(part, f"{path}.{index}")
-        elif isinstance(part, list):
-            _name_parts([each for each in part if not isinstance(each, list)], f"{path}.{index}")
 
 
 def owner(path: str) -> str:
