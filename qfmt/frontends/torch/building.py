@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...budget import READ, Budget
+from ...engines import TORCH_ENGINES
 from ...errors import SourceError
 from ...graph import MAXIMUM_RANK
 from ...interpreter import execute
@@ -31,6 +32,14 @@ _ON_INTEGERS = Trait.MOVE | Trait.SIZES
 
 _ORDERED = {"ArgMax", "ArgMin", "Concat", "DequantizeLinear", "Max", "Min"}
 """Operators with the same results, whether they get integers or the numbers for which these stand on one grid."""
+
+_CHANNELS_LAST = {"BatchNormalization", "Conv", "ConvTranspose"}
+"""Operators whose quantized results are channels last in torch, whatever the input is."""
+
+_OTHERWISE = {
+    "Celu", "DepthToSpace", "Elu", "LayerNormalization", "Reshape", "Slice", "Softmax", "Split", "TopK", "Transpose",
+}  # fmt: skip
+"""Operators whose results are not, whatever the input is; those of all others are as the first input is."""
 
 REAL = {
     "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "Erf", "Exp", "Log", "Reciprocal",
@@ -147,6 +156,8 @@ class Builder:
         folded = self._fold(node) if fold else None
         if folded is not None:
             return folded
+        for result in results:
+            result.channels_last = _is_channels_last(operator, quantization is not None, values)
         self.nodes.append(node)
         if not entry.traits & Trait.SIZES:
             self.read.update(node.inputs)
@@ -154,6 +165,10 @@ class Builder:
         if plain:
             self.integers.update(result.key for result in results if result.quantization is not None)
         return results
+
+    def unless(self, usual: bool, rule: str) -> str:
+        """The `rule` of another kernel of PyTorch's engines, unless they take the usual one; "": as the engine does."""
+        return rule if not usual and self.engine in TORCH_ENGINES else ""
 
     def _check_integers(self, operator: str, values: Sequence[TensorValue]) -> bool:
         """Whether a node reads quantized tensors as plain integers. SourceError if that is not what it computes with
@@ -239,7 +254,9 @@ class Builder:
 
     def alias(self, value: TensorValue) -> TensorValue:
         """Another handle on the same tensor: an in-place operator on one does not change the other."""
-        return TensorValue(value.key, value.dtype, value.shape, value.quantization, value.origin)
+        other = TensorValue(value.key, value.dtype, value.shape, value.quantization, value.origin)
+        other.channels_last = value.channels_last
+        return other
 
     def is_constant(self, value: TensorValue) -> bool:
         return self.tensors[value.key].data is not None
@@ -288,6 +305,16 @@ class Builder:
         written = [_elements(tensor) or 0 for tensor in outputs]
         nbytes = sum(size * _itemsize(tensor) for size, tensor in zip(written, outputs, strict=True))
         self.budget.compute(OPERATORS[node.operator].work(read, written), nbytes)
+
+
+def _is_channels_last(operator: str, quantized: bool, values: Sequence[TensorValue | None]) -> bool:
+    """Whether a result is in torch; of sequences only that of a convolution."""
+    if operator in _OTHERWISE or (operator in _CHANNELS_LAST and quantized):
+        return operator in _CHANNELS_LAST
+    inputs = values if operator == "Concat" else values[:1]
+    return bool(inputs) and all(
+        value is not None and value.channels_last and (value.shape is None or len(value.shape) > 3) for value in inputs
+    )
 
 
 def _elements(tensor: Tensor) -> int | None:

@@ -49,9 +49,12 @@ class Memory:
 
 
 class TensorValue(Value):
-    """A tensor that exists at run time. In-place operators change the tensor that a handle refers to."""
+    """A tensor that exists at run time. In-place operators change the tensor that a handle refers to.
 
-    __slots__ = ("dtype", "key", "memory", "origin", "quantization", "shape")
+    It is `channels_last` if torch stores the channels of an image innermost: some kernels then round otherwise.
+    """
+
+    __slots__ = ("channels_last", "dtype", "key", "memory", "origin", "quantization", "shape")
 
     def __init__(self, key: str, dtype: str, shape: Shape, quantization: Quantization | None, origin: str) -> None:
         self.key = key
@@ -60,6 +63,13 @@ class TensorValue(Value):
         self.quantization = quantization
         self.origin = origin
         self.memory = Memory()
+        self.channels_last = False
+
+    @property
+    def has_block(self) -> bool:
+        """Whether it may have so many channels that a kernel that goes along them computes them in blocks."""
+        channels = self.shape[1] if self.shape is not None and len(self.shape) > 1 else None
+        return not isinstance(channels, int) or channels >= 8
 
     @property
     def is_whole(self) -> bool:

@@ -1,13 +1,15 @@
-"""Compares average pools with a custom divisor with torch."""
+"""Compares with torch: average pools with a custom divisor, and kernels that round by the memory format."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F  # noqa: N812
 
 import qfmt
 from networks import pytorch
@@ -44,3 +46,67 @@ def test_a_divisor_that_is_the_size_of_the_window(tmp_path: Path, count: bool) -
 def test_other_divisors_are_not_supported(tmp_path: Path, arguments: tuple[int, ...]) -> None:
     with pytest.raises(UnsupportedOperatorsError, match="avg_pool2d"):
         qfmt.convert(saved(tmp_path / "m.pt", *arguments)[1])
+
+
+class Layout(nn.Module):
+    """A kernel that rounds by the memory format, of a quantized input, or after a convolution, which changes it."""
+
+    def __init__(self, kernel: Any, rank: int, after: str) -> None:
+        super().__init__()
+        self.kernel, self.after = kernel, after
+        if after == "input":
+            return
+        kind = {1: nn.quantized.Conv1d, 2: nn.quantized.Conv2d, 3: nn.quantized.Conv3d}[rank]
+        self.conv = kind(16, 16, 1)
+        weight = torch.randint(-9, 9, (16, 16, *[1] * rank)) / 64.0
+        self.conv.set_weight_bias(torch.quantize_per_tensor(weight, 1 / 64, 0, torch.qint8), None)
+        self.conv.scale, self.conv.zero_point = 0.0625, 3
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q = torch.quantize_per_tensor(x, 0.0625, 3, torch.quint8)
+        if self.after != "input":
+            q = self.conv(q)
+        if self.after == "contiguous":
+            q = q.contiguous()
+        return self.kernel(q).dequantize()
+
+
+def joined(axis: int) -> Any:
+    return lambda q: torch.ops.quantized.cat([q, torch.ops.quantized.mul(q, q, 0.125, 5)], axis, 0.125, 7)
+
+
+KERNELS = {
+    "pool 1": (1, lambda q: F.avg_pool1d(q, 2)),
+    "pool 2": (2, lambda q: F.avg_pool2d(q, 2)),
+    "pool 3": (3, lambda q: F.avg_pool3d(q, 2)),
+    "pool of sums": (2, lambda q: F.avg_pool2d(torch.ops.quantized.add(q, q, 0.0625, 3), 2)),
+    "pool of parts": (2, lambda q: F.avg_pool2d(q[:, :, 1:], 2)),
+    "adaptive 3": (3, lambda q: F.adaptive_avg_pool3d(q, 4)),
+    "mean of images": (2, lambda q: q.mean([2, 3])),
+    "mean of rows": (2, lambda q: q.mean([-1])),
+    "cat 1": (2, joined(1)),
+    "cat 2": (2, joined(2)),
+    "cat of pools": (2, lambda q: joined(1)(F.adaptive_avg_pool2d(q, 1))),
+    "cat of sequences": (1, joined(1)),
+    "bilinear": (2, lambda q: F.interpolate(q, scale_factor=1.5, mode="bilinear")),
+}
+
+
+@pytest.mark.parametrize("engine", ["fbgemm", "qnnpack"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_rules_follow_the_memory_format(
+    tmp_path: Path, name: str, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.quantized, "engine", engine)
+    rank, kernel = KERNELS[name]
+    torch.manual_seed(0)
+    x = torch.randn(2, 16, *{1: (24,), 2: (12, 12), 3: (6, 6, 6)}[rank]) * 2
+    differ = 0
+    with pytorch.quiet():  # qnnpack has no convolution of volumes
+        for after in ("input", "convolution", "contiguous")[: 1 if rank == 3 and engine == "qnnpack" else 3]:
+            module, path = Layout(kernel, rank, after), tmp_path / f"{after}.pt"
+            torch.jit.save(torch.jit.trace(module, x), path)
+            model = qfmt.convert(path, engine=engine)
+            (found,) = model.run({model.graph.inputs[0]: x.numpy()}).values()
+            differ += int((found != module(x).numpy()).sum())
+    assert differ == 0

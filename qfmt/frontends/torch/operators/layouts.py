@@ -157,7 +157,7 @@ def cat(lift: Builder, tensors: Sequence[Any], dim: int = 0) -> Any:
     values = arguments.alike(lift, _some_tensors(lift, tensors))
     if len(values) == 1 and values[0].quantization is None:
         return lift.alias(values[0])
-    return lift.emit("Concat", values, {"axis": dim}, quantization=arguments.grid(values[0]))
+    return _joined(lift, values, dim, arguments.grid(values[0]))
 
 
 @lifts("quantized::cat")
@@ -166,7 +166,18 @@ def quantized_cat(lift: Builder, qx: Sequence[Any], dim: int, scale: Any, zero_p
     grid = arguments.grid(values[0])
     if scale is not None and zero_point is not None:
         grid = arguments.quantization(lift, scale, zero_point, values[0].dtype)
-    return lift.emit("Concat", values, {"axis": dim}, quantization=grid)
+    return _joined(lift, values, dim, grid)
+
+
+def _joined(lift: Builder, values: list[TensorValue], dim: int, grid: Any) -> TensorValue:
+    """Channels of images are joined in blocks, if they are innermost; any other tensors number by number."""
+    rule = lift.unless(dim in (1, -3) and all(map(_is_joined_in_blocks, values)), "reciprocal_fma")
+    return lift.emit("Concat", values, {"axis": dim}, quantization=grid, rule=rule)
+
+
+def _is_joined_in_blocks(x: TensorValue) -> bool:
+    is_last = x.channels_last or (x.shape is not None and x.shape[2:] == (1, 1))
+    return x.shape is not None and len(x.shape) == 4 and is_last and x.has_block
 
 
 def _some_tensors(lift: Builder, values: Sequence[Any]) -> list[TensorValue]:

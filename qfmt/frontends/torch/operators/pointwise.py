@@ -52,8 +52,16 @@ def dequantize(lift: Builder, self: Any) -> Any:
     return cast(lift, x, "float32") if x.quantization is None else lift.emit("DequantizeLinear", [x], dtype="float32")
 
 
+@lifts("aten::contiguous")
+def contiguous(lift: Builder, self: TensorValue, memory_format: int = 0) -> Any:
+    """The same values; `memory_format` is 0, 2 or 3, channels last in images or volumes, or 1, unchanged."""
+    result = lift.alias(self)
+    if memory_format != 1:
+        result.channels_last = memory_format in (2, 3)
+    return result
+
+
 @lifts(
-    "aten::contiguous",
     "aten::detach",
     "aten::alias",
     "aten::lift_fresh",

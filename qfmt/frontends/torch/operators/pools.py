@@ -64,17 +64,21 @@ def avg_pool(lift: Builder, rank: int, a: Any) -> Any:
         if whole or divisor != int(np.prod(attributes["kernel_shape"])):
             return NotImplemented
         attributes["count_include_pad"] = 1
-    return lift.emit("AveragePool", [x], attributes, quantization=arguments.grid(x))
+    in_blocks = x.has_block and (x.channels_last or rank == 3)  # volumes are made channels last
+    rule = lift.unless(in_blocks or (lift.engine == "qnnpack" and rank < 3), "mean_divide_offset")
+    return lift.emit("AveragePool", [x], attributes, quantization=arguments.grid(x), rule=rule)
 
 
 @lifts(by_rank("aten::adaptive_avg_pool{}d"), {f"aten::_adaptive_avg_pool{rank}d": rank for rank in (2, 3)})
 def adaptive_avg_pool(lift: Builder, rank: int, self: Any, output_size: Any) -> Any:
     x = _batched(lift, self, rank)
     sizes = list(output_size) if isinstance(output_size, list | tuple) else [output_size] * rank
+    rule = lift.unless(rank < 3, "mean_reciprocal_fma")
     if all(size == 1 for size in sizes):
-        return lift.emit("GlobalAveragePool", [x], quantization=arguments.grid(x))
+        return lift.emit("GlobalAveragePool", [x], quantization=arguments.grid(x), rule=rule)
     sizes = [_kept(x, 2 + i) if size is None else arguments.whole(lift, size) for i, size in enumerate(sizes)]
-    return lift.emit("qfmt.AdaptiveAveragePool", [x], {"output_size": tuple(sizes)}, quantization=arguments.grid(x))
+    attributes = {"output_size": tuple(sizes)}
+    return lift.emit("qfmt.AdaptiveAveragePool", [x], attributes, quantization=arguments.grid(x), rule=rule)
 
 
 def _kept(x: TensorValue, axis: int) -> int:
@@ -100,7 +104,14 @@ def reduced(
 ) -> Any:
     """`how`: the operator, and the type in which integers are added."""
     x, axes = in_type(lift, self, dtype, whole=how[1]), arguments.axes(lift, dim)
-    return lift.emit(how[0], [x, axes], {"keepdims": int(keepdim)}, quantization=arguments.grid(x))
+    rule = lift.unless(how[0] != "ReduceMean" or _is_of_image(x, dim), "mean_divide_offset")
+    return lift.emit(how[0], [x, axes], {"keepdims": int(keepdim)}, quantization=arguments.grid(x), rule=rule)
+
+
+def _is_of_image(x: TensorValue, dim: Any) -> bool:
+    """Whether a mean is over height and width, for which qnnpack has a kernel."""
+    axes = {each % 4 for each in dim} if isinstance(dim, list | tuple) else set()
+    return x.shape is None or (len(x.shape) == 4 and axes == {2, 3})
 
 
 @lifts(by_rank("aten::upsample_nearest{}d", "aten::_upsample_nearest_exact{}d"))
@@ -135,15 +146,16 @@ def _factors(scales: Sequence[Any], named: dict[str, Any]) -> list[Any]:
 
 def _resized(lift: Builder, rank: int, input: Any, size: Any, factors: list[Any], attributes: dict[str, Any]) -> Any:
     x = _batched(lift, input, rank)
+    rule = lift.unless(x.channels_last, "interpolate")
     if size is not None and attributes["coordinate_transformation_mode"] != "align_corners":
         size = _unless_scaled(lift, x, size, factors)
     if size is None:
         doubles = np.array([1.0, 1.0, *(arguments.number(lift, factor) for factor in factors)])
         kept = all(narrowest(factor) == "float32" for factor in doubles.tolist())
         values = lift.constant(doubles.astype(np.float32) if kept else doubles)
-        return lift.emit("Resize", [x, None, values], attributes, quantization=arguments.grid(x))
+        return lift.emit("Resize", [x, None, values], attributes, quantization=arguments.grid(x), rule=rule)
     whole = shapes.shape_tensor(lift, [shapes.size(lift, x, 0), shapes.size(lift, x, 1), *size])
-    return lift.emit("Resize", [x, None, None, whole], attributes, quantization=arguments.grid(x))
+    return lift.emit("Resize", [x, None, None, whole], attributes, quantization=arguments.grid(x), rule=rule)
 
 
 def _unless_scaled(lift: Builder, x: TensorValue, size: Any, factors: Sequence[Any]) -> Any:
