@@ -91,6 +91,8 @@ def test_code_that_works_without_end(tmp_path: Path) -> None:
     """Numbers whose length doubles with each line, and modules that call one another twice."""
     squares = "\n".join(["def forward(self, x):", "    a = 9"] + ["    a = a * a"] * 60 + ["    return x * a"])
     assert "the result of aten::mul exceeds 64 bits" in qfmt.convert(fx_file(tmp_path / "m.pt", squares)).no_graph
+    lines = "def forward(self, x):\n    return x" + "\\\n.a" * 150_000
+    assert "which PyTorch does not print" in qfmt.convert(fx_file(tmp_path / "m.pt", lines)).no_graph
     inner: Any = GraphLike("def forward(self, x):\n    return x", "import torch")
     for _ in range(30):
         outer = GraphLike("def forward(self, x):\n    a = self.m(x)\n    return self.m(a)", "import torch")

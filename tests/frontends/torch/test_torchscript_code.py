@@ -690,7 +690,7 @@ def test_places_state_module_and_line(tmp_path: Path) -> None:
 
 def test_escapes_take_no_memory() -> None:
     tracemalloc.start()
-    check_chains(['    x = "' + "\\\\" * 1_000_000 + '"\n'], "")
+    check_chains('    x = "' + "\\\\" * 1_000_000 + '"\n', "")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 10_000_000

@@ -128,6 +128,10 @@ CODE = {
     "parentheses a hundred thousand deep": (["return " + "(" * 100_000 + "x" + ")" * 100_000], "nested"),
     "signs a million deep": (["return " + "-" * 1_000_000 + "1"], "nested|not TorchScript"),
     "attributes a million deep": (["return x" + ".a" * 1_000_000], "nested|not TorchScript"),
+    "attributes behind a quote": (["return torch.relu('\"', x" + ".a" * 150_000 + ")"], "nested"),
+    "attributes behind a comment": (["return ( # \"", "  x", *["  .a"] * 150_000, "  )"], "nested"),
+    "attributes in an f-string": (['return f"{x' + ".a" * 150_000 + '}"'], "prefix"),
+    "a name that grows": (["a = __torch__.a", "while True:", f"  a = a.{'b' * 100}"], "bytes of memory"),
     "ifs ninety deep": (["  " * i + "if True:" for i in range(90)] + ["  " * 90 + "return x.y"], None),
     "a number of five thousand digits": (["return " + "9" * 5000], "not TorchScript"),
     "null bytes": (["return \0x"], "which PyTorch does not print"),
@@ -167,6 +171,13 @@ def test_code_that_is_not_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     else:
         assert any(part in str(refusal(path)) for part in sentence.split("|")), str(refusal(path))
     assert not (tmp_path / "MARKER").exists()
+
+
+def test_statements_before_a_header_ends(tmp_path: Path) -> None:
+    """A space behind the colon, which PyTorch does not print, would make the first statements part of the header."""
+    code = WEIGHT_CODE.replace(b"Tensor:\n", b"Tensor: \n   y = self.a\n   if True:\n ")
+    path = module_of(tmp_path / "m.pt", **{"code/__torch__.py": code})
+    assert "not a function" in str(refusal(path))
 
 
 @pytest.mark.parametrize("value", [[1], (1, 2), "a"], ids=["list", "tuple", "text"])

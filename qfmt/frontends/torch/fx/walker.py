@@ -16,7 +16,7 @@ from ....progress import counted
 from ...stored import StoredTensor
 from ..calls import PYTHON, Place, Recorder, RejectedInputError, Value
 from ..saved.tree import Module
-from ..torchscript.code import charge_parsing, check_chains, syntax_tree
+from ..torchscript.code import charge_parsing, check_chains, check_printed, syntax_tree
 from ..torchscript.frames import STEP, Frame, Symbol
 from ..torchscript.operators import Operators
 from ..values import PLAIN_CODES, QUANTIZED_CODES, TensorValue
@@ -86,7 +86,8 @@ def _parsed(module: Module, name: str) -> ast.Module:
     """The syntax tree of the module's `code` or `imports`, parsed once."""
     if name not in module.syntax:
         text, where = getattr(module, name), _where(module)
-        check_chains(text.split("\n"), where)
+        check_printed(text, where)
+        check_chains(text, where)
         module.budget.allocate(charge_parsing(module.budget, text))
         try:
             module.syntax[name] = syntax_tree(text)
@@ -214,7 +215,7 @@ class _Walker(Frame):
 
     def attribute(self, owner: Any, name: str, node: ast.AST) -> Any:
         if isinstance(owner, Symbol):
-            full = Symbol(f"{owner}.{name}")
+            full = self.longer(owner, name)
             known = owner == "torch" and name in DTYPE_CODES
             return ElementType(DTYPE_CODES[name]) if known else CONSTANTS.get(full, full)
         if isinstance(owner, Module):

@@ -38,16 +38,22 @@ LONG = 4
 """A statement of more pieces than that is long: its tree is kept."""
 
 CHAIN_LIMIT = 2000
-"""Operators in one statement. Python 3.10 crashes on about ten thousand; newer versions raise an error."""
+"""Operators in one statement. Python 3.10 crashes on a hundred thousand; newer versions raise an error."""
 
 _DAMAGED = "the file is malicious or damaged"
 _TOO_DEEP = "the code is nested too deeply, or not text"
 
-_ATOMS = re.compile(r'(?s)"[^"]*(?:"|$)|\d+(?:\.\d*)?(?:e[-+]?\d+)?')
+_TEXTS = re.compile(r"\"[^\"]*(?:\"|$)|'[^']*(?:'|$)|#.*")
+"""Texts and comments of code without escapes: a pattern for escapes would take memory for each of them."""
+
+_NUMBERS = re.compile(r"\d+(?:\.\d*)?(?:e[-+]?\d+)?")
 _LINKS = re.compile(r"[.(\[{+\-*/%@&|^<>~:]|\b(?:if|and|or|not|lambda|in|is)\b")
 _UNPRINTED = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]|\"{3}|'{3}|\\\n")
-"""What PyTorch accepts in code, but does not print: control characters, which Python may take for line ends, texts of
-several lines, and lines that continue on the next. With these, lines are no statements."""
+"""What PyTorch does not print, although it may accept it: control characters, which Python may take for line ends,
+texts of multiple lines, and lines that continue on the next. With these, lines are no statements."""
+
+_PREFIXED = re.compile(r"[A-Za-z]\"")
+"""A text of another kind, where `_TEXTS` are replaced."""
 
 _KEYWORD_READ = re.compile(rf"(?m)^( *\w+ = )(\w+)\.({'|'.join(kwlist)})$")
 """An attribute whose name is a Python keyword: PyTorch writes `from0 = self.from` for a module "from"."""
@@ -110,10 +116,10 @@ class Function:
     @property
     def header(self) -> ast.FunctionDef:
         """The syntax tree of the function without its body."""
-        (node,) = self._library.parse(self._lines, self.pieces.header, is_header=True)
-        if not isinstance(node, ast.FunctionDef):
-            raise SourceError("the code is not TorchScript: not a function", where=self._lines.where)
-        return node
+        match self._library.parse(self._lines, self.pieces.header, is_header=True):
+            case [ast.FunctionDef(body=[ast.Pass()]) as node]:
+                return node
+        raise SourceError("the code is not TorchScript: not a function", where=self._lines.where)
 
     def statements(self) -> Iterator[ast.stmt]:
         """The syntax trees of the body, made one after the other."""
@@ -219,18 +225,16 @@ class Library:
         self.budget.spend(len(key[1]) // AT_ONCE)
         if key in self._long:
             return self._long[key]
-        found = self._parsed.pop(key, None) or self._parse(key, block, piece, is_header)
+        found = self._parsed.pop(key, None) or self._parse(key, piece)
         if len(key[1]) > LONG * PIECE:
             self._long[key] = found[0]
         else:
             self._parsed[key] = found  # the newest is the last
         return found[0]
 
-    def _parse(
-        self, key: tuple[int, str], block: list[str], piece: _Lines, is_header: bool
-    ) -> tuple[list[ast.stmt], int]:
+    def _parse(self, key: tuple[int, str], piece: _Lines) -> tuple[list[ast.stmt], int]:
         """Syntax trees, and the memory that they are charged for."""
-        check_chains(["".join(block[:-1]), *block[-1:]] if is_header else block, piece.where)
+        check_chains(key[1], piece.where)
         size = charge_parsing(self.budget, key[1])
         if len(key[1]) > LONG * PIECE:
             self.budget.allocate(size)
@@ -256,9 +260,7 @@ class Library:
     def _index(self, file: str) -> dict[str, _Lines]:
         text = self._read(self._files[file]).decode("latin-1")  # in PyTorch, the elements of a text are bytes
         self.budget.allocate(LINE * text.count("\n"))
-        if found := _UNPRINTED.search(text):
-            where = f"{file}:{text.count(chr(10), 0, found.start()) + 1}"
-            raise SourceError(f"the code has {found[0]!a}, which PyTorch does not print", where=where, hint=_DAMAGED)
+        check_printed(text, file)
         lines = text.split("\n")
         blocks = _Lines(file, lines, 0, len(lines)).blocks(0)
         names = [_defined(lines.first, "class") or _defined(lines.first, "def") for lines in blocks]
@@ -305,7 +307,7 @@ _NAME = "<code of a model>"
 
 
 def _expression(text: str, budget: Budget) -> ast.expr:
-    check_chains([text], "")
+    check_chains(text, "")
     budget.allocate(charge_parsing(budget, text))
     try:
         return syntax_of_expression(text)
@@ -334,18 +336,28 @@ def _parse(text: str, lines: _Lines, first: int) -> list[ast.stmt]:
     raise SourceError("the code is not TorchScript: not a function", where=lines.where)
 
 
-def check_chains(statements: list[str], where: str) -> None:
-    """Reject statements whose syntax tree would be too deep for Python's own recursion."""
-    if any(_open_brackets(line) and _open_brackets(_links(line)) for line in statements):
-        statements = ["".join(statements)]  # a statement over multiple lines, which PyTorch does not print
-    long = [_links(line) for line in statements if len(line) > CHAIN_LIMIT]
-    if any(len(_LINKS.findall(line)) > CHAIN_LIMIT for line in long):
-        raise SourceError(_TOO_DEEP, where=where)
+def check_printed(text: str, file: str) -> None:
+    """Reject code whose lines are not those of PyTorch."""
+    if found := _UNPRINTED.search(text):
+        where = f"{file}:{text.count(chr(10), 0, found.start()) + 1}"
+        raise SourceError(f"the code has {found[0]!a}, which PyTorch does not print", where=where, hint=_DAMAGED)
 
 
-def _links(line: str) -> str:
-    """A line without its texts and numbers. A pattern for escapes would take memory for each of them."""
-    return _ATOMS.sub("", line.replace(r"\\", "").replace(r"\"", ""))
+def check_chains(text: str, where: str) -> None:
+    """Reject printed code with statements whose syntax tree would be too deep for Python's own recursion."""
+    if len(text) <= CHAIN_LIMIT:
+        return
+    for escape in (r"\\", r"\"", r"\'"):
+        text = text.replace(escape, "")
+    text = _TEXTS.sub('"', text)
+    depth = links = 0
+    for line in _NUMBERS.sub("", text).split("\n"):
+        links = len(_LINKS.findall(line)) + (links if depth else 0)
+        depth = max(depth + _open_brackets(line), 0)
+        if links > CHAIN_LIMIT:
+            raise SourceError(_TOO_DEEP, where=where)
+    if _PREFIXED.search(text):
+        raise SourceError("the code has a text with a prefix, which PyTorch does not print", where=where, hint=_DAMAGED)
 
 
 def _open_brackets(line: str) -> int:

@@ -97,11 +97,11 @@ class ScriptFrame(Frame):
                     raise SourceError(f"the archive has no constant {name[:100]}")
                 return self.run.constants[int(index)]
             case Symbol():
-                return self._symbol(f"{owner}.{name}")
+                return self._symbol(self.longer(owner, name))
             case Class(base="Enum"):
                 return enum_member(owner, name=name)
             case Class():
-                return self._symbol(f"{owner.name}.{name}")
+                return self._symbol(self.longer(owner.name, name))
             case ScriptObject():
                 return self._object_attribute(owner, name)
             case NamedTuple() if owner.places.get(name, len(owner)) < len(owner):
@@ -112,9 +112,9 @@ class ScriptFrame(Frame):
                 return self.record(f"prim::{name}", (owner,))
         raise SourceError(f"a {type(owner).__name__} has no attribute `{name[:100]}`")
 
-    def _symbol(self, name: str) -> Any:
+    def _symbol(self, name: Symbol) -> Any:
         """A class or function if the archive has one of that name; else a longer name."""
-        return (self.run.library.find(name) if name.startswith("__torch__.") else None) or Symbol(name)
+        return (self.run.library.find(name) if name.startswith("__torch__.") else None) or name
 
     def _object_attribute(self, owner: ScriptObject, name: str) -> Any:
         key = (id(owner), name)

@@ -122,6 +122,11 @@ class Frame:
         for each, element in zip(target.elts, value, strict=True):
             self.assign(each, element)
 
+    def longer(self, owner: str, name: str) -> Symbol:
+        """The dotted name of an attribute of a name."""
+        self.budget.allocate(len(owner) + len(name))
+        return Symbol(f"{owner}.{name}")
+
     def name(self, node: ast.Name) -> Any:
         raise NotImplementedError
 
