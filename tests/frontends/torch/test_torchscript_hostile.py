@@ -247,6 +247,20 @@ def test_operators_on_values_that_torch_does_not_take(tmp_path: Path, body: list
         qfmt.convert(module_of(tmp_path / "m.pt", *body))
 
 
+@pytest.mark.parametrize("early", [["return self"], ["if torch.gt(n, 9):", "  return self"]])
+def test_a_branch_that_returns_before_it_raises(tmp_path: Path, early: list[str]) -> None:
+    raises = [*early, 'ops.prim.RaiseException("")']
+    body = [
+        "n = torch.size(x, 0)",
+        "if torch.gt(n, 3):",
+        *(f"  {line}" for line in raises),
+        "else:",
+        "  pass",
+        "return x",
+    ]
+    assert "depends on the data" in str(refusal(module_of(tmp_path / "m.pt", *body)))
+
+
 def test_a_comment_ends_no_function(tmp_path: Path) -> None:
     path = module_of(tmp_path / "m.pt", "if True:", "  y = 1", "# a comment", "  return y", "return 2")
     assert run(path) == 1

@@ -53,7 +53,15 @@ def raises(statements: Sequence[ast.stmt]) -> bool:
                 return True
             case ast.If() if raises(statement.body) and raises(statement.orelse):
                 return True
+        if _returns(statement):
+            return False
     return False
+
+
+def _returns(statement: ast.stmt) -> bool:
+    """Whether there is a `return` in a statement."""
+    inner = (each for block in ("body", "orelse") for each in getattr(statement, block, ()))
+    return isinstance(statement, ast.Return) or any(map(_returns, inner))
 
 
 def sides(node: ast.If) -> tuple[list[ast.stmt] | None, Mapping[str, ast.expr | None] | None]:
