@@ -14,6 +14,7 @@ from ...engines import TORCH_ENGINES
 from ...errors import SourceError
 from ...graph import MAXIMUM_RANK
 from ...interpreter import execute
+from ...memory import Memory, available
 from ...model import DTYPES, Attribute, Node, Quantization, Shape, Tensor, static_shape
 from ...ops import OPERATORS, Operand, Trait
 from ...ops.quantization import is_static
@@ -83,6 +84,7 @@ class Builder:
         """Key of an input → its shape in the trace."""
         self._stored: dict[tuple[int, str, Quantization | None], TensorValue] = {}
         self._keep_alive: list[object] = []
+        self._memory = Memory(int(min(2 * budget.bytes, available() // 2)), budget.hint)
 
     def add_input(self, spec: InputSpec) -> TensorValue:
         """A graph input, in the order of `forward`'s arguments."""
@@ -288,7 +290,8 @@ class Builder:
             return None
         self._charge(node, [prod(static_shape(tensor)) for tensor in tensors if tensor is not None])
         operands = [None if tensor is None else Operand(tensor.array, tensor.quantization) for tensor in tensors]
-        arrays = execute(node, operands, [self.tensors[key] for key in node.outputs])
+        with self._memory.spent():
+            arrays = execute(node, operands, [self.tensors[key] for key in node.outputs])
         folded = []
         for key, array in zip(node.outputs, arrays, strict=True):
             if _elements(self.tensors[key]) is None:

@@ -688,6 +688,22 @@ def test_places_state_module_and_line(tmp_path: Path) -> None:
         assert f"torch.{call.target.removeprefix('aten::')}" in lines[call.place.line - 1]
 
 
+class Outer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("a", torch.ones(0, 60_000, 1))
+        self.register_buffer("b", torch.ones(0, 1, 60_000))
+
+    def forward(self, x: torch.Tensor):  # type: ignore[no-untyped-def]
+        return x, torch.matmul(self.a, self.b)
+
+
+def test_constants_take_no_more_than_the_budget_of_their_source(tmp_path: Path) -> None:
+    """0 products of 3.6 billion elements."""
+    with pytest.raises(SourceError, match=r"needs 129\.6 GB of memory, more than the limit of 33\.6 MB"):
+        qfmt.convert(saved(Outer(), tmp_path / "m.pt"), input_shapes={"x": (1, 4)})
+
+
 def test_escapes_take_no_memory() -> None:
     tracemalloc.start()
     check_chains('    x = "' + "\\\\" * 1_000_000 + '"\n', "")
