@@ -128,7 +128,7 @@ class QfmtError(Exception):
 
     def at(self, where: str) -> QfmtError:
         """The same error with a place: an outer layer knows the file, an inner one only the table."""
-        if self.where != where:
+        if not f"{self.where}: ".startswith(f"{where}: "):
             self.where = f"{where}: {self.where}" if self.where else where
         return self
 

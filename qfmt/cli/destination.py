@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import qfmt
 
-from ..errors import DestinationError, InexpressibleNodesError, QfmtError
+from ..errors import DestinationError, InexpressibleNodesError
 from ..notation import size
 from ..urls import Place, place, size_of
 
@@ -90,7 +90,7 @@ class Destination(NamedTuple):
 
         try:
             return f"{len(write_c(model, self.place, name=self.program, shapes=sizes, compact=compact))} files"
-        except QfmtError as error:
+        except DestinationError as error:
             if model.engine != "integer" and not self.program:
                 error.hint = f"for a .qfb file use the name {self.place}.qfb; for a C program {error.hint}"
             raise

@@ -100,8 +100,8 @@ def _terminal_size() -> os.terminal_size:
 
 
 def _columns() -> int | None:
-    """The columns of the terminal; None if stdout is none, and lines may have any width."""
-    return _terminal_size().columns if sys.stdout.isatty() else None
+    """The columns of the terminal, at least NARROWEST; None if stdout is none, and lines may have any width."""
+    return max(NARROWEST, _terminal_size().columns) if sys.stdout.isatty() else None
 
 
 def has_colors() -> bool:

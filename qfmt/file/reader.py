@@ -75,6 +75,8 @@ def _other_kind(place: Place) -> str:
         kind = sniff(place)
     except QfmtError as error:
         return str(error)
+    if kind.key == "qfb":
+        return f"it ends in the first 8 bytes; {header.AGAIN}"
     if kind.key == "unknown":
         return "create one with `qfmt convert`"
     return f"it is {kind}; {'try `qfmt convert`' if kind.source else kind.hint}".removesuffix("; ")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from ..errors import QfmtError, SourceError
+from ..errors import FormatError, QfmtError, SourceError
 from ..model import INT32, Dimension, Graph, Node, Shape, Tensor
 from ..ops import Trait, has, known
 from ..ops.quantization import is_static
@@ -36,6 +36,8 @@ def with_input_shapes(graph: Graph, shapes: Mapping[str, Sequence[Dimension]]) -
     for node in graph.nodes:
         try:
             shapes_of_outputs = inferred(node, tensors)
+        except FormatError:
+            raise
         except (QfmtError, ValueError, IndexError, TypeError) as error:
             why = error.what if isinstance(error, QfmtError) else "these sizes do not fit it"
             raise SourceError(why, where=node.title, hint=HINT) from None

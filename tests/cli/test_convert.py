@@ -210,3 +210,20 @@ def test_the_content_of_a_source_counts_not_its_name(tmp_path: Path) -> None:
     assert "is truncated" in trouble("convert", source, dest)
     source.write_bytes(b"")
     assert "is not a .qfb file; it is an empty file" in trouble("convert", source, dest)
+    source.write_bytes(dest.read_bytes()[:7])
+    assert "is not a .qfb file; it ends in the first 8 bytes; download or" in trouble("convert", source, dest)
+
+
+def test_damaged_data_is_reported_once_whatever_is_written(tmp_path: Path) -> None:
+    source = tmp_path / "damaged.qfb"
+    qfmt.convert(DIGITS).save(source)
+    content = bytearray(source.read_bytes())
+    content[-200] ^= 1
+    source.write_bytes(content)
+    options = ["--integer-only", "--exact", "--input-shape", "x=N,1,8,8"]
+    lowered, program = (
+        trouble("convert", source, tmp_path / "a.qfb", *options),
+        trouble("convert", source, tmp_path / "a"),
+    )
+    assert lowered == program == trouble("convert", source, tmp_path / "a.onnx")
+    assert lowered.count(str(source)) == 1 and lowered.endswith("; download or convert the file again\n")

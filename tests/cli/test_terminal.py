@@ -86,6 +86,8 @@ def test_columns_are_aligned_by_what_a_terminal_shows(network: Path) -> None:
 
 
 def test_a_narrow_terminal_says_what_is_left_out(network: Path) -> None:
+    least, less = (qfmt("inspect", network, "--stats", "--no-pager", columns=columns).end() for columns in (8, 1))
+    assert least[0] == 0 and less == least
     terminal = qfmt("inspect", network, "--nodes", "--no-pager", columns=60)
     terminal.end()
     assert terminal.plain.splitlines()[-1].startswith("(left out in 60 columns: ")

@@ -93,15 +93,8 @@ def inspect(path: Path, chance: Random) -> str:
     from qfmt.cli.check import command as check
     from qfmt.cli.inspect import command
 
-    forms: list[list[str]] = [
-        [],
-        ["--json"],
-        ["--integer"],
-        ["--integer", "--json"],
-        ["--floats"],
-        ["--floats", "--json"],
-    ]
-    forms += [["--nodes"], ["--tensors"]]
+    views = ([], ["--integer"], ["--floats"], ["--tree"], ["--stats"], ["--hazards"])
+    forms = [[*view, *more] for view in views for more in ([], ["--json"])] + [["--nodes"], ["--tensors"]]
     try:
         names = list(qfmt.load(path).tensors)
     except QfmtError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ...errors import BudgetError, DestinationError, InexpressibleNodesError, QfmtError
+from ...errors import BudgetError, DestinationError, FormatError, InexpressibleNodesError, QfmtError
 from ...model import Node
 from ...ops import Trait, has, known
 from ...ops.shapes import keeps_shape
@@ -48,7 +48,7 @@ def write_nodes(plan: Plan) -> None:
             continue  # errors of readers of a failed node would be redundant
         try:
             _writer(node)(plan, node)
-        except BudgetError:
+        except (BudgetError, FormatError):
             raise
         except QfmtError as error:
             reasons.setdefault(f"{node.operator} {error.what}", []).append(node.label)

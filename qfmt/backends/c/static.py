@@ -10,7 +10,7 @@ import numpy as np
 
 from ...arrays import Array
 from ...budget import Budget
-from ...errors import DestinationError, QfmtError
+from ...errors import DestinationError, FormatError, QfmtError
 from ...model import DTYPES, INT32, Dimension, Model, Node, Quantization, Shape, Tensor, numpy_dtype, static_shape
 from ...ops import OPERATORS, Trait, has, known
 from ...ops.quantization import is_static
@@ -122,6 +122,8 @@ def _shaped(node: Node, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The outputs of a node, with their shapes."""
     try:
         shapes = inferred(node, tensors)
+    except FormatError:
+        raise
     except QfmtError as error:
         raise DestinationError(error.what, where=f"node {node.title}", hint=error.hint) from None
     outputs = {}
