@@ -7,6 +7,7 @@ of a source, and never opens one.
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -37,6 +38,7 @@ def main(kind: str) -> None:
     for descriptor in (0, 1, 2):
         os.dup2(nowhere, descriptor)
     warnings.simplefilter("ignore")
+    sys.modules["PIL"] = None  # type: ignore[assignment]  # onnx's ImageDecoder would use it: it can run programs
     Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     server = Server(import_module(f"qfmt.frontends.{kind}.execution").Engine, target)
     with suppress(wire.Closed):

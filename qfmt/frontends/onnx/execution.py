@@ -78,6 +78,7 @@ class Engine:
         options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, f"ORT_{level}")
         options.log_severity_level = 4
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # as parent._WAITING
+        options.add_session_config_entry("session.load_model_format", "ONNX")  # not ORT's own, if some bytes look so
         proto = self._with_outputs(names)
         read = _names_read(proto.graph)
         arrays = {name: array for name, array in self.arrays.items() if name in read}  # unused ones are refused

@@ -408,3 +408,38 @@ def test_a_file_beyond_protobuf_is_refused_by_its_size(tmp_path: Path) -> None:
         file.truncate(1 << 40)
     with pytest.raises(SourceError, match=r"an ONNX model of 2 GB or more, .*save_as_external_data"):
         qfmt.convert(path)
+
+
+# -- what runs the model -----------------------------------------------------------------------------------------------
+
+
+def test_no_name_makes_it_a_model_of_another_format(tmp_path: Path) -> None:
+    """ONNX Runtime takes bytes with ORTM at 4 for its own format: here that is the name of the producer."""
+    model = net()
+    model.producer_name = "ORTM"
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model.SerializeToString())
+    assert path.read_bytes()[4:8] == b"ORTM"
+    assert qfmt.verify(path, qfmt.convert(path), engine="onnxruntime").ok
+
+
+def test_no_operator_decodes_images(tmp_path: Path) -> None:
+    """onnx's ImageDecoder imports Pillow, which runs Ghostscript for some images."""
+    fake, path = tmp_path / "site" / "PIL", tmp_path / "m.onnx"
+    fake.mkdir(parents=True)
+    (fake / "__init__.py").write_text(f"from pathlib import Path\nPath({str(tmp_path / 'imported')!r}).touch()\n")
+    nodes = [
+        node("ImageDecoder", ["image"], ["pixels"]),
+        node("Cast", ["pixels"], ["real"], to=FLOAT),
+        node("ReduceMax", ["real"], ["x.s"], keepdims=0),
+        q("x", "x", "y"),
+    ]
+    constants = {"image": np.zeros(9, np.uint8), "x.z": np.uint8(0)}
+    model = proto(nodes, {"x": (FLOAT, (2,))}, {"y": TensorProto.UINT8}, constants, opset=21)
+    path.write_bytes(model.SerializeToString())
+    start = f"import sys, qfmt; sys.path.append({str(fake.parent)!r}); path = {str(path)!r}"
+    verify = "qfmt.verify(path, qfmt.convert(path), engine='reference')"
+    command = [sys.executable, "-c", f"{start}; {verify}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "Pillow must be installed" in done.stderr
+    assert not (tmp_path / "imported").exists()
