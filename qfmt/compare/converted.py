@@ -1,4 +1,4 @@
-"""Relates a converted file to its source. Their nodes have other forms if only one of the two is ONNX."""
+"""Relates a converted file to its source. Their nodes may have other forms, as if only one of the two is ONNX."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ LISTED = 3
 class Converted:
     """Relates a file to the source that it was converted from. `Lowered` has the same interface.
 
-    `foreign`: one of the two is ONNX, and the other neither is ONNX nor was made from it. Their nodes and constants
-    have other forms, so only computed values count. `rules`: the source with the rules of the engine, if the file
-    states those of another engine.
+    `foreign`: one of the two is ONNX, and the other neither is ONNX nor was made from it; or qfmt wrote only one of two
+    ONNX models. Their nodes and constants have other forms, so only computed values count. `rules`: the source with the
+    rules of the engine, if the file states those of another engine.
     """
 
     integer_only = False

@@ -110,7 +110,7 @@ def _relation(path: Path, file: Model, witness: Witness, engine: str | None) -> 
     If the engine follows rules other than those of the file, the source is converted with the engine's. Outputs that
     differ only by the rules count as stated.
     """
-    foreign = (witness.name == "onnx") != (file.source.get("format") == "onnx")
+    foreign = _form(witness.model) != _form(file)
     whose, rules, notes = engine_of(witness.engine), None, []
     if file.engine in ENGINES and file.engine != whose:
         beside = _witness(path, file.replace(engine=whose), engine)
@@ -124,6 +124,12 @@ def _relation(path: Path, file: Model, witness: Witness, engine: str | None) -> 
     relation = Converted(file, witness, foreign=foreign, rules=rules)
     relation.notes.extend(notes)
     return relation
+
+
+def _form(model: Model) -> tuple[bool, bool]:
+    """Whether a model was made from ONNX, and from ONNX that qfmt wrote. Nodes of different forms are not compared."""
+    is_onnx = model.source.get("format") == "onnx"
+    return is_onnx, is_onnx and model.source.get("framework") == "qfmt"
 
 
 def _witness(path: Path, file: Model, engine: str | None) -> Witness:

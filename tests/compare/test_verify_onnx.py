@@ -341,6 +341,26 @@ def test_scans_are_compared_by_the_layers_of_the_file(layer: type[nn.Module], tm
     assert other.first_wrong.endswith("was not compared: qfmt has no reference for ai.onnx.Scan")
 
 
+def test_onnx_that_qfmt_wrote_from_onnx_is_compared_by_its_results(tmp_path: Path) -> None:
+    """It has one operator of ONNX Runtime in the form of multiple standard ones."""
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.integers(0, 256, (8, 2, 8), np.uint8), "s": rng.random((8, 2), np.float32)}
+    sizes = {"K": 32, "N": 8, "bits": 4, "block_size": 16}
+    layer = onnx_models.node("MatMulNBits", ["x", "w", "s"], ["y"], domain="com.microsoft", **sizes)
+    proto = onnx_models.proto([layer], {"x": (TensorProto.FLOAT, [4, 32])}, ["y"], weights)
+    source, written = tmp_path / "m.onnx", tmp_path / "written.onnx"
+    onnx.save(proto, source)
+    model = qfmt.convert(source)
+    onnx.save(model.to_onnx(), written)
+    for a, b in ((written, model), (source, qfmt.convert(written)), (written, qfmt.convert(written))):
+        report = qfmt.verify(a, b)
+        assert report.ok and report.outputs[0].outputs == 4 * 4 * 8, (a, report.first_wrong)
+    wrong = model.tensors["w"]
+    changed = Tensor.constant("w", (wrong.array + 1) % 16, wrong.quantization)
+    other = model.replace(graph=replace(model.graph, tensors={**model.tensors, "w": changed}))
+    assert qfmt.verify(written, other).first_wrong == "y (qfmt.Linear)"
+
+
 def test_duplicate_outputs_are_compared_under_both_names(tmp_path: Path) -> None:
     path, text = tmp_path / "m.onnx", "agraph (float[2] x) => (float[2] y, float[2] y) { y = Relu(x) }"
     onnx.save(onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]> {text}'), path)
