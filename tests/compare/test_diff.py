@@ -16,6 +16,7 @@ import qfmt
 from qfmt.cli import main
 from qfmt.model import Graph, Model, Node, Observed, Proof, Quantization, Tensor
 from qfmt.quantization import NO_ZERO_POINT, Parameter
+from support.changed import with_node, with_tensor
 from support.examples import examples
 from support.paths import DIGITS
 from support.strategies import models
@@ -24,16 +25,6 @@ from support.strategies import models
 @pytest.fixture(scope="module")
 def digits() -> Model:
     return qfmt.convert(DIGITS)
-
-
-def with_tensor(model: Model, name: str, **changes: Any) -> Model:
-    tensors = {**model.graph.tensors, name: replace(model.graph.tensors[name], **changes)}
-    return model.replace(graph=replace(model.graph, tensors=tensors))
-
-
-def with_node(model: Model, output: str, **changes: Any) -> Model:
-    nodes = [replace(node, **changes) if node.outputs[0] == output else node for node in model.nodes]
-    return model.replace(graph=replace(model.graph, nodes=nodes))
 
 
 @examples(25)

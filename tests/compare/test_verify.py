@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -32,6 +31,7 @@ from qfmt.interpreter import execute
 from qfmt.model import Model, Node, Quantization, Tensor
 from qfmt.ops import OPERATORS, Operand
 from qfmt.rules import violations
+from support.changed import one_scale_changed, one_value_changed, with_node, with_tensor, zero_point_moved
 from support.examples import examples
 from support.paths import DIGITS, HELD_BACK, ROOT
 
@@ -162,41 +162,11 @@ def test_rules_of_another_engine_do_not_count_as_ties(tmp_path: Path) -> None:
     assert 0 < total(report, "stated") < total(report, "outputs") / 100
     assert report.ok and not report.is_exact and total(report, "tie") == 0
     assert any("outputs that differ only by these rules count as stated" in note for note in report.notes)
-    damaged = qfmt.verify(source, one_weight_changed(model, "layer1.0.conv2.weight"), engine="fbgemm")
+    damaged = qfmt.verify(source, one_value_changed(model, "layer1.0.conv2.weight"), engine="fbgemm")
     assert not damaged.ok and [node.name for node in damaged.nodes if node.wrong] == [damaged.first_wrong.split()[0]]
 
 
 # -- damaged files -------------------------------------------------------------------------------------
-
-
-def with_tensor(model: Model, name: str, **changes: Any) -> Model:
-    tensors = {**model.graph.tensors, name: replace(model.graph.tensors[name], **changes)}
-    return model.replace(graph=replace(model.graph, tensors=tensors))
-
-
-def with_node(model: Model, output: str, **changes: Any) -> Model:
-    nodes = [replace(node, **changes) if node.outputs[0] == output else node for node in model.nodes]
-    return model.replace(graph=replace(model.graph, nodes=nodes))
-
-
-def one_weight_changed(model: Model, name: str) -> Model:
-    tensor = model.tensors[name]
-    array = tensor.array.copy()
-    array.flat[array.size // 2] += 1
-    return with_tensor(model, name, data=Tensor.constant(name, array).data)
-
-
-def one_scale_changed(model: Model, name: str) -> Model:
-    quantization = model.tensors[name].quantization
-    assert quantization is not None
-    scale = (*quantization.scale[:-1], float(np.nextafter(np.float32(quantization.scale[-1]), np.float32(9))))
-    return with_tensor(model, name, quantization=quantization.with_values(scale))
-
-
-def zero_point_moved(model: Model, name: str) -> Model:
-    quantization = model.tensors[name].quantization
-    assert quantization is not None
-    return with_tensor(model, name, quantization=quantization.with_values(zero_point=quantization.zero_point[0] + 1))
 
 
 def relu_forgotten(model: Model, name: str) -> Model:
@@ -206,9 +176,9 @@ def relu_forgotten(model: Model, name: str) -> Model:
 
 
 DAMAGES: dict[str, tuple[Change, str]] = {
-    "a weight": (lambda m: one_weight_changed(m, "pointwise.0.weight"), "pointwise.0 (Conv)"),
-    "a weight of the last layer": (lambda m: one_weight_changed(m, "fc.weight"), "fc (qfmt.Linear)"),
-    "a bias": (lambda m: one_weight_changed(m, "residual.conv.bias"), "residual.conv (Conv)"),
+    "a weight": (lambda m: one_value_changed(m, "pointwise.0.weight"), "pointwise.0 (Conv)"),
+    "a weight of the last layer": (lambda m: one_value_changed(m, "fc.weight"), "fc (qfmt.Linear)"),
+    "a bias": (lambda m: one_value_changed(m, "residual.conv.bias"), "residual.conv (Conv)"),
     "a scale of a weight": (lambda m: one_scale_changed(m, "depthwise.0.weight"), "depthwise.0 (Conv)"),
     "a scale of an activation": (lambda m: one_scale_changed(m, "residual.conv"), "residual.conv (Conv)"),
     "a zero point": (lambda m: zero_point_moved(m, "fc"), "fc (qfmt.Linear)"),
@@ -609,7 +579,7 @@ def test_the_command_prints_tables(digits: Model, tmp_path: Path) -> None:
 
 def test_the_command_prints_json(digits: Model, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.qfb"
-    one_weight_changed(digits, "fc.weight").save(damaged)
+    one_value_changed(digits, "fc.weight").save(damaged)
     result = command(DIGITS, damaged, "--json", "--samples", 1)
     assert result.exit_code == 1
     found = json.loads(result.stdout)
@@ -648,7 +618,7 @@ main(sys.argv[1:])
 
 
 def test_without_torch_constants_are_compared(digits: Model, tmp_path: Path) -> None:
-    files = {"clean": digits, "weight": one_weight_changed(digits, "fc.weight"),
+    files = {"clean": digits, "weight": one_value_changed(digits, "fc.weight"),
              "rule": with_node(digits, "fc", rule="integer_bias")}  # fmt: skip
     for name, model in files.items():
         model.save(tmp_path / f"{name}.qfb")

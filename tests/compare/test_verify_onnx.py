@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -28,6 +27,7 @@ from qfmt.frontends.onnx import source as onnx_source
 from qfmt.model import Model, Quantization, Tensor
 from qfmt.ops import Operand
 from qfmt.rules import violations
+from support.changed import one_scale_changed, one_value_changed, with_node, with_tensor, zero_point_moved
 from support.paths import DIGITS
 
 Change = Callable[[Model], Model]
@@ -106,6 +106,16 @@ def test_pytorch_against_its_onnx_export(name: str, engine: str, tmp_path: Path)
     assert report.ok, [node for node in report.nodes if not node.ok]
 
 
+def saved_and_exported(module: nn.Module, x: torch.Tensor, form: str, folder: Path) -> Path:
+    """A network, quantized on one input, as `m.pt`, whose path is returned, and, converted, as `m.onnx`."""
+    module.qconfig = tq.get_default_qconfig("fbgemm")
+    prepared = tq.prepare(module)
+    prepared(x)
+    path = pytorch.save_as(tq.convert(prepared), (x,), "trace", folder / "m.pt")
+    (folder / "m.onnx").write_bytes(qfmt.convert(path).to_onnx(form=form).SerializeToString())
+    return path
+
+
 @pytest.mark.parametrize("features", [3, 1])
 @pytest.mark.parametrize("form", ["qdq", "qoperator"])
 def test_a_clamp_that_one_format_has_as_a_node(form: str, features: int, tmp_path: Path) -> None:
@@ -116,12 +126,7 @@ def test_a_clamp_that_one_format_has_as_a_node(form: str, features: int, tmp_pat
     torch.manual_seed(1)
     layers = (tq.QuantStub(), nn.Linear(4, 600), nn.ReLU(), nn.Linear(600, features), tq.DeQuantStub())
     module = nn.Sequential(*layers).eval()
-    module.qconfig = tq.get_default_qconfig("fbgemm")
-    inputs = (torch.randn(16, 4, generator=torch.Generator().manual_seed(1)),)
-    prepared = tq.prepare(module)
-    prepared(*inputs)
-    path = pytorch.save_as(tq.convert(prepared), inputs, "trace", tmp_path / "m.pt")
-    (tmp_path / "m.onnx").write_bytes(qfmt.convert(path).to_onnx(form=form).SerializeToString())
+    saved_and_exported(module, torch.randn(16, 4, generator=torch.Generator().manual_seed(1)), form, tmp_path)
     for source in ("m.pt", "m.onnx"):
         for other in ("m.pt", "m.onnx"):
             report = qfmt.verify(tmp_path / source, qfmt.convert(tmp_path / other))
@@ -133,12 +138,7 @@ def test_a_clamp_with_another_bias(tmp_path: Path) -> None:
     torch.manual_seed(0)
     module = nn.Sequential(tq.QuantStub(), nn.Conv2d(8, 16, 1), nn.ReLU6(), tq.DeQuantStub()).eval()
     module[1].weight.data *= 6
-    module.qconfig = tq.get_default_qconfig("fbgemm")
-    prepared = tq.prepare(module)
-    inputs = (torch.randn(1, 8, 32, 32) * 1.2,)
-    prepared(*inputs)
-    path = pytorch.save_as(tq.convert(prepared), inputs, "trace", tmp_path / "m.pt")
-    (tmp_path / "m.onnx").write_bytes(qfmt.convert(path).to_onnx(form="qoperator").SerializeToString())
+    path = saved_and_exported(module, torch.randn(1, 8, 32, 32) * 1.2, "qoperator", tmp_path)
     model = qfmt.convert(tmp_path / "m.onnx")
     report = qfmt.verify(path, model, samples=8)
     print(
@@ -159,12 +159,8 @@ def test_real_numbers_that_one_format_rounds_later(tmp_path: Path) -> None:
     """ONNX has a linear layer of sequences as MatMul, Add and QuantizeLinear: the sum is not rounded yet."""
     layers = (tq.QuantStub(), nn.Linear(4, 8), nn.Hardtanh(-0.5, 0.5), tq.DeQuantStub())
     module = nn.Sequential(*layers).eval()
-    module.qconfig = tq.get_default_qconfig("fbgemm")
-    inputs = (torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(1)),)
-    prepared = tq.prepare(module)
-    prepared(*inputs)
-    path = pytorch.save_as(tq.convert(prepared), inputs, "trace", tmp_path / "m.pt")
-    (tmp_path / "m.onnx").write_bytes(qfmt.convert(path).to_onnx(form="qoperator").SerializeToString())
+    x = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(1))
+    path = saved_and_exported(module, x, "qoperator", tmp_path)
     model = qfmt.convert(tmp_path / "m.onnx")
     assert "Add" in [node.operator for node in model.nodes]
     assert qfmt.verify(path, model).ok
@@ -191,36 +187,6 @@ def test_a_bias_of_groups_that_share_scales(tmp_path: Path) -> None:
 # -- damaged files -------------------------------------------------------------------------------------
 
 
-def with_tensor(model: Model, name: str, **changes: Any) -> Model:
-    tensors = {**model.graph.tensors, name: replace(model.graph.tensors[name], **changes)}
-    return model.replace(graph=replace(model.graph, tensors=tensors))
-
-
-def with_node(model: Model, name: str, **changes: Any) -> Model:
-    nodes = [replace(node, **changes) if node.name == name else node for node in model.nodes]
-    return model.replace(graph=replace(model.graph, nodes=nodes))
-
-
-def one_value_changed(model: Model, name: str) -> Model:
-    tensor = model.tensors[name]
-    array = tensor.array.copy()
-    array.flat[array.size // 2] += 1
-    return with_tensor(model, name, data=Tensor.constant(name, array, dtype=tensor.dtype).data)
-
-
-def one_scale_changed(model: Model, name: str) -> Model:
-    quantization = model.tensors[name].quantization
-    assert quantization is not None
-    scale = (*quantization.scale[:-1], float(np.nextafter(np.float32(quantization.scale[-1]), np.float32(9))))
-    return with_tensor(model, name, quantization=quantization.with_values(scale))
-
-
-def zero_point_moved(model: Model, name: str) -> Model:
-    quantization = model.tensors[name].quantization
-    assert quantization is not None
-    return with_tensor(model, name, quantization=quantization.with_values(zero_point=quantization.zero_point[0] + 1))
-
-
 def output_of(model: Model, name: str) -> str:
     return next(node.outputs[0] for node in model.nodes if node.name == name)
 
@@ -228,8 +194,8 @@ def output_of(model: Model, name: str) -> str:
 DAMAGES: dict[str, tuple[Change, str]] = {
     "a scale of an activation": (lambda m: one_scale_changed(m, output_of(m, "conv11")), "conv11 (Conv)"),
     "a zero point": (lambda m: zero_point_moved(m, output_of(m, LINEAR)), f"{LINEAR} (qfmt.Linear)"),
-    "a rule": (lambda m: with_node(m, "conv4", rule="float_bias"), "conv4 (Conv)"),
-    "an operator": (lambda m: with_node(m, "add5", operator="Sub"), "add5 (Sub)"),
+    "a rule": (lambda m: with_node(m, output_of(m, "conv4"), rule="float_bias"), "conv4 (Conv)"),
+    "an operator": (lambda m: with_node(m, output_of(m, "add5"), operator="Sub"), "add5 (Sub)"),
 }
 
 
@@ -267,7 +233,9 @@ MISREAD: dict[str, Change] = {
     "a scale of an activation": DAMAGES["a scale of an activation"][0],
     "a zero point": DAMAGES["a zero point"][0],
     "a dilation": lambda m: with_node(
-        m, "conv7", attributes={**next(n for n in m.nodes if n.name == "conv7").attributes, **DILATED}
+        m,
+        output_of(m, "conv7"),
+        attributes={**next(n for n in m.nodes if n.name == "conv7").attributes, **DILATED},
     ),
     "an operator": DAMAGES["an operator"][0],
 }

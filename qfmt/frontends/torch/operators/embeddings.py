@@ -8,10 +8,9 @@ from ....errors import SourceError
 from ....model import Attribute
 from .. import arguments, shapes
 from ..building import Builder
-from ..calls import Packed
 from ..lifts import lifts
 from ..values import TensorValue, Unsupported
-from .linear import module_of, weight_of
+from .linear import require_packed, weight_of
 
 MODES = ("sum", "mean", "max")
 """Torch's codes for the reduction of a bag."""
@@ -85,9 +84,7 @@ def quantized_embedding_bag(lift: Builder, a: Any) -> Any:
 
 
 def _table(lift: Builder, packed: Any) -> TensorValue:
-    if not isinstance(packed, Packed) or packed.kind != "embedding":
-        raise SourceError("is called without a packed table of embeddings")
-    lift.within(module_of(packed))
+    require_packed(lift, packed, "embedding", "a packed table of embeddings")
     return weight_of(lift, packed)
 
 

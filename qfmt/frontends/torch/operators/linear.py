@@ -49,9 +49,7 @@ def conv_of(
     lift: Builder, x: TensorValue, packed: Packed, rank: int
 ) -> tuple[TensorValue, TensorValue | None, dict[str, Any]]:
     """Weight, bias and attributes of packed convolution parameters; states what they require of `x`."""
-    if not isinstance(packed, Packed) or packed.kind != "conv":
-        raise SourceError("is called without packed convolution parameters")
-    lift.within(module_of(packed))
+    require_packed(lift, packed, "conv", "packed convolution parameters")
     weight, bias = weight_of(lift, packed), bias_of(lift, packed)
     kernel = weight.shape[2:] if weight.shape is not None else ()
     spatial = len(kernel)
@@ -78,11 +76,16 @@ def _without_height(lift: Builder, weight: TensorValue) -> TensorValue:
     return lift.reshaped_constant(weight, lambda shape: (*shape[:2], *shape[3:]))
 
 
+def require_packed(lift: Builder, packed: Any, kind: str, what: str) -> None:
+    """SourceError for anything but parameters of that kind; what is made of them belongs to their module."""
+    if not isinstance(packed, Packed) or packed.kind != kind:
+        raise SourceError(f"is called without {what}")
+    lift.within(module_of(packed))
+
+
 @lifts("quantized::linear")
 def quantized_linear(lift: Builder, X: Any, W_prepack: Any, Y_scale_i: Any, Y_zero_point_i: Any) -> Any:  # noqa: N803
-    if not isinstance(W_prepack, Packed) or W_prepack.kind != "linear":
-        raise SourceError("is called without packed linear parameters")
-    lift.within(module_of(W_prepack))
+    require_packed(lift, W_prepack, "linear", "packed linear parameters")
     x, _ = arguments.quantized(lift, X)
     quantization = arguments.quantization(lift, Y_scale_i, Y_zero_point_i, x.dtype)
     inputs = [x, weight_of(lift, W_prepack), bias_of(lift, W_prepack)]
