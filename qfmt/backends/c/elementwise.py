@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -60,22 +60,20 @@ def _accumulate(plan: Plan, node: Node, terms: Sequence[str], joint: str, wide: 
         plan.fused.add(finish.node.outputs[0])
     target = plan.result(finish.y.name if finish else name, order)
     operands = _operands(plan, node.inputs, order, target)
-    walks = [*(_broadcast(view, target, f"x{i}") for i, view in enumerate(operands)), _broadcast(target, target, "y")]
 
     def expression(at: dict[str, str]) -> str:
         text = joint.join(term.format(f"x{i}[{at[f'x{i}']}]") for i, term in enumerate(terms))
         return f"(int32_t)({text})" if wide else text
 
-    title = f"{node.operator}: {comment(name)}"
     if finish is None:
-        body = nest(plan, target.physical, walks, lambda at: [f"y[{at['y']}] = {expression(dict(at))};"])
-        plan.step(title, _parameters(operands, target), body)
+        _each(plan, node, operands, target, expression)
         return
+    walks = _walks(operands, target)
     sizes, steps = _merged(target.physical, walks, keep_last=finish.axis is not None)
     run = sizes[-1] if sizes else 1
     part = run if finish.axis is not None else min(run, TOGETHER)
     body = _in_rows(plan, sizes, steps, walks, part, expression, finish)
-    title = f"{title}, then {finish.node.operator}: {comment(finish.y.name)}"
+    title = f"{node.operator}: {comment(name)}, then {finish.node.operator}: {comment(finish.y.name)}"
     plan.step(title, _parameters(operands, target), body, [("int32", part, "sums")])
 
 
@@ -139,9 +137,10 @@ def _order(plan: Plan, names: Sequence[str], shape: tuple[int, ...]) -> tuple[in
     return plain(len(shape))
 
 
-def _operands(plan: Plan, names: Sequence[str], order: tuple[int, ...], target: View) -> list[View]:
-    """The inputs; those of the same rank have the same layout."""
-    return [plan.read(name, order if len(plan.value(name).shape) == len(target.shape) else None) for name in names]
+def _operands(plan: Plan, names: Sequence[str], order: tuple[int, ...], target: View) -> dict[str, View]:
+    """The inputs as x0, x1, …; those of the same rank have the same layout."""
+    orders = [order if len(plan.value(name).shape) == len(target.shape) else None for name in names]
+    return {f"x{i}": plan.read(name, own) for i, (name, own) in enumerate(zip(names, orders, strict=True))}
 
 
 def _broadcast(view: View, target: View, name: str) -> Walk:
@@ -149,9 +148,22 @@ def _broadcast(view: View, target: View, name: str) -> Walk:
     return through(view, target.shape, target.order, name)
 
 
-def _parameters(operands: Sequence[View], target: View) -> list[Parameter]:
-    given = [Parameter(f"x{i}", view.whole) for i, view in enumerate(operands)]
+def _walks(operands: Mapping[str, View], target: View) -> list[Walk]:
+    return [_broadcast(view, target, name) for name, view in [*operands.items(), ("y", target)]]
+
+
+def _parameters(operands: Mapping[str, View], target: View) -> list[Parameter]:
+    given = [Parameter(name, view.whole) for name, view in operands.items()]
     return [*given, Parameter("y", target.whole, written=True)]
+
+
+def _each(
+    plan: Plan, node: Node, operands: Mapping[str, View], target: View, expression: Callable[[Any], str], *more: Walk
+) -> None:
+    """A step that computes each element of the output from one of each operand."""
+    walks = [*_walks(operands, target), *more]
+    body = nest(plan, target.physical, walks, lambda at: [f"y[{at['y']}] = {expression(at)};"])
+    plan.step(f"{node.operator}: {comment(node.outputs[0])}", _parameters(operands, target), body)
 
 
 def requantize(plan: Plan, node: Node) -> None:
@@ -190,16 +202,15 @@ def table(plan: Plan, node: Node) -> None:
     axis = node.int("axis", -1)
     name = plan.constant(array.astype(target.dtype), f"{node.outputs[0]} table")
     index = _index("x[{}]", source.dtype, array.shape[-1])
-    walks = [_broadcast(source, target, "x"), _broadcast(target, target, "y")]
+    rows = []
     if axis != -1:
-        line = [Dimension(array.shape[-1] if each == axis else 0) for each in target.order]
-        walks.append(Walk("row", 0, line))
+        rows = [Walk("row", 0, [Dimension(array.shape[-1] if each == axis else 0) for each in target.order])]
         index = f"{index} + {{row}}"
-    body = nest(plan, target.physical, walks, lambda at: [
-        f"y[{at['y']}] = {name}[{index.format(at['x'], row=at.get('row', ''))}];"
-    ])  # fmt: skip
-    parameters = [Parameter("x", source.whole), Parameter("y", target.whole, written=True)]
-    plan.step(f"{node.operator}: {comment(node.outputs[0])}", parameters, body)
+
+    def expression(at: Any) -> str:
+        return f"{name}[{index.format(at['x'], row=at.get('row', ''))}]"
+
+    _each(plan, node, {"x": source}, target, expression, *rows)
 
 
 def _index(expression: str, dtype: str, size: int) -> str:
@@ -216,19 +227,10 @@ def pair_table(plan: Plan, node: Node) -> None:
     operands = _operands(plan, node.inputs[:2], order, target)
     array = plan.array(node.inputs[2], "a table that is")
     entries = plan.constant(array.astype(target.dtype), f"{name} table")
-    walks = [*(_broadcast(view, target, f"x{i}") for i, view in enumerate(operands)), _broadcast(target, target, "y")]
-    indices = [
-        _index(f"x{i}[{{}}]", view.dtype, size)
-        for i, (view, size) in enumerate(zip(operands, array.shape, strict=True))
-    ]
-
-    def body(at: Any) -> list[str]:
-        first, second = (index.format(at[f"x{i}"]) for i, index in enumerate(indices))
-        return [f"y[{at['y']}] = {entries}[{first} * {array.shape[1]} + {second}];"]
-
-    plan.step(
-        f"{node.operator}: {comment(name)}", _parameters(operands, target), nest(plan, target.physical, walks, body)
-    )
+    pairs = zip(operands.items(), array.shape, strict=True)
+    indices = [_index(f"{x}[{{{x}}}]", view.dtype, size) for (x, view), size in pairs]
+    index = f"{indices[0]} * {array.shape[1]} + {indices[1]}"
+    _each(plan, node, operands, target, lambda at: f"{entries}[{index.format(**at)}]")
 
 
 def unary(plan: Plan, node: Node) -> None:
@@ -263,7 +265,4 @@ def unary(plan: Plan, node: Node) -> None:
         entries = plan.constant(results, f"{node.outputs[0]} table")
         expression = f"{entries}[{_index('x[{0}]', x.dtype, given.size)}]"
     target = plan.result(node.outputs[0], source.order)
-    walks = [_broadcast(source, target, "x"), _broadcast(target, target, "y")]
-    body = nest(plan, target.physical, walks, lambda at: [f"y[{at['y']}] = {expression.format(at['x'])};"])
-    parameters = [Parameter("x", source.whole), Parameter("y", target.whole, written=True)]
-    plan.step(f"{node.operator}: {comment(node.outputs[0])}", parameters, body)
+    _each(plan, node, {"x": source}, target, lambda at: expression.format(at["x"]))

@@ -146,13 +146,14 @@ def _multiply(a: Any, b: Any) -> Any:
     return _checked(items, int | float | list | str) * _checked(count, int | float)
 
 
-def _of_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, for numbers: Python's operators also take texts, lists and tuples, where PyTorch's do not."""
+def _of(kinds: Any, function: Callable[..., Any], others: Any = object) -> Callable[..., Any]:
+    """The function, for a first argument of these types, and others of those: Python's operators take more types than
+    PyTorch's, which have no texts, lists or tuples among their numbers."""
 
-    def computed(*values: Any, **options: Any) -> Any:
-        return function(*(_checked(value, int | float) for value in values), **options)
+    def typed(value: Any, *rest: Any, **options: Any) -> Any:
+        return function(_checked(value, kinds), *(_checked(each, others) for each in rest), **options)
 
-    return computed
+    return typed
 
 
 def _shift(a: int, b: int) -> int:
@@ -263,7 +264,8 @@ _on_numbers: dict[str, Callable[..., Any]] = {
     "aten::__derive_index": lambda index, start, step: start + index * step,
 }
 
-on_values: dict[str, Callable[..., Any]] = {name: _of_numbers(function) for name, function in _on_numbers.items()} | {
+on_values: dict[str, Callable[..., Any]] = {
+    **{name: _of(int | float, function, int | float) for name, function in _on_numbers.items()},
     "aten::add": operator.add,
     "aten::mul": _multiply,
     "prim::min": _ordered(min),
@@ -304,15 +306,6 @@ on_values: dict[str, Callable[..., Any]] = {name: _of_numbers(function) for name
 
 
 # -- lists and dicts -----------------------------------------------------------------------------------
-
-
-def _of(kinds: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, for a first argument of these types."""
-
-    def typed(value: Any, *rest: Any, **options: Any) -> Any:
-        return function(_checked(value, kinds), *rest, **options)
-
-    return typed
 
 
 def _checked(value: Any, kinds: Any) -> Any:
