@@ -102,16 +102,14 @@ def _parameter_lines(quantization: Quantization) -> Iterator[bytes]:
 
 
 def attribute_words(value: Attribute) -> Iterator[str]:
-    """The kind of an attribute, and its values: 1, 1.0 and 0.0, -0.0 are not the same."""
+    """The kind of an attribute, and its values: 1, 1.0 and 0.0, -0.0 are not the same.
+
+    An integer is in decimal digits, a float in the hexadecimal digits of its float64.
+    """
     values = value if isinstance(value, tuple) else (value,)
     yield ("s" if not isinstance(value, tuple) else "l") + attribute_kind(value)
     for item in values:
-        yield _number_word(item) if isinstance(item, float) else str(item)
-
-
-def _number_word(value: float) -> str:
-    """An integer in decimal digits, a float as the hexadecimal digits of its float64."""
-    return struct.pack(">d", value).hex() if isinstance(value, float) else str(value)
+        yield struct.pack(">d", item).hex() if isinstance(item, float) else str(item)
 
 
 def _line(*words: str) -> Iterator[bytes]:

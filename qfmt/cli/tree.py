@@ -95,14 +95,13 @@ def _facts(module: Module) -> dict[str, Any]:
 
 def _rows(module: Module, level: int, depth: int | None) -> Iterator[list[str]]:
     name, counts = module.name, (module.nodes, module.parameters)
-    while level and len(module.modules) == 1 and (only := _only(module)) and (only.nodes, only.parameters) == counts:
+    while level and len(module.modules) == 1:
+        (only,) = module.modules.values()
+        if (only.nodes, only.parameters) != counts:
+            break
         module, name = only, f"{name}.{only.name}"  # a module with nothing of its own needs no row
     operators = ", ".join(f"{count} {operator}" for operator, count in module.operators.most_common())
     yield [f"{'  ' * level}{name}", f"{module.nodes:,}", f"{module.parameters:,}", size(module.bytes), operators]
     if depth is None or level < depth:
         for each in module.modules.values():
             yield from _rows(each, level + 1, depth)
-
-
-def _only(module: Module) -> Module:
-    return next(iter(module.modules.values()))

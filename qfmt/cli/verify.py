@@ -242,14 +242,11 @@ def _show(report: Report) -> None:
     else:
         _stated(report)
         line(f"nodes were not run: {report.skipped}")
-    right = all(weight.ok for weight in report.weights) and not _is_stated_otherwise(report)
+    otherwise = report.missing or any(node.differences for node in report.nodes)
+    right = all(weight.ok for weight in report.weights) and not otherwise
     if not report.ok and right and report.rules_compared and not report.integer_only:
         line("file and source state the same, so the engine may have a faulty kernel; try another one: --engine")
     line(_verdict(report))
-
-
-def _is_stated_otherwise(report: Report) -> bool:
-    return bool(report.missing) or any(node.differences for node in report.nodes)
 
 
 def _origin(report: Report) -> str:

@@ -82,7 +82,8 @@ class SideBySide:
                 if name in theirs:
                     if mine is not None:
                         operands = self._operands(node, given) or []
-                        self._check_grid(name, theirs[name], found)
+                        if not _same_grid(self.model.tensors[name].quantization, theirs[name]):
+                            found.fault = f"the source has {name} with {_grid(theirs[name])}"
                         counts = self.judge(node, name, mine[index], theirs[name].array, operands, direct)
                         found.counts = found.counts.plus(counts)
                     given[name] = theirs[name].array
@@ -137,10 +138,6 @@ class SideBySide:
 
     def _is_constant(self, name: str) -> bool:
         return not name or self.model.tensors[name].is_constant
-
-    def _check_grid(self, name: str, theirs: Computed, found: NodeFindings) -> None:
-        if not _same_grid(self.model.tensors[name].quantization, theirs):
-            found.fault = f"the source has {name} with {_grid(theirs)}"
 
 
 def _same(a: Array, b: Array) -> bool:

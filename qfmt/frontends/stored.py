@@ -186,7 +186,7 @@ class StoredTensor:
             return
         bits = ELEMENT_BITS[self.dtype]
         if (self._last() + 1) * bits > nbytes * 8:
-            what = f"a tensor needs {_last_byte(self._last(), bits)} bytes of a storage that has {nbytes}"
+            what = f"a tensor needs {-(-(self._last() + 1) * bits // 8)} bytes of a storage that has {nbytes}"
             raise SourceError(what, where=where, hint="the file is damaged or truncated")
         if prod(self.shape) * bits > (nbytes + EXPANSION_LIMIT) * 8:
             what = f"a tensor of shape {_short(self.shape)} repeats a storage of {nbytes} bytes many times"
@@ -195,10 +195,6 @@ class StoredTensor:
 
 def _short(sizes: tuple[int, ...]) -> str:
     return str(list(sizes)) if len(sizes) <= 32 else f"of {len(sizes)} dimensions"
-
-
-def _last_byte(last: int, bits: int) -> int:
-    return -(-(last + 1) * bits // 8)
 
 
 def _element_type(dtype: str) -> np.dtype[Any]:

@@ -105,7 +105,7 @@ class Worker:
         """Build the engine of a session, unless it is the current one; return name and version of the package."""
         if self.session is not session:
             self.session = None
-            told = dict(self.exchange(session, _is_text, "open", *session.program()))
+            told = dict(self.exchange(session, lambda value: isinstance(value, str), "open", *session.program()))
             self.version, self.session = told.get("version", ""), session
         return self.version
 
@@ -167,10 +167,6 @@ class Worker:
         for stream in (self.process.stdin, self.process.stdout):
             with suppress(OSError):  # unsent data for a process that has ended
                 stream.close()  # type: ignore[union-attr]
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
 
 
 def _worker(kind: str) -> Worker:

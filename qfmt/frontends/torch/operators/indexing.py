@@ -32,7 +32,9 @@ def index(lift: Builder, self: TensorValue, indices: Any) -> Any:
     rank = max(shapes.rank(lift, each) for each in picked)
     together = _broadcast(lift, picked)
     if axes[0] == 0:
-        return lift.emit("GatherND", [self, _stacked(lift, together, rank)])
+        return lift.emit(
+            "GatherND", [self, lift.emit("Concat", [unsqueeze(lift, each, rank) for each in together], {"axis": rank})]
+        )
     return _flattened(lift, self, axes, together)
 
 
@@ -55,10 +57,6 @@ def _broadcast(lift: Builder, values: list[TensorValue]) -> list[TensorValue]:
     for value in values[1:]:
         total = lift.emit("Add", [total, lift.emit("Mul", [lift.tensor(0), cast(lift, value, "int64")])])
     return [lift.emit("Add", [cast(lift, value, "int64"), total]) for value in values]
-
-
-def _stacked(lift: Builder, values: list[TensorValue], rank: int) -> TensorValue:
-    return lift.emit("Concat", [unsqueeze(lift, value, rank) for value in values], {"axis": rank})
 
 
 def _flattened(lift: Builder, x: TensorValue, axes: list[int], places: list[TensorValue]) -> TensorValue:
