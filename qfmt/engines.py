@@ -19,5 +19,6 @@ def engine_of(runs: str) -> str:
     return "onnx" if runs in RUNTIMES else runs
 
 
-NO_TELEMETRY = {"ORT_DISABLE_TELEMETRY": "1"}
-"""The environment in which ONNX Runtime (1.32 and later) keeps no record of models, and sends none away."""
+FOR_RUNTIME = {"ORT_DISABLE_TELEMETRY": "1", "ORT_LOAD_CONFIG_FROM_MODEL": "0"}
+"""The environment in which ONNX Runtime (1.32 and later) takes no options from a model, keeps no record of models, and
+sends none away."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from qfmt.engines import NO_TELEMETRY
+from qfmt.engines import FOR_RUNTIME
 from support import counts, examples  # noqa: F401  (registers the profiles of Hypothesis)
 from support.paths import ROOT
 from support.shared import shared_folder
@@ -19,7 +19,7 @@ from support.stores import bucket, memory, s3, server, store, temporary  # noqa:
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # one process per core: threads beyond it only wait, which takes half the time
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
-os.environ.update(NO_TELEMETRY)  # tests call ONNX Runtime, which otherwise keeps a database in the home folder
+os.environ.update(FOR_RUNTIME)  # tests call ONNX Runtime, which otherwise keeps a database in the home folder
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts what runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the commands that tests interrupt inherit it
 

@@ -153,9 +153,10 @@ def test_check_of_a_valid_file(tiny: Path) -> None:
 
 def test_check_lists_every_violation(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from qfmt.errors import Violation
+    from qfmt.file import checker
 
     broken = [Violation("V12", "tensor fc1", "has no scale"), Violation("V33", "node 1", "reads what is not there")]
-    monkeypatch.setattr(qfmt, "check", lambda _: broken)
+    monkeypatch.setattr(checker, "checked", lambda _: (broken, None))
     result = invoke("check", tiny)
     assert result.exit_code == 1
     assert result.stdout == "V12 tensor fc1: has no scale\nV33 node 1: reads what is not there\n"

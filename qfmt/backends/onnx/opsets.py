@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import onnx
 import onnx.parser
 
-from ...engines import NO_TELEMETRY
+from ...engines import FOR_RUNTIME
 from ...errors import DestinationError
 from ...model import DTYPES
 from .constants import onnx_dtype
@@ -71,7 +71,7 @@ def newest(signed: bool = False) -> int:
     The optimizer of version 1.31 breaks networks of int8 activations with opset 21 or later (when it moves
     DequantizeLinear after a Transpose, output_dtype and zero point disagree): `signed` tests for that, too.
     """
-    os.environ.update(NO_TELEMETRY)
+    os.environ.update(FOR_RUNTIME)
     try:
         from onnxruntime import InferenceSession, SessionOptions
     except ImportError:

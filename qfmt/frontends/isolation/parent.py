@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from ...engines import NO_TELEMETRY
+from ...engines import FOR_RUNTIME
 from ...errors import LONGEST, RunError
 from . import wire
 
@@ -90,7 +90,11 @@ class Worker:
         pipe = subprocess.PIPE
         try:
             self.process = subprocess.Popen(
-                command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=_WAITING | os.environ | NO_TELEMETRY
+                command,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=subprocess.DEVNULL,
+                env=_WAITING | os.environ | FOR_RUNTIME,
             )
         except OSError as error:
             raise RunError(f"a process for {kind} cannot be started: {error.strerror}") from None

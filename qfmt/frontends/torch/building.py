@@ -84,7 +84,7 @@ class Builder:
         """Key of an input → its shape in the trace."""
         self._stored: dict[tuple[int, str, Quantization | None], TensorValue] = {}
         self._keep_alive: list[object] = []
-        self._memory = Memory(int(min(2 * budget.bytes, available() // 2)), budget.hint)
+        self._memory = Memory(int(min(4 * budget.bytes, available() // 2)), budget.hint)
 
     def add_input(self, spec: InputSpec) -> TensorValue:
         """A graph input, in the order of `forward`'s arguments."""

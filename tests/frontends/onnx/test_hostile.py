@@ -423,6 +423,15 @@ def test_no_name_makes_it_a_model_of_another_format(tmp_path: Path) -> None:
     assert qfmt.verify(path, qfmt.convert(path), engine="onnxruntime").ok
 
 
+def test_no_model_sets_options_of_the_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With this variable, ONNX Runtime takes options from a model: profiling writes a file."""
+    monkeypatch.setenv("ORT_LOAD_CONFIG_FROM_MODEL", "1")
+    model, path = net(), tmp_path / "m.onnx"
+    model.metadata_props.add(key="ort_config", value='{"session_options": {"enable_profiling": true}}')
+    path.write_bytes(model.SerializeToString())
+    assert qfmt.verify(path, qfmt.convert(path), engine="onnxruntime").ok
+
+
 def test_no_operator_decodes_images(tmp_path: Path) -> None:
     """onnx's ImageDecoder imports Pillow, which runs Ghostscript for some images."""
     fake, path = tmp_path / "site" / "PIL", tmp_path / "m.onnx"

@@ -9,6 +9,7 @@ import math
 import tracemalloc
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Dict, Final, List, NamedTuple, Optional, Tuple  # noqa: UP035
 
 import numpy as np
@@ -20,7 +21,7 @@ from torch.nn import functional as F  # noqa: N812
 import qfmt
 from qfmt.errors import ControlFlowError, SourceError
 from qfmt.frontends.torch.torchscript.archive import Archive
-from qfmt.frontends.torch.torchscript.code import check_chains
+from qfmt.frontends.torch.torchscript.code import Function, check_chains
 from qfmt.frontends.torch.torchscript.evaluator import evaluate
 from qfmt.frontends.torch.torchscript.folding import fold, on_containers, on_values
 from support.replay import Notes, Real, Replay, Unknown, assert_equal, to_torch
@@ -772,3 +773,15 @@ def test_sizes_that_traced_code_holds_as_tensors(tmp_path: Path) -> None:
     for mine, theirs in zip(results.values(), torch.jit.load(path)(x), strict=True):
         assert mine.dtype == theirs.numpy().dtype
         np.testing.assert_array_equal(mine, theirs.numpy())
+
+
+def test_a_message_copies_only_the_beginning_of_a_line() -> None:
+    """A loop may show a line of megabytes thousands of times."""
+
+    class Long(str):
+        def strip(self, *_: Any) -> str:
+            raise AssertionError("the whole line is copied")
+
+    lines: Any = SimpleNamespace(file="code.py", text=[Long("  if x:  # " + "a" * 5000)])
+    anything: Any = None
+    assert Function(anything, lines, "forward").text_of(1) == "if x:  # " + "a" * 191

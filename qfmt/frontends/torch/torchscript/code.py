@@ -135,9 +135,9 @@ class Function:
         return self.text_of(self.line(node))
 
     def text_of(self, line: int) -> str:
-        """The text of a line of the file."""
+        """The beginning of a line of the file; a line may be long, and is shown often."""
         line -= 1
-        return self._lines.text[line].strip()[:200] if line < len(self._lines.text) else ""
+        return self._lines.text[line][:1000].strip()[:200] if line < len(self._lines.text) else ""
 
     def signature(self) -> list[tuple[str, str, bool]]:
         """(name, type, whether it has a default) of every argument."""
