@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import inf, prod, sqrt
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from ml_dtypes import finfo
@@ -67,6 +67,9 @@ CHOICES = ("TopK", "ArgMax", "ArgMin")
 
 JUMPS = ("ThresholdedRelu",)
 """Operators of one element whose result jumps, and that torch computes on quantized tensors."""
+
+DIFFERENCES = ("Celu", "Elu", "Selu")
+"""Operators with the term exp(x) - 1, of which some libraries round each part: they are off by units of 1."""
 
 INTEGER_RULES = (*REQUANTIZE, *MEAN, "product", "sum")
 """Rules whose formulas are exact except for a few final float32 operations."""
@@ -197,6 +200,8 @@ def _sizes(node: Node, operands: Sequence[Operand | None], result: Array, unit: 
         terms = [each and Operand(np.abs(_real(each, np.float64)), None) for each in operands]
         sums = _computed(replace(node, rule=""), terms, np.float64)
         return sums if sums.shape == result.shape else inf
+    if node.operator in DIFFERENCES:
+        result = result + LAST_BITS * unit * abs(cast(float, node.attributes.get("alpha", 1.0)))
     if has(node, Trait.ELEMENTWISE):
         result = result + ROUNDINGS * unit * _magnitude(replace(node, rule=""), operands, result.shape)
     return result if has(node, Trait.ELEMENTWISE) or has(node, Trait.MOVE) else inf
@@ -343,6 +348,8 @@ def _magnitude(node: Node, operands: Sequence[Operand | None], shape: tuple[int,
         bias = operands[2] if len(operands) > 2 else None
         return np.asarray(0.0 if bias is None else 2 * np.abs(_real(bias, np.float64)).max(initial=0))
     sizes = [_size(operand) for operand in operands if operand is not None and _is_real(operand)]
+    if node.operator == "Resize" and operands[0] is not None:  # positions are computed in float32, too
+        sizes = [size * max(operands[0].array.shape, default=1) for size in sizes]
     if any(size.shape != shape and size.size > 1 for size in sizes):
         sizes = [np.asarray(size.max(initial=0)) for size in sizes]
     return np.asarray(sum(sizes, np.zeros(())))

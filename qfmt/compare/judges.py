@@ -138,9 +138,13 @@ class BySource:
 
 
 def _before(clamp: Node, like: Node, producers: Mapping[str, Node]) -> Node | None:
-    """The node before a clamp, if it has the operator of a node that is no clamp."""
-    before = producers.get(clamp.inputs[0]) if clamp.operator in CLAMPS and like.operator not in CLAMPS else None
-    return before if before and (before.operator, before.outputs) == (like.operator, clamp.inputs[:1]) else None
+    """The node before a clamp, or multiple, if it has the operator of a node that is no clamp."""
+    node: Node | None = clamp
+    while node is not None and node.operator in CLAMPS and like.operator not in CLAMPS:
+        last, node = node, producers.get(node.inputs[0])
+        if node is not None and (node.operator, node.outputs) == (like.operator, last.inputs[:1]):
+            return node
+    return None
 
 
 def completed(model: Model, inputs: Mapping[str, Array], seen: Mapping[str, Computed]) -> dict[str, Array]:

@@ -100,6 +100,10 @@ class PerChannel:
         return tuple(self.zero_point.array().reshape(-1).tolist())
 
 
+NAME_LIMIT = 64
+"""The most names of one tensor."""
+
+
 @dataclass(slots=True, eq=False)
 class StoredTensor:
     """A tensor of an archive.
@@ -125,6 +129,10 @@ class StoredTensor:
     @property
     def path(self) -> str:
         return self.names[0] if self.names else ""
+
+    def add_name(self, name: str) -> None:
+        if len(self.names) < NAME_LIMIT and name not in self.names:
+            self.names.append(name)
 
     def unsqueeze(self, axis: int) -> StoredTensor:
         """The same tensor with a dimension of 1 inserted at `axis`, which must be after the quantized axis."""

@@ -27,11 +27,13 @@ def attach_quantization(graph: Graph, engine: str = "onnx") -> Graph:
 
     Integers all of whose writers and readers agree on one scale and zero point get it as their quantization,
     through operators that only move them. If they disagree, or a node reads the bare integers, nothing changes.
-    But constants are split, one for each meaning, and a Clip of integers becomes quant_min and quant_max.
+    But constants are split, one for each meaning, and the bounds of a Clip of integers become quant_min and quant_max.
     """
     nodes, tensors, lost = _attached(graph, set())
     if lost:  # nothing else would clip
-        nodes, tensors, _ = _attached(graph, lost)
+        nodes, tensors, lost = _attached(graph, lost)
+    if lost:  # a Clip that stays takes the quantization from others
+        nodes, tensors, _ = _attached(graph, {name for node in graph.nodes for name in node.outputs})
     kept = [each for node in nodes for each in _implicit(node, tensors, engine)]
     return replace(graph, nodes=kept, tensors=tensors)
 
@@ -143,6 +145,8 @@ def _moved(node: Node) -> list[str]:
     """The tensors of a node that have one grid, if any has."""
     if node.operator in _SAME_GRID:
         return [*node.inputs, *node.outputs] if all(node.inputs) else []
+    if (node.operator, len(node.inputs)) == ("Clip", 1):  # it clamps to the range of its output
+        return [*node.inputs, *node.outputs]
     if not has(node, Trait.MOVE) or not node.inputs[0]:
         return []
     return [node.inputs[0], *(name for name in node.outputs if name)]
@@ -228,16 +232,18 @@ Ranges = dict[str, tuple[int, int]]
 def _narrowed(
     nodes: Sequence[Node], tensors: dict[str, Tensor], uses: Counter[str], stay: Set[str]
 ) -> tuple[list[Node], Ranges, dict[str, list[str]]]:
-    """Remove Clips of integers that only a QuantizeLinear gives, or that are constants, but not those in `stay`.
+    """Make the bounds of Clips of integers the range of their output, but not of those in `stay`. Remove those whose
+    input only a QuantizeLinear gives, or is constant.
 
     Brevitas writes narrow ranges so. The QuantizeLinear then outputs the clipped integers: clamping twice is clamping
-    to the intersection of the ranges. Returns the nodes that are left; the ranges; and for each output of such a
-    QuantizeLinear the outputs of its Clips.
+    to the intersection of the ranges. Returns the nodes that are left; the ranges; and for each output that needs its
+    range the outputs of its Clips.
     """
     producers = {node.outputs[0]: position for position, node in enumerate(nodes) if node.operator == QUANTIZE}
     kept: list[Node | None] = list(nodes)
     ranges: Ranges = {}
     clips: dict[str, list[str]] = {}
+    clamps: dict[str, list[str]] = {}
     roots: dict[str, str] = {}
     """Clipped constant → the constant before the first Clip."""
     for position, node in enumerate(nodes):
@@ -249,6 +255,7 @@ def _narrowed(
         limits = (max(low, limits[0]), min(high, limits[1]))
         if limits[0] > limits[1]:
             continue
+        kept[position] = None
         if tensors[source].is_constant:
             tensors[target] = _clipped(tensors[source], tensors[target], limits, roots.get(source, source))
             roots[target] = roots.get(source, source)
@@ -263,14 +270,14 @@ def _narrowed(
             clips[target] = clips.pop(source, [])
             clips[target].append(target)
         else:
-            continue
-        kept[position] = None
+            kept[position] = replace(node, inputs=(source,))
+            clamps[target] = [target]
         ranges[target] = limits
     for target, outputs in clips.items():
         former = [nodes[producers[target]].outputs[0], *outputs]
         names = {name for each in former for name in (each, *tensors[each].aliases)} - {target}
         tensors[target] = replace(tensors[target], aliases=tuple(sorted(names)))
-    return [node for node in kept if node is not None], ranges, clips
+    return [node for node in kept if node is not None], ranges, clips | clamps
 
 
 def _limits(node: Node, tensors: Mapping[str, Tensor]) -> tuple[int, int] | None:

@@ -329,6 +329,45 @@ def test_onnx_that_qfmt_wrote_from_onnx_is_compared_by_its_results(tmp_path: Pat
     assert qfmt.verify(written, other).first_wrong == "y (qfmt.Linear)"
 
 
+LAYERS: dict[str, Callable[[], list[nn.Module]]] = {
+    "clamp behind a pool": lambda: [nn.Conv2d(3, 16, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(16, 8, 3), nn.ReLU6()],
+    "two clamps": lambda: [nn.ReLU(), nn.ReLU6()],
+    "bilinear": lambda: [nn.Upsample(size=(7, 5), mode="bilinear"), nn.Upsample(size=(9, 8), mode="bilinear")],
+}
+
+
+@pytest.mark.parametrize("form", ["qdq", "qoperator"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_an_export_is_compared_with_its_origin_in_any_form(name: str, form: str, tmp_path: Path) -> None:
+    """Clamps of integers have a quantization, and those that ONNX has in a QuantizeLinear follow the file's rule."""
+    torch.manual_seed(2)
+    module = nn.Sequential(tq.QuantStub(), *LAYERS[name](), tq.DeQuantStub()).eval()
+    module.qconfig = tq.get_default_qconfig("fbgemm")  # type: ignore[assignment]
+    inputs = (torch.randn(4, 3, 24, 24),)
+    prepared = tq.prepare(module)
+    prepared(*inputs)
+    source, written = pytorch.save_as(tq.convert(prepared), inputs, "trace", tmp_path / "m.pt"), tmp_path / "m.onnx"
+    model = qfmt.convert(source)
+    onnx.save(model.to_onnx(form=form), written)
+    shapes = dict.fromkeys(model.graph.inputs, (4, 3, 24, 24))
+    again = qfmt.convert(written)
+    assert not [node for node in again.nodes if node.operator.startswith("ai.onnx")]
+    for a, b in ((source, again), (written, model), (written, again)):
+        report = qfmt.verify(a, b, input_shapes=shapes)
+        assert report.ok, (a.name, report.first_wrong)
+
+
+def test_a_float_near_zero_that_is_a_difference(tmp_path: Path) -> None:
+    """exp(x) - 1 is off by units of 1 in ONNX Runtime."""
+    path = tmp_path / "m.onnx"
+    onnx.save(
+        onnx_models.proto([onnx_models.node("Elu", ["x"], ["y"])], {"x": (TensorProto.FLOAT, [4096])}, ["y"]), path
+    )
+    x = np.linspace(-0.01, 0, 4096, dtype=np.float32)
+    report = qfmt.verify(path, qfmt.convert(path), {"x": x})
+    assert report.ok, report.nodes
+
+
 def test_duplicate_outputs_are_compared_under_both_names(tmp_path: Path) -> None:
     path, text = tmp_path / "m.onnx", "agraph (float[2] x) => (float[2] y, float[2] y) { y = Relu(x) }"
     onnx.save(onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]> {text}'), path)

@@ -23,7 +23,7 @@ from qfmt.budget import Budget
 from qfmt.errors import BudgetError, SourceError
 from qfmt.frontends.harmless import flat_key
 from qfmt.frontends.pickles import unpickle
-from qfmt.frontends.stored import Storage
+from qfmt.frontends.stored import Storage, StoredTensor
 from qfmt.frontends.zips import Zip
 from qfmt.passes.constants import unused
 from qfmt.passes.lowering import lower_integer
@@ -168,6 +168,53 @@ def test_constants_that_are_folded(tmp_path: Path) -> None:
     """Each constant has 4 MB, which are not in the file."""
     body = ["y = torch.zeros([1024, 1024], dtype=6)", *["y = torch.add(y, y)"] * 40, "return torch.add(x, y)"]
     too_much(script(tmp_path / "m.pt", *body))
+
+
+LONG = "a" * 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("before", "read"),
+    [([f'd = {{"{LONG}": 1}}', f's = "{LONG}"'], "d[s]"), ([f"self.{LONG} = 1"], f"self.{LONG}")],
+    ids=["key", "attribute"],
+)
+def test_long_names_that_are_looked_up(tmp_path: Path, before: list[str], read: str) -> None:
+    """To find a text among others may be to compare all of its characters."""
+    loop = ["for i in range(300000):", f"  y = {read}"]
+    too_much(script(tmp_path / "m.pt", *before, *loop, "return x"))
+
+
+def test_a_class_has_one_name(tmp_path: Path) -> None:
+    """Each of two names for one file could make it a class of its own."""
+    code = b"class M(Module):\n  def forward(self: __torch__.a.b.M,\n    x: Tensor) -> Tensor:\n    return x\n"
+    files = {"constants.pkl": b"\x80\x02).", "version": b"3\n", "code/__torch__/a/b.py": code}
+    for name in (b"__torch__.a.b", b"__torch__.a/b"):
+        path = zipped(tmp_path / "m.pt", {"data.pkl": b"\x80\x02c" + name + b"\nM\n)\x81}b.", **files})
+        if b"/" not in name:
+            assert qfmt.convert(path).graph.outputs
+            continue
+        with pytest.raises(SourceError, match=r"lacks the class __torch__\.a/b\.M"):
+            qfmt.convert(path)
+
+
+def test_a_tensor_has_few_names() -> None:
+    tensor = StoredTensor.of([1.0], "float64")
+    for index in range(100):
+        tensor.add_name(f"t{index}")
+        tensor.add_name("t0")
+    assert tensor.names == [f"t{index}" for index in range(64)]
+
+
+def test_fake_quantizers_that_share_a_weight(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    weight, one = torch.zeros(1 << 20), torch.ones(1, dtype=torch.int64)
+    shared: dict[str, Any] = {}
+    for index in range(60):
+        own = {"fake_quant_enabled": one, "scale": torch.tensor([index + 1.0]), "zero_point": one}
+        shared |= {f"{index}.weight_fake_quant.{name}": value for name, value in own.items()}
+        shared[f"{index}.weight"] = weight
+    torch.save(shared, tmp_path / "m.pt")
+    too_much(tmp_path / "m.pt")
 
 
 @pytest.mark.parametrize(

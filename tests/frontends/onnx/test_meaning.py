@@ -540,3 +540,24 @@ def test_one_zero_point_for_the_scales_of_all_channels() -> None:
     made = node("QLinearConv", ["x", "x.s", "x.z", "w", "w.s", "w.z", "y.s", "y.z"], ["y"])
     x = rng.integers(0, 256, IMAGE.shape).astype(np.uint8)
     agrees(proto([made], {"x": (U8, IMAGE.shape)}, {"y": U8}, constants), {"x": x})
+
+
+@pytest.mark.parametrize("last", [(39, 85), (180, 243)])
+def test_clips_of_integers_that_do_and_do_not_become_ranges(last: tuple[int, int]) -> None:
+    """Ranges that do not meet stay with their Clip, and so does every Clip that gets no quantization for that."""
+    bounds = {"a": np.uint8(32), "b": np.uint8(158), "c": np.uint8(last[0]), "d": np.uint8(last[1])}
+    nodes = [
+        q("x", "s", "q"),
+        node("Clip", ["q", "a", "b"], ["first"]),
+        node("Identity", ["first"], ["moved"]),
+        node("Clip", ["moved", "c", "d"], ["second"]),
+        node("MaxPool", ["second"], ["pooled"], kernel_shape=[1, 2]),
+        dq("pooled", "s", "y"),
+        node("Cast", ["first"], ["bare"], to=TensorProto.INT32),
+    ]
+    outputs = {"y": FLOAT, "bare": TensorProto.INT32}
+    made = proto(nodes, {"x": (FLOAT, (1, 1, 8, 8))}, outputs, grids(s=(0.05, np.uint8(104))) | bounds)
+    x = np.linspace(-6, 8, 64, dtype=np.float32).reshape(1, 1, 8, 8)
+    results = qfmt.convert(made).run({"x": x})
+    theirs = runtime(made, {"x": x})
+    assert [np.array_equal(results[name], each) for name, each in zip(outputs, theirs, strict=True)] == [True, True]

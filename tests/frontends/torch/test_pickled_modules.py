@@ -16,7 +16,7 @@ from torch.nn import functional as F  # noqa: N812
 
 import qfmt
 from networks import pytorch
-from qfmt.errors import QfmtError, SourceError
+from qfmt.errors import BudgetError, QfmtError, SourceError
 from qfmt.frontends.torch.fx.functional import FUNCTIONS
 from qfmt.frontends.torch.lifter import is_known
 from support.matrix import FX
@@ -273,6 +273,14 @@ def test_fx_code_is_interpreted(tmp_path: Path) -> None:
         (results[name] for name in model.graph.outputs), (g, np.ones(2, np.float32), e), strict=True
     ):
         np.testing.assert_array_equal(mine, theirs)
+
+
+def test_imported_names_are_charged(tmp_path: Path) -> None:
+    """Each has the name of its module."""
+    code, names = "def forward(self, x):\n    return torch.relu(x)\n", ", ".join(f"a{index}" for index in range(30))
+    path = fx_file(tmp_path / "m.pt", code, f"import torch\nfrom {'m' * 1_000_000} import {names}\n")
+    with pytest.raises(BudgetError, match="would take more than"):
+        qfmt.convert(path)
 
 
 @pytest.mark.parametrize(

@@ -701,7 +701,7 @@ class Outer(nn.Module):
 
 def test_constants_take_no_more_than_the_budget_of_their_source(tmp_path: Path) -> None:
     """0 products of 3.6 billion elements."""
-    with pytest.raises(SourceError, match=r"needs 129\.6 GB of memory, more than the limit of 33\.6 MB"):
+    with pytest.raises(SourceError, match=r"needs 129\.6 GB of memory, more than the limit of 67\.2 MB"):
         qfmt.convert(saved(Outer(), tmp_path / "m.pt"), input_shapes={"x": (1, 4)})
 
 

@@ -111,9 +111,13 @@ def _is_wrap(node: ast.stmt) -> bool:
 
 
 def _imports(module: Module) -> dict[str, Any]:
-    """The names that the code imports."""
+    """The names that the code imports; they are made for each call."""
     names: dict[str, Any] = {}
     for node in _parsed(module, "imports").body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            owner = len(getattr(node, "module", None) or "")
+            module.budget.spend(len(node.names))
+            module.budget.allocate(sum(owner + len(alias.name) for alias in node.names))
         if isinstance(node, ast.Import):
             for alias in node.names:
                 name = alias.name if alias.asname else alias.name.partition(".")[0]
@@ -236,11 +240,12 @@ class _Walker(Frame):
         listed, kwargs = self.arguments(node)
         args = tuple(listed)
         if isinstance(node.func, ast.Attribute):
+            name = self.spelled(node.func)
             if isinstance(owner, Value | StoredTensor):
-                return self._method(owner, node.func.attr, args, kwargs)
-            if isinstance(owner, Module) and node.func.attr not in owner.children:
-                return self._bound(method(owner, node.func.attr, self.recorder, self.place), args, kwargs)
-            called = self.attribute(owner, node.func.attr, node)
+                return self._method(owner, name, args, kwargs)
+            if isinstance(owner, Module) and name not in owner.children:
+                return self._bound(method(owner, name, self.recorder, self.place), args, kwargs)
+            called = self.attribute(owner, name, node)
         if isinstance(called, Module):
             return apply(called, self.recorder, args, kwargs, self.place)
         if isinstance(called, Symbol):
@@ -259,7 +264,7 @@ class _Walker(Frame):
     def _operator_of_torch(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for value in (*args, *kwargs.values()):
             if isinstance(value, Symbol) and value not in LAYOUTS:
-                raise SourceError(f"aten::{name} is called with {value[:100]}, which is not supported")
+                raise SourceError(f"aten::{name[:100]} is called with {value[:100]}, which is not supported")
         args = tuple(map(_listed, args))
         if name == "split" and len(args) > 1 and isinstance(args[1], list):
             name = "split_with_sizes"

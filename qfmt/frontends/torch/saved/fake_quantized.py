@@ -40,14 +40,14 @@ class _State:
         self.tensors = tensors
         self.normed = {name.partition(".bn.")[0] for name in tensors if ".bn." in name}
         """Modules that scale their weight by a batch norm."""
-        self._budget = budget
+        self.budget = budget
 
     def numbers(self, name: str, *dtypes: str) -> np.ndarray | None:
         """A tensor of this name and one of these types as one row; None if there is none, or it is empty."""
         tensor = self.tensors.get(name)
         if tensor is None or tensor.dtype not in dtypes or len(tensor.shape) > 1 or prod(tensor.shape) == 0:
             return None
-        self._budget.hold(prod(tensor.shape))
+        self.budget.hold(prod(tensor.shape))
         return tensor.array().reshape(-1)
 
 
@@ -85,6 +85,7 @@ def _quantized(quantizer: str, state: _State) -> Tensor | None:
         grid = _grid(scale, zero_point, "int8", None if scale.size == 1 else 0, quantizer, state)
         if grid is None:
             return None
+        state.budget.allocate(prod(weight.shape))  # many names may share a weight
         return Tensor(name, "int8", weight.shape, Integers(weight, grid), grid, (quantizer,))
     if not last.startswith(OUTPUT) or scale.size > 1:
         return None

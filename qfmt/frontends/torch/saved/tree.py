@@ -158,8 +158,8 @@ class _Builder:
         for name, value in made.attributes.items():
             if isinstance(value, StoredTensor | Inert):
                 self._budget.allocate(2 * len(path))  # its name, which `state` makes again
-            if isinstance(value, StoredTensor) and _joined(path, name) not in value.names:
-                value.names.append(_joined(path, name))
+            if isinstance(value, StoredTensor):
+                value.add_name(_joined(path, name))
             elif isinstance(value, Inert) and value.class_name in PACKED_CLASSES:
                 made.attributes[name] = packed = unpacked(value, self._budget)
                 packed.path = _joined(path, name)

@@ -247,6 +247,8 @@ class Library:
 
     def _search(self, qualified: str) -> Class | Function | None:
         module, _, name = qualified.rpartition(".")
+        if "/" in module:  # one class would have many names
+            return None
         file = "code/" + module.replace(".", "/") + ".py"
         if file not in self._files:
             return None

@@ -12,6 +12,7 @@ from ..calls import Packed, PackedState, Recorder, Value, keeps_state
 from . import packing
 from .archive import Archive
 from .code import Class, Function
+from .folding import reading
 from .frames import NONE, Frame, Symbol
 from .objects import EnumMember, NamedTuple, ScriptObject, enum_member
 from .operators import Operators
@@ -76,7 +77,7 @@ class ScriptFrame(Frame):
 
     def assign(self, target: ast.expr, value: Any) -> None:
         if isinstance(target, ast.Attribute):
-            self._set_attribute(self.value(target.value), target.attr, value, target)
+            self._set_attribute(self.value(target.value), self.spelled(target), value, target)
         else:
             super().assign(target, value)
 
@@ -159,7 +160,7 @@ class ScriptFrame(Frame):
             if isinstance(owner, Class) and function.attr == "__new__":
                 return ScriptObject(owner)
             if not isinstance(owner, Symbol):
-                return self.method(owner, function.attr, *self.arguments(node))
+                return self.method(owner, self.spelled(function), *self.arguments(node))
         called = self.value(function)
         args, kwargs = self.arguments(node)
         match called:
@@ -179,6 +180,7 @@ class ScriptFrame(Frame):
             return self._number(kind, value) if is_read else value
         args, _ = self.arguments(node)
         if name == "getattr" and len(args) == 2 and isinstance(args[1], str):
+            self.budget.spend(reading(args[1]))
             return self.attribute(args[0], args[1], node)
         if name in CONVERSIONS and len(args) == 1:
             return self._number(name, args[0])

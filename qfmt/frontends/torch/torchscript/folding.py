@@ -72,8 +72,10 @@ def _shown(args: Sequence[Any]) -> str:
 
 def cost(target: str, args: Sequence[Any]) -> int:
     """About how many elements an operator on lists or dicts reads."""
+    if target in _QUICK:
+        return sum(map(reading, args[1:]))
     moved = len(args[0]) // AT_ONCE if target in mutations and args and isinstance(args[0], list) else 0
-    looked_at = args[1:] if target in mutations else () if target in _QUICK else args
+    looked_at = args[1:] if target in mutations else args
     return moved + sum(
         len(arg) + (0 if isinstance(arg, str | dict) else sum(map(reading, arg)))
         for arg in looked_at

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from ....errors import SourceError
 from ..calls import MEANINGLESS, Place, Value, meaningless
-from .folding import is_plain
+from .folding import is_plain, reading
 from .operators import Operators
 
 NONE: Mapping[str, Any] = MappingProxyType({})
@@ -82,7 +82,7 @@ class Frame:
             case ast.Name():
                 return self.name(node)
             case ast.Attribute():
-                return self.attribute(self.value(node.value), node.attr, node)
+                return self.attribute(self.value(node.value), self.spelled(node), node)
             case ast.Call():
                 return self.call(node)
             case ast.List():
@@ -121,6 +121,11 @@ class Frame:
             raise SourceError(f"{len(target.elts)} values were expected here")
         for each, element in zip(target.elts, value, strict=True):
             self.assign(each, element)
+
+    def spelled(self, node: ast.Attribute) -> str:
+        """The name of an attribute. To find it among others may be to compare all of its characters."""
+        self.budget.spend(reading(node.attr))
+        return node.attr
 
     def longer(self, owner: str, name: str) -> Symbol:
         """The dotted name of an attribute of a name."""

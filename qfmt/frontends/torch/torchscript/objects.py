@@ -13,16 +13,13 @@ from typing import Any
 
 from ....errors import SourceError, brief, damaged
 from ...harmless import Inert
-from ...stored import StoredTensor
+from ...stored import NAME_LIMIT, StoredTensor
 from ..calls import Packed, PackedState
 from . import packing
 from .code import Class, Library
 
 _HOISTED = re.compile(r"^_jit_pass_hoist_conv_packed_params\.(.*)\.\d+$")
 """`optimize_for_mobile` moves packed parameters to the root module and keeps their path in the name."""
-
-NAME_LIMIT = 64
-"""The most names of one tensor."""
 
 
 class ScriptObject:
@@ -116,7 +113,7 @@ class Restorer:
         self._library.budget.spend()
         self._library.budget.allocate(len(path))
         if isinstance(value, StoredTensor):
-            _add_name(value, path)
+            value.add_name(path)
         elif isinstance(value, Packed | PackedState):
             is_new = not value.path
             _name_packed(value, path)
@@ -153,11 +150,6 @@ def _literal(cls: Class, field: str) -> Any:
         raise SourceError(f"a value of an enumeration is not a literal: {cls.fields[field][:80]}") from None
 
 
-def _add_name(tensor: StoredTensor, name: str) -> None:
-    if name not in tensor.names and len(tensor.names) < NAME_LIMIT:
-        tensor.names.append(name)
-
-
 def _name_packed(packed: Packed | PackedState, path: str) -> None:
     hoisted = _HOISTED.match(path)
     for name in (hoisted[1], path) if hoisted else (path,):
@@ -167,9 +159,9 @@ def _name_packed(packed: Packed | PackedState, path: str) -> None:
             packed.aliases = (*packed.aliases, name)
     if isinstance(packed, Packed):
         module = owner(packed.path)
-        _add_name(packed.weight, f"{module}weight")
+        packed.weight.add_name(f"{module}weight")
         if packed.bias is not None:
-            _add_name(packed.bias, f"{module}bias")
+            packed.bias.add_name(f"{module}bias")
 
 
 def owner(path: str) -> str:

@@ -37,7 +37,11 @@ def from_state(class_name: str, state: Any) -> Packed | PackedState:
 
 def _conv_state(state: tuple[Any, ...]) -> Packed:
     match state:
-        case ("2", [StoredTensor() as config, StoredTensor() as weight], [StoredTensor() | None as bias]):
+        case (
+            "2",
+            [StoredTensor(shape=(7 | 11 | 15,)) as config, StoredTensor() as weight],
+            [StoredTensor() | None as bias],
+        ):
             return _configured(config.array().tolist(), weight, bias, version=2)
         case (3, [*config], [_, StoredTensor() as weight, StoredTensor() | None as bias]):
             return _configured(config, weight, bias, version=3)
