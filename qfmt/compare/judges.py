@@ -36,6 +36,9 @@ def by_file(file: Model, engine: str) -> Judge:
 CLAMPS = ("Clip", "Relu")
 """Nodes that another format may have as the range of the node before."""
 
+MOST_CLAMPS = 4
+"""The most of them in a row that are looked through."""
+
 
 class BySource:
     """A judge that uses the nodes of a source, whose rules `engine` follows.
@@ -138,9 +141,11 @@ class BySource:
 
 
 def _before(clamp: Node, like: Node, producers: Mapping[str, Node]) -> Node | None:
-    """The node before a clamp, or multiple, if it has the operator of a node that is no clamp."""
+    """The node before at most a few clamps, if it has the operator of a node that is no clamp."""
     node: Node | None = clamp
-    while node is not None and node.operator in CLAMPS and like.operator not in CLAMPS:
+    for _ in range(MOST_CLAMPS):
+        if node is None or node.operator not in CLAMPS or like.operator in CLAMPS:
+            return None
         last, node = node, producers.get(node.inputs[0])
         if node is not None and (node.operator, node.outputs) == (like.operator, last.inputs[:1]):
             return node
