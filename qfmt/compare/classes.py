@@ -68,8 +68,8 @@ CHOICES = ("TopK", "ArgMax", "ArgMin")
 JUMPS = ("ThresholdedRelu",)
 """Operators of one element whose result jumps, and that torch computes on quantized tensors."""
 
-DIFFERENCES = ("Celu", "Elu", "Selu")
-"""Operators with the term exp(x) - 1, of which some libraries round each part: they are off by units of 1."""
+WITH_EXPM1 = ("Celu", "Elu", "Selu")
+"""Operators with the term exp(x) - 1. Some libraries round exp(x) first, so the error near 0 is that of 1."""
 
 INTEGER_RULES = (*REQUANTIZE, *MEAN, "product", "sum")
 """Rules whose formulas are exact except for a few final float32 operations."""
@@ -200,7 +200,7 @@ def _sizes(node: Node, operands: Sequence[Operand | None], result: Array, unit: 
         terms = [each and Operand(np.abs(_real(each, np.float64)), None) for each in operands]
         sums = _computed(replace(node, rule=""), terms, np.float64)
         return sums if sums.shape == result.shape else inf
-    if node.operator in DIFFERENCES:
+    if node.operator in WITH_EXPM1:
         result = result + LAST_BITS * unit * abs(cast(float, node.attributes.get("alpha", 1.0)))
     if has(node, Trait.ELEMENTWISE):
         result = result + ROUNDINGS * unit * _magnitude(replace(node, rule=""), operands, result.shape)

@@ -1,4 +1,4 @@
-"""Relates a converted file to its source. Their nodes may have other forms, as if only one of the two is ONNX."""
+"""Relates a converted file to its source. Their nodes may have different forms, for example if only one is ONNX."""
 
 from __future__ import annotations
 
