@@ -32,9 +32,12 @@ def per_channel(given: Inference) -> list[Shape]:
     channels = shape[1] if shape is not None and len(shape) > 1 else None
     for other in given.shapes[1:]:
         counts = [size for size in other or () if isinstance(size, int)]
-        if prod(counts) != 1 and (len(counts) > 1 or (isinstance(channels, int) and counts[0] not in (0, channels))):
+        if prod(counts) == 1:
+            continue
+        if len(counts) > 1 or (isinstance(channels, int) and counts[0] not in (0, channels)):
             raise QfmtError(f"parameters of shape {list(other or ())} do not fit {channels} channels")
-    return [shape]
+        channels = counts[0] or channels
+    return [shape if shape is None or len(shape) < 2 else (shape[0], channels, *shape[2:])]
 
 
 def check_scalar(given: Inference, index: int) -> None:

@@ -110,3 +110,23 @@ def test_rules_follow_the_memory_format(
             (found,) = model.run({model.graph.inputs[0]: x.numpy()}).values()
             differ += int((found != module(x).numpy()).sum())
     assert differ == 0
+
+
+class Few(nn.Module):
+    """Only the weights tell that a pool has fewer channels than its kernel computes at once."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, one, zero = torch.quantize_per_tensor(x, 0.0625, 3, torch.quint8), torch.ones(3), torch.zeros(3)
+        return F.avg_pool2d(torch.ops.quantized.batch_norm2d(q, one, zero, zero, one, 1e-5, 0.0625, 3), 2).dequantize()
+
+
+def test_weights_tell_the_channels(tmp_path: Path) -> None:
+    x = torch.randn(2, 3, 24, 24) * 2
+    with pytorch.quiet():
+        torch.jit.save(torch.jit.trace(Few(), x), tmp_path / "m.pt")
+        expected = Few()(x)
+    models = [qfmt.convert(tmp_path / "m.pt", input_shapes=shapes) for shapes in ({}, {"x": (2, 3, 24, 24)})]
+    assert [node.rule for node in models[0].nodes] == [node.rule for node in models[1].nodes]
+    for model in models:
+        (found,) = model.run({"x": x.numpy()}).values()
+        np.testing.assert_array_equal(found, expected.numpy())
