@@ -43,6 +43,11 @@ GRAPH_BYTES = 100
 """What a node, and a tensor, adds to the size of a model; in a file it has more bytes than that."""
 
 
+def reading(key: object) -> int:
+    """Operations to compare a text with an equal one, as a look-up in a dict may, beside the first one."""
+    return len(key) // AT_ONCE if isinstance(key, str | bytes) else 0
+
+
 class Budget:
     """Counts what one conversion spends; raises BudgetError when that is out of proportion to the source.
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sized
 from mmap import mmap
 from typing import Any
 
-from ..budget import Budget
+from ..budget import Budget, reading
 from ..errors import SourceError, UnsafePickleError
 from .harmless import PAIR, Inert, InertClass, Rebuild, StorageType, flat_key
 from .stored import Storage
@@ -117,6 +117,7 @@ def _setitems(machine: Machine, items: list[Any]) -> None:
     if type(target) is not dict or len(items) % 2:
         raise SourceError("items are assigned to something that is not a dict")
     machine.budget.allocate(len(items) // 2 * PAIR)
+    machine.budget.spend(sum(map(reading, items[::2])))
     for index in range(0, len(items), 2):
         target[flat_key(items[index])] = items[index + 1]
 
@@ -132,6 +133,7 @@ def _add_to_set(machine: Machine) -> None:
     items = machine.since_mark()
     if type(machine.stack[-1]) is not set:
         raise SourceError("items are added to something that is not a set")
+    machine.budget.spend(sum(map(reading, items)))
     machine.stack[-1].update(map(flat_key, items))
 
 

@@ -28,6 +28,7 @@ from qfmt.frontends.zips import Zip
 from qfmt.passes.constants import unused
 from qfmt.passes.lowering import lower_integer
 from support.paths import HOSTILE
+from support.pickles import text
 
 REFUSED = {
     "code_relus.pt": "would take more than",
@@ -175,8 +176,14 @@ LONG = "a" * 1_000_000
 
 @pytest.mark.parametrize(
     ("before", "read"),
-    [([f'd = {{"{LONG}": 1}}', f's = "{LONG}"'], "d[s]"), ([f"self.{LONG} = 1"], f"self.{LONG}")],
-    ids=["key", "attribute"],
+    [
+        ([f'd = {{"{LONG}": 1}}', f's = "{LONG}"'], "d[s]"),
+        ([f"self.{LONG} = 1"], f"self.{LONG}"),
+        ([], f'{{"{LONG}": 1, "{LONG}": 2}}'),
+        ([f'l = [("{LONG}", 1), ("{LONG}", 2)]'], "torch.dict(l)"),
+        ([f'd = {{"{LONG}": 1}}', f'e = {{"{LONG}": 2}}'], "torch.update(d, e)"),
+    ],
+    ids=["key", "attribute", "literal", "pairs", "dict"],
 )
 def test_long_names_that_are_looked_up(tmp_path: Path, before: list[str], read: str) -> None:
     """To find a text among others may be to compare all of its characters."""
@@ -264,9 +271,16 @@ def pickled(path: Path, opcodes: bytes) -> Path:
     return zipped(path, {"data.pkl": b"\x80\x02" + opcodes + b".", "version": b"3\n"})
 
 
+def binary(value: str) -> bytes:
+    return b"B" + len(value).to_bytes(4, "little") + value.encode()
+
+
 GROWING = {
     "dicts": b"(" + b"}" * 3_000_000 + b"l",
     "copies of a list": b"(" + b"K\x01" * 1000 + b"lq\x000" + b"ctorch\nSize\nq\x010" + b"h\x01h\x00\x85R" * 20_000,
+    "a key": b"}" + text(LONG) + b"q\x00K\x01s" + text(LONG) + b"q\x010" + b"h\x01K\x01s" * 300_000,
+    "a key of bytes": b"}" + binary(LONG) + b"q\x00K\x01s" + binary(LONG) + b"q\x010(" + b"h\x01K\x01" * 300_000 + b"u",
+    "an element": b"\x8f(" + binary(LONG) + b"q\x00\x90" + binary(LONG) + b"q\x010(" + b"h\x01" * 300_000 + b"\x90",
     "the memo": b"]" + b"".join(b"r" + index.to_bytes(4, "little") for index in range(700_000)),
 }
 

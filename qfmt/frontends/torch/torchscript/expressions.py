@@ -6,13 +6,13 @@ import ast
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ....budget import reading
 from ....errors import ControlFlowError, SourceError
 from ...stored import StoredTensor
 from ..calls import Packed, PackedState, Recorder, Value, keeps_state
 from . import packing
 from .archive import Archive
 from .code import Class, Function
-from .folding import reading
 from .frames import NONE, Frame, Symbol
 from .objects import EnumMember, NamedTuple, ScriptObject, enum_member
 from .operators import Operators

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ....budget import AT_ONCE
+from ....budget import AT_ONCE, reading
 from ....errors import SourceError
 from ...harmless import pairs
 from .branches import Text
@@ -77,15 +77,15 @@ def cost(target: str, args: Sequence[Any]) -> int:
     moved = len(args[0]) // AT_ONCE if target in mutations and args and isinstance(args[0], list) else 0
     looked_at = args[1:] if target in mutations else args
     return moved + sum(
-        len(arg) + (0 if isinstance(arg, str | dict) else sum(map(reading, arg)))
+        len(arg) + (0 if isinstance(arg, str) else sum(map(_looking_up, arg)))
         for arg in looked_at
         if isinstance(arg, list | tuple | dict | str)
     )
 
 
-def reading(value: Any) -> int:
-    """Operations to compare a text, beside the first one."""
-    return len(value) // AT_ONCE if isinstance(value, str) else 0
+def _looking_up(value: Any) -> int:
+    """Operations to compare an element, or the key of a pair."""
+    return reading(value[0] if isinstance(value, tuple) and value else value)
 
 
 def is_plain(value: Any) -> bool:

@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from ....budget import reading
 from ....errors import SourceError
 from ..calls import MEANINGLESS, Place, Value, meaningless
-from .folding import is_plain, reading
+from .folding import is_plain
 from .operators import Operators
 
 NONE: Mapping[str, Any] = MappingProxyType({})
@@ -96,6 +97,7 @@ class Frame:
                 keys = [self.value(key) for key in node.keys if key is not None]
                 if not all(map(is_plain, keys)):
                     raise self.not_followed(node)
+                self.budget.spend(sum(map(reading, keys)))
                 return dict(zip(keys, map(self.value, node.values), strict=True))
             case ast.Subscript():
                 return self.subscript(self.value(node.value), node)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ....budget import Budget
+from ....budget import Budget, reading
 from ...stored import StoredTensor
 from ..calls import Packed, PackedState, Place, Recorder, RejectedInputError, Value, keeps_state
 from . import branches, folding, packing
@@ -64,7 +64,7 @@ class Operators:
         waiting = list(values)
         while waiting:
             value = waiting.pop()
-            self.budget.spend(1 + folding.reading(value))
+            self.budget.spend(1 + reading(value))
             if isinstance(value, branches.Undecided):
                 undecided = value
             elif isinstance(value, Value | StoredTensor | Packed | PackedState):
