@@ -270,6 +270,7 @@ class Builder:
 
     def unsupported(self, target: str) -> Unsupported:
         """Record an unsupported call; all of them are reported together at the end."""
+        self.budget.allocate(len(self.place.file) + len(self.place.scope))
         self.unsupported_calls.setdefault(target[:200], []).append(self.place.where)
         return Unsupported()
 

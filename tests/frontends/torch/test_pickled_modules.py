@@ -17,8 +17,10 @@ from torch.nn import functional as F  # noqa: N812
 import qfmt
 from networks import pytorch
 from qfmt.errors import BudgetError, QfmtError, SourceError
+from qfmt.frontends.torch.fx import walker
 from qfmt.frontends.torch.fx.functional import FUNCTIONS
 from qfmt.frontends.torch.lifter import is_known
+from qfmt.frontends.torch.torchscript.code import syntax_tree
 from support.matrix import FX
 from support.saved import FORMS, chain, saved
 
@@ -237,8 +239,8 @@ def test_attributes_that_are_no_numbers_or_words(tmp_path: Path) -> None:
 class GraphLike:
     """Pickled as torch.fx pickles a GraphModule."""
 
-    def __init__(self, code: str, imports: str) -> None:
-        self.body = {"_code": code, "_parameters": {"weight": torch.ones(2)}, "_buffers": {}, "_modules": {}}
+    def __init__(self, code: str, imports: str = "import torch\n", **modules: GraphLike) -> None:
+        self.body = {"_code": code, "_parameters": {"weight": torch.ones(2)}, "_buffers": {}, "_modules": modules}
         self.imports = imports
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -281,6 +283,40 @@ def test_imported_names_are_charged(tmp_path: Path) -> None:
     path = fx_file(tmp_path / "m.pt", code, f"import torch\nfrom {'m' * 1_000_000} import {names}\n")
     with pytest.raises(BudgetError, match="would take more than"):
         qfmt.convert(path)
+
+
+def calling(child: GraphLike, name: str = "child", times: int = 1) -> GraphLike:
+    """A module that calls another one."""
+    calls = f"    x = self.{name}(x)\n" * times
+    return GraphLike(f"def forward(self, x):\n{calls}    return torch.relu(x)\n", **{name: child})
+
+
+def forward(*statements: str, more: str = "") -> GraphLike:
+    return GraphLike("\n    ".join([f"def forward(self, x{more}):", *statements, "return x"]))
+
+
+LONG = "a" * 1_000_000
+
+COSTLY = {
+    "parameters": calling(forward(more="".join(f", a{index}" for index in range(5000))), times=1500),
+    "indices": forward("s = slice(None, None, None)", f"t = ({'s,' * 5000})", *["x[t]"] * 1500),
+    "names that are looked up": forward(f's = "{LONG}"', f"self.{LONG}", *["getattr(self, s)"] * 3000),
+    "places of unsupported calls": calling(forward(*["torch.unknown(x)"] * 3000), LONG),
+}
+COSTLY["names that are looked up"].body[LONG] = 1
+
+
+@pytest.mark.parametrize("name", COSTLY)
+def test_code_that_costs_more_than_its_length(tmp_path: Path, name: str) -> None:
+    with pytest.raises(BudgetError, match="would take more than"):
+        qfmt.convert(saved(COSTLY[name], tmp_path / "m.pt"))
+
+
+def test_code_of_a_module_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed = []
+    monkeypatch.setattr(walker, "syntax_tree", lambda text: parsed.append(text) or syntax_tree(text))
+    model = qfmt.convert(saved(calling(forward("x = torch.relu(x)"), times=20), tmp_path / "m.pt"))
+    assert len(model.nodes) == 21 and len(parsed) == 4  # `forward` and the imports of two modules
 
 
 @pytest.mark.parametrize(

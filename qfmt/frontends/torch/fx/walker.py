@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from ....budget import reading
 from ....errors import SourceError, damaged
 from ....progress import counted
 from ...stored import StoredTensor
@@ -55,7 +56,7 @@ def parameters(module: Module) -> list[str]:
     """The names of the inputs of the root of a tree."""
     if module.kind != "fx":
         return [INPUT_NAMES.get(module.kind, "input")]
-    given = _function(module).args
+    given = _source(module).function.args
     required = len(given.args) - len(given.defaults)
     return [argument.arg for argument in given.args[1:required]]
 
@@ -69,7 +70,8 @@ def run(module: Module, recorder: Recorder, inputs: Mapping[str, Any]) -> Any:
 def _graph_module(
     module: Module, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any], place: Place
 ) -> Any:
-    names = [argument.arg for argument in _function(module).args.args[1:]]
+    names = [argument.arg for argument in _source(module).function.args.args[1:]]
+    module.budget.spend(len(names))
     if len(args) > len(names) or not kwargs.keys() <= set(names):
         raise SourceError("is called with arguments that it does not have", where=_where(module))
     return _Walker(module, recorder).run(dict(zip(names, args, strict=False)) | dict(kwargs))
@@ -82,23 +84,36 @@ def _where(module: Module) -> str:
     return f"forward of {module.path}" if module.path else "forward"
 
 
-def _parsed(module: Module, name: str) -> ast.Module:
-    """The syntax tree of the module's `code` or `imports`, parsed once."""
-    if name not in module.syntax:
-        text, where = getattr(module, name), _where(module)
-        check_printed(text, where)
-        check_chains(text, where)
-        module.budget.allocate(charge_parsing(module.budget, text))
-        try:
-            module.syntax[name] = syntax_tree(text)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            raise damaged("the code is not Python", where=where) from None
-    return module.syntax[name]
+class Source(NamedTuple):
+    """The `forward` of a module, and the names that its code imports."""
+
+    function: ast.FunctionDef
+    names: Mapping[str, Any]
+
+
+def _source(module: Module) -> Source:
+    """The code of a module, parsed once: others may call it often."""
+    if module.source is None:
+        module.source = Source(_function(module), _imports(module))
+    source: Source = module.source
+    return source
+
+
+def _parsed(module: Module, text: str) -> ast.Module:
+    """The syntax tree of the module's code or imports."""
+    where = _where(module)
+    check_printed(text, where)
+    check_chains(text, where)
+    module.budget.allocate(charge_parsing(module.budget, text))
+    try:
+        return syntax_tree(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise damaged("the code is not Python", where=where) from None
 
 
 def _function(module: Module) -> ast.FunctionDef:
     """The only definition in the code; `wrap` lists functions for tracing."""
-    match [node for node in _parsed(module, "code").body if not _is_wrap(node)]:
+    match [node for node in _parsed(module, module.code).body if not _is_wrap(node)]:
         case [ast.FunctionDef(name="forward", args=ast.arguments(args=[_, *_]) as given, decorator_list=[]) as node]:
             if given.vararg or given.kwarg or given.kwonlyargs or given.posonlyargs:
                 raise SourceError("has a variable number of arguments", where=_where(module))
@@ -111,12 +126,12 @@ def _is_wrap(node: ast.stmt) -> bool:
 
 
 def _imports(module: Module) -> dict[str, Any]:
-    """The names that the code imports; they are made for each call."""
+    """The names that the code imports."""
     names: dict[str, Any] = {}
-    for node in _parsed(module, "imports").body:
+    for node in _parsed(module, module.imports).body:
         if isinstance(node, ast.Import | ast.ImportFrom):
             owner = len(getattr(node, "module", None) or "")
-            module.budget.spend(len(node.names))
+            module.budget.hold(len(node.names))
             module.budget.allocate(sum(owner + len(alias.name) for alias in node.names))
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -140,10 +155,7 @@ class _Forward(NamedTuple):
     """The code of a module, in the form that `Frame` needs."""
 
     module: Module
-
-    @property
-    def file(self) -> str:
-        return _where(self.module)
+    file: str
 
     def line(self, node: ast.AST) -> int:
         return int(getattr(node, "lineno", 1))
@@ -159,13 +171,15 @@ class _Walker(Frame):
 
     def __init__(self, module: Module, recorder: Recorder) -> None:
         operators = Operators(recorder, frozenset(), module.budget)
-        super().__init__(_Forward(module), module.path, operators, ast.Pass(lineno=1))
+        super().__init__(_Forward(module, _where(module)), module.path, operators, ast.Pass(lineno=1))
         self.module, self.recorder = module, recorder
-        self.variables = _imports(module)
+        self.source = _source(module)
+        self.budget.spend(len(self.source.names))
+        self.variables = dict(self.source.names)
 
     def run(self, inputs: Mapping[str, Any]) -> Any:
         with self.placing():
-            function = _function(self.module)
+            function = self.source.function
             given = function.args
             defaults = zip(reversed(given.args), reversed(given.defaults), strict=False)
             self.variables.update({argument.arg: self.value(default) for argument, default in defaults})
@@ -308,6 +322,7 @@ class _Walker(Frame):
     def _builtin(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], node: ast.Call) -> Any:
         match name, args:
             case "getattr", (owner, str() as attribute):
+                self.budget.spend(reading(attribute))
                 return self.attribute(owner, attribute, node)
             case "slice", (_,) | (_, _) | (_, _, _) if not kwargs:
                 return slice(*args)
@@ -333,6 +348,7 @@ class _Walker(Frame):
 
     def _indexed(self, container: Any, index: Any, node: ast.AST) -> Any:
         if isinstance(container, Value | StoredTensor):
+            self.budget.spend(len(index) if isinstance(index, tuple) else 1)
             return indexed(self._recorded, container, index)
         if not isinstance(container, list | tuple | dict) or not isinstance(index, int | slice | str):
             raise self.not_followed(node)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
@@ -51,8 +50,8 @@ class Module:
     in the file, and "" for a class that is not PyTorch's. `path` is its place in the tree, "" for the root.
 
     `attributes` are parameters, buffers, packed parameters and everything else by name; `code` is that of a
-    module of kind "fx", with the imports that its names come from; `syntax` are their syntax trees. `budget` is
-    that of the conversion.
+    module of kind "fx", with the imports that its names come from; `source` is what its reader makes of them. `budget`
+    is that of the conversion.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class Module:
         self.kind = _kind(class_name)
         self.code = ""
         self.imports = ""
-        self.syntax: dict[str, ast.Module] = {}
+        self.source: Any = None
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.attributes:

@@ -20,6 +20,9 @@ _ASKING = LOGIC | {"aten::len", "aten::dim", "aten::size", "aten::__contains__",
 LEVELS = 8
 """The deepest nesting of `if` that is evaluated so: each level reads the expressions of those in it again."""
 
+UNDECIDED = 1000
+"""Bytes of an Undecided with its error."""
+
 TEXT_LIMIT = 300
 """The longest text that is kept for a message."""
 

@@ -224,6 +224,7 @@ class Evaluator:
         raise frame.not_followed(test)
 
     def _undecided(self, test: ast.expr, frame: ScriptFrame) -> branches.Undecided:
+        self._budget.allocate(branches.UNDECIDED + len(frame.function.file))
         what = f"the code makes a decision that depends on the data: `{frame.shown(test)}`"
         hint = "trace the network with an example, or state the shape of the input, so that only one branch remains"
         return branches.Undecided(ControlFlowError(what, where=frame.where, hint=hint))

@@ -28,6 +28,8 @@ class Operators:
             result = self._known(target, args, kwargs)
         if isinstance(result, str | list | tuple):
             self.budget.hold(len(result))
+        elif isinstance(result, branches.Text):
+            self.budget.allocate(branches.UNDECIDED)
         return result
 
     def record(self, target: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], place: Place) -> Any:
