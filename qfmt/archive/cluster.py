@@ -25,6 +25,9 @@ HINT = "run `pip install '.[dask]'` in a checkout of qfmt"
 PATIENCE = 30
 """Seconds until a scheduler that does not answer counts as unreachable."""
 
+PROTOCOLS = ("tcp://", "tls://", "ws://", "wss://")
+"""Those of Dask that lead to another process, and need no other package."""
+
 IDLE = 60
 """Seconds for which a cluster may have no worker."""
 
@@ -56,6 +59,8 @@ def results(
                 }
                 address = stack.enter_context(dask.LocalCluster(processes=True, **options))
             else:  # a client with a wrong one would hang at the end of the process
+                if "://" in address and not address.startswith(PROTOCOLS):
+                    raise ValueError("is not an address of another process")
                 dask.comm.resolve_address(address)
             if str(address).startswith("tls:") and not dask.Security().get_connection_args("client").get("ssl_context"):
                 hint = "Dask's own settings name them (docs/archive.md)"

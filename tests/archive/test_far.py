@@ -259,7 +259,9 @@ def test_the_password_of_a_scheduler_is_not_told(monkeypatch: pytest.MonkeyPatch
         assert "secret" not in str(error.value)
 
 
-@pytest.mark.parametrize("address", ["host", "http://127.0.0.1:1", "tcp://", "tcp://user:secret@127.0.0.1:port"])
+@pytest.mark.parametrize(
+    "address", ["host", "http://127.0.0.1:1", "inproc://", "ucx://x", "tcp://", "tcp://user:secret@127.0.0.1:port"]
+)
 def test_what_is_no_address_gets_no_client(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     """Which would hang when the process ends."""
     distributed = pytest.importorskip("distributed", reason="distributed is in the test extra")
