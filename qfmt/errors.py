@@ -86,8 +86,8 @@ def message(error: Exception) -> str:
         return first_line(error)
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename else str(error)
-    if package := _missing_package(error):
-        return f"this needs the package {package}, which is not installed; run `pip install {package}`"
+    if what := _not_loaded(error):
+        return what
     from . import __version__
 
     return (
@@ -98,14 +98,18 @@ def message(error: Exception) -> str:
 
 def is_expected(error: Exception) -> bool:
     """Whether it is no bug of qfmt."""
-    return isinstance(error, QfmtError | OSError | MemoryError) or bool(_missing_package(error))
+    return isinstance(error, QfmtError | OSError | MemoryError) or bool(_not_loaded(error))
 
 
-def _missing_package(error: Exception) -> str:
-    """The package that an import did not find, under its name on PyPI; "" for other errors."""
-    name = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
-    package = name.partition(".")[0].replace("_", "-")
-    return {"qfmt": "", "google": "protobuf"}.get(package, package)
+def _not_loaded(error: Exception) -> str:
+    """What to say of a package that is missing, under its name on PyPI, or cannot be loaded; "" for other errors."""
+    package = (getattr(error, "name", None) or "").partition(".")[0].replace("_", "-")
+    if not isinstance(error, ImportError) or package == "qfmt":
+        return ""
+    if isinstance(error, ModuleNotFoundError) and package:
+        package = {"google": "protobuf"}.get(package, package)
+        return f"this needs the package {package}, which is not installed; run `pip install {package}`"
+    return f"a package cannot be loaded: {first_line(error.__cause__ or error)}"  # NumPy's own text has many lines
 
 
 class QfmtError(Exception):

@@ -125,7 +125,8 @@ def limited(path: Place) -> Iterator[None]:
         with process_limited(limit):
             yield
     except MemoryError:
-        raise BudgetError(f"reading it takes more than {size(limit)} of memory", where=str(path)) from None
+        what = f"reading it takes more than {size(limit)} of memory, or than there is"
+        raise BudgetError(what, where=str(path)) from None
 
 
 def open_model(path: Place) -> tuple[Model, str]:

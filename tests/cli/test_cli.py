@@ -74,6 +74,14 @@ def test_unexpected_errors_request_a_report_without_a_traceback(monkeypatch: pyt
         assert result.stderr.splitlines()[-1].startswith("qfmt: error: unexpected")
 
 
+def test_a_package_that_cannot_be_loaded_is_not_a_bug_of_qfmt(monkeypatch: pytest.MonkeyPatch, tiny: Path) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ImportError("IMPORTANT") from ImportError("failed to map segment")
+
+    monkeypatch.setattr(qfmt, "load", fail)
+    assert trouble("inspect", tiny) == "qfmt: error: a package cannot be loaded: failed to map segment\n"
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the system limits no memory")
 @pytest.mark.parametrize("arguments", [("inspect",), ("convert", "out.qfb")], ids=["inspect", "convert"])
 def test_the_system_limits_what_reading_a_file_takes(
@@ -89,7 +97,7 @@ def test_the_system_limits_what_reading_a_file_takes(
     command, *destination = arguments
     assert (
         trouble(command, "model.pt", *destination)
-        == "qfmt: error: model.pt: reading it takes more than 67.1 MB of memory\n"
+        == "qfmt: error: model.pt: reading it takes more than 67.1 MB of memory, or than there is\n"
     )
     assert bytearray(1 << 28)
 
