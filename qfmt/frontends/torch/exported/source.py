@@ -132,7 +132,7 @@ class Evaluation:
                 if "autocast" in call.target and args[2]:
                     what = "computes with torch.autocast, which chooses element types while it runs"
                     raise SourceError(what, where=call.scope, hint="convert program.run_decompositions()")
-                result: Any = self._inlined(to, args[_INLINED[call.target] :], values)
+                result: Any = self._inlined(to, args[_INLINED[call.target] :])
             else:
                 kwargs = {name: self._resolved(argument, values) for name, argument in call.kwargs.items()}
                 result = to.call(call.target, tuple(args), kwargs, Place(call.scope))
@@ -143,10 +143,9 @@ class Evaluation:
         changed = call.args[:1] if is_in_place(call.target) else ()
         return any(name in self.live for name in (*references(call.outputs), *references(changed)))
 
-    def _inlined(self, to: Recorder, args: list[Any], values: Mapping[str, Any]) -> Any:
+    def _inlined(self, to: Recorder, args: list[Any]) -> Any:
         body, *given = args
-        self.archive.budget.spend(len(values))
-        inner = dict(values) | dict(zip(body.inputs, given, strict=True))
+        inner = dict(zip(body.inputs, given, strict=True))
         self._calls(to, body, inner)
         results = [self._resolved(output, inner) for output in body.outputs]
         return results if len(results) > 1 else results[0]
