@@ -213,7 +213,10 @@ def _build(machine: Machine) -> None:
 
 
 def _persistent(machine: Machine) -> None:
-    match machine.stack.pop():
+    found = machine.stack.pop()
+    if isinstance(found, tuple):  # it may be from the memo
+        machine.budget.spend(len(found) + sum(map(reading, found)))
+    match found:
         # Before PyTorch 0.2, a storage within another was saved with its place in that one: a view.
         case ("storage", StorageType(dtype), str(key), str(), int(), *view) if not any(view):
             machine.push(machine.storage(key, dtype))

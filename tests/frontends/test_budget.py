@@ -246,6 +246,17 @@ def test_lists_that_a_call_returns(tmp_path: Path, call: str) -> None:
     too_much(script(tmp_path / "m.pt", *body))
 
 
+def test_packed_parameters_with_lists_that_double(tmp_path: Path) -> None:
+    """The state of a class that is not known, in a module without a graph."""
+    state = b"]q\x000" + b"".join(b"](h%ch%ceq%c0" % (i, i, i + 1) for i in range(40)) + b"h\x28"
+    packed = b"c__torch__.torch.classes.rnn\nCellParamsBase\n)\x81(" + text("x") + state + b"tb"
+    path = script(tmp_path / "m.pt", "if torch.gt(torch.sum(x), 0):", "  return x", "return torch.neg(x)")
+    with zipfile.ZipFile(path) as archive:
+        entries = {name.removeprefix("m/"): archive.read(name) for name in archive.namelist()}
+    module = b"\x80\x02c__torch__\nM\n)\x81}" + text("p") + packed + b"sb."
+    too_much(zipped(path, entries | {"data.pkl": module}))
+
+
 def test_arguments_with_many_shared_lists(tmp_path: Path) -> None:
     """There are few lists, but many paths through them."""
     body = ["l = [x]", *["l = [l, l]"] * 40, "return torch.cat(l)"]
@@ -275,12 +286,20 @@ def binary(value: str) -> bytes:
     return b"B" + len(value).to_bytes(4, "little") + value.encode()
 
 
+def place(more: bytes, key: str) -> bytes:
+    """Opcodes that put a storage on the stack, with its place in the memo."""
+    kind = text("storage") + b"ctorch\nFloatStorage\n"
+    return b"(" + kind + text(key) + text("cpu") + b"K\x04" + more + b"tq\x00Q"
+
+
 GROWING = {
     "dicts": b"(" + b"}" * 3_000_000 + b"l",
     "copies of a list": b"(" + b"K\x01" * 1000 + b"lq\x000" + b"ctorch\nSize\nq\x010" + b"h\x01h\x00\x85R" * 20_000,
     "a key": b"}" + text(LONG) + b"q\x00K\x01s" + text(LONG) + b"q\x010" + b"h\x01K\x01s" * 300_000,
     "a key of bytes": b"}" + binary(LONG) + b"q\x00K\x01s" + binary(LONG) + b"q\x010(" + b"h\x01K\x01" * 300_000 + b"u",
     "an element": b"\x8f(" + binary(LONG) + b"q\x00\x90" + binary(LONG) + b"q\x010(" + b"h\x01" * 300_000 + b"\x90",
+    "the place of a storage": place(b"N" * 100_000, "0") + b"h\x00Q0" * 5000,
+    "the name of a storage": place(b"", LONG) + place(b"", LONG) + b"h\x00Q0" * 100_000,
     "the memo": b"]" + b"".join(b"r" + index.to_bytes(4, "little") for index in range(700_000)),
 }
 

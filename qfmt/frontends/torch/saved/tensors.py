@@ -135,7 +135,7 @@ class _Walk:
             raise SourceError("its nesting is infinite", hint="the file is malicious or damaged")
         packed = _packed(name, value, self._budget)
         if packed is not None:
-            for entry in _parts(name, packed):
+            for entry in _parts(name, packed, self._budget):
                 self._budget.allocate(len(entry.name))
                 self.entries.append(entry)
         elif isinstance(value, Subclass):
@@ -214,10 +214,10 @@ def _live(state: Any, budget: Budget) -> Any:
     return state
 
 
-def _parts(name: str, packed: Packed | PackedState) -> Iterator[Entry]:
+def _parts(name: str, packed: Packed | PackedState, budget: Budget) -> Iterator[Entry]:
     """Weight and bias of packed parameters; all parts of other classes."""
     if isinstance(packed, PackedState):
-        yield from _cell(name, packed)
+        yield from _cell(name, packed, budget)
         return
     module = owner(name)
     inner = f"{module}_packed_params"
@@ -227,7 +227,7 @@ def _parts(name: str, packed: Packed | PackedState) -> Iterator[Entry]:
         yield Entry(f"{module}bias", packed.bias)
 
 
-def _cell(name: str, packed: PackedState) -> Iterator[Entry]:
+def _cell(name: str, packed: PackedState, budget: Budget) -> Iterator[Entry]:
     """The parameters of a recurrent cell, by the names of PyTorch's float cell; others by number."""
     match packed.state:
         case (str(), [StoredTensor() as b_ih, StoredTensor() as b_hh], [], _, [Packed() as w_ih, Packed() as w_hh]):
@@ -242,7 +242,7 @@ def _cell(name: str, packed: PackedState) -> Iterator[Entry]:
             quantized = _quantized(w_ih, s_ih, z_ih), _quantized(w_hh, s_hh, z_hh)
             parts = (("weight_ih", quantized[0]), ("weight_hh", quantized[1]), ("bias_ih", b_ih), ("bias_hh", b_hh))
         case state:
-            parts = [(str(index), part) for index, part in enumerate(_flat(state))]
+            parts = [(str(index), part) for index, part in enumerate(_flat(state, budget))]
     for part, tensor in parts:
         if isinstance(tensor, StoredTensor):
             yield Entry(f"{name}.{part}", tensor)
@@ -253,10 +253,11 @@ def _quantized(weight: Any, scale: float, zero_point: int) -> Any:
     return replace(weight, quantizer=PerTensor(scale, zero_point)) if isinstance(weight, StoredTensor) else None
 
 
-def _flat(state: Any) -> Iterator[Any]:
+def _flat(state: Any, budget: Budget) -> Iterator[Any]:
+    budget.hold(1)  # a list may be in many places
     if isinstance(state, list | tuple):
         for part in state:
-            yield from _flat(part)
+            yield from _flat(part, budget)
     elif isinstance(state, Packed):
         yield from (state.weight, state.bias)
     else:
