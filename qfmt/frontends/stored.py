@@ -53,8 +53,11 @@ class Storage:
     def tensor(self, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> StoredTensor:
         """A window on the storage; its bounds are checked when it is read."""
         if self.budget is not None:
-            elements = prod(max(size, 0) for size in shape)
-            self.budget.allocate(TENSOR_BYTES + -(-elements * ELEMENT_BITS[self.dtype] // 8))
+            elements, bits = prod(max(size, 0) for size in shape), ELEMENT_BITS[self.dtype]
+            if bits < 8:  # all elements between the first and the last are unpacked
+                span = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=False))
+                elements = max(elements, 2 * (span + 1))
+            self.budget.allocate(TENSOR_BYTES + -(-elements * bits // 8))
         return StoredTensor(self, self.dtype, shape, strides, offset)
 
 
@@ -158,7 +161,9 @@ class StoredTensor:
         if prod(self.shape) == 0:
             array = np.empty(self.shape, _element_type(self.dtype))
         else:
-            values = _elements(raw, self.dtype, self._last() + 1)[self.offset :]
+            first = self.offset // 8 * 8  # at a byte, of elements of any width
+            part = raw[first * ELEMENT_BITS[self.dtype] // 8 :]
+            values = _elements(part, self.dtype, self._last() + 1 - first)[self.offset - first :]
             steps = tuple(stride * values.itemsize for stride in self.strides)
             # as bytes: NumPy has no strided views of 8-bit floats
             cells = values.view(f"V{values.itemsize}")

@@ -21,10 +21,12 @@ import qfmt
 from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.budget import Budget
 from qfmt.errors import BudgetError, SourceError
+from qfmt.frontends import stored
 from qfmt.frontends.harmless import flat_key
 from qfmt.frontends.pickles import unpickle
 from qfmt.frontends.stored import Storage, StoredTensor
 from qfmt.frontends.zips import Zip
+from qfmt.model import unpack
 from qfmt.passes.constants import unused
 from qfmt.passes.lowering import lower_integer
 from support.paths import HOSTILE
@@ -255,6 +257,38 @@ def test_packed_parameters_with_lists_that_double(tmp_path: Path) -> None:
         entries = {name.removeprefix("m/"): archive.read(name) for name in archive.namelist()}
     module = b"\x80\x02c__torch__\nM\n)\x81}" + text("p") + packed + b"sb."
     too_much(zipped(path, entries | {"data.pkl": module}))
+
+
+def rebuilt(kind: str, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> bytes:
+    """Opcodes of a tensor in the storage 0."""
+    numbers = [b"(" + b"".join(b"J" + each.to_bytes(4, "little") for each in part) + b"t" for part in (shape, strides)]
+    storage = b"(" + text("storage") + f"ctorch\n{kind}Storage\n".encode() + text("0") + text("cpu") + b"K\x04tQ"
+    where = storage + b"J" + offset.to_bytes(4, "little") + b"".join(numbers)
+    return b"ctorch._utils\n_rebuild_tensor_v2\n(" + where + b"\x89NtR"
+
+
+def test_constants_that_many_calls_read(tmp_path: Path) -> None:
+    """Each call may read the elements of a tensor, to infer a shape."""
+    calls = ["w = self.w", *["y = torch.index_select(x, 0, w)"] * 600, "return y"]
+    path = script(tmp_path / "m.pt", *calls)
+    with zipfile.ZipFile(path) as archive:
+        entries = {name.removeprefix("m/"): archive.read(name) for name in archive.namelist()}
+    tensor = text("w") + rebuilt("Long", 0, (100_000,), (2,))
+    module = b"\x80\x02c__torch__\nM\n)\x81}" + tensor + b"sb."
+    too_much(zipped(path, entries | {"data.pkl": module, "data/0": bytes(1_600_000)}))
+
+
+def test_narrow_elements_far_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elements of 4 bits are unpacked with all between them, but without those before."""
+    tensors = b"".join(text(f"t{index}") + rebuilt("QUInt4x2", 0, (2,), (3_999_999,)) for index in range(50))
+    path = pickled(tmp_path / "m.pt", b"}(" + tensors + b"u")
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("m/data/0", bytes(2_000_000))
+    too_much(path)
+    unpacked = []
+    monkeypatch.setattr(stored, "unpack", lambda raw, *rest: unpacked.append(len(raw)) or unpack(raw, *rest))
+    storage = Storage("0", "uint4", lambda: memoryview(bytes(1_999_999) + b"\x50"))
+    assert storage.tensor((), (), 3_999_999).item() == 5 and unpacked == [4]
 
 
 def test_arguments_with_many_shared_lists(tmp_path: Path) -> None:

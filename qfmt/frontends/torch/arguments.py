@@ -22,8 +22,8 @@ def number(lift: Builder, value: Any) -> int | float:
     """A scalar that is already known: a number, or a stored tensor of one element."""
     if isinstance(value, StoredTensor):
         value = value.item()
-    if isinstance(value, TensorValue) and lift.is_constant(value):
-        array = lift.tensors[value.key].array
+    if isinstance(value, TensorValue) and (known := lift.known(value.key)) is not None:
+        array = known
         if array.size != 1:
             raise SourceError(f"{lift.target} gets a tensor of {array.size} elements where a number is needed")
         value = array.item()

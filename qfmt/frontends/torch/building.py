@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ...arrays import Array
 from ...budget import READ, Budget
 from ...engines import TORCH_ENGINES
 from ...errors import SourceError
@@ -128,6 +129,7 @@ class Builder:
         plain = self._check_integers(operator, [value for value in values if value is not None])
         complete = entry.complete(attributes or {})
         given = [None if value is None else self.tensors[value.key] for value in values]
+        self.budget.spend(sum(_bytes_read(each) for each in given if each is not None) // READ)
         shapes = entry.inferred(given, complete, tells_sizes)
         as_real = quantization is None and not plain and not entry.moves
         dtypes = [
@@ -263,6 +265,14 @@ class Builder:
     def is_constant(self, value: TensorValue) -> bool:
         return self.tensors[value.key].data is not None
 
+    def known(self, key: str) -> Array | None:
+        """The elements of a constant by its key, whose bytes are counted each time; None for other tensors."""
+        tensor = self.tensors[key]
+        if tensor.data is None:
+            return None
+        self.budget.spend(tensor.data.nbytes // READ)
+        return tensor.array
+
     def within(self, module: str) -> None:
         """Attribute the current call to `module`, which the flattened source does not state."""
         if module.startswith(self.place.scope):
@@ -319,6 +329,11 @@ def _is_channels_last(operator: str, quantized: bool, values: Sequence[TensorVal
     return bool(inputs) and all(
         value is not None and value.channels_last and (value.shape is None or len(value.shape) > 3) for value in inputs
     )
+
+
+def _bytes_read(tensor: Tensor) -> int:
+    """The bytes of a constant that a shape rule reads."""
+    return tensor.data.nbytes if tensor.data is not None and tells_sizes(tensor) else 0
 
 
 def _elements(tensor: Tensor) -> int | None:

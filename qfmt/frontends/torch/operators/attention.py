@@ -33,7 +33,7 @@ def attention(lift: Builder, a: Any) -> Any:
     turned = lift.emit("Transpose", [k], {"perm": (*range(rank - 2), rank - 1, rank - 2)})
     scores = lift.emit("MatMul", [lift.emit("Mul", [*operands(lift, q, factor)]), turned])
     mask = _causal(lift, q, k) if a.is_causal else None if a.attn_mask is None else lift.tensor(a.attn_mask)
-    if mask is not None and lift.is_constant(mask) and mask.dtype == "bool" and lift.tensors[mask.key].array.all():
+    if mask is not None and mask.dtype == "bool" and (known := lift.known(mask.key)) is not None and known.all():
         mask = None
     if mask is not None and mask.dtype != "bool":
         scores = lift.emit("Add", [*operands(lift, scores, mask)])
@@ -51,7 +51,8 @@ def attention(lift: Builder, a: Any) -> Any:
 
 def _may_hide(lift: Builder, mask: TensorValue) -> bool:
     """Whether a row of a float mask may have no number but -inf."""
-    return not lift.is_constant(mask) or bool(np.isneginf(lift.tensors[mask.key].array).all(axis=-1).any())
+    known = lift.known(mask.key)
+    return known is None or bool(np.isneginf(known).all(axis=-1).any())
 
 
 def _for_heads(lift: Builder, x: TensorValue, q: TensorValue) -> TensorValue:

@@ -43,11 +43,8 @@ def is_zero(lift: Builder, value: TensorValue) -> bool:
     while key in lift.makers and lift.makers[key].operator == "Expand":
         lift.budget.spend()
         key = lift.makers[key].inputs[0]
-    tensor = lift.tensors[key]
-    if tensor.data is None:
-        return False
-    lift.budget.spend(tensor.data.nbytes // 100)
-    return not tensor.array.any()
+    known = lift.known(key)
+    return known is not None and not known.any()
 
 
 def _dtype(code: Any, default: str = "float32") -> str:

@@ -45,7 +45,8 @@ def _integers(lift: Builder, value: Any) -> TensorValue | None:
     x = lift.tensor(value)
     if x.dtype not in ("bool", "uint8"):
         return arguments.indices(lift, x)
-    places = lift.tensors[x.key].array.nonzero() if lift.is_constant(x) else ()
+    known = lift.known(x.key)
+    places = () if known is None else known.nonzero()
     if len(places) != 1:
         raise SourceError("selects elements by a mask, so the sizes depend on the data")
     return lift.constant(np.asarray(places[0], np.int64))

@@ -56,8 +56,8 @@ def limits_of(lift: Builder, dtype: str, limits: tuple[Any, Any]) -> tuple[int, 
 
 def _constants(lift: Builder, value: Any) -> list[Any]:
     """The numbers of a constant, which are counted each time: many tensors may have the same ones."""
-    if isinstance(value, TensorValue) and lift.is_constant(value):
-        array = lift.tensors[value.key].array
+    if isinstance(value, TensorValue) and (known := lift.known(value.key)) is not None:
+        array = known
     elif isinstance(value, StoredTensor):
         array = value.array()
     else:
