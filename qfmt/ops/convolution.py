@@ -51,7 +51,7 @@ def conv_shape(given: Inference) -> list[Shape]:
 
 def _weight(given: Inference, what: str) -> tuple[Dimension, ...]:
     """The shape of the weight, which fits the attributes."""
-    w, kernel = given.known(1), given.attributes["kernel_shape"]
+    w, kernel, group = given.known(1), given.attributes["kernel_shape"], given.attributes["group"]
     rank = len(w) - 2
     if rank < 1:
         raise QfmtError(f"the weight of a {what} has at least 3 dimensions, not {len(w)}")
@@ -59,6 +59,8 @@ def _weight(given: Inference, what: str) -> tuple[Dimension, ...]:
     for size, stated in zip(w[2:], kernel, strict=True):
         if isinstance(size, int) and size != stated:
             raise QfmtError(f"the weight has a kernel of {list(w[2:])}, not {list(kernel)}")
+    if group < 1 or (isinstance(w[0], int) and w[0] % group):
+        raise QfmtError(f"a weight of shape {list(w)} does not divide into {group} groups")
     return w
 
 

@@ -89,6 +89,8 @@ def ints(*values: int) -> np.ndarray:
         ("Conv", [X, W[:, :3], None], CONV, "the input has 4 channels, the weight expects 3"),
         ("Conv", [X[0], W, None], CONV, "a 2-d convolution needs an input of rank 4, not 3"),
         ("Conv", [X, W, None], {**CONV, "kernel_shape": (5, 5)}, "the weight has a kernel of"),
+        ("Conv", [X, W[:3, :1], None], {**CONV, "group": 4}, "does not divide into 4 groups"),
+        ("Conv", [X, W, None], {**CONV, "group": 0}, "does not divide into 0 groups"),
         ("Conv", [X, W, None], {**CONV, "pads": (0, 0)}, "needs 4 pads, not 2"),
         ("Conv", [X, W[0], None], CONV, "a 1-d window needs 1 kernel_shape, not 2"),
         ("Conv", [X[:, :, :2], W, None], CONV, "a window of 3 does not fit into 2"),
