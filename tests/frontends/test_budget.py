@@ -25,6 +25,7 @@ from qfmt.frontends import stored
 from qfmt.frontends.harmless import flat_key
 from qfmt.frontends.pickles import unpickle
 from qfmt.frontends.stored import Storage, StoredTensor
+from qfmt.frontends.torch.torchscript.folding import on_values
 from qfmt.frontends.zips import Zip
 from qfmt.model import unpack
 from qfmt.passes.constants import unused
@@ -191,6 +192,21 @@ def test_long_names_that_are_looked_up(tmp_path: Path, before: list[str], read: 
     """To find a text among others may be to compare all of its characters."""
     loop = ["for i in range(300000):", f"  y = {read}"]
     too_much(script(tmp_path / "m.pt", *before, *loop, "return x"))
+
+
+def test_letters_to_strip_are_few() -> None:
+    """Python compares each letter of a text with each that is stripped."""
+
+    class Watched(str):
+        __slots__ = ()
+
+        def strip(self, letters: str | None = None) -> str:
+            stripped.append(letters)
+            return super().strip(letters)
+
+    stripped: list[str | None] = []
+    assert on_values["aten::strip"](Watched("  abcba "), " a" * 1000) == "bcb"
+    assert on_values["aten::strip"](Watched(" a ")) == "a" and stripped == [" a", None]
 
 
 def test_a_class_has_one_name(tmp_path: Path) -> None:

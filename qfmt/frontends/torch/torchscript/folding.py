@@ -198,6 +198,13 @@ _EXACT = (int, str)
 """Types, beside bool, whose values PyTorch and Python write alike."""
 
 
+def _strip(text: str, letters: str | None = None) -> str:
+    """Python looks through the letters for each one of the text, so each is given once."""
+    several = None if letters is None else "".join(dict.fromkeys(_checked(letters, str)))
+    stripped: str = _checked(text, str).strip(several)
+    return stripped
+
+
 def _join(joint: str, parts: Sequence[str]) -> str:
     if len(joint) * len(parts) + sum(map(len, parts)) > SIZE_LIMIT:
         raise OverflowError("too long")
@@ -299,7 +306,7 @@ on_values: dict[str, Callable[..., Any]] = {
     "aten::lower": str.lower,
     "aten::startswith": str.startswith,
     "aten::endswith": str.endswith,
-    "aten::strip": str.strip,
+    "aten::strip": _strip,
     "aten::split": lambda text, *rest: str.split(text, *rest),
     "aten::join": _join,
     "aten::sorted": _ordered(sorted),
