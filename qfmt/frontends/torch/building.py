@@ -50,6 +50,10 @@ REAL = {
 """Functions of real numbers: torch computes them in float32 if their inputs are integers or bools."""
 
 
+INPUT = 10
+"""Operations of an input, each time that a network is lifted again with new knowledge of one."""
+
+
 class Builder:
     """Collects nodes and tensors; known constants and shapes are computed immediately."""
 
@@ -89,6 +93,7 @@ class Builder:
 
     def add_input(self, spec: InputSpec) -> TensorValue:
         """A graph input, in the order of `forward`'s arguments."""
+        self.budget.spend(INPUT)
         value = self._new(spec.dtype, spec.shape, spec.quantization, origin=spec.name)
         self.inputs[value.key] = None
         self.wanted[value.key] = spec.name

@@ -300,6 +300,10 @@ LONG = "a" * 1_000_000
 COSTLY = {
     "parameters": calling(forward(more="".join(f", a{index}" for index in range(5000))), times=1500),
     "indices": forward("s = slice(None, None, None)", f"t = ({'s,' * 5000})", *["x[t]"] * 1500),
+    "inputs that are lifted again": forward(
+        *(f"y = torch.transpose(a{index}, 0, 1)" for index in range(31)),
+        more="".join(f", a{index}" for index in range(5000)),
+    ),
     "names that are looked up": forward(f's = "{LONG}"', f"self.{LONG}", *["getattr(self, s)"] * 3000),
     "places of unsupported calls": calling(forward(*["torch.unknown(x)"] * 3000), LONG),
 }
