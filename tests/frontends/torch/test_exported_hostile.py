@@ -134,9 +134,33 @@ def share_bytes(document: Any) -> None:
     document["config"]["bias"]["path_name"] = document["config"]["w"]["path_name"]
 
 
+def set_call_of(count: int, body: Any) -> Callable[[Any], None]:
+    """The linear layer calls a graph with so many arguments."""
+
+    def change(document: Any) -> None:
+        call = node(document, "linear")
+        call["target"] = "torch.ops.higher_order.wrap_with_set_grad_enabled"
+        x = [call["inputs"][0]["arg"]] * count
+        given = [{"as_bool": True}, body, *x]
+        call["inputs"] = [{"name": "", "arg": arg, "kind": 1} for arg in given]
+
+    return change
+
+
+def graph_of(*outputs: Any) -> Any:
+    """The identity, or a graph with these outputs."""
+    x = {"as_tensor": {"name": "x"}}
+    graph = {"inputs": [x], "outputs": [x] if not outputs else list(*outputs), "nodes": [], "tensor_values": {}}
+    return {"as_graph": {"name": "body", "graph": graph}}
+
+
 BROKEN = {
     "inputs in another order": (MODEL, set_input_order, "not those of its signature"),
     "another output": (MODEL, set_output, "not those of its signature"),
+    "a body with too few arguments": (MODEL, set_call_of(0, graph_of()), "arguments that PyTorch does not write"),
+    "a body with too many arguments": (MODEL, set_call_of(2, graph_of()), "arguments that PyTorch does not write"),
+    "a body that is a number": (MODEL, set_call_of(1, {"as_int": 1}), "arguments that PyTorch does not write"),
+    "a body without outputs": (MODEL, set_call_of(1, graph_of([])), "arguments that PyTorch does not write"),
     "an argument twice": (MODEL, set_name_twice, "linear is called with arguments that are not supported"),
     "an integer with a fraction": (
         MODEL, lambda d: node(d, "quantize_per_tensor")["inputs"][2].update(arg={"as_int": 3.5}), "3.5 is not a int",

@@ -127,12 +127,10 @@ class Evaluation:
                 continue
             args = [self._resolved(argument, values) for argument in call.args]
             if call.target in _INLINED:
-                if call.kwargs or len(args) <= _INLINED[call.target]:
-                    raise damaged(f"{call.target} is called with arguments that PyTorch does not write")
-                if "autocast" in call.target and args[2]:
+                if "autocast" in call.target and any(args[2:3]):
                     what = "computes with torch.autocast, which chooses element types while it runs"
                     raise SourceError(what, where=call.scope, hint="convert program.run_decompositions()")
-                result: Any = self._inlined(to, args[_INLINED[call.target] :])
+                result: Any = self._inlined(to, call, args[_INLINED[call.target] :])
             else:
                 kwargs = {name: self._resolved(argument, values) for name, argument in call.kwargs.items()}
                 result = to.call(call.target, tuple(args), kwargs, Place(call.scope))
@@ -143,12 +141,16 @@ class Evaluation:
         changed = call.args[:1] if is_in_place(call.target) else ()
         return any(name in self.live for name in (*references(call.outputs), *references(changed)))
 
-    def _inlined(self, to: Recorder, args: list[Any]) -> Any:
-        body, *given = args
-        inner = dict(zip(body.inputs, given, strict=True))
-        self._calls(to, body, inner)
-        results = [self._resolved(output, inner) for output in body.outputs]
-        return results if len(results) > 1 else results[0]
+    def _inlined(self, to: Recorder, call: Call, args: list[Any]) -> Any:
+        match args:
+            case [Graph(inputs=names, outputs=[_, *_] as outputs) as body, *given] if (
+                len(given) == len(names) and not call.kwargs
+            ):
+                inner = dict(zip(names, given, strict=True))
+                self._calls(to, body, inner)
+                results = [self._resolved(output, inner) for output in outputs]
+                return results if len(results) > 1 else results[0]
+        raise damaged(f"{call.target} is called with arguments that PyTorch does not write")
 
     def _resolved(self, argument: Any, values: Mapping[str, Any]) -> Any:
         if isinstance(argument, Ref):
