@@ -11,6 +11,7 @@ from ..errors import RunError
 from ..frontends.isolation.parent import EngineDied
 from ..frontends.witness import Computed
 from ..model import Quantization
+from ..passes.likely_shapes import example_shapes
 from ..progress import counted
 from ..urls import Place
 from . import random_inputs
@@ -78,7 +79,9 @@ class Comparison:
     def _fitting(self, given: Mapping[str, Sequence[int]]) -> tuple[dict[str, tuple[int, ...]], dict[str, Computed]]:
         """The most likely input shapes with which the source runs, and its values for the first sample."""
         refused: RunError | None = None
-        for chosen in random_inputs.shapes(self.relation.takes, given, self.witness.example_shapes()):
+        stated = example_shapes(self.file)
+        examples = self.witness.example_shapes() or [stated.get(name) for name in self.file.graph.inputs]
+        for chosen in random_inputs.shapes(self.relation.takes, given, examples):
             values = self._tried(chosen)
             if not isinstance(values, RunError):
                 return chosen, values

@@ -329,9 +329,18 @@ def test_onnx_that_qfmt_wrote_from_onnx_is_compared_by_its_results(tmp_path: Pat
     assert qfmt.verify(written, other).first_wrong == "y (qfmt.Linear)"
 
 
+def test_open_sizes_are_those_of_the_trace_of_the_file(tmp_path: Path) -> None:
+    """An ONNX model does not state them; the file that it was exported from does."""
+    module = nn.Sequential(tq.QuantStub(), nn.AvgPool2d(2), nn.Conv2d(5, 8, 3), tq.DeQuantStub()).eval()
+    path = saved_and_exported(module, torch.randn(1, 5, 12, 10), "qdq", tmp_path)
+    report = qfmt.verify(tmp_path / "m.onnx", qfmt.convert(path))
+    assert report.ok and report.inputs.endswith("[1,5,12,10]"), report.inputs
+
+
 LAYERS: dict[str, Callable[[], list[nn.Module]]] = {
     "clamp behind a pool": lambda: [nn.Conv2d(3, 16, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(16, 8, 3), nn.ReLU6()],
     "two clamps": lambda: [nn.ReLU(), nn.ReLU6()],
+    "clamps around a nearest resize": lambda: [nn.ReLU(), nn.Upsample(scale_factor=2), nn.ReLU6()],
     "bilinear": lambda: [nn.Upsample(size=(7, 5), mode="bilinear"), nn.Upsample(size=(9, 8), mode="bilinear")],
 }
 

@@ -63,10 +63,8 @@ class _Rewriting:
         yield replace(quantizer, inputs=(result, *quantizer.inputs[1:]), outputs=node.outputs, name="")
 
     def _keeps_the_grid(self, node: Node) -> bool:
-        """Whether all output integers are input integers or an explicit fill value."""
-        return has(node, Trait.MOVE | Trait.FILL) or (
-            node.operator == "Resize" and node.attributes["mode"] == "nearest"
-        )
+        """Whether all output integers are input integers, bounds of these, or an explicit fill value."""
+        return has(node, Trait.ANY_MOVE) or (node.operator == "Resize" and node.attributes["mode"] == "nearest")
 
     def _is_wanted(self, node: Node) -> bool:
         if node.operator == "Pad":

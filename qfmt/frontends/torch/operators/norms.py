@@ -64,6 +64,8 @@ def _batch_norm(lift: Builder, a: Any) -> Any:
     statistics = [lift.tensor(a.running_mean), lift.tensor(a.running_var)]
     shape = tuple(size for size in statistics[0].shape or () if isinstance(size, int))
     x = lift.tensor(a.input)
+    if len(x.shape or ()) > 1 and len(shape) == 1:
+        shapes.need(lift, x, (None, *shape, *[None] * (len(x.shape or ()) - 2)))
     inputs = [x, *_weights(lift, a, shape), *statistics]
     return lift.emit("BatchNormalization", inputs, {"epsilon": float(a.eps)}, quantization=_grid(lift, a, x))
 
