@@ -39,7 +39,8 @@ _CHANNELS_LAST = {"BatchNormalization", "Conv", "ConvTranspose"}
 """Operators whose quantized results are channels last in torch, whatever the input is."""
 
 _OTHERWISE = {
-    "Celu", "DepthToSpace", "Elu", "LayerNormalization", "Reshape", "Slice", "Softmax", "Split", "TopK", "Transpose",
+    "Celu", "DepthToSpace", "Elu", "Gather", "LayerNormalization", "Reshape", "Slice", "Softmax", "Split", "Tile",
+    "TopK", "Transpose",
 }  # fmt: skip
 """Operators whose results are not, whatever the input is; those of all others are as the first input is."""
 

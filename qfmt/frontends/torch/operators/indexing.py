@@ -132,9 +132,11 @@ def select_scatter(lift: Builder, self: TensorValue, src: Any, dim: int, index: 
 
 @lifts("aten::flip")
 def flip(lift: Builder, self: TensorValue, dims: Any) -> Any:
+    result = self
     for dim in dims:
-        self = sliced(lift, self, dim, -1, -END, -1)
-    return self
+        result = sliced(lift, result, dim, -1, -END, -1)
+    result.channels_last = self.channels_last
+    return result
 
 
 @lifts("aten::roll")

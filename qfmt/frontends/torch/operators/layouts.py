@@ -188,7 +188,9 @@ def _some_tensors(lift: Builder, values: Sequence[Any]) -> list[TensorValue]:
 
 @lifts("aten::stack")
 def stack(lift: Builder, tensors: Sequence[Any], dim: int = 0) -> Any:
-    return cat(lift, [unsqueeze(lift, lift.tensor(value), dim) for value in tensors], dim)
+    result: TensorValue = cat(lift, [unsqueeze(lift, lift.tensor(value), dim) for value in tensors], dim)
+    result.channels_last = False
+    return result
 
 
 @lifts("aten::expand")
@@ -270,4 +272,6 @@ def channel_shuffle(lift: Builder, self: TensorValue, groups: int) -> Any:
     (n, _, *rest), c = shapes.sizes(lift, self), _known_size(lift, self, 1)
     split_ = shapes.reshape(lift, self, [n, groups, c // groups, -1])
     order = lift.emit("Transpose", [split_], {"perm": (0, 2, 1, 3)})
-    return shapes.reshape(lift, order, [n, c, *rest])
+    result = shapes.reshape(lift, order, [n, c, *rest])
+    result.channels_last = self.channels_last
+    return result

@@ -75,9 +75,11 @@ def unchanged(lift: Builder, self: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 @lifts("aten::clone")
-def clone(lift: Builder, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Also of a tensor of the module: in-place operators may change the copy."""
-    return lift.alias(lift.tensor(self))
+def clone(lift: Builder, self: Any, *, memory_format: int | None = None) -> Any:
+    """Also of a tensor of the module: in-place operators may change the copy. Quantized copies are NCHW by default."""
+    x = lift.tensor(self)
+    usual = 1 if x.quantization is None else 0
+    return contiguous(lift, x, usual if memory_format is None else memory_format)
 
 
 @lifts(
@@ -95,7 +97,9 @@ def dropout(lift: Builder, a: Any) -> Any:
 def to(lift: Builder, self: TensorValue, *args: Any, **kwargs: Any) -> Any:
     dtype = _target_dtype(args, kwargs)
     if dtype is None or self.dtype == dtype:
-        return lift.alias(self)
+        memory_format = kwargs.get("memory_format", args[-1] if len(args) > 3 else None)
+        stated = isinstance(memory_format, int) and not isinstance(memory_format, bool)
+        return contiguous(lift, self, memory_format if stated else 1)
     if self.quantization is not None:
         raise SourceError(f"casts a quantized tensor to {dtype}")
     return lift.emit("Cast", [self], {"to": dtype})
