@@ -97,9 +97,8 @@ def dropout(lift: Builder, a: Any) -> Any:
 def to(lift: Builder, self: TensorValue, *args: Any, **kwargs: Any) -> Any:
     dtype = _target_dtype(args, kwargs)
     if dtype is None or self.dtype == dtype:
-        memory_format = kwargs.get("memory_format", args[-1] if len(args) > 3 else None)
-        stated = isinstance(memory_format, int) and not isinstance(memory_format, bool)
-        return contiguous(lift, self, memory_format if stated else 1)
+        stated = kwargs.get("memory_format", args[-1] if len(args) > 3 else None)
+        return contiguous(lift, self, 1 if stated is None or isinstance(stated, bool) else stated)
     if self.quantization is not None:
         raise SourceError(f"casts a quantized tensor to {dtype}")
     return lift.emit("Cast", [self], {"to": dtype})
