@@ -2,7 +2,7 @@
 
 No `from __future__ import annotations` here: torch.jit.script reads the annotations.
 """
-# ruff: noqa: UP006, UP045 (torch.jit.script knows these spellings)
+# ruff: noqa: UP006, UP007, UP045 (torch.jit.script knows these spellings)
 
 import enum
 import math
@@ -10,7 +10,7 @@ import tracemalloc
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Dict, Final, List, NamedTuple, Optional, Tuple  # noqa: UP035
+from typing import Any, Dict, Final, List, NamedTuple, Optional, Tuple, Union  # noqa: UP035
 
 import numpy as np
 import pytest
@@ -125,6 +125,30 @@ class Containers(nn.Module):
         )  # fmt: skip
 
 
+@torch.jit.interface
+class Block(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        pass
+
+
+class Indexed(nn.Module):
+    """Modules that are found by an index or a key that the code computes."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Scaled(i / 3) for i in range(3)])
+        self.named = nn.ModuleDict({"a": Scaled(5), "b-c": Scaled(6)})
+
+    def forward(self, x: torch.Tensor):
+        for i in range(2):
+            block: Block = self.blocks[2 - i]
+            x = block.forward(x)
+        for key in ["b-c", "a"]:
+            named: Block = self.named[key]
+            x = named.forward(x)
+        return x
+
+
 class Resized(nn.Module):
     """`F.interpolate` decides on the rank of its input, some thirty levels deep."""
 
@@ -156,6 +180,7 @@ def saved(module: nn.Module, path: Path, trace: Optional[Tuple[torch.Tensor, ...
 CASES = {
     "containers": (Containers, (torch.rand(3, 4),), False),
     "containers with an optional input": (Containers, (torch.rand(3, 4), torch.rand(3, 4)), False),
+    "modules by an index": (Indexed, (torch.rand(3, 4),), False),
     "resized": (Resized, (torch.rand(2, 3, 8, 6),), False),
     "resized, traced": (Resized, (torch.rand(2, 3, 8, 6),), True),
     "sizes": (Sizes, (torch.rand(2, 4, 3, 5),), False),
@@ -565,9 +590,24 @@ class AsksForLayout(nn.Module):
         return x + 1 if x.is_contiguous() else x - 1
 
 
-@pytest.mark.parametrize("module", [Fractional, AsksForLayout])
-def test_what_is_not_known_is_refused(tmp_path: Path, module: type) -> None:
-    with pytest.raises(SourceError):
+class AsksForType(nn.Module):
+    def forward(self, x):
+        return self.doubled(x)
+
+    def doubled(self, x: Union[torch.Tensor, List[torch.Tensor]]) -> torch.Tensor:
+        return x * 2 if isinstance(x, torch.Tensor) else x[0]
+
+
+@pytest.mark.parametrize(
+    "module, words",
+    [
+        (Fractional, "known only at run time"),
+        (AsksForLayout, "torch.is_contiguous"),
+        (AsksForType, "which is not supported: `.*isinstance"),
+    ],
+)
+def test_what_is_not_known_is_refused(tmp_path: Path, module: type, words: str) -> None:
+    with pytest.raises(SourceError, match=words):
         qfmt.convert(saved(module(), tmp_path / "m.pt"), input_shapes={"x": ("N", 3)})
 
 

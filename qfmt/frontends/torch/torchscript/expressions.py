@@ -143,7 +143,11 @@ class ScriptFrame(Frame):
 
     def subscript(self, container: Any, node: ast.Subscript) -> Any:
         if not isinstance(node.slice, ast.Slice):
-            return self.apply("aten::__getitem__", [container, self.value(node.slice)])
+            key = self.value(node.slice)
+            if isinstance(container, ScriptObject) and isinstance(key, int | str):  # a ModuleList or ModuleDict
+                self.budget.spend(reading(key))
+                return self._object_attribute(container, str(key))
+            return self.apply("aten::__getitem__", [container, key])
         if node.slice.step is not None:  # PyTorch prints a call of `slice` for it
             raise self.not_followed(node)
         bounds = [bound and self.value(bound) for bound in (node.slice.lower, node.slice.upper)]
@@ -178,6 +182,8 @@ class ScriptFrame(Frame):
             value = self.value(node.args[1]) if len(node.args) > 1 else None
             is_read = name == "annotate" and kind in CONVERSIONS and isinstance(value, Value | StoredTensor)
             return self._number(kind, value) if is_read else value
+        if name == "isinstance":  # what PyTorch knows when it compiles is not in the code any more
+            raise self.not_followed(node)
         args, _ = self.arguments(node)
         if name == "getattr" and len(args) == 2 and isinstance(args[1], str):
             self.budget.spend(reading(args[1]))
