@@ -336,7 +336,8 @@ def _verdict(report: Report) -> str:
     if _is_unrelated(report):
         return "the file was not made from this source: its sha256 differs, and no constant is equal"
     if not report.ok:
-        return f"first wrong: {report.first_wrong}"
+        found = "not verified" if report.first_wrong in report.interface else "first wrong"
+        return f"{found}: {report.first_wrong}"
     if report.skipped:
         return "constants equal"
     right = "equal" if report.is_exact else f"nothing wrong; {' and '.join(_allowed(report))}"

@@ -307,6 +307,9 @@ def test_scans_are_compared_by_the_layers_of_the_file(layer: type[nn.Module], tm
     assert report.ok and report.nodes[-1].outputs == 4 * 4 * 2 * 64
     other = qfmt.verify(tmp_path / "m.pt", qfmt.convert(tmp_path / "m.onnx"), input_shapes=shapes)
     assert other.first_wrong.endswith("was not compared: qfmt has no reference for ai.onnx.Scan")
+    given = [f"--input-shape={name}=4,2,16" for name in model.graph.inputs]
+    result = command(tmp_path / "m.pt", tmp_path / "m.onnx", *given)
+    assert result.exit_code == 1 and result.stdout.endswith(f"not verified: {other.first_wrong}\n")
 
 
 def test_onnx_that_qfmt_wrote_from_onnx_is_compared_by_its_results(tmp_path: Path) -> None:
