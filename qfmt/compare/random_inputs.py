@@ -145,10 +145,12 @@ def _calibrated(model: Model, name: str, engine: str) -> tuple[float, float] | N
     """The range that the input's quantizer was calibrated for; None if the input is not quantized directly."""
     same = {name}
     for node in filter(known, model.nodes):
+        if node.operator not in ("Cast", "QuantizeLinear") or node.inputs[0] not in same:
+            continue
         quantization = model.tensors[node.outputs[0]].quantization
-        if node.operator == "Cast" and node.inputs[0] in same:
+        if node.operator == "Cast":
             same.add(node.outputs[0])
-        if node.operator == "QuantizeLinear" and node.inputs[0] in same and quantization is not None:
+        elif quantization is not None:
             low, high = quantization.quant_min, _top(quantization, engine)
             scale, zero_point = quantization.scale[0], quantization.zero_point[0]
             return (low - zero_point) * scale, (high - zero_point) * scale

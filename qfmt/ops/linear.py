@@ -130,7 +130,7 @@ def matmul(a: Array, b: Array) -> Array:
 
 
 def _gemm_shape(given: Inference) -> list[Shape]:
-    a, b = given.known(0), given.known(1)
+    a, b = ((None, None) if shape is None else shape for shape in given.shapes[:2])
     for name, shape in (("A", a), ("B", b)):
         if len(shape) != 2:
             raise QfmtError(f"Gemm requires matrices, but {name} has {len(shape)} dimensions")

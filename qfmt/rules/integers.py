@@ -21,10 +21,10 @@ PARAMETER_DTYPES = {"multiplier": "int32", "shift": "uint8", "add": "int64", "th
 
 @MEANING.rule(48, "The output of a node that states `exact` or `folded` is int32, and its zero points are 0.")
 def _sums(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
+    if not _adds(node, operator):
+        return ""
     out = tensors[node.outputs[0]]
-    if not _adds(node, operator) or (
-        out.dtype == "int32" and not (out.quantization is not None and any(out.quantization.zero_point))
-    ):
+    if out.dtype == "int32" and not (out.quantization is not None and any(out.quantization.zero_point)):
         return ""
     return f"the sums {quoted(out.name)} must be int32 with zero points of 0 (they are {out.dtype})"
 

@@ -158,6 +158,13 @@ def test_inner_sizes_of_a_matrix_product_may_be_unknown() -> None:
     assert OPERATORS["MatMul"].shape(Inference([("N", "K"), (3, 4)], {}, [None, None])) == [("N", 4)]
 
 
+def test_a_gemm_without_a_known_input_has_known_columns() -> None:
+    gemm, attributes = OPERATORS["Gemm"], {"transA": 0, "transB": 1}
+    assert gemm.shape(Inference([None, (5, 4), (5,)], attributes, [None] * 3)) == [(None, 5)]
+    with pytest.raises(QfmtError, match=r"C of shape \[2\] does not broadcast to \[None, 1\]"):
+        gemm.shape(Inference([None, (1, 4), (2,)], attributes, [None] * 3))
+
+
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
 def test_pads_of_arrays_without_axes_and_without_elements(mode: str) -> None:
     def padded(x: np.ndarray, *pads: int) -> Any:
