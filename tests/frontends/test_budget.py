@@ -275,10 +275,10 @@ def test_packed_parameters_with_lists_that_double(tmp_path: Path) -> None:
     too_much(zipped(path, entries | {"data.pkl": module}))
 
 
-def rebuilt(kind: str, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> bytes:
-    """Opcodes of a tensor in the storage 0."""
+def rebuilt(kind: str, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], key: str = "0") -> bytes:
+    """Opcodes of a tensor in a storage."""
     numbers = [b"(" + b"".join(b"J" + each.to_bytes(4, "little") for each in part) + b"t" for part in (shape, strides)]
-    storage = b"(" + text("storage") + f"ctorch\n{kind}Storage\n".encode() + text("0") + text("cpu") + b"K\x04tQ"
+    storage = b"(" + text("storage") + f"ctorch\n{kind}Storage\n".encode() + text(key) + text("cpu") + b"K\x04tQ"
     where = storage + b"J" + offset.to_bytes(4, "little") + b"".join(numbers)
     return b"ctorch._utils\n_rebuild_tensor_v2\n(" + where + b"\x89NtR"
 
@@ -292,6 +292,22 @@ def test_constants_that_many_calls_read(tmp_path: Path) -> None:
     tensor = text("w") + rebuilt("Long", 0, (100_000,), (2,))
     module = b"\x80\x02c__torch__\nM\n)\x81}" + tensor + b"sb."
     too_much(zipped(path, entries | {"data.pkl": module, "data/0": bytes(1_600_000)}))
+
+
+def test_a_weight_of_many_names_and_parts(tmp_path: Path) -> None:
+    """A tensor subclass is examined for each of its names; its state may have any number of entries."""
+    parts = text("qdata") + rebuilt("Char", 0, (2, 4), (4, 1)) + text("block_size") + b"K\x01K\x04\x86"
+    parts += text("scale") + rebuilt("Float", 0, (2, 1), (1, 1), "1") + b"q\x00"
+    parts += b"".join(text(f"e{index}") + b"h\x00" for index in range(2000))
+    made = b"ctorch._utils\n_rebuild_wrapper_subclass\n(ctorchao\nInt8Tensor\nctorch\nfloat32\nK\x02K\x04\x86t"
+    outer, kind = made[: made.index(b"(")], b"ctorchao\nInt8Tensor\n"
+    weight = b"ctorch._tensor\n_rebuild_from_type_v2\n(" + outer + kind + made[made.index(b"(") :] + b"}(" + parts
+    names = b"".join(text(f"w{index}") + b"h\x01" for index in range(3000))
+    path = pickled(tmp_path / "m.pt", b"}(" + text("w") + weight + b"utRq\x01" + names + b"u")
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("m/data/0", bytes(8))
+        archive.writestr("m/data/1", bytes((0, 0, 128, 63) * 2))
+    too_much(path)
 
 
 def test_narrow_elements_far_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

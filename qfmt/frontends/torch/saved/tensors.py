@@ -36,6 +36,9 @@ DEPTH_LIMIT = 64
 VISIT, ENTRY_BYTES = 5, 500
 """Operations of a lookup by name, and bytes of memory for a tensor."""
 
+WEIGHT = 200
+"""Operations to examine a weight of torchao, besides its elements; one may have many names."""
+
 PACKED_CLASSES = ("torch.ScriptObject", "torch._C.ScriptObject")
 
 _INNER = re.compile(r"(?:^|\.)_packed_params(?:\._packed_weight|\.weight|\.bias|\._packed_params)?$")
@@ -139,6 +142,7 @@ class _Walk:
                 self._budget.allocate(len(entry.name))
                 self.entries.append(entry)
         elif isinstance(value, Subclass):
+            self._budget.spend(WEIGHT + len(value.state or ()))
             self.entries += weight_entries(name, placed(name, of_pickle, value, self._budget))
         elif isinstance(value, StoredTensor):
             self._budget.allocate(ENTRY_BYTES)
