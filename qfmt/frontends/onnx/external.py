@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...arrays import Array
-from ...errors import SourceError
+from ...errors import SourceError, brief
 from ...regular import descriptor_of, refusal, resolved
 from .messages import charge, damaged
 
@@ -155,7 +155,7 @@ def tensors_within(message: Any, where: str = "") -> Iterator[tuple[Any, str]]:
         for each in ([value] if message.HasField(name) else []) if single else value:
             if each.DESCRIPTOR.name == "TensorProto":
                 kind = "initializer" if name == "initializer" else "tensor"
-                yield each, f"{where}{kind} {each.name}".rstrip()
+                yield each, f"{where}{kind} {brief(each.name)}".rstrip()
             else:
                 yield from tensors_within(each, where + _place(each))
 
@@ -184,10 +184,11 @@ def _holds_tensors(descriptor: Any) -> bool:
 
 
 def _place(message: Any) -> str:
+    """Where a tensor is, in short: a name may be long, and have many tensors."""
     kind = message.DESCRIPTOR.name
     if kind == "NodeProto":
-        return f"node {message.name or next(iter(message.output), '')} ({message.op_type}): "
-    return f"function {message.domain}.{message.name}: " if kind == "FunctionProto" else ""
+        return f"node {brief(message.name or next(iter(message.output), ''))} ({brief(message.op_type)}): "
+    return f"function {brief(message.domain)}.{brief(message.name)}: " if kind == "FunctionProto" else ""
 
 
 class _Folder:

@@ -262,7 +262,8 @@ class Importer:
         return None if shape is None else len(shape)
 
     def fresh(self, base: str) -> str:
-        """A name that no tensor has."""
+        """A name that no tensor has. Many may begin with one that is long."""
+        self.budget.allocate(len(base))
         name = unused(base, self._taken)
         self._taken.add(name)
         return name

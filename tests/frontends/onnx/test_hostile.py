@@ -21,6 +21,7 @@ import qfmt
 from networks.onnx_models import conv_net, dq, grids, node, proto, q
 from qfmt import QfmtError
 from qfmt.errors import BudgetError, InexpressibleNodesError, SourceError
+from qfmt.frontends.onnx.external import tensors_within
 from qfmt.frontends.onnx.opaque import ENCODED
 from support.examples import examples
 
@@ -452,3 +453,19 @@ def test_no_operator_decodes_images(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "Pillow must be installed" in done.stderr
     assert not (tmp_path / "imported").exists()
+
+
+def test_places_of_tensors_are_short() -> None:
+    """A node with a long name may have many tensors; each has a place for messages."""
+    made = helper.make_node("Some", ["x"], ["y"], name="n" * 1_000_000, domain="d")
+    made.attribute.append(helper.make_attribute("held", [helper.make_tensor("t" * 1_000_000, FLOAT, [0], [])] * 3))
+    assert [len(where) < 300 for _, where in tensors_within(made)] == [True] * 3
+
+
+def test_outputs_without_a_name_before_a_long_one(tmp_path: Path) -> None:
+    """Each gets a name that begins with that of the last one."""
+    made = helper.make_node("Some", ["x"], [*[""] * 100, "y" * 1_000_000], domain="d")
+    path = tmp_path / "m.onnx"
+    path.write_bytes(proto([made], {"x": (FLOAT, (2,))}, {"y" * 1_000_000: FLOAT}, {}).SerializeToString())
+    with pytest.raises(BudgetError, match="would take more than"):
+        qfmt.convert(path)

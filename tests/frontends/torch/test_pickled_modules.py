@@ -305,6 +305,7 @@ COSTLY = {
         more="".join(f", a{index}" for index in range(5000)),
     ),
     "names that are looked up": forward(f's = "{LONG}"', f"self.{LONG}", *["getattr(self, s)"] * 3000),
+    "names of constants": calling(forward(f"x = torch.cat([{'1.0,' * 300}x])"), LONG),
     "places of unsupported calls": calling(forward(*["torch.unknown(x)"] * 3000), LONG),
 }
 COSTLY["names that are looked up"].body[LONG] = 1
