@@ -7,7 +7,7 @@ decodes, evaluates or folds. So time and memory grow linearly with the source. W
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from .errors import BudgetError
@@ -78,6 +78,7 @@ class Budget:
         graph = GRAPH_BYTES * (len(model.nodes) + len(model.tensors))
         budget = cls(sum(constants.values()) + graph, work, MODEL_OPERATIONS)
         budget.hint = "that is out of proportion to its size"
+        budget.names(model.tensors, len(model.nodes))
         return budget
 
     def spend(self, operations: int = 1) -> None:
@@ -112,6 +113,10 @@ class Budget:
         """Count a node that is examined, and the constants that it reads: nodes may share them."""
         read = (tensors[name].data for name in node.inputs if name)
         self.spend(NODE + sum(data.nbytes for data in read if data is not None) // READ)
+
+    def names(self, bases: Iterable[str], made: int) -> None:
+        """Count so many names that are made from others: each may begin with the longest."""
+        self.allocate(max(map(len, bases), default=0) * made)
 
     def compute(self, work: int, nbytes: int) -> None:
         """Count what a node computes now: elements or products (`Operator.work`), and the bytes of its outputs."""

@@ -554,3 +554,29 @@ def test_sums_of_many_inputs_in_onnx() -> None:
     network(2).to_onnx()
     with pytest.raises(BudgetError, match="would take more than"):
         network(200).to_onnx()
+
+
+def test_names_that_are_made_from_a_long_one() -> None:
+    """A file has the name once. Each node that reads the tensor may need a similar one."""
+    grid = Quantization.per_tensor(0.5, 0, "int8")
+
+    def network(name: str) -> Model:
+        x = Tensor(name, "int8", (4,), None, grid)
+        y = [Tensor(f"y{i}", "int8", (4,), None, grid) for i in range(1000)]
+        nodes = [Node("Relu", (name,), (each.name,), version=14) for each in y]
+        return Model(Graph((name,), tuple(each.name for each in y), nodes, {each.name: each for each in (x, *y)}))
+
+    network("x" * 1000).to_onnx()
+    for work in (Model.to_onnx, lower_integer):
+        with pytest.raises(BudgetError, match="would take more than"):
+            work(network("x" * 100_000))
+
+
+def test_a_weight_with_a_long_name_that_many_calls_read(tmp_path: Path) -> None:
+    long = "w" * 100_000
+    body = [f"w = self.{long}", *["x = torch.add(x, w)"] * 1000, "return x"]
+    path = script(tmp_path / "m.pt", *body)
+    with zipfile.ZipFile(path) as archive:
+        entries = {name.removeprefix("m/"): archive.read(name) for name in archive.namelist()}
+    module = b"\x80\x02c__torch__\nM\n)\x81}" + text(long) + rebuilt("Float", 0, (1,), (1,)) + b"sb."
+    too_much(zipped(path, entries | {"data.pkl": module, "data/0": bytes(4)}))
