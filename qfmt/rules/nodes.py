@@ -34,13 +34,12 @@ def _operator(node: Node, operator: Operator | None) -> str:
 
 @SIGNATURE.rule(
     41,
-    "A known operator has as many inputs and outputs as its signature states; no required one is absent. `X*` is one "
-    "or more, none of them absent.",
+    "A node has an output. A known operator has as many inputs and outputs as its signature states; no required one is "
+    "absent. `X*` is one or more, none of them absent.",
 )
 def _arity(node: Node, operator: Operator | None) -> str:
-    if operator is None:
-        return ""
-    for what, given, wanted in (("input", node.inputs, operator.inputs), ("output", node.outputs, operator.outputs)):
+    signature = () if operator is None else (operator.inputs, operator.outputs)
+    for what, given, wanted in zip(("input", "output"), (node.inputs, node.outputs), signature, strict=False):
         variadic = bool(wanted) and wanted[-1].variadic
         if len(given) > len(wanted) and not variadic:
             return f"{len(given)} {what}s, but the operator has at most {len(wanted)}"
@@ -48,7 +47,7 @@ def _arity(node: Node, operator: Operator | None) -> str:
             own = given[index:] if parameter.variadic else given[index : index + 1]
             if not (parameter.optional or (own and all(own))):
                 return f"the {what} {parameter.name} is absent"
-    return ""
+    return "" if node.outputs else "it has no output"
 
 
 @SIGNATURE.rule(53, "An attribute has a name and is a 64-bit integer, a float, a string, or a list of one of these.")

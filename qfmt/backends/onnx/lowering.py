@@ -185,8 +185,7 @@ def lower(builder: Builder, node: Node) -> None:
     if made is None:
         return None
     values = [made] if isinstance(made, ir.Value) else list(made)
-    if values:
-        builder.name(values[0], site.name)
+    builder.name(values[0], site.name)
     for name, value in zip(node.outputs, values, strict=True):
         if name and site.on_integers:
             site.define(name, value)

@@ -106,7 +106,8 @@ class Importer:
         )
         try:
             check_kinds(node, call.opset)
-            self.dispatch(call)
+            if call.outputs:  # else it computes nothing
+                self.dispatch(call)
         except SourceError as error:
             raise error.at(call.title) from None
         except QfmtError as error:

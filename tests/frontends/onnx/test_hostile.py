@@ -469,3 +469,10 @@ def test_outputs_without_a_name_before_a_long_one(tmp_path: Path) -> None:
     path.write_bytes(proto([made], {"x": (FLOAT, (2,))}, {"y" * 1_000_000: FLOAT}, {}).SerializeToString())
     with pytest.raises(BudgetError, match="would take more than"):
         qfmt.convert(path)
+
+
+def test_a_node_without_outputs_is_dropped() -> None:
+    model = net()
+    model.graph.node.add(op_type="RNN", input=["x", "x", "x"], output=["", ""])
+    model.graph.node.add(op_type="Unknown", domain="example", input=["x"])
+    assert qfmt.convert(model).nodes == qfmt.convert(net()).nodes

@@ -49,6 +49,8 @@ GRAPHS: tuple[Change, ...] = (
     ("arity-outputs", "V41", "A Relu with two outputs", lambda record: (
         record["graph"]["tensors"].append({**record["graph"]["tensors"][6], "name": "zz"}),
         record["graph"]["nodes"][1].update(outputs=[3, 8]))),
+    ("arity-none", "V41", "A node without outputs, of an unknown operator", lambda record: (
+        record["graph"]["nodes"].append({**record["graph"]["nodes"][1], "operator": "example.None", "outputs": []}))),
     ("attribute", "V42", "An attribute that the operator does not have", node(1, attributes=[
         {"name": "slope", "type": 1, "int_value": 1}])),
     ("attribute-name", "V53", "An attribute without a name", node(2, attributes=[
