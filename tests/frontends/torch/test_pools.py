@@ -137,3 +137,14 @@ def test_weights_tell_the_channels(tmp_path: Path) -> None:
     for model in models:
         (found,) = model.run({"x": x.numpy()}).values()
         np.testing.assert_array_equal(found, expected.numpy())
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [nn.BatchNorm2d(6), nn.GroupNorm(2, 6), nn.InstanceNorm2d(6, affine=True)],
+    ids=["batch", "group", "instance"],
+)
+def test_the_weights_of_a_normalization_tell_its_channels(tmp_path: Path, layer: nn.Module) -> None:
+    torch.jit.save(torch.jit.script(layer.eval()), tmp_path / "m.pt")
+    model = qfmt.convert(tmp_path / "m.pt")
+    assert model.tensors["input"].shape == ("N", 6, "H", "W")

@@ -27,11 +27,16 @@ def _weights(lift: Builder, a: Any, shape: tuple[int, ...]) -> list[TensorValue]
     return [filled(lift, shape, fill, "float32") if value is None else lift.tensor(value) for value, fill in given]
 
 
-def _channels(lift: Builder, x: TensorValue) -> tuple[int, ...]:
-    size = x.shape[1] if x.shape is not None and len(x.shape) > 1 else None
-    if not isinstance(size, int):
+def _channels(lift: Builder, x: TensorValue, *stated: Any) -> tuple[int, ...]:
+    """The number of channels: of the first of the tensors that has a number for each, else of the input."""
+    size = next((lift.tensor(value).shape for value in stated if value is not None), None)
+    if size is None:
+        size = x.shape[1:2] if x.shape is not None else ()
+    if len(size) != 1 or not isinstance(size[0], int):
         raise SourceError("needs the number of channels of its input", hint=shapes.hint(lift))
-    return (size,)
+    if len(x.shape or ()) > 1:
+        shapes.need(lift, x, (None, *size, *[None] * (len(x.shape or ()) - 2)))
+    return (size[0],)
 
 
 _RUNNING = "input, weight, bias, running_mean, running_var"
@@ -61,12 +66,8 @@ def _with_unread(result: Any, unread: int) -> Any:
 
 
 def _batch_norm(lift: Builder, a: Any) -> Any:
-    statistics = [lift.tensor(a.running_mean), lift.tensor(a.running_var)]
-    shape = tuple(size for size in statistics[0].shape or () if isinstance(size, int))
-    x = lift.tensor(a.input)
-    if len(x.shape or ()) > 1 and len(shape) == 1:
-        shapes.need(lift, x, (None, *shape, *[None] * (len(x.shape or ()) - 2)))
-    inputs = [x, *_weights(lift, a, shape), *statistics]
+    x, statistics = lift.tensor(a.input), [lift.tensor(a.running_mean), lift.tensor(a.running_var)]
+    inputs = [x, *_weights(lift, a, _channels(lift, x, a.running_mean)), *statistics]
     return lift.emit("BatchNormalization", inputs, {"epsilon": float(a.eps)}, quantization=_grid(lift, a, x))
 
 
@@ -104,7 +105,7 @@ def layer_norm(lift: Builder, unread: int, a: Any) -> Any:
 def group_norm(lift: Builder, unread: int, a: Any) -> Any:
     x = lift.tensor(a.input)
     attributes = {"num_groups": int(a.num_groups), "epsilon": float(a.eps)}
-    inputs = [x, *_weights(lift, a, _channels(lift, x))]
+    inputs = [x, *_weights(lift, a, _channels(lift, x, a.weight, a.bias))]
     y = lift.emit("GroupNormalization", inputs, attributes, quantization=_grid(lift, a, x))
     return _with_unread(y, unread)
 
@@ -119,5 +120,5 @@ def instance_norm(lift: Builder, a: Any) -> Any:
 
 def _instance_norm(lift: Builder, a: Any) -> Any:
     x = lift.tensor(a.input)
-    inputs = [x, *_weights(lift, a, _channels(lift, x))]
+    inputs = [x, *_weights(lift, a, _channels(lift, x, a.weight, a.bias))]
     return lift.emit("InstanceNormalization", inputs, {"epsilon": float(a.eps)}, quantization=_grid(lift, a, x))
