@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from ...budget import NODE, Budget
-from ...errors import InexpressibleNodesError
+from ...errors import InexpressibleNodesError, QfmtError
 from ...frontends.onnx.opaque import names_within
 from ...model import Model, Node, Tensor
 from ...ops import known
@@ -224,6 +224,8 @@ class Builder:
         except Lacks as reason:
             self._stored |= {name: ir.Value(name=name) for name in node.outputs}
             return str(reason)
+        except QfmtError as error:
+            raise error.at(f"node {node.title}") from None
         return ""
 
     def _describe(self, value: ir.Value, tensor: Tensor) -> None:

@@ -13,7 +13,7 @@ from ...model import Tensor
 from . import qdq
 from .constants import turned_constant
 from .lowering import Site, lowers, plain
-from .older import number, reduced
+from .older import reduced
 from .opsets import Lacks
 from .products import product, transposed_weight
 
@@ -31,6 +31,12 @@ class Quantized(NamedTuple):
 
     def real(self, site: Site) -> ir.Value:
         return site.emit("DequantizeLinear", *self)
+
+
+def _real(site: Site) -> ir.Value:
+    """The input as float32, from which the rules compute its range."""
+    x = site.tensor(0)
+    return site.x if x.dtype == "float32" or x.quantization is not None else site.cast(0, "float32")
 
 
 def quantized_now(site: Site, x: ir.Value) -> Quantized:
@@ -93,16 +99,20 @@ def _zero_point(site: Site, w: Tensor) -> ir.Value | None:
 
 @lowers("qfmt.DynamicLinear")
 def dynamic_linear(site: Site) -> ir.Value:
+    x = _real(site)
     if site.node.rule == SYMMETRIC:
-        return _symmetric(site, site.x)
+        return _symmetric(site, x)
     if site.attributes["per_token"]:
         raise Lacks("cannot quantize each row of an input to unsigned integers")
-    x = site.x
     return multiplier(site, 1, 2)(x)
 
 
 def _symmetric(site: Site, x: ir.Value) -> ir.Value:
     """The rule `dynamic_symmetric`, step by step, with the same roundings."""
+
+    def number(value: float) -> ir.Value:
+        return site.constant("constant", np.array(value, np.float32))
+
     top = 127 if site.attributes["reduce_range"] else 255
     size = site.emit("Abs", x)
     most = (
@@ -110,10 +120,10 @@ def _symmetric(site: Site, x: ir.Value) -> ir.Value:
         if site.attributes["per_token"]
         else site.emit("ReduceMax", size, keepdims=0)
     )
-    step = site.emit("Div", most, number(site, top / 2))
-    scale = site.emit("Max", step, number(site, SYMMETRIC_LEAST_SCALE))
+    step = site.emit("Div", most, number(top / 2))
+    scale = site.emit("Max", step, number(SYMMETRIC_LEAST_SCALE))
     rounded = site.emit("Round", site.emit("Mul", x, site.emit("Reciprocal", scale)))
-    limits = number(site, -(top + 1) / 2), number(site, (top - 1) / 2)
+    limits = number(-(top + 1) / 2), number((top - 1) / 2)
     q, b = site.emit("Clip", rounded, *limits), site.real(2)
     if not _has_integer_sums(site.tensor(1)):
         return product(site, site.emit("Mul", q, scale), transposed_weight(site, 1), b)
@@ -130,7 +140,7 @@ def dynamic_convolution(site: Site) -> ir.Value | Sequence[ir.Value]:
     """ConvInteger, if it supports the weight; else Conv on the real numbers of the quantized input."""
     attributes = {key: value for key, value in site.attributes.items() if key != "reduce_range"}
     name = "ConvTranspose" if site.node.operator.endswith("Transpose") else "Conv"
-    x, w = site.x, site.tensor(1)
+    x, w = _real(site), site.tensor(1)
     if w.quantization is None:
         return plain(site, [x, site.real(1), site.real(2)], attributes, name)
     q = quantized_now(site, x)

@@ -14,6 +14,7 @@ from ...model import numpy_dtype
 from ...ops import OPERATORS
 from ...ops.activation import one_of
 from ...ops.resize import (
+    check_scales,
     divided_neighbours,
     divides_alike,
     enlarged,
@@ -151,6 +152,7 @@ def _neighbours(site: Site, x: ir.Value) -> dict[int, ir.Value]:
     known = known_neighbours(site.node, site.builder.model.tensors)
     given = (site.tensor(index) if site.has(index) else None for index in (2, 3))
     scales, sizes = (each.array if each and each.is_constant and each.array.size else None for each in given)
+    check_scales(scales)  # which no rule does for an input of unknown rank
     if known is not None and shape is not None:
         alike = True
         for axis, own in known.items():

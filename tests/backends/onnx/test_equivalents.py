@@ -10,7 +10,7 @@ import pytest
 
 from cases.one_node import single
 from qfmt import budget
-from qfmt.errors import BudgetError, InexpressibleNodesError
+from qfmt.errors import BudgetError, InexpressibleNodesError, QfmtError
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
 from qfmt.passes.hazards import hazards
 from support.onnx_witness import runtime
@@ -121,3 +121,19 @@ def test_an_array_that_very_many_tensors_share(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(budget, "MODEL_OPERATIONS", (50_000, 0))
     with pytest.raises(BudgetError, match="finding overflows"):
         list(hazards(model))
+
+
+@pytest.mark.parametrize("rule", ["dynamic_symmetric", "dynamic_divide"])
+@pytest.mark.parametrize("dtype", ["uint32", "int8", "float16"])
+def test_dynamic_quantization_of_an_input_that_is_not_float32(rule: str, dtype: str) -> None:
+    x = RNG.integers(0, 100, (4, 6)).astype(dtype)
+    w = Tensor.constant("w", RNG.integers(-9, 9, (3, 6)).astype(np.int8), Quantization.per_tensor(0.25, 0, "int8"))
+    model = single("qfmt.DynamicLinear", rule, [Tensor("x", dtype, x.shape), w], Y, {})
+    np.testing.assert_array_equal(runtime(model.to_onnx(), {"x": x})[0], model.run({"x": x})["y"])
+
+
+def test_a_resize_by_nothing_of_an_input_of_unknown_rank() -> None:
+    tensors = [Tensor("x", "float32", None), None, Tensor.constant("scales", np.array([0, 1.5], f32))]
+    model = single("Resize", "", tensors, Y, {"mode": "nearest", "coordinate_transformation_mode": "asymmetric"})
+    with pytest.raises(QfmtError, match=r"^node node \(Resize\): the scales \[0.0, 1.5\] are not all"):
+        model.to_onnx()
