@@ -141,6 +141,8 @@ KINDS = {
         Kind("torchscript", "a TorchScript archive", holds("data.pkl", code=True), TORCHSCRIPT),
         Kind("torchscript_lite", "a PyTorch Mobile archive with bytecode only (_save_for_lite_interpreter)",
              holds("bytecode.pkl"), hint=_MADE_FROM),
+        Kind("torch_package", "a torch.package archive: a network as Python code",
+             holds(".data/extern_modules"), hint=_SAVE_TORCHSCRIPT),
         Kind("state_dict", "a state_dict: named tensors without a graph", is_saved("state_dict"), SAVED,
              _SAVE_TORCHSCRIPT),
         Kind("torch_module", "a whole Python module pickled with torch.save", is_saved("torch_module"), SAVED,

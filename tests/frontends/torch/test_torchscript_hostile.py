@@ -690,6 +690,7 @@ def test_other_kinds_are_called_by_name(tmp_path: Path, shared_data: Path) -> No
         "numpy": shared_data / "onnx_qop/tract_qtanh_1/io.npz",
         "tflite": shared_data / "tflite/hello_world_int8.tflite",
         "zip": archive_of(tmp_path / "any.zip", {"a.txt": b"x"}),
+        "torch_package": archive_of(tmp_path / "p.pt", {"m/m.pkl": MODULE, ".data/extern_modules": b"torch\n"}),
         "torchscript_lite": archive_of(tmp_path / "l.ptl", {"data.pkl": MODULE, "bytecode.pkl": NOTHING}),
         "torchscript_json": archive_of(tmp_path / "j.pt", {"model.json": b"{}", "code/m.py": b""}),
         "torch_export": archive_of(tmp_path / "e.pt2", {"archive_format": b"pt2", "models/model.json": b"{}"}),
