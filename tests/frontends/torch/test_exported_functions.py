@@ -67,6 +67,14 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Any], Sequence[Any]]] = {
     ),
     "rolled": (lambda x: (x.roll((1, -2), (1, 2)), x.roll(3, 0), x.flip(1, 2), x.movedim(0, 2)), [X]),
     "repeated": (lambda x: (x.repeat_interleave(2, 1), x.broadcast_to(4, 2, 3, 8), x.unflatten(2, (2, 4))), [X]),
+    "grids": (
+        lambda x: [
+            grid
+            for order in ("ij", "xy")
+            for grid in torch.meshgrid(x[0, 0], x[0, :, 0], x[:, 0, 0], x[0, 0, 0], indexing=order)
+        ],
+        [X],
+    ),
     "topk": (lambda x: x.topk(3, -1)[0], [X]),
     "einsum": (lambda x, y: torch.einsum("bij,bkj->bik", x, y), [X, randn(2, 5, 8)]),
     "baddbmm": (lambda b, x, y: torch.baddbmm(b, x, y, beta=0.5, alpha=2), [randn(2, 3, 5), X, randn(2, 8, 5)]),

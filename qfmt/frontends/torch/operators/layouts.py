@@ -205,6 +205,21 @@ def expand_as(lift: Builder, self: Any, other: TensorValue) -> Any:
     return expand(lift, lift.tensor(self), shapes.sizes(lift, other))
 
 
+@lifts("aten::meshgrid")
+def meshgrid(lift: Builder, tensors: Sequence[Any], indexing: str = "ij") -> Any:
+    """Each vector along an axis of its own; "xy" exchanges the first two axes."""
+    vectors = [shapes.reshape(lift, each, [-1]) for each in _some_tensors(lift, tensors)]
+    lift.budget.hold(len(vectors) ** 2)
+    axes = list(range(len(vectors)))
+    if indexing == "xy":
+        axes[:2] = axes[1::-1]
+    sizes = [shapes.size(lift, vectors[axis], 0) for axis in axes]
+    return [
+        expand(lift, shapes.reshape(lift, x, [-1 if each == axis else 1 for each in axes]), sizes)
+        for axis, x in enumerate(vectors)
+    ]
+
+
 @lifts("aten::repeat")
 def repeat(lift: Builder, self: TensorValue, repeats: Any) -> Any:
     for _ in range(len(repeats) - shapes.rank(lift, self)):
