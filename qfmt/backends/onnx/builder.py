@@ -7,7 +7,7 @@ its output.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +59,7 @@ class Builder:
         self.domains: dict[str, int] = {"": opset}
         self._stored: dict[str, ir.Value] = {}
         self._real: dict[str, ir.Value] = {}
-        self._made: dict[tuple[str, ...], ir.Value] = {}
+        self._made: dict[tuple[Hashable, ...], ir.Value] = {}
         self._named: set[ir.Node] = set()
         self._taken = set(model.tensors) | names_within(model.nodes)  # ONNX knows no shadowing
         self._budget = Budget.of(model, "writing ONNX for a network of")
@@ -147,7 +147,7 @@ class Builder:
         """An initializer whose data is read when it is written."""
         return self._initializer(self.fresh(name), data)
 
-    def once(self, key: tuple[str, ...], make: Callable[[], ir.Value]) -> ir.Value:
+    def once(self, key: tuple[Hashable, ...], make: Callable[[], ir.Value]) -> ir.Value:
         """The value cached for that key, or a new one."""
         if key not in self._made:
             self._made[key] = make()

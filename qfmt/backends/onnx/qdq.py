@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -72,7 +72,7 @@ def scale(builder: Builder, tensor: Tensor) -> ir.Value:
         values = _of_blocks(tensor, grid, grid.scale.array)
         return builder.constant(name, values if kept else values.astype(f32))
 
-    return builder.once(_key(tensor, "scale", grid.names[0], grid.scale.numbers), make)
+    return builder.once(_key(tensor, "scale", grid.names[0], grid.scale), make)
 
 
 def zero_point(builder: Builder, tensor: Tensor) -> ir.Value:
@@ -86,16 +86,17 @@ def zero_point(builder: Builder, tensor: Tensor) -> ir.Value:
         values = np.broadcast_to(grid.zero_point.array, grid.scale.shape)
         return builder.constant(name, _of_blocks(tensor, grid, values), tensor.dtype)
 
-    return builder.once(_key(tensor, "zero_point", grid.names[1], lambda: (tensor.dtype, *grid.each_zero_point)), make)
+    values = tensor.dtype, len(grid.scale), grid.zero_point
+    return builder.once(_key(tensor, "zero_point", grid.names[1], values), make)
 
 
-def _key(tensor: Tensor, role: str, name: str, values: Callable[[], tuple[object, ...]]) -> tuple[str, ...]:
+def _key(tensor: Tensor, role: str, name: str, values: Hashable) -> tuple[Hashable, ...]:
     """The cache key of a scale or zero point: tensors share one if its name in the source and its values are
     equal."""
     grid = grid_of(tensor)
     if not name or grid.is_blocked:
         return (tensor.name, role)
-    return (role, name, str(grid.axis is not None), *map(repr, values()))
+    return role, name, grid.axis is not None, values
 
 
 def grid_of(tensor: Tensor) -> Quantization:
