@@ -13,6 +13,7 @@ from qfmt import budget
 from qfmt.errors import BudgetError, InexpressibleNodesError, QfmtError
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
 from qfmt.passes.hazards import hazards
+from qfmt.quantization import Parameter
 from support.onnx_witness import runtime
 
 f32 = np.float32
@@ -137,3 +138,26 @@ def test_a_resize_by_nothing_of_an_input_of_unknown_rank() -> None:
     model = single("Resize", "", tensors, Y, {"mode": "nearest", "coordinate_transformation_mode": "asymmetric"})
     with pytest.raises(QfmtError, match=r"^node node \(Resize\): the scales \[0.0, 1.5\] are not all"):
         model.to_onnx()
+
+
+def test_a_grid_that_many_tensors_share_is_not_listed_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have a scale for each of a million channels."""
+    grid = Quantization.of(np.full(50, 0.5, f32), np.arange(50), -128, 127, 1, names=("s", "z"))
+    listed: list[int] = []
+    numbers = Parameter.stored_numbers
+
+    def counted(self: Parameter) -> tuple[float, ...]:
+        listed.append(len(self))
+        return numbers(self)
+
+    def calls(count: int) -> int:
+        tensors = [Tensor(f"x{i}", "int8", (1, 50), None, grid) for i in range(count + 1)]
+        nodes = [Node("Relu", (f"x{i}",), (f"x{i + 1}",), version=14) for i in range(count)]
+        model = Model(Graph(("x0",), (f"x{count}",), nodes, {each.name: each for each in tensors}))
+        listed.clear()
+        monkeypatch.setattr(Parameter, "stored_numbers", counted)
+        assert len(model.to_onnx().graph.initializer) == 2
+        monkeypatch.undo()
+        return listed.count(50)
+
+    assert calls(20) == calls(2) > 0
