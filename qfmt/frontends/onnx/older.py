@@ -11,6 +11,7 @@ import numpy as np
 from ...arithmetic import f32
 from ...arrays import Array
 from ...errors import SourceError
+from ...graph import MAXIMUM_RANK
 from ...model import DTYPES, Attribute
 from ...ops.resize import (
     check_scales,
@@ -213,8 +214,8 @@ def _is_like_onnx(im: Importer, call: Call) -> bool:
 
 def _along(im: Importer, call: Call, policy: str) -> list[_Along] | None:
     """Each dimension that is resized; None if scales are not known."""
-    check_scales(im.value(call.input(2)))
     shape, scales, wanted = im.shape(call.inputs[0]), _given(im, call, 2), _given(im, call, 3)
+    check_scales(im.value(call.input(2)))
     axes = call.attributes.get("axes") or range(len(scales or wanted))
     known = [None if shape is None else shape[axis] for axis in axes]
     sizes = [size if isinstance(size, int) else None for size in known]
@@ -232,8 +233,11 @@ def _along(im: Importer, call: Call, policy: str) -> list[_Along] | None:
 
 
 def _given(im: Importer, call: Call, place: int) -> list[Any]:
-    """The scales or sizes; none if they are absent or computed."""
+    """The scales or sizes; none if they are absent or computed. SourceError for more than a tensor has dimensions:
+    thousands of nodes may share them."""
     value = im.value(call.input(place))
+    if value is not None and value.size > MAXIMUM_RANK:
+        raise SourceError(f"has {value.size:,} scales or sizes; a tensor has up to {MAXIMUM_RANK} dimensions")
     return [] if value is None else [*value.reshape(-1).tolist()]
 
 

@@ -416,6 +416,8 @@ TOO_LARGE = {
     "dimensions": (node("Relu", ["d"], ["y"]), "initializer d: has 33 dimensions; a tensor has up to 32"),
     "parts": (node("Split", ["x", "sizes"], ["y", "z"]), "splits into 1,000 parts, but has 2 outputs"),
     "no scale": (node("Resize", ["i", "", "scales"], ["y"]), r"the scales \[1.0, 1.0, nan\] are not all finite"),
+    "scales": (node("Resize", ["x", "", "many"], ["y"]), "has 33 scales or sizes; a tensor has up to 32 dimensions"),
+    "sizes": (node("Resize", ["x", "", "", "sizes"], ["y"]), "has 1,000 scales or sizes; a tensor has up to 32"),
 }  # fmt: skip
 
 
@@ -424,7 +426,7 @@ def test_sizes_that_are_refused(kind: str, tmp_path: Path) -> None:
     made, words = TOO_LARGE[kind]
     constants = {"i": np.ones((1, 4, 2), np.float32), "r": np.ones(4, np.float32), "d": np.ones([1] * 33, np.float32)
                  if kind == "dimensions" else ONE, "sizes": np.ones(1000, np.int64),
-                 "scales": np.array([1, 1, np.nan], np.float32)}  # fmt: skip
+                 "scales": np.array([1, 1, np.nan], np.float32), "many": np.full(33, 2, np.float32)}  # fmt: skip
     with pytest.raises(SourceError, match=words):
         converted(tmp_path, [made], constants, opset=18)
 
