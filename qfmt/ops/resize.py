@@ -11,6 +11,7 @@ import numpy as np
 from ..arithmetic import clamp, f32, fma
 from ..arrays import Array
 from ..errors import QfmtError
+from ..graph import MAXIMUM_RANK
 from ..memory import require
 from ..model import Dimension, Node, Shape, Tensor
 from .registry import (
@@ -51,7 +52,9 @@ def _resize_shape(given: Inference) -> list[Shape]:
 
 
 def check_scales(scales: Array | None) -> None:
-    """QfmtError for scales that are known and not positive numbers."""
+    """QfmtError for scales that are known and not positive numbers, or more than a tensor has dimensions."""
+    if scales is not None and scales.size > MAXIMUM_RANK:
+        raise QfmtError(f"has {scales.size:,} scales; a tensor has up to {MAXIMUM_RANK} dimensions")
     if scales is not None and not np.all((scales > 0) & np.isfinite(scales)):
         raise QfmtError(f"the scales {scales.tolist()} are not all finite and greater than 0")
 

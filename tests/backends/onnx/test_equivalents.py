@@ -161,3 +161,10 @@ def test_a_grid_that_many_tensors_share_is_not_listed_for_each(monkeypatch: pyte
         return listed.count(50)
 
     assert calls(20) == calls(2) > 0
+
+
+def test_a_resize_by_more_scales_than_dimensions() -> None:
+    tensors = [Tensor("x", "float32", None), None, Tensor.constant("scales", np.full(33, 2, f32))]
+    model = single("Resize", "", tensors, Y, {"mode": "nearest", "coordinate_transformation_mode": "asymmetric"})
+    with pytest.raises(QfmtError, match=r"^node node \(Resize\): has 33 scales; a tensor has up to 32 dimensions"):
+        model.to_onnx()
