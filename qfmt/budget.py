@@ -78,7 +78,6 @@ class Budget:
         graph = GRAPH_BYTES * (len(model.nodes) + len(model.tensors))
         budget = cls(sum(constants.values()) + graph, work, MODEL_OPERATIONS)
         budget.hint = "that is out of proportion to its size"
-        budget.names(model.tensors, len(model.nodes))
         return budget
 
     def spend(self, operations: int = 1) -> None:

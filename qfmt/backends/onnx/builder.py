@@ -63,6 +63,7 @@ class Builder:
         self._named: set[ir.Node] = set()
         self._taken = set(model.tensors) | names_within(model.nodes)  # ONNX knows no shadowing
         self._budget = Budget.of(model, "writing ONNX for a network of")
+        self._budget.names(model.tensors, len(model.nodes))
 
     # Tensors of the model
 

@@ -86,6 +86,7 @@ def lower_integer(
     for tensor in model.tensors.values():
         limited(tensor)
     budget = Budget.of(model, "lowering a network of")
+    budget.names(model.tensors, len(model.nodes))
     budget.bytes += TABLES
     if needs_sizes(model, budget) and (images := _images(model)):
         model = replace(model, graph=with_input_shapes(model.graph, images))
