@@ -1,4 +1,4 @@
-"""The memory of a run, checked before any of it is allocated; and that of a process, limited by the system.
+"""The memory of a run, checked before any of it is allocated.
 
 A file of some kilobytes can describe values of terabytes. The interpreter computes what a node will allocate from the
 sizes of its operands, and refuses the node by name if that is more than the run may take. A reference whose
@@ -8,7 +8,6 @@ intermediate values may be larger than its operands and results asks (`require`)
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -105,50 +104,3 @@ def physical() -> int:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):  # not on every system
         return UNKNOWN
-
-
-def limit_of_process(nbytes: int) -> int:
-    """What a process may take for files and inputs of so many bytes; never more than the machine has."""
-    return min(BASE + FACTOR * nbytes, physical())
-
-
-def limit_process(nbytes: int) -> None:
-    """Let the system limit the writable memory of this process to so many bytes beyond its current use.
-
-    Mapped files do not count. Linux only.
-    """
-    if written := _written():
-        from resource import RLIMIT_DATA, getrlimit, setrlimit
-
-        _, hard = getrlimit(RLIMIT_DATA)
-        setrlimit(RLIMIT_DATA, (_least(written + nbytes, hard), hard))
-
-
-@contextmanager
-def process_limited(nbytes: int) -> Iterator[None]:
-    """`limit_process`, or the limit from before if that is less; only inside."""
-    if not (written := _written()):
-        yield
-        return
-    from resource import RLIMIT_DATA, getrlimit, setrlimit
-
-    soft, hard = getrlimit(RLIMIT_DATA)
-    setrlimit(RLIMIT_DATA, (_least(written + nbytes, soft), hard))
-    try:
-        yield
-    finally:
-        setrlimit(RLIMIT_DATA, (soft, hard))
-
-
-def _least(*limits: int) -> int:
-    return min(limit for limit in limits if limit >= 0)  # -1: none
-
-
-def _written() -> int:
-    """The current use that counts against the limit; 0 if the system does not report it."""
-    try:
-        status = Path("/proc/self/status").read_text("ascii", "replace")
-    except OSError:
-        return 0
-    found = re.search(r"^VmData:\s*(\d+) kB", status, re.MULTILINE)
-    return int(found[1]) << 10 if found else 0

@@ -22,6 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 from unicodedata import normalize
 
+from ..backstop import limited
 from ..errors import DestinationError, QfmtError, RemoteError, SourceError, message
 from ..file.opened import downloaded, uploaded
 from ..file.sharding import remove
@@ -210,7 +211,7 @@ def convert_task(folder: str, maker: str, task: Message) -> Message:
     begin, path, home, answer = time.perf_counter(), place(task["path"]), place(folder), Message()
     source = path
     try:
-        with downloaded(path) as source:
+        with downloaded(path) as source, limited(source.stat().st_size, ""):
             known, options, digests = task["known"] or {}, dict(task["options"]), Message()
             before = source.stat()
             if known.items() >= {"options": options, "size": before.st_size}.items():

@@ -20,10 +20,11 @@ from queue import SimpleQueue
 from threading import Event, Thread, Timer
 from typing import Any, NamedTuple
 
+from ..backstop import enforced, limit_process
 from ..errors import QfmtError, message
 from ..frontends.isolation.child import end_with
 from ..frontends.isolation.parent import import_path
-from ..memory import limit_process, physical
+from ..memory import physical
 from ..progress import counted
 
 Message = dict[str, Any]
@@ -182,7 +183,7 @@ def serve(memory: str, work: str, *arguments: str) -> None:
     Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     function = named(work)
     limit_process(int(memory))  # after the imports, as it limits what tasks need beyond them
-    with suppress(BrokenPipeError):
+    with suppress(BrokenPipeError), enforced():
         for line in sys.stdin.buffer:
             target.write(_answer(function, arguments, line) + b"\n")
             target.flush()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from .. import __version__
+from ..backstop import enforced
 from ..errors import DestinationError, is_expected, message
 from .output import line, printing
 
@@ -100,7 +101,8 @@ class Commands(click.Group):
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="backslashreplace")  # an abbreviated name is an error
         try:
-            return super().invoke(ctx)
+            with enforced():
+                return super().invoke(ctx)
         except (click.exceptions.Exit, click.Abort):
             raise
         except click.UsageError as error:

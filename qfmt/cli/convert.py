@@ -224,27 +224,28 @@ def command(
     will_write(target.place)
     lowering = conversion.lowering
     times = [time.monotonic()]
-    with working(f"converting {source.name}"), limited(source):
-        needs_shapes = target.kind == "c" or vectors is not None
-        model, opened = conversion.read(source, needs_shapes=needs_shapes)
-    times.append(time.monotonic())
-    notes, lowered = list(_notes(model)), ""
-    if lowering is not None:
-        with working(f"lowering {source.name} to integers"):
-            model, lowered = conversion.lower(model, source, opened)
-        notes.extend(lowering.notes(model))
-    times.append(time.monotonic())
-    fixed = fixed_sizes(shapes) if opened and lowering is None else {}
-    if vectors:
-        from ..compare import with_random_vectors
+    with limited(source):
+        with working(f"converting {source.name}"):
+            needs_shapes = target.kind == "c" or vectors is not None
+            model, opened = conversion.read(source, needs_shapes=needs_shapes)
+        times.append(time.monotonic())
+        notes, lowered = list(_notes(model)), ""
+        if lowering is not None:
+            with working(f"lowering {source.name} to integers"):
+                model, lowered = conversion.lower(model, source, opened)
+            notes.extend(lowering.notes(model))
+        times.append(time.monotonic())
+        fixed = fixed_sizes(shapes) if opened and lowering is None else {}
+        if vectors:
+            from ..compare import with_random_vectors
 
-        with working(f"running {source.name}"):
-            model = with_random_vectors(model, vectors, fixed)
-    with working(f"writing {target.place.name}"):
-        how = target.write(model, shard_size=shard_size, for_onnx=for_onnx, sizes=fixed, compact=compact)
-    times.append(time.monotonic())
-    hazard = "" if same_types or (quiet and not json_) else _hazards(model, target)
-    what = f"a .qfb, from {origin(model.source)}" if opened else origin(model.source)
+            with working(f"running {source.name}"):
+                model = with_random_vectors(model, vectors, fixed)
+        with working(f"writing {target.place.name}"):
+            how = target.write(model, shard_size=shard_size, for_onnx=for_onnx, sizes=fixed, compact=compact)
+        times.append(time.monotonic())
+        hazard = "" if same_types or (quiet and not json_) else _hazards(model, target)
+        what = f"a .qfb, from {origin(model.source)}" if opened else origin(model.source)
     if json_:
         facts: dict[str, Any] = {"source": str(source), "format": what, "dest": str(target.place)}
         facts |= {"kind": target.kind, "bytes": target.bytes, "written": how, "lowered": lowered}

@@ -12,7 +12,7 @@ from ..urls import Place
 from .options import no_progress, pager
 from .output import Column, as_json, line, table
 from .progress import working
-from .source import FILE, open_model
+from .source import FILE, limited, open_model
 
 if TYPE_CHECKING:
     from ..compare import Difference
@@ -40,10 +40,11 @@ def command(ctx: click.Context, a: Place, b: Place, json_: bool) -> None:
     Nodes are matched in order if both graphs have the same operators, else by name. Nothing is run:
     `qfmt verify` compares what two files compute.
     """
-    first, second = open_model(a)[0], open_model(b)[0]
-    with working("comparing"):
-        found = qfmt.diff(first, second)
-        same_content = first.content_id() == second.content_id()
+    with limited(a, b):
+        first, second = open_model(a)[0], open_model(b)[0]
+        with working("comparing"):
+            found = qfmt.diff(first, second)
+            same_content = first.content_id() == second.content_id()
     if json_:
         as_json({"same_content": same_content, **found.to_dict()})
     else:

@@ -16,7 +16,7 @@ from .facts import Users, counts, describe, file_facts, origin, tensor_facts, wh
 from .options import completed, no_progress, pager
 from .output import Column, as_json, line, pairs, table
 from .progress import working
-from .source import FILE_OR_ARCHIVE, QFB, is_archive, open_model
+from .source import FILE_OR_ARCHIVE, QFB, is_archive, limited, open_model
 
 SCALE = [Column("scale", right=True), Column("zp", right=True), Column("range", right=True, detail=True)]
 SCALE += [Column("per", detail=True)]
@@ -97,47 +97,48 @@ def command(
         raise click.UsageError(f"{views} exclude each other")
     if depth is not None and not tree:
         raise click.UsageError("--depth is for --tree")
-    model, kind = open_model(file)
-    if integer:
-        from .integer import show_channels, show_integers
+    with limited(file):
+        model, kind = open_model(file)
+        if integer:
+            from .integer import show_channels, show_integers
 
-        if name is not None:
-            show_channels(model, _named(model, name), json_)
-        else:
-            show_integers(model, json_)
-    elif stats:
-        from .statistics import show_statistics
+            if name is not None:
+                show_channels(model, _named(model, name), json_)
+            else:
+                show_integers(model, json_)
+        elif stats:
+            from .statistics import show_statistics
 
-        listed = sorted(model.graph.constants(), key=_natural) if name is None else [_constant(model, name)]
-        show_statistics(model, listed, file.name, json_)
-    elif tree:
-        from .tree import show_tree
+            listed = sorted(model.graph.constants(), key=_natural) if name is None else [_constant(model, name)]
+            show_statistics(model, listed, file.name, json_)
+        elif tree:
+            from .tree import show_tree
 
-        show_tree(model, depth, json_)
-    elif name is not None:
-        _one_tensor(model, name, json_)
-    elif floats:
-        _floats(model, json_)
-    elif hazards:
-        from .hazards import show_hazards
+            show_tree(model, depth, json_)
+        elif name is not None:
+            _one_tensor(model, name, json_)
+        elif floats:
+            _floats(model, json_)
+        elif hazards:
+            from .hazards import show_hazards
 
-        show_hazards(model, json_)
-    elif json_:
-        with working(f"reading {file.name}"):
-            facts = describe(model, file, kind)
-        as_json(facts)
-    elif nodes:
-        _node_table(model)
-    elif tensors:
-        _tensor_table(model.tensors.values())
-    else:
-        computed = {output for node in model.nodes for output in node.outputs}
-        _header(model, file, kind)
-        line()
-        if not model.no_graph:
+            show_hazards(model, json_)
+        elif json_:
+            with working(f"reading {file.name}"):
+                facts = describe(model, file, kind)
+            as_json(facts)
+        elif nodes:
             _node_table(model)
+        elif tensors:
+            _tensor_table(model.tensors.values())
+        else:
+            computed = {output for node in model.nodes for output in node.outputs}
+            _header(model, file, kind)
             line()
-        _tensor_table(tensor for tensor in model.tensors.values() if tensor.name not in computed)
+            if not model.no_graph:
+                _node_table(model)
+                line()
+            _tensor_table(tensor for tensor in model.tensors.values() if tensor.name not in computed)
 
 
 def _header(model: Model, path: Place, kind: str) -> None:

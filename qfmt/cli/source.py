@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +10,9 @@ import click
 
 import qfmt
 
-from ..errors import BudgetError, DestinationError, QfmtError, SourceError
+from .. import backstop
+from ..errors import DestinationError, QfmtError, SourceError
 from ..file.opened import LocalFile
-from ..memory import limit_of_process, process_limited
-from ..notation import size
 from ..regular import irregular, refusal, resolved
 from ..urls import Place, Url, place
 from .progress import working
@@ -114,19 +112,10 @@ def kind_of(path: Place) -> str:
     return CONVERTED if sniff(path).source else QFB
 
 
-@contextmanager
-def limited(path: Place) -> Iterator[None]:
-    """Limit the memory of reading a file by the system, as that of a worker: a backstop for the budgets of qfmt.
-
-    BudgetError if it takes more.
-    """
-    limit = limit_of_process(0 if isinstance(path, Url) else path.stat().st_size)
-    try:
-        with process_limited(limit):
-            yield
-    except MemoryError:
-        what = f"reading it takes more than {size(limit)} of memory, or than there is"
-        raise BudgetError(what, where=str(path)) from None
+def limited(*paths: Place) -> AbstractContextManager[None]:
+    """Limit what work on files may take (`backstop.limited`). Of a URL, bytes count when they are fetched."""
+    nbytes = sum(0 if isinstance(path, Url) else path.stat().st_size for path in paths)
+    return backstop.limited(nbytes, ", ".join(map(str, paths)))
 
 
 def open_model(path: Place) -> tuple[Model, str]:

@@ -11,12 +11,13 @@ import click
 
 import qfmt
 
+from ..backstop import paused
 from ..notation import size
 from .interruption import will_write
 from .options import no_progress
 from .output import line
 from .progress import working
-from .source import FILE, distinct, open_model, spare
+from .source import FILE, distinct, limited, open_model, spare
 
 if TYPE_CHECKING:
     from ..compare import Report
@@ -82,17 +83,19 @@ def command(
     will_write(*results)
     from ..view import page
 
-    model, _ = open_model(file)
-    second = None if other is None else open_model(other)[0]
-    report = None if source is None else _verified(source, model)
-    if svg or png:
-        _draw(model, svg, png)
-    if node_data is not None:
-        _node_data(model, report, node_data)
-    if shows_page:
-        with working(f"describing {file.name}"):
-            other_name = "" if other is None else other.name
-            made = page(model, second, report, name=file.name, other_name=other_name, arrays=arrays)
+    with limited(file) if other is None else limited(file, other):
+        model, _ = open_model(file)
+        second = None if other is None else open_model(other)[0]
+        report = None if source is None else _verified(source, model)
+        if svg or png:
+            _draw(model, svg, png)
+        if node_data is not None:
+            _node_data(model, report, node_data)
+        if shows_page:
+            with working(f"describing {file.name}"):
+                other_name = "" if other is None else other.name
+                made = page(model, second, report, name=file.name, other_name=other_name, arrays=arrays)
+    if shows_page:  # a browser must not inherit the limits
         _show(made, file, html)
     if netron:
         from ..view.netron import show
@@ -103,7 +106,7 @@ def command(
 
 
 def _verified(source: Path, model: Model) -> Report:
-    with working("verifying"):
+    with working("verifying"), paused():
         return qfmt.verify(source, model)
 
 

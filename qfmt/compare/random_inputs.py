@@ -9,6 +9,7 @@ from math import prod
 import numpy as np
 
 from ..arrays import Array
+from ..backstop import paused
 from ..errors import QfmtError, RunError
 from ..model import DTYPES, Model, Node, Quantization, Tensor, numpy_dtype
 from ..ops import known
@@ -108,7 +109,8 @@ def with_random_vectors(model: Model, count: int, given: Mapping[str, Sequence[i
     """
     refused: RunError | None = None
     for chosen in shapes(model, given, ()):
-        made = _tried(model, count, chosen)
+        with paused():
+            made = _tried(model, count, chosen)
         if not isinstance(made, RunError):
             return made
         refused = refused or made

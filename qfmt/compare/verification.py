@@ -7,6 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..backstop import limited
 from ..engines import ENGINES, engine_of
 from ..errors import MissingPackageError, QfmtError, RunError, SourceError
 from ..file.opened import downloaded
@@ -138,7 +139,8 @@ def _witness(path: Path, file: Model, engine: str | None) -> Witness:
     kind = sniff(path)
     if kind.key == "qfb":
         raise SourceError(f"is {kind}, not a PyTorch or ONNX model that qfmt reads")
-    return kind.reader.witness(path, file, engine)
+    with limited(path.stat().st_size, str(path)):
+        return kind.reader.witness(path, file, engine)
 
 
 def _before_lowering(path: Path, file: Model, engine: str | None) -> Witness:

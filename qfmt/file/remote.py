@@ -12,6 +12,7 @@ from shutil import disk_usage
 from threading import Lock
 from typing import BinaryIO
 
+from ..backstop import grow
 from ..errors import RemoteError
 from ..notation import size as text_of_size
 from ..progress import BYTES, Steps
@@ -124,6 +125,7 @@ def _write(url: Url, file: BinaryIO, begin: int, reading: Reading, end: int) -> 
     try:
         for chunk in reading.chunks(begin, end):
             file.write(chunk)
+            grow(len(chunk))
             steps.add(len(chunk))
         file.flush()
     except OSError as error:

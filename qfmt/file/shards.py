@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ..arrays import blocks
+from ..backstop import grow
 from ..errors import DigestError, FormatError, MissingFileError
 from ..regular import descriptor_of, unreadable
 from ..urls import Place, Url
@@ -93,7 +94,8 @@ class Shards:
         else:
             self._folder = folder = place.resolve().parent  # that of the file, not of a link to it
             for index, shard in enumerate(shards[:MAPPED]):
-                self._parts[index] = _mapped(folder / shard.name, shard)
+                self._parts[index] = part = _mapped(folder / shard.name, shard)
+                grow(0 if isinstance(part, str) else shard.size)
 
     def __len__(self) -> int:
         return self.shards[-1].begin + self.shards[-1].size

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any
 
+from ..backstop import limited
 from ..engines import ENGINES
 from ..errors import MissingFileError, SourceError, ValidityError
 from ..file.opened import downloaded
@@ -75,7 +76,8 @@ def convert(
             raise SourceError("example_inputs and prepared are for modules in memory", where=str(where), hint=hint)
         with downloaded(where) as path:
             try:
-                converted = sniff(path).reader.convert(path, Options.checked(*given))
+                with limited(path.stat().st_size, ""):
+                    converted = sniff(path).reader.convert(path, Options.checked(*given))
             except (SourceError, MissingFileError) as error:
                 raise error.at(str(where)) from None
         if prepared is not None:

@@ -82,26 +82,6 @@ def test_a_package_that_cannot_be_loaded_is_not_a_bug_of_qfmt(monkeypatch: pytes
     assert trouble("inspect", tiny) == "qfmt: error: a package cannot be loaded: failed to map segment\n"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the system limits no memory")
-@pytest.mark.parametrize("arguments", [("inspect",), ("convert", "out.qfb")], ids=["inspect", "convert"])
-def test_the_system_limits_what_reading_a_file_takes(
-    arguments: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def without_a_budget(*_: object, **__: object) -> None:
-        bytearray(1 << 28)
-
-    monkeypatch.chdir(tmp_path)
-    Path("model.pt").write_text("neither")
-    monkeypatch.setattr("qfmt.memory.BASE", 1 << 26)
-    monkeypatch.setattr("qfmt.convert", without_a_budget)
-    command, *destination = arguments
-    assert (
-        trouble(command, "model.pt", *destination)
-        == "qfmt: error: model.pt: reading it takes more than 67.1 MB of memory, or than there is\n"
-    )
-    assert bytearray(1 << 28)
-
-
 def test_interruption_is_status_130_without_traceback(monkeypatch: pytest.MonkeyPatch, tiny: Path) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

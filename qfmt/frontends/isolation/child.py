@@ -16,8 +16,8 @@ from threading import Thread
 from time import sleep
 from typing import IO, Any, Protocol
 
+from ...backstop import limit_of_process, limit_process
 from ...errors import QfmtError, first_line
-from ...memory import limit_of_process, limit_process
 from . import wire
 
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...arrays import Array
+from ...backstop import grow
 from ...errors import SourceError, brief
 from ...regular import descriptor_of, refusal, resolved
 from .messages import charge, damaged
@@ -265,7 +266,9 @@ class _Folder:
         if found.st_nlink > 1:
             what = f"its external data {location!r} has {found.st_nlink} hard links, and one may be outside the folder"
             raise SourceError(what, hint="replace it with a copy")
-        self.opened[str(path)] = opened
+        if str(path) not in self.opened:
+            self.opened[str(path)] = opened
+            grow(found.st_size)
         return str(path)
 
 

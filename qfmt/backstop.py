@@ -1,0 +1,213 @@
+"""Limits of the system for work on files: a backstop for what the budgets of qfmt do not count.
+
+Only programs that are qfmt's own have them, the command line and its workers: a program that imports qfmt keeps its
+signals and its limits. Memory is limited on Linux, processor time wherever there are interval timers (not on Windows).
+Real files need a small part of what is permitted, also on slow machines.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from .errors import BudgetError
+from .memory import BASE, FACTOR, physical
+from .notation import size
+
+READING, THREAD = 1 << 30, 1 << 26
+"""Bytes that work on files may take, beside FACTOR for each of their bytes: a constant, and for each processor what
+NumPy takes for a thread."""
+
+SECONDS, SECONDS_PER_BYTE = 10, 5e-6
+"""Seconds of processor time that work on files may take: a constant, plus a number for each byte."""
+
+AGAIN = 2.0
+"""Seconds until the exception for too much time is raised again, in case something suppressed it."""
+
+_HINT = "no real network needs that much: the file is malicious or damaged"
+
+_enforced = False
+
+
+class _Late(BaseException):
+    """The time is over. No Exception: code that expects the errors of a library must not suppress it."""
+
+
+class _Limits:
+    """What work on files of so many bytes may take: bytes of memory beyond the use before, and seconds."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.memory = READING + THREAD * (os.cpu_count() or 1) + FACTOR * nbytes
+        self.seconds = SECONDS + SECONDS_PER_BYTE * nbytes
+        self._running = True
+        self._written = _written()
+
+    def set(self) -> None:
+        """Let the system enforce them from now on."""
+        if self._written:
+            from resource import RLIMIT_DATA, getrlimit
+
+            self._memory_before = getrlimit(RLIMIT_DATA)
+        self._handler_before = None
+        if sys.platform != "win32" and not _time_left():  # another timer, such as that of a profiler, is left alone
+            self._handler_before = signal.signal(signal.SIGPROF, self._late)
+        self._left = self.seconds
+        self.resume()
+
+    def grow(self, nbytes: int) -> None:
+        """Raise them for another file."""
+        self.pause()
+        self.memory += FACTOR * nbytes
+        self.seconds += (more := SECONDS_PER_BYTE * nbytes)
+        self._left += more
+        self.resume()
+
+    def pause(self) -> None:
+        """Let the system enforce them no more."""
+        if self._handler_before is not None:
+            self._left = _time_left()
+            _set_timer(0)
+        if self._written:
+            from resource import RLIMIT_DATA, setrlimit
+
+            setrlimit(RLIMIT_DATA, self._memory_before)
+
+    def resume(self) -> None:
+        """Let the system enforce what is left of them."""
+        if self._written:
+            from resource import RLIMIT_DATA, setrlimit
+
+            soft, hard = self._memory_before
+            setrlimit(RLIMIT_DATA, (_least(self._written + self.memory, soft, hard), hard))
+        if self._handler_before is not None:
+            _set_timer(self._left)
+
+    def end(self) -> None:
+        """Put back what was before."""
+        try:
+            self._running = False
+        finally:  # the signal may come before that; the next one comes much later
+            self._running = False
+            self.pause()
+            if sys.platform != "win32" and self._handler_before is not None:
+                signal.signal(signal.SIGPROF, self._handler_before)
+
+    def _late(self, _number: int, _frame: FrameType | None) -> None:
+        if self._running:
+            raise _Late
+
+
+_current: _Limits | None = None
+
+
+@contextmanager
+def enforced() -> Iterator[None]:
+    """Let `limited` have an effect inside: this process has no other work than that on files."""
+    global _enforced
+    before, _enforced = _enforced, True
+    try:
+        yield
+    finally:
+        _enforced = before
+
+
+@contextmanager
+def limited(nbytes: int, where: str) -> Iterator[None]:
+    """Limit what work on files of so many bytes takes; BudgetError if it takes more. `where` names the files.
+
+    Nothing is limited unless that is `enforced`, nor in another thread than the first: the limits are those of a
+    process. Inside another call it has no effect.
+    """
+    global _current
+    if not _enforced or _current or not _is_first_thread():
+        yield
+        return
+    limits = _Limits(nbytes)
+    try:
+        try:
+            _current = limits
+            limits.set()
+            yield
+        finally:
+            _current = None
+            limits.end()
+    except MemoryError:
+        what = f"takes more than {size(limits.memory)} of memory, or than there is"
+        raise BudgetError(what, where=where, hint=_HINT) from None
+    except _Late:
+        what = f"takes more than {limits.seconds:.3g} s of processor time"
+        raise BudgetError(what, where=where, hint=f"{_HINT}; functions of Python have no such limit") from None
+
+
+def grow(nbytes: int) -> None:
+    """Raise the limits for another file that belongs to the first: external data, a shard, bytes that are fetched."""
+    if _current and _is_first_thread():
+        _current.grow(nbytes)
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """No limits inside: for work that has limits of its own, or takes as long as the user allows, as a run does."""
+    global _current
+    if not (limits := _current) or not _is_first_thread():
+        yield
+        return
+    _current = None
+    limits.pause()
+    try:
+        yield
+    finally:
+        limits.resume()
+        _current = limits
+
+
+def limit_of_process(nbytes: int) -> int:
+    """What a process may take that computes with files and inputs of so many bytes; never more than the machine has."""
+    return min(BASE + FACTOR * nbytes, physical())
+
+
+def limit_process(nbytes: int) -> None:
+    """Let the system limit the writable memory of this process to so many bytes beyond its current use.
+
+    Mapped files do not count. Linux only.
+    """
+    if written := _written():
+        from resource import RLIMIT_DATA, getrlimit, setrlimit
+
+        _, hard = getrlimit(RLIMIT_DATA)
+        setrlimit(RLIMIT_DATA, (_least(written + nbytes, hard), hard))
+
+
+def _least(*limits: int) -> int:
+    return min(limit for limit in limits if limit >= 0)  # -1: none
+
+
+def _written() -> int:
+    """The current use that counts against a limit of memory; 0 if the system does not report it."""
+    try:
+        status = Path("/proc/self/status").read_text("ascii", "replace")
+    except OSError:
+        return 0
+    found = re.search(r"^VmData:\s*(\d+) kB", status, re.MULTILINE)
+    return int(found[1]) << 10 if found else 0
+
+
+def _is_first_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _time_left() -> float:
+    """Seconds until the timer of processor time ends; 0 if none is set."""
+    return signal.getitimer(signal.ITIMER_PROF)[0] if sys.platform != "win32" else 0.0
+
+
+def _set_timer(seconds: float) -> None:
+    if sys.platform != "win32":
+        signal.setitimer(signal.ITIMER_PROF, seconds, AGAIN if seconds else 0)

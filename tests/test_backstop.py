@@ -1,0 +1,207 @@
+"""The limits of the system for work on files: they end what no budget counts, and nothing else."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import qfmt
+from qfmt import backstop
+from qfmt.archive.filling import convert_task
+from qfmt.cli import main
+from qfmt.errors import BudgetError, QfmtError
+from support.paths import EXAMPLES
+
+DIGITS = EXAMPLES / "digits" / "digits_int8.pt"
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the system limits no memory")
+TIMERS = pytest.mark.skipif(sys.platform == "win32", reason="the system has no timers of processor time")
+
+TOO_LONG = "takes more than 0.5 s of processor time; no real network needs that much: the file is malicious or damaged"
+TOO_LARGE = "takes more than 67.1 MB of memory, or than there is; no real network needs that much"
+
+
+def endless(*_: object, **__: object) -> None:
+    while True:
+        try:
+            sum(range(1000))
+        except Exception:  # as code that expects errors of a library
+            raise AssertionError("the limit is an Exception") from None
+
+
+def large(*_: object, **__: object) -> None:
+    bytearray(1 << 28)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"SECONDS": 0.5, "READING": 1 << 26, "THREAD": 0, "FACTOR": 0, "SECONDS_PER_BYTE": 0}.items():
+        monkeypatch.setattr(backstop, name, value)
+
+
+def said(*arguments: str | Path) -> str:
+    result = CliRunner().invoke(main, list(map(str, arguments)))
+    assert result.exit_code == 2
+    return result.stderr
+
+
+def is_as_before() -> bool:
+    """Whether this process has no limits: that of memory would be much less than this."""
+    return bool(bytearray(1 << 28)) and signal.getsignal(signal.SIGPROF) == signal.SIG_DFL
+
+
+@pytest.mark.parametrize(
+    ("work", "message"),
+    [
+        pytest.param(endless, TOO_LONG, id="time", marks=TIMERS),
+        pytest.param(large, TOO_LARGE, id="memory", marks=LINUX),
+    ],
+)
+@pytest.mark.parametrize(
+    ("command", "function"),
+    [
+        (("inspect", DIGITS), "qfmt.convert"),
+        (("diff", DIGITS, DIGITS), "qfmt.diff"),
+        (("convert", DIGITS, "out.qfb"), "qfmt.convert"),
+        (("convert", DIGITS, "out.qfb"), "qfmt.save"),
+        (("convert", DIGITS, "out.onnx"), "qfmt.backends.onnx.write_onnx"),
+        (("view", DIGITS, "--html", "out.html"), "qfmt.view.page"),
+        (("check", "in.qfb"), "qfmt.file.checker.checked"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[0],
+)
+def test_commands_end_with_one_line(
+    command: tuple[str | Path, ...],
+    function: str,
+    work: Callable[..., None],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    qfmt.convert(DIGITS).save("in.qfb")
+    monkeypatch.setattr(function, work)
+    error = said(*command)
+    assert error.startswith(f"qfmt: error: {command[1]}") and message in error and error.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["in.qfb"]
+    assert is_as_before()
+
+
+@TIMERS
+def test_verify_limits_the_reading_of_the_source_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    qfmt.convert(DIGITS).save(tmp_path / "digits.qfb")
+    monkeypatch.setattr("qfmt.frontends.torch.torchscript.source.witness", endless)
+    assert TOO_LONG in said("verify", DIGITS, tmp_path / "digits.qfb")
+
+
+@TIMERS
+def test_work_that_a_user_asks_for_has_no_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(backstop, "SECONDS", 3)
+    limits: list[float] = []
+    run = qfmt.Model.with_vectors
+
+    def seen(model: qfmt.Model, *arguments: object, **options: object) -> qfmt.Model:
+        limits.append(signal.getitimer(signal.ITIMER_PROF)[0])
+        return run(model, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(qfmt.Model, "with_vectors", seen)
+    arguments = ["convert", DIGITS, tmp_path / "out.qfb", "--vectors", "1", "--input-shape", "x=1,1,8,8"]
+    assert CliRunner().invoke(main, list(map(str, arguments))).exit_code == 0
+    assert limits == [0]
+
+
+@TIMERS
+def test_a_source_of_an_archive_is_limited_and_named(tmp_path: Path) -> None:
+    task = {"path": str(DIGITS), "file": "digits.qfb", "options": {}, "known": None}
+    with backstop.enforced():
+        answer = convert_task(str(tmp_path), f"{__name__}:endless", task)
+    assert answer["error"].startswith(TOO_LONG)
+    assert not list(tmp_path.iterdir())
+
+
+@TIMERS
+def test_a_program_that_imports_qfmt_keeps_its_signals(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+    module = "qfmt.frontends.torch.torchscript.source.convert"
+
+    def convert(*_: object) -> None:
+        seen.append(signal.getitimer(signal.ITIMER_PROF)[0])
+        raise QfmtError("seen")
+
+    monkeypatch.setattr(module, convert)
+    with pytest.raises(QfmtError, match="seen"):
+        qfmt.convert(DIGITS)
+    with pytest.raises(QfmtError, match="seen"), backstop.enforced():
+        qfmt.convert(DIGITS)
+    assert seen[0] == 0 and seen[1] != 0
+
+
+@TIMERS
+def test_other_threads_and_timers_are_left_alone() -> None:
+    limits: list[float] = []
+
+    def limited() -> None:
+        with backstop.enforced(), backstop.limited(0, "x"):
+            limits.append(signal.getitimer(signal.ITIMER_PROF)[0])
+
+    thread = threading.Thread(target=limited)
+    thread.start()
+    thread.join()
+    signal.setitimer(signal.ITIMER_PROF, 1000)
+    try:
+        limited()
+        assert signal.getitimer(signal.ITIMER_PROF)[0] > 900
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+    assert limits[0] == 0 and limits[1] > 900
+
+
+@TIMERS
+def test_files_that_belong_to_the_first_raise_the_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    model = qfmt.convert(DIGITS)
+    sizes = qfmt.save(model, tmp_path / "digits.qfb", shard_size=4096)
+    grown: list[int] = []
+    monkeypatch.setattr("qfmt.file.shards.grow", grown.append)
+    with qfmt.load(tmp_path / "digits.qfb"):
+        assert grown == sizes
+    monkeypatch.undo()
+    monkeypatch.setattr(backstop, "SECONDS_PER_BYTE", 1.0)
+    with backstop.enforced(), backstop.limited(0, "x"):
+        qfmt.load(tmp_path / "digits.qfb")
+        left = signal.getitimer(signal.ITIMER_PROF)[0]
+    assert sum(sizes) <= left
+
+
+@TIMERS
+def test_external_data_raises_the_limits_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    weights = [onnx.numpy_helper.from_array(np.ones(1000, np.float32), name) for name in "ab"]
+    values = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1000]) for name in "xy"]
+    nodes = [onnx.helper.make_node("Add", ["x", "a"], ["z"]), onnx.helper.make_node("Add", ["z", "b"], ["y"])]
+    graph = onnx.helper.make_graph(nodes, "g", values[:1], values[1:], weights)
+    onnx.save_model(onnx.helper.make_model(graph), tmp_path / "m.onnx", save_as_external_data=True, location="m.data")
+    grown: list[int] = []
+    monkeypatch.setattr("qfmt.frontends.onnx.external.grow", grown.append)
+    qfmt.convert(tmp_path / "m.onnx")
+    assert grown == [(tmp_path / "m.data").stat().st_size]
+
+
+@TIMERS
+def test_the_limit_is_said_again_if_something_suppressed_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backstop, "AGAIN", 0.1)
+    suppressed = 0
+    with pytest.raises(BudgetError, match="^x: takes more than"), backstop.enforced(), backstop.limited(0, "x"):
+        while suppressed < 3:
+            try:
+                endless()
+            except BaseException:
+                suppressed += 1
+        endless()
+    assert suppressed == 3
+    assert is_as_before()
