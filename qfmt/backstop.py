@@ -99,6 +99,11 @@ class _Limits:
             if sys.platform != "win32" and self._handler_before is not None:
                 signal.signal(signal.SIGPROF, self._handler_before)
 
+    @property
+    def is_loose(self) -> bool:
+        """Whether this process had less memory before, as a worker may have."""
+        return bool(self._written) and 0 <= self._memory_before[0] < self._written + self.memory
+
     def _late(self, _number: int, _frame: FrameType | None) -> None:
         if self._running:
             raise _Late
@@ -121,6 +126,7 @@ def enforced() -> Iterator[None]:
 @contextmanager
 def limited(nbytes: int, where: str) -> Iterator[None]:
     """Limit what work on files of so many bytes takes; BudgetError if it takes more. `where` names the files.
+    MemoryError if the process had a lower limit before.
 
     Nothing is limited unless that is `enforced`, nor in another thread than the first: the limits are those of a
     process. Inside another call it has no effect.
@@ -139,6 +145,8 @@ def limited(nbytes: int, where: str) -> Iterator[None]:
             _current = None
             limits.end()
     except MemoryError:
+        if limits.is_loose:
+            raise
         what = f"takes more than {size(limits.memory)} of memory, or than there is"
         raise BudgetError(what, where=where, hint=_HINT) from None
     except _Late:
