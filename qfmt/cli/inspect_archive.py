@@ -14,6 +14,7 @@ from ..urls import Place, size_of
 from .facts import counts, origin
 from .output import Column, as_json, line, table
 from .progress import working
+from .source import limited
 
 if TYPE_CHECKING:
     from ..archive.manifest import Entry
@@ -60,7 +61,7 @@ def inspect_archive(folder: Place, wanted: str, json_: bool) -> None:
 def _facts(file: Place) -> dict[str, Any]:
     """What is in a file of the archive; why it cannot be read, if it cannot."""
     try:
-        with qfmt.load(file) as model:
+        with limited(file), qfmt.load(file) as model:
             total = counts(model.graph)
             return {
                 "from": origin(model.source),
