@@ -217,11 +217,12 @@ class Network(NamedTuple):
     def finished(self, lifted: Lifted) -> Model:
         """The Model of what was lifted."""
         source = {**self.source, **lifted.notes}
-        model = lifted.lifter.finish(lifted.outputs, source=source)
-        graph = model.graph
-        if self.is_decomposed:
-            graph = fold_sandwiches(hoist_quantizers(graph), model.engine)
-            graph = replace(graph, tensors=dict(sorted(graph.tensors.items())))
+        with lifted.lifter.builder.memory.spent():
+            model = lifted.lifter.finish(lifted.outputs, source=source)
+            graph = model.graph
+            if self.is_decomposed:
+                graph = fold_sandwiches(hoist_quantizers(graph), model.engine)
+                graph = replace(graph, tensors=dict(sorted(graph.tensors.items())))
         return replace(model, graph=without_idle_rules(graph))
 
     def model(self, options: Options) -> Model:

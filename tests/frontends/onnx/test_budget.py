@@ -495,3 +495,32 @@ def test_what_is_no_message_is_damaged(end: bytes, tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"\x08\x08" + delimited(7, b"\x12" + delimited(0, b"x" * 200_000)[1:]) + end)
     with pytest.raises(SourceError, match="not a complete ONNX model"):
         qfmt.convert(tmp_path / "m.onnx")
+
+
+def test_a_constant_with_a_long_name_that_many_nodes_read(tmp_path: Path) -> None:
+    """An alias of it is short. On each grid it becomes another constant."""
+    nodes = [node("Identity", ["c" * 20_000], ["c"])]
+    nodes += [node("DequantizeLinear", ["c", f"s{index}"], [f"y{index}"]) for index in range(1000)]
+    constants = {"c" * 20_000: np.ones(2, np.int8)}
+    constants |= {f"s{index}": np.float32(1 + index) for index in range(1000)}
+    path = tmp_path / "m.onnx"
+    outputs = {f"y{index}": FLOAT for index in range(1000)}
+    path.write_bytes(proto(nodes, {"x": (FLOAT, (2,))}, outputs, constants).SerializeToString())
+    with pytest.raises(BudgetError, match="would take more than"):
+        qfmt.convert(path)
+
+
+@pytest.mark.parametrize("part", ["op_type", "domain", "attribute", "dimension"])
+def test_long_terms(part: str, tmp_path: Path) -> None:
+    """Each node of a function that is called, or each shape, would have a copy."""
+    for length in (1000, 1001):
+        long = "N" * length
+        made = node(long if part == "op_type" else "Some", ["x"], ["y"], domain=long if part == "domain" else "d")
+        if part == "attribute":
+            made.attribute.append(helper.make_attribute(long, 1))
+        sizes = (long if part == "dimension" else "N",)
+        path = tmp_path / f"{length}.onnx"
+        path.write_bytes(proto([made], {"x": (FLOAT, sizes)}, {"y": FLOAT}, {}).SerializeToString())
+    qfmt.convert(tmp_path / "1000.onnx")
+    with pytest.raises(SourceError, match="a name of 1,001 characters"):
+        qfmt.convert(tmp_path / "1001.onnx")
