@@ -70,6 +70,9 @@ def _opsets(imports: Iterable[Any]) -> dict[str, int]:
     found: dict[str, int] = {}
     for each in imports:
         domain, opset = "" if each.domain == "ai.onnx" else each.domain, int(each.version)
+        if not 0 <= opset < 1 << 31:  # onnx counts in 32 bits
+            what = f"states opset {opset} of the domain {domain or 'ai.onnx'}, which cannot be"
+            raise SourceError(what, hint="run onnx.checker for details")
         if found.setdefault(domain, opset) != opset:
             what = f"states opsets {found[domain]} and {opset} of one domain, {domain or 'ai.onnx'}"
             raise SourceError(what, hint="remove one of them")

@@ -524,3 +524,28 @@ def test_long_terms(part: str, tmp_path: Path) -> None:
     qfmt.convert(tmp_path / "1000.onnx")
     with pytest.raises(SourceError, match="a name of 1,001 characters"):
         qfmt.convert(tmp_path / "1001.onnx")
+
+
+def test_grids_of_a_shared_scale(tmp_path: Path) -> None:
+    """Each value of an attribute states another one."""
+    nodes = [node("QuantizeLinear", ["x", "s"], [f"y{index}"], axis=0, saturate=index) for index in range(1000)]
+    path = tmp_path / "m.onnx"
+    outputs = {f"y{index}": TensorProto.UINT8 for index in range(1000)}
+    made = proto(nodes, {"x": (FLOAT, (20_000, 1))}, outputs, {"s": np.ones(20_000, np.float32)}, opset=19)
+    path.write_bytes(made.SerializeToString())
+    with pytest.raises(BudgetError, match="would take more than"):
+        qfmt.convert(path)
+
+
+def test_scales_of_a_softmax_are_read_if_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of nodes may share many."""
+    read = []
+    monkeypatch.setattr(Importer, "value", lambda im, name: read.append(name))
+    path = tmp_path / "m.onnx"
+    made = node("QLinearSoftmax", ["x", "s", "", "s"], ["y"], domain="com.microsoft", opset=13)
+    constants = {"s": np.ones(2, np.float32)}
+    path.write_bytes(
+        proto([made], {"x": (TensorProto.UINT8, (2,))}, {"y": TensorProto.UINT8}, constants).SerializeToString()
+    )
+    qfmt.convert(path)
+    assert not read
