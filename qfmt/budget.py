@@ -7,7 +7,7 @@ decodes, evaluates or folds. So time and memory grow linearly with the source. W
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from .errors import BudgetError
@@ -32,6 +32,9 @@ NODE_BYTES = 1500
 
 TENSOR, TENSOR_BYTES = 60, 2500
 """The same for a tensor that a file contains or names, from its header to the written file."""
+
+LONGEST_PATH = 2000
+"""The most characters in the path of a module: calls look at it, and tensors get names that begin with it."""
 
 READ = 100
 """Bytes of constants that are read and summed in the time of an operation."""
@@ -108,14 +111,16 @@ class Budget:
         self.spend(NODE + tensors)
         self.allocate(NODE_BYTES + 100 * tensors)
 
+    def path(self, path: str) -> None:
+        """Refuse the path of a module, or of its packed parameters, that is too long to be looked at by each call."""
+        if len(path) > LONGEST_PATH:
+            what = f"a module has a path of {len(path):,} characters; {LONGEST_PATH:,} are allowed"
+            raise BudgetError(what, hint=self.hint)
+
     def visit(self, node: Node, tensors: Mapping[str, Tensor]) -> None:
         """Count a node that is examined, and the constants that it reads: nodes may share them."""
         read = (tensors[name].data for name in node.inputs if name)
         self.spend(NODE + sum(data.nbytes for data in read if data is not None) // READ)
-
-    def names(self, bases: Iterable[str], made: int) -> None:
-        """Count so many names that are made from others: each may begin with the longest."""
-        self.allocate(max(map(len, bases), default=0) * made)
 
     def compute(self, work: int, nbytes: int) -> None:
         """Count what a node computes now: elements or products (`Operator.work`), and the bytes of its outputs."""

@@ -12,9 +12,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .errors import RunError
 from .notation import size
+
+if TYPE_CHECKING:
+    from .budget import Budget
 
 BASE, FACTOR = 4 << 30, 256
 """Bytes that work on a model may take: a constant, plus a number for each byte of its constants and inputs."""
@@ -30,12 +34,20 @@ CONTAINER = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.curre
 
 
 class Memory:
-    """What a run may take in total, and what its values take now: bytes. `hint` is what a user can do about it."""
+    """What a run may take in total, and what its values take now: bytes. `hint` is what a user can do about it.
 
-    __slots__ = ("held", "hint", "limit")
+    What outlasts the computation is charged to `budget`: a run has none.
+    """
 
-    def __init__(self, limit: int, hint: str = "") -> None:
-        self.limit, self.hint, self.held = limit, hint, 0
+    __slots__ = ("budget", "held", "hint", "limit")
+
+    def __init__(self, limit: int, hint: str = "", budget: Budget | None = None) -> None:
+        self.limit, self.hint, self.budget, self.held = limit, hint, budget, 0
+
+    @classmethod
+    def charged(cls, budget: Budget) -> Memory:
+        """For work with that budget: as outside a run, and what is kept is charged."""
+        return cls(available() // 2, "that is half of the available memory", budget)
 
     def require(self, nbytes: int) -> None:
         """RunError if a node needs more than the run has left."""
@@ -45,7 +57,9 @@ class Memory:
             raise RunError(what, hint=self.hint)
 
     def keep(self, nbytes: int) -> None:
-        """Count bytes of constants that outlast the computation: a run has none."""
+        """Count bytes of constants and names that outlast the computation."""
+        if self.budget is not None:
+            self.budget.allocate(nbytes)
 
     @contextmanager
     def spent(self) -> Iterator[None]:
@@ -70,7 +84,7 @@ def require(nbytes: int) -> None:
 
 
 def keep(nbytes: int) -> None:
-    """Count the bytes of a new constant in the work that is going on."""
+    """Count the bytes of a new constant or name in the work that is going on."""
     memory = _RUN.get()
     if memory is not None:
         memory.keep(nbytes)

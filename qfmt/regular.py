@@ -27,6 +27,14 @@ def irregular(path: str | os.PathLike[str]) -> str:
     return "" if kind == stat.S_IFREG else f"is {_KINDS.get(kind, 'something else')}, not a regular file"
 
 
+def size_of(path: str | os.PathLike[str]) -> int:
+    """The bytes of a file; 0 if there is none: who opens it says what is wrong."""
+    try:
+        return os.stat(path).st_size  # noqa: PTH116
+    except (OSError, ValueError):
+        return 0
+
+
 LONGEST_PATH = 1 << 12
 """Characters of a path that may exist (PATH_MAX of Linux): Python takes quadratic time to resolve longer ones."""
 

@@ -333,10 +333,12 @@ def _is_unrelated(report: Report) -> bool:
 
 
 def _verdict(report: Report) -> str:
+    from ..compare.report import NOTHING
+
     if _is_unrelated(report):
         return "the file was not made from this source: its sha256 differs, and no constant is equal"
     if not report.ok:
-        found = "not verified" if report.first_wrong in report.interface else "first wrong"
+        found = "not verified" if report.first_wrong in (*report.interface, NOTHING) else "first wrong"
         return f"{found}: {report.first_wrong}"
     if report.skipped:
         return "constants equal"

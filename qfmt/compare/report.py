@@ -30,6 +30,8 @@ class WeightComparison:
         return not self.different and not self.differences
 
 
+NOTHING = "nothing was compared: no output has elements and a reference"
+
 COUNTS = ("outputs", "equal", "tie", "close", "saturated", "overflow", "stated", "wrong")
 """What is counted of a node."""
 
@@ -141,7 +143,7 @@ class Report:
             return self.interface[0]
         compared: list[NodeComparison | OutputComparison] = [*self.nodes, *self.outputs]
         if self.nodes and not self.skipped and not any(each.outputs for each in compared):
-            return "nothing was compared, as no output has elements"
+            return NOTHING
         # a tie in one node may change everything after it; without ties, the outputs must be equal
         return next((each.name for each in self.outputs if each.equal < each.outputs and not each.reached), "")
 

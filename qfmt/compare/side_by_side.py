@@ -68,6 +68,7 @@ class SideBySide:
         theirs = {**{copy: theirs[name] for copy, name in self._copies.items() if name in theirs}, **theirs}
         given: dict[str, Array] = dict(inputs)
         own: dict[str, Array] = dict(inputs)
+        own.update((name, self.model.tensors[name].array) for name in self.outputs if self._is_constant(name))
         self._memory = Memory(limit_for(self._constant_bytes + sum(array.nbytes for array in inputs.values())))
         agreed = set(inputs)
         """Tensors that are equal in both runs: nodes after them need not be computed twice."""

@@ -76,10 +76,11 @@ def _axis_of(numbers: Any, count: int) -> int | None:
 
 
 def unused(base: str, taken: Container[str]) -> str:
-    """An unused name: the given one, or one with a number appended.
+    """An unused name: the given one, or one with a number appended. It counts: many may begin with one that is long.
 
     Found by bisection, so that a thousand calls with one base do not need a million lookups.
     """
+    keep(len(base))
     if base not in taken:
         return base
     low, high = 0, 1

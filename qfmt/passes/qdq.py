@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays import Array
+from ..memory import keep
 from ..model import DTYPES, Attribute, Node, Quantization, Tensor
 from ..ops import OPERATORS
 from ..ops.shapes import axis_of
@@ -28,7 +29,7 @@ class QdqGrids:
 
     None if scales are computed, are not positive, give infinite numbers, or do not fit the tensor as far as that is
     known.
-    Nodes that share scale and zero point are examined once.
+    Nodes that share scale and zero point are examined once. Each grid counts: a file may state thousands of one scale.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
@@ -41,6 +42,7 @@ class QdqGrids:
         shape = str(data.shape)  # a file can choose shapes with one hash, but not texts
         key = (data.dtype, shape, data.is_constant, node.inputs[1:], attributes)
         if key not in self._found:
+            keep(sum(each.data.nbytes for name in node.inputs[1:] if name and (each := self.tensors[name]).data))
             grid = _grid(node, data, self.tensors)
             names = (node.inputs[1], (*node.inputs[2:], "")[0])
             self._found[key] = grid and replace(grid, names=names)

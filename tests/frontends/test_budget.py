@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -558,18 +559,34 @@ def test_sums_of_many_inputs_in_onnx() -> None:
 
 def test_names_that_are_made_from_a_long_one() -> None:
     """A file has the name once. Each node that reads the tensor may need a similar one."""
-    grid = Quantization.per_tensor(0.5, 0, "int8")
+    grid = Quantization.per_tensor(0.5, 3, "int8")
 
     def network(name: str) -> Model:
-        x = Tensor(name, "int8", (4,), None, grid)
-        y = [Tensor(f"y{i}", "int8", (4,), None, grid) for i in range(1000)]
-        nodes = [Node("Relu", (name,), (each.name,), version=14) for each in y]
-        return Model(Graph((name,), tuple(each.name for each in y), nodes, {each.name: each for each in (x, *y)}))
+        x = Tensor("x", "int8", (1, 4), None, grid)
+        weight = Tensor.constant(name, np.ones((4, 4), np.int8), grid)
+        y = [Tensor(f"y{i}", "int8", (1, 4), None, grid) for i in range(1000)]
+        nodes = [Node("qfmt.Linear", ("x", name), (each.name,), version=1, rule="integer_bias") for each in y]
+        tensors = {each.name: each for each in (x, weight, *y)}
+        return Model(Graph(("x",), tuple(each.name for each in y), nodes, tensors))
 
-    network("x" * 1000).to_onnx()
+    network("w" * 1000).to_onnx()
+    lower_integer(network("w" * 1000))
     for work in (Model.to_onnx, lower_integer):
         with pytest.raises(BudgetError, match="would take more than"):
-            work(network("x" * 100_000))
+            work(network("w" * 100_000))
+
+
+def test_packed_parameters_with_a_long_path(tmp_path: Path) -> None:
+    """Each call looks at the path for the module that has them."""
+    long = "w" * 100_000
+    path = script(tmp_path / "m.pt", "return x")
+    with zipfile.ZipFile(path) as archive:
+        entries = {name.removeprefix("m/"): archive.read(name) for name in archive.namelist()}
+    packed = b"c__torch__.torch.classes.quantized\nSome\n)\x81K\x00b"
+    module = b"\x80\x02c__torch__\nM\n)\x81}" + text(long) + packed + b"sb."
+    zipped(path, entries | {"data.pkl": module})
+    with pytest.raises(BudgetError, match="a module has a path of 100,000 characters"):
+        qfmt.convert(path)
 
 
 def test_a_weight_with_a_long_name_that_many_calls_read(tmp_path: Path) -> None:
@@ -579,4 +596,6 @@ def test_a_weight_with_a_long_name_that_many_calls_read(tmp_path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         entries = {name.removeprefix("m/"): archive.read(name) for name in archive.namelist()}
     module = b"\x80\x02c__torch__\nM\n)\x81}" + text(long) + rebuilt("Float", 0, (1,), (1,)) + b"sb."
-    too_much(zipped(path, entries | {"data.pkl": module, "data/0": bytes(4)}))
+    zipped(path, entries | {"data.pkl": module, "data/0": bytes(4)})
+    names = qfmt.convert(path).tensors
+    assert sorted(map(len, names))[-2:] == [len("add_999"), len(long)]  # none begins with it

@@ -16,6 +16,7 @@ import onnx_ir as ir
 from ...budget import NODE, Budget
 from ...errors import InexpressibleNodesError, QfmtError
 from ...frontends.onnx.opaque import names_within
+from ...memory import Memory
 from ...model import Model, Node, Tensor
 from ...ops import known
 from ...passes.constants import unused
@@ -63,7 +64,6 @@ class Builder:
         self._named: set[ir.Node] = set()
         self._taken = set(model.tensors) | names_within(model.nodes)  # ONNX knows no shadowing
         self._budget = Budget.of(model, "writing ONNX for a network of")
-        self._budget.names(model.tensors, len(model.nodes))
 
     # Tensors of the model
 
@@ -191,11 +191,12 @@ class Builder:
             self._stored[name] = ir.Value(name=name)
             self._describe(self._stored[name], self.model.tensors[name])
         inputs = [self._stored[name] for name in self.model.graph.inputs]
-        self._lower_all()
-        outputs = [self.stored(name) for name in self.model.graph.outputs]
         names: set[str] = set()
-        for node in self.nodes:
-            node.name = _unique(node.name or "", names)
+        with Memory.charged(self._budget).spent():
+            self._lower_all()
+            outputs = [self.stored(name) for name in self.model.graph.outputs]
+            for node in self.nodes:
+                node.name = _unique(node.name or "", names)
         graph = ir.Graph(
             inputs,
             outputs,

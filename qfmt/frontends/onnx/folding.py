@@ -49,20 +49,18 @@ class Charged(Memory):
     """What nodes over constants take while they are computed: each up to twice the bytes of a budget, and half of its
     remaining operations, which are charged for the time to fill the memory."""
 
-    __slots__ = ("budget",)
+    __slots__ = ()
+
+    budget: Budget
 
     def __init__(self, budget: Budget) -> None:
-        super().__init__(int(min(2 * budget.bytes, available() // 2)))
-        self.budget = budget
+        super().__init__(int(min(2 * budget.bytes, available() // 2)), budget=budget)
 
     def require(self, nbytes: int) -> None:
         time = nbytes // READ
         if nbytes > self.limit or 2 * time > self.budget.operations - self.budget.spent_operations:
             raise _TooMuchError(f"takes {size(nbytes)} to compute a constant", hint=self.budget.hint)
         self.budget.spend(time)
-
-    def keep(self, nbytes: int) -> None:
-        self.budget.allocate(nbytes)
 
 
 def _is_affordable(node: Node, tensors: Mapping[str, Tensor], budget: Budget) -> bool:

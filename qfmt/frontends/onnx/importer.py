@@ -263,8 +263,7 @@ class Importer:
         return None if shape is None else len(shape)
 
     def fresh(self, base: str) -> str:
-        """A name that no tensor has. Many may begin with one that is long."""
-        self.budget.allocate(len(base))
+        """A name that no tensor has."""
         name = unused(base, self._taken)
         self._taken.add(name)
         return name

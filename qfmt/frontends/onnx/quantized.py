@@ -148,7 +148,7 @@ def qlinear(im: Importer, call: Call) -> Any:
     a = call.inputs
     if operator == "Softmax":
         flattens = call.attributes.get("opset", 13) < 13 and axis not in (-1, (im.rank(a[0]) or 0) - 1)
-        unit = im.value(a[form.output])
+        unit = im.value(a[form.output]) if _count(im, a[form.output]) == 1 else None
         with np.errstate(all="ignore"):
             if flattens or unit is None or (1 / unit % 1).any():  # ONNX Runtime rounds 1 / scale down
                 return NotImplemented

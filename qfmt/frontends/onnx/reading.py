@@ -23,6 +23,11 @@ OPSETS_SINCE = 3
 """The first IR version in which a model must state an opset (onnx/docs/IR.md)."""
 
 
+LONGEST_TERM = 1000
+"""The most characters in the name of an operator, a domain, an attribute or a dimension, which many nodes of a file
+may share: each node of a function that is called has its own copy."""
+
+
 def read(source: str | PathLike[str] | Any) -> tuple[ir.Model, Budget]:
     """The model of a file or of an onnx.ModelProto, with functions inlined and nodes in topological order; and the
     budget of its conversion, which is unlimited for a model in memory.
@@ -65,6 +70,9 @@ def _opsets(imports: Iterable[Any]) -> dict[str, int]:
     found: dict[str, int] = {}
     for each in imports:
         domain, opset = "" if each.domain == "ai.onnx" else each.domain, int(each.version)
+        if not 0 <= opset < 1 << 31:  # onnx counts in 32 bits
+            what = f"states opset {opset} of the domain {domain or 'ai.onnx'}, which cannot be"
+            raise SourceError(what, hint="run onnx.checker for details")
         if found.setdefault(domain, opset) != opset:
             what = f"states opsets {found[domain]} and {opset} of one domain, {domain or 'ai.onnx'}"
             raise SourceError(what, hint="remove one of them")
@@ -135,17 +143,24 @@ def _texts(scope: Any) -> Iterator[str | bytes]:
     if scope.DESCRIPTOR.name == "FunctionProto":
         yield from (scope.domain, scope.overload, *scope.attribute, *_names(scope.attribute_proto))
     else:
-        for value in (*scope.input, *scope.output, *scope.value_info):
-            yield value.name
-            yield from (size.dim_param for size in value.type.tensor_type.shape.dim)
-        yield from _names(scope.initializer)
+        yield from _names((*scope.value_info, *scope.initializer))
+    yield from _terms(scope)
     for node in scope.node:
-        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        yield from (node.name, *node.input, *node.output)
         for attribute in node.attribute:
-            yield attribute.name
-            yield attribute.ref_attr_name
             for inner in _graphs(attribute):
                 yield from _texts(inner)
+
+
+def _terms(scope: Any) -> Iterator[str]:
+    """What a graph or function names besides values and nodes: dimensions, operators, and their attributes."""
+    if scope.DESCRIPTOR.name == "GraphProto":
+        for value in (*scope.input, *scope.output, *scope.value_info):
+            yield from (size.dim_param for size in value.type.tensor_type.shape.dim)
+    for node in scope.node:
+        yield from (node.op_type, node.domain)
+        for attribute in node.attribute:
+            yield from (attribute.name, attribute.ref_attr_name)
 
 
 def _names(values: Iterable[Any]) -> list[Any]:
@@ -160,6 +175,9 @@ def _graphs(attribute: Any) -> list[Any]:
 def _check_names(scope: Any, is_function: bool) -> None:
     """SourceError if a graph or function is ambiguous or malformed: two values, or two attributes of a node, with one
     name; a sparse attribute; or, outside a function, a reference to one of its attributes."""
+    if (longest := max(map(len, _terms(scope)), default=0)) > LONGEST_TERM:
+        what = f"has an operator, attribute or dimension with a name of {longest:,} characters"
+        raise SourceError(what, hint=f"rename it: {LONGEST_TERM:,} are allowed")
     inputs, made = _names(scope.input), [name for node in scope.node for name in node.output if name]
     _check_once("value", [*inputs, *made])
     if scope.DESCRIPTOR.name == "GraphProto":  # an initializer is the default of an input

@@ -55,10 +55,10 @@ def convert_onnx(source: Path | Any, options: Options, description: Mapping[str,
     if options.dtypes:
         raise SourceError("states the element types of its inputs itself", hint="drop --input-dtype")
     importer = Importer(onnx, budget, options.shapes)
-    for name, grid in options.quantization.items():
-        quantized.quantized_input(importer, name, *grid)
-    graph = importer.run(onnx.graph)
     with importer.memory.spent():
+        for name, grid in options.quantization.items():
+            quantized.quantized_input(importer, name, *grid)
+        graph = importer.run(onnx.graph)
         graph = on_real_numbers(fold_dynamic(integral(graph)), importer.preferred)
         graph = fold_sandwiches(hoist_quantizers(attach_quantization(graph, engine)), engine)
     graph = renamed(without_idle_rules(graph), importer.preferred | _stored_otherwise(graph, importer.initializers))

@@ -90,7 +90,7 @@ class Builder:
         """Key of an input → its shape in the trace."""
         self._stored: dict[tuple[int, str, Quantization | None], TensorValue] = {}
         self._keep_alive: list[object] = []
-        self._memory = Memory(int(min(4 * budget.bytes, available() // 2)), budget.hint)
+        self.memory = Memory(int(min(4 * budget.bytes, available() // 2)), budget.hint, budget)
 
     def add_input(self, spec: InputSpec) -> TensorValue:
         """A graph input, in the order of `forward`'s arguments."""
@@ -307,7 +307,7 @@ class Builder:
             return None
         self._charge(node, [prod(static_shape(tensor)) for tensor in tensors if tensor is not None])
         operands = [None if tensor is None else Operand(tensor.array, tensor.quantization) for tensor in tensors]
-        with self._memory.spent():
+        with self.memory.spent():
             arrays = execute(node, operands, [self.tensors[key] for key in node.outputs])
         folded = []
         for key, array in zip(node.outputs, arrays, strict=True):

@@ -82,7 +82,7 @@ def apply(target: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """The result of an operator. ValueError for one that the lifter does not know, and for arguments against its
     schema: torch itself accepts any integer as an element type, and reads beyond its tables."""
     if target in _QUERIES:
-        return _QUERIES[target](*args)
+        return _QUERIES[target](*args, **kwargs)
     namespace, _, name = target.partition("::")
     if namespace not in ("aten", "quantized", "quantized_decomposed") or not (is_known(target) or target in _PACKING):
         raise ValueError("it is not on the list of operators that qfmt can run")
@@ -174,7 +174,7 @@ def _has_tensor(value: Any) -> bool:
     return any(map(_has_tensor, value)) if isinstance(value, list | tuple) else isinstance(value, torch.Tensor)
 
 
-_CREATIONS = ("aten::zeros", "aten::ones", "aten::full", "aten::arange")
+_CREATIONS = ("aten::zeros", "aten::ones", "aten::full", "aten::arange", "aten::tensor")
 """Functions that make tensors from numbers only."""
 
 _PACKING = frozenset(
@@ -188,7 +188,15 @@ _PACKING = frozenset(
 )
 """Functions that make packed parameters."""
 
+
+def _of_numbers(data: Any, *, dtype: Any = None, **_options: Any) -> Any:
+    import torch
+
+    return torch.tensor(data, dtype=None if dtype is None else _element_type(dtype))
+
+
 _QUERIES: Mapping[str, Callable[..., Any]] = {
+    "aten::tensor": _of_numbers,
     "prim::ListUnpack": lambda value, count: list(value),
     "prim::shape": lambda x: list(x.size()),
     "prim::NumToTensor": lambda x: x,

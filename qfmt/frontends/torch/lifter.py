@@ -81,8 +81,6 @@ class Lifter:
         keys = self._distinct(outputs)
         nodes = without_unread(lift.nodes, keys)
         used = {name for node in nodes for name in (*node.inputs, *node.outputs)} | {*keys, *lift.inputs}
-        bases = (*lift.wanted.values(), *(node.scope for node in nodes))
-        lift.budget.names(bases, sum(len(node.inputs) + len(node.outputs) for node in nodes))
         names = self.names = name_tensors(nodes, used, lift.wanted)
         graph = Graph(
             inputs=tuple(names[key] for key in lift.inputs),

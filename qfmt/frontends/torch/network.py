@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ...budget import Budget
 from ...engines import TORCH_ENGINES
-from ...errors import BudgetError, SourceError
+from ...errors import BudgetError, ControlFlowError, SourceError
 from ...model import DTYPES, Dimension, Model, Quantization, Shape
 from ...passes.edits import without_idle_rules
 from ...passes.fold import fold_sandwiches
@@ -93,11 +93,14 @@ def lift(
 ) -> Lifted:
     """Evaluate and lift; `recorder` may put a listener before the lifter.
 
-    If an assumed rank leads to a contradiction, another is assumed. If all fail, the error of the attempt that
-    came furthest is raised; of two, the one that is not the network's own about such a rank.
+    If an assumed rank leads to a contradiction, another is assumed; but not 1 where the code asks for a size that is
+    not known: of a vector it would get the number of features for that of samples. If all fail, the error of the
+    attempt that came furthest is raised; of two, the one that is not the network's own about such a rank.
     """
     errors: list[tuple[int, SourceError]] = []
     for rank in LIKELY_RANKS:
+        if rank == 1 and any(isinstance(error, ControlFlowError) for _, error in errors):
+            break
         known, assumed = {spec.name: spec for spec in specs}, set[str]()
         lifter = Lifter(engine, rank, budget)
         try:
@@ -217,11 +220,12 @@ class Network(NamedTuple):
     def finished(self, lifted: Lifted) -> Model:
         """The Model of what was lifted."""
         source = {**self.source, **lifted.notes}
-        model = lifted.lifter.finish(lifted.outputs, source=source)
-        graph = model.graph
-        if self.is_decomposed:
-            graph = fold_sandwiches(hoist_quantizers(graph), model.engine)
-            graph = replace(graph, tensors=dict(sorted(graph.tensors.items())))
+        with lifted.lifter.builder.memory.spent():
+            model = lifted.lifter.finish(lifted.outputs, source=source)
+            graph = model.graph
+            if self.is_decomposed:
+                graph = fold_sandwiches(hoist_quantizers(graph), model.engine)
+                graph = replace(graph, tensors=dict(sorted(graph.tensors.items())))
         return replace(model, graph=without_idle_rules(graph))
 
     def model(self, options: Options) -> Model:

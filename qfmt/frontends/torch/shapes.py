@@ -41,13 +41,16 @@ def rank(lift: Builder, value: TensorValue) -> int:
     return len(value.shape)
 
 
-def need(lift: Builder, value: TensorValue, shape: tuple[Dimension, ...]) -> None:
-    """State what the current call requires of a tensor; new knowledge about an input restarts the lift."""
+def need(lift: Builder, value: TensorValue, shape: tuple[Dimension, ...], *, any_rank: bool = False) -> None:
+    """State what the current call requires of a tensor; new knowledge about an input restarts the lift.
+
+    With `any_rank` it takes tensors of other ranks, too, so it does not confirm one that is assumed.
+    """
     known = value.shape
     if known is not None and len(known) != len(shape):
         return  # the shape rule of the operator reports the error
     if value.origin:
-        lift.confirmed.add(value.origin)
+        lift.confirmed |= set() if any_rank else {value.origin}
         base = RANK_NAMES.get(len(shape), (None,) * len(shape)) if known is None else known
         learnt = tuple(b if a is None or isinstance(b, int) else a for a, b in zip(shape, base, strict=True))
         if learnt != known:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from ...budget import Budget
 from ...errors import QfmtError, ValidityError
 from ...forms import FORMS, NARROWED, WIDTHS
+from ...memory import Memory
 from ...model import Dimension, Model
 from ...rules import graph_violations, require_sound
 from ..edits import subgraph
@@ -86,12 +87,12 @@ def lower_integer(
     for tensor in model.tensors.values():
         limited(tensor)
     budget = Budget.of(model, "lowering a network of")
-    budget.names(model.tensors, len(model.nodes))
     budget.bytes += TABLES
     if needs_sizes(model, budget) and (images := _images(model)):
         model = replace(model, graph=with_input_shapes(model.graph, images))
         source[ASSUMED] = json.dumps(images, ensure_ascii=False)
-    return _lowered(replace(model, source=source), Form(form, bits, exact), budget)
+    with Memory.charged(budget).spent():
+        return _lowered(replace(model, source=source), Form(form, bits, exact), budget)
 
 
 def lower_as(model: Model, stated: str, outputs: Sequence[str]) -> Model:

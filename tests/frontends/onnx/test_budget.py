@@ -495,3 +495,57 @@ def test_what_is_no_message_is_damaged(end: bytes, tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"\x08\x08" + delimited(7, b"\x12" + delimited(0, b"x" * 200_000)[1:]) + end)
     with pytest.raises(SourceError, match="not a complete ONNX model"):
         qfmt.convert(tmp_path / "m.onnx")
+
+
+def test_a_constant_with_a_long_name_that_many_nodes_read(tmp_path: Path) -> None:
+    """An alias of it is short. On each grid it becomes another constant."""
+    nodes = [node("Identity", ["c" * 20_000], ["c"])]
+    nodes += [node("DequantizeLinear", ["c", f"s{index}"], [f"y{index}"]) for index in range(1000)]
+    constants = {"c" * 20_000: np.ones(2, np.int8)}
+    constants |= {f"s{index}": np.float32(1 + index) for index in range(1000)}
+    path = tmp_path / "m.onnx"
+    outputs = {f"y{index}": FLOAT for index in range(1000)}
+    path.write_bytes(proto(nodes, {"x": (FLOAT, (2,))}, outputs, constants).SerializeToString())
+    with pytest.raises(BudgetError, match="would take more than"):
+        qfmt.convert(path)
+
+
+@pytest.mark.parametrize("part", ["op_type", "domain", "attribute", "dimension"])
+def test_long_terms(part: str, tmp_path: Path) -> None:
+    """Each node of a function that is called, or each shape, would have a copy."""
+    for length in (1000, 1001):
+        long = "N" * length
+        made = node(long if part == "op_type" else "Some", ["x"], ["y"], domain=long if part == "domain" else "d")
+        if part == "attribute":
+            made.attribute.append(helper.make_attribute(long, 1))
+        sizes = (long if part == "dimension" else "N",)
+        path = tmp_path / f"{length}.onnx"
+        path.write_bytes(proto([made], {"x": (FLOAT, sizes)}, {"y": FLOAT}, {}).SerializeToString())
+    qfmt.convert(tmp_path / "1000.onnx")
+    with pytest.raises(SourceError, match="a name of 1,001 characters"):
+        qfmt.convert(tmp_path / "1001.onnx")
+
+
+def test_grids_of_a_shared_scale(tmp_path: Path) -> None:
+    """Each value of an attribute states another one."""
+    nodes = [node("QuantizeLinear", ["x", "s"], [f"y{index}"], axis=0, saturate=index) for index in range(1000)]
+    path = tmp_path / "m.onnx"
+    outputs = {f"y{index}": TensorProto.UINT8 for index in range(1000)}
+    made = proto(nodes, {"x": (FLOAT, (20_000, 1))}, outputs, {"s": np.ones(20_000, np.float32)}, opset=19)
+    path.write_bytes(made.SerializeToString())
+    with pytest.raises(BudgetError, match="would take more than"):
+        qfmt.convert(path)
+
+
+def test_scales_of_a_softmax_are_read_if_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of nodes may share many."""
+    read = []
+    monkeypatch.setattr(Importer, "value", lambda im, name: read.append(name))
+    path = tmp_path / "m.onnx"
+    made = node("QLinearSoftmax", ["x", "s", "", "s"], ["y"], domain="com.microsoft", opset=13)
+    constants = {"s": np.ones(2, np.float32)}
+    path.write_bytes(
+        proto([made], {"x": (TensorProto.UINT8, (2,))}, {"y": TensorProto.UINT8}, constants).SerializeToString()
+    )
+    qfmt.convert(path)
+    assert not read

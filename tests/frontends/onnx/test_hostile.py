@@ -108,6 +108,8 @@ def both(model: onnx.ModelProto) -> None:
 
 BAD: dict[str, tuple[Change, str]] = {
     "opset 0": (lambda m: m.opset_import[0].__setattr__("version", 0), "opset 0"),
+    "an opset beyond 32 bits": (lambda m: m.opset_import.add(version=1 << 40, domain="d"), "opset 1099511627776 of"),
+    "a negative opset": (lambda m: m.opset_import.add(version=-1, domain="d"), "opset -1 of the domain d"),
     "another opset": (lambda m: m.opset_import.add(version=7), "states opsets .* and 7 of one domain, ai.onnx"),
     "another spelling": (lambda m: m.opset_import.add(version=7, domain="ai.onnx"), "and 7 of one domain, ai.onnx"),
     "no opset of ONNX": (lambda m: m.opset_import[0].__setattr__("domain", "com.microsoft"), "states no opset of them"),

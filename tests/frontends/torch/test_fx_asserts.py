@@ -69,3 +69,16 @@ def test_the_graph_stays(network: tuple[Any, Path], shapes: dict[str, Any]) -> N
 def test_a_shape_that_the_network_refuses(network: tuple[Any, Path], shape: tuple[int, ...], why: str) -> None:
     with pytest.raises(SourceError, match=f"the network rejects its input: the {why}|{why}"):
         qfmt.convert(network[1], input_shapes={"x": shape})
+
+
+class WithOption(nn.Module):
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None, factor: int = 2) -> torch.Tensor:
+        return torch.relu(x if mask is None else x + mask) * factor
+
+
+def test_arguments_that_were_fixed_by_tracing(tmp_path: Path) -> None:
+    traced = torch.fx.symbolic_trace(WithOption(), concrete_args={"mask": None, "factor": 2})
+    assert "_assert_is_none" in traced.code
+    torch.save(traced, tmp_path / "m.pt")
+    model = qfmt.convert(tmp_path / "m.pt")
+    assert [node.operator for node in model.nodes] == ["Relu", "Mul"] and len(model.graph.inputs) == 1

@@ -97,7 +97,13 @@ def test_an_unconfirmed_rank_is_reported() -> None:
         x = recorder.call("aten::quantize_per_tensor", (values["x"], 0.5, 3, 13), {}, HERE)
         return recorder.call("quantized::conv2d", (x, packed_conv("c"), 0.25, 7), {}, HERE)
 
+    def multiplies(recorder: Lifter, values: dict[str, object]) -> object:
+        asks(recorder, values)
+        packed = Packed("linear", stored(np.ones((4, 3), np.int8), PerTensor(0.1, 0)), path="l")
+        return recorder.call("quantized::linear_dynamic", (values["x"], packed), {}, HERE)
+
     assert network.lift(asks, "fbgemm", [InputSpec("x")]).assumed == {"x": 4}
+    assert network.lift(multiplies, "fbgemm", [InputSpec("x")]).assumed == {"x": 4}
     assert network.lift(convolves, "fbgemm", [InputSpec("x")]).assumed == {}
 
 

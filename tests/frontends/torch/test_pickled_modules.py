@@ -313,7 +313,7 @@ COSTLY["names that are looked up"].body[LONG] = 1
 
 @pytest.mark.parametrize("name", COSTLY)
 def test_code_that_costs_more_than_its_length(tmp_path: Path, name: str) -> None:
-    with pytest.raises(BudgetError, match="would take more than"):
+    with pytest.raises(BudgetError, match=r"would take more than|a module has a path of 1,000,000 characters"):
         qfmt.convert(saved(COSTLY[name], tmp_path / "m.pt"))
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.ao.nn.quantized import dynamic as nnqd
 from torch.nn import functional as F  # noqa: N812
 
 import qfmt
@@ -423,6 +424,48 @@ def test_the_types_of_results_are_those_of_torch(tmp_path: Path) -> None:
     for mine, theirs in zip(results, module(x), strict=True):
         assert mine.dtype == theirs.numpy().dtype
         np.testing.assert_allclose(mine, theirs.numpy(), rtol=1e-6)
+
+
+class TensorsOfNumbers(torch.nn.Module):
+    """Tensors of numbers, and code about their place in memory, which is always the same."""
+
+    def forward(self, x: torch.Tensor):
+        if not x.is_contiguous():
+            x = x.contiguous()
+        count = x.size(0)
+        single = [torch.tensor(2.5), torch.tensor(count), torch.tensor(True), torch.tensor(3, dtype=torch.int8)]
+        several = [torch.tensor([count, 7]), torch.tensor([[1.0], [2.0]]), torch.tensor([1, 2], dtype=torch.float16)]
+        return single + several + [x * torch.tensor([0.5, 2.0, 4.0])]
+
+
+def test_tensors_of_numbers(tmp_path: Path) -> None:
+    path, x, module = tmp_path / "m.pt", torch.tensor([[-2.5, 0.5, 1.75]]), TensorsOfNumbers()
+    torch.jit.save(torch.jit.script(module), path)
+    model = qfmt.convert(path, input_shapes={"x": ("N", 3)})
+    results = [*model.run({"x": x.numpy()}).values()]
+    for mine, theirs in zip(results, module(x), strict=True):
+        assert mine.dtype == theirs.numpy().dtype and np.array_equal(mine, theirs.numpy())
+    assert qfmt.verify(path, model).ok
+
+
+class AskingForTheBatch(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nnqd.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor):
+        x = self.fc(x)
+        if x.size(0) == 1:
+            x = x + 1
+        return x
+
+
+def test_a_batch_is_no_vector(tmp_path: Path) -> None:
+    """If the input were one, its number of features would decide."""
+    torch.jit.save(torch.jit.script(AskingForTheBatch()), tmp_path / "m.pt")
+    assert "depends on the data" in qfmt.convert(tmp_path / "m.pt").no_graph
+    model = qfmt.convert(tmp_path / "m.pt", input_shapes={"x": (1, 4)})
+    assert [node.operator for node in model.nodes] == ["qfmt.DynamicLinear", "Add"]
 
 
 class Signs(torch.nn.Module):

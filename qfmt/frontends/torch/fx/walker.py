@@ -303,6 +303,8 @@ class _Walker(Frame):
             return self.record(f"{package.removeprefix('torch.ops.').partition('.')[0]}::{last}", args, kwargs)
         if name == "torch._assert" and len(args) == 2:
             return self._assert(*args)
+        if name == "torch.fx._symbolic_trace._assert_is_none" and len(args) == 2:
+            return self._assert(args[0] is None, args[1])
         if package in ("torch", "torch.functional", "torch.nn.functional", "torch._C._nn"):
             return self._operator_of_torch(last, args, kwargs)
         raise self.not_followed(node)

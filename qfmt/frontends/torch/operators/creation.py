@@ -9,11 +9,12 @@ import numpy as np
 
 from ....errors import SourceError
 from ....graph import MAXIMUM_RANK
-from ....model import DTYPES
+from ....model import DTYPES, numpy_dtype
 from .. import arguments, shapes
 from ..building import Builder
 from ..lifts import lifts
 from ..values import Size, TensorValue
+from .logic import cast
 
 ELEMENTS = 1 << 24
 """The most elements of a tensor of one value that becomes a constant."""
@@ -99,6 +100,28 @@ def full(lift: Builder, size: Any, fill_value: Any, dtype: Any = None, *place: A
 @lifts("aten::scalar_tensor")
 def scalar_tensor(lift: Builder, s: Any, dtype: Any = None, *place: Any, **options: Any) -> Any:
     return s if isinstance(s, Size) else lift.constant(np.array(arguments.number(lift, s), _dtype(dtype)))
+
+
+@lifts("aten::tensor")
+def tensor(lift: Builder, data: Any, *, dtype: Any = None, **options: Any) -> Any:
+    """Of a number or nested lists of numbers, which are float32 or int64 by default; of a vector also sizes."""
+    if isinstance(data, Size):
+        return _scalar(lift, data, _dtype(dtype, "int64"))
+    if isinstance(data, list | tuple) and any(isinstance(each, Size) for each in data):
+        return cast(lift, shapes.shape_tensor(lift, data), _dtype(dtype, "int64"))
+    array = np.array(_numbers(lift, data))
+    kinds = {"b": "bool", "i": "int64", "f": "float32"}
+    if array.dtype.kind not in kinds or not array.size:  # of none, the type of the list is not known
+        return NotImplemented
+    return lift.constant(array.astype(numpy_dtype(_dtype(dtype, kinds[array.dtype.kind]))))
+
+
+def _numbers(lift: Builder, data: Any) -> Any:
+    """Nested lists of known numbers; the same list may be in many places."""
+    if not isinstance(data, list | tuple):
+        return arguments.number(lift, data)
+    lift.budget.hold(len(data))
+    return [_numbers(lift, each) for each in data]
 
 
 @lifts({"aten::zeros_like": 0, "aten::ones_like": 1, "aten::full_like": None})

@@ -232,7 +232,7 @@ def _dynamic(lift: Builder, relu: bool, value: Any, packed: Any, attributes: dic
     lift.within(module_of(packed) if isinstance(packed, Packed) else "")
     weight, bias = parameters_of(lift, packed)
     if x.shape is not None and weight.shape is not None:
-        shapes.need(lift, x, (*[None] * (len(x.shape) - 1), weight.shape[1]))
+        shapes.need(lift, x, (*[None] * (len(x.shape) - 1), weight.shape[1]), any_rank=True)
     if weight.quantization is None:
         y = lift.emit("qfmt.Linear", [x, weight, bias])
     else:

@@ -35,7 +35,7 @@ def _channels(lift: Builder, x: TensorValue, *stated: Any) -> tuple[int, ...]:
     if len(size) != 1 or not isinstance(size[0], int):
         raise SourceError("needs the number of channels of its input", hint=shapes.hint(lift))
     if len(x.shape or ()) > 1:
-        shapes.need(lift, x, (None, *size, *[None] * (len(x.shape or ()) - 2)))
+        shapes.need(lift, x, (None, *size, *[None] * (len(x.shape or ()) - 2)), any_rank=True)
     return (size[0],)
 
 

@@ -69,7 +69,7 @@ def device(lift: Builder, self: Any) -> str:
     return "cpu"
 
 
-@lifts("prim::is_cuda", "prim::is_mkldnn", "prim::is_sparse", "prim::requires_grad")
+@lifts("prim::is_cuda", "prim::is_mkldnn", "prim::is_nested", "prim::is_sparse", "prim::requires_grad")
 def never(lift: Builder, self: Any) -> bool:
     return False
 

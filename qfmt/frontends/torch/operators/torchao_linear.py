@@ -35,7 +35,7 @@ def quantized_linear(lift: Builder, a: Any) -> Any:
         raise SourceError(f"computes in {read.real_dtype}, which is not supported", hint=hint)
     value = lift.tensor(a.x)
     if value.shape is not None:
-        shapes.need(lift, value, (*[None] * (len(value.shape) - 1), a.qdata.shape[1]))
+        shapes.need(lift, value, (*[None] * (len(value.shape) - 1), a.qdata.shape[1]), any_rank=True)
     if read.pre_scale is not None:
         value = lift.emit("Mul", [value, read.pre_scale])
     name = next(iter(a.qdata.names), "").removesuffix("_qdata")

@@ -150,6 +150,7 @@ class _Builder:
             raise SourceError("the nesting of its modules is infinite", hint="the file is malicious or damaged")
         self._budget.spend(MODULE)
         self._budget.allocate(MODULE_BYTES + len(path))
+        self._budget.path(path)
         made = Module(pickled.class_name, path, *self._parts(self._body(pickled, path), path, depth), self._budget)
         if made.kind == "fx":
             made.code = _text(made.attributes, "_code", "code").strip()

@@ -14,8 +14,11 @@ LOGIC = frozenset(
 )
 """Operators that are used only in conditions."""
 
-_ASKING = LOGIC | {"aten::len", "aten::dim", "aten::size", "aten::__contains__", "prim::is_cuda", "prim::is_quantized"}
+_CONTIGUOUS = "aten::contiguous"
 
+_ASKING = LOGIC | {
+    "aten::len", "aten::dim", "aten::size", "aten::__contains__", "prim::is_cuda", "prim::is_quantized", _CONTIGUOUS,
+}  # fmt: skip
 
 LEVELS = 8
 """The deepest nesting of `if` that is evaluated so: each level reads the expressions of those in it again."""
@@ -80,8 +83,8 @@ def sides(node: ast.If) -> tuple[list[ast.stmt] | None, Mapping[str, ast.expr | 
 def outcome(node: ast.If, levels: int = LEVELS) -> Mapping[str, ast.expr | None] | None:
     """The variables that an `if` assigns, if both sides only assert or decide.
 
-    Each maps to the expression that both sides agree on, or to None if they differ. The result is None if
-    the `if` has an effect: a call of a method or an operator that computes.
+    Each maps to the expression that both sides agree on, or to None if they differ: `x.contiguous()` is also `x`, where
+    that is contiguous. The result is None if the `if` has an effect: a call of a method or an operator that computes.
     """
     if not levels:
         return None
@@ -91,8 +94,8 @@ def outcome(node: ast.If, levels: int = LEVELS) -> Mapping[str, ast.expr | None]
     merged: dict[str, ast.expr | None] = {}
     for name in {**taken, **other}:
         first, second = taken.get(name), other.get(name)
-        same = first is not None and second is not None and ast.dump(first) == ast.dump(second)
-        merged[name] = first if same else None
+        same = first is not None and second is not None and ast.dump(_moved(first)) == ast.dump(_moved(second))
+        merged[name] = (second if first is not None and _moved(first) is first else first) if same else None
     return merged
 
 
@@ -114,6 +117,14 @@ def _assignments(statements: Sequence[ast.stmt], levels: int) -> dict[str, ast.e
             case _:
                 return None
     return {name: value if value and not _names(value) & assigned.keys() else None for name, value in assigned.items()}
+
+
+def _moved(value: ast.expr) -> ast.expr:
+    """An expression without a call of `contiguous` around it."""
+    match value:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr="contiguous"), args=[inner], keywords=[]):
+            return inner
+    return value
 
 
 def _names(value: ast.expr) -> set[str]:

@@ -112,6 +112,8 @@ class Restorer:
         """Give everything reachable from a restored value its path in the module tree."""
         self._library.budget.spend()
         self._library.budget.allocate(len(path))
+        if isinstance(value, ScriptObject | Packed | PackedState):
+            self._library.budget.path(path)
         if isinstance(value, StoredTensor):
             value.add_name(path)
         elif isinstance(value, Packed | PackedState):
