@@ -109,7 +109,10 @@ def tensor(lift: Builder, data: Any, *, dtype: Any = None, **options: Any) -> An
         return _scalar(lift, data, _dtype(dtype, "int64"))
     if isinstance(data, list | tuple) and any(isinstance(each, Size) for each in data):
         return cast(lift, shapes.shape_tensor(lift, data), _dtype(dtype, "int64"))
-    array = np.array(_numbers(lift, data))
+    try:
+        array = np.array(_numbers(lift, data))
+    except ValueError:  # lists of different lengths, or nested deeper than an array may be
+        return NotImplemented
     kinds = {"b": "bool", "i": "int64", "f": "float32"}
     if array.dtype.kind not in kinds or not array.size:  # of none, the type of the list is not known
         return NotImplemented
