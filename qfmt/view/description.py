@@ -12,7 +12,6 @@ from ..model import Model, static_shape
 from ..notation import json_value
 from ..passes.statistics import channel_axes, number_range, statistics
 from ..progress import counted
-from ..rules import require_sound
 
 if TYPE_CHECKING:
     from ..model import Node, Proof, Quantization, Tensor
@@ -69,16 +68,10 @@ def places(model: Model) -> dict[str, int]:
 
 def _checked(model: Model) -> tuple[list[str], dict[int, Any]]:
     """Broken rules of the graph; and the products that can overflow in an engine, by the place of their node."""
-    from ..passes.hazards import hazards_of
+    from ..passes.hazards import placed
 
     try:
-        require_sound(model)
-        found = {
-            place: hazard
-            for place, node in enumerate(model.nodes)
-            for hazard in hazards_of(node, model.graph.tensors)
-            if hazard.can_saturate
-        }
+        found = {place: hazard for place, hazard in placed(model) if hazard.can_saturate}
     except ValidityError as error:
         return [str(each) for each in error.violations], {}
     except QfmtError as error:

@@ -242,3 +242,9 @@ def test_a_hazard_is_that_of_its_node() -> None:
     kinds = [node["operator"] for node in found["nodes"] if "hazard" in node]
     assert 0 < len(kinds) < len(nodes)
     assert kinds == [node["operator"] for node in describe(model, "m")["nodes"] if "hazard" in node]
+
+
+def test_hazards_have_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any number of products may share a large weight."""
+    monkeypatch.setattr("qfmt.budget.MODEL_OPERATIONS", (10, 0))
+    assert "finding overflows" in str(describe(qfmt.convert(DIGITS), "m")["faults"])

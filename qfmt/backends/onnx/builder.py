@@ -63,7 +63,7 @@ class Builder:
         self._named: set[ir.Node] = set()
         self._taken = set(model.tensors) | names_within(model.nodes)  # ONNX knows no shadowing
         self._budget = Budget.of(model, "writing ONNX for a network of")
-        self._budget.names(model.tensors, len(model.nodes))
+        self._budget.names(model.tensors, len(model.nodes) + len(model.graph.inputs) + len(model.graph.outputs))
 
     # Tensors of the model
 
