@@ -67,13 +67,25 @@ class Users:
     """Which node writes a tensor, which nodes read it, and the ends of the graph."""
 
     def __init__(self, graph: Graph) -> None:
-        self.inputs, self.outputs = set(graph.inputs), set(graph.outputs)
+        self.graph, self.inputs, self.outputs = graph, set(graph.inputs), set(graph.outputs)
         self.writer: dict[str, int] = {}
         self.readers: dict[str, list[int]] = {}
         for index, node in enumerate(graph.nodes):
             self.writer.update(dict.fromkeys(node.outputs, index))
             for name in dict.fromkeys(filter(None, node.inputs)):
                 self.readers.setdefault(name, []).append(index)
+        self._quantized: dict[int, tuple[bool, bool]] = {}
+
+    def quantized(self, index: int) -> tuple[bool, bool]:
+        """Whether a constant that the node reads is quantized, and whether a tensor that it computes is: found once."""
+        if index not in self._quantized:
+            node, tensors = self.graph.nodes[index], self.graph.tensors
+            read, made = ([tensors[name] for name in filter(None, names)] for names in (node.inputs, node.outputs))
+            self._quantized[index] = (
+                any(tensor.is_constant and tensor.quantization is not None for tensor in read),
+                any(tensor.quantization is not None for tensor in made),
+            )
+        return self._quantized[index]
 
 
 def describe(model: Model, path: Place, kind: str) -> Facts:
@@ -83,6 +95,8 @@ def describe(model: Model, path: Place, kind: str) -> Facts:
     for node in graph.nodes:  # many may share a text, or a quantization
         texts = (*node.inputs, *node.outputs, node.label, node.operator, node.rule, node.scope, node.source_operator)
         budget.allocate(sum(map(len, texts)))
+    ends = sum(map(len, (*graph.inputs, *graph.outputs)))
+    budget.allocate(ends * (1 + len(model.vectors)))
     for grid in filter(None, (tensor.quantization for tensor in graph.tensors.values())):
         inline = sum(prod(each.shape) for _, each in grid.parameters() if each.is_inline)
         budget.allocate(sum(map(len, grid.names)) + NUMBER_BYTES * inline)
@@ -216,41 +230,42 @@ def parameter_facts(values: Parameter | None) -> Facts | None:
 
 def why_float(model: Model, tensor: Tensor, users: Users) -> str:
     """Why a floating-point tensor was not quantized, as far as the graph shows."""
-    readers = [model.nodes[index] for index in users.readers.get(tensor.name, ())]
     if tensor.is_constant:
-        return _why_constant(model, tensor, readers)
+        return _why_constant(model, tensor, users)
+    readers = [model.nodes[index] for index in users.readers.get(tensor.name, ())]
     if tensor.name in users.inputs:
         quantizers = [node for node in readers if node.operator == "QuantizeLinear"]
         return "input of the graph" + (f", quantized by {_names(quantizers[:1])}" if quantizers else "")
-    writer = model.nodes[users.writer[tensor.name]] if tensor.name in users.writer else None
-    if writer is None:
+    if tensor.name not in users.writer:
         return "no node computes it"
+    index = users.writer[tensor.name]
+    writer = model.nodes[index]
     if writer.operator == "DequantizeLinear":
         used = "for the output of the graph" if tensor.name in users.outputs else f"for {_names(readers)}"
         return f"dequantized {used}"
-    return f"{_names([writer])} ({writer.operator}) {_in_float(model, writer)}"
+    return f"{_names([writer])} ({writer.operator}) {_in_float(users, index)}"
 
 
-def _in_float(model: Model, node: Node) -> str:
+def _in_float(users: Users, index: int) -> str:
     """How a node with a float output computes."""
-    inputs = [model.tensors[name] for name in node.inputs if name]
-    if any(tensor.is_constant and tensor.quantization is not None for tensor in inputs):
+    if users.quantized(index)[0]:
         return "has quantized weights only: its output is a float"
     return "is not quantized in the source: it computes in float"
 
 
-def _why_constant(model: Model, tensor: Tensor, readers: list[Node]) -> str:
+def _why_constant(model: Model, tensor: Tensor, users: Users) -> str:
     if model.no_graph:
         return "the source has no graph, so its readers are unknown"
+    readers = [model.nodes[index] for index in users.readers.get(tensor.name, ())]
     if not readers:
         return "no node reads it"
-    node = readers[0]
-    quantized = any(model.tensors[name].quantization is not None for name in node.outputs)
-    if quantized and tensor.name in node.inputs[2:]:
+    node, index = readers[0], users.readers[tensor.name][0]
+    quantized = users.quantized(index)[1]
+    if quantized and tensor.name not in node.inputs[:2]:
         return f"bias of {_names(readers)}: {_BIAS.get(node.rule, 'kept as the source had it')}"
     if quantized:
         return f"parameter of {_names(readers)}, which computes in float and quantizes its result"
-    return f"parameter of {_names(readers)}, which {_in_float(model, node)}"
+    return f"parameter of {_names(readers)}, which {_in_float(users, index)}"
 
 
 _BIAS: Mapping[str, str] = {

@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from ..errors import QfmtError, some
+from ..errors import QfmtError, shortened, some
 from ..model import DIGEST_SIZE, DTYPES, Model, Tensor
 from ..notation import NOTHING, quantization_cells, shape_text, size
 from ..urls import Place
 from .facts import Users, counts, describe, file_facts, origin, tensor_facts, why_float
 from .options import completed, no_progress, pager
-from .output import Column, as_json, line, pairs, table
+from .output import WIDEST, Column, as_json, line, pairs, table
 from .progress import working
 from .source import FILE_OR_ARCHIVE, QFB, is_archive, limited, open_model
 
@@ -185,7 +185,7 @@ def _rounding(engine: str) -> str:
 
 
 def _value(tensor: Tensor) -> str:
-    return f"{tensor.name}  {tensor.dtype} {shape_text(tensor.shape)}"
+    return f"{shortened(tensor.name, WIDEST)}  {tensor.dtype} {shape_text(tensor.shape)}"
 
 
 def _shares(total: int, operators: Mapping[str, int]) -> str:

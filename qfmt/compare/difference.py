@@ -13,7 +13,18 @@ from ..arrays import StoredArray
 from ..model import Graph, Model, Node, Proof, Tensor, static_shape
 from ..notation import json_value
 from ..rules import require_sound
-from .words import ARROW, NOWHERE, attribute_changed, changed, names_changed, present, tensor_words, values_differ
+from .words import (
+    ARROW,
+    NOWHERE,
+    attribute_changed,
+    changed,
+    names_changed,
+    names_told,
+    present,
+    short,
+    tensor_words,
+    values_differ,
+)
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -168,9 +179,9 @@ class Pairing:
                 yield from attribute_changed(key, mine.attributes.get(key), theirs.attributes.get(key))
             for x, y in zip_longest(mine.inputs, theirs.inputs, fillvalue=""):
                 if self.tensors.get(x, x) != y:
-                    yield f"reads {x or NOWHERE} {ARROW} {y or NOWHERE}"
+                    yield f"reads {short(x) or NOWHERE} {ARROW} {short(y) or NOWHERE}"
         elif [self.tensors.get(x, x) for x in mine.inputs] != [*theirs.inputs]:
-            read = (", ".join(filter(None, node.inputs)) for node in (mine, theirs))
+            read = (names_told([*filter(None, node.inputs)]) for node in (mine, theirs))
             yield f"reads {f' {ARROW} '.join(read)}"
         if len(mine.outputs) != len(theirs.outputs):
             yield f"has {len(mine.outputs)} {ARROW} {len(theirs.outputs)} outputs"

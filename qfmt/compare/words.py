@@ -7,11 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from ..content import attribute_words
+from ..errors import shortened
 from ..model import Attribute, Parameter, Quantization, Tensor
 from ..quantization import PARAMETERS
 
 NOWHERE = "nothing"
 ARROW = "→"
+LONGEST = 500
+"""Characters of a name: a file may have a megabyte, and thousands of nodes that read it."""
 
 
 def changed(what: str, mine: Any, theirs: Any) -> Iterator[str]:
@@ -29,8 +32,16 @@ def attribute_changed(name: str, mine: Attribute | None, theirs: Attribute | Non
 def names_changed(what: str, mine: Sequence[str], theirs: Sequence[str]) -> Iterator[str]:
     """Lists of names, any of which may contain a comma: quoted if they look the same."""
     if mine != theirs:
-        told = ", ".join(mine), ", ".join(theirs)
-        yield _change(what, *(told if told[0] != told[1] else (list(mine), list(theirs))))
+        told = names_told(mine), names_told(theirs)
+        yield _change(what, *(told if told[0] != told[1] else ([*map(short, each)] for each in (mine, theirs))))
+
+
+def names_told(names: Sequence[str]) -> str:
+    return ", ".join(map(short, names))
+
+
+def short(name: str) -> str:
+    return shortened(name, LONGEST)
 
 
 def _change(what: str, mine: Any, theirs: Any) -> str:

@@ -75,9 +75,14 @@ def hazards(model: Model) -> Iterator[Hazard]:
 
     Raises ValidityError for a graph that breaks rules, and BudgetError if too many products share one weight.
     """
+    return (hazard for _, hazard in placed(model))
+
+
+def placed(model: Model) -> Iterator[tuple[int, Hazard]]:
+    """The same with the place of the node: names need not be unique."""
     require_sound(model)
-    for node in _read(model):
-        yield from hazards_of(node, model.tensors)
+    for place, node in enumerate(_read(model)):
+        yield from ((place, hazard) for hazard in hazards_of(node, model.tensors))
 
 
 def _read(model: Model) -> Iterator[Node]:

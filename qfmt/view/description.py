@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..budget import BYTES, Budget
 from ..errors import QfmtError, ValidityError, shortened
 from ..model import Model, static_shape
 from ..notation import json_value
 from ..passes.statistics import channel_axes, number_range, statistics
 from ..progress import counted
-from ..rules import require_sound
 
 if TYPE_CHECKING:
     from ..model import Node, Proof, Quantization, Tensor
@@ -22,6 +22,8 @@ LONGEST = 500
 BINS, CHANNELS, NUMBERS = 256, 4096, 200_000
 """The most bins of a histogram and channels of a plot; and how many numbers of a kind a page has, so that it is small:
 of a network with more of them, histograms are coarser, and biases and multipliers left out."""
+NUMBER_BYTES = 50
+"""Bytes of a number of a channel in memory and in JSON."""
 WHOLE = 2**53
 """JavaScript has no larger integers."""
 
@@ -39,6 +41,7 @@ def describe(model: Model, name: str, size: int | None = None) -> dict[str, Any]
     channels = CHANNELS if vectors <= NUMBERS else 0
     faults, hazards = _checked(model)
     axes = channel_axes(graph)
+    most = CHANNELS if _fits(model, axes) else 0
     return {
         "name": text(name),
         "size": size,
@@ -53,7 +56,7 @@ def describe(model: Model, name: str, size: int | None = None) -> dict[str, Any]
         "inputs": [named[each] for each in graph.inputs if each in named],
         "outputs": [named[each] for each in graph.outputs if each in named],
         "tensors": [
-            _tensor(graph.tensors[each], axes.get(each), bins, channels)
+            _tensor(graph.tensors[each], axes.get(each), bins, min(channels, most), most)
             for each in counted(named, "", len(named), "tensors")
         ],
         "nodes": [_node(node, named, hazards.get(index)) for index, node in enumerate(graph.nodes)],
@@ -69,16 +72,10 @@ def places(model: Model) -> dict[str, int]:
 
 def _checked(model: Model) -> tuple[list[str], dict[int, Any]]:
     """Broken rules of the graph; and the products that can overflow in an engine, by the place of their node."""
-    from ..passes.hazards import hazards_of
+    from ..passes.hazards import placed
 
     try:
-        require_sound(model)
-        found = {
-            place: hazard
-            for place, node in enumerate(model.nodes)
-            for hazard in hazards_of(node, model.graph.tensors)
-            if hazard.can_saturate
-        }
+        found = {place: hazard for place, hazard in placed(model) if hazard.can_saturate}
     except ValidityError as error:
         return [str(each) for each in error.violations], {}
     except QfmtError as error:
@@ -117,13 +114,30 @@ def _content(model: Model) -> str:
         return ""
 
 
-def _tensor(tensor: Tensor, axis: int | None, bins: int, channels: int) -> dict[str, Any]:
+def _fits(model: Model, axes: Mapping[str, int]) -> bool:
+    """Whether the numbers of channels are in proportion to the model."""
+    listed = sum(_channels(tensor, axes.get(name)) for name, tensor in model.graph.tensors.items())
+    try:
+        return NUMBER_BYTES * listed <= Budget.of(model, "describing a network of").bytes
+    except QfmtError:  # an array is damaged
+        return NUMBER_BYTES * listed <= BYTES[0]
+
+
+def _channels(tensor: Tensor, axis: int | None) -> int:
+    """How many scales and peaks of channels a page has of a tensor; tensors may share them."""
+    scales = 0 if tensor.quantization is None else len(tensor.quantization.scale)
+    shape = static_shape(tensor) if tensor.is_constant else ()
+    peaks = shape[axis] if axis is not None and axis < len(shape) else 0
+    return sum(count for count in (scales, peaks) if count <= CHANNELS)
+
+
+def _tensor(tensor: Tensor, axis: int | None, bins: int, channels: int, scales: int) -> dict[str, Any]:
     shape = None if tensor.shape is None else [_attribute(size) for size in tensor.shape]
     found: dict[str, Any] = {"name": text(tensor.name), "dtype": tensor.dtype, "shape": shape}
     if tensor.aliases:
         found["aliases"] = [text(alias) for alias in tensor.aliases[:8]]
     if tensor.quantization is not None:
-        found["grid"] = _grid(tensor.quantization)
+        found["grid"] = _grid(tensor.quantization, scales)
     if tensor.data is not None:
         stats = statistics(tensor, axis, bins, channels)
         found["stats"] = json_value(stats | {key: _whole(stats[key]) for key in ("min", "max") if key in stats})
@@ -132,9 +146,9 @@ def _tensor(tensor: Tensor, axis: int | None, bins: int, channels: int) -> dict[
     return found
 
 
-def _grid(grid: Quantization) -> dict[str, Any]:
-    """A quantization; many scales, and those of blocks, are given by their extremes."""
-    kept = len(grid.scale) <= CHANNELS and not grid.is_blocked
+def _grid(grid: Quantization, most: int) -> dict[str, Any]:
+    """A quantization; more scales than `most`, and those of blocks, are given by their extremes."""
+    kept = len(grid.scale) <= max(most, 1) and not grid.is_blocked
     found: dict[str, Any] = {"min": grid.quant_min, "max": grid.quant_max, "count": len(grid.scale)}
     found["type"] = grid.scale.dtype
     if grid.block:

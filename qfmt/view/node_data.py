@@ -26,14 +26,10 @@ def of_report(model: Model, report: Report) -> dict[str, Any]:
 
 def of_hazards(model: Model) -> dict[str, Any]:
     """How many channels of each product can overflow 16 bits, in the engine where most do."""
-    from ..passes.hazards import hazards
+    from ..passes.hazards import placed
 
-    places: dict[str, list[int]] = {}
-    for index, node in enumerate(model.nodes):
-        places.setdefault(node.label, []).append(index)
     results = {}
-    for hazard in hazards(model):
+    for place, hazard in placed(model):
         worst = max((each.channels for each in hazard.engines.values()), default=0)
-        for index in places[hazard.node]:
-            results[str(index)] = {"value": worst, "bgColor": BAD if worst else GOOD}
+        results[str(place)] = {"value": worst, "bgColor": BAD if worst else GOOD}
     return {"name": "qfmt: channels that can overflow 16 bits", "results": results}

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import qfmt
-from qfmt.model import Graph, Model, Node, Quantization, Tensor
+from qfmt.model import Graph, Model, Node, Quantization, StoredArray, Tensor, Vector
 from support.command_line import invoke, tiny_model, trouble
 from support.paths import DIGITS, SUITE
 
@@ -77,6 +77,21 @@ def test_inspect_json_holds_everything(tiny: Path) -> None:
             assert held["quant_min"] == tensor.quantization.quant_min
     assert tensors["fc1"]["written_by"] == 1
     assert tensors["fc1"]["read_by"] == [2]
+
+
+@pytest.mark.parametrize("many", ["ends", "vectors"])
+def test_inspect_shortens_and_charges_a_long_name(many: str, tmp_path: Path) -> None:
+    """The output of the graph, again and again: JSON would write it out each time."""
+    name, count = "y" * 20_000, 1000
+    tensors = {each: Tensor(each, "float32", (1,)) for each in ("x", name)}
+    ends = (name,) * (count if many == "ends" else 1)
+    model = Model(Graph(("x",), ends, [Node("Relu", ("x",), (name,), version=14)], tensors))
+    zeros = StoredArray.of(np.zeros(1, np.float32), "float32")
+    vectors = [Vector({"x": zeros}, {name: zeros})] * (count if many == "vectors" else 0)
+    model.replace(vectors=vectors).save(tmp_path / "m.qfb")
+    assert "describing a network" in trouble("inspect", tmp_path / "m.qfb", "--json")
+    done = invoke("inspect", tmp_path / "m.qfb")
+    assert done.exit_code == 0 and len(done.stdout) < 1000 * count
 
 
 def test_inspect_one_tensor_by_any_of_its_names(tiny: Path) -> None:

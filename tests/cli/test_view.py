@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import qfmt
+from qfmt.view.node_data import of_hazards
 from support.command_line import invoke, tiny_model, trouble
 from support.paths import DIGITS, ROOT
 
@@ -72,8 +74,11 @@ def test_node_data_of_hazards(tmp_path: Path) -> None:
     listed = json.loads(invoke("inspect", DIGITS, "--hazards", "--json").stdout)
     expected = [max(each["channels"] for each in hazard["engines"].values()) for hazard in listed]
     assert [each["value"] for each in found["results"].values()] == expected
-    nodes = qfmt.convert(DIGITS).nodes
+    model = qfmt.convert(DIGITS)
+    nodes = model.nodes
     assert [nodes[int(key)].label for key in found["results"]] == [hazard["node"] for hazard in listed]
+    alike = [dataclasses.replace(node, name="n") for node in nodes]
+    assert of_hazards(model.replace(graph=dataclasses.replace(model.graph, nodes=alike))) == found
 
 
 def test_pictures(tiny: Path, tmp_path: Path) -> None:

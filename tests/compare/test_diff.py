@@ -112,6 +112,18 @@ def test_nodes(digits: Model) -> None:
     assert found.words == (f"reads {first} → {second}", f"reads {second} → {first}")
 
 
+def test_long_names_are_shortened_in_words() -> None:
+    """Thousands of nodes may read a tensor whose name has a megabyte."""
+    names = tuple(letter * 100_000 for letter in "ab")
+    tensors = {name: Tensor(name, "float32", (4,)) for name in (*names, "y")}
+    first, second = (
+        Model(Graph(names, (name, "y"), [Node("Relu", (name,), ("y",), version=14)], tensors)) for name in names
+    )
+    found = qfmt.diff(first, second)
+    assert "reads aaa" in str(found.nodes) and "the graph's outputs aaa" in str(found.words)
+    assert len(str(found)) < 5000
+
+
 def test_a_node_of_only_one_model(digits: Model) -> None:
     graph = digits.graph
     tensors = {name: tensor for name, tensor in graph.tensors.items() if name != "dequant"}

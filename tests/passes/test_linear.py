@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -89,3 +90,33 @@ def test_names_are_not_compared_with_all_others(work: str) -> None:
     Name.compared = 0
     do(model)
     assert Name.compared < MANY * MANY // 4
+
+
+class Counted(dict[str, Tensor]):
+    """Counts how often a tensor is looked up."""
+
+    count = 0
+
+    def __getitem__(self, name: str) -> Tensor:
+        Counted.count += 1
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        Counted.count += 1
+        return super().get(name, default)
+
+
+@pytest.mark.parametrize("work", [explained, lambda model: model.to_onnx()], ids=["floats", "ONNX"])
+def test_a_node_of_many_ends_is_looked_at_a_few_times(work: Callable[[Model], object]) -> None:
+    inputs, outputs = (tuple(f"{letter}{at}" for at in range(MANY)) for letter in "xy")
+    tensors = Counted({name: Tensor(name, "float32", (1,)) for name in (*inputs, *outputs)})
+    tensors["z"] = Tensor("z", "float32", (MANY,))
+    nodes = [
+        Node("Split", ("z",), outputs, {"axis": 0, "num_outputs": MANY}, version=18),
+        Node("Concat", inputs, ("z",), {"axis": 0}, version=13),
+    ]
+    if work is explained:
+        nodes = [Node("vendor.a", inputs, (*outputs, "z"))]
+    Counted.count = 0
+    work(Model(Graph(inputs, outputs, nodes[::-1], tensors)))
+    assert Counted.count < 30 * MANY

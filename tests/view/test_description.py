@@ -242,3 +242,19 @@ def test_a_hazard_is_that_of_its_node() -> None:
     kinds = [node["operator"] for node in found["nodes"] if "hazard" in node]
     assert 0 < len(kinds) < len(nodes)
     assert kinds == [node["operator"] for node in describe(model, "m")["nodes"] if "hazard" in node]
+
+
+@pytest.mark.parametrize(("tensors", "listed"), [(3, 4096), (60, 2)])
+def test_numbers_of_channels_that_many_tensors_share_are_given_by_their_extremes(tensors: int, listed: int) -> None:
+    grid = Quantization.of(np.arange(1, 4097, dtype=np.float32), 0, -128, 127, axis=0)
+    weight = Tensor.constant("w", np.ones((4096, 2), np.int8), grid)
+    shared = {f"w{at:02}": replace(weight, name=f"w{at:02}") for at in range(tensors)}
+    for found in describe(Model(Graph((), (), (), shared)), "m")["tensors"]:
+        assert len(found["grid"]["scale"]) == listed and found["grid"]["count"] == 4096
+        assert ("peaks" in found["stats"]) == (listed == 4096) and found["stats"]["dead"] == 0
+
+
+def test_hazards_have_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any number of products may share a large weight."""
+    monkeypatch.setattr("qfmt.budget.MODEL_OPERATIONS", (10, 0))
+    assert "finding overflows" in str(describe(qfmt.convert(DIGITS), "m")["faults"])

@@ -274,10 +274,11 @@ def _check_types(site: Site) -> None:
     definition = schema(site.node.operator, site.opset)
     if definition is None or site.working:
         return
+    cast = _one_type(site)
     for index in filter(site.has, range(len(site.node.inputs))):
         parameter = definition.inputs[min(index, len(definition.inputs) - 1)]
         dtype = _dtype(site, site.tensor(index))
-        if index not in _one_type(site) and not takes(definition, parameter, dtype):
+        if index not in cast and not takes(definition, parameter, dtype):
             raise Lacks(f"has an input of {dtype}, which ONNX's {site.node.operator} does not have in that opset")
 
 

@@ -61,7 +61,7 @@ export function arithmeticOf(entry: Entry, channel: number): Arithmetic {
 function channelsOf({ node, weight, model }: Entry): number {
   const vectors = node.operator.startsWith("qfmt.Requant") ? tensorsOf(node.inputs.slice(1, 4), model) : [];
   const counts = vectors.map((tensor) => tensor?.values?.length ?? 1);
-  return Math.max(1, weight?.grid?.axis === undefined ? 1 : weight.grid.scale.length, ...counts);
+  return Math.max(1, weight?.grid?.axis === undefined || !isListed(weight.grid) ? 1 : weight.grid.scale.length, ...counts);
 }
 
 function symbolsOf(entry: Entry, channel: number): Symbol[] {
@@ -71,7 +71,7 @@ function symbolsOf(entry: Entry, channel: number): Symbol[] {
   const add = (name: string, value: number | string | undefined, meaning: string) =>
     value !== undefined && found.push({ name, value, meaning });
   const quantized = (letter: string, tensor: TensorFacts | null, what: string, at = 0) => {
-    if (tensor?.grid && !tensor.grid.extras && (tensor.grid.axis !== undefined || !tensor.grid.block?.length)) {
+    if (tensor?.grid && isListed(tensor.grid) && !tensor.grid.extras && (tensor.grid.axis !== undefined || !tensor.grid.block?.length)) {
       add(`s${letter}`, pick(tensor.grid.scale, at), `scale of ${what}`);
       add(`z${letter}`, pick(tensor.grid.zero, at), `zero point of ${what}`);
     }
@@ -136,7 +136,10 @@ function pick(values: readonly (number | string)[], channel: number): number | s
   return values.length > 1 ? values[channel] : values[0];
 }
 
+/** Whether the page has all scales, and not only the extremes of many. */
+const isListed = (grid: Grid) => grid.scale.length === grid.count;
+
 function one(grid: Grid | undefined, channel = 0): number | undefined {
-  const value = grid && pick(grid.scale, channel);
+  const value = grid && isListed(grid) ? pick(grid.scale, channel) : undefined;
   return typeof value === "number" ? value : undefined;
 }
