@@ -47,6 +47,8 @@ class _Limits:
         self.memory = READING + THREAD * (os.cpu_count() or 1) + FACTOR * nbytes
         self.seconds = SECONDS + SECONDS_PER_BYTE * nbytes
         self._running = True
+        self._lock = threading.RLock()
+        self.is_in_force = False
         self._written = _written()
 
     def set(self) -> None:
@@ -62,32 +64,39 @@ class _Limits:
         self.resume()
 
     def grow(self, nbytes: int) -> None:
-        """Raise them for another file."""
-        self.pause()
-        self.memory += FACTOR * nbytes
-        self.seconds += (more := SECONDS_PER_BYTE * nbytes)
-        self._left += more
-        self.resume()
+        """Raise them for another file, which another thread may read."""
+        with self._lock:
+            if self.is_in_force and self._handler_before is not None:
+                self._left = _time_left()
+            self.memory += FACTOR * nbytes
+            self.seconds += (more := SECONDS_PER_BYTE * nbytes)
+            self._left += more
+            if self.is_in_force:
+                self.resume()
 
     def pause(self) -> None:
         """Let the system enforce them no more."""
-        if self._handler_before is not None:
-            self._left = _time_left()
-            _set_timer(0)
-        if self._written:
-            from resource import RLIMIT_DATA, setrlimit
+        with self._lock:
+            self.is_in_force = False
+            if self._handler_before is not None:
+                self._left = _time_left()
+                _set_timer(0)
+            if self._written:
+                from resource import RLIMIT_DATA, setrlimit
 
-            setrlimit(RLIMIT_DATA, self._memory_before)
+                setrlimit(RLIMIT_DATA, self._memory_before)
 
     def resume(self) -> None:
         """Let the system enforce what is left of them."""
-        if self._written:
-            from resource import RLIMIT_DATA, setrlimit
+        with self._lock:
+            self.is_in_force = True
+            if self._written:
+                from resource import RLIMIT_DATA, setrlimit
 
-            soft, hard = self._memory_before
-            setrlimit(RLIMIT_DATA, (_least(self._written + self.memory, soft, hard), hard))
-        if self._handler_before is not None:
-            _set_timer(self._left)
+                soft, hard = self._memory_before
+                setrlimit(RLIMIT_DATA, (_least(self._written + self.memory, soft, hard), hard))
+            if self._handler_before is not None:
+                _set_timer(self._left)
 
     def end(self) -> None:
         """Put back what was before."""
@@ -109,7 +118,8 @@ class _Limits:
             raise _Late
 
 
-_current: _Limits | None = None
+_entered: list[_Limits] = []
+"""Those in force last; those before it are paused."""
 
 
 @contextmanager
@@ -131,18 +141,18 @@ def limited(nbytes: int, where: str) -> Iterator[None]:
     Nothing is limited unless that is `enforced`, nor in another thread than the first: the limits are those of a
     process. Inside another call it has no effect.
     """
-    global _current
-    if not _enforced or _current or not _is_first_thread():
+    if not _enforced or _in_force() or not _is_first_thread():
         yield
         return
     limits = _Limits(nbytes)
     try:
         try:
-            _current = limits
             limits.set()
+            _entered.append(limits)
             yield
         finally:
-            _current = None
+            if limits in _entered:
+                _entered.remove(limits)
             limits.end()
     except MemoryError:
         if limits.is_loose:
@@ -155,25 +165,29 @@ def limited(nbytes: int, where: str) -> Iterator[None]:
 
 
 def grow(nbytes: int) -> None:
-    """Raise the limits for another file that belongs to the first: external data, a shard, bytes that are fetched."""
-    if _current and _is_first_thread():
-        _current.grow(nbytes)
+    """Raise the limits for another file that belongs to the first: external data, a shard, bytes that are fetched.
+
+    Also in another thread, and while they are paused: what was read in a run may be written after it.
+    """
+    for limits in [*_entered]:
+        limits.grow(nbytes)
 
 
 @contextmanager
 def paused() -> Iterator[None]:
     """No limits inside: for work that has limits of its own, or takes as long as the user allows, as a run does."""
-    global _current
-    if not (limits := _current) or not _is_first_thread():
+    if not (limits := _in_force()) or not _is_first_thread():
         yield
         return
-    _current = None
     limits.pause()
     try:
         yield
     finally:
         limits.resume()
-        _current = limits
+
+
+def _in_force() -> _Limits | None:
+    return _entered[-1] if _entered and _entered[-1].is_in_force else None
 
 
 def limit_of_process(nbytes: int) -> int:

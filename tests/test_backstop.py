@@ -180,6 +180,37 @@ def test_files_that_belong_to_the_first_raise_the_limits(monkeypatch: pytest.Mon
 
 
 @TIMERS
+def test_threads_and_pauses_raise_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrays are read in threads, and first in a run whose results are then written."""
+    monkeypatch.setattr(backstop, "SECONDS_PER_BYTE", 1.0)
+    with backstop.enforced(), backstop.limited(0, "x"):
+        thread = threading.Thread(target=backstop.grow, args=(1000,))
+        thread.start()
+        thread.join()
+        assert 1000 < signal.getitimer(signal.ITIMER_PROF)[0] < 2000
+        with backstop.paused():
+            backstop.grow(1000)
+            assert signal.getitimer(signal.ITIMER_PROF)[0] == 0
+        assert 2000 < signal.getitimer(signal.ITIMER_PROF)[0] < 3000
+    backstop.grow(1000)
+    assert is_as_before()
+
+
+def test_shards_that_are_mapped_late_raise_the_limits_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("qfmt.file.shards.MAPPED", 1)
+    sizes = qfmt.save(qfmt.convert(DIGITS), tmp_path / "digits.qfb", shard_size=4096)
+    grown: list[int] = []
+    monkeypatch.setattr("qfmt.file.shards.grow", grown.append)
+    with qfmt.load(tmp_path / "digits.qfb") as model:
+        assert grown == sizes[:1]
+        for _ in range(2):
+            for tensor in model.graph.constants():
+                tensor.data.sha256()
+    assert len(sizes) > 2
+    assert sorted(grown) == sorted(sizes)
+
+
+@TIMERS
 def test_external_data_raises_the_limits_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
     weights = [onnx.numpy_helper.from_array(np.ones(1000, np.float32), name) for name in "ab"]

@@ -89,13 +89,13 @@ class Shards:
         self.shards = shards
         self._begins = [shard.begin for shard in shards]
         self._parts: dict[int, Part] = {}
+        self._counted: set[int] = set()
         if isinstance(place, Url):
             self._folder: Place = place.parent
         else:
             self._folder = folder = place.resolve().parent  # that of the file, not of a link to it
-            for index, shard in enumerate(shards[:MAPPED]):
-                self._parts[index] = part = _mapped(folder / shard.name, shard)
-                grow(0 if isinstance(part, str) else shard.size)
+            for index in range(min(len(shards), MAPPED)):
+                self._parts[index] = self._local(index, folder)
 
     def __len__(self) -> int:
         return self.shards[-1].begin + self.shards[-1].size
@@ -132,9 +132,18 @@ class Shards:
         shard = self.shards[index]
         if index not in self._parts:
             if not isinstance(self._folder, Url):
-                return _mapped(self._folder / shard.name, shard)
+                return self._local(index, self._folder)
             self._parts[index] = _fetched(self._folder / shard.name, shard)
         return self._parts[index]
+
+    def _local(self, index: int, folder: Path) -> Part:
+        """A local shard, mapped now. Its bytes count for the limits of the command, once."""
+        shard = self.shards[index]
+        part = _mapped(folder / shard.name, shard)
+        if not isinstance(part, str) and index not in self._counted:
+            self._counted.add(index)
+            grow(shard.size)
+        return part
 
     def fetch_all(self) -> None:
         """Of remote shards, fetch what is left at once."""
