@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from .errors import BudgetError
+from .errors import BudgetError, QfmtError
 from .memory import BASE, FACTOR, physical
 from .notation import size
 
@@ -27,6 +27,9 @@ NumPy takes for a thread."""
 
 SECONDS, SECONDS_PER_BYTE = 10, 5e-6
 """Seconds of processor time that work on files may take: a constant, plus a number for each byte."""
+
+LITTLE = 256_000_000
+"""Bytes without which no work begins: where libraries get less, they end the process in ways of their own."""
 
 AGAIN = 2.0
 """Seconds until the exception for too much time is raised again, in case something suppressed it."""
@@ -56,7 +59,7 @@ class _Limits:
         if self._written:
             from resource import RLIMIT_DATA, getrlimit
 
-            self._memory_before = getrlimit(RLIMIT_DATA)
+            self._memory_before, self._permitted_before = getrlimit(RLIMIT_DATA), _permitted()
         self._handler_before = None
         if sys.platform != "win32" and not _time_left():  # another timer, such as that of a profiler, is left alone
             self._handler_before = signal.signal(signal.SIGPROF, self._late)
@@ -111,7 +114,7 @@ class _Limits:
     @property
     def is_loose(self) -> bool:
         """Whether this process had less memory before, as a worker may have."""
-        return bool(self._written) and 0 <= self._memory_before[0] < self._written + self.memory
+        return bool(self._written) and self._permitted_before < self._written + self.memory
 
     def _late(self, _number: int, _frame: FrameType | None) -> None:
         if self._running:
@@ -190,6 +193,17 @@ def _in_force() -> _Limits | None:
     return _entered[-1] if _entered and _entered[-1].is_in_force else None
 
 
+def require_memory() -> None:
+    """QfmtError if the system lets this process have less than LITTLE. To be called before NumPy is imported: with not
+    much more, the OpenBLAS in it gets one thread, as it takes memory for each, and ends the process without."""
+    permitted = _permitted()
+    if permitted < LITTLE:
+        what = f"this process may take only {size(permitted)} of memory, and {size(LITTLE)} is the least"
+        raise QfmtError(what, hint="raise the limit of the system (`ulimit -d`, `ulimit -v`)")
+    if permitted < LITTLE + THREAD * (os.cpu_count() or 1):
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
 def limit_of_process(nbytes: int) -> int:
     """What a process may take that computes with files and inputs of so many bytes; never more than the machine has."""
     return min(BASE + FACTOR * nbytes, physical())
@@ -209,6 +223,15 @@ def limit_process(nbytes: int) -> None:
 
 def _least(*limits: int) -> int:
     return min(limit for limit in limits if limit >= 0)  # -1: none
+
+
+def _permitted() -> int:
+    """What the system lets this process take: bytes of writable memory, or of addresses."""
+    if sys.platform == "win32":
+        return sys.maxsize
+    from resource import RLIMIT_AS, RLIMIT_DATA, getrlimit
+
+    return _least(sys.maxsize, *(getrlimit(each)[0] for each in (RLIMIT_AS, RLIMIT_DATA)))
 
 
 def _written() -> int:

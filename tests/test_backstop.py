@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -18,7 +20,7 @@ from qfmt import backstop
 from qfmt.archive.filling import convert_task
 from qfmt.cli import main
 from qfmt.errors import BudgetError, QfmtError
-from support.paths import EXAMPLES
+from support.paths import EXAMPLES, ROOT
 
 DIGITS = EXAMPLES / "digits" / "digits_int8.pt"
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the system limits no memory")
@@ -91,6 +93,41 @@ def test_commands_end_with_one_line(
     error = said(*command)
     assert error.startswith(f"qfmt: error: {command[1]}") and message in error and error.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["in.qfb"]
+    assert is_as_before()
+
+
+@LINUX
+@pytest.mark.parametrize("limit", ["d", "v"])
+def test_a_process_with_little_memory_is_refused(limit: str, tmp_path: Path) -> None:
+    def run(kilobytes: int, *arguments: str | Path) -> tuple[int, str]:
+        shell = ["bash", "-c", f'ulimit -{limit} {kilobytes}; exec "$@"', "-", sys.executable, "-m", "qfmt"]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run([*shell, *arguments], env=environment, capture_output=True, text=True, check=False)
+        return done.returncode, done.stderr
+
+    status, told = run(100_000, "check", DIGITS)
+    assert (status, told.count("\n")) == (2, 1)
+    assert told.startswith("qfmt: error: this process may take only 102.4 MB of memory, and 256.0 MB is the least")
+    assert run(256_000, "convert", "--quiet", DIGITS, tmp_path / "digits.qfb") == (0, "")
+    assert run(256_000, "check", tmp_path / "digits.qfb") == (0, "")
+
+
+@LINUX
+@pytest.mark.parametrize("limit", ["RLIMIT_DATA", "RLIMIT_AS"])
+def test_a_file_is_not_blamed_for_the_limits_of_the_process(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit is that of before; only what is said is tested, as memory that is left in the heap counts, too."""
+    import resource
+
+    limits = resource.getrlimit
+
+    def less(which: int) -> tuple[int, int]:
+        return (1 << 20, limits(which)[1]) if which == getattr(resource, limit) else limits(which)
+
+    with pytest.raises(MemoryError), backstop.enforced(), monkeypatch.context() as patched:
+        patched.setattr(resource, "getrlimit", less)
+        patched.setattr(resource, "setrlimit", lambda *_: None)
+        with backstop.limited(0, "x"):
+            raise MemoryError
     assert is_as_before()
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from .. import __version__
-from ..backstop import enforced
+from ..backstop import enforced, require_memory
 from ..errors import DestinationError, is_expected, message
 from .output import line, printing
 
@@ -101,6 +101,7 @@ class Commands(click.Group):
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="backslashreplace")  # an abbreviated name is an error
         try:
+            require_memory()
             with enforced():
                 return super().invoke(ctx)
         except (click.exceptions.Exit, click.Abort):
