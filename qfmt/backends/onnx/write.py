@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from contextlib import ExitStack, suppress
+import mmap
+import os
+from collections.abc import Iterable
 from glob import escape
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -12,15 +14,19 @@ import onnx_ir as ir
 
 from ...errors import QfmtError
 from ...file.opened import uploaded
-from ...file.replacing import replacing
+from ...file.replacing import replacing_all
+from ...regular import irregular
 from ...urls import Named, place
 from .constants import parts, sizes
 
 SMALL = 1024
 """Constants of fewer bytes stay inside: sizes and axes, which shape inference reads."""
 
-DIGITS = 16
-"""The digits of the digest in the name of a file of constants."""
+DIGITS, SUFFIX = 16, ".data"
+"""The digits of the digest in the name of a file of constants, and how that ends."""
+
+LARGEST = 1 << 31
+"""No file of protobuf has as many bytes."""
 
 ALIGNMENT = 4096
 """Alignment of each constant in bytes, so that a runtime can map it into memory."""
@@ -46,16 +52,12 @@ def write(model: ir.Model, path: Named, external: int) -> None:
 
 
 def _write(model: ir.Model, path: Path, external: int) -> None:
-    beside = ""
-    with replacing(str(path)) as file, ExitStack() as stack:
-        target = path.resolve()
+    with replacing_all(str(path), _named_like, _unused) as (file, part):
         if sum(_data(value).nbytes for value in model.graph.initializers.values()) > external:
-            beside = f"{target.name}.{_digest(model)}.data"  # written before the file that refers to it
-            bulk = stack.enter_context(replacing(str(target.with_name(beside))))
-            _move_out(model, bulk, beside)
+            bulk = part()
+            bulk.target = bulk.target.with_name(f"{bulk.target.name}.{_digest(model)}{SUFFIX}")
+            _move_out(model, bulk.stream, bulk.target.name)
         file.write(to_proto(model).SerializeToString())
-        file.flush()
-    _remove_others(target, beside)
 
 
 def _digest(model: ir.Model) -> str:
@@ -68,12 +70,30 @@ def _digest(model: ir.Model) -> str:
     return digest.hexdigest()[:DIGITS]
 
 
-def _remove_others(path: Path, kept: str) -> None:
-    """Remove the constants files of earlier models with this name."""
-    for other in path.parent.glob(f"{escape(path.name)}.{'[0-9a-f]' * DIGITS}.data"):
-        if other.name != kept:
-            with suppress(OSError):
-                other.unlink()
+def _named_like(path: Path) -> list[Path]:
+    """The constants files of models that have or had this name."""
+    return list(path.parent.glob(f"{escape(path.name)}.{'[0-9a-f]' * DIGITS}{SUFFIX}"))
+
+
+def _unused(path: Path) -> list[Path]:
+    """Those that no model in the folder names, whatever its own name is now; none if one cannot be read."""
+    left = {os.fsencode(each.name): each for each in _named_like(path)}
+    try:
+        for each in path.parent.iterdir() if left else ():
+            if each not in left.values() and each.exists() and not irregular(each):
+                for name in _occurring(left, each):
+                    del left[name]
+    except OSError:
+        return []
+    return list(left.values())
+
+
+def _occurring(names: Iterable[bytes], path: Path) -> list[bytes]:
+    """The names that are anywhere in a file: what a model of protobuf refers to is there as it is."""
+    if not 0 < path.stat().st_size < LARGEST:
+        return []
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return [name for name in names if content.find(name) >= 0]
 
 
 def _move_out(model: ir.Model, bulk: BinaryIO, location: str) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from qfmt.backends.onnx.opsets import WITHOUT_RUNTIME, newest
 from qfmt.compare.classes import Counts, classify
 from qfmt.compare.report import COUNTS
 from qfmt.errors import DestinationError, InexpressibleNodesError, RunError
+from qfmt.file.replacing import NewFile
 from qfmt.interpreter import operands_of, trace
 from qfmt.model import Graph, Model, Node, Tensor
 from support import onnx_kernels
@@ -199,6 +201,44 @@ def test_large_weights_lie_in_a_file_beside_it(tmp_path: Path) -> None:
     single, double = (witness.runtime(str(tmp_path / name), x)[0] for name in ("one.onnx", "two.onnx"))
     np.testing.assert_array_equal(single, double)
     assert (tmp_path / "two.onnx").stat().st_size < (tmp_path / "one.onnx").stat().st_size - 8000
+
+
+def test_weights_of_a_renamed_model_are_not_removed(tmp_path: Path) -> None:
+    w = {number: Tensor.constant("w", np.full(2000, number, f32)) for number in (1, 2)}
+    nodes = (Node("Add", ("x", "w"), ("y",), version=14),)
+    x, y = (Tensor(name, "float32", (2000,)) for name in "xy")
+    one, two = (Model(Graph(("x",), ("y",), nodes, {"x": x, "y": y, "w": each})) for each in w.values())
+    write_onnx(one, tmp_path / "m.onnx", external=0)
+    (tmp_path / "m.onnx").rename(tmp_path / "old")
+    (tmp_path / "link").symlink_to("nothing")
+    write_onnx(two, tmp_path / "m.onnx", external=0)
+    for name, number in ("old", 1), ("m.onnx", 2):
+        assert (onnx.numpy_helper.to_array(onnx.load(tmp_path / name).graph.initializer[0]) == number).all()
+    (tmp_path / "old").unlink()
+    write_onnx(two, tmp_path / "m.onnx", external=0)
+    assert len(list(tmp_path.glob("*.data"))) == 1
+
+
+def test_two_writers_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One would remove the weights that the other has written, and has not named in a model yet."""
+    held: list[str] = []
+
+    @contextmanager
+    def alone(target: Path) -> Iterator[None]:
+        held.append(target.name)
+        yield
+        held.append("end")
+
+    settle = NewFile.settle
+
+    def settled(file: NewFile) -> None:
+        held.append(file.target.suffix)
+        settle(file)
+
+    monkeypatch.setattr("qfmt.file.replacing._alone", alone)
+    monkeypatch.setattr(NewFile, "settle", settled)
+    write_onnx(qfmt.convert(DIGITS, engine="onnx"), tmp_path / "m.onnx", external=5000)
+    assert held == ["m.onnx", ".data", ".onnx", "end"]
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
