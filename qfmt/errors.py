@@ -85,12 +85,12 @@ def message(error: Exception) -> str:
     if isinstance(error, MemoryError):
         return first_line(error)
     if isinstance(error, OSError):
-        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        return printable(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     if what := _not_loaded(error):
         return what
     from . import __version__
 
-    return (
+    return printable(
         f"unexpected {type(error).__name__}: {error}; this is a bug in qfmt {__version__}: please report it "
         "with the output of `qfmt --debug` for the same arguments"
     )

@@ -67,6 +67,8 @@ class Stored:
         if files.info(text)["type"] == "directory":
             raise RemoteError("is a folder, not a file")
         self._file = files.open(text, "rb", cache_type="none")  # on S3 bound to the ETag that it has now
+        if protocol == "s3":
+            self._file.fs = _Bounded(files)
         self.size: int | None = self._file.seek(0, 2)
         self.close = self._file.close
 
@@ -78,6 +80,35 @@ class Stored:
                 _require(chunk, begin, end)
                 begin += len(chunk)
                 yield chunk
+
+
+class _Bounded:
+    """A file system of S3, of whose answers no more is read than was asked for: s3fs reads all of them at once."""
+
+    def __init__(self, files: Any) -> None:
+        self._files = files
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._files, name)
+
+    async def _call_s3(self, *arguments: Any, **options: Any) -> Any:
+        answer = await self._files._call_s3(*arguments, **options)
+        if asked := re.fullmatch(r"bytes=(\d+)-(\d+)", options.get("Range", "")):
+            answer["Body"] = _Body(answer["Body"], int(asked[2]) - int(asked[1]) + 1)
+        return answer
+
+
+class _Body:
+    """The first bytes of an answer."""
+
+    def __init__(self, body: Any, size: int) -> None:
+        self._body, self._size, self.close = body, size, body.close
+
+    async def read(self) -> bytes:
+        found = bytearray()
+        while len(found) < self._size and (part := await self._body.read(self._size - len(found))):
+            found += part
+        return bytes(found)
 
 
 class Web:

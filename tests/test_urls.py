@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -400,6 +401,48 @@ def test_an_object_that_changes_while_it_is_read_is_refused(bucket: str) -> None
     weights(4, MB).save(f"{bucket}/m.qfb")
     with pytest.raises(RemoteError):
         _ = model.tensors["w2"].array
+
+
+class Endless:
+    """The body of an answer without an end."""
+
+    def __init__(self) -> None:
+        self.given = 0
+
+    async def read(self, count: int = 1 << 20) -> bytes:
+        self.given += min(count, 100)
+        return b"x" * min(count, 100)
+
+    def close(self) -> None:
+        pass
+
+
+def test_of_an_object_no_more_is_read_than_was_asked_for(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import s3fs
+
+    (tmp_path / "x").write_bytes(bytes(1000))
+    Url(f"{bucket}/x").put(tmp_path / "x")
+    body, call = Endless(), s3fs.S3FileSystem._call_s3
+
+    async def answer(self: Any, method: str, *arguments: Any, **options: Any) -> Any:
+        found = await call(self, method, *arguments, **options)
+        return {**found, "Body": body} if method == "get_object" else found
+
+    monkeypatch.setattr(s3fs.S3FileSystem, "_call_s3", answer)
+    with closing(Url(f"{bucket}/x").open()) as reading:
+        assert b"".join(reading.chunks(10, 270)) == b"x" * 260
+    assert body.given == 260
+
+
+def test_an_object_that_disappears_is_no_fault_of_the_disk(bucket: str, tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(bytes(1 << 20))
+    Url(f"{bucket}/x").put(tmp_path / "x")
+    file = remote.RemoteFile(Url(f"{bucket}/x"))
+    Url(f"{bucket}/x").unlink()
+    with pytest.raises(MissingFileError, match=r"x: there is no such file; check the URL$"):
+        file.read(1 << 19, 8)
 
 
 def test_a_server_that_is_not_there(server: Server) -> None:

@@ -152,10 +152,19 @@ def accepted(answer: object, is_valid: Callable[[Message], bool]) -> Message:
     Answers are checked because a file may have taken over the worker that read it.
     """
     if isinstance(answer, dict):
-        is_error = [*answer] == ["error"] and type(answer["error"]) is str
-        if is_error or is_valid(answer):
+        is_error = [*answer] == ["error"] and type(answer["error"]) is str and answer["error"] != ""
+        if (is_error or is_valid(answer)) and _is_text(answer):
             return answer
     return {"error": "the worker process sent an invalid answer"}
+
+
+def _is_text(answer: Message) -> bool:
+    """Whether it can be written into a manifest that can be read: without halves of characters and endless numbers."""
+    try:
+        json.dumps(answer, ensure_ascii=False).encode()
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
 
 
 _SIGNALS = {each.value: each.name for each in signal.Signals}

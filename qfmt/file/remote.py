@@ -13,7 +13,7 @@ from threading import Lock
 from typing import BinaryIO
 
 from ..backstop import grow
-from ..errors import RemoteError
+from ..errors import QfmtError, RemoteError
 from ..notation import size as text_of_size
 from ..progress import BYTES, Steps
 from ..transfer import Reading
@@ -128,5 +128,7 @@ def _write(url: Url, file: BinaryIO, begin: int, reading: Reading, end: int) -> 
             grow(len(chunk))
             steps.add(len(chunk))
         file.flush()
+    except QfmtError:  # MissingFileError is an OSError, too
+        raise
     except OSError as error:
         raise no_temporary(error).at(str(url)) from None

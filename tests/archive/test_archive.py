@@ -389,8 +389,10 @@ def test_invalid_answers_of_a_worker_are_refused(sources: Path, archive: Path, m
 
 def test_an_answer_is_a_message() -> None:
     """The answer of a worker of Dask may be any object."""
-    for answer in ([1], None, "text", {"error": 1}):
+    for answer in ([1], None, "text", {"error": 1}, {"error": ""}, {"error": "\ud800"}):
         assert accepted(answer, lambda message: False) == {"error": "the worker process sent an invalid answer"}
+    for value in ("\ud800", 10**5000, b"x"):  # none of these could be read again in a manifest
+        assert accepted({"x": value}, lambda message: True) == {"error": "the worker process sent an invalid answer"}
 
 
 def test_workers_import_nothing_from_the_working_directory(
