@@ -39,6 +39,7 @@ def run() -> NoReturn:
     except SystemExit as ending:
         if ending is _ENDING:
             _say()
+            _be_silent()
         raise
     finally:
         for number in handled:
@@ -90,6 +91,14 @@ def _say() -> None:
     summary = getattr(sys.modules.get("qfmt.cli.interruption"), "summary", lambda: "qfmt: interrupted")
     with suppress(OSError):
         os.write(2, f"{summary()}\n".encode(errors="backslashreplace"))
+
+
+def _be_silent() -> None:
+    """Let the line of an interruption be the last one: libraries tell at the exit what they did not finish."""
+    from contextlib import suppress
+
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 if __name__ == "__main__":

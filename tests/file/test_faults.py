@@ -230,7 +230,7 @@ def test_a_folder_is_replaced_whole(exchange: bool, tmp_path: Path, monkeypatch:
 # Signals
 
 SLOW = """
-import sys, time, signal
+import atexit, os, sys, time, signal
 if sys.argv.pop(1) == "named":
     from qfmt.file import replacing
     replacing._nameless = lambda directory: None
@@ -238,6 +238,7 @@ import qfmt.file.writer as writer
 pad = writer._pad
 def slow(file, multiple):
     pad(file, multiple)
+    atexit.register(os.write, 2, b"what a library did not finish")
     print("writing", flush=True)
     time.sleep(60)
 writer._pad = slow
