@@ -27,7 +27,7 @@ def irregular(path: str | os.PathLike[str]) -> str:
     return "" if kind == stat.S_IFREG else f"is {_KINDS.get(kind, 'something else')}, not a regular file"
 
 
-def size_of(path: str | os.PathLike[str]) -> int:
+def size_if_any(path: str | os.PathLike[str]) -> int:
     """The bytes of a file; 0 if there is none: who opens it says what is wrong."""
     try:
         return os.stat(path).st_size  # noqa: PTH116

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ from click.testing import CliRunner
 
 import qfmt
 from qfmt import backstop
-from qfmt.archive.filling import convert_task
+from qfmt.archive.filling import convert_task, fill
 from qfmt.cli import main
 from qfmt.errors import BudgetError, QfmtError
 from support.paths import EXAMPLES, ROOT
@@ -272,4 +273,14 @@ def test_the_limit_is_said_again_if_something_suppressed_it(monkeypatch: pytest.
             suppressed += 1
         endless()
     assert suppressed == 3
+    assert is_as_before()
+
+
+@TIMERS
+def test_each_file_of_an_archive_that_is_shown_is_limited(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fill(tmp_path / "archive", {"digits.pt": DIGITS})
+    monkeypatch.setattr("qfmt.load", endless)
+    shown = CliRunner().invoke(main, ["inspect", str(tmp_path / "archive"), "--json"])
+    (told,) = json.loads(shown.stdout)["models"]
+    assert told["error"].startswith("takes more than 0.5 s of processor time")
     assert is_as_before()

@@ -61,7 +61,7 @@ def inspect_archive(folder: Place, wanted: str, json_: bool) -> None:
 def _facts(file: Place) -> dict[str, Any]:
     """What is in a file of the archive; why it cannot be read, if it cannot."""
     try:
-        with qfmt.load(file) as model, limited(file):
+        with limited(file), qfmt.load(file) as model:
             total = counts(model.graph)
             return {
                 "from": origin(model.source),

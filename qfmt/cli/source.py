@@ -13,7 +13,7 @@ import qfmt
 from .. import backstop
 from ..errors import DestinationError, QfmtError, SourceError
 from ..file.opened import LocalFile
-from ..regular import irregular, refusal, resolved
+from ..regular import irregular, refusal, resolved, size_if_any
 from ..urls import Place, Url, place
 from .progress import working
 
@@ -60,7 +60,11 @@ class _File(click.Path):
 
 class _FileOrArchive(_File):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return path if is_archive(path := place(value)) else super().convert(value, param, ctx)
+        if is_archive(path := place(value)):
+            return path
+        if isinstance(path, Path) and path.is_dir():
+            self.fail(f"{value} is neither a file nor a folder that `qfmt convert --out` wrote", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 class _Archive(_File):
@@ -114,7 +118,7 @@ def kind_of(path: Place) -> str:
 
 def limited(*paths: Place) -> AbstractContextManager[None]:
     """Limit what work on files may take (`backstop.limited`). Of a URL, bytes count when they are fetched."""
-    nbytes = sum(0 if isinstance(path, Url) else path.stat().st_size for path in paths)
+    nbytes = sum(0 if isinstance(path, Url) else size_if_any(path) for path in paths)
     return backstop.limited(nbytes, ", ".join(map(str, paths)))
 
 

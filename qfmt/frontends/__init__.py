@@ -11,7 +11,7 @@ from ..engines import ENGINES
 from ..errors import MissingFileError, SourceError, ValidityError
 from ..file.opened import downloaded
 from ..model import Dimension, Model
-from ..regular import size_of
+from ..regular import size_if_any
 from ..urls import Place, Url, place
 
 
@@ -77,7 +77,7 @@ def convert(
             raise SourceError("example_inputs and prepared are for modules in memory", where=str(where), hint=hint)
         with downloaded(where) as path:
             try:
-                with limited(size_of(path), ""):
+                with limited(size_if_any(path), ""):
                     converted = sniff(path).reader.convert(path, Options.checked(*given))
             except (SourceError, MissingFileError) as error:
                 raise error.at(str(where)) from None

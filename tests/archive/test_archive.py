@@ -688,7 +688,7 @@ def test_inspect_shows_one_line_a_source(three: Path) -> None:
     ]
     assert "an archive is shown with" in trouble("inspect", three, "--nodes")
     assert "--filter is for archives" in trouble("inspect", three / "a.qfb", "--filter", "a")
-    assert "is a directory" in trouble("inspect", three.parent)
+    assert "is neither a file nor a folder that `qfmt convert --out` wrote" in trouble("inspect", three.parent)
 
 
 def test_verify_compares_each_source_with_its_file(three: Path) -> None:
