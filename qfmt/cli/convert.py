@@ -288,7 +288,7 @@ def _hazards(model: Model, dest: Destination) -> str:
         return ""
     engine = "onnxruntime" if dest.kind == "onnx" else ""
     try:
-        told = summary(*count(model, engine), engine)
+        told = summary(count(model, engine), engine)
     except BudgetError:
         return ""
     elsewhere = f"qfmt inspect --hazards {shlex.quote(str(dest.place))}"

@@ -11,9 +11,9 @@ The keys are stable: later versions may add keys, but do not change or remove an
                 or low [..], high [..], compared, differs [..], largest)]
     vectors     [name, inputs {name: shape}, outputs {name: shape}, digests {name: hex}]: the test vectors
     tensors     [name, dtype, shape, constant, bytes, quantization, aliases, written_by, read_by]
-    hazards     [node, operator, weight, channels, largest_sum, can_saturate, engines {name: facts}]: the products, and
-                per engine largest, channels, harmless (qfmt/passes/hazards.py); null if the graph breaks rules,
-                or if too many products share one weight
+    hazards     [node, operator, weight, channels, largest_sum, can_saturate, everywhere, engines {name: facts}]: the
+                products, and per engine largest, channels, harmless (qfmt/passes/hazards.py); null if the graph breaks
+                rules, or if too many products share one weight
     quantization (or null)  block [..] ([]: per tensor), scale, zero_point, offset, table, group_index (an array, or
                 null), quant_min, quant_max, names [scale, zero point], observed (null: not in the source; or observer,
                 minimum [..], maximum [..], and the quant_min, quant_max (or null) and qscheme that the observer chose

@@ -11,21 +11,22 @@ from .output import Column, as_json, line, table
 
 if TYPE_CHECKING:
     from ..model import Model
-    from ..passes.hazards import Hazard, Overflow
+    from ..passes.hazards import Count, Hazard, Overflow
 
 LEGEND = """
 pair    the largest sum of two neighbouring products that weights and input allow; 16 bits hold up to 32,767
 engine  output channels with a pair that can exceed 16 bits, and the largest activation, as stored, for which none does
 sum     the largest sum of all products, without the bias; 32 bits hold up to 2,147,483,647
 
-On a processor without VNNI, kernels of these engines clip such pairs, so outputs differ between machines.
+On a processor without VNNI, kernels of these engines clip such pairs, so outputs differ between machines. The kernel of
+fbgemm for depthwise convolutions does so on all processors.
 qnnpack (`qfmt convert --engine qnnpack`), `qfmt run` and C programs are exact on every processor.
 """
 
 
 def show_hazards(model: Model, json_: bool) -> None:
     """One row for each product, one column for each engine."""
-    from ..passes.hazards import KERNELS, hazards
+    from ..passes.hazards import KERNELS, Count, hazards
 
     found = list(hazards(model))
     if json_:
@@ -36,19 +37,22 @@ def show_hazards(model: Model, json_: bool) -> None:
         columns += [*(Column(name) for name in KERNELS), Column("sum", right=True)]
         table(columns, [_row(each, KERNELS) for each in found])
         line()
-    many = sum(each.can_saturate for each in found)
-    line(summary(many, len(found)) or "no product can overflow 16 bits, in any engine")
+    many = Count(sum(each.can_saturate for each in found), sum(each.everywhere for each in found), len(found))
+    line(summary(many) or "no product can overflow 16 bits, in any engine")
     if wide := sum(each.largest_sum > INT32 for each in found):
         line(f"{wide} of {len(found)} products can overflow 32 bits, in every engine")
-    if many:
+    if many.many:
         for text in LEGEND.rstrip().splitlines():
             line(text)
 
 
-def summary(many: int, total: int, engine: str = "") -> str:
+def summary(found: Count, engine: str = "") -> str:
     """How many products can overflow, in that engine or in any; "" if none can."""
+    if not found.many:
+        return ""
     where = f" in {engine}" if engine else ""
-    return f"{many} of {total} products can overflow 16 bits{where} on processors without VNNI" if many else ""
+    text = f"{found.many} of {found.total} products can overflow 16 bits{where} on processors without VNNI"
+    return f"{text}, {found.everywhere} in fbgemm on all processors" if found.everywhere else text
 
 
 def hazard_facts(found: Iterable[Hazard]) -> list[dict[str, Any]]:

@@ -55,7 +55,8 @@ class Hazard:
 
     `largest_sum` is the largest magnitude of the accumulator, without a bias, over its `channels` output channels, or
     those of all matrices of a MatMul: it should stay below 2³¹. `engines` has those whose kernels can sum pairs in 16
-    bits for products of these types.
+    bits for products of these types. `everywhere`: it can overflow on processors with VNNI, too, in fbgemm's kernel for
+    depthwise convolutions.
     """
 
     node: str
@@ -64,6 +65,7 @@ class Hazard:
     channels: int
     largest_sum: int
     engines: Mapping[str, Overflow]
+    everywhere: bool
 
     @property
     def can_saturate(self) -> bool:
@@ -99,14 +101,22 @@ def hazards_of(node: Node, tensors: Mapping[str, Tensor]) -> Iterator[Hazard]:
         yield _hazard(node, *product)
 
 
-def count(model: Model, engine: str = "") -> tuple[int, int]:
-    """How many products of a sound graph can overflow 16 bits, in that engine or in any, and how many there are.
+class Count(NamedTuple):
+    """Of `total` products, `many` can overflow 16 bits; of these `everywhere` on every processor."""
+
+    many: int
+    everywhere: int
+    total: int
+
+
+def count(model: Model, engine: str = "") -> Count:
+    """The products of a sound graph, and those that can overflow, in that engine or in any.
 
     The same as counting `hazards`, in a third of the time: the first kernel that can overflow decides. Raises
     BudgetError, too.
     """
     found = [_can_overflow(node, engine, *each) for node in _read(model) for each in _products(node, model.tensors)]
-    return sum(found), len(found)
+    return Count(sum(can for can, _ in found), sum(everywhere for _, everywhere in found), len(found))
 
 
 def _products(node: Node, tensors: Mapping[str, Tensor]) -> Iterator[tuple[Tensor, Stored]]:
@@ -120,22 +130,32 @@ def _products(node: Node, tensors: Mapping[str, Tensor]) -> Iterator[tuple[Tenso
 
 def _hazard(node: Node, w: Tensor, x: Stored) -> Hazard:
     terms, low, high = terms_of(node, w.array), x.low, x.high
+    engines = _overflows(terms, _engines(node, x.dtype, w.dtype, terms), low, high, _offset(x, w))
     return Hazard(
         node=node.label,
         operator=node.operator,
         weight=w.name,
         channels=len(terms),
         largest_sum=max(_largest_sum(_centred(node, w, terms), low - zero, high - zero) for zero in x.zero_points),
-        engines=_overflows(terms, _engines(node, x.dtype, w.dtype, terms), low, high, _offset(x, w)),
+        engines=engines,
+        everywhere=_clips_everywhere(node, terms, [name for name, found in engines.items() if found.channels]),
     )
 
 
-def _can_overflow(node: Node, engine: str, w: Tensor, x: Stored) -> bool:
+def _can_overflow(node: Node, engine: str, w: Tensor, x: Stored) -> tuple[bool, bool]:
+    """Whether it can, and on every processor."""
     terms, offset = terms_of(node, w.array), _offset(x, w)
     engines = [name for name in _engines(node, x.dtype, w.dtype, terms) if engine in ("", name)]
     kernels = dict.fromkeys(kernel for name in engines for kernel in KERNELS[name])
     ranges = x.low + offset, x.high + offset
-    return any((farthest(kernel.pairs(terms), *ranges) > INT16.max).any() for kernel in kernels)
+    can = any((farthest(kernel.pairs(terms), *ranges) > INT16.max).any() for kernel in kernels)
+    return can, can and _clips_everywhere(node, terms, engines)
+
+
+def _clips_everywhere(node: Node, terms: Array, engines: Iterable[str]) -> bool:
+    """If these engines clip it: fbgemm's kernel for depthwise convolutions does so on every processor."""
+    is_convolution = node.operator in ("Conv", "qfmt.DynamicConv")
+    return "fbgemm" in engines and is_convolution and terms.shape[1] == 1 and node.attributes["group"] > 1
 
 
 def _offset(x: Stored, w: Tensor) -> int:
