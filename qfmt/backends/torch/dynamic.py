@@ -82,9 +82,13 @@ def dynamic_linear_by_rule(s: Site) -> Any:
 
 
 def _exact(weight: Tensor, zero_points: Any) -> torch.dtype:
-    """The type that represents every sum of products with integers of -255..255."""
+    """The type that represents every sum of products with integers of -255..255.
+
+    Of one product, torch's kernel for int8 computes nothing: its result is what the memory held (torch 2.13).
+    """
     reach = 255 * int((weight.double() - torch.from_numpy(zero_points)).abs().sum(1).max())
-    if weight.dtype == torch.int8 and not zero_points.any() and 2 * reach <= INT32 and multiplies_int8():
+    is_int8 = weight.dtype == torch.int8 and weight.shape[1] > 1 and not zero_points.any()
+    if is_int8 and 2 * reach <= INT32 and multiplies_int8():
         return torch.int8
     if reach >= EXACT_IN_FLOAT64:
         raise Lacks("has sums that float64 cannot represent")

@@ -165,6 +165,16 @@ def test_dynamic_layers_bit_for_bit(per_token: int) -> None:
         assert equal == total > 0
 
 
+@pytest.mark.parametrize("rule", ["dynamic_fma", "dynamic_symmetric"])
+def test_dynamic_layers_of_one_feature(rule: str) -> None:
+    """torch's kernel for products of int8 leaves their results unset."""
+    rng = np.random.default_rng(8)
+    model = layer("qfmt.DynamicLinear", weight_of(rng, "symmetric", (5, 1)), None, rule)
+    x = rng.normal(size=(1, 7, 1)).astype(np.float32)
+    for engine in ("reference", "onednn", "qdq"):
+        assert np.array_equal(model.to_torch(engine)(torch.from_numpy(x)).numpy(), model.run({"x": x})["y"])
+
+
 def test_dynamic_layers_where_torch_multiplies_no_integers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dynamic, "multiplies_int8", lambda: False)
     rng = np.random.default_rng(4)
