@@ -62,6 +62,12 @@ WIDEST_OF_SUMS = 2.0**-2
 BY_CHANCE = 2.0**-5
 """The largest share of other results that a kernel has by chance, in a few dozen outputs."""
 
+CLAMPS = ("Clip", "Relu")
+"""Nodes that another format may have as the range of the node before."""
+
+MOST_CLAMPS = 4
+"""The most of them in a row that are looked through."""
+
 CHOICES = ("TopK", "ArgMax", "ArgMin")
 """Operators whose outputs of int64 are places of elements."""
 

@@ -17,7 +17,7 @@ from ..interpreter import execute, operands_of
 from ..model import DTYPES, Model, Node, Quantization, Tensor
 from ..ops import Operand
 from ..ops.accumulation import unit_of_sums
-from .classes import Counts, classify, distance, same_numbers
+from .classes import CLAMPS, MOST_CLAMPS, Counts, classify, distance, same_numbers
 
 if TYPE_CHECKING:
     from ..frontends.witness import Computed
@@ -31,13 +31,6 @@ def by_file(file: Model, engine: str) -> Judge:
     return lambda node, name, mine, theirs, operands, direct: classify(
         node, operands, file.tensors[name], mine, theirs, engine, direct=direct
     )
-
-
-CLAMPS = ("Clip", "Relu")
-"""Nodes that another format may have as the range of the node before."""
-
-MOST_CLAMPS = 4
-"""The most of them in a row that are looked through."""
 
 
 class BySource:

@@ -16,7 +16,7 @@ from ..memory import Memory, limit_for
 from ..model import Model, Node, Quantization
 from ..ops import OPERATORS, Operand, known
 from ..progress import counted
-from .classes import Counts, distance, equal_elements
+from .classes import CLAMPS, MOST_CLAMPS, Counts, distance, equal_elements
 from .report import OutputComparison
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ class SideBySide:
         self.nodes = {id(node): NodeFindings() for node in model.nodes}
         """By identity: names need not be unique."""
         self.outputs = {name: OutputComparison(name, 0, 0, 0.0) for name in model.graph.outputs}
+        self._makers = model.graph.producers()
         self._copies = {
             node.outputs[0]: node.inputs[0]
             for node in filter(known, model.nodes)
@@ -82,10 +83,11 @@ class SideBySide:
             for index, name in enumerate(node.outputs):
                 if name in theirs:
                     if mine is not None:
-                        operands = self._operands(node, given) or []
+                        rounds = self._before_clamps(node, theirs)
+                        operands = self._operands(rounds, given) or []
                         if not _same_grid(self.model.tensors[name].quantization, theirs[name]):
                             found.fault = f"the source has {name} with {_grid(theirs[name])}"
-                        counts = self.judge(node, name, mine[index], theirs[name].array, operands, direct)
+                        counts = self.judge(rounds, name, mine[index], theirs[name].array, operands, direct)
                         found.counts = found.counts.plus(counts)
                     given[name] = theirs[name].array
                 elif mine is not None:
@@ -113,6 +115,15 @@ class SideBySide:
         unknown = dict.fromkeys(node.operator for node in self.model.nodes if self.nodes[id(node)].unknown)
         why = f": qfmt has no reference for {', '.join(unknown)}" if unknown else ""
         return (f"the output {name} was not compared{why}" for name in self.outputs if name not in self.compared)
+
+    def _before_clamps(self, node: Node, theirs: Mapping[str, Computed]) -> Node:
+        """The node, or the one before clamps that the source has as its range: what it rounds, they only clamp."""
+        first = node
+        for _ in range(MOST_CLAMPS):
+            if first.operator not in CLAMPS or first.inputs[0] in theirs or first.inputs[0] not in self._makers:
+                break
+            first = self._makers[first.inputs[0]]
+        return node if first.operator in CLAMPS or len(first.outputs) > 1 else replace(first, outputs=node.outputs)
 
     def _run(self, node: Node, values: Mapping[str, Array], found: NodeFindings) -> Sequence[Array] | None:
         """The outputs of a node for these values; None, and the reason in `found`, if it cannot be run."""

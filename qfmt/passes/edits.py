@@ -41,8 +41,14 @@ def only_read(graph: Graph) -> Graph:
 
 
 def renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
-    """The graph with renamed tensors, as far as the new names are free; its inputs and outputs keep their names."""
-    free = {old: new for old, new in names.items() if old in graph.tensors and new not in graph.tensors}
+    """The graph with renamed tensors, as far as no other tensor has the new name, as an alias either; its inputs and
+    outputs keep their names."""
+    tensors, aliases = graph.tensors, Counter(alias for each in graph.tensors.values() for alias in each.aliases)
+    free = {
+        old: new
+        for old, new in names.items()
+        if old in tensors and new not in tensors and aliases[new] == (new in tensors[old].aliases)
+    }
     first = {new: old for old, new in reversed(free.items())}
     ends = {*graph.inputs, *graph.outputs}
     return _renamed(graph, {old: new for new, old in first.items() if old not in ends})

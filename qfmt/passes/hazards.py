@@ -155,7 +155,7 @@ def _can_overflow(node: Node, engine: str, w: Tensor, x: Stored) -> tuple[bool, 
 def _clips_everywhere(node: Node, terms: Array, engines: Iterable[str]) -> bool:
     """If these engines clip it: fbgemm's kernel for depthwise convolutions does so on every processor."""
     is_convolution = node.operator in ("Conv", "qfmt.DynamicConv")
-    return "fbgemm" in engines and is_convolution and terms.shape[1] == 1 and node.attributes["group"] > 1
+    return "fbgemm" in engines and is_convolution and terms.shape[1] == 1 and node.int("group") > 1
 
 
 def _offset(x: Stored, w: Tensor) -> int:

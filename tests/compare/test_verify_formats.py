@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner, Result
 from safetensors.numpy import save_file
 
@@ -18,7 +19,7 @@ from qfmt.cli import main
 from qfmt.compare import Report
 from qfmt.interpreter import execute, run
 from qfmt.model import Model, Node, Tensor
-from qfmt.ops import Operand
+from qfmt.ops import OPERATORS, Operand
 
 NETWORKS = [("two_inputs", "eager"), ("resnet18", "fx"), ("conv1d", "eager"), ("activations", "fx")]
 
@@ -223,3 +224,26 @@ def test_a_network_that_cannot_be_run_whole_is_not_called_equal(tmp_path: Path) 
     result = command(tmp_path / "m.onnx", tmp_path / "m.qfb")
     assert result.exit_code == 0, result.stderr
     assert result.stdout.splitlines()[-1] == "equal; the whole network was not run"
+
+
+class Clamped(torch.nn.Module):
+    """A mean whose clamp is the range of a QuantizeLinear in ONNX."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q = torch.quantize_per_tensor(x, 0.0625, 73, torch.quint8)
+        return torch.relu(torch.nn.functional.adaptive_avg_pool2d(q, 2)).dequantize()
+
+
+def test_ties_before_a_clamp_that_only_one_of_them_has(tmp_path: Path) -> None:
+    with pytorch.quiet():
+        torch.jit.save(torch.jit.trace(Clamped(), torch.zeros(1, 4, 8, 8)), tmp_path / "m.pt")
+    model, shapes = qfmt.convert(tmp_path / "m.pt"), {"x": (2, 4, 8, 8)}
+    source = tmp_path / "m.onnx"
+    source.write_bytes(model.to_onnx(form="qoperator").SerializeToString())
+    report = qfmt.verify(source, model, input_shapes=shapes)
+    print(told(report))
+    assert report.ok and [node.operator for node in report.nodes if node.tie] == ["Relu"]
+    copies = {"operator": "Identity", "version": OPERATORS["Identity"].version}
+    nodes = [replace(node, **copies) if node.operator == "Relu" else node for node in model.nodes]
+    other = qfmt.verify(source, model.replace(graph=replace(model.graph, nodes=nodes)), input_shapes=shapes)
+    assert not other.ok

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto
 
 import qfmt
 from networks import onnx_runtime
@@ -93,3 +94,15 @@ def test_the_opset_keeps_the_rounding_of_averages(opset: int) -> None:
         equal, total = equal + int((got == want).sum()), total + want.size
     print(f"{equal} of {total} equal")
     assert equal == total
+
+
+def test_a_clip_keeps_the_name_of_the_integers_before_it() -> None:
+    """A tensor before the rounding does not get it."""
+    constants = grids(g=(0.25, np.uint8(3)), h=(0.5, np.uint8(9))) | {"low": np.uint8(20), "high": np.uint8(90)}
+    nodes = [q("x", "g", "a"), dq("a", "g", "b"), node("Transpose", ["b"], ["t"], perm=[1, 0])]
+    nodes += [q("t", "h", "r"), node("Clip", ["r", "low", "high"], ["c"]), dq("c", "h", "y")]
+    source = proto(nodes, {"x": (TensorProto.FLOAT, [2, 3])}, {"y": TensorProto.FLOAT}, constants)
+    source.producer_name = "qfmt"
+    model = qfmt.convert(source)
+    grids_of = [model.tensors[name].quantization for name in ("r", "t")]
+    assert [grid and int(grid.zero_point[0]) for grid in grids_of] == [9, 3]
