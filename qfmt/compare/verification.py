@@ -79,9 +79,11 @@ def _compared(
     shapes: Mapping[str, Sequence[int]],
 ) -> Comparison:
     """The comparison of a file with its source, which errors call `where`."""
-    lowered = is_lowered(file)
+    lowered: Lowered | None = None
     try:
-        witness = _before_lowering(path, file, engine) if lowered else _witness(path, file, engine)
+        if is_lowered(file):
+            lowered = _before_lowering(path, file, engine)
+        witness = lowered.witness if lowered else _witness(path, file, engine)
     except QfmtError as error:
         error.hint = error.hint or "give the PyTorch file or ONNX model that FILE was made from or exported to"
         raise error.at(where) from None
@@ -89,7 +91,7 @@ def _compared(
         comparison = Comparison(Converted(file, witness))
         comparison.skipped = "the source has no graph"
         return comparison
-    comparison = Comparison(Lowered(file, witness) if lowered else _relation(path, file, witness, engine))
+    comparison = Comparison(lowered or _relation(path, file, witness, engine))
     witness = comparison.witness
     try:
         comparison.version = witness.open()
@@ -143,10 +145,12 @@ def _witness(path: Path, file: Model, engine: str | None) -> Witness:
         return kind.reader.witness(path, file, engine)
 
 
-def _before_lowering(path: Path, file: Model, engine: str | None) -> Witness:
-    """The source of a lowered file, with the first conversion options that yield the file's inputs."""
+def _before_lowering(path: Path, file: Model, engine: str | None) -> Lowered:
+    """A lowered file and its source, with the first conversion options that yield the file's inputs; rather with those
+    that yield the file: a `.qfb` in between may not have stated the sizes of inputs, which rules may depend on."""
     if sniff(path).key == "qfb":
-        return FileWitness(path, engine)
+        return Lowered(file, FileWitness(path, engine))
+    found: Lowered | None = None
     converted: Witness | None = None
     refused: SourceError | None = None
     for likeness in likenesses(file):
@@ -156,12 +160,15 @@ def _before_lowering(path: Path, file: Model, engine: str | None) -> Witness:
             refused = refused or error
             continue
         if has_inputs_of(witness.model, file):
-            return witness
+            relation = Lowered(file, witness)
+            if witness.model.no_graph or relation.is_lowered_anew:
+                return relation
+            found = found or relation
         converted = converted or witness
     if converted is None:
         assert refused is not None
         raise refused
-    return converted
+    return found or Lowered(file, converted)
 
 
 class FileWitness(Witness):

@@ -351,6 +351,18 @@ def test_floats_are_equal_close_or_wrong() -> None:
     assert (infinite.equal, infinite.wrong, infinite.largest) == (1, 4, np.inf)
 
 
+def test_rounding_errors_of_nearly_equal_elements() -> None:
+    """Divided by a small deviation, they are large; those of other elements stay small."""
+    entry = OPERATORS["LayerNormalization"]
+    node = Node(entry.name, ("x", "w", ""), ("y",), entry.complete({"axis": -1}), version=entry.version)
+    x, w = np.array([[1, 1, 1, 1], [1, 2, 3, 4]], np.float32), np.ones(4, np.float32)
+    operands, output = [Operand(x, None), Operand(w, None), None], Tensor("y", "float32", (2, 4))
+    (exact,) = execute(node, operands, [output])
+    for off, close in ((4e-5, 4), (4e-4, 0)):  # 2⁻²³ · 1 / √1e-5 = 3.8e-5
+        counts = classify(node, operands, output, exact, exact + np.float32(off))
+        assert (counts.close, counts.wrong) == (close, 8 - close)
+
+
 def test_a_large_output_does_not_hide_errors_of_small_ones() -> None:
     """What may differ is relative to the terms of each sum, also where they cancel, and to each element alone."""
     x, w = np.array([[1, 1]], np.float32), np.array([[1e6, 0], [1e-3, 0], [1e6, -1e6]], np.float32)

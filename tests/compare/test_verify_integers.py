@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import qfmt
+from networks import pytorch
 from networks.random_net import Net, grid
 from qfmt.cli import main
 from qfmt.compare import Report
@@ -346,6 +347,28 @@ def test_an_exported_program(tmp_path: Path) -> None:
     source = exported.saved("conv", tmp_path)
     report = told("torch.export", qfmt.verify(source, lowered_to_the_end(qfmt.convert(source), exact=True)))
     assert report.ok and report.engine == "pt2e" and total(report, "equal") > 1000
+
+
+def test_sizes_that_only_the_lowering_knows(tmp_path: Path) -> None:
+    """The rule of torch's pool depends on the number of channels, which the `.qfb` in between does not state."""
+    import torch
+
+    class Volumes(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q = torch.quantize_per_tensor(x, 0.0625, 3, torch.quint8)
+            return torch.nn.functional.avg_pool3d(q, 2).dequantize()
+
+    shapes, path = {"x": ("N", 3, 6, 6, 6)}, tmp_path / "m.pt"
+    with pytorch.quiet():
+        torch.jit.save(torch.jit.trace(Volumes(), torch.zeros(1, 3, 6, 6, 6)), path)
+    opened, told_sizes = qfmt.convert(path), qfmt.convert(path, input_shapes=shapes)
+    assert [node.rule for node in opened.nodes] != [node.rule for node in told_sizes.nodes]
+    for model in (opened, told_sizes):
+        integers = lower_integer(model, exact=True, input_shapes=shapes)
+        report = qfmt.verify(path, integers)
+        assert report.ok and report.lowered_anew
+        (steps,) = (name for name in integers.tensors if name.endswith("thresholds"))
+        assert not qfmt.verify(path, changed(integers, steps, lambda array: array + 3)).ok
 
 
 def test_moved_inputs_and_outputs(tmp_path: Path) -> None:
