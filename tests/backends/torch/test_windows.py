@@ -1,4 +1,4 @@
-"""Convolutions that oneDNN's integer kernels compute wrongly in torch 2.13: `auto` has the integers of the file."""
+"""Windows and images that kernels compute wrongly in torch 2.13: `auto` and `fast` have the integers of the file."""
 
 from __future__ import annotations
 
@@ -34,3 +34,20 @@ def test_windows_that_onednn_sums_wrongly(case: str) -> None:
     given = rng.integers(0, 256, (2, *size)).astype(np.uint8)
     found = model.to_torch()(torch.from_numpy(given)).numpy()
     assert np.array_equal(found, model.run({x: given})[y])
+
+
+@pytest.mark.parametrize("operator", ["Resize", "qfmt.AdaptiveAveragePool"])
+@pytest.mark.parametrize("engine", ["auto", "fast"])
+def test_images_of_single_pixels(operator: str, engine: str) -> None:
+    """torch's kernels mix up their channels."""
+    rng = np.random.default_rng(2)
+    net, q = Net(rng), Quantization.per_tensor(0.05, 7, "uint8")
+    x = net.input(2, 8, 1, 1, q=q)
+    if operator == "Resize":
+        scales = net.constant(np.array([1, 1, 2, 3], np.float32))
+        y = net.node(operator, [x, "", scales], q, "interpolate", mode="linear")
+    else:
+        y = net.node(operator, [x], q, "mean_reciprocal", output_size=(2, 3))
+    model = net.model(y)
+    given = rng.integers(0, 256, (2, 8, 1, 1)).astype(np.uint8)
+    assert np.array_equal(model.to_torch(engine)(torch.from_numpy(given)).numpy(), model.run({x: given})[y])
