@@ -83,6 +83,7 @@ def _checked(model: Model) -> tuple[list[str], dict[int, Any]]:
     return [], {
         node: {
             "channels": each.channels,
+            "everywhere": each.everywhere,
             "overflow": {name: one.channels for name, one in each.engines.items() if one.channels},
         }
         for node, each in found.items()

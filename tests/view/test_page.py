@@ -112,6 +112,24 @@ def test_a_node_shows_its_arithmetic_and_its_integers(browser: Browser, digits: 
         assert shown.locator(".box.selected").count() == 1
 
 
+def test_scales_that_a_page_does_not_list_are_in_no_formula(browser: Browser, tmp_path: Path) -> None:
+    """It has the extremes of many scales only: none of them is that of a channel."""
+    model, count = tiny_model(), 5000
+    grid = Quantization.of(np.linspace(0.5, 2, count, dtype=np.float32), 0, -128, 127, axis=0)
+    changed = {
+        "fc1.weight": Tensor.constant("fc1.weight", np.ones((count, 3), np.int8), grid),
+        "fc1.bias": Tensor.constant("fc1.bias", np.zeros(count, np.float32)),
+        **{name: replace(model.tensors[name], shape=("N", count)) for name in ("fc1", "y", "z")},
+    }
+    graph = replace(model.graph, tensors={**model.tensors, **changed})
+    for each, shows_weight in ((model.replace(graph=graph), False), (model, True)):
+        page(each, name="m").save(tmp_path / "m.html")
+        with opened(browser, tmp_path / "m.html") as shown:
+            _row(shown, "fc1").click()
+            symbols = {row.inner_text() for row in shown.locator(".details .symbols th").all()}
+        assert "sx, zx" in symbols and ("sw, zw" in symbols) == shows_weight
+
+
 def test_keys_walk_through_the_table(browser: Browser, digits: Path) -> None:
     names = [node.label for node in _digits().nodes]
     with opened(browser, digits) as shown:

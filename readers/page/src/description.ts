@@ -79,7 +79,7 @@ export interface NodeFacts {
   readonly outputs: readonly number[];
   readonly attributes: Pairs<unknown>;
   readonly proof?: Proof;
-  readonly hazard?: { readonly channels: number; readonly overflow: Readonly<Record<string, number>> };
+  readonly hazard?: { readonly channels: number; readonly everywhere: boolean; readonly overflow: Readonly<Record<string, number>> };
 }
 
 export interface Description {

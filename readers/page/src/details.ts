@@ -187,9 +187,10 @@ function hazard({ node }: Entry): HTMLElement[] {
   if (!node.hazard) {
     return [];
   }
-  const { channels, overflow } = node.hazard;
+  const { channels, everywhere, overflow } = node.hazard;
   const rows = Object.entries(overflow).map(([engine, count]) => [engine, `in ${number(count)} of ${plural(channels, "channel")}`] as const);
-  return section("On processors without VNNI", el("p", {}, "Kernels that sum two products in 16 bits can overflow:"), facts(rows));
+  const also = everywhere ? [el("p", {}, "In fbgemm, whose kernel for depthwise convolutions has 16 bits, on processors with VNNI, too.")] : [];
+  return section("On processors without VNNI", el("p", {}, "Kernels that sum two products in 16 bits can overflow:"), facts(rows), ...also);
 }
 
 function tensors({ node, model, weight, bias, data }: Entry): HTMLElement[] {
