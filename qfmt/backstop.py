@@ -194,9 +194,11 @@ def _in_force() -> _Limits | None:
 
 
 def require_memory() -> None:
-    """QfmtError if the system lets this process have less than LITTLE. To be called before NumPy is imported: with not
-    much more, the OpenBLAS in it gets one thread, as it takes memory for each, and ends the process without."""
-    permitted = _permitted()
+    """QfmtError if the system lets this process have less than LITTLE, unless NumPy is there already.
+
+    With not much more, the OpenBLAS in it gets one thread: it takes memory for each, and ends the process without.
+    """
+    permitted = sys.maxsize if "numpy" in sys.modules else _permitted()
     if permitted < LITTLE:
         what = f"this process may take only {size(permitted)} of memory, and {size(LITTLE)} is the least"
         raise QfmtError(what, hint="raise the limit of the system (`ulimit -d`, `ulimit -v`)")

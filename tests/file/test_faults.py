@@ -454,6 +454,10 @@ COMMANDS: list[list[object]] = [
     ["run", DIGITS, "--input", "SOURCE"],
 ]
 
+ARCHIVES = "neither a file nor a folder that `qfmt convert --out` wrote"
+FOLDERS = {"convert": "a folder; to convert all", "inspect": ARCHIVES, "check": ARCHIVES}
+"""What commands that take folders say of others."""
+
 
 def test_only_regular_files_are_opened(
     special: list[tuple[Path, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -463,8 +467,8 @@ def test_only_regular_files_are_opened(
         for arguments in COMMANDS:
             status, said = command(*(path if each == "SOURCE" else each for each in arguments))
             assert status == 2
-            folder = arguments[0] == "convert" and path.is_dir()
-            assert f"{path} is {'a folder; to convert all' if folder else f'{kind}, not a regular file'}" in said
+            what = FOLDERS.get(arguments[0]) if path.is_dir() else None
+            assert f"{path} is {what or f'{kind}, not a regular file'}" in said
         for read in (qfmt.load, qfmt.convert, qfmt.check, sniff):
             with pytest.raises(QfmtError, match=f"is {kind}, not a regular file"):
                 found = read(path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import mmap
 import os
 from collections.abc import Iterable
 from glob import escape
@@ -12,9 +11,10 @@ from typing import Any, BinaryIO
 
 import onnx_ir as ir
 
-from ...errors import QfmtError
+from ...errors import QfmtError, SourceError
 from ...file.opened import uploaded
 from ...file.replacing import replacing_all
+from ...frontends.content import Content, is_onnx
 from ...regular import irregular
 from ...urls import Named, place
 from .constants import parts, sizes
@@ -25,8 +25,8 @@ SMALL = 1024
 DIGITS, SUFFIX = 16, ".data"
 """The digits of the digest in the name of a file of constants, and how that ends."""
 
-LARGEST = 1 << 31
-"""No file of protobuf has as many bytes."""
+BLOCK, LONGEST_NAME = 1 << 20, 255
+"""Bytes of a file that are searched at once, and of the longest name that may begin in those before."""
 
 ALIGNMENT = 4096
 """Alignment of each constant in bytes, so that a runtime can map it into memory."""
@@ -76,24 +76,26 @@ def _named_like(path: Path) -> list[Path]:
 
 
 def _unused(path: Path) -> list[Path]:
-    """Those that no model in the folder names, whatever its own name is now; none if one cannot be read."""
+    """Those that no ONNX model in the folder names, whatever its own name is now; none if one cannot be read."""
     left = {os.fsencode(each.name): each for each in _named_like(path)}
     try:
         for each in path.parent.iterdir() if left else ():
-            if each not in left.values() and each.exists() and not irregular(each):
+            if each not in left.values() and each.exists() and not irregular(each) and is_onnx(Content(each)):
                 for name in _occurring(left, each):
                     del left[name]
-    except OSError:
+    except (OSError, SourceError):
         return []
     return list(left.values())
 
 
-def _occurring(names: Iterable[bytes], path: Path) -> list[bytes]:
+def _occurring(names: Iterable[bytes], path: Path) -> set[bytes]:
     """The names that are anywhere in a file: what a model of protobuf refers to is there as it is."""
-    if not 0 < path.stat().st_size < LARGEST:
-        return []
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        return [name for name in names if content.find(name) >= 0]
+    found, before = set[bytes](), b""
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            found.update(name for name in names if name in before + block)
+            before = block[-LONGEST_NAME:]
+    return found
 
 
 def _move_out(model: ir.Model, bulk: BinaryIO, location: str) -> None:
