@@ -25,7 +25,7 @@ READING, THREAD = 1 << 30, 1 << 26
 """Bytes that work on files may take, beside FACTOR for each of their bytes: a constant, and for each processor what
 NumPy takes for a thread."""
 
-SECONDS, SECONDS_PER_BYTE = 10, 5e-6
+SECONDS, SECONDS_PER_BYTE = 20, 1e-5
 """Seconds of processor time that work on files may take: a constant, plus a number for each byte."""
 
 LITTLE = 256_000_000
