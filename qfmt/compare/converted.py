@@ -7,11 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ..arithmetic import dequantize
 from ..arrays import Array
-from ..frontends.witness import Computed, integers_of
+from ..frontends.witness import Computed, computed, integers_of
 from ..interpreter import checked_inputs
-from ..model import Graph, Model
+from ..model import Graph, Model, Tensor, numpy_dtype
 from ..ops import known
 from ..passes.edits import with_inputs
 from .difference import Pairing
@@ -130,7 +132,7 @@ class Converted:
         the file rounds to integers later."""
         grid, own = self.file.tensors[name].quantization, self.witness.model.tensors[mine].quantization
         if not self.foreign or (grid is None) == (own is None):
-            return value
+            return value if grid is None or not self.foreign else _moved(value, self.file.tensors[name])
         if grid is None:
             maker = self.makers.get(name)
             rounds = maker is not None and ((operator := known(maker)) is None or operator.rules)
@@ -175,6 +177,16 @@ class Converted:
     def beyond(self) -> Iterator[str]:
         """Outputs of the source that the file does not compute, because it ends earlier."""
         return iter(())
+
+
+def _moved(value: Computed, tensor: Tensor) -> Computed:
+    """Integers with the zero point of the tensor, if only that is another one: uint8 may be int8, 128 less."""
+    to, dtype = computed(value.array, tensor), numpy_dtype(tensor.dtype)
+    if value.scale != to.scale or len(value.zero_point) != 1 or len(to.zero_point) != 1:
+        return value
+    integers = value.array.astype(np.int64) + (to.zero_point[0] - value.zero_point[0])
+    fits = np.array_equal(integers, moved := integers.astype(dtype))
+    return to._replace(array=moved) if fits else value
 
 
 def _without_single_channels(graph: Graph) -> Graph:

@@ -332,6 +332,26 @@ def test_onnx_that_qfmt_wrote_from_onnx_is_compared_by_its_results(tmp_path: Pat
     assert qfmt.verify(written, other).first_wrong == "y (qfmt.Linear)"
 
 
+def test_an_export_with_other_zero_points_is_compared(tmp_path: Path) -> None:
+    """`--same-types` gives activations the type of the weights, and with it another zero point."""
+    grids = onnx_models.grids(x=(0.05, np.int8(-3)), y=(0.04, np.int8(5)), w=(0.01, np.uint8(128)))
+    weights = grids | {"w": np.random.default_rng(0).integers(0, 256, (4, 8), np.uint8)}
+    nodes = [
+        *(onnx_models.q("x", "x", "xq"), onnx_models.dq("xq", "x", "xr"), onnx_models.dq("w", "w", "wr")),
+        *(onnx_models.node("MatMul", ["xr", "wr"], ["yr"]), onnx_models.q("yr", "y", "yq")),
+        onnx_models.dq("yq", "y", "z"),
+    ]
+    onnx.save(onnx_models.proto(nodes, {"x": (TensorProto.FLOAT, [3, 4])}, ["z"], weights), tmp_path / "m.onnx")
+    model = qfmt.convert(tmp_path / "m.onnx")
+    onnx.save(model.to_onnx(same_types=True), tmp_path / "same.onnx")
+    again = qfmt.convert(tmp_path / "same.onnx")
+    grids_of_sums = [each.tensors[each.nodes[1].outputs[0]].quantization for each in (model, again)]
+    assert [grid and grid.zero_point[0] for grid in grids_of_sums] == [5, 133]
+    for a, b in (("m.onnx", again), ("same.onnx", model)):
+        report = qfmt.verify(tmp_path / a, b)
+        assert report.ok and sum(node.outputs for node in report.nodes) > 24, report.first_wrong
+
+
 def test_open_sizes_are_those_of_the_trace_of_the_file(tmp_path: Path) -> None:
     """An ONNX model does not state them; the file that it was exported from does."""
     module = nn.Sequential(tq.QuantStub(), nn.AvgPool2d(2), nn.Conv2d(5, 8, 3), tq.DeQuantStub()).eval()
