@@ -99,7 +99,10 @@ def check(path: Named) -> list[Violation]:
     Raises MissingFileError, RemoteError, FormatError if it is not a `.qfb` file at all, VersionError for one that needs
     a newer reader.
     """
-    return checked(path)[0]
+    violations, model = checked(path)
+    if model is not None:
+        model.close()
+    return violations
 
 
 def checked(path: Named) -> tuple[list[Violation], Model | None]:
