@@ -85,7 +85,9 @@ def test_more_shards_than_a_process_may_open(tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (len([*Path("/dev/fd").iterdir()]) + 160, hard))
     try:
         gc.disable()
+        before = len([*Path("/dev/fd").iterdir()])
         assert check(tmp_path / "m.qfb") == []
+        assert len([*Path("/dev/fd").iterdir()]) == before
         read = load(tmp_path / "m.qfb", verify="all")
         assert [int(tensor.array[0]) for tensor in read.tensors.values()] == [*range(300)]
     finally:
