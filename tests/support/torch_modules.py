@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
+from torch import nn
 
 import qfmt
 from networks import pytorch
@@ -62,3 +63,11 @@ def equal(got: list[np.ndarray], expected: list[np.ndarray]) -> tuple[int, int]:
     assert [(array.dtype, array.shape) for array in got] == [(array.dtype, array.shape) for array in expected]
     pairs = list(zip(got, expected, strict=True))
     return sum(int((a == b).sum()) for a, b in pairs), sum(b.size for _, b in pairs)
+
+
+def saved(module: nn.Module, path: Path, trace: tuple[torch.Tensor, ...] | None = None) -> Path:
+    """Write a module as TorchScript: scripted, or traced with these inputs."""
+    module = module.eval()
+    archive = torch.jit.script(module) if trace is None else torch.jit.trace(module, trace, check_trace=False)
+    torch.jit.save(archive, path)
+    return path
