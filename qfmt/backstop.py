@@ -163,7 +163,7 @@ def limited(nbytes: int, where: str) -> Iterator[None]:
         what = f"takes more than {size(limits.memory)} of memory, or than there is"
         raise BudgetError(what, where=where, hint=_HINT) from None
     except _Late:
-        what = f"takes more than {limits.seconds:.3g} s of processor time"
+        what = f"takes more than {limits.seconds:,.0f} s of processor time"
         raise BudgetError(what, where=where, hint=f"{_HINT}; functions of Python have no such limit") from None
 
 
