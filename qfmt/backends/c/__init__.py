@@ -28,8 +28,9 @@ def write_c(
     given. `shapes` are those of inputs whose sizes are not all known; a first dimension that has only a name is 1.
     `compact` does not pad rows of weights with zeros, which needs less memory and more time. Test vectors of the
     model become `NAME_check.c`, whose `NAME_check()` counts the outputs that differ.
-    A folder that this function wrote is replaced. Raises DestinationError for any other folder that is not empty, for
-    inputs without a fixed shape and for float tensors, InexpressibleNodesError with every node that has no form in C.
+    A folder that this function wrote for the same name is replaced, with all that was compiled or changed in it. Raises
+    DestinationError for any other folder that is not empty, for inputs without a fixed shape and for float tensors,
+    InexpressibleNodesError with every node that has no form in C.
     """
     if model.no_graph:
         raise RunError(model.no_graph)
@@ -37,13 +38,15 @@ def write_c(
     require_sound(model)
     from ...passes.proofs import proofs
     from .folder import check, write
+    from .names import program_name
 
     if isinstance(path := place(folder), Url):
         raise DestinationError("a C program consists of multiple files", where=str(path), hint="name a local folder")
     if broken := [each for each in proofs(model).violations if each.rule == "P2"]:
         raise ValidityError(broken)  # the stated ranges of sums determine what fits in int32 in C
-    check(path)
-    texts = program(model, name or path.resolve().name, shapes, compact=compact)
+    name = name or path.resolve().name
+    check(path, program_name(name))
+    texts = program(model, name, shapes, compact=compact)
     write(path, texts)
     return list(texts)
 
@@ -54,10 +57,10 @@ def program(
     """The texts of the files, by name."""
     from .emit import files
     from .layers import write_nodes
-    from .names import Names, identifier
+    from .names import Names, program_name
     from .plan import Plan
     from .static import fixed
 
-    plan = Plan(fixed(model, shapes or {}), Names(identifier(name).rstrip("_")), compact)
+    plan = Plan(fixed(model, shapes or {}), Names(program_name(name)), compact)
     write_nodes(plan)
     return files(plan)

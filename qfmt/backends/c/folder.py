@@ -12,25 +12,22 @@ from ...file.replacing import replacing_folder
 MARK = "written by qfmt"
 
 
-def check(folder: Path) -> None:
-    """DestinationError unless the folder is new, empty, or one that was written here before."""
+def check(folder: Path, program: str) -> None:
+    """DestinationError unless the folder is new, empty, or has a program of that name only."""
     where = str(folder)
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise DestinationError("is not a folder", where=where, hint="name a folder that does not exist yet")
     if not folder.parent.is_dir():
         raise DestinationError("is in a folder that does not exist", where=where, hint="create it first")
-    if folder.is_dir() and any(folder.iterdir()) and not _is_ours(folder):
+    if folder.is_dir() and any(folder.iterdir()) and not _is_ours(folder, program):
         raise DestinationError("contains other files", where=where, hint="name a new folder; nothing was changed")
 
 
-def _is_ours(folder: Path) -> bool:
-    """Whether it contains only a program of this module and its compiled files."""
-    headers = [path for path in folder.glob("*.h") if path.is_file() and MARK in _begin(path)]
-    if len(headers) != 1:
-        return False
-    own = re.escape(headers[0].stem)
-    made = re.compile(rf"{own}(_check)?\.[ch]|{own}_weights(_\d+)?\.[ch]|lib{own}\.a|main(\.c|\.exe)?|Makefile|.*\.o")
-    return all(path.is_file() and made.fullmatch(path.name) for path in folder.iterdir())
+def _is_ours(folder: Path, program: str) -> bool:
+    """Whether it contains only that program and its compiled files."""
+    made = re.compile(rf"{program}(_check|_weights(_\d+)?)?\.[cho]|lib{program}\.a|main(\.[co]|\.exe)?|Makefile")
+    is_whole = all(path.is_file() and made.fullmatch(path.name) for path in folder.iterdir())
+    return is_whole and MARK in _begin(folder / f"{program}.h")
 
 
 def _begin(path: Path) -> str:

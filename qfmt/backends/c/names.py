@@ -29,6 +29,11 @@ def identifier(text: str) -> str:
     return clean if clean[0].isalpha() and clean not in KEYWORDS else f"t_{clean}"
 
 
+def program_name(name: str) -> str:
+    """The prefix of a program, and of the names of its files, that is like a given name."""
+    return identifier(name).rstrip("_")
+
+
 def comment(text: str) -> str:
     """A name that is safe in a comment: printable ASCII that cannot begin, end or continue a token."""
     clean = re.sub(r"[^A-Za-z0-9_.:,;/+=()\[\]<> -]", "?", text[:EXAMINED])

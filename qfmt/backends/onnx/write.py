@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable
 from glob import escape
 from pathlib import Path
@@ -11,10 +10,9 @@ from typing import Any, BinaryIO
 
 import onnx_ir as ir
 
-from ...errors import QfmtError, SourceError
+from ...errors import QfmtError
 from ...file.opened import uploaded
 from ...file.replacing import replacing_all
-from ...frontends.content import Content, is_onnx
 from ...regular import irregular
 from ...urls import Named, place
 from .constants import parts, sizes
@@ -25,8 +23,11 @@ SMALL = 1024
 DIGITS, SUFFIX = 16, ".data"
 """The digits of the digest in the name of a file of constants, and how that ends."""
 
-BLOCK, LONGEST_NAME = 1 << 20, 255
-"""Bytes of a file that are searched at once, and of the longest name that may begin in those before."""
+NAMED = DIGITS + len(SUFFIX)
+"""Characters at the end of a name that tell which constants the file has."""
+
+BLOCK = 1 << 20
+"""Bytes of a file that are searched at once."""
 
 ALIGNMENT = 4096
 """Alignment of each constant in bytes, so that a runtime can map it into memory."""
@@ -76,25 +77,25 @@ def _named_like(path: Path) -> list[Path]:
 
 
 def _unused(path: Path) -> list[Path]:
-    """Those that no ONNX model in the folder names, whatever its own name is now; none if one cannot be read."""
-    left = {os.fsencode(each.name): each for each in _named_like(path)}
+    """Those that no file in the folder names, whatever it is; none if one cannot be read."""
+    left = {each.name[-NAMED:].encode(): each for each in _named_like(path)}
     try:
-        for each in path.parent.iterdir() if left else ():
-            if each not in left.values() and each.exists() and not irregular(each) and is_onnx(Content(each)):
-                for name in _occurring(left, each):
-                    del left[name]
-    except (OSError, SourceError):
+        for each in (path, *path.parent.iterdir()):
+            if left and each not in left.values() and each.exists() and not irregular(each):
+                for end in _occurring(left, each):
+                    del left[end]
+    except OSError:
         return []
     return list(left.values())
 
 
-def _occurring(names: Iterable[bytes], path: Path) -> set[bytes]:
-    """The names that are anywhere in a file: what a model of protobuf refers to is there as it is."""
+def _occurring(ends: Iterable[bytes], path: Path) -> set[bytes]:
+    """The ends of names that are anywhere in a file: ASCII, which no form of a model escapes."""
     found, before = set[bytes](), b""
     with path.open("rb") as file:
         while block := file.read(BLOCK):
-            found.update(name for name in names if name in before + block)
-            before = block[-LONGEST_NAME:]
+            found.update(end for end in ends if end in before + block)
+            before = block[-NAMED:]
     return found
 
 

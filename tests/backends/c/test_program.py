@@ -168,13 +168,16 @@ def test_a_folder_with_other_files_is_not_changed(digits: Model, tmp_path: Path)
         write_c(digits, folder)
     assert [path.name for path in folder.iterdir()] == ["thesis.txt"]
     write_c(digits, tmp_path / "net")
-    for name in ("notes.txt", "net_weights.npz"):
+    for name in ("notes.txt", "net_weights.npz", "mine.o"):
         mine = tmp_path / "net" / name
         mine.write_text("mine")
         with pytest.raises(DestinationError, match="contains other files"):
             write_c(digits, tmp_path / "net")
         assert mine.read_text() == "mine"
         mine.unlink()
+    with pytest.raises(DestinationError, match="contains other files"):
+        write_c(digits, tmp_path / "net", name="second")
+    assert (tmp_path / "net" / "net.c").exists()
 
 
 def test_a_program_is_replaced_with_what_was_compiled_of_it(digits: Model, tmp_path: Path) -> None:

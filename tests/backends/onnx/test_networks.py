@@ -203,19 +203,22 @@ def test_large_weights_lie_in_a_file_beside_it(tmp_path: Path) -> None:
     assert (tmp_path / "two.onnx").stat().st_size < (tmp_path / "one.onnx").stat().st_size - 8000
 
 
-def test_weights_of_a_renamed_model_are_not_removed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "kept"), [("m.onnx", "old"), ("m.onnx", "old.textproto"), ("é.onnx", "old.json")])
+def test_weights_of_a_renamed_model_are_not_removed(name: str, kept: str, tmp_path: Path) -> None:
+    """Nor those of a copy in another form."""
     w = {number: Tensor.constant("w", np.full(2000, number, f32)) for number in (1, 2)}
     nodes = (Node("Add", ("x", "w"), ("y",), version=14),)
     x, y = (Tensor(name, "float32", (2000,)) for name in "xy")
     one, two = (Model(Graph(("x",), ("y",), nodes, {"x": x, "y": y, "w": each})) for each in w.values())
-    write_onnx(one, tmp_path / "m.onnx", external=0)
-    (tmp_path / "m.onnx").rename(tmp_path / "old")
+    write_onnx(one, tmp_path / name, external=0)
+    onnx.save(onnx.load(tmp_path / name, load_external_data=False), tmp_path / kept)
+    (tmp_path / name).unlink()
     (tmp_path / "link").symlink_to("nothing")
-    write_onnx(two, tmp_path / "m.onnx", external=0)
-    for name, number in ("old", 1), ("m.onnx", 2):
-        assert (onnx.numpy_helper.to_array(onnx.load(tmp_path / name).graph.initializer[0]) == number).all()
-    (tmp_path / "old").unlink()
-    write_onnx(two, tmp_path / "m.onnx", external=0)
+    write_onnx(two, tmp_path / name, external=0)
+    for each, number in (kept, 1), (name, 2):
+        assert (onnx.numpy_helper.to_array(onnx.load(tmp_path / each).graph.initializer[0]) == number).all()
+    (tmp_path / kept).unlink()
+    write_onnx(two, tmp_path / name, external=0)
     assert len(list(tmp_path.glob("*.data"))) == 1
 
 
