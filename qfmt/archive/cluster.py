@@ -5,8 +5,10 @@ Sources and the archive are URLs, or paths that all workers share.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from logging import CRITICAL
 from pkgutil import resolve_name
 from time import monotonic, sleep
@@ -27,6 +29,9 @@ PATIENCE = 30
 
 PROTOCOLS = ("tcp://", "tls://", "ws://", "wss://")
 """Those of Dask that lead to another process, and need no other package."""
+
+SAFE_PATH = "PYTHONSAFEPATH"
+"""The variable that keeps the working directory out of the import path (Python 3.11)."""
 
 IDLE = 60
 """Seconds for which a cluster may have no worker."""
@@ -51,6 +56,7 @@ def results(
         stack.enter_context(dask.utils.silence_logging_cmgr(CRITICAL))  # it would log tracebacks
         try:
             if address == "local":
+                stack.enter_context(_without_working_directory())
                 options = {
                     "n_workers": jobs,
                     "threads_per_worker": 1,
@@ -84,6 +90,24 @@ def results(
             task, answer = asked[future.key], _answer(result) if future.status == "error" else result
             future.release()
             yield task, answer
+
+
+@contextmanager
+def _without_working_directory() -> Iterator[None]:
+    """Let Python processes that this one starts import nothing from the working directory, which may contain files of
+    strangers: Dask starts its workers with `python -c`."""
+    if sys.version_info < (3, 11):
+        what = "a cluster of this machine needs Python 3.11: before, its processes import from the working directory"
+        raise RemoteError(what, where="--dask local", hint="use --jobs, or start a scheduler and workers elsewhere")
+    before = os.environ.get(SAFE_PATH)
+    os.environ[SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[SAFE_PATH]
+        else:
+            os.environ[SAFE_PATH] = before
 
 
 def _require_qfmt(client: Any, shown: str) -> None:

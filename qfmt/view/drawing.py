@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 from html import escape
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from ..errors import MissingPackageError, QfmtError, printable
+from ..backstop import SECONDS, paused
+from ..errors import BudgetError, MissingPackageError, QfmtError, printable
+from ..frontends.isolation.parent import import_path
 from ..notation import number, shape_text, size
 from ..ops import known
 from ..ops.registry import Quantized
@@ -20,6 +26,20 @@ MEMORY = 500_000_000
 """The most bytes that drawing a PNG may take: resvg needs PER_PIXEL bytes for a pixel, and PER_BYTE for one of the SVG,
 whose texts become outlines. Measured with resvg-py 0.3."""
 PER_PIXEL, PER_BYTE = 8, 120
+
+_OTHERS = "use --svg, or the page"
+_DRAW = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+zoom, memory, seconds = float(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+from resvg_py import svg_to_bytes
+from qfmt.backstop import limit_process
+limit_process(memory)
+if sys.platform != "win32":
+    import resource
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+sys.stdout.buffer.write(bytes(svg_to_bytes(svg_string=sys.stdin.buffer.read().decode(), zoom=zoom)))
+"""
 
 COLOURS = {
     Quantized.ACCUMULATES: "#2b6fd6",
@@ -60,12 +80,11 @@ def as_svg(model: Model) -> str:
 
 
 def as_png(svg: str) -> bytes:
-    """A picture that `as_svg` drew. Raises MissingPackageError without resvg-py, QfmtError if it is too large."""
-    try:
-        from resvg_py import svg_to_bytes
-    except ImportError:
+    """A picture that `as_svg` drew. Raises MissingPackageError without resvg-py, QfmtError if it is too large, or takes
+    too long. A process of its own draws it: no signal ends a call of resvg."""
+    if not _has_resvg():
         hint = "run `pip install '.[view]'` in a checkout of qfmt, or use --svg"
-        raise MissingPackageError("PNG needs resvg-py", hint=hint) from None
+        raise MissingPackageError("PNG needs resvg-py", hint=hint)
     found = re.match(r'<svg [^>]*width="(\d+)" height="(\d+)"', svg)
     width, height = map(int, found.groups()) if found else (0, 0)
     zoom = 2.0
@@ -74,8 +93,21 @@ def as_png(svg: str) -> bytes:
         zoom /= 2
     if (needed := fixed + pixels * zoom * zoom) > MEMORY:
         what = f"a PNG of {width} × {height} would take {size(int(needed))} of memory, more than {size(MEMORY)}"
-        raise QfmtError(what, hint="use --svg, or the page")
-    return bytes(svg_to_bytes(svg_string=svg, zoom=zoom))
+        raise QfmtError(what, hint=_OTHERS)
+    command = [sys.executable, "-I", "-c", _DRAW, json.dumps(import_path()), str(zoom), str(2 * MEMORY), str(SECONDS)]
+    with paused():  # it has its own limits, and would inherit these
+        drawn = subprocess.run(command, input=svg.encode(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    if drawn.returncode or not drawn.stdout:
+        what = f"drawing a PNG takes more than {SECONDS} s of processor time or {size(2 * MEMORY)} of memory"
+        raise BudgetError(what, hint=_OTHERS)
+    return drawn.stdout
+
+
+def _has_resvg() -> bool:
+    try:
+        return find_spec("resvg_py") is not None
+    except ValueError:  # of a module that was set to None
+        return False
 
 
 def _place(column: float, row: int) -> tuple[float, float]:

@@ -24,7 +24,7 @@ from qfmt.errors import DestinationError, MissingFileError, MissingPackageError,
 from qfmt.file.sharding import stated
 from qfmt.urls import Url, place
 from support.command_line import invoke, trouble
-from support.paths import DIGITS
+from support.paths import DIGITS, ROOT
 from support.web_server import Server
 
 IN_STEP = "support.making:in_step"
@@ -289,6 +289,19 @@ def test_a_cluster_makes_the_same_archive(where: str, sources: Path, bucket: str
         again = fill(archive, found, dask=cluster.scheduler_address)
     assert set(again.results.values()) == {"kept"}
     assert described(filled.manifest) == described(again.manifest) == described(expected)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="refused by older Pythons")
+def test_a_cluster_imports_nothing_from_the_working_directory(tmp_path: Path) -> None:
+    pytest.importorskip("distributed", reason=NO_DASK)
+    digits(tmp_path / "models" / "a.pt")
+    (tmp_path / "multiprocessing.py").write_text("open('ran', 'w')\nraise SystemExit(1)\n")
+    (tmp_path / "bin").mkdir()
+    start = tmp_path / "bin" / "start.py"  # as the installed `qfmt`: Python adds its folder to the import path
+    start.write_text("from qfmt.__main__ import run\nif __name__ == '__main__':\n    run()\n")
+    command = [sys.executable, str(start), "convert", "models", "--out", "archive", "--dask", "local"]
+    subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, capture_output=True)
+    assert (tmp_path / "archive" / "a.qfb").exists() and not (tmp_path / "ran").exists()
 
 
 SHARDED = [pytest.param(None, marks=pytest.mark.slow, id="one file"), pytest.param(1000, id="shards")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 import xml.etree.ElementTree as ET
 from itertools import combinations
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import qfmt
-from qfmt.errors import QfmtError
+from qfmt.errors import BudgetError, QfmtError
 from qfmt.model import Graph, Model, Node, Tensor
 from qfmt.view.drawing import as_png, as_svg
 from qfmt.view.layout import LONG, PLACES, layout
@@ -111,3 +112,17 @@ def test_a_png_of_many_nodes_is_refused_before_it_is_drawn() -> None:
     svg = as_svg(Model(Graph((), (), nodes, {})))
     with pytest.raises(QfmtError, match=r"would take .* of memory, more than 500.0 MB; use --svg"):
         as_png(svg)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the system limits no processor time")
+def test_a_png_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long lines, which overlap, take resvg minutes."""
+    pytest.importorskip("resvg_py", reason="resvg-py is in the test extra")
+    many = range(2000)
+    nodes = (
+        *(Node("Relu", ("x",), (f"t{i}",), {}, f"{i}", 14) for i in many),
+        Node("Concat", tuple(f"t{i}" for i in many), ("y",), {"axis": 0}, "y", 13),
+    )
+    monkeypatch.setattr("qfmt.view.drawing.SECONDS", 1)
+    with pytest.raises(BudgetError, match="drawing a PNG takes more than 1 s of processor time"):
+        as_png(as_svg(Model(Graph(("x",), ("y",), nodes, {}))))
