@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any
@@ -66,6 +67,11 @@ def quantization_cells(quantization: Quantization | None) -> list[str]:
 def _parameter(values: Parameter) -> str:
     """Its span, if it lies in the metadata."""
     return span(values) if values.is_inline else values.dtype
+
+
+def option(flag: str, text: str) -> str:
+    """`--input-shape x=N,3`, as a hint shows it for a shell: nothing in a name from a file is a command there."""
+    return f"{flag} {shlex.quote(text)}"
 
 
 def by(sizes: Iterable[int]) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..model import Dimension, Model
+from ..notation import option
 from ..ops import known
 from ..ops.accumulation import input_size
 
@@ -129,5 +130,5 @@ def shape_options(model: Model, first: str = "") -> str:
         sizes = [str(size) for size in likely_shape(model, name)]
         if len(sizes) > 1 and not (stated and isinstance(stated[0], int)):
             sizes[0] = first or str((stated and stated[0]) or "N")
-        options.append(f"--input-shape {name}={','.join(sizes)}")
+        options.append(option("--input-shape", f"{name}={','.join(sizes)}"))
     return " ".join(options)
