@@ -118,7 +118,7 @@ class Zip:
         elif entry.method == DEFLATED:
             data = self._inflated(entry)
         else:
-            what = f"the entry is compressed by method {entry.method} of zip; qfmt reads deflate only"
+            what = f"zip compression method {entry.method} is not supported"
             raise SourceError(what, where=name, hint="write the archive without compression, or with deflate")
         if entry.checksum and name not in self._verified and reduce(_continued, blocks(data), 0) != entry.checksum:
             raise _damaged(entry)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,8 @@ from qfmt.errors import SourceError
 from qfmt.model import Graph, Model, Node, Tensor
 from qfmt.ops import OPERATORS
 from qfmt.passes.likely_shapes import example_shapes, likely_shape, shape_options
+from support.command_line import invoke, trouble
+from support.paths import DIGITS
 
 
 class Squeezed(torch.nn.Module):
@@ -79,6 +82,22 @@ def test_a_trace_determines_shapes(tmp_path: Path) -> None:
     assert example_shapes(qfmt.load(tmp_path / "m.qfb")) == example_shapes(traced)
 
 
+NAME = "x=1;$(touch PWNED)'`"
+
+
+def test_a_name_in_a_hint_is_one_word_of_a_shell(tmp_path: Path) -> None:
+    """Also one with "=", at the last of which the options split."""
+    model = qfmt.convert(DIGITS).rename({"x": NAME})
+    model.save(tmp_path / "m.qfb")
+    said = trouble("convert", tmp_path / "m.qfb", tmp_path / "out.qfb", "--integer-only")
+    command = said[said.index("as in `") + len("as in `") : said.rindex("`")]
+    assert shlex.split(command) == ["--input-shape", f"{NAME}=N,1,64,64"]
+    lowered = invoke("convert", tmp_path / "m.qfb", tmp_path / "out.qfb", "--integer-only", *shlex.split(command))
+    assert lowered.exit_code == 0, lowered.output
+    said = trouble("inspect", tmp_path / "m.qfb", "--stats", "--tensor", NAME)
+    assert f"`qfmt inspect FILE --tensor {shlex.quote(NAME)}` shows" in said
+
+
 @pytest.mark.parametrize("told", ["[1]", "{", '{"x": 3}', '{"x": ["N"]}', '{"x": [-1]}', "[" * 10_000])
 def test_examples_that_make_no_sense_are_none(told: str) -> None:
     model = reading("Relu", (1, 1), ("N",)).replace(source={"example_shapes": told})
@@ -87,7 +106,7 @@ def test_examples_that_make_no_sense_are_none(told: str) -> None:
 
 def options_of(message: str) -> list[str]:
     (command,) = re.findall("`([^`]*)`", message)
-    return str(command).split()
+    return shlex.split(command)
 
 
 @pytest.mark.parametrize(("name", "kind"), [("two_inputs", "script"), ("conv1d", "trace"), ("conv1d", "script")])
