@@ -69,9 +69,9 @@ def _parameter(values: Parameter) -> str:
     return span(values) if values.is_inline else values.dtype
 
 
-def option(flag: str, text: str) -> str:
-    """`--input-shape x=N,3`, as a hint shows it for a shell: nothing in a name from a file is a command there."""
-    return f"{flag} {shlex.quote(text)}"
+def in_shell(begin: str, word: str) -> str:
+    """`--input-shape x=N,3`, to be pasted into a shell: nothing in the word, which may be from a file, is a command."""
+    return f"{begin} {shlex.quote(word)}"
 
 
 def by(sizes: Iterable[int]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ import click
 from ..engines import ENGINES
 from ..errors import BudgetError, DestinationError
 from ..forms import ONNX_FORMS
-from ..notation import size
+from ..notation import in_shell, size
 from ..urls import Place, size_of
 from .conversion import Conversion, fixed_sizes
 from .destination import Destination
@@ -284,7 +283,7 @@ def _hazards(model: Model, dest: Destination) -> str:
         told = summary(count(model, engine), engine)
     except BudgetError:
         return ""
-    elsewhere = f"qfmt inspect --hazards {shlex.quote(str(dest.place))}"
+    elsewhere = in_shell("qfmt inspect --hazards", str(dest.place))
     return told and f"{told}: {'--same-types avoids it' if dest.kind == 'onnx' else elsewhere}"
 
 

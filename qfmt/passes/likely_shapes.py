@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..model import Dimension, Model
-from ..notation import option
+from ..notation import in_shell
 from ..ops import known
 from ..ops.accumulation import input_size
 
@@ -130,5 +130,5 @@ def shape_options(model: Model, first: str = "") -> str:
         sizes = [str(size) for size in likely_shape(model, name)]
         if len(sizes) > 1 and not (stated and isinstance(stated[0], int)):
             sizes[0] = first or str((stated and stated[0]) or "N")
-        options.append(option("--input-shape", f"{name}={','.join(sizes)}"))
+        options.append(in_shell("--input-shape", f"{name}={','.join(sizes)}"))
     return " ".join(options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +18,9 @@ from networks import pytorch
 from qfmt.cli import main
 from qfmt.compare.random_inputs import draw
 from qfmt.compare.random_inputs import shapes as tried
-from qfmt.errors import SourceError
+from qfmt.errors import QfmtError, SourceError
 from qfmt.model import Graph, Model, Node, Tensor
+from qfmt.notation import in_shell
 from qfmt.ops import OPERATORS
 from qfmt.passes.likely_shapes import example_shapes, likely_shape, shape_options
 from support.command_line import invoke, trouble
@@ -96,6 +98,17 @@ def test_a_name_in_a_hint_is_one_word_of_a_shell(tmp_path: Path) -> None:
     assert lowered.exit_code == 0, lowered.output
     said = trouble("inspect", tmp_path / "m.qfb", "--stats", "--tensor", NAME)
     assert f"`qfmt inspect FILE --tensor {shlex.quote(NAME)}` shows" in said
+
+
+@pytest.mark.parametrize("limit", [500, 1000])
+def test_a_hint_that_is_cut_is_no_command(limit: int, tmp_path: Path) -> None:
+    """Wherever it is cut, also in the quotes of a quote."""
+    for at in range(limit - 25, limit):
+        name = "A" * at + "'" + "A" * 5000 + '$(touch PWNED)" #'
+        said = str(QfmtError("wrong", hint=in_shell("--input-shape", f"{name}=1,2")))
+        command = f"echo {said.partition('; ')[2]}"
+        done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, timeout=60)
+        assert done.returncode and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("told", ["[1]", "{", '{"x": 3}', '{"x": ["N"]}', '{"x": [-1]}', "[" * 10_000])
