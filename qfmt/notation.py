@@ -21,6 +21,14 @@ def shape_text(shape: Shape | Sequence[int]) -> str:
     return f"[{','.join('?' if size is None else str(size) for size in shape)}]"
 
 
+def is_size_name(word: str) -> bool:
+    """`N`, or `image.N`: the form in which conversion names sizes of a network with multiple inputs.
+
+    Files may have other names, which `--input-shape` does not take.
+    """
+    return all(part.isidentifier() for part in word.split("."))
+
+
 def number(value: float | None) -> str:
     """Integers as they are, floats with five digits: enough to recognise one; `--json` has it exactly."""
     if value is None:

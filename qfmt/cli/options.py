@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..notation import is_size_name
 from .output import paged
 from .progress import quiet
 
@@ -129,11 +130,6 @@ def named(form: str, parse: Callable[[list[str]], Any]) -> Callable[..., dict[st
 
 
 def _shape(words: list[str]) -> tuple[Dimension, ...]:
-    if not all(word.isdecimal() or _is_name(word) for word in words):
+    if not all(word.isdecimal() or is_size_name(word) for word in words):
         raise ValueError
     return tuple(int(word) if word.isdecimal() else word for word in words)
-
-
-def _is_name(word: str) -> bool:
-    """`N`, or `image.N`: the form in which conversion names sizes of a network with multiple inputs."""
-    return all(part.isidentifier() for part in word.split("."))

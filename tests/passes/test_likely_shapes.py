@@ -100,6 +100,11 @@ def test_a_name_in_a_hint_is_one_word_of_a_shell(tmp_path: Path) -> None:
     assert f"`qfmt inspect FILE --tensor {shlex.quote(NAME)}` shows" in said
 
 
+@pytest.mark.parametrize(("name", "shown"), [("B", "B"), ("x.B", "x.B"), ("batch-size", "N"), ("=", "N"), (None, "N")])
+def test_a_hint_has_only_names_of_sizes_that_the_option_takes(name: str | None, shown: str) -> None:
+    assert shape_options(reading("qfmt.Linear", (5, 24), (name, 6, None))) == f"--input-shape x={shown},6,24"
+
+
 @pytest.mark.parametrize("limit", [500, 1000])
 def test_a_hint_that_is_cut_is_no_command(limit: int, tmp_path: Path) -> None:
     """Wherever it is cut, also in the quotes of a quote."""
