@@ -45,6 +45,11 @@ def shortened(text: str, limit: int) -> str:
     return f"{text[:half]}… ({len(text):,} characters) …{text[-half:]}"
 
 
+def _cut(text: str, limit: int) -> str:
+    """The text, or its beginning: if it is a command, a quoted name must not end in the middle and leave a rest."""
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text):,} characters)"
+
+
 def brief(value: object, limit: int = 60) -> str:
     """A value of a source, for a message. Of lists only the type: a short file may describe one that has no end."""
     plain = value is None or isinstance(value, str | int | float)
@@ -127,7 +132,7 @@ class QfmtError(Exception):
     def __str__(self) -> str:
         """One line that is safe to print, whatever names a file put into it."""
         place = f"{shortened(self.where, LONGEST // 10)}: " if self.where else ""
-        advice = f"; {shortened(self.hint, LONGEST // 10)}" if self.hint else ""
+        advice = f"; {_cut(self.hint, LONGEST // 10)}" if self.hint else ""
         return printable(f"{place}{shortened(self.what, LONGEST)}{advice}")
 
     def at(self, where: str) -> QfmtError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,14 @@ def shape_text(shape: Shape | Sequence[int]) -> str:
     if shape is None:
         return "?"
     return f"[{','.join('?' if size is None else str(size) for size in shape)}]"
+
+
+def is_size_name(word: str) -> bool:
+    """`N`, or `image.N`: the form in which conversion names sizes of a network with multiple inputs.
+
+    Files may have other names, which `--input-shape` does not take.
+    """
+    return all(part.isidentifier() for part in word.split("."))
 
 
 def number(value: float | None) -> str:
@@ -66,6 +75,11 @@ def quantization_cells(quantization: Quantization | None) -> list[str]:
 def _parameter(values: Parameter) -> str:
     """Its span, if it lies in the metadata."""
     return span(values) if values.is_inline else values.dtype
+
+
+def in_shell(begin: str, word: str) -> str:
+    """`--input-shape x=N,3`, to be pasted into a shell: nothing in the word, which may be from a file, is a command."""
+    return f"{begin} {shlex.quote(word)}"
 
 
 def by(sizes: Iterable[int]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from io import BytesIO
 from typing import TYPE_CHECKING
 from zipfile import is_zipfile
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
 def arrays(place: Place) -> dict[str, Array]:
     """The arrays of a file by name; the array of a `.npy` has the empty name. Nothing is unpickled."""
-    with downloaded(place) as path:
+    with downloaded(place) as path, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what NumPy and Python say of old headers is not about the array
         return _arrays(path, str(place))
 
 

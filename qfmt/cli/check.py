@@ -12,7 +12,7 @@ import click
 from ..errors import MissingFileError, QfmtError, Violation, message, some
 from ..file.opened import downloaded
 from ..frontends.json_text import is_shallow
-from ..notation import how_many, number
+from ..notation import how_many, in_shell, number
 from ..urls import Place, place, text_of
 from .options import memory as memory_option
 from .options import no_progress
@@ -156,7 +156,8 @@ def _check_archive(folder: Place, json_: bool, levels: Levels, jobs: int | None)
         return BROKEN
     total = len(manifest.entries)
     without = total - sum(bool(entry.content_id) for entry in manifest.entries.values())
-    rest = f"; no file for {without} of {how_many(total, 'source')}: see `qfmt inspect {folder}`" if without else ""
+    listing = in_shell("qfmt inspect", str(folder))
+    rest = f"; no file for {without} of {how_many(total, 'source')}: see `{listing}`" if without else ""
     if unlisted:
         rest += f"; not checked: {some(unlisted)}, which the manifest does not name"
     line(f"{folder}: {how_many(len(checked), 'file')}, valid{rest}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ import click
 from ..engines import ENGINES
 from ..errors import BudgetError, DestinationError
 from ..forms import ONNX_FORMS
-from ..notation import size
+from ..notation import in_shell, size
 from ..urls import Place, size_of
 from .conversion import Conversion, fixed_sizes
 from .destination import Destination
@@ -35,21 +34,14 @@ if TYPE_CHECKING:
 DEFAULT_DTYPE = "uint8"
 
 
-def _quantization(value: str) -> tuple[str, tuple[float, int, str]]:
-    name, _, numbers = value.partition("=")
-    words = [word.strip() for word in numbers.split(",")]
-    try:
-        scale, zero_point, dtype = float(words[0]), int(words[1]), *(words[2:] or [DEFAULT_DTYPE])
-    except (ValueError, IndexError):
-        raise click.BadParameter(f"{value!r} is not NAME=SCALE,ZERO_POINT[,DTYPE], as in x=0.0078,128,uint8") from None
-    return name, (scale, zero_point, dtype)
+def _quantization(words: list[str]) -> tuple[float, int, str]:
+    scale, zero_point, dtype = words if len(words) == 3 else (*words, DEFAULT_DTYPE)
+    return float(scale), int(zero_point), dtype
 
 
-def _dtype(value: str) -> tuple[str, str]:
-    name, equals, dtype = value.partition("=")
-    if not (name and equals and dtype):
-        raise click.BadParameter(f"{value!r} is not NAME=DTYPE, as in tokens=int64")
-    return name, dtype.strip()
+def _dtype(words: list[str]) -> str:
+    (dtype,) = filter(None, words)
+    return dtype
 
 
 @click.command(
@@ -100,7 +92,7 @@ Examples:
     "--input-quantization",
     "quantizations",
     multiple=True,
-    callback=named(_quantization),
+    callback=named("NAME=SCALE,ZERO_POINT[,DTYPE], as in x=0.0078,128,uint8", _quantization),
     metavar="NAME=SCALE,ZERO_POINT[,DTYPE]",
     help=f"Quantization of an integer input (DTYPE: {DEFAULT_DTYPE} if not given).",
 )
@@ -108,7 +100,7 @@ Examples:
     "--input-dtype",
     "dtypes",
     multiple=True,
-    callback=named(_dtype),
+    callback=named("NAME=DTYPE, as in tokens=int64", _dtype),
     metavar="NAME=DTYPE",
     help="Element type of an input that the source does not state  [default: float32, or int64 for indices]",
 )
@@ -220,7 +212,7 @@ def command(
     for name, value in (("vectors", vectors), ("shard-size", shard_size)):
         if value is not None and target.kind != "qfb":
             raise click.UsageError(f"--{name} is for .qfb files: end the name in .qfb")
-    spare(target.place, source)
+    spare(target.place, source, prepared)
     will_write(target.place)
     lowering = conversion.lowering
     times = [time.monotonic()]
@@ -291,7 +283,7 @@ def _hazards(model: Model, dest: Destination) -> str:
         told = summary(count(model, engine), engine)
     except BudgetError:
         return ""
-    elsewhere = f"qfmt inspect --hazards {shlex.quote(str(dest.place))}"
+    elsewhere = in_shell("qfmt inspect --hazards", str(dest.place))
     return told and f"{told}: {'--same-types avoids it' if dest.kind == 'onnx' else elsewhere}"
 
 

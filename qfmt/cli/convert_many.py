@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from ..archive.filling import RESULTS, Filled, fill
 from ..archive.sources import find
 from ..archive.workers import Limits
 from ..file.sharding import stated
-from ..notation import how_many, size
+from ..notation import how_many, in_shell, size
 from ..urls import Place
 from .interruption import will_say
 from .output import Column, as_json, line, table
@@ -85,7 +84,7 @@ def _show(filled: Filled, left_out: int, seconds: float) -> None:
     line()
     line(f"write  {folder}, {how_many(len(files), 'file')}{total}  {seconds:.2f} s")
     line()
-    line(f"next: qfmt inspect {shlex.quote(str(folder))}")
+    line(f"next: {in_shell('qfmt inspect', str(folder))}")
 
 
 def _size(file: Path) -> int:

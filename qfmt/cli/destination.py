@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import qfmt
 
 from ..errors import DestinationError, InexpressibleNodesError
-from ..notation import size
+from ..notation import in_shell, size
 from ..urls import Place, place, size_of
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ class Destination(NamedTuple):
     @property
     def next(self) -> str:
         """A command for the user's next step."""
-        return f"{'make -C' if self.kind == 'c' else 'qfmt inspect'} {shlex.quote(str(self.place))}"
+        return in_shell("make -C" if self.kind == "c" else "qfmt inspect", str(self.place))
 
     def write(
         self,

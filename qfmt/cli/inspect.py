@@ -10,7 +10,7 @@ import click
 
 from ..errors import QfmtError, shortened, some
 from ..model import DIGEST_SIZE, DTYPES, Model, Tensor
-from ..notation import NOTHING, quantization_cells, shape_text, size
+from ..notation import NOTHING, in_shell, quantization_cells, shape_text, size
 from ..urls import Place
 from .facts import Users, counts, describe, file_facts, origin, tensor_facts, why_float
 from .options import completed, no_progress, pager
@@ -256,7 +256,8 @@ def _constant(model: Model, name: str) -> Tensor:
     tensor = _named(model, name)
     if not tensor.is_constant:
         what = f"{tensor.name} is not a constant: the file has no values to count"
-        raise QfmtError(what, hint=f"`qfmt inspect FILE --tensor {tensor.name}` shows its quantization")
+        hint = f"`qfmt inspect FILE {in_shell('--tensor', tensor.name)}` shows its quantization"
+        raise QfmtError(what, hint=hint)
     return tensor
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..notation import is_size_name
 from .output import paged
 from .progress import quiet
 
@@ -22,7 +23,12 @@ Shapes = dict[str, "tuple[Dimension, ...]"]
 def input_shapes(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """`--input-shape NAME=1,3,224,224`, any number of times, as {name: sizes or names of sizes}."""
     return click.option(
-        "--input-shape", "shapes", multiple=True, callback=named(_shape), metavar="NAME=SIZE,…", help=help
+        "--input-shape",
+        "shapes",
+        multiple=True,
+        callback=named("NAME=SIZE,SIZE,… as in x=N,3,224,224", _shape),
+        metavar="NAME=SIZE,…",
+        help=help,
     )
 
 
@@ -99,28 +105,31 @@ def seconds(name: str, help: str) -> Callable[[Callable[..., Any]], Callable[...
     return click.option(name, type=float, callback=callback, metavar="SECONDS", help=help)
 
 
-def named(parse: Callable[[str], tuple[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """A callback that reads each value of an option as (name, …); two for one name are an error."""
+def named(form: str, parse: Callable[[list[str]], Any]) -> Callable[..., dict[str, Any]]:
+    """A callback that reads NAME=WORD,WORD… by name. A name may contain "=", the words may not.
+
+    `parse` raises ValueError for words that are not of the `form`, which the error shows.
+    """
 
     def callback(_ctx: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
         read: dict[str, Any] = {}
-        for name, value in map(parse, values):
+        for value in values:
+            name, _, words = value.rpartition("=")
+            try:
+                if not name:
+                    raise ValueError
+                parsed = parse([word.strip() for word in words.split(",")])
+            except ValueError:
+                raise click.BadParameter(f"{value!r} is not {form}") from None
             if name in read:
                 raise click.BadParameter(f"it is given twice for {name}")
-            read[name] = value
+            read[name] = parsed
         return read
 
     return callback
 
 
-def _shape(value: str) -> tuple[str, tuple[Dimension, ...]]:
-    name, equals, sizes = value.partition("=")
-    words = [word.strip() for word in sizes.split(",")]
-    if not (name and equals and all(word.isdecimal() or _is_name(word) for word in words)):
-        raise click.BadParameter(f"{value!r} is not NAME=SIZE,SIZE,… as in x=N,3,224,224")
-    return name, tuple(int(word) if word.isdecimal() else word for word in words)
-
-
-def _is_name(word: str) -> bool:
-    """`N`, or `image.N`: the form in which conversion names sizes of a network with multiple inputs."""
-    return all(part.isidentifier() for part in word.split("."))
+def _shape(words: list[str]) -> tuple[Dimension, ...]:
+    if not all(word.isdecimal() or is_size_name(word) for word in words):
+        raise ValueError
+    return tuple(int(word) if word.isdecimal() else word for word in words)

@@ -85,7 +85,7 @@ def command(
         raise click.UsageError("give either --input, optionally with --output and --record, or --vectors")
     distinct(output=dest, record=record)
     for path in results:
-        spare(path, file, *([source] if source else []))
+        spare(path, file, source)
     if dest is not None and dest.suffix not in SUFFIXES:
         what = f"qfmt does not write arrays as {dest.suffix or 'a file without a suffix'}"
         raise DestinationError(what, where=str(dest), hint=f"end its name in {' or '.join(SUFFIXES)}")

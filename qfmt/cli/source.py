@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import click
 import qfmt
 
 from .. import backstop
-from ..errors import DestinationError, QfmtError, SourceError
+from ..errors import DestinationError, QfmtError, SourceError, ValidityError
 from ..file.opened import LocalFile
 from ..regular import irregular, refusal, resolved, size_if_any
 from ..urls import Place, Url, place
@@ -116,10 +117,21 @@ def kind_of(path: Place) -> str:
     return CONVERTED if sniff(path).source else QFB
 
 
-def limited(*paths: Place) -> AbstractContextManager[None]:
-    """Limit what work on files may take (`backstop.limited`). Of a URL, bytes count when they are fetched."""
+@contextmanager
+def limited(*paths: Place) -> Iterator[None]:
+    """Limit what work on files may take (`backstop.limited`). Of a URL, bytes count when they are fetched.
+
+    What is found to be invalid only now, such as a scale that is NaN, is an error of these files.
+    """
     nbytes = sum(0 if isinstance(path, Url) else size_if_any(path) for path in paths)
-    return backstop.limited(nbytes, ", ".join(map(str, paths)))
+    names = ", ".join(map(str, paths))
+    with backstop.limited(nbytes, names):
+        try:
+            yield
+        except ValidityError as error:
+            if not error.where:
+                error.where, error.hint = names, "correct this in the source; `qfmt inspect` shows what was read"
+            raise
 
 
 def open_model(path: Place) -> tuple[Model, str]:
@@ -143,7 +155,7 @@ def distinct(**results: Place | None) -> None:
             named[known] = option.replace("_", "-")
 
 
-def spare(dest: Place, *sources: Place) -> None:
+def spare(dest: Place, *sources: Place | None) -> None:
     """DestinationError if writing `dest` would replace one of the sources."""
     local = [] if isinstance(dest, Url) or not dest.exists() else [path for path in sources if isinstance(path, Path)]
     if dest in sources or (isinstance(dest, Path) and any(map(dest.samefile, local))):

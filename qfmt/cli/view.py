@@ -13,11 +13,12 @@ import qfmt
 
 from ..backstop import paused
 from ..notation import size
+from ..urls import Place
 from .interruption import will_write
 from .options import no_progress
 from .output import line
 from .progress import working
-from .source import FILE, distinct, limited, open_model, spare
+from .source import DESTINATION, FILE, distinct, limited, open_model, spare
 
 if TYPE_CHECKING:
     from ..compare import Report
@@ -28,7 +29,7 @@ DIFFERS = 1
 
 
 def _result(name: str, help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    return click.option(f"--{name}", type=click.Path(dir_okay=False, path_type=Path), metavar="PATH", help=help)
+    return click.option(f"--{name}", type=DESTINATION, metavar="PATH", help=help)
 
 
 @click.command(
@@ -56,14 +57,14 @@ Exit status: 0 shown; 1 shown, and what is compared differs; 2 an error.""",
 @click.pass_context
 def command(
     ctx: click.Context,
-    file: Path,
-    other: Path | None,
-    html: Path | None,
-    source: Path | None,
+    file: Place,
+    other: Place | None,
+    html: Place | None,
+    source: Place | None,
     arrays: bool,
-    svg: Path | None,
-    png: Path | None,
-    node_data: Path | None,
+    svg: Place | None,
+    png: Place | None,
+    node_data: Place | None,
     netron: bool,
 ) -> None:
     """Show FILE (.qfb, or anything that can be converted) as one HTML page; with OTHER, what differs.
@@ -79,7 +80,7 @@ def command(
         raise click.UsageError("the page shows what differs from OTHER: add --html PATH")
     distinct(html=html, svg=svg, png=png, node_data=node_data)
     for path in results:
-        spare(path, *(each for each in (file, other, source) if each is not None))
+        spare(path, file, other, source)
     will_write(*results)
     from ..view import page
 
@@ -105,48 +106,53 @@ def command(
     ctx.exit(DIFFERS if differs else 0)
 
 
-def _verified(source: Path, model: Model) -> Report:
+def _verified(source: Place, model: Model) -> Report:
     with working("verifying"), paused():
         return qfmt.verify(source, model)
 
 
-def _show(made: Page, file: Path, html: Path | None) -> None:
+def _show(made: Page, file: Place, html: Place | None) -> None:
     """Write the page; without a name into a temporary folder, and open it."""
-    path = html or Path(tempfile.mkdtemp(prefix="qfmt-view-")) / f"{file.stem}.html"
+    page = made.html.encode()
+    if html is not None:
+        _write(html, page, size(len(page)))
+        return
+    import webbrowser
+
+    path = Path(tempfile.mkdtemp(prefix="qfmt-view-")) / f"{file.stem}.html"
     try:
-        made.save(path)
+        _write(path, page, size(len(page)))
     except BaseException:  # also an interruption
-        if html is None:
-            path.parent.rmdir()
+        path.parent.rmdir()
         raise
-    line(f"{path}  {size(len(made.html.encode()))}")
-    if html is None:
-        import webbrowser
-
-        if not webbrowser.open(path.resolve().as_uri()):
-            line("no browser was found: open this file in one", err=True)
+    if not webbrowser.open(path.resolve().as_uri()):
+        line("no browser was found: open this file in one", err=True)
 
 
-def _draw(model: Model, svg: Path | None, png: Path | None) -> None:
+def _write(dest: Place, content: bytes, what: str) -> None:
+    """Write a result, and say what it is."""
+    from ..file.opened import uploaded
     from ..file.replacing import replacing
+
+    with uploaded(dest) as path, replacing(str(path)) as file:
+        file.write(content)
+    line(f"{dest}  {what}")
+
+
+def _draw(model: Model, svg: Place | None, png: Place | None) -> None:
     from ..view.drawing import as_png, as_svg
 
     drawn = as_svg(model)
     pictures = [(svg, drawn.encode()), (png, as_png(drawn) if png else b"")]
     for path, content in pictures:
         if path is not None:
-            with replacing(str(path)) as file:
-                file.write(content)
-            line(f"{path}  {size(len(content))}")
+            _write(path, content, size(len(content)))
 
 
-def _node_data(model: Model, report: Report | None, path: Path) -> None:
+def _node_data(model: Model, report: Report | None, path: Place) -> None:
     import json
 
-    from ..file.replacing import replacing
     from ..view.node_data import of_hazards, of_report
 
     found = of_hazards(model) if report is None else of_report(model, report)
-    with replacing(str(path)) as file:
-        file.write(json.dumps(found, allow_nan=False).encode())
-    line(f"{path}  {len(found['results']):,} nodes")
+    _write(path, json.dumps(found, allow_nan=False).encode(), f"{len(found['results']):,} nodes")

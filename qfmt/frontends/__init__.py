@@ -8,7 +8,7 @@ from typing import Any
 
 from ..backstop import limited
 from ..engines import ENGINES
-from ..errors import MissingFileError, SourceError, ValidityError
+from ..errors import MissingFileError, RunError, SourceError, ValidityError
 from ..file.opened import downloaded
 from ..model import Dimension, Model
 from ..regular import size_if_any
@@ -79,7 +79,7 @@ def convert(
             try:
                 with limited(size_if_any(path), ""):
                     converted = sniff(path).reader.convert(path, Options.checked(*given))
-            except (SourceError, MissingFileError) as error:
+            except (SourceError, RunError, MissingFileError) as error:
                 raise error.at(str(where)) from None
         if prepared is not None:
             from .torch.saved.observers import with_file

@@ -118,8 +118,8 @@ class Zip:
         elif entry.method == DEFLATED:
             data = self._inflated(entry)
         else:
-            what = f"zip compression method {entry.method} is not one that PyTorch writes"
-            raise SourceError(what, where=name)
+            what = f"zip compression method {entry.method} is not supported"
+            raise SourceError(what, where=name, hint="write the archive without compression, or with deflate")
         if entry.checksum and name not in self._verified and reduce(_continued, blocks(data), 0) != entry.checksum:
             raise _damaged(entry)
         self._verified.add(name)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..model import Dimension, Model
+from ..notation import in_shell, is_size_name
 from ..ops import known
 from ..ops.accumulation import input_size
 
@@ -128,6 +129,7 @@ def shape_options(model: Model, first: str = "") -> str:
             continue
         sizes = [str(size) for size in likely_shape(model, name)]
         if len(sizes) > 1 and not (stated and isinstance(stated[0], int)):
-            sizes[0] = first or str((stated and stated[0]) or "N")
-        options.append(f"--input-shape {name}={','.join(sizes)}")
+            named = str((stated and stated[0]) or "")
+            sizes[0] = first or (named if is_size_name(named) else "N")
+        options.append(in_shell("--input-shape", f"{name}={','.join(sizes)}"))
     return " ".join(options)

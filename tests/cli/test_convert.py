@@ -85,7 +85,16 @@ def test_convert_refuses_to_replace_its_source(tmp_path: Path) -> None:
     link.hardlink_to(source)
     for dest in (source, link):
         assert "is the source itself" in trouble("convert", source, dest)
+        assert "is the source itself" in trouble("convert", DIGITS, dest, "--prepared", source)
     assert source.read_bytes() == DIGITS.read_bytes()
+
+
+def test_what_is_found_when_the_result_is_written_names_the_source(tmp_path: Path) -> None:
+    header = json.dumps({"t": {"dtype": "BOOL", "shape": [1], "data_offsets": [0, 1]}}).encode()
+    source = tmp_path / "m.safetensors"
+    source.write_bytes(len(header).to_bytes(8, "little") + header + b"\2")
+    said = trouble("convert", source, tmp_path / "out.qfb")
+    assert f"error: {source}: breaks rule V11 tensor 't': a byte is 2, not 0 or 1; correct this in the source" in said
 
 
 def test_convert_that_fails_leaves_no_file_and_harms_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,14 +131,15 @@ def test_convert_passes_its_options_on(monkeypatch: pytest.MonkeyPatch, tmp_path
     options = ["--input-shape", "x=N,3,224,224", "--input-shape", "y=1", "--engine", "qnnpack"]
     options += ["--input-quantization", "x=0.0078125,128", "--input-quantization", "y=1e-3,-4,int8"]
     options += ["--prepared", str(DIGITS), "--input-dtype", "z=int64", "--eval-mode"]
+    options += ["--input-shape", "a=b=1,2", "--input-quantization", "a=b=1,2", "--input-dtype", "a=b= int32"]
     trouble("convert", DIGITS, tmp_path / "out.qfb", *options)
     assert given == {
         "source": DIGITS,
         "prepared": DIGITS,
         "engine": "qnnpack",
-        "input_shapes": {"x": ("N", 3, 224, 224), "y": (1,)},
-        "input_quantization": {"x": (0.0078125, 128, "uint8"), "y": (1e-3, -4, "int8")},
-        "input_dtypes": {"z": "int64"},
+        "input_shapes": {"x": ("N", 3, 224, 224), "y": (1,), "a=b": (1, 2)},
+        "input_quantization": {"x": (0.0078125, 128, "uint8"), "y": (1e-3, -4, "int8"), "a=b": (1, 2, "uint8")},
+        "input_dtypes": {"z": "int64", "a=b": "int32"},
         "eval_mode": True,
     }
 
@@ -166,6 +176,7 @@ def test_options_given_twice_are_refused(option: tuple[str, str, str], tmp_path:
         ("--input-shape", "3,224"),
         ("--input-shape", "x="),
         ("--input-shape", "x=1,-2"),
+        ("--input-shape", f"x={'1' * 5000}"),
         ("--input-quantization", "x=0.1"),
         ("--input-quantization", "x=a,b"),
         ("--input-quantization", "x=0.1,2,uint8,more"),

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,24 @@ def test_run_never_unpickles(tiny: Path, tmp_path: Path) -> None:
         said = trouble("run", tiny, "--input", tmp_path / name)
         assert f"{name}: is not a .npy or .npz file of plain arrays" in said
         assert "allow_pickle" not in said and "trust" not in said
+
+
+def test_arrays_of_python_2(tiny: Path, tmp_path: Path) -> None:
+    """NumPy warns of their headers, which would be an error in this test."""
+    np.save(tmp_path / "new.npy", np.ones((1, 3), np.float32))
+    saved = (tmp_path / "new.npy").read_bytes()
+    (tmp_path / "old.npy").write_bytes(saved.replace(b"(1, 3), }  ", b"(1L, 3L), }"))
+    with zipfile.ZipFile(tmp_path / "old.npz", "w") as archive:
+        archive.write(tmp_path / "old.npy", "x.npy")
+    new, *old = (invoke("run", tiny, "--input", tmp_path / name) for name in ("new.npy", "old.npy", "old.npz"))
+    assert [(done.exit_code, done.stdout, done.stderr) for done in old] == [(0, new.stdout, "")] * 2
+
+
+def test_arrays_in_a_zip_of_another_compression(tiny: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_BZIP2) as archive:
+        archive.writestr("x.npy", bytes(100))
+    said = trouble("run", tiny, "--input", tmp_path / "x.npz")
+    assert "x.npz: zip compression method 12 is not supported; write the archive without compression" in said
 
 
 def test_arrays_that_a_small_file_blows_up(tiny: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import qfmt
+from qfmt.urls import Url
 from qfmt.view.node_data import of_hazards
 from support.command_line import invoke, tiny_model, trouble
 from support.paths import DIGITS, ROOT
@@ -88,6 +89,16 @@ def test_pictures(tiny: Path, tmp_path: Path) -> None:
     assert (tmp_path / "m.svg").read_text().startswith("<svg ")
     assert (tmp_path / "m.png").read_bytes()[:4] == b"\x89PNG"
     assert not list(tmp_path.glob("*.html"))
+
+
+def test_results_may_be_urls(tiny: Path, tmp_path: Path) -> None:
+    for option, name in (("--html", "m.html"), ("--svg", "m.svg"), ("--node-data", "m.json")):
+        local, remote = (tmp_path / name).as_uri(), f"memory://{tmp_path.name}/{name}"
+        for dest in (local, remote):
+            done = invoke("view", tiny, option, dest)
+            assert done.exit_code == 0, done.output
+        assert Url(remote).head(1 << 20) == (tmp_path / name).read_bytes() != b""
+    assert "is a folder" in trouble("view", tiny, "--html", "memory://folder/")
 
 
 def test_a_missing_package_is_named(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

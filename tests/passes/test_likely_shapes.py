@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +18,13 @@ from networks import pytorch
 from qfmt.cli import main
 from qfmt.compare.random_inputs import draw
 from qfmt.compare.random_inputs import shapes as tried
-from qfmt.errors import SourceError
+from qfmt.errors import QfmtError, SourceError
 from qfmt.model import Graph, Model, Node, Tensor
+from qfmt.notation import in_shell
 from qfmt.ops import OPERATORS
 from qfmt.passes.likely_shapes import example_shapes, likely_shape, shape_options
+from support.command_line import invoke, trouble
+from support.paths import DIGITS
 
 
 class Squeezed(torch.nn.Module):
@@ -79,6 +84,38 @@ def test_a_trace_determines_shapes(tmp_path: Path) -> None:
     assert example_shapes(qfmt.load(tmp_path / "m.qfb")) == example_shapes(traced)
 
 
+NAME = "x=1;$(touch PWNED)'`"
+
+
+def test_a_name_in_a_hint_is_one_word_of_a_shell(tmp_path: Path) -> None:
+    """Also one with "=", at the last of which the options split."""
+    model = qfmt.convert(DIGITS).rename({"x": NAME})
+    model.save(tmp_path / "m.qfb")
+    said = trouble("convert", tmp_path / "m.qfb", tmp_path / "out.qfb", "--integer-only")
+    command = said[said.index("as in `") + len("as in `") : said.rindex("`")]
+    assert shlex.split(command) == ["--input-shape", f"{NAME}=N,1,64,64"]
+    lowered = invoke("convert", tmp_path / "m.qfb", tmp_path / "out.qfb", "--integer-only", *shlex.split(command))
+    assert lowered.exit_code == 0, lowered.output
+    said = trouble("inspect", tmp_path / "m.qfb", "--stats", "--tensor", NAME)
+    assert f"`qfmt inspect FILE --tensor {shlex.quote(NAME)}` shows" in said
+
+
+@pytest.mark.parametrize(("name", "shown"), [("B", "B"), ("x.B", "x.B"), ("batch-size", "N"), ("=", "N"), (None, "N")])
+def test_a_hint_has_only_names_of_sizes_that_the_option_takes(name: str | None, shown: str) -> None:
+    assert shape_options(reading("qfmt.Linear", (5, 24), (name, 6, None))) == f"--input-shape x={shown},6,24"
+
+
+@pytest.mark.parametrize("limit", [500, 1000])
+def test_a_hint_that_is_cut_is_no_command(limit: int, tmp_path: Path) -> None:
+    """Wherever it is cut, also in the quotes of a quote."""
+    for at in range(limit - 25, limit):
+        name = "A" * at + "'" + "A" * 5000 + '$(touch PWNED)" #'
+        said = str(QfmtError("wrong", hint=in_shell("--input-shape", f"{name}=1,2")))
+        command = f"echo {said.partition('; ')[2]}"
+        done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, timeout=60)
+        assert done.returncode and not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("told", ["[1]", "{", '{"x": 3}', '{"x": ["N"]}', '{"x": [-1]}', "[" * 10_000])
 def test_examples_that_make_no_sense_are_none(told: str) -> None:
     model = reading("Relu", (1, 1), ("N",)).replace(source={"example_shapes": told})
@@ -87,7 +124,7 @@ def test_examples_that_make_no_sense_are_none(told: str) -> None:
 
 def options_of(message: str) -> list[str]:
     (command,) = re.findall("`([^`]*)`", message)
-    return str(command).split()
+    return shlex.split(command)
 
 
 @pytest.mark.parametrize(("name", "kind"), [("two_inputs", "script"), ("conv1d", "trace"), ("conv1d", "script")])

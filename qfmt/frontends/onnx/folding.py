@@ -59,7 +59,8 @@ class Charged(Memory):
     def require(self, nbytes: int) -> None:
         time = nbytes // READ
         if nbytes > self.limit or 2 * time > self.budget.operations - self.budget.spent_operations:
-            raise _TooMuchError(f"takes {size(nbytes)} to compute a constant", hint=self.budget.hint)
+            hint = "nodes over constants take, in all, too much for the size of the file; let the exporter compute them"
+            raise _TooMuchError(f"takes {size(nbytes)} to compute a constant", hint=hint)
         self.budget.spend(time)
 
 

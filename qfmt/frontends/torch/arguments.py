@@ -13,6 +13,7 @@ import numpy as np
 
 from ...errors import SourceError
 from ...model import DTYPES, Quantization, numpy_dtype
+from ...notation import in_shell
 from ..stored import StoredTensor
 from .building import Builder
 from .values import DTYPE_CODES, Refine, TensorValue, UnknownNumber, narrowest
@@ -53,7 +54,8 @@ def quantized(lift: Builder, value: Any) -> tuple[TensorValue, Quantization]:
     what = "gets an input that is not quantized"
     if x.origin:
         in_python = f"in Python, input_quantization={{{x.origin!r}: (scale, zero_point, 'uint8')}}"
-        hint = f"declare a quantized input with --input-quantization {x.origin}=SCALE,ZERO_POINT; {in_python}"
+        stated = in_shell("--input-quantization", f"{x.origin}=SCALE,ZERO_POINT")
+        hint = f"declare a quantized input with {stated}; {in_python}"
         raise SourceError(what, hint=hint)
     raise SourceError(what)
 

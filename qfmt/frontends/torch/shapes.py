@@ -11,6 +11,7 @@ import numpy as np
 
 from ...errors import SourceError
 from ...model import Dimension
+from ...notation import in_shell
 from ...ops.shapes import axis_of
 from ...passes.likely_shapes import filled
 from .arguments import whole
@@ -21,7 +22,8 @@ from .values import RANK_NAMES, Refine, Size, TensorValue
 def hint(lift: Builder) -> str:
     """Every input with possible sizes: those of its trace, if it has them."""
     shapes = {lift.wanted[key]: _likely(lift, key) for key in lift.inputs}
-    options = " ".join(f"--input-shape {name}={','.join(map(str, sizes))}" for name, sizes in shapes.items())
+    stated = (f"{name}={','.join(map(str, sizes))}" for name, sizes in shapes.items())
+    options = " ".join(in_shell("--input-shape", text) for text in stated)
     return f"state the sizes of the inputs, as in `{options}`; in Python, input_shapes={shapes}"
 
 

@@ -14,6 +14,7 @@ from ...errors import NoIntegerFormError
 from ...forms import MULTIPLY_ADD_DIVIDE
 from ...interpreter import check_versions, execute
 from ...model import DTYPES, INT32, Graph, Model, Node, Tensor
+from ...notation import in_shell
 from ...ops import OPERATORS, Operand, Trait, has, known, only_moves
 from ...ops.geometry import UncountedError, mean_sizes
 from ...ops.registry import SUM_RULES
@@ -121,9 +122,10 @@ def _hint(model: Model, unknown_shape: bool, ends: Sequence[str]) -> str:
     for name in model.graph.inputs if has_integers else ():
         tensor = model.tensors[name]
         if tensor.quantization is None and DTYPES[tensor.dtype].kind == "f" and name not in quantized:
-            return f"if an input holds integers, declare it when you convert: --input-quantization {name}=1,0,int8"
+            stated = in_shell("--input-quantization", f"{name}=1,0,int8")
+            return f"if an input holds integers, declare it when you convert: {stated}"
     if not unknown_shape and ends:
-        return f"end the network before these nodes: {' '.join(f'--end-at {name}' for name in ends)}"
+        return f"end the network before these nodes: {' '.join(in_shell('--end-at', name) for name in ends)}"
     if not unknown_shape:
         return "compute them outside the network, before or after its integer-only part"
     noun = "input" if len(model.graph.inputs) == 1 else "inputs"

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 
 import qfmt
 from networks.onnx_models import node, proto, random_inputs
-from qfmt.errors import BudgetError, QfmtError, SourceError
+from qfmt.errors import BudgetError, QfmtError, RunError, SourceError
 from qfmt.frontends.onnx import reading
 from qfmt.frontends.onnx.importer import Importer
 from qfmt.model import Model
@@ -400,6 +400,15 @@ def test_nodes_that_share_a_weight(kind: str, tmp_path: Path) -> None:
         converted(
             tmp_path, nodes, {name: constants[name] for each in nodes for name in each.input if name in constants}
         )
+
+
+def test_what_is_out_of_proportion_is_said(tmp_path: Path) -> None:
+    """A file with many QuantizeLinear over one constant may be honest."""
+    nodes = [node(name, given.split(), [made]) for name, given, made in SHARED["QuantizeLinear"]]
+    nodes.append(node("Sum", [made for _, _, made in SHARED["QuantizeLinear"] if made.startswith("q")], ["y"]))
+    with pytest.raises(RunError, match=r"\.onnx: node .* nodes over constants take, in all, too much") as caught:
+        converted(tmp_path, nodes, {"f": BYTES.astype(np.float32), "s": ONE, "z": ZERO})
+    assert "malicious" not in str(caught.value)
 
 
 def test_a_node_that_needs_much_memory_between_small_constants_is_not_computed(tmp_path: Path) -> None:
