@@ -9,7 +9,7 @@ import torch
 
 from .emit import Emitter, Lacks, Site
 from .floats import computed, resize_arguments, scale_shape, upsampling
-from .ranges import clamped, is_relu, same_grid, scale_and_zero_point, within_range
+from .ranges import clamped, is_relu, runs_qnnpack, same_grid, scale_and_zero_point, within_range
 from .windows import of_rank, window
 
 aten, quantized = torch.ops.aten, torch.ops.quantized
@@ -60,6 +60,8 @@ def _max_pool(s: Site) -> Any:
     kernel, strides, pads, dilations, ceil = window(s)
     if len(kernel) == 3:
         raise Lacks("torch has no quantized max_pool3d")
+    if runs_qnnpack(s) and all(size == 1 for size in kernel):
+        raise Lacks("QNNPACK does not pool single elements")
     return s.result(of_rank("max_pool", len(kernel)), s.x(0), kernel, strides, pads, dilations, ceil)
 
 

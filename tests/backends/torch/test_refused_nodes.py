@@ -111,6 +111,10 @@ CASES = {
         "Resize", "interpolate", [SIGNED, None, FACTORS], SIZED, OTHER,
         {"mode": "linear", "coordinate_transformation_mode": "half_pixel"},
     ),
+    "a pool of one element": Case(
+        "MaxPool", "", [quantized("x", IMAGE, "uint8")], SIZED, "single elements",
+        {"kernel_shape": (1, 1), "strides": (2, 2), "pads": (0, 0, 0, 0), "dilations": (1, 1)}, QNNPACK,
+    ),
     "a normalization by integers": Case(
         *normalized("BatchNormalization", quantized("x", IMAGE, "uint8"), weight("w", 3), floats("b", 3),
                     floats("m", 3), Tensor.constant("v", np.array([0.5, 1, 2], np.float32))),
