@@ -77,7 +77,8 @@ Exit status: 0 equal, or every difference is explained: a rounding tie, an overf
     "--engine",
     type=click.Choice((*TORCH_ENGINES, *RUNTIMES)),
     help="For PyTorch, an engine of torch  [default: the one whose rules FILE states]; for ONNX, ONNX Runtime at an"
-    " optimization level, or the reference of the onnx package  [default: onnxruntime, not optimized]",
+    " optimization level, or the reference of the onnx package  [default: onnxruntime, not optimized]."
+    " Optimizations fuse and round differently, so that a correct FILE can come out wrong.",
 )
 @click.option("--json", "json_", is_flag=True, help="Print everything as JSON.")
 @no_progress()

@@ -10,7 +10,7 @@ from ..arithmetic import clamp, f32, fma, quantize
 from ..arrays import Array
 from ..errors import QfmtError
 from ..model import Quantization, Shape
-from .accumulation import centred
+from .accumulation import centred, real
 from .pooling import real_mean
 from .registry import (
     QUANTIZE_RULES,
@@ -44,11 +44,12 @@ def _batch_normalization_integer(
     x: Operand, scale: Operand, b: Operand, mean: Operand, var: Operand, *, result: Result, epsilon: float
 ) -> Array:
     """`fused`: rint(fma(q - z, α, β)) + z of Y, with i = f32(1 / f32(√f32(input_var + epsilon))),
-    α = f32(f32(i · scale) · (sx / sy)) and β = f32(f32(B - f32(f32(input_mean · i) · scale)) / sy) in float64
+    α = f32(f32(i · scale) · (sx / sy)) and β = f32(f32(B - f32(f32(input_mean · i) · scale)) / sy) in float64;
+    all inputs but X are real
     """
     result.expect("fused")
     grid, q = _grid(x, result), result.quantization
-    weight, bias, average, variance = (each.array.astype(f32) for each in (scale, b, mean, var))
+    weight, bias, average, variance = (real(each).astype(f32) for each in (scale, b, mean, var))
     inverse = (1 / np.sqrt(variance + f32(epsilon)).astype(np.float64)).astype(f32)
     alpha = ((inverse * weight).astype(np.float64) * (grid.scale[0] / q.scale[0])).astype(f32)
     beta = ((bias - average * inverse * weight).astype(np.float64) / q.scale[0]).astype(f32)
@@ -112,14 +113,14 @@ def _layer_normalization_integer(
 ) -> Array:
     """`moments`: Q(fma(f32(f32((q - z) - m) · d), Scale, B)), Q the quantize rule `reciprocal`,
     with μ = f32(f32(Σq) / n), m = μ - z, v = max(fma(-μ, μ, f32(f32(Σq²) / n)), 0), d = f32(s / √(v·s·s + epsilon)),
-    products in float32, root and quotient in float64. The sums are exact.
+    products in float32, root and quotient in float64. The sums are exact; Scale and B are real.
     """
     result.expect("moments")
     grid = _grid(x, result)
     mean, factor = _moments(x.array, grid, tuple(range(axis % x.array.ndim, x.array.ndim)), epsilon)
     y = (centred(x, np.dtype(f32)) - mean) * factor
-    shift = np.zeros((), f32) if b is None else b.array.astype(f32)
-    return quantize(fma(y, scale.array.astype(f32), shift), result.quantization, result.dtype, "reciprocal")
+    shift = np.zeros((), f32) if b is None else real(b).astype(f32)
+    return quantize(fma(y, real(scale).astype(f32), shift), result.quantization, result.dtype, "reciprocal")
 
 
 @operator(
@@ -150,8 +151,8 @@ def _channel_groups_integer(
     grid = _grid(x, result)
     shape = (x.array.shape[0], groups, x.array.shape[1] // groups, -1)
     mean, factor = _moments(x.array.reshape(shape), grid, (2, 3), epsilon)
-    slope = factor * scale.array.astype(f32).reshape(1, groups, -1, 1)
-    shift = b.array.astype(f32).reshape(1, groups, -1, 1)
+    slope = factor * real(scale).astype(f32).reshape(1, groups, -1, 1)
+    shift = real(b).astype(f32).reshape(1, groups, -1, 1)
     y = fma(centred(x, np.dtype(f32)).reshape(shape) - mean, slope, shift)
     return quantize(y.reshape(x.array.shape), result.quantization, result.dtype, "reciprocal")
 

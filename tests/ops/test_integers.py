@@ -215,3 +215,30 @@ def test_a_transposed_convolution_with_pads_below_zero(pads: tuple[int, int]) ->
     tensors = [Tensor("x", "float32", x.shape), Tensor.constant("w", w.astype(np.float32))]
     model = single("ConvTranspose", "", [*tensors], Tensor("y", "float32", wanted.shape), {**window, "group": 1})
     assert (model.to_torch()(torch.from_numpy(x.astype(np.float32))).numpy() == wanted).all()
+
+
+@pytest.mark.parametrize("name", ["BatchNormalization", "LayerNormalization", "GroupNormalization"])
+def test_quantized_parameters_of_normalizations_mean_real_numbers(name: str) -> None:
+    """As ONNX Runtime's quantize_static makes them; `convert --engine fbgemm` gives them torch's rule."""
+    rng, x, rule = (
+        np.random.default_rng(0),
+        Quantization.per_tensor(0.1, 100, "uint8"),
+        OPERATORS[name].engines["fbgemm"],
+    )
+    count = 4 if name == "BatchNormalization" else 2
+    values = rng.integers(0, 256, (2, 4, 4)).astype(np.uint8)
+    steps = [rng.integers(1, 100, 4).astype(np.int8) for _ in range(count)]
+    grids = [Quantization.per_tensor(0.02, zero_point, "int8") for zero_point in (-3, 4, 5, -6)[:count]]
+    given = [Tensor("x", "uint8", (2, 4, 4), quantization=x)]
+    output = Tensor("y", "uint8", None, quantization=Quantization.per_tensor(0.05, 90, "uint8"))
+    attributes = {"num_groups": 2} if name == "GroupNormalization" else {}
+    results = []
+    for is_real in (False, True):
+        parameters = [
+            Tensor.constant(f"p{i}", q.dequantize(stored)) if is_real else Tensor.constant(f"p{i}", stored, q)
+            for i, (stored, q) in enumerate(zip(steps, grids, strict=True))
+        ]
+        model = single(name, rule, [*given, *parameters], output, attributes)
+        results.append(model.run({"x": values})["y"])
+    assert np.array_equal(*results)
+    assert len(np.unique(results[0])) > 10

@@ -6,7 +6,7 @@ Their tensors are quint8 and qint8, which PyTorch plans to remove; this engine e
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import copysign, inf, nextafter
+from math import copysign, inf, isclose, nextafter
 from typing import Any
 
 import torch
@@ -48,6 +48,13 @@ def quantized_weight(s: Site, index: int) -> torch.Tensor:
             values.shape, scales=scales, zero_points=points, axis=q.axis, dtype=kind
         )
     return made.set_(values.untyped_storage(), values.storage_offset(), values.shape, values.stride())
+
+
+def int8_weight(s: Site, index: int) -> torch.Tensor:
+    """The weight of a product as such a tensor. QNNPACK packs other types, and fails when it runs."""
+    if s.tensor(index).dtype != "int8":
+        raise Lacks(f"torch's kernels require weights of int8, not {s.tensor(index).dtype}")
+    return quantized_weight(s, index)
 
 
 def by_kernels(s: Site, pack: Callable[[], Any]) -> Any:
@@ -99,9 +106,7 @@ def _packed(s: Site, prepack: Any, *rest: Any) -> Any:
         raise Lacks("torch packs constant weights only")
     if s.grid(0).dtype != torch.uint8:
         raise Lacks(f"torch's kernels require uint8, not {s.tensor(0).dtype}")
-    if s.tensor(1).dtype != "int8":  # QNNPACK packs others, and fails when it runs
-        raise Lacks(f"torch's kernels require weights of int8, not {s.tensor(1).dtype}")
-    weight, bias = quantized_weight(s, 1), real_bias(s)
+    weight, bias = int8_weight(s, 1), real_bias(s)
     packed = by_kernels(s, lambda: prepack(weight, bias, *rest))
     return s.derive("packed", packed)
 
@@ -118,9 +123,14 @@ def _conv(s: Site) -> Any:
     return within_range(s, target, s.x(0), packed, *scale_and_zero_point(s), relu=fuses)
 
 
-def _linear(s: Site) -> Any:
-    if len(s.tensor(0).shape or (None, None)) < 2:
+def check_matrices(s: Site) -> None:
+    shape = s.tensor(0).shape
+    if shape is not None and len(shape) < 2:
         raise Lacks("torch's kernels require matrices")
+
+
+def _linear(s: Site) -> Any:
+    check_matrices(s)
     packed = _packed(s, quantized.linear_prepack)
     target = quantized.linear_relu.default if is_relu(s) else quantized.linear.default
     return within_range(s, target, s.x(0), packed, *scale_and_zero_point(s))
@@ -148,14 +158,15 @@ def _dequantize(s: Site) -> Any:
 
 def _both(s: Site, plain: Any, with_relu: Any, scalar: Any) -> Any:
     """add and mul: of two quantized tensors, or of one and a number that changes its quantization."""
-    a, b = s.tensor(0), s.tensor(1)
+    a, b, output = s.tensor(0), s.tensor(1), scale_and_zero_point(s)
     if _are_of_one_type(a, b):
         target = with_relu if is_relu(s) else plain
-        return within_range(s, target, *_largest_first(s), *scale_and_zero_point(s))
+        return within_range(s, target, *_largest_first(s), *output)
+    x = s.x(0)  # Lacks if torch has no such quantized tensor
     number = _number(s, scalar) if a.quantization is not None and b.data is not None else None
     if number is None:
         raise Lacks("torch adds and multiplies quantized tensors only")
-    return within_range(s, scalar, s.x(0), number, relu=False)
+    return within_range(s, scalar, x, number, relu=False)
 
 
 def _largest_first(s: Site) -> tuple[Any, Any]:
@@ -184,7 +195,7 @@ def _takes(a: Tensor, b: Tensor) -> bool:
 def _number(s: Site, scalar: Any) -> float | None:
     """The number for which torch's add_scalar or mul_scalar has the output's quantization, if any.
 
-    That of the source was a double; the model has it as float32, or only as a change of the quantization.
+    That of the source was a double; the model has it in float32, and as a change of the quantization.
     """
     x, y, b, value = s.grid(0), s.out_grid, s.tensor(1), s.scalar(1)
     if not _takes(s.tensor(0), b):
@@ -194,6 +205,8 @@ def _number(s: Site, scalar: Any) -> float | None:
     sample = torch._make_per_tensor_quantized_tensor(torch.zeros(1, dtype=x.dtype), x.scale, x.zero_point)
     ratio = copysign(y.scale / x.scale, value)
     for number in (value, ratio, nextafter(ratio, inf), nextafter(ratio, -inf)):
+        if not isclose(number, value, rel_tol=1e-6):
+            continue
         result = scalar(sample, number)
         if (result.q_scale(), result.q_zero_point()) == (y.scale, y.zero_point):
             return number

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from ...model import DTYPES, pack
+from .arithmetic import DYNAMIC
 from .dynamic import dynamic_linear_by_rule
 from .emit import Emitter, Lacks, Site
-from .native import by_kernels, quantized_weight
+from .native import by_kernels, check_matrices, int8_weight
+from .ranges import runs_qnnpack
 from .windows import Geometry
 
 aten, quantized = torch.ops.aten, torch.ops.quantized
@@ -27,6 +29,15 @@ def _bias(s: Site, weight: int, bias: int) -> Tensor | None:
     return None if addend is None else s.constant(bias)
 
 
+def _weight(s: Site, index: int) -> Tensor:
+    """A quantized weight; Lacks if torch quantizes the inputs beside it otherwise."""
+    if s.node.rule == "dynamic_symmetric":
+        raise Lacks("torch quantizes inputs to unsigned integers only")
+    if s.attribute("reduce_range") and runs_qnnpack(s):
+        raise Lacks("QNNPACK does not reduce the range of inputs")
+    return int8_weight(s, index)
+
+
 def _parameters(s: Site, weight: int, bias: int) -> Any:
     """Packed parameters of a linear layer: dynamic with quantized weights, half precision with float16."""
     tensor, value = s.tensor(weight), _bias(s, weight, bias)
@@ -35,13 +46,14 @@ def _parameters(s: Site, weight: int, bias: int) -> Any:
         raise Lacks("torch has no packed form of float weights")
     if tensor.quantization is None:
         return quantized.linear_prepack_fp16(s.constant(weight).float(), value)
-    values = quantized_weight(s, weight)
+    values = _weight(s, weight)
     return by_kernels(s, lambda: quantized.linear_prepack(values, value))
 
 
 def _linear(s: Site) -> Any:
     if s.attribute("per_token") or s.node.rule == "dynamic_symmetric":
         return dynamic_linear_by_rule(s)  # torch packs only layers that quantize their whole input to one unsigned grid
+    check_matrices(s)
     packed = s.derive("packed", _parameters(s, 1, 2))
     return s.result(quantized.linear_dynamic.default, s.x(0), packed, bool(s.attribute("reduce_range")))
 
@@ -50,13 +62,16 @@ def linear_float16(s: Site) -> Any:
     """qfmt.Linear of float32 with a float16 weight."""
     if s.tensor(1).quantization is not None or (s.tensor(0).dtype, s.tensor(1).dtype) != ("float32", "float16"):
         raise Lacks("is not float32 with a float16 weight")
+    check_matrices(s)
     return s.result(quantized.linear_dynamic_fp16.default, s.x(0), s.derive("packed", _parameters(s, 1, 2)))
 
 
 def _conv(s: Site) -> Any:
+    if s.node.rule in DYNAMIC:
+        raise Lacks("torch clamps the output to the range of the input")
     geometry = Geometry.of(s).even()
     value = _bias(s, 1, 2)
-    weight, prepack = quantized_weight(s, 1), getattr(quantized, f"{geometry.name}_prepack")
+    weight, prepack = _weight(s, 1), getattr(quantized, f"{geometry.name}_prepack")
     packed = by_kernels(s, lambda: prepack(weight, value, *geometry.packing()))
     target = getattr(quantized, f"{geometry.name}_dynamic").default
     return s.result(target, s.x(0), s.derive("packed", packed), bool(s.attribute("reduce_range")))
@@ -114,8 +129,10 @@ CELLS = {
 
 
 def _cell(s: Site) -> Any:
-    if s.attribute("reduce_range") or s.tensor(1).quantization is None or not (s.has(3) and s.has(4)):
+    if s.tensor(1).quantization is None or not (s.has(3) and s.has(4)):
         raise Lacks("torch's cells require 8-bit quantized weights with biases")
+    if not s.attribute("reduce_range") and not runs_qnnpack(s):
+        raise Lacks("torch's cells reduce the range of inputs")
     target = CELLS[s.node.operator]
     if s.node.operator == "qfmt.RNNCell" and s.attribute("activation") == "relu":
         target = quantized.quantized_rnn_relu_cell_dynamic
@@ -140,7 +157,7 @@ def _table(s: Site) -> Any:
     if bits == 4 and values.shape[1] % 2:
         raise Lacks("torch packs only rows of whole bytes")
     stored = values if bits == 8 else torch.from_numpy(pack(values.numpy(), 4))
-    scales, points = torch.tensor(q.scale, dtype=torch.float32), torch.tensor(q.zero_point, dtype=torch.float32)
+    scales, points = torch.tensor(q.scale, dtype=torch.float32), torch.tensor(q.each_zero_point, dtype=torch.float32)
     kind = torch.quint8 if bits == 8 else torch.quint4x2
     made = torch._empty_per_channel_affine_quantized(
         values.shape, scales=scales, zero_points=points, axis=0, dtype=kind
@@ -157,6 +174,8 @@ def _check_rule(s: Site) -> None:
 
 def _embedding(s: Site) -> Any:
     _check_rule(s)
+    if s.rank(1) not in (1, 2):
+        raise Lacks("torch looks up vectors and matrices of indices only")
     target = quantized.embedding_byte if s.tensor(0).dtype == "uint8" else quantized.embedding_4bit
     return s.result(target.default, _table(s), s.x(1))
 

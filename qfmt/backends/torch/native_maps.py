@@ -9,7 +9,7 @@ import torch
 
 from .emit import Emitter, Lacks, Site
 from .floats import computed, resize_arguments, scale_shape, upsampling
-from .ranges import clamped, is_relu, same_grid, scale_and_zero_point, within_range
+from .ranges import clamped, is_relu, runs_qnnpack, same_grid, scale_and_zero_point, within_range
 from .windows import of_rank, window
 
 aten, quantized = torch.ops.aten, torch.ops.quantized
@@ -17,8 +17,14 @@ aten, quantized = torch.ops.aten, torch.ops.quantized
 # Normalization
 
 
-def _batch_norm(s: Site) -> Any:
+def _check_operands(s: Site) -> None:
     s.grid(0)
+    if any(s.has(index) and s.tensor(index).dtype != "float32" for index in range(1, len(s.node.inputs))):
+        raise Lacks("torch normalizes with weights of float32 only")
+
+
+def _batch_norm(s: Site) -> Any:
+    _check_operands(s)
     rank, relu = s.rank(), is_relu(s)
     if not (4 if relu else 2) <= rank <= 5:
         raise Lacks("torch normalizes batches of rank 2 to 5")
@@ -36,9 +42,12 @@ NORMALIZATIONS: dict[str, tuple[Any, Callable[[Site], list[Any]]]] = {
 
 
 def _normalization(s: Site) -> Any:
-    s.grid(0)
-    if any(s.has(index) and s.tensor(index).quantization is not None for index in (1, 2)):
-        raise Lacks("torch normalizes with float weights only")
+    _check_operands(s)
+    shape = s.tensor(0).shape
+    if s.node.operator != "LayerNormalization" and shape is not None:
+        if len(shape) < 3:
+            raise Lacks("torch normalizes groups of rank 3 or more")
+        _check_pixels(s, len(shape) - 2)
     target, stated = NORMALIZATIONS[s.node.operator]
     arguments = (s.x(0), *stated(s), s.x(1), s.x(2), s.attribute("epsilon"), *scale_and_zero_point(s))
     return within_range(s, target, *arguments, relu=False)
@@ -51,6 +60,8 @@ def _max_pool(s: Site) -> Any:
     kernel, strides, pads, dilations, ceil = window(s)
     if len(kernel) == 3:
         raise Lacks("torch has no quantized max_pool3d")
+    if runs_qnnpack(s) and all(size == 1 for size in kernel):
+        raise Lacks("QNNPACK does not pool single elements")
     return s.result(of_rank("max_pool", len(kernel)), s.x(0), kernel, strides, pads, dilations, ceil)
 
 
@@ -63,7 +74,8 @@ def _kept(s: Site) -> Any:
 
 
 def _check_pixels(s: Site, rank: int) -> None:
-    """torch 2.13 takes a single pixel to be channels last, but not the image that it makes of it: wrong channels."""
+    """torch 2.13 takes a single pixel to be channels last, but not the image that it makes of it: wrong channels.
+    What it makes of one in normalizations is arbitrary."""
     shape = s.tensor(0).shape
     if len(s.builder.engine.kernels) > 1 and shape is not None and all(size == 1 for size in shape[-rank:]):
         raise Lacks("is computed incorrectly by torch for a single pixel")

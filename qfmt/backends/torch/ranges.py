@@ -72,8 +72,8 @@ def _is_whole(s: Site, relu: bool) -> bool:
 def same_grid(s: Site) -> None:
     """torch keeps the quantization of the input; Lacks if the model does not."""
     x = s.tensor(0).quantization
-    if x is None or not x.same_grid(s.out.quantization):
-        raise Lacks("torch keeps the quantization of the input here")
+    if x is None or not x.same_grid(s.out.quantization) or s.tensor(0).dtype != s.out.dtype:
+        raise Lacks("torch keeps the quantization and the type of the input here")
     _check_bits(s)
 
 

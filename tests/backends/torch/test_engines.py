@@ -394,3 +394,25 @@ def test_dynamic_networks(name: str, kernels: str) -> None:
             np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-6)
         else:
             np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("name", ["GRUCell", "RNNCell"])
+def test_dynamic_cells_need_no_fallback(name: str, kernels: str) -> None:
+    """torch quantizes their inputs to 7 bits, with QNNPACK to 8, and so does its own cell in the module."""
+    torch.manual_seed(4)
+    torch.backends.quantized.engine = kernels
+    try:
+        cell = getattr(torch.nn, name)
+        source = tq.quantize_dynamic(torch.nn.ModuleList([cell(6, 5)]).eval(), {cell})[0]
+        inputs = torch.randn(7, 6), torch.randn(7, 5)
+        expected = call(source, inputs)
+        with TemporaryDirectory() as folder:
+            model = qfmt.convert(pytorch.save_as(source, inputs, "trace", Path(folder) / "m.pt"), engine=kernels)
+    finally:
+        torch.backends.quantized.engine = "fbgemm"
+    module = model.to_torch(f"native:{kernels}")
+    same, total = equal(call(module, inputs), expected)
+    print(f"{name} {kernels}: {same} of {total} outputs equal to torch's")
+    assert same == total
+    assert not module.report()
