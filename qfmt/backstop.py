@@ -34,7 +34,7 @@ LITTLE = 256_000_000
 AGAIN = 2.0
 """Seconds until the exception for too much time is raised again, in case something suppressed it."""
 
-_HINT = "no real network needs that much: the file is malicious or damaged"
+_HINT = "networks rarely need that much: the file may be malicious or damaged"
 
 _enforced = False
 

@@ -65,7 +65,7 @@ class Budget:
         self, source_bytes: int | None, work: str = "converting", operations: tuple[int, int] = OPERATIONS
     ) -> None:
         self.source_bytes, self.work = source_bytes, work
-        self.hint = "no real network needs that much: the file is malicious or damaged"
+        self.hint = "networks rarely need that much: the file may be malicious or damaged"
         self.operations, self.bytes = (
             float("inf") if source_bytes is None else fixed + factor * source_bytes
             for fixed, factor in (operations, BYTES)

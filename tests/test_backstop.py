@@ -27,8 +27,8 @@ DIGITS = EXAMPLES / "digits" / "digits_int8.pt"
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the system limits no memory")
 TIMERS = pytest.mark.skipif(sys.platform == "win32", reason="the system has no timers of processor time")
 
-TOO_LONG = "takes more than 1,000 s of processor time; no real network needs that much"
-TOO_LARGE = "takes more than 67.1 MB of memory, or than there is; no real network needs that much"
+TOO_LONG = "takes more than 1,000 s of processor time; networks rarely need that much"
+TOO_LARGE = "takes more than 67.1 MB of memory, or than there is; networks rarely need that much"
 
 
 def endless(*_: object, **__: object) -> None:

@@ -54,6 +54,9 @@ PERIOD = 10
 LONGEST = 200
 """Bytes of the longest name of a file, without its suffix."""
 
+LEFT = ".qfmt-"
+"""How the names of files and folders begin that killed processes leave, and the next one removes."""
+
 RESULTS = {
     "converted": "",
     "equal": "the model of another source, which is stored once",
@@ -157,7 +160,8 @@ def _alike(file: str) -> str:
 
 def _files(source: str) -> Iterator[str]:
     """Names for the file of a source: `net.qfb` for `net.pt`; if another source has it, `net.pt.qfb`, and so on."""
-    path = PurePosixPath(*[part for part in source.split("/") if part.strip(".")] or ["source"])  # below the archive
+    parts = [part.removeprefix(LEFT) for part in source.split("/") if part.strip(".")]  # below the archive
+    path = PurePosixPath(*parts or ["source"])
     yield str(path.with_name(f"{_cut(path.stem)}.qfb"))
     name = _cut(path.name)
     yield str(path.with_name(f"{name}.qfb"))
@@ -224,6 +228,8 @@ def convert_task(folder: str, maker: str, task: Message) -> Message:
             if _state(source.stat()) != _state(before):
                 raise SourceError("was changed while it was converted", hint="run the same command again")
             with uploaded(home / task["file"]) as file:
+                if not known:
+                    _require_replaceable(file)
                 file.parent.mkdir(parents=True, exist_ok=True)
                 save(model, file, shard_size=shard_size)
                 answer = digests | {"file_sha256": sha256_of(file), "content_id": model.content_id().hex()}
@@ -233,6 +239,14 @@ def convert_task(folder: str, maker: str, task: Message) -> Message:
         if isinstance(error, RemoteError):
             answer["again"] = True
     return answer | {"seconds": round(time.perf_counter() - begin, 3)}
+
+
+def _require_replaceable(file: Path) -> None:
+    """DestinationError for a file that is no `.qfb`: it may hold data of a source."""
+    if file.exists():
+        with file.open("rb") as opened:
+            if opened.read(8)[4:7] != b"QFB":
+                raise DestinationError("is there, and is no .qfb", hint="move it, or name another folder")
 
 
 def _state(found: os.stat_result) -> tuple[int, ...]:

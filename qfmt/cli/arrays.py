@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from zipfile import is_zipfile
 
 from ..budget import Budget
-from ..errors import QfmtError, RunError
+from ..errors import QfmtError, RunError, some
 from ..file.opened import downloaded
 from ..frontends.zips import Zip
 from ..urls import Place
@@ -71,7 +71,7 @@ def matched(wanted: Sequence[str], held: Mapping[str, Array], path: Place) -> di
         raise RunError(f"no array {missing[0]!r}, only {names}", where=str(path), hint=inputs)
     known = set(wanted)
     if aside := [name for name in held if name not in known]:
-        line(f"note: {path}: ignored, because they are not inputs: {', '.join(aside)}", err=True)
+        line(f"note: {path}: ignored, because they are not inputs: {some(aside)}", err=True)
     return {name: held[name] for name in wanted}
 
 

@@ -18,7 +18,7 @@ from .options import memory as memory_option
 from .options import no_progress
 from .output import as_json, line
 from .progress import working
-from .source import QFB_OR_ARCHIVE, is_archive, limited
+from .source import QFB_OR_ARCHIVE, is_archive, limited, unlinked
 
 if TYPE_CHECKING:
     from qfmt.compare import Replay
@@ -129,11 +129,16 @@ def _check_archive(folder: Place, json_: bool, levels: Levels, jobs: int | None)
     from ..file.reader import processors
 
     manifest = Manifest(folder)
-    written = (entry for entry in manifest.entries.values() if entry.content_id)  # two may state one file differently
-    entries = {(entry.file, entry.file_sha256, entry.content_id): entry for entry in written}.values()
+    entries: dict[Place, Entry] = {}
+    otherwise = set[str]()
+    for entry in manifest.entries.values():
+        if entry.content_id:
+            first = entries.setdefault(unlinked(manifest.place(entry)), entry)  # a file is read once
+            if (first.file_sha256, first.content_id) != (entry.file_sha256, entry.content_id):
+                otherwise.add(entry.file)
     tasks = [
-        {"number": number, "path": text_of(manifest.place(entry)), "entry": asdict(entry), "levels": levels}
-        for number, entry in enumerate(entries)
+        {"number": number, "path": text_of(path), "entry": asdict(entry), "levels": levels}
+        for number, (path, entry) in enumerate(entries.items())
     ]
     checked: list[dict[str, Any]] = [{} for _ in tasks]
     with working(f"checking {folder}"), closing(results(tasks, WORK, (), jobs or processors())) as answers:
@@ -141,6 +146,7 @@ def _check_archive(folder: Place, json_: bool, levels: Levels, jobs: int | None)
             file, answer = task["entry"]["file"], accepted(answer, _is_answer)
             told = _unchecked(file, answer["error"]) if "error" in answer else answer | {"file": file}
             checked[task["number"]] = told
+    checked += [_unchecked(file, "the manifest states two contents of it") for file in sorted(otherwise)]
     if manifest.is_cut:
         problem = "the last line is incomplete; restore the manifest, or convert the sources again"
         checked.append(_unchecked(manifest.path.name, problem))

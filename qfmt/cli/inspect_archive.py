@@ -14,7 +14,7 @@ from ..urls import Place, size_of
 from .facts import counts, origin
 from .output import Column, as_json, line, table
 from .progress import working
-from .source import limited
+from .source import limited, unlinked
 
 if TYPE_CHECKING:
     from ..archive.manifest import Entry
@@ -41,9 +41,10 @@ def inspect_archive(folder: Place, wanted: str, json_: bool) -> None:
     rows, listed = [], []
     with working(f"reading {folder}"):
         for entry in manifest.entries.values():
-            key = entry.file if entry.content_id else ""
-            if key not in known:
-                known[key] = _facts(manifest.place(entry))
+            path = manifest.place(entry)
+            key = str(unlinked(path)) if entry.content_id else ""
+            if key not in known:  # a file is read once
+                known[key] = _facts(path)
             facts = asdict(entry) | known[key]
             row = _row(entry, facts)
             if wanted.lower() in " ".join(row).lower():

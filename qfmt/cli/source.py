@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -144,19 +144,38 @@ def open_model(path: Place) -> tuple[Model, str]:
             return qfmt.convert(path), kind
 
 
+def unlinked(path: Place) -> Place:
+    """The path without links, the same for all names that lead to a file."""
+    return path if isinstance(path, Url) else resolved(path)
+
+
 def distinct(**results: Place | None) -> None:
     """UsageError if two options name the same file for their results."""
     named: dict[Place, str] = {}
     for option, dest in results.items():
         if dest is not None:
-            known = dest if isinstance(dest, Url) else resolved(dest)
+            known = unlinked(dest)
             if known in named:
                 raise click.UsageError(f"--{named[known]} and --{option.replace('_', '-')} name the same file: {dest}")
             named[known] = option.replace("_", "-")
 
 
 def spare(dest: Place, *sources: Place | None) -> None:
-    """DestinationError if writing `dest` would replace one of the sources."""
+    """DestinationError if writing `dest` would replace one of the sources, or a file that has data of one."""
     local = [] if isinstance(dest, Url) or not dest.exists() else [path for path in sources if isinstance(path, Path)]
     if dest in sources or (isinstance(dest, Path) and any(map(dest.samefile, local))):
         raise DestinationError("is the source itself", where=str(dest), hint="choose another name for the result")
+    if isinstance(dest, Path) and any(dest.samefile(part) for path in local for part in _parts(path)):
+        raise DestinationError("has data of the source", where=str(dest), hint="choose another name for the result")
+
+
+def _parts(source: Path) -> list[Path]:
+    """The files beside a source that have its data; none if it cannot be read, which reading it will say."""
+    from ..file.sharding import stated
+    from ..frontends.sources import external_files
+
+    with suppress(QfmtError, OSError), limited(source):
+        if kind_of(source) == QFB:
+            return [part for shard in stated(source) if (part := source.parent / shard.name).exists()]
+        return external_files(source)
+    return []

@@ -668,7 +668,40 @@ def test_check_finds_entries_that_contradict_each_other(three: Path) -> None:
     changed = first.replace(manifest.entries["a.pt"].content_id, "0" * 64)
     (three / MANIFEST).write_text("".join([changed, *rest]))
     result = invoke("check", three)
-    assert (result.exit_code, result.stdout) == (1, "a.qfb: its content id is not that of the manifest\n")
+    said = "a.qfb: its content id is not that of the manifest\na.qfb: the manifest states two contents of it\n"
+    assert (result.exit_code, result.stdout) == (1, said)
+
+
+def test_a_file_is_read_once_however_often_it_is_listed(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (three / "again").symlink_to(".")
+    entry = json.loads((three / MANIFEST).read_text().splitlines()[0])
+    with (three / MANIFEST).open("a") as manifest:
+        for number in range(9):
+            manifest.write(json.dumps(entry | {"source": f"{number}", "file": f"again/{entry['file']}"}) + "\n")
+    read: list[Path] = []
+    load = qfmt.load
+    monkeypatch.setattr(qfmt, "load", lambda path: (read.append(path), load(path))[1])
+    models = json.loads(invoke("inspect", three, "--json").stdout)["models"]
+    assert len([model for model in models if model.get("nodes") == 11]) == 12
+    assert len(read) == 2
+    assert len(json.loads(invoke("check", three, "--json").stdout)["files"]) == 2
+
+
+def test_no_other_file_is_replaced(sources: Path, archive: Path) -> None:
+    """It may hold data of a source."""
+    digits(sources / "a.pt")
+    archive.mkdir()
+    (archive / "a.qfb").write_bytes(b"weights")
+    filled = fill(archive, find([str(sources)], archive).sources)
+    assert filled.results == {"a.pt": "failed"} and (archive / "a.qfb").read_bytes() == b"weights"
+    assert filled.manifest.entries["a.pt"].error.startswith("is there, and is no .qfb")
+
+
+def test_a_source_that_is_named_like_what_a_killed_process_left(tmp_path: Path, archive: Path) -> None:
+    name = f"d/.qfmt-{'0' * 16}.tmp/net.pt"
+    filled = fill(archive, {name: digits(tmp_path / "net.pt"), "d/z.pt": digits(tmp_path / "z.pt", 1)})
+    assert set(filled.results.values()) == {"converted"}
+    assert invoke("check", archive).exit_code == 0
 
 
 def test_inspect_shows_one_line_a_source(three: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -87,6 +88,21 @@ def test_convert_refuses_to_replace_its_source(tmp_path: Path) -> None:
         assert "is the source itself" in trouble("convert", source, dest)
         assert "is the source itself" in trouble("convert", DIGITS, dest, "--prepared", source)
     assert source.read_bytes() == DIGITS.read_bytes()
+
+
+def test_data_of_the_source_is_not_replaced(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    network, model = qfmt.convert(DIGITS), tmp_path / "m.onnx"
+    for data in ("m.qfb", "m.html", "y.npy", "other.onnx"):
+        onnx.save_model(network.to_onnx(), model, save_as_external_data=True, location=data, size_threshold=0)
+        before = (tmp_path / data).read_bytes()
+        arguments = {"m.html": ["view", model, "--html"]}.get(data, ["convert", model])
+        if data == "y.npy":
+            np.save(tmp_path / "x.npy", np.zeros((1, 1, 8, 8), np.float32))
+            arguments = ["run", model, "--input", tmp_path / "x.npy", "--output"]
+        assert "has data of the source" in trouble(*arguments, tmp_path / data)
+        assert (tmp_path / data).read_bytes() == before
+        (tmp_path / data).unlink()
 
 
 def test_what_is_found_when_the_result_is_written_names_the_source(tmp_path: Path) -> None:
