@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -56,7 +57,7 @@ class Kernel(ABC):
         if self.channels_last:
             factors = factors.swapaxes(-1, -2)
             factors = _filled(factors, self.fill)
-        return factors.reshape(*factors.shape[:-2], -1)
+        return factors.reshape(*factors.shape[:-2], prod(factors.shape[-2:]))
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -226,7 +227,7 @@ def _overflows(terms: Array, engines: Iterable[str], low: int, high: int, offset
 
 def _largest_sum(terms: Array, low: int, high: int) -> int:
     """The largest |sum| of integers of low..high times weights [M, K, taps]."""
-    return int(np.abs(reach_of_sums(terms.reshape(len(terms), -1), low, high)).max(initial=0))
+    return int(np.abs(reach_of_sums(terms.reshape(len(terms), prod(terms.shape[1:])), low, high)).max(initial=0))
 
 
 def _centred(node: Node, w: Tensor, terms: Array) -> Array:

@@ -93,6 +93,15 @@ def test_hazards_of_a_file() -> None:
         assert largest[0] <= 32767 < largest[1]
 
 
+def test_a_weight_without_output_channels_cannot_overflow() -> None:
+    x = Tensor("x", "uint8", (1, 3), quantization=Quantization.per_tensor(0.1, 3, "uint8"))
+    y = Tensor("y", "uint8", (1, 0), quantization=Quantization.per_tensor(0.1, 3, "uint8"))
+    w = Tensor.constant("w", np.zeros((0, 3), np.int8), Quantization.per_tensor(0.1, 0, "int8"))
+    node = Node("qfmt.Linear", ("x", "w"), ("y",), rule="float_bias")
+    model = qfmt.Model(Graph(("x",), ("y",), (node,), {"w": w, "x": x, "y": y}))
+    assert [(each.channels, each.largest_sum, each.can_saturate) for each in hazards(model)] == [(0, 0, False)]
+
+
 def test_the_count_is_that_of_the_hazards() -> None:
     """Also in a network of which some products cannot overflow, and in each engine by itself."""
     model, _ = digits()
