@@ -141,8 +141,8 @@ def limited(nbytes: int, where: str) -> Iterator[None]:
     """Limit what work on files of so many bytes takes; BudgetError if it takes more. `where` names the files.
     MemoryError if the process had a lower limit before.
 
-    Nothing is limited unless that is `enforced`, nor in another thread than the first: the limits are those of a
-    process. Inside another call it has no effect.
+    It has no effect unless limits are `enforced`, in threads other than the main one, as the limits are those of the
+    process, and inside another call.
     """
     if not _enforced or _in_force() or not _is_first_thread():
         yield
