@@ -24,6 +24,7 @@ from qfmt.budget import Budget
 from qfmt.errors import BudgetError, SourceError
 from qfmt.frontends import stored
 from qfmt.frontends.harmless import flat_key
+from qfmt.frontends.json_text import parse
 from qfmt.frontends.pickles import unpickle
 from qfmt.frontends.stored import Storage, StoredTensor
 from qfmt.frontends.torch.torchscript.folding import on_values
@@ -599,3 +600,21 @@ def test_a_weight_with_a_long_name_that_many_calls_read(tmp_path: Path) -> None:
     zipped(path, entries | {"data.pkl": module, "data/0": bytes(4)})
     names = qfmt.convert(path).tensors
     assert sorted(map(len, names))[-2:] == [len("add_999"), len(long)]  # none begins with it
+
+
+def test_equal_names_in_json_count_once() -> None:
+    """A program of torch.export with 100,000 arguments, and a text of the same size in which all names differ."""
+    value = [{"as_tensor": {"name": f"x_{number}"}} for number in range(100_000)]
+    text = json.dumps({"inputs": value}).encode()
+    assert parse(text, Budget(len(text))) == {"inputs": value}
+    other = json.dumps([{str(number): 0} for number in range(len(text) // 12)]).encode()
+    with pytest.raises(BudgetError):
+        parse(other, Budget(len(other)))
+
+
+@pytest.mark.parametrize("written", ['"%06d":0', '"%06d" :0', '"%06d\\"x":0'])
+def test_names_in_json_are_charged_before_they_are_parsed(written: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = ("{" + ",".join(written % number for number in range(150_000)) + "}").encode()
+    monkeypatch.setattr(json, "loads", lambda *_, **__: pytest.fail("was parsed"))
+    with pytest.raises(BudgetError):
+        parse(text, Budget(0))
