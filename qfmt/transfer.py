@@ -176,7 +176,8 @@ class Web:
                     raise RemoteError("was changed while it was read", hint="try again")
             with closing(stream):
                 while begin < end:
-                    chunk = stream.read(min(CHUNK, end - begin))
+                    # aiohttp has its own limit, but drops it at a malformed chunk, and then never answers.
+                    chunk = stream.read(min(CHUNK, end - begin), timeout=SILENCE)
                     if not chunk and self.size is None:
                         return
                     _require(chunk, begin, end)

@@ -336,10 +336,21 @@ def unstated(handler: Any) -> None:
         handler.send(b"10000\r\n" + bytes(65536) + b"\r\n")
 
 
+def malformed(handler: Any) -> None:
+    """Sends a chunk without a size, which arrives after the head."""
+    handler.send_response(200)
+    handler.send_header("Transfer-Encoding", "chunked")
+    handler.end_headers()
+    time.sleep(0.2)
+    handler.send(b"-5\r\n")
+    handler.close_connection = True
+
+
 ANSWERS: dict[str, tuple[Callable[[Any], None], str]] = {
     "forbidden": (lambda handler: handler.answer(403, b"no"), "access is denied"),
     "failing": (lambda handler: handler.answer(500, b"no"), "the server answers 500"),
     "silent": (lambda handler: time.sleep(3), "nothing came for 0.5 seconds"),
+    "malformed": (malformed, "nothing came for 0.5 seconds|is not valid HTTP|ended the connection before the end"),
     "short": (short, "the server ended the connection before the end of the file|ends at byte"),
     "closed": (
         lambda handler: setattr(handler, "close_connection", True),
@@ -378,7 +389,7 @@ ANSWERS: dict[str, tuple[Callable[[Any], None], str]] = {
 def test_what_a_server_does_wrong_is_one_line(kind: str, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     server.answers["m.qfb"], said = ANSWERS[kind]
     monkeypatch.setattr(remote, "UNSTATED", MB)
-    if kind == "silent":
+    if kind in ("silent", "malformed"):
         monkeypatch.setattr(transfer, "SILENCE", 0.5)
     for action in (qfmt.load, qfmt.check, qfmt.convert):
         with pytest.raises(QfmtError, match=said) as error:
