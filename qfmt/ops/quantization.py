@@ -10,6 +10,7 @@ import numpy as np
 from ..arrays import Array
 from ..errors import QfmtError
 from ..model import DTYPES, Shape, numpy_dtype
+from .elementwise import cast
 from .registry import QUANTIZE_RULES, Inference, Quantized, by_engine, operator, optional, required
 from .shapes import axis_of, same
 
@@ -113,16 +114,11 @@ def quantize_with(
     """
     points = _points(zero_point, x, axis, block_size)
     scaled = x.astype(np.float32) / spread(scale, x.shape, axis, block_size).astype(np.float32)
-    kind, limits = numpy_dtype(output_dtype), DTYPES[output_dtype]
+    limits = DTYPES[output_dtype]
     if limits.is_integer:
         rounded = np.rint(scaled).astype(np.float64) + (0 if points is None else points)
         return np.fmin(np.fmax(rounded, limits.minimum), limits.maximum).astype(_held(output_dtype))
-    if saturate:
-        import ml_dtypes
-
-        top = float(ml_dtypes.finfo(kind).max)  # type: ignore[no-untyped-call]
-        scaled = np.where(np.isfinite(scaled), np.clip(scaled, -top, top), scaled)
-    return scaled.astype(kind)
+    return cast(scaled, saturate=saturate, to=output_dtype)
 
 
 @operator(

@@ -106,6 +106,8 @@ def _packed(s: Site, prepack: Any, *rest: Any) -> Any:
         raise Lacks("torch packs constant weights only")
     if s.grid(0).dtype != torch.uint8:
         raise Lacks(f"torch's kernels require uint8, not {s.tensor(0).dtype}")
+    if 0 in (s.tensor(1).shape or ()):
+        raise Lacks("torch's kernels leave the sums of no products undefined")
     weight, bias = int8_weight(s, 1), real_bias(s)
     packed = by_kernels(s, lambda: prepack(weight, bias, *rest))
     return s.derive("packed", packed)

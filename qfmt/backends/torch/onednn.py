@@ -42,6 +42,8 @@ def weight_of(s: Site) -> tuple[torch.Tensor, torch.Tensor]:
     q = weight.quantization
     if weight.data is None or q is None or weight.dtype != "int8" or any(q.zero_point):
         raise Lacks("oneDNN requires constant int8 weights with zero point 0")
+    if 0 in (weight.shape or ()):
+        raise Lacks("oneDNN divides by the size of the weight, which is 0 (torch 2.13)")
     if s.grid(0).dtype != torch.uint8:
         raise Lacks("oneDNN supports only uint8 inputs here")
     if overflows(s, "onednn"):

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 import torch
 
 import qfmt
 from networks import onnx_runtime as networks
+from networks.onnx_models import FLOAT, node, proto
 from qfmt.compare.classes import Counts
 from qfmt.compare.judges import by_file
 from qfmt.compare.side_by_side import SideBySide
@@ -45,3 +48,19 @@ def test_qdq_has_no_fallbacks(name: str, form: str, tmp_path: Path) -> None:
         counts = counts.plus(found.counts)
     tell(f"{name}, {form}: {counts}")
     assert counts.wrong == 0 < counts.equal
+
+
+@pytest.mark.parametrize("engine", ["auto", "reference", "fast", "native", "onednn", "qdq"])
+def test_sums_of_no_products(engine: str, tmp_path: Path) -> None:
+    constants = {"s": np.float32(0.02), "z": np.uint8(120), "zw": np.int8(0), "w": np.zeros((5, 0), np.int8)}
+    nodes = [
+        node("QuantizeLinear", ["x", "s", "z"], ["xq"]),
+        node("DequantizeLinear", ["xq", "s", "z"], ["xd"]),
+        node("DequantizeLinear", ["w", "s", "zw"], ["wd"]),
+        node("Gemm", ["xd", "wd"], ["g"], transB=1),
+        node("QuantizeLinear", ["g", "s", "z"], ["yq"]),
+        node("DequantizeLinear", ["yq", "s", "z"], ["y"]),
+    ]
+    onnx.save(proto(nodes, {"x": (FLOAT, [3, 0])}, ["y"], constants), tmp_path / "m.onnx")
+    module = qfmt.convert(tmp_path / "m.onnx").to_torch(engine)
+    assert torch.equal(module(torch.zeros(3, 0)), torch.zeros(3, 5))

@@ -320,6 +320,16 @@ def test_float8(kind: str, saturate: int, tmp_path: Path) -> None:
     assert ("QuantizeLinear@divide" in operators(model)) == bool(saturate)
 
 
+def test_infinity_saturates_to_float8_with_a_computed_scale(tmp_path: Path) -> None:
+    nodes = [node("QuantizeLinear", ["x", "s", "z"], ["xq"]), node("DequantizeLinear", ["xq", "s", "z"], ["y"])]
+    constants = {"z": small(TensorProto.FLOAT8E4M3FN, 0.0)}
+    source = proto(nodes, {"x": (FLOAT, [3]), "s": (FLOAT, [])}, ["y"], constants)
+    given = {"x": np.array([np.inf, -np.inf, np.nan], f32), "s": np.array(0.5, f32)}
+    onnx.save(source, tmp_path / "m.onnx")
+    outputs = qfmt.convert(tmp_path / "m.onnx").run(given)
+    assert np.array_equal(outputs["y"], np.array([224, -224, np.nan], f32), equal_nan=True)
+
+
 @pytest.mark.parametrize("operator", ["Clip", "Abs", "MatMul"])
 def test_a_clip_of_float8_is_no_range(operator: str, tmp_path: Path) -> None:
     """Its bounds are not integers, and products of float8 are not sums of integers."""
