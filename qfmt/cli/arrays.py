@@ -7,6 +7,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING
 from zipfile import is_zipfile
 
+from ..backstop import limited
 from ..budget import Budget
 from ..errors import QfmtError, RunError, some
 from ..file.opened import downloaded
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 def arrays(place: Place) -> dict[str, Array]:
     """The arrays of a file by name; the array of a `.npy` has the empty name. Nothing is unpickled."""
-    with downloaded(place) as path, warnings.catch_warnings():
+    with downloaded(place) as path, limited(path.stat().st_size, str(place)), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what NumPy and Python say of old headers is not about the array
         return _arrays(path, str(place))
 
@@ -47,6 +48,8 @@ def _arrays(path: Path, where: str) -> dict[str, Array]:
         return {"": np.load(path, allow_pickle=False)}
     except QfmtError as error:
         raise RunError(error.what, where=where, hint=error.hint) from None
+    except MemoryError:  # a limit of the system, which `limited` explains
+        raise
     except Exception as error:  # any error of zipfile, zlib and NumPy's header parser
         advice = "pickle" in str(error)  # NumPy's own hint is to trust the file
         why = "" if advice else f" ({error})"
@@ -66,8 +69,8 @@ def matched(wanted: Sequence[str], held: Mapping[str, Array], path: Place) -> di
     if len(held) == 1 and len(wanted) == 1:
         return {wanted[0]: next(iter(held.values()))}
     if missing := [name for name in wanted if name not in held]:
-        names = ", ".join(filter(None, held)) or "one array without a name"
-        inputs = f"the inputs are {', '.join(wanted)}"
+        names = some([*filter(None, held)]) or "one array without a name"
+        inputs = f"the inputs are {some(wanted)}"
         raise RunError(f"no array {missing[0]!r}, only {names}", where=str(path), hint=inputs)
     known = set(wanted)
     if aside := [name for name in held if name not in known]:

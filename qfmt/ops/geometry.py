@@ -19,7 +19,7 @@ from ..budget import Budget
 from ..errors import QfmtError
 from ..memory import require
 from ..model import INT32, Dimension, Node, Tensor
-from .shapes import axis_of
+from .shapes import axes_of
 
 ONE_SIZE = ("GlobalAveragePool", "ReduceMean")
 """Means over whole axes: one window, of all their elements."""
@@ -266,4 +266,4 @@ def reduced_axes(node: Node, axes: Array | None, rank: int) -> list[int]:
     """The axes that a reduction is over, in order; `axes` is the value of its second input, None if it has none."""
     if axes is None or axes.size == 0:
         return [] if node.int("noop_with_empty_axes", 0) else list(range(rank))
-    return sorted({axis_of(int(axis), rank) for axis in axes.reshape(-1)})
+    return sorted(axes_of(axes.reshape(-1), rank))

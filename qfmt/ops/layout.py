@@ -10,7 +10,7 @@ from ..arrays import Array
 from ..errors import QfmtError, shortened
 from ..model import Dimension, Shape
 from .registry import Inference, Quantized, Trait, operator, optional, required
-from .shapes import axis_of, broadcast_pair, integers, is_present, length
+from .shapes import axes_of, axis_of, broadcast_pair, integers, is_present, length
 
 
 def _elements(shape: tuple[Dimension, ...]) -> Dimension:
@@ -140,7 +140,7 @@ def _squeeze_shape(given: Inference) -> list[Shape]:
     axes = integers(given, 1)
     if x is None or (axes is None and (is_present(given, 1) or not all(isinstance(size, int) for size in x))):
         return [None]
-    gone = {i for i, size in enumerate(x) if size == 1} if axes is None else {axis_of(axis, len(x)) for axis in axes}
+    gone = [i for i, size in enumerate(x) if size == 1] if axes is None else axes_of(axes, len(x))
     for axis in gone:
         if isinstance(x[axis], int) and x[axis] != 1:
             raise QfmtError(f"axis {axis} has size {x[axis]} and cannot be squeezed")
@@ -161,9 +161,7 @@ def _unsqueeze_shape(given: Inference) -> list[Shape]:
         count = length(given, 1)
         return [None if count is None else (None,) * (len(x) + count)]
     rank = len(x) + len(axes)
-    new = {axis_of(axis, rank) for axis in axes}
-    if len(new) != len(axes):
-        raise QfmtError(f"axes {axes} list an axis twice")
+    new = axes_of(axes, rank)
     rest = iter(x)
     return [tuple(1 if i in new else next(rest) for i in range(rank))]
 

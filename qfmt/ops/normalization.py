@@ -24,7 +24,7 @@ from .registry import (
     optional,
     required,
 )
-from .shapes import along_axis, axis_of, check_broadcasts, per_channel
+from .shapes import along_axis, axes_of, check_broadcasts, per_channel
 
 EPSILON = optional(1e-5, "added to the variance")
 
@@ -230,8 +230,7 @@ def rms_normalization(x: Array, scale: Array, *, axis: int, epsilon: float) -> A
 def _axes_shape(given: Inference) -> list[Shape]:
     shape = given.shapes[0]
     if shape is not None:
-        for axis in given.attributes["axes"]:
-            axis_of(axis, len(shape))
+        axes_of(given.attributes["axes"], len(shape))
     return [shape]
 
 

@@ -12,7 +12,7 @@ from ..errors import QfmtError
 from ..model import Shape
 from .pooling import MEAN_RULES, mean_over, real_mean, sum_over
 from .registry import Inference, Operand, Quantized, Result, Sums, by_engine, operator, optional
-from .shapes import axis_of, integers, is_present
+from .shapes import axes_of, axis_of, integers, is_present
 
 
 def _reduce_shape(given: Inference) -> list[Shape]:
@@ -27,7 +27,7 @@ def _reduce_shape(given: Inference) -> list[Shape]:
 def _resolved(rank: int, axes: list[int] | None, empty_is_none: bool) -> tuple[int, ...]:
     if not axes:
         return () if empty_is_none else tuple(range(rank))
-    return tuple(axis_of(axis, rank) for axis in axes)
+    return tuple(axes_of(axes, rank))
 
 
 def _axes(x: Array, axes: Array | None, noop_with_empty_axes: int) -> tuple[int, ...]:

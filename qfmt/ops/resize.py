@@ -25,7 +25,7 @@ from .registry import (
     operator,
     optional,
 )
-from .shapes import axis_of
+from .shapes import axes_of, axis_of
 
 
 def _resize_shape(given: Inference) -> list[Shape]:
@@ -76,7 +76,7 @@ def may_stay(scale: float) -> bool:
 
 
 def _axes(a: Mapping[str, Any], rank: int) -> list[int]:
-    return [axis_of(axis, rank) for axis in a["axes"]] if a["axes"] else list(range(rank))
+    return axes_of(a["axes"], rank) if a["axes"] else list(range(rank))
 
 
 class Axis(NamedTuple):

@@ -11,7 +11,7 @@ from ..memory import require
 from ..model import Dimension, Shape
 from .accumulation import real_scalar
 from .registry import Inference, Operand, Quantized, Result, Trait, by_engine, operator, optional, required
-from .shapes import axis_of, check_scalar, integers, is_present
+from .shapes import axes_of, axis_of, check_scalar, integers, is_present
 
 
 def _concat_shape(given: Inference) -> list[Shape]:
@@ -108,12 +108,11 @@ def _slices(
 ) -> list[slice]:
     rank = len(sizes)
     result = [slice(None)] * rank
-    for start, end, axis, step in zip(
-        starts, ends, axes or range(len(starts)), steps or [1] * len(starts), strict=True
+    for start, end, at, step in zip(
+        starts, ends, axes_of(axes or range(len(starts)), rank), steps or [1] * len(starts), strict=True
     ):
         if step == 0:
             raise QfmtError("a slice needs a step other than 0")
-        at = axis_of(axis, rank)
         size = sizes[at]
         if step < 0 and isinstance(size, int):
             # Backwards from before the first element is from that element, and to before it is None in Python.
@@ -161,7 +160,7 @@ def slice_(x: Array, starts: Array, ends: Array, axes: Array | None, steps: Arra
 
 
 def _pad_widths(rank: int, pads: list[int], axes: list[int] | None) -> list[tuple[int, int]]:
-    chosen = list(range(rank)) if axes is None else [axis_of(axis, rank) for axis in axes]
+    chosen = list(range(rank)) if axes is None else axes_of(axes, rank)
     if len(pads) != 2 * len(chosen):
         raise QfmtError(f"{len(pads)} pads do not fit {len(chosen)} axes")
     widths = [(0, 0)] * rank

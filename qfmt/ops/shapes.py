@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -116,6 +116,15 @@ def axis_of(axis: int, rank: int) -> int:
     if not -rank <= axis < rank:
         raise QfmtError(f"axis {axis} is outside rank {rank}")
     return axis % rank if rank else 0
+
+
+def axes_of(axes: Iterable[int], rank: int) -> list[int]:
+    """Possibly negative axes as ones from 0; QfmtError if the rank has no such axis, or if one is listed twice."""
+    listed = [int(axis) for axis in axes]
+    found = [axis_of(axis, rank) for axis in listed]
+    if len({*found}) != len(found):
+        raise QfmtError(f"axes {listed} list an axis twice")
+    return found
 
 
 def integers(given: Inference, index: int, most: int = 2 * MAXIMUM_RANK) -> list[int] | None:

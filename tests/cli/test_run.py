@@ -63,6 +63,17 @@ def test_run_never_unpickles(tiny: Path, tmp_path: Path) -> None:
         assert "allow_pickle" not in said and "trust" not in said
 
 
+def test_an_array_larger_than_its_file(tiny: Path, tmp_path: Path) -> None:
+    """Memory is not taken for what a header states."""
+    np.save(tmp_path / "x.npy", np.ones((1, 3), np.float32))
+    saved = (tmp_path / "x.npy").read_bytes()
+    for shape in (b"(1, 9), }", b"(1, 99999999999), }"):
+        (tmp_path / "x.npy").write_bytes(saved.replace(b"(1, 3), }" + b" " * (len(shape) - 9), shape))
+        assert "x.npy: " in trouble("run", tiny, "--input", tmp_path / "x.npy")
+    np.savez(tmp_path / "x.npz", **{f"a{number}": np.ones(1) for number in range(100)})
+    assert "no array 'x', only a0, a1, a2, …; the inputs are x" in trouble("run", tiny, "--input", tmp_path / "x.npz")
+
+
 def test_arrays_of_python_2(tiny: Path, tmp_path: Path) -> None:
     """NumPy warns of their headers, which would be an error in this test."""
     np.save(tmp_path / "new.npy", np.ones((1, 3), np.float32))

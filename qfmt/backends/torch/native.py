@@ -54,6 +54,8 @@ def int8_weight(s: Site, index: int) -> torch.Tensor:
     """The weight of a product as such a tensor. QNNPACK packs other types, and fails when it runs."""
     if s.tensor(index).dtype != "int8":
         raise Lacks(f"torch's kernels require weights of int8, not {s.tensor(index).dtype}")
+    if 0 in (s.tensor(index).shape or ()):
+        raise Lacks("torch's kernels leave the sums of no products undefined")
     return quantized_weight(s, index)
 
 
@@ -106,8 +108,6 @@ def _packed(s: Site, prepack: Any, *rest: Any) -> Any:
         raise Lacks("torch packs constant weights only")
     if s.grid(0).dtype != torch.uint8:
         raise Lacks(f"torch's kernels require uint8, not {s.tensor(0).dtype}")
-    if 0 in (s.tensor(1).shape or ()):
-        raise Lacks("torch's kernels leave the sums of no products undefined")
     weight, bias = int8_weight(s, 1), real_bias(s)
     packed = by_kernels(s, lambda: prepack(weight, bias, *rest))
     return s.derive("packed", packed)
