@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
@@ -78,8 +79,14 @@ def _parameter(values: Parameter) -> str:
 
 
 def in_shell(begin: str, word: str) -> str:
-    """`--input-shape x=N,3`, to be pasted into a shell: nothing in the word, which may be from a file, is a command."""
-    return f"{begin} {shlex.quote(word)}"
+    """`--input-shape x=N,3`, to be pasted into a shell: nothing in the word, which may be from a file, is a command.
+
+    A word with control characters, or bytes that are no UTF-8, is written as `$'…'`, which most shells read.
+    """
+    if word.isprintable():
+        return f"{begin} {shlex.quote(word)}"
+    escaped = (chr(byte) if 32 <= byte < 127 and byte not in b"'\\" else f"\\x{byte:02x}" for byte in os.fsencode(word))
+    return f"{begin} $'{''.join(escaped)}'"
 
 
 def by(sizes: Iterable[int]) -> str:

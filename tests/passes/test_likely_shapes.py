@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shlex
 import subprocess
@@ -114,6 +115,14 @@ def test_a_hint_that_is_cut_is_no_command(limit: int, tmp_path: Path) -> None:
         command = f"echo {said.partition('; ')[2]}"
         done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, timeout=60)
         assert done.returncode and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("word", ["plain", "a b", "it's", "new\nline's \\n", "\x1b[31m", "h\udcff.qfb", "a\u202eé"])
+def test_a_hint_names_any_file(word: str) -> None:
+    command = str(QfmtError("wrong", hint=in_shell("printf %s", word))).partition("; ")[2]
+    assert command.isprintable()
+    done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=60)
+    assert done.stdout == os.fsencode(word)
 
 
 @pytest.mark.parametrize("told", ["[1]", "{", '{"x": 3}', '{"x": ["N"]}', '{"x": [-1]}', "[" * 10_000])
