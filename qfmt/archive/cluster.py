@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from asyncio import run_coroutine_threadsafe
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from concurrent.futures import TimeoutError as Late  # not that of Python 3.10
+from contextlib import ExitStack, contextmanager, suppress
 from logging import CRITICAL
 from pkgutil import resolve_name
 from time import monotonic, sleep
@@ -32,6 +34,9 @@ PROTOCOLS = ("tcp://", "tls://", "ws://", "wss://")
 
 SAFE_PATH = "PYTHONSAFEPATH"
 """The variable that keeps the working directory out of the import path (Python 3.11)."""
+
+PERIOD = 0.2
+"""Seconds between two requests for results: the scheduler has less to do if many are requested at once."""
 
 IDLE = 60
 """Seconds for which a cluster may have no worker."""
@@ -81,13 +86,10 @@ def results(
         futures = client.map(attempt, tasks, pure=False, retries=RETRIES, **given)
         asked = {future.key: task for future, task in zip(futures, tasks, strict=True)}
         with client.as_current():
-            coming = dask.as_completed(futures, with_results=True)  # a result may be lost with its worker
+            coming = dask.as_completed(futures)
         del futures  # what has been answered and is still asked for would be repeated if its worker dies
-        for future, result in counted(_each(coming, client, shown), "", len(asked), "files"):
-            if future.cancelled():
-                hint = "start a scheduler and workers, and run the same command again"
-                raise RemoteError("the connection to the scheduler was lost", where=f"--dask {shown}", hint=hint)
-            task, answer = asked[future.key], _answer(result) if future.status == "error" else result
+        for future, answer in counted(_answers(coming, client, shown), "", len(asked), "files"):
+            task = asked[future.key]
             future.release()
             yield task, answer
 
@@ -134,27 +136,44 @@ def _require_qfmt(client: Any, shown: str) -> None:
 
 
 def _wait_for_worker(client: Any, shown: str) -> None:
-    from distributed import TimeoutError as Late  # not that of Python 3.10
+    from distributed import TimeoutError as NoWorker  # not that of Python 3.10
 
     try:
         client.wait_for_workers(1, timeout=IDLE)
-    except Late:
+    except NoWorker:
         hint = "start workers for this scheduler, and run the same command again"
         raise RemoteError(f"there was no worker for {IDLE} seconds", where=f"--dask {shown}", hint=hint) from None
 
 
-def _each(coming: Any, client: Any, shown: str) -> Iterator[Any]:
-    """The futures as they come, with their results. RemoteError if none comes for IDLE seconds, and then no worker."""
+def _answers(coming: Any, client: Any, shown: str) -> Iterator[tuple[Any, object]]:
+    """The futures as they come, with the answers of their tasks. RemoteError if none comes for IDLE seconds, and then
+    no worker."""
     quiet = monotonic()
     while not coming.is_empty():
         if batch := coming.next_batch(block=False):
-            yield from batch
+            found = _gathered(batch, client, shown)
+            for future in batch:
+                if future.cancelled():
+                    hint = "start a scheduler and workers, and run the same command again"
+                    raise RemoteError("the connection to the scheduler was lost", where=f"--dask {shown}", hint=hint)
+                yield future, _failed(future) if future.status == "error" else found[future.key]
             quiet = monotonic()
         elif monotonic() - quiet > IDLE:
             _wait_for_worker(client, shown)
             quiet = monotonic()
         else:
-            sleep(0.05)
+            sleep(PERIOD)
+
+
+def _gathered(batch: Sequence[Any], client: Any, shown: str) -> Mapping[str, object]:
+    """The results of futures by key, in one request. One that is lost with its worker is computed again."""
+    asked = client.gather({future.key: future for future in batch}, errors="skip", asynchronous=True)
+    results = run_coroutine_threadsafe(asked, client.loop.asyncio_loop)
+    while True:
+        with suppress(Late):
+            found: Mapping[str, object] = results.result(IDLE)
+            return found
+        _wait_for_worker(client, shown)
 
 
 def attempt(task: Message, work: str, arguments: Sequence[str], version: str) -> Message:
@@ -171,9 +190,9 @@ class TryAgain(Exception):
     """The other side failed: the answer if it is not asked again."""
 
 
-def _answer(failed: tuple[type, BaseException, object]) -> object:
-    """The answer that a failure stands for."""
-    _, error, _ = failed
+def _failed(future: Any) -> object:
+    """The answer that the failure of a task stands for."""
+    error = future.exception()
     if isinstance(error, TryAgain):
         return error.args[0]
     return {"error": f"its worker failed: {first_line(error)}"}

@@ -468,6 +468,7 @@ def test_a_cluster_without_workers_is_not_waited_for(
     from qfmt.archive import cluster
 
     monkeypatch.setattr(cluster, "IDLE", 1)
+    monkeypatch.setattr(cluster, "PERIOD", 0.01)
     archive = tmp_path / "archive"
     found = find([str(sources)], archive).sources
     with cluster_of(0) as empty, pytest.raises(RemoteError, match="there was no worker for 1 seconds"):
