@@ -11,9 +11,9 @@ from typing import Any
 
 from ....budget import Budget
 from ....errors import SourceError, brief, damaged
+from ...content import Content
 from ...harmless import harmless_or_inert
 from ...pickles import Pickles, unpickle
-from ...sources import sniff
 from ...stored import ELEMENT_BITS, Storage
 from ...zips import PytorchZip, big_endian
 
@@ -37,7 +37,7 @@ class Saved:
 
 def read(path: str | PathLike[str]) -> Saved:
     """The contents of a file that torch.save wrote, in either form."""
-    return read_legacy(path) if sniff(path).key == "torch_legacy" else read_zip(PytorchZip(path))
+    return read_zip(PytorchZip(path)) if Content(path).is_zip else read_legacy(path)
 
 
 def read_zip(archive: PytorchZip) -> Saved:
