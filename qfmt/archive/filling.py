@@ -281,9 +281,9 @@ class _Settling:
         or which are converted for the first time, the first in the manifest; then of the others."""
         self.uses = Counter(entry.file for entry in self.entries.values())
         self.firsts: dict[str, str] = {}
-        self.there: set[str] = set()
-        """Files of firsts that were found to be there."""
         """Content id → the first source that has it; of sources that are given, when their answers have come."""
+        self.there: set[str] = set()
+        """Files of `firsts` that were found to be there."""
         for entry in self.entries.values():
             if entry.content_id and entry.source not in pending:
                 self.firsts.setdefault(entry.content_id, entry.source)
