@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
@@ -85,7 +84,11 @@ def in_shell(begin: str, word: str) -> str:
     """
     if word.isprintable():
         return f"{begin} {shlex.quote(word)}"
-    escaped = (chr(byte) if 32 <= byte < 127 and byte not in b"'\\" else f"\\x{byte:02x}" for byte in os.fsencode(word))
+    try:
+        encoded = word.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half a character, which no name of a file has
+        encoded = word.encode("utf-8", "replace")
+    escaped = (chr(byte) if 32 <= byte < 127 and byte not in b"'\\" else f"\\x{byte:02x}" for byte in encoded)
     return f"{begin} $'{''.join(escaped)}'"
 
 

@@ -125,6 +125,10 @@ def test_a_hint_names_any_file(word: str) -> None:
     assert done.stdout == os.fsencode(word)
 
 
+def test_a_hint_with_half_a_character() -> None:
+    assert in_shell("echo", "a\ud800b") == "echo $'a?b'"
+
+
 @pytest.mark.parametrize("told", ["[1]", "{", '{"x": 3}', '{"x": ["N"]}', '{"x": [-1]}', "[" * 10_000])
 def test_examples_that_make_no_sense_are_none(told: str) -> None:
     model = reading("Relu", (1, 1), ("N",)).replace(source={"example_shapes": told})
