@@ -196,6 +196,8 @@ class StoredTensor:
             layout = f"shape {_short(self.shape)}, strides {_short(self.strides)}, offset {self.offset}"
             raise damaged(f"a tensor with {layout} is invalid", where=where)
         if prod(self.shape) == 0:
+            if prod(filter(None, self.shape)) >= 1 << 60:  # rule V3; NumPy has no such array either
+                raise damaged(f"a tensor has the shape {_short(self.shape)}", where=where)
             return
         bits = ELEMENT_BITS[self.dtype]
         if (self._last() + 1) * bits > nbytes * 8:

@@ -215,7 +215,8 @@ class PytorchZip(Zip):
     def __init__(self, source: str | PathLike[str] | bytes, budget: Budget | None = None) -> None:
         super().__init__(source, budget)
         self.root = root_of(self)
-        if len({name.lower() for name in self.entries}) < len(self.entries):
+        self._names = {name.lower(): name for name in self.entries}
+        if len(self._names) < len(self.entries):
             what = "two entries of the archive have names that differ in case only, which PyTorch confuses"
             raise SourceError(what, hint="the file is damaged or malicious")
         self._storages: dict[tuple[str, str], Storage] = {}
@@ -223,9 +224,9 @@ class PytorchZip(Zip):
             raise big_endian()
 
     def text(self, name: str, default: str = "") -> str:
-        """A short entry; `default` if there is none."""
-        name = self.root + name
-        return self.read(name, 256).decode("ascii", "replace").strip() if name in self.entries else default
+        """A short entry, which PyTorch finds in any case; `default` if there is none."""
+        found = self._names.get((self.root + name).lower())
+        return default if found is None else self.read(found, 256).decode("ascii", "replace").strip()
 
     @property
     def version(self) -> str:

@@ -310,6 +310,7 @@ BAD_WINDOWS = {
     "a huge stride": window((2,), (2**62,)),
     "a huge size": window((2**62,), (1,)),
     "sizes whose product overflows 64 bits": window((2**31, 2**31, 2**31), (0, 0, 0)),
+    "nothing, in sizes whose product overflows 64 bits": window((2**40, 2**40, 0), (0, 0, 0)),
     "a negative size": window((-1,), (1,)),
     "two negative sizes": window((-2, -3), (1, 1)),
     "a negative stride": window((3,), (-1,), 5),

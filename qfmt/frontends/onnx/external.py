@@ -9,7 +9,7 @@ import mmap
 import os
 import stat
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sized
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -20,6 +20,7 @@ import numpy as np
 from ...arrays import Array
 from ...backstop import grow
 from ...errors import SourceError, brief
+from ...graph import MAXIMUM_RANK
 from ...regular import descriptor_of, refusal, resolved
 from .messages import charge, damaged
 
@@ -283,6 +284,7 @@ def _needed(tensor: Any) -> int:
     """The number of bytes that shape and element type require."""
     import onnx_ir as ir
 
+    check_rank(tensor.dims)
     try:
         bits = int(ir.DataType(tensor.data_type).bitwidth)
     except (TypeError, ValueError):
@@ -290,6 +292,12 @@ def _needed(tensor: Any) -> int:
     if any(size < 0 for size in tensor.dims):
         raise SourceError(f"its shape is {list(tensor.dims)}")
     return int(-(-prod(tensor.dims) * bits // 8))
+
+
+def check_rank(shape: Sized) -> None:
+    """SourceError for more dimensions than a tensor has: each node would copy them, and their product has no limit."""
+    if len(shape) > MAXIMUM_RANK:
+        raise SourceError(f"has {len(shape):,} dimensions; a tensor has up to {MAXIMUM_RANK}")
 
 
 def _name(tensor: Any, place: Place) -> None:

@@ -8,9 +8,8 @@ from math import prod
 from typing import Any
 
 from ...errors import SourceError
-from ...graph import MAXIMUM_RANK
 from ...model import DTYPES, ArrayData, Data, Shape, Tensor
-from .external import Opened
+from .external import Opened, check_rank
 
 FILE = "qfmt.file"
 """The metadata key under which an external onnx-ir tensor keeps its open file."""
@@ -73,7 +72,7 @@ def _stored(name: str, tensor: Any) -> Tensor:
 
     if tensor is None:
         raise SourceError("has no data")
-    _check_rank(tensor.shape)
+    check_rank(tensor.shape)
     dtype, shape = dtype_of(tensor.dtype), tuple(int(size) for size in tensor.shape)
     if any(size < 0 for size in shape):
         raise SourceError(f"its shape is {list(shape)}")
@@ -178,12 +177,6 @@ def quiet() -> None:
 def shape_of(value: Any) -> Shape:
     if value.shape is None:
         return None
-    _check_rank(value.shape)
+    check_rank(value.shape)
     sizes = (size if isinstance(size, int) else size.value or None for size in value.shape)  # "": no name
     return tuple(None if isinstance(size, int) and size < 0 else size for size in sizes)  # -1: unknown, in some files
-
-
-def _check_rank(shape: Any) -> None:
-    """SourceError for more dimensions than a tensor has: each node would copy them."""
-    if len(shape) > MAXIMUM_RANK:
-        raise SourceError(f"has {len(shape):,} dimensions; a tensor has up to {MAXIMUM_RANK}")

@@ -82,6 +82,14 @@ def test_other_files_and_other_sizes_are_refused(changes: dict[str, str], words:
     assert "\n" not in str(caught.value)
 
 
+def test_a_shape_of_many_sizes(tmp_path: Path) -> None:
+    tensor = elsewhere("w.bin")
+    tensor.dims[:] = [1 << 62] * 1000  # their product has more digits than Python prints
+    (tmp_path / "w.bin").write_bytes(WEIGHTS.tobytes())
+    with pytest.raises(SourceError, match="1,000 dimensions"):
+        qfmt.convert(_written(tmp_path, _in_initializer(tensor)))
+
+
 def test_two_locations(tmp_path: Path) -> None:
     """Some programs take the first one, some the last one."""
     tensor = elsewhere("weights.bin")
