@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -80,6 +81,18 @@ def test_other_files_and_other_sizes_are_refused(changes: dict[str, str], words:
         qfmt.convert(saved(folder, **changes))
     assert "initializer w" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_more_files_than_the_system_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file for each tensor, as older exporters write them, may be more than 1024 files."""
+    path = saved(tmp_path)
+
+    def full(path: Path) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(external, "descriptor_of", full)
+    with pytest.raises(SourceError, match="too many files are open; raise the limit"):
+        qfmt.convert(path)
 
 
 def test_two_locations(tmp_path: Path) -> None:
