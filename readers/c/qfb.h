@@ -1356,11 +1356,14 @@ static inline qfb_code qfb_check_numbers_of_(qfb_walk_ *walk, uint32_t index, co
     return qfb_check_numbers_(walk, index, &tensor->quantization, qfb_dtype_of(tensor->dtype), signs, large);
 }
 
-static inline qfb_code qfb_check_observed_(qfb_file *file, uint32_t index, const qfb_quantization *q)
+static inline qfb_code qfb_check_observed_(qfb_walk_ *walk, uint32_t index, const qfb_quantization *q)
 {
+    qfb_file *file = walk->file;
     uint32_t i, count = q->observed_minimum.count;
     if (!q->observed_minimum.present)
         return QFB_OK;
+    if (qfb_spend_(walk, (uint64_t)16 * count, 0)) /* tensors may share a quantization */
+        return file->error.code;
     if (!q->observer.size)
         return qfb_invalid_(file, "V25", index, "the observer has no name");
     if (count != q->observed_maximum.count || (count != 1 && count != q->scale.count))
@@ -1381,7 +1384,7 @@ static inline qfb_code qfb_check_quantization_(qfb_walk_ *walk, uint32_t index, 
     const qfb_quantization *q = &tensor->quantization;
     const qfb_dtype_info *info = qfb_dtype_of(tensor->dtype);
     if (qfb_check_form_(file, index, tensor->dtype, q) || qfb_check_blocks_(file, index, &tensor->shape, q) ||
-        qfb_check_observed_(file, index, q))
+        qfb_check_observed_(walk, index, q))
         return file->error.code;
     if (info->high == 0 || info->bits > 32)
         return qfb_invalid_(file, "V23", index, "the element type cannot be quantized");

@@ -379,6 +379,18 @@ def test_a_long_string_is_not_read_again_and_again() -> None:
     assert verdicts(build("test/verdicts.c", "-O2"), files) == [(3, "F6")]
 
 
+def test_observed_ranges_are_not_read_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To read those of a shared quantization for each tensor takes time that grows with the square of the file."""
+    monkeypatch.setattr("qfmt.file.encode.SMALL", 1 << 62)  # one copy, however many tensors refer to it
+    scales = numbers("float32", *[0.5] * 1000)
+    observed = {"observer": "a", "minimum": [0.0] * 1000, "maximum": [1.0] * 1000}
+    grid = {"block": [1], "scale": scales, "quant_min": -128, "quant_max": 127, "observed": observed}
+    shared = {"dtype": DTYPES["int8"].code, "shape": [1000], "quantization": grid}
+    tensors = [{"name": f"t{index:04}", **shared} for index in range(1000)]
+    data = crafted(tmp_path, graph={"tensors": tensors}, data=b"", buffers=[])
+    assert verdicts(build("test/verdicts.c", "-O2"), [data.read_bytes()]) == [(3, "F6")]
+
+
 def test_refused_files_of_the_suite_are_refused() -> None:
     """Those that break a rule of the container, but for two of F13, or one about a single tensor or vector."""
     folder = SUITE / "refused"

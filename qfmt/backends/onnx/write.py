@@ -29,6 +29,9 @@ NAMED = DIGITS + len(SUFFIX)
 BLOCK = 1 << 20
 """Bytes of a file that are searched at once."""
 
+SEARCHED = 4 << 30
+"""Bytes of files in a folder that are searched at most: about two seconds."""
+
 ALIGNMENT = 4096
 """Alignment of each constant in bytes, so that a runtime can map it into memory."""
 
@@ -77,11 +80,15 @@ def _named_like(path: Path) -> list[Path]:
 
 
 def _unused(path: Path) -> list[Path]:
-    """Those that no file in the folder names, whatever it is; none if one cannot be read."""
-    left = {each.name[-NAMED:].encode(): each for each in _named_like(path)}
+    """Those that no file in the folder names, whatever it is; none if one cannot be read, or it is too much to read."""
+    constants = set(_named_like(path))
+    left, searched = {each.name[-NAMED:].encode(): each for each in constants}, 0
     try:
         for each in (path, *path.parent.iterdir()):
-            if left and each not in left.values() and each.exists() and not irregular(each):
+            if left and each not in constants and each.exists() and not irregular(each):
+                searched += each.stat().st_size
+                if searched > SEARCHED:
+                    return []
                 for end in _occurring(left, each):
                     del left[end]
     except OSError:

@@ -222,6 +222,19 @@ def test_weights_of_a_renamed_model_are_not_removed(name: str, kept: str, tmp_pa
     assert len(list(tmp_path.glob("*.data"))) == 1
 
 
+def test_a_large_folder_is_not_searched(tmp_path: Path) -> None:
+    """To look for the names of weights in all files of a folder may take longer than to convert a model."""
+    earlier, large = tmp_path / f"m.onnx.{'0' * 16}.data", tmp_path / "large"
+    earlier.write_bytes(b"of an earlier model")
+    with large.open("wb") as file:
+        file.truncate(1 << 40)  # a hole
+    write_onnx(qfmt.convert(DIGITS, engine="onnx"), tmp_path / "m.onnx", external=5000)
+    assert earlier.exists()
+    large.unlink()
+    write_onnx(qfmt.convert(DIGITS, engine="onnx"), tmp_path / "m.onnx", external=5000)
+    assert not earlier.exists()
+
+
 def test_two_writers_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One would remove the weights that the other has written, and has not named in a model yet."""
     held: list[str] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -88,6 +89,18 @@ def test_a_shape_of_many_sizes(tmp_path: Path) -> None:
     (tmp_path / "w.bin").write_bytes(WEIGHTS.tobytes())
     with pytest.raises(SourceError, match="1,000 dimensions"):
         qfmt.convert(_written(tmp_path, _in_initializer(tensor)))
+
+
+def test_more_files_than_the_system_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file for each tensor, as older exporters write them, may be more than 1024 files."""
+    path = saved(tmp_path)
+
+    def full(path: Path) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(external, "descriptor_of", full)
+    with pytest.raises(SourceError, match="too many files are open; raise the limit"):
+        qfmt.convert(path)
 
 
 def test_two_locations(tmp_path: Path) -> None:
