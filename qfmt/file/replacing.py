@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from ..arrays import BLOCK
 from ..errors import DestinationError
+from ..regular import resolved
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -55,13 +56,17 @@ def replacing(where: str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def replacing_all(
-    where: str, parts: Callable[[Path], Iterable[Path]], unused: Callable[[Path], Iterable[Path]]
+    where: str,
+    parts: Callable[[Path], Iterable[Path]],
+    unused: Callable[[Iterable[Path], Iterable[Path]], Iterable[Path]],
 ) -> Iterator[tuple[BinaryIO, Callable[[], NewFile]]]:
     """As `replacing`, for a file that others beside it belong to, its parts: it gets its name after all of them.
 
     Yields the file, and a function that makes a part, whose `target` the caller sets. `parts` lists the files that are
     named like parts of a target. Those that are `unused` are removed: a killed writer left them, or they belong to
-    the file that is replaced. Writers of targets whose names differ in their suffixes only take turns.
+    the file that is replaced. `unused` gets parts, and files that may refer to them; for all files of the folder it may
+    take too long, so they are searched before anything gets its name. Writers of targets whose names differ in their
+    suffixes only take turns.
     """
     with _as_destination_error(where):
         target = _target(where)
@@ -77,12 +82,15 @@ def replacing_all(
                 files[0].settle()
                 return
             with _alone(target):
-                _remove(unused(target))
+                before = {*parts(target)}
+                others = (path for path in target.parent.iterdir() if path not in before and resolved(path) != target)
+                spare = [*unused(before, others)] if before else []
+                _remove(unused(spare, [target]))
                 try:
                     for file in files:
                         file.settle()
                 finally:
-                    _remove(unused(target))
+                    _remove(unused([*spare, *({*parts(target)} - before)], [target]))
         finally:
             for file in files:
                 file.discard()

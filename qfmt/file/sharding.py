@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,11 +30,11 @@ def named_like(target: Path) -> Iterator[Path]:
     return (target.with_name(name) for name in os.listdir(target.parent) if pattern.fullmatch(name))  # noqa: PTH208
 
 
-def unused(target: Path) -> list[Path]:
-    """Those that no `.qfb` file in the folder refers to, whatever its name is now; none if one cannot be read."""
-    left = {path.name: path for path in named_like(target)}
+def unused(parts: Iterable[Path], files: Iterable[Path]) -> list[Path]:
+    """Those shards that no `.qfb` file of these refers to, whatever its name is now; none if one cannot be read."""
+    left = {path.name: path for path in parts}
     try:
-        for path in target.parent.iterdir() if left else ():
+        for path in files if left else ():
             for shard in stated(path):
                 left.pop(shard.name, None)
     except (OSError, QfmtError):  # of a newer version, perhaps: its shards are not known
@@ -48,7 +48,7 @@ def remove(target: Path) -> None:
     with suppress(OSError, QfmtError):
         has_shards = bool(stated(target))
     target.unlink(missing_ok=True)
-    for path in unused(target) if has_shards else ():
+    for path in unused(named_like(target), target.parent.iterdir()) if has_shards else ():
         path.unlink(missing_ok=True)
 
 

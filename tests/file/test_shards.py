@@ -6,7 +6,7 @@ import gc
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -19,8 +19,9 @@ import qfmt
 from qfmt import Graph, Model, Quantization, Tensor, check, load, save
 from qfmt.cli import main
 from qfmt.errors import DestinationError, FormatError, QfmtError
+from qfmt.file import sharding
 from qfmt.file.reader import Container
-from qfmt.file.shards import Shards
+from qfmt.file.shards import Shard, Shards
 from support.paths import DIGITS, ROOT
 
 resource: ModuleType | None
@@ -323,6 +324,26 @@ size = int(sys.argv[3])
 for turn in range(60):
     save(model(int(sys.argv[4]) + turn), sys.argv[2], shard_size=size or None)
 """
+
+
+def test_other_files_are_read_before_the_new_one_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those in a folder of an attacker may take longer than is allowed, which is an error: nothing is written then."""
+    path, other = tmp_path / "m.qfb", tmp_path / "other.qfb"
+    save(model(0), path, shard_size=2000)
+    (tmp_path / "link.qfb").symlink_to(path.name)
+    save(model(1), other)
+    before, read, stated = path.read_bytes(), list[tuple[Path, bool]](), sharding.stated
+
+    def told(each: Path) -> Sequence[Shard]:
+        read.append((each, path.read_bytes() == before))
+        return stated(each)
+
+    monkeypatch.setattr(sharding, "stated", told)
+    save(model(2), path, shard_size=2000)
+    assert [was_before for each, was_before in read if each == other] == [True]
+    data = Container(path, verify=True).data
+    assert isinstance(data, Shards)
+    assert [each.name for each in shards_of(tmp_path)] == [shard.name for shard in data.shards]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="without locks, writers do not take turns")

@@ -79,13 +79,12 @@ def _named_like(path: Path) -> list[Path]:
     return list(path.parent.glob(f"{escape(path.name)}.{'[0-9a-f]' * DIGITS}{SUFFIX}"))
 
 
-def _unused(path: Path) -> list[Path]:
-    """Those that no file in the folder names, whatever it is; none if one cannot be read, or it is too much to read."""
-    constants = set(_named_like(path))
+def _unused(constants: Iterable[Path], files: Iterable[Path]) -> list[Path]:
+    """Those that none of the files names, whatever it is; none if one cannot be read, or it is too much to read."""
     left, searched = {each.name[-NAMED:].encode(): each for each in constants}, 0
     try:
-        for each in (path, *path.parent.iterdir()):
-            if left and each not in constants and each.exists() and not irregular(each):
+        for each in files if left else ():
+            if left and each.exists() and not irregular(each):
                 searched += each.stat().st_size
                 if searched > SEARCHED:
                     return []
