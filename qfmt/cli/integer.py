@@ -129,8 +129,8 @@ def _unsure(model: Model) -> str:
     """`255 of the 1,021 sums of pool1, a mean of floats`: the only sums of a model whose result is not certain."""
     from ..passes.lowering.facts import requantizations
 
-    how = model.source.get("integer_only", "").split()
-    found = [each for each in requantizations(model) if each.differs] if how[:1] == ["exact"] else []
+    is_exact = model.source.get("integer_only", "").startswith("exact")
+    found = [each for each in requantizations(model) if each.differs] if is_exact else []
     if not found:
         return ""
     listed = [f"{each.differs:,} of the {each.sums:,} sums of {each.output}" for each in found]

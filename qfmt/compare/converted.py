@@ -13,7 +13,7 @@ from ..arithmetic import dequantize
 from ..arrays import Array
 from ..frontends.witness import Computed, computed, integers_of
 from ..interpreter import checked_inputs
-from ..model import Graph, Model, Tensor, numpy_dtype
+from ..model import DTYPES, Graph, Model, Tensor, numpy_dtype
 from ..ops import known
 from ..passes.edits import with_inputs
 from .difference import Pairing
@@ -45,7 +45,7 @@ class Converted:
 
     def __init__(self, file: Model, witness: Witness, *, foreign: bool = False, rules: Model | None = None) -> None:
         self.file, self.witness, self.foreign = file, witness, foreign
-        a, b = (_without_single_channels(each.graph) if foreign else each.graph for each in (witness.model, file))
+        a, b = (_as_onnx_states_it(each.graph) if foreign else each.graph for each in (witness.model, file))
         self.pairing = Pairing(a, b, ("source", "file"))
         self.tensors = self._paired()
         """Tensor of the source → tensor of the file."""
@@ -189,11 +189,15 @@ def _moved(value: Computed, tensor: Tensor) -> Computed:
     return to._replace(array=moved) if fits else value
 
 
-def _without_single_channels(graph: Graph) -> Graph:
+def _as_onnx_states_it(graph: Graph) -> Graph:
+    """Without what ONNX does not state: single channels, and ranges of constants, which only bound their integers."""
     tensors = dict(graph.tensors)
     for name, tensor in tensors.items():
         if tensor.quantization is not None:
-            tensors[name] = replace(tensor, quantization=without_single_channel(tensor.quantization))
+            grid, dtype = without_single_channel(tensor.quantization), DTYPES[tensor.dtype]
+            if tensor.is_constant:
+                grid = replace(grid, quant_min=dtype.minimum, quant_max=dtype.maximum)
+            tensors[name] = replace(tensor, quantization=grid)
     return replace(graph, tensors=tensors)
 
 

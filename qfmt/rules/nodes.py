@@ -84,9 +84,9 @@ def _attributes(node: Node, operator: Operator | None) -> str:
     43,
     "Each output has the shape that the entry of the operator states, or else its formula gives, wherever both sizes "
     "are known. A node also breaks this rule if its attributes, constants and known sizes allow no output: if they "
-    "give a size below 0, name an axis that does not exist, or state parts that do not add up. Strides, dilations and "
-    "sizes of windows are at least 1. Pads of windows are at least 0, except in a transposed convolution. Scales of "
-    "a Resize are finite and above 0.",
+    "give a size below 0, name an axis that does not exist, list an axis twice, or state parts that do not add up. "
+    "Strides, dilations and sizes of windows are at least 1. Pads of windows are at least 0, except in a transposed "
+    "convolution. Scales of a Resize are finite and above 0.",
 )
 def _shapes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     from ..ops import Inference, UnknownRank

@@ -171,6 +171,13 @@ def test_stated_differences_are_accepted_in_every_form(form: str, digits: Model)
     assert report.ok and total(report, "stated") > 0
 
 
+@pytest.mark.parametrize("form", [{"bits": 16}, {"form": "power_of_two"}, {"form": "multiply_add_divide", "bits": 8}])
+def test_an_exact_file_of_any_form_is_a_fresh_lowering(form: dict[str, Any], digits: Model) -> None:
+    lowered = lower_integer(digits, exact=True, input_shapes=SIZES, **form)
+    report = told(f"exact, {form}", qfmt.verify(DIGITS, lowered))
+    assert report.is_exact and report.lowered_anew and not report.notes
+
+
 def test_a_file_that_computes_nothing_is_not_equal(exact: Model, tmp_path: Path) -> None:
     graph = exact.graph
     (name,) = graph.inputs

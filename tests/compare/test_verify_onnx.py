@@ -116,6 +116,18 @@ def saved_and_exported(module: nn.Module, x: torch.Tensor, form: str, folder: Pa
     return path
 
 
+def test_ranges_of_constants_that_one_format_states(tmp_path: Path) -> None:
+    """PT2E states -127 for the weights of XNNPACK, and ONNX states no range. The integers are compared."""
+    (tmp_path / "m.onnx").write_bytes(qfmt.convert(DIGITS).to_onnx().SerializeToString())
+    model = qfmt.convert(tmp_path / "m.onnx")
+    quantization = model.tensors["fc.weight"].quantization
+    assert quantization is not None
+    narrow = with_tensor(model, "fc.weight", quantization=replace(quantization, quant_min=-127))
+    assert qfmt.verify(DIGITS, narrow, samples=1).ok
+    report = qfmt.verify(DIGITS, one_value_changed(narrow, "fc.weight"), samples=1)
+    assert [weight.name for weight in report.weights if not weight.ok] == ["fc.weight"]
+
+
 @pytest.mark.parametrize("features", [3, 1])
 @pytest.mark.parametrize("form", ["qdq", "qoperator"])
 def test_a_clamp_that_one_format_has_as_a_node(form: str, features: int, tmp_path: Path) -> None:

@@ -96,12 +96,12 @@ def lower_integer(
 
 
 def lower_as(model: Model, stated: str, outputs: Sequence[str]) -> Model:
-    """Lower a network as described by another one (`source["integer_only"]`): all exact forms are equal."""
-    form, _, bits = stated.partition(", ")
-    if form.startswith(EXACT):
-        return lower_integer(model, exact=True, outputs=outputs)
+    """Lower a network as described by another one (`source["integer_only"]`)."""
+    words = stated.split(", ")
+    exact = words[0].startswith(EXACT)
+    form, bits = [*(words[1:] if exact else words), *("", "")][:2]
     width = next((each for each in WIDTHS if bits == f"{each} bits"), WIDTHS[0])
-    return lower_integer(model, form=form, bits=width, outputs=outputs)
+    return lower_integer(model, form=form or FORMS[0], bits=width, exact=exact, outputs=outputs)
 
 
 def _images(model: Model) -> dict[str, tuple[Dimension, ...]]:
@@ -120,7 +120,8 @@ def _lowered(model: Model, form: Form, budget: Budget) -> Model:
     named = f"{form.rule}, {form.bits} bits" if form.rule in NARROWED else form.rule
     if form.exact:
         unsure = totals(made).differs
-        named = f"{EXACT} but for {unsure:,} sums of means of real numbers" if unsure else EXACT
+        exactly = f"{EXACT} but for {unsure:,} sums of means of real numbers" if unsure else EXACT
+        named = exactly if (form.rule, form.bits) == (FORMS[0], WIDTHS[0]) else f"{exactly}, {named}"
     stated = {LOWERED_FROM: model.engine, INPUTS: _quantized_inputs(model, made)}
     stated = {key: value for key, value in stated.items() if value}
     made = replace(made, source={**model.source, KEY: named, **stated})
