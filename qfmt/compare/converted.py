@@ -180,11 +180,13 @@ class Converted:
 
 
 def _moved(value: Computed, tensor: Tensor) -> Computed:
-    """Integers with the zero point of the tensor, if only that is another one: uint8 may be int8, 128 less."""
+    """Integers of the type of the tensor, if the zero point differs as the types do: uint8 may be int8, 128 less. With
+    any other zero point, the integers would end at other real numbers."""
     to, dtype = computed(value.array, tensor), numpy_dtype(tensor.dtype)
-    if value.scale != to.scale or len(value.zero_point) != 1 or len(to.zero_point) != 1:
+    offset = DTYPES[tensor.dtype].minimum - DTYPES[value.array.dtype.name].minimum
+    if value.scale != to.scale or tuple(point + offset for point in value.zero_point) != to.zero_point:
         return value
-    integers = value.array.astype(np.int64) + (to.zero_point[0] - value.zero_point[0])
+    integers = value.array.astype(np.int64) + offset
     fits = np.array_equal(integers, moved := integers.astype(dtype))
     return to._replace(array=moved) if fits else value
 

@@ -85,16 +85,16 @@ def has_inputs_of(source: Model, file: Model) -> bool:
 
 class Lowered:
     """Relates an integer-only file to its source, as `Converted` does for other files. Inputs are those of the
-    source."""
+    source. `rules`: the source with the rules of the engine, if the file was lowered from those of another engine."""
 
     integer_only, foreign = True, False
 
-    def __init__(self, file: Model, witness: Witness) -> None:
+    def __init__(self, file: Model, witness: Witness, rules: Model | None = None) -> None:
         self.file, self.witness = file, witness
         graphs = witness.model.graph, file.graph
         self.tensors = {name: name for name in file.tensors if same_tensor(name, *graphs)}
         form = IntegerForm(file, witness.model, lambda: self._again)
-        self.by_source = BySource(file, witness.model, witness.engine, self.tensors, form.states)
+        self.by_source = BySource(file, rules or witness.model, witness.engine, self.tensors, form.states)
         self.side_by_side = SideBySide(file, self.by_source)
         self.takes = sized(witness.model, self._inputs_of_source(), file)
         self.notes: list[str] = []
@@ -162,7 +162,7 @@ class Lowered:
     def theirs(self, inputs: Mapping[str, Array]) -> dict[str, Computed]:
         """The values that the source computes, completed by the reference."""
         seen = dict(self.witness.run(inputs))
-        self.by_source.values = values = completed(self.witness.model, inputs, seen)
+        self.by_source.values = values = completed(self.by_source.source, inputs, seen)
         return _known(self.witness.model, self.file, values, seen)
 
     @cached_property
@@ -251,16 +251,18 @@ class Lowered:
 
 class IntegerForm:
     """Finds the differences that an integer-only file states: where it allows them, and where the source, lowered
-    again in the same form, has the same integers. The file determines only the form."""
+    again in the same form, has the same integers. The file determines only the form. `source` has the rules that the
+    file was lowered from, which need not be those of the engine."""
 
     def __init__(self, file: Model, source: Model, lower: Callable[[], Model | None]) -> None:
         self.file, self.source, self.lower = file, source, lower
+        self._makers = source.graph.producers()
         self._values: Mapping[str, Array] | None = None
         self._anew: dict[str, Array] = {}
 
     def states(self, node: Node, own: str, mine: Array, rule: Array, values: Mapping[str, Array]) -> Array:
-        allowed = self._allowed(node, mine.ndim)
-        stated: Array = np.abs(mine.astype(np.int64) - rule) <= allowed
+        allowed, ruled = self._allowed(node, mine.ndim), self._by_rule(own, rule, values)
+        stated: Array = np.abs(mine.astype(np.int64) - ruled) <= allowed
         if not allowed.any():
             return stated
         if self._values is not values:
@@ -270,6 +272,19 @@ class IntegerForm:
             return np.zeros(mine.shape, bool)
         stated &= mine == anew
         return stated
+
+    def _by_rule(self, own: str, rule: Array, values: Mapping[str, Array]) -> Array:
+        """A tensor by the rule that the file was lowered from, for the values of the engine; `rule` is by the
+        engine's, and remains if nothing else is known."""
+        origin, tensors = self._makers.get(own), self.source.tensors
+        if origin is None or not all(not each or each in values or tensors[each].is_constant for each in origin.inputs):
+            return rule
+        outputs = [tensors[each] for each in origin.outputs]
+        try:
+            made = execute(origin, operands_of(origin, values, tensors), outputs)[origin.outputs.index(own)]
+        except QfmtError:
+            return rule
+        return made if (made.shape, made.dtype) == (rule.shape, rule.dtype) else rule
 
     def _lowered_values(self, values: Mapping[str, Array]) -> dict[str, Array]:
         """The results of each node of the source, lowered again, for the source's values."""

@@ -20,6 +20,7 @@ from qfmt.compare import Report
 from qfmt.interpreter import execute, run
 from qfmt.model import Model, Node, Tensor
 from qfmt.ops import OPERATORS, Operand
+from support.saved import quantized_chain
 
 NETWORKS = [("two_inputs", "eager"), ("resnet18", "fx"), ("conv1d", "eager"), ("activations", "fx")]
 
@@ -110,6 +111,21 @@ def test_a_model_from_another_source_is_found(folder: Path) -> None:
     moved = model.replace(graph=replace(model.graph, tensors=tensors))
     report = qfmt.verify(source, qfmt.convert(written(moved, folder / "moved.onnx")), samples=1)
     assert not report.ok and report.first_wrong == "add (Add)"
+
+
+def test_a_zero_point_that_moves_no_sample_out_of_the_range_is_found(folder: Path) -> None:
+    """The file's integers are all greater by one: the same real numbers, but the range ends at others."""
+    source = pytorch.save_as(quantized_chain(), (torch.randn(2, 4),), "trace", folder / "chain.pt")
+    model = qfmt.convert(source)
+    (name,) = (node.outputs[0] for node in model.nodes if node.operator == "QuantizeLinear")
+    grid = model.tensors[name].quantization
+    assert grid is not None and grid.zero_point[0] == 3
+    x = np.random.default_rng(1).uniform(0, 5, (8, 4)).astype(np.float32)
+    for zero_point in (2, 3, 4):
+        moved = replace(model.tensors[name], quantization=grid.with_values(zero_point=zero_point))
+        other = model.replace(graph=replace(model.graph, tensors={**model.tensors, name: moved}))
+        file = qfmt.convert(written(other, folder / "chain.onnx"))
+        assert qfmt.verify(source, file, {file.graph.inputs[0]: x}).ok == (zero_point == 3)
 
 
 # -- a .qfb that states the rules of ONNX ---------------------------------------------------------------

@@ -249,6 +249,20 @@ def test_the_engine_is_that_which_was_lowered_from() -> None:
         assert report.engine == engine and report.ok and total(report, "equal") > 50
 
 
+@pytest.mark.parametrize("form", [{"exact": True}, {"bits": 8}], ids=["exact", "8 bits"])
+def test_rules_of_another_engine_are_stated(form: dict[str, Any], tmp_path: Path) -> None:
+    """The file was lowered from the rules of ONNX, and torch follows its own."""
+    module, inputs = pytorch.quantized("conv1d", "eager")
+    source = pytorch.save_as(module, inputs, "trace", tmp_path / "m.pt")
+    shapes = {"x": (3, 2, 256)}
+    lowered = lower_integer(qfmt.convert(source, engine="onnx"), input_shapes=shapes, **form)
+    report = told(f"conv1d, rules of ONNX, {form}", qfmt.verify(source, lowered))
+    assert report.ok and total(report, "stated") > 0 and total(report, "equal") > 500
+    assert any(note.startswith("the file states the rules of onnx, but torch uses those of") for note in report.notes)
+    weight = next(name for name in lowered.tensors if name.endswith(".weight"))
+    assert not qfmt.verify(source, changed(lowered, weight, lambda array: np.roll(array, 1))).ok
+
+
 def test_inputs_are_those_of_the_source_or_of_the_file(exact: Model, tmp_path: Path) -> None:
     x = np.load(HELD_BACK)["x"][:6]
     (taken,) = exact.graph.inputs
