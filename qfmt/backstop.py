@@ -141,8 +141,8 @@ def limited(nbytes: int, where: str) -> Iterator[None]:
     """Limit what work on files of so many bytes takes; BudgetError if it takes more. `where` names the files.
     MemoryError if the process had a lower limit before.
 
-    It has no effect unless limits are `enforced`, in threads other than the main one, as the limits are those of the
-    process, and inside another call.
+    It has no effect if limits are not `enforced`, inside another call, and in threads other than the main one: the
+    limits apply to the whole process.
     """
     if not _enforced or _in_force() or not _is_first_thread():
         yield

@@ -9,8 +9,8 @@ import os
 import sys
 from asyncio import run_coroutine_threadsafe
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from concurrent.futures import TimeoutError as Late  # not that of Python 3.10
-from contextlib import ExitStack, contextmanager, suppress
+from concurrent.futures import CancelledError, wait
+from contextlib import ExitStack, contextmanager
 from logging import CRITICAL
 from pkgutil import resolve_name
 from time import monotonic, sleep
@@ -136,11 +136,11 @@ def _require_qfmt(client: Any, shown: str) -> None:
 
 
 def _wait_for_worker(client: Any, shown: str) -> None:
-    from distributed import TimeoutError as NoWorker  # not that of Python 3.10
+    from distributed import TimeoutError as Late  # not that of Python 3.10
 
     try:
         client.wait_for_workers(1, timeout=IDLE)
-    except NoWorker:
+    except Late:
         hint = "start workers for this scheduler, and run the same command again"
         raise RemoteError(f"there was no worker for {IDLE} seconds", where=f"--dask {shown}", hint=hint) from None
 
@@ -154,8 +154,7 @@ def _answers(coming: Any, client: Any, shown: str) -> Iterator[tuple[Any, object
             found = _gathered(batch, client, shown)
             for future in batch:
                 if future.cancelled():
-                    hint = "start a scheduler and workers, and run the same command again"
-                    raise RemoteError("the connection to the scheduler was lost", where=f"--dask {shown}", hint=hint)
+                    raise _lost(shown)
                 yield future, _failed(future) if future.status == "error" else found[future.key]
             quiet = monotonic()
         elif monotonic() - quiet > IDLE:
@@ -169,11 +168,18 @@ def _gathered(batch: Sequence[Any], client: Any, shown: str) -> Mapping[str, obj
     """The results of futures by key, in one request. One that is lost with its worker is computed again."""
     asked = client.gather({future.key: future for future in batch}, errors="skip", asynchronous=True)
     results = run_coroutine_threadsafe(asked, client.loop.asyncio_loop)
-    while True:
-        with suppress(Late):
-            found: Mapping[str, object] = results.result(IDLE)
-            return found
+    while not wait([results], IDLE).done:
         _wait_for_worker(client, shown)
+    try:
+        found: Mapping[str, object] = results.result()
+    except (OSError, CancelledError):
+        raise _lost(shown) from None
+    return found
+
+
+def _lost(shown: str) -> RemoteError:
+    hint = "start a scheduler and workers, and run the same command again"
+    return RemoteError("the connection to the scheduler was lost", where=f"--dask {shown}", hint=hint)
 
 
 def attempt(task: Message, work: str, arguments: Sequence[str], version: str) -> Message:

@@ -24,7 +24,9 @@ from unicodedata import normalize
 
 from ..backstop import limited
 from ..errors import DestinationError, QfmtError, RemoteError, SourceError, message
+from ..file.header import is_qfb
 from ..file.opened import downloaded, uploaded
+from ..file.replacing import TEMPORARY
 from ..file.sharding import remove
 from ..file.writer import save
 from ..frontends.content import sha256_of
@@ -53,9 +55,6 @@ PERIOD = 10
 
 LONGEST = 200
 """Bytes of the longest name of a file, without its suffix."""
-
-LEFT = ".qfmt-"
-"""How the names of files and folders begin that killed processes leave, and the next one removes."""
 
 RESULTS = {
     "converted": "",
@@ -160,7 +159,7 @@ def _alike(file: str) -> str:
 
 def _files(source: str) -> Iterator[str]:
     """Names for the file of a source: `net.qfb` for `net.pt`; if another source has it, `net.pt.qfb`, and so on."""
-    parts = [part.removeprefix(LEFT) for part in source.split("/") if part.strip(".")]  # below the archive
+    parts = [part.removeprefix(TEMPORARY) for part in source.split("/") if part.strip(".")]  # below the archive
     path = PurePosixPath(*parts or ["source"])
     yield str(path.with_name(f"{_cut(path.stem)}.qfb"))
     name = _cut(path.name)
@@ -245,7 +244,7 @@ def _require_replaceable(file: Path) -> None:
     """DestinationError for a file that is no `.qfb`: it may hold data of a source."""
     if file.exists():
         with file.open("rb") as opened:
-            if opened.read(8)[4:7] != b"QFB":
+            if not is_qfb(opened.read(8)):
                 raise DestinationError("is there, and is no .qfb", hint="move it, or name another folder")
 
 

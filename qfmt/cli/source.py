@@ -13,6 +13,7 @@ import qfmt
 
 from .. import backstop
 from ..errors import DestinationError, QfmtError, SourceError, ValidityError
+from ..file.header import is_qfb
 from ..file.opened import LocalFile
 from ..regular import irregular, refusal, resolved, size_if_any
 from ..urls import Place, Url, place
@@ -104,11 +105,11 @@ def is_archive(path: Place) -> bool:
 def kind_of(path: Place) -> str:
     """QFB for a `.qfb` file, detected by its content or, if that is of no source, by its name; else CONVERTED."""
     if isinstance(path, Url):
-        return QFB if path.suffix == ".qfb" or path.head(8)[4:7] == b"QFB" else CONVERTED
+        return QFB if path.suffix == ".qfb" or is_qfb(path.head(8)) else CONVERTED
     if what := irregular(path):  # of an archive, which has its own arguments
         raise SourceError(what)
     with path.open("rb") as file:
-        if LocalFile(file).read(0, 8)[4:7] == b"QFB":
+        if is_qfb(LocalFile(file).read(0, 8)):
             return QFB
     if path.suffix != ".qfb":
         return CONVERTED

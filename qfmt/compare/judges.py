@@ -64,8 +64,8 @@ class BySource:
             return self.by_file(node, name, mine, theirs, operands, direct)
         if made.rule == origin.rule and DTYPES[mine.dtype.name].kind == "f":  # sums in any order, no rule to state
             return self.by_file(node, name, mine, theirs, operands, direct)
-        read = self._read(origin)
-        rule = None if read is None else self._by(origin, output, read)
+        read = known_operands(origin, self.source.tensors, self.values)
+        rule = None if read is None else by_node(origin, self.source.tensors, output, read)
         if rule is None or read is None or (rule.shape, rule.dtype) != (mine.shape, mine.dtype):
             return self.by_file(node, name, mine, theirs, operands, direct)
         other = ~_same(mine, rule) & ~_same(mine, theirs)
@@ -98,25 +98,12 @@ class BySource:
             return before, origin, output
         return node, origin, output
 
-    def _read(self, origin: Node) -> list[Operand | None] | None:
-        """The inputs of a node of the source; None if one is not known."""
-        tensors = self.source.tensors
-        if not all(not name or name in self.values or tensors[name].is_constant for name in origin.inputs):
-            return None
-        return operands_of(origin, self.values, tensors)
-
-    def _by(self, origin: Node, output: Tensor, read: Sequence[Operand | None]) -> Array | None:
-        """A tensor as a node of the source computes it; None if qfmt has no reference for it."""
-        outputs = [output if each == output.name else self.source.tensors[each] for each in origin.outputs]
-        try:
-            return execute(origin, read, outputs)[origin.outputs.index(output.name)]
-        except QfmtError:
-            return None
-
     def _by_rule(self, node: Node, origin: Node, output: Tensor, mine: Array, read: Sequence[Operand | None]) -> Array:
         """Where the source's node, computed by the different rule of the file's node, has the result of the file."""
         read = self._with_real_bias(node, origin, read)
-        alike = None if node.rule == origin.rule else self._by(replace(origin, rule=node.rule), output, read)
+        if node.rule == origin.rule:
+            return np.zeros(mine.shape, bool)
+        alike = by_node(replace(origin, rule=node.rule), self.source.tensors, output, read)
         return np.zeros(mine.shape, bool) if alike is None or alike.shape != mine.shape else _same(mine, alike)
 
     def _with_real_bias(self, node: Node, origin: Node, read: Sequence[Operand | None]) -> Sequence[Operand | None]:
@@ -145,6 +132,24 @@ def _before(clamp: Node, like: Node, producers: Mapping[str, Node]) -> Node | No
     return None
 
 
+def known_operands(
+    node: Node, tensors: Mapping[str, Tensor], values: Mapping[str, Array]
+) -> list[Operand | None] | None:
+    """The inputs of a node; None if one is neither constant nor among the values."""
+    if not all(not name or name in values or tensors[name].is_constant for name in node.inputs):
+        return None
+    return operands_of(node, values, tensors)
+
+
+def by_node(node: Node, tensors: Mapping[str, Tensor], output: Tensor, read: Sequence[Operand | None]) -> Array | None:
+    """An output of a node as the reference computes it; None if qfmt has no reference for it."""
+    outputs = [output if each == output.name else tensors[each] for each in node.outputs]
+    try:
+        return execute(node, read, outputs)[node.outputs.index(output.name)]
+    except QfmtError:
+        return None
+
+
 def completed(model: Model, inputs: Mapping[str, Array], seen: Mapping[str, Computed]) -> dict[str, Array]:
     """All tensors of a network: those that another library computed, and the results of the reference for the
     rest."""
@@ -152,10 +157,9 @@ def completed(model: Model, inputs: Mapping[str, Array], seen: Mapping[str, Comp
     for node in model.nodes:
         if all(name in values for name in node.outputs):
             continue
-        tensors = model.tensors
-        if all(not name or name in values or tensors[name].is_constant for name in node.inputs):
+        if (read := known_operands(node, model.tensors, values)) is not None:
             try:
-                made = execute(node, operands_of(node, values, tensors), [tensors[name] for name in node.outputs])
+                made = execute(node, read, [model.tensors[name] for name in node.outputs])
             except QfmtError:  # a node without a reference may come after the end of the file
                 continue
             for name, array in zip(node.outputs, made, strict=True):

@@ -22,7 +22,7 @@ from ..interpreter import checked_inputs, execute, operands_of
 from ..model import DTYPES, Graph, Model, Node, Tensor, numpy_dtype, static_shape
 from ..ops.rescaling import channels_of
 from .difference import Pairing
-from .judges import BySource, completed
+from .judges import BySource, by_node, completed, known_operands
 from .random_inputs import sized
 from .report import NodeComparison, WeightComparison
 from .side_by_side import SideBySide
@@ -85,7 +85,8 @@ def has_inputs_of(source: Model, file: Model) -> bool:
 
 class Lowered:
     """Relates an integer-only file to its source, as `Converted` does for other files. Inputs are those of the
-    source. `rules`: the source with the rules of the engine, if the file was lowered from those of another engine."""
+    source. `rules` is the source converted with the rules of the engine that runs it, if the file was lowered from the
+    rules of another engine."""
 
     integer_only, foreign = True, False
 
@@ -93,7 +94,7 @@ class Lowered:
         self.file, self.witness = file, witness
         graphs = witness.model.graph, file.graph
         self.tensors = {name: name for name in file.tensors if same_tensor(name, *graphs)}
-        form = IntegerForm(file, witness.model, lambda: self._again)
+        form = IntegerForm(file, witness.model, lambda: self._again, other_rules=rules is not None)
         self.by_source = BySource(file, rules or witness.model, witness.engine, self.tensors, form.states)
         self.side_by_side = SideBySide(file, self.by_source)
         self.takes = sized(witness.model, self._inputs_of_source(), file)
@@ -252,11 +253,11 @@ class Lowered:
 class IntegerForm:
     """Finds the differences that an integer-only file states: where it allows them, and where the source, lowered
     again in the same form, has the same integers. The file determines only the form. `source` has the rules that the
-    file was lowered from, which need not be those of the engine."""
+    file was lowered from; with `other_rules` they are not those of the engine."""
 
-    def __init__(self, file: Model, source: Model, lower: Callable[[], Model | None]) -> None:
+    def __init__(self, file: Model, source: Model, lower: Callable[[], Model | None], *, other_rules: bool) -> None:
         self.file, self.source, self.lower = file, source, lower
-        self._makers = source.graph.producers()
+        self._producers = source.graph.producers() if other_rules else {}
         self._values: Mapping[str, Array] | None = None
         self._anew: dict[str, Array] = {}
 
@@ -274,17 +275,14 @@ class IntegerForm:
         return stated
 
     def _by_rule(self, own: str, rule: Array, values: Mapping[str, Array]) -> Array:
-        """A tensor by the rule that the file was lowered from, for the values of the engine; `rule` is by the
-        engine's, and remains if nothing else is known."""
-        origin, tensors = self._makers.get(own), self.source.tensors
-        if origin is None or not all(not each or each in values or tensors[each].is_constant for each in origin.inputs):
+        """A tensor by the rule that the file was lowered from, for the values that the engine computed. `rule`, the
+        tensor by the rule of the engine, if the two rules are one, or if that tensor cannot be computed."""
+        origin, tensors = self._producers.get(own), self.source.tensors
+        read = None if origin is None else known_operands(origin, tensors, values)
+        if origin is None or read is None:
             return rule
-        outputs = [tensors[each] for each in origin.outputs]
-        try:
-            made = execute(origin, operands_of(origin, values, tensors), outputs)[origin.outputs.index(own)]
-        except QfmtError:
-            return rule
-        return made if (made.shape, made.dtype) == (rule.shape, rule.dtype) else rule
+        made = by_node(origin, tensors, tensors[own], read)
+        return rule if made is None or (made.shape, made.dtype) != (rule.shape, rule.dtype) else made
 
     def _lowered_values(self, values: Mapping[str, Array]) -> dict[str, Array]:
         """The results of each node of the source, lowered again, for the source's values."""

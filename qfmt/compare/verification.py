@@ -114,29 +114,26 @@ def _relation(path: Path, file: Model, witness: Witness, engine: str | None) -> 
     differ only by the rules count as stated.
     """
     foreign = _form(witness.model) != _form(file)
-    beside = _by_engine(path, file, witness, engine)
-    notes = [] if beside is None else [_other_rules(file, witness)]
-    witness = beside if beside is not None and foreign else witness
+    rules, notes = _rules_of_engine(path, file, witness, engine)
+    witness = rules if rules is not None and foreign else witness
     if foreign and witness.name == "onnx":
         from ..frontends.onnx.witness import in_terms_of_onnx
 
         file = in_terms_of_onnx(file, witness.model)
-    relation = Converted(file, witness, foreign=foreign, rules=None if beside is None else beside.model)
+    relation = Converted(file, witness, foreign=foreign, rules=rules.model if rules else None)
     relation.notes.extend(notes)
     return relation
 
 
-def _by_engine(path: Path, file: Model, witness: Witness, engine: str | None) -> Witness | None:
-    """The source, converted with the rules of the engine that runs it; None if the file states no others."""
-    whose = engine_of(witness.engine)
-    return (
-        _witness(path, file.replace(engine=whose), engine) if file.engine in ENGINES and file.engine != whose else None
-    )
-
-
-def _other_rules(file: Model, witness: Witness) -> str:
-    told = f"the file states the rules of {file.engine}, but {witness.name} uses those of {engine_of(witness.engine)}"
-    return f"{told}: outputs that differ only by these rules count as stated"
+def _rules_of_engine(path: Path, file: Model, witness: Witness, engine: str | None) -> tuple[Witness | None, list[str]]:
+    """The source, converted with the rules of the engine that runs it, and a note; None if the file states no other
+    rules."""
+    rules = engine_of(witness.engine)
+    if file.engine not in ENGINES or file.engine == rules:
+        return None, []
+    told = f"the file states the rules of {file.engine}, but {witness.name} uses those of {rules}"
+    note = f"{told}: outputs that differ only by these rules count as stated"
+    return _witness(path, file.replace(engine=rules), engine), [note]
 
 
 def _form(model: Model) -> tuple[bool, bool]:
@@ -170,9 +167,9 @@ def _before_lowering(path: Path, file: Model, engine: str | None) -> Lowered:
             refused = refused or error
             continue
         if has_inputs_of(witness.model, file):
-            beside = _by_engine(path, likeness, witness, engine)
-            relation = Lowered(file, witness, rules=None if beside is None else beside.model)
-            relation.notes.extend([] if beside is None else [_other_rules(likeness, witness)])
+            rules, notes = _rules_of_engine(path, likeness, witness, engine)
+            relation = Lowered(file, witness, rules.model if rules else None)
+            relation.notes.extend(notes)
             if witness.model.no_graph or relation.is_lowered_anew:
                 return relation
             found = found or relation

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 if sys.platform != "win32":
     import fcntl
 
-_TEMPORARY = f".qfmt-{'[0-9a-f]' * 16}.tmp"
+TEMPORARY = ".qfmt-"
+"""How the names of files and folders begin that killed processes leave, and the next one removes."""
+
+_TEMPORARY = f"{TEMPORARY}{'[0-9a-f]' * 16}.tmp"
 """The pattern of the names that `_temporary` gives."""
 
 _OPEN_FILES = Path("/proc/self/fd")
@@ -223,7 +226,7 @@ def _target(where: str) -> Path:
 
 
 def _temporary(directory: Path) -> Path:
-    return directory / f".qfmt-{os.urandom(8).hex()}.tmp"
+    return directory / f"{TEMPORARY}{os.urandom(8).hex()}.tmp"
 
 
 def _nameless(directory: Path) -> BinaryIO | None:
@@ -296,7 +299,7 @@ def _alone(target: Path) -> Iterator[None]:
         return
     import hashlib
 
-    path = target.with_name(f".qfmt-{hashlib.sha256(os.fsencode(target.stem)).hexdigest()[:16]}.tmp")
+    path = target.with_name(f"{TEMPORARY}{hashlib.sha256(os.fsencode(target.stem)).hexdigest()[:16]}.tmp")
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
         _lock(descriptor)

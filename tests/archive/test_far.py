@@ -415,6 +415,19 @@ def test_a_scheduler_that_is_lost(sources: Path, tmp_path: Path, capfd: pytest.C
     assert "converted" in fill(archive, found).results.values()
 
 
+def test_a_scheduler_that_dies_while_it_answers(sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dask raises a subclass of OSError, which must not be taken for one of the manifest."""
+    distributed = pytest.importorskip("distributed", reason=NO_DASK)
+
+    async def gather(*_: object, **__: object) -> None:
+        raise distributed.comm.CommClosedError("in <TCP (closed)>: Stream is closed")
+
+    monkeypatch.setattr(distributed.Client, "gather", gather)
+    found = find([str(sources)], tmp_path / "archive").sources
+    with cluster_of(1) as cluster, pytest.raises(RemoteError, match="the connection to the scheduler was lost"):
+        fill(tmp_path / "archive", found, dask=cluster.scheduler_address)
+
+
 WITHOUT_QFMT = "import sys; sys.modules['qfmt'] = None"
 
 

@@ -30,7 +30,7 @@ BLOCK = 1 << 20
 """Bytes of a file that are searched at once."""
 
 SEARCHED = 4 << 30
-"""Bytes of files in a folder that are searched at most: about two seconds."""
+"""The most bytes of files in a folder that are searched."""
 
 ALIGNMENT = 4096
 """Alignment of each constant in bytes, so that a runtime can map it into memory."""
