@@ -67,13 +67,32 @@ def _buffer_stdout() -> None:
         sys.stdout = io.TextIOWrapper(buffered, stream.encoding, stream.errors, line_buffering=True)
 
 
-def _leave(number: int, _frame: FrameType | None) -> NoReturn:
+def _leave(number: int, frame: FrameType | None) -> None:
     global _ENDING
+    if _is_loading(frame):
+        signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(number))
+        signal.setitimer(signal.ITIMER_REAL, _LATER)
+        return
     for each in _SIGNALS:  # a second signal must not stop the removal of files
         signal.signal(each, signal.SIG_IGN)
     _ENDING = SystemExit(_STATUS + number)
     raise _ENDING
 
+
+def _is_loading(frame: FrameType | None) -> bool:
+    """Whether an extension module is being loaded: some in C++ abort at an exception in what they import."""
+    from importlib.machinery import ExtensionFileLoader
+
+    loading = ExtensionFileLoader.create_module.__code__, ExtensionFileLoader.exec_module.__code__
+    while frame and hasattr(signal, "setitimer"):
+        if frame.f_code in loading:
+            return True
+        frame = frame.f_back
+    return False
+
+
+_LATER = 0.01
+"""Seconds until a signal that came while an extension module was loaded is tried again."""
 
 _ENDING: SystemExit | None = None
 """The exit that a signal caused."""

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from math import inf
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -28,6 +30,9 @@ MANIFEST = "archive.jsonl"
 
 ENTRY_BYTES = 500
 """Bytes in memory that an entry takes, beside its texts."""
+
+_REMOTE = re.compile(r"[/\\]{2}|\\\?\?\\")
+"""How a path to another machine begins on Windows: two slashes of either kind, or the NT prefix `\\??\\`."""
 
 LEVELS = 4
 """How deep the options of a conversion are nested, at most."""
@@ -102,6 +107,8 @@ class Manifest:
                 raise TypeError
             if any(type(getattr(entry, name)) not in kinds for name, kinds in _TYPES.items()):
                 raise TypeError
+            if not 0 <= entry.seconds < inf:  # NaN and Infinity are no JSON, but Python reads and writes them
+                raise ValueError
             self.place(entry)
         except UnicodeEncodeError as error:  # of `place`
             what = f"names a file that this system cannot name in {error.encoding}: {entry.file}"
@@ -150,7 +157,7 @@ class Manifest:
             if not _is_below(entry.source):
                 raise QfmtError("is not the name of a source", where=f"{self.path}: {entry.source}")
             return below / entry.source
-        if "://" in entry.path or entry.path.startswith(("//", "\\\\")) or isinstance(self.folder, Url):
+        if "://" in entry.path or _REMOTE.match(entry.path) or isinstance(self.folder, Url):
             hint = "name the folder of the sources with --sources"
             raise QfmtError(f"only the manifest says that its source is {entry.path}", where=entry.source, hint=hint)
         return Path(os.path.normpath(self.folder / entry.path))

@@ -495,6 +495,8 @@ def test_an_incomplete_last_line_is_forgotten(sources: Path, archive: Path) -> N
         ('{"source": "a", "path": "a", "file": 1}', "archive.jsonl:1: is not a line of a manifest"),
         ('{"source": "a", "path": "a", "options": 1}', "archive.jsonl:1: is not a line of a manifest"),
         ('{"source": "a", "path": "a", "seconds": "1"}', "archive.jsonl:1: is not a line of a manifest"),
+        ('{"source": "a", "path": "a", "seconds": NaN}', "archive.jsonl:1: is not a line of a manifest"),
+        ('{"source": "a", "path": "a", "seconds": 1e999}', "archive.jsonl:1: is not a line of a manifest"),
         ('{"source": "a", "path": "a", "file": "\\u0000"}', "archive.jsonl:1: is not a line of a manifest"),
         ('{"source": "a", "path": "a", "file": "a.qfb", "file": ""}', "archive.jsonl:1: is not a line of a manifest"),
         ('{"source": "a", "path": "a", "options": {"a": [[[[]]]]}}', "archive.jsonl:1: is not a line of a manifest"),
@@ -537,7 +539,9 @@ def test_a_manifest_that_takes_much_memory_is_refused(archive: Path, lines: byte
         assert f"reading {len(lines)} bytes would take more than" in trouble(command, archive)
 
 
-@pytest.mark.parametrize("path", ["//host/share/a.pt", r"\\host\share\a.pt", "https://host/a.pt"])
+@pytest.mark.parametrize(
+    "path", ["//host/share/a.pt", r"\\host\share\a.pt", r"/\host\a.pt", r"\??\UNC\host\a.pt", "https://host/a.pt"]
+)
 def test_a_manifest_of_anyone_names_no_other_machine(archive: Path, path: str) -> None:
     archive.mkdir()
     (archive / MANIFEST).write_text(Entry("a.pt", path, file="a.qfb", content_id="1").line)

@@ -288,6 +288,37 @@ def test_the_library_installs_no_handlers() -> None:
     assert child("-c", code).wait(timeout=60) == 0
 
 
+LOADING = """
+import builtins, signal, sys
+from importlib.machinery import ExtensionFileLoader
+load = ExtensionFileLoader.exec_module.__code__
+importing = builtins.__import__
+waiting = True
+def interrupted(*arguments, **options):
+    global waiting
+    frame = sys._getframe()
+    while frame and waiting:
+        if frame.f_code is load:
+            waiting = False
+            signal.raise_signal(signal.SIGTERM)
+            print("loading goes on", flush=True)
+        frame = frame.f_back
+    return importing(*arguments, **options)
+builtins.__import__ = interrupted
+from qfmt.__main__ import run
+run()
+"""
+"""An extension module, NumPy's, imports others while it is loaded."""
+
+
+def test_a_signal_waits_until_an_extension_module_is_loaded() -> None:
+    """C++ that is initialized may abort at an exception."""
+    with child("-c", LOADING, "verify", DIGITS, DIGITS, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        printed, errors = running.communicate(timeout=60)
+    assert printed == b"loading goes on\n"
+    assert (running.returncode, errors) == (128 + signal.SIGTERM, b"qfmt: interrupted\n")
+
+
 IMPORTING = """
 import os, sys
 class Interrupted:
