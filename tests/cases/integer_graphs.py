@@ -197,6 +197,8 @@ def resize(rng: Random, rule: str) -> tuple[Model, Feed]:
     scales = rng.uniform(0.3, 3, len(axes)).astype(np.float32)
     if rng.random() < 0.3:
         scales = (sizes / np.array(x.shape)[axes]).astype(np.float32) + np.float32(1e-6)
+    if rng.random() < 0.3:  # doubles, as PyTorch has them
+        scales = np.float64(scales)
     places = ("asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners")
     roundings = ("floor", "ceil", "round_prefer_floor", "round_prefer_ceil")
     attributes = {
@@ -204,7 +206,8 @@ def resize(rng: Random, rule: str) -> tuple[Model, Feed]:
         "coordinate_transformation_mode": str(rng.choice(places)),
         "nearest_mode": str(rng.choice(roundings)),
     }
-    chosen = {3: (sizes, None)} if rng.random() < 0.5 else {2: (np.maximum(scales, 1 / 30), None)}
+    least = np.float32(1 / 30)
+    chosen = {3: (sizes, None)} if rng.random() < 0.5 else {2: (np.maximum(scales, least), None)}
     computed: list[Given | None] = [(x, grid), None, *([None] if 3 in chosen else [])]
     return network("Resize", "", computed, chosen, attributes, [("uint8", grid)])
 

@@ -38,13 +38,32 @@ static qfb_code resize_modes(node_t *node, resize_t *r)
     return choice(node, "nearest_mode", roundings, 4, &r->rounding);
 }
 
-/* A scale: floor(f32(size * scale)) positions, 1 / scale apart. */
-static qfb_code scaled(node_t *node, f32_t scale, int64_t size, int64_t *out, f32_t *step)
+/* floor(size * scale), exact: for size up to 2^24 and scale from 2^-24 to 2^24. */
+static int64_t floor_of_product(int64_t size, f32_t scale)
 {
-    int exponent = (int)(scale >> 23) - 127;
+    int shift = 23 - ((int)(scale >> 23) - 127);
+    int64_t product = size * (int64_t)((scale & 0x7fffff) | 0x800000);
+    return shift < 0 ? product << -shift : product >> shift;
+}
+
+/* A scale: floor(size * scale) positions, 1 / scale apart. The product is rounded to the type of the scale. Of float64
+ * only numbers are computed that float32 has, too: that product is exact, and the step rounds as that of float32. */
+static qfb_code scaled(node_t *node, const value_t *scales, uint32_t place, int64_t size, int64_t *out, f32_t *step)
+{
+    int is_double = scales->dtype == QFB_FLOAT64, exponent;
+    uint64_t bits = is_double ? qfb_u64_(scales->data + 8 * (size_t)place) : 0;
+    f32_t scale = is_double ? f32_of_double(bits) : qfb_u32_(scales->data + 4 * (size_t)place);
+    if (bits << 35)
+        return UNSUPPORTED("a scale of float64 that is no float32 number: convert the source with --input-shape");
+    exponent = (int)(scale >> 23) - 127;
     if (exponent < -24 || exponent > 24) /* negative ones, infinities and NaN are beyond, too */
         return UNSUPPORTED("a scale that is not between 2^-24 and 2^24");
-    *out = f32_floor(f32_product(f32_of_integer(size), scale));
+    if (is_double && size > MOST_SIZE && scale != F32_ONE)
+        return UNSUPPORTED("sizes of 0, or of more than 2^24");
+    if (!is_double)
+        *out = f32_floor(f32_product(f32_of_integer(size), scale));
+    else
+        *out = scale == F32_ONE ? size : floor_of_product(size, scale);
     *step = f32_quotient(F32_ONE, scale);
     return QFB_OK;
 }
@@ -56,7 +75,7 @@ static qfb_code resized_axis(node_t *node, uint32_t axis, uint32_t place, resize
     if (sizes && sizes->count)
         r->out[axis] = qfb_element(sizes, place);
     else
-        TRY(scaled(node, qfb_u32_(scales->data + 4 * (size_t)place), size, &r->out[axis], &r->step[axis]));
+        TRY(scaled(node, scales, place, size, &r->out[axis], &r->step[axis]));
     if (r->out[axis] == size)
         return QFB_OK;
     if (size < 1 || size > MOST_SIZE || r->out[axis] < 0 || r->out[axis] > MOST_SIZE)
@@ -70,6 +89,8 @@ static qfb_code resized_axis(node_t *node, uint32_t axis, uint32_t place, resize
     return QFB_OK;
 }
 
+static int is_real(int dtype) { return dtype == QFB_FLOAT32 || dtype == QFB_FLOAT64; }
+
 static qfb_code resize_read(node_t *node, resize_t *r)
 {
     const value_t *x = node_input(node, 0), *scales = node_input(node, 2), *sizes = node_input(node, 3);
@@ -82,8 +103,8 @@ static qfb_code resize_read(node_t *node, resize_t *r)
     TRY(node_ints(node, "axes", &axes));
     count = axes.count ? axes.count : x->rank;
     if (!given || given->in_arena || !given->data || given->rank != 1 || given->count != count ||
-        count > QFB_RUN_RANK || (given == sizes ? !qfb_is_integer_type(given->dtype) : given->dtype != QFB_FLOAT32))
-        return UNSUPPORTED("sizes or scales that are not constant (int64; float32), or not one for each dimension");
+        count > QFB_RUN_RANK || !(given == sizes ? qfb_is_integer_type(given->dtype) : is_real(given->dtype)))
+        return UNSUPPORTED("sizes or scales that are not constant (int64; float32, float64), or not one for each axis");
     memcpy(r->out, x->shape, sizeof r->out);
     for (i = 0; i < count; i++) {
         axis = i;
