@@ -32,6 +32,8 @@ from .calls import MEANINGLESS, Place, Value, keeps_state, meaningless
 from .lifts import LIFTS
 from .values import DECOMPOSE, VIEWS, Quotient, Size, TensorValue, UnknownNumber, Unsupported, check_unchanged, share
 
+NOT_CONVERTED = "the network still observes ranges: call convert, convert_fx or convert_pt2e, and convert what it returns"
+
 
 class Lifter:
     """Translates calls into nodes; implements `calls.Recorder`.
@@ -75,7 +77,8 @@ class Lifter:
         """The model, with names and without unused nodes. Raises one UnsupportedOperatorsError for all."""
         lift = self.builder
         if lift.unsupported_calls:
-            hint = "`qfmt ops` lists what is supported"
+            observes = any("moving_avg_obs" in name for name in lift.unsupported_calls)
+            hint = NOT_CONVERTED if observes else "`qfmt ops` lists what is supported"
             raise UnsupportedOperatorsError(lift.unsupported_calls, hint=hint)
         check_unchanged("the result", outputs)
         keys = self._distinct(outputs)

@@ -107,3 +107,11 @@ def test_files_without_a_prepared_model_are_refused(tmp_path: Path) -> None:
         qfmt.convert(source, prepared=tmp_path / "stranger.pt")
     with pytest.raises(SourceError, match="give prepared as a path"):
         qfmt.convert(source, prepared={"a": torch.zeros(3)})
+
+
+@pytest.mark.parametrize("mode", ["eager", "fx"])
+def test_a_traced_network_that_still_observes_is_refused_with_the_next_step(mode: str, tmp_path: Path) -> None:
+    with pytorch.quiet():
+        torch.jit.trace(prepared(mode, qat=True), images(0)).save(tmp_path / "m.pt")
+    with pytest.raises(SourceError, match=r"fused_moving_avg_obs_fake_quant .* still observes ranges: call convert"):
+        qfmt.convert(tmp_path / "m.pt")
