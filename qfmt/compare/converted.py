@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..arithmetic import dequantize
+from ..arithmetic import dequantize, f32
 from ..arrays import Array
 from ..frontends.witness import Computed, computed, integers_of
 from ..interpreter import checked_inputs
@@ -192,13 +192,16 @@ def _moved(value: Computed, tensor: Tensor) -> Computed:
 
 
 def _as_onnx_states_it(graph: Graph) -> Graph:
-    """Without what ONNX does not state: single channels, and ranges of constants, which only bound their integers."""
+    """Without what ONNX does not state: single channels, and of constants the ranges, which only bound their integers,
+    and scales in float64."""
     tensors = dict(graph.tensors)
     for name, tensor in tensors.items():
         if tensor.quantization is not None:
             grid, dtype = without_single_channel(tensor.quantization), DTYPES[tensor.dtype]
             if tensor.is_constant:
                 grid = replace(grid, quant_min=dtype.minimum, quant_max=dtype.maximum)
+                if grid.scale_dtype == "float64":
+                    grid = grid.with_values(scale=grid.scale.array.astype(f32))
             tensors[name] = replace(tensor, quantization=grid)
     return replace(graph, tensors=tensors)
 

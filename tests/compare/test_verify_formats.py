@@ -263,3 +263,22 @@ def test_ties_before_a_clamp_that_only_one_of_them_has(tmp_path: Path) -> None:
     nodes = [replace(node, **copies) if node.operator == "Relu" else node for node in model.nodes]
     other = qfmt.verify(source, model.replace(graph=replace(model.graph, nodes=nodes)), input_shapes=shapes)
     assert not other.ok
+
+
+class Numbers(torch.nn.Module):
+    """torch multiplies the scale by the first number, as doubles; qnnpack rounds the second one to that scale."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.quantize_per_tensor(x, 0.037888, 136, torch.quint8)
+        x = torch.ops.quantized.add(torch.ops.quantized.mul(x, 2.3), 0.7)
+        return torch.dequantize(x)
+
+
+def test_constants_of_onnx_have_scales_in_float32(tmp_path: Path) -> None:
+    x = torch.randn(2, 3, generator=torch.Generator().manual_seed(1))
+    with pytorch.quiet():
+        torch.jit.trace(Numbers(), x).save(tmp_path / "m.pt")
+    model = qfmt.convert(tmp_path / "m.pt", engine="qnnpack", input_shapes={"x": (2, 3)})
+    scales = [each.quantization.scale[0] for each in model.tensors.values() if each.is_constant and each.quantization]
+    assert [scale for scale in scales if scale != float(np.float32(scale))]
+    assert qfmt.verify(tmp_path / "m.pt", written(model, tmp_path / "m.onnx"), engine="qnnpack").ok

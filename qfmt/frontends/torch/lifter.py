@@ -32,7 +32,7 @@ from .calls import MEANINGLESS, Place, Value, keeps_state, meaningless
 from .lifts import LIFTS
 from .values import DECOMPOSE, VIEWS, Quotient, Size, TensorValue, UnknownNumber, Unsupported, check_unchanged, share
 
-NOT_CONVERTED = "the network still observes ranges: call convert, convert_fx or convert_pt2e, and convert what it returns"
+NOT_CONVERTED = "the network still observes ranges: call convert, convert_fx or convert_pt2e, and save what it returns"
 
 
 class Lifter:
