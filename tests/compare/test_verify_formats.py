@@ -281,4 +281,6 @@ def test_constants_of_onnx_have_scales_in_float32(tmp_path: Path) -> None:
     model = qfmt.convert(tmp_path / "m.pt", engine="qnnpack", input_shapes={"x": (2, 3)})
     scales = [each.quantization.scale[0] for each in model.tensors.values() if each.is_constant and each.quantization]
     assert [scale for scale in scales if scale != float(np.float32(scale))]
-    assert qfmt.verify(tmp_path / "m.pt", written(model, tmp_path / "m.onnx"), engine="qnnpack").ok
+    file = qfmt.convert(written(model, tmp_path / "m.onnx"))
+    report = qfmt.verify(tmp_path / "m.pt", file, engine="qnnpack")
+    assert report.ok, report.first_wrong
