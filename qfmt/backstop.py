@@ -220,7 +220,7 @@ def limit_process(nbytes: int) -> None:
         from resource import RLIMIT_DATA, getrlimit, setrlimit
 
         _, hard = getrlimit(RLIMIT_DATA)
-        setrlimit(RLIMIT_DATA, (_least(written + nbytes, hard), hard))
+        setrlimit(RLIMIT_DATA, (_least(written + nbytes, hard, sys.maxsize), hard))
 
 
 def _least(*limits: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .errors import MissingFileError, QfmtError
@@ -39,14 +40,49 @@ LONGEST_PATH = 1 << 12
 """Characters of a path that may exist (PATH_MAX of Linux): Python takes quadratic time to resolve longer ones."""
 
 
+def require_short(path: str) -> None:
+    """OSError for a path that is longer than any that may exist."""
+    if len(path) > LONGEST_PATH:
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+
+
 def resolved(path: Path) -> Path:
     """The path without links. Of a link to itself the path stays: `Path.resolve` of Python 3.12 raises RuntimeError.
+    So it does if links lead to links a thousand times: no system follows them.
 
     Raises OSError if it is longer than any path that may exist.
     """
-    if len(str(path)) > LONGEST_PATH:
-        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
-    return Path(os.path.realpath(path))
+    require_short(str(path))
+    try:
+        return Path(os.path.realpath(path))
+    except RecursionError:
+        return path.absolute()
+
+
+def is_link(found: os.stat_result) -> bool:
+    """Whether that is a link, or a junction of Windows; of `os.lstat`."""
+    is_junction = getattr(found, "st_reparse_tag", 0) == getattr(stat, "IO_REPARSE_TAG_MOUNT_POINT", -1)
+    return stat.S_ISLNK(found.st_mode) or is_junction
+
+
+def files_below(folder: Path, failed: Callable[[OSError], object], *, hidden: bool = True) -> Iterator[Path]:
+    """What is in a folder and below, but no folder; links to folders are not followed. `failed` gets the errors of
+    folders that cannot be read. `os.walk` and `rglob` of Python 3.11 recurse, and fail in deep folders.
+    """
+    waiting = [folder]
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as found:
+                entries = [entry for entry in found if hidden or not entry.name.startswith(".")]
+        except OSError as error:
+            failed(error)
+            continue
+        for entry in entries:
+            path = Path(entry.path)
+            if not path.is_dir():  # where `entry` would raise OSError for a link to itself
+                yield path
+            elif not entry.is_symlink():
+                waiting.append(path)
 
 
 def descriptor_of(path: str | os.PathLike[str]) -> int:

@@ -124,8 +124,7 @@ def _planned(manifest: Manifest, sources: Mapping[str, Place], options: Mapping[
     """A task for each source; what is not in the manifest joins it, with the name of a file that is its own."""
     entries = manifest.entries
     uses = Counter(entry.file for entry in entries.values())
-    folders = (str(folder) for name in sources for folder in PurePosixPath(name).parents)
-    taken = {*map(_alike, (*uses, *folders))}
+    taken = {*map(_alike, uses)}
     tasks = []
     for name, path in sources.items():
         known = entries.get(name)
@@ -158,9 +157,11 @@ def _alike(file: str) -> str:
 
 
 def _files(source: str) -> Iterator[str]:
-    """Names for the file of a source: `net.qfb` for `net.pt`; if another source has it, `net.pt.qfb`, and so on."""
+    """Names for the file of a source: `net.qfb` for `net.pt`; if another source has it, `net.pt.qfb`, and so on.
+    No folder has a name that ends like that of a file."""
     parts = [part.removeprefix(TEMPORARY) for part in source.split("/") if part.strip(".")]  # below the archive
-    path = PurePosixPath(*parts or ["source"])
+    folders = [f"{part}_" if _alike(part).endswith(".qfb") else part for part in parts[:-1]]
+    path = PurePosixPath(*folders, *parts[-1:] or ["source"])
     yield str(path.with_name(f"{_cut(path.stem)}.qfb"))
     name = _cut(path.name)
     yield str(path.with_name(f"{name}.qfb"))
@@ -227,7 +228,7 @@ def convert_task(folder: str, maker: str, task: Message) -> Message:
             if _state(source.stat()) != _state(before):
                 raise SourceError("was changed while it was converted", hint="run the same command again")
             with uploaded(home / task["file"]) as file:
-                if not known:
+                if known.get("file") != task["file"]:
                     _require_replaceable(file)
                 file.parent.mkdir(parents=True, exist_ok=True)
                 save(model, file, shard_size=shard_size)

@@ -11,11 +11,13 @@ import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import inf
 from pathlib import Path, PurePath
+from stat import S_ISDIR
 from typing import Any
 
+from ..backstop import limited
 from ..budget import Budget
 from ..errors import BudgetError, MissingFileError, QfmtError
 from ..file.opened import downloaded, uploaded
@@ -23,13 +25,14 @@ from ..file.replacing import replacing
 from ..file.sharding import are_intact
 from ..frontends.content import sha256_of
 from ..frontends.json_text import is_shallow, parse
-from ..regular import irregular, resolved
+from ..regular import files_below, irregular, is_link, require_short
 from ..urls import Place, Url
 
 MANIFEST = "archive.jsonl"
 
-ENTRY_BYTES = 500
-"""Bytes in memory that an entry takes, beside its texts."""
+ENTRY_BYTES, CHARACTER, OPTIONS = 500, 4, 30
+"""Bytes in memory that an entry takes: a constant, for a byte of its line, and for one of options that no entry before
+it has."""
 
 _REMOTE = re.compile(r"[/\\]{2}|\\\?\?\\")
 """How a path to another machine begins on Windows: two slashes of either kind, or the NT prefix `\\??\\`."""
@@ -76,19 +79,21 @@ class Manifest:
         BudgetError if it would take too much memory.
         """
         self.folder = folder
-        self._home = resolved(folder) if isinstance(folder, Path) else Path()
         self.path = folder / MANIFEST
         self.entries: dict[str, Entry] = {}
         self.is_cut = False
-        if isinstance(self.path, Path) and self.path.is_symlink():  # what it leads to would be replaced
-            raise QfmtError("is a link", where=str(self.path), hint="put the manifest itself into the archive")
+        self._folders: set[str] = set()
+        """Folders of the archive that no link leads to."""
+        self._options: dict[str, Mapping[str, Any]] = {}
+        self._require_no_link()
         if not self.path.exists():
             return
         with downloaded(self.path) as path:
             if what := irregular(path):
                 raise QfmtError(what, where=str(path))
-            budget = Budget(path.stat().st_size, "reading")
-            with path.open("rb") as file:
+            nbytes = path.stat().st_size
+            budget = Budget(nbytes, "reading")
+            with path.open("rb") as file, limited(nbytes, str(self.path)):
                 for number, line in enumerate(file, 1):
                     if line.isspace():  # as other readers of JSON Lines do
                         continue
@@ -99,10 +104,14 @@ class Manifest:
                             raise
                         self.is_cut = True
 
+    def _require_no_link(self) -> None:
+        if isinstance(self.path, Path) and self.path.is_symlink():  # what it leads to would be replaced
+            raise QfmtError("is a link", where=str(self.path), hint="put the manifest itself into the archive")
+
     def _add(self, line: bytes, where: str, budget: Budget) -> None:
         try:
-            budget.allocate(ENTRY_BYTES)
-            entry = Entry(**parse(line, budget))
+            budget.allocate(ENTRY_BYTES + CHARACTER * len(line))
+            entry = Entry(**parse(line, Budget(len(line), "reading")))  # which is forgotten after the line
             if not is_shallow(entry.options, LEVELS):
                 raise TypeError
             if any(type(getattr(entry, name)) not in kinds for name, kinds in _TYPES.items()):
@@ -118,18 +127,29 @@ class Manifest:
             raise QfmtError("is not a line of a manifest", where=where, hint=hint) from None
         except BudgetError as error:
             raise error.at(where) from None
-        self.entries[entry.source] = entry
+        self.entries[entry.source] = replace(entry, options=self._shared(entry.options, budget, where))
+
+    def _shared(self, options: Mapping[str, Any], budget: Budget, where: str) -> Mapping[str, Any]:
+        """Equal options, which most entries have, once."""
+        text = json.dumps(options)
+        if text not in self._options:
+            try:
+                budget.allocate(OPTIONS * len(text))
+            except BudgetError as error:
+                raise error.at(where) from None
+            self._options[text] = options
+        return self._options[text]
 
     def place(self, entry: Entry) -> Place:
         """The place of its file.
 
-        QfmtError if it leads out of the archive, or is no `.qfb`, which may be replaced and removed: the manifest may
-        come from anyone.
+        QfmtError if it leads out of the archive or through a link, or is no `.qfb`, which may be replaced and removed:
+        the manifest may come from anyone.
         """
         path = self.folder / entry.file
-        # One spelling only: two entries with one file must have equal names. A link may lead anywhere.
+        # One name only: two entries with one file must have equal names. A link may lead anywhere.
         is_name = _is_below(entry.file) and PurePath(entry.file).as_posix() == (entry.file or ".")
-        if isinstance(path, Path) and not (is_name and resolved(path).is_relative_to(self._home)):
+        if isinstance(path, Path) and not (is_name and not self._is_behind_link(entry.file)):
             what = f"the file of {entry.source} is not in the archive: {entry.file}"
             hint = "remove the link from the folder, or the line from the manifest"
             raise QfmtError(what, where=str(self.path), hint=hint)
@@ -138,10 +158,27 @@ class Manifest:
             raise QfmtError(what, where=str(self.path), hint="remove the line from the manifest")
         return path
 
+    def _is_behind_link(self, file: str) -> bool:
+        """Whether a file of the archive, or a folder on the way to it, is a link. Raises OSError, ValueError."""
+        require_short(file)
+        path = str(self.folder)
+        for part in PurePath(file).parts:
+            path = os.path.join(path, part)  # noqa: PTH118
+            if path not in self._folders:
+                try:
+                    found = os.lstat(path)
+                except (FileNotFoundError, NotADirectoryError):
+                    return False
+                if is_link(found):
+                    return True
+                if S_ISDIR(found.st_mode):
+                    self._folders.add(path)
+        return False
+
     def unlisted(self) -> list[str]:
         """The `.qfb` files of the folder that no entry names. None are known of a web server, which lists no files."""
         if isinstance(self.folder, Path):
-            files = (path for path in self.folder.rglob("*.qfb") if not path.is_dir())
+            files = files_below(self.folder, lambda error: None)  # of folders that it may not read, it says nothing
             names = sorted(path.relative_to(self.folder).as_posix() for path in files)
         else:
             names = [name for name, _ in self.folder.files()] if self.folder.has_folders else []
@@ -163,7 +200,8 @@ class Manifest:
         return Path(os.path.normpath(self.folder / entry.path))
 
     def save(self) -> None:
-        """Write the manifest anew. Raises DestinationError."""
+        """Write the manifest anew. Raises DestinationError; QfmtError if it has become a link."""
+        self._require_no_link()
         with uploaded(self.path) as path, replacing(str(path)) as file:
             file.writelines(entry.line.encode() for entry in self.entries.values())
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from fnmatch import fnmatch
@@ -13,7 +12,7 @@ from typing import NamedTuple, NoReturn
 from ..errors import DestinationError, MissingFileError, QfmtError, SourceError
 from ..file.opened import downloaded
 from ..frontends.sources import sniff
-from ..regular import irregular, refusal, resolved
+from ..regular import files_below, irregular, refusal, resolved
 from ..urls import Place, Url, place
 
 NO_MODELS = ("unknown", "numpy")
@@ -124,9 +123,7 @@ def _below(folder: Path) -> Iterator[Path]:
     def fail(error: OSError) -> NoReturn:
         raise error
 
-    for root, folders, names in os.walk(folder, onerror=fail):
-        folders[:] = (name for name in folders if not name.startswith("."))
-        yield from (Path(root, name) for name in names if not name.startswith("."))
+    return files_below(folder, fail, hidden=False)
 
 
 def _matching(pattern: str) -> Iterator[Path]:

@@ -18,7 +18,7 @@ from .options import memory as memory_option
 from .options import no_progress
 from .output import as_json, line
 from .progress import working
-from .source import QFB_OR_ARCHIVE, is_archive, limited, unlinked
+from .source import QFB_OR_ARCHIVE, is_archive, limited
 
 if TYPE_CHECKING:
     from qfmt.compare import Replay
@@ -133,7 +133,7 @@ def _check_archive(folder: Place, json_: bool, levels: Levels, jobs: int | None)
     otherwise = set[str]()
     for entry in manifest.entries.values():
         if entry.content_id:
-            first = entries.setdefault(unlinked(manifest.place(entry)), entry)  # a file is read once
+            first = entries.setdefault(manifest.place(entry), entry)  # a file is read once
             if (first.file_sha256, first.content_id) != (entry.file_sha256, entry.content_id):
                 otherwise.add(entry.file)
     tasks = [

@@ -58,7 +58,7 @@ def convert_many(
             if entry.error:
                 line(f"qfmt: error: {entry.source}: {entry.error}", err=True)
 
-        limits = Limits.of(how.memory, how.timeout, how.jobs)
+        limits = Limits.of(how.memory, how.timeout, min(how.jobs, len(sources)))
         workers: dict[str, Any] = {"jobs": how.jobs, "dask": how.dask, "limits": limits}
         filled = fill(folder, sources, maker=MAKER, options=options, told=told, **workers)
     if json_:

@@ -14,7 +14,7 @@ from ..urls import Place, size_of
 from .facts import counts, origin
 from .output import Column, as_json, line, table
 from .progress import working
-from .source import limited, unlinked
+from .source import limited
 
 if TYPE_CHECKING:
     from ..archive.manifest import Entry
@@ -42,7 +42,7 @@ def inspect_archive(folder: Place, wanted: str, json_: bool) -> None:
     with working(f"reading {folder}"):
         for entry in manifest.entries.values():
             path = manifest.place(entry)
-            key = str(unlinked(path)) if entry.content_id else ""
+            key = str(path) if entry.content_id else ""
             if key not in known:  # a file is read once
                 known[key] = _facts(path)
             facts = asdict(entry) | known[key]

@@ -182,7 +182,7 @@ def test_run_takes_a_limit_of_memory(tiny: Path, tmp_path: Path) -> None:
         assert invoke(*given, enough).exit_code == 0
     said = trouble(*given, "2K")
     assert "node quant (QuantizeLinear): needs " in said and "more than the limit of 2.0 kB" in said
-    assert "'much' is not a number of bytes, as in 500M or 4G" in trouble(*given, "much")
+    assert "'much' is not a number of bytes above 0, as in 500M or 4G" in trouble(*given, "much")
 
 
 def test_run_explains_what_does_not_fit(tiny: Path, tmp_path: Path) -> None:

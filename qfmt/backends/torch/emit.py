@@ -156,10 +156,10 @@ class Builder:
         attribute = unused(_word(name), self.taken)
         self.taken.add(attribute)
         self.derived[attribute] = value
-        return self.graph.create_node("get_attr", attribute)
+        return self.graph.create_node("get_attr", attribute, name=attribute)
 
     def buffer(self, path: str) -> Value:
-        return self.graph.create_node("get_attr", path, name=_word(path) if len(path) > LONGEST else None)
+        return self.graph.create_node("get_attr", path, name=_word(path))  # fx would call it `self`, if its path is so
 
     def _inputs(self, tensors: Mapping[str, Tensor]) -> None:
         """Place all arguments first: no other node may get the name of an argument that is read later."""

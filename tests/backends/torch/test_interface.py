@@ -235,6 +235,22 @@ def test_inputs_may_have_the_names_that_torch_writes(word: str) -> None:
     assert model.to_torch("reference")(torch.tensor([1.0, -3.0])).tolist() == [3.0, -1.0]
 
 
+@pytest.mark.parametrize("word", sorted({*WRITTEN, "Self", "SELF", "__self__", "T", "real", "grad"}))
+@pytest.mark.parametrize("engine", ["auto", "fast", "reference", "qdq"])
+def test_constants_may_have_the_names_that_torch_writes(engine: str, word: str) -> None:
+    """After a constant `self`, the next one was read from its tensor: `T` was its transpose."""
+    real = np.random.default_rng(1).normal(size=(2, 3, 3)).astype(np.float32)
+    names = word, "T" if word != "T" else "real"
+    constants = {name: Tensor.constant(name, array) for name, array in zip(names, real, strict=True)}
+    values = {name: Tensor(name, "float32", (3, 3)) for name in ("x", "a", "b")}
+    nodes = [Node("MatMul", ("x", names[0]), ("a",), {}, "", OPERATORS["MatMul"].version)]
+    nodes += [Node("MatMul", ("a", names[1]), ("b",), {}, "", OPERATORS["MatMul"].version)]
+    module = Model(Graph(("x",), ("b",), nodes, constants | values), engine="onnx").to_torch(engine)
+    for _ in range(2):
+        torch.testing.assert_close(module(torch.eye(3)).numpy(), real[0] @ real[1])
+        module.recompile()  # so that the generated code runs
+
+
 @pytest.mark.parametrize("engine", ["auto", "reference", "qdq"])
 def test_integers_are_clipped_as_integers(engine: str) -> None:
     """They became float32, which does not have 2**24 + 1."""

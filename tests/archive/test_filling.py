@@ -1,0 +1,213 @@
+"""Many sources are converted into one folder, equal models once."""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import qfmt
+from qfmt.archive.filling import fill
+from qfmt.archive.manifest import MANIFEST, Manifest
+from qfmt.archive.sources import find
+from support.archives import FINDINGS, digits, files, kept, lines, shards
+from support.command_line import invoke, trouble
+from support.paths import SAMPLES
+
+
+def test_an_archive_holds_what_single_conversions_write(tmp_path: Path, sources: Path, archive: Path) -> None:
+    for number in range(2):
+        digits(sources / f"net{number}.pt", number)
+    shutil.copytree(SAMPLES, sources / "samples")
+    result = invoke("convert", sources, "--out", archive, "--jobs", 2)
+    assert result.exit_code == 0, result.output
+    assert "left out: 2 files" in result.stdout  # .npz
+    firsts = {entry.file: entry.source for entry in reversed(Manifest(archive).entries.values())}
+    assert len(firsts) == 4
+    for file, source in firsts.items():
+        single = tmp_path / "single.qfb"
+        assert invoke("convert", sources / source, single).exit_code == 0
+        assert single.read_bytes() == (archive / file).read_bytes()
+    assert invoke("check", archive).exit_code == 0
+
+
+def test_the_manifest_says_what_became_of_each_source(sources: Path, archive: Path) -> None:
+    a = digits(sources / "a.pt")
+    shutil.copy(FINDINGS, sources / "b.pt")
+    result = invoke("convert", sources, "--out", archive)
+    assert result.exit_code == 1
+    good, bad = lines(archive)
+    written = archive / "a.qfb"
+    assert good == {
+        "source": "a.pt",
+        "path": "../sources/a.pt",
+        "options": {},
+        "size": a.stat().st_size,
+        "sha256": sha256(a.read_bytes()).hexdigest(),
+        "external": "",
+        "file": "a.qfb",
+        "file_sha256": sha256(written.read_bytes()).hexdigest(),
+        "content_id": qfmt.load(written).content_id().hex(),
+        "error": "",
+    }
+    assert bad["error"].startswith("data.pkl, byte 126: converting 5526 bytes would take more than")
+    assert (bad["content_id"], bad["file_sha256"]) == ("", "")
+    assert f"qfmt: error: b.pt: {bad['error']}\n" in result.stderr
+    assert [row.split()[:2] for row in result.stdout.splitlines()[1:3]] == [["converted", "1"], ["failed", "1"]]
+    assert files(archive) == ["a.qfb"]
+
+
+def test_nothing_is_converted_twice(sources: Path, archive: Path) -> None:
+    for number in range(3):
+        digits(sources / f"{number}.pt", number)
+    assert not kept(sources, archive, jobs=2)
+    before = (archive / MANIFEST).read_bytes()
+    stamps = [path.stat().st_mtime_ns for path in archive.glob("*.qfb")]
+    assert kept(sources, archive) == {"0.pt", "1.pt", "2.pt"}
+    assert (archive / MANIFEST).read_bytes() == before
+    assert [path.stat().st_mtime_ns for path in archive.glob("*.qfb")] == stamps
+    (archive / "0.qfb").unlink()
+    (archive / "1.qfb").write_bytes(b"damaged")
+    assert kept(sources, archive) == {"2.pt"}
+    digits(sources / "2.pt", 9)
+    digits(sources / "3.pt", 3)
+    assert kept(sources, archive) == {"0.pt", "1.pt"}
+    assert len({entry["content_id"] for entry in lines(archive)}) == 4
+    assert kept(sources, archive, options={"engine": "qnnpack"}) == set()
+    assert invoke("check", archive).exit_code == 0
+
+
+def test_the_number_of_jobs_changes_nothing_but_seconds(tmp_path: Path, sources: Path) -> None:
+    for number in range(6):
+        digits(sources / f"{number}.pt", number // 2)
+    shutil.copy(FINDINGS, sources / "hostile.pt")
+    one, two = tmp_path / "one", tmp_path / "two"
+    kept(sources, one, jobs=1)
+    kept(sources, two, jobs=2)
+    assert lines(one) == lines(two)
+    assert files(one) == files(two) == ["0.qfb", "2.qfb", "4.qfb"]
+
+
+def test_changed_external_data_is_a_changed_source(sources: Path, archive: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    sources.mkdir()
+    path = sources / "m.onnx"
+    text = '<ir_version: 9, opset_import: ["": 17]> agraph (float[2] x) => (float[2] y) { y = Add(x, w) }'
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1, 2], np.float32), "w"))
+    onnx.save(model, path, save_as_external_data=True, location="m.data", size_threshold=0)
+    assert not kept(sources, archive)
+    assert kept(sources, archive) == {"m.onnx"}
+    (sources / "m.data").write_bytes(np.array([2, 2], np.float32).tobytes())
+    assert not kept(sources, archive)
+    with qfmt.load(archive / "m.qfb") as model:
+        assert model.tensors["w"].array.tolist() == [2, 2]
+
+
+def test_equal_models_are_stored_once(sources: Path, archive: Path) -> None:
+    a = digits(sources / "a.pt")
+    shutil.copy(a, sources / "copy.pt")
+    digits(sources / "deflated.pt", form=zipfile.ZIP_DEFLATED)
+    digits(sources / "other.pt", 1)
+    kept(sources, archive, jobs=2)
+    assert files(archive) == ["a.qfb", "other.qfb"]
+    assert {entry["source"]: entry["file"] for entry in lines(archive)} == {
+        "a.pt": "a.qfb",
+        "copy.pt": "a.qfb",
+        "deflated.pt": "a.qfb",
+        "other.pt": "other.qfb",
+    }
+
+
+def test_equal_models_have_the_name_of_the_first_source_whichever_was_ready_first(sources: Path, archive: Path) -> None:
+    digits(sources / "a.pt")
+    digits(sources / "b.pt", form=zipfile.ZIP_DEFLATED)
+    fill(archive, find([str(sources)], archive).sources, maker="support.making:last_first", jobs=2)
+    assert [entry["file"] for entry in lines(archive)] == ["a.qfb", "a.qfb"]
+    assert files(archive) == ["a.qfb"]
+    with qfmt.load(archive / "a.qfb") as model:
+        assert model.source["sha256"] == lines(archive)[0]["sha256"]
+
+
+def test_a_file_that_is_in_the_archive_keeps_its_name(sources: Path, archive: Path) -> None:
+    """Whatever comes later, also before it in the order of names, or in the place of a failure."""
+    sources.mkdir()
+    shutil.copy(FINDINGS, sources / "b.pt")
+    digits(sources / "c.pt")
+    kept(sources, archive)
+    for name in ("a", "b", "d"):
+        digits(sources / f"{name}.pt", form=zipfile.ZIP_DEFLATED)
+    assert kept(sources, archive, jobs=2) == {"c.pt"}
+    assert {entry["file"] for entry in lines(archive)} == {"c.qfb"}
+    assert files(archive) == ["c.qfb"]
+
+
+def test_a_file_that_other_sources_share_is_not_replaced(sources: Path, archive: Path) -> None:
+    digits(sources / "a.pt")
+    b = digits(sources / "b.pt")
+    kept(sources, archive)
+    b.unlink()
+    digits(sources / "a.pt", 1)
+    kept(sources, archive)
+    assert {entry["source"]: entry["file"] for entry in lines(archive)} == {"a.pt": "a.pt.qfb", "b.pt": "a.qfb"}
+    assert invoke("check", archive).exit_code == 0
+
+
+def test_sources_that_differ_in_the_suffix_have_files_of_their_own(sources: Path, archive: Path) -> None:
+    digits(sources / "net.pt")
+    digits(sources / "net.ptl", 1)
+    kept(sources, archive)
+    assert files(archive) == ["net.ptl.qfb", "net.qfb"]
+    assert kept(sources, archive) == {"net.pt", "net.ptl"}
+
+
+def test_files_of_an_archive_may_have_shards(tmp_path: Path, sources: Path, archive: Path) -> None:
+    a, options = digits(sources / "a.pt"), {"options": {"shard_size": 1000}}
+    digits(sources / "b.pt", form=zipfile.ZIP_DEFLATED)
+    digits(sources / "c.pt", 1)
+    assert invoke("convert", sources, "--out", archive, "--shard-size", 1000, "--jobs", 2).exit_code == 0
+    first = shards(archive)
+    assert [*first] == ["a.qfb", "c.qfb"]
+    assert min(map(len, first.values())) > 1
+    assert invoke("check", archive).exit_code == 0
+    assert kept(sources, archive, **options) == {"a.pt", "b.pt", "c.pt"}
+    lost = archive / min(first["c.qfb"])
+    lost.unlink()
+    assert "is missing" in invoke("check", archive).output
+    assert kept(sources, archive, **options) == {"a.pt", "b.pt"}
+    assert shards(archive) == first
+    digits(a, 2)  # b has its model no longer
+    kept(sources, archive, **options)
+    assert [*shards(archive)] == sorted({entry["file"] for entry in lines(archive)})
+    assert invoke("check", archive).exit_code == 0
+    kept(sources, archive)
+    assert not set().union(*shards(archive).values())
+    assert invoke("check", archive).exit_code == 0
+
+
+def test_shards_of_an_equal_model_that_was_ready_first_are_removed(sources: Path, archive: Path) -> None:
+    digits(sources / "a.pt")
+    digits(sources / "b.pt", form=zipfile.ZIP_DEFLATED)
+    found, options = find([str(sources)], archive).sources, {"shard_size": 1000}
+    fill(archive, found, maker="support.making:last_first", options=options, jobs=2)
+    assert [*shards(archive)] == ["a.qfb"]
+
+
+def test_shards_of_others_are_not_removed(sources: Path, archive: Path) -> None:
+    """A file may state any shards of its folder."""
+    a = digits(sources / "a.pt")
+    kept(sources, archive, options={"shard_size": 1000})
+    shutil.copy(archive / "a.qfb", archive / "mine.qfb")
+    digits(a, 1)
+    kept(sources, archive)
+    with qfmt.load(archive / "mine.qfb") as model:
+        assert model.tensors["fc.weight"].array.size
+
+
+def test_an_archive_by_url_has_no_shards(sources: Path) -> None:
+    said = trouble("convert", digits(sources / "a.pt"), "--out", "s3://bucket/archive", "--shard-size", "1K")
+    assert "shards cannot be put into an archive by URL" in said

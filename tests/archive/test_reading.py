@@ -1,0 +1,158 @@
+"""`check`, `inspect` and `verify` of an archive."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+import qfmt
+from qfmt.archive.filling import fill
+from qfmt.archive.manifest import MANIFEST, Manifest
+from qfmt.archive.sources import find
+from qfmt.errors import QfmtError
+from support.archives import FINDINGS, digits
+from support.command_line import invoke, trouble
+from support.paths import DIGITS, HOSTILE
+
+
+@pytest.fixture
+def three(sources: Path, archive: Path) -> Path:
+    """One model of two sources, another one, and a failure."""
+    digits(sources / "a.pt")
+    digits(sources / "b.pt")
+    digits(sources / "c.pt", 1)
+    shutil.copy(FINDINGS, sources / "d.pt")
+    assert invoke("convert", sources, "--out", archive, "--quiet").exit_code == 1
+    return archive
+
+
+def test_check_finds_what_is_not_as_it_was_written(three: Path) -> None:
+    result = invoke("check", three, "--proofs")
+    assert (result.exit_code, result.stdout) == (
+        0,
+        f"{three}: 2 files, valid; no file for 1 of 4 sources: see `qfmt inspect {three}`\n",
+    )
+    content = bytearray((three / "a.qfb").read_bytes())
+    content[-1] ^= 1
+    (three / "a.qfb").write_bytes(content)
+    (three / "c.qfb").unlink()
+    result = invoke("check", three)
+    assert result.exit_code == 1
+    assert result.stdout.splitlines() == [
+        "a.qfb: is not the file that was written: its sha256 differs",
+        "c.qfb: is missing",
+    ]
+    told = json.loads(invoke("check", three, "--json").stdout)
+    assert [(each["file"], each["valid"]) for each in told["files"]] == [("a.qfb", False), ("c.qfb", False)]
+
+
+def test_check_finds_broken_rules_and_another_content_id(three: Path) -> None:
+    manifest = Manifest(three)
+    path = HOSTILE / "lower-bias.qfb"
+    shutil.copy(path, three / "a.qfb")
+    changes = {"a.qfb": sha256(path.read_bytes()).hexdigest()}
+    text = (three / MANIFEST).read_text()
+    for entry in manifest.entries.values():
+        text = (
+            text.replace(entry.file_sha256, changes.get(entry.file, entry.file_sha256)) if entry.file_sha256 else text
+        )
+    (three / MANIFEST).write_text(text.replace(manifest.entries["c.pt"].content_id, "0" * 64))
+    result = invoke("check", three)
+    assert result.exit_code == 1
+    assert [line[:50] for line in result.stdout.splitlines()] == [
+        "a.qfb: V43 node 0 (qfmt.Linear → y): a bias of sha",
+        "c.qfb: its content id is not that of the manifest",
+    ]
+
+
+def test_check_finds_entries_that_contradict_each_other(three: Path) -> None:
+    """Two entries of one file: the first one states another network."""
+    manifest = Manifest(three)
+    first, *rest = (three / MANIFEST).read_text().splitlines(keepends=True)
+    changed = first.replace(manifest.entries["a.pt"].content_id, "0" * 64)
+    (three / MANIFEST).write_text("".join([changed, *rest]))
+    result = invoke("check", three)
+    said = "a.qfb: its content id is not that of the manifest\na.qfb: the manifest states two contents of it\n"
+    assert (result.exit_code, result.stdout) == (1, said)
+
+
+def test_a_file_is_read_once_however_often_it_is_listed(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = json.loads((three / MANIFEST).read_text().splitlines()[0])
+    with (three / MANIFEST).open("a") as manifest:
+        for number in range(9):
+            manifest.write(json.dumps(entry | {"source": f"{number}"}) + "\n")
+    read: list[Path] = []
+    load = qfmt.load
+    monkeypatch.setattr(qfmt, "load", lambda path: (read.append(path), load(path))[1])
+    models = json.loads(invoke("inspect", three, "--json").stdout)["models"]
+    assert len([model for model in models if model.get("nodes") == 11]) == 12
+    assert len(read) == 2
+    assert len(json.loads(invoke("check", three, "--json").stdout)["files"]) == 2
+
+
+def test_no_other_file_is_replaced(sources: Path, archive: Path) -> None:
+    """It may hold data of a source."""
+    digits(sources / "a.pt")
+    archive.mkdir()
+    (archive / "a.qfb").write_bytes(b"weights")
+    filled = fill(archive, find([str(sources)], archive).sources)
+    assert filled.results == {"a.pt": "failed"} and (archive / "a.qfb").read_bytes() == b"weights"
+    assert filled.manifest.entries["a.pt"].error.startswith("is there, and is no .qfb")
+
+
+def test_a_source_that_is_named_like_what_a_killed_process_left(tmp_path: Path, archive: Path) -> None:
+    name = f"d/.qfmt-{'0' * 16}.tmp/net.pt"
+    filled = fill(archive, {name: digits(tmp_path / "net.pt"), "d/z.pt": digits(tmp_path / "z.pt", 1)})
+    assert set(filled.results.values()) == {"converted"}
+    assert invoke("check", archive).exit_code == 0
+
+
+def test_inspect_shows_one_line_a_source(three: Path) -> None:
+    title, *rows, blank, total = invoke("inspect", three).stdout.splitlines()
+    assert title.split()[:3] == ["source", "from", "engine"]
+    assert [row.split()[0] for row in rows] == ["a.pt", "b.pt", "c.pt", "d.pt"]
+    assert "11,402" in rows[0]
+    assert rows[1].endswith("a.qfb")
+    assert "would take more than" in rows[3]
+    assert (blank, total) == ("", f"{three}: 4 sources")
+    _, row, _, total = invoke("inspect", three, "--filter", "C.QFB").stdout.splitlines()
+    assert row.startswith("c.pt ") and total == f"{three}: 1 of 4 sources"
+    models = json.loads(invoke("inspect", three, "--json", "--filter", "a.qfb").stdout)["models"]
+    assert [(model["source"], model["nodes"], model["parameters"]) for model in models] == [
+        ("a.pt", 11, 11402),
+        ("b.pt", 11, 11402),
+    ]
+    assert "an archive is shown with" in trouble("inspect", three, "--nodes")
+    assert "--filter is for archives" in trouble("inspect", three / "a.qfb", "--filter", "a")
+    assert "is neither a file nor a folder that `qfmt convert --out` wrote" in trouble("inspect", three.parent)
+
+
+def test_verify_compares_each_source_with_its_file(three: Path) -> None:
+    result = invoke("verify", "--archive", three, "--samples", 1)
+    assert result.exit_code == 0, result.output
+    rows = [row.split() for row in result.stdout.splitlines()[1:4]]
+    assert [(row[0], row[-1]) for row in rows] == [("a.pt", "equal"), ("b.pt", "equal"), ("c.pt", "equal")]
+    assert result.stdout.endswith(f"{three}: 3 of 3 are right; no file for 1 of 4 sources\n")
+    sources = three.parent / "sources"
+    (sources / "b.pt").unlink()
+    digits(sources / "c.pt", 2)
+    result = invoke("verify", "--archive", three, "--samples", 1, "--json")
+    told = json.loads(result.stdout)
+    assert (result.exit_code, told["ok"]) == (1, False)
+    assert [report["ok"] for report in told["reports"]] == [True, False, False]
+    assert "there is no such file" in told["reports"][1]["error"]
+    last = invoke("verify", "--archive", three, "--samples", 1).stdout.splitlines()[-1]
+    assert last == f"{three}: 1 of 3 are right; 1 could not be verified; no file for 1 of 4 sources"
+    for arguments in ((three.parent,), (three, DIGITS, three / "a.qfb")):
+        assert "--help" in trouble("verify", "--archive", *arguments)
+    assert "Missing argument 'FILE'" in trouble("verify", DIGITS)
+
+
+def test_errors_of_an_archive_are_errors_of_qfmt(archive: Path) -> None:
+    archive.write_text("a file")
+    with pytest.raises(QfmtError, match="cannot be created"):
+        fill(archive, {"a.pt": DIGITS})

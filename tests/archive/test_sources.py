@@ -1,0 +1,53 @@
+"""The sources among the files, folders and globs that a user names."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qfmt.archive.sources import find
+from qfmt.errors import DestinationError, MissingFileError, SourceError
+from support.archives import digits
+from support.command_line import trouble
+
+
+def test_sources_are_named_by_their_place_in_a_folder_or_glob(
+    tmp_path: Path, sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a.pt", "sub/b.pt", "sub/deep/c.pt", ".hidden/d.pt", "archive/e.pt"):
+        digits(sources / name)
+    (sources / "README.md").write_text("models")
+    np.save(sources / "x.npy", np.zeros(2))
+    (sources / "empty.pt").touch()
+    archive = sources / "archive"
+    found = find([str(sources)], archive)
+    assert list(found.sources) == ["a.pt", "empty.pt", "sub/b.pt", "sub/deep/c.pt"]
+    assert found.left_out == 2
+    assert list(find([str(sources / "sub" / "b.pt")], archive).sources) == ["b.pt"]
+    assert list(find([f"{sources}/*/b.pt"], archive).sources) == ["sub/b.pt"]
+    assert list(find([f"{sources}/**/*.pt"], archive / "other").sources)[-2:] == ["sub/b.pt", "sub/deep/c.pt"]
+    assert list(find([f"{sources}/*.md"], archive).sources) == ["README.md"]  # a name that was asked for
+    monkeypatch.chdir(sources)
+    several = find(["s*/*.pt", "sub/b.pt", "."], archive).sources
+    assert list(several) == ["a.pt", "b.pt", "empty.pt", "sub/b.pt", "sub/deep/c.pt"]
+
+
+def test_what_is_no_source_is_said_before_anything_is_converted(sources: Path, archive: Path) -> None:
+    a, b = digits(sources / "1" / "net.pt"), digits(sources / "2" / "net.pt")
+    (archive / "inside").mkdir(parents=True)
+    shutil.copy(a, archive / "inside" / "net.pt")
+    (sources / "none").mkdir()
+    for places, kind, said in (
+        ([a, b], SourceError, "two sources have the name net.pt"),
+        ([sources / "none.pt"], MissingFileError, "there is no such file"),
+        ([sources / "*.onnx"], MissingFileError, "no file matches"),
+        ([archive / "inside" / "net.pt"], DestinationError, "the source is in the archive"),
+        ([sources / "none"], SourceError, "there are no models"),
+        ([archive], DestinationError, "all sources are in the archive"),
+    ):
+        with pytest.raises(kind, match=said):
+            find([str(place) for place in places], archive)
+    assert said in trouble("convert", archive, "--out", archive)

@@ -1,0 +1,51 @@
+"""Sources for archives, and what is in an archive."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from qfmt.archive.filling import fill
+from qfmt.archive.manifest import MANIFEST
+from qfmt.archive.sources import find
+from qfmt.file.sharding import stated
+from support.paths import DIGITS, HOSTILE
+
+FINDINGS = HOSTILE / "stride0.pt"
+WEIGHTS = 1280
+"""Bytes of the only member of DIGITS that has as many: the weights of its last layer."""
+
+
+def digits(path: Path, number: int = 0, form: int = zipfile.ZIP_STORED) -> Path:
+    """The network of DIGITS with some other weights; another form of the zip has other bytes and the same model."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(DIGITS) as source, zipfile.ZipFile(path, "w", form) as target:
+        for name in source.namelist():
+            content = source.read(name)
+            target.writestr(name, bytes([number]) + content[1:] if len(content) == WEIGHTS else content)
+    return path
+
+
+def kept(sources: Path, archive: Path, **options: Any) -> set[str]:
+    """Fill an archive; the sources that were there already."""
+    results = fill(archive, find([str(sources)], archive).sources, **options).results
+    return {name for name, result in results.items() if result == "kept"}
+
+
+def lines(archive: Path) -> list[dict[str, Any]]:
+    """The lines of a manifest, without what differs between two runs."""
+    entries = map(json.loads, (archive / MANIFEST).read_text().splitlines())
+    return [{key: value for key, value in entry.items() if key != "seconds"} for entry in entries]
+
+
+def files(archive: Path) -> list[str]:
+    return sorted(path.relative_to(archive).as_posix() for path in archive.rglob("*.qfb"))
+
+
+def shards(archive: Path) -> dict[str, set[str]]:
+    """The names of the shards that each file of an archive states; the folder has these and no others."""
+    found = {file: {shard.name for shard in stated(archive / file)} for file in files(archive)}
+    assert {path.name for path in archive.iterdir()} == {*found, MANIFEST}.union(*found.values())
+    return found
