@@ -7,7 +7,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING
 from zipfile import is_zipfile
 
-from ..backstop import limited
+from ..backstop import LITTLE, limited
 from ..budget import Budget
 from ..errors import QfmtError, RunError, some
 from ..file.opened import downloaded
@@ -31,7 +31,10 @@ def arrays(place: Place) -> dict[str, Array]:
     """The arrays of a file by name; the array of a `.npy` has the empty name. Nothing is unpickled."""
     with downloaded(place) as path, limited(path.stat().st_size, str(place)), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what NumPy and Python say of old headers is not about the array
-        return _arrays(path, str(place))
+        found = _arrays(path, str(place))
+    if records := [name or "the array" for name, array in found.items() if array.dtype.names]:
+        raise RunError(f"{records[0]} has records, not numbers", where=str(place), hint=_WRITE)
+    return found
 
 
 _WRITE = "write it with numpy.save or numpy.savez"
@@ -48,8 +51,11 @@ def _arrays(path: Path, where: str) -> dict[str, Array]:
         return {"": np.load(path, allow_pickle=False)}
     except QfmtError as error:
         raise RunError(error.what, where=where, hint=error.hint) from None
-    except MemoryError:  # a limit of the system, which `limited` explains
-        raise
+    except MemoryError:
+        if path.stat().st_size > LITTLE:  # a limit of the system, which `limited` explains
+            raise
+        what = "is not a .npy or .npz file of plain arrays (its header states more than it has)"
+        raise RunError(what, where=where, hint=_WRITE) from None
     except Exception as error:  # any error of zipfile, zlib and NumPy's header parser
         advice = "pickle" in str(error)  # NumPy's own hint is to trust the file
         why = "" if advice else f" ({error})"
@@ -69,9 +75,10 @@ def matched(wanted: Sequence[str], held: Mapping[str, Array], path: Place) -> di
     if len(held) == 1 and len(wanted) == 1:
         return {wanted[0]: next(iter(held.values()))}
     if missing := [name for name in wanted if name not in held]:
-        names = some([*filter(None, held)]) or "one array without a name"
+        names = some([*filter(None, held)]) or "one without a name"
         inputs = f"the inputs are {some(wanted)}"
-        raise RunError(f"no array {missing[0]!r}, only {names}", where=str(path), hint=inputs)
+        what = f"no array {missing[0]!r}, only {names}" if held else "has no arrays"
+        raise RunError(what, where=str(path), hint=inputs)
     known = set(wanted)
     if aside := [name for name in held if name not in known]:
         line(f"note: {path}: ignored, because they are not inputs: {some(aside)}", err=True)

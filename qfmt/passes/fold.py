@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..arithmetic import quantize
+from ..arithmetic import f32, quantize
 from ..model import DTYPES, Graph, Node, Quantization, Tensor, numpy_dtype
 from ..ops import OPERATORS, Operator, Quantized, Trait, has, known
 from ..ops.accumulation import in_units_of_sums, output_axis
@@ -24,6 +24,13 @@ from .edits import only_read, renamed, without_unread
 def fold_sandwiches(graph: Graph, engine: str = "onnx") -> Graph:
     """The graph with as many operators as possible on quantized tensors, by the rounding rules of `engine`."""
     return _Folding(graph, engine).result()
+
+
+def _have_reciprocals(x: Quantization, w: Quantization, y: Quantization) -> bool:
+    """Whether float32 has the reciprocals of the scale of sums and of that of the output: rules multiply by them."""
+    with np.errstate(over="ignore", under="ignore", divide="ignore"):
+        scales = *(f32(x.scale[0]) * w.scale.real.astype(f32).reshape(-1)), f32(y.scale[0])
+        return bool(np.isfinite(f32(1) / np.array(scales, f32)).all())
 
 
 class _Folding:
@@ -124,7 +131,10 @@ class _Folding:
         target = self.tensors[after[1].outputs[0]].quantization
         grids = [self.tensors[name].quantization for name in inputs if name]
         if operator.accumulates:
-            return self._has_one_range(after[1]) and all(grid is not None for grid in grids[:2])
+            x, w = grids[:2]
+            if x is None or w is None or target is None or not self._has_one_range(after[1]):
+                return False
+            return _have_reciprocals(x, w, target)
         if operator.quantized is Quantized.OWN:
             return all(grid is None or grid.is_per_tensor for grid in (*grids, target))
         return bool(operator.rules)

@@ -197,6 +197,19 @@ def test_run_explains_what_does_not_fit(tiny: Path, tmp_path: Path) -> None:
     assert str(missing) in trouble("run", tiny, "--input", tmp_path / "x.npy", "--output", missing)
 
 
+def test_arrays_that_are_no_numbers(tiny: Path, tmp_path: Path) -> None:
+    head = b"{'descr': '<f4', 'fortran_order': False, 'shape': (" + b"-" * 9000 + b"1,)}"
+    (tmp_path / "deep.npy").write_bytes(b"\x93NUMPY\x01\0" + len(head).to_bytes(2, "little") + head)
+    np.save(tmp_path / "records.npy", np.zeros((1, 3), [("a", "<f4")]))
+    np.savez(tmp_path / "empty.npz")
+    for name, said in (
+        ("deep.npy", "is not a .npy or .npz file of plain arrays"),
+        ("records.npy", "the array has records, not numbers"),
+        ("empty.npz", "has no arrays"),
+    ):
+        assert f"{name}: {said}" in trouble("run", tiny, "--input", tmp_path / name)
+
+
 def test_run_replaces_neither_what_it_reads_nor_what_is_no_file(tiny: Path, tmp_path: Path) -> None:
     arrays = tmp_path / "x.npy"
     np.save(arrays, np.zeros((1, 3), np.float32))

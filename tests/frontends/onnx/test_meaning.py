@@ -394,6 +394,24 @@ def test_integers_of_scales_that_give_infinite_numbers(scale: float) -> None:
     agrees(source, {"x": np.arange(256, dtype=np.uint8)})
 
 
+@pytest.mark.parametrize("scale", [2.5e-37, 1e-37, 1e-39])
+def test_scales_of_sums_without_a_reciprocal(scale: float) -> None:
+    """The sums stay real numbers: a rule that multiplies the bias by the reciprocal would make all of them infinite."""
+    nodes = [
+        q("x", "g", "q"),
+        dq("q", "g", "d"),
+        dq("w", "h", "v"),
+        node("Conv", ["d", "v", "b"], ["c"]),
+        q("c", "g", "y"),
+    ]
+    weights = np.int8([3, -5, 7, 11]).reshape(2, 2, 1, 1)
+    constants = {"w": weights, "b": np.array([40 * scale / 100, -900 * scale / 100], f32)}
+    made = grids(g=(scale, np.int8(0)), h=(0.01, np.int8(0))) | constants
+    source = proto(nodes, {"x": (FLOAT, [1, 2, 1, 1])}, {"y": TensorProto.INT8}, made)
+    model = agrees(source, {"x": np.array([90 * scale, 52 * scale], f32).reshape(1, 2, 1, 1)})
+    assert "float_bias" not in {each.rule for each in model.nodes}
+
+
 def test_windows_that_do_not_reach_the_size_of_a_transposed_convolution() -> None:
     made = node("ConvTranspose", ["x", "w"], ["y"], strides=[2, 2], auto_pad="SAME_UPPER")
     kept(proto([made], {"x": (FLOAT, IMAGE.shape)}, {"y": FLOAT}, {"w": np.ones((1, 1, 1, 1), f32)}))
