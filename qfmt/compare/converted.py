@@ -211,7 +211,7 @@ def _last_named(a: Graph, b: Graph) -> Iterator[tuple[str, str]]:
     order = {name: position for position, node in enumerate(b.nodes) for name in node.outputs if name}
     for node in a.nodes:
         for name in filter(None, node.outputs):
-            aliases = a.tensors[name].aliases
+            aliases = {*a.tensors[name].aliases} - a.tensors.keys()  # a file may list the names of other tensors
             if not order.keys().isdisjoint(aliases):
                 yield name, max(order.keys() & {name, *aliases}, key=order.__getitem__)
 

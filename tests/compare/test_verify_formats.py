@@ -265,6 +265,16 @@ def test_ties_before_a_clamp_that_only_one_of_them_has(tmp_path: Path) -> None:
     assert not other.ok
 
 
+def test_aliases_that_are_names_of_other_tensors(folder: Path) -> None:
+    model = qfmt.convert(source_of(folder, "two_inputs", "eager"))
+    names = [name for node in model.nodes for name in node.outputs]
+    others = zip(names, [*names[1:], names[0]], strict=True)
+    aliased = {name: replace(model.tensors[name], aliases=(other,)) for name, other in others}
+    file = model.replace(graph=replace(model.graph, tensors={**model.tensors, **aliased}))
+    report = qfmt.verify(written(model, folder / "aliased.onnx"), file)
+    assert report.ok, report.first_wrong
+
+
 class Numbers(torch.nn.Module):
     """torch multiplies the scale by the first number, as doubles; qnnpack rounds the second one to that scale."""
 
