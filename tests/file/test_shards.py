@@ -126,7 +126,9 @@ def test_the_command_splits_and_joins(tmp_path: Path) -> None:
             assert CliRunner().invoke(main, [command, str(tmp_path / name)]).exit_code == 0
         assert CliRunner().invoke(main, ["verify", str(DIGITS), str(tmp_path / name)]).exit_code == 0
     assert "--shard-size is for .qfb" in convert(DIGITS, tmp_path / "m.onnx", "--shard-size", "1K")
-    assert "shard_size is 0" in convert(DIGITS, tmp_path / "m.qfb", "--shard-size", "0")
+    assert "'0' is not a number of bytes above 0" in convert(DIGITS, tmp_path / "m.qfb", "--shard-size", "0")
+    with pytest.raises(QfmtError, match="shard_size is 0; it is a number of bytes, at least 1"):
+        qfmt.save(qfmt.load(tmp_path / "whole.qfb"), tmp_path / "m.qfb", shard_size=0)
 
 
 # Reading
