@@ -88,10 +88,13 @@ class Converted:
             name = found.other or found.name
             if found.is_equal and not self.file.tensors[name].is_constant:
                 continue
-            if self.foreign and not self._is_comparable(found.name, found.other):
+            read_by = readers.get(name, ())
+            # ONNX needs a scale of 1 where PyTorch has another one that keeps a size: only results count
+            resizes = bool(read_by) and all(node.operator == "Resize" for node in read_by)
+            if self.foreign and (resizes or not self._is_comparable(found.name, found.other)):
                 continue
             counts = (found.elements, found.different, found.largest)
-            read = tuple(node.label for node in readers.get(name, ()))
+            read = tuple(node.label for node in read_by)
             yield WeightComparison(name, read, *counts, found.words, ("conversion",))
 
     def _is_comparable(self, mine: str, theirs: str) -> bool:

@@ -284,6 +284,22 @@ class Numbers(torch.nn.Module):
         return torch.dequantize(x)
 
 
+class Enlarged(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.quantize_per_tensor(x, 0.05, 10, torch.quint8)
+        return torch.dequantize(torch.nn.functional.interpolate(x, scale_factor=1.5, mode="bilinear"))
+
+
+def test_scales_that_keep_a_size_are_1_in_onnx(tmp_path: Path) -> None:
+    x = torch.randn(1, 2, 1, 1, generator=torch.Generator().manual_seed(1))
+    with pytorch.quiet():
+        torch.jit.trace(Enlarged(), x).save(tmp_path / "m.pt")
+    model = qfmt.convert(tmp_path / "m.pt", input_shapes={"x": x.shape})
+    report = qfmt.verify(tmp_path / "m.pt", qfmt.convert(written(model, tmp_path / "m.onnx")), samples=3)
+    assert report.ok, report.first_wrong
+    assert {node.operator: node.equal for node in report.nodes}["Resize"] == 6
+
+
 def test_constants_of_onnx_have_scales_in_float32(tmp_path: Path) -> None:
     x = torch.randn(2, 3, generator=torch.Generator().manual_seed(1))
     with pytorch.quiet():
