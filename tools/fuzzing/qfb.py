@@ -60,7 +60,8 @@ def changed_records(data: bytes, chance: random.Random) -> bytes:
         return changed_bytes(data, chance)
     contents = data[data_offset:]
     for _ in range(20):
-        with suppress(QfmtError, AttributeError, LookupError, TypeError, ValueError, RecursionError):
+        # MemoryError: an integer, as which a digest is written, is a number of zeros
+        with suppress(QfmtError, AttributeError, LookupError, TypeError, ValueError, RecursionError, MemoryError):
             changed = mutated_tree(record, chance)
             _digest_buffers(changed, contents, chance)
             metadata = seal(*encode("Model", changed), len(contents))
