@@ -167,7 +167,7 @@ class Manifest:
             if path not in self._folders:
                 try:
                     found = os.lstat(path)
-                except (FileNotFoundError, NotADirectoryError):
+                except (FileNotFoundError, NotADirectoryError, PermissionError):  # who opens it says what is wrong
                     return False
                 if is_link(found):
                     return True
