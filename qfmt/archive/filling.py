@@ -31,7 +31,7 @@ from ..file.sharding import remove
 from ..file.writer import save
 from ..frontends.content import sha256_of
 from ..frontends.sources import external_files
-from ..regular import resolved
+from ..regular import irregular, resolved
 from ..urls import Place, Url, place, text_of
 from . import cluster, workers
 from .manifest import Entry, Manifest, is_whole
@@ -125,12 +125,13 @@ def _planned(manifest: Manifest, sources: Mapping[str, Place], options: Mapping[
     entries = manifest.entries
     uses = Counter(entry.file for entry in entries.values())
     taken = {*map(_alike, uses)}
+    numbers = Counter[str]()
     tasks = []
     for name, path in sources.items():
         known = entries.get(name)
         target = known.file if known else ""
         if not target or uses[target] != 1:
-            target = next(file for file in _files(name) if _alike(file) not in taken)
+            target = next(file for file in _files(name, numbers) if _alike(file) not in taken)
             taken.add(_alike(target))
         entry = replace(known or Entry(name, "", file=target), path=_relative(path, manifest.folder))
         manifest.place(replace(entry, file=target))  # a link in the folder may lead out of it
@@ -156,16 +157,18 @@ def _alike(file: str) -> str:
     return normalize("NFC", file.casefold())
 
 
-def _files(source: str) -> Iterator[str]:
+def _files(source: str, numbers: Counter[str]) -> Iterator[str]:
     """Names for the file of a source: `net.qfb` for `net.pt`; if another source has it, `net.pt.qfb`, and so on.
-    No folder has a name that ends like that of a file."""
+    No folder has a name that ends like that of a file. `numbers` has the last number that each name got."""
     parts = [part.removeprefix(TEMPORARY) for part in source.split("/") if part.strip(".")]  # below the archive
     folders = [f"{part}_" if _alike(part).endswith(".qfb") else part for part in parts[:-1]]
     path = PurePosixPath(*folders, *parts[-1:] or ["source"])
     yield str(path.with_name(f"{_cut(path.stem)}.qfb"))
-    name = _cut(path.name)
-    yield str(path.with_name(f"{name}.qfb"))
-    yield from (str(path.with_name(f"{name}.{number}.qfb")) for number in count(2))
+    whole = str(path.with_name(_cut(path.name)))
+    yield f"{whole}.qfb"
+    for number in count(numbers[_alike(whole)] + 2):
+        numbers[_alike(whole)] = number - 1
+        yield f"{whole}.{number}.qfb"
 
 
 def _cut(name: str) -> str:
@@ -242,8 +245,10 @@ def convert_task(folder: str, maker: str, task: Message) -> Message:
 
 
 def _require_replaceable(file: Path) -> None:
-    """DestinationError for a file that is no `.qfb`: it may hold data of a source."""
+    """DestinationError for a file that is no `.qfb`: it may hold data of a source; or no file."""
     if file.exists():
+        if what := irregular(file):
+            raise DestinationError(what, hint="move it, or name another folder")
         with file.open("rb") as opened:
             if not is_qfb(opened.read(8)):
                 raise DestinationError("is there, and is no .qfb", hint="move it, or name another folder")

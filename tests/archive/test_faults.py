@@ -370,3 +370,26 @@ def test_any_number_of_processes_and_any_memory_may_be_allowed(sources: Path, ar
     for options in ("--jobs", 20_000), ("--jobs", 1, "--memory", f"{10**12}G"):
         assert invoke("convert", sources, "--out", archive, "--quiet", *options).exit_code == 0
         (archive / "a.qfb").unlink()
+
+
+def test_what_is_no_file_is_in_the_way(sources: Path, archive: Path) -> None:
+    """A FIFO would be read for ever."""
+    digits(sources / "a.pt")
+    digits(sources / "b.pt", 1)
+    (archive / "b.qfb").mkdir(parents=True)
+    os.mkfifo(archive / "a.qfb")
+    said = invoke("convert", sources, "--out", archive).output
+    assert "a.pt: is a FIFO, not a regular file" in said and "b.pt: is a directory, not a regular file" in said
+
+
+def test_names_that_are_cut_alike_are_numbered_in_linear_time(
+    tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each source tried the numbers of all before it."""
+    tried: list[str] = []
+    alike = filling._alike
+    monkeypatch.setattr(filling, "_alike", lambda file: (tried.append(file), alike(file))[1])
+    named = {"n" * 220 + f"{number}.pt": tmp_path / "none" for number in range(1000)}
+    tasks = filling._planned(Manifest(archive), named, {})
+    assert len({task["file"] for task in tasks}) == len(named)
+    assert len(tried) < 10 * len(named)
