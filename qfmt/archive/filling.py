@@ -109,6 +109,7 @@ def fill(
                 if answer == KEPT:
                     kept.add(task["source"])
                 told(settling.settle(task, answer))
+            settling.finish()
         manifest.save()
     return Filled(manifest, {task["source"]: _result(task, manifest, kept) for task in tasks})
 
@@ -287,6 +288,8 @@ class _Settling:
         self.uses = Counter(entry.file for entry in self.entries.values())
         self.firsts: dict[str, str] = {}
         """Content id → the first source that has it; of sources that are given, when their answers have come."""
+        self.moved: set[str] = set()
+        """Content ids whose first changed: others may still have the file of the one before."""
         self.there: set[str] = set()
         """Files of `firsts` that were found to be there."""
         for entry in self.entries.values():
@@ -311,17 +314,28 @@ class _Settling:
             self.firsts[entry.content_id] = entry.source
         self._note(entry)
         if first.file != entry.file:  # it was ready before this one, which has an earlier position
-            for other in list(self.entries.values()):
-                if other.content_id == entry.content_id and other.file == first.file:
-                    self._note(replace(other, file=entry.file, file_sha256=entry.file_sha256))
-        for file in left | {first.file}:
+            self.moved.add(entry.content_id)
+        self._remove_unused(left | {first.file})
+        return entry
+
+    def finish(self) -> None:
+        """Let equal models have one file, that of the last first. Not before: each that comes may be an earlier one."""
+        left = set()
+        for entry in list(self.entries.values()):
+            if entry.content_id in self.moved:
+                first = self.entries[self.firsts[entry.content_id]]
+                left.add(entry.file)
+                self._note(replace(entry, file=first.file, file_sha256=first.file_sha256))
+        self._remove_unused(left)
+
+    def _remove_unused(self, files: set[str]) -> None:
+        for file in files:
             if file and not self.uses[file]:
                 path = self.manifest.folder / file
                 if isinstance(path, Path):
                     remove(path)
                 else:
                     path.unlink(missing_ok=True)
-        return entry
 
     def _first(self, entry: Entry) -> Entry:
         """The first with an equal model, if its file is there; else the entry itself."""

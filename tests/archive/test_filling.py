@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import qfmt
+from qfmt.archive import filling
 from qfmt.archive.filling import fill
-from qfmt.archive.manifest import MANIFEST, Manifest
+from qfmt.archive.manifest import MANIFEST, Entry, Manifest
 from qfmt.archive.sources import find
 from support.archives import FINDINGS, digits, files, kept, lines, shards
 from support.command_line import invoke, trouble
@@ -211,3 +212,22 @@ def test_shards_of_others_are_not_removed(sources: Path, archive: Path) -> None:
 def test_an_archive_by_url_has_no_shards(sources: Path) -> None:
     said = trouble("convert", digits(sources / "a.pt"), "--out", "s3://bucket/archive", "--shard-size", "1K")
     assert "shards cannot be put into an archive by URL" in said
+
+
+def test_equal_models_that_come_in_reverse_are_noted_twice(
+    sources: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each was the first until the next came, and all before it were noted again."""
+    names = [f"{number}.pt" for number in range(9)]
+    for name in names:
+        digits(sources / name)
+    archive.mkdir()
+    planned = (Entry(name, f"../sources/{name}", file=f"{name}.qfb").line for name in reversed(names))
+    (archive / MANIFEST).write_text("".join(planned))
+    noted: list[str] = []
+    note = filling._Settling._note
+    monkeypatch.setattr(filling._Settling, "_note", lambda self, entry: (noted.append(entry.source), note(self, entry)))
+    kept(sources, archive, jobs=1)
+    assert files(archive) == ["8.pt.qfb"] and {entry["file"] for entry in lines(archive)} == {"8.pt.qfb"}
+    assert len(noted) == 2 * len(names)
+    assert kept(sources, archive) == {*names}

@@ -20,6 +20,9 @@ OWN = ("ai.onnx", MICROSOFT)
 DEEPEST = 64
 """Nesting limit of function calls, higher than any exporter writes: names of inlined nodes grow with each level."""
 
+PAIRS = 20
+"""Pairs of functions whose names InlinePass compares in the time of an operation."""
+
 
 def inline(model: ir.Model, protos: Iterable[Any], budget: Budget) -> None:
     """Replace calls of functions by their nodes, in place; SourceError if that is ambiguous or impossible. `protos`
@@ -56,6 +59,7 @@ def _charge(model: ir.Model, protos: Iterable[Any], budget: Budget) -> Sequence[
     If each function calls the next one twice, the number of nodes doubles with each function.
     """
     called = _called(model)
+    budget.spend(len(called) ** 2 // PAIRS)
     sizes = dict(zip(model.functions, map(memory_of, protos), strict=True))
     handed: Counter[ir.OperatorIdentifier] = Counter()
     """The most elements that lists have in the attributes of a call: each reference to one is a copy."""

@@ -124,14 +124,24 @@ def test_recursive_and_deeply_nested_functions(made: list[onnx.FunctionProto], w
         qfmt.convert(called(made))
 
 
-def test_functions_are_counted_before_they_are_inlined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def side_by_side(count: int) -> onnx.ModelProto:
+    """Empty functions, each called once: onnx-ir compares the names of all with those of all others."""
+    made = [helper.make_function("d", f"f{index}", [], [], [], []) for index in range(count)]
+    calls = [node(each.name, [], [], domain="d") for each in made]
+    return proto([node("Relu", ["x"], ["y"]), *calls], {"x": (FLOAT, [1, 4])}, ["y"], opset=17, functions=made)
+
+
+@pytest.mark.parametrize("made", [called(functions(60, 2)), side_by_side(4000)], ids=["nested", "side by side"])
+def test_functions_are_counted_before_they_are_inlined(
+    made: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from onnx_ir.passes.common import InlinePass
 
     def inlined(*_: object) -> None:
         raise AssertionError("inlined before it was counted")
 
     monkeypatch.setattr(InlinePass, "call", inlined)
-    (tmp_path / "m.onnx").write_bytes(called(functions(60, 2)).SerializeToString())
+    (tmp_path / "m.onnx").write_bytes(made.SerializeToString())
     with pytest.raises(BudgetError):
         qfmt.convert(tmp_path / "m.onnx")
 
