@@ -76,6 +76,8 @@ def _leave(number: int, frame: FrameType | None) -> None:
     for each in _SIGNALS:  # a second signal must not stop the removal of files
         signal.signal(each, signal.SIG_IGN)
     _ENDING = SystemExit(_STATUS + number)
+    if interruption := sys.modules.get("qfmt.cli.interruption"):
+        interruption.ending = _ENDING
     raise _ENDING
 
 

@@ -112,6 +112,8 @@ class Commands(click.Group):
             line(interruption.summary(), err=True)
             ctx.exit(INTERRUPTED)
         except Exception as error:
+            if interruption.ending is not None:
+                raise interruption.ending from None
             if ctx.params["debug"] and not is_expected(error):
                 from traceback import format_exc
 

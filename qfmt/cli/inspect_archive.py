@@ -48,8 +48,7 @@ def inspect_archive(folder: Place, wanted: str, json_: bool) -> None:
             facts = asdict(entry) | known[key]
             row = _row(entry, facts)
             if wanted.lower() in " ".join(row).lower():
-                rows.append(row)
-                listed.append(facts)
+                (listed.append(facts) if json_ else rows.append(row))
     if json_:
         as_json({"archive": str(folder), "models": listed})
     else:

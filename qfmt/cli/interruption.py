@@ -12,6 +12,9 @@ _MADE: list[tuple[Place, object]] = []
 """Files that the command writes, and their state before."""
 _NOTES: list[str] = []
 
+ending: SystemExit | None = None
+"""The exit that a signal caused. Python may report another error: an import that is interrupted, a TypeError."""
+
 
 def begin() -> None:
     """Forget the files and notes of earlier commands of this process."""

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 from ..errors import QfmtError
@@ -69,8 +70,15 @@ def stated(path: Path) -> Sequence[Shard]:
     with suppress(FileNotFoundError):  # also MissingFileError: removed meanwhile, or a link to nothing
         if irregular(path):
             return ()
-        with path.open("rb") as file:
-            is_other = not is_qfb(file.read(SIZE))
-        data = () if is_other else Container(path, verify=False).data
-        return data.shards if isinstance(data, Shards) else ()
+        found = path.stat()
+        return _stated(path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
     return ()
+
+
+@lru_cache(1 << 12)
+def _stated(path: Path, *_state: int) -> Sequence[Shard]:
+    """The same, read once: where many files are removed, each asks all others of the folder."""
+    with path.open("rb") as file:
+        is_other = not is_qfb(file.read(SIZE))
+    data = () if is_other else Container(path, verify=False).data
+    return data.shards if isinstance(data, Shards) else ()

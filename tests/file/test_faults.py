@@ -319,6 +319,28 @@ def test_a_signal_waits_until_an_extension_module_is_loaded() -> None:
     assert (running.returncode, errors) == (128 + signal.SIGTERM, b"qfmt: interrupted\n")
 
 
+CONVERTED = """
+import os, sys
+import qfmt.frontends
+def interrupted(*arguments, **options):
+    try:
+        os.kill(os.getpid(), 15)
+    except SystemExit:
+        raise TypeError("expected a message argument") from None
+qfmt.frontends.convert = interrupted
+from qfmt.__main__ import run
+run()
+"""
+
+
+def test_an_error_that_a_signal_became_is_not_reported(tmp_path: Path) -> None:
+    """CPython does that in an import."""
+    dest = tmp_path / "m.qfb"
+    with child("-c", CONVERTED, "convert", DIGITS, dest, stderr=subprocess.PIPE) as running:
+        _, errors = running.communicate(timeout=60)
+    assert (running.returncode, errors.decode()) == (143, f"qfmt: interrupted; {dest} was not written\n")
+
+
 IMPORTING = """
 import os, sys
 class Interrupted:
