@@ -77,7 +77,7 @@ def _leave(number: int, frame: FrameType | None) -> None:
         signal.signal(each, signal.SIG_IGN)
     _ENDING = SystemExit(_STATUS + number)
     if interruption := sys.modules.get("qfmt.cli.interruption"):
-        interruption.ending = _ENDING
+        vars(interruption)["ending"] = _ENDING
     raise _ENDING
 
 
