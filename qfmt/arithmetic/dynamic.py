@@ -34,11 +34,14 @@ Parameters = Callable[[Any, Any, int], tuple[Any, Any]]
 
 class Dynamic(NamedTuple):
     """A rule for dynamic quantization: scale and zero point from the range, the quantize rule (a key of QUANTIZE),
-    and the dequantization of exact integer sums."""
+    and the dequantization of exact integer sums. `least_scale` is the smallest scale; `stretches`: if the scale is
+    raised to it, so is the range, and the zero point stays."""
 
     parameters: Parameters
     quantize: str
     real: Callable[[Any, Any, Any, Any], Any]
+    least_scale: float
+    stretches: bool = False
     is_signed: bool = False
 
 
@@ -96,12 +99,12 @@ def dynamic_rules(xp: Namespace) -> dict[str, Dynamic]:
 
     nudged, divided, floored, symmetric = _parameters(xp)
     return {
-        "dynamic_fma": Dynamic(nudged, "reciprocal_fma", once),
-        "dynamic_add": Dynamic(nudged, "reciprocal_fma", add),
-        "dynamic_inverse": Dynamic(nudged, "reciprocal_offset", inverse),
-        "dynamic_divide": Dynamic(divided, "divide", add),
-        "dynamic_reciprocal": Dynamic(floored, "reciprocal", add),
-        "dynamic_symmetric": Dynamic(symmetric, "reciprocal", twice, is_signed=True),
+        "dynamic_fma": Dynamic(nudged, "reciprocal_fma", once, SMALLEST_SCALE, stretches=True),
+        "dynamic_add": Dynamic(nudged, "reciprocal_fma", add, SMALLEST_SCALE, stretches=True),
+        "dynamic_inverse": Dynamic(nudged, "reciprocal_offset", inverse, SMALLEST_SCALE, stretches=True),
+        "dynamic_divide": Dynamic(divided, "divide", add, 0.0),
+        "dynamic_reciprocal": Dynamic(floored, "reciprocal", add, LEAST_SCALE),
+        "dynamic_symmetric": Dynamic(symmetric, "reciprocal", twice, SYMMETRIC_LEAST_SCALE, is_signed=True),
     }
 
 

@@ -40,16 +40,20 @@ def _real(site: Site) -> ir.Value:
 
 
 def quantized_now(site: Site, x: ir.Value) -> Quantized:
-    """x on the grid of its range; on 0..127 of it, if the model states that."""
-    if not site.attributes["reduce_range"]:
+    """x on the grid of its range; on 0..127 of it, if the model states that. DynamicQuantizeLinear has no least scale;
+    the rules of torch have one."""
+    rule = DYNAMIC[site.node.rule if site.node.rule in DYNAMIC else "dynamic_fma"]
+    if not site.attributes["reduce_range"] and not rule.least_scale:
         return Quantized(*site.emit_several("DynamicQuantizeLinear", [x], 3))
-    numbers = (("zero", 0), ("one", 1), ("top", 127))
+    numbers = (("zero", 0), ("one", 1), ("top", 127 if site.attributes["reduce_range"] else 255))
     zero, one, top = (site.constant(what, np.array(value, np.float32)) for what, value in numbers)
     low = site.emit("Min", site.emit("ReduceMin", x, keepdims=0), zero)
     high = site.emit("Max", site.emit("ReduceMax", x, keepdims=0), zero)
     step = site.emit("Div", site.emit("Sub", high, low), top)
-    scale = site.emit("Where", site.emit("Equal", step, zero), one, step)
-    rounded = site.emit("Round", site.emit("Div", site.emit("Neg", low), scale))
+    whole = scale = site.emit("Where", site.emit("Equal", step, zero), one, step)
+    if rule.least_scale:
+        scale = site.emit("Max", whole, site.constant("least", np.array(rule.least_scale, np.float32)))
+    rounded = site.emit("Round", site.emit("Div", site.emit("Neg", low), whole if rule.stretches else scale))
     zero_point = site.to("uint8", rounded)
     return Quantized(site.emit("QuantizeLinear", x, scale, zero_point), scale, zero_point)
 

@@ -10,6 +10,7 @@ import pytest
 
 from cases.one_node import single
 from qfmt import budget
+from qfmt.arithmetic import DYNAMIC
 from qfmt.errors import BudgetError, InexpressibleNodesError, QfmtError
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
 from qfmt.passes.hazards import hazards
@@ -131,6 +132,20 @@ def test_dynamic_quantization_of_an_input_that_is_not_float32(rule: str, dtype: 
     w = Tensor.constant("w", RNG.integers(-9, 9, (3, 6)).astype(np.int8), Quantization.per_tensor(0.25, 0, "int8"))
     model = single("qfmt.DynamicLinear", rule, [Tensor("x", dtype, x.shape), w], Y, {})
     np.testing.assert_array_equal(runtime(model.to_onnx(), {"x": x})[0], model.run({"x": x})["y"])
+
+
+@pytest.mark.parametrize("rule", DYNAMIC)
+@pytest.mark.parametrize("reduce_range", [0, 1])
+@pytest.mark.parametrize("size", [0.0, 1e-6, 2e-5, 1e-3, 0.01, 0.05, 1.0])
+def test_dynamic_scales_have_the_minimum_of_the_rule(rule: str, reduce_range: int, size: float) -> None:
+    """Small inputs have few integers: 1e-3 is 16 steps of fbgemm's least scale, and 4 of that of PT2E."""
+    x = (np.random.default_rng(5).random((4, 6)) * size - size / 3).astype(f32)
+    w = Tensor.constant("w", np.eye(6, dtype=np.int8), Quantization.per_tensor(1.0, 0, "int8"))
+    tensors = [Tensor("x", "float32", x.shape), w]
+    model = single("qfmt.DynamicLinear", rule, tensors, Y, {"reduce_range": reduce_range})
+    want, found = model.run({"x": x})["y"], runtime(model.to_onnx(), {"x": x})[0]
+    np.testing.assert_allclose(found, want, rtol=1e-6)
+    assert len(np.unique(want)) == len(np.unique(found))
 
 
 def test_a_resize_by_nothing_of_an_input_of_unknown_rank() -> None:
