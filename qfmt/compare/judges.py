@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from ..arithmetic import whole_bias
 from ..arrays import Array
 from ..errors import QfmtError
 from ..interpreter import execute, operands_of
-from ..model import DTYPES, Model, Node, Quantization, Tensor
+from ..model import DTYPES, Model, Node, Quantization, Tensor, numpy_dtype
 from ..ops import Operand
 from ..ops.accumulation import unit_of_sums
 from .classes import CLAMPS, MOST_CLAMPS, Counts, classify, distance, same_numbers
@@ -56,18 +56,20 @@ class BySource:
     def __call__(
         self, node: Node, name: str, mine: Array, theirs: Array, operands: Sequence[Operand | None], direct: bool
     ) -> Counts:
+        asked = node, name, mine, theirs, operands, direct
         own = self.names.get(name, "")
         made, origin, output = self._origin(node, name, own)
         if origin is None or output is None or (self.states is None and origin.operator != made.operator):
-            return self.by_file(node, name, mine, theirs, operands, direct)
+            return self.by_file(*asked)
         if (mine.shape, mine.dtype) != (theirs.shape, theirs.dtype) or (mine == theirs).all():
-            return self.by_file(node, name, mine, theirs, operands, direct)
+            return self.by_file(*asked)
         if made.rule == origin.rule and DTYPES[mine.dtype.name].kind == "f":  # sums in any order, no rule to state
-            return self.by_file(node, name, mine, theirs, operands, direct)
+            return self.by_file(*asked)
+        mine, theirs = (_in_type(each, numpy_dtype(output.dtype)) for each in (mine, theirs))
         read = known_operands(origin, self.source.tensors, self.values)
         rule = None if read is None else by_node(origin, self.source.tensors, output, read)
         if rule is None or read is None or (rule.shape, rule.dtype) != (mine.shape, mine.dtype):
-            return self.by_file(node, name, mine, theirs, operands, direct)
+            return self.by_file(*asked)
         other = ~_same(mine, rule) & ~_same(mine, theirs)
         if self.states is not None:
             stated = other & self.states(node, own, mine, rule, self.values)
@@ -118,6 +120,15 @@ class BySource:
                     if np.array_equal(whole_bias(bias.array, unit, origin.rule), whole):
                         return [*read[:2], Operand(bias.array, None), *rest]
         return read
+
+
+def _in_type(integers: Array, dtype: np.dtype[Any]) -> Array:
+    """Integers of the file in the type of the source, if one is signed and the other is not: 128 less or more."""
+    kinds = {integers.dtype.kind, dtype.kind}
+    if kinds != {"i", "u"} or integers.dtype.itemsize != dtype.itemsize:
+        return integers
+    offset = DTYPES[dtype.name].minimum - DTYPES[integers.dtype.name].minimum
+    return (integers.astype(np.int64) + offset).astype(dtype)
 
 
 def _before(clamp: Node, like: Node, producers: Mapping[str, Node]) -> Node | None:

@@ -14,11 +14,13 @@ from click.testing import CliRunner, Result
 from safetensors.numpy import save_file
 
 import qfmt
+from cases.one_node import single
 from networks import pytorch
 from qfmt.cli import main
 from qfmt.compare import Report
-from qfmt.interpreter import execute, run
-from qfmt.model import Model, Node, Tensor
+from qfmt.compare.judges import BySource
+from qfmt.interpreter import execute, operands_of, run
+from qfmt.model import Model, Node, Quantization, Tensor
 from qfmt.ops import OPERATORS, Operand
 from support.saved import quantized_chain
 
@@ -310,3 +312,34 @@ def test_constants_of_onnx_have_scales_in_float32(tmp_path: Path) -> None:
     file = qfmt.convert(written(model, tmp_path / "m.onnx"))
     report = qfmt.verify(tmp_path / "m.pt", file, engine="qnnpack")
     assert report.ok, report.first_wrong
+
+
+def test_rules_are_told_apart_where_only_the_file_is_unsigned() -> None:
+    """As in ONNX of a signed program with `--same-types`."""
+    rng = np.random.default_rng(3)
+    w = Tensor.constant(
+        "w", rng.integers(-127, 128, (40, 30)).astype(np.int8), Quantization.per_tensor(0.013, 0, "int8")
+    )
+    b = Tensor.constant("b", rng.normal(size=40).astype(np.float32))
+
+    def layer(dtype: str, rule: str, offset: int) -> Model:
+        x, y = (
+            Tensor(name, dtype, (500, size), quantization=Quantization.per_tensor(scale, offset + 3, dtype))
+            for name, size, scale in (("x", 30, 0.021), ("y", 40, 0.11))
+        )
+        return single("qfmt.Linear", rule, [x, w, b], y, {})
+
+    source, file = layer("int8", "affine", 0), layer("uint8", "integer_bias", 128)
+    x = rng.integers(-128, 128, (500, 30))
+    theirs = source.run({"x": x.astype(np.int8)})["y"]
+    mine = file.run({"x": (x + 128).astype(np.uint8)})["y"]
+    judge = BySource(file, source, "pt2e", {"x": "x", "y": "y"})
+    judge.values = {"x": x.astype(np.int8), "y": theirs}
+    read = operands_of(file.nodes[0], {"x": (x + 128).astype(np.uint8)}, file.tensors)
+    moved = (theirs.astype(np.int16) + 128).astype(np.uint8)
+    counts = judge(file.nodes[0], "y", mine, moved, read, True)
+    different = int((mine != moved).sum())
+    print(f"{counts.total:,} outputs, {counts.equal:,} equal, {counts.stated} stated")
+    assert different > 0 and (counts.stated, counts.wrong) == (different, 0)
+    moved[0, 0] ^= 4
+    assert judge(file.nodes[0], "y", mine, moved, read, True).wrong == 1
