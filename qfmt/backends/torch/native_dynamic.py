@@ -51,8 +51,8 @@ def _parameters(s: Site, weight: int, bias: int) -> Any:
 
 
 def _linear(s: Site) -> Any:
-    if s.attribute("per_token") or s.node.rule == "dynamic_symmetric":
-        return dynamic_linear_by_rule(s)  # torch packs only layers that quantize their whole input to one unsigned grid
+    if s.attribute("per_token") or (s.node.rule in DYNAMIC and not DYNAMIC[s.node.rule].stretches):
+        return dynamic_linear_by_rule(s)  # torch's kernels have one grid for the whole input, and a least scale
     check_matrices(s)
     packed = s.derive("packed", _parameters(s, 1, 2))
     return s.result(quantized.linear_dynamic.default, s.x(0), packed, bool(s.attribute("reduce_range")))

@@ -16,6 +16,7 @@ from torch.ao.nn import quantized as nnq
 from torch.nn import functional
 
 import qfmt
+from cases.one_node import single
 from networks import pytorch
 from qfmt.backends.torch.emit import WRITTEN, Row
 from qfmt.backends.torch.module import Report
@@ -371,3 +372,14 @@ def test_integers_of_uint16_are_counted_by_thresholds() -> None:
     for engine in ("auto", "reference"):
         got = model.to_torch(engine)(torch.from_numpy(x))
         np.testing.assert_array_equal(got.numpy(), model.run({model.graph.inputs[0]: x})[model.graph.outputs[0]])
+
+
+@pytest.mark.parametrize("rule", ["dynamic_divide", "dynamic_reciprocal"])
+@pytest.mark.parametrize("engine", ["auto", "fast", "native", "onednn", "qdq", "reference"])
+def test_small_inputs_of_dynamic_layers_have_the_integers_of_the_rule(engine: str, rule: str) -> None:
+    """Torch's own kernels have a least scale of 6.1e-5: they would have 5 integers here."""
+    x = np.random.default_rng(5).random((4, 6)).astype(np.float32) * np.float32(3e-4)
+    w = Tensor.constant("w", np.eye(6, dtype=np.int8), Quantization.per_tensor(1.0, 0, "int8"))
+    model = single("qfmt.DynamicLinear", rule, [Tensor("x", "float32", x.shape), w], Tensor("y", "float32", None), {})
+    found = model.to_torch(engine)(torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(found, model.run({"x": x})["y"], rtol=1e-6)

@@ -88,7 +88,7 @@ CASES = {
         "qfmt.DynamicConv", "float_bias", [MAP, weight("w", 4, 3, 3, 3, dtype="uint8")], Y, WEIGHTS, CONV
     ),
     "a dynamic product by uint8": Case(
-        "qfmt.DynamicLinear", "dynamic_divide", [REAL, weight("w", 5, 3, dtype="uint8")], Y, WEIGHTS
+        "qfmt.DynamicLinear", "dynamic_fma", [REAL, weight("w", 5, 3, dtype="uint8")], Y, WEIGHTS
     ),
     "a dynamic product of a vector": Case(
         "qfmt.DynamicLinear", "dynamic_fma", [Tensor("x", "float32", (3,)), weight("w", 5, 3)], Y, "require matrices"
