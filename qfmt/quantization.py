@@ -255,6 +255,7 @@ class Quantization:
         if scale.size != prod(counts) or points.size not in (1, scale.size):
             raise QfmtError(f"{scale.size} scales, {points.size} zero points for {prod(counts)} blocks")
         _check_zero_points(points, dtype)
+        points = points if DTYPES[dtype].is_integer else np.zeros((), np.uint8)  # which ONNX has as floats
         scales = Parameter.of_values(scale.reshape(counts))
         return cls(scales, zero_points_of(points, scales), low, high, block)
 

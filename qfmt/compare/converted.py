@@ -187,7 +187,8 @@ def _moved(value: Computed, tensor: Tensor) -> Computed:
     any other zero point, the integers would end at other real numbers."""
     to, dtype = computed(value.array, tensor), numpy_dtype(tensor.dtype)
     offset = DTYPES[tensor.dtype].minimum - DTYPES[value.array.dtype.name].minimum
-    if value.scale != to.scale or tuple(point + offset for point in value.zero_point) != to.zero_point:
+    same_scale = np.array_equal(np.array(value.scale, f32), np.array(to.scale, f32))  # ONNX has no scales in float64
+    if not same_scale or tuple(point + offset for point in value.zero_point) != to.zero_point:
         return value
     integers = value.array.astype(np.int64) + offset
     fits = np.array_equal(integers, moved := integers.astype(dtype))

@@ -343,3 +343,18 @@ def test_rules_are_told_apart_where_only_the_file_is_unsigned() -> None:
     assert different > 0 and (counts.stated, counts.wrong) == (different, 0)
     moved[0, 0] ^= 4
     assert judge(file.nodes[0], "y", mine, moved, read, True).wrong == 1
+
+
+class Signed(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.dequantize(torch.relu(torch.quantize_per_tensor(x, 0.03, -5, torch.qint8)))
+
+
+@pytest.mark.parametrize("same_types", [False, True])
+def test_signed_tensors_that_are_unsigned_in_onnx(same_types: bool, tmp_path: Path) -> None:
+    """Their scale is a double in torch, and a float32 in ONNX."""
+    with pytorch.quiet():
+        torch.jit.trace(Signed(), torch.randn(2, 3)).save(tmp_path / "m.pt")
+    model = qfmt.convert(tmp_path / "m.pt", input_shapes={"x": (2, 3)})
+    report = qfmt.verify(tmp_path / "m.pt", qfmt.convert(model.to_onnx(same_types=same_types)))
+    assert report.ok, report.first_wrong

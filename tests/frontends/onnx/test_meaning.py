@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -579,3 +580,27 @@ def test_clips_of_integers_that_do_and_do_not_become_ranges(last: tuple[int, int
     results = qfmt.convert(made).run({"x": x})
     theirs = runtime(made, {"x": x})
     assert [np.array_equal(results[name], each) for name, each in zip(outputs, theirs, strict=True)] == [True, True]
+
+
+def test_blocks_of_8_bit_floats_with_zero_points() -> None:
+    """ONNX has them in the type of the elements: they must be 0."""
+    kind = TensorProto.FLOAT8E4M3FN
+    w = helper.make_tensor("w", kind, (8, 6), np.linspace(-3, 3, 48, dtype=f32))
+    z = helper.make_tensor("z", kind, (2, 6), np.zeros(12, f32))
+    nodes = [node("DequantizeLinear", ["w", "s", "z"], ["v"], axis=0, block_size=4), node("MatMul", ["x", "v"], ["y"])]
+    source = proto(
+        nodes, {"x": (FLOAT, [2, 8])}, ["y"], {"s": np.linspace(0.1, 0.2, 12, dtype=f32).reshape(2, 6)}, opset=21
+    )
+    source.graph.initializer.extend([w, z])
+    x = np.eye(2, 8, dtype=f32)
+    found = qfmt.convert(source).run({"x": x})["y"]
+    np.testing.assert_array_equal(found, runtime(source, {"x": x})[0])
+
+
+def test_activations_that_are_quantized_by_blocks(tmp_path: Path) -> None:
+    scales = {"s": np.linspace(0.01, 0.1, 8, dtype=f32).reshape(4, 2)}
+    made = [node(f"{which}uantizeLinear", [name, "s"], [to], axis=1, block_size=3)
+            for which, name, to in (("Q", "x", "q"), ("Deq", "q", "y"))]  # fmt: skip
+    onnx.save(proto(made, {"x": (FLOAT, [4, 6])}, ["y"], scales, opset=21), tmp_path / "m.onnx")
+    report = qfmt.verify(tmp_path / "m.onnx", qfmt.convert(tmp_path / "m.onnx"))
+    assert report.is_exact, report.first_wrong
