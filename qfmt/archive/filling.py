@@ -161,7 +161,8 @@ def _alike(file: str) -> str:
 def _files(source: str, numbers: Counter[str]) -> Iterator[str]:
     """Names for the file of a source: `net.qfb` for `net.pt`; if another source has it, `net.pt.qfb`, and so on.
     No folder has a name that ends like that of a file. `numbers` has the last number that each name got."""
-    parts = [part.removeprefix(TEMPORARY) for part in source.split("/") if part.strip(".")]  # below the archive
+    named = (part.removeprefix(TEMPORARY) for part in source.split("/"))
+    parts = [part for part in named if part.strip(".")]  # below the archive
     folders = [f"{part}_" if _alike(part).endswith(".qfb") else part for part in parts[:-1]]
     path = PurePosixPath(*folders, *parts[-1:] or ["source"])
     yield str(path.with_name(f"{_cut(path.stem)}.qfb"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from ..file.opened import downloaded
 from ..frontends.sources import sniff
 from ..frontends.witness import Computed, Witness, computed
 from ..interpreter import trace
-from ..model import Model
+from ..model import Graph, Model
 from ..rules import require_sound
 from ..urls import Named, Url, place
 from .comparison import Comparison
@@ -88,7 +89,10 @@ def _compared(
         error.hint = error.hint or "give the PyTorch file or ONNX model that FILE was made from or exported to"
         raise error.at(where) from None
     if witness.model.no_graph:  # nothing will be run, so everything that is stored counts
-        comparison = Comparison(Converted(file, witness))
+        relation = Converted(_tensors_of(file, witness.model), witness)
+        if file.nodes:
+            relation.notes.append("the file has a graph, and the source has none: only what both store was compared")
+        comparison = Comparison(relation)
         comparison.skipped = "the source has no graph"
         return comparison
     comparison = Comparison(lowered or _relation(path, file, witness, engine))
@@ -150,6 +154,18 @@ def _witness(path: Path, file: Model, engine: str | None) -> Witness:
         raise SourceError(f"is {kind}, not a PyTorch or ONNX model that qfmt reads")
     with limited(path.stat().st_size, str(path)):
         return kind.reader.witness(path, file, engine)
+
+
+def _tensors_of(file: Model, source: Model) -> Model:
+    """A file as an archive: its constants, and what it states of other tensors of the source, which has no graph."""
+    if not file.nodes:
+        return file
+    held = {
+        name: tensor if tensor.is_constant else replace(tensor, shape=source.tensors[name].shape)
+        for name, tensor in file.tensors.items()
+        if tensor.is_constant or name in source.tensors
+    }
+    return file.replace(graph=Graph((), (), (), held))
 
 
 def _before_lowering(path: Path, file: Model, engine: str | None) -> Lowered:

@@ -393,3 +393,9 @@ def test_names_that_are_cut_alike_are_numbered_in_linear_time(
     tasks = filling._planned(Manifest(archive), named, {})
     assert len({task["file"] for task in tasks}) == len(named)
     assert len(tried) < 10 * len(named)
+
+
+@pytest.mark.parametrize("name", [".qfmt-", ".qfmt-../a.pt", ".qfmt-.qfmt-"])
+def test_sources_with_the_prefix_of_temporary_files(name: str, sources: Path, archive: Path) -> None:
+    filled = fill(archive, {name: digits(sources / name)})
+    assert filled.results == {name: "converted"} and len(files(archive)) == 1

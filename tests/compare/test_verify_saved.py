@@ -9,6 +9,7 @@ from typing import NoReturn, cast
 import numpy as np
 import pytest
 import torch
+import torch.ao.quantization as tq
 from click.testing import CliRunner
 from torch.ao.nn import quantized as nnq
 
@@ -141,3 +142,22 @@ def test_a_source_that_exceeds_the_budget_is_not_converted_again(tmp_path: Path)
     with pytest.raises(BudgetError):
         witness.witness_of(cast("Network", Costly()), qfmt.convert(path), None)
     assert len(lifts) == 1
+
+
+def test_a_state_dict_and_a_file_with_a_graph(tmp_path: Path) -> None:
+    with pytorch.quiet():
+        module = torch.nn.Sequential(tq.QuantStub(), torch.nn.Linear(4, 3), tq.DeQuantStub()).eval()
+        module.qconfig = tq.get_default_qconfig("fbgemm")
+        prepared = tq.prepare(module)
+        prepared(torch.randn(2, 4))
+        module = tq.convert(prepared)
+        torch.save(module.state_dict(), tmp_path / "state.pt")
+        model = qfmt.convert(module.eval(), example_inputs=(torch.randn(2, 4),))
+    report = qfmt.verify(tmp_path / "state.pt", model)
+    assert report.ok and report.skipped and report.weights, report.first_wrong
+    assert "the file has a graph, and the source has none: only what both store was compared" in report.notes
+    other = {name: tensor for name, tensor in model.tensors.items() if not name.endswith("weight")}
+    weight = next(tensor for name, tensor in model.tensors.items() if name.endswith("weight"))
+    data = Tensor.constant("", np.roll(weight.array, 1), dtype=weight.dtype).data
+    changed = replace(model.graph, tensors={**other, weight.name: replace(weight, data=data)})
+    assert qfmt.verify(tmp_path / "state.pt", model.replace(graph=changed)).first_wrong == weight.name

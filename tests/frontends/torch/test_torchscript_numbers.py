@@ -6,6 +6,7 @@ No `from __future__ import annotations` here: torch.jit.script reads the annotat
 
 import math
 import warnings
+import zipfile
 from pathlib import Path
 from typing import Any, List, Tuple  # noqa: UP035
 
@@ -294,3 +295,29 @@ def test_sizes_that_traced_code_holds_as_tensors(tmp_path: Path) -> None:
     for mine, theirs in zip(results.values(), torch.jit.load(path)(x), strict=True):
         assert mine.dtype == theirs.numpy().dtype
         np.testing.assert_array_equal(mine, theirs.numpy())
+
+
+class Quotients(nn.Module):
+    """Of integers, which torch 1.5 rounded towards zero; of numbers it did not."""
+
+    def forward(self, x: torch.Tensor):
+        i = x.to(torch.int64)
+        known = torch.div(torch.tensor(7), torch.tensor(-2))
+        filled = torch.div(torch.full([2], 5), 2)
+        return i / 2, torch.div(i, i.abs() + 2), x / 2, i / 2.0, x + known, x + 7 / 2, x[:2] + filled
+
+
+@pytest.mark.parametrize("version", ["2", "3", "4", "5", "10"])
+def test_quotients_of_integers_are_those_of_the_version_of_the_archive(version: str, tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.script(Quotients()).save(tmp_path / "new.pt")
+        with zipfile.ZipFile(tmp_path / "new.pt") as new, zipfile.ZipFile(tmp_path / "m.pt", "w") as old:
+            for name in new.namelist():
+                old.writestr(name, f"{version}\n" if name.endswith("/version") else new.read(name))
+        x = torch.tensor([-7.0, -3.0, 0.0, 3.0, 7.5, 9.0])
+        wanted = torch.jit.load(tmp_path / "m.pt")(x)
+    found = qfmt.convert(tmp_path / "m.pt", input_shapes={"x": (6,)}).run({"x": x.numpy()})
+    for mine, theirs in zip(found.values(), wanted, strict=True):
+        np.testing.assert_array_equal(mine, theirs.numpy())
+        assert mine.dtype == theirs.numpy().dtype

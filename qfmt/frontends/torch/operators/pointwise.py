@@ -155,6 +155,15 @@ def div(lift: Builder, self: Any, other: Any, *, rounding_mode: str | None = Non
     return _whole_quotient(lift, self, other, rounding_mode)
 
 
+@lifts("aten::div_0_3")
+def div_before_version_4(lift: Builder, self: Any, other: Any) -> Any:
+    """Archives before PyTorch 1.6 round quotients of integers towards zero."""
+    if isinstance(self, Size) or isinstance(other, Size):
+        return div(lift, self, other)
+    x, y = operands(lift, self, other)
+    return _whole_quotient(lift, x, y, "trunc") if x.is_whole and y.is_whole else div(lift, x, y)
+
+
 @lifts("aten::floor_divide", "aten::floordiv")
 def floor_divide(lift: Builder, self: Any, other: Any) -> Any:
     if isinstance(self, Size) or isinstance(other, Size):

@@ -46,7 +46,7 @@ class Run:
         self.library = archive.library
         self.constants = constants
         self.numbers = {id(each) for each in constants if isinstance(each, StoredTensor) and each.shape == ()}
-        self.operators = Operators(recorder, own_containers, archive.budget)
+        self.operators = Operators(recorder, own_containers, archive.budget, archive.version)
         self.eval_mode = False
         self.written: dict[tuple[int, str], Any] = {}
         self.read: set[tuple[int, str]] = set()

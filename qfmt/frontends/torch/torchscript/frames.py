@@ -67,6 +67,7 @@ class Frame:
 
     def apply(self, target: str, args: list[Any], kwargs: Mapping[str, Any] = NONE) -> Any:
         """The result of an operator: computed if everything is known, else recorded."""
+        target, args = self.operators.of_version(target, args, kwargs)
         result = self.operators.apply(target, args, kwargs)
         return self.record(target, tuple(args), kwargs) if result is NotImplemented else result
 

@@ -10,14 +10,33 @@ from ...stored import StoredTensor
 from ..calls import Packed, PackedState, Place, Recorder, RejectedInputError, Value, keeps_state
 from . import branches, folding, packing
 
+BEFORE_TRUE_DIVISION, BEFORE_FULL_OF_INTEGERS = 3, 4
+"""Versions of archives, of PyTorch 1.5 and 1.6: the last in which `div` of integers rounds towards zero, and in which
+`full` of an integer gives floats."""
+
+NEWEST = 1 << 16
+VERSIONS = {str(number) for number in range(1, BEFORE_FULL_OF_INTEGERS + 1)}
+"""Those that matter here."""
+
 
 class Operators:
     """Applies operators, and counts the steps of an evaluation: statements, calls, elements of lists."""
 
-    def __init__(self, recorder: Recorder, own_containers: frozenset[int], budget: Budget) -> None:
+    def __init__(self, recorder: Recorder, own_containers: frozenset[int], budget: Budget, version: str = "") -> None:
         self._recorder = recorder
+        self._version = int(version) if version in VERSIONS else NEWEST
         self._own_containers = own_containers
         self.budget = budget
+
+    def of_version(self, target: str, args: list[Any], kwargs: Mapping[str, Any]) -> tuple[str, list[Any]]:
+        """What a call means today that is in an archive of this version: torch's loader replaces it likewise."""
+        if target in ("aten::div", "aten::div_") and self._version <= BEFORE_TRUE_DIVISION:
+            return ("aten::div_0_3" if target == "aten::div" else "aten::div_0_3_"), args
+        if target == "aten::full" and self._version <= BEFORE_FULL_OF_INTEGERS and len(args) > 1:
+            states_type = any(each is not None for each in (*args[2:3], kwargs.get("dtype")))
+            fill = args[1] if states_type or not isinstance(args[1], int) else float(args[1])
+            return target, [args[0], fill, *args[2:]]
+        return target, args
 
     def apply(self, target: str, args: list[Any], kwargs: Mapping[str, Any]) -> Any:
         """The result of `target` ("aten::relu"); NotImplemented if it has to be recorded."""
