@@ -155,7 +155,7 @@ def div(lift: Builder, self: Any, other: Any, *, rounding_mode: str | None = Non
     return _whole_quotient(lift, self, other, rounding_mode)
 
 
-@lifts("aten::div_0_3")
+@lifts("qfmt::div_0_3")
 def div_before_version_4(lift: Builder, self: Any, other: Any) -> Any:
     """Archives before PyTorch 1.6 round quotients of integers towards zero."""
     if isinstance(self, Size) or isinstance(other, Size):

@@ -248,7 +248,7 @@ def _identity(value: Any) -> Any:
 _on_numbers: dict[str, Callable[..., Any]] = {
     "aten::sub": operator.sub,
     "aten::div": _divide,
-    "aten::div_0_3": _divide_once,
+    "qfmt::div_0_3": _divide_once,
     "aten::floordiv": _floor_division,
     "aten::floor_divide": operator.floordiv,
     "aten::remainder": _remainder,

@@ -31,7 +31,7 @@ class Operators:
     def of_version(self, target: str, args: list[Any], kwargs: Mapping[str, Any]) -> tuple[str, list[Any]]:
         """What a call means today that is in an archive of this version: torch's loader replaces it likewise."""
         if target in ("aten::div", "aten::div_") and self._version <= BEFORE_TRUE_DIVISION:
-            return ("aten::div_0_3" if target == "aten::div" else "aten::div_0_3_"), args
+            return ("qfmt::div_0_3" if target == "aten::div" else "qfmt::div_0_3_"), args
         if target == "aten::full" and self._version <= BEFORE_FULL_OF_INTEGERS and len(args) > 1:
             states_type = any(each is not None for each in (*args[2:3], kwargs.get("dtype")))
             fill = args[1] if states_type or not isinstance(args[1], int) else float(args[1])
