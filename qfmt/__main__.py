@@ -69,7 +69,7 @@ def _buffer_stdout() -> None:
 
 def _leave(number: int, frame: FrameType | None) -> None:
     global _ENDING
-    if _is_loading(frame):
+    if hasattr(signal, "setitimer") and _is_loading(frame):
         signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(number))
         signal.setitimer(signal.ITIMER_REAL, _LATER)
         return
@@ -86,11 +86,9 @@ def _is_loading(frame: FrameType | None) -> bool:
     from importlib.machinery import ExtensionFileLoader
 
     loading = ExtensionFileLoader.create_module.__code__, ExtensionFileLoader.exec_module.__code__
-    while frame and hasattr(signal, "setitimer"):
-        if frame.f_code in loading:
-            return True
+    while frame and frame.f_code not in loading:
         frame = frame.f_back
-    return False
+    return frame is not None
 
 
 _LATER = 0.01

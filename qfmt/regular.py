@@ -60,7 +60,7 @@ def resolved(path: Path) -> Path:
 
 
 def is_link(found: os.stat_result) -> bool:
-    """Whether that is a link, or a junction of Windows; of `os.lstat`."""
+    """Whether a result of `os.lstat` is a link, or a junction of Windows."""
     is_junction = getattr(found, "st_reparse_tag", 0) == getattr(stat, "IO_REPARSE_TAG_MOUNT_POINT", -1)
     return stat.S_ISLNK(found.st_mode) or is_junction
 

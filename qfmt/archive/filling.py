@@ -320,7 +320,7 @@ class _Settling:
         return entry
 
     def finish(self) -> None:
-        """Let equal models have one file, that of the last first. Not before: each that comes may be an earlier one."""
+        """Give equal models one file: that of the source with the lowest rank, which is known only at the end."""
         left = set()
         for entry in list(self.entries.values()):
             if entry.content_id in self.moved:

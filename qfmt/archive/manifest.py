@@ -82,7 +82,7 @@ class Manifest:
         self.path = folder / MANIFEST
         self.entries: dict[str, Entry] = {}
         self.is_cut = False
-        self._folders: set[str] = set()
+        self._folders: set[Path] = set()
         """Folders of the archive that no link leads to."""
         self._options: dict[str, Mapping[str, Any]] = {}
         self._require_no_link()
@@ -161,12 +161,13 @@ class Manifest:
     def _is_behind_link(self, file: str) -> bool:
         """Whether a file of the archive, or a folder on the way to it, is a link. Raises OSError, ValueError."""
         require_short(file)
-        path = str(self.folder)
+        assert isinstance(self.folder, Path)
+        path = self.folder
         for part in PurePath(file).parts:
-            path = os.path.join(path, part)  # noqa: PTH118
+            path /= part
             if path not in self._folders:
                 try:
-                    found = os.lstat(path)
+                    found = path.lstat()
                 except (FileNotFoundError, NotADirectoryError, PermissionError):  # who opens it says what is wrong
                     return False
                 if is_link(found):

@@ -48,7 +48,10 @@ def inspect_archive(folder: Place, wanted: str, json_: bool) -> None:
             facts = asdict(entry) | known[key]
             row = _row(entry, facts)
             if wanted.lower() in " ".join(row).lower():
-                (listed.append(facts) if json_ else rows.append(row))
+                if json_:
+                    listed.append(facts)
+                else:
+                    rows.append(row)
     if json_:
         as_json({"archive": str(folder), "models": listed})
     else:

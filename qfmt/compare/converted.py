@@ -17,7 +17,7 @@ from ..model import DTYPES, Graph, Model, Tensor, numpy_dtype
 from ..ops import known
 from ..passes.edits import with_inputs
 from .difference import Pairing
-from .judges import BySource, by_file, completed
+from .judges import BySource, by_file, completed, in_type
 from .random_inputs import sized
 from .report import NodeComparison, WeightComparison
 from .side_by_side import SideBySide
@@ -190,9 +190,8 @@ def _moved(value: Computed, tensor: Tensor) -> Computed:
     same_scale = np.array_equal(np.array(value.scale, f32), np.array(to.scale, f32))  # ONNX has no scales in float64
     if not same_scale or tuple(point + offset for point in value.zero_point) != to.zero_point:
         return value
-    integers = value.array.astype(np.int64) + offset
-    fits = np.array_equal(integers, moved := integers.astype(dtype))
-    return to._replace(array=moved) if fits else value
+    moved = in_type(value.array, dtype)
+    return to._replace(array=moved) if moved.dtype == dtype else value
 
 
 def _as_onnx_states_it(graph: Graph) -> Graph:

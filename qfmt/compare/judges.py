@@ -65,7 +65,7 @@ class BySource:
             return self.by_file(*asked)
         if made.rule == origin.rule and DTYPES[mine.dtype.name].kind == "f":  # sums in any order, no rule to state
             return self.by_file(*asked)
-        mine, theirs = (_in_type(each, numpy_dtype(output.dtype)) for each in (mine, theirs))
+        mine, theirs = (in_type(each, numpy_dtype(output.dtype)) for each in (mine, theirs))
         read = known_operands(origin, self.source.tensors, self.values)
         rule = None if read is None else by_node(origin, self.source.tensors, output, read)
         if rule is None or read is None or (rule.shape, rule.dtype) != (mine.shape, mine.dtype):
@@ -122,8 +122,9 @@ class BySource:
         return read
 
 
-def _in_type(integers: Array, dtype: np.dtype[Any]) -> Array:
-    """Integers of the file in the type of the source, if one is signed and the other is not: 128 less or more."""
+def in_type(integers: Array, dtype: np.dtype[Any]) -> Array:
+    """Integers in a type of the same size, if one is signed and the other is not: uint8 as int8, 128 less. Else as
+    they are."""
     kinds = {integers.dtype.kind, dtype.kind}
     if kinds != {"i", "u"} or integers.dtype.itemsize != dtype.itemsize:
         return integers

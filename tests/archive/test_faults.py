@@ -358,7 +358,7 @@ def test_a_manifest_that_qfmt_wrote_can_be_read(archive: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["--memory", "--shard-size"])
-def test_a_limit_of_nothing_is_no_limit(option: str, sources: Path, archive: Path) -> None:
+def test_a_limit_of_nothing_is_an_error(option: str, sources: Path, archive: Path) -> None:
     assert "'0' is not a number of bytes above 0" in trouble(
         "convert", digits(sources / "a.pt"), "--out", archive, option, 0
     )

@@ -109,7 +109,7 @@ def _divide(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
-def _divide_once(a: Any, b: Any) -> Any:
+def _divide_before_version_4(a: Any, b: Any) -> Any:
     """`div` before PyTorch 1.6: of tensors of integers rounded towards zero; numbers are divided as today."""
     rounds = _are_whole(a, b) and any(isinstance(each, Whole) for each in (a, b))
     return _divide(a, b, rounding_mode="trunc" if rounds else None)
@@ -248,7 +248,7 @@ def _identity(value: Any) -> Any:
 _on_numbers: dict[str, Callable[..., Any]] = {
     "aten::sub": operator.sub,
     "aten::div": _divide,
-    "qfmt::div_0_3": _divide_once,
+    "qfmt::div_0_3": _divide_before_version_4,
     "aten::floordiv": _floor_division,
     "aten::floor_divide": operator.floordiv,
     "aten::remainder": _remainder,

@@ -14,24 +14,20 @@ BEFORE_TRUE_DIVISION, BEFORE_FULL_OF_INTEGERS = 3, 4
 """Versions of archives, of PyTorch 1.5 and 1.6: the last in which `div` of integers rounds towards zero, and in which
 `full` of an integer gives floats."""
 
-NEWEST = 1 << 16
-VERSIONS = {str(number) for number in range(1, BEFORE_FULL_OF_INTEGERS + 1)}
-"""Those that matter here."""
-
 
 class Operators:
     """Applies operators, and counts the steps of an evaluation: statements, calls, elements of lists."""
 
     def __init__(self, recorder: Recorder, own_containers: frozenset[int], budget: Budget, version: str = "") -> None:
         self._recorder = recorder
-        self._version = int(version) if version in VERSIONS else NEWEST
+        self._version = int(version) if version.isdecimal() and len(version) < 4 else BEFORE_FULL_OF_INTEGERS + 1
         self._own_containers = own_containers
         self.budget = budget
 
     def of_version(self, target: str, args: list[Any], kwargs: Mapping[str, Any]) -> tuple[str, list[Any]]:
         """What a call means today that is in an archive of this version: torch's loader replaces it likewise."""
         if target in ("aten::div", "aten::div_") and self._version <= BEFORE_TRUE_DIVISION:
-            return ("qfmt::div_0_3" if target == "aten::div" else "qfmt::div_0_3_"), args
+            return target.replace("aten::div", "qfmt::div_0_3"), args
         if target == "aten::full" and self._version <= BEFORE_FULL_OF_INTEGERS and len(args) > 1:
             states_type = any(each is not None for each in (*args[2:3], kwargs.get("dtype")))
             fill = args[1] if states_type or not isinstance(args[1], int) else float(args[1])
