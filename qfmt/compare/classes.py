@@ -102,6 +102,36 @@ class Counts(NamedTuple):
         return Counts._make([*sums, max(self.largest, other.largest)])
 
 
+class Classes(NamedTuple):
+    """Which outputs are in each class: disjoint masks of one shape. The rest is wrong."""
+
+    equal: Array
+    near: Array
+    """Ties of integers; floats that are close."""
+    saturated: Array
+    overflow: Array
+    stated: Array
+
+    @property
+    def known(self) -> Array:
+        known: Array = self.equal | self.near | self.saturated | self.overflow | self.stated
+        return known
+
+    def counts(self, mine: Array, theirs: Array) -> Counts:
+        """How many there are, of these two results."""
+        is_float, sums = DTYPES[mine.dtype.name].kind == "f", [int(each.sum()) for each in self]
+        return Counts(
+            sums[0],
+            tie=0 if is_float else sums[1],
+            close=sums[1] if is_float else 0,
+            saturated=sums[2],
+            overflow=sums[3],
+            stated=sums[4],
+            wrong=int((~self.known).sum()),
+            largest=float(distance(mine.astype(np.float64), theirs.astype(np.float64)).max(initial=0)),
+        )
+
+
 def classify(
     node: Node,
     operands: Sequence[Operand | None],
@@ -121,29 +151,48 @@ def classify(
         return Counts(wrong=max(mine.size, 1), largest=float("inf"))
     if mine.tobytes() == theirs.tobytes():
         return Counts(equal=mine.size)
-    is_float = DTYPES[mine.dtype.name].kind == "f"
+    return classes(node, operands, output, mine, theirs, engine, direct=direct).counts(mine, theirs)
+
+
+def classes(
+    node: Node,
+    operands: Sequence[Operand | None],
+    output: Tensor,
+    mine: Array,
+    theirs: Array,
+    engine: str,
+    *,
+    direct: bool,
+) -> Classes:
+    """The class of each output, of two results with the same shape and type."""
     equal = equal_elements(mine, theirs)
-    if is_float:
-        near = ~equal & _close(node, operands, mine, theirs, direct)
-    else:
-        near = np.abs(mine.astype(np.int64) - theirs.astype(np.int64)) == 1
-        if near.any():
-            near &= rounding_ties(node, operands, output, (mine.astype(np.float64) + theirs) / 2, engine)
-        near |= ~equal & (_at_jump(node, operands, output, theirs) | _equal_choices(node, operands, mine, theirs))
+    near = ~equal & nearly(node, operands, output, mine, theirs, engine, direct=direct)
     overflown, possible = _overflows(node, operands, output, theirs, engine, ~equal & ~near)
     undefined = _from_nan(node, operands, output, mine, ~(equal | near | overflown | possible))
-    off = ~(equal | near | overflown | possible | undefined)
-    largest = distance(mine.astype(np.float64), theirs.astype(np.float64)).max(initial=0)
-    return Counts(
-        int(equal.sum()),
-        tie=0 if is_float else int(near.sum()),
-        close=int(near.sum()) if is_float else 0,
-        saturated=int(overflown.sum()),
-        overflow=int(possible.sum()),
-        stated=int(undefined.sum()),
-        wrong=int(off.sum()),
-        largest=float(largest),
-    )
+    return Classes(equal, near, overflown, possible, undefined)
+
+
+def nearly(
+    node: Node,
+    operands: Sequence[Operand | None],
+    output: Tensor,
+    mine: Array,
+    theirs: Array,
+    engine: str,
+    *,
+    direct: bool,
+) -> Array:
+    """Where two results are equal, or differ only by rounding errors: integers at a tie, floats by the order of
+    sums."""
+    equal = equal_elements(mine, theirs)
+    if DTYPES[mine.dtype.name].kind == "f":
+        return np.asarray(equal | _close(node, operands, mine, theirs, direct))
+    near = np.abs(mine.astype(np.int64) - theirs.astype(np.int64)) == 1
+    if near.any():
+        near &= rounding_ties(node, operands, output, (mine.astype(np.float64) + theirs) / 2, engine)
+    near |= _at_jump(node, operands, output, theirs) | _equal_choices(node, operands, mine, theirs)
+    found: Array = equal | near
+    return found
 
 
 def _overflows(

@@ -37,13 +37,15 @@ class Converted:
 
     `foreign`: one of the two is ONNX, and the other neither is ONNX nor was made from it; or qfmt wrote only one of two
     ONNX models. Their nodes and constants have other forms, so only computed values count. `rules`: the source with the
-    rules of the engine, if the file states those of another engine.
+    rules of the engine, and with those that the file states, if these are of another engine.
     """
 
     integer_only = False
     is_lowered_anew: bool | None = None
 
-    def __init__(self, file: Model, witness: Witness, *, foreign: bool = False, rules: Model | None = None) -> None:
+    def __init__(
+        self, file: Model, witness: Witness, *, foreign: bool = False, rules: tuple[Model, Model] | None = None
+    ) -> None:
         self.file, self.witness, self.foreign = file, witness, foreign
         a, b = (_as_onnx_states_it(each.graph) if foreign else each.graph for each in (witness.model, file))
         self.pairing = Pairing(a, b, ("source", "file"))
@@ -55,7 +57,7 @@ class Converted:
         self.by_source: BySource | None = None
         if rules is not None:
             names = {theirs: mine for mine, theirs in self.tensors.items()}
-            self.by_source = BySource(file, rules, witness.engine, names)
+            self.by_source = BySource(file, *rules, witness.engine, names)
         self.side_by_side = SideBySide(file, self.by_source or by_file(file, witness.engine))
         self.notes: list[str] = []
 

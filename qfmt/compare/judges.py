@@ -17,7 +17,7 @@ from ..interpreter import execute, operands_of
 from ..model import DTYPES, Model, Node, Quantization, Tensor, numpy_dtype
 from ..ops import Operand
 from ..ops.accumulation import unit_of_sums
-from .classes import CLAMPS, MOST_CLAMPS, Counts, classify, distance, same_numbers
+from .classes import CLAMPS, MOST_CLAMPS, Classes, Counts, classes, classify, equal_elements, nearly
 
 if TYPE_CHECKING:
     from ..frontends.witness import Computed
@@ -36,20 +36,26 @@ def by_file(file: Model, engine: str) -> Judge:
 class BySource:
     """A judge that uses the nodes of a source, whose rules `engine` follows.
 
-    An output that follows the source's rule is judged by it. A different output counts as `stated` if the file
-    states the difference, and if the rule yields the engine's result; else it is wrong. A file states a difference
-    by the rules of its nodes. For a file with nodes in another form, `states` finds the stated differences: (node,
-    name in the source, our output, output by the source's rule, all values of the source). Outputs of operators that
-    the source does not have are judged by the file. `names`: tensor of the file → tensor of the source.
+    `stated` is the source with the rules of the file. An output that follows the engine's rule has the class of the
+    engine's result. One that follows the file's rule counts as `stated` if the engine's rule yields the engine's
+    result. Anything else is wrong. For integer-only files, `states` finds the stated differences: (node, name in the
+    source, our output, output by the file's rule, all values of the source). Outputs of operators that the source does
+    not have are judged by the file. `names`: tensor of the file → tensor of the source.
     """
 
     def __init__(
-        self, file: Model, source: Model, engine: str, names: Mapping[str, str], states: States | None = None
+        self,
+        file: Model,
+        source: Model,
+        stated: Model,
+        engine: str,
+        names: Mapping[str, str],
+        states: States | None = None,
     ) -> None:
         self.by_file = by_file(file, engine)
-        self.file = file
-        self.source, self.engine, self.names, self.states = source, engine, names, states
-        self.producers, self.makers = source.graph.producers(), file.graph.producers()
+        self.file, self.source, self.stated, self.engine = file, source, stated, engine
+        self.names, self.states = names, states
+        self.producers = {id(each): each.graph.producers() for each in (file, source, stated)}
         self.values: Mapping[str, Array] = {}
         """All tensors of the source for the current sample."""
 
@@ -58,66 +64,66 @@ class BySource:
     ) -> Counts:
         asked = node, name, mine, theirs, operands, direct
         own = self.names.get(name, "")
-        made, origin, output = self._origin(node, name, own)
-        if origin is None or output is None or (self.states is None and origin.operator != made.operator):
+        _, origin, output = self._origin(node, name, own, self.source)
+        if origin is None or output is None:
             return self.by_file(*asked)
         if (mine.shape, mine.dtype) != (theirs.shape, theirs.dtype) or (mine == theirs).all():
-            return self.by_file(*asked)
-        if made.rule == origin.rule and DTYPES[mine.dtype.name].kind == "f":  # sums in any order, no rule to state
             return self.by_file(*asked)
         mine, theirs = (in_type(each, numpy_dtype(output.dtype)) for each in (mine, theirs))
         read = known_operands(origin, self.source.tensors, self.values)
         rule = None if read is None else by_node(origin, self.source.tensors, output, read)
         if rule is None or read is None or (rule.shape, rule.dtype) != (mine.shape, mine.dtype):
             return self.by_file(*asked)
-        other = ~_same(mine, rule) & ~_same(mine, theirs)
+        found = classes(origin, read, output, rule, theirs, self.engine, direct=direct)
+        ruled = self._by_rule(node, name, own, rule)
+        equal, follows = equal_elements(mine, theirs), equal_elements(mine, rule)
         if self.states is not None:
-            stated = other & self.states(node, own, mine, rule, self.values)
+            stated = self.states(node, own, mine, ruled, self.values)
         else:
-            stated = other & self._by_rule(made, origin, output, mine, read)
-        judged = partial(classify, origin, read, output, theirs=theirs, engine=self.engine, direct=direct)
-        counts = judged(mine=np.where(other, theirs, mine))
-        beyond = judged(mine=np.where(stated, rule, theirs)).wrong
-        wrong, told = int((other & ~stated).sum()) + beyond, int(stated.sum()) - beyond
-        largest = float(distance(mine.astype(np.float64), theirs.astype(np.float64)).max(initial=0))
-        return counts._replace(
-            equal=counts.equal - int(other.sum()),
-            stated=counts.stated + told,
-            wrong=counts.wrong + wrong,
-            largest=largest,
-        )
+            stated = equal_elements(mine, ruled)
+            alike = partial(nearly, origin, read, output, mine, engine=self.engine, direct=direct)
+            follows |= ~stated & alike(rule)
+            stated |= alike(ruled)
+        known = ~equal & found.known
+        right = [each & known & follows for each in found]
+        right[1] |= right[0]  # it differs from a result that equals the engine's
+        right[4] |= known & stated & ~follows
+        return Classes(equal, *right[1:]).counts(mine, theirs)
 
-    def _origin(self, node: Node, name: str, own: str) -> tuple[Node, Node | None, Tensor | None]:
-        """The node of the file and that of the source that compute a tensor, and this tensor.
+    def _origin(self, node: Node, name: str, own: str, source: Model) -> tuple[Node, Node | None, Tensor | None]:
+        """The node of the file and that of a source that compute a tensor, and this tensor.
 
         One of them may include a clamp that the other has as a node. Then it is the other's node before it, with the
         range of the first.
         """
-        origin, output = self.producers.get(own), self.source.tensors.get(own)
-        if origin is not None and (before := _before(origin, node, self.producers)):
+        producers, makers = self.producers[id(source)], self.producers[id(self.file)]
+        origin, output = producers.get(own), source.tensors.get(own)
+        if origin is not None and (before := _before(origin, node, producers)):
             return node, replace(before, outputs=(own,)), replace(self.file.tensors[name], name=own)
-        if origin is not None and (before := _before(node, origin, self.makers)):
+        if origin is not None and (before := _before(node, origin, makers)):
             return before, origin, output
         return node, origin, output
 
-    def _by_rule(self, node: Node, origin: Node, output: Tensor, mine: Array, read: Sequence[Operand | None]) -> Array:
-        """Where the source's node, computed by the different rule of the file's node, has the result of the file."""
-        read = self._with_real_bias(node, origin, read)
-        if node.rule == origin.rule:
-            return np.zeros(mine.shape, bool)
-        alike = by_node(replace(origin, rule=node.rule), self.source.tensors, output, read)
-        return np.zeros(mine.shape, bool) if alike is None or alike.shape != mine.shape else _same(mine, alike)
+    def _by_rule(self, node: Node, name: str, own: str, rule: Array) -> Array:
+        """An output by the rule of the file, for the values that the engine computed. `rule`, the output by the rule
+        of the engine, if the two rules are one, or if the output cannot be computed."""
+        made, origin, output = self._origin(node, name, own, self.stated)
+        if self.stated is self.source or origin is None or output is None:
+            return rule
+        read = known_operands(origin, self.stated.tensors, self.values)
+        found = None if read is None else by_node(origin, self.stated.tensors, output, self._with_real_bias(made, read))
+        return rule if found is None or (found.shape, found.dtype) != (rule.shape, rule.dtype) else found
 
-    def _with_real_bias(self, node: Node, origin: Node, read: Sequence[Operand | None]) -> Sequence[Operand | None]:
+    def _with_real_bias(self, node: Node, read: Sequence[Operand | None]) -> Sequence[Operand | None]:
         """The inputs of a node of the source, with the file's real bias if the source has it in integers."""
         bias = self.file.tensors.get("".join(node.inputs[2:3]))
-        if bias is None or not bias.is_constant or bias.quantization or not origin.rule.startswith("integer_bias"):
+        if bias is None or not bias.is_constant or bias.quantization:
             return read
         match read:
             case [Operand(_, Quantization() as x), Operand(_, Quantization() as w), Operand(whole, _), *rest]:
-                unit = unit_of_sums(x, w, origin.attributes)
+                unit = unit_of_sums(x, w, node.attributes)
                 with np.errstate(over="ignore"):  # what is infinite, int32 does not hold
-                    if np.array_equal(whole_bias(bias.array, unit, origin.rule), whole):
+                    if np.array_equal(whole_bias(bias.array, unit, "integer_bias"), whole):
                         return [*read[:2], Operand(bias.array, None), *rest]
         return read
 
@@ -177,8 +183,3 @@ def completed(model: Model, inputs: Mapping[str, Array], seen: Mapping[str, Comp
             for name, array in zip(node.outputs, made, strict=True):
                 values.setdefault(name, array)
     return values
-
-
-def _same(a: Array, b: Array) -> Array:
-    same: Array = same_numbers(a, b) if DTYPES[a.dtype.name].kind == "f" else a == b
-    return same

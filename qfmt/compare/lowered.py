@@ -22,7 +22,7 @@ from ..interpreter import checked_inputs, execute, operands_of
 from ..model import DTYPES, Graph, Model, Node, Tensor, numpy_dtype, static_shape
 from ..ops.rescaling import channels_of
 from .difference import Pairing
-from .judges import BySource, by_node, completed, known_operands
+from .judges import BySource, completed
 from .random_inputs import sized
 from .report import NodeComparison, WeightComparison
 from .side_by_side import SideBySide
@@ -94,8 +94,9 @@ class Lowered:
         self.file, self.witness = file, witness
         graphs = witness.model.graph, file.graph
         self.tensors = {name: name for name in file.tensors if same_tensor(name, *graphs)}
-        form = IntegerForm(file, witness.model, lambda: self._again, other_rules=rules is not None)
-        self.by_source = BySource(file, rules or witness.model, witness.engine, self.tensors, form.states)
+        form = IntegerForm(file, witness.model, lambda: self._again)
+        source = rules or witness.model
+        self.by_source = BySource(file, source, witness.model, witness.engine, self.tensors, form.states)
         self.side_by_side = SideBySide(file, self.by_source)
         self.takes = sized(witness.model, self._inputs_of_source(), file)
         self.notes: list[str] = []
@@ -253,16 +254,16 @@ class Lowered:
 class IntegerForm:
     """Finds the differences that an integer-only file states: where it allows them, and where the source, lowered
     again in the same form, has the same integers. The file determines only the form. `source` has the rules that the
-    file was lowered from; with `other_rules` they are not those of the engine."""
+    file was lowered from."""
 
-    def __init__(self, file: Model, source: Model, lower: Callable[[], Model | None], *, other_rules: bool) -> None:
+    def __init__(self, file: Model, source: Model, lower: Callable[[], Model | None]) -> None:
         self.file, self.source, self.lower = file, source, lower
-        self._producers = source.graph.producers() if other_rules else {}
         self._values: Mapping[str, Array] | None = None
         self._anew: dict[str, Array] = {}
 
-    def states(self, node: Node, own: str, mine: Array, rule: Array, values: Mapping[str, Array]) -> Array:
-        allowed, ruled = self._allowed(node, mine.ndim), self._by_rule(own, rule, values)
+    def states(self, node: Node, own: str, mine: Array, ruled: Array, values: Mapping[str, Array]) -> Array:
+        """Where an output is as the file states. `ruled` is the output by the rule that the file was lowered from."""
+        allowed = self._allowed(node, mine.ndim)
         stated: Array = np.abs(mine.astype(np.int64) - ruled) <= allowed
         if not allowed.any():
             return stated
@@ -273,16 +274,6 @@ class IntegerForm:
             return np.zeros(mine.shape, bool)
         stated &= mine == anew
         return stated
-
-    def _by_rule(self, own: str, rule: Array, values: Mapping[str, Array]) -> Array:
-        """A tensor by the rule that the file was lowered from, for the values that the engine computed. `rule`, the
-        tensor by the rule of the engine, if the two rules are one, or if that tensor cannot be computed."""
-        origin, tensors = self._producers.get(own), self.source.tensors
-        read = None if origin is None else known_operands(origin, tensors, values)
-        if origin is None or read is None:
-            return rule
-        made = by_node(origin, tensors, tensors[own], read)
-        return rule if made is None or (made.shape, made.dtype) != (rule.shape, rule.dtype) else made
 
     def _lowered_values(self, values: Mapping[str, Array]) -> dict[str, Array]:
         """The results of each node of the source, lowered again, for the source's values."""

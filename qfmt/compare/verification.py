@@ -118,13 +118,14 @@ def _relation(path: Path, file: Model, witness: Witness, engine: str | None) -> 
     differ only by the rules count as stated.
     """
     foreign = _form(witness.model) != _form(file)
-    rules, notes = _rules_of_engine(path, file, witness, engine)
-    witness = rules if rules is not None and foreign else witness
+    engines, notes = _rules_of_engine(path, file, witness, engine)
+    rules = (engines.model, witness.model) if engines else None
+    witness = engines if engines is not None and foreign else witness
     if foreign and witness.name == "onnx":
         from ..frontends.onnx.witness import in_terms_of_onnx
 
         file = in_terms_of_onnx(file, witness.model)
-    relation = Converted(file, witness, foreign=foreign, rules=rules.model if rules else None)
+    relation = Converted(file, witness, foreign=foreign, rules=rules)
     relation.notes.extend(notes)
     return relation
 

@@ -252,18 +252,18 @@ class Clamped(torch.nn.Module):
         return torch.relu(torch.nn.functional.adaptive_avg_pool2d(q, 2)).dequantize()
 
 
-def test_ties_before_a_clamp_that_only_one_of_them_has(tmp_path: Path) -> None:
+def test_a_rule_before_a_clamp_that_only_one_of_them_has(tmp_path: Path) -> None:
     with pytorch.quiet():
         torch.jit.save(torch.jit.trace(Clamped(), torch.zeros(1, 4, 8, 8)), tmp_path / "m.pt")
-    model, shapes = qfmt.convert(tmp_path / "m.pt"), {"x": (2, 4, 8, 8)}
-    source = tmp_path / "m.onnx"
+    model, source = qfmt.convert(tmp_path / "m.pt"), tmp_path / "m.onnx"
     source.write_bytes(model.to_onnx(form="qoperator").SerializeToString())
-    report = qfmt.verify(source, model, input_shapes=shapes)
+    inputs = {"x": np.random.default_rng(5).normal(size=(40, 4, 8, 8)).astype(np.float32)}
+    report = qfmt.verify(source, model, inputs)
     print(told(report))
-    assert report.ok and [node.operator for node in report.nodes if node.tie] == ["Relu"]
+    assert report.ok and [node.operator for node in report.nodes if node.stated] == ["Relu"]
     copies = {"operator": "Identity", "version": OPERATORS["Identity"].version}
     nodes = [replace(node, **copies) if node.operator == "Relu" else node for node in model.nodes]
-    other = qfmt.verify(source, model.replace(graph=replace(model.graph, nodes=nodes)), input_shapes=shapes)
+    other = qfmt.verify(source, model.replace(graph=replace(model.graph, nodes=nodes)), inputs)
     assert not other.ok
 
 
@@ -329,11 +329,12 @@ def test_rules_are_told_apart_where_only_the_file_is_unsigned() -> None:
         )
         return single("qfmt.Linear", rule, [x, w, b], y, {})
 
-    source, file = layer("int8", "affine", 0), layer("uint8", "integer_bias", 128)
+    source, stated = layer("int8", "affine", 0), layer("int8", "integer_bias", 0)
+    file = layer("uint8", "integer_bias", 128)
     x = rng.integers(-128, 128, (500, 30))
     theirs = source.run({"x": x.astype(np.int8)})["y"]
     mine = file.run({"x": (x + 128).astype(np.uint8)})["y"]
-    judge = BySource(file, source, "pt2e", {"x": "x", "y": "y"})
+    judge = BySource(file, source, stated, "pt2e", {"x": "x", "y": "y"})
     judge.values = {"x": x.astype(np.int8), "y": theirs}
     read = operands_of(file.nodes[0], {"x": (x + 128).astype(np.uint8)}, file.tensors)
     moved = (theirs.astype(np.int16) + 128).astype(np.uint8)

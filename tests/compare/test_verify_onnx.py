@@ -494,7 +494,8 @@ def test_a_tie_elsewhere_does_not_explain_an_output(tmp_path: Path) -> None:
     constant = Tensor.constant("dequant", np.zeros((1, 10), np.float32))
     tensors = {**graph.tensors, "dequant": constant}
     file = qfmt.convert(tmp_path / "m.onnx").replace(graph=replace(graph, outputs=("dequant",), tensors=tensors))
-    report = qfmt.verify(DIGITS, file)
+    (tmp_path / "digits.onnx").write_bytes(qfmt.convert(DIGITS, engine="onnx").to_onnx().SerializeToString())
+    report = qfmt.verify(tmp_path / "digits.onnx", file)
     assert outputs_of(report, "tie") and not outputs_of(report, "wrong")
     assert not report.ok and report.first_wrong == "dequant"
 
