@@ -108,6 +108,13 @@ class Parameter(StoredArray, Sequence["float"]):
         array = self.array.reshape(-1)
         return tuple((array if DTYPES[self.dtype].is_integer else array.astype(float)).tolist())
 
+    def with_stored(self, values: ArrayLike) -> Parameter:
+        """The same with other stored numbers, flat or of its shape."""
+        import numpy as np
+
+        stored = np.asarray(values).astype(numpy_dtype(self.dtype)).reshape(self.shape)
+        return replace(Parameter.of_values(stored), quantization=self.quantization)
+
     def copied(self) -> Parameter:
         """The same with bytes of its own."""
         return replace(self, data=Bytes(bytes(self.data.view())))
@@ -337,15 +344,16 @@ class Quantization:
         return replace(self, zero_point=points, quant_min=self.quant_min + offset, quant_max=self.quant_max + offset)
 
     def with_values(self, scale: ArrayLike | None = None, zero_point: ArrayLike | None = None) -> Quantization:
-        """The same with other scales or zero points: flat, one for each block, or one zero point for all."""
+        """The same with other scales or zero points: flat, one for each block, or one zero point for all. Codes, if they
+        are quantized themselves."""
         import numpy as np
 
         scales, points = self.scale, self.zero_point
         if scale is not None:
-            stored = np.asarray(scale).astype(numpy_dtype(scales.dtype))
-            scales = Parameter.of_values(stored.reshape(scales.shape))
+            scales = scales.with_stored(scale)
         if zero_point is not None:
-            points = zero_points_of(np.asarray(zero_point), scales)
+            whole = points.quantization is None
+            points = zero_points_of(np.asarray(zero_point), scales) if whole else points.with_stored(zero_point)
         return replace(self, scale=scales, zero_point=points)
 
     def block_sizes(self, shape: Sequence[int]) -> tuple[int, ...]:

@@ -82,10 +82,14 @@ def completed(by: str) -> Callable[[click.Context, click.Parameter, str], list[A
     return complete
 
 
+DIGITS = 30
+"""The most digits of a size: Python makes no integer of thousands."""
+
+
 def _bytes(value: str) -> int:
     text = value.upper().removesuffix("B")
     count, unit = (text[:-1], text[-1]) if text[-1:] in UNITS and text else (text, "")
-    if not count.isdecimal() or not int(count):
+    if not count.isdecimal() or len(count) > DIGITS or not int(count):
         raise click.BadParameter(f"{value!r} is not a number of bytes above 0, as in 500M or 4G")
     return int(count) * UNITS[unit]
 

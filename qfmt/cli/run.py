@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from dataclasses import asdict
+from pathlib import PureWindowsPath
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -145,10 +146,10 @@ def _row(found: Replay) -> list[str]:
 
 def _check_names(outputs: Sequence[str], dest: Place) -> None:
     """A `.npz` is a zip file, which has 16 bits for the length of a name (APPNOTE.TXT, 4.4.10). Some programs write an
-    entry whose name has .. in it outside the folder that they unpack into."""
+    entry whose name is absolute, or has .. in it, outside the folder that they unpack into."""
     for name in outputs:
-        if ".." in name.replace("\\", "/").split("/"):
-            what = f"the output {shortened(name, 40)} has .. in its name, and would be a file in another folder"
+        if PureWindowsPath(name).anchor or ".." in PureWindowsPath(name).parts:
+            what = f"the output {shortened(name, 40)} would be a file in another folder"
             raise DestinationError(what, where=str(dest), hint="rename it in the source")
         if len(f"{name}.npy".encode()) >= 1 << 16:
             what = f"the output {shortened(name, 40)} has a longer name than a .npz can store"

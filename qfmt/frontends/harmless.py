@@ -95,7 +95,9 @@ def _tensor(
 def _tensor_v3(
     storage: Any, offset: Any, shape: Any, strides: Any, grad: Any, hooks: Any, dtype: Any, metadata: Any = None
 ) -> StoredTensor:
-    if not isinstance(storage, Storage) or not isinstance(dtype, TorchDType) or dtype.name not in DTYPES:
+    if isinstance(dtype, InertClass):
+        raise SourceError(f"not supported: a tensor of {dtype.name}", hint="save it in another type")
+    if not isinstance(storage, Storage) or not isinstance(dtype, TorchDType):
         raise SourceError("a tensor is not based on a storage with a dtype")
     return _tensor(storage.as_dtype(DTYPES[dtype.name]), offset, shape, strides, metadata=metadata)
 
@@ -226,7 +228,8 @@ DTYPES = {
     "uint8": "uint8", "int8": "int8", "int16": "int16", "int32": "int32", "int64": "int64", "bool": "bool",
     "uint16": "uint16", "uint32": "uint32", "uint64": "uint64",
     "float16": "float16", "bfloat16": "bfloat16", "float32": "float32", "float64": "float64",
-    "float8_e4m3fn": "float8_e4m3fn", "float8_e5m2": "float8_e5m2",
+    "float8_e4m3fn": "float8_e4m3fn", "float8_e5m2": "float8_e5m2", "float8_e4m3fnuz": "float8_e4m3fnuz",
+    "float8_e5m2fnuz": "float8_e5m2fnuz", "float8_e8m0fnu": "float8_e8m0fnu",
     "complex64": "complex64", "complex128": "complex128",
     "qint8": "int8", "quint8": "uint8", "qint32": "int32", "quint4x2": "uint4", "quint2x4": "uint2",
 }  # fmt: skip

@@ -32,10 +32,10 @@ def channels_of(parameters: Iterable[Sequence[Dimension]], rank: int) -> int | N
 
 
 def multiply_add_divide(x: Array, mul: Array, add: Array, div: int) -> Array:
-    """floor((x · mul + add) / div + 1/2) of integers, exact; RunError if x · mul + add exceeds int64."""
+    """floor((x · mul + add) / div + 1/2) of integers, exact; RunError if it could exceed int64 when it is rounded."""
     largest = [int(np.abs(each.astype(np.float64)).max(initial=0)) for each in (x, mul, add)]
     if largest[0] * largest[1] + largest[2] + div >= 1 << 62:
-        raise RunError(f"{largest[0]} · {largest[1]} + {largest[2]} exceeds int64")
+        raise RunError(f"{largest[0]} · {largest[1]} + {largest[2]} may reach 2^62: its double exceeds int64")
     wide = x.astype(np.int64) * mul.astype(np.int64) + add.astype(np.int64)
     return (wide + div // 2) // div
 

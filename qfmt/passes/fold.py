@@ -159,7 +159,7 @@ class _Folding:
         """Whether a QuantizeLinear gives integers of one scale, whose range may be that of clamps before it."""
         target = self.tensors[quantizer.outputs[0]]
         grid = target.quantization
-        return grid is not None and not grid.is_per_channel and self._is_integer(target.name)
+        return grid is not None and grid.is_per_tensor and self._is_integer(target.name)
 
     def _is_integer(self, name: str) -> bool:
         return DTYPES[self.tensors[name].dtype].is_integer

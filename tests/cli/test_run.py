@@ -183,6 +183,7 @@ def test_run_takes_a_limit_of_memory(tiny: Path, tmp_path: Path) -> None:
     said = trouble(*given, "2K")
     assert "node quant (QuantizeLinear): needs " in said and "more than the limit of 2.0 kB" in said
     assert "'much' is not a number of bytes above 0, as in 500M or 4G" in trouble(*given, "much")
+    assert "is not a number of bytes above 0" in trouble(*given, "9" * 5000)
 
 
 def test_run_explains_what_does_not_fit(tiny: Path, tmp_path: Path) -> None:
@@ -245,6 +246,8 @@ def test_a_closed_stream_is_no_error(tiny: Path, arguments: str, closed: str) ->
         ("y" * 65_535, "has a longer name than a .npz can store"),
         ("../y", "would be a file in another folder"),
         ("a\\..\\y", "would be a file in another folder"),
+        ("/y", "would be a file in another folder"),
+        ("C:y", "would be a file in another folder"),
     ],
 )
 def test_an_output_whose_name_an_archive_cannot_have(tmp_path: Path, name: str, why: str) -> None:

@@ -31,7 +31,7 @@ UNARY = {
 
 def _look_up(s: Site) -> Any:
     x = s.tensor(0)
-    if s.grid(0).axis is not None or x.dtype not in ("uint8", "int8"):
+    if x.dtype not in ("uint8", "int8") or s.grid(0).axis is not None or s.out_grid.axis is not None:
         raise Lacks("is not a function of one 8-bit integer")
     (results,) = execute(s.node, [Operand(DTYPES[x.dtype].every(), x.quantization)], [s.out])
     table = s.derive("table", torch.from_numpy(results.copy()))

@@ -101,8 +101,8 @@ def register(paths: Paths, tensor: Tensor) -> str:
 
 
 def _parameters(q: Quantization) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scales and zero points; those of blocks in their own type, an element for each."""
-    if q.is_blocked:
+    """Scales and zero points; as they are stored, if there is more to them than numbers per tensor or per channel."""
+    if not q.is_affine:
         return to_tensor(q.scale.array, q.scale.dtype), to_tensor(q.zero_point.array, q.zero_point.dtype)
     shape = (-1,) if q.is_per_channel else ()
     scales = torch.tensor(q.scale.numbers(), dtype=torch.float64).reshape(shape)
@@ -112,7 +112,7 @@ def _parameters(q: Quantization) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _quantization(q: Quantization, scale: torch.Tensor, zero_point: torch.Tensor) -> Quantization:
     """The inverse: the tensor's quantization `q` with the numbers of these buffers."""
-    if q.is_blocked:
+    if not q.is_affine:
         return q.with_values(to_array(scale, q.scale_dtype), to_array(zero_point, q.zero_point.dtype))
     return q.with_values(scale.tolist(), zero_point.tolist())
 

@@ -125,6 +125,17 @@ def test_scales_are_next_to_a_constant_even_if_names_collide() -> None:
         assert qfmt.convert(module).content_id() == model.content_id()
 
 
+@pytest.mark.parametrize("name", ["form-nvfp4", "form-double", "form-levels"])
+def test_scales_that_are_quantized_stay_so(name: str) -> None:
+    model = qfmt.load(SUITE / "float" / f"{name}.qfb")
+    (vector,) = model.vectors
+    module = model.to_torch()
+    module.load_state_dict(module.state_dict())
+    assert qfmt.convert(module).content_id() == model.content_id()
+    outputs = module(*(torch.from_numpy(each.array) for each in vector.inputs.values()))
+    assert [outputs.numpy().tobytes()] == [each.array.tobytes() for each in vector.outputs.values()]
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_names_are_not_executed(engine: str, tmp_path: Path) -> None:
     """fx writes names of buffers into the code of `forward`; names from a file must not be executed."""

@@ -118,6 +118,28 @@ def test_int32_biases_need_no_fallback() -> None:
             assert off.max() <= (0 if engine == "reference" else 1)
 
 
+@pytest.mark.parametrize("channels", [3, 256])
+@pytest.mark.parametrize(("given", "made"), [(None, 0), (0, None), (0, 0)])
+def test_functions_from_and_to_scales_per_channel(channels: int, given: int | None, made: int | None) -> None:
+    """256 channels are as many as the results in a table of a function."""
+    rng = np.random.default_rng(4)
+
+    def grid(axis: int | None) -> Quantization:
+        count = channels if axis == 0 else 1
+        points = rng.integers(0, 256, count).tolist()
+        return Quantization.of(rng.uniform(0.005, 0.05, count).astype(np.float32), points, 0, 255, axis=axis)
+
+    x, y = Tensor("x", "uint8", (channels, 4), None, grid(given)), Tensor("y", "uint8", None, None, grid(made))
+    values = rng.integers(0, 256, (channels, 4)).astype(np.uint8)
+    for name in ("Abs", "HardSwish", "LeakyRelu", "Neg", "Sigmoid", "Tanh"):
+        model = single(name, "reciprocal", [x], y, {})
+        expected = model.run({"x": values})["y"].astype(int)
+        for engine in ("auto", "reference", "native", "onednn", "qdq"):
+            off = np.abs(model.to_torch(engine)(torch.from_numpy(values)).numpy() - expected)
+            print(f"{name}, {engine}: {int((off == 0).sum())} of {off.size} outputs equal")
+            assert off.max() <= (0 if engine in ("auto", "reference") else 1)
+
+
 CONSTANTS = [(), (1,), (5,), (3, 5), (2, 1, 1), (3, 1), (1, 1, 1, 1)]
 """Shapes that broadcast with [2, 3, 5]."""
 

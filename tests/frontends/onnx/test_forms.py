@@ -344,6 +344,22 @@ def test_a_clip_of_float8_is_no_range(operator: str, tmp_path: Path) -> None:
     assert operators(model) == Counter(["Clip", operator], **{"QuantizeLinear@divide": 2, "DequantizeLinear": 2})
 
 
+@pytest.mark.parametrize("operator", ["Relu", "Clip"])
+def test_a_clip_before_scales_of_blocks_is_no_range(operator: str, tmp_path: Path) -> None:
+    constants = {
+        "x": np.array([0.02], f32), "s": np.array([0.01, 0.02], f32), "sz": np.array([3, 7], np.uint8),
+        "xz": np.uint8(100), "lo": f32(-0.3), "hi": f32(0.7),
+    }  # fmt: skip
+    names, blocks = ["s", "sz"], {"axis": 0, "block_size": 4}
+    nodes = [
+        node("QuantizeLinear", ["a", "x", "xz"], ["xq"]), node("DequantizeLinear", ["xq", "x", "xz"], ["xd"]),
+        node(operator, ["xd", "lo", "hi"] if operator == "Clip" else ["xd"], ["c"]),
+        node("QuantizeLinear", ["c", *names], ["yq"], **blocks), node("DequantizeLinear", ["yq", *names], ["y"], **blocks),
+    ]  # fmt: skip
+    model = compare(proto(nodes, {"a": (FLOAT, [8])}, ["y"], constants), tmp_path)
+    assert operators(model)[operator] == 1
+
+
 def test_float16_scales(tmp_path: Path) -> None:
     """Both ONNX Runtime and qfmt compute in float32 and round once."""
     constants = {

@@ -148,18 +148,21 @@ def test_tensors_of_every_layout_and_type(form: dict[str, bool], tmp_path: Path)
     state = {
         "window": base[7:31].reshape(4, 6)[:, ::2], "transposed": base.reshape(6, 10).t(), "whole": base,
         "channels_last": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last), "scalar": torch.tensor(2.5),
-        "empty": torch.empty(0, 3), "half": base.half(), "brain": base.bfloat16(), "double": base.double() / 3,
+        "empty": torch.empty(0, 3), "half": base.half(), "double": base.double() / 3,
         "integers": torch.arange(5), "bytes": torch.arange(5, dtype=torch.uint8), "truth": torch.tensor([True, False]),
         "q": channels.contiguous(memory_format=torch.channels_last), "parameter": nn.Parameter(torch.ones(2)),
         "u": torch.quantize_per_tensor(torch.randn(5), 0.25, 7, torch.quint8),
         "i": torch.quantize_per_tensor(torch.randn(5), 1e-6, 0, torch.qint32),
         "expanded": torch.ones(1, 3).expand(4, 3),
     }  # fmt: skip
+    floats = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "bfloat16")
+    state |= {name: base.to(getattr(torch, name)) for name in floats}
     model = qfmt.convert(saved(state, tmp_path / "m.pt", **form))
     assert sorted(model.tensors) == sorted(state)
     for name, theirs in state.items():
-        if theirs.dtype == torch.bfloat16:
-            assert model.tensors[name].array.tobytes() == theirs.view(torch.int16).numpy().tobytes()
+        if name in floats:
+            assert model.tensors[name].dtype == name
+            assert model.tensors[name].array.tobytes() == theirs.view(torch.uint8).numpy().tobytes()
         else:
             assert_same(model.tensors[name], theirs.detach(), name)
     model.save(tmp_path / "m.qfb")
