@@ -344,8 +344,8 @@ class Quantization:
         return replace(self, zero_point=points, quant_min=self.quant_min + offset, quant_max=self.quant_max + offset)
 
     def with_values(self, scale: ArrayLike | None = None, zero_point: ArrayLike | None = None) -> Quantization:
-        """The same with other scales or zero points: flat, one for each block, or one zero point for all. Codes, if they
-        are quantized themselves."""
+        """The same with other scales or zero points: flat, one for each block, or one zero point for all; codes,
+        if these are quantized."""
         import numpy as np
 
         scales, points = self.scale, self.zero_point

@@ -139,6 +139,8 @@ class Converted:
         if not self.foreign or (grid is None) == (own is None):
             return value if grid is None or not self.foreign else _moved(value, self.file.tensors[name])
         if grid is None:
+            if self.file.tensors[name].dtype == value.array.dtype.name:  # integers without a meaning
+                return Computed(value.array)
             maker = self.makers.get(name)
             rounds = maker is not None and ((operator := known(maker)) is None or operator.rules)
             return None if own is None or own.is_blocked or rounds else Computed(dequantize(value.array, own))

@@ -208,9 +208,7 @@ class Lowered:
         for name in file.inputs:
             if not same_tensor(name, source, file) and not moved_from(name, source, file):
                 yield f"the input {name} is not a tensor of the source"
-        for name in file.outputs:
-            if name not in self.tensors and not moved_from(name, source, file) and not skipped:
-                yield f"the output {name} is not a tensor of the source"
+        yield from () if skipped else (f"the output {name} is not a tensor of the source" for name in self.unknown())
         wanted = [*filter(None, map(self._end, source.outputs))]
         ends_early = any(self.beyond())  # then its outputs are what the source goes on with
         given = [name for name in file.outputs if name in wanted or not ends_early]
@@ -221,6 +219,11 @@ class Lowered:
         yield from self.side_by_side.not_compared()
         if not any(found.counts.total for found in self.side_by_side.nodes.values()):
             yield from (f"no node was compared, and the output {name} is not in the file" for name in self.beyond())
+
+    def unknown(self) -> list[str]:
+        """Outputs of the file that are not tensors of the source."""
+        graphs = self.witness.model.graph, self.file.graph
+        return [name for name in self.file.graph.outputs if name not in self.tensors and not moved_from(name, *graphs)]
 
     def beyond(self) -> Iterator[str]:
         """Outputs of the source that the file does not compute, because it ends earlier."""

@@ -187,7 +187,7 @@ def _before_lowering(path: Path, file: Model, engine: str | None) -> Lowered:
             rules, notes = _rules_of_engine(path, likeness, witness, engine)
             relation = Lowered(file, witness, rules.model if rules else None)
             relation.notes.extend(notes)
-            if witness.model.no_graph or relation.is_lowered_anew:
+            if witness.model.no_graph or (not relation.unknown() and relation.is_lowered_anew):
                 return relation
             found = found or relation
         converted = converted or witness

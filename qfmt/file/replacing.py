@@ -148,18 +148,24 @@ def no_temporary(error: OSError) -> DestinationError:
 
 
 class NewFile:
-    """A new file, locked until it is closed, that can take the place of its target."""
+    """A new file, locked until it is closed, that can take the place of its target.
 
-    def __init__(self, target: Path) -> None:
-        _sweep(target.parent)
-        self.target = target
-        self.temporary = _temporary(target.parent)
-        self.stream = _nameless(target.parent) or _named(self.temporary)
+    It gets the permissions of the file that is replaced, as a part of which it may get another target.
+    """
+
+    def __init__(self, replaced: Path) -> None:
+        _sweep(replaced.parent)
+        self.replaced = self.target = replaced
+        self.temporary = _temporary(replaced.parent)
+        self.stream = _nameless(replaced.parent) or _named(self.temporary)
 
     def settle(self) -> None:
         """Put everything on the disk, and take the place of the target."""
         self.stream.flush()
         os.fsync(self.stream.fileno())
+        if self.replaced.exists():
+            file = self.stream.fileno() if os.chmod in os.supports_fd else self.temporary
+            os.chmod(file, stat.S_IMODE(self.replaced.stat().st_mode))  # noqa: PTH101
         if not self.temporary.exists():
             directory = os.open(self.target.parent, os.O_RDONLY)
             try:  # given a directory, Python calls linkat(2), which follows the link to an open file
@@ -167,8 +173,6 @@ class NewFile:
                 os.link(name, self.temporary.name, dst_dir_fd=directory, follow_symlinks=True)
             finally:
                 os.close(directory)
-        if self.target.exists():
-            self.temporary.chmod(stat.S_IMODE(self.target.stat().st_mode))
         if sys.platform == "win32":
             self.stream.close()  # what is open cannot be renamed there
         self.temporary.replace(self.target)

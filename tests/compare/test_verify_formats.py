@@ -346,6 +346,62 @@ def test_rules_are_told_apart_where_only_the_file_is_unsigned() -> None:
     assert judge(file.nodes[0], "y", mine, moved, read, True).wrong == 1
 
 
+class Matrices(torch.nn.Module):
+    """A layer of matrices, which ONNX has as MatMul and Add."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Sequential(
+            torch.ao.quantization.QuantStub(), torch.nn.Linear(12, 7), torch.ao.quantization.DeQuantStub()
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.inner(x)
+        return y
+
+
+@pytest.mark.parametrize("engine", ["onnx", "qnnpack"])
+def test_rules_of_a_layer_that_onnx_has_as_two_nodes(engine: str, tmp_path: Path) -> None:
+    with pytorch.quiet():
+        torch.manual_seed(0)
+        module, x = Matrices().eval(), torch.randn(2000, 3, 12)
+        module.qconfig = torch.ao.quantization.get_default_qconfig("fbgemm")
+        torch.ao.quantization.prepare(module, inplace=True)(x)
+        torch.jit.trace(torch.ao.quantization.convert(module), x[:2]).save(tmp_path / "m.pt")
+    file = qfmt.convert(written(qfmt.convert(tmp_path / "m.pt", engine=engine), tmp_path / "m.onnx"))
+    report = qfmt.verify(tmp_path / "m.pt", file, {"x": x.numpy()})
+    print(told(report))
+    assert report.ok and total(report, "stated") > 0 and "MatMul" in {node.operator for node in report.nodes}
+    (weight,) = (each.name for each in file.graph.constants() if each.dtype == "int8")
+    assert not qfmt.verify(tmp_path / "m.pt", damaged(file, weight), {"x": x.numpy()}).ok
+
+
+class Enlarged(torch.nn.Module):
+    """torch multiplies positions by doubles, ONNX by floats."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q = torch.quantize_per_tensor(x, 0.0773, 61, torch.quint8)
+        return torch.nn.functional.interpolate(q, scale_factor=1.7, mode="bilinear").dequantize()
+
+
+class Wide(torch.nn.Module):
+    """QuantizeLinear of ONNX has no int32: its integers have no meaning there."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.dequantize(torch.quantize_per_tensor(x, 0.1, 0, torch.qint32))
+
+
+@pytest.mark.parametrize(("kind", "size", "excused"), [(Enlarged, 1, "tie"), (Wide, 10**7, "stated")])
+def test_other_arithmetic_in_onnx(kind: type[torch.nn.Module], size: int, excused: str, tmp_path: Path) -> None:
+    x = torch.randn(1, 4, 9, 10, generator=torch.Generator().manual_seed(2)) * size
+    with pytorch.quiet():
+        torch.jit.trace(kind(), x).save(tmp_path / "m.pt")
+    model = qfmt.convert(tmp_path / "m.pt")
+    report = qfmt.verify(tmp_path / "m.pt", qfmt.convert(written(model, tmp_path / "m.onnx")), {"x": x.numpy()})
+    print(told(report))
+    assert report.ok and total(report, excused) > 0
+
+
 class Signed(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.dequantize(torch.relu(torch.quantize_per_tensor(x, 0.03, -5, torch.qint8)))

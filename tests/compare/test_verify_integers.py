@@ -392,6 +392,25 @@ def test_sizes_that_only_the_lowering_knows(tmp_path: Path) -> None:
         assert not qfmt.verify(path, changed(integers, steps, lambda array: array + 3)).ok
 
 
+def test_names_that_depend_on_sizes(tmp_path: Path) -> None:
+    """The sizes of a resize are constants if those of the input are known, and nodes of other names if not."""
+    import torch
+
+    class Resized(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q = torch.quantize_per_tensor(x, 0.0625, 3, torch.quint8)
+            return torch.nn.functional.interpolate(q, (5, 17)).dequantize()
+
+    shapes, path = {"x": (3, 4, 9, 10)}, tmp_path / "m.pt"
+    with pytorch.quiet():
+        torch.jit.save(torch.jit.trace(Resized(), torch.zeros(shapes["x"])), path)
+    opened, told_sizes = qfmt.convert(path), qfmt.convert(path, input_shapes=shapes)
+    assert opened.tensors.keys() != told_sizes.tensors.keys()
+    for model in (opened, told_sizes):
+        report = told("resized", qfmt.verify(path, lower_integer(model, exact=True, input_shapes=shapes)))
+        assert report.is_exact and report.lowered_anew
+
+
 def test_moved_inputs_and_outputs(tmp_path: Path) -> None:
     """Real numbers that the source moves are integers in the file, with other names."""
     import torch

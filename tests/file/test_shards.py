@@ -278,6 +278,18 @@ def unprivileged() -> Iterator[None]:
     os.seteuid(was)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other permissions")
+def test_parts_of_a_private_file_are_private(tmp_path: Path) -> None:
+    path = tmp_path / "m.qfb"
+    model = qfmt.convert(DIGITS)
+    model.save(path)
+    path.chmod(0o600)
+    for size in (4096, 2048):
+        model.save(path, shard_size=size)
+        assert {each.stat().st_mode & 0o777 for each in tmp_path.iterdir()} == {0o600}
+    assert qfmt.check(path) == []
+
+
 def test_a_folder_without_permission_keeps_what_it_has(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     save(model(1), tmp_path / "m.qfb", shard_size=2000)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}

@@ -144,10 +144,14 @@ def domain_of(builder: Builder, operator: str, dtype: str) -> str | None:
         return ""
     if dtype in CONTRIBUTED:
         return "com.microsoft"
-    cast = schema("Cast", builder.opset)
-    if dtype.startswith("float") or not takes(cast, cast.inputs[0], dtype):
+    if dtype.startswith("float") or not _has_cast(builder, dtype):
         raise Lacks(f"has a tensor of {dtype}, which that opset cannot quantize")
     return None
+
+
+def _has_cast(builder: Builder, dtype: str) -> bool:
+    cast = schema("Cast", builder.opset)
+    return takes(cast, cast.inputs[0], dtype)
 
 
 def _limited(builder: Builder, tensor: Tensor, real: ir.Value) -> ir.Value:
@@ -188,9 +192,15 @@ def _dequantized_by_formula(builder: Builder, tensor: Tensor, grid: Quantization
     wide, dtype = (ir.DataType.FLOAT, f32) if grid.has_float_zero_points else (ir.DataType.INT64, np.int64)
     if tensor.shape is None and grid.is_per_channel:
         raise Lacks("requires a known input rank")
-    sizes = [1 for _ in tensor.shape or ()] if grid.is_affine else static_shape(tensor)
+    channels = [len(grid.scale) if axis == grid.axis else 1 for axis, _ in enumerate(tensor.shape or ())]
+    sizes = channels if grid.is_affine else static_shape(tensor)
     offset = builder.constant(f"{tensor.name}.zero_point", grid.zero_points(sizes).astype(dtype))
-    difference = builder.emit("Cast", stored, name=f"{tensor.name}_wide", to=int(wide))
+    name = f"{tensor.name}_wide"
+    if _has_cast(builder, tensor.dtype):
+        difference = builder.emit("Cast", stored, name=name, to=int(wide))
+    else:  # 4 bits before opset 21, which only float zero points bring here
+        unit = builder.constant(f"{tensor.name}.unit", np.ones((), f32))
+        difference = builder.emit("DequantizeLinear", stored, unit, name=name, domain="com.microsoft")
     difference = builder.emit("Sub", difference, offset, name=f"{tensor.name}_centred")
     if wide != ir.DataType.FLOAT:
         difference = builder.emit("Cast", difference, name=f"{tensor.name}_float", to=int(ir.DataType.FLOAT))
@@ -201,6 +211,8 @@ def _dequantized_by_formula(builder: Builder, tensor: Tensor, grid: Quantization
 def _quantized_by_formula(builder: Builder, tensor: Tensor, real: ir.Value) -> ir.Value:
     """clamp(rint(x / s) + z), the sum in float64, which holds every integer of 32 bits."""
     grid, name = grid_of(tensor), tensor.name
+    if not _has_cast(builder, tensor.dtype):
+        raise Lacks(f"rounds to {tensor.dtype} with float zero points, which that opset has no Cast for")
     step = builder.constant(f"{name}.scale", _along(grid, tensor, np.array(grid.scale, f32)))
     offset = builder.constant(f"{name}.zero_point", _along(grid, tensor, np.array(grid.zero_point, np.float64)))
     limits = (

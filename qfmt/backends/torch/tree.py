@@ -101,7 +101,7 @@ def register(paths: Paths, tensor: Tensor) -> str:
 
 
 def _parameters(q: Quantization) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scales and zero points; as they are stored, if there is more to them than numbers per tensor or per channel."""
+    """Scales and zero points; in their own type, if there is more to them than numbers per tensor or per channel."""
     if not q.is_affine:
         return to_tensor(q.scale.array, q.scale.dtype), to_tensor(q.zero_point.array, q.zero_point.dtype)
     shape = (-1,) if q.is_per_channel else ()

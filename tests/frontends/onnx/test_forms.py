@@ -354,7 +354,8 @@ def test_a_clip_before_scales_of_blocks_is_no_range(operator: str, tmp_path: Pat
     nodes = [
         node("QuantizeLinear", ["a", "x", "xz"], ["xq"]), node("DequantizeLinear", ["xq", "x", "xz"], ["xd"]),
         node(operator, ["xd", "lo", "hi"] if operator == "Clip" else ["xd"], ["c"]),
-        node("QuantizeLinear", ["c", *names], ["yq"], **blocks), node("DequantizeLinear", ["yq", *names], ["y"], **blocks),
+        node("QuantizeLinear", ["c", *names], ["yq"], **blocks),
+        node("DequantizeLinear", ["yq", *names], ["y"], **blocks),
     ]  # fmt: skip
     model = compare(proto(nodes, {"a": (FLOAT, [8])}, ["y"], constants), tmp_path)
     assert operators(model)[operator] == 1

@@ -180,12 +180,16 @@ def test_matmul_nbits_quantizer(columns: int, form: str, bits: int, symmetric: b
         np.testing.assert_allclose(model.run(inputs)["y"], runtime(source, inputs)[0], rtol=1e-5, atol=1e-5)
 
 
-def nbits(bits: int, block: int, columns: int, points: str, bias: bool = True) -> onnx.ModelProto:
+def nbits(
+    bits: int, block: int, columns: int, points: str, bias: bool = True, positive: bool = False
+) -> onnx.ModelProto:
     """A MatMulNBits model: packed bytes, with the first value in the lowest bits."""
     rng = np.random.default_rng(5)
     rows, blocks = 7, -(-columns // block)
     packed = rng.integers(0, 256, (rows, blocks, block * bits // 8)).astype(np.uint8)
     constants: dict[str, Any] = {"B": packed, "s": rng.normal(size=(rows * blocks)).astype(f32)}
+    if positive:
+        constants["s"] = np.abs(constants["s"])
     names = ["x", "B", "s", "", "", ""]
     if points == "packed":
         names[3] = "z"
@@ -216,6 +220,17 @@ def test_matmul_nbits(points: str, bits: int, block: int, columns: int, tmp_path
     else:
         (want,) = runtime(source, inputs)
     np.testing.assert_allclose(model.run(inputs)["y"], want, rtol=2e-5, atol=2e-3)
+
+
+@pytest.mark.parametrize("opset", [13, 19, 21, 26])
+@pytest.mark.parametrize("columns", [32, 64])
+def test_matmul_nbits_with_float_zero_points_in_any_opset(opset: int, columns: int) -> None:
+    """Cast takes 4 bits from opset 21 on. One block in a row is a scale per channel."""
+    source = nbits(4, 32, columns, "float", positive=True)
+    again = qfmt.convert(source).to_onnx(opset=opset)
+    onnx.checker.check_model(again, full_check=True)
+    inputs = random_inputs(source)
+    np.testing.assert_allclose(runtime(again, inputs)[0], runtime(source, inputs)[0], rtol=2e-5, atol=2e-3)
 
 
 def test_matmul_nbits_computes_with_inputs_that_are_not_rounded(tmp_path: Path) -> None:
