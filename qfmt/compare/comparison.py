@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,8 @@ from .words import quantization_words, values_differ, without_single_channel
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
+
+    from ..arrays import Array
 
 
 class Comparison:
@@ -72,7 +74,7 @@ class Comparison:
             return
         chosen, values = self._fitting(shapes)
         self.inputs = f"{count} pseudo-random (seed {random_inputs.SEED}): {_sizes(chosen)}"
-        samples = random_inputs.draw(self.relation.takes, chosen, count, self.witness.engine)
+        samples = self._drawn(chosen, count)
         for index, drawn in enumerate(counted(samples, f"running {self.witness.name}", count, "samples")):
             self.relation.sample(drawn, values if index == 0 else self.relation.theirs(drawn))
 
@@ -90,9 +92,14 @@ class Comparison:
         refused.hint = refused.hint or "set the sizes of inputs with --input-shape"
         raise refused
 
+    def _drawn(self, shapes: dict[str, tuple[int, ...]], count: int) -> Iterator[dict[str, Array]]:
+        relation = self.relation
+        nodes = self.file.nodes if relation.foreign else ()
+        return random_inputs.draw(relation.takes, shapes, count, self.witness.engine, nodes)
+
     def _tried(self, shapes: dict[str, tuple[int, ...]]) -> dict[str, Computed] | RunError:
         try:
-            return self.relation.theirs(next(random_inputs.draw(self.relation.takes, shapes, 1, self.witness.engine)))
+            return self.relation.theirs(next(self._drawn(shapes, 1)))
         except EngineDied:
             raise
         except RunError as error:

@@ -32,21 +32,24 @@ def shapes(
 ) -> Iterator[dict[str, tuple[int, ...]]]:
     """Shapes for the inputs, most likely first. A shape is the given one, else that of the file. Open sizes are
     those of the example with which the network was traced, else those of `likely_shape`, else one of SIZES. An open
-    first dimension is 1 or, as a last resort, that of the example, which a trace may have hard-coded."""
+    first dimension is 1 or, as a last resort, that of the example, which a trace may have hard-coded. Of multiple
+    inputs it is that of the example first: their sizes belong together."""
     if unknown := [name for name in given if name not in model.graph.inputs]:
         inputs = ", ".join(model.graph.inputs)
         raise QfmtError(f"the network has no input {unknown[0]!r}", hint=f"its inputs are {inputs}")
     told = dict(zip(model.graph.inputs, examples, strict=False))
+    asked = {name: tuple(sizes) for name, sizes in given.items()}
+    guesses = [
+        {name: likely_shape(model, name, size, told.get(name)) for name in model.graph.inputs}
+        for size in (None, *SIZES)
+    ]
+    batched = {name: _batched(shape, told.get(name)) for name, shape in guesses[0].items()}
+    guesses.insert(0 if len(model.graph.inputs) > 1 else len(guesses), batched)
     tried = []
-    for size in (None, *SIZES):
-        guessed = {name: likely_shape(model, name, size, told.get(name)) for name in model.graph.inputs}
-        chosen = _same_sizes(model, {**guessed, **{name: tuple(sizes) for name, sizes in given.items()}})
-        if chosen not in tried:
+    for guessed in guesses:
+        if (chosen := _same_sizes(model, {**guessed, **asked})) not in tried:
             tried.append(chosen)
             yield _checked(chosen, given)
-    batched = {name: _batched(shape, told.get(name)) for name, shape in tried[0].items() if name not in given}
-    if (chosen := _same_sizes(model, {**tried[0], **batched})) not in tried:
-        yield _checked(chosen, given)
 
 
 def sized(source: Model, ends: Mapping[str, str], file: Model) -> Model:
@@ -95,11 +98,14 @@ def _same_sizes(model: Model, guessed: Mapping[str, tuple[int, ...]]) -> dict[st
     return chosen
 
 
-def draw(model: Model, shapes: Mapping[str, tuple[int, ...]], count: int, engine: str) -> Iterator[dict[str, Array]]:
-    """`count` sets of inputs of these shapes."""
-    generator = np.random.default_rng(SEED)
+def draw(
+    model: Model, shapes: Mapping[str, tuple[int, ...]], count: int, engine: str, nodes: Sequence[Node] = ()
+) -> Iterator[dict[str, Array]]:
+    """`count` sets of inputs of these shapes. `nodes` of another form of the network may say which are offsets."""
+    generator, readers = np.random.default_rng(SEED), (*model.nodes, *nodes)
+    bags = {name: _offsets_of(name, readers, shapes) for name in shapes}
     for _ in range(count):
-        yield {name: _array(model, model.tensors[name], shapes, engine, generator) for name in shapes}
+        yield {name: _array(model, model.tensors[name], shapes, engine, generator, bags[name]) for name in shapes}
 
 
 def with_random_vectors(model: Model, count: int, given: Mapping[str, Sequence[int]]) -> Model:
@@ -127,7 +133,12 @@ def _tried(model: Model, count: int, chosen: Mapping[str, tuple[int, ...]]) -> M
 
 
 def _array(
-    model: Model, tensor: Tensor, shapes: Mapping[str, tuple[int, ...]], engine: str, generator: np.random.Generator
+    model: Model,
+    tensor: Tensor,
+    shapes: Mapping[str, tuple[int, ...]],
+    engine: str,
+    generator: np.random.Generator,
+    offsets: Array | None,
 ) -> Array:
     shape = shapes[tensor.name]
     kind = numpy_dtype(tensor.dtype)
@@ -135,7 +146,7 @@ def _array(
         low, top = tensor.quantization.quant_min, _top(tensor.quantization, engine)
         return np.asarray(generator.integers(low, top, shape, endpoint=True), kind)
     if DTYPES[tensor.dtype].kind != "f":
-        return np.asarray(_indices(model, tensor.name, shapes, generator), kind)
+        return np.asarray(_indices(model, tensor.name, shapes, generator) if offsets is None else offsets, kind)
     values = generator.standard_normal(shape)
     if (calibrated := _calibrated(model, tensor.name, engine)) is not None:
         first, last = calibrated  # two standard deviations either way
@@ -166,18 +177,22 @@ def _top(grid: Quantization, engine: str) -> int:
 
 
 def _indices(model: Model, name: str, shapes: Mapping[str, tuple[int, ...]], generator: np.random.Generator) -> Array:
-    """Random row indices of the table that the input selects from, or offsets of bags; else zeros and ones."""
+    """Random row indices of the table that the input selects from; else zeros and ones."""
     shape = shapes[name]
     for node in filter(known, model.nodes):
-        if name not in node.inputs[1:]:
-            continue
-        index, table = node.inputs.index(name, 1), model.tensors[node.inputs[0]]
-        if _is_offsets(node, index):
-            chosen = shapes.get(node.inputs[1])
-            return _offsets(shape, shape if chosen is None else chosen, bool(node.attributes["include_last_offset"]))
-        if table.is_constant and table.shape and isinstance(table.shape[0], int):
+        table = model.tensors[node.inputs[0]] if name in node.inputs[1:] else None
+        if table is not None and table.is_constant and table.shape and isinstance(table.shape[0], int):
             return generator.integers(0, table.shape[0], shape)
     return generator.integers(0, 2, shape)
+
+
+def _offsets_of(name: str, nodes: Sequence[Node], shapes: Mapping[str, tuple[int, ...]]) -> Array | None:
+    """The offsets of bags, if a node reads the input as such."""
+    for node in filter(known, nodes):
+        if name in node.inputs[1:] and _is_offsets(node, node.inputs.index(name, 1)):
+            chosen = shapes.get(node.inputs[1], shapes[name])
+            return _offsets(shapes[name], chosen, bool(node.attributes["include_last_offset"]))
+    return None
 
 
 def _is_offsets(node: Node, index: int) -> bool:

@@ -402,6 +402,48 @@ def test_other_arithmetic_in_onnx(kind: type[torch.nn.Module], size: int, excuse
     assert report.ok and total(report, excused) > 0
 
 
+class Recurrent(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.GRU(5, 3, batch_first=True)
+
+    def forward(self, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y, after = self.layer(x, state)
+        return y, after
+
+
+class Bags(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.EmbeddingBag(10, 6, mode="sum")
+        self.table.qconfig = torch.ao.quantization.float_qparams_weight_only_qconfig
+
+    def forward(self, indices: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.table(indices, offsets)
+        return y
+
+
+def test_inputs_whose_sizes_belong_together(tmp_path: Path) -> None:
+    """The batch of the state is not its first dimension."""
+    with pytorch.quiet():
+        module = torch.ao.quantization.quantize_dynamic(Recurrent().eval(), dtype=torch.qint8)
+        given = (torch.randn(2, 4, 5), torch.randn(1, 2, 3))
+        torch.jit.trace(module, given, check_trace=False).save(tmp_path / "m.pt")
+    report = qfmt.verify(tmp_path / "m.pt", qfmt.convert(tmp_path / "m.pt"))
+    assert report.ok, report.first_wrong
+    assert "[2,4,5]" in report.inputs and "[1,2,3]" in report.inputs
+
+
+def test_offsets_of_bags_that_onnx_does_not_call_so(tmp_path: Path) -> None:
+    with pytorch.quiet():
+        module = torch.ao.quantization.convert(torch.ao.quantization.prepare(Bags().eval()))
+        given = (torch.tensor([0, 3, 3, 9, 1, 2]), torch.tensor([0, 2, 2, 5]))
+        torch.jit.trace(module, given, check_trace=False).save(tmp_path / "m.pt")
+    model = qfmt.convert(tmp_path / "m.pt")
+    report = qfmt.verify(written(model, tmp_path / "m.onnx"), model)
+    assert report.ok and all(output.outputs for output in report.outputs), report.first_wrong
+
+
 class Signed(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.dequantize(torch.relu(torch.quantize_per_tensor(x, 0.03, -5, torch.qint8)))

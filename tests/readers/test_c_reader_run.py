@@ -18,6 +18,7 @@ import pytest
 
 import qfmt
 from cases.integer_graphs import kinds
+from cases.one_node import single
 from fuzzing.altered import altered, written
 from networks.integer import BROKEN, changed, extreme_of_nothing, network
 from qfmt import Graph, Model, Node, Quantization, Tensor
@@ -79,6 +80,18 @@ def test_an_extreme_of_no_elements(operator: str, tmp_path: Path) -> None:
     done = run("--vectors", tmp_path / "m.qfb")
     assert (done.returncode, done.stderr) == (0, b"")
     assert counted(done) == (3, 3, 1)
+
+
+def test_a_pool_of_no_elements(tmp_path: Path) -> None:
+    grid = Quantization.of([0.5], [2], 10, 90)
+    x = Tensor("x", "uint8", (2, 3, 0), quantization=grid)
+    model = single("GlobalMaxPool", "", [x], Tensor("y", "uint8", (2, 3, 1), quantization=grid), {})
+    model = model.with_vectors({"x": np.zeros((2, 3, 0), np.uint8)})
+    assert model.vectors[0].outputs["y"].array.tolist() == [[[10]] * 3] * 2
+    model.save(tmp_path / "m.qfb")
+    done = run("--vectors", tmp_path / "m.qfb")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert counted(done) == (6, 6, 1)
 
 
 FORMS = sorted((SUITE / "float").glob("form-*.qfb"))

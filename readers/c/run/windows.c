@@ -370,12 +370,6 @@ static qfb_code extreme_plan(node_t *node)
     return reduce_plan(node, node_input(node, 0)->dtype);
 }
 
-static qfb_code global_plan(node_t *node)
-{
-    TRY(extreme_plan(node));
-    return node_input(node, 0)->count ? QFB_OK : UNSUPPORTED("the maximum of no elements");
-}
-
 /* Of no elements: the end of the range of the output. */
 static qfb_code extreme(node_t *node, int kind)
 {
@@ -398,7 +392,7 @@ static qfb_code least_run(node_t *node)
 
 const operator_t qfb_window_operators[] = {
     {"MaxPool", 22, max_plan, max_run},
-    {"GlobalMaxPool", 22, global_plan, greatest_run},
+    {"GlobalMaxPool", 22, extreme_plan, greatest_run},
     {"ReduceMax", 20, extreme_plan, greatest_run},
     {"ReduceMin", 20, extreme_plan, least_run},
     {"AveragePool", 22, average_plan, average_run},
