@@ -27,6 +27,7 @@ from ..errors import DestinationError, QfmtError, RemoteError, SourceError, mess
 from ..file.header import is_qfb
 from ..file.opened import downloaded, uploaded
 from ..file.replacing import TEMPORARY
+from ..file.shards import as_part
 from ..file.sharding import remove
 from ..file.writer import save
 from ..frontends.content import sha256_of
@@ -160,11 +161,11 @@ def _alike(file: str) -> str:
 
 def _files(source: str, numbers: Counter[str]) -> Iterator[str]:
     """Names for the file of a source: `net.qfb` for `net.pt`; if another source has it, `net.pt.qfb`, and so on.
-    No folder has a name that ends like that of a file. `numbers` has the last number that each name got."""
+    All may have shards. No folder has a name that ends like that of a file. `numbers` has the last number that each name got."""
     named = (part.removeprefix(TEMPORARY) for part in source.split("/"))
     parts = [part for part in named if part.strip(".")]  # below the archive
-    folders = [f"{part}_" if _alike(part).endswith(".qfb") else part for part in parts[:-1]]
-    path = PurePosixPath(*folders, *parts[-1:] or ["source"])
+    folders = [f"{_cut(part)}_" if _alike(part).endswith(".qfb") else part for part in parts[:-1]]
+    path = PurePosixPath(*folders, as_part(parts[-1]) if parts else "source")
     yield str(path.with_name(f"{_cut(path.stem)}.qfb"))
     whole = str(path.with_name(_cut(path.name)))
     yield f"{whole}.qfb"

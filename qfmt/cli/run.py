@@ -103,7 +103,8 @@ def command(
         _check_names(model.graph.outputs, dest)
     inputs = taken(model, matched(model.graph.inputs, arrays(source), source), source)
     with working(f"running {file.name}"):
-        made = model.with_vectors(inputs, names=(source.stem,), digests=record is not None, memory=memory)
+        name = source.stem.encode(errors="replace").decode()  # of a file whose name is no text
+        made = model.with_vectors(inputs, names=(name,), digests=record is not None, memory=memory)
         outputs = {name: value.array for name, value in made.vectors[-1].outputs.items()}
     if record is not None:
         made.save(record)

@@ -40,7 +40,7 @@ MAXIMUM_DATA = (1 << 63) - 1
 MAPPED = 128
 """The most local shards that stay mapped. Systems often allow a process 1024 open files."""
 
-_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f/\\:]")
+_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f/\\:\ud800-\udfff]")
 
 
 class Shard(NamedTuple):
@@ -73,7 +73,12 @@ def stated(records: Iterable[Record], data_size: int) -> list[Shard]:
 
 def is_name(name: str) -> bool:
     """Whether a shard may have that name: it leads nowhere but to the folder, on any system."""
-    return name.endswith(SUFFIX) and len(name.encode()) <= 255 and not _FORBIDDEN.search(name)
+    return name.endswith(SUFFIX) and not _FORBIDDEN.search(name) and len(name.encode()) <= 255
+
+
+def as_part(name: str) -> str:
+    """A name with `_` for what no shard may have in its name."""
+    return _FORBIDDEN.sub("_", name)
 
 
 class Shards:

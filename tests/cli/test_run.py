@@ -45,6 +45,14 @@ def test_run_matches_arrays_by_name_and_prints_a_summary(tiny: Path, arrays: Pat
     assert summary["y"]["max"] == expected["y"].max()
 
 
+def test_run_records_inputs_of_a_file_whose_name_is_no_text(tiny: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((1, 3), np.float32))
+    named = (tmp_path / "x.npy").rename(tmp_path / "a\udcff.npy")
+    result = invoke("run", tiny, "--input", named, "--record", tmp_path / "r.qfb")
+    assert result.exit_code == 0, result.output
+    assert [vector.name for vector in qfmt.load(tmp_path / "r.qfb").vectors] == ["a?"]
+
+
 def test_run_uses_the_only_array_for_the_only_input(tiny: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros((1, 3), np.float32))
     np.savez(tmp_path / "x.npz", other_name=np.zeros((1, 3), np.float32))

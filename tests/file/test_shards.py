@@ -319,7 +319,7 @@ def test_a_shard_that_grows_too_large_leaves_what_was_there(tmp_path: Path) -> N
 
 
 def test_names_that_shards_cannot_have(tmp_path: Path) -> None:
-    for name in ("a:b.qfb", "a\\b.qfb", "a\nb.qfb"):
+    for name in ("a:b.qfb", "a\\b.qfb", "a\nb.qfb", "a\udcff.qfb"):
         with pytest.raises(DestinationError, match="a shard cannot have the name"):
             save(model(), tmp_path / name, shard_size=2000)
     with pytest.raises(DestinationError, match="name"):

@@ -129,6 +129,11 @@ def test_a_hint_with_half_a_character() -> None:
     assert in_shell("echo", "a\ud800b") == "echo $'a?b'"
 
 
+def test_a_path_in_a_hint_is_no_option() -> None:
+    assert in_shell("qfmt inspect", "-x.qfb") == "qfmt inspect ./-x.qfb"
+    assert in_shell("--input-shape", "-x=1") == "--input-shape -x=1"
+
+
 @pytest.mark.parametrize("told", ["[1]", "{", '{"x": 3}', '{"x": ["N"]}', '{"x": [-1]}', "[" * 10_000])
 def test_examples_that_make_no_sense_are_none(told: str) -> None:
     model = reading("Relu", (1, 1), ("N",)).replace(source={"example_shapes": told})
