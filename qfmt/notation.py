@@ -80,7 +80,8 @@ def _parameter(values: Parameter) -> str:
 def in_shell(begin: str, word: str) -> str:
     """`--input-shape x=N,3`, to be pasted into a shell: nothing in the word, which may be from a file, is a command.
 
-    After a command, a word is a path, and no option. A word with control characters, or bytes that are no UTF-8, is written as `$'…'`, which most shells read.
+    After a command, a word is a path, and no option. A word with control characters, or bytes that are no UTF-8, is
+    written as `$'…'`, which most shells read.
     """
     if word.startswith("-") and begin.startswith("qfmt "):
         word = f"./{word}"

@@ -27,8 +27,8 @@ from ..errors import DestinationError, QfmtError, RemoteError, SourceError, mess
 from ..file.header import is_qfb
 from ..file.opened import downloaded, uploaded
 from ..file.replacing import TEMPORARY
-from ..file.shards import as_part
 from ..file.sharding import remove
+from ..file.shards import as_part
 from ..file.writer import save
 from ..frontends.content import sha256_of
 from ..frontends.sources import external_files
@@ -161,7 +161,8 @@ def _alike(file: str) -> str:
 
 def _files(source: str, numbers: Counter[str]) -> Iterator[str]:
     """Names for the file of a source: `net.qfb` for `net.pt`; if another source has it, `net.pt.qfb`, and so on.
-    All may have shards. No folder has a name that ends like that of a file. `numbers` has the last number that each name got."""
+    All may have shards. No folder has a name that ends like that of a file. `numbers` has the last number that each
+    name got."""
     named = (part.removeprefix(TEMPORARY) for part in source.split("/"))
     parts = [part for part in named if part.strip(".")]  # below the archive
     folders = [f"{_cut(part)}_" if _alike(part).endswith(".qfb") else part for part in parts[:-1]]

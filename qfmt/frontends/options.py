@@ -7,7 +7,8 @@ from operator import index
 from typing import Any, NamedTuple
 
 from ..errors import SourceError
-from ..model import Dimension, Model, Shape
+from ..model import DTYPES, Dimension, Model, Shape
+from ..rules.quantization import is_float32_scale
 
 MODE, EVAL = "mode", "eval"
 """The source key of a network that was converted in eval mode, whatever the mode of its source is."""
@@ -63,6 +64,16 @@ class Options(NamedTuple):
         shapes = {name: tensor.shape for name, tensor in like.items() if tensor.shape is not None}
         dtypes = {name: tensor.dtype for name, tensor in like.items() if name not in quantized}
         return cls(file.engine, shapes, quantized, dtypes, is_eval(file))
+
+    def grid(self, name: str) -> tuple[float, int, str]:
+        """The quantization of an input that has one here. Raises SourceError if no tensor can have it."""
+        scale, zero_point, dtype = self.quantization[name]
+        where = f"input {name}"
+        if dtype not in DTYPES or not DTYPES[dtype].is_integer:
+            raise SourceError(f"a quantized input cannot be {dtype}", where=where)
+        if not is_float32_scale(scale) or not DTYPES[dtype].minimum <= zero_point <= DTYPES[dtype].maximum:
+            raise SourceError(f"scale {scale} and zero point {zero_point} are not valid for {dtype}", where=where)
+        return scale, zero_point, dtype
 
     def check_names(self, names: Sequence[str]) -> None:
         """Raise SourceError for options of an input that the network does not have."""

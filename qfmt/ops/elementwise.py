@@ -111,8 +111,9 @@ def div(a: Array, b: Array) -> Array:
 
 @operator("Pow", 15, "X Y -> Z", shape=broadcast, quantized=Quantized.COMPUTES)
 def power(x: Array, y: Array) -> Array:
-    """Z = X to the power of Y, of the dtype of X."""
-    return np.power(x, y).astype(x.dtype, copy=False)
+    """Z = X to the power of Y, of the dtype of X; of ±0 and infinities as C's `pow`."""
+    each = np.array(np.broadcast_to(y, np.broadcast_shapes(x.shape, y.shape)))  # NumPy takes roots of a single 0.5
+    return np.power(x, each).astype(x.dtype, copy=False)
 
 
 for _entry in (

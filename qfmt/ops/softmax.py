@@ -24,20 +24,22 @@ def _along(name: str, meaning: str, *torch: str) -> Callable[[Callable[..., Any]
 )
 def softmax(x: Array, *, axis: int) -> Array:
     """output = exp(input - m) / Σ exp(input - m) along the axis, m the maximum there."""
-    powers = np.exp(x - x.max(axis, keepdims=True))
+    powers = np.exp(x - x.max(axis, keepdims=True, initial=-np.inf))
     return powers / powers.sum(axis, keepdims=True)
 
 
 @_along("LogSoftmax", "the axis whose exponentials sum to 1")
 def log_softmax(x: Array, *, axis: int) -> Array:
     """output = (input - m) - ln(Σ exp(input - m)) along the axis, m the maximum there."""
-    shifted = x - x.max(axis, keepdims=True)
+    shifted = x - x.max(axis, keepdims=True, initial=-np.inf)
     return shifted - np.log(np.exp(shifted).sum(axis, keepdims=True))
 
 
 @_along("Hardmax", "the axis along which there is one 1")
 def hardmax(x: Array, *, axis: int) -> Array:
     """output = 1 at the first of the largest elements along the axis, 0 elsewhere."""
+    if not x.size:
+        return x
     first = np.expand_dims(x.argmax(axis), axis)
     places = np.arange(x.shape[axis]).reshape([-1 if i == axis % x.ndim else 1 for i in range(x.ndim)])
     return (places == first).astype(x.dtype)

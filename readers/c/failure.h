@@ -6,13 +6,25 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-/* An untrusted name: control characters, which could drive a terminal or begin a line, are written out. */
+/* Whether UTF-8 is a line separator, or changes the direction of what follows: U+200E, 200F, 2028-202E, 2066-2069. */
+static int is_direction(unsigned a, unsigned b, unsigned c)
+{
+    unsigned code = 0x2000 + (b & 1) * 64 + (c & 0x3f);
+    if (a != 0xe2 || b >> 1 != 0x40)
+        return 0;
+    return code >> 1 == 0x1007 || (code >= 0x2028 && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
+}
+
+/* An untrusted name: characters that could drive a terminal, or begin or turn a line, are written out. */
 static void print_name(FILE *to, qfb_string name)
 {
     uint32_t i;
     for (i = 0; i < name.size; i++) {
         unsigned char c = (unsigned char)name.text[i], next = i + 1 < name.size ? (unsigned char)name.text[i + 1] : 0;
-        if (c == 0xc2 && next < 0xa0) /* U+0080 to U+009F, in UTF-8 */
+        unsigned char last = i + 2 < name.size ? (unsigned char)name.text[i + 2] : 0;
+        if (is_direction(c, next, last))
+            fprintf(to, "\\u20%02x", (next & 1) * 64 + (last & 0x3f)), i += 2;
+        else if (c == 0xc2 && next < 0xa0) /* U+0080 to U+009F, in UTF-8 */
             fprintf(to, "\\x%02x", (unsigned char)name.text[++i]);
         else if (c < 0x20 || c == 0x7f)
             fprintf(to, "\\x%02x", c);

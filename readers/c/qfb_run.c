@@ -353,9 +353,19 @@ static int usage(void)
     return TROUBLE;
 }
 
+/* A number of digits only: strtoull also takes a sign, and what is too large. */
+static int set_number(const char *text, uint64_t *number)
+{
+    char *end = NULL;
+    errno = 0;
+    if (*text >= '0' && *text <= '9')
+        *number = strtoull(text, &end, 10);
+    return end && !*end && !errno ? 0 : trouble(text, "is not a whole number from 0 to 2^64 - 1");
+}
+
 static int parse(arguments_t *a, int count, char **given)
 {
-    int i;
+    int i, bad = 0;
     memset(a, 0, sizeof *a);
     for (i = 1; i < count; i++) {
         int has_value = i + 1 < count;
@@ -366,15 +376,15 @@ static int parse(arguments_t *a, int count, char **given)
         else if (!strcmp(given[i], "--shape") && has_value && a->shape_count < MOST_INPUTS)
             a->shapes[a->shape_count++] = given[++i];
         else if (!strcmp(given[i], "--work") && has_value)
-            most_work = strtoull(given[++i], NULL, 10);
+            bad = set_number(given[++i], &most_work) || bad;
         else if (!strcmp(given[i], "--memory") && has_value)
-            most_memory = strtoull(given[++i], NULL, 10);
+            bad = set_number(given[++i], &most_memory) || bad;
         else if (given[i][0] == '-' || a->file_count > MOST_INPUTS)
             return usage();
         else
             a->files[a->file_count++] = given[i];
     }
-    return a->file_count ? 0 : usage();
+    return bad ? TROUBLE : a->file_count ? 0 : usage();
 }
 
 static int run_once(job_t *job, arguments_t *a)

@@ -376,7 +376,7 @@ def test_rules_of_a_layer_that_onnx_has_as_two_nodes(engine: str, tmp_path: Path
     assert not qfmt.verify(tmp_path / "m.pt", damaged(file, weight), {"x": x.numpy()}).ok
 
 
-class Enlarged(torch.nn.Module):
+class Magnified(torch.nn.Module):
     """torch multiplies positions by doubles, ONNX by floats."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -391,7 +391,7 @@ class Wide(torch.nn.Module):
         return torch.dequantize(torch.quantize_per_tensor(x, 0.1, 0, torch.qint32))
 
 
-@pytest.mark.parametrize(("kind", "size", "excused"), [(Enlarged, 1, "tie"), (Wide, 10**7, "stated")])
+@pytest.mark.parametrize(("kind", "size", "excused"), [(Magnified, 1, "tie"), (Wide, 10**7, "stated")])
 def test_other_arithmetic_in_onnx(kind: type[torch.nn.Module], size: int, excused: str, tmp_path: Path) -> None:
     x = torch.randn(1, 4, 9, 10, generator=torch.Generator().manual_seed(2)) * size
     with pytorch.quiet():

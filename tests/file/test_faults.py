@@ -566,6 +566,14 @@ def test_unsupported_files_have_a_hint(head: bytes, said: str, tmp_path: Path) -
         assert "TorchScript archive" not in line
 
 
+def test_a_safetensors_file_that_begins_like_another_format(tmp_path: Path) -> None:
+    """Its first bytes are the length of its header."""
+    size = int.from_bytes(b"EDL", "little")
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(size.to_bytes(8, "little") + b"{}".ljust(size))
+    assert command("inspect", path)[0] == 0
+
+
 @pytest.mark.parametrize("package", ["numpy", "ml_dtypes", "onnx", "onnx_ir"])
 def test_a_missing_package_is_not_a_bug_of_qfmt(package: str, integers: Path) -> None:
     code = f"import sys; sys.modules[{package!r}] = None\nfrom qfmt.__main__ import run\nrun()"

@@ -274,6 +274,19 @@ def test_references_agree_in_other_types() -> None:
     assert {*unseen} - witnessed == {"MeanVarianceNormalization"}
 
 
+@pytest.mark.parametrize("name", ["Softmax", "LogSoftmax", "Hardmax"])
+def test_an_axis_of_no_elements(name: str) -> None:
+    (made,) = compute(name, Case([np.zeros((0, 3), np.float32)], {"axis": 0}))
+    assert made.shape == (0, 3)
+
+
+def test_powers_of_special_values_do_not_depend_on_the_shape_of_the_exponent() -> None:
+    x = np.array([-np.inf, -0.0, 0.0, 4.0], np.float32)
+    for shape in ((), (1,), (4,)):
+        (made,) = compute("Pow", Case([x, np.full(shape, 0.5, np.float32)], {}))
+        assert made.tolist() == [np.inf, 0, 0, 2]
+
+
 def test_global_lp_pooling_is_the_norm_of_each_channel() -> None:
     """Neither ONNX Runtime nor onnx's own reference supports it."""
     rng = np.random.default_rng(4)

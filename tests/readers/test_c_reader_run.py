@@ -393,11 +393,24 @@ def test_work_and_memory_are_limited(tmp_path: Path) -> None:
     assert run(tmp_path / "m.qfb", tmp_path / "x.bin", "--work", 1_100_000).returncode == 2
     assert run(tmp_path / "m.qfb", tmp_path / "x.bin", "--memory", 5000).returncode == 2
     assert run(tmp_path / "m.qfb", tmp_path / "x.bin").returncode == 0
+    for text in ("-1", "1G", "1e6", "", " 1", str(1 << 64)):
+        done = run(tmp_path / "m.qfb", tmp_path / "x.bin", "--memory", text)
+        assert (done.returncode, done.stderr) == (2, f"{text}: is not a whole number from 0 to 2^64 - 1\n".encode())
     done = run("--list", tmp_path / "m.qfb", "--shape", "x=2000000000,1000")
     assert b"more steps than allowed" in done.stderr
 
 
 # The program
+
+
+def test_names_do_not_turn_a_line(tmp_path: Path) -> None:
+    """Characters that change the direction of what follows, and a line separator."""
+    name = "a\u202e\u2066\u2028\u200fb\u2030"
+    grid = Quantization.of([0.5], [2], 10, 90)
+    x = Tensor(name, "uint8", (2, 3, 4), quantization=grid)
+    single("GlobalMaxPool", "", [x], Tensor("y", "uint8", (2, 3, 1), quantization=grid), {}).save(tmp_path / "m.qfb")
+    done = run("--list", tmp_path / "m.qfb")
+    assert "a\\u202e\\u2066\\u2028\\u200fb\u2030".encode() in done.stdout
 
 
 def test_names_are_listed_without_control_characters() -> None:

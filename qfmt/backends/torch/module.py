@@ -18,7 +18,7 @@ from ...model import Graph, Model
 from ...model import Tensor as ModelTensor
 from ...ops import OPERATORS, Trait
 from ...quantization import Bytes
-from ...rules import tensor_violations
+from ...rules import require_sound, tensor_violations
 from .compiled import compiled
 from .emit import Builder, Engine, Row
 from .engines import candidates
@@ -71,10 +71,12 @@ class QuantizedModule(fx.GraphModule):
         return self._made.engine.name
 
     def repack(self) -> None:
-        """Use the current values of the buffers. Raises ValidityError if they are not valid: a scale of zero, …"""
+        """Use the current values of the buffers. Raises ValidityError if they are not valid: a scale of zero, scales
+        that a node requires to be equal, …"""
         model = self._current()
         if broken := [each for tensor in model.graph.constants() for each in tensor_violations(tensor)]:
             raise ValidityError(broken)
+        require_sound(model)
         self._rebuild(model, self._made.requested)
 
     def to_model(self) -> Model:

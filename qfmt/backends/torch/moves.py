@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -146,6 +147,8 @@ def _pad(s: Site) -> Any:
     axes = [axis_of(axis, rank) for axis in s.constant_sizes(3)] if s.has(3) else list(range(rank))
     widths = {axis: (pads[i], pads[len(axes) + i]) for i, axis in enumerate(axes)}
     listed = [width for axis in reversed(range(rank)) for width in widths.get(axis, (0, 0))]
+    if mode == "constant" and min(listed, default=0) < 0:
+        return _padded_and_cropped(s, widths, listed)
     if mode == "constant":
         return s.result(aten.constant_pad_nd.default, s.x(0), _trimmed(listed), _fill(s))
     if mode == "wrap" or any(width < 0 for width in listed) or len(_trimmed(listed)) // 2 > rank - 2:
@@ -156,6 +159,21 @@ def _pad(s: Site) -> Any:
     _check_type(s)
     target = getattr(aten, f"{'reflection' if mode == 'reflect' else 'replication'}_pad{count}d").default
     return s.result(target, s.x(0), listed[: 2 * count])
+
+
+def _padded_and_cropped(s: Site, widths: Mapping[int, tuple[int, int]], listed: list[int]) -> Any:
+    """torch crops first, which fails if that leaves less than nothing."""
+    x = s.call(aten.constant_pad_nd.default, s.x(0), _trimmed([max(width, 0) for width in listed]), _fill(s))
+    cropped = {axis: pair for axis, pair in widths.items() if min(pair) < 0}
+    last = max(cropped)
+    for axis, (before, after) in cropped.items():
+        emit = s.result if axis == last else s.call
+        x = emit(aten.slice.Tensor, x, axis, max(-before, 0), after if after < 0 else WHOLE)
+    return x
+
+
+WHOLE = 2**63 - 1
+"""The end of a slice that goes on to the last element."""
 
 
 def _check_type(s: Site) -> None:

@@ -86,6 +86,8 @@ def _resize(s: Site) -> Any:
     _check_pixels(s, s.rank() - 2)
     sizes, factors = resize_arguments(s)
     target, corners = upsampling(s)
+    if not corners and s.rank() == 3:
+        raise Lacks("torch has no quantized upsample_nearest1d")
     if not corners:
         return s.result(target, s.x(0), sizes, factors)
     if s.rank() != 4:

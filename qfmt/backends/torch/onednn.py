@@ -310,7 +310,7 @@ def _relu(s: Site) -> Any:
 def _concat(s: Site) -> Any:
     """Inputs with the output's quantization are joined unchanged; the others go through a table of 256 results."""
     grids, y, axis = [s.grid(index) for index in range(len(s.node.inputs))], s.out_grid, s.attribute("axis")
-    if any(grid.axis is not None or grid.dtype != y.dtype or grid.dtype.itemsize > 1 for grid in grids):
+    if any(grid.axis is not None or grid.dtype != y.dtype or grid.dtype.itemsize > 1 for grid in (*grids, y)):
         raise Lacks("joins tensors of different types")
     values = [_regridded(s, index, grid) for index, grid in enumerate(grids)]
     return s.result(aten.cat.default, values, axis)

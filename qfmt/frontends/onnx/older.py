@@ -203,6 +203,8 @@ def _is_like_onnx(im: Importer, call: Call) -> bool:
     a scale other than 1, unless all dimensions keep theirs.
     """
     a = {**RESIZE, **call.attributes}
+    if a["coordinate_transformation_mode"] == "tf_half_pixel_for_nn":  # opset 11 has it, and no later one
+        return False
     dtype, along = im.tensors[call.inputs[0]].dtype, _along(im, call, a["keep_aspect_ratio_policy"])
     if a["mode"] != "nearest" and "float" not in dtype:
         return DTYPES[dtype].bits == 8 and along is not None and _is_exact(a, [each.scale for each in along])

@@ -56,8 +56,8 @@ def convert_onnx(source: Path | Any, options: Options, description: Mapping[str,
         raise SourceError("states the element types of its inputs itself", hint="drop --input-dtype")
     importer = Importer(onnx, budget, options.shapes)
     with importer.memory.spent():
-        for name, grid in options.quantization.items():
-            quantized.quantized_input(importer, name, *grid)
+        for name in options.quantization:
+            quantized.quantized_input(importer, name, *options.grid(name))
         graph = importer.run(onnx.graph)
         graph = on_real_numbers(fold_dynamic(integral(graph)), importer.preferred)
         graph = fold_sandwiches(hoist_quantizers(attach_quantization(graph, engine)), engine)

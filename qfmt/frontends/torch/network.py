@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 from ...budget import Budget
 from ...engines import TORCH_ENGINES
 from ...errors import BudgetError, ControlFlowError, SourceError
-from ...model import DTYPES, Dimension, Model, Quantization, Shape
+from ...model import Dimension, Model, Quantization, Shape
 from ...passes.edits import without_idle_rules
 from ...passes.fold import fold_sandwiches
 from ...passes.hoisting import hoist_quantizers
-from ...rules.quantization import is_float32_scale
 from ..options import EVAL, MODE, Options
 from ..stored import StoredTensor
 from . import shapes
@@ -74,12 +73,7 @@ def _stated(spec: InputSpec, options: Options) -> InputSpec:
     spec = replace(spec, dtype=stated, typed=spec.typed or spec.name in options.dtypes)
     if spec.name not in options.quantization:
         return spec
-    scale, zero_point, dtype = options.quantization[spec.name]
-    where = f"input {spec.name}"
-    if dtype not in DTYPES or not DTYPES[dtype].is_integer:
-        raise SourceError(f"a quantized input cannot be {dtype}", where=where)
-    if not is_float32_scale(scale) or not DTYPES[dtype].minimum <= zero_point <= DTYPES[dtype].maximum:
-        raise SourceError(f"scale {scale} and zero point {zero_point} are not valid for {dtype}", where=where)
+    scale, zero_point, dtype = options.grid(spec.name)
     grid = Quantization.per_tensor(scale, zero_point, dtype, scale_dtype=narrowest(scale))
     return replace(spec, dtype=dtype, quantization=grid)
 
@@ -110,6 +104,8 @@ def lift(
                 values = {name: lifter.builder.add_input(spec) for name, spec in known.items()}
                 try:
                     outputs = list(_flat(evaluate(listener, values), lifter.builder.budget))
+                    if not outputs:
+                        raise SourceError("returns no tensor")
                 except Refine as more:
                     assumed |= {more.name} if more.assumed else set()
                     known = _refined(known, more)
@@ -159,7 +155,7 @@ def own_names(name: str, shape: tuple[Dimension, ...], inputs: int) -> tuple[Dim
 
 
 def _flat(outputs: Any, budget: Budget, depth: int = 0) -> Iterator[Value | StoredTensor]:
-    """Tensors of a nested result, in order. It may contain itself, or the same list many times."""
+    """Tensors of a nested result, in order, without numbers and texts. It may contain itself, or a list many times."""
     budget.spend()
     if depth > DEPTH_LIMIT:
         raise SourceError("returns a list that is nested too deeply", hint="the file is malicious or damaged")

@@ -13,7 +13,7 @@ import torch
 import qfmt
 from qfmt.backends.torch.engines import NATIVE_ENGINES
 from qfmt.engines import RUNTIMES, TORCH_ENGINES
-from qfmt.errors import RunError
+from qfmt.errors import RunError, ValidityError
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
 from qfmt.ops import OPERATORS
 from qfmt.passes.hazards import KERNELS
@@ -123,6 +123,15 @@ def test_scales_are_next_to_a_constant_even_if_names_collide() -> None:
         module = model.to_torch(engine)
         assert module().tolist() == [9.5, 10.0, 10.5]
         assert qfmt.convert(module).content_id() == model.content_id()
+
+
+def test_scales_that_a_node_cannot_have_are_refused() -> None:
+    """The rule `sum` adds integers of one scale."""
+    module = qfmt.load(SUITE / "float" / "add-sum.qfb").to_torch()
+    state = module.state_dict()
+    (name,) = (each for each in state if each.endswith("_scale"))
+    with pytest.raises(ValidityError, match="V69"):
+        module.load_state_dict({**state, name: state[name] * 4})
 
 
 @pytest.mark.parametrize("name", ["form-nvfp4", "form-double", "form-levels"])

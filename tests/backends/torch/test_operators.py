@@ -131,13 +131,39 @@ def test_functions_from_and_to_scales_per_channel(channels: int, given: int | No
 
     x, y = Tensor("x", "uint8", (channels, 4), None, grid(given)), Tensor("y", "uint8", None, None, grid(made))
     values = rng.integers(0, 256, (channels, 4)).astype(np.uint8)
-    for name in ("Abs", "HardSwish", "LeakyRelu", "Neg", "Sigmoid", "Tanh"):
-        model = single(name, "reciprocal", [x], y, {})
+    for name in ("Abs", "Concat", "HardSwish", "LeakyRelu", "Neg", "Sigmoid", "Tanh"):
+        twice, attributes = (2, {"axis": 1}) if name == "Concat" else (1, {})
+        model = single(name, "reciprocal", [x] * twice, y, attributes)
         expected = model.run({"x": values})["y"].astype(int)
         for engine in ("auto", "reference", "native", "onednn", "qdq"):
             off = np.abs(model.to_torch(engine)(torch.from_numpy(values)).numpy() - expected)
             print(f"{name}, {engine}: {int((off == 0).sum())} of {off.size} outputs equal")
             assert off.max() <= (0 if engine in ("auto", "reference") else 1)
+
+
+def test_padding_that_removes_more_than_there_is() -> None:
+    grid = Quantization.per_tensor(0.5, 7, "uint8")
+    values = np.arange(6, dtype=np.uint8).reshape(2, 3)
+    for pads, expected in (((0, -4, 0, 2), [[7], [7]]), ((1, -1, -2, 0), [[7, 7]]), ((-1, 2, 0, -4), [[7]])):
+        x, y = (Tensor(name, "uint8", ("N", "C"), None, grid) for name in "xy")
+        model = single("Pad", "", [x, Tensor.constant("pads", np.array(pads))], y, {"mode": "constant"})
+        assert model.run({"x": values})["y"].tolist() == expected
+        for engine in ("auto", "fast", "reference", "native", "onednn", "qdq"):
+            assert model.to_torch(engine)(torch.from_numpy(values)).tolist() == expected
+
+
+def test_rows_are_resized_by_every_engine() -> None:
+    """torch has no kernel for quantized ones."""
+    grid = Quantization.per_tensor(0.02, 100, "uint8")
+    attributes = {"coordinate_transformation_mode": "asymmetric", "mode": "nearest", "nearest_mode": "floor"}
+    scales = Tensor.constant("scales", np.array([1, 1, 2], np.float32))
+    x, y = Tensor("x", "uint8", (1, 2, 3), None, grid), Tensor("y", "uint8", (1, 2, 6), None, grid)
+    model = single("Resize", "", [x, None, scales], y, attributes)
+    values = np.arange(6, dtype=np.uint8).reshape(1, 2, 3)
+    expected = values.repeat(2, 2).tolist()
+    assert model.run({"x": values})["y"].tolist() == expected
+    for engine in ("auto", "fast", "reference", "native", "onednn", "qdq"):
+        assert model.to_torch(engine)(torch.from_numpy(values)).tolist() == expected
 
 
 CONSTANTS = [(), (1,), (5,), (3, 5), (2, 1, 1), (3, 1), (1, 1, 1, 1)]

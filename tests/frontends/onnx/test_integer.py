@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +15,7 @@ import torch
 from onnx import TensorProto
 
 import qfmt
-from networks.onnx_models import node, operators, proto, through_file
+from networks.onnx_models import FLOAT, node, operators, proto, through_file
 from networks.requant_shifts import expected, network, rescale
 from qfmt import QfmtError
 from qfmt.frontends.onnx.qonnx import DOMAINS
@@ -26,6 +27,15 @@ from support.counts import tell
 from support.onnx_witness import runtime
 
 f32 = np.float32
+
+
+@pytest.mark.parametrize(
+    "said", [(0.1, 300, "uint8"), (math.nan, 0, "uint8"), (0.0, 0, "uint8"), (1e60, 0, "int8"), (0.1, 0, "float32")]
+)
+def test_a_quantization_that_no_input_can_have(said: tuple[float, int, str]) -> None:
+    source = proto([node("Relu", ["x"], ["y"])], {"x": (FLOAT, [2])}, ["y"], {})
+    with pytest.raises(QfmtError, match=r"^input x: .*(are not valid for|cannot be float32)"):
+        qfmt.convert(source, input_quantization={"x": said})
 
 
 @pytest.mark.parametrize(("opset", "kind"), [(6, "tensor"), (9, "int"), (11, "float")])

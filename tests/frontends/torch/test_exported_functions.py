@@ -4,6 +4,7 @@ in."""
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ F = torch.nn.functional
 
 
 X, POSITIVE, IDS = randn(2, 3, 8), randn(2, 3, 8).abs() + 0.1, whole(8, 2, 3, 5)
+SPECIAL = torch.tensor([-math.inf, -2.0, -0.0, 0.0, 4.0, math.inf, math.nan])
 Q, K, V = (randn(2, 4, 6, 8, seed=seed) for seed in range(3))
 MASK = whole(2, 6, 6).bool()
 
@@ -31,6 +33,7 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Any], Sequence[Any]]] = {
     "arcs": (lambda x: (x.clamp(-0.9, 0.9).acos(), x.clamp(-0.9, 0.9).asin(), x.round(), x.sign(), x.trunc()), [X]),
     "rounded": (lambda x, n: (x.floor(), x.ceil(), n.floor(), n.ceil(), n.round()), [X, whole(8, 5, 6)]),
     "roots": (lambda x: (x.rsqrt(), x.square(), x.log2(), x.reciprocal(), x.sqrt()), [POSITIVE]),
+    "powers": (lambda x: (x**0.5, x**-0.5, x**torch.tensor(0.5), x**2, x**-1.5), [SPECIAL]),
     "comparisons": (lambda x, y: (x < y, x <= 0, x > 0.5, x >= y, x == y, x != x.round()), [X, randn(2, 3, 8, seed=1)]),
     "logic": (lambda x, y: (x & y, x | y, x ^ y, ~x, torch.logical_and(x, y), torch.logical_not(x)), [MASK, MASK.T]),
     "integer_logic": (lambda x: (x & 3, x | 4, x ^ 1, torch.logical_or(x, x > 3)), [whole(8, 5, 6)]),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....budget import Budget
 from ....engines import TORCH_ENGINES
-from ....errors import SourceError, UnsupportedOperatorsError
+from ....errors import SourceError, UnsupportedOperatorsError, first_line
 from ....model import Model
 from ....urls import Url
 from ...options import Options
@@ -112,7 +112,10 @@ def _saved(state: dict[Any, Any]) -> bytes:
     import torch
 
     buffer = io.BytesIO()
-    torch.save(state, buffer)
+    try:
+        torch.save(state, buffer)
+    except Exception as error:
+        raise SourceError(f"torch.save cannot save it: {first_line(error)}") from None
     return buffer.getvalue()
 
 

@@ -13,6 +13,7 @@ from ..building import Builder
 from ..lifts import lifts
 from ..values import Quotient, Size, TensorValue, Unknown, share
 from .logic import cast, in_type
+from .pointwise import binary
 
 FUNCTIONS = {
     "acos": "Acos", "acosh": "Acosh", "asin": "Asin", "asinh": "Asinh", "atan": "Atan", "atanh": "Atanh",
@@ -56,6 +57,16 @@ def sign(lift: Builder, self: TensorValue) -> Any:
 @lifts("aten::rsqrt")
 def rsqrt(lift: Builder, self: Any) -> Any:
     return lift.emit("Reciprocal", [lift.emit("Sqrt", [real(lift, self)])])
+
+
+@lifts("aten::pow")
+def power(lift: Builder, self: Any, exponent: Any) -> Any:
+    """Torch computes the powers of the numbers 0.5 and -0.5 as roots, which are others of -0 and -∞
+    (aten/src/ATen/native/cpu/PowKernel.cpp)."""
+    if not isinstance(self, TensorValue) or not isinstance(exponent, float) or abs(exponent) != 0.5:
+        return binary(lift, "Pow", self, exponent)
+    root = lift.emit("Sqrt", [real(lift, self)])
+    return root if exponent > 0 else lift.emit("Reciprocal", [root])
 
 
 @lifts("aten::square")

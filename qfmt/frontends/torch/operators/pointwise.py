@@ -113,7 +113,8 @@ def _target_dtype(args: Any, kwargs: Any) -> str | None:
     return None
 
 
-def _binary(lift: Builder, operator: str, a: Any, b: Any) -> Any:
+def binary(lift: Builder, operator: str, a: Any, b: Any) -> Any:
+    """An operator of two tensors, numbers or sizes."""
     if isinstance(a, Size) or isinstance(b, Size):
         return shapes.arithmetic(lift, operator, a, b)
     x, y = operands(lift, a, b)
@@ -127,9 +128,9 @@ def add(lift: Builder, operator: str, self: Any, other: Any, alpha: Any = 1) -> 
     if operator == "Add" and isinstance(self, list) and isinstance(other, list):
         return self + other
     if alpha == 1:
-        return _binary(lift, operator, self, other)
+        return binary(lift, operator, self, other)
     if isinstance(self, Size) or isinstance(other, Size):
-        return _binary(lift, operator, self, _binary(lift, "Mul", other, alpha))
+        return binary(lift, operator, self, binary(lift, "Mul", other, alpha))
     x, y = operands(lift, self, other)
     return lift.emit(operator, [x, lift.emit("Mul", [*operands(lift, y, alpha)])])
 
@@ -139,9 +140,9 @@ def rsub(lift: Builder, self: Any, other: Any, alpha: Any = 1) -> Any:
     return add(lift, "Sub", other, self, alpha)
 
 
-@lifts({"aten::mul(self, other)": "Mul", "aten::pow(self, exponent:other)": "Pow"})
-def product(lift: Builder, operator: str, a: Any) -> Any:
-    return _binary(lift, operator, a.self, a.other)
+@lifts("aten::mul")
+def product(lift: Builder, self: Any, other: Any) -> Any:
+    return binary(lift, "Mul", self, other)
 
 
 @lifts("aten::div", "aten::true_divide")
@@ -151,7 +152,7 @@ def div(lift: Builder, self: Any, other: Any, *, rounding_mode: str | None = Non
         exact = Quotient(down, towards_zero) if rounding_mode is None else towards_zero
         return down if rounding_mode == "floor" else exact
     if rounding_mode is None:
-        return _binary(lift, "Div", self, other)
+        return binary(lift, "Div", self, other)
     return _whole_quotient(lift, self, other, rounding_mode)
 
 
@@ -215,7 +216,7 @@ def quantized_scalar(lift: Builder, name: str, qa: Any, b: Any) -> Any:
 
 
 @lifts({"quantized::add": "add", "quantized::mul": "mul"})
-def quantized_binary(lift: Builder, name: str, qa: Any, qb: Any, scale: Any = None, zero_point: Any = None) -> Any:
+def quantizedbinary(lift: Builder, name: str, qa: Any, qb: Any, scale: Any = None, zero_point: Any = None) -> Any:
     """Without a scale, one operand is a number; with one, the operator's spelling applies."""
     if scale is not None:
         return NotImplemented
