@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
 
+LEADS_UP = "has .. in its key, which would be read as the folder above"
+
+
 class Url:
     """A remote file or folder, with as much of `pathlib.Path` as there is need for.
 
@@ -154,10 +157,8 @@ class Url:
     def open(self, first: int | None = None) -> Reading:
         """The file, open, until it is closed; with `first`, only the first bytes are requested now."""
         with failing(str(self)):
-            if self.protocol == "s3" and ".." in self._split.path.split("/"):
-                raise RemoteError(
-                    "has .. in its key, which would be read as the folder above", hint="rename the object"
-                )
+            if self._leads_up:
+                raise RemoteError(LEADS_UP, hint="rename the object")
             names = self.protocol, self.text, str(self)
             return Web(*names, first) if self.protocol in WEB else Stored(*names)
 
@@ -167,8 +168,14 @@ class Url:
         with failing(str(self), DestinationError):
             self._files.put_file(str(path), self.text)
 
+    @property
+    def _leads_up(self) -> bool:
+        return self.protocol == "s3" and ".." in self._split.path.split("/")
+
     def require_writable(self) -> None:
         """DestinationError if nothing can be written to such a URL."""
+        if self._leads_up:
+            raise DestinationError(LEADS_UP, where=str(self), hint="choose another")
         if self.protocol in WEB:
             hint = "write a local file, or to s3://"
             raise DestinationError(f"{self.protocol}:// is for reading only", where=str(self), hint=hint)

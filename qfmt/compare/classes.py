@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from math import inf, prod, sqrt
 from typing import Any, NamedTuple, cast
 
@@ -200,21 +201,22 @@ def _overflows(
 ) -> tuple[Array, Array]:
     """Of the outputs that differ: those that a saturating kernel of the engine explains, and other possible overflows.
 
-    Only a kernel that was seen to saturate in this node may have overflowed elsewhere in it: on other processors,
-    differences have no such excuse.
+    A kernel explains what it computes if exact sums give another result. Only a kernel that was seen to saturate in
+    this node may have overflowed elsewhere in it: on other processors, differences have no such excuse.
     """
     none = np.zeros(off.shape, bool)
-    if not off.any():
+    if not off.any() or not (made := [*saturated(node, operands, output, engine)]):
         return none, none
-    explained = [
-        off & (equal_elements(each, theirs) | _close(node, operands, each, theirs))
-        for each in saturated(node, operands, output, engine)
-    ]
-    most = max(explained, key=np.count_nonzero, default=none)
+    exact, alike = _executed(node, operands, output), partial(_alike, node, operands)
+    most = max((off & alike(each, theirs) & ~alike(each, exact) for each in made), key=np.count_nonzero)
     rest = off & ~most
     if not rest.any() or not _is_evident(most, off, output, theirs):
         return most, none
     return most, rest & can_overflow(node, operands, output, engine)
+
+
+def _alike(node: Node, operands: Sequence[Operand | None], mine: Array, theirs: Array) -> Array:
+    return np.asarray(equal_elements(mine, theirs) | _close(node, operands, mine, theirs))
 
 
 def _is_evident(explained: Array, off: Array, output: Tensor, theirs: Array) -> bool:

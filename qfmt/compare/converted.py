@@ -13,9 +13,11 @@ from ..arithmetic import dequantize, f32
 from ..arrays import Array
 from ..frontends.witness import Computed, computed, integers_of
 from ..interpreter import checked_inputs
-from ..model import DTYPES, Graph, Model, Tensor, numpy_dtype
+from ..model import DTYPES, Graph, Model, Parameter, Tensor, numpy_dtype
 from ..ops import known
+from ..ops.accumulation import int32_bias
 from ..passes.edits import with_inputs
+from ..passes.same_types import has_same_types, with_same_types
 from .difference import Pairing
 from .judges import BySource, by_file, completed, in_type
 from .random_inputs import sized
@@ -47,7 +49,13 @@ class Converted:
         self, file: Model, witness: Witness, *, foreign: bool = False, rules: tuple[Model, Model] | None = None
     ) -> None:
         self.file, self.witness, self.foreign = file, witness, foreign
-        a, b = (_as_onnx_states_it(each.graph) if foreign else each.graph for each in (witness.model, file))
+        a, b = witness.model.graph, file.graph
+        if foreign:
+            if witness.name != "onnx":
+                a = in_terms_of_onnx(witness.model, file).graph
+                a = _with_int32_biases(a, in_terms_of_onnx(rules[1], file).graph, b) if rules else a
+            a, b = (_as_onnx_states_it(each) for each in (a, b))
+            a, b = _with_transposed(a, b), _with_transposed(b, a)
         self.pairing = Pairing(a, b, ("source", "file"))
         self.tensors = self._paired()
         """Tensor of the source → tensor of the file."""
@@ -88,7 +96,7 @@ class Converted:
         readers = self.file.graph.readers()
         for found in self.pairing.tensor_differences(provenance=False):
             name = found.other or found.name
-            if found.is_equal and not self.file.tensors[name].is_constant:
+            if found.is_equal and not self.pairing.b.tensors[name].is_constant:
                 continue
             read_by = readers.get(name, ())
             # ONNX needs a scale of 1 where PyTorch has another one that keeps a size: only results count
@@ -101,9 +109,9 @@ class Converted:
 
     def _is_comparable(self, mine: str, theirs: str) -> bool:
         """Whether a tensor of the source and one of a foreign file are constants of one type, with the same meaning."""
-        if not theirs or mine not in self.witness.model.tensors:
+        if not theirs:
             return False
-        a, b = self.witness.model.tensors[mine], self.file.tensors[theirs]
+        a, b = self.pairing.a.tensors[mine], self.pairing.b.tensors[theirs]
         return (
             a.is_constant and b.is_constant and (a.dtype, a.quantization is None) == (b.dtype, b.quantization is None)
         )
@@ -186,6 +194,26 @@ class Converted:
         return iter(())
 
 
+def in_terms_of_onnx(model: Model, onnx: Model) -> Model:
+    """Adapt a network to the ONNX model that was made from it, or from which it was made: float32 scales, int32 biases
+    where the rule of the node quantizes them, and uint8 activations and other weights if the export used
+    `--same-types`."""
+    if has_same_types(onnx, model):
+        model = with_same_types(model)
+    tensors = dict(model.graph.tensors)
+    for name, tensor in tensors.items():
+        grid = tensor.quantization
+        if grid is not None and grid.scale_dtype == "float64" and grid.is_affine:
+            scale = Parameter.of_values(grid.scale.array.astype(f32))
+            tensors[name] = replace(tensor, quantization=replace(grid, scale=scale))
+    readers = model.graph.readers()
+    for node in model.nodes:
+        if node.rule == "integer_bias" and len(node.inputs) > 2 and len(readers.get(node.inputs[2], ())) == 1:
+            x, weight, bias = (tensors[name] for name in node.inputs[:3])
+            tensors[bias.name] = int32_bias(node, x, weight, bias) or bias
+    return model.replace(graph=replace(model.graph, tensors=tensors))
+
+
 def _moved(value: Computed, tensor: Tensor) -> Computed:
     """Integers of the type of the tensor, if the zero point differs as the types do: uint8 may be int8, 128 less. With
     any other zero point, the integers would end at other real numbers."""
@@ -210,6 +238,27 @@ def _as_onnx_states_it(graph: Graph) -> Graph:
                 if grid.scale_dtype == "float64":
                     grid = grid.with_values(scale=grid.scale.array.astype(f32))
             tensors[name] = replace(tensor, quantization=grid)
+    return replace(graph, tensors=tensors)
+
+
+def _with_int32_biases(graph: Graph, stated: Graph, onnx: Graph) -> Graph:
+    """With biases as the rules of the file round them, where ONNX has them so, under its name for them."""
+    named = {f"{each.name}_quantized": each for each in stated.constants() if each.dtype == "int32"}
+    biases = {name: replace(named[name], name=name) for name in named.keys() & onnx.tensors.keys()}
+    return replace(graph, tensors={**graph.tensors, **biases})
+
+
+def _with_transposed(graph: Graph, other: Graph) -> Graph:
+    """With the weights that another graph has under an alias, and transposed: ONNX has those of a MatMul so."""
+    tensors = dict(graph.tensors)
+    for tensor in graph.constants():
+        for name in {*tensor.aliases} - graph.tensors.keys():
+            like, grid = other.tensors.get(name), tensor.quantization
+            if like is None or not like.is_constant or grid is None or not grid.is_affine or len(like.shape or ()) != 2:
+                continue
+            if like.shape == (tensor.shape or ())[::-1] and not np.array_equal(like.array, tensor.array):
+                along = grid if grid.axis is None else grid.along(1 - grid.axis)
+                tensors[name] = Tensor.constant(name, tensor.array.T.copy(), along, dtype=tensor.dtype)
     return replace(graph, tensors=tensors)
 
 

@@ -111,17 +111,19 @@ class BySource:
         if self.stated is self.source or origin is None or output is None:
             return rule
         read = known_operands(origin, self.stated.tensors, self.values)
-        found = None if read is None else by_node(origin, self.stated.tensors, output, self._with_real_bias(made, read))
+        if read is None:
+            return rule
+        found = by_node(origin, self.stated.tensors, output, self._with_real_bias(made, origin, read))
         return rule if found is None or (found.shape, found.dtype) != (rule.shape, rule.dtype) else found
 
-    def _with_real_bias(self, node: Node, read: Sequence[Operand | None]) -> Sequence[Operand | None]:
+    def _with_real_bias(self, node: Node, origin: Node, read: Sequence[Operand | None]) -> Sequence[Operand | None]:
         """The inputs of a node of the source, with the file's real bias if the source has it in integers."""
         bias = self.file.tensors.get("".join(node.inputs[2:3]))
         if bias is None or not bias.is_constant or bias.quantization:
             return read
         match read:
             case [Operand(_, Quantization() as x), Operand(_, Quantization() as w), Operand(whole, _), *rest]:
-                unit = unit_of_sums(x, w, node.attributes)
+                unit = unit_of_sums(x, w, origin.attributes)
                 with np.errstate(over="ignore"):  # what is infinite, int32 does not hold
                     if np.array_equal(whole_bias(bias.array, unit, "integer_bias"), whole):
                         return [*read[:2], Operand(bias.array, None), *rest]

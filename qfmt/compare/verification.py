@@ -19,7 +19,7 @@ from ..model import Graph, Model
 from ..rules import require_sound
 from ..urls import Named, Url, place
 from .comparison import Comparison
-from .converted import Converted
+from .converted import Converted, in_terms_of_onnx
 from .lowered import Lowered, has_inputs_of, is_lowered, likenesses
 from .report import Report
 
@@ -122,8 +122,6 @@ def _relation(path: Path, file: Model, witness: Witness, engine: str | None) -> 
     rules = (engines.model, witness.model) if engines else None
     witness = engines if engines is not None and foreign else witness
     if foreign and witness.name == "onnx":
-        from ..frontends.onnx.witness import in_terms_of_onnx
-
         file = in_terms_of_onnx(file, witness.model)
     relation = Converted(file, witness, foreign=foreign, rules=rules)
     relation.notes.extend(notes)

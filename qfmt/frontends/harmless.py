@@ -166,7 +166,8 @@ def _of_type(rebuild: Any, _type: Any, arguments: Any, state: Any = None) -> Any
     makers = _tensor, _tensor_v3, _quantized, _subclass, _first  # not this one: it would recurse
     makes_tensors = isinstance(rebuild, Rebuild) and rebuild.function in makers
     if not makes_tensors or not isinstance(arguments, tuple):
-        raise SourceError("a tensor is created by a function that does not create tensors")
+        hint = "save dense tensors of PyTorch's own class"
+        raise SourceError("a tensor is created by a function that does not create tensors", hint=hint)
     tensor = rebuild.function(*arguments)
     if isinstance(tensor, Subclass) and isinstance(state, dict):
         tensor.state = state

@@ -52,6 +52,19 @@ def with_same_types(model: Model) -> Model:
     return model.replace(graph=replace(model.graph, nodes=nodes, tensors=types.tensors))
 
 
+def has_same_types(onnx: Model, model: Model) -> bool:
+    """Whether an ONNX model was written with these types: it has other activations, or constants, than its origin."""
+    for tensor in model.tensors.values():
+        if tensor.is_constant:
+            found = any(f"{tensor.name}.{other}" in onnx.tensors for other in OFFSETS.keys() - {tensor.dtype})
+        else:
+            there = onnx.tensors.get(tensor.name)
+            found = there is not None and not there.is_constant and (tensor.dtype, there.dtype) == ("int8", "uint8")
+        if found:
+            return True
+    return False
+
+
 def _movable(model: Model) -> set[str]:
     """The int8 activations inside the network that can be uint8: no node reads or outputs their stored integers."""
     found = {tensor.name for tensor in model.tensors.values() if tensor.dtype == "int8" and _has_grid(tensor)}

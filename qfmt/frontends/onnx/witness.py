@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,10 +13,8 @@ from ...arithmetic import dequantize
 from ...arrays import Array
 from ...engines import RUNTIMES
 from ...errors import MissingPackageError, RunError
-from ...model import Model, Parameter, Tensor, numpy_dtype
+from ...model import Model, Tensor, numpy_dtype
 from ...ops import OPERATORS, Trait, has
-from ...ops.accumulation import int32_bias
-from ...passes.same_types import with_same_types
 from ..isolation.parent import Session, is_installed
 from ..witness import Computed, Witness, integers_of, is_array, stated
 from .execution import REFERENCE
@@ -213,26 +210,6 @@ class OnnxWitness(Witness):
                 moved.update(node.outputs if has(node, Trait.ANY_MOVE) else ())
             kept.update(node.inputs[1:] if node.operator == "QuantizeLinear" else node.inputs)
         return moved - kept
-
-
-def in_terms_of_onnx(file: Model, source: Model) -> Model:
-    """Adapt a network from another source to the ONNX model: float32 scales, int32 biases where the rule of the node
-    quantizes them, and uint8 activations if the export used `--same-types`."""
-    others = (source.tensors.get(tensor.name) for tensor in file.tensors.values() if tensor.dtype == "int8")
-    if any(other is not None and not other.is_constant and other.dtype == "uint8" for other in others):
-        file = with_same_types(file)
-    tensors = dict(file.graph.tensors)
-    for name, tensor in tensors.items():
-        grid = tensor.quantization
-        if grid is not None and grid.scale_dtype == "float64" and grid.is_affine:
-            scale = Parameter.of_values(grid.scale.array.astype(np.float32))
-            tensors[name] = replace(tensor, quantization=replace(grid, scale=scale))
-    readers = file.graph.readers()
-    for node in file.nodes:
-        if node.rule == "integer_bias" and len(node.inputs) > 2 and len(readers.get(node.inputs[2], ())) == 1:
-            x, weight, bias = (tensors[name] for name in node.inputs[:3])
-            tensors[bias.name] = int32_bias(node, x, weight, bias) or bias
-    return file.replace(graph=replace(file.graph, tensors=tensors))
 
 
 def _stated(graph: Any) -> Iterator[tuple[str, Grid]]:

@@ -148,6 +148,9 @@ class _Walk:
             self._budget.allocate(ENTRY_BYTES)
             own = _own_name(name)
             self.entries.append(Entry(own, value, (name,) if own != name else ()))
+        elif isinstance(value, Inert) and value.class_name.startswith("torch._utils._rebuild_"):
+            what = value.class_name.removeprefix("torch._utils._rebuild_").replace("_", " ")
+            raise SourceError(f"not supported: a {what}", where=name, hint="save a dense tensor: tensor.to_dense()")
         elif type(value) in (int, float):
             if name.endswith((".scale", ".zero_point")) and (isinstance(value, float) or abs(value) < 1 << 63):
                 self.entries.append(Entry(name, value))
