@@ -16,6 +16,9 @@ from .quantization import NO_ZERO_POINT
 PIECE = 1 << 16
 """About how many bytes are digested at once."""
 
+OF_INPUTS = ("dynamic_inputs", "quantized_inputs")
+"""The source keys that say how inputs are quantized, which no tensor does."""
+
 LONG = 256
 """Bytes of a word, or of the lines of a quantization, from which on it counts how often they stand there."""
 
@@ -80,6 +83,9 @@ def _pieces(model: Model) -> Iterator[bytes]:
         yield from _line("out", *node.outputs)
         for key in sorted(node.attributes):
             yield from _line("attribute", key, *attribute_words(node.attributes[key]))
+    for key in OF_INPUTS:
+        if key in model.source:
+            yield from _line(key, model.source[key])
 
 
 def _size_word(size: Dimension) -> str:

@@ -344,8 +344,8 @@ class Model:
     def content_id(self) -> bytes:
         """32 bytes that identify what the network computes: equal for equal names, types, quantization and data.
 
-        Producer, source, metadata, test vectors, aliases and scopes are not included. Defined in docs/spec/writing.md,
-        "Content id".
+        Producer, source (except how inputs are quantized), metadata, test vectors, aliases and scopes are not included.
+        Defined in docs/spec/writing.md, "Content id".
         """
         from .content import content_digest
 

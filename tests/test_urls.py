@@ -543,6 +543,8 @@ def test_destinations_that_cannot_be_written(server: Server, tmp_path: Path) -> 
     for url in ("memory://", "memory://folder/", "s3://"):
         with pytest.raises(DestinationError, match=f"^{url}/?: is a folder"):
             tiny_model().save(url)
+    with pytest.raises(DestinationError, match=r"^s3://a/b/../c.qfb: has .. in its key"):
+        tiny_model().save("s3://a/b/../c.qfb")
     with pytest.raises(DestinationError, match=r"^memory://a/\\x00b: "):
         tiny_model().save("memory://a/\0b")
 

@@ -116,7 +116,8 @@ class Manifest:
                 raise TypeError
             if any(type(getattr(entry, name)) not in kinds for name, kinds in _TYPES.items()):
                 raise TypeError
-            if not 0 <= entry.seconds < inf:  # NaN and Infinity are no JSON, but Python reads and writes them
+            # NaN and Infinity are no JSON, but Python reads and writes them
+            if not 0 <= entry.size < 1 << 63 or not 0 <= entry.seconds < inf:
                 raise ValueError
             self.place(entry)
         except UnicodeEncodeError as error:  # of `place`

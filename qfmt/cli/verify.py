@@ -12,7 +12,7 @@ import click
 import qfmt
 
 from ..engines import RUNTIMES, TORCH_ENGINES
-from ..errors import QfmtError, message
+from ..errors import QfmtError, message, some
 from ..frontends.json_text import is_shallow
 from ..notation import how_many, number
 from ..urls import Place, place, text_of
@@ -346,6 +346,9 @@ def _verdict(report: Report) -> str:
     right = "equal" if report.is_exact else f"nothing wrong; {' and '.join(_allowed(report))}"
     if report.lowered_anew is False:
         right += "; on these inputs: the file is not a fresh lowering of the source"
+    if report.other_form:
+        left = f": {some(report.uncompared)} of the source could not be compared" if report.uncompared else ""
+        right += f"; on these inputs{left}"
     if report.beyond:
         right += f"; not computed by the file: {', '.join(report.beyond)}"
     return right if report.outputs else f"{right}; the whole network was not run"

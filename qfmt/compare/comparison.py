@@ -10,7 +10,7 @@ from ..engines import engine_of
 from ..errors import RunError
 from ..frontends.isolation.parent import EngineDied
 from ..frontends.witness import Computed
-from ..model import Quantization
+from ..model import Quantization, Tensor
 from ..passes.likely_shapes import example_shapes
 from ..progress import counted
 from ..urls import Place
@@ -44,7 +44,9 @@ class Comparison:
         """Compare the same constants with those that another reader reads from the source."""
         for name, theirs in self.witness.constants():
             weight = self.weights.get(self.relation.tensors.get(name, ""))
-            if weight is not None and self.witness.name not in weight.witnesses:
+            if weight is None or weight.name not in self.file.tensors:  # it has another form there
+                continue
+            if self.witness.name not in weight.witnesses:
                 self.weights[weight.name] = self._as_reread(weight, theirs)
 
     def _as_reread(self, weight: WeightComparison, theirs: Computed) -> WeightComparison:
@@ -55,7 +57,7 @@ class Comparison:
         else:
             different, _ = values_differ(read, mine)
             words = [f"{who} {different} different values"] if different else []
-        if tensor.quantization is not None and (theirs.is_quantized or not self.relation.integer_only):
+        if tensor.quantization is not None and self._states_grid(tensor, theirs):
             limits = tensor.quantization.quant_min, tensor.quantization.quant_max
             stated = Quantization.of(theirs.scale, theirs.zero_point, *limits, theirs.axis)
             grids = without_single_channel(stated), without_single_channel(tensor.quantization)
@@ -64,6 +66,12 @@ class Comparison:
             words = []
         witnesses = (*weight.witnesses, self.witness.name)
         return replace(weight, differences=(*weight.differences, *words), witnesses=witnesses)
+
+    def _states_grid(self, tensor: Tensor, theirs: Computed) -> bool:
+        """Whether the source must state the quantization of a constant: it may also compute with the scales."""
+        if isinstance(self.relation, Converted):
+            return self.relation.pairing.b.tensors[tensor.name].quantization is not None
+        return theirs.is_quantized
 
     def run(self, inputs: Mapping[str, ArrayLike] | None, count: int, shapes: Mapping[str, Sequence[int]]) -> None:
         """Compare nodes and outputs, on given inputs or on pseudo-random ones."""
@@ -123,6 +131,8 @@ class Comparison:
             lowered_anew=None if self.skipped else relation.is_lowered_anew,
             notes=tuple(relation.notes),
             beyond=() if self.skipped else tuple(relation.beyond()),
+            uncompared=relation.uncompared,
+            other_form=relation.foreign,
             integer_only=relation.integer_only,
             rules_compared=self.file.engine in ("", engine_of(self.witness.engine)) and not relation.foreign,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,22 +14,24 @@ from ..arithmetic import dequantize, f32
 from ..arrays import Array
 from ..frontends.witness import Computed, computed, integers_of
 from ..interpreter import checked_inputs
-from ..model import DTYPES, Graph, Model, Parameter, Tensor, numpy_dtype
+from ..model import DTYPES, Graph, Model, Parameter, Tensor, numpy_dtype, static_shape
 from ..ops import known
 from ..ops.accumulation import int32_bias
 from ..passes.edits import with_inputs
 from ..passes.same_types import has_same_types, with_same_types
 from .difference import Pairing
-from .judges import BySource, by_file, completed, in_type
+from .judges import BySource, by_file, completed, in_type, recurrent_tensors
 from .random_inputs import sized
 from .report import NodeComparison, WeightComparison
 from .side_by_side import SideBySide
-from .words import without_single_channel
+from .words import NOWHERE, without_single_channel
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from ..frontends.witness import Witness
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 LISTED = 3
 """The most kinds of differences that a note lists."""
@@ -51,11 +54,14 @@ class Converted:
         self.file, self.witness, self.foreign = file, witness, foreign
         a, b = witness.model.graph, file.graph
         if foreign:
-            if witness.name != "onnx":
-                a = in_terms_of_onnx(witness.model, file).graph
-                a = _with_int32_biases(a, in_terms_of_onnx(rules[1], file).graph, b) if rules else a
+            stated = rules[1] if rules else witness.model
+            if witness.name == "onnx":
+                b = _with_int32_biases(b, a, file)
+            else:
+                a = _with_int32_biases(in_terms_of_onnx(witness.model, file).graph, b, stated)
             a, b = (_as_onnx_states_it(each) for each in (a, b))
             a, b = _with_transposed(a, b), _with_transposed(b, a)
+            a, b = _without_lone_grids(a, b), _without_lone_grids(b, a)
         self.pairing = Pairing(a, b, ("source", "file"))
         self.tensors = self._paired()
         """Tensor of the source → tensor of the file."""
@@ -63,11 +69,14 @@ class Converted:
         self.takes = self._asked() if foreign else file
         """The network whose inputs the caller passes, or that are drawn."""
         self.by_source: BySource | None = None
+        names = {theirs: mine for mine, theirs in self.tensors.items()}
         if rules is not None:
-            names = {theirs: mine for mine, theirs in self.tensors.items()}
             self.by_source = BySource(file, *rules, witness.engine, names)
-        self.side_by_side = SideBySide(file, self.by_source or by_file(file, witness.engine))
+        recurrent = recurrent_tensors(witness.model, names)
+        self.side_by_side = SideBySide(file, self.by_source or by_file(file, witness.engine, recurrent))
         self.notes: list[str] = []
+        self.uncompared: tuple[str, ...] = ()
+        """Constants of the source that a foreign file has in a form that was not compared, or not with their scales."""
 
     def _asked(self) -> Model:
         """The source, whose inputs have the file's names. Only its interface ties a foreign file to the source: if the
@@ -93,7 +102,7 @@ class Converted:
 
     def constants(self) -> Iterator[WeightComparison]:
         """Compare constants, and tensors without values whose declarations differ, with the fresh conversion."""
-        readers = self.file.graph.readers()
+        readers, seen = self.file.graph.readers(), set[str]()
         for found in self.pairing.tensor_differences(provenance=False):
             name = found.other or found.name
             if found.is_equal and not self.pairing.b.tensors[name].is_constant:
@@ -103,9 +112,29 @@ class Converted:
             resizes = bool(read_by) and all(node.operator == "Resize" for node in read_by)
             if self.foreign and (resizes or not self._is_comparable(found.name, found.other)):
                 continue
+            seen.add(found.name)
             counts = (found.elements, found.different, found.largest)
             read = tuple(node.label for node in read_by)
             yield WeightComparison(name, read, *counts, found.words, ("conversion",))
+
+        if self.foreign:
+            self.uncompared = tuple(self._unseen(seen))
+
+    def _unseen(self, seen: set[str]) -> Iterator[str]:
+        source, readers = self.pairing.a, self.pairing.a.readers()
+        for tensor in source.constants():
+            found = seen.intersection((tensor.name, *tensor.aliases, f"{tensor.name}_quantized"))
+            is_quantized = not _means_itself(tensor) or self._has_grid(tensor.name)
+            if found and (not _means_itself(tensor) or not is_quantized or tensor.name not in found):
+                continue
+            floats = tensor.dtype in FLOATS and prod(static_shape(tensor)) > 1
+            resizes = all(node.operator == "Resize" for node in readers.get(tensor.name, ()))
+            if (is_quantized or floats) and not resizes:
+                yield tensor.name
+
+    def _has_grid(self, name: str) -> bool:
+        tensors = self.witness.model.tensors
+        return name in tensors and not _means_itself(tensors[name])
 
     def _is_comparable(self, mine: str, theirs: str) -> bool:
         """Whether a tensor of the source and one of a foreign file are constants of one type, with the same meaning."""
@@ -157,9 +186,11 @@ class Converted:
     def nodes(self) -> Iterator[NodeComparison]:
         spelled = Counter[str]()
         differences = self.pairing.node_differences(provenance=False)
-        for (_, node), found in zip(self.pairing.nodes, differences, strict=True):
-            if node is None:  # only the source has it
+        own = {id(each): node for each, node in zip(self.pairing.b.nodes, self.file.nodes, strict=True)}
+        for (_, each), found in zip(self.pairing.nodes, differences, strict=True):
+            if each is None:  # only the source has it
                 continue
+            node = own[id(each)]
             ran = self.side_by_side.nodes[id(node)]
             if ran.unknown:
                 self.notes.append(f"{found.name} was not run: qfmt has no reference for {found.operator}")
@@ -183,6 +214,9 @@ class Converted:
         source, file = self.witness.model.graph, self.file.graph
         if self.foreign and len(source.inputs) != len(file.inputs):
             yield f"the network's inputs {', '.join(source.inputs)} → {', '.join(file.inputs)}"
+        dynamic = [each.source.get("dynamic_inputs", NOWHERE) for each in (self.witness.model, self.file)]
+        if dynamic[0] != dynamic[1] and not self.file.nodes:
+            yield f"dynamic_inputs {' → '.join(dynamic)}"
         wanted = [self.tensors.get(name, name) for name in source.outputs]
         if wanted != list(file.outputs):
             yield f"the network's outputs {', '.join(wanted)} → {', '.join(file.outputs)}"
@@ -228,24 +262,54 @@ def _moved(value: Computed, tensor: Tensor) -> Computed:
 
 def _as_onnx_states_it(graph: Graph) -> Graph:
     """Without what ONNX does not state: single channels, and of constants the ranges, which only bound their integers,
-    and scales in float64."""
+    and the type of scales."""
     tensors = dict(graph.tensors)
     for name, tensor in tensors.items():
         if tensor.quantization is not None:
             grid, dtype = without_single_channel(tensor.quantization), DTYPES[tensor.dtype]
             if tensor.is_constant:
                 grid = replace(grid, quant_min=dtype.minimum, quant_max=dtype.maximum)
-                if grid.scale_dtype == "float64":
-                    grid = grid.with_values(scale=grid.scale.array.astype(f32))
+                if grid.scale_dtype in FLOATS and grid.scale.quantization is None:
+                    grid = replace(grid, scale=Parameter.of_values(grid.scale.array.astype(f32)))
             tensors[name] = replace(tensor, quantization=grid)
     return replace(graph, tensors=tensors)
 
 
-def _with_int32_biases(graph: Graph, stated: Graph, onnx: Graph) -> Graph:
-    """With biases as the rules of the file round them, where ONNX has them so, under its name for them."""
-    named = {f"{each.name}_quantized": each for each in stated.constants() if each.dtype == "int32"}
-    biases = {name: replace(named[name], name=name) for name in named.keys() & onnx.tensors.keys()}
-    return replace(graph, tensors={**graph.tensors, **biases})
+def _without_lone_grids(graph: Graph, other: Graph) -> Graph:
+    """Without the quantization of constants whose integers another graph has without one: ONNX computes with the scales
+    of a table as with other numbers."""
+    tensors = dict(graph.tensors)
+    for name, tensor in tensors.items():
+        like = other.tensors.get(name)
+        if like is None or not like.is_constant or not tensor.is_constant or like.dtype != tensor.dtype:
+            continue
+        if _means_itself(like) or _means_itself(tensor):
+            tensors[name] = replace(tensor, quantization=None)
+    return replace(graph, tensors=tensors)
+
+
+def _means_itself(tensor: Tensor) -> bool:
+    """Whether the integers of a tensor are its numbers."""
+    grid = tensor.quantization
+    return grid is None or (grid.is_per_tensor and (grid.scale[0], grid.zero_point[0]) == (1, 0))
+
+
+def _with_int32_biases(graph: Graph, onnx: Graph, stated: Model) -> Graph:
+    """With biases as ONNX has them, where it has them in integers, under its name for them. `stated` is the network
+    with the rules by which they were rounded."""
+    rules = {name: node.rule for node in stated.nodes for name in node.outputs}
+    tensors, nodes = dict(graph.tensors), []
+    for node in graph.nodes:
+        name = "".join(node.inputs[2:3])
+        whole, rule = f"{name}_quantized", rules.get(node.outputs[0], "") if node.outputs else ""
+        if whole in onnx.tensors and whole not in graph.tensors:
+            by = replace(node, rule=rule if rule.startswith("integer_bias") else "integer_bias")
+            x, weight, bias = (tensors[each] for each in node.inputs[:3])
+            if made := bias if bias.dtype == "int32" else int32_bias(by, x, weight, bias):
+                tensors[whole] = replace(made, name=whole)
+                node = replace(node, inputs=(*node.inputs[:2], whole, *node.inputs[3:]))
+        nodes.append(node)
+    return replace(graph, tensors=tensors, nodes=tuple(nodes))
 
 
 def _with_transposed(graph: Graph, other: Graph) -> Graph:

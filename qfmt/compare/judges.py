@@ -3,7 +3,7 @@ the file states from errors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,9 +15,9 @@ from ..arrays import Array
 from ..errors import QfmtError
 from ..interpreter import execute, operands_of
 from ..model import DTYPES, Model, Node, Quantization, Tensor, numpy_dtype
-from ..ops import Operand
+from ..ops import OPERATORS, Operand
 from ..ops.accumulation import unit_of_sums
-from .classes import CLAMPS, MOST_CLAMPS, Classes, Counts, classes, classify, equal_elements, nearly
+from .classes import CLAMPS, MOST_CLAMPS, RECURRENT, Classes, Counts, classes, classify, equal_elements, nearly
 
 if TYPE_CHECKING:
     from ..frontends.witness import Computed
@@ -26,11 +26,24 @@ if TYPE_CHECKING:
     States = Callable[[Node, str, Array, Array, Mapping[str, Array]], Array]
 
 
-def by_file(file: Model, engine: str) -> Judge:
-    """A judge that uses the nodes of the file."""
-    return lambda node, name, mine, theirs, operands, direct: classify(
-        node, operands, file.tensors[name], mine, theirs, engine, direct=direct
-    )
+def by_file(file: Model, engine: str, recurrent: Container[str] = ()) -> Judge:
+    """A judge that uses the nodes of the file. `recurrent`: the tensors that nodes of the source's quantized recurrent
+    layers compute. A file alone does not widen the tolerance."""
+
+    def judge(
+        node: Node, name: str, mine: Array, theirs: Array, operands: Sequence[Operand | None], direct: bool
+    ) -> Counts:
+        if OPERATORS[node.operator].family != "recurrent" and name not in recurrent:
+            node = replace(node, source_operator="")
+        return classify(node, operands, file.tensors[name], mine, theirs, engine, direct=direct)
+
+    return judge
+
+
+def recurrent_tensors(source: Model, names: Mapping[str, str]) -> set[str]:
+    """The tensors of a file that quantized recurrent layers of its source compute; `names` as those of BySource."""
+    own = {each for node in source.nodes if node.source_operator in RECURRENT for each in node.outputs}
+    return {name for name, theirs in names.items() if theirs in own}
 
 
 class BySource:
@@ -52,7 +65,7 @@ class BySource:
         names: Mapping[str, str],
         states: States | None = None,
     ) -> None:
-        self.by_file = by_file(file, engine)
+        self.by_file = by_file(file, engine, recurrent_tensors(source, names))
         self.file, self.source, self.stated, self.engine = file, source, stated, engine
         self.names, self.states = names, states
         self.producers = {id(each): each.graph.producers() for each in (file, source, stated)}

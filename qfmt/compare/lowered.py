@@ -89,6 +89,7 @@ class Lowered:
     rules of another engine."""
 
     integer_only, foreign = True, False
+    uncompared: tuple[str, ...] = ()
 
     def __init__(self, file: Model, witness: Witness, rules: Model | None = None) -> None:
         self.file, self.witness = file, witness
@@ -196,6 +197,8 @@ class Lowered:
         other += [each.name for each in pairing.tensor_differences(provenance=False) if not each.is_equal]
         ends = [pairing.tensors.get(name, name) for name in self._again.graph.outputs]
         other += ["its outputs"] if ends != [*self.file.graph.outputs] else []
+        stated = [model.source.get("quantized_inputs") for model in (self._again, self.file)]
+        other += ["its quantized_inputs"] if stated[1] not in (stated[0], None) else []
         if other:
             self.notes.append(f"differs from a fresh lowering of the source in {some(other)}")
         return not other

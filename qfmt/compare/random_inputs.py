@@ -164,10 +164,17 @@ def _calibrated(model: Model, name: str, engine: str) -> tuple[float, float] | N
         if node.operator == "Cast":
             same.add(node.outputs[0])
         elif quantization is not None:
-            low, high = quantization.quant_min, _top(quantization, engine)
+            low, high = _widened(quantization, model.tensors[node.outputs[0]].dtype, engine)
             scale, zero_point = quantization.scale[0], quantization.zero_point[0]
             return (low - zero_point) * scale, (high - zero_point) * scale
     return None
+
+
+def _widened(grid: Quantization, dtype: str, engine: str) -> tuple[int, int]:
+    """The integers that are drawn. Some are beyond a range that is narrower than that of the type: clamps must act."""
+    more, limits = -(-(grid.quant_max - grid.quant_min) // 4), DTYPES[dtype]
+    low, high = max(grid.quant_min - more, limits.minimum), min(grid.quant_max + more, limits.maximum)
+    return low, low + (high - low) // 2 if engine in REDUCED and high == limits.maximum else high
 
 
 def _top(grid: Quantization, engine: str) -> int:

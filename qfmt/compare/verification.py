@@ -82,9 +82,10 @@ def _compared(
     """The comparison of a file with its source, which errors call `where`."""
     lowered: Lowered | None = None
     try:
-        if is_lowered(file):
-            lowered = _before_lowering(path, file, engine)
-        witness = lowered.witness if lowered else _witness(path, file, engine)
+        own = FileWitness(path, engine) if sniff(path).key == "qfb" else None
+        if is_lowered(file) and not (own and is_lowered(own.model)):
+            lowered = Lowered(file, own) if own else _before_lowering(path, file, engine)
+        witness = lowered.witness if lowered else own or _witness(path, file, engine)
     except QfmtError as error:
         error.hint = error.hint or "give the PyTorch file or ONNX model that FILE was made from or exported to"
         raise error.at(where) from None
@@ -95,7 +96,7 @@ def _compared(
         comparison = Comparison(relation)
         comparison.skipped = "the source has no graph"
         return comparison
-    comparison = Comparison(lowered or _relation(path, file, witness, engine))
+    comparison = Comparison(lowered or (Converted(file, witness) if own else _relation(path, file, witness, engine)))
     witness = comparison.witness
     try:
         comparison.version = witness.open()
@@ -149,8 +150,6 @@ def _witness(path: Path, file: Model, engine: str | None) -> Witness:
     if file.engine not in ENGINES:  # a file may state an engine that no source is converted with
         file = file.replace(engine="")
     kind = sniff(path)
-    if kind.key == "qfb":
-        raise SourceError(f"is {kind}, not a PyTorch or ONNX model that qfmt reads")
     with limited(path.stat().st_size, str(path)):
         return kind.reader.witness(path, file, engine)
 
@@ -164,14 +163,13 @@ def _tensors_of(file: Model, source: Model) -> Model:
         for name, tensor in file.tensors.items()
         if tensor.is_constant or name in source.tensors
     }
-    return file.replace(graph=Graph((), (), (), held))
+    dynamic = {key: value for key, value in source.source.items() if key == "dynamic_inputs"}  # the nodes tell it
+    return file.replace(graph=Graph((), (), (), held), source={**file.source, **dynamic})
 
 
 def _before_lowering(path: Path, file: Model, engine: str | None) -> Lowered:
     """A lowered file and its source, with the first conversion options that yield the file's inputs; rather with those
     that yield the file: a `.qfb` in between may not have stated the sizes of inputs, which rules may depend on."""
-    if sniff(path).key == "qfb":
-        return Lowered(file, FileWitness(path, engine))
     found: Lowered | None = None
     converted: Witness | None = None
     refused: SourceError | None = None
@@ -196,7 +194,7 @@ def _before_lowering(path: Path, file: Model, engine: str | None) -> Lowered:
 
 
 class FileWitness(Witness):
-    """A `.qfb` as the source of a lowered file: qfmt itself reads and runs it, no other program."""
+    """A `.qfb` as a source: qfmt itself reads and runs it, no other program."""
 
     name = "qfmt"
 

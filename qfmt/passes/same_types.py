@@ -54,9 +54,10 @@ def with_same_types(model: Model) -> Model:
 
 def has_same_types(onnx: Model, model: Model) -> bool:
     """Whether an ONNX model was written with these types: it has other activations, or constants, than its origin."""
+    constants = {name for tensor in onnx.graph.constants() for name in (tensor.name, *tensor.aliases)}
     for tensor in model.tensors.values():
         if tensor.is_constant:
-            found = any(f"{tensor.name}.{other}" in onnx.tensors for other in OFFSETS.keys() - {tensor.dtype})
+            found = any(f"{tensor.name}.{other}" in constants for other in OFFSETS.keys() - {tensor.dtype})
         else:
             there = onnx.tensors.get(tensor.name)
             found = there is not None and not there.is_constant and (tensor.dtype, there.dtype) == ("int8", "uint8")

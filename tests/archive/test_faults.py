@@ -195,6 +195,8 @@ def test_an_incomplete_last_line_is_forgotten(sources: Path, archive: Path) -> N
         ('{"source": "a", "path": "a", "options": 1}', "archive.jsonl:1: is not a line of a manifest"),
         ('{"source": "a", "path": "a", "seconds": "1"}', "archive.jsonl:1: is not a line of a manifest"),
         ('{"source": "a", "path": "a", "seconds": NaN}', "archive.jsonl:1: is not a line of a manifest"),
+        ('{"source": "a", "path": "a", "size": -1}', "archive.jsonl:1: is not a line of a manifest"),
+        ('{"source": "a", "path": "a", "size": 9223372036854775808}', "archive.jsonl:1: is not a line of a manifest"),
         ('{"source": "a", "path": "a", "seconds": 1e999}', "archive.jsonl:1: is not a line of a manifest"),
         ('{"source": "a", "path": "a", "file": "\\u0000"}', "archive.jsonl:1: is not a line of a manifest"),
         ('{"source": "a", "path": "a", "file": "a.qfb", "file": ""}', "archive.jsonl:1: is not a line of a manifest"),

@@ -30,6 +30,16 @@ def three(sources: Path, archive: Path) -> Path:
     return archive
 
 
+def test_sources_that_are_qfb_files_are_verified(sources: Path, archive: Path) -> None:
+    model = qfmt.convert(DIGITS)
+    sources.mkdir(exist_ok=True)
+    model.save(sources / "a.qfb")
+    model.to_integers(input_shapes={"x": ("N", 1, 8, 8)}).save(sources / "b.qfb")
+    assert invoke("convert", sources, "--out", archive, "--quiet").exit_code == 0
+    result = invoke("verify", "--archive", archive)
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, f"{archive}: 2 of 2 are right")
+
+
 def test_check_finds_what_is_not_as_it_was_written(three: Path) -> None:
     result = invoke("check", three, "--proofs")
     assert (result.exit_code, result.stdout) == (

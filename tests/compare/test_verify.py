@@ -601,7 +601,7 @@ def test_the_command_prints_json(digits: Model, tmp_path: Path) -> None:
 
 
 TROUBLE: Mapping[str, tuple[Callable[[Path], list[object]], str]] = {
-    "a .qfb as its own source": (lambda qfb: [qfb, qfb], "is a .qfb file, not a PyTorch or ONNX model"),
+    "a .qfb as its own source": (lambda qfb: [qfb, qfb, "--engine", "x86"], "does not apply to a .qfb"),
     "a size by name": (lambda qfb: [DIGITS, qfb, "--input-shape", "x=N,1,8,8"], "needs numbers, not N"),
     "an unknown input": (lambda qfb: [DIGITS, qfb, "--input-shape", "y=1,1,8,8"], "no input 'y'"),
     "inputs that do not fit": (lambda qfb: [DIGITS, qfb, "--input", qfb.with_name("flat.npy")], "4 dimensions"),

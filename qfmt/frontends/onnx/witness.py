@@ -13,7 +13,7 @@ from ...arithmetic import dequantize
 from ...arrays import Array
 from ...engines import RUNTIMES
 from ...errors import MissingPackageError, RunError
-from ...model import Model, Tensor, numpy_dtype
+from ...model import DTYPES, Model, Tensor, numpy_dtype
 from ...ops import OPERATORS, Trait, has
 from ..isolation.parent import Session, is_installed
 from ..witness import Computed, Witness, integers_of, is_array, stated
@@ -95,6 +95,9 @@ class OnnxWitness(Witness):
                 grid, quantization = self._grid(tensor, name), tensor.quantization
                 if array is None or (array.dtype, array.shape) != (numpy_dtype(tensor.dtype), tensor.shape):
                     continue  # packed, or in another layout: compared through the nodes
+                dtype = DTYPES[tensor.dtype]
+                if dtype.bits < 8 and array.size and not dtype.minimum <= array.min() <= array.max() <= dtype.maximum:
+                    continue  # packed bytes, as many as values
                 if quantization is None or (quantization.is_affine and grid is not None):
                     yield name, Computed(array, *(grid or ()))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -209,6 +210,22 @@ def test_negated_elements_are_refused(form: dict[str, bool], tmp_path: Path) -> 
         qfmt.convert(saved({"w": negated}, tmp_path / "m.pt", **form))
     model = qfmt.convert(saved({"w": negated.resolve_neg()}, tmp_path / "m.pt", **form))
     assert model.tensors["w"].array.tolist() == [-1, -1]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: torch.eye(3).to_sparse(), r"w: not supported: a sparse tensor; save a dense tensor"),
+        (lambda: torch.empty(3, device="meta"), r"w: not supported: a meta tensor no storage; save a dense tensor"),
+        (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "w: not supported: a nested tensor"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_tensors_without_dense_elements_are_not_left_out(
+    make: Callable[[], torch.Tensor], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SourceError, match=said):
+        qfmt.convert(saved({"w": make(), "b": torch.ones(2)}, tmp_path / "m.pt"))
 
 
 def test_a_storage_within_another_is_refused() -> None:

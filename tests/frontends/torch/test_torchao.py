@@ -87,6 +87,19 @@ def test_classes_that_torchao_has_removed() -> None:
     )
 
 
+def test_models_whose_inputs_are_quantized_in_another_way_are_other_models(tmp_path: Path) -> None:
+    """No tensor says so, in a model without a network."""
+    model = qfmt.convert(SAMPLES / "torchao-0.9.pt")
+    key = model.source["dynamic_inputs"]
+    for said in (key.replace("asymmetric", "symmetric"), ""):
+        source = {**model.source, "dynamic_inputs": said} if said else {"format": model.source["format"]}
+        other = model.replace(source=source)
+        assert other.content_id() != model.content_id()
+        report = qfmt.verify(SAMPLES / "torchao-0.9.pt", other)
+        assert report.first_wrong == f"dynamic_inputs {key} → {said or 'nothing'}"
+    assert qfmt.verify(SAMPLES / "torchao-0.9.pt", model).ok
+
+
 def affine(**changes: Any) -> Subclass:
     """A torchao 0.9 tensor as in its pickle, with changes; `layout` is the class of its contents."""
     held = Subclass(f"torchao.dtypes.{changes.pop('layout', 'PlainAQTTensorImpl')}", "int8", (2, 4))
