@@ -35,9 +35,19 @@ def by_file(file: Model, engine: str, recurrent: Container[str] = ()) -> Judge:
     ) -> Counts:
         if OPERATORS[node.operator].family != "recurrent" and name not in recurrent:
             node = replace(node, source_operator="")
-        return classify(node, operands, file.tensors[name], mine, theirs, engine, direct=direct)
+        counts = classify(node, operands, file.tensors[name], mine, theirs, engine, direct=direct)
+        if counts.stated and any(map(_has_nan, map(file.tensors.get, node.inputs))):
+            counts = counts._replace(stated=0, wrong=counts.wrong + counts.stated)
+        return counts
 
     return judge
+
+
+def _has_nan(tensor: Tensor | None) -> bool:
+    """Whether a constant makes results NaN, instead of the values of the source."""
+    if tensor is None or not tensor.is_constant or DTYPES[tensor.dtype].kind != "f":
+        return False
+    return bool(np.isnan(tensor.array.astype(np.float64)).any())
 
 
 def recurrent_tensors(source: Model, names: Mapping[str, str]) -> set[str]:
@@ -123,6 +133,8 @@ class BySource:
         made, origin, output = self._origin(node, name, own, self.stated)
         if self.stated is self.source or origin is None or output is None:
             return rule
+        if made.operator == origin.operator and made.rule:
+            origin = replace(origin, rule=made.rule)
         read = known_operands(origin, self.stated.tensors, self.values)
         if read is None:
             return rule

@@ -108,7 +108,9 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
         try:
             yield made
             for path in made.iterdir():
+                _take_mode(path, folder / path.name)
                 _sync(path)
+            _take_mode(made, folder)
             if folder.exists():
                 _exchange(made, folder)
             else:
@@ -118,6 +120,12 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
             _close(lock)
             with suppress(OSError):
                 _remove_folder(made)  # after an exchange, what was there before
+
+
+def _take_mode(path: Path, replaced: Path) -> None:
+    """The permissions of what it replaces, if there is something."""
+    if replaced.exists():
+        path.chmod(stat.S_IMODE(replaced.stat().st_mode))
 
 
 @contextmanager

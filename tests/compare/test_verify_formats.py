@@ -314,8 +314,10 @@ def test_constants_of_onnx_have_scales_in_float32(tmp_path: Path) -> None:
     assert report.ok, report.first_wrong
 
 
-def test_rules_are_told_apart_where_only_the_file_is_unsigned() -> None:
-    """As in ONNX of a signed program with `--same-types`."""
+@pytest.mark.parametrize("known", ["integer_bias", "float_bias"])
+def test_rules_are_told_apart_where_only_the_file_is_unsigned(known: str) -> None:
+    """As in ONNX of a signed program with `--same-types`. The file may state a rule that a fresh conversion does not
+    have, as one with integer operators."""
     rng = np.random.default_rng(3)
     w = Tensor.constant(
         "w", rng.integers(-127, 128, (40, 30)).astype(np.int8), Quantization.per_tensor(0.013, 0, "int8")
@@ -329,7 +331,7 @@ def test_rules_are_told_apart_where_only_the_file_is_unsigned() -> None:
         )
         return single("qfmt.Linear", rule, [x, w, b], y, {})
 
-    source, stated = layer("int8", "affine", 0), layer("int8", "integer_bias", 0)
+    source, stated = layer("int8", "affine", 0), layer("int8", known, 0)
     file = layer("uint8", "integer_bias", 128)
     x = rng.integers(-128, 128, (500, 30))
     theirs = source.run({"x": x.astype(np.int8)})["y"]
@@ -569,3 +571,15 @@ def test_a_file_against_another_file(tmp_path: Path) -> None:
     assert report.is_exact and not report.other_form
     (weight,) = (each.name for each in model.graph.constants() if each.dtype == "int8")
     assert not qfmt.verify(tmp_path / "m.qfb", damaged(model, weight)).ok
+
+
+def test_nan_of_a_file_is_no_nan_of_its_source(tmp_path: Path) -> None:
+    """Integers made from NaN are as the file states: but only if the values of the source make them so."""
+    model = qfmt.convert(converted(static(torch.nn.Linear(9, 4)), torch.randn(20, 9), tmp_path / "m.pt"), engine="onnx")
+    (bias,) = (each.name for each in model.graph.constants() if each.name.endswith("bias"))
+    other = model.replace_tensor(bias, np.full(4, np.nan, np.float32), None)
+    for form in ("qdq", "qoperator"):
+        (tmp_path / "m.onnx").write_bytes(model.to_onnx(form=form).SerializeToString())
+        assert qfmt.verify(tmp_path / "m.onnx", model).ok
+        report = qfmt.verify(tmp_path / "m.onnx", other)
+        assert not report.ok and not total(report, "stated")

@@ -212,6 +212,19 @@ def test_a_failure_removes_a_named_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other permissions")
+def test_a_private_folder_stays_private(tmp_path: Path) -> None:
+    for _ in range(2):
+        with replacing_folder(tmp_path / "dest") as made:
+            (made / "weights.c").write_text("")
+        (tmp_path / "dest").chmod(0o700)
+        (tmp_path / "dest" / "weights.c").chmod(0o600)
+    with replacing_folder(tmp_path / "dest") as made:
+        (made / "weights.c").write_text("")
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    assert modes == {"dest": 0o700, "weights.c": 0o600}
+
+
 @pytest.mark.parametrize("exchange", [True, False])
 def test_a_folder_is_replaced_whole(exchange: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not exchange:
