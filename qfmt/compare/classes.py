@@ -372,13 +372,20 @@ def _equal_choices(node: Node, operands: Sequence[Operand | None], mine: Array, 
 
 
 def _sum_error(node: Node, operands: Sequence[Operand | None]) -> Array:
-    """The error of sums of products in float32, as ONNX computes them: n · 2^-24 · Σ|x|·|w| for n terms."""
-    weight = operands[1] if len(operands) > 1 else operands[0]
+    """The error of sums in float32, as ONNX computes them: n · 2^-24 · Σ|x|·|w| for n terms, or n · 2^-24 · Σ|x|/n."""
+    sizes = [
+        Operand(np.abs(_real(each, np.float64)), None) if each is not None and _is_real(each) else each
+        for each in operands
+    ]
+    sums = np.abs(_computed(replace(node, rule=""), sizes, np.float64))
+    x, *others = operands
+    assert x is not None
+    if not has(node, Trait.PRODUCT):
+        kernel = cast("tuple[int, ...]", node.attributes.get("kernel_shape", ()))
+        return (prod(kernel) if kernel else x.array.size // max(sums.size, 1)) * 2.0**-24 * sums
+    weight = others[0]
     assert weight is not None
-    shape = weight.array.shape
-    terms = prod(terms_of(node, weight.array).shape[1:]) if has(node, Trait.PRODUCT) else prod(shape[2:])
-    sizes = [each and Operand(np.abs(_real(each, np.float64)), None) for each in operands]
-    return terms * 2.0**-24 * np.abs(_computed(replace(node, rule=""), sizes, np.float64))
+    return prod(terms_of(node, weight.array).shape[1:]) * 2.0**-24 * sums
 
 
 def _computed(node: Node, operands: Sequence[Operand | None], kind: type[np.floating[Any]]) -> Array:

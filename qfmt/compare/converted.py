@@ -73,7 +73,8 @@ class Converted:
         if rules is not None:
             self.by_source = BySource(file, *rules, witness.engine, names)
         recurrent = recurrent_tensors(witness.model, names)
-        self.side_by_side = SideBySide(file, self.by_source or by_file(file, witness.engine, recurrent))
+        engine = "" if witness.name == "qfmt" else witness.engine  # it computes exactly
+        self.side_by_side = SideBySide(file, self.by_source or by_file(file, engine, recurrent))
         self.notes: list[str] = []
         self.uncompared: tuple[str, ...] = ()
         """Constants of the source that a foreign file has in a form that was not compared, or not with their scales."""

@@ -522,6 +522,24 @@ def test_every_bit_of_an_int64_counts() -> None:
     assert (counts.equal, counts.wrong) == (0, 1)
 
 
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_a_mean_along_an_axis_from_the_end(keepdims: int) -> None:
+    grid = Quantization.per_tensor(0.5, 3, "uint8")
+    shape = (3, 4, 1) if keepdims else (3, 4)
+    x, y = Tensor("x", "uint8", (3, 4, 6), quantization=grid), Tensor("y", "uint8", shape, quantization=grid)
+    axes = Tensor.constant("axes", np.array([-1]))
+    model = single("ReduceMean", "mean_reciprocal_fma", [x, axes], y, {"keepdims": keepdims})
+    values = np.random.default_rng(2).integers(0, 256, (3, 4, 6)).astype(np.uint8)
+    mine = model.run({"x": values})["y"]
+    theirs = mine.copy()
+    theirs.flat[5] += 1
+    read = [Operand(values, grid), Operand(axes.array, None)]
+    counts = classify(model.nodes[0], read, y, mine, theirs, "onnxruntime")
+    real = values.reshape(12, 6)[5].astype(float).mean()  # whose integer is the nearest one, or the other at a tie
+    assert (counts.equal, counts.tie + counts.wrong) == (11, 1)
+    assert bool(counts.tie) == (real % 1 == 0.5)
+
+
 def test_a_source_operator_does_not_widen_the_tolerance() -> None:
     x, y = Tensor("x", "float32", (1,)), Tensor("y", "float32", (1,))
     relu = replace(single("Relu", "", [x], y, {}).nodes[0], source_operator="aten::quantized_lstm")
