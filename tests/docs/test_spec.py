@@ -28,7 +28,7 @@ from qfmt.ops import OPERATORS
 from qfmt.quantization import NO_ZERO_POINT, PARAMETERS, Parameter
 from qfmt.rules import RULES
 from support import spec_reader
-from support.paths import DIGITS, ROOT
+from support.paths import DIGITS, ROOT, SUITE
 
 PAGES = {page.relative_to(ROOT).as_posix(): page.read_text(encoding="utf-8") for page in generate_spec.PAGES}
 ARITHMETIC = PAGES["docs/spec/running.md"] + PAGES["docs/spec/integer-only.md"]
@@ -226,7 +226,7 @@ def test_the_packing_of_four_bits() -> None:
 
 def test_the_reader_knows_nothing_of_qfmt() -> None:
     text = Path(spec_reader.__file__).read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 366
+    assert len(text.splitlines()) <= 368
     imports = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
     names = {alias.name for node in imports if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module or "" for node in imports if isinstance(node, ast.ImportFrom)}
@@ -345,6 +345,16 @@ def test_both_readers_agree_on_every_feature(tmp_path: Path) -> None:
     save(model, path)
     print(f"{assert_read_alike(path)} stored values equal")
     assert spec_reader.Network(path.read_bytes()).content_id() == model.content_id().hex()
+
+
+def test_the_content_id_includes_how_inputs_are_quantized(tmp_path: Path) -> None:
+    model, ids = load(SUITE / "float" / "add-sum.qfb").replace(vectors=()), set()
+    for source in ({}, {"dynamic_inputs": "é: w"}, {"quantized_inputs": "é: w"}, {"other": "é: w"}):
+        said = model.replace(source=source)
+        said.save(tmp_path / "m.qfb")
+        assert spec_reader.Network((tmp_path / "m.qfb").read_bytes()).content_id() == said.content_id().hex()
+        ids.add(said.content_id())
+    assert len(ids) == 3
 
 
 def test_both_readers_agree_on_a_converted_network(tmp_path: Path) -> None:

@@ -196,10 +196,14 @@ def _counted(forms: Counter[str]) -> str:
 
 
 def test_a_real_network_is_read_alike(reader: Reader, tmp_path: Path) -> None:
-    path = tmp_path / "digits.qfb"
-    qfmt.convert(DIGITS).save(path)
-    tensors, equal = _compare(reader, [path])
-    assert tensors == len(qfmt.load(path).tensors)
+    model = qfmt.convert(DIGITS)
+    integers = model.to_integers(input_shapes={"x": ("N", 1, 8, 8)})
+    assert "quantized_inputs" in integers.source, "which the content id includes"
+    paths = [tmp_path / "digits.qfb", tmp_path / "integers.qfb"]
+    model.save(paths[0])
+    integers.save(paths[1])
+    tensors, equal = _compare(reader, paths)
+    assert tensors == len(model.tensors) + len(integers.tensors)
     tell(f"JavaScript: digits, {tensors} tensors, {equal} facts equal those that Python finds")
 
 

@@ -345,6 +345,8 @@ class Network:
             lines.append(words("node", node["operator"], node["version"], node["rule"] or ""))
             lines += [words("in", *self.names(node["inputs"])), words("out", *self.names(node["outputs"]))]
             lines += [words("attribute", *attribute_words(item)) for item in node["attributes"] or ()]
+        stated = {pair["key"]: pair["value"] for pair in self.model["source"] or ()}
+        lines += [words(key, stated[key]) for key in ("dynamic_inputs", "quantized_inputs") if key in stated]
         return lines
 
     def content_id(self) -> str:

@@ -26,6 +26,12 @@ async function* contentLines(model: Model, text: Text): AsyncIterable<Iterable<W
       yield line("attribute", [name], attributeWords(attribute));
     }
   }
+  for (const key of ["dynamic_inputs", "quantized_inputs"]) {
+    const stated = model.source.get(key);
+    if (stated !== undefined) {
+      yield [key, stated];
+    }
+  }
 }
 
 /**

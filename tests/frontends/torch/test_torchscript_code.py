@@ -7,6 +7,7 @@ No `from __future__ import annotations` here: torch.jit.script reads the annotat
 import enum
 import tracemalloc
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Dict, Final, List, NamedTuple, Optional, Tuple, Union  # noqa: UP035
@@ -21,7 +22,7 @@ from torch.nn import functional as F  # noqa: N812
 import qfmt
 from qfmt.errors import ControlFlowError, SourceError
 from qfmt.frontends.torch.torchscript.archive import Archive
-from qfmt.frontends.torch.torchscript.code import Function, check_chains
+from qfmt.frontends.torch.torchscript.code import Function, check_chains, syntax_tree
 from qfmt.frontends.torch.torchscript.evaluator import evaluate
 from support.replay import Notes, Real, Replay, Unknown, assert_equal, to_torch
 from support.torch_modules import saved
@@ -588,3 +589,14 @@ def test_a_message_copies_only_the_beginning_of_a_line() -> None:
     lines: Any = SimpleNamespace(file="code.py", text=[Long("  if x:  # " + "a" * 5000)])
     anything: Any = None
     assert Function(anything, lines, "forward").text_of(1) == "if x:  # " + "a" * 191
+
+
+def test_code_is_parsed_by_threads() -> None:
+    """Python 3.11 fails if two of them parse at the same time."""
+
+    def parse(number: int) -> int:
+        text = "\n".join(f"x{number} = [a + (b * ({each} - c)) for a in range({each})]" for each in range(400))
+        return sum(len(syntax_tree(text).body) for _ in range(10))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert [*pool.map(parse, range(8))] == [4000] * 8

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from keyword import kwlist
+from threading import Lock
 from typing import NamedTuple
 
 from ....budget import AT_ONCE, Budget
@@ -41,6 +42,9 @@ CHAIN_LIMIT = 2000
 """Operators in one statement. Python 3.10 crashes on a hundred thousand; newer versions raise an error."""
 
 _DAMAGED = "the file is malicious or damaged"
+
+_PARSING = Lock()
+"""Python 3.11 counts the depth of all trees together that threads parse at the same time (python/cpython#106905)."""
 _TOO_DEEP = "the code is nested too deeply, or not text"
 
 _TEXTS = re.compile(r"\"[^\"]*(?:\"|$)|'[^']*(?:'|$)|#.*")
@@ -296,13 +300,15 @@ def charge_parsing(budget: Budget, text: str) -> int:
 def syntax_tree(text: str) -> ast.Module:
     """The tree of statements, without Python's advice: who converts a model cannot follow it. Raises as `ast.parse`."""
     warnings.filterwarnings("ignore", module=_NAME)  # each time, as other filters may have come before this one
-    return ast.parse(text, _NAME)
+    with _PARSING:
+        return ast.parse(text, _NAME)
 
 
 def syntax_of_expression(text: str) -> ast.expr:
     """The same for one expression."""
     warnings.filterwarnings("ignore", module=_NAME)
-    return ast.parse(text, _NAME, "eval").body
+    with _PARSING:
+        return ast.parse(text, _NAME, "eval").body
 
 
 _NAME = "<code of a model>"
