@@ -20,7 +20,7 @@ from ..ops.accumulation import int32_bias
 from ..passes.edits import with_inputs
 from ..passes.same_types import has_same_types, with_same_types
 from .difference import Pairing
-from .judges import BySource, by_file, completed, in_type, recurrent_tensors
+from .judges import BySource, by_file, in_type, recurrent_tensors
 from .random_inputs import sized
 from .report import NodeComparison, WeightComparison
 from .side_by_side import SideBySide
@@ -165,7 +165,7 @@ class Converted:
         given = {mine: inputs[theirs] for mine, theirs in names}
         seen = self.witness.run(given)
         if self.by_source is not None:
-            self.by_source.values = completed(self.by_source.source, given, seen)
+            self.by_source.take(given, seen)
         found = {self.tensors[name]: (name, value) for name, value in seen.items() if name in self.tensors}
         return {name: value for name, (mine, each) in found.items() if (value := self._in_terms(name, mine, each))}
 

@@ -80,7 +80,15 @@ class BySource:
         self.names, self.states = names, states
         self.producers = {id(each): each.graph.producers() for each in (file, source, stated)}
         self.values: Mapping[str, Array] = {}
-        """All tensors of the source for the current sample."""
+        """All tensors of the source for the current sample; by the rules of the engine, where it does not show them."""
+        self.ruled: Mapping[str, Array] = {}
+        """The same by the rules of the file."""
+
+    def take(self, inputs: Mapping[str, Array], seen: Mapping[str, Computed]) -> None:
+        """Judge a sample: its inputs, and the tensors that the engine shows."""
+        self.values = self.ruled = completed(self.source, inputs, seen)
+        if self.stated is not self.source:
+            self.ruled = completed(self.stated, inputs, seen)
 
     def __call__(
         self, node: Node, name: str, mine: Array, theirs: Array, operands: Sequence[Operand | None], direct: bool
@@ -135,7 +143,7 @@ class BySource:
             return rule
         if made.operator == origin.operator and made.rule:
             origin = replace(origin, rule=made.rule)
-        read = known_operands(origin, self.stated.tensors, self.values)
+        read = known_operands(origin, self.stated.tensors, self.ruled)
         if read is None:
             return rule
         found = by_node(origin, self.stated.tensors, output, self._with_real_bias(made, origin, read))

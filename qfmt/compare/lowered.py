@@ -22,7 +22,7 @@ from ..interpreter import checked_inputs, execute, operands_of
 from ..model import DTYPES, Graph, Model, Node, Tensor, numpy_dtype, static_shape
 from ..ops.rescaling import channels_of
 from .difference import Pairing
-from .judges import BySource, completed
+from .judges import BySource
 from .random_inputs import sized
 from .report import NodeComparison, WeightComparison
 from .side_by_side import SideBySide
@@ -165,8 +165,8 @@ class Lowered:
     def theirs(self, inputs: Mapping[str, Array]) -> dict[str, Computed]:
         """The values that the source computes, completed by the reference."""
         seen = dict(self.witness.run(inputs))
-        self.by_source.values = values = completed(self.by_source.source, inputs, seen)
-        return _known(self.witness.model, self.file, values, seen)
+        self.by_source.take(inputs, seen)
+        return _known(self.witness.model, self.file, self.by_source.values, seen)
 
     @cached_property
     def _again(self) -> Model | None:

@@ -19,6 +19,7 @@ from networks import pytorch
 from qfmt.cli import main
 from qfmt.compare import Report
 from qfmt.compare.judges import BySource
+from qfmt.frontends.witness import Computed
 from qfmt.interpreter import execute, operands_of, run
 from qfmt.model import Model, Node, Quantization, Tensor
 from qfmt.ops import OPERATORS, Operand
@@ -337,7 +338,7 @@ def test_rules_are_told_apart_where_only_the_file_is_unsigned(known: str) -> Non
     theirs = source.run({"x": x.astype(np.int8)})["y"]
     mine = file.run({"x": (x + 128).astype(np.uint8)})["y"]
     judge = BySource(file, source, stated, "pt2e", {"x": "x", "y": "y"})
-    judge.values = {"x": x.astype(np.int8), "y": theirs}
+    judge.take({"x": x.astype(np.int8)}, {"y": Computed(theirs)})
     read = operands_of(file.nodes[0], {"x": (x + 128).astype(np.uint8)}, file.tensors)
     moved = (theirs.astype(np.int16) + 128).astype(np.uint8)
     counts = judge(file.nodes[0], "y", mine, moved, read, True)
@@ -426,7 +427,7 @@ class Bags(torch.nn.Module):
 
 
 def test_inputs_whose_sizes_belong_together(tmp_path: Path) -> None:
-    """The batch of the state is not its first dimension."""
+    """The batch of the state is not its first dimension. The rule of the layer is seen after a Transpose only."""
     with pytorch.quiet():
         module = torch.ao.quantization.quantize_dynamic(Recurrent().eval(), dtype=torch.qint8)
         given = (torch.randn(2, 4, 5), torch.randn(1, 2, 3))
@@ -434,6 +435,12 @@ def test_inputs_whose_sizes_belong_together(tmp_path: Path) -> None:
     report = qfmt.verify(tmp_path / "m.pt", qfmt.convert(tmp_path / "m.pt"))
     assert report.ok, report.first_wrong
     assert "[2,4,5]" in report.inputs and "[1,2,3]" in report.inputs
+    generator = np.random.default_rng(0)
+    inputs = {"x": generator.normal(size=(64, 8, 5)), "state": generator.normal(size=(1, 64, 3))}
+    inputs = {name: array.astype(np.float32) for name, array in inputs.items()}
+    report = qfmt.verify(tmp_path / "m.pt", qfmt.convert(tmp_path / "m.pt", engine="onnx"), inputs)
+    print(told(report))
+    assert report.ok and total(report, "stated") > 0, report.first_wrong
 
 
 def test_offsets_of_bags_that_onnx_does_not_call_so(tmp_path: Path) -> None:
