@@ -218,6 +218,9 @@ class Converted:
         dynamic = [each.source.get("dynamic_inputs", NOWHERE) for each in (self.witness.model, self.file)]
         if dynamic[0] != dynamic[1] and not self.file.nodes:
             yield f"dynamic_inputs {' → '.join(dynamic)}"
+        for what, mine, theirs in (("inputs", source.inputs, file.inputs), ("outputs", source.outputs, file.outputs)):
+            if mine != theirs and sorted(mine) == sorted(theirs):  # arrays go by these names
+                yield f"the network's {what} {', '.join(mine)} → {', '.join(theirs)}"
         wanted = [self.tensors.get(name, name) for name in source.outputs]
         if wanted != list(file.outputs):
             yield f"the network's outputs {', '.join(wanted)} → {', '.join(file.outputs)}"

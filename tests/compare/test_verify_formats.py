@@ -21,7 +21,7 @@ from qfmt.compare import Report
 from qfmt.compare.judges import BySource
 from qfmt.frontends.witness import Computed
 from qfmt.interpreter import execute, operands_of, run
-from qfmt.model import Model, Node, Quantization, Tensor
+from qfmt.model import Graph, Model, Node, Quantization, Tensor
 from qfmt.ops import OPERATORS, Operand
 from support.saved import quantized_chain
 
@@ -590,3 +590,19 @@ def test_nan_of_a_file_is_no_nan_of_its_source(tmp_path: Path) -> None:
         assert qfmt.verify(tmp_path / "m.onnx", model).ok
         report = qfmt.verify(tmp_path / "m.onnx", other)
         assert not report.ok and not total(report, "stated")
+
+
+@pytest.mark.parametrize("what", ["inputs", "outputs"])
+def test_names_that_are_exchanged(what: str, tmp_path: Path) -> None:
+    """The order is right, but arrays go by names."""
+    a, b = (Tensor(name, "float32", (3,)) for name in "ab")
+    y, z = (Tensor(name, "float32", (3,)) for name in "yz")
+    version = OPERATORS["Sub"].version
+    nodes = [Node("Sub", ("a", "b"), ("y",), {}, "", version), Node("Sub", ("b", "a"), ("z",), {}, "", version)]
+    tensors = {each.name: each for each in (a, b, y, z)}
+    model = Model(Graph(("a", "b"), ("y", "z"), nodes, tensors), source={"format": "onnx"}, engine="onnx")
+    source = written(model, tmp_path / "m.onnx")
+    assert qfmt.verify(source, model).ok
+    names = {"a": "b", "b": "a"} if what == "inputs" else {"y": "z", "z": "y"}
+    report = qfmt.verify(source, model.rename(names))
+    assert not report.ok and report.first_wrong.startswith(f"the network's {what} ")
