@@ -15,6 +15,7 @@ from ..file.opened import downloaded
 from ..frontends.sources import sniff
 from ..frontends.witness import Computed, Witness, computed
 from ..interpreter import trace
+from ..memory import Memory, limit_for
 from ..model import Graph, Model
 from ..rules import require_sound
 from ..urls import Named, Url, place
@@ -86,6 +87,9 @@ def _compared(
         if is_lowered(file) and not (own and is_lowered(own.model)):
             lowered = Lowered(file, own) if own else _before_lowering(path, file, engine)
         witness = lowered.witness if lowered else own or _witness(path, file, engine)
+        if own and not lowered and _form(own.model) != _form(file):
+            what = "is a .qfb file, whose nodes have another form than FILE"
+            raise SourceError(what, hint="exchange the two, or give the file that both were made from")
     except QfmtError as error:
         error.hint = error.hint or "give the PyTorch file or ONNX model that FILE was made from or exported to"
         raise error.at(where) from None
@@ -212,10 +216,15 @@ class FileWitness(Witness):
         return f"qfmt {__version__}"
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, Computed]:
-        """Every computed tensor by name, and the inputs."""
+        """Every computed tensor by name, and the inputs. RunError if they take more memory than a run may."""
         tensors = self.model.tensors
         values: dict[str, NDArray[Any]] = {}
         seen = {name: computed(array, tensors[name]) for name, array in inputs.items()}
+        given = sum(data.nbytes for each in self.model.graph.constants() for _, data in each.stored())
+        memory = Memory(limit_for(given + sum(array.nbytes for array in inputs.values())), "use a smaller input")
         for node in trace(self.model, inputs, values):
-            seen.update((name, computed(values[name], tensors[name])) for name in node.outputs)
+            made = {name: computed(values[name], tensors[name]) for name in node.outputs if name}
+            memory.require(nbytes := sum(value.array.nbytes for value in made.values()))
+            memory.held += nbytes
+            seen.update(made)
         return seen

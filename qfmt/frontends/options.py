@@ -69,7 +69,7 @@ class Options(NamedTuple):
         """The quantization of an input that has one here. Raises SourceError if no tensor can have it."""
         scale, zero_point, dtype = self.quantization[name]
         where = f"input {name}"
-        if dtype not in DTYPES or not DTYPES[dtype].is_integer:
+        if dtype not in DTYPES or not (DTYPES[dtype].is_integer and DTYPES[dtype].is_quantizable):
             raise SourceError(f"a quantized input cannot be {dtype}", where=where)
         if not is_float32_scale(scale) or not DTYPES[dtype].minimum <= zero_point <= DTYPES[dtype].maximum:
             raise SourceError(f"scale {scale} and zero point {zero_point} are not valid for {dtype}", where=where)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from networks import pytorch
 from qfmt.cli import main
 from qfmt.compare import Report
 from qfmt.compare.judges import BySource
+from qfmt.errors import QfmtError, RunError
 from qfmt.frontends.witness import Computed
 from qfmt.interpreter import execute, operands_of, run
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
@@ -578,6 +580,23 @@ def test_a_file_against_another_file(tmp_path: Path) -> None:
     assert report.is_exact and not report.other_form
     (weight,) = (each.name for each in model.graph.constants() if each.dtype == "int8")
     assert not qfmt.verify(tmp_path / "m.qfb", damaged(model, weight)).ok
+    with pytest.raises(QfmtError, match="nodes have another form than FILE; exchange the two"):
+        qfmt.verify(tmp_path / "m.qfb", qfmt.convert(written(model, tmp_path / "m.onnx")))
+
+
+def test_the_values_of_a_file_as_a_source_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run forgets what no node reads any more; a comparison needs all values."""
+    names = [f"x{index}" for index in range(40)]
+    tensors = {name: Tensor(name, "float32", (1000,)) for name in names}
+    pairs = pairwise(names)
+    nodes = [Node("Neg", (a,), (b,), {}, "", OPERATORS["Neg"].version) for a, b in pairs]
+    model = Model(Graph(("x0",), ("x39",), nodes, tensors))
+    model.save(tmp_path / "m.qfb")
+    for module in ("qfmt.compare.verification", "qfmt.compare.side_by_side", "qfmt.interpreter"):
+        monkeypatch.setattr(f"{module}.limit_for", lambda _: 60_000)
+    assert len(model.run({"x0": np.ones(1000, np.float32)})["x39"]) == 1000
+    with pytest.raises(RunError, match="more than the limit of 60"):
+        qfmt.verify(tmp_path / "m.qfb", model)
 
 
 def test_nan_of_a_file_is_no_nan_of_its_source(tmp_path: Path) -> None:

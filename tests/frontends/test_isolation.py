@@ -410,3 +410,13 @@ def test_malicious_calls_are_one_line_errors(name: str, tmp_path: Path) -> None:
     assert done.exit_code == 2
     assert done.stderr.startswith("qfmt: error: ") and done.stderr.count("\n") == 1
     assert "unexpected" not in done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent() -> None:
+    with parent._LOCK:
+        child = os.fork()
+        if not child:
+            os._exit(0 if parent._LOCK.acquire(timeout=5) else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert not parent._LOCK.locked()

@@ -35,6 +35,16 @@ _WORKERS: dict[str, Worker] = {}
 _LOCK = Lock()
 
 
+def _renew_lock() -> None:
+    """A forked child has no thread that could release it."""
+    global _LOCK
+    _LOCK = Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
 class EngineDied(RunError):
     """The worker process has ended unexpectedly."""
 
