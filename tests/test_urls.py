@@ -502,6 +502,8 @@ def test_a_source_is_a_temporary_copy(server: Server, store: str, tmp_path: Path
     converted.save(f"{store}/digits.qfb")
     assert qfmt.load(f"{store}/digits.qfb").content_id() == expected.content_id()
     assert qfmt.verify(server.url("net.pt"), f"{store}/digits.qfb").is_exact
+    converted.save(f"{store}/parts/digits.qfb", shard_size=4096)
+    assert qfmt.verify(f"{store}/parts/digits.qfb", converted).is_exact
     converted.save(tmp_path / "d.qfb")  # from a copy that is gone
     assert (tmp_path / "d.qfb").read_bytes() == content(expected, tmp_path)
 

@@ -18,7 +18,7 @@ from ..interpreter import trace
 from ..memory import Memory, limit_for
 from ..model import Graph, Model
 from ..rules import require_sound
-from ..urls import Named, Url, place
+from ..urls import Named, Place, Url, place
 from .comparison import Comparison
 from .converted import Converted, in_terms_of_onnx
 from .lowered import Lowered, has_inputs_of, is_lowered, likenesses
@@ -67,23 +67,23 @@ def verify(
         hint = "save the module with torch.jit.save(torch.jit.trace(module, inputs), path) and verify that file"
         raise SourceError(f"verify expects the path of a file, not a {type(source).__name__}", hint=hint)
     with downloaded(named := place(source)) as path:
-        comparison = _compared(path, str(named), file, inputs, engine, samples, input_shapes or {})
+        comparison = _compared(path, named, file, inputs, engine, samples, input_shapes or {})
         return comparison.report(named)
 
 
 def _compared(
     path: Path,
-    where: str,
+    named: Place,
     file: Model,
     inputs: Mapping[str, ArrayLike] | None,
     engine: str | None,
     samples: int,
     shapes: Mapping[str, Sequence[int]],
 ) -> Comparison:
-    """The comparison of a file with its source, which errors call `where`."""
+    """The comparison of a file with its source, which the user named so."""
     lowered: Lowered | None = None
     try:
-        own = FileWitness(path, engine) if sniff(path).key == "qfb" else None
+        own = FileWitness(named, engine) if sniff(path).key == "qfb" else None
         if is_lowered(file) and not (own and is_lowered(own.model)):
             lowered = Lowered(file, own) if own else _before_lowering(path, file, engine)
         witness = lowered.witness if lowered else own or _witness(path, file, engine)
@@ -92,7 +92,7 @@ def _compared(
             raise SourceError(what, hint="exchange the two, or give the file that both were made from")
     except QfmtError as error:
         error.hint = error.hint or "give the PyTorch file or ONNX model that FILE was made from or exported to"
-        raise error.at(where) from None
+        raise error.at(str(named)) from None
     if witness.model.no_graph:  # nothing will be run, so everything that is stored counts
         relation = Converted(_tensors_of(file, witness.model), witness)
         if file.nodes:
@@ -202,7 +202,7 @@ class FileWitness(Witness):
 
     name = "qfmt"
 
-    def __init__(self, path: Path, engine: str | None = None) -> None:
+    def __init__(self, path: Place, engine: str | None = None) -> None:
         from ..file.reader import load
 
         if engine is not None:
