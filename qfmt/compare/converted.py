@@ -12,6 +12,7 @@ import numpy as np
 
 from ..arithmetic import dequantize, f32
 from ..arrays import Array
+from ..content import OF_INPUTS
 from ..frontends.witness import Computed, computed, integers_of
 from ..interpreter import checked_inputs
 from ..model import DTYPES, Graph, Model, Parameter, Tensor, numpy_dtype, static_shape
@@ -24,7 +25,7 @@ from .judges import BySource, by_file, in_type, recurrent_tensors
 from .random_inputs import sized
 from .report import NodeComparison, WeightComparison
 from .side_by_side import SideBySide
-from .words import NOWHERE, without_single_channel
+from .words import NOWHERE, changed, without_single_channel
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -215,9 +216,8 @@ class Converted:
         source, file = self.witness.model.graph, self.file.graph
         if self.foreign and len(source.inputs) != len(file.inputs):
             yield f"the network's inputs {', '.join(source.inputs)} → {', '.join(file.inputs)}"
-        dynamic = [each.source.get("dynamic_inputs", NOWHERE) for each in (self.witness.model, self.file)]
-        if dynamic[0] != dynamic[1] and not self.file.nodes:
-            yield f"dynamic_inputs {' → '.join(dynamic)}"
+        for key in OF_INPUTS if self.witness.name == "qfmt" or not self.file.nodes else ():
+            yield from changed(key, *(each.source.get(key, NOWHERE) for each in (self.witness.model, self.file)))
         for what, mine, theirs in (("inputs", source.inputs, file.inputs), ("outputs", source.outputs, file.outputs)):
             if mine != theirs and sorted(mine) == sorted(theirs):  # arrays go by these names
                 yield f"the network's {what} {', '.join(mine)} → {', '.join(theirs)}"

@@ -469,3 +469,12 @@ def test_an_output_that_the_source_does_not_have(digits: Model) -> None:
     for outputs in ((hidden, *graph.outputs), (*graph.outputs, hidden)):
         report = qfmt.verify(DIGITS, file.replace(graph=replace(graph, outputs=outputs)))
         assert not report.ok and report.first_wrong.startswith("the network's outputs")
+
+
+def test_how_inputs_are_quantized_is_compared(exact: Model, tmp_path: Path) -> None:
+    exact.save(tmp_path / "m.qfb")
+    assert qfmt.verify(tmp_path / "m.qfb", exact).is_exact
+    other = exact.replace(source={**exact.source, "quantized_inputs": "quant = divide(x)"})
+    assert qfmt.verify(tmp_path / "m.qfb", other).first_wrong.startswith("quantized_inputs quant = ")
+    report = qfmt.verify(DIGITS, other)
+    assert report.lowered_anew is False and "its quantized_inputs" in "".join(report.notes)
