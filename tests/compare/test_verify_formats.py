@@ -599,6 +599,19 @@ def test_the_values_of_a_file_as_a_source_are_limited(tmp_path: Path, monkeypatc
         qfmt.verify(tmp_path / "m.qfb", model)
 
 
+def test_the_values_of_a_source_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process computes them one by one, and need not hold them: all are here."""
+    model = qfmt.convert(converted(static(torch.nn.Linear(9, 400)), torch.randn(20, 9), tmp_path / "m.pt"))
+    source = written(model, tmp_path / "m.onnx")
+    (name,), x = model.graph.inputs, np.ones((100, 9), np.float32)
+    monkeypatch.setattr("qfmt.frontends.isolation.parent.limit_for", lambda nbytes: nbytes + 100_000)
+    for each in (tmp_path / "m.pt", source):
+        assert qfmt.verify(each, model, {name: x[:5]}).ok
+        with pytest.raises(RunError, match=r"more than the limit of 1\d\d\.?\d* kB; verify with smaller inputs"):
+            qfmt.verify(each, model, {name: x})
+        assert qfmt.verify(each, model, {name: x[:5]}).ok
+
+
 def test_nan_of_a_file_is_no_nan_of_its_source(tmp_path: Path) -> None:
     """Integers made from NaN are as the file states: but only if the values of the source make them so."""
     model = qfmt.convert(converted(static(torch.nn.Linear(9, 4)), torch.randn(20, 9), tmp_path / "m.pt"), engine="onnx")

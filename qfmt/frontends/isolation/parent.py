@@ -17,6 +17,7 @@ from typing import Any
 
 from ...engines import FOR_RUNTIME
 from ...errors import LONGEST, RunError
+from ...memory import Memory, limit_for
 from . import wire
 
 _START = """
@@ -89,6 +90,16 @@ def is_installed(package: str) -> bool:
         return False
 
 
+FEWER = "verify with smaller inputs"
+
+
+def _nbytes(value: Any) -> int:
+    """Bytes of the arrays in arguments or a result."""
+    if isinstance(value, dict | list | tuple) and not hasattr(value, "array"):
+        return sum(map(_nbytes, value.values() if isinstance(value, dict) else value))
+    return int(getattr(getattr(value, "array", value), "nbytes", 0))
+
+
 class Worker:
     """A process that has one session at a time."""
 
@@ -126,14 +137,17 @@ class Worker:
     def exchange(
         self, session: Session, takes: Callable[[Any], bool], verb: str, *arguments: Any
     ) -> Iterator[tuple[str, Any]]:
-        """Send a request; yield (name, value) for each result."""
+        """Send a request; yield (name, value) for each result. Together they take what a run with the arguments may."""
         assert self.process.stdin is not None and self.process.stdout is not None
+        memory = Memory(limit_for(_nbytes(arguments)), FEWER)
         at, answered, error = -1, False, None
         try:
             wire.write(self.process.stdin, [verb, *arguments])
             while not answered:
                 match wire.read(self.process.stdout):
                     case ["value", str() as key, value] if takes(value):
+                        memory.require(size := _nbytes(value))
+                        memory.held += size
                         yield key, value
                     case ["at", int() as at]:
                         pass
@@ -152,8 +166,7 @@ class Worker:
             when = f"while running {what}" if what else "before its first call"
             raise EngineDied(f"{session.name} died ({self._end()}) {when}", where=where) from None
         except MemoryError:
-            hint = "verify with fewer samples, or smaller inputs"
-            raise RunError(f"the results of {session.name} do not fit into memory", hint=hint) from None
+            raise RunError(f"the results of {session.name} do not fit into memory", hint=FEWER) from None
         finally:
             if not answered:  # the pipes may contain the rest of a message
                 self.stop()
