@@ -16,7 +16,7 @@ from ..content import OF_INPUTS
 from ..frontends.witness import Computed, computed, integers_of
 from ..interpreter import checked_inputs
 from ..model import DTYPES, Graph, Model, Parameter, Tensor, numpy_dtype, static_shape
-from ..ops import known
+from ..ops import Trait, has, known
 from ..ops.accumulation import int32_bias
 from ..passes.edits import with_inputs
 from ..passes.same_types import has_same_types, with_same_types
@@ -306,7 +306,8 @@ def _with_int32_biases(graph: Graph, onnx: Graph, stated: Model) -> Graph:
     for node in graph.nodes:
         name = "".join(node.inputs[2:3])
         whole, rule = f"{name}_quantized", rules.get(node.outputs[0], "") if node.outputs else ""
-        if whole in onnx.tensors and whole not in graph.tensors:
+        has_bias = bool(name) and known(node) is not None and has(node, Trait.PRODUCT)
+        if has_bias and whole in onnx.tensors and whole not in graph.tensors:
             by = replace(node, rule=rule if rule.startswith("integer_bias") else "integer_bias")
             x, weight, bias = (tensors[each] for each in node.inputs[:3])
             if made := bias if bias.dtype == "int32" else int32_bias(by, x, weight, bias):
@@ -317,7 +318,7 @@ def _with_int32_biases(graph: Graph, onnx: Graph, stated: Model) -> Graph:
 
 
 def _with_transposed(graph: Graph, other: Graph) -> Graph:
-    """With the weights that another graph has under an alias, and transposed: ONNX has those of a MatMul so."""
+    """Adds the weights that another graph has transposed, under an alias: ONNX transposes those of a MatMul."""
     tensors = dict(graph.tensors)
     for tensor in graph.constants():
         for name in {*tensor.aliases} - graph.tensors.keys():

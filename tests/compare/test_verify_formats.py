@@ -638,3 +638,13 @@ def test_names_that_are_exchanged(what: str, tmp_path: Path) -> None:
     names = {"a": "b", "b": "a"} if what == "inputs" else {"y": "z", "z": "y"}
     report = qfmt.verify(source, model.rename(names))
     assert not report.ok and report.first_wrong.startswith(f"the network's {what} ")
+
+
+def test_a_constant_with_the_name_of_a_bias_that_no_node_has(tmp_path: Path) -> None:
+    model = qfmt.convert(converted(static(torch.nn.Linear(9, 4)), torch.randn(20, 9), tmp_path / "m.pt"), engine="onnx")
+    source = written(model, tmp_path / "m.onnx")
+    for name in ("_quantized", "x_quantized"):
+        stray = Tensor.constant(name, np.zeros(4, np.int32))
+        file = qfmt.convert(source)
+        file = file.replace(graph=replace(file.graph, tensors={**file.tensors, name: stray}))
+        assert qfmt.verify(tmp_path / "m.pt", file).ok

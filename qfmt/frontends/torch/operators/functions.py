@@ -61,12 +61,11 @@ def rsqrt(lift: Builder, self: Any) -> Any:
 
 @lifts("aten::pow")
 def power(lift: Builder, self: Any, exponent: Any) -> Any:
-    """Torch computes the powers of the numbers 0.5 and -0.5 as roots, which are others of -0 and -∞
+    """Torch computes the powers of the numbers 0.5 and -0.5 as roots, which differ for -0 and -∞
     (aten/src/ATen/native/cpu/PowKernel.cpp)."""
     if not isinstance(self, TensorValue) or not isinstance(exponent, float) or abs(exponent) != 0.5:
         return binary(lift, "Pow", self, exponent)
-    root = lift.emit("Sqrt", [real(lift, self)])
-    return root if exponent > 0 else lift.emit("Reciprocal", [root])
+    return lift.emit("Sqrt", [real(lift, self)]) if exponent > 0 else rsqrt(lift, self)
 
 
 @lifts("aten::square")
