@@ -214,16 +214,16 @@ def _is_below(text: str) -> bool:
     return not path.anchor and ".." not in path.parts
 
 
-def is_there(file: Place, entry: Entry) -> bool:
+def is_there(file: Path, entry: Entry) -> bool:
     """Whether the file of an entry has the digest that the entry states."""
-    with suppress(MissingFileError), downloaded(file) as path:
-        return path.is_file() and path.stat().st_size > 0 and sha256_of(path) == entry.file_sha256
-    return False
+    return file.is_file() and file.stat().st_size > 0 and sha256_of(file) == entry.file_sha256
 
 
 def is_whole(file: Place, entry: Entry) -> bool:
-    """The same, and that all its shards are there; by URL there are none."""
-    return is_there(file, entry) and (isinstance(file, Url) or are_intact(file))
+    """The same, and that all its shards are there."""
+    with suppress(MissingFileError), downloaded(file) as path:
+        return is_there(path, entry) and are_intact(path)
+    return False
 
 
 _TYPES = {name: {type(value)} for name, value in asdict(Entry("", "")).items()} | {"seconds": {float, int}}

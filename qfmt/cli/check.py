@@ -193,9 +193,8 @@ def check_task(task: dict[str, Any]) -> dict[str, Any]:
 
     entry = Entry(**task["entry"])
     try:
-        file = place(task["path"])
-        with downloaded(file) as path:
-            return _archived(file, path, entry, Levels(*task["levels"]))
+        with downloaded(place(task["path"])) as path:
+            return _archived(path, entry, Levels(*task["levels"]))
     except MissingFileError:
         return _unchecked(entry.file, "is missing")
     except Exception as error:
@@ -206,13 +205,9 @@ def _unchecked(file: str, problem: str) -> dict[str, Any]:
     return {"file": file, "valid": False, "violations": [], "problem": problem}
 
 
-def _archived(file: Place, path: Path, entry: Entry, levels: Levels) -> dict[str, Any]:
-    """What is wrong with a file of an archive: rules that it breaks, or as `problem` how the manifest differs.
-
-    `path` is `file`, or a copy, which has no shards beside it.
-    """
+def _archived(path: Path, entry: Entry, levels: Levels) -> dict[str, Any]:
+    """What is wrong with a file of an archive: rules that it breaks, or as `problem` how the manifest differs."""
     from ..archive.manifest import is_there
-    from ..file.sharding import stated
 
     told = _unchecked(entry.file, "")
     if not path.is_file():
@@ -220,8 +215,7 @@ def _archived(file: Place, path: Path, entry: Entry, levels: Levels) -> dict[str
     if not is_there(path, entry):
         return told | {"problem": "is not the file that was written: its sha256 differs"}
     try:
-        whole = file if stated(path) else path
-        model, results = _checked(whole, levels)
+        model, results = _checked(path, levels)
         told |= _facts(Path(entry.file), results)
         if told["valid"] and model is not None and model.content_id().hex() != entry.content_id:
             told |= {"valid": False, "problem": "its content id is not that of the manifest"}

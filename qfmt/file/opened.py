@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from ..errors import DestinationError, FormatError
+from ..errors import DestinationError, FormatError, MissingFileError
 from ..regular import irregular, refusal
 from ..urls import Place, Url
 from .replacing import TMPDIR, temporary_folder
 
 if TYPE_CHECKING:
     from .remote import RemoteFile
+    from .shards import Shard
 
 
 class LocalFile:
@@ -56,17 +57,36 @@ def opened(place: Place) -> Iterator[LocalFile | RemoteFile]:
 
 @contextmanager
 def downloaded(place: Place) -> Iterator[Path]:
-    """The path of a file; of a remote one that of a copy, alone in its folder and gone after the block. RemoteError."""
+    """The path of a file; of a remote one that of a copy, gone after the block. RemoteError.
+
+    The folder of the copy holds nothing but its shards. One that is missing there is missing here, too.
+    """
     if not isinstance(place, Url):
         yield place
         return
-    from .remote import copy
-
     with temporary_folder() as folder:
         path = folder / "copy"
-        with closing(place.open()) as reading, path.open("wb") as file:
-            copy(place, reading, file)
+        _copy(place, path)
+        for shard in _shards(path):
+            with suppress(MissingFileError):
+                _copy(place.parent / shard.name, folder / shard.name)
         yield path
+
+
+def _copy(url: Url, path: Path) -> None:
+    from .remote import copy
+
+    with closing(url.open()) as reading, path.open("wb") as file:
+        copy(url, reading, file)
+
+
+def _shards(path: Path) -> Sequence[Shard]:
+    """The shards that a file states; none if it cannot be read, which reading it will say."""
+    from .sharding import stated
+
+    with suppress(FormatError):
+        return stated(path)
+    return ()
 
 
 @contextmanager

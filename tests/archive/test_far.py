@@ -127,6 +127,22 @@ def test_an_archive_with_shards_is_read_by_url(bucket: str, sources: Path, tmp_p
     assert lost in result.stdout and "is missing" in result.stdout
 
 
+@pytest.mark.usefixtures("temporary")
+def test_sources_with_shards_are_read_by_url(bucket: str, sources: Path, tmp_path: Path) -> None:
+    qfmt.convert(sources / "b.pt").save(f"{bucket}/sharded/b.qfb", shard_size=1000)
+    url, archive = f"{bucket}/sharded/b.qfb", tmp_path / "archive"
+    for _ in range(2):
+        done = invoke("convert", f"{bucket}/sharded", "--out", archive)
+        assert done.exit_code == 0, done.output
+    assert qfmt.load(archive / "b.qfb", verify="all").content_id() == qfmt.load(url).content_id()
+    assert invoke("verify", "--archive", archive, "--sources", f"{bucket}/sharded", "--jobs", "1").exit_code == 0
+    assert invoke("verify", url, archive / "b.qfb").exit_code == 0
+    [(name, _), *_] = place(f"{bucket}/sharded").files("*.qfs")  # type: ignore[union-attr]
+    Url(f"{bucket}/sharded/{name}").unlink()
+    lost = invoke("convert", f"{bucket}/sharded", "--out", tmp_path / "lost")
+    assert lost.exit_code == 1 and f"shard {name!r}: is missing" in lost.output
+
+
 def test_a_manifest_of_a_bucket_leads_nowhere_else(bucket: str, tmp_path: Path) -> None:
     entry = Entry("a.pt", "a.pt", file="../other/a.qfb", content_id="1")
     (tmp_path / MANIFEST).write_text(entry.line)
