@@ -55,6 +55,31 @@ def outputs_of(report: qfmt.compare.Report, kind: str) -> int:
 # -- clean files ---------------------------------------------------------------------------------------
 
 
+def test_what_functions_compute_is_compared(source: Path, model: Model, tmp_path: Path) -> None:
+    """A rounding tie is found at the QuantizeLinear, which is within a function."""
+    proto = onnx.load(source)
+    graph, constant = proto.graph, {each.name for each in proto.graph.initializer}
+    quantize = {each.output[0]: each for each in graph.node if each.op_type == "QuantizeLinear"}
+    for node in [each for each in graph.node if each.op_type == "DequantizeLinear" and each.input[0] not in constant]:
+        graph.node.remove(first := quantize[node.input[0]])
+        node.CopyFrom(onnx.helper.make_node("Grid", first.input, node.output, domain="own"))
+    body = [
+        onnx.helper.make_node("QuantizeLinear", ["x", "scale", "zero_point"], ["integers"]),
+        onnx.helper.make_node("DequantizeLinear", ["integers", "scale", "zero_point"], ["y"]),
+    ]
+    given = ["x", "scale", "zero_point"]
+    proto.functions.append(onnx.helper.make_function("own", "Grid", given, ["y"], body, proto.opset_import))
+    proto.opset_import.append(onnx.helper.make_opsetid("own", 1))
+    onnx.checker.check_model(proto)
+    onnx.save(proto, path := tmp_path / "functions.onnx")
+    file, plain = qfmt.convert(path), qfmt.verify(source, model, samples=64)
+    report = qfmt.verify(path, file, samples=64)
+    counts = [[outputs_of(each, kind) for kind in ("outputs", "equal", "tie", "wrong")] for each in (report, plain)]
+    print("{} outputs, {} equal, {} ties, {} wrong".format(*counts[0]))
+    assert report.ok and counts[0] == counts[1] and counts[0][2] > 0
+    assert not qfmt.verify(path, zero_point_moved(file, LINEAR), samples=1).ok
+
+
 def test_a_clean_file_is_equal(source: Path, model: Model, tmp_path: Path) -> None:
     model.save(tmp_path / "m.qfb")
     result = command(source, tmp_path / "m.qfb")

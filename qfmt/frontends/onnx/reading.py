@@ -65,6 +65,17 @@ def read(source: str | PathLike[str] | Any) -> tuple[ir.Model, Budget]:
     return model, budget
 
 
+def inlined(proto: Any) -> Any:
+    """A ModelProto that `read` accepts, with functions inlined: their values have the names that `read` gives them."""
+    if not proto.functions:
+        return proto
+    import onnx_ir as ir
+
+    model = _from_checked(proto)
+    inline(model, proto.functions, Budget(None))
+    return ir.to_proto(model)
+
+
 def _opsets(imports: Iterable[Any]) -> dict[str, int]:
     """Domain → opset; SourceError if that is ambiguous, or not supported."""
     found: dict[str, int] = {}

@@ -20,6 +20,7 @@ from ..witness import Computed, Witness, integers_of, is_array, stated
 from .execution import REFERENCE
 from .external import Files, open_proto, take_large
 from .quantized import QLINEAR
+from .reading import inlined
 from .runnable import runnable
 
 OUTPUT = -1
@@ -62,7 +63,7 @@ class OnnxWitness(Witness):
         files: Files = {}
         proto = open_proto(path, files)
         self.arrays = take_large(proto, files)
-        self.proto = runnable(proto)
+        self.proto = runnable(inlined(proto))
         self.session = Session("onnx", self.package, self._program, lambda _: ("the model", ""), is_array)
         graph = self.proto.graph
         self._producers = {name: node for node in graph.node for name in node.output if name}
