@@ -53,7 +53,8 @@ def shapes(
 
 
 def sized(source: Model, ends: Mapping[str, str], file: Model) -> Model:
-    """The source with sizes of inputs that it leaves open and the file states. `ends`: its inputs → those of the file.
+    """The source with sizes of inputs that it leaves open and the file states or names. `ends`: its inputs → those of
+    the file.
 
     A size of 0 is not taken: nothing would be computed, and nothing compared.
     """
@@ -65,9 +66,7 @@ def sized(source: Model, ends: Mapping[str, str], file: Model) -> Model:
         if theirs is None or (mine is not None and len(mine) != len(theirs)):
             continue
         pairs = zip(mine or (None,) * len(theirs), theirs, strict=True)
-        shape = tuple(
-            own if own and isinstance(own, int) and not isinstance(size, int) else size for size, own in pairs
-        )
+        shape = tuple(own if own and not isinstance(size, int) else size for size, own in pairs)
         tensors[origin] = replace(tensors[origin], shape=shape)
     return source.replace(graph=replace(source.graph, tensors=tensors))
 

@@ -411,6 +411,27 @@ def test_names_that_depend_on_sizes(tmp_path: Path) -> None:
         assert report.is_exact and report.lowered_anew
 
 
+def test_sizes_that_the_lowering_names(tmp_path: Path) -> None:
+    """Two inputs have one batch size, which the `.qfb` in between gives two names."""
+    import torch
+
+    class Resized(torch.nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            x, y = (torch.quantize_per_tensor(each, 0.0625, 3, torch.quint8) for each in (x, y))
+            y = torch.nn.functional.interpolate(y, x.shape[2:])
+            return torch.ops.quantized.add(x, y, 0.125, 5).dequantize()
+
+    shapes, path = {"x": ("N", 2, 6, 6), "y": ("N", 2, 9, 7)}, tmp_path / "m.pt"
+    with pytorch.quiet():
+        torch.jit.save(torch.jit.trace(Resized(), (torch.zeros(1, 2, 6, 6), torch.zeros(1, 2, 9, 7))), path)
+    opened = qfmt.convert(path)
+    opened.save(tmp_path / "m.qfb")
+    integers = lower_integer(opened, exact=True, input_shapes=shapes)
+    for source in (path, tmp_path / "m.qfb"):
+        report = told(source.name, qfmt.verify(source, integers))
+        assert report.ok and report.lowered_anew
+
+
 def test_moved_inputs_and_outputs(tmp_path: Path) -> None:
     """Real numbers that the source moves are integers in the file, with other names."""
     import torch
