@@ -11,7 +11,7 @@ import numpy as np
 from ..arrays import Array
 from ..backstop import paused
 from ..errors import QfmtError, RunError
-from ..model import DTYPES, Model, Node, Quantization, Tensor, numpy_dtype
+from ..model import DTYPES, Model, Node, Quantization, Tensor, numpy_dtype, static_shape
 from ..ops import known
 from ..passes.likely_shapes import likely_shape
 
@@ -183,13 +183,11 @@ def _top(grid: Quantization, engine: str) -> int:
 
 
 def _indices(model: Model, name: str, shapes: Mapping[str, tuple[int, ...]], generator: np.random.Generator) -> Array:
-    """Random row indices of the table that the input selects from; else zeros and ones."""
-    shape = shapes[name]
-    for node in filter(known, model.nodes):
-        table = model.tensors[node.inputs[0]] if name in node.inputs[1:] else None
-        if table is not None and table.is_constant and table.shape and isinstance(table.shape[0], int):
-            return generator.integers(0, table.shape[0], shape)
-    return generator.integers(0, 2, shape)
+    """Random indices of what all tables have that the input selects from; else zeros and ones."""
+    nodes = [node for node in filter(known, model.nodes) if name in node.inputs[1:]]
+    tables = ((node, static_shape(table)) for node in nodes if (table := model.tensors[node.inputs[0]]).is_constant)
+    counts = [sizes[node.attributes.get("axis", 0) % len(sizes)] for node, sizes in tables if sizes]
+    return generator.integers(0, max(min(counts, default=2), 1), shapes[name])
 
 
 def _offsets_of(name: str, nodes: Sequence[Node], shapes: Mapping[str, tuple[int, ...]]) -> Array | None:

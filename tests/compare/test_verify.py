@@ -23,6 +23,7 @@ from networks import pytorch
 from qfmt.cli import main
 from qfmt.compare import Report
 from qfmt.compare.classes import classify, saturated
+from qfmt.compare.random_inputs import draw
 from qfmt.engines import TORCH_ENGINES
 from qfmt.errors import QfmtError, RunError, SourceError
 from qfmt.frontends.torch.execution import apply
@@ -722,6 +723,25 @@ def test_ranges_of_numbers_are_created_by_torch(tmp_path: Path) -> None:
         "Range": 5,
         "Add": 2 * 5 * 4,
     }
+
+
+class Twice(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.kinds = torch.nn.Embedding(900, 4), torch.nn.Embedding(3, 4)
+        self.register_buffer("row", torch.randn(1, 5))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        picked: torch.Tensor = self.words(ids) + self.kinds(ids)
+        return picked.sum(-1) + self.row.index_select(1, ids)[0]  # type: ignore[operator]
+
+
+def test_indices_are_of_every_table_that_they_select_from(tmp_path: Path) -> None:
+    source = pytorch.save_as(Twice(), (torch.tensor([0, 2]),), "trace", tmp_path / "m.pt")
+    model = qfmt.convert(source)
+    (inputs,) = draw(model, {"ids": (2000,)}, 1, "fbgemm")
+    assert {*inputs["ids"].tolist()} == {0, 1, 2}
+    assert qfmt.verify(source, model).ok
 
 
 def test_only_networks_are_a_source(tmp_path: Path, digits: Model) -> None:
