@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -15,24 +14,22 @@ from ..arrays import Array
 from ..content import OF_INPUTS
 from ..frontends.witness import Computed, computed, integers_of
 from ..interpreter import checked_inputs
-from ..model import DTYPES, Graph, Model, Parameter, Tensor, numpy_dtype, static_shape
-from ..ops import Trait, has, known
-from ..ops.accumulation import int32_bias
+from ..model import DTYPES, Graph, Model, Tensor, numpy_dtype, static_shape
+from ..ops import known
+from ..ops.accumulation import QUANTIZED
 from ..passes.edits import with_inputs
-from ..passes.same_types import has_same_types, with_same_types
 from .difference import Pairing
 from .judges import BySource, by_file, in_type, recurrent_tensors
+from .onnx_form import FLOATS, in_form_of_onnx, in_terms_of_onnx, means_itself
 from .random_inputs import sized
 from .report import NodeComparison, WeightComparison
 from .side_by_side import SideBySide
-from .words import NOWHERE, changed, without_single_channel
+from .words import NOWHERE, changed
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from ..frontends.witness import Witness
-
-FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 LISTED = 3
 """The most kinds of differences that a note lists."""
@@ -54,15 +51,10 @@ class Converted:
     ) -> None:
         self.file, self.witness, self.foreign = file, witness, foreign
         a, b = witness.model.graph, file.graph
-        if foreign:
-            stated = rules[1] if rules else witness.model
-            if witness.name == "onnx":
-                b = _with_int32_biases(b, a, file)
-            else:
-                a = _with_int32_biases(in_terms_of_onnx(witness.model, file).graph, b, stated)
-            a, b = (_as_onnx_states_it(each) for each in (a, b))
-            a, b = _with_transposed(a, b), _with_transposed(b, a)
-            a, b = _without_lone_grids(a, b), _without_lone_grids(b, a)
+        if foreign and witness.name == "onnx":
+            b, a = in_form_of_onnx(file, a, file)
+        elif foreign:
+            a, b = in_form_of_onnx(in_terms_of_onnx(witness.model, file), b, rules[1] if rules else witness.model)
         self.pairing = Pairing(a, b, ("source", "file"))
         self.tensors = self._paired()
         """Tensor of the source → tensor of the file."""
@@ -125,9 +117,9 @@ class Converted:
     def _unseen(self, seen: set[str]) -> Iterator[str]:
         source, readers = self.pairing.a, self.pairing.a.readers()
         for tensor in source.constants():
-            found = seen.intersection((tensor.name, *tensor.aliases, f"{tensor.name}_quantized"))
-            is_quantized = not _means_itself(tensor) or self._has_grid(tensor.name)
-            if found and (not _means_itself(tensor) or not is_quantized or tensor.name not in found):
+            found = seen.intersection((tensor.name, *tensor.aliases, tensor.name + QUANTIZED))
+            is_quantized = not means_itself(tensor) or self._has_grid(tensor.name)
+            if found and (not means_itself(tensor) or not is_quantized or tensor.name not in found):
                 continue
             floats = tensor.dtype in FLOATS and prod(static_shape(tensor)) > 1
             resizes = all(node.operator == "Resize" for node in readers.get(tensor.name, ()))
@@ -136,7 +128,7 @@ class Converted:
 
     def _has_grid(self, name: str) -> bool:
         tensors = self.witness.model.tensors
-        return name in tensors and not _means_itself(tensors[name])
+        return name in tensors and not means_itself(tensors[name])
 
     def _is_comparable(self, mine: str, theirs: str) -> bool:
         """Whether a tensor of the source and one of a foreign file are constants of one type, with the same meaning."""
@@ -232,26 +224,6 @@ class Converted:
         return iter(())
 
 
-def in_terms_of_onnx(model: Model, onnx: Model) -> Model:
-    """Adapt a network to the ONNX model that was made from it, or from which it was made: float32 scales, int32 biases
-    where the rule of the node quantizes them, and uint8 activations and other weights if the export used
-    `--same-types`."""
-    if has_same_types(onnx, model):
-        model = with_same_types(model)
-    tensors = dict(model.graph.tensors)
-    for name, tensor in tensors.items():
-        grid = tensor.quantization
-        if grid is not None and grid.scale_dtype == "float64" and grid.is_affine:
-            scale = Parameter.of_values(grid.scale.array.astype(f32))
-            tensors[name] = replace(tensor, quantization=replace(grid, scale=scale))
-    readers = model.graph.readers()
-    for node in model.nodes:
-        if node.rule == "integer_bias" and len(node.inputs) > 2 and len(readers.get(node.inputs[2], ())) == 1:
-            x, weight, bias = (tensors[name] for name in node.inputs[:3])
-            tensors[bias.name] = int32_bias(node, x, weight, bias) or bias
-    return model.replace(graph=replace(model.graph, tensors=tensors))
-
-
 def _moved(value: Computed, tensor: Tensor) -> Computed:
     """Integers of the type of the tensor, if the zero point differs as the types do: uint8 may be int8, 128 less. With
     any other zero point, the integers would end at other real numbers."""
@@ -262,73 +234,6 @@ def _moved(value: Computed, tensor: Tensor) -> Computed:
         return value
     moved = in_type(value.array, dtype)
     return to._replace(array=moved) if moved.dtype == dtype else value
-
-
-def _as_onnx_states_it(graph: Graph) -> Graph:
-    """Without what ONNX does not state: single channels, and of constants the ranges, which only bound their integers,
-    and the type of scales."""
-    tensors = dict(graph.tensors)
-    for name, tensor in tensors.items():
-        if tensor.quantization is not None:
-            grid, dtype = without_single_channel(tensor.quantization), DTYPES[tensor.dtype]
-            if tensor.is_constant:
-                grid = replace(grid, quant_min=dtype.minimum, quant_max=dtype.maximum)
-                if grid.scale_dtype in FLOATS and grid.scale.quantization is None:
-                    grid = replace(grid, scale=Parameter.of_values(grid.scale.array.astype(f32)))
-            tensors[name] = replace(tensor, quantization=grid)
-    return replace(graph, tensors=tensors)
-
-
-def _without_lone_grids(graph: Graph, other: Graph) -> Graph:
-    """Without the quantization of constants whose integers another graph has without one: ONNX computes with the scales
-    of a table as with other numbers."""
-    tensors = dict(graph.tensors)
-    for name, tensor in tensors.items():
-        like = other.tensors.get(name)
-        if like is None or not like.is_constant or not tensor.is_constant or like.dtype != tensor.dtype:
-            continue
-        if _means_itself(like) or _means_itself(tensor):
-            tensors[name] = replace(tensor, quantization=None)
-    return replace(graph, tensors=tensors)
-
-
-def _means_itself(tensor: Tensor) -> bool:
-    """Whether the integers of a tensor are its numbers."""
-    grid = tensor.quantization
-    return grid is None or (grid.is_per_tensor and (grid.scale[0], grid.zero_point[0]) == (1, 0))
-
-
-def _with_int32_biases(graph: Graph, onnx: Graph, stated: Model) -> Graph:
-    """With biases as ONNX has them, where it has them in integers, under its name for them. `stated` is the network
-    with the rules by which they were rounded."""
-    rules = {name: node.rule for node in stated.nodes for name in node.outputs}
-    tensors, nodes = dict(graph.tensors), []
-    for node in graph.nodes:
-        name = "".join(node.inputs[2:3])
-        whole, rule = f"{name}_quantized", rules.get(node.outputs[0], "") if node.outputs else ""
-        has_bias = bool(name) and known(node) is not None and has(node, Trait.PRODUCT)
-        if has_bias and whole in onnx.tensors and whole not in graph.tensors:
-            by = replace(node, rule=rule if rule.startswith("integer_bias") else "integer_bias")
-            x, weight, bias = (tensors[each] for each in node.inputs[:3])
-            if made := bias if bias.dtype == "int32" else int32_bias(by, x, weight, bias):
-                tensors[whole] = replace(made, name=whole)
-                node = replace(node, inputs=(*node.inputs[:2], whole, *node.inputs[3:]))
-        nodes.append(node)
-    return replace(graph, tensors=tensors, nodes=tuple(nodes))
-
-
-def _with_transposed(graph: Graph, other: Graph) -> Graph:
-    """Adds the weights that another graph has transposed, under an alias: ONNX transposes those of a MatMul."""
-    tensors = dict(graph.tensors)
-    for tensor in graph.constants():
-        for name in {*tensor.aliases} - graph.tensors.keys():
-            like, grid = other.tensors.get(name), tensor.quantization
-            if like is None or not like.is_constant or grid is None or not grid.is_affine or len(like.shape or ()) != 2:
-                continue
-            if like.shape == (tensor.shape or ())[::-1] and not np.array_equal(like.array, tensor.array):
-                along = grid if grid.axis is None else grid.along(1 - grid.axis)
-                tensors[name] = Tensor.constant(name, tensor.array.T.copy(), along, dtype=tensor.dtype)
-    return replace(graph, tensors=tensors)
 
 
 def _last_named(a: Graph, b: Graph) -> Iterator[tuple[str, str]]:

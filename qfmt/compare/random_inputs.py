@@ -186,7 +186,7 @@ def _indices(model: Model, name: str, shapes: Mapping[str, tuple[int, ...]], gen
     """Random indices of what all tables have that the input selects from; else zeros and ones."""
     nodes = [node for node in filter(known, model.nodes) if name in node.inputs[1:]]
     tables = ((node, static_shape(table)) for node in nodes if (table := model.tensors[node.inputs[0]]).is_constant)
-    counts = [sizes[node.attributes.get("axis", 0) % len(sizes)] for node, sizes in tables if sizes]
+    counts = [sizes[node.int("axis", 0) % len(sizes)] for node, sizes in tables if sizes]
     return generator.integers(0, max(min(counts, default=2), 1), shapes[name])
 
 

@@ -20,8 +20,9 @@ from ..model import Graph, Model
 from ..rules import require_sound
 from ..urls import Named, Place, Url, place
 from .comparison import Comparison
-from .converted import Converted, in_terms_of_onnx
+from .converted import Converted
 from .lowered import Lowered, has_inputs_of, is_lowered, likenesses
+from .onnx_form import in_terms_of_onnx
 from .report import Report
 
 if TYPE_CHECKING:

@@ -189,6 +189,10 @@ def unit_of_sums(x: Quantization, w: Quantization, attributes: Mapping[str, Any]
     return f32(x.scale[0]) * scales_of_channels(w, attributes).astype(f32)
 
 
+QUANTIZED = "_quantized"
+"""What ONNX Runtime's quantizer, and this project, append to the name of a real tensor to name its integers."""
+
+
 def int32_bias(node: Node, x: Tensor, w: Tensor, b: Tensor) -> Tensor | None:
     """A constant real bias as the rule of its node rounds it, in units of sums: ONNX's. None where int32 holds none."""
     if b.quantization is not None or not b.is_constant or b.array.ndim != 1 or not (x.quantization and w.quantization):

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from ..model import Graph, Node, Tensor
 from ..ops import Trait, has
+from ..ops.accumulation import QUANTIZED
 from .constants import computed, unused
 from .edits import only_read
 
@@ -63,7 +64,7 @@ def _moves(node: Node, tensors: dict[str, Tensor]) -> bool:
 def _exchanged(mover: Node, quantizer: Node, tensors: dict[str, Tensor]) -> tuple[Node, Node]:
     """Quantize, then move."""
     real, last = mover.inputs[0], tensors[quantizer.outputs[0]]
-    early = unused(f"{real}_quantized", tensors)
+    early = unused(real + QUANTIZED, tensors)
     tensors[early] = Tensor(early, last.dtype, tensors[real].shape, None, last.quantization)
     inputs = [early, *mover.inputs[1:]]
     filled = FILLS.get(mover.operator, len(inputs))
@@ -77,6 +78,6 @@ def _exchanged(mover: Node, quantizer: Node, tensors: dict[str, Tensor]) -> tupl
 
 def _filling(name: str, quantizer: Node, last: Tensor, tensors: dict[str, Tensor]) -> str:
     """The inserted value, quantized."""
-    number, own = tensors[name], unused(f"{name}_quantized", tensors)
+    number, own = tensors[name], unused(name + QUANTIZED, tensors)
     (tensors[own],) = computed(quantizer, [number], [replace(last, name=own, shape=number.shape)], (name,))
     return own

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from ...ops.accumulation import int32_bias
+from ...ops.accumulation import QUANTIZED, int32_bias
 from . import qdq
 from .lowering import Site, lowers, plain
 from .opsets import schema, takes
@@ -84,4 +84,4 @@ def bias(site: Site) -> ir.Value | None:
     whole = int32_bias(site.node, x, w, b)
     if whole is None or np.array_equal(whole.dequantize(), b.array):
         return site.real(2)
-    return site.builder.added(replace(whole, name=site.builder.fresh(f"{b.name}_quantized")))
+    return site.builder.added(replace(whole, name=site.builder.fresh(b.name + QUANTIZED)))

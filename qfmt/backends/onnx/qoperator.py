@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from ...arithmetic import f32, quantize
 from ...model import Tensor, numpy_dtype
-from ...ops.accumulation import in_units_of_sums, int32_bias
+from ...ops.accumulation import QUANTIZED, in_units_of_sums, int32_bias
 from ...ops.activation import bounds
 from . import qdq
 from .lowering import Site, by_integers, written_attributes
@@ -63,7 +63,7 @@ def _bias(site: Site) -> ir.Value | None:
     whole = int32_bias(site.node, x, w, b)
     if whole is None:
         raise Lacks(NONE)
-    return site.builder.constant(f"{b.name}_quantized", whole.array)
+    return site.builder.constant(b.name + QUANTIZED, whole.array)
 
 
 @by_integers("Conv")
