@@ -610,6 +610,10 @@ def test_the_values_of_a_source_are_limited(tmp_path: Path, monkeypatch: pytest.
         with pytest.raises(RunError, match=r"more than the limit of 1\d\d\.?\d* kB; verify with smaller inputs"):
             qfmt.verify(each, model, {name: x})
         assert qfmt.verify(each, model, {name: x[:5]}).ok
+    monkeypatch.setattr("qfmt.frontends.isolation.parent.limit_for", lambda nbytes: 30 * nbytes)
+    assert x[:20].nbytes * 30 < 20 * 400 * 4  # the constants count, too
+    for each in (tmp_path / "m.pt", source):
+        assert qfmt.verify(each, model, {name: x[:20]}).ok
 
 
 def test_nan_of_a_file_is_no_nan_of_its_source(tmp_path: Path) -> None:

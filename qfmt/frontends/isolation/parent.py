@@ -107,6 +107,8 @@ class Worker:
         self.kind, self.owner = kind, os.getpid()
         self.session: Session | None = None
         self.version = ""
+        self.given = 0
+        """Bytes of the arrays that the engine was built from."""
         command = [sys.executable, "-I", "-c", _START, json.dumps(import_path()), kind]
         pipe = subprocess.PIPE
         try:
@@ -129,17 +131,20 @@ class Worker:
     def open(self, session: Session) -> str:
         """Build the engine of a session, unless it is the current one; return name and version of the package."""
         if self.session is not session:
-            self.session = None
-            told = dict(self.exchange(session, lambda value: isinstance(value, str), "open", *session.program()))
+            self.session, self.given = None, 0
+            program = session.program()
+            told = dict(self.exchange(session, lambda value: isinstance(value, str), "open", *program))
+            self.given = _nbytes(program)
             self.version, self.session = told.get("version", ""), session
         return self.version
 
     def exchange(
         self, session: Session, takes: Callable[[Any], bool], verb: str, *arguments: Any
     ) -> Iterator[tuple[str, Any]]:
-        """Send a request; yield (name, value) for each result. Together they take what a run with the arguments may."""
+        """Send a request; yield (name, value) for each result. Together they take what a run may, with the arguments
+        and the arrays that the engine was built from."""
         assert self.process.stdin is not None and self.process.stdout is not None
-        memory = Memory(limit_for(_nbytes(arguments)), FEWER)
+        memory = Memory(limit_for(self.given + _nbytes(arguments)), FEWER)
         at, answered, error = -1, False, None
         try:
             wire.write(self.process.stdin, [verb, *arguments])
