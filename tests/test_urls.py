@@ -530,7 +530,7 @@ def test_onnx_with_external_data_is_written_to_a_store(store: str, tmp_path: Pat
     folder = place(f"{store}/sub")
     assert isinstance(folder, Url)
     for name, url in folder.files():
-        with qfmt.file.opened.downloaded(url) as path:
+        with qfmt.file.copies.downloaded(url) as path:
             assert path.read_bytes() == (tmp_path / name).read_bytes()
     assert len(folder.files()) == 2
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import sys
 import time
 from collections import Counter
@@ -24,8 +25,8 @@ from unicodedata import normalize
 
 from ..backstop import limited
 from ..errors import DestinationError, QfmtError, RemoteError, SourceError, message
+from ..file.copies import downloaded, uploaded
 from ..file.header import is_qfb
-from ..file.opened import downloaded, uploaded
 from ..file.replacing import TEMPORARY
 from ..file.sharding import remove
 from ..file.shards import as_part
@@ -53,6 +54,9 @@ class Filled(NamedTuple):
 
 PERIOD = 10
 """Seconds between two writes of the manifest of an archive by URL."""
+
+_UNLIKE_TEMPORARY = re.compile(f"^(?:{re.escape(TEMPORARY)})+")
+"""What no name may begin with: such a file or folder would be swept away as a leftover."""
 
 LONGEST = 200
 """Bytes of the longest name of a file, without its suffix."""
@@ -163,7 +167,7 @@ def _files(source: str, numbers: Counter[str]) -> Iterator[str]:
     """Names for the file of a source: `net.qfb` for `net.pt`; if another source has it, `net.pt.qfb`, and so on.
     All may have shards. No folder has a name that ends like that of a file. `numbers` has the last number that each
     name got."""
-    named = (part.removeprefix(TEMPORARY) for part in source.split("/"))
+    named = (_UNLIKE_TEMPORARY.sub("", part) for part in source.split("/"))
     parts = [part for part in named if part.strip(".")]  # below the archive
     folders = [f"{_cut(part)}_" if _alike(part).endswith(".qfb") else part for part in parts[:-1]]
     path = PurePosixPath(*folders, as_part(parts[-1]) if parts else "source")

@@ -20,7 +20,7 @@ from typing import Any
 from ..backstop import limited
 from ..budget import Budget
 from ..errors import BudgetError, MissingFileError, QfmtError
-from ..file.opened import downloaded, uploaded
+from ..file.copies import downloaded, uploaded
 from ..file.replacing import replacing
 from ..file.sharding import are_intact
 from ..frontends.content import sha256_of

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from ..errors import DestinationError, MissingFileError, QfmtError, SourceError
-from ..file.opened import downloaded
+from ..file.copies import downloaded
 from ..frontends.sources import sniff
 from ..regular import files_below, irregular, refusal, resolved
 from ..urls import Place, Url, place

@@ -10,7 +10,7 @@ from zipfile import is_zipfile
 from ..backstop import LITTLE, limited
 from ..budget import Budget
 from ..errors import QfmtError, RunError, some
-from ..file.opened import downloaded
+from ..file.copies import downloaded
 from ..frontends.zips import Zip
 from ..urls import Place
 from .output import line

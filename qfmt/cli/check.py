@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from ..errors import MissingFileError, QfmtError, Violation, message, some
-from ..file.opened import downloaded
+from ..file.copies import downloaded
 from ..frontends.json_text import is_shallow
 from ..notation import how_many, in_shell, number
 from ..urls import Place, place, text_of

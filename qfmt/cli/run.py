@@ -161,7 +161,7 @@ def _save(outputs: Mapping[str, Array], dest: Place) -> None:
     """The only output to a `.npy`, else all to a `.npz`; the file appears complete or not at all."""
     import numpy as np
 
-    from ..file.opened import uploaded
+    from ..file.copies import uploaded
     from ..file.replacing import replacing
 
     if dest.suffix == ".npy":

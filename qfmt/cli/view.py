@@ -131,7 +131,7 @@ def _show(made: Page, file: Place, html: Place | None) -> None:
 
 def _write(dest: Place, content: bytes, what: str) -> None:
     """Write a result, and say what it is."""
-    from ..file.opened import uploaded
+    from ..file.copies import uploaded
     from ..file.replacing import replacing
 
     with uploaded(dest) as path, replacing(str(path)) as file:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..backstop import limited
 from ..engines import ENGINES, engine_of
 from ..errors import MissingPackageError, QfmtError, RunError, SourceError
-from ..file.opened import downloaded
+from ..file.copies import downloaded
 from ..frontends.sources import sniff
 from ..frontends.witness import Computed, Witness, computed
 from ..interpreter import trace
@@ -88,7 +88,7 @@ def _compared(
         if is_lowered(file) and not (own and is_lowered(own.model)):
             lowered = Lowered(file, own) if own else _before_lowering(path, file, engine)
         witness = lowered.witness if lowered else own or _witness(path, file, engine)
-        if own and not lowered and _form(own.model) != _form(file):
+        if own and not lowered and _form(own.model) != _form(file) and own.model.content_id() != file.content_id():
             what = "is a .qfb file, whose nodes have another form than FILE"
             raise SourceError(what, hint="exchange the two, or give the file that both were made from")
     except QfmtError as error:

@@ -21,10 +21,10 @@ from ..progress import BYTES, Progress, Steps
 from ..rules import violations
 from ..urls import Named, place
 from . import sharding, shards
+from .copies import uploaded
 from .decode import Record
 from .encode import encode
 from .header import ALIGNMENT, PAGE, round_up, seal
-from .opened import uploaded
 from .records import node_record, pair_records, quantization_record, tensor_record, value_record
 from .replacing import NewFile, replacing_all
 

@@ -9,7 +9,7 @@ from typing import Any
 from ..backstop import limited
 from ..engines import ENGINES
 from ..errors import MissingFileError, RunError, SourceError, ValidityError
-from ..file.opened import downloaded
+from ..file.copies import downloaded
 from ..model import Dimension, Model
 from ..regular import size_if_any
 from ..urls import Place, Url, place

@@ -114,8 +114,9 @@ def test_no_other_file_is_replaced(sources: Path, archive: Path) -> None:
     assert filled.manifest.entries["a.pt"].error.startswith("is there, and is no .qfb")
 
 
-def test_a_source_that_is_named_like_what_a_killed_process_left(tmp_path: Path, archive: Path) -> None:
-    name = f"d/.qfmt-{'0' * 16}.tmp/net.pt"
+@pytest.mark.parametrize("prefix", [".qfmt-", ".qfmt-.qfmt-"])
+def test_a_source_that_is_named_like_what_a_killed_process_left(prefix: str, tmp_path: Path, archive: Path) -> None:
+    name = f"d/{prefix}{'0' * 16}.tmp/net.pt"
     filled = fill(archive, {name: digits(tmp_path / "net.pt"), "d/z.pt": digits(tmp_path / "z.pt", 1)})
     assert set(filled.results.values()) == {"converted"}
     assert invoke("check", archive).exit_code == 0

@@ -582,6 +582,9 @@ def test_a_file_against_another_file(tmp_path: Path) -> None:
     assert not qfmt.verify(tmp_path / "m.qfb", damaged(model, weight)).ok
     with pytest.raises(QfmtError, match="nodes have another form than FILE; exchange the two"):
         qfmt.verify(tmp_path / "m.qfb", qfmt.convert(written(model, tmp_path / "m.onnx")))
+    elsewhere = model.replace(source={**model.source, "format": "onnx", "framework": "qfmt"})
+    assert elsewhere.content_id() == model.content_id()  # they are one in an archive
+    assert qfmt.verify(tmp_path / "m.qfb", elsewhere).is_exact
 
 
 def test_the_values_of_a_file_as_a_source_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +25,17 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import qfmt
+from qfmt.backends.torch import processor
 from qfmt.cli import main
 from qfmt.errors import RunError
 from qfmt.frontends.isolation import parent, wire
 from qfmt.frontends.isolation.parent import EngineDied, Session
 from qfmt.frontends.torch.execution import apply
 from qfmt.frontends.torch.program import Call, Constant, Made, Program, Slot, Stored
+from qfmt.frontends.torch.torchscript import code
 from qfmt.frontends.torch.values import DTYPE_CODES
 from qfmt.frontends.witness import is_array, is_computed
+from qfmt.locks import Turns
 from support.examples import examples
 from support.paths import DIGITS, HOSTILE, ROOT
 
@@ -413,10 +418,24 @@ def test_malicious_calls_are_one_line_errors(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent() -> None:
-    with parent._LOCK:
+@pytest.mark.parametrize("turns", [parent._REQUESTS, code._PARSING, processor._KERNELS])
+def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(turns: Turns) -> None:
+    began, forked = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with turns.turn():
+            began.set()
+            forked.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    began.wait()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12: the process has threads
         child = os.fork()
-        if not child:
-            os._exit(0 if parent._LOCK.acquire(timeout=5) else 1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert not parent._LOCK.locked()
+    if not child:
+        os._exit(0 if turns._lock.acquire(timeout=5) else 1)
+    assert not turns._lock.acquire(timeout=0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    forked.set()
+    holder.join()

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import onnx_ir as ir
 
 from ...errors import QfmtError
-from ...file.opened import uploaded
+from ...file.copies import uploaded
 from ...file.replacing import replacing_all
 from ...regular import irregular
 from ...urls import Named, place

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ...locks import Turns
 from ...passes.hazards import hazards_of
 from .emit import Site
 
@@ -24,7 +25,7 @@ def quantized_kernels(kernels: str) -> Iterator[None]:
 
     The setting is global to the process: threads that change it wait for each other.
     """
-    with _TURN:
+    with _KERNELS.turn():
         before = torch.backends.quantized.engine
         torch.backends.quantized.engine = kernels
         try:
@@ -33,7 +34,7 @@ def quantized_kernels(kernels: str) -> Iterator[None]:
             torch.backends.quantized.engine = before
 
 
-_TURN = RLock()
+_KERNELS = Turns(RLock)
 
 
 @contextmanager

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 from ...engines import FOR_RUNTIME
 from ...errors import LONGEST, RunError
+from ...locks import Turns
 from ...memory import Memory, limit_for
 from . import wire
 
@@ -33,17 +33,7 @@ busy machine a call of microseconds then takes milliseconds."""
 
 _WORKERS: dict[str, Worker] = {}
 
-_LOCK = Lock()
-
-
-def _renew_lock() -> None:
-    """A forked child has no thread that could release it."""
-    global _LOCK
-    _LOCK = Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
+_REQUESTS = Turns()
 
 
 class EngineDied(RunError):
@@ -70,12 +60,12 @@ class Session:
 
     def open(self) -> str:
         """Start the engine; return the name and version of its package. RunError if it cannot start."""
-        with _LOCK:
+        with _REQUESTS.turn():
             return _worker(self.kind).open(self)
 
     def ask(self, verb: str, *arguments: Any) -> dict[str, Any]:
         """Send a request; return the results by name. RunError if the engine fails or its process dies."""
-        with _LOCK:
+        with _REQUESTS.turn():
             worker = _worker(self.kind)
             if worker.session is not self:
                 worker.open(self)

@@ -15,7 +15,7 @@ import numpy as np
 
 from ....budget import Budget
 from ....errors import MissingFileError, SourceError
-from ....file.opened import downloaded
+from ....file.copies import downloaded
 from ....model import Model, Observed, Tensor
 from ....urls import Named, place
 from ...sources import SAVED, sniff
