@@ -102,8 +102,8 @@ class Comparison:
 
     def _drawn(self, shapes: dict[str, tuple[int, ...]], count: int) -> Iterator[dict[str, Array]]:
         relation = self.relation
-        nodes = self.file.nodes if relation.foreign else ()
-        return random_inputs.draw(relation.takes, shapes, count, self.witness.engine, nodes)
+        form = self.file.graph if relation.foreign else None
+        return random_inputs.draw(relation.takes, shapes, count, self.witness.engine, form)
 
     def _tried(self, shapes: dict[str, tuple[int, ...]]) -> dict[str, Computed] | RunError:
         try:

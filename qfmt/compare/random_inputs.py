@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
 from ..arrays import Array
 from ..backstop import paused
 from ..errors import QfmtError, RunError
-from ..model import DTYPES, Model, Node, Quantization, Tensor, numpy_dtype, static_shape
+from ..model import DTYPES, Graph, Model, Node, Quantization, Tensor, numpy_dtype, static_shape
 from ..ops import known
-from ..passes.likely_shapes import likely_shape
+from ..passes.likely_shapes import likely_shapes
 
 SEED = 0
 
@@ -31,18 +32,16 @@ def shapes(
     model: Model, given: Mapping[str, Sequence[int]], examples: Sequence[Sequence[int] | None]
 ) -> Iterator[dict[str, tuple[int, ...]]]:
     """Shapes for the inputs, most likely first. A shape is the given one, else that of the file. Open sizes are
-    those of the example with which the network was traced, else those of `likely_shape`, else one of SIZES. An open
+    those of the example with which the network was traced, else those of `likely_shapes`, else one of SIZES. An open
     first dimension is 1 or, as a last resort, that of the example, which a trace may have hard-coded. Of multiple
     inputs it is that of the example first: their sizes belong together."""
-    if unknown := [name for name in given if name not in model.graph.inputs]:
+    known_names = {*model.graph.inputs}
+    if unknown := [name for name in given if name not in known_names]:
         inputs = ", ".join(model.graph.inputs)
         raise QfmtError(f"the network has no input {unknown[0]!r}", hint=f"its inputs are {inputs}")
-    told = dict(zip(model.graph.inputs, examples, strict=False))
+    told = {name: each for name, each in zip(model.graph.inputs, examples, strict=False) if each is not None}
     asked = {name: tuple(sizes) for name, sizes in given.items()}
-    guesses = [
-        {name: likely_shape(model, name, size, told.get(name)) for name in model.graph.inputs}
-        for size in (None, *SIZES)
-    ]
+    guesses = [likely_shapes(model, size, told) for size in (None, *SIZES)]
     batched = {name: _batched(shape, told.get(name)) for name, shape in guesses[0].items()}
     guesses.insert(0 if len(model.graph.inputs) > 1 else len(guesses), batched)
     tried = []
@@ -98,13 +97,48 @@ def _same_sizes(model: Model, guessed: Mapping[str, tuple[int, ...]]) -> dict[st
 
 
 def draw(
-    model: Model, shapes: Mapping[str, tuple[int, ...]], count: int, engine: str, nodes: Sequence[Node] = ()
+    model: Model, shapes: Mapping[str, tuple[int, ...]], count: int, engine: str, form: Graph | None = None
 ) -> Iterator[dict[str, Array]]:
-    """`count` sets of inputs of these shapes. `nodes` of another form of the network may say which are offsets."""
-    generator, readers = np.random.default_rng(SEED), (*model.nodes, *nodes)
-    bags = {name: _offsets_of(name, readers, shapes) for name in shapes}
+    """`count` sets of inputs of these shapes. Another `form` of the network may say which are offsets."""
+    generator, readers = np.random.default_rng(SEED), model.graph.readers()
+    others = form.readers() if form else {}
+    drawn = [
+        _Drawn(
+            model.tensors[name],
+            shape,
+            _calibrated(model, name, readers, engine),
+            _slices(model, name, readers),
+            _offsets_of(name, (*readers.get(name, ()), *others.get(name, ())), shapes),
+        )
+        for name, shape in shapes.items()
+    ]
     for _ in range(count):
-        yield {name: _array(model, model.tensors[name], shapes, engine, generator, bags[name]) for name in shapes}
+        yield {each.tensor.name: each.array(generator, engine) for each in drawn}
+
+
+class _Drawn(NamedTuple):
+    """An input that is drawn: real numbers of the range that it was calibrated for, offsets of bags, or integers below
+    `slices`."""
+
+    tensor: Tensor
+    shape: tuple[int, ...]
+    calibrated: tuple[float, float] | None
+    slices: int
+    offsets: Array | None
+
+    def array(self, generator: np.random.Generator, engine: str) -> Array:
+        kind, grid = numpy_dtype(self.tensor.dtype), self.tensor.quantization
+        if grid is not None:
+            return np.asarray(generator.integers(grid.quant_min, _top(grid, engine), self.shape, endpoint=True), kind)
+        if self.offsets is not None and DTYPES[self.tensor.dtype].kind != "f":
+            return np.asarray(self.offsets, kind)
+        if DTYPES[self.tensor.dtype].kind != "f":
+            return np.asarray(generator.integers(0, self.slices, self.shape), kind)
+        values = generator.standard_normal(self.shape)
+        if self.calibrated is not None:
+            first, last = self.calibrated  # two standard deviations either way
+            values = np.clip((first + last) / 2 + (last - first) / 4 * values, first, last)
+        return np.asarray(values, kind)
 
 
 def with_random_vectors(model: Model, count: int, given: Mapping[str, Sequence[int]]) -> Model:
@@ -131,41 +165,20 @@ def _tried(model: Model, count: int, chosen: Mapping[str, tuple[int, ...]]) -> M
         return error
 
 
-def _array(
-    model: Model,
-    tensor: Tensor,
-    shapes: Mapping[str, tuple[int, ...]],
-    engine: str,
-    generator: np.random.Generator,
-    offsets: Array | None,
-) -> Array:
-    shape = shapes[tensor.name]
-    kind = numpy_dtype(tensor.dtype)
-    if tensor.quantization is not None:
-        low, top = tensor.quantization.quant_min, _top(tensor.quantization, engine)
-        return np.asarray(generator.integers(low, top, shape, endpoint=True), kind)
-    if DTYPES[tensor.dtype].kind != "f":
-        return np.asarray(_indices(model, tensor.name, shapes, generator) if offsets is None else offsets, kind)
-    values = generator.standard_normal(shape)
-    if (calibrated := _calibrated(model, tensor.name, engine)) is not None:
-        first, last = calibrated  # two standard deviations either way
-        values = np.clip((first + last) / 2 + (last - first) / 4 * values, first, last)
-    return np.asarray(values, kind)
-
-
-def _calibrated(model: Model, name: str, engine: str) -> tuple[float, float] | None:
+def _calibrated(
+    model: Model, name: str, readers: Mapping[str, Sequence[Node]], engine: str
+) -> tuple[float, float] | None:
     """The range that the input's quantizer was calibrated for; None if the input is not quantized directly."""
-    same = {name}
-    for node in filter(known, model.nodes):
-        if node.operator not in ("Cast", "QuantizeLinear") or node.inputs[0] not in same:
-            continue
-        quantization = model.tensors[node.outputs[0]].quantization
-        if node.operator == "Cast":
-            same.add(node.outputs[0])
-        elif quantization is not None:
-            low, high = _widened(quantization, model.tensors[node.outputs[0]].dtype, engine)
-            scale, zero_point = quantization.scale[0], quantization.zero_point[0]
-            return (low - zero_point) * scale, (high - zero_point) * scale
+    same = [name]
+    for each in same:
+        for node in filter(known, readers.get(each, ())):
+            quantization = model.tensors[node.outputs[0]].quantization
+            if node.operator == "Cast":
+                same.append(node.outputs[0])
+            elif node.operator == "QuantizeLinear" and node.inputs[0] == each and quantization is not None:
+                low, high = _widened(quantization, model.tensors[node.outputs[0]].dtype, engine)
+                scale, zero_point = quantization.scale[0], quantization.zero_point[0]
+                return (low - zero_point) * scale, (high - zero_point) * scale
     return None
 
 
@@ -182,12 +195,12 @@ def _top(grid: Quantization, engine: str) -> int:
     return low + (high - low) // 2 if engine in REDUCED else high
 
 
-def _indices(model: Model, name: str, shapes: Mapping[str, tuple[int, ...]], generator: np.random.Generator) -> Array:
-    """Random indices of what all tables have that the input selects from; else zeros and ones."""
-    nodes = [node for node in filter(known, model.nodes) if name in node.inputs[1:]]
+def _slices(model: Model, name: str, readers: Mapping[str, Sequence[Node]]) -> int:
+    """How many slices all tables have that the input selects from; else 2, for zeros and ones."""
+    nodes = [node for node in filter(known, readers.get(name, ())) if name in node.inputs[1:]]
     tables = ((node, static_shape(table)) for node in nodes if (table := model.tensors[node.inputs[0]]).is_constant)
     counts = [sizes[node.int("axis", 0) % len(sizes)] for node, sizes in tables if sizes]
-    return generator.integers(0, max(min(counts, default=2), 1), shapes[name])
+    return max(min(counts, default=2), 1)
 
 
 def _offsets_of(name: str, nodes: Sequence[Node], shapes: Mapping[str, tuple[int, ...]]) -> Array | None:

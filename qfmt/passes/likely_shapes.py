@@ -6,7 +6,7 @@ Code that needs unstated sizes tries these, or names them in a hint.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ..model import Dimension, Model
@@ -40,18 +40,20 @@ class Taken(NamedTuple):
     size: int
 
 
-def likely_shape(
-    model: Model, name: str, size: int | None = None, example: Sequence[int] | None = None
-) -> tuple[int, ...]:
-    """The shape of an input: as stated, else of `example` (default: of its trace), else guessed, with `size` for
+def likely_shapes(
+    model: Model, size: int | None = None, examples: Mapping[str, Sequence[int]] | None = None
+) -> dict[str, tuple[int, ...]]:
+    """The shape of each input: as stated, else of its example (default: of its trace), else guessed, with `size` for
     unknown sizes (default: IMAGE for images, else SIZE). An open first dimension is 1, except for a vector.
     """
-    stated, taken = model.tensors[name].shape, _taken(model, name)
-    example = example_shapes(model).get(name) if example is None else example
-    if stated is None:
-        rank = len(example) if example is not None else (taken and taken.rank) or 2
-        stated = (None,) * rank
-    return filled(stated, example, size, taken)
+    told, all_taken, shapes = {**example_shapes(model), **(examples or {})}, _taken(model), {}
+    for name in model.graph.inputs:
+        stated, example, taken = model.tensors[name].shape, told.get(name), all_taken.get(name)
+        if stated is None:
+            rank = len(example) if example is not None else (taken and taken.rank) or 2
+            stated = (None,) * rank
+        shapes[name] = filled(stated, example, size, taken)
+    return shapes
 
 
 def filled(
@@ -60,7 +62,7 @@ def filled(
     size: int | None = None,
     taken: Taken | None = None,
 ) -> tuple[int, ...]:
-    """A shape with numbers for its open sizes; see `likely_shape`."""
+    """A shape with numbers for its open sizes; see `likely_shapes`."""
     if example is not None and len(example) == len(stated):
         guesses = [1, *example[1:]] if len(stated) > 1 else list(example)
     else:
@@ -86,22 +88,25 @@ def _guessed(stated: Sequence[Dimension], size: int | None, taken: Taken | None)
     return sizes
 
 
-def _taken(model: Model, name: str) -> Taken | None:
-    """The input shape of the convolution, linear layer or product that reads this input, quantized or not."""
-    same = {name}
+def _taken(model: Model) -> dict[str, Taken]:
+    """The input shapes of the convolutions, linear layers or products that read the inputs, quantized or not."""
+    found: dict[str, Taken] = {}
+    inputs = {name: name for name in model.graph.inputs}
+    """Tensor → the input that it is equal to, but for its type."""
     for node in model.nodes:
-        if not node.inputs or node.inputs[0] not in same:
+        name = inputs.get(node.inputs[0], "") if node.inputs else ""
+        if not name or name in found:
             continue
         if node.operator.rpartition(".")[2] in _PASSED_ON:
-            same.add(node.outputs[0])
+            inputs[node.outputs[0]] = name
             continue
         entry = known(node)
         weight = model.tensors[node.inputs[1]].shape if entry and entry.weights and any(node.inputs[1:2]) else None
         sizes = [size for size in weight or () if isinstance(size, int)]
         if entry is not None and weight is not None and len(sizes) >= max(2, len(weight)):
             rank, axis = (len(sizes), 1) if "kernel_shape" in entry.attributes else (None, -1)
-            return Taken(rank, axis, input_size(node, sizes))
-    return None
+            found[name] = Taken(rank, axis, input_size(node, sizes))
+    return found
 
 
 def example_shapes(model: Model) -> dict[str, tuple[int, ...]]:
@@ -123,11 +128,11 @@ def shape_options(model: Model, first: str = "") -> str:
     `first` is the text for an open first dimension; "": its name.
     """
     options = []
-    for name in model.graph.inputs:
+    for name, likely in likely_shapes(model).items():
         stated = model.tensors[name].shape
         if stated is not None and all(isinstance(size, int) for size in stated[1:]):
             continue
-        sizes = [str(size) for size in likely_shape(model, name)]
+        sizes = [str(size) for size in likely]
         if len(sizes) > 1 and not (stated and isinstance(stated[0], int)):
             named = str((stated and stated[0]) or "")
             sizes[0] = first or (named if is_size_name(named) else "N")

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -417,6 +418,18 @@ def test_malicious_calls_are_one_line_errors(name: str, tmp_path: Path) -> None:
     assert "unexpected" not in done.stderr
 
 
+def end_of_fork(work: Callable[[], None]) -> int:
+    """The exit status of a forked child that does some work, or the signal that ends it after five seconds."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12: the process has threads
+        child = os.fork()
+    if not child:
+        signal.alarm(5)
+        work()
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 @pytest.mark.parametrize("turns", [parent._REQUESTS, code._PARSING, processor._KERNELS])
 def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(turns: Turns) -> None:
@@ -427,15 +440,32 @@ def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(turns: Turns) -
             began.set()
             forked.wait()
 
+    def take() -> None:
+        with turns.turn():
+            pass
+
     holder = threading.Thread(target=hold)
     holder.start()
     began.wait()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12: the process has threads
-        child = os.fork()
-    if not child:
-        os._exit(0 if turns._lock.acquire(timeout=5) else 1)
     assert not turns._lock.acquire(timeout=0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert end_of_fork(take) == 0
     forked.set()
     holder.join()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_forked_child_leaves_a_worker_whose_answer_a_thread_reads() -> None:
+    worker = parent.Worker("torch")
+    assert worker.process.stdout is not None
+    reader = threading.Thread(target=worker.process.stdout.read, args=(1,))
+    reader.start()
+    time.sleep(0.2)  # until it waits for the answer
+
+    def leave() -> None:
+        worker.stop()
+        assert worker.process.stdout is not None and worker.process.stdout.closed
+
+    assert end_of_fork(leave) == 0
+    worker.process.kill()
+    reader.join()
+    worker.stop()

@@ -23,7 +23,7 @@ from qfmt.errors import QfmtError, SourceError
 from qfmt.model import Graph, Model, Node, Tensor
 from qfmt.notation import in_shell
 from qfmt.ops import OPERATORS
-from qfmt.passes.likely_shapes import example_shapes, likely_shape, shape_options
+from qfmt.passes.likely_shapes import example_shapes, likely_shapes, shape_options
 from support.command_line import invoke, trouble
 from support.paths import DIGITS
 
@@ -69,7 +69,7 @@ def test_the_first_layer_determines_the_shape(
     attributes: dict[str, int], likely: tuple[int, ...],
 ) -> None:  # fmt: skip
     model = reading(operator, weight, stated, **attributes)
-    assert likely_shape(model, "x") == likely
+    assert likely_shapes(model)["x"] == likely
     assert next(tried(model, {}, [])) == {"x": likely}
 
 
@@ -137,7 +137,7 @@ def test_a_path_in_a_hint_is_no_option() -> None:
 @pytest.mark.parametrize("told", ["[1]", "{", '{"x": 3}', '{"x": ["N"]}', '{"x": [-1]}', "[" * 10_000])
 def test_examples_that_make_no_sense_are_none(told: str) -> None:
     model = reading("Relu", (1, 1), ("N",)).replace(source={"example_shapes": told})
-    assert example_shapes(model) == {} and likely_shape(model, "x") == (64,)
+    assert example_shapes(model) == {} and likely_shapes(model)["x"] == (64,)
 
 
 def options_of(message: str) -> list[str]:

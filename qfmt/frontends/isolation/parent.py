@@ -104,6 +104,7 @@ class Worker:
         try:
             self.process = subprocess.Popen(
                 command,
+                bufsize=0,  # a buffer has a lock, which a thread may hold when the process forks
                 stdin=pipe,
                 stdout=pipe,
                 stderr=subprocess.DEVNULL,

@@ -45,9 +45,9 @@ def write(stream: IO[bytes], message: Any) -> None:
     except RecursionError:
         raise RunError("arguments of a call are nested too deeply") from None
     try:
-        stream.write(len(header).to_bytes(4, "little") + header)
+        _send(stream, memoryview(len(header).to_bytes(4, "little") + header))
         for array in arrays:
-            stream.write(array.reshape(-1).view(np.uint8).data)
+            _send(stream, array.reshape(-1).view(np.uint8).data)
         stream.flush()
     except OSError:
         raise Closed from None
@@ -108,10 +108,14 @@ def _array(stream: IO[bytes], name: str, shape: list[int]) -> np.ndarray[Any, An
     return array.view(dtype).reshape(shape)
 
 
-def _exactly(stream: IO[bytes], count: int) -> bytes:
-    data = stream.read(count)
-    if len(data) < count:
-        raise Closed
+def _send(stream: IO[bytes], data: memoryview) -> None:
+    while data:  # a stream without a buffer may take a part
+        data = data[stream.write(data) :]
+
+
+def _exactly(stream: IO[bytes], count: int) -> bytearray:
+    data = bytearray(count)
+    _fill(stream, memoryview(data))
     return data
 
 
