@@ -25,7 +25,7 @@ from ..file.replacing import replacing
 from ..file.sharding import are_intact
 from ..frontends.content import sha256_of
 from ..frontends.json_text import is_shallow, parse
-from ..regular import files_below, irregular, is_link, require_short
+from ..regular import files_below, irregular, is_link, require_short, resolved
 from ..urls import Place, Url
 
 MANIFEST = "archive.jsonl"
@@ -199,7 +199,8 @@ class Manifest:
         if "://" in entry.path or _REMOTE.match(entry.path) or isinstance(self.folder, Url):
             hint = "name the folder of the sources with --sources"
             raise QfmtError(f"only the manifest says that its source is {entry.path}", where=entry.source, hint=hint)
-        return Path(os.path.normpath(self.folder / entry.path))
+        home = resolved(self.folder)  # that of a link is not the folder that holds the archive
+        return Path(os.path.normpath((self.folder if home == self.folder.absolute() else home) / entry.path))
 
     def save(self) -> None:
         """Write the manifest anew. Raises DestinationError; QfmtError if it has become a link."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import NamedTuple
@@ -12,6 +12,7 @@ import numpy as np
 from ..arrays import Array
 from ..backstop import paused
 from ..errors import QfmtError, RunError
+from ..memory import limit_for
 from ..model import DTYPES, Graph, Model, Node, Quantization, Tensor, numpy_dtype, static_shape
 from ..ops import known
 from ..passes.likely_shapes import likely_shapes
@@ -23,6 +24,9 @@ SIZES = (64, 224, 32, 28, 16, 8, 128, 256)
 
 MOST = 1 << 25
 """The most elements of a drawn input, unless the user gives its shape: a file may state any."""
+
+ELEMENT = 8
+"""Bytes of an element while it is drawn."""
 
 REDUCED = ("fbgemm", "x86")
 """Engines for which PyTorch calibrates to half the integers of a tensor; inputs are then in that half."""
@@ -70,12 +74,12 @@ def sized(source: Model, ends: Mapping[str, str], file: Model) -> Model:
     return source.replace(graph=replace(source.graph, tensors=tensors))
 
 
-def _checked(chosen: dict[str, tuple[int, ...]], given: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """These shapes; RunError if one that the user did not give is too large to draw."""
-    for name in chosen.keys() - set(given):
-        if prod(chosen[name]) > MOST:
-            what = f"an input of shape {list(chosen[name])} is too large for pseudo-random numbers"
-            raise RunError(what, where=name, hint="give it with --input, or set its sizes with --input-shape")
+def _checked(chosen: dict[str, tuple[int, ...]], given: Container[str]) -> dict[str, tuple[int, ...]]:
+    """These shapes; RunError if one is too large to draw."""
+    for name, shape in chosen.items():
+        if prod(shape) > (limit_for(0) // ELEMENT if name in given else MOST):
+            hint = "set smaller sizes" if name in given else "give it with --input, or set its sizes with --input-shape"
+            raise RunError(f"an input of shape {list(shape)} is too large", where=name, hint=hint)
     return chosen
 
 

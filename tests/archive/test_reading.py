@@ -163,6 +163,14 @@ def test_verify_compares_each_source_with_its_file(three: Path) -> None:
     assert "Missing argument 'FILE'" in trouble("verify", DIGITS)
 
 
+def test_an_archive_may_be_a_link(three: Path, tmp_path: Path) -> None:
+    """The paths of sources are relative to the folder that it leads to."""
+    (tmp_path / "below").mkdir()
+    link = tmp_path / "below/link"
+    link.symlink_to(three, target_is_directory=True)
+    assert f"{link}: 3 of 3 are right" in invoke("verify", "--archive", link, "--samples", 1).output
+
+
 def test_errors_of_an_archive_are_errors_of_qfmt(archive: Path) -> None:
     archive.write_text("a file")
     with pytest.raises(QfmtError, match="cannot be created"):

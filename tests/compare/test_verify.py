@@ -552,7 +552,7 @@ def test_too_large_inputs_are_not_drawn(digits: Model) -> None:
         for each, tensor in digits.tensors.items()
     }
     large = digits.replace(graph=replace(digits.graph, tensors=tensors))
-    with pytest.raises(RunError, match=f"{name}: an input of shape .* is too large .*--input"):
+    with pytest.raises(RunError, match=f"{name}: an input of shape .* is too large; .*--input"):
         qfmt.verify(DIGITS, large)
 
 
@@ -742,6 +742,11 @@ def test_indices_are_of_every_table_that_they_select_from(tmp_path: Path) -> Non
     (inputs,) = draw(model, {"ids": (2000,)}, 1, "fbgemm")
     assert {*inputs["ids"].tolist()} == {0, 1, 2}
     assert qfmt.verify(source, model).ok
+
+
+def test_sizes_that_are_too_large_to_draw(digits: Model) -> None:
+    with pytest.raises(RunError, match=r"x: an input of shape \[99999999999, 1, 8, 8\] is too large; set smaller"):
+        qfmt.verify(DIGITS, digits, input_shapes={"x": (99999999999, 1, 8, 8)})
 
 
 def test_only_networks_are_a_source(tmp_path: Path, digits: Model) -> None:
