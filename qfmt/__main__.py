@@ -9,6 +9,7 @@ try:
     import os
     import signal
     import sys
+    import time
 except KeyboardInterrupt:  # signal takes the longest of what runs before `run` can handle it
     import os
 
@@ -32,6 +33,7 @@ def run() -> NoReturn:
     handled = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # as nohup has it
     for number in handled:
         signal.signal(number, _leave)
+    sys.unraisablehook = _leave_later
     try:
         from .cli import main
 
@@ -68,16 +70,31 @@ def _buffer_stdout() -> None:
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    global _ENDING
+    global _ENDING, _PATIENT
+    if time.monotonic() < _PATIENT:  # a second signal must not stop the removal of files
+        return
     if hasattr(signal, "setitimer") and _is_loading(frame):
         signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(number))
         signal.setitimer(signal.ITIMER_REAL, _LATER)
         return
-    for each in _SIGNALS:  # a second signal must not stop the removal of files
-        signal.signal(each, signal.SIG_IGN)
-    _ENDING = SystemExit(_STATUS + number)
+    _PATIENT = time.monotonic() + _REMOVAL
+    _ENDING = _ENDING or SystemExit(_STATUS + number)
     if interruption := sys.modules.get("qfmt.cli.interruption"):
         vars(interruption)["ending"] = _ENDING
+    raise _ENDING
+
+
+def _leave_later(dropped: sys.UnraisableHookArgs) -> None:
+    """Raise the exit again if Python dropped it: it does so where it calls a weak reference back or finalizes."""
+    if _ENDING is None or dropped.exc_value is not _ENDING or not hasattr(signal, "setitimer"):
+        sys.__unraisablehook__(dropped)
+        return
+    signal.signal(signal.SIGALRM, _end)
+    signal.setitimer(signal.ITIMER_REAL, _LATER)
+
+
+def _end(_number: int, _frame: FrameType | None) -> NoReturn:
+    assert _ENDING is not None
     raise _ENDING
 
 
@@ -92,7 +109,13 @@ def _is_loading(frame: FrameType | None) -> bool:
 
 
 _LATER = 0.01
-"""Seconds until a signal that came while an extension module was loaded is tried again."""
+"""Seconds until a signal that came while an extension module was loaded is tried again, or an exit that was dropped."""
+
+_REMOVAL = 2.0
+"""Seconds for the removal of files, in which further signals are ignored."""
+
+_PATIENT = 0.0
+"""When they count again: something may have suppressed the exit."""
 
 _ENDING: SystemExit | None = None
 """The exit that a signal caused."""

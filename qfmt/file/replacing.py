@@ -144,6 +144,10 @@ def temporary_folder() -> Iterator[Path]:
         raise no_temporary(error) from None
     try:
         yield made
+    except DestinationError as error:
+        if str(made) in error.where:  # which the user did not name
+            error.what, error.where, error.hint = f"a temporary file {error.what}", "", error.hint or TMPDIR
+        raise
     finally:
         _close(lock)
         with suppress(OSError):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import MissingPackageError
+from ..file.replacing import temporary_folder
 
 if TYPE_CHECKING:
     from ..model import Model
@@ -20,8 +19,8 @@ def show(model: Model) -> None:
         raise MissingPackageError("showing a network in Netron needs netron", hint="run `pip install netron`") from None
     from ..backends.onnx import write_onnx
 
-    with tempfile.TemporaryDirectory(prefix="qfmt-netron-") as folder:
-        path = Path(folder) / "model.onnx"
+    with temporary_folder() as folder:
+        path = folder / "model.onnx"
         write_onnx(model, path)
         netron.start(str(path))
         netron.wait()

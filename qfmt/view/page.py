@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
-import tempfile
 from base64 import b64encode
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..file.replacing import temporary_folder
 from .comparison import of_report, of_two
 from .description import describe
 
@@ -85,7 +84,7 @@ def _json(value: Any) -> bytes:
 
 def _file(model: Model) -> bytes:
     """The model as a `.qfb`."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.qfb"
+    with temporary_folder() as folder:
+        path = folder / "model.qfb"
         model.save(path)
         return path.read_bytes()

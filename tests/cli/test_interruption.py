@@ -191,6 +191,38 @@ def test_a_result_that_was_written_is_said_to_be(net: Path) -> None:
     assert qfmt.check(net / "out.qfb") == []
 
 
+LOSING = """
+import os, signal, sys, time, weakref
+import qfmt, qfmt.__main__ as program
+class Thing: pass
+def dropped(*arguments):
+    thing = Thing()
+    called = weakref.ref(thing, lambda _: os.kill(os.getpid(), signal.SIGINT))
+    del thing
+    time.sleep(60)
+def suppressed(*arguments):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except SystemExit:
+        os.kill(os.getpid(), signal.SIGINT)  # is ignored: files may be removed here
+        time.sleep(program._REMOVAL)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(60)
+program._REMOVAL = 0.2
+qfmt.diff = globals()[sys.argv.pop(1)]
+program.run()
+"""
+
+
+@pytest.mark.parametrize("how", ["dropped", "suppressed"])
+def test_an_exit_that_is_lost_is_raised_again(how: str, net: Path) -> None:
+    """Python drops exceptions of callbacks; a library may suppress any."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", LOSING, how, "diff", "net.qfb", "net.qfb"]
+    done = subprocess.run(command, env=environment, cwd=net, capture_output=True, timeout=50)
+    assert (done.returncode, done.stderr) == (130, b"qfmt: interrupted\n")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "line",

@@ -21,7 +21,7 @@ import qfmt
 from qfmt.cli import main
 from qfmt.errors import DestinationError, QfmtError
 from qfmt.file import replacing
-from qfmt.file.replacing import replacing_folder
+from qfmt.file.replacing import replacing_folder, temporary_folder
 from qfmt.frontends.sources import sniff
 from support.c_reader import build
 from support.command_line import invoke, tiny_model
@@ -640,3 +640,10 @@ def test_a_file_without_a_size_is_not_read(words: str, tmp_path: Path) -> None:
     tiny_model().save(model)
     arguments = [{"FILE": file, "MODEL": model}.get(word, word) for word in words.split()]
     assert "is an empty file" in invoke(*arguments).output
+
+
+def test_a_temporary_file_is_not_named() -> None:
+    """The user did not name it, and it is there no more."""
+    told = "^a temporary file cannot be written: full; TMPDIR names"
+    with pytest.raises(DestinationError, match=told), temporary_folder() as folder:
+        raise DestinationError("cannot be written: full", where=str(folder / "m.qfb"))
