@@ -67,6 +67,7 @@ def results(
                     "threads_per_worker": 1,
                     "dashboard_address": "127.0.0.1:0",  # any free port: the default one may be taken
                     "silence_logs": CRITICAL,
+                    "preload": f"{__package__}.uninterrupted",
                 }
                 address = stack.enter_context(dask.LocalCluster(processes=True, **options))
             else:  # a client with a wrong one would hang at the end of the process

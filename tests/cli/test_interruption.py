@@ -114,11 +114,11 @@ def test_an_interrupted_command_leaves_what_was_there(phase: str, before: bool, 
 
 
 def children(pid: int) -> list[int]:
-    """The processes that a process has started; Linux only."""
-    try:
-        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
+    """The processes that the threads of a process have started; Linux only."""
+    lists = [*Path(f"/proc/{pid}/task").glob("*/children")]
+    if not lists:
         pytest.skip("this system does not list the children of a process")
+    return [int(each) for path in lists for each in path.read_text().split()]
 
 
 def alive(pid: int) -> bool:
@@ -150,16 +150,19 @@ def test_the_worker_of_verify_ends(group: bool, net: Path) -> None:
     assert not alive(worker)
 
 
-def test_the_workers_of_an_archive_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cluster", [(), ("--dask", "local")], ids=["jobs", "dask"])
+def test_the_workers_of_an_archive_end(cluster: tuple[str, ...], tmp_path: Path) -> None:
+    if cluster:
+        pytest.importorskip("distributed", reason="Dask is not installed")
     (tmp_path / "sources").mkdir()
-    for number in range(40):
-        (tmp_path / "sources" / f"{number:02}.pt").write_bytes(DIGITS.read_bytes())
+    for number in range(300 if cluster else 40):
+        (tmp_path / "sources" / f"{number:03}.pt").write_bytes(DIGITS.read_bytes())
     command = ["convert", "sources", "--out", "archive", "--jobs", 2]
-    with start(*command, cwd=tmp_path, stderr=subprocess.PIPE, start_new_session=True) as running:
-        assert waited(lambda: len(children(running.pid)) == 2)
-        workers = children(running.pid)
+    with start(*command, *cluster, cwd=tmp_path, stderr=subprocess.PIPE, start_new_session=True) as running:
         manifest = tmp_path / "archive" / "archive.jsonl"
         assert waited(lambda: manifest.exists() and re.search(rb'"content_id": ?"[0-9a-f]', manifest.read_bytes()))
+        workers = children(running.pid)
+        assert len(workers) == 2 + bool(cluster)  # and a process of multiprocessing
         os.killpg(running.pid, signal.SIGINT)
         told = running.communicate(timeout=60)[1]
     note = b"qfmt: interrupted; archive keeps what was converted; run the same command again to continue\n"
