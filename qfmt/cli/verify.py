@@ -347,8 +347,9 @@ def _verdict(report: Report) -> str:
     if report.lowered_anew is False:
         right += "; on these inputs: the file is not a fresh lowering of the source"
     if report.other_form:
-        left = f": {some(report.uncompared)} of the source could not be compared" if report.uncompared else ""
-        right += f"; on these inputs{left}"
+        owners = {"source": report.uncompared, "file": report.unpaired}
+        left = " and ".join(f"{some(names)} of the {owner}" for owner, names in owners.items() if names)
+        right += "; on these inputs" + (f": {left} could not be compared" if left else "")
     if report.beyond:
         right += f"; not computed by the file: {', '.join(report.beyond)}"
     return right if report.outputs else f"{right}; the whole network was not run"

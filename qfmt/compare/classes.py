@@ -191,7 +191,9 @@ def nearly(
     near = np.abs(mine.astype(np.int64) - theirs.astype(np.int64)) == 1
     if near.any():
         near &= rounding_ties(node, operands, output, (mine.astype(np.float64) + theirs) / 2, engine)
-    near |= _at_jump(node, operands, output, theirs) | _equal_choices(node, operands, mine, theirs)
+    near |= _at_jump(node, operands, output, theirs)
+    if engine not in RUNTIMES:
+        near |= _equal_choices(node, operands, mine, theirs)
     found: Array = equal | near
     return found
 
@@ -357,7 +359,7 @@ def _at_jump(node: Node, operands: Sequence[Operand | None], output: Tensor, the
 
 
 def _equal_choices(node: Node, operands: Sequence[Operand | None], mine: Array, theirs: Array) -> Array:
-    """Where two indices select equal elements: which of them comes first, torch and ONNX Runtime do not say."""
+    """Where two indices select equal elements: which of them comes first, torch does not say. ONNX does."""
     none, x = np.zeros(mine.shape, bool), operands[0] if operands else None
     if node.operator not in CHOICES or x is None or mine.dtype != np.int64 or not x.array.ndim:
         return none
@@ -394,6 +396,8 @@ def _computed(node: Node, operands: Sequence[Operand | None], kind: type[np.floa
     reals: list[Any] = [None if operand is None else _real(operand, kind) for operand in operands]
     if node.rule.startswith("integer_bias") and len(operands) > 2 and operands[2] is not None:
         reals[2] = _whole_bias(node, operands).astype(kind)  # rounding the bias is part of the rule
+    if node.operator == "Resize":  # scales, in their own type, determine the shape of the result
+        reals[1:] = [None if operand is None else operand.array for operand in operands[1:]]
     fixed = [parameter for parameter in operator.inputs if not parameter.variadic]
     reals += [None] * (len(fixed) - len(reals))
     return np.asarray(operator.reference(*reals, **node.attributes))
@@ -402,7 +406,6 @@ def _computed(node: Node, operands: Sequence[Operand | None], kind: type[np.floa
 def _real(operand: Operand, kind: type[np.floating[Any]]) -> Array:
     array, quantization = operand
     if quantization is None:
-        # float64 stays unchanged: the scales of Resize determine the shape of its result
         return array.astype(kind) if array.dtype.kind == "f" and array.dtype != np.float64 else array
     scales = quantization.scales(array.shape).astype(f32).astype(kind)
     real: Array = (array.astype(np.float64) - quantization.zero_points(array.shape)).astype(kind) * scales

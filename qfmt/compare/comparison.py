@@ -132,6 +132,7 @@ class Comparison:
             notes=tuple(relation.notes),
             beyond=() if self.skipped else tuple(relation.beyond()),
             uncompared=relation.uncompared,
+            unpaired=relation.unpaired,
             other_form=relation.foreign,
             integer_only=relation.integer_only,
             rules_compared=self.file.engine in ("", engine_of(self.witness.engine)) and not relation.foreign,

@@ -20,7 +20,7 @@ from ..ops.accumulation import QUANTIZED
 from ..passes.edits import with_inputs
 from .difference import Pairing
 from .judges import BySource, by_file, in_type, recurrent_tensors
-from .onnx_form import FLOATS, in_form_of_onnx, in_terms_of_onnx, means_itself
+from .onnx_form import FLOATS, in_form_of_onnx, in_terms_of_onnx, means_itself, stating
 from .random_inputs import sized
 from .report import NodeComparison, WeightComparison
 from .side_by_side import SideBySide
@@ -56,6 +56,7 @@ class Converted:
         elif foreign:
             a, b = in_form_of_onnx(in_terms_of_onnx(witness.model, file), b, rules[1] if rules else witness.model)
         self.pairing = Pairing(a, b, ("source", "file"))
+        self._reads = a.readers(), b.readers()
         self.tensors = self._paired()
         """Tensor of the source → tensor of the file."""
         self.makers = file.graph.producers()
@@ -63,6 +64,8 @@ class Converted:
         """The network whose inputs the caller passes, or that are drawn."""
         self.by_source: BySource | None = None
         names = {theirs: mine for mine, theirs in self.tensors.items()}
+        if foreign and rules is None:  # nodes that only the file has would prove ties of their own
+            rules = witness.model, witness.model
         if rules is not None:
             self.by_source = BySource(file, *rules, witness.engine, names)
         recurrent = recurrent_tensors(witness.model, names)
@@ -71,6 +74,8 @@ class Converted:
         self.notes: list[str] = []
         self.uncompared: tuple[str, ...] = ()
         """Constants of the source that a foreign file has in a form that was not compared, or not with their scales."""
+        self.unpaired: tuple[str, ...] = ()
+        """Constants that a foreign file reads, and that were compared with none of the source."""
 
     def _asked(self) -> Model:
         """The source, whose inputs have the file's names. Only its interface ties a foreign file to the source: if the
@@ -96,7 +101,7 @@ class Converted:
 
     def constants(self) -> Iterator[WeightComparison]:
         """Compare constants, and tensors without values whose declarations differ, with the fresh conversion."""
-        readers, seen = self.file.graph.readers(), set[str]()
+        readers, seen, paired = self.file.graph.readers(), set[str](), set[str]()
         for found in self.pairing.tensor_differences(provenance=False):
             name = found.other or found.name
             if found.is_equal and not self.pairing.b.tensors[name].is_constant:
@@ -106,35 +111,45 @@ class Converted:
             resizes = bool(read_by) and all(node.operator == "Resize" for node in read_by)
             if self.foreign and (resizes or not self._is_comparable(found.name, found.other)):
                 continue
-            seen.add(found.name)
+            if self.foreign and self._states_grids(found.name, name, seen, paired):
+                seen.add(found.name)
+                paired.add(name)
             counts = (found.elements, found.different, found.largest)
             read = tuple(node.label for node in read_by)
             yield WeightComparison(name, read, *counts, found.words, ("conversion",))
 
         if self.foreign:
             self.uncompared = tuple(self._unseen(seen))
+            counting = _counting(self.pairing.b, self.file)
+            self.unpaired = tuple(tensor.name for tensor in counting if tensor.name not in paired)
 
     def _unseen(self, seen: set[str]) -> Iterator[str]:
-        source, readers = self.pairing.a, self.pairing.a.readers()
-        for tensor in source.constants():
-            found = seen.intersection((tensor.name, *tensor.aliases, tensor.name + QUANTIZED))
-            is_quantized = not means_itself(tensor) or self._has_grid(tensor.name)
-            if found and (not means_itself(tensor) or not is_quantized or tensor.name not in found):
-                continue
-            floats = tensor.dtype in FLOATS and prod(static_shape(tensor)) > 1
-            resizes = all(node.operator == "Resize" for node in readers.get(tensor.name, ()))
-            if (is_quantized or floats) and not resizes:
+        for tensor in _counting(self.pairing.a, self.witness.model):
+            if seen.isdisjoint((tensor.name, *tensor.aliases, tensor.name + QUANTIZED)):
                 yield tensor.name
 
-    def _has_grid(self, name: str) -> bool:
-        tensors = self.witness.model.tensors
-        return name in tensors and not means_itself(tensors[name])
+    def _states_grids(self, mine: str, theirs: str, seen: set[str], paired: set[str]) -> bool:
+        """Whether the scales and zero points of two constants were compared. Where only one of them has some, constants
+        of the other graph must hold them, which are compared then, too."""
+        a, b = self.pairing.a, self.pairing.b
+        for own, here, other, compared in (
+            (self.witness.model.tensors.get(mine), a.tensors[mine], b, paired),
+            (self.file.tensors.get(theirs), b.tensors[theirs], a, seen),
+        ):
+            if own is None or own.quantization is None or means_itself(own) or here.quantization is not None:
+                continue
+            if (held := stating(other, own.dtype, own.quantization)) is None:
+                return False
+            compared |= held
+        return True
 
     def _is_comparable(self, mine: str, theirs: str) -> bool:
         """Whether a tensor of the source and one of a foreign file are constants of one type, with the same meaning."""
         if not theirs:
             return False
         a, b = self.pairing.a.tensors[mine], self.pairing.b.tensors[theirs]
+        if mine in self._reads[0] and theirs not in self._reads[1]:  # the file may read another one
+            return False
         return (
             a.is_constant and b.is_constant and (a.dtype, a.quantization is None) == (b.dtype, b.quantization is None)
         )
@@ -222,6 +237,18 @@ class Converted:
     def beyond(self) -> Iterator[str]:
         """Outputs of the source that the file does not compute, because it ends earlier."""
         return iter(())
+
+
+def _counting(graph: Graph, model: Model) -> Iterator[Tensor]:
+    """The constants of a graph that must be compared: those that nodes read and that `model` states a quantization for,
+    and floats. Those of a Resize are stated in another form, too."""
+    readers = graph.readers()
+    for tensor in graph.constants():
+        own = model.tensors.get(tensor.name, tensor)
+        floats = tensor.dtype in FLOATS and prod(static_shape(tensor)) > 1
+        resizes = all(node.operator == "Resize" for node in readers.get(tensor.name, ()))
+        if not resizes and (floats or not means_itself(tensor) or not means_itself(own)):
+            yield tensor
 
 
 def _moved(value: Computed, tensor: Tensor) -> Computed:

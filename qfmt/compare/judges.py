@@ -95,8 +95,8 @@ class BySource:
     ) -> Counts:
         asked = node, name, mine, theirs, operands, direct
         own = self.names.get(name, "")
-        _, origin, output = self._origin(node, name, own, self.source)
-        if origin is None or output is None:
+        made, origin, output = self._origin(node, name, own, self.source)
+        if origin is None or output is None or (direct and self.states is None and made.operator != origin.operator):
             return self.by_file(*asked)
         if (mine.shape, mine.dtype) != (theirs.shape, theirs.dtype) or (mine == theirs).all():
             return self.by_file(*asked)
@@ -139,7 +139,7 @@ class BySource:
         """An output by the rule of the file, for the values that the engine computed. `rule`, the output by the rule
         of the engine, if the two rules are one, or if the output cannot be computed."""
         made, origin, output = self._origin(node, name, own, self.stated)
-        if self.stated is self.source or origin is None or output is None:
+        if origin is None or output is None or (self.stated is self.source and not _round_one_bias(made, origin)):
             return rule
         if made.operator == origin.operator and made.rule:
             origin = replace(origin, rule=made.rule)
@@ -161,6 +161,13 @@ class BySource:
                     if np.array_equal(whole_bias(bias.array, unit, "integer_bias"), whole):
                         return [*read[:2], Operand(bias.array, None), *rest]
         return read
+
+
+def _round_one_bias(a: Node, b: Node) -> bool:
+    """Whether one of two nodes rounds its bias to integers, and the other does not: a form of ONNX has only one of the
+    two."""
+    kinds = {each.rule.partition("_")[0] for each in (a, b) if "_bias" in each.rule}
+    return a.operator == b.operator and kinds == {"float", "integer"}
 
 
 def in_type(integers: Array, dtype: np.dtype[Any]) -> Array:

@@ -90,6 +90,7 @@ class Lowered:
 
     integer_only, foreign = True, False
     uncompared: tuple[str, ...] = ()
+    unpaired: tuple[str, ...] = ()
 
     def __init__(self, file: Model, witness: Witness, rules: Model | None = None) -> None:
         self.file, self.witness = file, witness

@@ -4,11 +4,13 @@ layout and quantization, but not in what they mean."""
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 
 from ..arithmetic import f32
-from ..model import DTYPES, Graph, Model, Parameter, Tensor
+from ..arrays import Array
+from ..model import DTYPES, Graph, Model, Parameter, Quantization, Tensor, static_shape
 from ..ops import Trait, has, known
 from ..ops.accumulation import QUANTIZED, int32_bias
 from ..passes.same_types import has_same_types, with_same_types
@@ -20,7 +22,7 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 def in_form_of_onnx(model: Model, onnx: Graph, stated: Model) -> tuple[Graph, Graph]:
     """The graphs of a network and of ONNX, with constants that can be compared bit by bit. `stated` is the network with
     the rules by which its biases were rounded."""
-    a, b = _with_int32_biases(model.graph, onnx, stated), onnx
+    a, b = _with_int32_biases(model.graph, onnx, stated), _with_int32_biases(onnx, model.graph, stated)
     a, b = (_as_onnx_states_it(each) for each in (a, b))
     a, b = _with_transposed(a, b), _with_transposed(b, a)
     return _without_lone_grids(a, b), _without_lone_grids(b, a)
@@ -81,17 +83,19 @@ def _as_onnx_states_it(graph: Graph) -> Graph:
 
 
 def _with_transposed(graph: Graph, other: Graph) -> Graph:
-    """Adds the weights that another graph has transposed, under an alias: ONNX transposes those of a MatMul."""
-    tensors = dict(graph.tensors)
+    """With weights as another graph has them, transposed and under an alias: ONNX transposes those of a MatMul."""
+    tensors, now = dict(graph.tensors), dict[str, str]()
     for tensor in graph.constants():
         for name in {*tensor.aliases} - graph.tensors.keys():
             like, grid = other.tensors.get(name), tensor.quantization
-            if like is None or not like.is_constant or grid is None or not grid.is_affine or len(like.shape or ()) != 2:
+            if like is None or not like.is_constant or (grid and not grid.is_affine) or len(like.shape or ()) != 2:
                 continue
             if like.shape == (tensor.shape or ())[::-1] and not np.array_equal(like.array, tensor.array):
-                along = grid if grid.axis is None else grid.along(1 - grid.axis)
+                along = grid if grid is None or grid.axis is None else grid.along(1 - grid.axis)
                 tensors[name] = Tensor.constant(name, tensor.array.T.copy(), along, dtype=tensor.dtype)
-    return replace(graph, tensors=tensors)
+                now[tensor.name] = name
+    nodes = (replace(node, inputs=tuple(now.get(name, name) for name in node.inputs)) for node in graph.nodes)
+    return replace(graph, tensors=tensors, nodes=tuple(nodes))
 
 
 def _without_lone_grids(graph: Graph, other: Graph) -> Graph:
@@ -105,6 +109,20 @@ def _without_lone_grids(graph: Graph, other: Graph) -> Graph:
         if means_itself(like) or means_itself(tensor):
             tensors[name] = replace(tensor, quantization=None)
     return replace(graph, tensors=tensors)
+
+
+def stating(graph: Graph, dtype: str, grid: Quantization) -> set[str] | None:
+    """The constants of a graph that hold the scales and zero points of integers of a type; None if some are missing."""
+    scales, points = (np.asarray(each.array, f32).reshape(-1) for each in (grid.scale, grid.zero_point))
+    plain = [each for each in graph.constants() if each.quantization is None]
+    stated = {each.name for each in plain if _holds(each, scales)}
+    # many constants are 1, but a single zero point has the type of its integers
+    moved = {each.name for each in plain if (points.size > 1 or each.dtype == dtype) and _holds(each, points)}
+    return stated | moved if stated and (moved or not points.any()) else None
+
+
+def _holds(tensor: Tensor, values: Array) -> bool:
+    return prod(static_shape(tensor)) == values.size and np.array_equal(tensor.array.reshape(-1).astype(f32), values)
 
 
 def means_itself(tensor: Tensor) -> bool:

@@ -50,7 +50,7 @@ def shapes(
     guesses.insert(0 if len(model.graph.inputs) > 1 else len(guesses), batched)
     tried = []
     for guessed in guesses:
-        if (chosen := _same_sizes(model, {**guessed, **asked})) not in tried:
+        if (chosen := _same_sizes(model, guessed, asked)) not in tried:
             tried.append(chosen)
             yield _checked(chosen, given)
 
@@ -87,17 +87,24 @@ def _batched(shape: tuple[int, ...], example: Sequence[int] | None) -> tuple[int
     return shape if example is None or len(example) != len(shape) else (*example[:1], *shape[1:])
 
 
-def _same_sizes(model: Model, guessed: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """Sizes of one name are equal: the first one determines the others."""
+def _same_sizes(
+    model: Model, guessed: Mapping[str, tuple[int, ...]], asked: Mapping[str, tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
+    """Sizes of one name are equal: the first one determines the others, of those that the user gave if there are some.
+    RunError if the user gave two."""
     chosen: dict[str, tuple[int, ...]] = {}
     named: dict[str, int] = {}
-    for name in model.graph.inputs:
-        stated = model.tensors[name].shape or (None,) * len(guessed[name])
-        chosen[name] = tuple(
-            named.setdefault(word, number) if isinstance(word, str) else number
-            for word, number in zip(stated, guessed[name], strict=True)
-        )
-    return chosen
+    for name in (*asked, *(name for name in model.graph.inputs if name not in asked)):
+        wanted = asked.get(name, guessed[name])
+        stated = model.tensors[name].shape or (None,) * len(wanted)
+        if len(stated) != len(wanted):
+            raise RunError(f"has {len(stated)} dimensions, not {len(wanted)}", where=name, hint="check --input-shape")
+        pairs = zip(stated, wanted, strict=True)
+        chosen[name] = tuple(named.setdefault(word, size) if isinstance(word, str) else size for word, size in pairs)
+        if name in asked and chosen[name] != wanted:
+            what = f"a size cannot be {list(wanted)} here and another one in an input with a size of the same name"
+            raise RunError(what, where=name, hint="check --input-shape")
+    return {name: chosen[name] for name in model.graph.inputs}
 
 
 def draw(

@@ -92,9 +92,10 @@ class Report:
     `missing` are nodes that only the source has; `interface` lists differences in the inputs and outputs of the whole
     network, as "source → file". `skipped` says why no nodes were compared, "" if they were;
     `notes` are remarks that do not affect the result. `beyond` are outputs of the source that an integer-only file does
-    not compute. `other_form`: one of the two is ONNX, so nodes have other forms, and only the inputs speak for them and
-    for `uncompared`, constants of the source that have another form, too. `integer_only`: the file was lowered to
-    integers, so its nodes differ from those of the source; each node that computes a tensor of the source is compared.
+    not compute. `other_form`: one of the two is ONNX, so nodes have other forms, and only the inputs speak for them,
+    for `uncompared`, constants of the source that have another form, too, and for `unpaired`, constants that the file
+    reads and that were compared with none of the source. `integer_only`: the file was lowered to integers, so its nodes
+    differ from those of the source; each node that computes a tensor of the source is compared.
     `lowered_anew`: whether such a file is, but for names, what the lowering makes of the source; if not, only the
     inputs speak for what the lowering made (None: not integer-only, or not run). `rules_compared`: the file states the
     rules of this engine, in the source's own terms, so a rule that differs is an error.
@@ -114,6 +115,7 @@ class Report:
     notes: tuple[str, ...] = field(default=())
     beyond: tuple[str, ...] = ()
     uncompared: tuple[str, ...] = ()
+    unpaired: tuple[str, ...] = ()
     other_form: bool = False
     integer_only: bool = False
     lowered_anew: bool | None = None

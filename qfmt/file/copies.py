@@ -8,10 +8,10 @@ from pathlib import Path
 
 from ..errors import DestinationError, FormatError, MissingFileError
 from ..urls import Place, Url
-from .remote import copy
+from .remote import FIRST, UNSTATED, copy
 from .replacing import TMPDIR, temporary_folder
 from .sharding import stated
-from .shards import Shard
+from .shards import HINT, Shard, of_another_size
 
 
 @contextmanager
@@ -28,13 +28,16 @@ def downloaded(place: Place) -> Iterator[Path]:
         _copy(place, path)
         for shard in _shards(path):
             with suppress(MissingFileError):
-                _copy(place.parent / shard.name, folder / shard.name)
+                _copy(place.parent / shard.name, folder / shard.name, shard)
         yield path
 
 
-def _copy(url: Url, path: Path) -> None:
-    with closing(url.open()) as reading, path.open("wb") as file:
-        copy(url, reading, file)
+def _copy(url: Url, path: Path, shard: Shard | None = None) -> None:
+    """Copy a file, or a shard; FormatError if it has not the size that is stated."""
+    with closing(url.open(shard and FIRST)) as reading, path.open("wb") as file:
+        if shard is not None and reading.size not in (None, shard.size):
+            raise FormatError(of_another_size(reading.size, shard), where=str(url), hint=HINT, rule="F15")
+        copy(url, reading, file, UNSTATED if shard is None else shard.size + 1)
 
 
 def _shards(path: Path) -> Sequence[Shard]:

@@ -105,9 +105,10 @@ class Fetched:
         self._file.fetch(self._begin, self._begin + len(self))
 
 
-def copy(url: Url, reading: Reading, file: BinaryIO) -> int:
-    """Copy a remote file; its size. RemoteError if it is larger than there is room for, or not as large as stated."""
-    limit = min(UNSTATED, disk_usage(tempfile.gettempdir()).free) if reading.size is None else reading.size
+def copy(url: Url, reading: Reading, file: BinaryIO, most: int = UNSTATED) -> int:
+    """Copy a remote file; its size. RemoteError if it is larger than there is room for, not as large as stated, or has
+    `most` bytes, which are not stated."""
+    limit = min(most, disk_usage(tempfile.gettempdir()).free) if reading.size is None else reading.size
     _write(url, file, 0, reading, limit)
     found = file.seek(0, 2)
     if reading.size is None and found == limit:

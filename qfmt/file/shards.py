@@ -130,7 +130,7 @@ class Shards:
         """A whole shard; FormatError if it cannot be read."""
         part = self._part(index)
         if isinstance(part, str):
-            raise FormatError(part, where=self._place(index), hint=_HINT, rule="F15")
+            raise FormatError(part, where=self._place(index), hint=HINT, rule="F15")
         return part
 
     def _part(self, index: int) -> Part:
@@ -170,7 +170,7 @@ class Shards:
         return f"{self._where}: shard {self.shards[index].name!r}"
 
 
-_HINT = "put it into the folder of the file, or convert the source again"
+HINT = "put it into the folder of the file, or convert the source again"
 
 
 def _fetched(url: Url, shard: Shard) -> Part:
@@ -180,10 +180,10 @@ def _fetched(url: Url, shard: Shard) -> Part:
         file = RemoteFile(url)
     except MissingFileError:
         return "is missing"
-    return file.data(0, shard.size) if file.size == shard.size else _of_another_size(file.size, shard)
+    return file.data(0, shard.size) if file.size == shard.size else of_another_size(file.size, shard)
 
 
-def _of_another_size(size: int, shard: Shard) -> str:
+def of_another_size(size: int, shard: Shard) -> str:
     return f"has {size} bytes instead of {shard.size}"
 
 
@@ -197,7 +197,7 @@ def _mapped(path: Path, shard: Shard) -> Part:
             if not stat.S_ISREG(found.st_mode):
                 return "is not a regular file"
             if found.st_size != shard.size:
-                return _of_another_size(found.st_size, shard)
+                return of_another_size(found.st_size, shard)
             return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
         finally:
             os.close(descriptor)

@@ -143,6 +143,17 @@ def test_sources_with_shards_are_read_by_url(bucket: str, sources: Path, tmp_pat
     assert lost.exit_code == 1 and f"shard {name!r}: is missing" in lost.output
 
 
+@pytest.mark.usefixtures("temporary")
+def test_a_remote_shard_of_another_size_is_not_copied(server: Server, sources: Path, tmp_path: Path) -> None:
+    qfmt.convert(sources / "b.pt").save(tmp_path / "b.qfb", shard_size=1000)
+    first, *_ = sorted(tmp_path.glob("*.qfs"))
+    server.files.update({path.name: path.read_bytes() for path in tmp_path.glob("b.*")})
+    server.files[first.name] = first.read_bytes() + bytes(10**7)
+    filled = fill(tmp_path / "archive", {"b": place(server.url("b.qfb"))})
+    assert filled.results == {"b": "failed"} and server.sent < 10**6
+    assert f"has {10**7 + first.stat().st_size} bytes instead of" in filled.manifest.entries["b"].error
+
+
 def test_a_manifest_of_a_bucket_leads_nowhere_else(bucket: str, tmp_path: Path) -> None:
     entry = Entry("a.pt", "a.pt", file="../other/a.qfb", content_id="1")
     (tmp_path / MANIFEST).write_text(entry.line)

@@ -744,6 +744,25 @@ def test_indices_are_of_every_table_that_they_select_from(tmp_path: Path) -> Non
     assert qfmt.verify(source, model).ok
 
 
+def test_sizes_that_do_not_fit_an_input(digits: Model) -> None:
+    with pytest.raises(RunError, match=r"x: has 4 dimensions, not 3; check --input-shape"):
+        qfmt.verify(DIGITS, digits, input_shapes={"x": (1, 1, 8)})
+
+
+class Summed(torch.nn.Module):
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return a + b
+
+
+def test_sizes_of_one_name(tmp_path: Path) -> None:
+    source = pytorch.save_as(Summed(), (torch.zeros(1, 4), torch.zeros(1, 4)), "trace", tmp_path / "m.pt")
+    model = qfmt.convert(source, input_shapes={"a": ("N", 4), "b": ("N", 4)})
+    for name in "ab":
+        assert qfmt.verify(source, model, input_shapes={name: (5, 4)}).inputs.endswith("a [5,4], b [5,4]")
+    with pytest.raises(RunError, match=r"b: a size cannot be \[7, 4\] here and another one"):
+        qfmt.verify(source, model, input_shapes={"a": (5, 4), "b": (7, 4)})
+
+
 def test_sizes_that_are_too_large_to_draw(digits: Model) -> None:
     with pytest.raises(RunError, match=r"x: an input of shape \[99999999999, 1, 8, 8\] is too large; set smaller"):
         qfmt.verify(DIGITS, digits, input_shapes={"x": (99999999999, 1, 8, 8)})
