@@ -144,12 +144,12 @@ def domain_of(builder: Builder, operator: str, dtype: str) -> str | None:
         return ""
     if dtype in CONTRIBUTED:
         return "com.microsoft"
-    if dtype.startswith("float") or not _has_cast(builder, dtype):
+    if dtype.startswith("float") or not has_cast(builder, dtype):
         raise Lacks(f"has a tensor of {dtype}, which that opset cannot quantize")
     return None
 
 
-def _has_cast(builder: Builder, dtype: str) -> bool:
+def has_cast(builder: Builder, dtype: str) -> bool:
     cast = schema("Cast", builder.opset)
     return takes(cast, cast.inputs[0], dtype)
 
@@ -196,7 +196,7 @@ def _dequantized_by_formula(builder: Builder, tensor: Tensor, grid: Quantization
     sizes = channels if grid.is_affine else static_shape(tensor)
     offset = builder.constant(f"{tensor.name}.zero_point", grid.zero_points(sizes).astype(dtype))
     name = f"{tensor.name}_wide"
-    if _has_cast(builder, tensor.dtype):
+    if has_cast(builder, tensor.dtype):
         difference = builder.emit("Cast", stored, name=name, to=int(wide))
     else:  # 4 bits before opset 21, which only float zero points bring here
         unit = builder.constant(f"{tensor.name}.unit", np.ones((), f32))
@@ -211,7 +211,7 @@ def _dequantized_by_formula(builder: Builder, tensor: Tensor, grid: Quantization
 def _quantized_by_formula(builder: Builder, tensor: Tensor, real: ir.Value) -> ir.Value:
     """clamp(rint(x / s) + z), the sum in float64, which holds every integer of 32 bits."""
     grid, name = grid_of(tensor), tensor.name
-    if not _has_cast(builder, tensor.dtype):
+    if not has_cast(builder, tensor.dtype):
         raise Lacks(f"rounds to {tensor.dtype} with float zero points, which that opset has no Cast for")
     step = builder.constant(f"{name}.scale", _along(grid, tensor, np.array(grid.scale, f32)))
     offset = builder.constant(f"{name}.zero_point", _along(grid, tensor, np.array(grid.zero_point, np.float64)))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ...model import DTYPES
+from ...model import DTYPES, Tensor
 from .lowering import Site, lowers
 from .older import reduced
 from .opsets import Lacks
+from .qdq import has_cast
 
 
 @lowers("qfmt.Embedding")
@@ -19,13 +20,10 @@ def embedding(site: Site) -> ir.Value:
 def _rows(site: Site, indices: ir.Value | None) -> ir.Value:
     """Real rows of the table: q · s - z · s, of those rows only."""
     tensor, grid = site.tensor(0), site.tensor(0).quantization
-    table = site.stored(0)
     if grid is None:
-        rows = site.emit("Gather", table, indices)
+        rows = site.emit("Gather", site.stored(0), indices)
         return rows if tensor.dtype == "float32" else site.to("float32", rows)
-    if DTYPES[tensor.dtype].bits < 8:
-        table = site.to("int8" if DTYPES[tensor.dtype].kind == "i" else "uint8", table)
-    rows = site.to("float32", site.emit("Gather", table, indices))
+    rows = site.to("float32", site.emit("Gather", _table(site, tensor), indices))
     slope, point = (
         site.builder.constant(f"{tensor.name}.{what}", np.array(values, np.float32).reshape(-1, 1))
         for what, values in (("scale", grid.scale), ("zero_point", grid.zero_point))
@@ -36,6 +34,18 @@ def _rows(site: Site, indices: ir.Value | None) -> ir.Value:
     if site.node.rule == "lookup_float16":
         slope, offset = _through_float16(site, slope), _through_float16(site, offset)
     return site.emit("Add", site.emit("Mul", rows, slope), offset)
+
+
+def _table(site: Site, tensor: Tensor) -> ir.Value | None:
+    """The integers of a table, those of less than 8 bits as bytes: ONNX Runtime's Gather supports no others, and old
+    opsets have no Cast of them."""
+    dtype = DTYPES[tensor.dtype]
+    if dtype.bits >= 8:
+        return site.stored(0)
+    held = "int8" if dtype.kind == "i" else "uint8"
+    if has_cast(site.builder, tensor.dtype) or not tensor.is_constant:
+        return site.to(held, site.stored(0))
+    return site.builder.constant(f"{tensor.name}.bytes", tensor.array.astype(held))
 
 
 def _through_float16(site: Site, value: ir.Value) -> ir.Value:
