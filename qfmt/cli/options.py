@@ -86,10 +86,15 @@ DIGITS = 30
 """The most digits of a size: Python makes no integer of thousands."""
 
 
+def is_number(text: str) -> bool:
+    """Whether a text is a whole number in ASCII: Python reads the digits of all scripts."""
+    return text.isascii() and text.isdecimal()
+
+
 def _bytes(value: str) -> int:
     text = value.upper().removesuffix("B")
     count, unit = (text[:-1], text[-1]) if text[-1:] in UNITS and text else (text, "")
-    if not count.isdecimal() or len(count) > DIGITS or not int(count):
+    if not is_number(count) or len(count) > DIGITS or not int(count):
         raise click.BadParameter(f"{value!r} is not a number of bytes above 0, as in 500M or 4G")
     return int(count) * UNITS[unit]
 
@@ -134,6 +139,6 @@ def named(form: str, parse: Callable[[list[str]], Any]) -> Callable[..., dict[st
 
 
 def _shape(words: list[str]) -> tuple[Dimension, ...]:
-    if not all(word.isdecimal() or is_size_name(word) for word in words):
+    if not all(is_number(word) or is_size_name(word) for word in words):
         raise ValueError
-    return tuple(int(word) if word.isdecimal() else word for word in words)
+    return tuple(int(word) if is_number(word) else word for word in words)

@@ -90,6 +90,8 @@ def command(
     if dest is not None and dest.suffix not in SUFFIXES:
         what = f"qfmt does not write arrays as {dest.suffix or 'a file without a suffix'}"
         raise DestinationError(what, where=str(dest), hint=f"end its name in {' or '.join(SUFFIXES)}")
+    if record is not None and record.suffix.lower() != ".qfb":
+        raise DestinationError("only a .qfb has test vectors", where=str(record), hint="end its name in .qfb")
     will_write(*results)
     model, _ = open_model(file)
     if model.no_graph:

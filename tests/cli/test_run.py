@@ -191,7 +191,8 @@ def test_run_takes_a_limit_of_memory(tiny: Path, tmp_path: Path) -> None:
     said = trouble(*given, "2K")
     assert "node quant (QuantizeLinear): needs " in said and "more than the limit of 2.0 kB" in said
     assert "'much' is not a number of bytes above 0, as in 500M or 4G" in trouble(*given, "much")
-    assert "is not a number of bytes above 0" in trouble(*given, "9" * 5000)
+    for text in ("9" * 5000, "١"):
+        assert "is not a number of bytes above 0" in trouble(*given, text)
 
 
 def test_run_explains_what_does_not_fit(tiny: Path, tmp_path: Path) -> None:
@@ -227,6 +228,8 @@ def test_run_replaces_neither_what_it_reads_nor_what_is_no_file(tiny: Path, tmp_
         assert "is the source itself" in trouble("run", tiny, "--input", arrays, "--output", dest)
     assert (tiny.read_bytes(), arrays.read_bytes()) == before
     both = tmp_path / "both.npz"
+    said = trouble("run", tiny, "--input", arrays, "--record", both.with_suffix(".pt"))
+    assert "only a .qfb has test vectors; end its name in .qfb" in said
     said = trouble("run", tiny, "--input", arrays, "--output", both, "--record", both)
     assert "--output and --record name the same file" in said and not both.exists()
     if hasattr(os, "mkfifo"):
