@@ -12,6 +12,7 @@ import numpy as np
 
 from ..arithmetic import whole_bias
 from ..arrays import Array
+from ..engines import engine_of
 from ..errors import QfmtError
 from ..interpreter import execute, operands_of
 from ..model import DTYPES, Model, Node, Quantization, Tensor, numpy_dtype
@@ -96,7 +97,9 @@ class BySource:
         asked = node, name, mine, theirs, operands, direct
         own = self.names.get(name, "")
         made, origin, output = self._origin(node, name, own, self.source)
-        if origin is None or output is None or (direct and self.states is None and made.operator != origin.operator):
+        if origin is not None and direct and self.states is None and made.operator != origin.operator:
+            return self._by_own_nodes(*asked)
+        if origin is None or output is None:
             return self.by_file(*asked)
         if (mine.shape, mine.dtype) != (theirs.shape, theirs.dtype) or (mine == theirs).all():
             return self.by_file(*asked)
@@ -120,6 +123,23 @@ class BySource:
         right[1] |= right[0]  # it differs from a result that equals the engine's
         right[4] |= known & stated & ~follows
         return Classes(equal, *right[1:]).counts(mine, theirs)
+
+    def _by_own_nodes(
+        self, node: Node, name: str, mine: Array, theirs: Array, operands: Sequence[Operand | None], direct: bool
+    ) -> Counts:
+        """A node of the file that the source has as multiple nodes between the same tensors: its own result is that of
+        the file's rule, and the engine's must be that of the engine's rule."""
+        counts = self.by_file(node, name, mine, theirs, operands, direct)
+        rule = OPERATORS[node.operator].engines.get(engine_of(self.engine), "")
+        if not counts.wrong or self.stated is self.source or rule in ("", node.rule):
+            return counts
+        output, other = self.file.tensors[name], replace(node, rule=rule)
+        made = by_node(other, self.file.tensors, output, operands)
+        if made is None or len({(each.shape, each.dtype) for each in (made, mine, theirs)}) > 1:
+            return counts
+        own = classes(node, operands, output, mine, theirs, self.engine, direct=direct)
+        engines = classes(other, operands, output, made, theirs, self.engine, direct=direct)
+        return own._replace(stated=own.stated | (engines.known & ~own.known)).counts(mine, theirs)
 
     def _origin(self, node: Node, name: str, own: str, source: Model) -> tuple[Node, Node | None, Tensor | None]:
         """The node of the file and that of a source that compute a tensor, and this tensor.

@@ -121,6 +121,23 @@ def test_weights_of_a_recurrent_layer_are_compared_bit_by_bit(tmp_path: Path) ->
         assert qfmt.verify(path, zero_point_moved(model, name), input_shapes=shapes).unpaired == (name,)
 
 
+def test_a_dynamic_layer_by_the_rule_of_another_engine(tmp_path: Path) -> None:
+    """ONNX has it as multiple nodes, which round the input by a division. The file multiplies by the reciprocal."""
+    torch.manual_seed(2)
+    with pytorch.quiet():
+        module = torch.ao.quantization.quantize_dynamic(torch.nn.Sequential(torch.nn.Linear(40, 3)).eval())
+        torch.jit.trace(module, torch.randn(5, 40), check_trace=False).save(tmp_path / "m.pt")
+    model = qfmt.convert(tmp_path / "m.pt", engine="pt2e")
+    path, halves = written(model, tmp_path / "m.onnx"), np.tile((np.arange(120) + 0.5) * 0.1, 2)
+    halves[:2] = 0, 12.7  # the scale is 0.1, and the numbers are between two integers
+    inputs = {"input": halves.astype(np.float32).reshape(6, 40)}
+    report = qfmt.verify(path, model, inputs)
+    print(f"{total(report, 'stated')} of {total(report, 'outputs')} outputs as the file states")
+    assert report.ok and total(report, "stated")
+    (weight,) = (name for name in model.tensors if name.endswith("weight"))
+    assert not qfmt.verify(path, one_value_changed(model, weight), inputs).ok
+
+
 def test_a_bias_that_only_one_form_rounds(tmp_path: Path) -> None:
     """QOperator has integer biases only: results differ as the rules do, and no further."""
     unit = np.float32(0.0625)
