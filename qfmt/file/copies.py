@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..errors import DestinationError, FormatError, MissingFileError
 from ..urls import Place, Url
-from .remote import FIRST, UNSTATED, copy
+from .remote import FIRST, copy
 from .replacing import TMPDIR, temporary_folder
 from .sharding import stated
 from .shards import HINT, Shard, of_another_size
@@ -37,7 +37,7 @@ def _copy(url: Url, path: Path, shard: Shard | None = None) -> None:
     with closing(url.open(shard and FIRST)) as reading, path.open("wb") as file:
         if shard is not None and reading.size not in (None, shard.size):
             raise FormatError(of_another_size(reading.size, shard), where=str(url), hint=HINT, rule="F15")
-        copy(url, reading, file, UNSTATED if shard is None else shard.size + 1)
+        copy(url, reading, file, shard and shard.size + 1)
 
 
 def _shards(path: Path) -> Sequence[Shard]:

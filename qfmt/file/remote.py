@@ -105,10 +105,12 @@ class Fetched:
         self._file.fetch(self._begin, self._begin + len(self))
 
 
-def copy(url: Url, reading: Reading, file: BinaryIO, most: int = UNSTATED) -> int:
+def copy(url: Url, reading: Reading, file: BinaryIO, most: int | None = None) -> int:
     """Copy a remote file; its size. RemoteError if it is larger than there is room for, not as large as stated, or has
-    `most` bytes, which are not stated."""
-    limit = min(most, disk_usage(tempfile.gettempdir()).free) if reading.size is None else reading.size
+    `most` bytes (default: UNSTATED), which are not stated."""
+    limit = reading.size
+    if limit is None:
+        limit = min(UNSTATED if most is None else most, disk_usage(tempfile.gettempdir()).free)
     _write(url, file, 0, reading, limit)
     found = file.seek(0, 2)
     if reading.size is None and found == limit:

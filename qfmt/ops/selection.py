@@ -155,7 +155,7 @@ def slice_(x: Array, starts: Array, ends: Array, axes: Array | None, steps: Arra
     before end is reached: with a negative step, end = -n - 1 or less includes element 0. An axis without elements stays
     so. A step is not 0.
     """
-    lists = [None if item is None else [int(i) for i in item] for item in (starts, ends, axes, steps)]
+    lists = [None if item is None else [int(i) for i in item.reshape(-1)] for item in (starts, ends, axes, steps)]
     return x[tuple(_slices(x.shape, *lists))]  # type: ignore[arg-type]
 
 

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from ..graph import MAXIMUM_RANK
 from ..model import Dimension, Model
 from ..notation import in_shell, is_size_name
 from ..ops import known
@@ -116,10 +117,14 @@ def example_shapes(model: Model) -> dict[str, tuple[int, ...]]:
         return {
             name: tuple(sizes)
             for name, sizes in told.items()
-            if isinstance(sizes, list) and all(isinstance(size, int) and size >= 0 for size in sizes)
+            if isinstance(sizes, list) and len(sizes) <= MAXIMUM_RANK and all(map(_is_size, sizes))
         }
     except (ValueError, AttributeError, RecursionError):  # a file of another program
         return {}
+
+
+def _is_size(size: object) -> bool:
+    return isinstance(size, int) and 0 <= size < 1 << 63
 
 
 def shape_options(model: Model, first: str = "") -> str:

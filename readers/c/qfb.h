@@ -903,17 +903,20 @@ static inline qfb_code qfb_get_buffer(qfb_file *file, uint32_t index, qfb_array 
 static inline uint64_t qfb_elements_(const qfb_list *shape)
 {
     uint64_t product = 1;
+    int is_empty = 0;
     uint32_t i;
-    for (i = 0; i < shape->count; i++)
-        if (!qfb_integer(shape, i))
-            return 0;
     for (i = 0; i < shape->count; i++) {
-        int64_t size = qfb_integer(shape, i);
-        if (size < 0 || (uint64_t)size > (((uint64_t)1 << 60) - 1) / product)
+        if (qfb_integer(shape, i) < 0)
             return UINT64_MAX;
-        product *= (uint64_t)size;
+        is_empty |= !qfb_integer(shape, i);
     }
-    return product;
+    for (i = 0; i < shape->count && !is_empty; i++) {
+        uint64_t size = (uint64_t)qfb_integer(shape, i);
+        if (size > (((uint64_t)1 << 60) - 1) / product)
+            return UINT64_MAX;
+        product *= size;
+    }
+    return is_empty ? 0 : product;
 }
 
 /* The bytes that they need. */

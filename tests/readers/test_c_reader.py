@@ -355,6 +355,15 @@ def test_floats_may_state_a_zero_point_of_0(tmp_path: Path) -> None:
     assert verdicts(build("test/verdicts.c", *SANITIZED), [path.read_bytes()]) == [(0, "")]
 
 
+@pytest.mark.parametrize("sizes", [[-5, 0], [0, -5]])
+def test_scales_of_a_negative_size_are_none(sizes: list[int], tmp_path: Path) -> None:
+    """Rule V20, also if another size is 0: no product of sizes shows it."""
+    grid = {"block": [1, 1], "scale": numbers("float32", shape=sizes, bytes=b""), "quant_min": -128, "quant_max": 127}
+    path = crafted(tmp_path, tensor={"shape": [-1, 0], "buffer": None, "quantization": grid}, buffers=[], data=b"")
+    assert [each.rule for each in qfmt.check(path)] == ["V20"]
+    assert verdicts(build("test/verdicts.c", *SANITIZED), [path.read_bytes()]) == [(5, "V20")]
+
+
 def many_vectors(folder: Path, nodes: int, vectors: int) -> bytes:
     """A file with nodes of which all but one compute nothing, and vectors with the digest of what that one computes."""
     node, value = {"operator": "a", "inputs": [], "outputs": []}, {"shape": [64], "buffer": 0}

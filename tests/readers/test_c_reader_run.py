@@ -82,6 +82,19 @@ def test_an_extreme_of_no_elements(operator: str, tmp_path: Path) -> None:
     assert counted(done) == (3, 3, 1)
 
 
+def test_places_of_infinite_numbers_are_not_found(tmp_path: Path) -> None:
+    """Integers have the order of the real numbers that they are, unless some are infinite."""
+    for scale, codes in ((2.0**110, [0, 5, 255]), (3e36, [0, 200, 255])):
+        x = Tensor("x", "uint8", (1, 3), None, Quantization.of(np.float32(scale), 0, 0, 255))
+        attributes = {"axis": 1, "keepdims": 0, "select_last_index": 0}
+        model = single("ArgMax", "", [x], Tensor("y", "int64", (1,)), attributes)
+        model = model.with_vectors({"x": np.array([codes], np.uint8)}, digests=True)
+        model.save(tmp_path / "m.qfb")
+        done = run("--vectors", tmp_path / "m.qfb")
+        assert (done.returncode == 0) == (scale < 1e36), done.stderr
+    assert b"a scale of 2^111 or more" in done.stderr
+
+
 def test_a_pool_of_no_elements(tmp_path: Path) -> None:
     grid = Quantization.of([0.5], [2], 10, 90)
     x = Tensor("x", "uint8", (2, 3, 0), quantization=grid)

@@ -1,5 +1,6 @@
 /* Parts of tensors, tensors joined, where the greatest is: Concat, Split, Slice, Pad, Gather, ArgMax, ArgMin. */
 #include "node.h"
+#include "float32.h"
 
 /* ---- Concat ---- */
 
@@ -359,6 +360,8 @@ static qfb_code position_plan(node_t *node)
     if (tensor.is_quantized && x->width > 2)
         return UNSUPPORTED("integers of more than 16 bits as real numbers: float32 cannot represent all of them");
     TRY(node_zero_point(node, node_tensor(node, 0), &zero)); /* one scale for all: the integers have the same order */
+    if (tensor.is_quantized && f32_of_double(qfb_number_bits(&tensor.quantization.scale, 0)) >> 23 > 127 + 110)
+        return UNSUPPORTED("a scale of 2^111 or more: real numbers may be infinite, which are all equal");
     TRY(node_axis(node, "axis", x->rank, &axis));
     TRY(node_int(node, "keepdims", &keeps));
     TRY(node_int(node, "select_last_index", &last));
