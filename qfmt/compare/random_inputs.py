@@ -16,6 +16,7 @@ from ..memory import limit_for
 from ..model import DTYPES, Graph, Model, Node, Quantization, Tensor, numpy_dtype, static_shape
 from ..ops import known
 from ..passes.likely_shapes import likely_shapes
+from ..rules import require_sound
 
 SEED = 0
 
@@ -155,8 +156,10 @@ class _Drawn(NamedTuple):
 def with_random_vectors(model: Model, count: int, given: Mapping[str, Sequence[int]]) -> Model:
     """The model with `count` more test vectors: drawn inputs, and what the reference interpreter computes from them.
 
-    Their names state the seed. Raises what `Model.run` raises, if the network runs on none of the likely shapes.
+    Their names state the seed. Raises ValidityError for a graph that breaks rules, and what `Model.run` raises, if the
+    network runs on none of the likely shapes.
     """
+    require_sound(model)
     refused: RunError | None = None
     for chosen in shapes(model, given, ()):
         with paused():

@@ -23,9 +23,9 @@ from networks import pytorch
 from qfmt.cli import main
 from qfmt.compare import Report
 from qfmt.compare.classes import classify, saturated
-from qfmt.compare.random_inputs import draw
+from qfmt.compare.random_inputs import draw, with_random_vectors
 from qfmt.engines import TORCH_ENGINES
-from qfmt.errors import QfmtError, RunError, SourceError
+from qfmt.errors import QfmtError, RunError, SourceError, ValidityError
 from qfmt.frontends.torch.execution import apply
 from qfmt.frontends.torch.torchscript.source import witness
 from qfmt.interpreter import execute
@@ -761,6 +761,14 @@ def test_sizes_of_one_name(tmp_path: Path) -> None:
         assert qfmt.verify(source, model, input_shapes={name: (5, 4)}).inputs.endswith("a [5,4], b [5,4]")
     with pytest.raises(RunError, match=r"b: a size cannot be \[7, 4\] here and another one"):
         qfmt.verify(source, model, input_shapes={"a": (5, 4), "b": (7, 4)})
+
+
+def test_vectors_of_a_graph_that_breaks_rules(digits: Model) -> None:
+    """A node without outputs: it is found before inputs are drawn."""
+    (x,) = digits.graph.inputs
+    nodes = (*digits.nodes, Node("Cast", (x,), (), {"to": "int8"}, "", OPERATORS["Cast"].version))
+    with pytest.raises(ValidityError, match="V41"):
+        with_random_vectors(digits.replace(graph=replace(digits.graph, nodes=nodes)), 1, {})
 
 
 def test_sizes_that_are_too_large_to_draw(digits: Model) -> None:

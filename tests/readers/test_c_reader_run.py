@@ -29,6 +29,7 @@ from qfmt.quantization import NO_ZERO_POINT, block_counts, zero_points_of
 from support.c_reader import INTERPRETER, SANITIZED, STRICT, build, compiler, expected_hash, run_disagreement
 from support.conformance import outputs_of
 from support.counts import tell
+from support.crafted import GRID, crafted
 from support.mutants import mutants, overwrite
 from support.paths import DIGITS, EXAMPLES, HOSTILE, INTEGER_SUITE, SUITE
 
@@ -93,6 +94,18 @@ def test_places_of_infinite_numbers_are_not_found(tmp_path: Path) -> None:
         done = run("--vectors", tmp_path / "m.qfb")
         assert (done.returncode == 0) == (scale < 1e36), done.stderr
     assert b"a scale of 2^111 or more" in done.stderr
+
+
+def test_a_rule_that_is_not_known_is_refused(tmp_path: Path) -> None:
+    """A newer version may define rules for operators that round nothing in this one."""
+    tensors = [{"name": name, "dtype": DTYPES["int8"].code, "shape": [4], "quantization": GRID} for name in "xy"]
+    node = {"operator": "Relu", "version": 14, "inputs": [0], "outputs": [1]}
+    (tmp_path / "x.bin").write_bytes(bytes([1, 2, 3, 4]))
+    for rule in ("", "newer"):
+        graph = {"tensors": tensors, "nodes": [node | {"rule": rule or None}], "inputs": [0], "outputs": [1]}
+        done = run(crafted(tmp_path, graph=graph, buffers=[], data=b""), tmp_path / "x.bin")
+        assert done.returncode == (2 if rule else 0), done.stderr
+    assert b"node 0 (Relu 14, rule newer): the operator states no rule that is known" in done.stderr
 
 
 def test_a_pool_of_no_elements(tmp_path: Path) -> None:

@@ -184,6 +184,18 @@ static qfb_code check_edges(node_t *node)
     return QFB_OK;
 }
 
+/* Whether the operator rounds or sums: others move, select or clamp integers, and state no rule (V56). */
+static int states_rule(const operator_t *op)
+{
+    static const char *const names[] = {"qfmt.Requantize", "qfmt.RequantShift", "Conv", "ConvTranspose", "qfmt.Linear",
+        "Gemm", "MatMul", "Mul", "AveragePool", "GlobalAveragePool", "qfmt.AdaptiveAveragePool", "ReduceMean"};
+    size_t i;
+    for (i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(op->name, names[i]))
+            return 1;
+    return 0;
+}
+
 static qfb_code plan_node(node_t *node)
 {
     const operator_t *op = find_operator(&node->node);
@@ -191,6 +203,8 @@ static qfb_code plan_node(node_t *node)
     TRY(check_edges(node));
     if (!op)
         return UNSUPPORTED("the operator, or this version of it, is not supported with integers only");
+    if (node->node.rule.size && !states_rule(op))
+        return UNSUPPORTED("the operator states no rule that is known");
     TRY(op->plan(node));
     for (i = 0; i < node->node.outputs.count; i++) {
         if (!node_output(node, i)->known)
