@@ -167,7 +167,7 @@ def test_the_workers_of_an_archive_end(cluster: tuple[str, ...], tmp_path: Path)
         told = running.communicate(timeout=60)[1]
     note = b"qfmt: interrupted; archive keeps what was converted; run the same command again to continue\n"
     assert (running.returncode, told) == (130, note)
-    assert not any(map(alive, workers))
+    assert waited(lambda: not any(map(alive, workers)))
     assert not [path for path in (tmp_path / "archive").iterdir() if path.suffix not in (".qfb", ".jsonl")]
     done = start(*command, cwd=tmp_path, stdout=subprocess.PIPE).communicate(timeout=300)[0]
     assert b"kept" in done
