@@ -241,7 +241,7 @@ class Converted:
 
 def _counting(graph: Graph, model: Model) -> Iterator[Tensor]:
     """The constants of a graph that must be compared: those that nodes read and that `model` states a quantization for,
-    and floats. Those of a Resize are stated in another form, too."""
+    and floats. Constants of a Resize may have another form in ONNX."""
     readers = graph.readers()
     for tensor in graph.constants():
         own = model.tensors.get(tensor.name, tensor)

@@ -83,7 +83,7 @@ def _as_onnx_states_it(graph: Graph) -> Graph:
 
 
 def _with_transposed(graph: Graph, other: Graph) -> Graph:
-    """With weights as another graph has them, transposed and under an alias: ONNX transposes those of a MatMul."""
+    """With weights transposed and renamed where the other graph has them so: ONNX transposes those of a MatMul."""
     tensors, now = dict(graph.tensors), dict[str, str]()
     for tensor in graph.constants():
         for name in {*tensor.aliases} - graph.tensors.keys():

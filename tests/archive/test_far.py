@@ -137,7 +137,7 @@ def test_sources_with_shards_are_read_by_url(bucket: str, sources: Path, tmp_pat
     assert qfmt.load(archive / "b.qfb", verify="all").content_id() == qfmt.load(url).content_id()
     assert invoke("verify", "--archive", archive, "--sources", f"{bucket}/sharded", "--jobs", "1").exit_code == 0
     assert invoke("verify", url, archive / "b.qfb").exit_code == 0
-    [(name, _), *_] = place(f"{bucket}/sharded").files("*.qfs")  # type: ignore[union-attr]
+    [(name, _), *_] = Url(f"{bucket}/sharded").files("*.qfs")
     Url(f"{bucket}/sharded/{name}").unlink()
     lost = invoke("convert", f"{bucket}/sharded", "--out", tmp_path / "lost")
     assert lost.exit_code == 1 and f"shard {name!r}: is missing" in lost.output

@@ -726,6 +726,8 @@ def test_ranges_of_numbers_are_created_by_torch(tmp_path: Path) -> None:
 
 
 class Twice(torch.nn.Module):
+    row: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.words, self.kinds = torch.nn.Embedding(900, 4), torch.nn.Embedding(3, 4)
@@ -733,7 +735,7 @@ class Twice(torch.nn.Module):
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         picked: torch.Tensor = self.words(ids) + self.kinds(ids)
-        return picked.sum(-1) + self.row.index_select(1, ids)[0]  # type: ignore[operator]
+        return picked.sum(-1) + self.row.index_select(1, ids)[0]
 
 
 def test_indices_are_of_every_table_that_they_select_from(tmp_path: Path) -> None:
