@@ -72,7 +72,7 @@ class _FileOrArchive(_File):
 class _Archive(_File):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not is_archive(path := place(value)):
-            self.fail(f"{value} is not a folder that `qfmt convert --out` wrote", param, ctx)
+            self.fail(f"{path} is not a folder that `qfmt convert --out` wrote", param, ctx)
         return path
 
 

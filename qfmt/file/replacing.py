@@ -301,7 +301,10 @@ def _exchange(made: Path, folder: Path) -> None:
 def _remove_folder(folder: Path) -> None:
     import shutil  # slow to import, too
 
-    shutil.rmtree(folder)
+    try:
+        shutil.rmtree(folder)
+    except RecursionError:  # of Python 3.11
+        raise OSError(f"{folder} is nested too deeply to be one of ours") from None
 
 
 @contextmanager

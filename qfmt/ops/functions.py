@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays import Array
-from .registry import AttributeSpec, Quantized, operator, optional
+from .registry import AttributeSpec, Quantized, Trait, operator, optional
 from .shapes import broadcast, same
 
 
@@ -47,6 +47,7 @@ def function(
     signature: str = "input -> output",
     torch: str = "",
     dtype: str = "",
+    traits: Trait = Trait.NONE,
 ) -> None:
     """An operator that is one function of NumPy, on floats unless a `dtype` is stated."""
 
@@ -62,6 +63,7 @@ def function(
         quantized=Quantized.FLOAT_ONLY if dtype else Quantized.COMPUTES,
         dtype=dtype or "same",
         torch=(torch,) if torch else (),
+        traits=traits,
     )(reference)
 
 

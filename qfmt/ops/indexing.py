@@ -11,7 +11,7 @@ from ..errors import QfmtError
 from ..memory import require
 from ..model import Dimension, Shape
 from .registry import Inference, Quantized, operator, optional, required
-from .shapes import along_axis, axis_of, integers, same
+from .shapes import along_axis, axis_of, check_scalar, integers, same
 
 REDUCTIONS = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
 REDUCTION = optional(
@@ -183,7 +183,8 @@ def compress(x: Array, condition: Array, *, axis: int) -> Array:
 
 
 def _one_hot_shape(given: Inference) -> list[Shape]:
-    indices, depth = given.known(0), integers(given, 1)
+    indices, depth = given.known(0), integers(given, 1, dtypes=None, or_number=True)
+    check_scalar(given, 1)
     values = given.shapes[2]
     if values is not None and (len(values) != 1 or (isinstance(values[0], int) and values[0] != 2)):
         raise QfmtError(f"values of shape {list(values)}, but they are two numbers")

@@ -11,7 +11,7 @@ from ..arrays import Array
 from .convolution import ATTRIBUTES, conv, conv_shape, of_convolution
 from .linear import matmul_shape
 from .overflow import as_computed, of_product
-from .registry import Quantized, operator
+from .registry import Quantized, Trait, operator
 from .shapes import check_broadcasts
 
 
@@ -42,6 +42,7 @@ def _sums(exact: Array) -> Array:
     quantized=Quantized.FLOAT_ONLY,
     weights=(1,),
     dtype="int32",
+    traits=Trait.PLAIN,
 )
 def matmul_integer(a: Array, b: Array, a_zero_point: Array | None, b_zero_point: Array | None) -> Array:
     """Y = (A - a_zero_point) · (B - b_zero_point), exact sums as int32. A and B are int8 or uint8.
@@ -61,6 +62,7 @@ def matmul_integer(a: Array, b: Array, a_zero_point: Array | None, b_zero_point:
     quantized=Quantized.FLOAT_ONLY,
     weights=(1,),
     dtype="int32",
+    traits=Trait.PLAIN,
 )
 def conv_integer(
     x: Array, w: Array, x_zero_point: Array | None, w_zero_point: Array | None, **attributes: Any

@@ -24,8 +24,6 @@ def _elements(shape: tuple[Dimension, ...]) -> Dimension:
 
 def _reshape_shape(given: Inference) -> list[Shape]:
     x, wanted = given.shapes[0], integers(given, 1)
-    if given.shapes[1] is not None and len(given.shapes[1]) != 1:
-        raise QfmtError(f"input 1 has the shape {given.shapes[1]}; it must be a vector of sizes")
     if wanted is None:
         count = length(given, 1)
         return [None if count is None else (None,) * count]
@@ -154,7 +152,7 @@ def squeeze(x: Array, axes: Array | None) -> Array:
 
 
 def _unsqueeze_shape(given: Inference) -> list[Shape]:
-    x, axes = given.shapes[0], integers(given, 1)
+    x, axes = given.shapes[0], integers(given, 1, or_number=True)
     if x is None:
         return [None]
     if axes is None:
@@ -168,7 +166,10 @@ def _unsqueeze_shape(given: Inference) -> list[Shape]:
 
 @operator("Unsqueeze", 23, "data axes -> expanded", shape=_unsqueeze_shape, quantized=Quantized.MOVES)
 def unsqueeze(x: Array, axes: Array) -> Array:
-    """expanded = data with new axes of size 1 at the given positions, which count in the output, also negative ones."""
+    """expanded = data with new axes of size 1 at the given positions, which count in the output, also negative ones.
+
+    axes may also be one number without dimensions.
+    """
     return np.expand_dims(x, tuple(int(axis) for axis in axes.reshape(-1)))
 
 

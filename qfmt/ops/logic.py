@@ -6,7 +6,7 @@ import numpy as np
 
 from ..arrays import Array
 from .functions import function
-from .registry import Quantized, operator, optional, required
+from .registry import Quantized, Trait, operator, optional, required
 from .shapes import broadcast, same
 
 for _entry in (
@@ -20,10 +20,10 @@ for _entry in (
     ("Xor", 7, np.logical_xor, "C = A or B, but not both.", "A B -> C", "", "bool"),
     ("Not", 1, np.logical_not, "Y = not X.", "X -> Y", "", "bool"),
     ("IsNaN", 20, np.isnan, "Y = whether X is not a number.", "X -> Y", "", "bool"),
-    ("BitwiseAnd", 18, np.bitwise_and, "C = the bitwise AND of A and B.", "A B -> C", "", "same"),
-    ("BitwiseOr", 18, np.bitwise_or, "C = the bitwise OR of A and B.", "A B -> C", "", "same"),
-    ("BitwiseXor", 18, np.bitwise_xor, "C = the bitwise XOR of A and B.", "A B -> C", "", "same"),
-    ("BitwiseNot", 18, np.invert, "Y = the bitwise complement of X.", "X -> Y", "", "same"),
+    ("BitwiseAnd", 18, np.bitwise_and, "C = the bitwise AND of A and B.", "A B -> C", "", "same", Trait.PLAIN),
+    ("BitwiseOr", 18, np.bitwise_or, "C = the bitwise OR of A and B.", "A B -> C", "", "same", Trait.PLAIN),
+    ("BitwiseXor", 18, np.bitwise_xor, "C = the bitwise XOR of A and B.", "A B -> C", "", "same", Trait.PLAIN),
+    ("BitwiseNot", 18, np.invert, "Y = the bitwise complement of X.", "X -> Y", "", "same", Trait.PLAIN),
 ):
     function(__name__, *_entry)
 
@@ -49,6 +49,7 @@ def is_infinite(x: Array, *, detect_negative: int, detect_positive: int) -> Arra
     attributes={"direction": required("s", "`LEFT` or `RIGHT`")},
     shape=broadcast,
     quantized=Quantized.FLOAT_ONLY,
+    traits=Trait.PLAIN,
 )
 def bit_shift(x: Array, y: Array, *, direction: str) -> Array:
     """Z = X with its bits shifted by Y positions; bits shifted out are lost.

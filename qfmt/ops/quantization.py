@@ -11,7 +11,7 @@ from ..arrays import Array
 from ..errors import QfmtError
 from ..model import DTYPES, Shape, numpy_dtype
 from .elementwise import cast
-from .registry import QUANTIZE_RULES, Inference, Quantized, by_engine, operator, optional, required
+from .registry import QUANTIZE_RULES, Inference, Quantized, Trait, by_engine, operator, optional, required
 from .shapes import axis_of, same
 
 
@@ -129,6 +129,7 @@ def quantize_with(
     shape=_with_scale,
     quantized=Quantized.FLOAT_ONLY,
     dtype="attribute:output_dtype",
+    traits=Trait.PLAIN,
 )
 def dequantize_with(
     x: Array, scale: Array, zero_point: Array | None, *, axis: int, block_size: int, output_dtype: str

@@ -12,7 +12,7 @@ from ..errors import QfmtError
 from ..model import Shape
 from .pooling import MEAN_RULES, mean_over, real_mean, sum_over
 from .registry import Inference, Operand, Quantized, Result, Sums, by_engine, operator, optional
-from .shapes import axes_of, axis_of, integers, is_present
+from .shapes import axes_of, axis_of, check_scalar, integers, is_present
 
 
 def _reduce_shape(given: Inference) -> list[Shape]:
@@ -214,6 +214,7 @@ def cumulative_sum(x: Array, axis: Array, *, exclusive: int, reverse: int) -> Ar
 
 def _top_shape(given: Inference) -> list[Shape]:
     x, count = given.known(0), integers(given, 1)
+    check_scalar(given, 1)
     axis = axis_of(given.attributes["axis"], len(x))
     shape = tuple((count[0] if count else None) if i == axis else size for i, size in enumerate(x))
     return [shape, shape]

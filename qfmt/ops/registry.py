@@ -72,6 +72,8 @@ class Trait(enum.Flag):
     """It reads only the shape."""
     REQUANTIZE = enum.auto()
     """It requantizes exact sums."""
+    PLAIN = enum.auto()
+    """Its inputs are integers without quantization, which mean themselves."""
 
     ANY_MOVE = MOVE | CLAMP | FILL
     """It moves elements, and may modify them, as in `Operator.moves`."""
@@ -290,14 +292,22 @@ class Operator:
 
         `inputs` are the element types of the inputs, None for an absent one, float32 for a quantized one.
         """
-        words = self.dtype.split()
-        kind, _, argument = words[min(index, len(words) - 1)].partition(":")
+        kind, _, argument = self._dtype_of(index).partition(":")
         if kind == "attribute":
             return str(attributes[argument]) or (inputs[0] if inputs else None)
-        if kind in ("same", "input"):
-            place = int(argument or 0)
+        place = self.followed(index)
+        if place is not None:
             return inputs[place] if place < len(inputs) else None
         return kind
+
+    def followed(self, index: int) -> int | None:
+        """The place of the input whose element type that output has, unless it is quantized; None for other types."""
+        kind, _, argument = self._dtype_of(index).partition(":")
+        return int(argument or 0) if kind in ("same", "input") else None
+
+    def _dtype_of(self, index: int) -> str:
+        words = self.dtype.split()
+        return words[min(index, len(words) - 1)]
 
     def likely_dtype(self, index: int, inputs: Sequence[str | None], attributes: Mapping[str, Any]) -> str:
         """The same; that of the first input for one that is not stated, float32 if there is none."""

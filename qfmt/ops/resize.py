@@ -33,6 +33,8 @@ def _resize_shape(given: Inference) -> list[Shape]:
     scales, sizes = given.values[2], given.values[3] if len(given.values) > 3 else None
     axes = _axes(a, len(x))
     check_scales(scales)
+    if sizes is not None and sizes.size and sizes.dtype != np.int64:
+        raise QfmtError(f"the sizes have the type {sizes.dtype.name}; it must be int64")
     for values in (scales, sizes):
         if values is not None and np.size(values) and np.shape(values) != (len(axes),):
             raise QfmtError(f"Resize needs {len(axes)} scales or sizes, one per dimension, not {np.size(values)}")
@@ -55,6 +57,8 @@ def check_scales(scales: Array | None) -> None:
     """QfmtError for scales that are known and not positive numbers, or more than a tensor has dimensions."""
     if scales is not None and scales.size > MAXIMUM_RANK:
         raise QfmtError(f"has {scales.size:,} scales; a tensor has up to {MAXIMUM_RANK} dimensions")
+    if scales is not None and scales.size and scales.dtype not in (np.float32, np.float64):
+        raise QfmtError(f"the scales have the type {scales.dtype.name}; it must be float32 or float64")
     if scales is not None and not np.all((scales > 0) & np.isfinite(scales)):
         raise QfmtError(f"the scales {scales.tolist()} are not all finite and greater than 0")
 

@@ -11,7 +11,7 @@ from ..memory import require
 from ..model import Dimension, Shape
 from .accumulation import real_scalar
 from .registry import Inference, Operand, Quantized, Result, Trait, by_engine, operator, optional, required
-from .shapes import axes_of, axis_of, check_scalar, integers, is_present
+from .shapes import INDICES, axes_of, axis_of, check_scalar, check_vector, integers, is_present
 
 
 def _concat_shape(given: Inference) -> list[Shape]:
@@ -56,6 +56,7 @@ MOST_SHOWN = 100
 
 def _split_shape(given: Inference) -> list[Shape]:
     x, stated = given.shapes[0], given.values[1] if len(given.values) > 1 else None
+    check_vector(given, 1)
     count = given.attributes["num_outputs"] if stated is None else stated.size
     if count > MOST_PARTS:
         raise QfmtError(f"a split into {count:,} parts; known are up to {MOST_PARTS:,}")
@@ -127,7 +128,7 @@ def _slice_shape(given: Inference) -> list[Shape]:
     x = given.shapes[0]
     if x is None:
         return [None]
-    starts, ends, axes, steps = (integers(given, i) for i in range(1, 5))
+    starts, ends, axes, steps = (integers(given, i, dtypes=INDICES) for i in range(1, 5))
     if (
         starts is None
         or ends is None
@@ -170,7 +171,7 @@ def _pad_widths(rank: int, pads: list[int], axes: list[int] | None) -> list[tupl
 
 
 def _pad_shape(given: Inference) -> list[Shape]:
-    x, pads, axes = given.shapes[0], integers(given, 1), integers(given, 3)
+    x, pads, axes = given.shapes[0], integers(given, 1), integers(given, 3, dtypes=INDICES)
     check_scalar(given, 2)
     if x is None or pads is None or (axes is None and is_present(given, 3)):
         return [None if x is None else (None,) * len(x)]

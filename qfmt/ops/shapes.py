@@ -127,12 +127,33 @@ def axes_of(axes: Iterable[int], rank: int) -> list[int]:
     return found
 
 
-def integers(given: Inference, index: int, most: int = 2 * MAXIMUM_RANK) -> list[int] | None:
-    """A constant int64 input as a list; None if absent or not known. QfmtError for more numbers than an input of that
-    kind has: thousands of nodes may share a large one. (A Pad has two for each dimension.)"""
+INDICES = ("int64", "int32")
+"""The types of bounds and of some axes in ONNX."""
+
+
+def check_vector(given: Inference, index: int, or_number: bool = False) -> None:
+    """QfmtError for an input that is not a vector, or one number if that is allowed; it may be absent."""
+    shape = given.shapes[index] if index < len(given.shapes) else None
+    if shape is not None and len(shape) != 1 and not (or_number and not shape):
+        raise QfmtError(f"input {index} has the shape {list(shape)}; it must be a vector")
+
+
+def integers(
+    given: Inference,
+    index: int,
+    most: int = 2 * MAXIMUM_RANK,
+    *,
+    dtypes: Sequence[str] | None = ("int64",),
+    or_number: bool = False,
+) -> list[int] | None:
+    """A constant vector as a list; None if absent or not known. QfmtError for another type, and for more numbers than
+    an input of that kind has: thousands of nodes may share a large one. (A Pad has two for each dimension.)"""
+    check_vector(given, index, or_number)
     value = given.values[index] if index < len(given.values) else None
     if value is None:
         return None
+    if dtypes and value.dtype.name not in dtypes:
+        raise QfmtError(f"input {index} has the type {value.dtype.name}; it must be {' or '.join(dtypes)}")
     if value.size > most:
         raise QfmtError(f"input {index} has {value.size:,} numbers; known are up to {most:,}")
     return [int(item) for item in value.reshape(-1)]
@@ -143,9 +164,10 @@ def is_present(given: Inference, index: int) -> bool:
 
 
 def length(given: Inference, index: int) -> int | None:
-    """The number of elements of a vector of sizes or axes, if known; QfmtError for more than tensors have."""
+    """The number of elements of a vector of sizes or axes, or of one number, if known; QfmtError for more than tensors
+    have."""
     shape = given.shapes[index] if index < len(given.shapes) else None
-    count = shape[0] if shape and isinstance(shape[0], int) else None
+    count = 1 if shape == () else shape[0] if shape and isinstance(shape[0], int) else None
     if count is not None and count > MAXIMUM_RANK:
         raise QfmtError(f"input {index} has {count:,} sizes or axes; a tensor has up to {MAXIMUM_RANK} dimensions")
     return count

@@ -84,9 +84,12 @@ def _attributes(node: Node, operator: Operator | None) -> str:
     43,
     "Each output has the shape that the entry of the operator states, or else its formula gives, wherever both sizes "
     "are known. A node also breaks this rule if its attributes, constants and known sizes allow no output: if they "
-    "give a size below 0, name an axis that does not exist, list an axis twice, or state parts that do not add up. "
-    "Strides, dilations and sizes of windows are at least 1. Pads of windows are at least 0, except in a transposed "
-    "convolution. Scales of a Resize are finite and above 0.",
+    "give a size below 0, name an axis that does not exist, list an axis twice, or state parts that do not add up. An "
+    "input that lists axes, sizes, parts, counts, bounds or pads has one dimension and the type int64; the axes of an "
+    "Unsqueeze may also have none, and those of a Pad and all such inputs of a Slice may be int32. The K of a TopK and "
+    "the depth of a OneHot are one number. Strides, dilations and sizes of windows are at least 1. Pads of windows are "
+    "at least 0, except in a transposed convolution. Scales of a Resize are finite and above 0, and float32 or "
+    "float64.",
 )
 def _shapes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     from ..ops import Inference, UnknownRank
@@ -126,6 +129,32 @@ def _dtypes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> st
         expected = _output_dtype(operator, node, inputs, index, tensor)
         if expected is not None and tensor.dtype != expected:
             return f"{quoted(tensor.name)} is {tensor.dtype}, expected {expected}"
+    return ""
+
+
+@MEANING.rule(
+    71,
+    "An output without quantization that has the element type of an input with integers without quantization is "
+    "computed from no quantized input, and a node whose first input holds such integers has no quantized output. "
+    "Exceptions are QuantizeLinear, operators that use stored integers, and nodes that state a sum rule. Operators on "
+    "bits, BitShift, ConvInteger, MatMulInteger and ai.onnx.DequantizeLinear have no quantized inputs.",
+)
+def _mixed(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
+    from ..ops import Trait
+
+    inputs = node.input_tensors(tensors)
+    real = [tensor.name for tensor in inputs if tensor is not None and tensor.quantization is not None]
+    if real and operator.traits & Trait.PLAIN:
+        return f"{first_of(real)} is quantized, but the operator is one on plain integers"
+    if operator.takes_integers or node.operator == "QuantizeLinear" or node.rule in operator.sum_rules:
+        return ""
+    for index, output in enumerate(tensors[name] for name in node.outputs):
+        place = 0 if output.quantization is not None else operator.followed(index)
+        source = inputs[place] if place is not None and place < len(inputs) else None
+        if source is None or source.quantization is not None or not DTYPES[source.dtype].is_integer:
+            continue
+        if output.quantization is not None or real:
+            return f"{quoted(source.name)} holds plain integers, but {first_of([*real, output.name])} is quantized"
     return ""
 
 
@@ -249,7 +278,11 @@ def _scales_of_weights(node: Node, operator: Operator, tensors: Mapping[str, Ten
     return ""
 
 
-@MEANING.rule(57, "The first input and the output of a node that states a requantize rule have scales per tensor.")
+@MEANING.rule(
+    57,
+    "The first input, the weights and the output of a node that states a requantize rule are quantized, the first input "
+    "and the output with scales per tensor.",
+)
 def _scales_of_products(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     from ..ops.registry import REQUANTIZE_RULES
 
@@ -259,6 +292,9 @@ def _scales_of_products(node: Node, operator: Operator, tensors: Mapping[str, Te
         quantization = tensors[name].quantization
         if quantization is not None and quantization.is_per_channel:
             return f"the scales of {quoted(name)} are per channel, expected one scale"
+    for name in (node.inputs[index] for index in (0, *operator.weights)):
+        if tensors[name].quantization is None:
+            return f"{quoted(name)} is not quantized"
     return ""
 
 

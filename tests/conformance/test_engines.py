@@ -38,7 +38,7 @@ TORCH = {
 }
 """Rule → the engine of torch that follows it."""
 
-NOT_TAKEN = (state.InvalidArgument, state.InvalidGraph, state.NotImplemented, state.Fail)
+NOT_TAKEN = (state.InvalidArgument, state.InvalidGraph, state.NotImplemented)
 """Exceptions for types that the runtime, or its Python interface, does not support."""
 
 ONNX = {"divide", "integer_bias", "dynamic_divide"}
@@ -59,7 +59,6 @@ OTHERWISE = {
     "linear-integer-bias-exact": "ONNX Runtime gets int16 as real numbers",
     "linear-integer-bias-int32-channels": "the same",
     "linear-integer-bias-int32-near": "ONNX Runtime gets the bias as a real number",
-    "quantize-divide-int32": "ONNX Runtime adds the zero point exactly, also beyond 2^24",
     "resize-crop": "ONNX Runtime does not crop an axis with a scale of 1",
     "resize-nearest-float32": "ONNX Runtime divides by the factor, and does not multiply by f32(in / out)",
     "resize-nearest-float32-floor": "the same",

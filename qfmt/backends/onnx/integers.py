@@ -14,7 +14,7 @@ from ...arithmetic import FIXED_POINT
 from ...forms import MULTIPLY_ADD_DIVIDE
 from ...model import DTYPES
 from ...ops.accumulation import stored_zero
-from .lowering import Site, lowers
+from .lowering import Site, lowers, real_type
 
 NEVER = 1 << 31
 """A threshold that no int32 reaches."""
@@ -148,7 +148,7 @@ def weighted_sum(site: Site) -> None:
 @lowers("qfmt.RequantShift")
 def requant_shift(site: Site) -> ir.Value | None:
     """floor((x · mul + add) / div + 1/2)"""
-    if site.node.rule == MULTIPLY_ADD_DIVIDE:
+    if site.node.rule == MULTIPLY_ADD_DIVIDE or DTYPES[real_type(site, site.output())].is_integer:
         _of_integers(site)
         return None
     x, mul, add = (site.cast(index, "float64") for index in range(3))
@@ -159,7 +159,8 @@ def requant_shift(site: Site) -> ir.Value | None:
 
 
 def _of_integers(site: Site) -> None:
-    """The rule for integers, independent of scales: (x - zx) · mul + add + div / 2, divided and rounded down."""
+    """The rule for integers, independent of scales: (x - zx) · mul + add + div / 2, divided and rounded down; then
+    clamped, but without a quantization it wraps around."""
     out = site.output()
     x, mul, add = (site.to("int64", site.stored(index)) for index in range(3))
     zero = stored_zero(site.tensor(0))
@@ -167,7 +168,9 @@ def _of_integers(site: Site) -> None:
     div = site.attributes["div"]
     half, divisor = site.constant("half", np.int64(div // 2)), site.constant("div", np.int64(div))
     total = site.emit("Add", site.emit("Add", site.emit("Mul", x, mul), add), half)
-    result = clipped(site, floor_divided(site, total, divisor))
+    result = floor_divided(site, total, divisor)
+    if out.quantization is not None:
+        result = clipped(site, result)
     site.builder.define(out.name, site.to(out.dtype, result))
 
 

@@ -18,7 +18,7 @@ from ...ops import OPERATORS, Operator, Trait
 from ...ops.registry import ByName
 from .constants import onnx_dtype
 from .foreign import write_foreign
-from .opsets import NO_TYPE, Lacks, schema, since, takes, working_type
+from .opsets import NO_TYPE, Lacks, has_cast, schema, since, takes, working_type
 
 if TYPE_CHECKING:
     from .builder import Builder
@@ -103,7 +103,11 @@ class Site:
         return self.to(dtype, self.real(index))
 
     def to(self, dtype: str, value: ir.Value | None) -> ir.Value:
-        """A value cast to an element type."""
+        """A value cast to an element type; Lacks for types that the Cast of this opset does not have."""
+        held = None if value is None or value.dtype is None else value.dtype.name.lower()
+        for each in (held, onnx_dtype(dtype).name.lower()):
+            if each and not has_cast(self.opset, each):
+                raise Lacks(f"computes with {each}, which the Cast of that opset does not have")
         return self.emit("Cast", value, to=int(onnx_dtype(dtype)))
 
     def integers(self, index: int, what: str) -> list[int]:
@@ -175,8 +179,10 @@ def lower(builder: Builder, node: Node) -> None:
         raise Lacks("reduces no elements, and ONNX's result would be outside the range of the output")
     if node.rule in operator.sum_rules:
         return _sums(site)
-    if builder.is_integer_only and _is_quantized(site):
+    if (builder.is_integer_only or _is_beyond_floats(site)) and _is_quantized(site):
         made = _among_integers(site)
+        if made is not None and not site.on_integers and _is_beyond_floats(site):
+            raise Lacks(f"moves {site.tensor(0).dtype}, which ONNX's operator does not, and float32 cannot represent")
     elif _computed_on_integers(site):
         return None
     else:
@@ -197,6 +203,11 @@ def lower(builder: Builder, node: Node) -> None:
 def _is_quantized(site: Site) -> bool:
     """Whether a node has quantized inputs and outputs."""
     return bool(site.node.inputs) and None not in (site.tensor(0).quantization, site.output().quantization)
+
+
+def _is_beyond_floats(site: Site) -> bool:
+    """Whether a node moves integers that float32 does not represent exactly."""
+    return site.operator.moves and bool(site.node.inputs) and DTYPES[site.tensor(0).dtype].bits >= 32
 
 
 def _among_integers(site: Site) -> ir.Value | Sequence[ir.Value] | None:
@@ -252,13 +263,11 @@ def clamped(site: Site, value: ir.Value) -> ir.Value:
 
 
 def _moves_integers(site: Site) -> bool:
-    """Whether a node works on integers: always on those of 32 bits, beyond floats; on all, in the form qoperator."""
-    if not site.only_moves or not site.node.inputs:
+    """Whether a node works on integers, in the form qoperator."""
+    if not site.only_moves or not site.node.inputs or site.builder.form != "qoperator":
         return False
     x, definition = site.tensor(0), schema(site.node.operator, site.opset)
     if x.quantization is None:
-        return False
-    if site.builder.form != "qoperator" and DTYPES[x.dtype].bits < 32:
         return False
     return definition is not None and takes(definition, definition.inputs[0], x.dtype)
 
@@ -277,7 +286,7 @@ def _check_types(site: Site) -> None:
     cast = _one_type(site)
     for index in filter(site.has, range(len(site.node.inputs))):
         parameter = definition.inputs[min(index, len(definition.inputs) - 1)]
-        dtype = _dtype(site, site.tensor(index))
+        dtype = real_type(site, site.tensor(index))
         if index not in cast and not takes(definition, parameter, dtype):
             raise Lacks(f"has an input of {dtype}, which ONNX's {site.node.operator} does not have in that opset")
 
@@ -299,15 +308,16 @@ def _one_type(site: Site) -> dict[int, str]:
         groups.setdefault(parameter.type_str, []).append(index)
     wanted: dict[int, str] = {}
     for variable, indices in groups.items():
-        dtypes = {index: _dtype(site, site.tensor(index)) for index in indices}
+        dtypes = {index: real_type(site, site.tensor(index)) for index in indices}
         if len(set(dtypes.values())) > 1:
             follows = definition.outputs[0].type_str == variable
-            dtype = _dtype(site, site.output()) if follows else dtypes[indices[0]]
+            reals = [dtype for dtype in dtypes.values() if not DTYPES[dtype].is_integer]
+            dtype = real_type(site, site.output()) if follows else next(iter(reals), dtypes[indices[0]])
             wanted |= {index: dtype for index in indices if dtypes[index] != dtype}
     return wanted
 
 
-def _dtype(site: Site, tensor: Tensor) -> str:
+def real_type(site: Site, tensor: Tensor) -> str:
     """The element type of a tensor that the node reads or outputs."""
     return tensor.dtype if tensor.quantization is None or site.on_integers else "float32"
 

@@ -112,17 +112,23 @@ def pad(site: Site) -> Sequence[ir.Value]:
 
 
 def padded(site: Site, inputs: Sequence[ir.Value | None]) -> Sequence[ir.Value]:
-    """Pad. Before opset 18 there were pads for all axes."""
-    if site.opset >= 18 or not site.has(3):
+    """Pad. Before opset 18 there were pads for all axes. ONNX Runtime crops first and repeats what is left."""
+    pads = site.tensor(1).array.reshape(2, -1) if site.tensor(1).is_constant else np.zeros((2, 0), np.int64)
+    crops = site.attributes["mode"] != "constant" and bool(((pads < 0).any(0) & (pads > 0).any(0)).any())
+    if not crops and (site.opset >= 18 or not site.has(3)):
         return plain(site, inputs, site.attributes)
-    shape = site.tensor(0).shape
-    if shape is None:
-        raise Lacks("requires a known input rank")
-    axes, given = site.integers(3, "axes"), site.integers(1, "pads")
-    pads = np.zeros((2, len(shape)), np.int64)
-    pads[:, axes] = np.array(given).reshape(2, -1)
-    widths = site.constant("pads", pads.reshape(-1))
-    return plain(site, [inputs[0], widths, inputs[2]], site.attributes)
+    if site.has(3):
+        shape = site.tensor(0).shape
+        if shape is None:
+            raise Lacks("requires a known input rank")
+        axes, given = site.integers(3, "axes"), site.integers(1, "pads")
+        pads = np.zeros((2, len(shape)), np.int64)
+        pads[:, axes] = np.array(given).reshape(2, -1)
+    x, value = inputs[0], inputs[2] if len(inputs) > 2 else None
+    if crops:
+        (x,) = plain(site, [x, site.constant("repeated", np.maximum(pads, 0).reshape(-1)), value], site.attributes)
+        pads = np.minimum(pads, 0)
+    return plain(site, [x, site.constant("pads", pads.reshape(-1)), value], site.attributes)
 
 
 @lowers("Resize")
@@ -131,15 +137,15 @@ def resize(site: Site) -> Sequence[ir.Value]:
 
 
 def resized(site: Site, read: Callable[[int], ir.Value | None]) -> Sequence[ir.Value]:
-    """Resize. Scales are float32 in ONNX; PyTorch's are doubles."""
+    """Resize. The region and the scales are float32 in ONNX Runtime; PyTorch's scales are doubles."""
     x = read(0)
     if x is not None and is_nearest(site.attributes) and (found := _neighbours(site, x)):
         for axis, indices in found.items():
             x = site.emit("Gather", x, indices, axis=axis)
         return [x]
-    doubles = {2} if site.has(2) and site.tensor(2).dtype == "float64" else ()
+    others = [index for index in (1, 2) if site.has(index) and site.tensor(index).dtype != "float32"]
     rest = range(1, len(site.node.inputs))
-    inputs = [x, *(site.cast(index, "float32") if index in doubles else read(index) for index in rest)]
+    inputs = [x, *(site.cast(index, "float32") if index in others else read(index) for index in rest)]
     if site.has(2) and site.tensor(2).is_constant:
         inputs[2] = _scales(site, inputs[0], inputs[2])
     return plain(site, inputs, site.attributes)

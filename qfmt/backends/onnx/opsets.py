@@ -125,6 +125,11 @@ def takes(definition: Any, parameter: Any, dtype: str) -> bool:
     )
 
 
+def has_cast(opset: int, dtype: str) -> bool:
+    cast = schema("Cast", opset)
+    return takes(cast, cast.inputs[0], dtype)
+
+
 def since(operator: str) -> str:
     """Why an operator is not in an opset."""
     first = min((each.since_version for each in _versions() if each.name == operator and not each.domain), default=0)

@@ -10,13 +10,13 @@ import onnx_ir as ir
 
 from ...ops.accumulation import QUANTIZED, int32_bias
 from . import qdq
-from .lowering import Site, lowers, plain
+from .lowering import Site, lowers, plain, real_type
 from .opsets import schema, takes
 
 
 @lowers("Conv", "Gemm")
 def with_bias(site: Site) -> Sequence[ir.Value]:
-    return plain(site, [site.real(0), site.real(1), bias(site)], site.attributes)
+    return plain(site, [site.real(0), alike(site, 1), bias(site)], site.attributes)
 
 
 @lowers("ConvTranspose")
@@ -27,9 +27,9 @@ def transposed(site: Site) -> Sequence[ir.Value]:
     pads, more = np.array(a["pads"], np.int64).reshape(2, -1), np.array(a["output_padding"], np.int64)
     grows = (pads < 0).any(0) | (more >= a["strides"])
     if not grows.any():
-        return plain(site, [site.real(0), site.real(1), bias(site)], a)
+        return plain(site, [site.real(0), alike(site, 1), bias(site)], a)
     kept = {"pads": np.where(grows, 0, pads).ravel().tolist(), "output_padding": np.where(grows, 0, more).tolist()}
-    (y,) = plain(site, [site.real(0), site.real(1)], a | kept)
+    (y,) = plain(site, [site.real(0), alike(site, 1)], a | kept)
     pads = np.where(grows, pads - [0 * more, more], 0)
     for widths in np.maximum(-pads, 0), np.minimum(-pads, 0):  # it grows before it is cropped
         if widths.any():
@@ -45,7 +45,7 @@ def linear(site: Site) -> ir.Value:
     x, b = site.real(0), bias(site)
     shape = site.tensor(0).shape
     if shape is not None and len(shape) == 2:
-        return site.emit("Gemm", x, real_weight(site, 1), b, transB=1)
+        return site.emit("Gemm", x, alike(site, 1), b, transB=1)
     return product(site, x, transposed_weight(site, 1), b)
 
 
@@ -60,7 +60,7 @@ def transposed_weight(site: Site, index: int) -> ir.Value:
     DequantizeLinear before MatMul."""
     tensor = site.tensor(index)
     if tensor.quantization is None:
-        return site.emit("Transpose", real_weight(site, index), perm=[1, 0])
+        return site.emit("Transpose", alike(site, index), perm=[1, 0])
     definition = schema("Transpose", site.opset)
     if not (tensor.quantization.is_affine and takes(definition, definition.inputs[0], tensor.dtype)):
         return site.emit("Transpose", site.real(index), perm=[1, 0])
@@ -68,20 +68,21 @@ def transposed_weight(site: Site, index: int) -> ir.Value:
     return qdq.dequantized(site.builder, tensor, site.emit("Transpose", site.stored(index), perm=[1, 0]), axis)
 
 
-def real_weight(site: Site, index: int) -> ir.Value | None:
-    """The real numbers of a weight: PyTorch keeps some as float16 and multiplies by them in float32."""
-    w = site.real(index)
-    if site.tensor(index).dtype == "float16" != site.tensor(0).dtype:
-        return site.to("float32", w)
-    return w
+def alike(site: Site, index: int) -> ir.Value | None:
+    """The real numbers of a weight or bias in the type of those of the first input, as ONNX requires: PyTorch keeps
+    some weights as float16 and multiplies by them in float32."""
+    if not site.has(index):
+        return None
+    wanted, given = (real_type(site, site.tensor(each)) for each in (0, index))
+    return site.real(index) if given == wanted else site.to(wanted, site.real(index))
 
 
 def bias(site: Site) -> ir.Value | None:
-    """The bias of a product: unchanged; or, if the stated rule rounds it to units of the accumulator, as int32."""
+    """The bias of a product: its real numbers; or, if the stated rule rounds it to units of the accumulator, int32."""
     if not site.has(2) or not site.node.rule.startswith("integer_bias"):
-        return site.real(2)
+        return alike(site, 2)
     x, w, b = (site.tensor(index) for index in range(3))
     whole = int32_bias(site.node, x, w, b)
     if whole is None or np.array_equal(whole.dequantize(), b.array):
-        return site.real(2)
+        return alike(site, 2)
     return site.builder.added(replace(whole, name=site.builder.fresh(b.name + QUANTIZED)))

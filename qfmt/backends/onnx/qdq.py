@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ...arithmetic import f32
 from ...model import DTYPES, Quantization, Tensor, static_shape
 from .constants import onnx_dtype
-from .opsets import Lacks, schema, takes
+from .opsets import Lacks, has_cast, schema, takes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -144,14 +144,9 @@ def domain_of(builder: Builder, operator: str, dtype: str) -> str | None:
         return ""
     if dtype in CONTRIBUTED:
         return "com.microsoft"
-    if dtype.startswith("float") or not has_cast(builder, dtype):
+    if dtype.startswith("float") or not has_cast(builder.opset, dtype):
         raise Lacks(f"has a tensor of {dtype}, which that opset cannot quantize")
     return None
-
-
-def has_cast(builder: Builder, dtype: str) -> bool:
-    cast = schema("Cast", builder.opset)
-    return takes(cast, cast.inputs[0], dtype)
 
 
 def _limited(builder: Builder, tensor: Tensor, real: ir.Value) -> ir.Value:
@@ -196,7 +191,7 @@ def _dequantized_by_formula(builder: Builder, tensor: Tensor, grid: Quantization
     sizes = channels if grid.is_affine else static_shape(tensor)
     offset = builder.constant(f"{tensor.name}.zero_point", grid.zero_points(sizes).astype(dtype))
     name = f"{tensor.name}_wide"
-    if has_cast(builder, tensor.dtype):
+    if has_cast(builder.opset, tensor.dtype):
         difference = builder.emit("Cast", stored, name=name, to=int(wide))
     else:  # 4 bits before opset 21, which only float zero points bring here
         unit = builder.constant(f"{tensor.name}.unit", np.ones((), f32))
@@ -209,21 +204,20 @@ def _dequantized_by_formula(builder: Builder, tensor: Tensor, grid: Quantization
 
 
 def _quantized_by_formula(builder: Builder, tensor: Tensor, real: ir.Value) -> ir.Value:
-    """clamp(rint(x / s) + z), the sum in float64, which holds every integer of 32 bits."""
+    """clamp(rint(x / s) + z), the sum in float32, the limits in float64, which holds every integer of 32 bits."""
     grid, name = grid_of(tensor), tensor.name
-    if not has_cast(builder, tensor.dtype):
+    if not has_cast(builder.opset, tensor.dtype):
         raise Lacks(f"rounds to {tensor.dtype} with float zero points, which that opset has no Cast for")
     step = builder.constant(f"{name}.scale", _along(grid, tensor, np.array(grid.scale, f32)))
-    offset = builder.constant(f"{name}.zero_point", _along(grid, tensor, np.array(grid.zero_point, np.float64)))
+    offset = builder.constant(f"{name}.zero_point", _along(grid, tensor, np.array(grid.zero_point, f32)))
     limits = (
         builder.constant(f"{name}.{what}", np.array(limit, np.float64))
         for what, limit in (("quant_min", grid.quant_min), ("quant_max", grid.quant_max))
     )
     rounded = builder.emit("Round", builder.emit("Div", real, step, name=f"{name}_div"), name=f"{name}_round")
-    rounded = builder.emit("Cast", rounded, name=f"{name}_wide", to=int(ir.DataType.DOUBLE))
-    clamped = builder.emit(
-        "Clip", builder.emit("Add", rounded, offset, name=f"{name}_add"), *limits, name=f"{name}_clip"
-    )
+    moved = builder.emit("Add", rounded, offset, name=f"{name}_add")
+    moved = builder.emit("Cast", moved, name=f"{name}_wide", to=int(ir.DataType.DOUBLE))
+    clamped = builder.emit("Clip", moved, *limits, name=f"{name}_clip")
     return builder.emit("Cast", clamped, name=f"{name}_quantize", to=int(onnx_dtype(tensor.dtype)))
 
 

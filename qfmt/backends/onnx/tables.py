@@ -8,8 +8,7 @@ import onnx_ir as ir
 from ...model import DTYPES, Tensor
 from .lowering import Site, lowers
 from .older import reduced
-from .opsets import Lacks
-from .qdq import has_cast
+from .opsets import Lacks, has_cast
 
 
 @lowers("qfmt.Embedding")
@@ -43,7 +42,7 @@ def _table(site: Site, tensor: Tensor) -> ir.Value | None:
     if dtype.bits >= 8:
         return site.stored(0)
     held = "int8" if dtype.kind == "i" else "uint8"
-    if has_cast(site.builder, tensor.dtype) or not tensor.is_constant:
+    if has_cast(site.opset, tensor.dtype) or not tensor.is_constant:
         return site.to(held, site.stored(0))
     return site.builder.constant(f"{tensor.name}.bytes", tensor.array.astype(held))
 

@@ -42,11 +42,11 @@ def _decomposed() -> Any:
 def _real(s: Site, index: int) -> Any:
     """An input as floats. Each reader dequantizes separately: Inductor matches that form.
 
-    Constants of other types, such as int32 biases, are stored as floats.
+    Constants of other types, such as int32 biases, are stored as floats. So are integers without a quantization.
     """
     tensor = s.tensor(index)
     if tensor.quantization is None:
-        return s.x(index)
+        return s.call(aten.to.dtype, s.x(index), torch.float32) if DTYPES[tensor.dtype].is_integer else s.x(index)
     if tensor.data is not None and torch_dtype(tensor.dtype) not in PER_CHANNEL:
         return real_constant(s, index)
     x, limits = s.grid(index), DTYPES[tensor.dtype]

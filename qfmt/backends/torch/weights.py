@@ -37,6 +37,8 @@ def real_constant(s: Site, index: int) -> Any:
 def _on_weights(s: Site) -> Any:
     if s.is_float or s.out.quantization is not None:
         raise Lacks("is quantized, but its weights are not")
+    if s.out.dtype != "float32":
+        raise Lacks("outputs integers")
     return computed(s, _real)
 
 

@@ -88,7 +88,9 @@ qfb_code node_constants(node_t *node, uint32_t input, int64_t *values, uint32_t 
     uint32_t i;
     if (!list || list->in_arena || !list->data || !qfb_is_integer_type(list->dtype))
         return UNSUPPORTED("sizes, axes or indices that are not integer constants");
-    if (list->rank > 1 || list->count > QFB_RUN_RANK)
+    if (list->rank != 1 && !(list->rank == 0 && qfb_equals(node->node.operator_name, "Unsqueeze")))
+        return INVALID("V43", "sizes, axes or indices that are not a vector");
+    if (list->count > QFB_RUN_RANK)
         return UNSUPPORTED("more sizes, axes or indices than dimensions are possible");
     *count = (uint32_t)list->count;
     for (i = 0; i < *count; i++)
