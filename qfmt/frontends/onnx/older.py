@@ -251,6 +251,14 @@ def _is_exact(a: Mapping[str, Any], scales: Sequence[float]) -> bool:
     return whole and powers and places in ("asymmetric", "half_pixel", "pytorch_half_pixel")
 
 
+@imports("GridSample")
+def grid_sample(im: Importer, call: Call) -> Any:
+    """Before opset 20 two modes had other names."""
+    names = {"bilinear": "linear", "bicubic": "cubic"} if call.opset < 20 else {}
+    given = call.attributes.get("mode", "linear")
+    return im.one_to_one(call._replace(attributes={**call.attributes, "mode": names.get(given, given)}))
+
+
 @imports("Softmax", "LogSoftmax", "Hardmax")
 def softmax(im: Importer, call: Call) -> Any:
     """Before opset 13, softmax flattened all dimensions from the axis on."""
