@@ -60,8 +60,8 @@ def _values(node: Node, operator: Operator | None) -> str:
 
 @SIGNATURE.rule(
     42,
-    "A known operator has exactly the attributes of its table, of the types stated there. An empty list is of each "
-    "type of list.",
+    "A known operator has exactly the attributes of its table, of the types and with the values stated there. An empty "
+    "list is of each type of list.",
 )
 def _attributes(node: Node, operator: Operator | None) -> str:
     if operator is None:
@@ -73,10 +73,12 @@ def _attributes(node: Node, operator: Operator | None) -> str:
             return f"the operator has no attribute {quoted(name)}"
         if not _is_attribute(value):
             continue
-        wanted = operator.attributes[name].kind
+        spec = operator.attributes[name]
         kind = attribute_kind(value) * (2 if isinstance(value, tuple) else 1)
-        if kind != wanted and not (value == () and len(wanted) == 2):
-            return f"the attribute {quoted(name)} is {value!r}, not of kind {wanted!r}"
+        if kind != spec.kind and not (value == () and len(spec.kind) == 2):
+            return f"the attribute {quoted(name)} is {value!r}, not of kind {spec.kind!r}"
+        if wrong := spec.wrong(value):
+            return f"the attribute {quoted(name)} {wrong}"
     return ""
 
 

@@ -13,6 +13,7 @@ from ...arrays import Array
 from ...errors import SourceError
 from ...graph import MAXIMUM_RANK
 from ...model import DTYPES, Attribute
+from ...ops import OPERATORS
 from ...ops.resize import (
     check_scales,
     divided_neighbours,
@@ -108,6 +109,9 @@ def resize(im: Importer, call: Call) -> Any:
             return im.opaque(call)
     if not _is_like_onnx(im, now):
         return im.opaque(call)
+    for name, spec in OPERATORS["Resize"].attributes.items():
+        if name in now.attributes and (wrong := spec.wrong(now.attributes[name])):
+            raise SourceError(f"the attribute {name!r} {wrong}")
     if (found := _selected(im, now)) is not None:
         return _gathered(im, now, found) if found else im.opaque(call)
     if now.input(2) and not _given(im, now, 2) and not now.input(3):
