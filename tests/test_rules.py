@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.errors import QfmtError, ValidityError, VersionError
 from qfmt.file import header
 from qfmt.file.checker import CONTAINER_RULES
-from qfmt.model import ArrayData, Observed, Parameter, StoredArray, Vector
+from qfmt.model import DTYPES, ArrayData, Observed, Parameter, StoredArray, Vector
 from qfmt.ops import OPERATORS, Quantized
 from qfmt.quantization import Bytes
 from qfmt.rules import RULES, violations
@@ -72,6 +73,14 @@ def weight(**changes: Any) -> Model:
 def conv(**attributes: Any) -> Model:
     given = {**golden_model().nodes[1].attributes, **attributes}
     return node(1, attributes={key: value for key, value in given.items() if value is not None})
+
+
+def with_attributes(operator: str, inputs: int = 1, **attributes: Any) -> Model:
+    """The golden model with an additional node, whose attributes are the defaults but for these."""
+    entry = OPERATORS[operator]
+    given = {**entry.complete({}), **attributes}
+    extra = Node(operator, ("y",) * inputs, ("z",), given, version=entry.version)
+    return extended(extra, Tensor("z", "float32", None))
 
 
 def numbers(dtype: str, *values: float) -> Parameter:
@@ -261,6 +270,12 @@ BROKEN: list[tuple[str, Model]] = [
     ("V42", conv(group=None)),
     ("V42", conv(color=1)),
     ("V42", conv(group=1.0)),
+    ("V42", with_attributes("ReduceMax", keepdims=2)),
+    ("V42", with_attributes("ReduceMax", keepdims=-1)),
+    ("V42", with_attributes("Gelu", approximate="xyz")),
+    ("V42", with_attributes("Gelu", approximate="")),
+    ("V42", with_attributes("LpNormalization", p=3)),
+    ("V42", with_attributes("Attention", inputs=3, softmax_precision="xyz")),
     ("V53", conv(group=True)),
     ("V53", conv(pads=(1, 1, 1, 1.0))),
     ("V53", node(3, attributes={"a": [1]})),
@@ -283,6 +298,7 @@ BROKEN: list[tuple[str, Model]] = [
             Tensor("z", "int16", ("N", 2, 4, 4), None, ACTIVATION),
         ),
     ),
+    ("V71", extended(Node("BitwiseNot", ("conv",), ("z",), version=18), Tensor("z", "float32", ("N", 2, 4, 4)))),
     (
         "V45",
         extended(
@@ -448,6 +464,38 @@ def test_every_operator_has_the_facts_that_rules_need() -> None:
         assert operator.quantized is not Quantized.MOVES or operator.inputs
         for word in operator.dtype.split():
             assert word == "same" or word.startswith(("attribute:", "input:")) or word in qfmt.model.DTYPES
+
+
+def test_every_truth_value_and_every_mode_has_choices() -> None:
+    """Their meanings begin with one of the two values, or name the modes."""
+    truths, modes = 0, 0
+    for operator in OPERATORS.values():
+        for name, spec in operator.attributes.items():
+            if spec.meaning.startswith(("0: ", "1: ")):
+                assert spec.choices == (0, 1), (operator.name, name)
+                truths += 1
+            if spec.kind == "s" and name != "equation":
+                assert spec.choices, (operator.name, name)
+                if not set(spec.choices) >= DTYPES.keys():
+                    assert set(re.findall(r"`(\w+)`", spec.meaning)) == set(spec.choices), (operator.name, name)
+                    modes += 1
+            assert not spec.choices or spec.default is None or spec.default in spec.choices
+    assert (truths, modes) > (60, 15)
+
+
+def test_the_finding_names_the_choices() -> None:
+    """A long value is shortened."""
+    cases: list[tuple[str, dict[str, Any], str]] = [
+        ("ReduceMax", {"keepdims": 2}, "the attribute 'keepdims' is 2, not 0 or 1"),
+        ("Gelu", {"approximate": "xyz"}, "the attribute 'approximate' is 'xyz', not 'none' or 'tanh'"),
+        (
+            "Gelu",
+            {"approximate": "x" * 10**6},
+            f"the attribute 'approximate' is '{'x' * 29}… (1,000,002 characters) …{'x' * 29}', not 'none' or 'tanh'",
+        ),
+    ]
+    for operator, attributes, what in cases:
+        assert [broken.what for broken in violations(with_attributes(operator, **attributes))] == [what]
 
 
 UNWRITABLE = {"V1", "V2", "V5", "V36"}

@@ -280,6 +280,7 @@ def _facts(operator: Operator) -> dict[str, Any]:
         "outputs": _signature(operator.outputs),
         "types": [_output(operator, word) for word in operator.dtype.split()],
         "attributes": {name: _kind(spec.kind) for name, spec in operator.attributes.items()},
+        "choices": {name: list(spec.choices) for name, spec in operator.attributes.items() if spec.choices},
         "rules": list(operator.rules),
         "sum_rules": list(operator.sum_rules),
         "constants": list(operator.constants),

@@ -241,7 +241,7 @@ def thresholded_relu(x: Array, *, alpha: float) -> Array:
 @elementwise(
     "Gelu",
     20,
-    approximate=optional("none", "`none`, or `tanh`: by the hyperbolic tangent"),
+    approximate=optional("none", "`none`, or `tanh`: by the hyperbolic tangent", ("none", "tanh")),
     torch=("aten::gelu(self:X, approximate='none')",),
 )
 def gelu(x: Array, *, approximate: str) -> Array:

@@ -12,7 +12,7 @@ from ..arrays import Array
 from ..errors import QfmtError
 from ..memory import require
 from ..model import Dimension, Shape, numpy_dtype
-from .registry import Inference, Quantized, operator, optional
+from .registry import ELEMENT_TYPES, Inference, Quantized, operator, optional, truth
 from .shapes import check_broadcasts, same
 
 
@@ -100,17 +100,19 @@ def _softmax(x: Array, hidden: Array) -> Array:
     25,
     "Q K V attn_mask? past_key? past_value? nonpad_kv_seqlen? -> Y present_key? present_value? qk_matmul_output?",
     attributes={
-        "is_causal": optional(0, "1: a query sees no later key"),
+        "is_causal": truth(0, "1: a query sees no later key"),
         "kv_num_heads": optional(0, "how many heads keys and values of 3 dimensions have"),
         "left_window_size": optional(-1, "how many keys before its own place a query sees; -1: all"),
         "q_num_heads": optional(0, "how many heads queries of 3 dimensions have"),
         "qk_matmul_output_mode": optional(
-            0, "what qk_matmul_output is: 0 the products, 1 capped, 2 with the mask added, 3 after softmax"
+            0,
+            "what qk_matmul_output is: 0 the products, 1 capped, 2 with the mask added, 3 after softmax",
+            (0, 1, 2, 3),
         ),
         "right_window_size": optional(-1, "how many keys after its own place a query sees; -1: all"),
         "scale": optional(0.0, "factor of the products; 0: 1 / √size"),
         "softcap": optional(0.0, "c: a product p becomes c · tanh(p / c); 0: no change"),
-        "softmax_precision": optional("", "dtype in which softmax is computed; empty: that of Q"),
+        "softmax_precision": optional("", "dtype in which softmax is computed; empty: that of Q", ("", *ELEMENT_TYPES)),
     },
     shape=_attention_shape,
     quantized=Quantized.FLOAT_ONLY,
@@ -165,7 +167,7 @@ def attention(
     23,
     "X cos_cache sin_cache position_ids? -> Y",
     attributes={
-        "interleaved": optional(0, "1: the elements of a pair are adjacent; 0: they are half the rotated size apart"),
+        "interleaved": truth(0, "1: the elements of a pair are adjacent; 0: they are half the rotated size apart"),
         "num_heads": optional(0, "how many heads X of 3 dimensions has"),
         "rotary_embedding_dim": optional(0, "how many elements of a head are rotated; 0: all"),
     },

@@ -9,7 +9,7 @@ import numpy as np
 from ..arrays import Array
 from ..errors import QfmtError
 from ..model import Shape, numpy_dtype
-from .registry import Inference, Quantized, operator, optional
+from .registry import ELEMENT_TYPES, Inference, Quantized, operator, optional
 
 LARGEST = 2**63 - 1
 """The largest size of a dimension."""
@@ -52,7 +52,7 @@ def _matrix_shape(given: Inference) -> list[Shape]:
     22,
     "input -> output",
     attributes={
-        "dtype": optional("", "the dtype of the output, by name; empty: that of input"),
+        "dtype": optional("", "the dtype of the output, by name; empty: that of input", ("", *ELEMENT_TYPES)),
         "k": optional(0, "the diagonal"),
     },
     shape=_matrix_shape,

@@ -29,12 +29,12 @@ from .registry import (
     Quantized,
     Result,
     operator,
-    optional,
+    truth,
 )
 
-REDUCE_RANGE = {"reduce_range": optional(0, "1: the range of the input is spread over 0..127 instead of 0..255")}
+REDUCE_RANGE = {"reduce_range": truth(0, "1: the range of the input is spread over 0..127 instead of 0..255")}
 PER_TOKEN = {
-    "per_token": optional(0, "1: each row of the input, along its last axis, has a scale and a zero point of its own")
+    "per_token": truth(0, "1: each row of the input, along its last axis, has a scale and a zero point of its own")
 }
 
 _dynamic = partial(operator, version=1, signature="X W B? -> Y", quantized=Quantized.WEIGHTS, dtype="float32")

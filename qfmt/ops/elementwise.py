@@ -13,6 +13,7 @@ from ..model import DTYPES, numpy_dtype
 from .accumulation import centred
 from .functions import function
 from .registry import (
+    ELEMENT_TYPES,
     QUANTIZE_ENGINES,
     QUANTIZE_RULES,
     Operand,
@@ -21,8 +22,8 @@ from .registry import (
     Sums,
     by_engine,
     operator,
-    optional,
     required,
+    truth,
 )
 from .shapes import broadcast, same
 
@@ -171,8 +172,8 @@ def mean(*data: Array) -> Array:
     23,
     "input -> output",
     attributes={
-        "saturate": optional(1, "0: values beyond the range of an 8-bit float become infinite or NaN"),
-        "to": required("s", "the dtype of the output, by name"),
+        "saturate": truth(1, "0: values beyond the range of an 8-bit float become infinite or NaN"),
+        "to": required("s", "the dtype of the output, by name", ELEMENT_TYPES),
     },
     shape=same,
     quantized=Quantized.FLOAT_ONLY,

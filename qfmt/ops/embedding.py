@@ -11,7 +11,7 @@ from ..arithmetic import LOOKUP, f32, fma, named
 from ..arrays import Array
 from ..errors import QfmtError
 from ..model import Dimension, Shape
-from .registry import LOOKUP_RULES, Inference, Operand, Quantized, by_engine, operator, optional
+from .registry import LOOKUP_RULES, Inference, Operand, Quantized, by_engine, operator, optional, truth
 
 Add = Callable[[Any, Any, Any], Any]
 """(totals, indices, per_sample_weights) → the totals, each plus one row of the table."""
@@ -154,8 +154,8 @@ def _ends(indices: Array, offsets: Array | None, include_last: int) -> tuple[Arr
     1,
     "W indices offsets? per_sample_weights? -> Y",
     attributes={
-        "include_last_offset": optional(0, "1: offsets has one more element, the end of the last bag"),
-        "mode": optional("sum", "`sum`, `mean`, or `max` of a table that is not quantized"),
+        "include_last_offset": truth(0, "1: offsets has one more element, the end of the last bag"),
+        "mode": optional("sum", "`sum`, `mean`, or `max` of a table that is not quantized", ("sum", "mean", "max")),
         "padding_idx": optional(-1, "an index that is ignored; -1: none"),
     },
     shape=_bag_shape,

@@ -10,12 +10,14 @@ from ..arrays import Array
 from ..errors import QfmtError
 from ..memory import require
 from ..model import Dimension, Shape
-from .registry import Inference, Quantized, operator, optional, required
+from .registry import Inference, Quantized, operator, optional, required, truth
 from .shapes import along_axis, axis_of, check_scalar, integers, same
 
 REDUCTIONS = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
 REDUCTION = optional(
-    "none", "how an update is combined with the element: `none` (replaces it), `add`, `mul`, `min` or `max`"
+    "none",
+    "how an update is combined with the element: `none` (replaces it), `add`, `mul`, `min` or `max`",
+    ("none", *REDUCTIONS),
 )
 
 
@@ -91,10 +93,8 @@ def _scattered(x: Array, places: tuple[Array, ...], updates: Array, reduction: s
     result = x.copy()
     if reduction == "none":
         result[places] = updates
-    elif reduction in REDUCTIONS:
-        REDUCTIONS[reduction].at(result, places, updates)
     else:
-        raise QfmtError(f"unknown reduction {reduction!r}", hint=f"use none, {', '.join(REDUCTIONS)}")
+        REDUCTIONS[reduction].at(result, places, updates)
     return result
 
 
@@ -220,8 +220,8 @@ def one_hot(indices: Array, depth: Array, values: Array, *, axis: int) -> Array:
     10,
     "input sequence_lens -> Y",
     attributes={
-        "batch_axis": optional(1, "0 or 1: the axis of the sequences"),
-        "time_axis": optional(0, "0 or 1: the axis of the steps"),
+        "batch_axis": optional(1, "0 or 1: the axis of the sequences", (0, 1)),
+        "time_axis": optional(0, "0 or 1: the axis of the steps", (0, 1)),
     },
     shape=same,
     quantized=Quantized.MOVES,
@@ -239,7 +239,7 @@ def reverse_sequence(x: Array, lengths: Array, *, batch_axis: int, time_axis: in
     "Trilu",
     14,
     "input k? -> output",
-    attributes={"upper": optional(1, "1: the upper triangle stays; 0: the lower")},
+    attributes={"upper": truth(1, "1: the upper triangle stays; 0: the lower")},
     shape=same,
     quantized=Quantized.COMPUTES,
 )

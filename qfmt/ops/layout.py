@@ -9,7 +9,7 @@ import numpy as np
 from ..arrays import Array
 from ..errors import QfmtError, shortened
 from ..model import Dimension, Shape
-from .registry import Inference, Quantized, Trait, operator, optional, required
+from .registry import Inference, Quantized, Trait, operator, optional, required, truth
 from .shapes import axes_of, axis_of, broadcast_pair, integers, is_present, length
 
 
@@ -76,7 +76,7 @@ def _check_elements(x: tuple[Dimension, ...], result: list[Dimension]) -> None:
     "Reshape",
     23,
     "data shape -> reshaped",
-    attributes={"allowzero": optional(0, "1: a 0 in shape is a size of 0")},
+    attributes={"allowzero": truth(0, "1: a 0 in shape is a size of 0")},
     shape=_reshape_shape,
     quantized=Quantized.MOVES,
 )
@@ -243,7 +243,9 @@ def _depth_to_space_shape(given: Inference) -> list[Shape]:
     "input -> output",
     attributes={
         "blocksize": required("i", "size of the blocks"),
-        "mode": optional("DCR", "order of the channels: `DCR` (block, channel) or `CRD` (channel, block)"),
+        "mode": optional(
+            "DCR", "order of the channels: `DCR` (block, channel) or `CRD` (channel, block)", ("DCR", "CRD")
+        ),
     },
     shape=_depth_to_space_shape,
     quantized=Quantized.MOVES,

@@ -22,6 +22,7 @@ from .registry import (
     operator,
     optional,
     required,
+    truth,
 )
 from .shapes import broadcast_pair, check_bias, check_broadcasts
 
@@ -163,8 +164,8 @@ def _gemm_sums(a: Operand, b: Operand, _: int = 0, *, alpha: float, beta: float,
     attributes={
         "alpha": optional(1.0, "factor of the product"),
         "beta": optional(1.0, "factor of C"),
-        "transA": optional(0, "1: A is transposed"),
-        "transB": optional(0, "1: B is transposed"),
+        "transA": truth(0, "1: A is transposed"),
+        "transB": truth(0, "1: B is transposed"),
     },
     shape=_gemm_shape,
     quantized=Quantized.ACCUMULATES,

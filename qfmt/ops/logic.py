@@ -6,7 +6,7 @@ import numpy as np
 
 from ..arrays import Array
 from .functions import function
-from .registry import Quantized, Trait, operator, optional, required
+from .registry import Quantized, Trait, operator, required, truth
 from .shapes import broadcast, same
 
 for _entry in (
@@ -32,7 +32,7 @@ for _entry in (
     "IsInf",
     20,
     "X -> Y",
-    attributes={"detect_negative": optional(1, "0: -∞ is ignored"), "detect_positive": optional(1, "0: +∞ is ignored")},
+    attributes={"detect_negative": truth(1, "0: -∞ is ignored"), "detect_positive": truth(1, "0: +∞ is ignored")},
     shape=same,
     quantized=Quantized.FLOAT_ONLY,
     dtype="bool",
@@ -46,7 +46,7 @@ def is_infinite(x: Array, *, detect_negative: int, detect_positive: int) -> Arra
     "BitShift",
     11,
     "X Y -> Z",
-    attributes={"direction": required("s", "`LEFT` or `RIGHT`")},
+    attributes={"direction": required("s", "`LEFT` or `RIGHT`", ("LEFT", "RIGHT"))},
     shape=broadcast,
     quantized=Quantized.FLOAT_ONLY,
     traits=Trait.PLAIN,
@@ -67,7 +67,7 @@ def bit_shift(x: Array, y: Array, *, direction: str) -> Array:
     "Mod",
     13,
     "A B -> C",
-    attributes={"fmod": optional(0, "1: the remainder has the sign of A, as in C; 0: that of B; floats need 1")},
+    attributes={"fmod": truth(0, "1: the remainder has the sign of A, as in C; 0: that of B; floats need 1")},
     shape=broadcast,
     quantized=Quantized.FLOAT_ONLY,
 )

@@ -252,7 +252,7 @@ def mean_variance_normalization(x: Array, *, axes: tuple[int, ...]) -> Array:
     "LpNormalization",
     22,
     "input -> output",
-    attributes={"axis": optional(-1, "the axis of the norm"), "p": optional(2, "1 or 2")},
+    attributes={"axis": optional(-1, "the axis of the norm"), "p": optional(2, "1 or 2", (1, 2))},
     shape=along_axis,
     quantized=Quantized.COMPUTES,
 )

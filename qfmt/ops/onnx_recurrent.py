@@ -13,7 +13,7 @@ from ..arrays import Array
 from ..errors import QfmtError
 from ..model import Shape
 from .quantization import is_static
-from .registry import AttributeSpec, Inference, Quantized, operator, optional
+from .registry import AttributeSpec, Inference, Quantized, operator, optional, truth
 
 Function = Callable[[Any], Any]
 """An activation."""
@@ -43,9 +43,11 @@ def _attributes(activations: tuple[str, ...], meaning: str) -> dict[str, Attribu
         "activation_beta": AttributeSpec("ff", (), "β of those activations that have one, in order; empty: ONNX's"),
         "activations": optional(activations, meaning),
         "clip": optional(0.0, "inputs of activations are clamped to ± this; 0: no clamp"),
-        "direction": optional("forward", "`forward`, `reverse` or `bidirectional`"),
+        "direction": optional(
+            "forward", "`forward`, `reverse` or `bidirectional`", ("forward", "reverse", "bidirectional")
+        ),
         "hidden_size": optional(0, "size of the state, which R also has; 0: not stated"),
-        "layout": optional(0, "1: the batch is the first dimension of X, of Y and of the states"),
+        "layout": truth(0, "1: the batch is the first dimension of X, of Y and of the states"),
     }
 
 
@@ -175,7 +177,7 @@ def _gru_step(r: Array, rb: Array, functions: list[Function], before_reset: int)
     "X W R B? sequence_lens? initial_h? -> Y? Y_h?",
     attributes={
         **_attributes(("Sigmoid", "Tanh"), "f and g, for each direction"),
-        "linear_before_reset": optional(0, "1: multiply by R before multiplying by r"),
+        "linear_before_reset": truth(0, "1: multiply by R before multiplying by r"),
     },
     shape=partial(_shape, states=1),
     quantized=Quantized.FLOAT_ONLY,
@@ -213,7 +215,7 @@ def _lstm_step(r: Array, rb: Array, p: Array, functions: list[Function], input_f
     "X W R B? sequence_lens? initial_h? initial_c? P? -> Y? Y_h? Y_c?",
     attributes={
         **_attributes(("Sigmoid", "Tanh", "Tanh"), "f, g and h, for each direction"),
-        "input_forget": optional(0, "1: the forget gate is 1 - i"),
+        "input_forget": truth(0, "1: the forget gate is 1 - i"),
     },
     shape=partial(_shape, states=2),
     quantized=Quantized.FLOAT_ONLY,

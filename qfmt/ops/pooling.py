@@ -27,10 +27,11 @@ from .registry import (
     operator,
     optional,
     required,
+    truth,
 )
 
 WINDOW = {
-    "ceil_mode": optional(0, "1: a last, partial window counts, too"),
+    "ceil_mode": truth(0, "1: a last, partial window counts, too"),
     "dilations": required("ii", "step between taps, one per spatial dimension"),
     "kernel_shape": required("ii", "size of the window"),
     "pads": required("ii", "added before each spatial dimension, then after each"),
@@ -121,7 +122,7 @@ def _mean(total: Array, count: Any, result: Result) -> Array:
     "AveragePool",
     22,
     "X -> Y",
-    attributes={**WINDOW, "count_include_pad": optional(0, "1: padding counts as elements")},
+    attributes={**WINDOW, "count_include_pad": truth(0, "1: padding counts as elements")},
     shape=_pool_shape,
     quantized=Quantized.OWN,
     integer=_average_pool_integer,

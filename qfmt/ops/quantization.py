@@ -11,7 +11,18 @@ from ..arrays import Array
 from ..errors import QfmtError
 from ..model import DTYPES, Shape, numpy_dtype
 from .elementwise import cast
-from .registry import QUANTIZE_RULES, Inference, Quantized, Trait, by_engine, operator, optional, required
+from .registry import (
+    ELEMENT_TYPES,
+    QUANTIZE_RULES,
+    Inference,
+    Quantized,
+    Trait,
+    by_engine,
+    operator,
+    optional,
+    required,
+    truth,
+)
 from .shapes import axis_of, same
 
 
@@ -97,8 +108,8 @@ BLOCKS = {
     "x y_scale y_zero_point? -> y",
     attributes={
         **BLOCKS,
-        "output_dtype": required("s", "the element type of y"),
-        "saturate": optional(1, "0: values beyond a float8 type become infinite or NaN"),
+        "output_dtype": required("s", "the element type of y", ELEMENT_TYPES),
+        "saturate": truth(1, "0: values beyond a float8 type become infinite or NaN"),
     },
     shape=_with_scale,
     quantized=Quantized.FLOAT_ONLY,
@@ -125,7 +136,7 @@ def quantize_with(
     "ai.onnx.DequantizeLinear",
     23,
     "x x_scale x_zero_point? -> y",
-    attributes={**BLOCKS, "output_dtype": required("s", "the element type of y")},
+    attributes={**BLOCKS, "output_dtype": required("s", "the element type of y", ELEMENT_TYPES)},
     shape=_with_scale,
     quantized=Quantized.FLOAT_ONLY,
     dtype="attribute:output_dtype",

@@ -20,13 +20,13 @@ from ..model import Dimension, Shape
 from .accumulation import real
 from .dynamic import REDUCE_RANGE, linear_integer
 from .linear import linear
-from .registry import Inference, Operand, Quantized, operator, optional
+from .registry import Inference, Operand, Quantized, operator, optional, truth
 from .shapes import check_bias
 
 Product = Callable[[Any, Any, Any], Any]
 """(x, weight, bias) → x · weightᵀ + bias"""
 
-REVERSE = {"reverse": optional(0, "1: from the last step to the first")}
+REVERSE = {"reverse": truth(0, "1: from the last step to the first")}
 
 
 def sigmoid(x: Array) -> Array:
@@ -234,7 +234,7 @@ def gru_cell(*operands: Any, reduce_range: int) -> tuple[Array, ...]:
 @_recurrent(
     "qfmt.RNNCell",
     signature="X W_ih W_hh B_ih? B_hh? H_0? -> H_1",
-    attributes={"activation": optional("tanh", "`tanh` or `relu`"), **REDUCE_RANGE},
+    attributes={"activation": optional("tanh", "`tanh` or `relu`", ("tanh", "relu")), **REDUCE_RANGE},
     shape=partial(_cell_shape, gates=1, states=1),
     integer=_quantized(_rnn_cell, "Products as in qfmt.DynamicLinear."),
 )

@@ -11,7 +11,7 @@ from ..arrays import Array
 from ..errors import QfmtError
 from ..model import Shape
 from .pooling import MEAN_RULES, mean_over, real_mean, sum_over
-from .registry import Inference, Operand, Quantized, Result, Sums, by_engine, operator, optional
+from .registry import Inference, Operand, Quantized, Result, Sums, by_engine, operator, optional, truth
 from .shapes import axes_of, axis_of, check_scalar, integers, is_present
 
 
@@ -36,8 +36,8 @@ def _axes(x: Array, axes: Array | None, noop_with_empty_axes: int) -> tuple[int,
 
 
 OPTIONS = {
-    "keepdims": optional(1, "1: reduced axes stay with size 1"),
-    "noop_with_empty_axes": optional(0, "1: without axes nothing is reduced; 0: everything is"),
+    "keepdims": truth(1, "1: reduced axes stay with size 1"),
+    "noop_with_empty_axes": truth(0, "1: without axes nothing is reduced; 0: everything is"),
 }
 
 
@@ -177,8 +177,8 @@ def _position(name: str, of: Callable[[Array, int], Array], which: str) -> None:
         "data -> reduced",
         attributes={
             "axis": optional(0, "the axis that is reduced"),
-            "keepdims": optional(1, "1: the axis stays with size 1"),
-            "select_last_index": optional(0, "1: of equal elements, the last"),
+            "keepdims": truth(1, "1: the axis stays with size 1"),
+            "select_last_index": truth(0, "1: of equal elements, the last"),
         },
         shape=_arg_shape,
         quantized=Quantized.FLOAT_ONLY,
@@ -195,8 +195,8 @@ _position("ArgMin", np.argmin, "smallest")
     14,
     "x axis -> y",
     attributes={
-        "exclusive": optional(0, "1: an element is not part of its own sum"),
-        "reverse": optional(0, "1: from the end"),
+        "exclusive": truth(0, "1: an element is not part of its own sum"),
+        "reverse": truth(0, "1: from the end"),
     },
     shape=lambda given: [given.shapes[0]],
     quantized=Quantized.FLOAT_ONLY,
@@ -226,8 +226,8 @@ def _top_shape(given: Inference) -> list[Shape]:
     "X K -> Values Indices",
     attributes={
         "axis": optional(-1, "the axis that is searched"),
-        "largest": optional(1, "0: the smallest elements"),
-        "sorted": optional(1, "0: in any order; they are sorted here anyway"),
+        "largest": truth(1, "0: the smallest elements"),
+        "sorted": truth(1, "0: in any order; they are sorted here anyway"),
     },
     shape=_top_shape,
     quantized=Quantized.FLOAT_ONLY,

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..arrays import Array
 from ..engines import TORCH_ENGINES
-from ..errors import QfmtError, RunError
-from ..model import Attribute, Dimension, Node, Quantization, Shape, Tensor, attribute_kind
+from ..errors import QfmtError, RunError, shortened
+from ..model import DTYPES, Attribute, Dimension, Node, Quantization, Shape, Tensor, attribute_kind
 from .shapes import broadcast, same
 
 if TYPE_CHECKING:
@@ -106,11 +106,20 @@ class Parameter(NamedTuple):
 
 
 class AttributeSpec(NamedTuple):
-    """A parameter fixed at conversion. `default` None: required. `kind` as in the file: i, f, s, or a list."""
+    """A parameter fixed at conversion. `default` None: required. `kind` as in the file: i, f, s, or a list.
+    `choices`: the values that it may have; empty: any."""
 
     kind: str
     default: Attribute | None
     meaning: str
+    choices: tuple[Attribute, ...] = ()
+
+    def wrong(self, value: Attribute) -> str:
+        """What is wrong with a value that is none of the choices: "is 2, not 0 or 1"; empty if it is one."""
+        if not self.choices or value in self.choices:
+            return ""
+        names = [repr(choice) for choice in self.choices]
+        return f"is {shortened(repr(value), 60)}, not {', '.join(names[:-1])} or {names[-1]}"
 
 
 class Operand(NamedTuple):
@@ -247,7 +256,8 @@ class Operator:
         return self.quantized in (Quantized.FLOAT_ONLY, Quantized.WEIGHTS)
 
     def complete(self, given: Mapping[str, Attribute]) -> dict[str, Attribute]:
-        """All attributes of a node, including defaults; QfmtError for one missing or unknown."""
+        """All attributes of a node, including defaults; QfmtError for one missing, unknown, or of a value that it may
+        not have."""
         unknown = given.keys() - self.attributes.keys()
         if unknown:
             raise QfmtError(f"{self.name} has no attribute {', '.join(sorted(unknown))}")
@@ -256,6 +266,8 @@ class Operator:
             value = given.get(name, spec.default)
             if value is None:
                 raise QfmtError(f"{self.name} needs the attribute {name}")
+            if wrong := spec.wrong(value):
+                raise QfmtError(f"the attribute {name!r} {wrong}")
             values[name] = value
         return values
 
@@ -345,15 +357,24 @@ class ByName(dict[str, Function]):
         return register
 
 
-def required(kind: str, meaning: str) -> AttributeSpec:
+ELEMENT_TYPES = tuple(DTYPES)
+"""The choices of an attribute that is the name of an element type."""
+
+
+def required(kind: str, meaning: str, choices: tuple[Attribute, ...] = ()) -> AttributeSpec:
     """An attribute without a default; kind is i, f, s, ii, ff or ss (doubled: a list)."""
-    return AttributeSpec(kind, None, meaning)
+    return AttributeSpec(kind, None, meaning, choices)
 
 
-def optional(default: Attribute, meaning: str) -> AttributeSpec:
+def optional(default: Attribute, meaning: str, choices: tuple[Attribute, ...] = ()) -> AttributeSpec:
     """An attribute with a default, which also determines its kind. Nodes in a file still state it."""
     kind = attribute_kind(default)
-    return AttributeSpec(kind * 2 if isinstance(default, tuple) else kind, default, meaning)
+    return AttributeSpec(kind * 2 if isinstance(default, tuple) else kind, default, meaning, choices)
+
+
+def truth(default: int, meaning: str) -> AttributeSpec:
+    """An optional attribute that is 0 or 1."""
+    return optional(default, meaning, (0, 1))
 
 
 def operator(

@@ -24,6 +24,7 @@ from .registry import (
     by_engine,
     operator,
     optional,
+    truth,
 )
 from .shapes import axes_of, axis_of
 
@@ -122,8 +123,6 @@ def _kept(shape: list[int], sizes: Array, a: Mapping[str, Any]) -> list[tuple[in
     policy = a["keep_aspect_ratio_policy"]
     if policy == "stretch":
         return [(int(out), f32(size) / f32(out)) for size, out in zip(shape, sizes, strict=True)]
-    if policy not in ("not_larger", "not_smaller"):
-        raise QfmtError(f"unknown policy {policy!r}", hint="use stretch, not_larger or not_smaller")
     ratios = [int(out) / size for size, out in zip(shape, sizes, strict=True)]
     scale = min(ratios) if policy == "not_larger" else max(ratios)
     return [(floor(scale * size + 0.5), f32(1 / scale)) for size in shape]
@@ -150,9 +149,7 @@ def _places(axis: Axis, mode: str, multiply_add: Callable[..., Array] = _multipl
         return f32(axis.start * (size - 1)) + i * f32((axis.end - axis.start) * (size - 1) / (out - 1))
     if mode == "align_corners" and out > 1:
         return i * (f32(size - 1) / f32(out - 1))
-    if mode in ("align_corners", "pytorch_half_pixel"):
-        return np.zeros(out, f32)
-    raise QfmtError(f"unknown coordinate transformation {mode!r}")
+    return np.zeros(out, f32)  # align_corners or pytorch_half_pixel, of one element
 
 
 def _rounded(places: Array, rounding: str) -> Array:
@@ -374,23 +371,36 @@ def _resize_integer(
     19,
     "X roi? scales? sizes? -> Y",
     attributes={
-        "antialias": optional(0, "1: if linear or cubic downsamples, the kernel is wider by that factor"),
+        "antialias": truth(0, "1: if linear or cubic downsamples, the kernel is wider by that factor"),
         "axes": AttributeSpec("ii", (), "the dimensions of roi, scales and sizes; empty: all"),
         "coordinate_transformation_mode": optional(
             "half_pixel",
             "`half_pixel`, `half_pixel_symmetric`, `pytorch_half_pixel`, `asymmetric`, `align_corners` or "
             "`tf_crop_and_resize`",
+            (
+                "half_pixel",
+                "half_pixel_symmetric",
+                "pytorch_half_pixel",
+                "asymmetric",
+                "align_corners",
+                "tf_crop_and_resize",
+            ),
         ),
         "cubic_coeff_a": optional(-0.75, "a of the cubic kernel"),
-        "exclude_outside": optional(0, "1: kernel weights for positions outside X are excluded"),
+        "exclude_outside": truth(0, "1: kernel weights for positions outside X are excluded"),
         "extrapolation_value": optional(0.0, "for tf_crop_and_resize: the value outside X"),
         "keep_aspect_ratio_policy": optional(
             "stretch",
             "`stretch`; `not_larger`, `not_smaller`: one scale for all, so that no size exceeds sizes, or none "
             "falls below",
+            ("stretch", "not_larger", "not_smaller"),
         ),
-        "mode": optional("nearest", "`nearest`, `linear` or `cubic`"),
-        "nearest_mode": optional("round_prefer_floor", "`floor`, `ceil`, `round_prefer_floor` or `round_prefer_ceil`"),
+        "mode": optional("nearest", "`nearest`, `linear` or `cubic`", ("nearest", "linear", "cubic")),
+        "nearest_mode": optional(
+            "round_prefer_floor",
+            "`floor`, `ceil`, `round_prefer_floor` or `round_prefer_ceil`",
+            ("floor", "ceil", "round_prefer_floor", "round_prefer_ceil"),
+        ),
     },
     shape=_resize_shape,
     quantized=Quantized.OWN,
@@ -442,12 +452,10 @@ def resize(x: Array, roi: Array | None, scales: Array | None, sizes: Array | Non
     geometry, places = _geometry(x.shape, roi, scales, sizes, a), a["coordinate_transformation_mode"]
     if a["mode"] == "nearest":
         y = _nearest(x, geometry, places, a["nearest_mode"])
-    elif a["mode"] == "cubic" or (a["mode"] == "linear" and (a["antialias"] or a["exclude_outside"])):
+    elif a["mode"] == "cubic" or a["antialias"] or a["exclude_outside"]:
         y = _as(x.dtype, _weighted(x, geometry, a))
-    elif a["mode"] == "linear":
-        y = _as(x.dtype, _linear(x if x.dtype.kind == "f" else x.astype(f32), geometry, places, _multiply_add))
     else:
-        raise QfmtError(f"unknown mode {a['mode']!r} of Resize", hint="use nearest, linear or cubic")
+        y = _as(x.dtype, _linear(x if x.dtype.kind == "f" else x.astype(f32), geometry, places, _multiply_add))
     if places != "tf_crop_and_resize":
         return y
     return np.where(_outside(geometry, places), x.dtype.type(a["extrapolation_value"]), y)

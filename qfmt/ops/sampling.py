@@ -11,7 +11,7 @@ from ..arrays import Array
 from ..errors import QfmtError
 from ..memory import require
 from ..model import Shape
-from .registry import Inference, Quantized, operator, optional
+from .registry import Inference, Quantized, operator, optional, truth
 from .resize import cubic_kernel
 
 
@@ -35,9 +35,7 @@ def _taps(place: Array, mode: str) -> list[tuple[Array, Array]]:
         return [(np.rint(place), np.ones_like(place))]
     if mode == "linear":
         return [(low, 1 - (place - low)), (low + 1, place - low)]
-    if mode == "cubic":
-        return [(low + i, cubic_kernel(np.abs(place - low - i), -0.75)) for i in (-1, 0, 1, 2)]
-    raise QfmtError(f"unknown mode {mode!r} of GridSample", hint="use linear, nearest or cubic")
+    return [(low + i, cubic_kernel(np.abs(place - low - i), -0.75)) for i in (-1, 0, 1, 2)]
 
 
 def _inside(position: Array, size: int, padding: str, corners: bool) -> Array:
@@ -57,9 +55,13 @@ def _inside(position: Array, size: int, padding: str, corners: bool) -> Array:
     22,
     "X grid -> Y",
     attributes={
-        "align_corners": optional(0, "1: -1 and 1 are the centres of the outer elements; 0: their edges"),
-        "mode": optional("linear", "`linear`, `nearest` or `cubic`"),
-        "padding_mode": optional("zeros", "values outside: `zeros`, `border` (the edge) or `reflection` (at the edge)"),
+        "align_corners": truth(0, "1: -1 and 1 are the centres of the outer elements; 0: their edges"),
+        "mode": optional("linear", "`linear`, `nearest` or `cubic`", ("linear", "nearest", "cubic")),
+        "padding_mode": optional(
+            "zeros",
+            "values outside: `zeros`, `border` (the edge) or `reflection` (at the edge)",
+            ("zeros", "border", "reflection"),
+        ),
     },
     shape=_sample_shape,
     quantized=Quantized.FLOAT_ONLY,

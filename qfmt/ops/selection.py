@@ -198,7 +198,9 @@ def _pad_integer(
     "Pad",
     23,
     "data pads constant_value? axes? -> output",
-    attributes={"mode": optional("constant", "`constant`, `reflect`, `edge` or `wrap`")},
+    attributes={
+        "mode": optional("constant", "`constant`, `reflect`, `edge` or `wrap`", ("constant", "reflect", "edge", "wrap"))
+    },
     shape=_pad_shape,
     quantized=Quantized.MOVES,
     integer=_pad_integer,

@@ -60,8 +60,8 @@ def _values(node: Node, operator: Operator | None) -> str:
 
 @SIGNATURE.rule(
     42,
-    "A known operator has exactly the attributes of its table, of the types stated there. An empty list is of each "
-    "type of list.",
+    "A known operator has exactly the attributes of its table, of the types and with the values stated there. An empty "
+    "list is of each type of list.",
 )
 def _attributes(node: Node, operator: Operator | None) -> str:
     if operator is None:
@@ -73,10 +73,12 @@ def _attributes(node: Node, operator: Operator | None) -> str:
             return f"the operator has no attribute {quoted(name)}"
         if not _is_attribute(value):
             continue
-        wanted = operator.attributes[name].kind
+        spec = operator.attributes[name]
         kind = attribute_kind(value) * (2 if isinstance(value, tuple) else 1)
-        if kind != wanted and not (value == () and len(wanted) == 2):
-            return f"the attribute {quoted(name)} is {value!r}, not of kind {wanted!r}"
+        if kind != spec.kind and not (value == () and len(spec.kind) == 2):
+            return f"the attribute {quoted(name)} is {value!r}, not of kind {spec.kind!r}"
+        if wrong := spec.wrong(value):
+            return f"the attribute {quoted(name)} {wrong}"
     return ""
 
 
@@ -136,8 +138,9 @@ def _dtypes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> st
     71,
     "An output without quantization that has the element type of an input with integers without quantization is "
     "computed from no quantized input, and a node whose first input holds such integers has no quantized output. "
-    "Exceptions are QuantizeLinear, operators that use stored integers, and nodes that state a sum rule. Operators on "
-    "bits, BitShift, ConvInteger, MatMulInteger and ai.onnx.DequantizeLinear have no quantized inputs.",
+    "Exceptions are QuantizeLinear, operators that use stored integers or requantize sums, and nodes that state a sum "
+    "rule. Operators on bits, BitShift, ConvInteger, MatMulInteger and ai.onnx.DequantizeLinear have no quantized "
+    "inputs.",
 )
 def _mixed(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     from ..ops import Trait
@@ -146,9 +149,12 @@ def _mixed(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str
     real = [tensor.name for tensor in inputs if tensor is not None and tensor.quantization is not None]
     if real and operator.traits & Trait.PLAIN:
         return f"{first_of(real)} is quantized, but the operator is one on plain integers"
-    if operator.takes_integers or node.operator == "QuantizeLinear" or node.rule in operator.sum_rules:
+    own = operator.takes_integers or operator.traits & Trait.REQUANTIZE
+    if own or node.operator == "QuantizeLinear" or node.rule in operator.sum_rules:
         return ""
     for index, output in enumerate(tensors[name] for name in node.outputs):
+        if output.quantization is not None and operator.moves:
+            continue  # V45
         place = 0 if output.quantization is not None else operator.followed(index)
         source = inputs[place] if place is not None and place < len(inputs) else None
         if source is None or source.quantization is not None or not DTYPES[source.dtype].is_integer:
@@ -280,8 +286,8 @@ def _scales_of_weights(node: Node, operator: Operator, tensors: Mapping[str, Ten
 
 @MEANING.rule(
     57,
-    "The first input, the weights and the output of a node that states a requantize rule are quantized, the first input "
-    "and the output with scales per tensor.",
+    "The first input and the weights of a node that states a requantize rule are quantized. That input and the output "
+    "have scales per tensor.",
 )
 def _scales_of_products(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     from ..ops.registry import REQUANTIZE_RULES

@@ -108,6 +108,30 @@ def test_a_rule_that_is_not_known_is_refused(tmp_path: Path) -> None:
     assert b"node 0 (Relu 14, rule newer): the operator states no rule that is known" in done.stderr
 
 
+TRUTHS = {
+    "allowzero", "antialias", "ceil_mode", "count_include_pad", "exclude_outside", "keepdims", "noop_with_empty_axes",
+    "select_last_index", "transA", "transB",
+}  # fmt: skip
+
+
+def test_values_that_an_attribute_may_not_have(tmp_path: Path) -> None:
+    """V42: truth values and modes. A mode of Resize that is not known may be one that C does not compute."""
+    places = single("ArgMax", "", [Tensor("x", "uint8", (2, 3))], Tensor("y", "int64", (1, 3)), {})
+    names, files = [], []
+    for model in [*map(qfmt.load, INTEGER_SUITE), places]:
+        for at, node in enumerate(model.nodes):
+            modes = {"mode"} if node.operator != "Resize" else set()
+            for name in node.attributes.keys() & (TRUTHS | modes):
+                for value in ("xyz", "") if name == "mode" else (2, -1, 2**40):
+                    wrong = replace(node, attributes={**node.attributes, name: value})
+                    graph = replace(model.graph, nodes=(*model.nodes[:at], wrong, *model.nodes[at + 1 :]))
+                    names.append(name)
+                    files.append(written(replace(model, graph=graph, vectors=()), tmp_path / "m.qfb"))
+    assert set(names) == TRUTHS | {"mode"}
+    assert {rule for _, rule, _ in hashes(files)} == {"V42"}
+    tell(f"C interpreter: {len(files)} of {len(files)} networks with such a value refused")
+
+
 def test_a_pool_of_no_elements(tmp_path: Path) -> None:
     grid = Quantization.of([0.5], [2], 10, 90)
     x = Tensor("x", "uint8", (2, 3, 0), quantization=grid)

@@ -13,6 +13,7 @@ from ...arrays import Array
 from ...errors import SourceError
 from ...graph import MAXIMUM_RANK
 from ...model import DTYPES, Attribute
+from ...ops import OPERATORS
 from ...ops.resize import (
     check_scales,
     divided_neighbours,
@@ -108,6 +109,9 @@ def resize(im: Importer, call: Call) -> Any:
             return im.opaque(call)
     if not _is_like_onnx(im, now):
         return im.opaque(call)
+    for name, spec in OPERATORS["Resize"].attributes.items():
+        if name in now.attributes and (wrong := spec.wrong(now.attributes[name])):
+            raise SourceError(f"the attribute {name!r} {wrong}")
     if (found := _selected(im, now)) is not None:
         return _gathered(im, now, found) if found else im.opaque(call)
     if now.input(2) and not _given(im, now, 2) and not now.input(3):
@@ -249,6 +253,14 @@ def _is_exact(a: Mapping[str, Any], scales: Sequence[float]) -> bool:
     powers = all(frexp(scale)[0] == 0.5 and 1 / 16 <= scale <= 16 for scale in scales)
     places = a.get("coordinate_transformation_mode", "half_pixel")
     return whole and powers and places in ("asymmetric", "half_pixel", "pytorch_half_pixel")
+
+
+@imports("GridSample")
+def grid_sample(im: Importer, call: Call) -> Any:
+    """Before opset 20 two modes had other names."""
+    names = {"bilinear": "linear", "bicubic": "cubic"} if call.opset < 20 else {}
+    given = call.attributes.get("mode", "linear")
+    return im.one_to_one(call._replace(attributes={**call.attributes, "mode": names.get(given, given)}))
 
 
 @imports("Softmax", "LogSoftmax", "Hardmax")

@@ -36,7 +36,7 @@ static qfb_code reshape_plan(node_t *node)
     uint32_t rank, i, open = QFB_RUN_RANK;
     TRY(node_moves(node, 0, 0));
     TRY(node_constants(node, 1, shape, &rank));
-    TRY(node_int(node, "allowzero", &all_known));
+    TRY(node_truth(node, "allowzero", &all_known));
     for (i = 0; i < rank; i++) {
         if (shape[i] == 0 && !all_known) {
             if (i >= x->rank)
@@ -224,19 +224,18 @@ static qfb_code tile_run(node_t *node)
 static qfb_code blocks_view(node_t *node, view_t *view, int64_t *shape)
 {
     static const int orders[3][6] = {{0, 3, 4, 1, 5, 2}, {0, 1, 4, 2, 5, 3}, {0, 3, 5, 1, 2, 4}};
+    static const char *const modes[] = {"DCR", "CRD"};
     const value_t *x = node_input(node, 0);
     int64_t b, parts[6];
-    qfb_attribute mode;
     view_t plain;
     int to_depth = qfb_equals(node->node.operator_name, "SpaceToDepth"), kind = 2, i;
     TRY(node_int(node, "blocksize", &b));
     if (x->rank != 4 || b < 1 || b > 0x7fff)
         return UNSUPPORTED("a block size, or an input that is not [N, C, H, W]");
-    if (!to_depth) {
-        if (qfb_find_attribute(node->file, &node->node, "mode", &mode) || mode.type != QFB_STRING)
-            return INVALID("V42", "an attribute of the operator is missing or has the wrong type");
-        kind = !qfb_equals(mode.string, "DCR");
-    }
+    if (!to_depth)
+        TRY(node_word(node, "mode", modes, 2, &kind));
+    if (!to_depth && kind == 2)
+        return INVALID("V42", "an unknown mode");
     if (to_depth ? x->shape[2] % b || x->shape[3] % b : x->shape[1] % (b * b))
         return INVALID("V43", "the input is not divisible into blocks of that size");
     parts[0] = x->shape[0];

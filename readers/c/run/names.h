@@ -29,6 +29,8 @@
 #define node_scratch qfb_node_scratch_
 #define node_sizes qfb_node_sizes_
 #define node_tensor qfb_node_tensor_
+#define node_truth qfb_node_truth_
+#define node_word qfb_node_word_
 #define node_work qfb_node_work_
 #define node_zero_point qfb_node_zero_point_
 #define node_zero_points qfb_node_zero_points_

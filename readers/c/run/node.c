@@ -44,6 +44,25 @@ qfb_code node_int(node_t *node, const char *name, int64_t *value)
     return QFB_OK;
 }
 
+qfb_code node_truth(node_t *node, const char *name, int64_t *value)
+{
+    qfb_attribute found;
+    TRY(attribute(node, name, QFB_INT, &found));
+    if (found.integer < 0 || found.integer > 1)
+        return INVALID("V42", "an attribute that is a truth value is neither 0 nor 1");
+    *value = found.integer;
+    return QFB_OK;
+}
+
+qfb_code node_word(node_t *node, const char *name, const char *const *words, int count, int *chosen)
+{
+    qfb_attribute found;
+    TRY(attribute(node, name, QFB_STRING, &found));
+    for (*chosen = 0; *chosen < count && !qfb_equals(found.string, words[*chosen]);)
+        ++*chosen;
+    return QFB_OK;
+}
+
 qfb_code node_ints(node_t *node, const char *name, qfb_list *list)
 {
     qfb_attribute found;

@@ -46,7 +46,10 @@ int node_is(const node_t *node, const char *rule);
 
 /* Sizes of a window, of pads and the like: -2^31 < value < 2^31. */
 qfb_code node_int(node_t *node, const char *name, int64_t *value);
+qfb_code node_truth(node_t *node, const char *name, int64_t *value); /* 0 or 1 */
 qfb_code node_ints(node_t *node, const char *name, qfb_list *list); /* of any value */
+/* Which of some words a text attribute is; `count` if none. */
+qfb_code node_word(node_t *node, const char *name, const char *const *words, int count, int *chosen);
 qfb_code node_sizes(node_t *node, const char *name, uint32_t count, int64_t least, int64_t *values);
 qfb_code node_axis(node_t *node, const char *name, uint32_t rank, uint32_t *axis); /* may count from the end */
 

@@ -14,16 +14,10 @@ typedef struct {
     int place, rounding;
 } resize_t;
 
-/* Which of some words a text attribute is. */
 static qfb_code choice(node_t *node, const char *name, const char *const *words, int count, int *chosen)
 {
-    qfb_attribute found;
-    if (qfb_find_attribute(node->file, &node->node, name, &found) || found.type != QFB_STRING)
-        return INVALID("V42", "an attribute of the operator is missing or has the wrong type");
-    for (*chosen = 0; *chosen < count; ++*chosen)
-        if (qfb_equals(found.string, words[*chosen]))
-            return QFB_OK;
-    return UNSUPPORTED("a mode of Resize that is not computed with integers");
+    TRY(node_word(node, name, words, count, chosen));
+    return *chosen < count ? QFB_OK : UNSUPPORTED("a mode of Resize that is not computed with integers");
 }
 
 static qfb_code resize_modes(node_t *node, resize_t *r)
@@ -31,7 +25,10 @@ static qfb_code resize_modes(node_t *node, resize_t *r)
     static const char *const nearest[] = {"nearest"}, *const stretch[] = {"stretch"};
     static const char *const places[] = {"asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners"};
     static const char *const roundings[] = {"floor", "ceil", "round_prefer_floor", "round_prefer_ceil"};
+    int64_t truth;
     int only;
+    TRY(node_truth(node, "antialias", &truth));
+    TRY(node_truth(node, "exclude_outside", &truth));
     TRY(choice(node, "mode", nearest, 1, &only));
     TRY(choice(node, "keep_aspect_ratio_policy", stretch, 1, &only));
     TRY(choice(node, "coordinate_transformation_mode", places, 4, &r->place));

@@ -223,18 +223,14 @@ static qfb_code pad_fill(node_t *node, int64_t *fill)
 
 static qfb_code pad_read(node_t *node, pad_t *p)
 {
-    static const char *modes[] = {"constant", "reflect", "edge", "wrap"};
+    static const char *const modes[] = {"constant", "reflect", "edge", "wrap"};
     const value_t *x = node_input(node, 0), *pads = node_input(node, 1), *chosen = node_input(node, 3);
     int64_t axes[QFB_RUN_RANK];
     uint32_t count = x->rank, i, axis;
-    qfb_attribute mode;
     memset(p, 0, sizeof *p);
-    if (qfb_find_attribute(node->file, &node->node, "mode", &mode) || mode.type != QFB_STRING)
-        return INVALID("V42", "an attribute of the operator is missing or has the wrong type");
-    for (p->mode = 0; p->mode < 4 && !qfb_equals(mode.string, modes[p->mode]);)
-        p->mode++;
+    TRY(node_word(node, "mode", modes, 4, &p->mode));
     if (p->mode == 4)
-        return INVALID("V43", "an unknown mode");
+        return INVALID("V42", "an unknown mode");
     for (i = 0; i < x->rank; i++)
         axes[i] = i;
     if (chosen)
@@ -363,8 +359,8 @@ static qfb_code position_plan(node_t *node)
     if (tensor.is_quantized && f32_of_double(qfb_number_bits(&tensor.quantization.scale, 0)) >> 23 > 127 + 110)
         return UNSUPPORTED("a scale of 2^111 or more: real numbers may be infinite, which are all equal");
     TRY(node_axis(node, "axis", x->rank, &axis));
-    TRY(node_int(node, "keepdims", &keeps));
-    TRY(node_int(node, "select_last_index", &last));
+    TRY(node_truth(node, "keepdims", &keeps));
+    TRY(node_truth(node, "select_last_index", &last));
     if (!x->shape[axis])
         return INVALID("V43", "the axis has no elements");
     for (i = 0; i < x->rank; i++)
@@ -383,7 +379,7 @@ static qfb_code position_run(node_t *node)
     int64_t last;
     uint32_t axis, d;
     TRY(node_axis(node, "axis", x->rank, &axis));
-    TRY(node_int(node, "select_last_index", &last));
+    TRY(node_truth(node, "select_last_index", &last));
     length = (uint64_t)x->shape[axis];
     for (d = axis + 1; d < x->rank; d++)
         inner *= (uint64_t)x->shape[d];

@@ -405,8 +405,8 @@ static qfb_code gemm_setup(node_t *node, product_t *p)
     TRY(check_sums(node, 2));
     TRY(is_one(node, "alpha"));
     TRY(is_one(node, "beta"));
-    TRY(node_int(node, "transA", &turned_a));
-    TRY(node_int(node, "transB", &turned_b));
+    TRY(node_truth(node, "transA", &turned_a));
+    TRY(node_truth(node, "transB", &turned_b));
     TRY(factor_points(node, turned_b ? 0 : 1, &p->za, &p->zb));
     a = node_input(node, 0), b = node_input(node, 1);
     if (a->rank != 2 || b->rank != 2)

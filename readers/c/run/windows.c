@@ -20,7 +20,7 @@ static qfb_code pool_read(node_t *node, pool_t *p)
     if (!x || x->rank < 3)
         return INVALID("V43", "a pool needs an input with spatial dimensions");
     TRY(window_read(node, x, &p->window));
-    TRY(node_int(node, "ceil_mode", &ceil_mode));
+    TRY(node_truth(node, "ceil_mode", &ceil_mode));
     TRY(window_positions(node, &p->window, ceil_mode != 0));
     p->images = (int64_t)times((uint64_t)x->shape[0], (uint64_t)x->shape[1]);
     p->counts_pads = p->is_bins = 0;
@@ -196,10 +196,10 @@ static qfb_code average_read(node_t *node, pool_t *p, int64_t *zero)
     if (!qfb_equals(node->node.operator_name, "AveragePool"))
         return adaptive_read(node, p);
     TRY(pool_read(node, p));
-    TRY(node_int(node, "count_include_pad", &counts_pads));
+    TRY(node_truth(node, "count_include_pad", &counts_pads));
     p->counts_pads = counts_pads != 0;
-    if (p->window.taps > INT32_MAX || counts_pads < 0 || counts_pads > 1)
-        return UNSUPPORTED("a window is too large, or count_include_pad is neither 0 nor 1");
+    if (p->window.taps > INT32_MAX)
+        return UNSUPPORTED("a window is too large");
     return QFB_OK;
 }
 
@@ -280,8 +280,8 @@ static qfb_code reduced_axes(node_t *node, int *gone, int *keeps)
         gone[i] = is_global && i >= 2;
     if (is_global)
         return QFB_OK;
-    TRY(node_int(node, "keepdims", &keepdims));
-    TRY(node_int(node, "noop_with_empty_axes", &noop));
+    TRY(node_truth(node, "keepdims", &keepdims));
+    TRY(node_truth(node, "noop_with_empty_axes", &noop));
     *keeps = keepdims != 0;
     if (node_input(node, 1))
         TRY(node_constants(node, 1, axes, &count));

@@ -547,10 +547,10 @@ def test_long_terms(part: str, tmp_path: Path) -> None:
 
 def test_grids_of_a_shared_scale(tmp_path: Path) -> None:
     """Each value of an attribute states another one."""
-    nodes = [node("QuantizeLinear", ["x", "s"], [f"y{index}"], axis=0, saturate=index) for index in range(1000)]
+    nodes = [node("QuantizeLinear", ["x", "s"], [f"y{index}"], block_size=index + 1) for index in range(1000)]
     path = tmp_path / "m.onnx"
     outputs = {f"y{index}": TensorProto.UINT8 for index in range(1000)}
-    made = proto(nodes, {"x": (FLOAT, (20_000, 1))}, outputs, {"s": np.ones(20_000, np.float32)}, opset=19)
+    made = proto(nodes, {"x": (FLOAT, (20_000, 1))}, outputs, {"s": np.ones((20_000, 1), np.float32)}, opset=21)
     path.write_bytes(made.SerializeToString())
     with pytest.raises(BudgetError, match="would take more than"):
         qfmt.convert(path)

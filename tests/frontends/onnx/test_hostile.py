@@ -186,6 +186,25 @@ BAD: dict[str, tuple[Change, str]] = {
 }
 
 
+VALUES: list[tuple[onnx.NodeProto, str]] = [
+    (helper.make_node("ReduceMax", ["x"], ["y"], "n", keepdims=2), "'keepdims' is 2, not 0 or 1"),
+    (helper.make_node("ReduceMax", ["c"], ["y"], "n", keepdims=2), "'keepdims' is 2, not 0 or 1"),
+    (helper.make_node("Gemm", ["x", "c"], ["y"], "n", transA=-1), "'transA' is -1, not 0 or 1"),
+    (helper.make_node("Gelu", ["x"], ["y"], "n", approximate="xyz"), "'approximate' is 'xyz', not 'none' or 'tanh'"),
+    (helper.make_node("Resize", ["x", "", "s"], ["y"], "n", mode="xyz"), "'mode' is 'xyz', not 'nearest', "),
+    (helper.make_node("Resize", ["x", "", "s"], ["y"], "n", nearest_mode="xyz"), "'nearest_mode' is 'xyz', not "),
+]
+
+
+@pytest.mark.parametrize(("made", "words"), VALUES)
+def test_values_that_an_attribute_may_not_have(made: onnx.NodeProto, words: str) -> None:
+    """Also where qfmt computes the result in advance, or writes another operator."""
+    constants = {"c": np.ones((2, 2), np.float32), "s": np.array([1, 1.7], np.float32)}
+    source = proto([made], {"x": (FLOAT, [2, 2])}, {"y": FLOAT}, constants, opset=23)
+    with pytest.raises(SourceError, match=f"^node n \\({made.op_type}\\): the attribute {words}"):
+        qfmt.convert(source)
+
+
 @pytest.mark.parametrize("name", BAD)
 def test_what_is_wrong_is_said(name: str, tmp_path: Path) -> None:
     change, words = BAD[name]

@@ -440,6 +440,19 @@ def test_nearest_elements_of_opset_10(scale: float, runs: bool) -> None:
         kept(source)
 
 
+@pytest.mark.parametrize(("mode", "now"), [("bilinear", "linear"), ("bicubic", "cubic"), ("nearest", "nearest")])
+def test_modes_of_grid_samples_of_opset_16(mode: str, now: str) -> None:
+    grid = np.random.default_rng(3).uniform(-1.2, 1.2, (1, 3, 4, 2)).astype(f32)
+    given = {"x": np.arange(25, dtype=f32).reshape(1, 1, 5, 5), "grid": grid}
+    ends = {name: (FLOAT, value.shape) for name, value in given.items()}
+    for attributes in ({"mode": mode}, {}):
+        made = node("GridSample", ["x", "grid"], ["y"], **attributes)
+        source = proto([made], ends, {"y": FLOAT}, {}, opset=16)
+        model = qfmt.convert(source)
+        assert [each.attributes["mode"] for each in model.nodes] == [now if attributes else "linear"]
+        np.testing.assert_allclose(model.run(given)["y"], runtime(source, given)[0], rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("mode", ["asymmetric", "half_pixel", "align_corners"])
 @pytest.mark.parametrize("rounding", ["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])
 def test_positions_are_divided_by_the_scale(mode: str, rounding: str) -> None:

@@ -77,8 +77,14 @@ FORMULAS: tuple[Change, ...] = (
         "attributes"].pop(0)),
     ("attribute-list", "V42", "An empty list for an attribute that is an integer", attribute(
         0, "ceil_mode", type=4, int_value=0, ints=[])),
+    ("attribute-no-float", "V42", "An empty list for an attribute that is a float", node(
+        1, operator="Elu", version=22, rule="divide", attributes=[{"name": "alpha", "type": 4, "ints": []}])),
     ("attribute-floats", "V42", "Floats for an attribute that is a list of integers", attribute(
         0, "strides", type=5, ints=None, floats=[2.0, 2.0])),
+    ("attribute-truth", "V42", "A truth value of 2", attribute(0, "ceil_mode", int_value=2)),
+    ("attribute-mode", "V42", "A mode that the operator does not have", node(1, operator="DepthToSpace", version=13,
+        attributes=[{"name": "blocksize", "type": 1, "int_value": 1},
+                    {"name": "mode", "type": 3, "string_value": "RDC"}])),
     ("window-in-padding", "V43", "A window that lies in the padding alone", both(
         attribute(0, "pads", ints=[2, 0, 0, 0]), setting("pool", shape=[1, 1, 3, 2]))),
     ("stride-0", "V43", "A stride of 0", attribute(0, "strides", ints=[2, 0])),

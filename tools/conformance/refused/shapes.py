@@ -1,4 +1,4 @@
-"""Files of one node whose sizes, attributes or weights do not fit its operator (V43, V52).
+"""Files of one node whose sizes, attributes, weights or other inputs do not fit its operator (V43, V52, V57, V71).
 
 The shapes of the outputs are not known: only the operator tells that a file is wrong.
 """
@@ -33,6 +33,7 @@ MOVED: tuple[tuple[str, str, str, Sequence[Given], dict[str, Any]], ...] = (
     ("reshape-count", "4 elements as 5", "Reshape", [(2, 2), [5]], {}),
     ("squeeze-size", "A dimension of size 2 is removed", "Squeeze", [(1, 2), [1]], {}),
     ("unsqueeze-twice", "A dimension is added twice", "Unsqueeze", [(2,), [0, 0]], {}),
+    ("slice-scalar", "Bounds without a dimension", "Slice", [(4,), (), ()], {}),
     ("slice-step", "A step of 0", "Slice", [(4,), [0], [4], [0], [0]], {}),
     ("pad-count", "Three pads for two axes", "Pad", [(2, 2), [0, 1, 0]], {}),
     ("pad-removed", "More elements are removed than there are", "Pad", [(2,), [-2, -1]], {}),
@@ -113,3 +114,33 @@ def of_rules() -> Iterator[Refused]:
         inputs = [w, x] if rule == "lookup_float32" else [x, w]
         made = alone(operator, inputs, y, rule=rule, **attributes)
         yield Refused(f"weight-axis-{name}", "V52", f"{operator} by {rule}: scales along axis {axis}", made)
+    byte = Quantization.of((0.5,), (7,), 0, 255)
+    x, plain = Tensor("x", "uint8", (2, 2), None, byte), Tensor("p", "int8", (2, 2))
+    y, real = Tensor("y", "uint8", (2, 2), None, byte), Tensor("y", "float32", (2, 2))
+    yield Refused(
+        "plain-weight",
+        "V57",
+        "A weight of a layer that is not quantized",
+        alone("MatMul", [x, plain], y, rule="float_bias"),
+    )
+    yield Refused(
+        "plain-input",
+        "V71",
+        "Integers that are not quantized added to an output that is",
+        alone("Add", [plain, plain], y, rule="divide"),
+    )
+    yield Refused(
+        "plain-output",
+        "V71",
+        "Integers that are not quantized added to some that are",
+        alone("Add", [plain, x], Tensor("y", "int8", (2, 2))),
+    )
+    fill = Tensor.constant("fill", np.array(9, np.uint8), byte)
+    pads = Tensor.constant("pads", np.array([1, 0, 1, 0]))
+    yield Refused(
+        "plain-fill",
+        "V71",
+        "A quantized number beside integers that are not quantized",
+        alone("Pad", [plain, pads, fill], Tensor("y", "int8", None)),
+    )
+    yield Refused("quantized-bits", "V71", "The bits of quantized integers", alone("BitwiseNot", [x], real))
