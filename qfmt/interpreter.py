@@ -187,6 +187,8 @@ def operator_of(node: Node) -> Operator:
         raise RunError("qfmt cannot run this operator", hint="its arrays can still be read")
     if node.version > operator.version:
         raise RunError(f"version {node.version} of this operator is not supported", hint="a newer qfmt is needed")
+    if node.rule not in ("", *operator.rules, *operator.sum_rules) and not (operator.rules and node.rule in QUANTIZE):
+        raise RunError(f"the rule {node.rule!r} of this operator is not known", hint="a newer qfmt may be needed")
     return operator
 
 

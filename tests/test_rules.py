@@ -298,6 +298,14 @@ BROKEN: list[tuple[str, Model]] = [
             Tensor("z", "int16", ("N", 2, 4, 4), None, ACTIVATION),
         ),
     ),
+    (
+        "V72",
+        extended(
+            Node("Gather", ("conv", "at"), ("z",), {"axis": 0}, version=13),
+            Tensor("z", "uint8", None, None, ACTIVATION),
+            Tensor.constant("at", np.zeros(1, np.float32)),
+        ),
+    ),
     ("V71", extended(Node("BitwiseNot", ("conv",), ("z",), version=18), Tensor("z", "float32", ("N", 2, 4, 4)))),
     (
         "V45",

@@ -11,7 +11,7 @@ from ..errors import QfmtError
 from ..memory import require
 from ..model import Dimension, Shape
 from .registry import Inference, Quantized, operator, optional, required, truth
-from .shapes import along_axis, axis_of, check_scalar, integers, same
+from .shapes import along_axis, axis_of, check_scalar, check_vector, integers, same
 
 REDUCTIONS = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
 REDUCTION = optional(
@@ -107,8 +107,15 @@ def _tuples(indices: Array, shape: tuple[int, ...], first: int) -> tuple[Array, 
 
 def _gather_nd_shape(given: Inference) -> list[Shape]:
     x, indices, batch = given.known(0), given.known(1), given.attributes["batch_dims"]
+    if not 0 <= batch < max(1, min(len(x), len(indices))):
+        raise QfmtError(f"{batch} shared axes of {len(x)} and {len(indices)} dimensions")
+    for i, (size, other) in enumerate(zip(x[:batch], indices[:batch], strict=True)):
+        if isinstance(size, int) and isinstance(other, int) and size != other:
+            raise QfmtError(f"data and indices have sizes {size} and {other} in dimension {i}, which they share")
     if not indices or not isinstance(indices[-1], int):
         return [None]
+    if not 1 <= indices[-1] <= len(x) - batch:
+        raise QfmtError(f"indices of {indices[-1]} axes do not fit {len(x) - batch}")
     return [(*indices[:-1], *x[batch + indices[-1] :])]
 
 
@@ -152,6 +159,8 @@ def scatter_nd(x: Array, indices: Array, updates: Array, *, reduction: str) -> A
 
 def _non_zero_shape(given: Inference) -> list[Shape]:
     x = given.shapes[0]
+    if x == ():
+        raise QfmtError("a number without dimensions has no positions")
     return [(None if x is None else len(x), None)]
 
 
@@ -165,6 +174,10 @@ def non_zero(x: Array) -> Array:
 def _compress_shape(given: Inference) -> list[Shape]:
     x = given.known(0)
     axis, condition = axis_of(given.attributes["axis"], len(x)), given.values[1]
+    check_vector(given, 1)
+    size, chosen = x[axis], given.known(1)[0]
+    if isinstance(size, int) and isinstance(chosen, int) and chosen > size:
+        raise QfmtError(f"a condition of {chosen} elements for {size} slices")
     count = None if condition is None else int(np.count_nonzero(condition))
     return [tuple(count if i == axis else size for i, size in enumerate(x))]
 
@@ -215,6 +228,17 @@ def one_hot(indices: Array, depth: Array, values: Array, *, axis: int) -> Array:
     return np.where(np.expand_dims(places, along) == row, values[1], values[0]).astype(values.dtype)
 
 
+def _reversed_shape(given: Inference) -> list[Shape]:
+    x, lengths, batch = given.known(0), given.shapes[1], given.attributes["batch_axis"]
+    if len(x) < 2 or batch == given.attributes["time_axis"]:
+        raise QfmtError(f"one axis of {len(x)} dimensions cannot be that of the sequences and of the steps")
+    check_vector(given, 1)
+    count = lengths[0] if lengths else None
+    if isinstance(count, int) and isinstance(x[batch], int) and count != x[batch]:
+        raise QfmtError(f"{count} lengths for {x[batch]} sequences")
+    return [x]
+
+
 @operator(
     "ReverseSequence",
     10,
@@ -223,7 +247,7 @@ def one_hot(indices: Array, depth: Array, values: Array, *, axis: int) -> Array:
         "batch_axis": optional(1, "0 or 1: the axis of the sequences", (0, 1)),
         "time_axis": optional(0, "0 or 1: the axis of the steps", (0, 1)),
     },
-    shape=same,
+    shape=_reversed_shape,
     quantized=Quantized.MOVES,
 )
 def reverse_sequence(x: Array, lengths: Array, *, batch_axis: int, time_axis: int) -> Array:

@@ -29,6 +29,8 @@ from .shapes import broadcast_pair, check_bias, check_broadcasts
 
 def linear_shape(given: Inference) -> list[Shape]:
     x, w = given.shapes[0], given.known(1)
+    if len(w) != 2:
+        raise QfmtError(f"Linear needs a matrix of weights, not {len(w)} dimensions")
     check_bias(given, w[0])
     if x is None:
         return [None]

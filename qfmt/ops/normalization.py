@@ -75,6 +75,8 @@ def batch_normalization(x: Array, scale: Array, b: Array, mean: Array, var: Arra
 
     Computed as X · α + β with α = scale / √(input_var + epsilon), β = B - input_mean · α.
     """
+    if var.dtype.kind in "iu":
+        var = var.astype(np.float32)
     alpha = scale / np.sqrt(var + var.dtype.type(epsilon))
     beta = b - mean * alpha
     return (x * _per_channel(alpha, x.ndim) + _per_channel(beta, x.ndim)).astype(x.dtype, copy=False)

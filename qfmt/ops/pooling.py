@@ -22,6 +22,7 @@ from .registry import (
     Operand,
     Quantized,
     Result,
+    ShapeRule,
     Sums,
     by_engine,
     operator,
@@ -201,17 +202,33 @@ def global_max_pool(x: Array) -> Array:
     return np.asarray(x.max(tuple(range(2, x.ndim)), keepdims=True, initial=_least(x)))
 
 
-P = {"p": optional(2, "exponent of the norm")}
+P = {"p": optional(2, "exponent of the norm, at least 1")}
 
 
-@operator("LpPool", 22, "X -> Y", attributes={**WINDOW, **P}, shape=_pool_shape, quantized=Quantized.COMPUTES)
+def _with_exponent(shape: ShapeRule) -> ShapeRule:
+    def rule(given: Inference) -> list[Shape]:
+        if given.attributes["p"] < 1:
+            raise QfmtError(f"the exponent of the norm is {given.attributes['p']}; it must be at least 1")
+        return shape(given)
+
+    return rule
+
+
+@operator(
+    "LpPool",
+    22,
+    "X -> Y",
+    attributes={**WINDOW, **P},
+    shape=_with_exponent(_pool_shape),
+    quantized=Quantized.COMPUTES,
+)
 def lp_pool(x: Array, *, p: int, **attributes: Any) -> Array:
     """Y = (Σ |X|^p)^(1/p) over the window; padding does not count. X is [N, C, *spatial]."""
     total = reduce(np.add, _taps(np.abs(x) ** x.dtype.type(p), attributes, 0))
     return np.asarray(total ** x.dtype.type(1 / p))
 
 
-@operator("GlobalLpPool", 22, "X -> Y", attributes=P, shape=_global_shape, quantized=Quantized.COMPUTES)
+@operator("GlobalLpPool", 22, "X -> Y", attributes=P, shape=_with_exponent(_global_shape), quantized=Quantized.COMPUTES)
 def global_lp_pool(x: Array, *, p: int) -> Array:
     """Y = (Σ |X|^p)^(1/p) over all spatial dimensions, which are kept with size 1. X is [N, C, *spatial]."""
     total = (np.abs(x) ** x.dtype.type(p)).sum(tuple(range(2, x.ndim)), keepdims=True)

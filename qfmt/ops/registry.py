@@ -97,6 +97,15 @@ DYNAMIC_ENGINES = by_engine(
 )
 
 
+_INDEX = ("int32", "int64")
+COUNTING = {
+    "condition": ("bool",),
+    **dict.fromkeys(("axes", "axis", "ends", "indices", "offsets", "pads", "position_ids", "repeats", "sequence_lens",
+                     "shape", "sizes", "split", "starts", "steps"), _INDEX),
+}  # fmt: skip
+"""Names of inputs that choose, count or place elements → their element types."""
+
+
 class Parameter(NamedTuple):
     """An input or output: `X`, optional `B?`, or any number `inputs*` (the last one only)."""
 

@@ -51,6 +51,8 @@ def concat(*inputs: Array, axis: int) -> Array:
 
 
 MOST_PARTS = 1 << 16
+_MOST = 1 << 60
+"""Sizes are less (rule V3)."""
 MOST_SHOWN = 100
 
 
@@ -178,6 +180,8 @@ def _pad_shape(given: Inference) -> list[Shape]:
     result: list[Dimension] = []
     for size, (before, after) in zip(x, _pad_widths(len(x), pads, axes), strict=True):
         total = before + after
+        if isinstance(size, int) and size + total >= _MOST:
+            raise QfmtError(f"pads of {before} and {after} make a size of {size + total:,}")
         if isinstance(size, int) and size + total < 0:
             raise QfmtError(f"a dimension of size {size} cannot lose {-total} elements")
         result.append(size + total if isinstance(size, int) else size if before == after == 0 else None)
@@ -274,6 +278,8 @@ def _tile_shape(given: Inference) -> list[Shape]:
     x, repeats = given.shapes[0], integers(given, 1)
     if x is None or repeats is None:
         return [None if x is None else (None,) * len(x)]
+    if len(repeats) != len(x) or not all(0 <= count <= _MOST for count in repeats):
+        raise QfmtError(f"repeats {repeats} do not fit {len(x)} dimensions")
     return [
         tuple(
             size * count if isinstance(size, int) else size if count == 1 else None

@@ -53,10 +53,12 @@ def _bias(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     return f"the bias {quoted(bias.name)} must be int32 and not quantized (it is {bias.dtype})"
 
 
-@MEANING.rule(60, "With `exact` or `folded`, alpha and beta are 1.")
+@MEANING.rule(60, "With `exact`, `folded` or a requantize rule, alpha and beta are 1.")
 def _unscaled(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
+    from ..ops.registry import REQUANTIZE_RULES
+
     scaled = any(node.attributes.get(name, 1.0) != 1.0 for name in ("alpha", "beta"))
-    return "alpha or beta is not 1" if scaled and _adds(node, operator) else ""
+    return "alpha or beta is not 1" if scaled and (_adds(node, operator) or node.rule in REQUANTIZE_RULES) else ""
 
 
 @MEANING.rule(61, "With `folded`, the weight is a constant whose zero points are 0.")
@@ -240,7 +242,7 @@ def _miscounted(node: Node, x: Tensor, found: Mapping[str, Tensor]) -> str:
     axis = node.int("axis")
     if axis < 0 or (x.shape is not None and axis >= max(1, len(x.shape))):
         return f"axis {axis} is not a dimension of {quoted(x.name)}"
-    return _uneven(_counts(found), x.shape[axis] if x.shape else None)
+    return _uneven(_counts(found), 1 if x.shape == () else x.shape[axis] if x.shape else None)
 
 
 def _counts(found: Mapping[str, Tensor]) -> dict[str, int]:

@@ -160,7 +160,26 @@ def _mixed(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str
         if source is None or source.quantization is not None or not DTYPES[source.dtype].is_integer:
             continue
         if output.quantization is not None or real:
-            return f"{quoted(source.name)} holds plain integers, but {first_of([*real, output.name])} is quantized"
+            return f"{quoted(source.name)} holds plain integers, but {first_of(real or [output.name])} is quantized"
+    return ""
+
+
+@MEANING.rule(
+    72,
+    "An input that is called axes, axis, ends, indices, offsets, pads, position_ids, repeats, sequence_lens, shape, "
+    "sizes, split, starts or steps is int32 or int64, and a condition is bool; neither is quantized. An exception are "
+    "the indices of a OneHot.",
+)
+def _counting(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
+    from ..ops.registry import COUNTING
+
+    if node.operator == "OneHot":
+        return ""
+    for parameter, tensor in zip(operator.inputs, node.input_tensors(tensors), strict=False):
+        wanted = COUNTING.get(parameter.name, ())
+        if tensor is not None and wanted and (tensor.dtype not in wanted or tensor.quantization is not None):
+            what = "quantized" if tensor.quantization is not None else tensor.dtype
+            return f"the input {parameter.name}, {quoted(tensor.name)}, is {what}, expected {' or '.join(wanted)}"
     return ""
 
 
@@ -177,13 +196,19 @@ def _moved(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str
     return ""
 
 
-@MEANING.rule(54, "The first input of an operator that moves integers has an affine quantization, if any.")
+@MEANING.rule(
+    54,
+    "The first input of an operator that moves integers has an affine quantization, if any, and one scale if a "
+    "Pad inserts a constant.",
+)
 def _moved_blocks(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     for source, _ in _moves(node, operator, tensors):
         if source.quantization is not None and not source.quantization.is_affine:
             return (
                 f"{quoted(source.name)} has block-wise scales, which an operator that moves integers does not support"
             )
+        if node.operator == "Pad" and node.attributes["mode"] == "constant" and _has_channels(source):
+            return f"{quoted(source.name)} has multiple scales, which what a Pad inserts does not have"
     return ""
 
 
@@ -203,6 +228,10 @@ def _moved_range(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) 
             outer, inner = ([each.quant_min, each.quant_max] for each in (own, grid))
             return f"the range {outer} of {quoted(name)} does not contain {inner}, that of {quoted(source.name)}"
     return ""
+
+
+def _has_channels(tensor: Tensor) -> bool:
+    return tensor.quantization is not None and tensor.quantization.is_per_channel
 
 
 def _moves(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> list[tuple[Tensor, str]]:
@@ -286,8 +315,8 @@ def _scales_of_weights(node: Node, operator: Operator, tensors: Mapping[str, Ten
 
 @MEANING.rule(
     57,
-    "The first input and the weights of a node that states a requantize rule are quantized. That input and the output "
-    "have scales per tensor.",
+    "The first input and the output of a node that states a requantize rule have scales per tensor. If its operator "
+    "accumulates, that input and the weights are quantized.",
 )
 def _scales_of_products(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     from ..ops.registry import REQUANTIZE_RULES
@@ -299,7 +328,7 @@ def _scales_of_products(node: Node, operator: Operator, tensors: Mapping[str, Te
         if quantization is not None and quantization.is_per_channel:
             return f"the scales of {quoted(name)} are per channel, expected one scale"
     for name in (node.inputs[index] for index in (0, *operator.weights)):
-        if tensors[name].quantization is None:
+        if operator.accumulates and tensors[name].quantization is None:
             return f"{quoted(name)} is not quantized"
     return ""
 

@@ -6,13 +6,14 @@ The shapes of the outputs are not known: only the operator tells that a file is 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from qfmt.model import Quantization, Tensor
 
-from ..altered import alone
+from ..altered import HALVES, alone
 from .case import Bases, Refused
 
 Given = tuple[int, ...] | list[int] | None
@@ -126,14 +127,37 @@ def of_rules() -> Iterator[Refused]:
     yield Refused(
         "plain-input",
         "V71",
-        "Integers that are not quantized added to an output that is",
-        alone("Add", [plain, plain], y, rule="divide"),
+        "The sigmoid of integers that are not quantized",
+        alone("Sigmoid", [plain], y, rule="divide"),
     )
     yield Refused(
         "plain-output",
         "V71",
         "Integers that are not quantized added to some that are",
         alone("Add", [plain, x], Tensor("y", "int8", (2, 2))),
+    )
+    yield Refused(
+        "float-indices",
+        "V72",
+        "Indices that are floats",
+        alone("Gather", [x, Tensor("at", "float32", (2,))], Tensor("y", "uint8", None, None, byte), axis=0),
+    )
+    yield Refused(
+        "quantized-indices",
+        "V72",
+        "Indices that are quantized",
+        alone("Gather", [x, Tensor("at", "int32", (2,), None, HALVES)], Tensor("y", "uint8", None, None, byte), axis=0),
+    )
+    columns = Quantization.of((0.5, 0.25), (7, 7), 0, 255, 1)
+    yield Refused(
+        "padded-channels",
+        "V54",
+        "A constant inserted beside columns with two scales",
+        alone(
+            "Pad",
+            [replace(x, quantization=columns), Tensor.constant("pads", np.array([1, 0, 1, 0]))],
+            Tensor("y", "uint8", None, None, columns),
+        ),
     )
     fill = Tensor.constant("fill", np.array(9, np.uint8), byte)
     pads = Tensor.constant("pads", np.array([1, 0, 1, 0]))
