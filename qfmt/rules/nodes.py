@@ -338,7 +338,8 @@ def _scales_of_products(node: Node, operator: Operator, tensors: Mapping[str, Te
     "The quantized inputs and outputs of a node that states a mean rule, `sum`, `product`, `interpolate` or "
     "`interpolate_fma` are affine and per tensor; so are the first input and the output with `moments` and `fused`. "
     "With `sum` both inputs have one scale; with a mean rule, `interpolate` or `interpolate_fma` the output has the "
-    "scale and the zero point of the first input.",
+    "scale and the zero point of the first input. Such a Resize is nearest or linear, without antialias, and not by "
+    "tf_crop_and_resize.",
 )
 def _grids(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     from ..arithmetic import MEAN
@@ -351,6 +352,8 @@ def _grids(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str
     for name, grid in named:
         if grid is not None and (grid.is_per_channel or not grid.is_affine):
             return f"{quoted(name)} is not quantized per tensor"
+    if node.rule in ("interpolate", "interpolate_fma") and (reason := _not_interpolated(node)):
+        return f"the rule {quoted(node.rule)} does not support {reason}"
     (source, first), (_, last) = named[0], named[-1]
     if node.rule == "sum":
         scales = [grid and grid.scale for _, grid in named[:2]]
@@ -358,6 +361,14 @@ def _grids(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str
     if is_normal or node.rule == "product" or (first is not None and first.same_grid(last)):
         return ""
     return f"the output lacks the scale and zero point of {quoted(source)}, which the rule {quoted(node.rule)} requires"
+
+
+def _not_interpolated(node: Node) -> str:
+    if node.attributes["mode"] == "cubic":
+        return "the mode cubic"
+    if node.attributes["antialias"]:
+        return "antialias"
+    return "tf_crop_and_resize" if node.attributes["coordinate_transformation_mode"] == "tf_crop_and_resize" else ""
 
 
 def _is_beyond_integers(node: Node, tensors: Mapping[str, Tensor]) -> bool:

@@ -148,6 +148,29 @@ def of_rules() -> Iterator[Refused]:
         "Indices that are quantized",
         alone("Gather", [x, Tensor("at", "int32", (2,), None, HALVES)], Tensor("y", "uint8", None, None, byte), axis=0),
     )
+    images = Tensor("x", "uint8", (1, 1, 2, 2), None, byte)
+    sizes, roi = Tensor.constant("sizes", np.array([1, 1, 4, 4])), Tensor.constant("roi", np.zeros(8, np.float32))
+    for name, about, changes in (
+        ("resize-cubic", "Integers are resized by cubic", {"mode": "cubic"}),
+        ("resize-antialias", "Integers are resized with antialias", {"mode": "linear", "antialias": 1}),
+        (
+            "resize-crop-integers",
+            "Integers are cropped and resized",
+            {"coordinate_transformation_mode": "tf_crop_and_resize"},
+        ),
+    ):
+        yield Refused(
+            name,
+            "V69",
+            about,
+            alone(
+                "Resize",
+                [images, roi, None, sizes],
+                replace(images, name="y", shape=None),
+                rule="interpolate",
+                **changes,
+            ),
+        )
     columns = Quantization.of((0.5, 0.25), (7, 7), 0, 255, 1)
     yield Refused(
         "padded-channels",
