@@ -139,16 +139,18 @@ def _dtypes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> st
     "An output without quantization that has the element type of an input with integers without quantization is "
     "computed from no quantized input, and a node whose first input holds such integers has no quantized output. "
     "Exceptions are QuantizeLinear, operators that use stored integers or requantize sums, and nodes that state a sum "
-    "rule. Operators on bits, BitShift, ConvInteger, MatMulInteger and ai.onnx.DequantizeLinear have no quantized "
-    "inputs.",
+    "rule. The inputs of operators on bits, BitShift, ConvInteger and MatMulInteger are integers without quantization; "
+    "ai.onnx.DequantizeLinear has no quantized inputs.",
 )
 def _mixed(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     from ..ops import Trait
 
     inputs = node.input_tensors(tensors)
     real = [tensor.name for tensor in inputs if tensor is not None and tensor.quantization is not None]
-    if real and operator.traits & Trait.PLAIN:
-        return f"{first_of(real)} is quantized, but the operator is one on plain integers"
+    if operator.traits & Trait.PLAIN:
+        is_real = operator.dtype == "attribute:output_dtype"  # ai.onnx.DequantizeLinear, which has a scale
+        real += [x.name for x in inputs if x is not None and not (is_real or DTYPES[x.dtype].is_integer)]
+        return f"{first_of(real)} is not of plain integers, as the inputs of the operator must be" if real else ""
     own = operator.takes_integers or operator.traits & Trait.REQUANTIZE
     if own or node.operator == "QuantizeLinear" or node.rule in operator.sum_rules:
         return ""

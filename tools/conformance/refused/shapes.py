@@ -190,4 +190,7 @@ def of_rules() -> Iterator[Refused]:
         "A quantized number beside integers that are not quantized",
         alone("Pad", [plain, pads, fill], Tensor("y", "int8", None)),
     )
+    yield Refused(
+        "float-bits", "V71", "The bits of floats", alone("BitwiseNot", [Tensor("x", "float32", (2, 2))], real)
+    )
     yield Refused("quantized-bits", "V71", "The bits of quantized integers", alone("BitwiseNot", [x], real))
