@@ -188,7 +188,8 @@ def operator_of(node: Node) -> Operator:
     if node.version > operator.version:
         raise RunError(f"version {node.version} of this operator is not supported", hint="a newer qfmt is needed")
     if node.rule not in ("", *operator.rules, *operator.sum_rules) and not (operator.rules and node.rule in QUANTIZE):
-        raise RunError(f"the rule {node.rule!r} of this operator is not known", hint="a newer qfmt may be needed")
+        known = ", ".join((*operator.rules, *operator.sum_rules)) or "none"
+        raise RunError(f"the rounding rule {node.rule!r} is not supported here", hint=f"use {known}, or a newer qfmt")
     return operator
 
 

@@ -187,6 +187,16 @@ def test_a_rule_that_an_operator_does_not_have_is_named(operator: str, count: in
         execute_one(operator, *operands, tensor=Tensor("y", "uint8", None, None, q8()), rule=rule)
 
 
+@pytest.mark.parametrize("operator", ["Identity", "Sigmoid", "Reshape"])
+def test_a_rule_of_a_node_that_rounds_nothing_is_named(operator: str) -> None:
+    """A newer rule may mean something else."""
+    operands = [Operand(FLOATS, None), Operand(np.array([3]), None)][: 2 if operator == "Reshape" else 1]
+    with pytest.raises(
+        RunError, match=rf"node y \({operator}\): the rounding rule 'newer' is not supported here; use "
+    ):
+        execute_one(operator, *operands, rule="newer")
+
+
 def test_an_operator_that_moves_integers_keeps_their_grid() -> None:
     x = Operand(np.zeros((1, 2), np.uint8), q8())
     tensor = Tensor("y", "uint8", None, None, q8(scale=0.25))

@@ -123,6 +123,12 @@ class Tensors(Mapping[str, Tensor]):
         """A copy, or a pickle, does not depend on the file."""
         return dict, (dict(self),)
 
+    @property
+    def minor_version(self) -> int:
+        """That of the format of the file."""
+        minor: int = self._container.root["minor_version"]
+        return minor
+
     def close(self) -> None:
         """See `Model.close`."""
         self._container.close()

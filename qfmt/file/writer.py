@@ -27,6 +27,7 @@ from .encode import encode
 from .header import ALIGNMENT, PAGE, round_up, seal
 from .records import node_record, pair_records, quantization_record, tensor_record, value_record
 from .replacing import NewFile, replacing_all
+from .tensors import Tensors
 
 _THREADS = 2
 """More would hold more arrays at once, where they are converted while they are read."""
@@ -78,9 +79,13 @@ def save(
     written.
 
     Raises ValidityError with every rule that the model breaks, VersionError if readers of `target` cannot read the
-    file, DestinationError if the file cannot be written.
+    file or the model is that of a file of a newer minor version, DestinationError if the file cannot be written.
     """
     minor = _minor_version(FORMAT if target is None else target)
+    held = model.graph.tensors
+    if isinstance(held, Tensors) and held.minor_version > minor:
+        what = f"cannot be written: its source has format 1.{held.minor_version}, of which this qfmt may not know all"
+        raise VersionError(what, where=str(path), hint="copy the file as it is, or use a newer qfmt")
     if shard_size is not None and shard_size < 1:
         raise QfmtError(f"shard_size is {shard_size}", hint="it is a number of bytes, at least 1")
     if broken := violations(model):

@@ -286,6 +286,13 @@ def test_the_password_of_a_scheduler_is_not_told(monkeypatch: pytest.MonkeyPatch
         assert "secret" not in str(error.value)
 
 
+def test_the_password_of_an_archive_is_not_told() -> None:
+    told = trouble("verify", "--archive", "https://user:secret@127.0.0.1:1/x.dir?token=hidden")
+    assert "https://127.0.0.1:1/x.dir?… is not a folder that" in told
+    assert "secret" not in told
+    assert "hidden" not in told
+
+
 @pytest.mark.parametrize(
     "address", ["host", "http://127.0.0.1:1", "inproc://", "ucx://x", "tcp://", "tcp://user:secret@127.0.0.1:port"]
 )

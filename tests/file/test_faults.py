@@ -195,6 +195,23 @@ def test_files_of_a_running_writer_are_not_removed(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_a_folder_that_is_nested_too_deeply_stays(tmp_path: Path) -> None:
+    """It is not one of ours; Python 3.11 removes folders by recursion."""
+    deep = tmp_path / f".qfmt-{'0' * 16}.tmp"
+    deep.mkdir()
+    here = os.open(deep, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=here)
+        inner = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(here)
+    with replacing.replacing(str(tmp_path / "a")) as a:
+        a.write(b"1")
+    assert (tmp_path / "a").read_bytes() == b"1"
+    subprocess.run(["rm", "-r", str(deep)], check=False)
+
+
 def test_a_folder_is_searched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may hold thousands of models."""
     searched = []

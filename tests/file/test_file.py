@@ -283,7 +283,11 @@ def test_damaged_data_is_detected_at_its_first_use_by_default(tmp_path: Path) ->
 
 def test_a_newer_minor_version_is_read(tmp_path: Path) -> None:
     (tmp_path / "m.qfb").write_bytes(_crafted(minor_version=7))
-    assert qfmt.load(tmp_path / "m.qfb").producer == "crafted"
+    model = qfmt.load(tmp_path / "m.qfb")
+    assert model.producer == "crafted"
+    with pytest.raises(VersionError, match=r"its source has format 1\.7, .*; copy the file as it is"):
+        model.save(tmp_path / "copy.qfb")
+    assert [path.name for path in tmp_path.iterdir()] == ["m.qfb"]
 
 
 def test_an_unknown_required_feature_is_named(tmp_path: Path) -> None:
