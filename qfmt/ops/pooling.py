@@ -142,6 +142,8 @@ def average_pool(x: Array, **attributes: Any) -> Array:
 
 def _global_shape(given: Inference) -> list[Shape]:
     x = given.known(0)
+    if len(x) < 3:
+        raise QfmtError(f"a pool over all spatial dimensions needs at least one, and an input of rank 3, not {len(x)}")
     return [(*x[:2], *(1 for _ in x[2:]))]
 
 

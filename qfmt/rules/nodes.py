@@ -139,7 +139,8 @@ def _dtypes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> st
     "An output without quantization that has the element type of an input with integers without quantization is "
     "computed from no quantized input, and a node whose first input holds such integers has no quantized output. "
     "Exceptions are QuantizeLinear, operators that use stored integers or requantize sums, and nodes that state a sum "
-    "rule. The inputs of operators on bits, BitShift, ConvInteger and MatMulInteger are integers without quantization; "
+    "rule. The inputs of operators on bits, BitShift, ConvInteger and MatMulInteger are integers without quantization, "
+    "and the zero points of the last two have the element type of the input that they belong to. "
     "ai.onnx.DequantizeLinear has no quantized inputs.",
 )
 def _mixed(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
@@ -150,7 +151,14 @@ def _mixed(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str
     if operator.traits & Trait.PLAIN:
         is_real = operator.dtype == "attribute:output_dtype"  # ai.onnx.DequantizeLinear, which has a scale
         real += [x.name for x in inputs if x is not None and not (is_real or DTYPES[x.dtype].is_integer)]
-        return f"{first_of(real)} is not of plain integers, as the inputs of the operator must be" if real else ""
+        if real:
+            return f"{first_of(real)} is not of plain integers, as the inputs of the operator must be"
+        owners = {"a": 0, "x": 0, "b": 1, "w": 1}
+        for parameter, point in zip(operator.inputs, inputs, strict=False):
+            owner = inputs[owners[parameter.name[0]]] if parameter.name[1:] == "_zero_point" and not is_real else None
+            if owner is not None and point is not None and point.dtype != owner.dtype:
+                return f"the zero point {quoted(point.name)} is {point.dtype}, but {quoted(owner.name)} {owner.dtype}"
+        return ""
     own = operator.takes_integers or operator.traits & Trait.REQUANTIZE
     if own or node.operator == "QuantizeLinear" or node.rule in operator.sum_rules:
         return ""

@@ -165,6 +165,8 @@ def ints(*values: int) -> np.ndarray:
         ("Compress", [X, np.ones(3, bool)], {"axis": 0}, "a condition of 3 elements for 1 slices"),
         ("ReverseSequence", [X, ints(1, 1)], {"batch_axis": 1, "time_axis": 1}, "cannot be that of the sequences"),
         ("ReverseSequence", [X, ints(1, 1)], {"batch_axis": 1, "time_axis": 0}, "2 lengths for 4 sequences"),
+        ("GlobalMaxPool", [X[0, 0]], {}, "an input of rank 3, not 2"),
+        ("GlobalAveragePool", [X[0, 0]], {}, "an input of rank 3, not 2"),
         ("GlobalLpPool", [X], {"p": 0}, "must be at least 1"),
         ("qfmt.Linear", [X[0, 0], X[0], None], {}, "a matrix of weights"),
         ("DepthToSpace", [X], {"blocksize": 0}, "do not fit each other"),

@@ -273,8 +273,8 @@ static qfb_code reduced_axes(node_t *node, int *gone, int *keeps)
     int64_t axes[QFB_RUN_RANK], keepdims, noop;
     uint32_t count = 0, i, axis;
     int is_global = memcmp(node->node.operator_name.text, "Reduce", 6) != 0;
-    if (is_global && x->rank < 2)
-        return INVALID("V43", "a pool needs an input with a batch and channels");
+    if (is_global && x->rank < 3)
+        return INVALID("V43", "a pool needs an input with a batch, channels and a spatial dimension");
     *keeps = 1;
     for (i = 0; i < x->rank; i++)
         gone[i] = is_global && i >= 2;

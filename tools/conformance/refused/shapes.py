@@ -191,6 +191,16 @@ def of_rules() -> Iterator[Refused]:
         alone("Pad", [plain, pads, fill], Tensor("y", "int8", None)),
     )
     yield Refused(
+        "product-zero-point",
+        "V71",
+        "A zero point of another type",
+        alone(
+            "MatMulInteger",
+            [plain, Tensor("b", "int8", (2, 2)), Tensor.constant("z", np.array(1, np.uint8))],
+            Tensor("y", "int32", (2, 2)),
+        ),
+    )
+    yield Refused(
         "float-bits", "V71", "The bits of floats", alone("BitwiseNot", [Tensor("x", "float32", (2, 2))], real)
     )
     yield Refused("quantized-bits", "V71", "The bits of quantized integers", alone("BitwiseNot", [x], real))
