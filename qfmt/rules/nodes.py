@@ -302,15 +302,16 @@ def _rules(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> tup
 
 @MEANING.rule(
     52,
-    "The weights of a node that states a requantize, dynamic or lookup rule have scales per tensor or along the axis "
-    "of its output channels: axis 1 for a transposed convolution, the columns of the product for MatMul and Gemm, "
+    "The weights of a node that states a requantize, dynamic, lookup or sum rule have scales per tensor or along the "
+    "axis of its output channels: axis 1 for a transposed convolution, the columns of the product for MatMul and Gemm, "
     "axis 0 otherwise. A vector that MatMul multiplies has none.",
 )
 def _scales_of_weights(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     from ..ops.accumulation import output_axis
     from ..ops.registry import DYNAMIC_RULES, LOOKUP_RULES, REQUANTIZE_RULES
 
-    if node.rule not in (*REQUANTIZE_RULES, *DYNAMIC_RULES, *LOOKUP_RULES):
+    sums = operator.sum_rules if operator.weights else ()
+    if node.rule not in (*REQUANTIZE_RULES, *DYNAMIC_RULES, *LOOKUP_RULES, *sums):
         return ""
     for index in operator.weights or (0,):  # the first is the table of a lookup rule
         if not (name := next(iter(node.inputs[index : index + 1]), "")):
