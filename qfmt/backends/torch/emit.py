@@ -245,7 +245,7 @@ class Builder:
         for tensor in (self.model.tensors[name] for name in (*node.inputs, *node.outputs) if name):
             if tensor.quantization is not None and not tensor.quantization.is_affine:
                 return "does not support block-wise scales"
-            if tensor.quantization is not None and not DTYPES[tensor.dtype].is_integer:
+            if DTYPES[tensor.dtype].kind == "f" and (tensor.quantization is not None or DTYPES[tensor.dtype].bits < 8):
                 return f"has no quantized {tensor.dtype}"
         return ""
 

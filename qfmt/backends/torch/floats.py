@@ -156,6 +156,7 @@ def _instance_norm(s: Site, x: list[Any]) -> Any:
 
 
 def _max_pool(s: Site, x: list[Any]) -> Any:
+    _check_floats(s)
     arguments = window(s)
     return s.call(of_rank("max_pool", len(arguments[0])), x[0], *arguments)
 

@@ -31,6 +31,8 @@ def _bias(s: Site, weight: int, bias: int) -> Tensor | None:
 
 def _weight(s: Site, index: int) -> Tensor:
     """A quantized weight; Lacks if torch quantizes the inputs beside it otherwise."""
+    if s.tensor(0).dtype != "float32":
+        raise Lacks(f"torch quantizes float32, not {s.tensor(0).dtype}")
     if s.node.rule == "dynamic_symmetric":
         raise Lacks("torch quantizes inputs to unsigned integers only")
     if s.attribute("reduce_range") and runs_qnnpack(s):

@@ -244,6 +244,8 @@ def by_rule(s: Site, value: Any) -> Any:
     y, rule = s.out_grid, s.node.rule
     if y.axis is not None or y.dtype.itemsize > 2 or rule not in QUANTIZE_RULES:
         raise Lacks(f"does not quantize to {s.out.dtype} by {rule!r}")
+    if s.tensor(0).quantization is None and s.tensor(0).dtype != "float32":
+        value = s.call(aten.to.dtype, value, torch.float32)
     inverse = float(f32(1) / f32(y.scale))
     if rule == "reciprocal_fma":
         zero_point = s.derive("zero_point", torch.tensor(float(y.zero_point)))
@@ -302,8 +304,8 @@ def _relu(s: Site) -> Any:
     if s.is_float:
         raise Lacks("is not quantized")
     y = s.out_grid
-    if y.dtype.itemsize > 1:
-        raise Lacks("has more than 8 bits")
+    if y.dtype.itemsize > 1 or y.axis is not None:
+        raise Lacks("has more than 8 bits, or multiple scales")
     return s.result(aten.clamp.default, s.x(0), max(y.minimum, y.zero_point), y.maximum)
 
 

@@ -197,9 +197,9 @@ def _bias(s: Site, along: list[int]) -> tuple[Tensor, Tensor | None]:
     bias = s.tensor(2)
     if bias.data is None or not is_added(s):
         raise Lacks("needs a bias that is constant, and in units of the sums")
-    values = torch.from_numpy(np.array(bias.array)).reshape(along)
     if bias.quantization is None:
-        return values.float(), None
+        return torch.from_numpy(np.array(bias.array).astype(np.float32)).reshape(along), None
+    values = torch.from_numpy(np.array(bias.array)).reshape(along)
     fits = int(values.abs().max()) <= EXACT_IN_FLOAT32 if values.numel() else True
     return none, values.float() if fits else values.double()
 
