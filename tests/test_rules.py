@@ -306,6 +306,14 @@ BROKEN: list[tuple[str, Model]] = [
             Tensor.constant("at", np.zeros(1, np.float32)),
         ),
     ),
+    (
+        "V73",
+        extended(
+            Node("Sin", ("at",), ("z",), version=22),
+            Tensor("z", "int8", (2,)),
+            Tensor.constant("at", np.ones(2, np.int8)),
+        ),
+    ),
     ("V71", extended(Node("BitwiseNot", ("conv",), ("z",), version=18), Tensor("z", "float32", ("N", 2, 4, 4)))),
     (
         "V45",

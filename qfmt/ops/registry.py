@@ -106,6 +106,13 @@ COUNTING = {
 """Names of inputs that choose, count or place elements → their element types."""
 
 
+FAMILIES_OF_REALS = ("activation", "attention", "functions", "normalization", "onnx_recurrent", "recurrent", "softmax")
+ALSO_OF_INTEGERS = ("Relu", "Clip", "PRelu", "Sign", "Shrink")
+OF_REALS = ("Sqrt", "Exp", "Log", "Reciprocal", "Sum", "Mean", "AveragePool", "GlobalAveragePool",
+            "qfmt.AdaptiveAveragePool", "LpPool", "GlobalLpPool")  # fmt: skip
+"""Operators, by family and by name, that ONNX has for floats only; and those of these families that it has for more."""
+
+
 class Parameter(NamedTuple):
     """An input or output: `X`, optional `B?`, or any number `inputs*` (the last one only)."""
 
@@ -256,6 +263,11 @@ class Operator:
     def takes_integers(self) -> bool:
         """Whether it uses stored integers."""
         return self.quantized is Quantized.INTEGERS
+
+    @property
+    def is_of_reals(self) -> bool:
+        """Whether its first input has real numbers: integers without quantization are none."""
+        return self.name in OF_REALS or (self.family in FAMILIES_OF_REALS and self.name not in ALSO_OF_INTEGERS)
 
     @property
     def is_real(self) -> bool:

@@ -175,6 +175,19 @@ def _mixed(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str
 
 
 @MEANING.rule(
+    73,
+    "The first input of these is quantized or has a float type, unless the node states a sum rule: activations but "
+    "Relu, Clip and PRelu, functions but Sign and Shrink, attention, normalizations, recurrent layers, Softmax, "
+    "LogSoftmax and Hardmax, Sqrt, Exp, Log, Reciprocal, Sum, Mean, averaging pools and pools of norms.",
+)
+def _of_reals(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
+    x = tensors[node.inputs[0]] if node.inputs and node.inputs[0] else None
+    if x is None or not operator.is_of_reals or x.quantization is not None or node.rule in operator.sum_rules:
+        return ""
+    return "" if DTYPES[x.dtype].kind == "f" else f"{quoted(x.name)} is {x.dtype}, expected floats, or quantized"
+
+
+@MEANING.rule(
     72,
     "An input that is called axes, axis, ends, indices, offsets, pads, position_ids, repeats, sequence_lens, shape, "
     "sizes, split, starts or steps is int32 or int64, and a condition is bool; neither is quantized. An exception are "

@@ -1,4 +1,4 @@
-"""Files of one node whose sizes, attributes, weights or other inputs do not fit its operator (V43, V52, V57, V71).
+"""Files of one node whose sizes, attributes or inputs do not fit its operator (V43, V52, V57, V69, V71 to V73).
 
 The shapes of the outputs are not known: only the operator tells that a file is wrong.
 """
@@ -127,8 +127,8 @@ def of_rules() -> Iterator[Refused]:
     yield Refused(
         "plain-input",
         "V71",
-        "The sigmoid of integers that are not quantized",
-        alone("Sigmoid", [plain], y, rule="divide"),
+        "Quantized negatives of integers that are not quantized",
+        alone("Neg", [plain], y, rule="divide"),
     )
     yield Refused(
         "plain-output",
@@ -199,6 +199,12 @@ def of_rules() -> Iterator[Refused]:
             [plain, Tensor("b", "int8", (2, 2)), Tensor.constant("z", np.array(1, np.uint8))],
             Tensor("y", "int32", (2, 2)),
         ),
+    )
+    yield Refused(
+        "root-of-integers",
+        "V73",
+        "The root of integers that are not quantized",
+        alone("Sqrt", [plain], Tensor("y", "int8", (2, 2))),
     )
     yield Refused(
         "float-bits", "V71", "The bits of floats", alone("BitwiseNot", [Tensor("x", "float32", (2, 2))], real)
