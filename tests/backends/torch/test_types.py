@@ -1,0 +1,86 @@
+"""Nodes of other element types than torch's kernels: every engine that promises the integers of `run` gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from cases.one_node import single
+from qfmt.backends.torch.values import to_array, to_tensor
+from qfmt.model import Quantization, Tensor, numpy_dtype
+from support.counts import tell
+
+BYTE = Quantization.per_tensor(0.0625, 3, "uint8")
+SIGNED = Quantization.per_tensor(0.5, 0, "int8")
+Y = Tensor("y", "uint8", None, None, BYTE)
+
+
+class Case(NamedTuple):
+    operator: str
+    rule: str
+    inputs: list[Tensor]
+    output: Tensor
+    attributes: Mapping[str, Any] = MappingProxyType({})
+
+
+def constant(name: str, values: Any, dtype: str, quantization: Quantization | None = None) -> Tensor:
+    return Tensor.constant(name, np.asarray(values).astype(numpy_dtype(dtype)), quantization, dtype=dtype)
+
+
+NEAR_TIES = (np.arange(-40, 200) + 0.5) * 0.0625 * (1 + 2**-12)
+WEIGHT = constant("w", [[1, -2, 3], [4, 5, -6]], "int8", SIGNED)
+SQUARES = constant("c", np.arange(16).reshape(1, 1, 4, 4), "uint8", BYTE)
+POOL = {"kernel_shape": (2, 2), "strides": (2, 2), "pads": (0,) * 4, "dilations": (1, 1), "ceil_mode": 0}
+SUMS = Tensor("y", "int32", None)
+ROW = Tensor("x", "uint8", (1, 3), None, BYTE)
+
+CASES = {
+    **{
+        f"{rule} of {dtype}": Case("QuantizeLinear", rule, [constant("x", NEAR_TIES, dtype)], Y)
+        for rule in ("divide", "reciprocal", "reciprocal_fma", "reciprocal_offset")
+        for dtype in ("float16", "bfloat16", "float64")
+    },
+    "codes of float4": Case(
+        "QuantizeLinear", "divide", [constant("x", [-6, -0.5, 0, 1.5, 4], "float4_e2m1fn")],
+        Tensor("y", "int8", None, None, SIGNED),
+    ),
+    **{
+        f"bias of {dtype}": Case(
+            "qfmt.Linear", "affine", [ROW, WEIGHT, constant("b", [1, -2], dtype)], Y
+        )
+        for dtype in ("bfloat16", "float8_e4m3fn", "float16", "float64", "int32")
+    },
+    "a window of integers": Case(
+        "MaxPool", "", [constant("x", [[[-3, 5, 1, 2]]], "int8")], Tensor("y", "int8", None),
+        {"kernel_shape": (2,), "strides": (1,), "pads": (0, 0), "dilations": (1,), "ceil_mode": 0},
+    ),
+    "zero of each channel": Case(
+        "Relu", "", [constant("x", [[-3, 5], [1, -2]], "int8", Quantization.of((1.0, 2.0), (0, 0), -128, 127, 1))],
+        Tensor("y", "int8", None, None, Quantization.of((1.0, 2.0), (0, 0), -128, 127, 1)),
+    ),
+    "a dynamic layer of float64": Case(
+        "qfmt.DynamicLinear", "dynamic_fma", [constant("x", [[0.25, -1.5, 3.0]], "float64"), WEIGHT],
+        Tensor("y", "float32", None), {"reduce_range": 0, "per_token": 0},
+    ),
+    "sums of a constant": Case("GlobalAveragePool", "exact", [SQUARES], SUMS),
+    "windows of a constant": Case("AveragePool", "exact", [SQUARES], SUMS, {**POOL, "count_include_pad": 0}),
+    "a product of constants": Case("qfmt.Linear", "exact", [constant("x", [[1, 2, 3]], "uint8", BYTE), WEIGHT], SUMS),
+    "products of constants": Case("Mul", "exact", [SQUARES, constant("d", 9, "uint8", BYTE)], SUMS),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ["reference", "auto"])
+@pytest.mark.parametrize("name", CASES)
+def test_the_integers_are_those_of_run(name: str, engine: str) -> None:
+    case = CASES[name]
+    model = single(case.operator, case.rule, [*case.inputs], case.output, dict(case.attributes))
+    given = {each: np.array([[7, 200, 31]], np.uint8) for each in model.graph.inputs}
+    expected = model.run(given)["y"]
+    made = to_array(model.to_torch(engine)(*(to_tensor(array, "uint8") for array in given.values())), case.output.dtype)
+    assert made.dtype == expected.dtype
+    assert np.array_equal(made, expected)
+    tell(f"{name}: {expected.size} of {expected.size} equal")
