@@ -109,7 +109,7 @@ COUNTING = {
 FAMILIES_OF_REALS = ("activation", "attention", "functions", "normalization", "onnx_recurrent", "recurrent", "softmax")
 ALSO_OF_INTEGERS = ("Relu", "Clip", "PRelu", "Sign", "Shrink")
 OF_REALS = ("Sqrt", "Exp", "Log", "Reciprocal", "Sum", "Mean", "AveragePool", "GlobalAveragePool",
-            "qfmt.AdaptiveAveragePool", "LpPool", "GlobalLpPool")  # fmt: skip
+            "qfmt.AdaptiveAveragePool", "LpPool", "GlobalLpPool", "DequantizeLinear")  # fmt: skip
 """Operators, by family and by name, that ONNX has for floats only; and those of these families that it has for more."""
 
 

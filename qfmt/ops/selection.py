@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ..arithmetic import quantize
@@ -64,25 +66,26 @@ def _split_shape(given: Inference) -> list[Shape]:
         raise QfmtError(f"a split into {count:,} parts; known are up to {MOST_PARTS:,}")
     if stated is None and (is_present(given, 1) or count < 1):
         raise QfmtError("the sizes of a split must be constant", hint="or absent, and num_outputs stated")
-    wanted = count if given.outputs is None else min(count, given.outputs)  # thousands of nodes may share the sizes
-    parts: list[Dimension] = [None] * wanted if stated is None else [int(part) for part in stated.flat[:wanted]]
+    if given.outputs not in (None, count):
+        raise QfmtError(f"{count} parts for {given.outputs} outputs")
+    parts: list[Dimension] = [None] * count if stated is None else [int(part) for part in stated.flat]
     if x is None:
-        return [None] * wanted
+        return [None] * count
     axis = axis_of(given.attributes["axis"], len(x))
     size = x[axis]
     if isinstance(size, int):
         if stated is None:
-            parts = [*_equal_parts(size, count, wanted)]
+            parts = [*_equal_parts(size, count)]
         elif ((stated < 0) | (stated > size)).any() or stated.sum() != size:
             raise QfmtError(f"parts {shortened(str(parts[:MOST_SHOWN]), 100)} do not add up to {size}")
     return [(*x[:axis], part, *x[axis + 1 :]) for part in parts]
 
 
-def _equal_parts(size: int, count: int, wanted: int | None = None) -> list[int]:
+def _equal_parts(size: int, count: int) -> list[int]:
     if count < 1:
         raise QfmtError("Split needs the sizes of its parts, or num_outputs")
     part = -(-size // count)
-    return [max(0, min(part, size - i * part)) for i in range(count if wanted is None else wanted)]
+    return [max(0, min(part, size - i * part)) for i in range(count)]
 
 
 @operator(
@@ -107,13 +110,18 @@ def split(x: Array, parts: Array | None, *, axis: int, num_outputs: int) -> list
 
 
 def _slices(
-    sizes: tuple[Dimension, ...], starts: list[int], ends: list[int], axes: list[int] | None, steps: list[int] | None
+    sizes: tuple[Dimension, ...],
+    starts: list[int],
+    ends: list[int],
+    axes: Sequence[int] | None,
+    steps: Sequence[int] | None,
 ) -> list[slice]:
-    rank = len(sizes)
+    rank, count = len(sizes), len(starts)
+    axes, steps = range(count) if axes is None else axes, [1] * count if steps is None else steps
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        raise QfmtError(f"{count} starts, {len(ends)} ends, {len(axes)} axes and {len(steps)} steps")
     result = [slice(None)] * rank
-    for start, end, at, step in zip(
-        starts, ends, axes_of(axes or range(len(starts)), rank), steps or [1] * len(starts), strict=True
-    ):
+    for start, end, at, step in zip(starts, ends, axes_of(axes, rank), steps, strict=True):
         if step == 0:
             raise QfmtError("a slice needs a step other than 0")
         size = sizes[at]

@@ -107,8 +107,6 @@ def _shapes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> st
         return str(error)
     except Exception as error:  # the attributes have the right types, but any values and lengths
         return f"the shape rule fails ({type(error).__name__}: {error})"
-    if len(inferred) < len(node.outputs):
-        return f"{len(node.outputs)} outputs, expected {len(inferred)}"
     for name, shape in zip(node.outputs, inferred, strict=False):
         if any(isinstance(size, int) and size < 0 for size in shape or ()):
             return f"the shape of {quoted(name)} would be {_words(shape)}"
@@ -178,11 +176,17 @@ def _mixed(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str
     73,
     "The first input of these is quantized or has a float type, unless the node states a sum rule: activations but "
     "Relu, Clip and PRelu, functions but Sign and Shrink, attention, normalizations, recurrent layers, Softmax, "
-    "LogSoftmax and Hardmax, Sqrt, Exp, Log, Reciprocal, Sum, Mean, averaging pools and pools of norms.",
+    "LogSoftmax and Hardmax, Sqrt, Exp, Log, Reciprocal, Sum, Mean, averaging pools and pools of norms. So is that "
+    "of a DequantizeLinear. The bounds of a Clip whose input is not have the element type of that input.",
 )
 def _of_reals(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     x = tensors[node.inputs[0]] if node.inputs and node.inputs[0] else None
-    if x is None or not operator.is_of_reals or x.quantization is not None or node.rule in operator.sum_rules:
+    if x is None or x.quantization is not None or node.rule in operator.sum_rules:
+        return ""
+    if node.operator == "Clip":
+        other = [tensor for tensor in node.input_tensors(tensors)[1:] if tensor is not None and tensor.dtype != x.dtype]
+        return f"the bound {quoted(other[0].name)} is {other[0].dtype}, but {quoted(x.name)} {x.dtype}" if other else ""
+    if not operator.is_of_reals:
         return ""
     return "" if DTYPES[x.dtype].kind == "f" else f"{quoted(x.name)} is {x.dtype}, expected floats, or quantized"
 

@@ -133,6 +133,8 @@ def ints(*values: int) -> np.ndarray:
         ("Concat", [X, X[:, :, :5]], {"axis": 1}, "inputs have sizes 6, 5 in dimension 2"),
         ("Split", [X, ints(1, 2)], {"axis": 1}, "do not add up to 4"),
         ("Split", [X[0, 0, 0], ints(6)[0]], {}, "must be a vector"),
+        ("Slice", [X, ints(0, 0), ints(1, 1), ints(0), None], {}, "2 starts, 2 ends, 1 axes and 2 steps"),
+        ("Slice", [X, ints(0), ints(1), np.zeros(0, np.int64), None], {}, "1 starts, 1 ends, 0 axes and 1 steps"),
         ("Slice", [X, ints(0)[0], ints(1)[0], None, None], {}, "must be a vector"),
         ("Slice", [X, ints(0), ints(1), ints(0)[0], ints(1)], {}, "must be a vector"),
         ("Pad", [X[0, 0, 0], ints(1, 1), None, ints(0)[0]], {}, "must be a vector"),
@@ -292,11 +294,14 @@ def test_long_vectors_are_refused_before_they_are_read(operator: str) -> None:
         entry.infer(given)
 
 
-def test_a_split_lists_no_more_parts_than_the_node_has_outputs() -> None:
+def test_a_split_has_as_many_parts_as_the_node_has_outputs() -> None:
     parts = np.ones(1 << 16, np.int64)
     given = Inference([(1 << 16, 2), (1 << 16,)], {"axis": 0, "num_outputs": 0}, [None, parts], 1)
-    assert OPERATORS["Split"].infer(given) == [(1, 2)]
+    with pytest.raises(QfmtError, match=r"^65536 parts for 1 outputs$"):
+        OPERATORS["Split"].infer(given)
     equal = Inference([(9, 2), None], {"axis": 0, "num_outputs": 1 << 16}, [None, None], 2)
-    assert OPERATORS["Split"].infer(equal) == [(1, 2), (1, 2)]
+    with pytest.raises(QfmtError, match=r"^65536 parts for 2 outputs$"):
+        OPERATORS["Split"].infer(equal)
+    assert OPERATORS["Split"].infer(equal._replace(outputs=3, attributes={"axis": 0, "num_outputs": 3})) == [(3, 2)] * 3
     with pytest.raises(QfmtError, match=r"^parts \[2, -1\] do not add up to 1$"):
         OPERATORS["Split"].infer(given._replace(shapes=[(1,), (2,)], values=[None, np.array([2, -1])], outputs=2))

@@ -201,6 +201,18 @@ def of_rules() -> Iterator[Refused]:
         ),
     )
     yield Refused(
+        "dequantized-plain",
+        "V73",
+        "Integers that are not quantized are dequantized",
+        alone("DequantizeLinear", [plain], Tensor("y", "int8", (2, 2))),
+    )
+    yield Refused(
+        "bound-type",
+        "V73",
+        "A bound of floats for integers",
+        alone("Clip", [plain, Tensor.constant("low", np.array(0.5, np.float32)), None], Tensor("y", "int8", (2, 2))),
+    )
+    yield Refused(
         "root-of-integers",
         "V73",
         "The root of integers that are not quantized",
