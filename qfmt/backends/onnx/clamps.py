@@ -13,9 +13,8 @@ import onnx_ir as ir
 from ...arithmetic import f32, quantize
 from ...model import DTYPES, Tensor, numpy_dtype
 from ...ops.activation import bounds
-from ...ops.resize import known_neighbours
 from .lowering import Site, among_integers, one_to_one
-from .older import padded, reduced, resized
+from .older import constant_neighbours, padded, reduced, resized
 from .qdq import grid_of
 
 
@@ -80,7 +79,7 @@ def nearest(site: Site) -> ir.Value | Sequence[ir.Value] | None:
         return None
     if x.dtype != y.dtype or not site.grid.same_grid(x.quantization):
         return None
-    indices = known_neighbours(site.node, site.builder.model.tensors)
+    indices = constant_neighbours(site)
     if indices is None:
         return None if site.working else resized(site, site.stored)
     value = site.real(0)

@@ -19,6 +19,7 @@ from ...ops.registry import ByName
 from .constants import onnx_dtype
 from .foreign import write_foreign
 from .opsets import NO_TYPE, Lacks, has_cast, schema, since, takes, working_type
+from .qdq import has_infinite
 
 if TYPE_CHECKING:
     from .builder import Builder
@@ -182,7 +183,9 @@ def lower(builder: Builder, node: Node) -> None:
     if (builder.is_integer_only or _is_beyond_floats(site)) and _is_quantized(site):
         made = _among_integers(site)
         if made is not None and not site.on_integers and _is_beyond_floats(site):
-            raise Lacks(f"moves {site.tensor(0).dtype}, which ONNX's operator does not, and float32 cannot represent")
+            raise Lacks(
+                f"moves {site.tensor(0).dtype}, which ONNX's operator does not, and which float32 cannot represent"
+            )
     elif _computed_on_integers(site):
         return None
     else:
@@ -206,8 +209,11 @@ def _is_quantized(site: Site) -> bool:
 
 
 def _is_beyond_floats(site: Site) -> bool:
-    """Whether a node moves integers that float32 does not represent exactly."""
-    return site.operator.moves and bool(site.node.inputs) and DTYPES[site.tensor(0).dtype].bits >= 32
+    """Whether a node moves integers that float32 does not represent exactly, or whose real numbers are infinite."""
+    moves = site.operator.moves or (site.node.operator in among_integers and not site.node.rule)
+    if not moves or not site.node.inputs:
+        return False
+    return DTYPES[site.tensor(0).dtype].bits >= 32 or has_infinite(site.tensor(0))
 
 
 def _among_integers(site: Site) -> ir.Value | Sequence[ir.Value] | None:
@@ -312,7 +318,8 @@ def _one_type(site: Site) -> dict[int, str]:
         if len(set(dtypes.values())) > 1:
             follows = definition.outputs[0].type_str == variable
             reals = [dtype for dtype in dtypes.values() if not DTYPES[dtype].is_integer]
-            dtype = real_type(site, site.output()) if follows else next(iter(reals), dtypes[indices[0]])
+            common = np.result_type(*map(numpy_dtype, dtypes.values())).name  # as `run` computes
+            dtype = real_type(site, site.output()) if follows else next(iter(reals), common)
             wanted |= {index: dtype for index in indices if dtypes[index] != dtype}
     return wanted
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from ...arithmetic import dequantize, f32, quantize
 from ...model import DTYPES, numpy_dtype
-from .lowering import Site, lowers, plain, typed_inputs
+from .lowering import Site, lowers, one_to_one, plain, typed_inputs
 from .opsets import Lacks
 from .qdq import HALVES, domain_of
 
@@ -72,6 +73,32 @@ def cast(site: Site) -> Sequence[ir.Value]:
     x, kinds = site.x, (site.tensor(0).dtype, site.output().dtype)
     (result,) = plain(site, [site.emit("Max", x) if kinds[0] == "float16" else x], site.attributes)
     return [site.emit("Max", result) if kinds[1] == "float16" else result]
+
+
+LAST_END = 2**31 - 2
+"""The largest end of a Slice backwards: ONNX Runtime reads the largest int32 and int64 as "to the first element"."""
+
+
+@lowers("Slice")
+def slice_(site: Site) -> Sequence[ir.Value]:
+    """An end behind all elements may be any number behind them."""
+    inputs, ends = typed_inputs(site), site.tensor(2)
+    if not site.has(4) or (site.tensor(4).is_constant and (site.tensor(4).array > 0).all()):
+        return plain(site, inputs, {})
+    if not ends.is_constant:
+        last = site.constant("last_end", np.array(LAST_END, ends.dtype))
+        inputs[2] = site.emit("Where", site.emit("Less", inputs[2], last), inputs[2], last)
+    elif (ends.array > LAST_END).any():
+        inputs[2] = site.constant("ends", np.minimum(ends.array, LAST_END))
+    return plain(site, inputs, {})
+
+
+@lowers("Squeeze")
+def squeeze(site: Site) -> ir.Value | Sequence[ir.Value]:
+    """An empty list of axes is none of them; to ONNX Runtime it is all of size 1."""
+    if site.has(1) and site.tensor(1).is_constant and not site.tensor(1).array.size:
+        return site.emit("Identity", site.x)
+    return one_to_one(site)
 
 
 @lowers("Clip")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import sqrt
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
 from ...arithmetic import dequantize, f32
+from ...arrays import Array
 from ...model import numpy_dtype
 from ...ops import OPERATORS
 from ...ops.activation import one_of
@@ -24,12 +25,14 @@ from ...ops.resize import (
     on_a_border,
 )
 from ...ops.shapes import axis_of
-from .lowering import Site, lowers, lowers_before, one_to_one, plain, typed_inputs
+from .lowering import Site, lowers, lowers_before, one_to_one, plain, real_type, typed_inputs
 from .opsets import Lacks, schema
 
 
 def reduced(site: Site, operator: str, x: ir.Value, axes: list[int], keepdims: int = 1) -> ir.Value:
     """A reduction: its axes were an attribute in older opsets."""
+    if not axes:  # no list of axes is all of them
+        return site.emit("Identity", x)
     definition = schema(operator, site.opset)
     if "axes" in definition.attributes:
         return site.emit(operator, x, axes=axes, keepdims=keepdims)
@@ -87,6 +90,21 @@ def layer_normalization(site: Site) -> ir.Value:
     deviation = site.emit("Sqrt", site.emit("Add", square, number(site, site.attributes["epsilon"])))
     y = site.emit("Mul", site.emit("Div", x, deviation), site.real(1))
     return site.emit("Add", y, site.real(2)) if site.has(2) else y
+
+
+@lowers("MeanVarianceNormalization")
+def mean_variance_normalization(site: Site) -> ir.Value:
+    """By its formula: ONNX Runtime subtracts squares, which gives NaN for equal numbers."""
+    kind = real_type(site, site.tensor(0))
+
+    def mean(value: ir.Value) -> ir.Value:
+        """In float64: of equal numbers it is one of them."""
+        wide = reduced(site, "ReduceMean", site.to("float64", value), list(site.attributes["axes"]))
+        return site.to(kind, wide)
+
+    x = site.emit("Sub", site.x, mean(site.x))
+    variance = mean(site.emit("Mul", x, x))
+    return site.emit("Div", x, site.emit("Add", site.emit("Sqrt", variance), number(site, 1e-9)))
 
 
 @lowers("GroupNormalization")
@@ -151,49 +169,116 @@ def resized(site: Site, read: Callable[[int], ir.Value | None]) -> Sequence[ir.V
     return plain(site, inputs, site.attributes)
 
 
+def constant_neighbours(site: Site) -> dict[int, Array] | None:
+    """`ops.resize.known_neighbours`; Lacks without any scales or sizes."""
+    given = [site.tensor(index) for index in (2, 3) if site.has(index)]
+    if all(each.is_constant and not each.array.size for each in given):
+        raise Lacks("has neither scales nor sizes")
+    with np.errstate(divide="ignore", over="ignore"):  # of the step to no elements
+        return known_neighbours(site.node, site.builder.model.tensors)
+
+
 def _neighbours(site: Site, x: ir.Value) -> dict[int, ir.Value]:
-    """Axis → the elements that a nearest Resize selects, if ONNX's would select others; none if they are the same, or
-    if neither sizes nor scales are constant."""
+    """Axis → the elements that a nearest Resize selects, if ONNX's may select others; none if they are the same."""
     shape, a = site.tensor(0).shape, site.attributes
-    known = known_neighbours(site.node, site.builder.model.tensors)
     given = (site.tensor(index) if site.has(index) else None for index in (2, 3))
     scales, sizes = (each.array if each and each.is_constant and each.array.size else None for each in given)
     check_scales(scales)  # which no rule does for an input of unknown rank
+    known = constant_neighbours(site)
     if known is not None and shape is not None:
         alike = True
         for axis, own in known.items():
             place = [axis_of(each, len(shape)) for each in a["axes"] or range(len(shape))].index(axis)
             length = shape[axis]
             assert isinstance(length, int)
+            if not alike or not len(own):
+                alike = False
+                break
             scale = f32(scales[place]) if scales is not None else f32(len(own)) / f32(length)
-            alike = alike and not on_a_border(length, len(own), float(scale), a)
+            alike = not on_a_border(length, len(own), float(scale), a)
             alike = alike and np.array_equal(own, divided_neighbours(length, len(own), scale, a))
         return {} if alike else {axis: site.constant("neighbours", own) for axis, own in known.items()}
-    if scales is None or sizes is not None or all(scale == 1 or divides_alike(scale, a) for scale in scales):
+    if scales is not None and sizes is None and all(scale == 1 or divides_alike(scale, a) for scale in scales):
         return {}
-    axes = a["axes"] or range(len(scales))
-    return {axis: _computed(site, x, axis, scale) for axis, scale in zip(axes, scales, strict=True) if scale != 1}
+    return _computed(site, x, scales)
 
 
-def _computed(site: Site, x: ir.Value, axis: int, scale: np.floating[Any]) -> ir.Value:
-    """The elements that a nearest Resize selects along an axis of any size: as `ops.resize.neighbours`."""
+class _Sizes(NamedTuple):
+    """Of one axis: how many elements it has, int64; how many it gets, int64; and the step of the positions, float32."""
+
+    before: ir.Value
+    after: ir.Value
+    step: ir.Value
+
+
+def _computed(site: Site, x: ir.Value, scales: Array | None) -> dict[int, ir.Value]:
+    """The elements that a nearest Resize selects along axes of any size: as `ops.resize.neighbours`."""
+    by_scales = scales is not None or not site.has(3)
+    factors, shape = site.tensor(2 if by_scales else 3), site.tensor(0).shape
+    count = len(shape) if shape is not None else (factors.shape or (None,))[0]
+    axes = site.attributes["axes"] or (range(count) if isinstance(count, int) else ())
+    if not axes:
+        raise Lacks("selects other elements in ONNX, if the rank is not known")
+    whole = site.emit("Shape", x)
+    every = site.emit("Gather", whole, site.constant("axes", np.array(axes, np.int64)))
+    found = {}
+    for place, axis in enumerate(axes):
+        if scales is None or scales[place] != 1:
+            at = site.constant("place", np.int64(place))
+            sizes = _by_scale(site, every, at) if by_scales else _by_size(site, every, at)
+            found[axis] = _selected(site, sizes)
+    return found
+
+
+def _by_scale(site: Site, every: ir.Value, at: ir.Value) -> _Sizes:
+    """The product with the size is of the type of the scale."""
+    before, scale, kind = site.emit("Gather", every, at), site.emit("Gather", site.real(2), at), site.tensor(2).dtype
+    after = site.to("int64", site.emit("Floor", site.emit("Mul", site.to(kind, before), scale)))
+    return _Sizes(before, after, _reciprocal(site, site.to("float64", scale)))
+
+
+def _by_size(site: Site, every: ir.Value, at: ir.Value) -> _Sizes:
+    """The stated size; or, if the aspect ratio is kept, that by the least or the greatest scale of all axes."""
+    policy, wanted, before = site.attributes["keep_aspect_ratio_policy"], site.real(3), site.emit("Gather", every, at)
+    if policy == "stretch":
+        after = site.emit("Gather", wanted, at)
+        return _Sizes(before, after, site.emit("Div", site.to("float32", before), site.to("float32", after)))
+    ratios = site.emit("Div", site.to("float64", wanted), site.to("float64", every))
+    scale = reduced(site, "ReduceMin" if policy == "not_larger" else "ReduceMax", ratios, [0], 0)
+    size = site.emit("Mul", scale, site.to("float64", before))
+    after = site.emit("Floor", site.emit("Add", size, site.constant("half", np.float64(0.5))))
+    return _Sizes(before, site.to("int64", after), _reciprocal(site, scale))
+
+
+def _reciprocal(site: Site, scale: ir.Value) -> ir.Value:
+    return site.to("float32", site.emit("Div", site.constant("one", np.float64(1)), scale))
+
+
+def _selected(site: Site, sizes: _Sizes) -> ir.Value:
+    """The nearest element of each position along one axis."""
     mode, rounding = site.attributes["coordinate_transformation_mode"], site.attributes["nearest_mode"]
-    if mode not in ("asymmetric", "half_pixel"):
-        raise Lacks(f"selects other elements in ONNX by a scale of {scale} with {mode}, if sizes are not known")
 
-    def at(value: float, kind: str) -> ir.Value:
+    def at(value: float, kind: str = "float32") -> ir.Value:
         return site.constant("number", np.asarray(value, kind))
 
-    kind = site.tensor(2).dtype
-    size = site.emit("Gather", site.emit("Shape", x), at(axis, "int64"))
-    count = site.to("int64", site.emit("Floor", site.emit("Mul", site.to(kind, size), at(float(scale), kind))))
-    place = site.to("float32", site.emit("Range", at(0, "int64"), count, at(1, "int64")))
-    step = at(1 / float(scale), "float32")
+    before, after, step = sizes
+    index = site.emit("Range", at(0, "int64"), after, at(1, "int64"))
+    place = real = site.to("float32", index)
     if mode == "asymmetric":
-        place = site.emit("Mul", place, step)
+        place = site.emit("Mul", real, step)
+    elif mode == "align_corners":
+        span, steps = (site.to("float32", site.emit("Sub", size, at(1, "int64"))) for size in (before, after))
+        place = site.emit("Mul", real, site.emit("Div", span, steps))
     else:
-        half = at(0.5, "float32")
-        place = site.emit("Sub", site.emit("Mul", site.emit("Add", place, half), step), half)
+        place = site.emit("Mul", site.emit("Add", real, at(0.5)), step)
+        if mode == "half_pixel_symmetric":
+            old, new = (site.to("float32", size) for size in (before, after))
+            part = site.emit("Div", site.emit("Mul", new, step), old)
+            offset = site.emit("Mul", site.emit("Div", old, at(2)), site.emit("Sub", at(1), part))
+            place = site.emit("Add", offset, place)
+        place = site.emit("Sub", place, at(0.5))
+    if mode in ("align_corners", "pytorch_half_pixel"):
+        place = site.emit("Where", site.emit("Greater", after, at(1, "int64")), place, at(0))
     place = site.to("float64", place)
     if rounding == "round_prefer_floor":
         place = site.emit("Ceil", site.emit("Sub", place, at(0.5, "float64")))
@@ -201,8 +286,9 @@ def _computed(site: Site, x: ir.Value, axis: int, scale: np.floating[Any]) -> ir
         place = site.emit("Floor", site.emit("Add", place, at(0.5, "float64")))
     else:
         place = site.emit("Floor" if rounding == "floor" else "Ceil", place)
-    last = site.emit("Sub", site.to("float64", size), at(1, "float64"))
-    return site.to("int64", site.emit("Max", site.emit("Min", place, last), at(0, "float64")))
+    last = site.to("float64", site.emit("Sub", before, at(1, "int64")))
+    place = site.to("int64", site.emit("Max", site.emit("Min", place, last), at(0, "float64")))
+    return site.emit("Where", site.emit("Equal", before, after), index, place)  # a size that stays is left as it is
 
 
 def _scales(site: Site, x: ir.Value | None, scales: ir.Value | None) -> ir.Value | None:

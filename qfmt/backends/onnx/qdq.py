@@ -105,6 +105,17 @@ def grid_of(tensor: Tensor) -> Quantization:
     return tensor.quantization
 
 
+def has_infinite(tensor: Tensor) -> bool:
+    """Whether some integers of a tensor are infinite as float32."""
+    grid = tensor.quantization
+    if grid is None or not grid.is_plain:
+        return False
+    points = grid.zero_point.array.astype(np.float64)
+    reach = max(grid.quant_max - points.min(initial=0), points.max(initial=0) - grid.quant_min)
+    with np.errstate(over="ignore"):
+        return bool(np.isinf(f32(reach) * grid.scale.array.astype(f32).max(initial=0)))
+
+
 def _shaped(grid: Quantization, values: NDArray[Any]) -> NDArray[Any]:
     return values if grid.is_per_channel else values.reshape(())
 

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from ...model import Dimension
 from ...ops.onnx_recurrent import each_activation
 from .dynamic import multiplier
-from .lowering import Site, lowers, one_to_one
+from .lowering import Site, lowers, one_to_one, plain, typed_inputs
 from .opsets import Lacks
 
 Step = Callable[..., Sequence[ir.Value]]
@@ -22,10 +22,19 @@ Step = Callable[..., Sequence[ir.Value]]
 
 @lowers("RNN", "GRU", "LSTM")
 def recurrent(site: Site) -> Sequence[ir.Value]:
-    """ONNX needs the activations of each direction, and ONNX Runtime the size of the state."""
+    """ONNX needs the activations of each direction, and ONNX Runtime the size of the state. It has no other layout."""
+    if site.node.operator == "LSTM" and site.attributes["clip"]:
+        raise Lacks("has a clip, which ONNX Runtime applies to other numbers")
     names = each_activation(site.attributes, {"RNN": 1, "GRU": 2, "LSTM": 3}[site.node.operator])
     size = site.attributes["hidden_size"] or _size(site, -1)
-    return one_to_one(site, site.attributes | {"activations": names, "hidden_size": size})
+    attributes = site.attributes | {"activations": names, "hidden_size": size}
+    if not site.attributes["layout"]:
+        return one_to_one(site, attributes)
+    inputs = typed_inputs(site)
+    turned = [x and site.emit("Transpose", x, perm=[1, 0, 2]) if i in (0, 5, 6) else x for i, x in enumerate(inputs)]
+    made = plain(site, turned, attributes | {"layout": 0})
+    perms = [[2, 0, 1, 3], [1, 0, 2], [1, 0, 2]]
+    return [site.emit("Transpose", y, perm=perm) if y.name else y for y, perm in zip(made, perms, strict=False)]
 
 
 def _size(site: Site, axis: int = 1) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product as pairs
 from math import prod
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from ...ops.accumulation import stored_zero, whole
 from ...ops.geometry import unit_factors, window_counts
 from ...ops.geometry import windows as windows_of
 from ...passes.same_types import OFFSETS
-from .lowering import Site, adds_up, written_attributes
+from .lowering import Site, adds_up, lowers, one_to_one, written_attributes
 from .opsets import Lacks
 from .pools import bin_members
 
@@ -65,11 +65,13 @@ def of_tensor(site: Site, index: int) -> list[Part]:
         return of_constant(site, tensor.name, whole(Operand(tensor.array, tensor.quantization)))
     value = site.stored(index)
     assert value is not None
+    if several:  # ONNX Runtime's ConvInteger and MatMulInteger have one zero point
+        return of_computed(site, _centred(site, index), bits + 1)
     kind = "int" if DTYPES[tensor.dtype].kind == "i" else "uint"
     if bits <= 8:
         if bits < 8:
             value = site.to(f"{kind}8", value)
-        return [Part(value, _zero_point(site, tensor, points if several else points[0], f"{kind}8"), f"{kind}8")]
+        return [Part(value, _zero_point(site, tensor, points[0], f"{kind}8"), f"{kind}8")]
     point = int(points[0])
     wide, base = site.to("int32", value), site.constant("byte", np.int32(256))
     low = site.emit("Mod", wide, base)
@@ -78,6 +80,17 @@ def of_tensor(site: Site, index: int) -> list[Part]:
         Part(site.to("uint8", low), _zero_point(site, tensor, point & 255, "uint8"), "uint8"),
         Part(site.to(f"{kind}8", high), _zero_point(site, tensor, point >> 8, f"{kind}8"), f"{kind}8", 256),
     ]
+
+
+def of_computed(site: Site, wide: ir.Value, bits: int) -> list[Part]:
+    """The parts of int32 that have that many bits, one of them the sign: the lowest byte, and what is above it."""
+    if bits <= 8:
+        return [Part(site.to("int8", wide), None, "int8")]
+    base = site.constant("byte", np.int32(256))
+    low = site.emit("Mod", wide, base)
+    above = of_computed(site, site.emit("Div", site.emit("Sub", wide, low), base), bits - 8)
+    first = Part(site.to("uint8", low), None, "uint8")
+    return [first, *(part._replace(factor=part.factor * 256) for part in above)]
 
 
 def of_constant(site: Site, what: str, values: Array) -> list[Part]:
@@ -192,6 +205,44 @@ def product(site: Site) -> ir.Value:
     return total if site.node.operator == "MatMul" else _with_bias(site, total, _bias(site), 0)
 
 
+@lowers("ConvInteger", "MatMulInteger")
+def integer_product(site: Site) -> ir.Value | Sequence[ir.Value]:
+    """Their own zero points have the type of the integers, and ONNX Runtime takes one for all; columns of a matrix may
+    have their own."""
+    is_conv, given = site.node.operator == "ConvInteger", written_attributes(site)
+
+    def fits(index: int) -> bool:
+        if not site.has(index + 2):
+            return True
+        x, points = site.tensor(index), site.tensor(index + 2)
+        is_one = points.shape is not None and len(points.shape) < 2 and set(points.shape) <= {1}
+        is_row = index == 1 and not is_conv and x.shape is not None and len(x.shape) == 2
+        return points.dtype == x.dtype and (is_one or is_row)
+
+    if fits(0) and fits(1):
+        return one_to_one(site)
+
+    def multiply(x: Part, w: Part) -> ir.Value:
+        return site.emit(site.node.operator, x.value, w.value, x.zero_point, w.zero_point, **given)
+
+    return _combined(site, _less(site, 0, 1 if is_conv else -2), _less(site, 1, 0 if is_conv else -1), multiply)
+
+
+def _less(site: Site, index: int, axis: int) -> list[Part]:
+    """The parts of plain integers less their zero points, of which a vector runs along the axis."""
+    value, points = site.to("int32", site.stored(index)), site.stored(index + 2)
+    if points is None:
+        return of_computed(site, value, 9)
+    tensor = site.tensor(index + 2)
+    if tensor.shape is None or (limits := DTYPES[tensor.dtype]).bits > 16 or not limits.is_integer:
+        raise Lacks(f"has zero points of {tensor.dtype}, or of unknown rank")
+    points = site.to("int32", points)
+    if len(tensor.shape) == 1:
+        behind = -1 - axis if axis < 0 else site.rank(index) - 1 - axis
+        points = site.emit("Reshape", points, site.constant("along", np.array([-1, *(1,) * behind])))
+    return of_computed(site, site.emit("Sub", value, points), max(limits.bits, 8) + 2)
+
+
 @adds_up("Mul")
 def multiply(site: Site) -> ir.Value:
     return site.emit("Mul", *(_centred(site, index) for index in range(2)))
@@ -202,7 +253,8 @@ def total(site: Site) -> ir.Value:
     if site.node.operator == "ReduceMean":
         axes = site.integers(1, "axes") if site.has(1) else []
         return _total(site, axes, site.attributes["keepdims"], site.attributes["noop_with_empty_axes"])
-    return _total(site, list(range(2 - site.rank(0), 0)))
+    axes = list(range(2 - site.rank(0), 0))
+    return _total(site, axes) if axes else _centred(site, 0)  # no list of axes is all of them
 
 
 def _total(site: Site, axes: list[int], keepdims: int = 1, noop_with_empty_axes: int = 0) -> ir.Value:
@@ -261,10 +313,15 @@ def _times(site: Site, sums: ir.Value, factors: Array) -> ir.Value:
 
 
 def _centred(site: Site, index: int) -> ir.Value:
-    """The integers minus their zero point, as int32."""
-    wide = site.to("int32", site.stored(index))
-    zero = stored_zero(site.tensor(index))
-    return site.emit("Sub", wide, site.constant("zero_point", np.int32(zero))) if zero else wide
+    """The integers minus their zero points, as int32."""
+    wide, grid = site.to("int32", site.stored(index)), site.tensor(index).quantization
+    if grid is None or not any(grid.zero_point):
+        return wide
+    if grid.is_blocked or grid.has_float_zero_points:
+        raise Lacks("adds up computed integers with zero points of blocks")
+    rank = 0 if grid.axis is None else site.rank(index)
+    sizes = [len(grid.zero_point) if axis == grid.axis else 1 for axis in range(rank)]
+    return site.emit("Sub", wide, site.constant("zero_point", grid.zero_points(sizes)))
 
 
 def _bias(site: Site) -> Array:

@@ -15,7 +15,7 @@ from qfmt.errors import BudgetError, InexpressibleNodesError, QfmtError
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
 from qfmt.passes.hazards import hazards
 from qfmt.quantization import Parameter
-from support.onnx_witness import runtime
+from support.onnx_witness import LEVELS, runtime
 
 f32 = np.float32
 RNG = np.random.default_rng(0)
@@ -183,3 +183,123 @@ def test_a_resize_by_more_scales_than_dimensions() -> None:
     model = single("Resize", "", tensors, Y, {"mode": "nearest", "coordinate_transformation_mode": "asymmetric"})
     with pytest.raises(QfmtError, match=r"^node node \(Resize\): has 33 scales; a tensor has up to 32 dimensions"):
         model.to_onnx()
+
+
+def exact(model: Model, given: dict[str, Any]) -> None:
+    """ONNX Runtime gives the elements and the shape of `run`, in the oldest and in the newest opset."""
+    want = model.run(given)["y"]
+    for opset in 13, None:
+        for level in LEVELS:
+            (got,) = runtime(model.to_onnx(opset=opset), given, level)
+            assert (got.shape, got.dtype, got.tobytes()) == (want.shape, want.dtype, want.tobytes())
+
+
+@pytest.mark.parametrize("is_constant", [True, False])
+@pytest.mark.parametrize("shape", [(3, 4), ("n", 4)])
+@pytest.mark.parametrize("end", [2**63 - 1, 2**31 - 1, 2**31, 4, 0, -5, -(2**63)])
+def test_a_slice_backwards(end: int, shape: tuple[Any, ...], is_constant: bool) -> None:
+    """ONNX Runtime reads the largest integers as ends before the first element."""
+    ends = np.array([end, 3])
+    tensors = [
+        Tensor("x", "float32", shape),
+        Tensor.constant("starts", np.array([-1, 1])),
+        Tensor.constant("ends", ends) if is_constant else Tensor("ends", "int64", (2,)),
+        Tensor.constant("axes", np.array([1, 0])),
+        Tensor.constant("steps", np.array([-2, 1])),
+    ]
+    given = {"x": IMAGE[0, 0, :3, :4], **({} if is_constant else {"ends": ends})}
+    exact(single("Slice", "", tensors, Y, {}), given)
+
+
+def test_a_slice_by_bounds_of_two_types() -> None:
+    tensors = [
+        Tensor("x", "float32", (4, 3)),
+        Tensor.constant("starts", np.array([0, 1], np.int32)),
+        Tensor.constant("ends", np.array([-(2**63) + 1, 3])),
+    ]
+    exact(single("Slice", "", tensors, Y, {}), {"x": IMAGE[0, 0, :4, :3]})
+
+
+def test_no_axes_to_squeeze() -> None:
+    tensors = [Tensor("x", "float32", (1, 2, 1)), Tensor.constant("axes", np.array([], np.int64))]
+    exact(single("Squeeze", "", tensors, Y, {}), {"x": IMAGE[:, :, 0, :1]})
+
+
+@pytest.mark.parametrize("name", ["GlobalMaxPool", "GlobalAveragePool"])
+def test_a_global_pool_without_spatial_dimensions(name: str) -> None:
+    exact(single(name, "", [Tensor("x", "float32", (4, 5))], Y, {}), {"x": IMAGE[0, 0]})
+    grid = Quantization.per_tensor(0.5, 3, "int16")
+    rule, kind, out = ("exact", "int32", None) if name == "GlobalAveragePool" else ("", "int16", grid)
+    model = single(
+        name, rule, [Tensor("x", "int16", (4, 5), quantization=grid)], Tensor("y", kind, None, None, out), {}
+    )
+    exact(model, {"x": IMAGE[0, 0].astype(np.int16)})
+
+
+PLACES = ["asymmetric", "half_pixel", "pytorch_half_pixel", "half_pixel_symmetric", "align_corners"]
+
+
+@pytest.mark.parametrize("shape", [(1, 52), (None, None)])
+@pytest.mark.parametrize("policy", ["stretch", "not_larger", "not_smaller", "scales"])
+@pytest.mark.parametrize("mode", PLACES)
+@pytest.mark.parametrize("rounding", ["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])
+def test_the_nearest_elements_by_computed_sizes(shape: Any, policy: str, mode: str, rounding: str) -> None:
+    attributes = {"coordinate_transformation_mode": mode, "nearest_mode": rounding}
+    attributes |= {} if policy == "scales" else {"keep_aspect_ratio_policy": policy}
+    x, row = Tensor("x", "float32", shape), np.arange(52, dtype=f32).reshape(1, 52)
+    for size in 44, 14, 1, 83, 52:
+        factors = np.array([1.4, size / 52], f32) if policy == "scales" else np.array([1, size])
+        name = "scales" if policy == "scales" else "sizes"
+        for computed in [True] if policy in ("stretch", "scales") else [True, False]:
+            given = {"x": row, **({name: factors} if computed else {})}
+            tensor = Tensor(name, factors.dtype.name, (2,)) if computed else Tensor.constant(name, factors)
+            tensors = [x, None, tensor] if policy == "scales" else [x, None, None, tensor]
+            model = single("Resize", "", tensors, Y, attributes)
+            want = model.run(given)["y"]
+            (got,) = runtime(model.to_onnx(opset=18), given)
+            np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("size", [np.array([1, 0]), np.array([1.0, 1e-300])])
+def test_a_resize_to_no_elements(size: Any) -> None:
+    name, before = ("sizes", [None, None]) if size.dtype == np.int64 else ("scales", [None])
+    tensors = [Tensor("x", "float32", (1, 5)), *before, Tensor.constant(name, size)]
+    with np.errstate(divide="ignore", over="ignore"):
+        exact(single("Resize", "", tensors, Y, {}), {"x": IMAGE[0, 0, :1]})
+
+
+def test_a_resize_without_sizes() -> None:
+    tensors = [Tensor("x", "float32", (1, 5)), None, None, Tensor.constant("sizes", np.zeros((1, 0), np.int64))]
+    with pytest.raises(InexpressibleNodesError, match="has neither scales nor sizes"):
+        single("Resize", "", tensors, Y, {}).to_onnx()
+
+
+def test_the_variance_of_equal_numbers() -> None:
+    """ONNX Runtime's MeanVarianceNormalization gives NaN."""
+    x = np.full((1, 1, 3, 3), -21.7, f32)
+    exact(single("MeanVarianceNormalization", "", [Tensor("x", "float32", x.shape)], Y, {}), {"x": x})
+
+
+@pytest.mark.parametrize(("operator", "gates"), [("RNN", 1), ("GRU", 3), ("LSTM", 4)])
+def test_a_recurrent_layer_whose_batch_comes_first(operator: str, gates: int) -> None:
+    """ONNX Runtime has no layout of 1."""
+    arrays = {"x": (2, 3, 4), "w": (1, gates * 5, 4), "r": (1, gates * 5, 5), "h": (2, 1, 5)}
+    values = {name: RNG.standard_normal(shape).astype(f32) for name, shape in arrays.items()}
+    x, w, r, h = (Tensor.constant(name, value) for name, value in values.items())
+    x = Tensor("x", "float32", arrays["x"])
+    model = single(operator, "", [x, w, r, None, None, h], Y, {"layout": 1})
+    want = model.run({"x": values["x"]})["y"]
+    np.testing.assert_allclose(runtime(model.to_onnx(), {"x": values["x"]})[0], want, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["SpaceToDepth", "GlobalMaxPool", "Tile", "Pad", "Concat", "Relu"])
+@pytest.mark.parametrize("form", ["qdq", "qoperator"])
+def test_moves_of_integers_whose_real_numbers_are_infinite(name: str, form: str) -> None:
+    grid = Quantization.per_tensor(float(np.finfo(f32).max), 3, "int8")
+    x = Tensor("x", "int8", (1, 2, 2, 2), quantization=grid)
+    more = {"Tile": [1, 2, 1, 1], "Pad": [0, 0, 1, 0, 0, 0, 0, 0]}
+    attributes = {"SpaceToDepth": {"blocksize": 2}, "Concat": {"axis": 1}}.get(name, {})
+    tensors = [x, *([Tensor.constant("n", np.array(more[name]))] if name in more else [])]
+    model = single(name, "", tensors, Tensor("y", "int8", None, None, grid), attributes).replace(engine="reference")
+    given = {"x": RNG.integers(-128, 128, (1, 2, 2, 2)).astype(np.int8)}
+    np.testing.assert_array_equal(runtime(model.to_onnx(form=form), given)[0], model.run(given)["y"])

@@ -19,8 +19,7 @@ TRIES = 6
 
 
 DISPUTED = {
-    "LSTM": "ONNX Runtime clips in other places; the evaluator knows one activation and one direction",
-    "GRU": "of a layout that ONNX Runtime does not take; the evaluator knows one activation and one direction",
+    "GRU": "of kinds of which ONNX Runtime has none; the evaluator knows one activation and one direction",
 }
 """Cases in which all witnesses may differ, and the reason."""
 
@@ -65,7 +64,12 @@ def test_floats(name: str) -> None:
     tallies = {who: witness.Tally() for who in ("plain", "reference")}
     for seed in range(TRIES):
         rng = np.random.default_rng(seed)
-        check(name, *one_node(name, CASES[name](rng), rng), tallies)
+        model, inputs = one_node(name, CASES[name](rng), rng)
+        if name == "LSTM" and model.nodes[0].attributes["clip"]:
+            with pytest.raises(InexpressibleNodesError, match="has a clip, which ONNX Runtime applies"):
+                model.to_onnx()
+            continue
+        check(name, model, inputs, tallies)
     report(name, tallies)
 
 

@@ -15,7 +15,7 @@ from cases.integer_inputs import integers_like
 from cases.one_node import single
 from cases.torch_inputs import Case, Random
 from networks.integer import network
-from qfmt.model import Model, Quantization, Tensor
+from qfmt.model import DTYPES, Model, Quantization, Tensor
 from qfmt.ops import OPERATORS
 from qfmt.ops.requantization import PARAMETERS, TAKES
 from support import onnx_kernels, onnx_witness
@@ -203,3 +203,37 @@ def test_a_network_is_written_without_a_float() -> None:
     results = dict(zip(expected, ReferenceEvaluator(proto).run(None, given), strict=True))
     assert all((results[name] == array).all() for name, array in expected.items())
     count("network of integers", [(model, given)])
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int16", "uint16"])
+@pytest.mark.parametrize("name", ["Conv", "MatMul", "Gemm", "qfmt.Linear"])
+def test_computed_weights_with_a_zero_point_for_each_channel(name: str, kind: str) -> None:
+    """ONNX Runtime's products of integers have one zero point."""
+    rng = np.random.default_rng(4)
+    shapes = {"Conv": ((1, 3, 5, 5), (4, 3, 2, 2)), "MatMul": ((2, 5), (5, 4)), "Gemm": ((2, 5), (5, 4))}
+    of_x, of_w = shapes.get(name, ((2, 5), (4, 5)))
+    axis, limits = (0 if of_w[0] == 4 else 1), DTYPES[kind]
+    low, high = int(limits.minimum), int(limits.maximum)
+    given = {"x": rng.integers(0, 256, of_x).astype(np.uint8), "w": rng.integers(low, high + 1, of_w).astype(kind)}
+    x = Tensor("x", "uint8", of_x, None, Quantization.per_tensor(0.5, 9, "uint8"))
+    w = Tensor("w", kind, of_w, None, Quantization.of((0.1,) * 4, (high, 12, low, 5), low, high, axis))
+    layout = {"kernel_shape": (2, 2), "strides": (2, 1), "pads": (1, 0, 0, 2), "dilations": (1, 1), "group": 1}
+    attributes = {"Conv": layout, "Gemm": {"alpha": 1.0, "beta": 1.0}}.get(name, {})
+    count(f"{name} of {kind}", [(single(name, "exact", [x, w], Tensor("y", "int32", None), attributes), given)])
+
+
+@pytest.mark.parametrize("name", ["ConvInteger", "MatMulInteger"])
+@pytest.mark.parametrize("points", [(200, np.uint8), (-3000, np.int16), ((200, 7), np.uint8), ((5, -6), np.int8)])
+@pytest.mark.parametrize("index", [0, 1])
+def test_zero_points_of_another_type_or_of_each_channel(name: str, points: tuple[Any, Any], index: int) -> None:
+    rng = np.random.default_rng(4)
+    shapes = ((1, 2, 4, 4), (2, 2, 2, 2)) if name == "ConvInteger" else ((3, 2, 5), (3, 5, 2))
+    x, w = (Tensor(at, "int8", shape) for at, shape in zip("xw", shapes, strict=True))
+    zero = Tensor.constant("z", np.array(points[0], points[1]))
+    layout = {"kernel_shape": (2, 2), "strides": (1, 1), "pads": (1, 1, 0, 0), "dilations": (1, 1), "group": 1}
+    tensors = [x, w, *([None] * index), zero]
+    model = single(name, "", tensors, Tensor("y", "int32", None), layout if name == "ConvInteger" else {})
+    given = {at: rng.integers(-128, 128, shape).astype(np.int8) for at, shape in zip("xw", shapes, strict=True)}
+    want = model.run(given)["y"]
+    for level in onnx_witness.LEVELS:
+        np.testing.assert_array_equal(onnx_witness.runtime(model.to_onnx(), given, level)[0], want)
