@@ -375,3 +375,14 @@ def test_bins_of_no_elements(rule: str) -> None:
     y = Tensor("y", "int32" if rule else "float32", None)
     model = single("qfmt.AdaptiveAveragePool", rule, [x], y, {"output_size": (0,)})
     exact(model, {"x": np.abs(IMAGE[:, :, 0, :4]).astype(x.dtype)})
+
+
+@pytest.mark.parametrize("name", ["Greater", "Less", "Equal"])
+@pytest.mark.parametrize("index", [0, 1])
+def test_comparisons_of_a_quantized_tensor_with_numbers(name: str, index: int) -> None:
+    """Real numbers are not truncated to the type of the others."""
+    q = Tensor("q", "int8", (6,), None, Quantization.per_tensor(0.3, 3, "int8"))
+    tensors: list[Tensor | None] = [q, Tensor("x", "float16", (6,))]
+    given = {"q": np.arange(6, dtype=np.int8), "x": np.float16([-1, -0.5, 0, 0.5, 0, 0.6])}
+    model = single(name, "", tensors[::-1] if index else tensors, Tensor("y", "bool", None), {})
+    exact(model, given)
