@@ -33,6 +33,13 @@ def runtime(
     model: onnx.ModelProto | str, inputs: Arrays, level: str = "plain", entries: Mapping[str, str] | None = None
 ) -> list[np.ndarray]:
     """Outputs of ONNX Runtime for a model, or for a file. `entries` configure its session."""
+    return loaded(model, level, entries).run(None, dict(inputs))
+
+
+def loaded(
+    model: onnx.ModelProto | str, level: str = "plain", entries: Mapping[str, str] | None = None
+) -> ort.InferenceSession:
+    """ONNX Runtime with a model, or with a file."""
     options = ort.SessionOptions()
     for key, value in (entries or {}).items():
         options.add_session_config_entry(key, value)
@@ -40,8 +47,7 @@ def runtime(
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
     source = model if isinstance(model, str) else model.SerializeToString()
-    session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-    return session.run(None, dict(inputs))
+    return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
 
 def evaluator(model: onnx.ModelProto, inputs: Arrays) -> list[np.ndarray]:

@@ -38,13 +38,17 @@ from . import (
 )
 from .constants import constant, onnx_dtype, sizes, stored_constant
 from .lowering import lower
-from .opsets import Lacks, ir_version
+from .opsets import Lacks, ir_version, signature
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FAMILIES = (clamps, dynamic, integers, moves, older, pools, products, qoperator, recurrent, sums, tables)
 """Importing them fills the table of operators that are not one-to-one."""
+
+
+LARGEST_SIZE = 2**63 - 1
+"""The largest size of a dimension in ONNX."""
 
 
 class Builder:
@@ -61,6 +65,7 @@ class Builder:
         self._stored: dict[str, ir.Value] = {}
         self._real: dict[str, ir.Value] = {}
         self._made: dict[tuple[Hashable, ...], ir.Value] = {}
+        self._types: dict[ir.Value, str] = {}  # of what nodes compute
         self._named: set[ir.Node] = set()
         self._taken = set(model.tensors) | names_within(model.nodes)  # ONNX knows no shadowing
         self._budget = Budget.of(model, "writing ONNX for a network of")
@@ -88,6 +93,9 @@ class Builder:
         """Define that tensor, in its stored form, as the result of a node."""
         if value.producer() is None or value.name in self._stored:
             value = self.emit("Identity", value)
+        stated = onnx_dtype(self.model.tensors[name].dtype).name.lower()
+        if (held := self._types.get(value, stated)) != stated:
+            raise Lacks(f"has an output of {stated}, but ONNX's is of {held}")
         self._describe(value, self.model.tensors[name])
         self._stored[name] = value
 
@@ -126,6 +134,8 @@ class Builder:
         while given and given[-1] is None:
             given.pop()
         outputs = [ir.Value(name=self.fresh(name) if name else "") for name in names]
+        if not domain:
+            self._check_types(operator, given, outputs, attributes or {})
         self._budget.allocate(sum(len(value.name or "") for value in (*given, *outputs) if value is not None))
         self.domains.setdefault(domain, 1)
         self.nodes.append(
@@ -139,6 +149,32 @@ class Builder:
             )
         )
         return outputs
+
+    def _check_types(
+        self,
+        operator: str,
+        inputs: Sequence[ir.Value | None],
+        outputs: Sequence[ir.Value],
+        attributes: Mapping[str, Any],
+    ) -> None:
+        """Lacks if ONNX's operator does not have the types of its inputs, as far as they are known."""
+        if (own := signature(operator, self.opset)) is None:
+            return
+        bound: dict[str, str] = {}
+        for index, value in enumerate(inputs):
+            held = None if value is None else self._types.get(value) or (value.dtype and value.dtype.name.lower())
+            variable = own.of(own.inputs, index)
+            if not held or variable is None:
+                continue
+            allowed = own.allowed.get(variable, frozenset({variable}))
+            if f"tensor({held})" not in allowed or bound.setdefault(variable, held) != held:
+                raise Lacks(f"has an input of {held}, which ONNX's {operator} does not have in that opset")
+        for index, value in enumerate(outputs):
+            variable = own.of(own.outputs, index) or ""
+            if operator == "Cast":
+                self._types[value] = ir.DataType(attributes["to"]).name.lower()
+            elif variable in bound or variable.startswith("tensor("):
+                self._types[value] = bound.get(variable, variable.removeprefix("tensor(").removesuffix(")"))
 
     def constant(self, name: str, array: NDArray[Any], dtype: str = "") -> ir.Value:
         """An initializer that is not a tensor of the model; `dtype` if it differs from the array's."""
@@ -231,6 +267,8 @@ class Builder:
         return ""
 
     def _describe(self, value: ir.Value, tensor: Tensor) -> None:
+        if any(isinstance(size, int) and size > LARGEST_SIZE for size in tensor.shape or ()):
+            raise Lacks("has an output of a size beyond int64")
         value.name = tensor.name
         value.type = ir.TensorType(onnx_dtype(tensor.dtype))
         value.shape = None if tensor.shape is None else ir.Shape(tensor.shape)

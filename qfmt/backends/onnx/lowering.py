@@ -6,7 +6,7 @@ older opset lacks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -317,11 +317,17 @@ def _one_type(site: Site) -> dict[int, str]:
         dtypes = {index: real_type(site, site.tensor(index)) for index in indices}
         if len(set(dtypes.values())) > 1:
             follows = definition.outputs[0].type_str == variable
-            reals = [dtype for dtype in dtypes.values() if not DTYPES[dtype].is_integer]
-            common = np.result_type(*map(numpy_dtype, dtypes.values())).name  # as `run` computes
-            dtype = real_type(site, site.output()) if follows else next(iter(reals), common)
+            dtype = real_type(site, site.output()) if follows else _common(dtypes.values())
             wanted |= {index: dtype for index in indices if dtypes[index] != dtype}
     return wanted
+
+
+def _common(dtypes: Collection[str]) -> str:
+    """The type in which `run` computes: the widest of real numbers, or one that holds all integers."""
+    reals = [dtype for dtype in dtypes if DTYPES[dtype].kind == "f"]
+    if reals:
+        return max(reals, key=lambda dtype: DTYPES[dtype].bits)
+    return str(np.result_type(*map(numpy_dtype, dtypes)).name)
 
 
 def real_type(site: Site, tensor: Tensor) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import sqrt
+from math import floor, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -124,6 +124,15 @@ def group_normalization(site: Site) -> ir.Value | Sequence[ir.Value]:
     return site.emit("Add", site.emit("Mul", y, scale), shift)
 
 
+@lowers("EyeLike")
+def eye_like(site: Site) -> Sequence[ir.Value]:
+    """ONNX Runtime has it of few types."""
+    if (kind := site.output().dtype) in ("float32", "float64", "int32", "int64", "uint64"):
+        return one_to_one(site)
+    (made,) = plain(site, [site.real(0)], site.attributes | {"dtype": "int32"})
+    return [site.to(kind, made)]
+
+
 @lowers("Pad")
 def pad(site: Site) -> Sequence[ir.Value]:
     return padded(site, typed_inputs(site))
@@ -166,6 +175,8 @@ def resized(site: Site, read: Callable[[int], ir.Value | None]) -> Sequence[ir.V
     inputs = [x, *(site.cast(index, "float32") if index in others else read(index) for index in rest)]
     if site.has(2) and site.tensor(2).is_constant:
         inputs[2] = _scales(site, inputs[0], inputs[2])
+        if _infers_other_sizes(site):
+            inputs[2] = site.emit("Identity", inputs[2])
     return plain(site, inputs, site.attributes)
 
 
@@ -291,6 +302,14 @@ def _selected(site: Site, sizes: _Sizes) -> ir.Value:
     return site.emit("Where", site.emit("Equal", before, after), index, place)  # a size that stays is left as it is
 
 
+def _infers_other_sizes(site: Site) -> bool:
+    """Whether onnx, which does not round the products of sizes and scales, infers other sizes than ONNX Runtime."""
+    scales, shape = site.tensor(2).array.astype(f32), site.tensor(0).shape
+    sizes = [] if shape is None else [shape[axis] for axis in site.attributes["axes"] or range(len(shape))]
+    pairs = zip(sizes, scales, strict=False)
+    return any(isinstance(size, int) and floor(size * float(scale)) != enlarged(size, scale) for size, scale in pairs)
+
+
 def _scales(site: Site, x: ir.Value | None, scales: ir.Value | None) -> ir.Value | None:
     """The scales, 1 for a dimension that keeps its size: otherwise ONNX interpolates along it, if another one
     changes."""
@@ -335,10 +354,12 @@ def prelu(site: Site) -> Sequence[ir.Value]:
 
 @lowers("Split")
 def split(site: Site) -> Sequence[ir.Value]:
-    """Before opset 18 there was no number of outputs: sizes are written."""
-    if site.opset >= 18 or site.has(1):
-        return one_to_one(site)
+    """Before opset 18 there was no number of outputs: sizes are written. It has one of both."""
     axis = site.attributes["axis"]
+    if site.has(1):
+        return one_to_one(site, {"axis": axis})
+    if site.opset >= 18:
+        return one_to_one(site)
     shapes = [site.output(index).shape for index in range(len(site.node.outputs))]
     sizes = [shape[axis] for shape in shapes if shape is not None]
     if len(sizes) != len(shapes) or not all(isinstance(size, int) for size in sizes):

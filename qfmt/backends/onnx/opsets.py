@@ -5,8 +5,9 @@ integer types of ONNX Runtime's kernels, where they are fewer than ONNX's (teste
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import onnx
 import onnx.parser
@@ -114,6 +115,32 @@ def schema(operator: str, opset: int) -> Any:
         return onnx.defs.get_schema(operator, min(opset, onnx.defs.onnx_opset_version()), "")  # it requires an int32
     except onnx.defs.SchemaError:
         return None
+
+
+class Signature(NamedTuple):
+    """The types of an operator's inputs and outputs: a name of one, a variable of `allowed`, or None for any."""
+
+    inputs: tuple[str | None, ...]
+    outputs: tuple[str | None, ...]
+    allowed: Mapping[str, frozenset[str]]
+
+    @staticmethod
+    def of(parameters: tuple[str | None, ...], index: int) -> str | None:
+        """The type of one of them; the last one may be there several times."""
+        return parameters[min(index, len(parameters) - 1)] if parameters else None
+
+
+@cache
+def signature(operator: str, opset: int) -> Signature | None:
+    """The types of ONNX's operator in that opset; None if there is none with that name."""
+    if (definition := schema(operator, opset)) is None:
+        return None
+    inputs, outputs = (
+        tuple(each.type_str if each.is_homogeneous else None for each in parameters)
+        for parameters in (definition.inputs, definition.outputs)
+    )
+    allowed = {each.type_param_str: frozenset(each.allowed_type_strs) for each in definition.type_constraints}
+    return Signature(inputs, outputs, allowed)
 
 
 def takes(definition: Any, parameter: Any, dtype: str) -> bool:

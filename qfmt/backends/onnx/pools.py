@@ -29,7 +29,7 @@ def adaptive_average_pool(site: Site) -> ir.Value:
     if batched and set(out) == {1}:
         return site.emit("GlobalAveragePool", x)
     pairs = zip(sizes, out, strict=True)
-    steps = [size // count for size, count in pairs if isinstance(size, int) and size % count == 0]
+    steps = [size // count for size, count in pairs if isinstance(size, int) and count and size % count == 0]
     if batched and len(steps) == len(out):
         return site.emit("AveragePool", x, kernel_shape=steps, strides=steps)
     for axis, (size, count) in enumerate(zip(sizes, out, strict=True), -len(out)):

@@ -303,3 +303,86 @@ def test_moves_of_integers_whose_real_numbers_are_infinite(name: str, form: str)
     model = single(name, "", tensors, Tensor("y", "int8", None, None, grid), attributes).replace(engine="reference")
     given = {"x": RNG.integers(-128, 128, (1, 2, 2, 2)).astype(np.int8)}
     np.testing.assert_array_equal(runtime(model.to_onnx(form=form), given)[0], model.run(given)["y"])
+
+
+@pytest.mark.parametrize("opset", [17, None])
+def test_pads_of_both_signs_of_a_wrapped_tensor(opset: int | None) -> None:
+    """Elements modulo the size of the tensor, not of what a crop leaves."""
+    pads = Tensor.constant("pads", np.array([-2, 2, 1, 3]))
+    model = single("Pad", "", [Tensor("x", "float32", (4, 5)), pads], Y, {"mode": "wrap"})
+    want = model.run({"x": IMAGE[0, 0]})["y"]
+    np.testing.assert_array_equal(runtime(model.to_onnx(opset=opset), {"x": IMAGE[0, 0]})[0], want)
+
+
+@pytest.mark.parametrize("name", ["Clip", "Relu", "GlobalMaxPool", "Concat", "Pad", "Resize"])
+def test_moves_of_int32(name: str) -> None:
+    """float32 does not hold them."""
+    grid = Quantization.per_tensor(0.05, 131, "int32")
+    x, y = Tensor("x", "int32", (1, 1, 2, 3), quantization=grid), Tensor("y", "int32", None, quantization=grid)
+    more = {"Pad": [Tensor.constant("pads", np.array([0, 0, 0, 1, 0, 0, 0, 0]))]}
+    more["Resize"] = [None, Tensor.constant("scales", np.array([1, 1, 2, 1], f32))]  # type: ignore[list-item]
+    model = single(name, "", [x, *more.get(name, [])], y, {"axis": 0} if name == "Concat" else {})
+    given = {"x": RNG.integers(-(2**31), 2**31, (1, 1, 2, 3)).astype(np.int32)}
+    model = model.replace(engine="reference")
+    np.testing.assert_array_equal(runtime(model.to_onnx(), given)[0], model.run(given)["y"])
+
+
+POOL = {"kernel_shape": (2,), "strides": (1,), "pads": (0, 0), "dilations": (1,)}
+
+
+@pytest.mark.parametrize(
+    ("name", "tensors", "kind", "attributes"),
+    [
+        ("ReduceMax", [Tensor("x", "int16", (3,))], "int16", {}),
+        ("MaxPool", [Tensor("x", "int32", (1, 1, 4))], "int32", POOL),
+        ("Tile", [Tensor("x", "int8", (2,)), Tensor.constant("n", np.array([2**63 - 1]))], "int8", {}),
+        ("Pad", [Tensor("x", "int8", (2,)), Tensor.constant("n", np.array([2**63 - 1, 1]))], "int8", {}),
+    ],
+)
+def test_what_onnx_does_not_have_is_refused(name: str, tensors: Any, kind: str, attributes: dict[str, Any]) -> None:
+    """Types, and sizes beyond int64."""
+    model = single(name, "", tensors, Tensor("y", kind, None), attributes).replace(engine="reference")
+    with pytest.raises(InexpressibleNodesError, match=f"{name} has an (input of int|output of a size)"):
+        model.to_onnx()
+
+
+@pytest.mark.parametrize("kind", ["bool", "int8", "uint8", "float16", "int64"])
+def test_an_identity_matrix_of_any_type(kind: str) -> None:
+    model = single("EyeLike", "", [Tensor("x", "float32", (2, 3))], Tensor("y", kind, None), {"dtype": kind, "k": 1})
+    exact(model, {"x": IMAGE[0, 0, :2, :3]})
+
+
+def test_a_split_by_sizes_and_by_a_number_of_outputs() -> None:
+    parts = Tensor.constant("parts", np.array([1, 3]))
+    model = single("Split", "", [Tensor("x", "float32", (4, 5)), parts], Y, {"axis": 0, "num_outputs": 2})
+    (node,) = model.nodes
+    second = Tensor("z", "float32", None)
+    graph = replace(
+        model.graph,
+        nodes=(replace(node, outputs=("y", "z")),),
+        outputs=("y", "z"),
+        tensors={**model.tensors, "z": second},
+    )
+    model, given = model.replace(graph=graph), {"x": IMAGE[0, 0]}
+    for got, want in zip(runtime(model.to_onnx(), given), model.run(given).values(), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("rule", ["", "exact"])
+def test_bins_of_no_elements(rule: str) -> None:
+    grid = Quantization.per_tensor(0.5, 3, "uint8")
+    x = Tensor("x", "uint8", (1, 2, 4), None, grid) if rule else Tensor("x", "float32", (1, 2, 4))
+    y = Tensor("y", "int32" if rule else "float32", None)
+    model = single("qfmt.AdaptiveAveragePool", rule, [x], y, {"output_size": (0,)})
+    exact(model, {"x": np.abs(IMAGE[:, :, 0, :4]).astype(x.dtype)})
+
+
+@pytest.mark.parametrize("name", ["Greater", "Less", "Equal"])
+@pytest.mark.parametrize("index", [0, 1])
+def test_comparisons_of_a_quantized_tensor_with_numbers(name: str, index: int) -> None:
+    """Real numbers are not truncated to the type of the others."""
+    q = Tensor("q", "int8", (6,), None, Quantization.per_tensor(0.3, 3, "int8"))
+    tensors: list[Tensor | None] = [q, Tensor("x", "float16", (6,))]
+    given = {"q": np.arange(6, dtype=np.int8), "x": np.float16([-1, -0.5, 0, 0.5, 0, 0.6])}
+    model = single(name, "", tensors[::-1] if index else tensors, Tensor("y", "bool", None), {})
+    exact(model, given)

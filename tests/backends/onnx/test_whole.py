@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,11 @@ from onnx import TensorProto, helper
 import qfmt
 from cases.one_node import single
 from networks.integer import grid, network, node
-from qfmt.errors import QfmtError
+from qfmt.errors import InexpressibleNodesError, QfmtError
 from qfmt.model import DTYPES, Model, Quantization, Tensor, numpy_dtype
 from support import onnx_kernels, onnx_witness
 from support.counts import tell
-from support.paths import INTEGER_SUITE
+from support.paths import FLOAT_SUITE, INTEGER_SUITE
 
 Array = Any
 
@@ -218,3 +219,28 @@ def test_bins() -> None:
     model = single("qfmt.AdaptiveAveragePool", "exact", [unknown], out, {"output_size": (2, 2)})
     with pytest.raises(QfmtError, match="sizes are not known"):
         model.to_onnx()
+
+
+@pytest.mark.parametrize("opset", [13, 17, 19, 21, 23, None])
+def test_every_written_file_is_valid(opset: int | None) -> None:
+    """The conformance suite: for onnx's checker and for ONNX Runtime, or refused."""
+    written, refused = 0, 0
+    for path in [*INTEGER_SUITE, *FLOAT_SUITE]:
+        try:
+            made = qfmt.load(path).to_onnx(opset=opset)
+        except InexpressibleNodesError:
+            refused += 1
+            continue
+        onnx.checker.check_model(made, full_check=True)
+        onnx_witness.loaded(made)
+        written += 1
+    tell(f"opset {opset}: {written} files written, {refused} refused")
+    assert written > 350
+
+
+@pytest.mark.parametrize("path", [path for path in FLOAT_SUITE if path.stem == "quantize-divide-int32"])
+def test_int32_that_a_sum_in_float32_rounds(path: Path) -> None:
+    model = qfmt.load(path)
+    (vector,) = model.vectors
+    given, want = ({name: each.array for name, each in side.items()} for side in (vector.inputs, vector.outputs))
+    assert equal(model, given, want, model.to_onnx()) > 0
