@@ -20,7 +20,7 @@ from ...budget import Budget
 from ...errors import QfmtError, RunError
 from ...interpreter import operator_of
 from ...model import DTYPES, Model, Node, Tensor
-from ...ops import known
+from ...ops import Trait, known
 from ...passes.constants import unused
 from . import sizes
 from .arithmetic import Grid, centred, stored
@@ -33,6 +33,8 @@ WRITTEN = {"NoneType", "device", "fx_pytree", "getattr", "inf", "nan", "pytree",
 
 LONGEST = 200
 """The most characters of a variable in the code, which may be read thousands of times."""
+
+FLOAT32 = torch.finfo(torch.float32).max
 
 NUMBER_BYTES = 32
 """A number in the code takes up to that many bytes."""
@@ -170,7 +172,7 @@ class Builder:
         for tensor, word, value in zip(tensors.values(), words, given, strict=True):
             shape = None if tensor.shape is None else list(tensor.shape)
             q = tensor.quantization
-            grid = () if q is None else ((q.scale[0], q.zero_point[0]),)
+            grid = () if q is None or not len(q.scale) else ((q.scale[0], q.zero_point[0]),)
             kind = torch_dtype(tensor.dtype)
             checked = self.call(check_input, value, tensor.name, kind, shape, *grid, name=word)
             self._values[tensor.name, PLAIN] = checked
@@ -212,9 +214,11 @@ class Builder:
             self._sizes[node.outputs[0]] = sizes.EMITTERS[node.operator](Site(self, node, PLAIN))
             return
         reason = beyond = self._beyond_integers(node)
+        if is_empty := self._is_empty(node):
+            reason = "has no elements"
         for index, table in enumerate(self.engine.tables):
             emitter = table.emitter(node.operator)
-            if beyond and not table.any_grid:
+            if (beyond and not table.any_grid) or (is_empty and table is not self.engine.tables[-1]):
                 continue
             if emitter is None:
                 reason = reason or f"has no {node.operator}"
@@ -248,6 +252,14 @@ class Builder:
             if DTYPES[tensor.dtype].kind == "f" and (tensor.quantization is not None or DTYPES[tensor.dtype].bits < 8):
                 return f"has no quantized {tensor.dtype}"
         return ""
+
+    def _is_empty(self, node: Node) -> bool:
+        """Whether operands or results are known to have no elements: torch's kernels refuse many of them."""
+        operator, tensors = known(node), self.model.tensors
+        operands = 2 if operator is not None and Trait.PRODUCT in operator.traits else 1  # others may be lists of sizes
+        others = (name for name in node.inputs[operands:] if name and tensors[name].quantization is not None)
+        names = (*node.inputs[:operands], *others, *node.outputs)
+        return any(0 in (tensors[name].shape or ()) for name in names if name)
 
     def _forget(self, mark: int) -> None:
         """Remove the calls that a table wrote before it raised Lacks."""
@@ -365,7 +377,10 @@ class Site:
         return all(self.builder.model.tensors[name].quantization is None for name in names)
 
     def attribute(self, name: str) -> Any:
+        """An attribute; Lacks for a number that, or whose reciprocal, is beyond float32, which torch refuses."""
         value = self.node.attributes[name]
+        if isinstance(value, float) and value and not 1 / FLOAT32 <= abs(value) <= FLOAT32:
+            raise Lacks("has numbers beyond float32")
         return list(value) if isinstance(value, tuple) else value
 
     def rank(self, index: int = 0) -> int:

@@ -42,16 +42,39 @@ def _linear(s: Site, x: list[Any]) -> Any:
 
 
 def _gemm(s: Site, x: list[Any]) -> Any:
-    _check_floats(s)
     a, b = (s.call(aten.t.default, x[i]) if s.attribute(name) else x[i] for i, name in enumerate(("transA", "transB")))
     product, alpha, c = s.call(aten.mm.default, a, b), s.attribute("alpha"), _third(x)
     product = product if alpha == 1 else s.call(aten.mul.Scalar, product, alpha)
     return product if c is None else s.call(aten.add.Tensor, product, c, alpha=s.attribute("beta"))
 
 
+FLOATS = {"float16", "bfloat16", "float32", "float64"}
+INTEGERS = {"uint8", "int8", "int16", "int32", "int64"}
+"""The types that torch computes with. It supports little more than storing the others."""
+
+ON_INTEGERS = {"Abs", "Add", "Clip", "Concat", "Div", "LessOrEqual", "Max", "Min", "Mul", "Neg", "Relu", "Sub", "Where"}
+"""Operators whose kernels compute with integers as `run` does. Others refuse integers, or make floats of them."""
+
+MIXED = {"Pow", "qfmt.Linear"}
+"""Operators that have inputs of different types here: the result is of the first. Elsewhere torch chooses the type."""
+
+
+def check_types(s: Site, count: int = 1) -> None:
+    """Lacks if torch's kernels do not compute with the types of the first inputs of a node that is not quantized."""
+    if not s.is_float or s.node.operator in ("Cast", "DequantizeLinear", "QuantizeLinear"):
+        return
+    first = 1 if s.node.operator == "Where" else 0
+    kinds = {s.tensor(index).dtype for index in range(first, count) if s.has(index)}
+    known = FLOATS | INTEGERS if s.node.operator in ON_INTEGERS else FLOATS
+    if s.node.operator in MIXED:
+        kinds, known = {s.tensor(0).dtype}, FLOATS
+    if len(kinds) > 1 or not kinds <= known:
+        raise Lacks(f"computes with {' and '.join(sorted(kinds))}")
+
+
 def _check_floats(s: Site) -> None:
-    """torch's kernels of sums, means and positions in between refuse integers, or widen them."""
-    if s.is_float and not s.tensor(0).dtype.startswith(("float", "bfloat")):
+    """torch's kernels of positions in between refuse integers, or widen them."""
+    if s.is_float and s.tensor(0).dtype not in FLOATS:
         raise Lacks("computes with integers")
 
 
@@ -87,6 +110,8 @@ def _thresholded_relu(s: Site, x: list[Any]) -> Any:
 
 def bounds(s: Site) -> list[float | None]:
     """Those of Clip, None for one that it does not have."""
+    if s.is_float and len({s.tensor(index).dtype for index in range(3) if s.has(index)}) > 1:
+        raise Lacks("has bounds of another type")
     return [s.scalar(index) if s.has(index) else None for index in (1, 2)]
 
 
@@ -118,6 +143,12 @@ def _hard_sigmoid(s: Site, x: list[Any]) -> Any:
     return s.call(aten.clamp.default, scaled, 0.0, 1.0)
 
 
+def _celu(s: Site, x: list[Any]) -> Any:
+    if not s.attribute("alpha"):
+        raise Lacks("divides by an alpha of 0")
+    return s.call(aten.celu.default, x[0], s.attribute("alpha"))
+
+
 def _selu(s: Site, x: list[Any]) -> Any:
     standard = (1.6732632423543772, 1.0507009873554805)
     if (s.attribute("alpha"), s.attribute("gamma")) != standard:
@@ -125,7 +156,16 @@ def _selu(s: Site, x: list[Any]) -> Any:
     return s.call(aten.selu.default, x[0])
 
 
+def _check_channels(s: Site) -> None:
+    """Lacks if there is not one number for each channel: torch does not broadcast what a normalization is given."""
+    shapes = {s.tensor(index).shape for index in range(1, len(s.node.inputs))}
+    shapes |= {(size,) for size in (s.tensor(0).shape or ())[1:2] if isinstance(size, int)}
+    if len(shapes) > 1 or any(shape is None or len(shape) != 1 for shape in shapes):
+        raise Lacks("needs parameters with one number for each channel")
+
+
 def _batch_norm(s: Site, x: list[Any]) -> Any:
+    _check_channels(s)
     value, scale, bias, mean, variance = x
     return s.call(
         aten.batch_norm.default, value, scale, bias, mean, variance, False, 0.0, s.attribute("epsilon"), False
@@ -138,8 +178,10 @@ def _layer_norm(s: Site, x: list[Any]) -> Any:
 
 
 def scale_shape(s: Site) -> list[int]:
-    """The normalized sizes of a LayerNormalization: those of its scale. Lacks if they differ."""
+    """The normalized sizes of a LayerNormalization: those of its scale and bias. Lacks if they differ."""
     shape = s.tensor(1).shape or ("",)
+    if s.has(2) and s.tensor(2).shape != shape:
+        raise Lacks("adds a bias of another shape than its scale")
     if s.rank() - axis_of(s.attribute("axis"), s.rank()) != len(shape):
         raise Lacks("normalizes over axes that its scale does not have")
     if not all(isinstance(size, int) for size in shape):
@@ -148,15 +190,16 @@ def scale_shape(s: Site) -> list[int]:
 
 
 def _group_norm(s: Site, x: list[Any]) -> Any:
+    _check_channels(s)
     return s.call(aten.group_norm.default, x[0], s.attribute("num_groups"), x[1], x[2], s.attribute("epsilon"), False)
 
 
 def _instance_norm(s: Site, x: list[Any]) -> Any:
+    _check_channels(s)
     return s.call(aten.instance_norm.default, x[0], x[1], x[2], None, None, True, 0.0, s.attribute("epsilon"), False)
 
 
 def _max_pool(s: Site, x: list[Any]) -> Any:
-    _check_floats(s)
     arguments = window(s)
     return s.call(of_rank("max_pool", len(arguments[0])), x[0], *arguments)
 
@@ -169,13 +212,19 @@ def _average_pool(s: Site, x: list[Any]) -> Any:
     return s.call(of_rank("avg_pool", len(kernel)), x[0], kernel, strides, pads, ceil, count_pads)
 
 
+def check_sizes(size: list[int]) -> list[int]:
+    """The sizes of an adaptive pool; Lacks if there is nothing to compute."""
+    if 0 in size:
+        raise Lacks("has no elements")
+    return size
+
+
 def _adaptive(s: Site, x: list[Any], size: list[int]) -> Any:
-    return s.call(of_rank("adaptive_avg_pool", len(size)), x[0], size)
+    return s.call(of_rank("adaptive_avg_pool", len(size)), x[0], check_sizes(size))
 
 
 def _reduced(target: Any) -> RealOperator:
     def emit(s: Site, x: list[Any]) -> Any:
-        _check_floats(s)
         return s.call(target, x[0], *s.reduction())
 
     return emit
@@ -264,7 +313,7 @@ REAL: dict[str, RealOperator] = {
     "qfmt.Linear": _linear,
     "Gemm": _gemm,
     "QuantizeLinear": lambda s, x: x[0],
-    "DequantizeLinear": lambda s, x: x[0],
+    "DequantizeLinear": lambda s, x: s.call(aten.to.dtype, x[0], torch.float32) if s.is_float else x[0],
     "Add": _binary(aten.add.Tensor),
     "Sub": _binary(aten.sub.Tensor),
     "Mul": _binary(aten.mul.Tensor),
@@ -277,6 +326,7 @@ REAL: dict[str, RealOperator] = {
     "Neg": _unary(aten.neg.default),
     "Round": _unary(aten.round.default),
     "Clip": _clip,
+    "Celu": _celu,
     "Selu": _selu,
     "ThresholdedRelu": _thresholded_relu,
     "PRelu": _prelu,
@@ -316,6 +366,8 @@ def _float(s: Site) -> Any:
 def computed(s: Site, real: Callable[[Site, int], Any]) -> Any:
     """Torch's float result for the inputs that are tensors; the function gets their positions."""
     count = NUMBERS.get(s.node.operator, len(s.node.inputs))
+    if s.node.operator != "Resize":  # which may only move integers
+        check_types(s, count)
     return REAL[s.node.operator](s, [real(s, index) if s.has(index) else None for index in range(count)])
 
 

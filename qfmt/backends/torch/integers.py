@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ...arithmetic import FIXED_POINT
+from ...errors import RunError
 from ...model import DTYPES
 from ...ops import OPERATORS, Operand
 from ...ops.accumulation import as_stored, stored_zero
@@ -78,8 +79,15 @@ def multiply(a: Tensor, b: Tensor, a_zero: int, b_zero: int) -> Tensor:
 
 def total(x: Tensor, axes: list[int] | None, keepdims: bool, zero: int) -> Tensor:
     """Σ (x - zero) of the axes (None: the spatial ones)."""
-    over = list(range(2, x.dim())) if axes is None else axes
+    over = spatial(x) if axes is None else axes
     return (x.to(torch.int64) - zero).sum(over, keepdim=keepdims).to(torch.int32)
+
+
+def spatial(x: Tensor) -> list[int]:
+    """The spatial axes of an input whose rank may be unknown before; without any, torch would sum over all axes."""
+    if x.dim() < 3:
+        raise RunError(f"a pool over all spatial dimensions needs an input of rank 3 or more, not {x.dim()}")
+    return list(range(2, x.dim()))
 
 
 def _zero(s: Site, index: int) -> int:

@@ -75,6 +75,9 @@ def _slice(s: Site) -> Any:
     count = _length(s, 1) if known is None else len(known)
     axes = s.constant_sizes(3) if s.has(3) else list(range(count))
     steps = s.constant_sizes(4) if s.has(4) else [1] * count
+    lists = [each for each in (starts, ends, axes, steps) if isinstance(each, list)]
+    if len({len(each) for each in lists}) > 1:
+        raise Lacks("has lists of different lengths")
     if any(step < 0 for step in steps):
         raise Lacks("torch does not support negative steps")
     value = s.x(0)

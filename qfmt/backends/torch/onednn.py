@@ -259,6 +259,12 @@ def by_rule(s: Site, value: Any) -> Any:
     return _integers(s, s.call(aten.add_.Scalar, s.call(aten.round_.default, steps), y.zero_point))
 
 
+def _dequantize(s: Site) -> Any:
+    if s.is_float:
+        raise Lacks("is not quantized")
+    return real(s, 0)
+
+
 def _integers(s: Site, rounded: Any) -> Any:
     """Integral floats, with their own memory, as integers in the range of the output; NaN as its minimum."""
     y = s.out_grid
@@ -344,7 +350,7 @@ ONEDNN_EMITTERS: dict[str, Emitter] = {
     "qfmt.DynamicLinear": dynamic_linear_by_rule,
     "Add": _add,
     "QuantizeLinear": lambda s: by_rule(s, real(s, 0)),
-    "DequantizeLinear": lambda s: real(s, 0),
+    "DequantizeLinear": _dequantize,
     "MaxPool": _max_pool,
     "GlobalAveragePool": _mean,
     "ReduceMean": _mean,

@@ -17,8 +17,8 @@ from ...ops.geometry import bins
 from .arithmetic import MEAN, QUANTIZE, Grid, centred, dequantize, mean, quantize, rescale
 from .dynamic import dynamic_linear_by_rule
 from .emit import PLAIN, Emitter, Engine, Lacks, Site, Table
-from .floats import bounds, computed
-from .integers import INTEGERS
+from .floats import bounds, check_sizes, check_types, computed
+from .integers import INTEGERS, spatial
 from .interpreted import LOOK_UP, NUMPY
 from .moves import MOVES
 from .products import PRODUCTS, torch_pads
@@ -57,7 +57,7 @@ def _add(s: Site) -> Any:
 
 def reduce_mean(x: Tensor, axes: list[int] | None, keepdims: bool, grid: Grid, rule: str) -> Tensor:
     """A mean rule, over Σ (q - z) of the axes (None: the spatial ones)."""
-    over = list(range(2, x.dim())) if axes is None else axes
+    over = spatial(x) if axes is None else axes
     sums = x.to(torch.int64).sum(over, keepdim=keepdims)
     count = prod(x.shape[axis] for axis in over)
     return mean(sums - count * grid.zero_point, torch.tensor(count), grid, rule)
@@ -154,6 +154,7 @@ def _clamping_grid(s: Site) -> Grid:
 
 
 def _relu(s: Site) -> Any:
+    check_types(s)
     if s.is_float:
         return s.result(torch.ops.aten.clamp_min.default, s.x(0), 0)
     y = _clamping_grid(s)
@@ -162,6 +163,7 @@ def _relu(s: Site) -> Any:
 
 def _clip(s: Site) -> Any:
     """Q(min) and Q(max), by the rule `reciprocal_offset`, are inside the range of the output."""
+    check_types(s)
     given = bounds(s)
     if s.is_float:
         return s.result(torch.ops.aten.clamp.default, s.x(0), *given) if given != [None, None] else s.x(0)
@@ -220,7 +222,7 @@ REFERENCE_EMITTERS: dict[str, Emitter] = {
     "qfmt.DynamicLinear": dynamic_linear_by_rule,
     "GlobalAveragePool": _mean,
     "qfmt.AdaptiveAveragePool": lambda s: s.result(
-        adaptive_average_pool, s.x(0), s.attribute("output_size"), _kept_grid(s), s.node.rule
+        adaptive_average_pool, s.x(0), check_sizes(s.attribute("output_size")), _kept_grid(s), s.node.rule
     ),
     "ReduceMean": _mean,
     "AveragePool": _average_pool,

@@ -25,6 +25,9 @@ class Geometry(NamedTuple):
         made = cls(*(s.attribute(name) for name in cls._fields[: 4 + transposed]))
         if len(made.strides) > 3:
             raise Lacks("torch supports windows of at most three dimensions")
+        added = zip(made.output_padding or (), made.strides, made.dilations, strict=False)
+        if any(width >= max(stride, dilation) for width, stride, dilation in added):
+            raise Lacks("torch adds less to an output than a stride or a dilation")
         return made.even() if transposed else made
 
     def even(self) -> Geometry:

@@ -11,6 +11,7 @@ import pytest
 
 from cases.one_node import single
 from qfmt.backends.torch.values import to_array, to_tensor
+from qfmt.errors import QfmtError
 from qfmt.model import Quantization, Tensor, numpy_dtype
 from support.counts import tell
 
@@ -37,6 +38,18 @@ SQUARES = constant("c", np.arange(16).reshape(1, 1, 4, 4), "uint8", BYTE)
 POOL = {"kernel_shape": (2, 2), "strides": (2, 2), "pads": (0,) * 4, "dilations": (1, 1), "ceil_mode": 0}
 SUMS = Tensor("y", "int32", None)
 ROW = Tensor("x", "uint8", (1, 3), None, BYTE)
+
+PLAIN = Tensor("y", "float32", None)
+THREE = constant("x", [[[1, -2], [3, 4], [5, -6]]], "float32")
+VECTOR, ONE = constant("v", [0.5, 2, 1], "float32"), constant("o", 1.5, "float32")
+SLOPES = constant("x", [[-3, 2, 7]], "float32")
+ROWS, COLUMNS = np.zeros((0, 4)), np.zeros((1, 1, 0, 4))
+NO_SCALES, NO_ROWS = (Quantization.of((), (), 0, 255, axis=axis) for axis in (0, 2))
+BOUNDS = [
+    Tensor.constant(name, np.array(each, np.int64))
+    for name, each in zip("abcd", ([0, 1], [1, 3], [0, 1], []), strict=True)
+]
+TIGHT = {"kernel_shape": (2, 2), "strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "group": 1}
 
 CASES = {
     **{
@@ -70,6 +83,42 @@ CASES = {
     "windows of a constant": Case("AveragePool", "exact", [SQUARES], SUMS, {**POOL, "count_include_pad": 0}),
     "a product of constants": Case("qfmt.Linear", "exact", [constant("x", [[1, 2, 3]], "uint8", BYTE), WEIGHT], SUMS),
     "products of constants": Case("Mul", "exact", [SQUARES, constant("d", 9, "uint8", BYTE)], SUMS),
+    **{
+        f"{name} of {dtype}": Case(
+            name, "", [constant(each, [[3, 1, 0]], dtype) for each in names], Tensor("y", dtype, None)
+        )
+        for name, dtype, names in (("Abs", "uint16", "x"), ("Max", "uint32", "ab"), ("Relu", "bool", "x"))
+    },
+    **{
+        f"numbers of {dtype}": Case("DequantizeLinear", "", [constant("x", [3, 1, 0], dtype)], PLAIN)
+        for dtype in ("int8", "int32", "uint16", "float16")
+    },
+    "bounds of another type": Case(
+        "Clip", "", [constant("x", [-3, 5, 9], "int8"), constant("a", 1, "float32")], Tensor("y", "int8", None)
+    ),
+    "factors of another type": Case("Mul", "", [constant("x", 1.1, "float32"), constant("d", [0.3], "float64")], PLAIN),
+    "a scale of each place": Case("LayerNormalization", "", [THREE, constant("w", [1, 2], "float32"), ONE], PLAIN),
+    "a variance for all": Case("BatchNormalization", "", [THREE, VECTOR, VECTOR, VECTOR, ONE], PLAIN),
+    **{
+        f"{name} with an alpha of {alpha}": Case(name, "", [SLOPES], PLAIN, {"alpha": alpha})
+        for name, alpha in (("Celu", 1e39), ("Celu", 1e-45), ("Celu", 0.0), ("Elu", 1e39))
+    },
+    "a table of no rows": Case("DequantizeLinear", "", [constant("x", ROWS, "uint8", NO_SCALES)], PLAIN),
+    "nothing beside a row": Case(
+        "Concat", "divide", [SQUARES, constant("d", COLUMNS, "uint8", NO_ROWS)], Y, {"axis": 2}
+    ),
+    "bins of no rows": Case("qfmt.AdaptiveAveragePool", "mean_reciprocal", [SQUARES], Y, {"output_size": (0, 2)}),
+    "no steps": Case("Slice", "", [ROW, *BOUNDS], Y),
+    "padding of a whole stride": Case(
+        "ConvTranspose", "exact",
+        [SQUARES, constant("w", np.arange(4).reshape(1, 1, 2, 2), "int8", SIGNED)], SUMS,
+        {**TIGHT, "output_padding": (1, 2)},
+    ),
+    "rounded padding of a whole stride": Case(
+        "ConvTranspose", "float_bias",
+        [SQUARES, constant("w", np.arange(4).reshape(1, 1, 2, 2), "int8", SIGNED)], Y,
+        {**TIGHT, "output_padding": (1, 0)},
+    ),
 }  # fmt: skip
 
 
@@ -82,5 +131,23 @@ def test_the_integers_are_those_of_run(name: str, engine: str) -> None:
     expected = model.run(given)["y"]
     made = to_array(model.to_torch(engine)(*(to_tensor(array, "uint8") for array in given.values())), case.output.dtype)
     assert made.dtype == expected.dtype
-    assert np.array_equal(made, expected)
+    assert np.array_equal(made, expected, equal_nan=expected.dtype.kind == "f")
     tell(f"{name}: {expected.size} of {expected.size} equal")
+
+
+@pytest.mark.parametrize("engine", ["reference", "auto"])
+def test_a_pool_of_rows_is_refused(engine: str) -> None:
+    """Its rank is not known before; torch would sum over all axes."""
+    x = np.array([[7, 200, 31]], np.uint8)
+    model = single("GlobalAveragePool", "exact", [Tensor("x", "uint8", None, None, BYTE)], SUMS, {})
+    with pytest.raises(QfmtError, match="over all spatial dimensions"):
+        model.run({"x": x})
+    with pytest.raises(QfmtError, match="over all spatial dimensions"):
+        model.to_torch(engine)(to_tensor(x, "uint8"))
+
+
+def test_integers_without_a_quantization_are_a_bias_between_floats() -> None:
+    case, x = CASES["bias of int32"], np.array([[7, 200, 31]], np.uint8)
+    model = single(case.operator, case.rule, [*case.inputs], case.output, {})
+    made = model.to_torch("qdq")(to_tensor(x, "uint8")).numpy()
+    assert np.array_equal(made, model.run({"x": x})["y"])
