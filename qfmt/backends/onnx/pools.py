@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ...model import Dimension
 from ...ops.geometry import members, windows
-from .lowering import Site, lowers, one_to_one, plain
+from .lowering import Site, lowers, plain
 from .older import reduced
 from .opsets import Lacks
 
@@ -38,13 +38,6 @@ def adaptive_average_pool(site: Site) -> ir.Value:
         elif size != count:
             x = _binned(site, x, axis, size, count, None if shape is None else len(shape))
     return x
-
-
-@lowers("GlobalMaxPool", "GlobalAveragePool")
-def global_pool(site: Site) -> ir.Value | Sequence[ir.Value]:
-    """Without spatial dimensions it is the input, which ONNX Runtime refuses."""
-    shape = site.tensor(0).shape
-    return site.emit("Identity", site.x) if shape is not None and len(shape) < 3 else one_to_one(site)
 
 
 @lowers("MaxPool", "AveragePool", "LpPool")

@@ -207,8 +207,7 @@ def product(site: Site) -> ir.Value:
 
 @lowers("ConvInteger", "MatMulInteger")
 def integer_product(site: Site) -> ir.Value | Sequence[ir.Value]:
-    """Their own zero points have the type of the integers, and ONNX Runtime takes one for all; columns of a matrix may
-    have their own."""
+    """ONNX Runtime takes one zero point for all; columns of a matrix may have their own."""
     is_conv, given = site.node.operator == "ConvInteger", written_attributes(site)
 
     def fits(index: int) -> bool:
@@ -217,7 +216,7 @@ def integer_product(site: Site) -> ir.Value | Sequence[ir.Value]:
         x, points = site.tensor(index), site.tensor(index + 2)
         is_one = points.shape is not None and len(points.shape) < 2 and set(points.shape) <= {1}
         is_row = index == 1 and not is_conv and x.shape is not None and len(x.shape) == 2
-        return points.dtype == x.dtype and (is_one or is_row)
+        return is_one or is_row
 
     if fits(0) and fits(1):
         return one_to_one(site)
@@ -234,13 +233,13 @@ def _less(site: Site, index: int, axis: int) -> list[Part]:
     if points is None:
         return of_computed(site, value, 9)
     tensor = site.tensor(index + 2)
-    if tensor.shape is None or (limits := DTYPES[tensor.dtype]).bits > 16 or not limits.is_integer:
-        raise Lacks(f"has zero points of {tensor.dtype}, or of unknown rank")
+    if tensor.shape is None:
+        raise Lacks("has zero points of unknown rank")
     points = site.to("int32", points)
     if len(tensor.shape) == 1:
         behind = -1 - axis if axis < 0 else site.rank(index) - 1 - axis
         points = site.emit("Reshape", points, site.constant("along", np.array([-1, *(1,) * behind])))
-    return of_computed(site, site.emit("Sub", value, points), max(limits.bits, 8) + 2)
+    return of_computed(site, site.emit("Sub", value, points), 9)
 
 
 @adds_up("Mul")
@@ -253,8 +252,7 @@ def total(site: Site) -> ir.Value:
     if site.node.operator == "ReduceMean":
         axes = site.integers(1, "axes") if site.has(1) else []
         return _total(site, axes, site.attributes["keepdims"], site.attributes["noop_with_empty_axes"])
-    axes = list(range(2 - site.rank(0), 0))
-    return _total(site, axes) if axes else _centred(site, 0)  # no list of axes is all of them
+    return _total(site, list(range(2 - site.rank(0), 0)))
 
 
 def _total(site: Site, axes: list[int], keepdims: int = 1, noop_with_empty_axes: int = 0) -> ir.Value:

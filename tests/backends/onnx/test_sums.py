@@ -223,13 +223,13 @@ def test_computed_weights_with_a_zero_point_for_each_channel(name: str, kind: st
 
 
 @pytest.mark.parametrize("name", ["ConvInteger", "MatMulInteger"])
-@pytest.mark.parametrize("points", [(200, np.uint8), (-3000, np.int16), ((200, 7), np.uint8), ((5, -6), np.int8)])
+@pytest.mark.parametrize("points", [-100, (5, -6)])
 @pytest.mark.parametrize("index", [0, 1])
-def test_zero_points_of_another_type_or_of_each_channel(name: str, points: tuple[Any, Any], index: int) -> None:
+def test_zero_points_of_each_channel(name: str, points: Any, index: int) -> None:
     rng = np.random.default_rng(4)
     shapes = ((1, 2, 4, 4), (2, 2, 2, 2)) if name == "ConvInteger" else ((3, 2, 5), (3, 5, 2))
     x, w = (Tensor(at, "int8", shape) for at, shape in zip("xw", shapes, strict=True))
-    zero = Tensor.constant("z", np.array(points[0], points[1]))
+    zero = Tensor.constant("z", np.array(points, np.int8))
     layout = {"kernel_shape": (2, 2), "strides": (1, 1), "pads": (1, 1, 0, 0), "dilations": (1, 1), "group": 1}
     tensors = [x, w, *([None] * index), zero]
     model = single(name, "", tensors, Tensor("y", "int32", None), layout if name == "ConvInteger" else {})

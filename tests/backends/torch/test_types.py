@@ -45,10 +45,6 @@ VECTOR, ONE = constant("v", [0.5, 2, 1], "float32"), constant("o", 1.5, "float32
 SLOPES = constant("x", [[-3, 2, 7]], "float32")
 ROWS, COLUMNS = np.zeros((0, 4)), np.zeros((1, 1, 0, 4))
 NO_SCALES, NO_ROWS = (Quantization.of((), (), 0, 255, axis=axis) for axis in (0, 2))
-BOUNDS = [
-    Tensor.constant(name, np.array(each, np.int64))
-    for name, each in zip("abcd", ([0, 1], [1, 3], [0, 1], []), strict=True)
-]
 TIGHT = {"kernel_shape": (2, 2), "strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "group": 1}
 
 CASES = {
@@ -91,11 +87,8 @@ CASES = {
     },
     **{
         f"numbers of {dtype}": Case("DequantizeLinear", "", [constant("x", [3, 1, 0], dtype)], PLAIN)
-        for dtype in ("int8", "int32", "uint16", "float16")
+        for dtype in ("float16", "float64")
     },
-    "bounds of another type": Case(
-        "Clip", "", [constant("x", [-3, 5, 9], "int8"), constant("a", 1, "float32")], Tensor("y", "int8", None)
-    ),
     "factors of another type": Case("Mul", "", [constant("x", 1.1, "float32"), constant("d", [0.3], "float64")], PLAIN),
     "a scale of each place": Case("LayerNormalization", "", [THREE, constant("w", [1, 2], "float32"), ONE], PLAIN),
     "a variance for all": Case("BatchNormalization", "", [THREE, VECTOR, VECTOR, VECTOR, ONE], PLAIN),
@@ -108,7 +101,6 @@ CASES = {
         "Concat", "divide", [SQUARES, constant("d", COLUMNS, "uint8", NO_ROWS)], Y, {"axis": 2}
     ),
     "bins of no rows": Case("qfmt.AdaptiveAveragePool", "mean_reciprocal", [SQUARES], Y, {"output_size": (0, 2)}),
-    "no steps": Case("Slice", "", [ROW, *BOUNDS], Y),
     "padding of a whole stride": Case(
         "ConvTranspose", "exact",
         [SQUARES, constant("w", np.arange(4).reshape(1, 1, 2, 2), "int8", SIGNED)], SUMS,
