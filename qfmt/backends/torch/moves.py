@@ -181,7 +181,7 @@ WHOLE = 2**63 - 1
 
 def _check_type(s: Site) -> None:
     """torch supports little more than storing and moving some types."""
-    if s.tensor(0).dtype in ("uint16", "uint32", "uint64"):
+    if s.tensor(0).dtype.startswith(("uint16", "uint32", "uint64", "float8")):
         raise Lacks(f"torch does not select from {s.tensor(0).dtype}, or pad it with its elements")
 
 

@@ -83,7 +83,9 @@ CASES = {
         f"{name} of {dtype}": Case(
             name, "", [constant(each, [[3, 1, 0]], dtype) for each in names], Tensor("y", dtype, None)
         )
-        for name, dtype, names in (("Abs", "uint16", "x"), ("Max", "uint32", "ab"), ("Relu", "bool", "x"))
+        for name, dtype, names in (
+            ("Abs", "uint16", "x"), ("Max", "uint32", "ab"), ("Relu", "bool", "x"), ("ReduceMax", "float8_e5m2", "x")
+        )
     },
     **{
         f"numbers of {dtype}": Case("DequantizeLinear", "", [constant("x", [3, 1, 0], dtype)], PLAIN)
