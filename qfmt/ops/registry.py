@@ -100,6 +100,7 @@ DYNAMIC_ENGINES = by_engine(
 _INDEX = ("int32", "int64")
 COUNTING = {
     "condition": ("bool",),
+    "scales": ("float32", "float64"),
     **dict.fromkeys(("axes", "axis", "ends", "indices", "offsets", "pads", "position_ids", "repeats", "sequence_lens",
                      "shape", "sizes", "split", "starts", "steps"), _INDEX),
 }  # fmt: skip

@@ -33,6 +33,8 @@ def _resize_shape(given: Inference) -> list[Shape]:
     x, a = given.known(0), given.attributes
     scales, sizes = given.values[2], given.values[3] if len(given.values) > 3 else None
     axes = _axes(a, len(x))
+    if all(len(given.shapes) > i and given.shapes[i] not in (None, (0,)) for i in (2, 3)):
+        raise QfmtError("Resize has both scales and sizes")
     check_scales(scales)
     if sizes is not None and sizes.size and sizes.dtype != np.int64:
         raise QfmtError(f"the sizes have the type {sizes.dtype.name}; it must be int64")

@@ -194,8 +194,8 @@ def _of_reals(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> 
 @MEANING.rule(
     72,
     "An input that is called axes, axis, ends, indices, offsets, pads, position_ids, repeats, sequence_lens, shape, "
-    "sizes, split, starts or steps is int32 or int64, and a condition is bool; neither is quantized. An exception are "
-    "the indices of a OneHot.",
+    "sizes, split, starts or steps is int32 or int64, a condition is bool, and scales are float32 or float64; none is "
+    "quantized. An exception are the indices of a OneHot.",
 )
 def _counting(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     from ..ops.registry import COUNTING

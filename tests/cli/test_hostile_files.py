@@ -79,7 +79,7 @@ EXPECTED: dict[str, dict[str, Outcome]] = {
     "pool-window.qfb": qfb("00000000202000"),
     "pool-window-sizes.qfb": qfb("00000020200200"),
     "resize-long.qfb": qfb("11220022222200"),
-    "resize-nothing.qfb": qfb("00000020200200"),
+    "resize-nothing.qfb": qfb("00000020200220"),
     "sametensor.qfb": qfb("11222222222222"),
     "to-onnx-attribute.qfb": qfb("00000020202222"),
     "to-onnx-bins.qfb": qfb("00000020202220"),

@@ -150,6 +150,7 @@ def ints(*values: int) -> np.ndarray:
         ("DepthToSpace", [X], {"blocksize": 3}, "4 channels are not divisible into blocks of 3 × 3"),
         ("SpaceToDepth", [X], {"blocksize": 4}, "a size of 6 is not divisible into blocks of 4"),
         ("Resize", [X, None, None, ints(2, 2)], {}, "Resize needs 4 scales or sizes"),
+        ("Resize", [X, None, np.ones(4, np.float32), ints(2, 4, 6, 6)], {}, "both scales and sizes"),
         ("Gemm", [X[0, 0], X[0, 0, :5], None], {}, "cannot multiply rows of 6 with columns of 5"),
         ("Gemm", [X[0, 0], X[0, 0], X[0, 0, :5]], {}, "sizes 6 and 5 do not broadcast"),
         ("Gemm", [X[0, 0, :1], X[0, 0], X[0, 0]], {}, "does not broadcast to"),
