@@ -174,10 +174,10 @@ def _mixed(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str
 
 @MEANING.rule(
     73,
-    "The first input of these is quantized or has a float type, unless the node states a sum rule: activations but "
-    "Relu, Clip and PRelu, functions but Sign and Shrink, attention, normalizations, recurrent layers, Softmax, "
+    "The first input of these is quantized or has a float type, unless the node states a sum rule: activations except "
+    "Relu, Clip and PRelu, functions except Sign and Shrink, attention, normalizations, recurrent layers, Softmax, "
     "LogSoftmax and Hardmax, Sqrt, Exp, Log, Reciprocal, Sum, Mean, averaging pools and pools of norms. So is that "
-    "of a DequantizeLinear. The bounds of a Clip whose input is not have the element type of that input.",
+    "of a DequantizeLinear. The bounds of a Clip without a quantized input have the element type of that input.",
 )
 def _of_reals(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     x = tensors[node.inputs[0]] if node.inputs and node.inputs[0] else None
@@ -195,7 +195,7 @@ def _of_reals(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> 
     72,
     "An input that is called axes, axis, ends, indices, offsets, pads, position_ids, repeats, sequence_lens, shape, "
     "sizes, split, starts or steps is int32 or int64, a condition is bool, and scales are float32 or float64; none is "
-    "quantized. An exception are the indices of a OneHot.",
+    "quantized. The indices of a OneHot are an exception.",
 )
 def _counting(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     from ..ops.registry import COUNTING
