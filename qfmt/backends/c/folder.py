@@ -17,6 +17,8 @@ def check(folder: Path, program: str) -> None:
     where = str(folder)
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise DestinationError("is not a folder", where=where, hint="name a folder that does not exist yet")
+    if Path.cwd().is_relative_to(folder.resolve()):  # a process would stay in a folder that is gone
+        raise DestinationError("is, or contains, the current folder", where=where, hint="name another folder")
     if not folder.parent.is_dir():
         raise DestinationError("is in a folder that does not exist", where=where, hint="create it first")
     if folder.is_dir() and any(folder.iterdir()) and not _is_ours(folder, program):

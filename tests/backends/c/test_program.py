@@ -160,6 +160,14 @@ def test_sums_are_never_stored_whole(digits: Model) -> None:
 # Folders
 
 
+def test_the_current_folder_is_not_replaced(digits: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "net").mkdir()
+    monkeypatch.chdir(tmp_path / "net")
+    for name in (".", "../net", ".."):
+        with pytest.raises(DestinationError, match="is, or contains, the current folder"):
+            write_c(digits, Path(name))
+
+
 def test_a_folder_with_other_files_is_not_changed(digits: Model, tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
