@@ -20,7 +20,7 @@ from ..arrays import Array
 from ..engines import TORCH_ENGINES
 from ..errors import QfmtError, RunError, shortened
 from ..model import DTYPES, Attribute, Dimension, Node, Quantization, Shape, Tensor, attribute_kind
-from .shapes import broadcast, same
+from .shapes import INDICES, broadcast, same
 
 if TYPE_CHECKING:
     import numpy as np
@@ -97,12 +97,11 @@ DYNAMIC_ENGINES = by_engine(
 )
 
 
-_INDEX = ("int32", "int64")
 COUNTING = {
     "condition": ("bool",),
     "scales": ("float32", "float64"),
     **dict.fromkeys(("axes", "axis", "ends", "indices", "offsets", "pads", "position_ids", "repeats", "sequence_lens",
-                     "shape", "sizes", "split", "starts", "steps"), _INDEX),
+                     "shape", "sizes", "split", "starts", "steps"), INDICES),
 }  # fmt: skip
 """Names of inputs that choose, count or place elements → their element types."""
 

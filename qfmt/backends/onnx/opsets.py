@@ -153,6 +153,7 @@ def takes(definition: Any, parameter: Any, dtype: str) -> bool:
 
 
 def has_cast(opset: int, dtype: str) -> bool:
+    """Whether the Cast of an opset has an element type: those of less than 8 bits came later."""
     cast = schema("Cast", opset)
     return takes(cast, cast.inputs[0], dtype)
 

@@ -308,8 +308,8 @@ def test_moves_of_int32(name: str) -> None:
     """float32 does not hold them."""
     grid = Quantization.per_tensor(0.05, 131, "int32")
     x, y = Tensor("x", "int32", (1, 1, 2, 3), quantization=grid), Tensor("y", "int32", None, quantization=grid)
-    more = {"Pad": [Tensor.constant("pads", np.array([0, 0, 0, 1, 0, 0, 0, 0]))]}
-    more["Resize"] = [None, Tensor.constant("scales", np.array([1, 1, 2, 1], f32))]  # type: ignore[list-item]
+    more: dict[str, list[Tensor | None]] = {"Pad": [Tensor.constant("pads", np.array([0, 0, 0, 1, 0, 0, 0, 0]))]}
+    more["Resize"] = [None, Tensor.constant("scales", np.array([1, 1, 2, 1], f32))]
     model = single(name, "", [x, *more.get(name, [])], y, {"axis": 0} if name == "Concat" else {})
     given = {"x": RNG.integers(-(2**31), 2**31, (1, 1, 2, 3)).astype(np.int32)}
     model = model.replace(engine="reference")
