@@ -7,7 +7,7 @@ here, those of all others by the clamp of the node that computes them. Inputs of
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from math import lcm
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ..budget import Budget
-from ..errors import BudgetError, QfmtError, Violation
+from ..errors import BudgetError, QfmtError, ValidityError, Violation
 from ..model import DTYPES, Model, Node, Proof, Tensor
 from ..ops import Trait, has, known
 from ..ops.accumulation import columns, inner_size, range_met, reach_of_sums
@@ -78,6 +78,12 @@ def proofs(model: Model) -> Proofs:
         else:
             found.violations += broken
     return found
+
+
+def require_proven(model: Model, rules: Container[str] = ("P1", "P2")) -> None:
+    """ValidityError for sums that may break one of the rules: a program that assumes them would compute others."""
+    if broken := [each for each in proofs(model).violations if each.rule in rules]:
+        raise ValidityError(broken)
 
 
 def _adder(node: Node) -> Callable[[Node, Tensors, Budget], Range] | None:

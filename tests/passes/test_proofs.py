@@ -16,7 +16,7 @@ from click.testing import CliRunner
 import qfmt
 from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.cli import main as cli
-from qfmt.errors import QfmtError, RunError
+from qfmt.errors import QfmtError, RunError, ValidityError
 from qfmt.model import Proof, static_shape
 from qfmt.ops import OPERATORS
 from qfmt.passes.lowering import lower_integer
@@ -212,6 +212,17 @@ def test_the_range_that_sums_state_holds_them() -> None:
         stated = Quantization.of((1.0,), (0,), low, high)
         model = net([adder("qfmt.WeightedSum", ("x",), weights=(2,))], [x], (1, 2), stated)
         assert [each.rule for each in proofs(model).violations] == rules
+
+
+@pytest.mark.parametrize(("rule", "weight", "high"), [("P1", 1 << 23, None), ("P2", 2, 1999)])
+def test_other_engines_take_no_sums_that_are_not_proven(rule: str, weight: int, high: int | None) -> None:
+    """torch and ONNX would wrap around where `run` reports an error, or give a node more than the stated range."""
+    x = Tensor("x", "int16", (1, 2), None, grid(0, 10, 1000))
+    stated = None if high is None else Quantization.of((1.0,), (0,), 20, high)
+    model = net([adder("qfmt.WeightedSum", ("x",), weights=(weight,))], [x], (1, 2), stated)
+    for engine in (model.to_torch, model.to_onnx):
+        with pytest.raises(ValidityError, match=rf"{rule} node 0 \(qfmt.WeightedSum → s\): sums"):
+            engine()
 
 
 def test_constants_without_elements_are_within_their_range() -> None:

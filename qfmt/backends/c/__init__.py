@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ...errors import DestinationError, RunError, ValidityError
+from ...errors import DestinationError, RunError
 from ...interpreter import check_versions
 from ...rules import require_sound
 from ...urls import Named, Url, place
@@ -36,14 +36,13 @@ def write_c(
         raise RunError(model.no_graph)
     check_versions(model)
     require_sound(model)
-    from ...passes.proofs import proofs
+    from ...passes.proofs import require_proven
     from .folder import check, write
     from .names import program_name
 
     if isinstance(path := place(folder), Url):
         raise DestinationError("a C program consists of multiple files", where=str(path), hint="name a local folder")
-    if broken := [each for each in proofs(model).violations if each.rule == "P2"]:
-        raise ValidityError(broken)  # the stated ranges of sums determine what fits in int32 in C
+    require_proven(model, ("P2",))  # the stated ranges of sums determine what fits in int32 in C
     name = name or path.resolve().name
     check(path, program_name(name))
     texts = program(model, name, shapes, compact=compact)

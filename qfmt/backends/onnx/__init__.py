@@ -59,6 +59,9 @@ def _checked(model: Model, form: str | None, opset: int | None, same_types: bool
     if model.no_graph:
         raise RunError(model.no_graph)
     require_sound(model)
+    from ...passes.proofs import require_proven
+
+    require_proven(model)
     try:
         import onnx
         import onnx_ir  # noqa: F401

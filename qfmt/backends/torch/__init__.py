@@ -23,6 +23,9 @@ def to_torch(model: Model, engine: str = "auto") -> QuantizedModule:
     if model.no_graph:
         raise RunError(model.no_graph)
     require_sound(model)
+    from ...passes.proofs import require_proven
+
+    require_proven(model)
     try:
         import torch  # noqa: F401
     except ImportError:
