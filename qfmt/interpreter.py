@@ -221,7 +221,7 @@ def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[T
         _check_per_tensor(operator, node.rule, operands, wanted)
         result = Result(numpy_dtype(outputs[0].dtype), wanted, node.rule)
         return [operator.integer(*_filled(operator, operands), result=result, **attributes)]
-    if operator.takes_weights and quantized:
+    if operator.has_quantized_weights(operands):
         assert operator.integer is not None
         return _several(operator.integer(*_filled(operator, operands), rule=node.rule, **attributes))
     if moves:

@@ -44,12 +44,31 @@ def exact_dtype(x: Operand, weights: Array, axes: tuple[int, ...]) -> np.dtype[A
     """The fastest type in which all sums of x · weights over `axes` of the weights are exact, in any order.
 
     If the type represents every integer up to the `reach` of the sums, floating point is exact, fused or not, and BLAS
-    can be used.
+    can be used. QfmtError if one could exceed int64.
     """
-    largest = reach(x, weights, axes)
-    if largest <= EXACT_IN_FLOAT32:
+    farthest = reach(x, weights, axes)
+    require_int64(farthest)
+    if farthest <= EXACT_IN_FLOAT32:
         return np.dtype(np.float32)
-    return np.dtype(np.float64 if largest < EXACT_IN_FLOAT64 // 2 else np.int64)
+    return np.dtype(np.float64 if farthest < EXACT_IN_FLOAT64 // 2 else np.int64)
+
+
+def exact_product(a: Array, b: Array) -> Array:
+    """a · b of integers or real numbers: in int64 if both are integers; QfmtError if that could not hold it."""
+    if a.dtype.kind == b.dtype.kind == "i":
+        require_int64(largest(a) * largest(b))
+    return np.asarray(a * b)
+
+
+def require_int64(farthest: float) -> None:
+    """QfmtError if exact sums or products of that magnitude could exceed int64."""
+    if farthest >= 1 << 63:
+        raise QfmtError(f"exact sums may reach {farthest:.4g}, which exceeds int64")
+
+
+def largest(integers: Array) -> float:
+    """The largest magnitude."""
+    return float(np.abs(integers.astype(np.float64)).max(initial=0))
 
 
 def reach(x: Operand, weights: Array, axes: tuple[int, ...]) -> float:

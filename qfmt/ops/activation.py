@@ -12,7 +12,7 @@ from ..arithmetic import clamp, f32, quantize, rescale
 from ..arrays import Array
 from ..errors import QfmtError
 from ..model import Node, Quantization, Shape, Tensor
-from .accumulation import centred, real_scalar
+from .accumulation import centred, exact_product, real_scalar
 from .functions import elementwise, erf
 from .registry import QUANTIZE_RULES, Inference, Operand, Quantized, Result, Trait, by_engine, operator, optional
 from .shapes import bounded, check_broadcasts, same
@@ -159,8 +159,8 @@ def _prelu_integer(x: Operand, slope: Operand, *, result: Result) -> Array:
         raise QfmtError("the rule `product` needs two quantized inputs")
     grid = slope.quantization
     one = one_of(grid, slope.array.dtype)
-    xs, ws = (centred(each, np.dtype(np.float64)) for each in (x, slope))
-    total = np.maximum(xs, 0) * one + np.minimum(xs, 0) * ws
+    xs, ws = (centred(each, np.dtype(np.int64)) for each in (x, slope))
+    total = exact_product(xs, np.where(xs > 0, one, ws))
     multiplier = f32(x.quantization.scale[0]) * f32(grid.scale[0]) * (f32(1) / f32(result.quantization.scale[0]))
     return rescale(total, multiplier, result.quantization, result.dtype)
 

@@ -10,7 +10,7 @@ from ..arithmetic import f32, rescale
 from ..arrays import Array
 from ..errors import QfmtError
 from ..model import DTYPES, numpy_dtype
-from .accumulation import centred
+from .accumulation import centred, exact_product
 from .functions import function
 from .registry import (
     ELEMENT_TYPES,
@@ -38,8 +38,8 @@ def _add_integer(a: Operand, b: Operand, *, result: Result) -> Array:
 
 
 def _exact(operand: Operand) -> Array:
-    """q - z, or the values of a tensor that is not quantized, in float64, which represents their products exactly."""
-    return centred(operand, np.dtype(np.float64))
+    """q - z in int64; or the values of a tensor that is not quantized, in float64."""
+    return centred(operand, np.dtype(np.float64 if operand.quantization is None else np.int64))
 
 
 @operator(
@@ -72,12 +72,12 @@ def _mul_integer(a: Operand, b: Operand, *, result: Result) -> Array:
     result.expect("product")
     scales = [f32(1) if x.quantization is None else f32(x.quantization.scale[0]) for x in (a, b)]
     multiplier = scales[0] * scales[1] * (f32(1) / f32(result.quantization.scale[0]))
-    return rescale(_exact(a) * _exact(b), multiplier, result.quantization, result.dtype)
+    return rescale(exact_product(_exact(a), _exact(b)), multiplier, result.quantization, result.dtype)
 
 
 def _mul_exact(a: Operand, b: Operand, *, rule: str) -> Array:
     """(qa - za) · (qb - zb)"""
-    return centred(a, np.dtype(np.int64)) * centred(b, np.dtype(np.int64))
+    return exact_product(*(centred(each, np.dtype(np.int64)) for each in (a, b)))
 
 
 @operator(

@@ -10,7 +10,7 @@ from ..arithmetic import clamp, f32, fma, quantize
 from ..arrays import Array
 from ..errors import QfmtError
 from ..model import Quantization, Shape
-from .accumulation import centred, real
+from .accumulation import centred, largest, real, require_int64
 from .pooling import real_mean
 from .registry import (
     QUANTIZE_RULES,
@@ -75,8 +75,7 @@ def batch_normalization(x: Array, scale: Array, b: Array, mean: Array, var: Arra
 
     Computed as X · α + β with α = scale / √(input_var + epsilon), β = B - input_mean · α.
     """
-    if var.dtype.kind in "iu":
-        var = var.astype(np.float32)
+    var = var.astype(np.promote_types(np.float32 if var.dtype.kind in "iu" else var.dtype, x.dtype), copy=False)
     alpha = scale / np.sqrt(var + var.dtype.type(epsilon))
     beta = b - mean * alpha
     return (x * _per_channel(alpha, x.ndim) + _per_channel(beta, x.ndim)).astype(x.dtype, copy=False)
@@ -95,6 +94,7 @@ def _moments(q: Array, grid: Quantization, axes: tuple[int, ...], epsilon: float
     """
     count, scale = f32(prod(q.shape[axis] for axis in axes)), f32(grid.scale[0])
     whole = q.astype(np.int64)
+    require_int64(float(count) * largest(whole) ** 2)
     mean = whole.sum(axes, keepdims=True).astype(f32) / count
     squares = (whole * whole).sum(axes, keepdims=True).astype(f32) / count
     variance = np.maximum(fma(-mean, mean, squares), f32(0))

@@ -102,8 +102,9 @@ COUNTING = {
     "scales": ("float32", "float64"),
     **dict.fromkeys(("axes", "axis", "ends", "indices", "offsets", "pads", "position_ids", "repeats", "sequence_lens",
                      "shape", "sizes", "split", "starts", "steps"), INDICES),
+    **dict.fromkeys(("start", "limit", "delta", "y_zero_point"), ()),
 }  # fmt: skip
-"""Names of inputs that choose, count or place elements → their element types."""
+"""Names of inputs that choose, count or place elements → their element types, if not any; none is quantized."""
 
 
 FAMILIES_OF_REALS = ("activation", "attention", "functions", "normalization", "onnx_recurrent", "recurrent", "softmax")
@@ -258,6 +259,16 @@ class Operator:
     def takes_weights(self) -> bool:
         """Whether its weights are quantized, and its outputs float."""
         return self.quantized is Quantized.WEIGHTS
+
+    def has_quantized_weights(self, inputs: Sequence[Operand | Tensor | None]) -> bool:
+        """Of an operator that takes weights: whether one of them is quantized, so that a node states a rule."""
+        return any(self.quantized_weights(inputs))
+
+    def quantized_weights(self, inputs: Sequence[Operand | Tensor | None]) -> list[bool]:
+        """For each weight of an operator that takes weights: whether it is quantized."""
+        places = (self.weights or (0,)) if self.takes_weights else ()
+        given = (inputs[index] for index in places if index < len(inputs))
+        return [each.quantization is not None for each in given if each is not None]
 
     @property
     def takes_integers(self) -> bool:

@@ -201,13 +201,15 @@ def _requantized(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) 
     return next(filter(None, (_not_integers(each, 32, per_channel=True) for each in read)), "")
 
 
-@MEANING.rule(67, "A qfmt.WeightedSum has one weight for each input, and no sum exceeds int64.")
+@MEANING.rule(67, "A qfmt.WeightedSum has one weight for each input and outputs int32, and no sum exceeds int64.")
 def _weighted(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     if "weights" not in operator.attributes:
         return ""
     weights, given = node.ints("weights"), _arguments(node, operator, tensors)
     if len(weights) != len(given):
         return f"{len(weights)} weights for {len(given)} inputs"
+    if tensors[node.outputs[0]].dtype != "int32":
+        return f"{quoted(node.outputs[0])} is {tensors[node.outputs[0]].dtype}, expected int32"
     if _integers(node, operator, tensors):
         return ""
     sizes = [DTYPES[tensor.dtype].maximum + 1 for tensor in given]

@@ -195,7 +195,8 @@ def _of_reals(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> 
     72,
     "An input that is called axes, axis, ends, indices, offsets, pads, position_ids, repeats, sequence_lens, shape, "
     "sizes, split, starts or steps is int32 or int64, a condition is bool, and scales are float32 or float64; none is "
-    "quantized. The indices of a OneHot are an exception.",
+    "quantized, nor is an input that is called start, limit, delta or y_zero_point. The indices of a OneHot are an "
+    "exception.",
 )
 def _counting(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     from ..ops.registry import COUNTING
@@ -203,10 +204,15 @@ def _counting(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> 
     if node.operator == "OneHot":
         return ""
     for parameter, tensor in zip(operator.inputs, node.input_tensors(tensors), strict=False):
-        wanted = COUNTING.get(parameter.name, ())
-        if tensor is not None and wanted and (tensor.dtype not in wanted or tensor.quantization is not None):
-            what = "quantized" if tensor.quantization is not None else tensor.dtype
-            return f"the input {parameter.name}, {quoted(tensor.name)}, is {what}, expected {' or '.join(wanted)}"
+        wanted = COUNTING.get(parameter.name)
+        if tensor is None or wanted is None:
+            continue
+        if tensor.quantization is not None:
+            return f"the input {parameter.name}, {quoted(tensor.name)}, is quantized"
+        if wanted and tensor.dtype not in wanted:
+            return (
+                f"the input {parameter.name}, {quoted(tensor.name)}, is {tensor.dtype}, expected {' or '.join(wanted)}"
+            )
     return ""
 
 
@@ -226,7 +232,7 @@ def _moved(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str
 @MEANING.rule(
     54,
     "The first input of an operator that moves integers has an affine quantization, if any, and one scale if a "
-    "Pad inserts a constant.",
+    "Pad inserts a constant. What a Pad inserts is quantized only if its first input is.",
 )
 def _moved_blocks(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     for source, _ in _moves(node, operator, tensors):
@@ -236,6 +242,9 @@ def _moved_blocks(node: Node, operator: Operator, tensors: Mapping[str, Tensor])
             )
         if node.operator == "Pad" and node.attributes["mode"] == "constant" and _has_channels(source):
             return f"{quoted(source.name)} has multiple scales, which what a Pad inserts does not have"
+        value = node.input_tensors(tensors)[2] if node.operator == "Pad" and len(node.inputs) > 2 else None
+        if source.quantization is None and value is not None and value.quantization is not None:
+            return f"{quoted(value.name)}, which a Pad inserts, is quantized, but {quoted(source.name)} is not"
     return ""
 
 
@@ -282,11 +291,13 @@ def _float_only(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -
 @MEANING.rule(
     47,
     "A node with a quantized output states one of the rounding rules of its operator, if the operator has any. So does "
-    "a node with a quantized input, if its operator uses quantized weights. Where quantized floats, or quantizations "
-    "that are not affine, are involved, an operator that accumulates states a quantize rule instead. Any node may "
-    "state a sum rule that its operator has.",
+    "a node with quantized weights, if its operator uses such weights; then all of them are quantized. Where quantized "
+    "floats, or quantizations that are not affine, are involved, an operator that accumulates states a quantize rule "
+    "instead. Any node may state a sum rule that its operator has.",
 )
 def _rounding_rule(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
+    if len({*operator.quantized_weights(node.input_tensors(tensors))}) > 1:
+        return "some weights are quantized, but not all"
     allowed = _rules(node, operator, tensors)
     if not allowed or node.rule in (*allowed, *operator.sum_rules):
         return ""
@@ -311,8 +322,8 @@ def _rules(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> tup
 
     if only_moves(node, tensors):
         return ()
-    deciding = node.inputs if operator.takes_weights else node.outputs
-    if not any(tensors[name].quantization is not None for name in deciding if name):
+    rounds = any(tensors[name].quantization is not None for name in node.outputs if name)
+    if not rounds and not operator.has_quantized_weights(node.input_tensors(tensors)):
         return ()
     return QUANTIZE_RULES if operator.accumulates and _is_beyond_integers(node, tensors) else operator.rules
 

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from cases.one_node import single
 from cases.operators import CASES
+from qfmt.arithmetic import dequantize
+from qfmt.errors import RunError
 from qfmt.interpreter import execute
 from qfmt.model import Node, Quantization, Tensor
 from qfmt.ops import OPERATORS, Operand
@@ -21,6 +23,60 @@ PLAIN = {"Gemm": {"alpha": 1.0, "beta": 1.0}}
 """Attributes that the integer formulas require."""
 
 seeds = st.integers(0, 2**32)
+
+WIDE = Quantization.per_tensor(1e-9, 0, "int32")
+BYTE = Quantization.per_tensor(0.02, 0, "int8")
+LARGEST = (1 << 31) - 1
+
+
+@pytest.mark.parametrize(
+    ("name", "rule", "shapes"),
+    [
+        *(("MatMul", rule, [(1, 3), (3, 1)]) for rule in ("affine", "float_bias")),
+        ("qfmt.Linear", "integer_bias", [(1, 3), (1, 3)]),
+        ("LayerNormalization", "moments", [(1, 3)]),
+        ("InstanceNormalization", "moments", [(1, 1, 3)]),
+    ],
+)
+def test_sums_beyond_int64(name: str, rule: str, shapes: list[tuple[int, ...]]) -> None:
+    """Three products of 32 bits are enough."""
+    x = Tensor("x", "int32", shapes[0], None, WIDE)
+    others = [Tensor.constant("w", np.full(shape, LARGEST, np.int32), WIDE) for shape in shapes[1:]]
+    if rule == "moments":
+        size = 3 if name == "LayerNormalization" else 1
+        others = [Tensor.constant(each, np.ones(size, np.float32)) for each in "sb"]
+    model = single(name, rule, [x, *others], Tensor("y", "int8", None, None, BYTE), {})
+    with pytest.raises(RunError, match=r"exact sums may reach .*, which exceeds int64"):
+        model.run({"x": np.full(shapes[0], -LARGEST - 1, np.int32)})
+
+
+@pytest.mark.parametrize("name", ["Mul", "PRelu"])
+def test_products_of_32_bits_are_exact(name: str) -> None:
+    """Beyond 2^53, where float64 would round first; and beyond int64."""
+    tiny = Quantization.per_tensor(2.0**-20, 0, "int32")
+    x, w = (Tensor(each, "int32", (1,), None, tiny) for each in "xw")
+    output = Tensor("y", "int32", (1,), None, Quantization.per_tensor(1.0, 0, "int32"))
+    model = single(name, "product", [x, w], output, {})
+    a, b = -((1 << 29) + 1), (1 << 25) + 1  # f32 of the product: between its nearest numbers, but for the last 1
+    (made,) = model.run({"x": np.array([a], np.int32), "w": np.array([b], np.int32)})["y"]
+    assert made == np.rint(np.float32(a * b) * np.float32(2.0**-40))
+    wide = Quantization.per_tensor(2.0**-20, LARGEST, "int32")
+    x, w = (Tensor(each, "int32", (1,), None, wide) for each in "xw")
+    model = single(name, "product", [x, w], output, {})
+    with pytest.raises(RunError, match=r"exact sums may reach .*, which exceeds int64"):
+        model.run({each: np.array([-LARGEST], np.int32) for each in "xw"})
+
+
+@pytest.mark.parametrize("operator", ["qfmt.DynamicLinear", "qfmt.RNNCell"])
+def test_float_weights_beside_a_quantized_input_are_multiplied_without_a_rule(operator: str) -> None:
+    weight = Tensor.constant("w", np.array([[0.5, -2], [4, 1]], np.float32))
+    more = [Tensor.constant("r", np.eye(2, dtype=np.float32))] if operator == "qfmt.RNNCell" else []
+    x = np.array([[7, -100]], np.int8)
+    given = Tensor("x", "int8", (1, 2), None, BYTE)
+    made = single(operator, "", [given, weight, *more], Tensor("y", "float32", None), {}).run({"x": x})["y"]
+    real = single(operator, "", [Tensor("x", "float32", (1, 2)), weight, *more], Tensor("y", "float32", None), {})
+    np.testing.assert_array_equal(made, real.run({"x": dequantize(x, BYTE)})["y"])
+
 
 UNQUANTIZED = ("FLOAT_ONLY", "WEIGHTS", "INTEGERS")
 """Kinds of operators whose outputs are not quantized, or not computed from real numbers."""

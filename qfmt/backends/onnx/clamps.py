@@ -14,8 +14,9 @@ from ...arithmetic import f32, quantize
 from ...model import DTYPES, Tensor, numpy_dtype
 from ...ops.activation import bounds
 from .lowering import Site, among_integers, one_to_one
-from .older import constant_neighbours, padded, reduced, resized
+from .older import padded, reduced
 from .qdq import grid_of
+from .resize import constant_neighbours, resized
 
 
 @among_integers("Relu")

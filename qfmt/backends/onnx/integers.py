@@ -14,7 +14,9 @@ from ...arithmetic import FIXED_POINT
 from ...forms import MULTIPLY_ADD_DIVIDE
 from ...model import DTYPES
 from ...ops.accumulation import stored_zero
+from ...passes.proofs import limits
 from .lowering import Site, lowers, real_type
+from .opsets import Lacks
 
 NEVER = 1 << 31
 """A threshold that no int32 reaches."""
@@ -162,8 +164,11 @@ def _of_integers(site: Site) -> None:
     """The rule for integers, independent of scales: (x - zx) · mul + add + div / 2, divided and rounded down; then
     clamped, but without a quantization it wraps around."""
     out = site.output()
-    x, mul, add = (site.to("int64", site.stored(index)) for index in range(3))
     zero = stored_zero(site.tensor(0))
+    far = [max(abs(end - at) for end in limits(site.tensor(index))) for index, at in enumerate((zero, 0, 0))]
+    if far[0] * far[1] + far[2] + site.attributes["div"] >= 1 << 62:
+        raise Lacks("computes products that may exceed int64")
+    x, mul, add = (site.to("int64", site.stored(index)) for index in range(3))
     x = site.emit("Sub", x, site.constant("x_zero_point", np.int64(zero))) if zero else x
     div = site.attributes["div"]
     half, divisor = site.constant("half", np.int64(div // 2)), site.constant("div", np.int64(div))

@@ -35,7 +35,8 @@ def dequantized(builder: Builder, tensor: Tensor, stored: ir.Value, axis: int | 
         grid = grid.along(axis)
     domain = domain_of(builder, "DequantizeLinear", tensor.dtype)
     wide = DTYPES[tensor.dtype].bits == 32
-    if domain is None or grid.has_float_zero_points or (wide and any(grid.zero_point)):
+    moves = wide and tensor.data is None  # ONNX Runtime would quantize to uint8 behind a node that only moves
+    if domain is None or grid.has_float_zero_points or moves or (wide and any(grid.zero_point)):
         return _dequantized_by_formula(builder, tensor, grid, stored)
     attributes = _layout(builder, tensor, grid, domain)
     if builder.opset >= 23 and grid.is_blocked and grid.scale_dtype in HALVES:
@@ -195,19 +196,21 @@ def _limit(grid: Quantization, integer: int) -> NDArray[Any]:
 
 def _dequantized_by_formula(builder: Builder, tensor: Tensor, grid: Quantization, stored: ir.Value) -> ir.Value:
     """f32(q - z) · f32(s), the difference exact in int64 (or, of float zero points, in float32)."""
-    wide, dtype = (ir.DataType.FLOAT, f32) if grid.has_float_zero_points else (ir.DataType.INT64, np.int64)
+    exact = any(grid.zero_point) and not grid.has_float_zero_points
+    wide, dtype = (ir.DataType.INT64, np.int64) if exact else (ir.DataType.FLOAT, f32)
     if tensor.shape is None and grid.is_per_channel:
         raise Lacks("requires a known input rank")
     channels = [len(grid.scale) if axis == grid.axis else 1 for axis, _ in enumerate(tensor.shape or ())]
     sizes = channels if grid.is_affine else static_shape(tensor)
-    offset = builder.constant(f"{tensor.name}.zero_point", grid.zero_points(sizes).astype(dtype))
     name = f"{tensor.name}_wide"
     if has_cast(builder.opset, tensor.dtype):
         difference = builder.emit("Cast", stored, name=name, to=int(wide))
     else:  # 4 bits before opset 21, which only float zero points bring here
         unit = builder.constant(f"{tensor.name}.unit", np.ones((), f32))
         difference = builder.emit("DequantizeLinear", stored, unit, name=name, domain="com.microsoft")
-    difference = builder.emit("Sub", difference, offset, name=f"{tensor.name}_centred")
+    if any(grid.zero_point):
+        offset = builder.constant(f"{tensor.name}.zero_point", grid.zero_points(sizes).astype(dtype))
+        difference = builder.emit("Sub", difference, offset, name=f"{tensor.name}_centred")
     if wide != ir.DataType.FLOAT:
         difference = builder.emit("Cast", difference, name=f"{tensor.name}_float", to=int(ir.DataType.FLOAT))
     step = builder.constant(f"{tensor.name}.scale", grid.scales(sizes, f32))

@@ -17,9 +17,9 @@ from ...ops.accumulation import QUANTIZED, in_units_of_sums, int32_bias
 from ...ops.activation import bounds
 from . import qdq
 from .lowering import Site, by_integers, written_attributes
-from .older import resized
 from .opsets import Lacks
 from .pools import without_ceil_mode
+from .resize import resized
 
 MICROSOFT = "com.microsoft"
 

@@ -35,10 +35,14 @@ def _conv(s: Site, x: list[Any]) -> Any:
 
 
 def _linear(s: Site, x: list[Any]) -> Any:
-    """A float16 weight is widened to the type of the other operand."""
-    kinds = [torch_dtype(s.tensor(index).dtype) for index in (0, 1)]
-    weight = x[1] if kinds[0] == kinds[1] or not s.is_float else s.call(aten.to.dtype, x[1], kinds[0])
-    return s.call(aten.linear.default, x[0], weight, _third(x))
+    """A float16 weight, or a bias of integers, gets the type of the first operand."""
+    kind = s.tensor(0).dtype
+    operands = [
+        s.call(aten.to.dtype, value, torch_dtype(kind)) if s.is_float and s.tensor(index).dtype != kind else value
+        for index, value in enumerate(x[:3])
+        if value is not None
+    ]
+    return s.call(aten.linear.default, *operands)
 
 
 def _gemm(s: Site, x: list[Any]) -> Any:

@@ -145,8 +145,7 @@ class Builder:
         kinds = [dtype or entry.likely_dtype(i, dtypes, complete) for i in range(outputs)]
         first = values[0]
         origin = first.origin if first is not None and keeps_shape(entry) else ""
-        has_weights = any(value is not None and value.quantization is not None for value in values)
-        rounds = has_weights if entry.takes_weights else quantization is not None
+        rounds = quantization is not None or entry.has_quantized_weights(given)
         rule = (rule or OPERATORS[like or operator].engines.get(self.engine, "")) if rounds else ""
         if entry.moves:
             quantization, rule = (first.quantization if first is not None else None), ""

@@ -99,6 +99,46 @@ def test_a_slope_that_cannot_represent_1() -> None:
     np.testing.assert_array_equal(runtime(model.to_onnx(), given)[0], want)
 
 
+@pytest.mark.parametrize("zero", [0, 255])
+def test_slopes_that_are_computed(zero: int) -> None:
+    """Also with slopes that represent nothing above 0."""
+    grid, slopes = Quantization.per_tensor(0.5, 3, "uint8"), Quantization.per_tensor(1 / 512, zero, "uint8")
+    tensors = [Tensor("x", "uint8", (256,), None, grid), Tensor("slope", "uint8", (1,), None, slopes)]
+    model = single("PRelu", "product", [*tensors], Tensor("y", "uint8", (256,), None, grid), {})
+    for number in (0, 100, 255):
+        given = {"x": np.arange(256, dtype=np.uint8), "slope": np.uint8([number])}
+        np.testing.assert_array_equal(runtime(model.to_onnx(), given)[0], model.run(given)["y"])
+
+
+@pytest.mark.parametrize("opset", [13, 17, 21, None])
+@pytest.mark.parametrize("name", ["Reshape", "Transpose", "Squeeze"])
+def test_int32_numbers_that_are_moved(name: str, opset: int | None) -> None:
+    """ONNX Runtime would move their DequantizeLinear behind the node, and quantize to uint8 between them."""
+    integers = Tensor("x", "int32", (1, 4), None, Quantization.per_tensor(0.001, 0, "int32"))
+    shape = Tensor.constant("shape", np.array([2, 2]))
+    more = {"Reshape": [shape], "Squeeze": [Tensor.constant("axes", np.array([0]))]}
+    one = single("DequantizeLinear", "", [integers], Tensor("d", "float32", (1, 4)), {})
+    attributes = {"perm": (1, 0)} if name == "Transpose" else {}
+    two = single(name, "", [Tensor("d", "float32", (1, 4)), *more.get(name, [])], Y, attributes)
+    tensors = {**two.tensors, **one.tensors}
+    model = Model(Graph(("x",), ("y",), (*one.nodes, *two.nodes), tensors))
+    given = {"x": np.array([[-540, 279, 530, -74]], np.int32)}
+    made = runtime(model.to_onnx(opset=opset), given, "fused")[0]
+    np.testing.assert_array_equal(made, model.run(given)["y"])
+
+
+@pytest.mark.parametrize(("mul", "is_refused"), [(1 << 29, False), (1 << 31, True)])
+def test_a_requantization_that_may_exceed_int64(mul: int, is_refused: bool) -> None:
+    tensors = [Tensor("x", "int32", (2,)), *(Tensor.constant(each, np.array(mul)) for each in "ma")]
+    model = single("qfmt.RequantShift", "", [*tensors], Tensor("y", "int32", (2,)), {"div": 1 << 31})
+    given = {"x": np.array([-(1 << 31), (1 << 31) - 1], np.int32)}
+    if is_refused:
+        with pytest.raises(InexpressibleNodesError, match="RequantShift computes products that may exceed int64"):
+            model.to_onnx()
+    else:
+        np.testing.assert_array_equal(runtime(model.to_onnx(), given)[0], model.run(given)["y"])
+
+
 def test_a_product_of_booleans() -> None:
     shape = (2, 3)
     tensors = [Tensor("x", "bool", shape), Tensor("z", "bool", shape)]
@@ -301,6 +341,23 @@ def test_pads_of_both_signs_of_a_wrapped_tensor(opset: int | None) -> None:
     model = single("Pad", "", [Tensor("x", "float32", (4, 5)), pads], Y, {"mode": "wrap"})
     want = model.run({"x": IMAGE[0, 0]})["y"]
     np.testing.assert_array_equal(runtime(model.to_onnx(opset=opset), {"x": IMAGE[0, 0]})[0], want)
+
+
+@pytest.mark.parametrize("by", ["scales", "sizes"])
+@pytest.mark.parametrize(("start", "end"), [(0.0, 1.0), (0.25, 1.0), (0.0, 0.5)])
+def test_a_region_of_an_axis_that_keeps_its_size(by: str, start: float, end: float) -> None:
+    """ONNX Runtime ignores the region along such an axis."""
+    region = Tensor.constant("region", np.array([start, 0.25, end, 0.75], f32))
+    factors = {"scales": np.array([1, 2], f32), "sizes": np.array([2, 6])}
+    given = [Tensor.constant(name, factors[name]) if name == by else None for name in factors]
+    attributes = {"mode": "linear", "coordinate_transformation_mode": "tf_crop_and_resize", "axes": (0, 1)}
+    x = np.arange(6, dtype=f32).reshape(2, 3)
+    model = single("Resize", "", [Tensor("x", "float32", (2, 3)), region, *given], Y, attributes)
+    if (start, end) == (0, 1):
+        np.testing.assert_array_almost_equal_nulp(runtime(model.to_onnx(), {"x": x})[0], model.run({"x": x})["y"], 2)
+    else:
+        with pytest.raises(QfmtError, match="Resize crops an axis that keeps its size, which ONNX Runtime does not"):
+            model.to_onnx()
 
 
 @pytest.mark.parametrize("name", ["Clip", "Relu", "GlobalMaxPool", "Concat", "Pad", "Resize"])

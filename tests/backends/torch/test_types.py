@@ -103,6 +103,14 @@ CASES = {
         "Concat", "divide", [SQUARES, constant("d", COLUMNS, "uint8", NO_ROWS)], Y, {"axis": 2}
     ),
     "bins of no rows": Case("qfmt.AdaptiveAveragePool", "mean_reciprocal", [SQUARES], Y, {"output_size": (0, 2)}),
+    **{
+        f"a variance of {dtype}": Case(
+            "BatchNormalization", "divide",
+            [constant("x", [[[9, 60], [80, 99], [7, 31]]], "uint8", BYTE),
+             VECTOR, VECTOR, VECTOR, constant("d", [0.75, 1.5, 0.25], dtype)], Y,
+        )
+        for dtype in ("bfloat16", "float16", "float8_e4m3fn")
+    },
     "padding of a whole stride": Case(
         "ConvTranspose", "exact",
         [SQUARES, constant("w", np.arange(4).reshape(1, 1, 2, 2), "int8", SIGNED)], SUMS,
@@ -138,6 +146,14 @@ def test_a_pool_of_rows_is_refused(engine: str) -> None:
         model.run({"x": x})
     with pytest.raises(QfmtError, match="over all spatial dimensions"):
         model.to_torch(engine)(to_tensor(x, "uint8"))
+
+
+def test_a_layer_of_floats_with_a_bias_of_integers() -> None:
+    floats = [Tensor("x", "float32", (2, 3)), constant("w", [[1, -2, 3], [4, 5, -6]], "float32")]
+    model = single("qfmt.Linear", "", [*floats, Tensor("b", "int32", (2,))], PLAIN, {})
+    x, b = np.arange(6, dtype=np.float32).reshape(2, 3), np.array([7, -9], np.int32)
+    made = model.to_torch()(to_tensor(x, "float32"), to_tensor(b, "int32")).numpy()
+    assert np.array_equal(made, model.run({"x": x, "b": b})["y"])
 
 
 def test_integers_without_a_quantization_are_a_bias_between_floats() -> None:

@@ -191,6 +191,39 @@ def of_rules() -> Iterator[Refused]:
         alone("Pad", [plain, pads, fill], Tensor("y", "int8", None)),
     )
     yield Refused(
+        "real-fill",
+        "V54",
+        "A quantized number beside floats",
+        alone("Pad", [Tensor("x", "float32", (2, 2)), pads, fill], Tensor("y", "float32", None)),
+    )
+    yield Refused(
+        "quantized-range",
+        "V72",
+        "A range from a quantized number",
+        alone(
+            "Range", [fill, *(Tensor.constant(n, np.array(9, np.float32)) for n in "ld")], Tensor("y", "float32", None)
+        ),
+    )
+    signed = Quantization.of((0.5,), (0,), -127, 127)
+    yield Refused(
+        "narrow-sums",
+        "V67",
+        "A weighted sum of int8",
+        alone("qfmt.WeightedSum", [plain], Tensor("y", "int8", (2, 2), None, signed), weights=(1,)),
+    )
+    weights = Tensor.constant("w", square, signed)
+    yield Refused(
+        "half-quantized",
+        "V47",
+        "One of two weights is quantized",
+        alone(
+            "qfmt.RNNCell",
+            [Tensor("x", "float32", (1, 2)), weights, Tensor.constant("r", np.eye(2, dtype=np.float32))],
+            Tensor("y", "float32", None),
+            rule="dynamic_fma",
+        ),
+    )
+    yield Refused(
         "product-zero-point",
         "V71",
         "A zero point of another type",
