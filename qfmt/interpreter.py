@@ -16,6 +16,7 @@ from .memory import Memory, limit_for, require
 from .model import DTYPES, Dimension, Model, Node, Quantization, Shape, Tensor, numpy_dtype
 from .ops import OPERATORS, UNFIT, Inference, Operand, Operator, Quantized, Result, UnknownRank
 from .ops.accumulation import int32_sums
+from .ops.registry import is_usable
 from .ops.rescaling import multiply_add_divide
 from .progress import counted
 
@@ -216,7 +217,7 @@ def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[T
     if operator.takes_integers:
         return [_integers(operator, node.rule, operands, outputs[0], attributes)]
     if operator.integer is not None and node.rule not in QUANTIZE and node.rule:
-        _check_integers(operands, outputs)
+        _check_integers(node.rule, operands, outputs)
     if wanted is not None and operator.integer is not None and node.rule not in QUANTIZE and not only_moves:
         _check_per_tensor(operator, node.rule, operands, wanted)
         result = Result(numpy_dtype(outputs[0].dtype), wanted, node.rule)
@@ -287,12 +288,12 @@ def _integers(
     return made
 
 
-def _check_integers(operands: Sequence[Operand | None], outputs: Sequence[Tensor]) -> None:
+def _check_integers(rule: str, operands: Sequence[Operand | None], outputs: Sequence[Tensor]) -> None:
     """RunError if a formula on integers would get block-wise scales, or floats."""
     grids = [(str(each.array.dtype), each.quantization) for each in operands if each is not None]
     for dtype, grid in (*grids, *((tensor.dtype, tensor.quantization) for tensor in outputs)):
-        if grid is not None and (not grid.is_affine or not DTYPES[dtype].is_integer):
-            what = "block-wise scales" if not grid.is_affine else f"quantized {dtype}"
+        if grid is not None and not (is_usable(grid, rule) and DTYPES[dtype].is_integer):
+            what = "block-wise scales, or float zero points" if DTYPES[dtype].is_integer else f"quantized {dtype}"
             raise RunError(f"computes on integers, not with {what}", hint="state a quantize rule: dequantize, compute")
 
 

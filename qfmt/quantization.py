@@ -312,6 +312,11 @@ class Quantization:
         return not any((self.offset, self.table, self.group_index, self.scale.quantization))
 
     @property
+    def is_summable(self) -> bool:
+        """Whether integers minus their zero points can be summed, and scaled then."""
+        return self.is_affine and not self.has_float_zero_points
+
+    @property
     def has_float_zero_points(self) -> bool:
         return not self.zero_point.is_integer
 

@@ -52,6 +52,11 @@ LOOKUP_RULES = ("lookup_float32", "lookup_float16")
 SUM_RULES = ("exact", "folded")
 
 
+def is_usable(quantization: Quantization, rule: str) -> bool:
+    """Whether the formula of a rule, which is not a quantize rule, can use integers with that quantization."""
+    return quantization.is_affine if rule in LOOKUP_RULES else quantization.is_summable
+
+
 class Trait(enum.Flag):
     """Properties of operators that passes, comparisons and backends use instead of names."""
 

@@ -111,7 +111,7 @@ class _Folding:
         """Whether exact sums of products are defined for the grids."""
         for name in inputs[:2]:
             grid = self.tensors[name].quantization
-            if grid and not (grid.is_affine and self._is_integer(name) and not grid.has_float_zero_points):
+            if grid and not (grid.is_summable and self._is_integer(name)):
                 return False
         x, w = (self.tensors[name].quantization for name in inputs[:2])
         if x is not None and x.is_per_channel:

@@ -87,7 +87,7 @@ def _movable(model: Model) -> set[str]:
 
 def _has_grid(tensor: Tensor) -> bool:
     grid = tensor.quantization
-    return grid is not None and grid.is_affine and not grid.has_float_zero_points
+    return grid is not None and grid.is_summable
 
 
 class _SameTypes:

@@ -107,7 +107,7 @@ def _not_integers(tensor: Tensor, bits: int, *, per_channel: bool) -> str:
     q = tensor.quantization
     if not _is_integer(tensor, bits):
         return f"{quoted(tensor.name)} is {tensor.dtype}, not an integer type of at most {bits} bits"
-    if q is not None and (not q.is_affine or q.has_float_zero_points or (q.is_per_channel and not per_channel)):
+    if q is not None and (not q.is_summable or (q.is_per_channel and not per_channel)):
         form = "per tensor or channel" if per_channel else "per tensor"
         return f"{quoted(tensor.name)} is not quantized {form}, with integer zero points"
     return ""

@@ -292,8 +292,9 @@ def _float_only(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -
     47,
     "A node with a quantized output states one of the rounding rules of its operator, if the operator has any. So does "
     "a node with quantized weights, if its operator uses such weights; then all of them are quantized. Where quantized "
-    "floats, or quantizations that are not affine, are involved, an operator that accumulates states a quantize rule "
-    "instead. Any node may state a sum rule that its operator has.",
+    "floats, quantizations that are not affine, or zero points of floats are involved, a node with a quantized output "
+    "states a quantize rule, if its operator has any or accumulates. Any node may state a sum rule that its operator "
+    "has.",
 )
 def _rounding_rule(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     if len({*operator.quantized_weights(node.input_tensors(tensors))}) > 1:
@@ -325,18 +326,24 @@ def _rules(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> tup
     rounds = any(tensors[name].quantization is not None for name in node.outputs if name)
     if not rounds and not operator.has_quantized_weights(node.input_tensors(tensors)):
         return ()
-    return QUANTIZE_RULES if operator.accumulates and _is_beyond_integers(node, tensors) else operator.rules
+    if operator.takes_weights or not _is_beyond_integers(node, tensors):
+        return operator.rules
+    if operator.accumulates:
+        return QUANTIZE_RULES
+    return tuple(rule for rule in operator.rules if rule in QUANTIZE_RULES) or operator.rules
 
 
 @MEANING.rule(
     52,
     "The weights of a node that states a requantize, dynamic, lookup or sum rule have scales per tensor or along the "
     "axis of its output channels: axis 1 for a transposed convolution, the columns of the product for MatMul and Gemm, "
-    "axis 0 otherwise. A vector that MatMul multiplies has none.",
+    "axis 0 otherwise. A vector that MatMul multiplies has none. Those of a dynamic "
+    "or lookup rule are affine, and have integer zero points, unless the rule is a lookup. No node takes the maximum of "
+    "rows of a quantized table.",
 )
 def _scales_of_weights(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     from ..ops.accumulation import output_axis
-    from ..ops.registry import DYNAMIC_RULES, LOOKUP_RULES, REQUANTIZE_RULES
+    from ..ops.registry import DYNAMIC_RULES, LOOKUP_RULES, REQUANTIZE_RULES, is_usable
 
     sums = operator.sum_rules if operator.weights else ()
     if node.rule not in (*REQUANTIZE_RULES, *DYNAMIC_RULES, *LOOKUP_RULES, *sums):
@@ -345,8 +352,14 @@ def _scales_of_weights(node: Node, operator: Operator, tensors: Mapping[str, Ten
         if not (name := next(iter(node.inputs[index : index + 1]), "")):
             continue
         quantization, shape = tensors[name].quantization, tensors[name].shape
+        if quantization is None:
+            continue
+        if operator.takes_weights and not is_usable(quantization, node.rule):
+            return f"{quoted(name)} is not quantized per tensor or per channel, with integer zero points"
+        if node.attributes.get("mode") == "max":
+            return f"the maximum of {quoted(name)} is not defined, which is quantized"
         axis = output_axis(node, len(shape or ()))
-        if quantization is not None and quantization.is_per_channel and quantization.axis != axis:
+        if quantization.is_per_channel and quantization.axis != axis:
             expected = "one scale" if axis is None else f"axis {axis}"
             return f"the scales of {quoted(name)} are along axis {quantization.axis}, expected {expected}"
     return ""
@@ -389,7 +402,7 @@ def _grids(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str
     ends = (*node.inputs[: 1 if is_normal else None], *node.outputs)
     named = [(name, tensors[name].quantization) for name in ends if name]
     for name, grid in named:
-        if grid is not None and (grid.is_per_channel or not grid.is_affine):
+        if grid is not None and grid.is_per_channel:
             return f"{quoted(name)} is not quantized per tensor"
     if node.rule in ("interpolate", "interpolate_fma") and (reason := _not_interpolated(node)):
         return f"the rule {quoted(node.rule)} does not support {reason}"
@@ -411,9 +424,9 @@ def _not_interpolated(node: Node) -> str:
 
 
 def _is_beyond_integers(node: Node, tensors: Mapping[str, Tensor]) -> bool:
-    """Whether there are quantizations that are not affine, or quantized floats, which cannot be summed as integers."""
+    """Whether something quantized cannot be summed as integers."""
     grids = ((tensors[name].dtype, tensors[name].quantization) for name in (*node.inputs, *node.outputs) if name)
-    return any(grid is not None and (not grid.is_affine or not DTYPES[dtype].is_integer) for dtype, grid in grids)
+    return any(grid is not None and not (grid.is_summable and DTYPES[dtype].is_integer) for dtype, grid in grids)
 
 
 def _first_version(operator: str) -> int:

@@ -47,13 +47,17 @@ class _Same(Generic[Value]):
     "A scale has the type float16, bfloat16, float32, float64, float8_e8m0fnu or float8_e4m3fn, an offset one of the "
     "first four. Either may be quantized: then it has the type int8, uint8 or float8_e4m3fn, and a quantization of "
     "its own, the second level, in which nothing is quantized. Zero points have the type uint8, int8, uint16, int16 "
-    "or int32, or the type of the scale if the scale is not quantized; tensors of floats have none, or 0 as one uint8. "
-    "Zero points and offsets have the shape of the scale, or are one number. A table is for integers of at most 8 "
-    "bits; it has one dimension, an element for each code, and one of the types float16 to float64, or an integer type "
-    "of at most 16 bits. Each array has exactly the bytes that its type and shape need.",
+    "or int32, or, in constants, the type of the scale if the scale is not quantized; tensors of floats have none, or "
+    "0 as one uint8. Zero points and offsets have the shape of the scale, or are one number. A table is for integers "
+    "of at most 8 bits; it has one dimension, an element for each code, and one of the types float16 to float64, or an "
+    "integer type of at most 16 bits. Each array has exactly the bytes that its type and shape need.",
 )
 def _form(tensor: Tensor, quantization: Quantization) -> str:
-    return _wrong_form(tensor.dtype, quantization, quantization.scale.shape, level=1)
+    if wrong := _wrong_form(tensor.dtype, quantization, quantization.scale.shape, level=1):
+        return wrong
+    if quantization.has_float_zero_points and not tensor.is_constant:
+        return "zero points of floats in a tensor that is not constant"
+    return ""
 
 
 def _wrong_form(dtype: str, q: Quantization, shape: tuple[int, ...], level: int) -> str:

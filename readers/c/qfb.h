@@ -1389,6 +1389,8 @@ static inline qfb_code qfb_check_quantization_(qfb_walk_ *walk, uint32_t index, 
     if (qfb_check_form_(file, index, tensor->dtype, q) || qfb_check_blocks_(file, index, &tensor->shape, q) ||
         qfb_check_observed_(walk, index, q))
         return file->error.code;
+    if (!tensor->is_constant && !qfb_is_integer_type(q->zero_point.dtype))
+        return qfb_invalid_(file, "V20", index, "a tensor that is not constant has zero points of floats");
     if (info->high == 0 || info->bits > 32)
         return qfb_invalid_(file, "V23", index, "the element type cannot be quantized");
     if (q->quant_min < info->low || q->quant_min > q->quant_max || q->quant_max > info->high)

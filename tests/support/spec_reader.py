@@ -107,7 +107,7 @@ class Array:
         for each in filter(None, (zero_point, offset)):
             check(each.shape in ([], scale.shape), f"V20: not one {each.name} for each scale")
         if zero_point is not None:
-            plain = "" if scale.quantization else scale.dtype
+            plain = "" if scale.quantization or self.data is None else scale.dtype
             is_none = (zero_point.dtype, zero_point.shape, zero_point.data) == ("uint8", [], bytes(1))
             fits = zero_point.dtype in (*POINTS, plain) and "int" in self.dtype
             check(is_none or fits, "V20: the type of zero points")

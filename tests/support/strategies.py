@@ -116,7 +116,7 @@ def computed_tensors(draw: Draw, name: str) -> Tensor:
     shape: Shape = draw(
         st.one_of(st.none(), st.lists(st.one_of(st.none(), NAMES, st.integers(0, 2**20)), max_size=3).map(tuple))
     )
-    return Tensor(name, dtype, shape, None, draw(quantizations(dtype, shape)), draw(aliases()))
+    return Tensor(name, dtype, shape, None, draw(quantizations(dtype, shape, computed=True)), draw(aliases()))
 
 
 @st.composite
@@ -162,18 +162,18 @@ def floats(draw: Draw, entry: DType, count: int, quantization: Quantization | No
 
 
 @st.composite
-def quantizations(draw: Draw, dtype: str, shape: Shape) -> Quantization | None:
+def quantizations(draw: Draw, dtype: str, shape: Shape, *, computed: bool = False) -> Quantization | None:
     if dtype not in QUANTIZABLE or draw(st.booleans()):
         return None
     if shape and all(isinstance(size, int) and 0 < size < 8 for size in shape) and draw(st.booleans()):
-        return draw(blocked(dtype, shape))
+        return draw(blocked(dtype, shape, computed=computed))
     axes = [axis for axis, size in enumerate(shape or ()) if isinstance(size, int) and 0 < size < 4]
     axis = draw(st.sampled_from([None, *axes]))
     count = 1 if axis is None or shape is None else shape[axis]
     assert isinstance(count, int)
     scale_dtype = draw(st.sampled_from(SCALE_DTYPES))
     low, high = sorted(draw(st.tuples(*[integers(dtype)] * 2)))
-    zero_point = draw(zero_points(dtype, scale_dtype))
+    zero_point = draw(zero_points(dtype, scale_dtype, computed=computed))
     return Quantization.of(
         tuple(draw(scales(scale_dtype)) for _ in range(count)),
         tuple(draw(zero_point) for _ in range(count)),
@@ -187,7 +187,7 @@ def quantizations(draw: Draw, dtype: str, shape: Shape) -> Quantization | None:
 
 
 @st.composite
-def blocked(draw: Draw, dtype: str, shape: tuple[int, ...]) -> Quantization:
+def blocked(draw: Draw, dtype: str, shape: tuple[int, ...], *, computed: bool = False) -> Quantization:
     """Blocks of any size in a small tensor, of equal size or not; per-tensor and per-channel are special cases."""
     scale_dtype = draw(st.sampled_from(SCALE_DTYPES))
     sizes = tuple(draw(st.integers(1, size)) for size in shape)
@@ -197,18 +197,18 @@ def blocked(draw: Draw, dtype: str, shape: tuple[int, ...]) -> Quantization:
         return np.array([draw(elements) for _ in range(math.prod(counts))])
 
     scale = array(scales(scale_dtype)).astype(numpy_dtype(scale_dtype)).reshape(counts)
-    points = array(draw(zero_points(dtype, scale_dtype))).reshape(counts)
+    points = array(draw(zero_points(dtype, scale_dtype, computed=computed))).reshape(counts)
     limits = tuple(sorted(draw(st.tuples(*[integers(dtype)] * 2))))
     return Quantization.of_blocks(dtype, shape, sizes, scale, points, limits=limits)  # type: ignore[arg-type]
 
 
-def zero_points(dtype: str, scale_dtype: str) -> st.SearchStrategy[st.SearchStrategy[Any]]:
-    """A strategy for zero points: integers, or floats of the type of the scales."""
+def zero_points(dtype: str, scale_dtype: str, *, computed: bool = False) -> st.SearchStrategy[st.SearchStrategy[Any]]:
+    """A strategy for zero points: integers, or, in constants, floats of the type of the scales."""
     if not DTYPES[dtype].is_integer:
         return st.just(st.just(0))
     positive = scales(scale_dtype)
     negative = positive if scale_dtype == "float8_e8m0fnu" else positive.map(neg)
-    return st.sampled_from([integers(dtype, 2**31), positive, negative])
+    return st.sampled_from([integers(dtype, 2**31), *([] if computed else [positive, negative])])
 
 
 def integers(dtype: str, limit: int = 2**63) -> st.SearchStrategy[int]:

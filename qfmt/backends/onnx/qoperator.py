@@ -38,7 +38,7 @@ def _check_plain(*tensors: Tensor) -> None:
 def _is_weight(x: Tensor, w: Tensor, axis: int) -> bool:
     """Whether kernels for x support a weight with scales along that axis, or one scale."""
     grid = w.quantization
-    if grid is None or not grid.is_affine or grid.has_float_zero_points or grid.axis not in (None, axis):
+    if grid is None or not grid.is_summable or grid.axis not in (None, axis):
         return False
     return w.dtype == "int8" or (w.dtype == "uint8" and x.dtype == "uint8")
 

@@ -65,7 +65,7 @@ def dynamic_linear_by_rule(s: Site) -> Any:
     q = w.quantization
     if rule not in DYNAMIC:
         raise Lacks(f"does not support the rule {rule!r}")
-    if w.data is None or q is None or not q.is_affine or q.has_float_zero_points or not DTYPES[w.dtype].is_integer:
+    if w.data is None or q is None or not q.is_summable or not DTYPES[w.dtype].is_integer:
         raise Lacks("needs a constant weight of integers, quantized per tensor or per channel")
     if q.axis not in (None, 0) or not all(w.shape or ()) or DTYPES[w.dtype].bits > 8:
         raise Lacks("needs a weight of at most 8 bits, quantized per output")

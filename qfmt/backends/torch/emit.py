@@ -21,6 +21,7 @@ from ...errors import QfmtError, RunError
 from ...interpreter import operator_of
 from ...model import DTYPES, Model, Node, Tensor
 from ...ops import Trait, known
+from ...ops.registry import is_usable
 from ...passes.constants import unused
 from . import sizes
 from .arithmetic import Grid, centred, stored
@@ -247,8 +248,8 @@ class Builder:
         if operator is not None and node.rule in operator.sum_rules:
             return f"does not compute sums with the rule {node.rule!r}"
         for tensor in (self.model.tensors[name] for name in (*node.inputs, *node.outputs) if name):
-            if tensor.quantization is not None and not tensor.quantization.is_affine:
-                return "does not support block-wise scales"
+            if tensor.quantization is not None and not is_usable(tensor.quantization, node.rule):
+                return "does not support block-wise scales, or float zero points"
             if DTYPES[tensor.dtype].kind == "f" and (tensor.quantization is not None or DTYPES[tensor.dtype].bits < 8):
                 return f"has no quantized {tensor.dtype}"
         return ""

@@ -85,7 +85,7 @@ class Context:
         grid = tensor.quantization
         if grid is None or not DTYPES[tensor.dtype].is_integer:
             raise NoForm(f"computes in floating point: {tensor.name!r} is {tensor.dtype}, not quantized")
-        if not grid.is_affine or grid.has_float_zero_points:
+        if not grid.is_summable:
             raise NoForm(f"computes in floating point: {tensor.name!r} has block-wise scales, or float zero points")
         return grid
 

@@ -145,8 +145,8 @@ def _spread(bias: Array, count: int) -> Array:
 
 def _centred(w: Tensor) -> Integers:
     assert w.quantization is not None
-    if not w.quantization.is_affine or w.quantization.has_float_zero_points:
-        raise NoForm("has weights with block-wise scales")
+    if not w.quantization.is_summable:
+        raise NoForm("has weights with block-wise scales, or float zero points")
     array: Integers = w.array.astype(np.int64)
     return array - w.quantization.zero_points(array.shape).astype(np.int64)
 

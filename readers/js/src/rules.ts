@@ -81,6 +81,8 @@ function checkQuantization(tensor: TensorFacts, quantization: Quantization): voi
   const { quantMin, quantMax } = quantization;
   const form = wrongForm(tensor.dtype, quantization);
   refuseIf(form !== "", "V20", tensor, form);
+  const computed = tensor.stored === null && !isInteger(quantization.zeroPoint.dtype);
+  refuseIf(computed, "V20", tensor, "a tensor that is not constant has zero points of floats");
   const blocks = wrongBlocks(tensor.shape, quantization);
   refuseIf(blocks !== "", "V21", tensor, blocks);
   refuseIf(maximum === 0n || bits > 32, "V23", tensor, `${tensor.dtype} cannot be quantized`);

@@ -299,7 +299,7 @@ def test_requant_shift_runnable_is_exact(div: int, signed: int) -> None:
 def test_large_kernels_of_ones_are_refused() -> None:
     """A kernel of ones for each channel would be far larger than the file."""
     side = 1 << 15
-    grid = qfmt.Quantization.of((0.5,), (0,), 0, 255)
+    grid = qfmt.Quantization.of((0.5,), (0,), 0, 0)
     window = {
         "ceil_mode": 0,
         "count_include_pad": 0,

@@ -111,7 +111,7 @@ FORMULAS: tuple[Change, ...] = (
     ("mean-zero-point", "V69", "A mean rule to another zero point", numbers("pool", "zero_point", bytes=b"\6")),
     ("sum-real", "V69", "The rule sum with an input that is not quantized", setting("one", quantization=None)),
     ("sum-reals", "V69", "The rule sum with inputs that are not quantized", node(5, inputs=[5, 5])),
-    ("product-offset", "V69", "The rule product with an offset", numbers("one", "offset", new=True, dtype=FLOAT32,
+    ("product-offset", "V47", "The rule product with an offset", numbers("one", "offset", new=True, dtype=FLOAT32,
         **floats(0.5))),
     ("rule-real", "V56", "A quantize rule of a node with a real output", node(4, rule="divide")),
     ("sum-scales", "V69", "The rule sum with two scales", numbers("one", "scale", **floats(0.25))),

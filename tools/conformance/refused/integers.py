@@ -127,8 +127,6 @@ INTEGERS: tuple[Change, ...] = (
         1]["proof"].update(low=[-9] * 3, high=[9] * 3)),
     ("requantized-offset", "V66", "Sums requantized to a quantization with an offset", numbers("y", "offset", new=True,
         dtype=FLOAT32, **floats(0.5))),
-    ("requantized-float-point", "V66", "Sums requantized to a zero point of float32", numbers("y", "zero_point",
-        new=True, dtype=FLOAT32, **floats(0.5))),
     ("folded-input", "V61", "By folded, a weight that is no constant", lambda record: (
         record["graph"].update(inputs=[8, 7]), record["vectors"][0]["inputs"].append(
             {"shape": [2, 4], "buffer": tensor(record, "w")["buffer"]}), tensor(record, "w").update(buffer=None))),

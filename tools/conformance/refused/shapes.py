@@ -223,6 +223,36 @@ def of_rules() -> Iterator[Refused]:
             rule="dynamic_fma",
         ),
     )
+    blocks = Quantization.of_blocks("int8", (2, 2), (1, 1), np.ones((2, 2), np.float32))
+    table, at = Tensor.constant("w", square, blocks), Tensor("at", "int64", (1, 1))
+    for name, about, operator, inputs, rule in (
+        ("block-wise-weight", "Sums of products with block-wise weights", "qfmt.DynamicLinear",
+         [real, table], "dynamic_fma"),
+        ("block-wise-table", "A lookup in a table with block-wise scales", "qfmt.Embedding", [table, at],
+         "lookup_float32"),
+        ("maximum-table", "The maximum of rows of a quantized table", "qfmt.EmbeddingBag", [weights, at],
+         "lookup_float32"),
+    ):  # fmt: skip
+        attributes = {"mode": "max"} if name == "maximum-table" else {}
+        yield Refused(
+            name,
+            "V52",
+            about,
+            alone(
+                operator,
+                [replace(each, name=f"i{index}") for index, each in enumerate(inputs)],
+                Tensor("y", "float32", None),
+                rule=rule,
+                **attributes,
+            ),
+        )
+    floats = Quantization.of(0.5, 0.5, 0, 255)
+    yield Refused(
+        "float-zero-point-sum",
+        "V47",
+        "A product of integers with a zero point of floats",
+        alone("Mul", [x, Tensor.constant("w", square.astype(np.uint8), floats)], y, rule="product"),
+    )
     yield Refused(
         "product-zero-point",
         "V71",
