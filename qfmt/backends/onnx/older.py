@@ -111,12 +111,20 @@ def group_normalization(site: Site) -> ir.Value | Sequence[ir.Value]:
     return site.emit("Add", site.emit("Mul", y, scale), shift)
 
 
+@lowers("InstanceNormalization")
+def instance_normalization(site: Site) -> Sequence[ir.Value]:
+    if 0 in (site.tensor(0).shape or ())[2:]:
+        raise Lacks("normalizes no elements, which may end the process of ONNX Runtime")
+    return one_to_one(site)
+
+
 @lowers("EyeLike")
 def eye_like(site: Site) -> Sequence[ir.Value]:
-    """ONNX Runtime has it of few types."""
-    if (kind := site.output().dtype) in ("float32", "float64", "int32", "int64", "uint64"):
+    """ONNX Runtime has it of few types; onnx's checker ends if the type of the input is that of another domain."""
+    if (kind := site.output().dtype) in ("float32", "float64", "int32", "int64", "uint64") and site.tensor(0).quantization is None:
         return one_to_one(site)
-    (made,) = plain(site, [site.real(0)], site.attributes | {"dtype": "int32"})
+    zeros = site.emit("ConstantOfShape", site.emit("Shape", site.real(0)))
+    (made,) = plain(site, [zeros], site.attributes | {"dtype": "int32"})
     return [site.to(kind, made)]
 
 

@@ -34,9 +34,10 @@ def dequantized(builder: Builder, tensor: Tensor, stored: ir.Value, axis: int | 
     if axis is not None and grid.is_per_channel:
         grid = grid.along(axis)
     domain = domain_of(builder, "DequantizeLinear", tensor.dtype)
-    wide = DTYPES[tensor.dtype].bits == 32
-    moves = wide and tensor.data is None  # ONNX Runtime would quantize to uint8 behind a node that only moves
-    if domain is None or grid.has_float_zero_points or moves or (wide and any(grid.zero_point)):
+    wide, is_computed = DTYPES[tensor.dtype].bits == 32, tensor.data is None
+    # ONNX Runtime would quantize int32 to uint8 behind a node that only moves, and fuse nodes as if there were one scale
+    is_fused = is_computed and (wide or len(grid.scale) > 1)
+    if domain is None or grid.has_float_zero_points or is_fused or (wide and any(grid.zero_point)):
         return _dequantized_by_formula(builder, tensor, grid, stored)
     attributes = _layout(builder, tensor, grid, domain)
     if builder.opset >= 23 and grid.is_blocked and grid.scale_dtype in HALVES:
@@ -54,7 +55,7 @@ def quantized(builder: Builder, tensor: Tensor, real: ir.Value, inside: bool = F
     domain = domain_of(builder, "QuantizeLinear", tensor.dtype)
     if grid.is_blocked:
         raise Lacks("has a block-wise quantized output")
-    if domain is None or grid.has_float_zero_points:
+    if domain is None or len(grid.scale) > 1:  # ONNX Runtime would fuse nodes as if there were one scale
         return _quantized_by_formula(builder, tensor, real)
     real = real if inside else _limited(builder, tensor, real)
     inputs = (real, scale(builder, tensor), zero_point(builder, tensor))
@@ -162,7 +163,7 @@ def domain_of(builder: Builder, operator: str, dtype: str) -> str | None:
 
 
 def _limited(builder: Builder, tensor: Tensor, real: ir.Value) -> ir.Value:
-    """Real numbers that QuantizeLinear rounds into [quant_min, quant_max].
+    """Real numbers that QuantizeLinear rounds into [quant_min, quant_max] by one scale.
 
     Rounding is monotone, and the real number of an integer is rounded to that integer: so clamping first is equivalent.
     """
@@ -174,12 +175,6 @@ def _limited(builder: Builder, tensor: Tensor, real: ir.Value) -> ir.Value:
         if producer is not None and producer.op_type == "Relu":
             return real
         return builder.emit("Relu", real, name=f"{tensor.name}_relu")
-    if grid.is_per_channel:
-        for operator, limit in (("Max", low), ("Min", high)):
-            if limit is not None:
-                bound = builder.constant(f"{tensor.name}.{operator.lower()}", _along(grid, tensor, limit))
-                real = builder.emit(operator, real, bound, name=f"{tensor.name}_{operator.lower()}")
-        return real
     if low is None and high is None:
         return real
     bounds = (
@@ -196,24 +191,21 @@ def _limit(grid: Quantization, integer: int) -> NDArray[Any]:
 
 def _dequantized_by_formula(builder: Builder, tensor: Tensor, grid: Quantization, stored: ir.Value) -> ir.Value:
     """f32(q - z) · f32(s), the difference exact in int64 (or, of float zero points, in float32)."""
-    exact = any(grid.zero_point) and not grid.has_float_zero_points
+    is_centred = bool(grid.zero_point.array.any())
+    exact = is_centred and not grid.has_float_zero_points
     wide, dtype = (ir.DataType.INT64, np.int64) if exact else (ir.DataType.FLOAT, f32)
-    if tensor.shape is None and grid.is_per_channel:
-        raise Lacks("requires a known input rank")
-    channels = [len(grid.scale) if axis == grid.axis else 1 for axis, _ in enumerate(tensor.shape or ())]
-    sizes = channels if grid.is_affine else static_shape(tensor)
     name = f"{tensor.name}_wide"
     if has_cast(builder.opset, tensor.dtype):
         difference = builder.emit("Cast", stored, name=name, to=int(wide))
-    else:  # 4 bits before opset 21, which only float zero points bring here
+    else:  # 4 bits before opset 21
         unit = builder.constant(f"{tensor.name}.unit", np.ones((), f32))
         difference = builder.emit("DequantizeLinear", stored, unit, name=name, domain="com.microsoft")
-    if any(grid.zero_point):
-        offset = builder.constant(f"{tensor.name}.zero_point", grid.zero_points(sizes).astype(dtype))
+    if is_centred:
+        offset = _spread(builder, tensor, grid, "zero_point", dtype)
         difference = builder.emit("Sub", difference, offset, name=f"{tensor.name}_centred")
     if wide != ir.DataType.FLOAT:
         difference = builder.emit("Cast", difference, name=f"{tensor.name}_float", to=int(ir.DataType.FLOAT))
-    step = builder.constant(f"{tensor.name}.scale", grid.scales(sizes, f32))
+    step = _spread(builder, tensor, grid, "scale", f32)
     return builder.emit("Mul", difference, step, name=f"{tensor.name}_dequantized")
 
 
@@ -221,22 +213,34 @@ def _quantized_by_formula(builder: Builder, tensor: Tensor, real: ir.Value) -> i
     """clamp(rint(x / s) + z), the sum in float32, the limits in float64, which holds every integer of 32 bits."""
     grid, name = grid_of(tensor), tensor.name
     if not has_cast(builder.opset, tensor.dtype):
-        raise Lacks(f"rounds to {tensor.dtype} with float zero points, which that opset has no Cast for")
-    step = builder.constant(f"{name}.scale", _along(grid, tensor, np.array(grid.scale, f32)))
-    offset = builder.constant(f"{name}.zero_point", _along(grid, tensor, np.array(grid.zero_point, f32)))
-    limits = (
-        builder.constant(f"{name}.{what}", np.array(limit, np.float64))
-        for what, limit in (("quant_min", grid.quant_min), ("quant_max", grid.quant_max))
-    )
+        raise Lacks(f"rounds to {tensor.dtype} per channel, which that opset has no Cast for")
+    step = _spread(builder, tensor, grid, "scale", f32)
+    offset = _spread(builder, tensor, grid, "zero_point", f32)
+    low, high = (_limit_of_integers(builder, limit) for limit in (grid.quant_min, grid.quant_max))
     rounded = builder.emit("Round", builder.emit("Div", real, step, name=f"{name}_div"), name=f"{name}_round")
     moved = builder.emit("Add", rounded, offset, name=f"{name}_add")
     moved = builder.emit("Cast", moved, name=f"{name}_wide", to=int(ir.DataType.DOUBLE))
-    clamped = builder.emit("Clip", moved, *limits, name=f"{name}_clip")
+    above = builder.emit("Greater", moved, low, name=f"{name}_above")  # NaN is not: it becomes quant_min
+    clamped = builder.emit("Min", builder.emit("Where", above, moved, low, name=f"{name}_max"), high, name=f"{name}_min")
     return builder.emit("Cast", clamped, name=f"{name}_quantize", to=int(onnx_dtype(tensor.dtype)))
 
 
-def _along(grid: Quantization, tensor: Tensor, values: NDArray[Any]) -> NDArray[Any]:
-    """Numbers per tensor, or per slice of the axis, as they broadcast against the tensor."""
-    if grid.axis is None:
-        return values.reshape(())
-    return values.reshape([-1, *(1 for _ in tensor.shape[grid.axis + 1 :])]) if tensor.shape is not None else values
+def _limit_of_integers(builder: Builder, limit: int) -> ir.Value:
+    return builder.once(("limit", limit), lambda: builder.constant(f"limit.{limit}", np.array(limit, np.float64)))
+
+
+def _spread(
+    builder: Builder, tensor: Tensor, grid: Quantization, role: str, dtype: type[np.integer[Any]] | type[np.floating[Any]]
+) -> ir.Value:
+    """The scales or zero points as they broadcast against a tensor; equal ones are one constant."""
+    if tensor.shape is None and grid.is_per_channel:
+        raise Lacks("requires a known rank")
+    channels = [len(grid.scale) if axis == grid.axis else 1 for axis, _ in enumerate(tensor.shape or ())]
+    sizes = channels if grid.is_affine else static_shape(tensor)
+
+    def make() -> ir.Value:
+        values = grid.scales(sizes, f32) if role == "scale" else grid.zero_points(sizes)
+        return builder.constant(f"{tensor.name}.{role}", values.astype(dtype))
+
+    stored = grid.scale, grid.zero_point, grid.group_index, grid.block
+    return builder.once(("spread", role, stored, tuple(sizes), dtype), make)

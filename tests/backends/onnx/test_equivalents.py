@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from cases.one_node import single
@@ -206,12 +207,14 @@ def test_a_grid_that_many_tensors_share_is_not_listed_for_each(monkeypatch: pyte
         return numbers(self)
 
     def calls(count: int) -> int:
-        tensors = [Tensor(f"x{i}", "int8", (1, 50), None, grid) for i in range(count + 1)]
-        nodes = [Node("Relu", (f"x{i}",), (f"x{i + 1}",), version=14) for i in range(count)]
-        model = Model(Graph(("x0",), (f"x{count}",), nodes, {each.name: each for each in tensors}))
+        weights = [Tensor.constant(f"w{i}", np.ones((1, 50), np.int8), grid) for i in range(count)]
+        outputs = [Tensor(f"y{i}", "float32", (1, 50)) for i in range(count)]
+        nodes = [Node("DequantizeLinear", (f"w{i}",), (f"y{i}",), version=23) for i in range(count)]
+        tensors = {each.name: each for each in (*weights, *outputs)}
+        model = Model(Graph((), tuple(each.name for each in outputs), nodes, tensors))
         listed.clear()
         monkeypatch.setattr(Parameter, "stored_numbers", counted)
-        assert len(model.to_onnx().graph.initializer) == 2
+        assert len(model.to_onnx().graph.initializer) == count + 2
         monkeypatch.undo()
         return listed.count(50)
 
@@ -430,3 +433,56 @@ def test_comparisons_of_a_quantized_tensor_with_numbers(name: str, index: int) -
     given = {"q": np.arange(6, dtype=np.int8), "x": np.float16([-1, -0.5, 0, 0.5, 0, 0.6])}
     model = single(name, "", tensors[::-1] if index else tensors, Tensor("y", "bool", None), {})
     exact(model, given)
+
+
+ONE = Quantization.per_tensor(0.5, 3, "uint8")
+EACH = Quantization.of((0.5, 0.25, 0.125, 1.0), (1, 2, 3, 4), 5, 250, 1)
+BLOCKS = Quantization.of_blocks(
+    "uint8", (2, 4, 4, 4), (2, 2, 4, 4), np.array([0.5, 0.25], f32).reshape(1, 2, 1, 1), np.array([1, 2])
+)
+WINDOW = {"kernel_shape": (2, 2), "strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0)}
+
+
+@pytest.mark.parametrize("opset", [13, 21])
+@pytest.mark.parametrize(("given", "grid"), [(EACH, ONE), (ONE, EACH), (EACH, EACH), (BLOCKS, ONE), (BLOCKS, EACH)])
+@pytest.mark.parametrize(
+    "name", ["Add", "Sigmoid", "LeakyRelu", "Softmax", "Concat", "AveragePool", "GlobalAveragePool"]
+)
+def test_computed_tensors_that_have_many_scales(
+    name: str, given: Quantization, grid: Quantization, opset: int
+) -> None:
+    """ONNX Runtime fuses quantized nodes around an operator as if there were one scale."""
+    x = Tensor("x", "uint8", (2, 4, 4, 4), quantization=given)
+    attributes = {"AveragePool": WINDOW, "Concat": {"axis": 2}}.get(name, {})
+    inputs: list[Tensor | None] = [x, x] if name in ("Add", "Concat") else [x]
+    model = single(name, "divide", inputs, Tensor("y", "uint8", None, quantization=grid), attributes)
+    feeds = {"x": RNG.integers(5, 251, (2, 4, 4, 4), np.uint8)}
+    for level in LEVELS:
+        np.testing.assert_array_equal(runtime(model.to_onnx(opset=opset), feeds, level)[0], model.run(feeds)["y"])
+
+
+def test_not_a_number_that_is_quantized_per_channel() -> None:
+    x = np.array([[np.nan, -np.inf, np.inf, 1e30]], f32)
+    model = single("QuantizeLinear", "divide", [Tensor("x", "float32", (1, 4))],
+                   Tensor("y", "uint8", None, quantization=EACH), {})  # fmt: skip
+    found, wanted = runtime(model.to_onnx(), {"x": x})[0], model.run({"x": x})["y"]
+    assert found.tolist() == wanted.tolist() == [[5, 5, 250, 250]]
+
+
+def test_no_elements_are_normalized() -> None:
+    """The process of ONNX Runtime ends if there is another node before it."""
+    ones = [Tensor.constant(name, np.ones(3, f32)) for name in ("scale", "b")]
+    model = single("InstanceNormalization", "", [Tensor("x", "float32", (2, 3, 0)), *ones], Y, {})
+    with pytest.raises(InexpressibleNodesError, match="normalizes no elements"):
+        model.to_onnx()
+
+
+@pytest.mark.parametrize("opset", [13, 21])
+@pytest.mark.parametrize("dtype", ["", "float16"])
+def test_the_identity_in_the_shape_of_a_quantized_matrix(dtype: str, opset: int) -> None:
+    """onnx's checker ends with the process if it does not know the type of the input."""
+    x = Tensor("x", "int16", (3, 4), quantization=Quantization.per_tensor(0.5, 1, "int16"))
+    model = single("EyeLike", "", [x], Tensor("y", dtype or "float32", None), {"dtype": dtype, "k": 1})
+    written, feeds = model.to_onnx(opset=opset), {"x": np.zeros((3, 4), np.int16)}
+    onnx.checker.check_model(written, full_check=True)
+    np.testing.assert_array_equal(runtime(written, feeds)[0], model.run(feeds)["y"])
