@@ -36,7 +36,7 @@ from ..frontends.sources import external_files
 from ..regular import irregular, resolved
 from ..urls import Place, Url, place, text_of
 from . import cluster, workers
-from .manifest import Entry, Manifest, is_whole
+from .manifest import MANIFEST, Entry, Manifest, is_whole
 from .workers import Limits, Message, named
 
 if sys.platform != "win32":
@@ -165,11 +165,12 @@ def _alike(file: str) -> str:
 
 def _files(source: str, numbers: Counter[str]) -> Iterator[str]:
     """Names for the file of a source: `net.qfb` for `net.pt`; if another source has it, `net.pt.qfb`, and so on.
-    All may have shards. No folder has a name that ends like that of a file. `numbers` has the last number that each
-    name got."""
+    All may have shards. No folder has a name that ends like that of a file, or is that of the manifest. `numbers` has
+    the last number that each name got."""
     named = (_UNLIKE_TEMPORARY.sub("", part) for part in source.split("/"))
     parts = [part for part in named if part.strip(".")]  # below the archive
-    folders = [f"{_cut(part)}_" if _alike(part).endswith(".qfb") else part for part in parts[:-1]]
+    taken = (".qfb", f"/{MANIFEST}")
+    folders = [f"{_cut(part)}_" if _alike(f"/{part}").endswith(taken) else part for part in parts[:-1]]
     path = PurePosixPath(*folders, as_part(parts[-1]) if parts else "source")
     yield str(path.with_name(f"{_cut(path.stem)}.qfb"))
     whole = str(path.with_name(_cut(path.name)))

@@ -339,6 +339,7 @@ def test_a_file_that_is_no_qfb_is_not_replaced_by_a_source_that_was_equal_before
 
 def test_folders_have_other_names_than_files(sources: Path, archive: Path) -> None:
     """A source may come later that lies in a folder with the name of a file, or is in its way."""
+    digits(sources / "archive.JSONL" / "a.pt", 4)
     digits(sources / "a.pt")
     kept(sources, archive)
     digits(sources / "a.qfb" / "b.pt", 1)
@@ -346,7 +347,7 @@ def test_folders_have_other_names_than_files(sources: Path, archive: Path) -> No
     kept(sources, archive)
     digits(sources / "c.pt", 3)
     assert invoke("convert", sources, "--out", archive, "--quiet").exit_code == 0
-    assert files(archive) == ["a.qfb", "a.qfb_/b.qfb", "c.QFB_/d.qfb", "c.qfb"]
+    assert files(archive) == ["a.qfb", "a.qfb_/b.qfb", "archive.JSONL_/a.qfb", "c.QFB_/d.qfb", "c.qfb"]
 
 
 def test_a_manifest_that_qfmt_wrote_can_be_read(archive: Path) -> None:

@@ -35,7 +35,7 @@ def dequantized(builder: Builder, tensor: Tensor, stored: ir.Value, axis: int | 
         grid = grid.along(axis)
     domain = domain_of(builder, "DequantizeLinear", tensor.dtype)
     wide, is_computed = DTYPES[tensor.dtype].bits == 32, tensor.data is None
-    # ONNX Runtime would quantize int32 to uint8 behind a node that only moves, and fuse nodes as if there were one scale
+    # ONNX Runtime quantizes int32 to uint8 behind a node that only moves, and fuses nodes as if of one scale
     is_fused = is_computed and (wide or len(grid.scale) > 1)
     if domain is None or grid.has_float_zero_points or is_fused or (wide and any(grid.zero_point)):
         return _dequantized_by_formula(builder, tensor, grid, stored)
@@ -221,7 +221,9 @@ def _quantized_by_formula(builder: Builder, tensor: Tensor, real: ir.Value) -> i
     moved = builder.emit("Add", rounded, offset, name=f"{name}_add")
     moved = builder.emit("Cast", moved, name=f"{name}_wide", to=int(ir.DataType.DOUBLE))
     above = builder.emit("Greater", moved, low, name=f"{name}_above")  # NaN is not: it becomes quant_min
-    clamped = builder.emit("Min", builder.emit("Where", above, moved, low, name=f"{name}_max"), high, name=f"{name}_min")
+    clamped = builder.emit(
+        "Min", builder.emit("Where", above, moved, low, name=f"{name}_max"), high, name=f"{name}_min"
+    )
     return builder.emit("Cast", clamped, name=f"{name}_quantize", to=int(onnx_dtype(tensor.dtype)))
 
 
@@ -230,7 +232,11 @@ def _limit_of_integers(builder: Builder, limit: int) -> ir.Value:
 
 
 def _spread(
-    builder: Builder, tensor: Tensor, grid: Quantization, role: str, dtype: type[np.integer[Any]] | type[np.floating[Any]]
+    builder: Builder,
+    tensor: Tensor,
+    grid: Quantization,
+    role: str,
+    dtype: type[np.integer[Any]] | type[np.floating[Any]],
 ) -> ir.Value:
     """The scales or zero points as they broadcast against a tensor; equal ones are one constant."""
     if tensor.shape is None and grid.is_per_channel:
@@ -243,4 +249,4 @@ def _spread(
         return builder.constant(f"{tensor.name}.{role}", values.astype(dtype))
 
     stored = grid.scale, grid.zero_point, grid.group_index, grid.block
-    return builder.once(("spread", role, stored, tuple(sizes), dtype), make)
+    return builder.once(("spread", role, stored, tuple(sizes), np.dtype(dtype).name), make)

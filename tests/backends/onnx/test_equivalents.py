@@ -448,9 +448,7 @@ WINDOW = {"kernel_shape": (2, 2), "strides": (1, 1), "dilations": (1, 1), "pads"
 @pytest.mark.parametrize(
     "name", ["Add", "Sigmoid", "LeakyRelu", "Softmax", "Concat", "AveragePool", "GlobalAveragePool"]
 )
-def test_computed_tensors_that_have_many_scales(
-    name: str, given: Quantization, grid: Quantization, opset: int
-) -> None:
+def test_computed_tensors_that_have_many_scales(name: str, given: Quantization, grid: Quantization, opset: int) -> None:
     """ONNX Runtime fuses quantized nodes around an operator as if there were one scale."""
     x = Tensor("x", "uint8", (2, 4, 4, 4), quantization=given)
     attributes = {"AveragePool": WINDOW, "Concat": {"axis": 2}}.get(name, {})

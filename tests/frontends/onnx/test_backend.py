@@ -155,5 +155,7 @@ def test_written_to_onnx_again_the_reference_computes_the_same(kind: str) -> Non
         f"onnx's {kind} cases, back to ONNX: {counts['passed']} of {len(found)} come out the same, {counts['refused']} "
         f"cannot be written, {counts['wrong']} differ, {counts['failed']} the reference cannot run"
     )
-    refused = [each.why for each in found if each.status == "refused" and not any(why in each.why for why in NOT_WRITTEN)]
+    refused = [
+        each.why for each in found if each.status == "refused" and not any(why in each.why for why in NOT_WRITTEN)
+    ]
     assert (counts["passed"], refused) == (PASSED_BACK[kind], [])
