@@ -301,6 +301,17 @@ def test_damage_is_found_as_in_a_local_file(server: Server, tmp_path: Path) -> N
         qfmt.load(server.url("m.qfb"))
 
 
+def test_of_a_shard_no_more_is_read_than_it_has(server: Server, tmp_path: Path) -> None:
+    weights(3, MB).save(tmp_path / "m.qfb", shard_size=MB)
+    (tmp_path / "m.qfb").replace(tmp_path / "served.qfb")
+    server.files["m.qfb"] = (tmp_path / "served.qfb").read_bytes()
+    for shard in tmp_path.glob("*.qfs"):
+        server.answers[shard.name] = unstated
+    model = qfmt.load(server.url("m.qfb"))
+    with pytest.raises(RemoteError, match=r"has 1\.0 MB or more, and the server does not state how many"):
+        _ = model.tensors["w0"].array
+
+
 @pytest.mark.parametrize("size", [(1 << 62) + 1, (1 << 63) + 1, 1 << 70])
 def test_a_size_that_cannot_be_mapped(size: int, server: Server) -> None:
     part = {"Content-Range": f"bytes 0-65535/{size}"}

@@ -31,9 +31,12 @@ UNSTATED = 4 << 30
 
 
 class RemoteFile:
-    """A file by URL, as `opened.LocalFile`. Every part is fetched once; RemoteError where that fails."""
+    """A file by URL, as `opened.LocalFile`. Every part is fetched once; RemoteError where that fails.
 
-    def __init__(self, url: Url) -> None:
+    Of a server that sends all at once, no more than `most` bytes and one are taken.
+    """
+
+    def __init__(self, url: Url, most: int | None = None) -> None:
         self._url, self._reading = url, (reading := url.open(FIRST))
         try:
             self._file = tempfile.TemporaryFile()  # noqa: SIM115  (it lives as long as this)
@@ -46,8 +49,10 @@ class RemoteFile:
         self._present: set[tuple[int, int]] = set()
         self._begun = 0
         """From the beginning to here everything is present."""
-        if reading.size is None or not reading.ranged:
-            self.size = copy(url, reading, self._file)
+        if reading.size is not None and most is not None and reading.size > most:
+            self.size = reading.size
+        elif reading.size is None or not reading.ranged:
+            self.size = copy(url, reading, self._file, None if most is None else most + 1)
             self._begun = self.size
         else:
             self.size = reading.size

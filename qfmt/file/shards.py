@@ -177,7 +177,7 @@ def _fetched(url: Url, shard: Shard) -> Part:
     from .remote import RemoteFile
 
     try:
-        file = RemoteFile(url)
+        file = RemoteFile(url, shard.size)
     except MissingFileError:
         return "is missing"
     return file.data(0, shard.size) if file.size == shard.size else of_another_size(file.size, shard)
