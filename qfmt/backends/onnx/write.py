@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from glob import escape
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -80,10 +81,12 @@ def _named_like(path: Path) -> list[Path]:
 
 
 def _unused(constants: Iterable[Path], files: Iterable[Path]) -> list[Path]:
-    """Those that none of the files names, whatever it is; none if one cannot be read, or it is too much to read."""
+    """Those that none of the files names, whatever it is, and no model in a folder above, whose constants may lie below
+    it; none if one cannot be read, or it is too much to read."""
     left, searched = {each.name[-NAMED:].encode(): each for each in constants}, 0
+    folders = {above for each in left.values() for above in each.parent.parents}
     try:
-        for each in files if left else ():
+        for each in chain(files, *(above.glob("*.onnx") for above in folders)) if left else ():
             if left and each.exists() and not irregular(each):
                 searched += each.stat().st_size
                 if searched > SEARCHED:

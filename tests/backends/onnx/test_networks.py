@@ -222,6 +222,18 @@ def test_weights_of_a_renamed_model_are_not_removed(name: str, kept: str, tmp_pa
     assert len(list(tmp_path.glob("*.data"))) == 1
 
 
+def test_weights_of_a_model_in_a_folder_above_are_not_removed(tmp_path: Path) -> None:
+    """The weights of a model may lie in a folder below it."""
+    below = tmp_path / "a" / "b" / "m.onnx"
+    below.parent.mkdir(parents=True)
+    kept, unused = (below.with_name(f"m.onnx.{digit * 16}.data") for digit in "01")
+    model = qfmt.convert(DIGITS, engine="onnx")
+    onnx.save_model(model.to_onnx(), tmp_path / "m.onnx", save_as_external_data=True, location=f"a/b/{kept.name}")
+    unused.write_bytes(b"of an earlier model")
+    write_onnx(model, below, external=5000)
+    assert (kept.exists(), unused.exists()) == (True, False)
+
+
 def test_a_large_folder_is_not_searched(tmp_path: Path) -> None:
     """To look for the names of weights in all files of a folder may take longer than to convert a model."""
     earlier, large = tmp_path / f"m.onnx.{'0' * 16}.data", tmp_path / "large"
