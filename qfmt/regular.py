@@ -103,4 +103,11 @@ def refusal(error: OSError | ValueError, kind: type[QfmtError]) -> QfmtError:
     """What to raise for a file that cannot be opened or read: MissingFileError if there is none, else that kind."""
     if isinstance(error, FileNotFoundError):
         return MissingFileError("there is no such file", hint="check the path")
-    return kind(unreadable(error))
+    return kind(unreadable(error), hint=hint_for(error))
+
+
+def hint_for(error: OSError | ValueError) -> str:
+    """What to do if a file cannot be opened or mapped, whatever is in it; else empty."""
+    if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+        return "close other files, or raise the limit of open files (`ulimit -n`)"
+    return ""

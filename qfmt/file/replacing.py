@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from ..arrays import BLOCK
 from ..errors import DestinationError
-from ..regular import resolved
+from ..regular import hint_for, resolved
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -217,7 +217,8 @@ def _as_destination_error(where: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DestinationError(f"cannot be written: {error.strerror or error}", where=where) from None
+        what = f"cannot be written: {error.strerror or error}"
+        raise DestinationError(what, where=where, hint=hint_for(error)) from None
 
 
 def _target(where: str) -> Path:

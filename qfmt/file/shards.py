@@ -13,13 +13,14 @@ import re
 import stat
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ..arrays import blocks
 from ..backstop import grow
-from ..errors import DigestError, FormatError, MissingFileError
-from ..regular import descriptor_of, unreadable
+from ..errors import DigestError, FormatError, MissingFileError, QfmtError
+from ..regular import descriptor_of, hint_for, unreadable
 from ..urls import Place, Url
 from .decode import Record
 from .header import AGAIN, ALIGNMENT
@@ -99,8 +100,9 @@ class Shards:
             self._folder: Place = place.parent
         else:
             self._folder = folder = place.resolve().parent  # that of the file, not of a link to it
-            for index in range(min(len(shards), MAPPED)):
-                self._parts[index] = self._local(index, folder)
+            with suppress(OSError):  # too many open files: the others are mapped when they are used
+                for index in range(min(len(shards), MAPPED)):
+                    self._parts[index] = self._local(index, folder)
 
     def __len__(self) -> int:
         return self.shards[-1].begin + self.shards[-1].size
@@ -137,12 +139,15 @@ class Shards:
         shard = self.shards[index]
         if index not in self._parts:
             if not isinstance(self._folder, Url):
-                return self._local(index, self._folder)
+                try:
+                    return self._local(index, self._folder)
+                except OSError as error:
+                    raise QfmtError(unreadable(error), where=self._place(index), hint=hint_for(error)) from None
             self._parts[index] = _fetched(self._folder / shard.name, shard)
         return self._parts[index]
 
     def _local(self, index: int, folder: Path) -> Part:
-        """A local shard, mapped now. Its bytes count for the limits of the command, once."""
+        """A local shard, mapped now; OSError if too much is open. Its bytes count for the limits of the command, once."""
         shard = self.shards[index]
         part = _mapped(folder / shard.name, shard)
         if not isinstance(part, str) and index not in self._counted:
@@ -204,4 +209,6 @@ def _mapped(path: Path, shard: Shard) -> Part:
     except FileNotFoundError:
         return "is missing"
     except (OSError, ValueError) as error:
+        if hint_for(error):
+            raise
         return unreadable(error)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -75,25 +76,59 @@ def test_shards_are_the_data_segment(size: int, tmp_path: Path) -> None:
     assert read == original  # the shards that are gone are still mapped
 
 
-@pytest.mark.skipif(resource is None, reason="needs limits of processes")
-def test_more_shards_than_a_process_may_open(tmp_path: Path) -> None:
-    assert resource is not None
+def many_shards(file: Path) -> Model:
+    """A model of 300 shards, and its file."""
     arrays = {f"t{index:03}": np.full(64, index, np.int32) for index in range(300)}
-    tensors = {name: Tensor.constant(name, array) for name, array in arrays.items()}
-    save(Model(Graph((), (), (), tensors)), tmp_path / "m.qfb", shard_size=256)
-    assert len(shards_of(tmp_path)) == 300
+    made = Model(Graph((), (), (), {name: Tensor.constant(name, array) for name, array in arrays.items()}))
+    save(made, file, shard_size=256)
+    assert len(shards_of(file.parent)) == 300
+    return made
+
+
+def open_files() -> int:
+    return len([*Path("/dev/fd").iterdir()])
+
+
+@contextmanager
+def few_open_files(more: int) -> Iterator[None]:
+    """Only so many more files may be open, and none is closed by chance."""
+    if resource is None:
+        pytest.skip("needs limits of processes")
+    gc.collect()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (len([*Path("/dev/fd").iterdir()]) + 160, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_files() + more, hard))
+    gc.disable()
     try:
-        gc.disable()
-        before = len([*Path("/dev/fd").iterdir()])
-        assert check(tmp_path / "m.qfb") == []
-        assert len([*Path("/dev/fd").iterdir()]) == before
-        read = load(tmp_path / "m.qfb", verify="all")
-        assert [int(tensor.array[0]) for tensor in read.tensors.values()] == [*range(300)]
+        yield
     finally:
         gc.enable()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_more_shards_than_a_process_may_open(tmp_path: Path) -> None:
+    many_shards(tmp_path / "m.qfb")
+    with few_open_files(160):
+        before = open_files()
+        assert check(tmp_path / "m.qfb") == []
+        assert open_files() == before
+        read = load(tmp_path / "m.qfb", verify="all")
+        assert [int(tensor.array[0]) for tensor in read.tensors.values()] == [*range(300)]
+
+
+def test_too_many_open_files_are_no_damage(tmp_path: Path) -> None:
+    made = many_shards(tmp_path / "m.qfb")
+    limit = r"Too many open files; close other files, or raise the limit of open files \(`ulimit -n`\)"
+    with few_open_files(60):
+        read = load(tmp_path / "m.qfb")
+        assert len(read.tensors) == 300
+        with pytest.raises(QfmtError, match=rf"m\.00300-of-00300\..*\.qfs': cannot be read: {limit}") as error:
+            _ = read.tensors["t299"].array
+        assert not isinstance(error.value, FormatError)
+        with pytest.raises(QfmtError, match=limit):
+            check(tmp_path / "m.qfb")
+        with pytest.raises(DestinationError, match=limit):
+            save(made, tmp_path / "m2.qfb", shard_size=256)
+    assert check(tmp_path / "m.qfb") == [] and not [*tmp_path.glob("m2.*")]
 
 
 def test_names_and_bytes_depend_on_the_model_alone(tmp_path: Path) -> None:
