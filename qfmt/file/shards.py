@@ -147,7 +147,7 @@ class Shards:
         return self._parts[index]
 
     def _local(self, index: int, folder: Path) -> Part:
-        """A local shard, mapped now; OSError if too much is open. Its bytes count for the limits of the command, once."""
+        """A local shard, mapped now. Its bytes count for limits of the command, once. OSError if too much is open."""
         shard = self.shards[index]
         part = _mapped(folder / shard.name, shard)
         if not isinstance(part, str) and index not in self._counted:

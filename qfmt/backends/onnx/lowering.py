@@ -183,9 +183,7 @@ def lower(builder: Builder, node: Node) -> None:
     if (builder.is_integer_only or _is_beyond_floats(site)) and _is_quantized(site):
         made = _among_integers(site)
         if made is not None and not site.on_integers and _is_beyond_floats(site):
-            raise Lacks(
-                f"moves {site.tensor(0).dtype}, which ONNX's operator does not, and which float32 cannot represent"
-            )
+            raise Lacks(f"moves {site.tensor(0).dtype}, which ONNX's operator does not; nor can real numbers be moved")
     elif _computed_on_integers(site):
         return None
     else:
@@ -209,11 +207,15 @@ def _is_quantized(site: Site) -> bool:
 
 
 def _is_beyond_floats(site: Site) -> bool:
-    """Whether a node moves integers that float32 does not represent exactly, or whose real numbers are infinite."""
+    """Whether a node moves integers that float32 does not represent exactly, whose real numbers are infinite, or whose
+    scales stay where they are: the output has them along the same axis, whatever is moved."""
     moves = site.operator.moves or (site.node.operator in among_integers and not site.node.rule)
     if not moves or not site.node.inputs:
         return False
-    return DTYPES[site.tensor(0).dtype].bits >= 32 or has_infinite(site.tensor(0))
+    x = site.tensor(0)
+    return (
+        DTYPES[x.dtype].bits >= 32 or has_infinite(x) or (x.quantization is not None and len(x.quantization.scale) > 1)
+    )
 
 
 def _among_integers(site: Site) -> ir.Value | Sequence[ir.Value] | None:

@@ -35,8 +35,9 @@ def dequantized(builder: Builder, tensor: Tensor, stored: ir.Value, axis: int | 
         grid = grid.along(axis)
     domain = domain_of(builder, "DequantizeLinear", tensor.dtype)
     wide, is_computed = DTYPES[tensor.dtype].bits == 32, tensor.data is None
-    # ONNX Runtime quantizes int32 to uint8 behind a node that only moves, and fuses nodes as if of one scale
-    is_fused = is_computed and (wide or len(grid.scale) > 1)
+    # ONNX Runtime quantizes int32 to uint8 behind a node that only moves, has few kernels of 4 bits for what it
+    # fuses, and fuses nodes as if there were one scale.
+    is_fused = is_computed and (DTYPES[tensor.dtype].bits not in (8, 16) or len(grid.scale) > 1)
     if domain is None or grid.has_float_zero_points or is_fused or (wide and any(grid.zero_point)):
         return _dequantized_by_formula(builder, tensor, grid, stored)
     attributes = _layout(builder, tensor, grid, domain)
@@ -57,7 +58,7 @@ def quantized(builder: Builder, tensor: Tensor, real: ir.Value, inside: bool = F
         raise Lacks("has a block-wise quantized output")
     if domain is None or len(grid.scale) > 1:  # ONNX Runtime would fuse nodes as if there were one scale
         return _quantized_by_formula(builder, tensor, real)
-    real = real if inside else _limited(builder, tensor, real)
+    real = _apart(builder, tensor, real if inside else _limited(builder, tensor, real))
     inputs = (real, scale(builder, tensor), zero_point(builder, tensor))
     return builder.emit("QuantizeLinear", *inputs, name=name, domain=domain, **_layout(builder, tensor, grid, domain))
 
@@ -160,6 +161,15 @@ def domain_of(builder: Builder, operator: str, dtype: str) -> str | None:
     if dtype.startswith("float") or not has_cast(builder.opset, dtype):
         raise Lacks(f"has a tensor of {dtype}, which that opset cannot quantize")
     return None
+
+
+def _apart(builder: Builder, tensor: Tensor, real: ir.Value) -> ir.Value:
+    """A Max of one tensor changes nothing, and keeps apart what ONNX Runtime would fuse: two quantizations, one after
+    the other, become one with another scale, and of 4 bits it drops a Relu, and has no kernels of other operators."""
+    producer = real.producer()
+    if producer is not None and (producer.op_type == "DequantizeLinear" or DTYPES[tensor.dtype].bits < 8):
+        return builder.emit("Max", real, name=f"{tensor.name}_apart")
+    return real
 
 
 def _limited(builder: Builder, tensor: Tensor, real: ir.Value) -> ir.Value:

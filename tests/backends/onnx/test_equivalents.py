@@ -13,7 +13,8 @@ from cases.one_node import single
 from qfmt import budget
 from qfmt.arithmetic import DYNAMIC
 from qfmt.errors import BudgetError, InexpressibleNodesError, QfmtError
-from qfmt.model import Graph, Model, Node, Quantization, Tensor
+from qfmt.model import DTYPES, Graph, Model, Node, Quantization, Tensor
+from qfmt.ops import OPERATORS
 from qfmt.passes.hazards import hazards
 from qfmt.quantization import Parameter
 from support.onnx_witness import LEVELS, runtime
@@ -484,3 +485,69 @@ def test_the_identity_in_the_shape_of_a_quantized_matrix(dtype: str, opset: int)
     written, feeds = model.to_onnx(opset=opset), {"x": np.zeros((3, 4), np.int16)}
     onnx.checker.check_model(written, full_check=True)
     np.testing.assert_array_equal(runtime(written, feeds)[0], model.run(feeds)["y"])
+
+
+@pytest.mark.parametrize("form", ["qdq", "qoperator"])
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "uint4"])
+def test_one_quantization_after_another(dtype: str, form: str) -> None:
+    """ONNX Runtime would make one of the two, with a scale that neither has."""
+    limits = DTYPES[dtype]
+    first = Quantization.per_tensor(0.09, limits.maximum // 2, dtype)
+    second = Quantization.per_tensor(0.041, limits.minimum, dtype)
+    x = RNG.normal(0, 1.5, (50, 40)).astype(f32)
+    tensors = [Tensor("x", "float32", (50, 40)), Tensor("a", dtype, (50, 40), quantization=first),
+               Tensor("b", dtype, (50, 40), quantization=second), Tensor("y", "float32", (50, 40))]  # fmt: skip
+    nodes = [
+        Node("QuantizeLinear", ("x",), ("a",), version=23, rule="divide"),
+        Node("QuantizeLinear", ("a",), ("b",), version=23, rule="divide"),
+        Node("DequantizeLinear", ("b",), ("y",), version=23),
+    ]
+    model = Model(Graph(("x",), ("y",), nodes, {each.name: each for each in tensors}))
+    for level in LEVELS:
+        found = runtime(model.to_onnx(form=form), {"x": x}, level)[0]
+        np.testing.assert_array_equal(found, model.run({"x": x})["y"])
+
+
+@pytest.mark.parametrize("limits", [(0, 15), (7, 15), (3, 12)])
+@pytest.mark.parametrize("name", ["Relu", "Tanh", "MaxPool"])
+def test_clamps_and_windows_of_4_bits(name: str, limits: tuple[int, int]) -> None:
+    """ONNX Runtime drops clamps before QuantizeLinear of 4 bits, and fuses nodes of which it has no kernels."""
+    grid, shape = Quantization.of(0.2, 7, *limits), (2, 3, 8, 8)
+    middle = Tensor("a", "uint4", shape, quantization=grid) if name == "MaxPool" else Tensor("a", "float32", shape)
+    tensors = [Tensor("x", "float32", shape), middle, Tensor("b", "uint4", None, quantization=grid),
+               Tensor("y", "float32", None)]  # fmt: skip
+    nodes = [
+        Node("QuantizeLinear", ("x",), ("a",), version=23, rule="divide"),
+        Node("MaxPool", ("a",), ("b",), OPERATORS["MaxPool"].complete(WINDOW), version=22),
+    ]
+    if name == "Relu":
+        nodes = [Node("Relu", ("x",), ("a",), version=14),
+                 Node("QuantizeLinear", ("a",), ("b",), version=23, rule="divide")]  # fmt: skip
+    elif name == "Tanh":
+        nodes = [Node("Sinh", ("x",), ("a",), version=22), Node("Tanh", ("a",), ("b",), version=13, rule="divide")]
+    nodes.append(Node("DequantizeLinear", ("b",), ("y",), version=23))
+    model = Model(Graph(("x",), ("y",), nodes, {each.name: each for each in tensors}))
+    feeds = {"x": RNG.normal(0, 2, shape).astype(f32)}
+    for level in LEVELS:
+        np.testing.assert_array_equal(runtime(model.to_onnx(), feeds, level)[0], model.run(feeds)["y"])
+
+
+@pytest.mark.parametrize(
+    ("name", "axis", "others", "attributes"),
+    [
+        ("Transpose", 0, [], {"perm": (2, 1, 0)}),
+        ("Squeeze", 2, [np.array([1])], {}),
+        ("Gather", 0, [np.array([2, 1, 0])], {"axis": 0}),
+        ("Slice", 0, [np.array([-1]), np.array([-9]), np.array([0]), np.array([-1])], {}),
+    ],
+)
+def test_moved_integers_keep_the_axis_of_their_scales(
+    name: str, axis: int, others: list[np.ndarray], attributes: dict[str, Any]
+) -> None:
+    shape = (3, 1, 3, 3) if name == "Squeeze" else (3, 3, 3)
+    grid = Quantization.of((0.5, 0.25, 1.0), (1, 2, 3), 0, 255, axis)
+    constants = [Tensor.constant(f"c{at}", each) for at, each in enumerate(others)]
+    x, y = Tensor("x", "uint8", shape, quantization=grid), Tensor("y", "uint8", (3, 3, 3), quantization=grid)
+    model, feeds = single(name, "", [x, *constants], y, attributes), {"x": RNG.integers(0, 256, shape, np.uint8)}
+    model = replace(model, engine="onnx")
+    np.testing.assert_array_equal(runtime(model.to_onnx(), feeds)[0], model.run(feeds)["y"])
