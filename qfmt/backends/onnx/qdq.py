@@ -200,12 +200,12 @@ def _limit(grid: Quantization, integer: int) -> NDArray[Any]:
 
 
 def _dequantized_by_formula(builder: Builder, tensor: Tensor, grid: Quantization, stored: ir.Value) -> ir.Value:
-    """f32(q - z) · f32(s), the difference exact in int64 (or, of float zero points, in float32)."""
-    is_centred = bool(grid.zero_point.array.any())
-    exact = is_centred and not grid.has_float_zero_points
+    """f32(q - z) · f32(s), the difference exact in int64 (or, of float zero points, in float32; of 4 bits both are)."""
+    is_centred, casts = bool(grid.zero_point.array.any()), has_cast(builder.opset, tensor.dtype)
+    exact = is_centred and not grid.has_float_zero_points and casts
     wide, dtype = (ir.DataType.INT64, np.int64) if exact else (ir.DataType.FLOAT, f32)
     name = f"{tensor.name}_wide"
-    if has_cast(builder.opset, tensor.dtype):
+    if casts:
         difference = builder.emit("Cast", stored, name=name, to=int(wide))
     else:  # 4 bits before opset 21
         unit = builder.constant(f"{tensor.name}.unit", np.ones((), f32))

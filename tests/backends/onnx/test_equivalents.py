@@ -509,8 +509,9 @@ def test_one_quantization_after_another(dtype: str, form: str) -> None:
 
 
 @pytest.mark.parametrize("limits", [(0, 15), (7, 15), (3, 12)])
+@pytest.mark.parametrize("opset", [17, 26])
 @pytest.mark.parametrize("name", ["Relu", "Tanh", "MaxPool"])
-def test_clamps_and_windows_of_4_bits(name: str, limits: tuple[int, int]) -> None:
+def test_clamps_and_windows_of_4_bits(name: str, opset: int, limits: tuple[int, int]) -> None:
     """ONNX Runtime drops clamps before QuantizeLinear of 4 bits, and fuses nodes of which it has no kernels."""
     grid, shape = Quantization.of(0.2, 7, *limits), (2, 3, 8, 8)
     middle = Tensor("a", "uint4", shape, quantization=grid) if name == "MaxPool" else Tensor("a", "float32", shape)
@@ -529,7 +530,7 @@ def test_clamps_and_windows_of_4_bits(name: str, limits: tuple[int, int]) -> Non
     model = Model(Graph(("x",), ("y",), nodes, {each.name: each for each in tensors}))
     feeds = {"x": RNG.normal(0, 2, shape).astype(f32)}
     for level in LEVELS:
-        np.testing.assert_array_equal(runtime(model.to_onnx(), feeds, level)[0], model.run(feeds)["y"])
+        np.testing.assert_array_equal(runtime(model.to_onnx(opset=opset), feeds, level)[0], model.run(feeds)["y"])
 
 
 @pytest.mark.parametrize(
