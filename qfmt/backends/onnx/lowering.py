@@ -271,11 +271,11 @@ def clamped(site: Site, value: ir.Value) -> ir.Value:
 
 
 def _moves_integers(site: Site) -> bool:
-    """Whether a node works on integers, in the form qoperator."""
+    """Whether a node works on integers, in the form qoperator: of 8 bits, as ONNX Runtime has all kernels for them."""
     if not site.only_moves or not site.node.inputs or site.builder.form != "qoperator":
         return False
     x, definition = site.tensor(0), schema(site.node.operator, site.opset)
-    if x.quantization is None:
+    if x.quantization is None or DTYPES[x.dtype].bits != 8:
         return False
     return definition is not None and takes(definition, definition.inputs[0], x.dtype)
 

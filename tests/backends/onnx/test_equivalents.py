@@ -552,3 +552,21 @@ def test_moved_integers_keep_the_axis_of_their_scales(
     model, feeds = single(name, "", [x, *constants], y, attributes), {"x": RNG.integers(0, 256, shape, np.uint8)}
     model = replace(model, engine="onnx")
     np.testing.assert_array_equal(runtime(model.to_onnx(), feeds)[0], model.run(feeds)["y"])
+
+
+@pytest.mark.parametrize(("name", "dtype", "opset"), [("Reshape", "int4", 25), ("DepthToSpace", "uint16", 23)])
+def test_integers_without_kernels_are_moved_as_floats(name: str, dtype: str, opset: int) -> None:
+    """In the form qoperator, too."""
+    grid = Quantization.per_tensor(0.25, 3, dtype)
+    tensors = [Tensor("x", "float32", (1, 4, 2, 2)), Tensor("a", dtype, (1, 4, 2, 2), quantization=grid),
+               Tensor("b", dtype, (1, 1, 4, 4), quantization=grid), Tensor("y", "float32", None),
+               Tensor.constant("s", np.array([1, 1, 4, 4]))]  # fmt: skip
+    moved = Node(name, ("a", "s"), ("b",), {"allowzero": 0}, version=23)
+    if name == "DepthToSpace":
+        moved = Node(name, ("a",), ("b",), {"blocksize": 2, "mode": "DCR"}, version=13)
+    nodes = [Node("QuantizeLinear", ("x",), ("a",), version=23, rule="divide"), moved,
+             Node("DequantizeLinear", ("b",), ("y",), version=23)]  # fmt: skip
+    model = Model(Graph(("x",), ("y",), nodes, {each.name: each for each in tensors}))
+    feeds = {"x": RNG.normal(0, 1, (1, 4, 2, 2)).astype(f32)}
+    found = runtime(model.to_onnx(form="qoperator", opset=opset), feeds)[0]
+    np.testing.assert_array_equal(found, model.run(feeds)["y"])
