@@ -99,7 +99,8 @@ def diff(a: Model | str | PathLike[str], b: Model | str | PathLike[str]) -> Diff
     pairing = Pairing(first.graph, second.graph)
     nodes = tuple(node for node in pairing.node_differences(provenance=True) if node.words)
     tensors = [tensor for tensor in pairing.tensor_differences(provenance=True) if not tensor.is_equal]
-    return Difference(nodes, tuple(tensors), tuple(_described(first, second)))
+    order = ["the nodes are in another order"] if pairing.is_reordered else []
+    return Difference(nodes, tuple(tensors), (*_described(first, second), *order))
 
 
 def _described(a: Model, b: Model) -> Iterator[str]:
@@ -144,6 +145,13 @@ class Pairing:
                 if in_order or mine.operator == theirs.operator:
                     self._pair(self._constants(mine, theirs), named)
         self._pair(_same_names(a, b), {*self.tensors.values()})
+
+    @property
+    def is_reordered(self) -> bool:
+        """Whether the nodes that both graphs have are not in the same order."""
+        positions = {id(node): position for position, node in enumerate(self.a.nodes)}
+        found = [positions[id(mine)] for mine, theirs in self.nodes if mine is not None and theirs is not None]
+        return found != sorted(found)
 
     def _pair(self, pairs: Iterable[tuple[str, str]], taken: Set[str]) -> None:
         """Pair two tensors; the first pairing of a tensor is kept."""

@@ -196,6 +196,8 @@ class Lowered:
         pairing = Pairing(self._again.graph, self.file.graph)
         other = [node.name for node in pairing.node_differences(provenance=False) if node.words]
         other += [each.name for each in pairing.tensor_differences(provenance=False) if not each.is_equal]
+        pairs = ((mine, theirs) for mine, theirs in pairing.nodes if mine is not None and theirs is not None)
+        other += [f"the proof of {file.label}" for made, file in pairs if file.proof not in (None, made.proof)]
         ends = [pairing.tensors.get(name, name) for name in self._again.graph.outputs]
         other += ["its outputs"] if ends != [*self.file.graph.outputs] else []
         stated = [model.source.get("quantized_inputs") for model in (self._again, self.file)]

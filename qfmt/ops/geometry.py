@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from itertools import product
-from math import lcm, prod
+from math import gcd, lcm, prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -112,6 +112,34 @@ class Window(NamedTuple):
         before, within = self._taps(starts, 0), self._taps(starts, size)
         taps = within - before
         return np.where(taps > 0, starts + before * self.dilation, 0), taps
+
+    def meetings(self, size: int) -> list[tuple[slice, slice]]:
+        """Positions of the window, and the element inside the input that each of them meets there, or one for all.
+
+        Each position meets its elements in order. There is a pair for each tap, or, of a window that is larger than the
+        input, for each element.
+        """
+        out = self.positions(size)
+        if self.kernel <= size:
+            return [pair for tap in range(self.kernel) if (pair := self._met_by_tap(tap, size, out))]
+        return [(found, slice(at, at + 1)) for at in range(size) if (found := self._meeting_element(at, out))]
+
+    def _met_by_tap(self, tap: int, size: int, out: int) -> tuple[slice, slice] | None:
+        start = tap * self.dilation - self.head
+        first, end = max(0, -(start // self.stride)), min(out, (size - 1 - start) // self.stride + 1)
+        if first >= end:
+            return None
+        return slice(first, end), slice(start + first * self.stride, start + (end - 1) * self.stride + 1, self.stride)
+
+    def _meeting_element(self, at: int, out: int) -> slice | None:
+        """The positions whose distance to the element is a multiple of the dilation that the taps reach."""
+        distance, common = at + self.head, gcd(self.stride, self.dilation)
+        period = self.dilation // common
+        first, end = max(0, -((self.reach - 1 - distance) // self.stride)), min(out, distance // self.stride + 1)
+        if distance % common:
+            return None
+        first += (distance // common * pow(self.stride // common, -1, period) - first) % period
+        return slice(first, end, period) if first < end else None
 
     def counts(self, size: int, count_include_pad: int) -> Array:
         """How many elements each position divides by: taps inside the input, or inside input and pads."""

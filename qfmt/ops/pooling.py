@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import reduce
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -15,7 +14,7 @@ from ..errors import QfmtError, RunError
 from ..memory import require
 from ..model import Shape
 from .accumulation import centred, whole
-from .geometry import bin_of, check_window, tap, unit_factors, window_counts, windows
+from .geometry import bin_of, check_window, unit_factors, window_counts, windows
 from .registry import (
     QUANTIZE_RULES,
     Inference,
@@ -53,26 +52,32 @@ def _pool_shape(given: Inference) -> list[Shape]:
     return [(*x[:2], *(w.output(size) for w, size in along))]
 
 
-def _taps(x: Array, a: Any, pad: Any) -> Iterator[Array]:
-    """One array per tap of the window: its elements, `pad` outside the input."""
-    given = windows(a)
-    out = [w.positions(size) for w, size in zip(given, x.shape[2:], strict=True)]
-    margins = [w.margins(size) for w, size in zip(given, x.shape[2:], strict=True)]
-    spatial = (size + sum(each) for size, each in zip(x.shape[2:], margins, strict=True))
-    require(x.itemsize * prod(x.shape[:2]) * prod(spatial))
-    padded = np.pad(x, [(0, 0), (0, 0), *margins], constant_values=pad)
-    return (padded[tap(position, given, out)] for position in np.ndindex(*a["kernel_shape"]))
+def _sum(x: Array, a: Any) -> Array:
+    """The sum of each window, tap by tap; padding adds 0."""
+    along = [*zip(windows(a), x.shape[2:], strict=True)]
+    shape = (*x.shape[:2], *(w.positions(size) for w, size in along))
+    require(x.itemsize * prod(shape))
+    total = np.full(shape, -0.0, x.dtype)  # to which any number can be added without a change
+    for met in product(*(w.meetings(size) for w, size in along)):
+        positions: tuple[Any, ...] = (..., *(each for each, _ in met))
+        elements: tuple[Any, ...] = (..., *(each for _, each in met))
+        total[positions] += x[elements]
+    inside = window_counts(x.shape[2:], {**a, "count_include_pad": 0})
+    return np.add(total, x.dtype.type(0), out=total, where=inside < prod(a["kernel_shape"]))
 
 
-def _combined(combine: np.ufunc, x: Array, a: Any, pad: Any) -> Array:
-    """The elements of each window combined, dimension by dimension: for operations without a defined order."""
+def _combined(combine: np.ufunc, x: Array, a: Any, least: Any) -> Array:
+    """The elements of each window combined, dimension by dimension: for operations without a defined order. `least`
+    changes nothing."""
     for i, (w, size) in enumerate(zip(windows(a), x.shape[2:], strict=True)):
-        rest = (slice(None),) * (x.ndim - 3 - i)
-        margins = w.margins(size)
-        require(x.nbytes // max(size, 1) * (size + sum(margins)))
-        padded = np.pad(x, [margins if axis == i + 2 else (0, 0) for axis in range(x.ndim)], constant_values=pad)
-        out = [w.positions(size)]
-        x = reduce(combine, (padded[(*tap((k,), [w], out), *rest)] for k in range(w.kernel)))
+        rest: tuple[Any, ...] = (slice(None),) * (x.ndim - 3 - i)
+        count = w.positions(size)
+        require(x.nbytes // max(size, 1) * count)
+        found = np.full((*x.shape[: i + 2], count, *x.shape[i + 3 :]), least, x.dtype)
+        for positions, elements in w.meetings(size):
+            part = found[(..., positions, *rest)]
+            combine(part, x[(..., elements, *rest)], out=part)
+        x = found
     return x
 
 
@@ -136,7 +141,7 @@ def average_pool(x: Array, **attributes: Any) -> Array:
 
     X is [N, C, *spatial]. Elements beyond the padding (ceil_mode) never count.
     """
-    total = reduce(np.add, _taps(x, attributes, 0))
+    total = _sum(x, attributes)
     return total / window_counts(x.shape[2:], attributes).astype(x.dtype)
 
 
@@ -226,7 +231,7 @@ def _with_exponent(shape: ShapeRule) -> ShapeRule:
 )
 def lp_pool(x: Array, *, p: int, **attributes: Any) -> Array:
     """Y = (Σ |X|^p)^(1/p) over the window; padding does not count. X is [N, C, *spatial]."""
-    total = reduce(np.add, _taps(np.abs(x) ** x.dtype.type(p), attributes, 0))
+    total = _sum(np.abs(x) ** x.dtype.type(p), attributes)
     return np.asarray(total ** x.dtype.type(1 / p))
 
 

@@ -135,6 +135,15 @@ def test_a_node_of_only_one_model(digits: Model) -> None:
     assert qfmt.diff(shorter, digits).nodes[0].words == ("only in the second",)
 
 
+def test_nodes_in_another_order() -> None:
+    tensors = {name: Tensor(name, "float32", (2,)) for name in "xab"}
+    nodes = [Node("Relu", ("x",), ("a",), version=14), Node("Neg", ("x",), ("b",), version=13)]
+    models = [Model(Graph(("x",), ("a", "b"), order, tensors)) for order in (nodes, nodes[::-1])]
+    found = qfmt.diff(*models)
+    assert (found.nodes, found.words) == ((), ("the nodes are in another order",))
+    assert models[0].content_id() != models[1].content_id()
+
+
 def test_a_renamed_network_is_matched_in_order(digits: Model) -> None:
     def new(name: str) -> str:
         return f"n.{name}" if name else ""

@@ -178,6 +178,17 @@ def test_an_exact_file_of_any_form_is_a_fresh_lowering(form: dict[str, Any], dig
     assert report.is_exact and report.lowered_anew and not report.notes
 
 
+def test_a_proof_that_is_not_that_of_a_fresh_lowering(digits: Model) -> None:
+    lowered = lower_integer(digits, input_shapes=SIZES)
+    node = next(each for each in lowered.nodes if each.proof is not None and sum(each.proof.differs))
+    assert node.proof is not None
+    false = replace(node, proof=replace(node.proof, differs=(), largest=0))
+    nodes = [false if each is node else each for each in lowered.nodes]
+    report = qfmt.verify(DIGITS, lowered.replace(graph=replace(lowered.graph, nodes=nodes)))
+    assert report.lowered_anew is False
+    assert f"differs from a fresh lowering of the source in the proof of {node.label}" in report.notes
+
+
 def test_a_file_that_computes_nothing_is_not_equal(exact: Model, tmp_path: Path) -> None:
     graph = exact.graph
     (name,) = graph.inputs

@@ -163,7 +163,7 @@ def test_layers(
         inputs = [x, *(torch.randn(rows, batch, size) for _ in range(states))]
         module = quantized(layer, states, dtype, size, options)
         model = qfmt.convert(saved(module, inputs, kind, tmp_path / "layer.pt"))
-        begins = [node.inputs[5] for node in model.nodes if node.operator.startswith("qfmt.")]
+        begins = [node.inputs[5:] for node in model.nodes if node.operator.startswith("qfmt.")]
         assert all(begins) if states else not any(begins), "zeros are no states to begin with"
         what = f"{layer.__name__} {'int8' if dtype == torch.qint8 else 'fp16'}"
         compare(what, model, inputs, module(*inputs), monkeypatch)

@@ -157,7 +157,9 @@ def _pad(s: Site) -> Any:
     if mode == "wrap" or any(width < 0 for width in listed) or len(_trimmed(listed)) // 2 > rank - 2:
         raise Lacks(f"torch does not support this padding ({mode})")
     count = rank - 2  # of the dimensions that the operator needs
-    if count > 3 or (mode == "edge" and s.form == QUANTIZED):
+    sizes = zip(s.tensor(0).shape or (), (max(widths.get(axis, (0, 0))) for axis in range(rank)), strict=True)
+    repeats = mode == "reflect" and any(isinstance(size, int) and width >= size for size, width in sizes)
+    if count > 3 or repeats or (mode == "edge" and s.form == QUANTIZED):
         raise Lacks(f"torch does not support this padding ({mode})")
     _check_type(s)
     target = getattr(aten, f"{'reflection' if mode == 'reflect' else 'replication'}_pad{count}d").default

@@ -130,6 +130,8 @@ class Builder:
         self.budget.node(len(inputs) + outputs)
         entry = OPERATORS[operator]
         values = [None if value is None else self.tensor(value) for value in inputs]
+        while len(values) > 1 and values[-1] is None:
+            values.pop()
         if operator in REAL:
             values = [None if value is None else self._real(value) for value in values]
         plain = self._check_integers(operator, [value for value in values if value is not None])

@@ -226,6 +226,18 @@ def test_padding_of_one_axis_of_an_image(mode: str, axes: list[int]) -> None:
     np.testing.assert_array_equal(model.to_torch()(torch.from_numpy(x)).numpy(), model.run({"x": x})["y"])
 
 
+@pytest.mark.parametrize("pad", [3, 4, 5, 9])
+def test_padding_that_is_mirrored_again_and_again(pad: int) -> None:
+    x = np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4)
+    pads = Tensor.constant("p", np.array([0, 0, pad, 0, 0, 0, 0, 1]))
+    model = single(
+        "Pad", "", [Tensor("x", "float32", x.shape), pads], Tensor("y", "float32", None), {"mode": "reflect"}
+    )
+    for engine in ("auto", "reference"):
+        found = model.to_torch(engine=engine)(torch.from_numpy(x)).numpy()
+        np.testing.assert_array_equal(found, model.run({"x": x})["y"])
+
+
 def test_a_resize_without_scales_or_sizes_is_named() -> None:
     given = [Tensor("x", "float32", (1, 1, 4, 4)), None]
     model = single("Resize", "", given, Tensor("y", "float32", None), {"mode": "nearest"})
