@@ -57,7 +57,8 @@ class _Worker:
 
     def __init__(self, work: str, arguments: Sequence[str], limits: Limits) -> None:
         self.limits = limits
-        command = [sys.executable, "-I", "-c", _START, json.dumps(import_path()), str(limits.memory), work, *arguments]
+        numbers = str(os.getpid()), str(limits.memory)
+        command = [sys.executable, "-I", "-c", _START, json.dumps(import_path()), *numbers, work, *arguments]
         pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
         try:  # in a new session, so that Ctrl-C does not reach it
             self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nowhere, start_new_session=True)
@@ -184,12 +185,12 @@ def named(name: str) -> Callable[..., Any]:
     return found
 
 
-def serve(memory: str, work: str, *arguments: str) -> None:
+def serve(parent: str, memory: str, work: str, *arguments: str) -> None:
     """The worker, which ends with its parent. Whatever the work prints goes nowhere: the messages need stdout."""
     target = os.fdopen(os.dup(1), "wb")
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 1)
-    Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
+    Thread(target=end_with, args=(int(parent),), daemon=True).start()
     function = named(work)
     limit_process(int(memory))  # after the imports, as it limits what tasks need beyond them
     with suppress(BrokenPipeError), enforced():

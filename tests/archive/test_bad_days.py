@@ -140,6 +140,19 @@ def test_a_system_that_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> Non
         list(workers.results([{}], "json:dumps", (), 1))
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not tell that a parent has ended")
+def test_a_worker_whose_command_was_killed_converts_nothing(
+    sources: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even the task that waits for it: the next command may be at work."""
+    digits(sources / "a.pt")
+    with monkeypatch.context() as patched:
+        patched.setattr(workers.os, "getpid", lambda: 1 << 30)
+        filled = fill(archive, find([str(sources)], archive).sources)
+    assert filled.manifest.entries["a.pt"].error == "the worker process ended with status 1"
+    assert files(archive) == []
+
+
 def test_a_signal_without_a_name() -> None:
     """Python's enumeration lacks some of those for real-time programs."""
     assert workers._end(-40) == "was ended by signal 40"

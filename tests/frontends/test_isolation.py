@@ -173,14 +173,14 @@ class Engine:
         os.kill(os.getpid(), signal.SIGSEGV)
 sys.modules["qfmt.frontends.torch.execution"] = module = types.ModuleType("dying")
 module.Engine = Engine
-main(sys.argv[2])
+main(*sys.argv[2:])
 """
 
 
 @pytest.mark.skipif(os.name != "posix", reason="kills by signal")
 def test_a_crash_is_an_error_and_the_next_session_works(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(parent, "_START", parent._START.replace("main(sys.argv[2])\n", DYING))
+        patched.setattr(parent, "_START", parent._START.replace("main(*sys.argv[2:])\n", DYING))
         patched.setattr(parent, "_WORKERS", {})
         with pytest.raises(EngineDied) as caught:
             session(DOUBLED).ask("run", X)
@@ -209,7 +209,7 @@ PARENT = """
 import sys
 sys.path[:0] = [SOURCES]
 from qfmt.frontends.isolation import parent
-parent._START = parent._START.replace("main(sys.argv[2])\\n", CODE)
+parent._START = parent._START.replace("main(*sys.argv[2:])\\n", CODE)
 worker = parent.Worker("torch")
 print(worker.process.pid, flush=True)
 session = parent.Session("torch", "torch", lambda: ((),), lambda index: ("", ""), lambda value: True)

@@ -31,7 +31,7 @@ class Engine(Protocol):
         """Yield ("at", index of a call) before each call, and ("value", name, value) for each result."""
 
 
-def main(kind: str) -> None:
+def main(kind: str, parent: str) -> None:
     """Serve one kind of engine. Output that the engine prints is discarded: standard output is for messages."""
     source, target = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -39,7 +39,7 @@ def main(kind: str) -> None:
         os.dup2(nowhere, descriptor)
     warnings.simplefilter("ignore")
     sys.modules["PIL"] = None  # type: ignore[assignment]  # onnx's ImageDecoder would use it: it can run programs
-    Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
+    Thread(target=end_with, args=(int(parent),), daemon=True).start()
     server = Server(import_module(f"qfmt.frontends.{kind}.execution").Engine, target)
     with suppress(wire.Closed):
         while True:
@@ -47,9 +47,13 @@ def main(kind: str) -> None:
 
 
 def end_with(parent: int) -> None:
-    """End this process when the parent ends: a call may take hours, during which nothing reads the pipe."""
-    while os.getppid() == parent:
-        sleep(1)
+    """End this process when the parent ends: a call may take hours, during which nothing reads the pipe.
+
+    It ends before another command has started, which would not expect that this process still writes a file. Windows
+    does not tell.
+    """
+    while sys.platform == "win32" or os.getppid() == parent:
+        sleep(0.05)
     os._exit(1)
 
 

@@ -24,7 +24,7 @@ _START = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
 from qfmt.frontends.isolation.child import main
-main(sys.argv[2])
+main(*sys.argv[2:])
 """
 
 _WAITING = {"OMP_WAIT_POLICY": "PASSIVE"}
@@ -99,7 +99,7 @@ class Worker:
         self.version = ""
         self.given = 0
         """Bytes of the arrays that the engine was built from."""
-        command = [sys.executable, "-I", "-c", _START, json.dumps(import_path()), kind]
+        command = [sys.executable, "-I", "-c", _START, json.dumps(import_path()), kind, str(os.getpid())]
         pipe = subprocess.PIPE
         try:
             self.process = subprocess.Popen(
