@@ -40,6 +40,10 @@ serve(*sys.argv[2:])
 """
 
 
+_PDEATHSIG = 1
+"""PR_SET_PDEATHSIG of prctl(2): the signal that a process gets when the thread that started it ends."""
+
+
 class Limits(NamedTuple):
     """What a worker may take: bytes of memory, as far as the system can limit that, and seconds for a task."""
 
@@ -190,6 +194,10 @@ def serve(parent: str, memory: str, work: str, *arguments: str) -> None:
     target = os.fdopen(os.dup(1), "wb")
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 1)
+    if sys.platform == "linux":  # at once, even if this process is stopped, or waits for a slow disk
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
     Thread(target=end_with, args=(int(parent),), daemon=True).start()
     function = named(work)
     limit_process(int(memory))  # after the imports, as it limits what tasks need beyond them

@@ -256,4 +256,7 @@ def _violation(found: Replay) -> Violation:
 
 
 def _repeated(runs: list[Replay]) -> str:
-    return f"; all outputs of its test vectors are equal: {len(runs)}" if runs else "; it has no test vectors"
+    if not runs:
+        return "; it has no test vectors"
+    empty = sum(not each.elements for each in runs)
+    return f"; all outputs of its test vectors are equal: {len(runs)}{f', {empty} without elements' if empty else ''}"

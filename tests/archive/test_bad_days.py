@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 from unicodedata import normalize
@@ -20,7 +22,7 @@ from qfmt.archive.sources import find
 from qfmt.errors import DestinationError, QfmtError, SourceError
 from support.archives import digits, files, kept
 from support.command_line import invoke, trouble
-from support.paths import DIGITS
+from support.paths import DIGITS, ROOT
 
 
 def test_a_folder_that_cannot_be_read_is_an_error(
@@ -151,6 +153,35 @@ def test_a_worker_whose_command_was_killed_converts_nothing(
         filled = fill(archive, find([str(sources)], archive).sources)
     assert filled.manifest.entries["a.pt"].error == "the worker process ended with status 1"
     assert files(archive) == []
+
+
+PARENT = """
+import sys, time
+sys.path[:0] = [SOURCES]
+from qfmt.archive.workers import Limits, _Worker
+worker = _Worker("copy:copy", (), Limits(1 << 30))
+assert worker.answer({"a": 1}) == {"a": 1}
+print(worker.process.pid, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a signal that only Linux has")
+def test_a_stopped_worker_ends_with_its_command() -> None:
+    code = PARENT.replace("SOURCES", repr(str(ROOT)))
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        worker = int(running.stdout.readline())
+        os.kill(worker, signal.SIGSTOP)
+        running.kill()
+    status = Path(f"/proc/{worker}/status")
+    for _ in range(600):
+        if not status.exists() or "State:\tZ" in status.read_text():
+            break
+        time.sleep(0.1)
+    else:
+        os.kill(worker, signal.SIGKILL)
+        pytest.fail("it still waits for a signal to go on")
 
 
 def test_a_signal_without_a_name() -> None:
