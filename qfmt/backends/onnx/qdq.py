@@ -165,9 +165,10 @@ def domain_of(builder: Builder, operator: str, dtype: str) -> str | None:
 
 def _apart(builder: Builder, tensor: Tensor, real: ir.Value) -> ir.Value:
     """A Max of one tensor changes nothing, and keeps apart what ONNX Runtime would fuse: two quantizations, one after
-    the other, become one with another scale, and of 4 bits it drops a Relu, and has no kernels of other operators."""
-    producer = real.producer()
-    if producer is not None and (producer.op_type == "DequantizeLinear" or DTYPES[tensor.dtype].bits < 8):
+    the other, become one with another scale; of 4 bits and of floats it drops a Relu, and has few kernels."""
+    producer, dtype = real.producer(), DTYPES[tensor.dtype]
+    has_kernels = dtype.is_integer and dtype.bits >= 8
+    if producer is not None and (producer.op_type == "DequantizeLinear" or not has_kernels):
         return builder.emit("Max", real, name=f"{tensor.name}_apart")
     return real
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -531,6 +532,24 @@ def test_clamps_and_windows_of_4_bits(name: str, opset: int, limits: tuple[int, 
     feeds = {"x": RNG.normal(0, 2, shape).astype(f32)}
     for level in LEVELS:
         np.testing.assert_array_equal(runtime(model.to_onnx(opset=opset), feeds, level)[0], model.run(feeds)["y"])
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("limits", [None, (0, 6)])
+def test_clamps_of_floats_of_8_bits(dtype: str, limits: tuple[int, int] | None) -> None:
+    """ONNX Runtime drops a Relu before QuantizeLinear, and refuses a Clip."""
+    low, high = (np.float32(ml_dtypes.finfo(dtype).min), np.float32(ml_dtypes.finfo(dtype).max))
+    grid = Quantization.of(0.0625, 0, int(low), int(high))
+    bounds = [Tensor.constant(name, np.array(each, f32)) for name, each in zip("lh", limits or (), strict=False)]
+    clamp = Node("Clip", ("x", "l", "h"), ("a",), version=13) if limits else Node("Relu", ("x",), ("a",), version=14)
+    nodes = [clamp, Node("QuantizeLinear", ("a",), ("b",), version=23, rule="divide"),
+             Node("DequantizeLinear", ("b",), ("y",), version=23)]  # fmt: skip
+    tensors = [Tensor("x", "float32", (9, 9)), Tensor("a", "float32", (9, 9)), *bounds,
+               Tensor("b", dtype, (9, 9), quantization=grid), Tensor("y", "float32", (9, 9))]  # fmt: skip
+    model = Model(Graph(("x",), ("y",), nodes, {each.name: each for each in tensors}))
+    feeds = {"x": RNG.normal(0, 4, (9, 9)).astype(f32)}
+    for level in LEVELS:
+        np.testing.assert_array_equal(runtime(model.to_onnx(), feeds, level)[0], model.run(feeds)["y"])
 
 
 @pytest.mark.parametrize(
