@@ -67,6 +67,7 @@ class Builder:
         self._made: dict[tuple[Hashable, ...], ir.Value] = {}
         self._types: dict[ir.Value, str] = {}  # of what nodes compute
         self._named: set[ir.Node] = set()
+        self._outputs = frozenset(model.graph.outputs)
         self._taken = set(model.tensors) | names_within(model.nodes)  # ONNX knows no shadowing
         self._budget = Budget.of(model, "writing ONNX for a network of")
 
@@ -106,6 +107,10 @@ class Builder:
             self.define(name, value)
         else:
             self.define(name, qdq.quantized(self, tensor, value, inside))
+
+    def is_output(self, value: ir.Value | None) -> bool:
+        """Whether the network outputs that value."""
+        return value is not None and value.name in self._outputs and self._stored.get(value.name) is value
 
     def know_real(self, name: str, value: ir.Value) -> None:
         """Record the real numbers of a tensor, which exist already."""

@@ -165,10 +165,14 @@ def domain_of(builder: Builder, operator: str, dtype: str) -> str | None:
 
 def _apart(builder: Builder, tensor: Tensor, real: ir.Value) -> ir.Value:
     """A Max of one tensor changes nothing, and keeps apart what ONNX Runtime would fuse: two quantizations, one after
-    the other, become one with another scale; of 4 bits and of floats it drops a Relu, and has few kernels."""
+    the other, become one with another scale; of 4 bits and of floats it drops a Relu, and has few kernels. It quantizes
+    before a Transpose, even what is an output of the network."""
     producer, dtype = real.producer(), DTYPES[tensor.dtype]
+    if producer is None:
+        return real
+    quantizes_output = producer.op_type == "Transpose" and builder.is_output(producer.inputs[0])
     has_kernels = dtype.is_integer and dtype.bits >= 8
-    if producer is not None and (producer.op_type == "DequantizeLinear" or not has_kernels):
+    if producer.op_type == "DequantizeLinear" or quantizes_output or not has_kernels:
         return builder.emit("Max", real, name=f"{tensor.name}_apart")
     return real
 

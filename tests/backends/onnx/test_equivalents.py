@@ -534,6 +534,21 @@ def test_clamps_and_windows_of_4_bits(name: str, opset: int, limits: tuple[int, 
         np.testing.assert_array_equal(runtime(model.to_onnx(opset=opset), feeds, level)[0], model.run(feeds)["y"])
 
 
+def test_an_output_that_is_also_transposed_and_quantized() -> None:
+    grid = Quantization.per_tensor(0.1, 0, "int8")
+    nodes = [Node("Tanh", ("x",), ("f",), version=13),
+             Node("Transpose", ("f",), ("t",), {"perm": (0, 2, 3, 1)}, version=23),
+             Node("QuantizeLinear", ("t",), ("q",), version=23, rule="divide"),
+             Node("DequantizeLinear", ("q",), ("y",), version=23)]  # fmt: skip
+    tensors = [*(Tensor(name, "float32", (1, 4, 4, 4)) for name in ("x", "f", "t", "y")),
+               Tensor("q", "int8", (1, 4, 4, 4), quantization=grid)]  # fmt: skip
+    model = Model(Graph(("x",), ("f", "y"), nodes, {each.name: each for each in tensors}))
+    feeds = {"x": RNG.normal(0, 1, (1, 4, 4, 4)).astype(f32)}
+    plain, fused = (runtime(model.to_onnx(), feeds, level) for level in LEVELS)
+    for first, second in zip(plain, fused, strict=True):
+        np.testing.assert_array_equal(first, second)
+
+
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
 @pytest.mark.parametrize("limits", [None, (0, 6)])
 def test_clamps_of_floats_of_8_bits(dtype: str, limits: tuple[int, int] | None) -> None:
