@@ -58,7 +58,9 @@ GREEDY = {
     "Resize-linear": one("Resize", None, None, sizes(1 << 30, 1, 1, 1), mode="linear"),
     "Resize-cubic": one("Resize", None, None, sizes(1 << 26, 1, 1, 1), mode="cubic"),
     "Pad": one("Pad", sizes(0, 0, 1 << 15, 1 << 15, 0, 0, 1 << 15, 1 << 15)),
-    "MaxPool": one("MaxPool", **WINDOW | {"kernel_shape": (1, 1 << 40), "pads": (0, (1 << 40) - 1) * 2}),
+    "MaxPool": one(
+        "MaxPool", **WINDOW | {"kernel_shape": (1, 1 << 40), "pads": (0, (1 << 40) - 1) * 2, "strides": (1, 1)}
+    ),
     "Conv": one("Conv", Tensor.constant("w", np.ones((1, 1, 1, 1), np.float32)), **PADDED),
     "ConvTranspose": one(
         "ConvTranspose",
