@@ -94,7 +94,7 @@ def descriptor_of(path: str | os.PathLike[str]) -> int:
     return os.open(path, sum(flags, os.O_RDONLY))
 
 
-def unreadable(error: OSError | ValueError) -> str:
+def unreadable(error: Exception) -> str:
     """What to say of a file that cannot be opened or read."""
     return f"cannot be read: {getattr(error, 'strerror', None) or error}"
 
@@ -106,8 +106,9 @@ def refusal(error: OSError | ValueError, kind: type[QfmtError]) -> QfmtError:
     return kind(unreadable(error), hint=hint_for(error))
 
 
-def hint_for(error: OSError | ValueError) -> str:
-    """What to do if a file cannot be opened or mapped, whatever is in it; else empty."""
-    if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-        return "close other files, or raise the limit of open files (`ulimit -n`)"
-    return ""
+def hint_for(error: Exception) -> str:
+    """What to do if the system opens or maps no more files, whatever they are; empty for other errors."""
+    number = getattr(error, "errno", None)
+    if number in (errno.EMFILE, errno.ENFILE):
+        return "raise the limit of open files (`ulimit -n`)"
+    return "free memory, or raise its limit (`ulimit -v`)" if number == errno.ENOMEM else ""

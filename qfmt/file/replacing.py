@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -62,14 +63,15 @@ def replacing_all(
     where: str,
     parts: Callable[[Path], Iterable[Path]],
     unused: Callable[[Iterable[Path], Iterable[Path]], Iterable[Path]],
+    elsewhere: Callable[[Path], Iterable[Path]] = lambda target: (),
 ) -> Iterator[tuple[BinaryIO, Callable[[], NewFile]]]:
     """As `replacing`, for a file that others beside it belong to, its parts: it gets its name after all of them.
 
     Yields the file, and a function that makes a part, whose `target` the caller sets. `parts` lists the files that are
     named like parts of a target. Those that are `unused` are removed: a killed writer left them, or they belong to
-    the file that is replaced. `unused` gets parts, and files that may refer to them; for all files of the folder it may
-    take too long, so they are searched before anything gets its name. Writers of targets whose names differ in their
-    suffixes only take turns.
+    the file that is replaced. `unused` gets parts, and files that may refer to them: those of the folder, and those
+    that `elsewhere` finds. That may take long, so they are searched once, before anything gets its name. Writers of
+    targets whose names differ in their suffixes only take turns.
     """
     with _as_destination_error(where):
         target = _target(where)
@@ -86,7 +88,8 @@ def replacing_all(
                 return
             with _alone(target):
                 before = {*parts(target)}
-                others = (path for path in target.parent.iterdir() if path not in before and resolved(path) != target)
+                files_there = chain(target.parent.iterdir(), elsewhere(target))
+                others = (path for path in files_there if path not in before and resolved(path) != target)
                 spare = [*unused(before, others)] if before else []
                 _remove(unused(spare, [target]))
                 try:

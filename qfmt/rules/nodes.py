@@ -337,8 +337,9 @@ def _rules(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> tup
     52,
     "The weights of a node that states a requantize, dynamic, lookup or sum rule have scales per tensor or along the "
     "axis of its output channels: axis 1 for a transposed convolution, the columns of the product for MatMul and Gemm, "
-    "axis 0 otherwise. A vector that MatMul multiplies has none. Those of a dynamic or lookup rule are affine and have "
-    "integer zero points, unless the rule is a lookup. No node takes the maximum of rows of a quantized table.",
+    "axis 0 otherwise. A vector that MatMul multiplies has none. Of an operator with quantized weights "
+    "alone they are affine, and only a lookup rule allows zero points of floats. No node takes the maximum of rows of "
+    "a quantized table.",
 )
 def _scales_of_weights(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     from ..ops.accumulation import output_axis

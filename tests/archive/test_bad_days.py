@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 from unicodedata import normalize
@@ -23,6 +22,7 @@ from qfmt.errors import DestinationError, QfmtError, SourceError
 from support.archives import digits, files, kept
 from support.command_line import invoke, trouble
 from support.paths import DIGITS, ROOT
+from support.processes import has_ended
 
 
 def test_a_folder_that_cannot_be_read_is_an_error(
@@ -174,12 +174,7 @@ def test_a_stopped_worker_ends_with_its_command() -> None:
         worker = int(running.stdout.readline())
         os.kill(worker, signal.SIGSTOP)
         running.kill()
-    status = Path(f"/proc/{worker}/status")
-    for _ in range(600):
-        if not status.exists() or "State:\tZ" in status.read_text():
-            break
-        time.sleep(0.1)
-    else:
+    if not has_ended(worker):
         os.kill(worker, signal.SIGKILL)
         pytest.fail("it still waits for a signal to go on")
 

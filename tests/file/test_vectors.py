@@ -19,7 +19,7 @@ from qfmt.cli import main
 from qfmt.compare import replay
 from qfmt.errors import DigestError, FormatError, RunError
 from qfmt.file import checker
-from qfmt.model import StoredArray
+from qfmt.model import Graph, Node, StoredArray, Tensor
 from support.paths import DIGITS
 
 REAL = [[-5.5, -1.5, 2.0], [0.0, 0.5, 1.0]]
@@ -95,6 +95,14 @@ def wrong_model() -> Model:
     wrong = np.array(REAL, np.float32)
     wrong[1, 2] = 1.5
     return replace(model, vectors=(replace(vector, outputs={**vector.outputs, "real": StoredArray.of(wrong)}),))
+
+
+def test_outputs_without_elements_are_counted(tmp_path: Path) -> None:
+    x, y = (Tensor(name, "float32", ("N",)) for name in "xy")
+    model = Model(Graph(("x",), ("y",), (Node("Relu", ("x",), ("y",), version=14),), {"x": x, "y": y}))
+    model.with_vectors({"x": np.zeros(0, np.float32)}, {"x": np.ones(1, np.float32)}).save(tmp_path / "m.qfb")
+    said = run(tmp_path / "m.qfb", "--replay", command="check").output
+    assert said.endswith("; all outputs of its test vectors are equal: 2, 1 without elements\n")
 
 
 def test_check_replays_them(tmp_path: Path) -> None:

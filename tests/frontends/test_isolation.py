@@ -39,6 +39,7 @@ from qfmt.frontends.witness import is_array, is_computed
 from qfmt.locks import Turns
 from support.examples import examples
 from support.paths import DIGITS, HOSTILE, ROOT
+from support.processes import has_ended
 
 QUIET = pytest.mark.filterwarnings("ignore")
 """Ignores torch's deprecation warnings, whose text changes."""
@@ -226,12 +227,7 @@ def test_a_worker_ends_with_its_parent(tmp_path: Path) -> None:
         assert running.stdout is not None
         worker = int(running.stdout.readline())
         running.kill()
-    status = Path(f"/proc/{worker}/status")
-    for _ in range(600):
-        if not status.exists() or "State:\tZ" in status.read_text():
-            break
-        time.sleep(0.1)
-    else:
+    if not has_ended(worker):
         os.kill(worker, signal.SIGKILL)
         pytest.fail("it goes on")
 

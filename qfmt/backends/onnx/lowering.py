@@ -180,9 +180,10 @@ def lower(builder: Builder, node: Node) -> None:
         raise Lacks("reduces no elements, and ONNX's result would be outside the range of the output")
     if node.rule in operator.sum_rules:
         return _sums(site)
-    if (builder.is_integer_only or _is_beyond_floats(site)) and _is_quantized(site):
+    moves_only_integers = _moves_only_integers(site)
+    if (builder.is_integer_only or moves_only_integers) and _is_quantized(site):
         made = _among_integers(site)
-        if made is not None and not site.on_integers and _is_beyond_floats(site):
+        if made is not None and not site.on_integers and moves_only_integers:
             raise Lacks(f"moves {site.tensor(0).dtype}, which ONNX's operator does not; nor can real numbers be moved")
     elif _computed_on_integers(site):
         return None
@@ -206,16 +207,14 @@ def _is_quantized(site: Site) -> bool:
     return bool(site.node.inputs) and None not in (site.tensor(0).quantization, site.output().quantization)
 
 
-def _is_beyond_floats(site: Site) -> bool:
-    """Whether a node moves integers that float32 does not represent exactly, whose real numbers are infinite, or whose
-    scales stay where they are: the output has them along the same axis, whatever is moved."""
+def _moves_only_integers(site: Site) -> bool:
+    """Whether a node moves integers, and cannot move their real numbers: float32 does not represent them, they are
+    infinite, or there are many scales, which stay where they are along their axis."""
     moves = site.operator.moves or (site.node.operator in among_integers and not site.node.rule)
     if not moves or not site.node.inputs:
         return False
-    x = site.tensor(0)
-    return (
-        DTYPES[x.dtype].bits >= 32 or has_infinite(x) or (x.quantization is not None and len(x.quantization.scale) > 1)
-    )
+    x, grid = site.tensor(0), site.tensor(0).quantization
+    return DTYPES[x.dtype].bits >= 32 or has_infinite(x) or (grid is not None and len(grid.scale) > 1)
 
 
 def _among_integers(site: Site) -> ir.Value | Sequence[ir.Value] | None:

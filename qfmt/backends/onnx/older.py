@@ -121,9 +121,8 @@ def instance_normalization(site: Site) -> Sequence[ir.Value]:
 @lowers("EyeLike")
 def eye_like(site: Site) -> Sequence[ir.Value]:
     """ONNX Runtime has it of few types; onnx's checker ends if the type of the input is that of another domain."""
-    if (kind := site.output().dtype) in ("float32", "float64", "int32", "int64", "uint64") and site.tensor(
-        0
-    ).quantization is None:
+    kind, has_kernel = site.output().dtype, ("float32", "float64", "int32", "int64", "uint64")
+    if kind in has_kernel and site.tensor(0).quantization is None:
         return one_to_one(site)
     zeros = site.emit("ConstantOfShape", site.emit("Shape", site.real(0)))
     (made,) = plain(site, [zeros], site.attributes | {"dtype": "int32"})

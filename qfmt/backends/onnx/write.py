@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from glob import escape
-from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -57,7 +56,7 @@ def write(model: ir.Model, path: Named, external: int) -> None:
 
 
 def _write(model: ir.Model, path: Path, external: int) -> None:
-    with replacing_all(str(path), _named_like, _unused) as (file, part):
+    with replacing_all(str(path), _named_like, _unused, _above) as (file, part):
         if sum(_data(value).nbytes for value in model.graph.initializers.values()) > external:
             bulk = part()
             bulk.target = bulk.target.with_name(f"{bulk.target.name}.{_digest(model)}{SUFFIX}")
@@ -81,12 +80,10 @@ def _named_like(path: Path) -> list[Path]:
 
 
 def _unused(constants: Iterable[Path], files: Iterable[Path]) -> list[Path]:
-    """Those that none of the files names, whatever it is, and no model in a folder above, whose constants may lie below
-    it; none if one cannot be read, or it is too much to read."""
+    """Those that none of the files names, whatever it is; none if one cannot be read, or it is too much to read."""
     left, searched = {each.name[-NAMED:].encode(): each for each in constants}, 0
-    folders = {above for each in left.values() for above in each.parent.parents}
     try:
-        for each in chain(files, *(above.glob("*.onnx") for above in folders)) if left else ():
+        for each in files if left else ():
             if left and each.exists() and not irregular(each):
                 searched += each.stat().st_size
                 if searched > SEARCHED:
@@ -96,6 +93,11 @@ def _unused(constants: Iterable[Path], files: Iterable[Path]) -> list[Path]:
     except OSError:
         return []
     return list(left.values())
+
+
+def _above(path: Path) -> Iterator[Path]:
+    """Models in the folders above: constants of a model may lie in a folder below it."""
+    return (model for folder in path.parent.parents for model in folder.glob("*.onnx"))
 
 
 def _occurring(ends: Iterable[bytes], path: Path) -> set[bytes]:

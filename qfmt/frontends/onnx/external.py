@@ -5,7 +5,6 @@ A library that runs or parses the model afterwards does not open any file that t
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
 import stat
@@ -22,7 +21,7 @@ from ...arrays import Array
 from ...backstop import grow
 from ...errors import SourceError, brief
 from ...graph import MAXIMUM_RANK
-from ...regular import descriptor_of, refusal, resolved
+from ...regular import descriptor_of, hint_for, refusal, resolved, unreadable
 from .messages import charge, damaged
 
 SHARED = 1 << 20
@@ -260,10 +259,9 @@ class _Folder:
                 f"its external data {location!r} is missing", hint="put it next to the model, in a local folder"
             ) from None
         except (OSError, RuntimeError, ValueError) as error:  # a name that is too long, a cycle of links, a zero byte
-            too_many = getattr(error, "errno", None) == errno.EMFILE  # each stays open until the end
-            what = f"its external data {location!r} cannot be opened{': too many files are open' if too_many else ''}"
-            hint = "raise the limit of the system (`ulimit -n`)" if too_many else "check its name and its permissions"
-            raise SourceError(what, hint=hint) from None
+            full = hint_for(error)  # each stays open until the end
+            what = f"its external data {location!r} {unreadable(error) if full else 'cannot be opened'}"
+            raise SourceError(what, hint=full or "check its name and its permissions") from None
         found = opened.facts
         if not stat.S_ISREG(found.st_mode):
             raise SourceError(f"its external data {location!r} is not a regular file", hint="replace it with one")

@@ -99,7 +99,7 @@ def test_more_files_than_the_system_opens(tmp_path: Path, monkeypatch: pytest.Mo
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr(external, "descriptor_of", full)
-    with pytest.raises(SourceError, match="too many files are open; raise the limit"):
+    with pytest.raises(SourceError, match="Too many open files; raise the limit of open files"):
         qfmt.convert(path)
 
 

@@ -1,0 +1,189 @@
+"""Export to ONNX: what ONNX Runtime would merge, drop or move, and what it has no kernels for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+
+from cases.one_node import single
+from qfmt.errors import InexpressibleNodesError
+from qfmt.model import DTYPES, Graph, Model, Node, Quantization, Tensor
+from qfmt.ops import OPERATORS
+from support.onnx_witness import LEVELS, runtime
+
+f32 = np.float32
+RNG = np.random.default_rng(0)
+Y = Tensor("y", "float32", None)
+
+ONE = Quantization.per_tensor(0.5, 3, "uint8")
+EACH = Quantization.of((0.5, 0.25, 0.125, 1.0), (1, 2, 3, 4), 5, 250, 1)
+BLOCKS = Quantization.of_blocks(
+    "uint8", (2, 4, 4, 4), (2, 2, 4, 4), np.array([0.5, 0.25], f32).reshape(1, 2, 1, 1), np.array([1, 2])
+)
+WINDOW = {"kernel_shape": (2, 2), "strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0)}
+
+
+@pytest.mark.parametrize("opset", [13, 21])
+@pytest.mark.parametrize(("given", "grid"), [(EACH, ONE), (ONE, EACH), (EACH, EACH), (BLOCKS, ONE), (BLOCKS, EACH)])
+@pytest.mark.parametrize(
+    "name", ["Add", "Sigmoid", "LeakyRelu", "Softmax", "Concat", "AveragePool", "GlobalAveragePool"]
+)
+def test_computed_tensors_that_have_many_scales(name: str, given: Quantization, grid: Quantization, opset: int) -> None:
+    """ONNX Runtime fuses quantized nodes around an operator as if there were one scale."""
+    x = Tensor("x", "uint8", (2, 4, 4, 4), quantization=given)
+    attributes = {"AveragePool": WINDOW, "Concat": {"axis": 2}}.get(name, {})
+    inputs: list[Tensor | None] = [x, x] if name in ("Add", "Concat") else [x]
+    model = single(name, "divide", inputs, Tensor("y", "uint8", None, quantization=grid), attributes)
+    feeds = {"x": RNG.integers(5, 251, (2, 4, 4, 4), np.uint8)}
+    for level in LEVELS:
+        np.testing.assert_array_equal(runtime(model.to_onnx(opset=opset), feeds, level)[0], model.run(feeds)["y"])
+
+
+def test_not_a_number_that_is_quantized_per_channel() -> None:
+    x = np.array([[np.nan, -np.inf, np.inf, 1e30]], f32)
+    model = single("QuantizeLinear", "divide", [Tensor("x", "float32", (1, 4))],
+                   Tensor("y", "uint8", None, quantization=EACH), {})  # fmt: skip
+    found, wanted = runtime(model.to_onnx(), {"x": x})[0], model.run({"x": x})["y"]
+    assert found.tolist() == wanted.tolist() == [[5, 5, 250, 250]]
+
+
+def test_no_elements_are_normalized() -> None:
+    """The process of ONNX Runtime ends if there is another node before it."""
+    ones = [Tensor.constant(name, np.ones(3, f32)) for name in ("scale", "b")]
+    model = single("InstanceNormalization", "", [Tensor("x", "float32", (2, 3, 0)), *ones], Y, {})
+    with pytest.raises(InexpressibleNodesError, match="normalizes no elements"):
+        model.to_onnx()
+
+
+@pytest.mark.parametrize("opset", [13, 21])
+@pytest.mark.parametrize("dtype", ["", "float16"])
+def test_the_identity_in_the_shape_of_a_quantized_matrix(dtype: str, opset: int) -> None:
+    """onnx's checker ends with the process if it does not know the type of the input."""
+    x = Tensor("x", "int16", (3, 4), quantization=Quantization.per_tensor(0.5, 1, "int16"))
+    model = single("EyeLike", "", [x], Tensor("y", dtype or "float32", None), {"dtype": dtype, "k": 1})
+    written, feeds = model.to_onnx(opset=opset), {"x": np.zeros((3, 4), np.int16)}
+    onnx.checker.check_model(written, full_check=True)
+    np.testing.assert_array_equal(runtime(written, feeds)[0], model.run(feeds)["y"])
+
+
+@pytest.mark.parametrize("form", ["qdq", "qoperator"])
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "uint4"])
+def test_one_quantization_after_another(dtype: str, form: str) -> None:
+    """ONNX Runtime would make one of the two, with a scale that neither has."""
+    limits = DTYPES[dtype]
+    first = Quantization.per_tensor(0.09, limits.maximum // 2, dtype)
+    second = Quantization.per_tensor(0.041, limits.minimum, dtype)
+    x = RNG.normal(0, 1.5, (50, 40)).astype(f32)
+    tensors = [Tensor("x", "float32", (50, 40)), Tensor("a", dtype, (50, 40), quantization=first),
+               Tensor("b", dtype, (50, 40), quantization=second), Tensor("y", "float32", (50, 40))]  # fmt: skip
+    nodes = [
+        Node("QuantizeLinear", ("x",), ("a",), version=23, rule="divide"),
+        Node("QuantizeLinear", ("a",), ("b",), version=23, rule="divide"),
+        Node("DequantizeLinear", ("b",), ("y",), version=23),
+    ]
+    model = Model(Graph(("x",), ("y",), nodes, {each.name: each for each in tensors}))
+    for level in LEVELS:
+        found = runtime(model.to_onnx(form=form), {"x": x}, level)[0]
+        np.testing.assert_array_equal(found, model.run({"x": x})["y"])
+
+
+@pytest.mark.parametrize("limits", [(0, 15), (7, 15), (3, 12)])
+@pytest.mark.parametrize("opset", [17, 26])
+@pytest.mark.parametrize("name", ["Relu", "Tanh", "MaxPool"])
+def test_clamps_and_windows_of_4_bits(name: str, opset: int, limits: tuple[int, int]) -> None:
+    """ONNX Runtime drops clamps before QuantizeLinear of 4 bits, and fuses nodes of which it has no kernels."""
+    grid, shape = Quantization.of(0.2, 7, *limits), (2, 3, 8, 8)
+    middle = Tensor("a", "uint4", shape, quantization=grid) if name == "MaxPool" else Tensor("a", "float32", shape)
+    tensors = [Tensor("x", "float32", shape), middle, Tensor("b", "uint4", None, quantization=grid),
+               Tensor("y", "float32", None)]  # fmt: skip
+    nodes = [
+        Node("QuantizeLinear", ("x",), ("a",), version=23, rule="divide"),
+        Node("MaxPool", ("a",), ("b",), OPERATORS["MaxPool"].complete(WINDOW), version=22),
+    ]
+    if name == "Relu":
+        nodes = [Node("Relu", ("x",), ("a",), version=14),
+                 Node("QuantizeLinear", ("a",), ("b",), version=23, rule="divide")]  # fmt: skip
+    elif name == "Tanh":
+        nodes = [Node("Sinh", ("x",), ("a",), version=22), Node("Tanh", ("a",), ("b",), version=13, rule="divide")]
+    nodes.append(Node("DequantizeLinear", ("b",), ("y",), version=23))
+    model = Model(Graph(("x",), ("y",), nodes, {each.name: each for each in tensors}))
+    feeds = {"x": RNG.normal(0, 2, shape).astype(f32)}
+    for level in LEVELS:
+        np.testing.assert_array_equal(runtime(model.to_onnx(opset=opset), feeds, level)[0], model.run(feeds)["y"])
+
+
+def test_an_output_that_is_also_transposed_and_quantized() -> None:
+    grid = Quantization.per_tensor(0.1, 0, "int8")
+    nodes = [Node("Tanh", ("x",), ("f",), version=13),
+             Node("Transpose", ("f",), ("t",), {"perm": (0, 2, 3, 1)}, version=23),
+             Node("QuantizeLinear", ("t",), ("q",), version=23, rule="divide"),
+             Node("DequantizeLinear", ("q",), ("y",), version=23)]  # fmt: skip
+    tensors = [*(Tensor(name, "float32", (1, 4, 4, 4)) for name in ("x", "f", "t", "y")),
+               Tensor("q", "int8", (1, 4, 4, 4), quantization=grid)]  # fmt: skip
+    model = Model(Graph(("x",), ("f", "y"), nodes, {each.name: each for each in tensors}))
+    feeds = {"x": RNG.normal(0, 1, (1, 4, 4, 4)).astype(f32)}
+    plain, fused = (runtime(model.to_onnx(), feeds, level) for level in LEVELS)
+    for first, second in zip(plain, fused, strict=True):
+        np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("limits", [None, (0, 6)])
+def test_clamps_of_floats_of_8_bits(dtype: str, limits: tuple[int, int] | None) -> None:
+    """ONNX Runtime drops a Relu before QuantizeLinear, and refuses a Clip."""
+    low, high = (np.float32(ml_dtypes.finfo(dtype).min), np.float32(ml_dtypes.finfo(dtype).max))
+    grid = Quantization.of(0.0625, 0, int(low), int(high))
+    bounds = [Tensor.constant(name, np.array(each, f32)) for name, each in zip("lh", limits or (), strict=False)]
+    clamp = Node("Clip", ("x", "l", "h"), ("a",), version=13) if limits else Node("Relu", ("x",), ("a",), version=14)
+    nodes = [clamp, Node("QuantizeLinear", ("a",), ("b",), version=23, rule="divide"),
+             Node("DequantizeLinear", ("b",), ("y",), version=23)]  # fmt: skip
+    tensors = [Tensor("x", "float32", (9, 9)), Tensor("a", "float32", (9, 9)), *bounds,
+               Tensor("b", dtype, (9, 9), quantization=grid), Tensor("y", "float32", (9, 9))]  # fmt: skip
+    model = Model(Graph(("x",), ("y",), nodes, {each.name: each for each in tensors}))
+    feeds = {"x": RNG.normal(0, 4, (9, 9)).astype(f32)}
+    for level in LEVELS:
+        np.testing.assert_array_equal(runtime(model.to_onnx(), feeds, level)[0], model.run(feeds)["y"])
+
+
+@pytest.mark.parametrize(
+    ("name", "axis", "others", "attributes"),
+    [
+        ("Transpose", 0, [], {"perm": (2, 1, 0)}),
+        ("Squeeze", 2, [np.array([1])], {}),
+        ("Gather", 0, [np.array([2, 1, 0])], {"axis": 0}),
+        ("Slice", 0, [np.array([-1]), np.array([-9]), np.array([0]), np.array([-1])], {}),
+    ],
+)
+def test_moved_integers_keep_the_axis_of_their_scales(
+    name: str, axis: int, others: list[np.ndarray], attributes: dict[str, Any]
+) -> None:
+    shape = (3, 1, 3, 3) if name == "Squeeze" else (3, 3, 3)
+    grid = Quantization.of((0.5, 0.25, 1.0), (1, 2, 3), 0, 255, axis)
+    constants = [Tensor.constant(f"c{at}", each) for at, each in enumerate(others)]
+    x, y = Tensor("x", "uint8", shape, quantization=grid), Tensor("y", "uint8", (3, 3, 3), quantization=grid)
+    model, feeds = single(name, "", [x, *constants], y, attributes), {"x": RNG.integers(0, 256, shape, np.uint8)}
+    model = replace(model, engine="onnx")
+    np.testing.assert_array_equal(runtime(model.to_onnx(), feeds)[0], model.run(feeds)["y"])
+
+
+@pytest.mark.parametrize(("name", "dtype", "opset"), [("Reshape", "int4", 25), ("DepthToSpace", "uint16", 23)])
+def test_integers_without_kernels_are_moved_as_floats(name: str, dtype: str, opset: int) -> None:
+    """In the form qoperator, too."""
+    grid = Quantization.per_tensor(0.25, 3, dtype)
+    tensors = [Tensor("x", "float32", (1, 4, 2, 2)), Tensor("a", dtype, (1, 4, 2, 2), quantization=grid),
+               Tensor("b", dtype, (1, 1, 4, 4), quantization=grid), Tensor("y", "float32", None),
+               Tensor.constant("s", np.array([1, 1, 4, 4]))]  # fmt: skip
+    moved = Node(name, ("a", "s"), ("b",), {"allowzero": 0}, version=23)
+    if name == "DepthToSpace":
+        moved = Node(name, ("a",), ("b",), {"blocksize": 2, "mode": "DCR"}, version=13)
+    nodes = [Node("QuantizeLinear", ("x",), ("a",), version=23, rule="divide"), moved,
+             Node("DequantizeLinear", ("b",), ("y",), version=23)]  # fmt: skip
+    model = Model(Graph(("x",), ("y",), nodes, {each.name: each for each in tensors}))
+    feeds = {"x": RNG.normal(0, 1, (1, 4, 2, 2)).astype(f32)}
+    found = runtime(model.to_onnx(form="qoperator", opset=opset), feeds)[0]
+    np.testing.assert_array_equal(found, model.run(feeds)["y"])
