@@ -300,6 +300,7 @@ class _Settling:
         """Content ids whose first changed: others may still have the file of the one before."""
         self.there: set[str] = set()
         """Files of `firsts` that were found to be there."""
+        self.removed: set[str] = set()
         for entry in self.entries.values():
             if entry.content_id and entry.source not in pending:
                 self.firsts.setdefault(entry.content_id, entry.source)
@@ -327,7 +328,8 @@ class _Settling:
         return entry
 
     def finish(self) -> None:
-        """Give equal models one file: that of the source with the lowest rank, which is known only at the end."""
+        """Give equal models one file: that of the source with the lowest rank, which is known only at the end. Remove
+        folders without files: only now, as another worker may have made one for its file."""
         left = set()
         for entry in list(self.entries.values()):
             if entry.content_id in self.moved:
@@ -335,6 +337,9 @@ class _Settling:
                 left.add(entry.file)
                 self._note(replace(entry, file=first.file, file_sha256=first.file_sha256))
         self._remove_unused(left)
+        if isinstance(self.manifest.folder, Path):
+            for file in self.removed | {entry.file for entry in self.entries.values() if entry.error}:
+                _remove_empty(self.manifest.folder, file)
 
     def _remove_unused(self, files: set[str]) -> None:
         for file in files:
@@ -344,6 +349,7 @@ class _Settling:
                     remove(path)
                 else:
                     path.unlink(missing_ok=True)
+                self.removed.add(file)
 
     def _first(self, entry: Entry) -> Entry:
         """The first with an equal model, if its file is there; else the entry itself."""
@@ -361,6 +367,13 @@ class _Settling:
             self.uses[before.file] -= 1
             self.uses[entry.file] += 1
             self.journal(entry)
+
+
+def _remove_empty(folder: Path, file: str) -> None:
+    """Remove the folders on the way from a folder to a file that are empty."""
+    for parent in [*PurePosixPath(file).parents][:-1]:
+        with suppress(OSError):
+            (folder / parent).rmdir()
 
 
 @contextmanager

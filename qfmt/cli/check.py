@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from qfmt.compare import Replay
     from qfmt.passes.proofs import Proofs
 
-    from ..archive.manifest import Entry
+    from ..archive.manifest import Entry, Manifest
     from ..model import Model
 
-BROKEN = 1
+BROKEN, UNREAD = 1, 2
 
 
 class Levels(NamedTuple):
@@ -47,7 +47,8 @@ class Results(NamedTuple):
 
 
 @click.command(
-    epilog="Exit status: 0 valid; 1 invalid, or a test vector differs; 2 FILE cannot be read, or its vectors not run.",
+    epilog="Exit status: 0 valid; 1 invalid, or a test vector differs; 2 FILE, or one of an archive, cannot be read, or"
+    " its vectors not run.",
 )
 @click.argument("file", type=QFB_OR_ARCHIVE)
 @click.option("--json", "json_", is_flag=True, help="Print {file, valid, violations: [{rule, where, what}]}.")
@@ -144,22 +145,34 @@ def _check_archive(folder: Place, json_: bool, levels: Levels, jobs: int | None)
     with working(f"checking {folder}"), closing(results(tasks, WORK, (), jobs or processors())) as answers:
         for task, answer in answers:
             file, answer = task["entry"]["file"], accepted(answer, _is_answer)
-            told = _unchecked(file, answer["error"]) if "error" in answer else answer | {"file": file}
+            told = _told(file, None, answer["error"]) if "error" in answer else answer | {"file": file}
             checked[task["number"]] = told
-    checked += [_unchecked(file, "the manifest states two contents of it") for file in sorted(otherwise)]
+    checked += [_told(file, False, "the manifest states two contents of it") for file in sorted(otherwise)]
     if manifest.is_cut:
         problem = "the last line is incomplete; restore the manifest, or convert the sources again"
-        checked.append(_unchecked(manifest.path.name, problem))
+        checked.append(_told(manifest.path.name, False, problem))
+    return _summarized(folder, manifest, checked, json_)
+
+
+def _summarized(folder: Place, manifest: Manifest, checked: list[dict[str, Any]], json_: bool) -> int:
+    """Print what was found in an archive; the exit status."""
     wrong, unlisted = [facts for facts in checked if not facts["valid"]], manifest.unlisted()
+    invalid = {facts["file"] for facts in wrong if facts["valid"] is False}
+    unread = {facts["file"] for facts in wrong} - invalid
+    status = BROKEN if invalid else UNREAD if unread else 0
     if json_:
-        as_json({"archive": str(folder), "valid": not wrong, "files": checked, "unlisted": unlisted})
-        return BROKEN if wrong else 0
+        valid = False if invalid else None if unread else True
+        as_json({"archive": str(folder), "valid": valid, "files": checked, "unlisted": unlisted})
+        return status
     for facts in wrong:
         for each in [facts["problem"]] if facts["problem"] else facts["violations"]:
             line(f"{facts['file']}: {each if isinstance(each, str) else '{rule} {where}: {what}'.format(**each)}")
     if wrong:
-        line(f"{folder}: {len(wrong)} of {how_many(len(checked), 'file')} invalid", err=True)
-        return BROKEN
+        files = how_many(len({facts["file"] for facts in checked}), "file")
+        counts = {"invalid": len(invalid), "not checked": len(unread)}
+        found = ", ".join(f"{number} {what}" for what, number in counts.items() if number)
+        line(f"{folder}: {files}, {found}", err=True)
+        return status
     total = len(manifest.entries)
     without = total - sum(bool(entry.content_id) for entry in manifest.entries.values())
     listing = in_shell("qfmt inspect", str(folder))
@@ -173,7 +186,11 @@ def _check_archive(folder: Place, json_: bool, levels: Levels, jobs: int | None)
 def _is_answer(answer: dict[str, Any]) -> bool:
     """Whether it has the form of what `check_task` returns."""
     violations = answer.get("violations")
-    is_typed = type(answer.get("valid")) is bool and type(answer.get("problem")) is str and isinstance(violations, list)
+    is_typed = (
+        type(answer.get("valid", "")) in (bool, type(None))
+        and type(answer.get("problem")) is str
+        and isinstance(violations, list)
+    )
     return is_typed and is_shallow(answer, NESTED) and all(map(_is_violation, violations or ()))
 
 
@@ -196,20 +213,21 @@ def check_task(task: dict[str, Any]) -> dict[str, Any]:
         with downloaded(place(task["path"])) as path:
             return _archived(path, entry, Levels(*task["levels"]))
     except MissingFileError:
-        return _unchecked(entry.file, "is missing")
+        return _told(entry.file, False, "is missing")
     except Exception as error:
-        return _unchecked(entry.file, message(error))
+        return _told(entry.file, None, message(error))
 
 
-def _unchecked(file: str, problem: str) -> dict[str, Any]:
-    return {"file": file, "valid": False, "violations": [], "problem": problem}
+def _told(file: str, valid: bool | None, problem: str) -> dict[str, Any]:
+    """What is told of a file; `valid` is None if it could not be checked."""
+    return {"file": file, "valid": valid, "violations": [], "problem": problem}
 
 
 def _archived(path: Path, entry: Entry, levels: Levels) -> dict[str, Any]:
     """What is wrong with a file of an archive: rules that it breaks, or as `problem` how the manifest differs."""
     from ..archive.manifest import is_there
 
-    told = _unchecked(entry.file, "")
+    told = _told(entry.file, False, "")
     if not path.is_file():
         return told | {"problem": "is missing"}
     if not is_there(path, entry):
@@ -220,7 +238,7 @@ def _archived(path: Path, entry: Entry, levels: Levels) -> dict[str, Any]:
         if told["valid"] and model is not None and model.content_id().hex() != entry.content_id:
             told |= {"valid": False, "problem": "its content id is not that of the manifest"}
     except QfmtError as error:
-        told |= {"valid": False, "problem": error.what}
+        told |= {"valid": None, "problem": error.what}
     return told
 
 

@@ -154,6 +154,20 @@ def test_a_remote_shard_of_another_size_is_not_copied(server: Server, sources: P
     assert f"has {10**7 + first.stat().st_size} bytes instead of" in filled.manifest.entries["b"].error
 
 
+@pytest.mark.parametrize("missing", [[], ["b.qfb"]])
+def test_a_file_that_cannot_be_read_is_not_called_invalid(server: Server, tmp_path: Path, missing: list[str]) -> None:
+    archive = tmp_path / "archive"
+    fill(archive, {f"{name}.pt": digits(tmp_path / f"{name}.pt", number) for number, name in enumerate("abc")})
+    server.files = {path.name: path.read_bytes() for path in archive.iterdir() if path.name not in missing}
+    server.answers = {"c.qfb": lambda handler: handler.answer(403, b"")}
+    result = invoke("check", server.url(""))
+    said = "3 files, 1 invalid, 1 not checked" if missing else "3 files, 1 not checked"
+    assert (result.exit_code, result.stderr) == (1 if missing else 2, f"{server.url('')}: {said}\n")
+    told = json.loads(invoke("check", server.url(""), "--json").stdout)
+    valid = [each["valid"] for each in told["files"]]
+    assert (told["valid"], valid) == ((False, [True, False, None]) if missing else (None, [True, True, None]))
+
+
 def test_a_manifest_of_a_bucket_leads_nowhere_else(bucket: str, tmp_path: Path) -> None:
     entry = Entry("a.pt", "a.pt", file="../other/a.qfb", content_id="1")
     (tmp_path / MANIFEST).write_text(entry.line)

@@ -78,9 +78,13 @@ def test_invalid_answers_of_a_worker_are_refused(sources: Path, archive: Path, m
     for module in ("archive.filling", "cli.check", "cli.verify"):
         monkeypatch.setattr(f"qfmt.{module}.WORK", "support.making:nonsense")
     said, count = "the worker process sent an invalid answer", len(NONSENSE)
-    for command in (("check", archive), ("check", archive, "--json"), ("verify", "--archive", archive)):
+    for status, *command in (
+        (2, "check", archive),
+        (2, "check", archive, "--json"),
+        (1, "verify", "--archive", archive),
+    ):
         result = invoke(*command)
-        assert (result.exit_code, result.stdout.count(said)) == (1, count), result.output
+        assert (result.exit_code, result.stdout.count(said)) == (status, count), result.output
     other = archive.parent / "other"
     result = invoke("convert", sources, "--out", other)
     assert (result.exit_code, result.stderr.count(said), files(other)) == (1, count, [])

@@ -114,6 +114,19 @@ def test_no_other_file_is_replaced(sources: Path, archive: Path) -> None:
     assert filled.manifest.entries["a.pt"].error.startswith("is there, and is no .qfb")
 
 
+def test_no_empty_folders_remain(tmp_path: Path, archive: Path) -> None:
+    """Neither of a file that could not be written, nor of one whose model another source has now."""
+    sources = {"a.pt": digits(tmp_path / "a.pt"), "sub/deep/b.pt": digits(tmp_path / "b.pt", 1)}
+    (archive / "sub" / "mine").mkdir(parents=True)
+    filled = fill(archive, {"fails/too/b.pt": sources["sub/deep/b.pt"]}, options={"shard_size": 0})
+    assert filled.results == {"fails/too/b.pt": "failed"}
+    fill(archive, sources)
+    assert (archive / "sub" / "deep" / "b.qfb").is_file() and not (archive / "fails").exists()
+    digits(tmp_path / "b.pt")
+    assert fill(archive, sources).results == {"a.pt": "kept", "sub/deep/b.pt": "equal"}
+    assert sorted(path.name for path in archive.rglob("*")) == ["a.qfb", MANIFEST, "mine", "sub"]
+
+
 @pytest.mark.parametrize("prefix", [".qfmt-", ".qfmt-.qfmt-"])
 def test_a_source_that_is_named_like_what_a_killed_process_left(prefix: str, tmp_path: Path, archive: Path) -> None:
     name = f"d/{prefix}{'0' * 16}.tmp/net.pt"
