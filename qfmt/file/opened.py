@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO
 
-from ..errors import FormatError
+from ..errors import FormatError, QfmtError
 from ..regular import irregular, refusal
 from ..urls import Place, Url
 
@@ -34,7 +34,7 @@ class LocalFile:
 
 @contextmanager
 def opened(place: Place) -> Iterator[LocalFile | RemoteFile]:
-    """A file for reading. MissingFileError, FormatError if it cannot be read, here or in the block, RemoteError."""
+    """A file for reading. MissingFileError, QfmtError if it cannot be read, here or in the block, RemoteError."""
     try:
         if isinstance(place, Url):
             from .remote import RemoteFile
@@ -46,4 +46,4 @@ def opened(place: Place) -> Iterator[LocalFile | RemoteFile]:
         with place.open("rb") as file:
             yield LocalFile(file)
     except (OSError, ValueError) as error:
-        raise refusal(error, FormatError) from None
+        raise refusal(error, QfmtError).at(str(place)) from None

@@ -332,7 +332,7 @@ def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
         (Path("/dev/null"), "not a regular file"),
         ("a\0b", "null"),
     ):
-        with pytest.raises(FormatError, match=finding):
+        with pytest.raises(QfmtError, match=finding):
             qfmt.load(path)
 
 
