@@ -110,7 +110,7 @@ def fill(
             settling = _Settling(manifest, journal, sources)
             for task, answer in answers:
                 answer = workers.accepted(answer, partial(_is_answer, task))
-                answer.pop("again", None)
+                answer.pop("again", None)  # for `cluster`
                 if answer == KEPT:
                     kept.add(task["source"])
                 told(settling.settle(task, answer))
@@ -211,7 +211,7 @@ WORK = f"{__name__}:convert_task"
 
 # Keys and types of the answers of workers
 _CONVERTED = {**dict.fromkeys(("sha256", "external", "file_sha256", "content_id"), str), "size": int, "seconds": float}
-_FAILED = _CONVERTED | {"error": str, "again": bool}
+_FAILED = _CONVERTED | {"error": str, "again": bool, "unread": bool}
 
 
 def _is_answer(task: Message, answer: Message) -> bool:
@@ -225,7 +225,7 @@ def _is_answer(task: Message, answer: Message) -> bool:
 def convert_task(folder: str, maker: str, task: Message) -> Message:
     """What a worker does: convert a source into its file, unless the archive has that."""
     begin, path, home, answer = time.perf_counter(), place(task["path"]), place(folder), Message()
-    source = path
+    source, is_unread = path, True
     try:
         with downloaded(path) as source, limited(source.stat().st_size, ""):
             known, options, digests = task["known"] or {}, dict(task["options"]), Message()
@@ -239,6 +239,7 @@ def convert_task(folder: str, maker: str, task: Message) -> Message:
             digests = digests or _digests(source)  # not before: a file that cannot be converted may have terabytes
             if _state(source.stat()) != _state(before):
                 raise SourceError("was changed while it was converted", hint="run the same command again")
+            is_unread = False
             with uploaded(home / task["file"]) as file:
                 if known.get("file") != task["file"]:
                     _require_replaceable(file)
@@ -248,8 +249,8 @@ def convert_task(folder: str, maker: str, task: Message) -> Message:
                 answer["size"] = before.st_size
     except Exception as error:
         answer["error"] = _said(error, str(path), str(source))
-        if isinstance(error, RemoteError):
-            answer["again"] = True
+        answer["again"] = isinstance(error, RemoteError)
+        answer["unread"] = is_unread and isinstance(error, RemoteError | OSError)
     return answer | {"seconds": round(time.perf_counter() - begin, 3)}
 
 
@@ -308,7 +309,11 @@ class _Settling:
     def settle(self, task: Message, answer: Message) -> Entry:
         """The entry of a source for the answer to its task."""
         before = self.entries[task["source"]]
-        entry, left = before, {before.file}
+        entry, left = replace(before, error=""), {before.file}
+        if answer.pop("unread", False) and before.content_id:  # whether it changed is not known
+            entry = replace(before, error=answer["error"])
+            self._note(entry)
+            return entry
         if answer != KEPT:
             entry = Entry(before.source, before.path, task["options"], file=task["file"], **answer)
             left.add(entry.file)

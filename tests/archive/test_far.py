@@ -177,6 +177,24 @@ def test_a_manifest_of_a_bucket_leads_nowhere_else(bucket: str, tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("temporary")
+def test_an_archive_keeps_what_it_has_of_a_source_that_cannot_be_read(server: Server, tmp_path: Path) -> None:
+    """Nothing is known to have changed. A source that can be read, and not be converted, is another matter."""
+    names, archive = ("a.pt", "b.pt"), tmp_path / "archive"
+    server.files |= {name: digits(tmp_path / name, number).read_bytes() for number, name in enumerate(names)}
+    found = find([server.url(name) for name in names], archive).sources
+    before = described(fill(archive, found).manifest)
+    server.answers = {"a.pt": lambda handler: handler.answer(503, b"")}
+    server.files["b.pt"] = b"no model"
+    filled = fill(archive, found)
+    entries = filled.manifest.entries
+    assert filled.results == {"a.pt": "failed", "b.pt": "failed"} and "answers 503" in entries["a.pt"].error
+    assert described(filled.manifest)["a.pt"] == before["a.pt"] and not entries["b.pt"].content_id
+    assert f"{archive}: 1 file, valid; no file for 1 of 2 sources" in invoke("check", archive).stdout
+    server.answers = {}
+    filled = fill(archive, found)
+    assert filled.results["a.pt"] == "kept" and not filled.manifest.entries["a.pt"].error
+
+
 def test_sources_of_a_web_server_are_named_one_by_one(server: Server, sources: Path, tmp_path: Path) -> None:
     """What a page links to is not followed."""
     server.files["folder/"] = f'<!doctype html><a href="{server.url("folder/a.pt")}">a</a>'.encode()
