@@ -47,7 +47,8 @@ def dequantized(builder: Builder, tensor: Tensor, stored: ir.Value, axis: int | 
     may_go = wide or (grid.is_blocked and not any(grid.zero_point))  # zero points of 0
     if grid.names[1] or not may_go:
         inputs.append(zero_point(builder, tensor))
-    return builder.emit("DequantizeLinear", *inputs, name=name, domain=domain, **attributes)
+    real = builder.emit("DequantizeLinear", *inputs, name=name, domain=domain, **attributes)
+    return builder.emit("Max", real, name=f"{name}_apart") if tensor.name in builder.misread else real
 
 
 def quantized(builder: Builder, tensor: Tensor, real: ir.Value, inside: bool = False) -> ir.Value:

@@ -187,3 +187,57 @@ def test_integers_without_kernels_are_moved_as_floats(name: str, dtype: str, ops
     feeds = {"x": RNG.normal(0, 1, (1, 4, 2, 2)).astype(f32)}
     found = runtime(model.to_onnx(form="qoperator", opset=opset), feeds)[0]
     np.testing.assert_array_equal(found, model.run(feeds)["y"])
+
+
+ROWS, COLUMNS = (Quantization.of(2.0 ** -np.arange(4), (0, 0, 0, 0), -128, 127, axis) for axis in (0, 1))
+DEEP = Quantization.of(2.0 ** -np.arange(4), (0, 0, 0, 0), -128, 127, 2)
+GROUPS = Quantization.of_blocks("int8", (4, 4), (2, 1), 2.0 ** -np.arange(8, dtype=f32).reshape(2, 4))
+WIDE = Quantization.of_blocks("int8", (4, 4), (1, 4), 2.0 ** -np.arange(4, dtype=f32).reshape(4, 1))
+
+
+@pytest.mark.parametrize("form", ["qdq", "qoperator"])
+@pytest.mark.parametrize("is_quantized", [False, True])
+@pytest.mark.parametrize("behind", ["", "DequantizeLinear"])
+@pytest.mark.parametrize(
+    ("name", "shape", "grid"),
+    [
+        ("MatMul", (4, 4), ROWS),
+        ("MatMul", (4, 4), COLUMNS),
+        ("MatMul", (4, 4), GROUPS),
+        ("MatMul", (4, 4), WIDE),
+        ("MatMul", (2, 4, 4), DEEP),
+        ("Gemm", (4, 4), ROWS),
+        ("qfmt.Linear", (4, 4), ROWS),
+        ("qfmt.Linear", (4, 4), COLUMNS),
+        ("qfmt.Linear", (4, 4), GROUPS),
+        ("Conv", (4, 4, 2, 2), ROWS),
+        ("Conv", (4, 4, 2, 2), COLUMNS),
+        ("Where", (4, 4), COLUMNS),
+    ],
+)
+def test_constants_whose_scales_are_not_those_of_output_channels(
+    name: str, shape: tuple[int, ...], grid: Quantization, behind: str, is_quantized: bool, form: str
+) -> None:
+    """ONNX Runtime would take them for those, or end. Scales are powers of two, so sums of floats are exact."""
+    w = Tensor.constant("w", RNG.integers(-128, 128, shape, np.int8), grid)
+    x = Tensor("x", "int8", {"Conv": (2, 4, 4, 4), "Gemm": (8, 4)}.get(name, (2, 4, 4)),
+               quantization=Quantization.per_tensor(0.5, 3, "int8"))  # fmt: skip
+    real = [Tensor(each, "float32", None) for each in "ab"]
+    y = Tensor("y", "int8", None, quantization=Quantization.per_tensor(64.0, 5, "int8"))
+    given = [real[0] if behind else x, w]
+    if name == "Where":
+        given.insert(0, Tensor.constant("c", np.array([True, False, True, False])))
+    attributes = OPERATORS[name].complete(WINDOW if name == "Conv" else {})
+    version = {"MatMul": 13, "Gemm": 13, "Conv": 22, "Where": 16}.get(name, 1)
+    nodes = [
+        *([Node("DequantizeLinear", ("x",), ("a",), version=23)] if behind else []),
+        Node(name, tuple(each.name for each in given), ("b",), attributes, version=version),
+        Node("QuantizeLinear", ("b",), ("y",), version=23, rule="divide"),
+    ][: 3 if is_quantized else -1]
+    used = {name for node in nodes for name in (*node.inputs, *node.outputs)}
+    tensors = {each.name: each for each in [*given, *real, x, y] if each.name in used}
+    model = Model(Graph(("x",), (nodes[-1].outputs[0],), nodes, tensors))
+    feeds = {"x": RNG.integers(-128, 128, x.shape, np.int8)}
+    (wanted,) = model.run(feeds).values()
+    for level in LEVELS:
+        np.testing.assert_array_equal(runtime(model.to_onnx(form=form), feeds, level)[0], wanted)
