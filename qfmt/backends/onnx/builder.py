@@ -70,6 +70,7 @@ class Builder:
         self._types: dict[ir.Value, str] = {}  # of what nodes compute
         self._named: set[ir.Node] = set()
         self._outputs = frozenset(model.graph.outputs)
+        self._assumed = frozenset(model.source.get("assumed_types", "").split(", ")) - self._outputs
         self._taken = set(model.tensors) | names_within(model.nodes)  # ONNX knows no shadowing
         self._budget = Budget.of(model, "writing ONNX for a network of")
 
@@ -277,6 +278,8 @@ class Builder:
         if any(isinstance(size, int) and size > LARGEST_SIZE for size in tensor.shape or ()):
             raise Lacks("has an output of a size beyond int64")
         value.name = tensor.name
+        if tensor.name in self._assumed:  # a runtime knows the type
+            return
         value.type = ir.TensorType(onnx_dtype(tensor.dtype))
         value.shape = None if tensor.shape is None else ir.Shape(tensor.shape)
 

@@ -272,14 +272,16 @@ class Importer:
 
     def _of_unknown_type(self, name: str, index: int, call: Call, types: Sequence[str]) -> Tensor:
         """The output of an opaque operator: as the model states it, else with the element type of the operator's
-        schema."""
+        schema; else with that of its first real input (QAttention of ONNX Runtime takes integers, and gives floats)."""
         value = self.values.get(name)
         if value is not None and value.type is not None:
             return described(value)
         dtype = dtype_by_schema(call, index, types)
         if not dtype:
             self._assumed.append(name)
-            dtype = next((each for each in types if each), "float32")
+            of_integers = call.operator.startswith("QLinear")  # their floats are scales
+            given = [each for each in types if each and (of_integers or each.startswith(("float", "bfloat")))]
+            dtype = next(filter(None, [*given, *types]), "float32")
         return Tensor(name, dtype, None)
 
     def _refined(self, name: str, shape: Shape) -> Shape:

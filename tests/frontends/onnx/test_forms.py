@@ -515,6 +515,19 @@ def test_a_huge_constant_is_not_made_while_converting(
     assert {"Expand", operator} & set(operators(model))
 
 
+@pytest.mark.parametrize(("name", "dtype"), [("QAttention", "float32"), ("QLinearFancy", "uint8")])
+def test_the_type_of_an_unknown_operator_of_integers(name: str, dtype: str) -> None:
+    """That of a real input, unless reals are scales. The export does not state it: a runtime knows its operators."""
+    nodes = [
+        node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
+        node(name, ["q", "s", "z"], ["f", "g"], domain="com.microsoft"),
+        node("Cast", ["f"], ["y"], to=FLOAT),
+    ]
+    model = qfmt.convert(proto(nodes, {"x": (FLOAT, [2, 3])}, ["y"]))
+    assert [model.tensors[each].dtype for each in "fg"] == [dtype] * 2
+    assert not {"f", "g"} & {value.name for value in model.to_onnx().graph.value_info}
+
+
 @pytest.mark.parametrize(
     ("engine", "rule"),
     [("fbgemm", "float_bias"), ("x86", "affine"), ("onednn", "affine"), ("qnnpack", "integer_bias_reciprocal")],
