@@ -15,6 +15,17 @@ from .opsets import Lacks, schema
 if TYPE_CHECKING:
     from .builder import Builder
 
+CHANGED = {
+    **dict.fromkeys(("Hardmax", "LogSoftmax", "Softmax"), 13),  # flattened before; axis
+    "GroupNormalization": 21,  # scales of groups before
+    "PRelu": 7,  # slopes along axis 1 before
+    "Resize": 11,  # coordinates as in asymmetric before
+}
+"""Operators that compute something else from that opset on, with the same inputs and attributes."""
+
+FORMER = {"RoiAlign": (16, "coordinate_transformation_mode", "output_half_pixel")}
+"""Operators that got an attribute: the opset, its name, and the value that means the same as before."""
+
 
 def write_foreign(builder: Builder, node: Node) -> None:
     """The node with the model's tensors; Lacks if its meaning differs in the opset that is written."""
@@ -35,7 +46,7 @@ def write_foreign(builder: Builder, node: Node) -> None:
     if values:
         builder.name(values[0], node.label)
     if not domain and node.version != builder.opset:
-        _check_meaning(builder.nodes[-1], node.version, builder.opset)
+        _keep_meaning(builder.nodes[-1], node.version, builder.opset)
     for each, value in zip(node.outputs, values, strict=True):
         if each:
             builder.define(each, value)
@@ -49,11 +60,21 @@ def _capture(
     rename_captured(attributes, found)
 
 
-def _check_meaning(node: ir.Node, version: int, opset: int) -> None:
-    """Lacks if a node, or one of a graph within it, has other inputs or attributes in that opset."""
+def _keep_meaning(node: ir.Node, version: int, opset: int) -> None:
+    """Have a node, and those of graphs within it, mean the same in that opset; Lacks if they do not."""
     for each in (node, *_inside(node)):
-        if not each.domain and _is_known(each, version, opset) and not _is_valid(each, opset):
+        former, _, _ = FORMER.get(each.op_type, (0, "", ""))
+        is_changed = _is_between(CHANGED.get(each.op_type, 0), version, opset) or opset < former <= version
+        if not each.domain and _is_known(each, version, opset) and (is_changed or not _is_valid(each, opset)):
             raise Lacks(f"was written for opset {version}, in which {each.op_type} differs")
+        since, name, value = FORMER.get(each.op_type, (0, "", ""))
+        if not each.domain and version < since <= opset:
+            each.attributes.setdefault(name, ir.AttrString(name, value))
+
+
+def _is_between(since: int, version: int, opset: int) -> bool:
+    """Whether one of two opsets is before `since`."""
+    return (version < since) != (opset < since)
 
 
 def _inside(node: ir.Node) -> Iterator[ir.Node]:
@@ -71,7 +92,7 @@ def _is_known(node: ir.Node, version: int, opset: int) -> bool:
 
 def _is_valid(node: ir.Node, opset: int) -> bool:
     definition = schema(node.op_type, opset)
-    if definition is None:
+    if definition is None or definition.deprecated:
         return False
     fits = definition.min_input <= len(node.inputs) <= definition.max_input
     return bool(fits) and node.attributes.keys() <= definition.attributes.keys()

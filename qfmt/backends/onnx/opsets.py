@@ -35,6 +35,10 @@ OTHER_SUMS = 19
 """The first opset whose AveragePool ONNX Runtime sums differently: ties are rounded differently."""
 
 
+WITHOUT_KERNELS = dict.fromkeys(("GlobalLpPool", "MaxRoiPool", "RandomUniformLike", "RoiAlign"), 22)
+"""The opset from which on ONNX Runtime has no kernels of an operator."""
+
+
 class Lacks(Exception):
     """ONNX, or the requested opset, cannot express a node; the argument is the reason."""
 
@@ -51,7 +55,9 @@ def candidates(opset: int | None, model: Model) -> list[int]:
         foreign = {node.version for node in model.nodes if node.operator.startswith("ai.onnx.")}
         own = [version for version in sorted(foreign, reverse=True) if OLDEST <= version < newest()]
         former = [OTHER_SUMS - 1] if _averages_as_before(model) else []
-        return list(dict.fromkeys([*former, newest(signed and old_types), newest(), *own]))
+        last = [WITHOUT_KERNELS.get(node.operator.removeprefix("ai.onnx."), NEWEST + 1) - 1 for node in model.nodes]
+        best = min(newest(signed and old_types), *last, NEWEST)
+        return list(dict.fromkeys([*former, best, newest(), *own]))
     top = min(NEWEST, onnx.defs.onnx_opset_version())
     if not OLDEST <= opset <= top:
         raise DestinationError(f"ONNX opset {opset} cannot be written", hint=f"choose one from {OLDEST} to {top}")

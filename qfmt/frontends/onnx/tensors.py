@@ -161,6 +161,8 @@ def dtype_by_schema(call: Any, index: int, types: Sequence[str]) -> str:
     for formal, dtype in zip(schema.inputs, types, strict=False):
         if formal.type_str == kind and dtype:
             return dtype
+    allowed = {each.type_param_str: each.allowed_type_strs for each in schema.type_constraints}.get(kind, ())
+    kind = allowed[0] if len(allowed) == 1 else kind  # MaxPool: I is tensor(int64)
     name = kind.removeprefix("tensor(").removesuffix(")")
     name = {"float": "float32", "double": "float64"}.get(name, name)
     return name if kind.startswith("tensor(") and name in DTYPES else ""
