@@ -43,6 +43,7 @@ if sys.platform != "win32":
     import fcntl
 
 Told = Callable[[Entry], None]
+Key = tuple[str, str]
 
 
 class Filled(NamedTuple):
@@ -60,6 +61,9 @@ _UNLIKE_TEMPORARY = re.compile(f"^(?:{re.escape(TEMPORARY)})+")
 
 LONGEST = 200
 """Bytes of the longest name of a file, without its suffix."""
+
+UNSEEN = ("shard_size", "vectors")
+"""Options that change a file, not its content id: models are equal only if they were converted with the same ones."""
 
 RESULTS = {
     "converted": "",
@@ -295,16 +299,16 @@ class _Settling:
         """Of equal models the file of the source with the lowest one stays: of those whose files were there before,
         or which are converted for the first time, the first in the manifest; then of the others."""
         self.uses = Counter(entry.file for entry in self.entries.values())
-        self.firsts: dict[str, str] = {}
-        """Content id → the first source that has it; of sources that are given, when their answers have come."""
-        self.moved: set[str] = set()
-        """Content ids whose first changed: others may still have the file of the one before."""
+        self.firsts: dict[Key, str] = {}
+        """The first source of equal models; of sources that are given, when their answers have come."""
+        self.moved: set[Key] = set()
+        """Models whose first changed: others may still have the file of the one before."""
         self.there: set[str] = set()
         """Files of `firsts` that were found to be there."""
         self.removed: set[str] = set()
         for entry in self.entries.values():
             if entry.content_id and entry.source not in pending:
-                self.firsts.setdefault(entry.content_id, entry.source)
+                self.firsts.setdefault(_key(entry), entry.source)
 
     def settle(self, task: Message, answer: Message) -> Entry:
         """The entry of a source for the answer to its task."""
@@ -325,10 +329,10 @@ class _Settling:
         if self.rank[first.source] < self.rank[entry.source]:
             entry = replace(entry, file=first.file, file_sha256=first.file_sha256)
         else:
-            self.firsts[entry.content_id] = entry.source
+            self.firsts[_key(entry)] = entry.source
         self._note(entry)
         if first.file != entry.file:  # it was ready before this one, which has an earlier position
-            self.moved.add(entry.content_id)
+            self.moved.add(_key(entry))
         self._remove_unused(left | {first.file})
         return entry
 
@@ -337,8 +341,8 @@ class _Settling:
         folders without files: only now, as another worker may have made one for its file."""
         left = set()
         for entry in list(self.entries.values()):
-            if entry.content_id in self.moved:
-                first = self.entries[self.firsts[entry.content_id]]
+            if entry.content_id and _key(entry) in self.moved:
+                first = self.entries[self.firsts[_key(entry)]]
                 left.add(entry.file)
                 self._note(replace(entry, file=first.file, file_sha256=first.file_sha256))
         self._remove_unused(left)
@@ -358,8 +362,8 @@ class _Settling:
 
     def _first(self, entry: Entry) -> Entry:
         """The first with an equal model, if its file is there; else the entry itself."""
-        if entry.content_id in self.firsts:
-            first = self.entries[self.firsts[entry.content_id]]
+        if _key(entry) in self.firsts:
+            first = self.entries[self.firsts[_key(entry)]]
             if first.file in self.there or is_whole(self.manifest.folder / first.file, first):
                 self.there.add(first.file)
                 return first
@@ -372,6 +376,11 @@ class _Settling:
             self.uses[before.file] -= 1
             self.uses[entry.file] += 1
             self.journal(entry)
+
+
+def _key(entry: Entry) -> Key:
+    """What equal models have in common, which are stored once."""
+    return entry.content_id, json.dumps([entry.options.get(name) for name in UNSEEN])
 
 
 def _remove_empty(folder: Path, file: str) -> None:

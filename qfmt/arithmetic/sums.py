@@ -91,7 +91,8 @@ def whole_bias(bias: Array, at: Array, rule: str) -> Array:
     The result is float64, since it may exceed int32.
     """
     real = bias.astype(f32, copy=False)
-    return np.rint(real * (f32(1) / at) if rule == "integer_bias_reciprocal" else real / at).astype(np.float64)
+    with np.errstate(all="ignore"):  # scales may underflow to 0
+        return np.rint(real * (f32(1) / at) if rule == "integer_bias_reciprocal" else real / at).astype(np.float64)
 
 
 def requantize(

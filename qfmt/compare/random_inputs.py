@@ -150,7 +150,8 @@ class _Drawn(NamedTuple):
         if self.calibrated is not None:
             first, last = self.calibrated  # two standard deviations either way
             values = np.clip((first + last) / 2 + (last - first) / 4 * values, first, last)
-        return np.asarray(values, kind)
+        with np.errstate(over="ignore"):  # calibrated beyond the type
+            return np.asarray(values, kind)
 
 
 def with_random_vectors(model: Model, count: int, given: Mapping[str, Sequence[int]]) -> Model:

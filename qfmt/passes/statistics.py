@@ -293,8 +293,9 @@ def _ends(
         below = above = part
         if finite and wide.kind == "f":
             below, above = (np.where(np.isfinite(part), part, limit) for limit in limits)
-        np.minimum.at(low, which, np.minimum.reduceat(below, runs - start))
-        np.maximum.at(high, which, np.maximum.reduceat(above, runs - start))
+        with np.errstate(invalid="ignore"):  # NaN
+            np.minimum.at(low, which, np.minimum.reduceat(below, runs - start))
+            np.maximum.at(high, which, np.maximum.reduceat(above, runs - start))
         start += part.size
     if not finite:
         low, high = low.astype(kind), high.astype(kind)

@@ -114,6 +114,25 @@ def test_no_other_file_is_replaced(sources: Path, archive: Path) -> None:
     assert filled.manifest.entries["a.pt"].error.startswith("is there, and is no .qfb")
 
 
+@pytest.mark.parametrize("options", [("--vectors", "1"), ("--shard-size", "1k")])
+def test_equal_models_with_other_vectors_or_shards_are_two_files(
+    sources: Path, archive: Path, options: tuple[str, str]
+) -> None:
+    """Their content ids are equal, but the second would not have what was asked for."""
+    for name in "ab":
+        digits(sources / f"{name}.pt")
+    assert invoke("convert", sources, "--out", archive, "--quiet").exit_code == 0
+    assert invoke("convert", sources / "b.pt", "--out", archive, *options, "--quiet").exit_code == 0
+    entries = Manifest(archive).entries
+    assert [entry.file for entry in entries.values()] == ["a.qfb", "b.qfb"]
+    assert len({entry.content_id for entry in entries.values()}) == 1
+    made = qfmt.load(archive / "b.qfb")
+    assert len(made.vectors) == 1 if "--vectors" in options else list(archive.glob("b.*.qfs"))
+    assert invoke("convert", sources / "a.pt", "--out", archive, *options, "--quiet").exit_code == 0
+    assert {entry.file for entry in Manifest(archive).entries.values()} in ({"a.qfb"}, {"b.qfb"})
+    assert invoke("check", archive).stdout == f"{archive}: 1 file, valid\n"
+
+
 def test_no_empty_folders_remain(tmp_path: Path, archive: Path) -> None:
     """Neither of a file that could not be written, nor of one whose model another source has now."""
     sources = {"a.pt": digits(tmp_path / "a.pt"), "sub/deep/b.pt": digits(tmp_path / "b.pt", 1)}

@@ -95,11 +95,12 @@ class Seen(NamedTuple):
     high: Floats
     bins: int = 0
 
+    @np.errstate(over="ignore", invalid="ignore")  # a file may have any numbers
     def observed(self, quantization: Quantization, dtype: str, tolerance: float = 0.0) -> Observed | None:
         """The observed range if it results in these scales and zero points, with the integer range if only one fits;
         else None."""
         scale, zero_point = np.asarray(quantization.scale, np.float32), np.asarray(quantization.zero_point)
-        if scale.size != self.low.size:
+        if scale.size != self.low.size or not np.isfinite(self.high - self.low).all():  # no observer has it
             return None
         per = "per_tensor" if quantization.axis is None else "per_channel"
         found: set[tuple[int, int, str]] = set()

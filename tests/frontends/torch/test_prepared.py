@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -15,6 +16,8 @@ from networks import pytorch
 from networks.prepared import WATCHED, converted, grid, images, prepared, seen_by
 from qfmt.cli import main
 from qfmt.errors import SourceError
+from qfmt.frontends.torch.observations import Seen
+from qfmt.model import Quantization
 
 
 def saved(mode: str, qat: bool, folder: Path) -> tuple[Any, Path, Path]:
@@ -115,3 +118,12 @@ def test_a_traced_network_that_still_observes_is_refused_with_the_next_step(mode
         torch.jit.trace(prepared(mode, qat=True), images(0)).save(tmp_path / "m.pt")
     with pytest.raises(SourceError, match=r"fused_moving_avg_obs_fake_quant .* still observes ranges: call convert"):
         qfmt.convert(tmp_path / "m.pt")
+
+
+@pytest.mark.parametrize("bins", [0, 2048])
+@pytest.mark.parametrize(("low", "high"), [(-3e38, 3e38), (0, 1e-45), (1e-45, 1e-45), (-1e-45, 3e38)])
+def test_ranges_at_the_ends_of_float32(low: float, high: float, bins: int) -> None:
+    """They are numbers in a file, and no observer of PyTorch has them with such a scale."""
+    seen = Seen(np.array([low], np.float32), np.array([high], np.float32), bins)
+    for scale in (0.5, 1e-45, 3e38):
+        assert seen.observed(Quantization.per_tensor(scale, 3, "uint8"), "uint8") is None
