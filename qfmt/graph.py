@@ -250,8 +250,8 @@ class Graph:
     def find(self, name: str) -> Tensor | None:
         """A tensor by its name, by a source name of it, its scale or zero point, or by `NAME.scale` / `.zero_point`."""
         tensors = self.tensors
-        if name in tensors:
-            return tensors[name]
+        if name in tensors or not name:  # what has no name in the source has an empty one
+            return tensors.get(name)
         for tensor in tensors.values():
             if name in tensor.aliases or (tensor.quantization is not None and name in tensor.quantization.names):
                 return tensor

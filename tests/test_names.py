@@ -44,3 +44,10 @@ def test_listed_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "qfmt", "inspect", str(tmp_path / "m.qfb"), "--tensors"]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["tensor", "classifier", "features.2", "features.9", "features.10"]
+
+
+def test_nothing_has_an_empty_name() -> None:
+    """Scales and zero points without a name in the source have an empty one."""
+    grid = qfmt.Quantization.per_tensor(0.5, 0, "int8")
+    found = Model(Graph((), (), (), {"w": Tensor.constant("w", np.zeros(1, np.int8), grid)}))
+    assert found.graph.find("") is None and found.tensors.get("") is None

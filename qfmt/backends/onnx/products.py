@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
+from ...model import DTYPES, Tensor
 from ...ops.accumulation import QUANTIZED, int32_bias
 from . import qdq
 from .lowering import Site, lowers, plain, real_type
@@ -65,6 +66,10 @@ def transposed_weight(site: Site, index: int) -> ir.Value:
     if not (tensor.quantization.is_affine and takes(definition, definition.inputs[0], tensor.dtype)):
         return site.emit("Transpose", site.real(index), perm=[1, 0])
     axis = None if tensor.quantization.axis is None else 1 - tensor.quantization.axis
+    if tensor.is_constant and DTYPES[tensor.dtype].bits == 2:  # ONNX Runtime fails to transpose them
+        name = site.builder.fresh(f"{tensor.name}.T")
+        grid = tensor.quantization if axis is None else tensor.quantization.along(axis)
+        return site.builder.added(Tensor.constant(name, tensor.array.T, grid, dtype=tensor.dtype))
     return qdq.dequantized(site.builder, tensor, site.emit("Transpose", site.stored(index), perm=[1, 0]), axis)
 
 

@@ -241,3 +241,17 @@ def test_constants_whose_scales_are_not_those_of_output_channels(
     (wanted,) = model.run(feeds).values()
     for level in LEVELS:
         np.testing.assert_array_equal(runtime(model.to_onnx(form=form), feeds, level)[0], wanted)
+
+
+@pytest.mark.parametrize("dtype", ["int2", "int4", "int8"])
+def test_transposed_weights_of_few_bits(dtype: str) -> None:
+    """ONNX Runtime cannot fold a Transpose of 2 bits."""
+    limits = DTYPES[dtype]
+    grid = Quantization.of(2.0 ** -np.arange(64), np.zeros(64, np.int64), limits.minimum, limits.maximum, 0)
+    integers = RNG.integers(limits.minimum, limits.maximum, (64, 32), np.int8, endpoint=True)
+    w = Tensor.constant("w", integers, grid, dtype=dtype)
+    model = single("qfmt.Linear", "", [Tensor("x", "float32", (2, 3, 32)), w], Y, {})
+    feeds = {"x": RNG.integers(-9, 9, (2, 3, 32)).astype(f32)}  # sums are exact
+    first, *others = (runtime(model.to_onnx(), feeds, level)[0] for level in LEVELS)
+    np.testing.assert_array_equal(first, model.run(feeds)["y"])
+    assert {each.shape for each in others} == {first.shape}  # which quantize x, too: docs/onnx-runtimes.md
