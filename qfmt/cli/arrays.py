@@ -27,11 +27,12 @@ if TYPE_CHECKING:
     Array = NDArray[np.generic]
 
 
-def arrays(place: Place) -> dict[str, Array]:
-    """The arrays of a file by name; the array of a `.npy` has the empty name. Nothing is unpickled."""
+def arrays(place: Place, wanted: Sequence[str]) -> dict[str, Array]:
+    """The arrays of a file by name, only those that are wanted if it has all of them; the array of a `.npy` has the
+    empty name. Nothing is unpickled."""
     with downloaded(place) as path, limited(path.stat().st_size, str(place)), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what NumPy and Python say of old headers is not about the array
-        found = _arrays(path, str(place))
+        found = _arrays(path, str(place), wanted)
     if records := [name or "the array" for name, array in found.items() if array.dtype.names]:
         raise RunError(f"{records[0]} has records, not numbers", where=str(place), hint=_WRITE)
     return found
@@ -40,14 +41,14 @@ def arrays(place: Place) -> dict[str, Array]:
 _WRITE = "write it with numpy.save or numpy.savez"
 
 
-def _arrays(path: Path, where: str) -> dict[str, Array]:
+def _arrays(path: Path, where: str, wanted: Sequence[str]) -> dict[str, Array]:
     import numpy as np
 
     if not path.stat().st_size:
         raise RunError("is an empty file", where=where, hint=_WRITE)
     try:
         if is_zipfile(path):
-            return dict(_members(Zip(path, Budget(path.stat().st_size, "reading"))))
+            return dict(_members(Zip(path, Budget(path.stat().st_size, "reading")), where, {*wanted}))
         return {"": np.load(path, allow_pickle=False)}
     except QfmtError as error:
         raise RunError(error.what, where=where, hint=error.hint) from None
@@ -62,12 +63,16 @@ def _arrays(path: Path, where: str) -> dict[str, Array]:
         raise RunError(f"is not a .npy or .npz file of plain arrays{why}", where=where, hint=_WRITE) from None
 
 
-def _members(archive: Zip) -> Iterator[tuple[str, Array]]:
+def _members(archive: Zip, where: str, wanted: set[str]) -> Iterator[tuple[str, Array]]:
     """The arrays of a `.npz` by name; compressed ones may not expand beyond a limit."""
     import numpy as np
 
-    for name in archive.entries:
-        yield name.removesuffix(".npy"), np.lib.format.read_array(BytesIO(archive.read(name)), allow_pickle=False)
+    names = {name: name.removesuffix(".npy") for name in archive.entries}
+    if wanted <= {*names.values()} and (aside := [name for name in names.values() if name not in wanted]):
+        line(f"note: {where}: ignored, because they are not inputs: {some(aside)}", err=True)
+        names = {name: array for name, array in names.items() if array in wanted}
+    for name, array in names.items():
+        yield array, np.lib.format.read_array(BytesIO(archive.read(name)), allow_pickle=False)
 
 
 def matched(wanted: Sequence[str], held: Mapping[str, Array], path: Place) -> dict[str, Array]:
@@ -79,9 +84,6 @@ def matched(wanted: Sequence[str], held: Mapping[str, Array], path: Place) -> di
         inputs = f"the inputs are {some(wanted)}"
         what = f"no array {missing[0]!r}, only {names}" if held else "has no arrays"
         raise RunError(what, where=str(path), hint=inputs)
-    known = set(wanted)
-    if aside := [name for name in held if name not in known]:
-        line(f"note: {path}: ignored, because they are not inputs: {some(aside)}", err=True)
     return {name: held[name] for name in wanted}
 
 

@@ -79,7 +79,7 @@ def command(
     if jobs is not None:
         raise click.UsageError("--jobs is for archives, the folders of `qfmt convert --out`")
     with working(f"checking {file.name}"):
-        _, results = _checked(file, levels)
+        model, results = _checked(file, levels)
     violations, found, runs = results
     if json_:
         as_json(_facts(file, results))
@@ -94,7 +94,8 @@ def command(
             stopped = "; the rest was not checked" if len(violations) == MOST else ""
             line(f"{file}: {how_many(len(violations), 'violation')}{stopped}", err=True)
         else:
-            line(f"{file}: valid{_counted(found) if found else ''}{_repeated(runs) if runs is not None else ''}")
+            more = f"{_counted(found) if found else ''}{_repeated(runs) if runs is not None else ''}"
+            line(f"{file}: valid{more}{_newer(model)}")
     ctx.exit(BROKEN if violations else 0)
 
 
@@ -240,6 +241,16 @@ def _archived(path: Path, entry: Entry, levels: Levels) -> dict[str, Any]:
     except QfmtError as error:
         told |= {"valid": None, "problem": error.what}
     return told
+
+
+def _newer(model: Model | None) -> str:
+    from ..file.tensors import Tensors
+    from ..file.writer import FORMAT
+
+    held = None if model is None else model.graph.tensors
+    minor = held.minor_version if isinstance(held, Tensors) else 0
+    is_newer = minor > int(FORMAT.rpartition(".")[2])
+    return f"; it has format 1.{minor}, of which this qfmt checks what {FORMAT} has" if is_newer else ""
 
 
 def _proofs(model: Model) -> Proofs:

@@ -103,7 +103,7 @@ def command(
         raise DestinationError(what, where=str(dest), hint="end its name in .npz")
     if dest is not None and dest.suffix == ".npz":
         _check_names(model.graph.outputs, dest)
-    inputs = taken(model, matched(model.graph.inputs, arrays(source), source), source)
+    inputs = taken(model, matched(model.graph.inputs, arrays(source, model.graph.inputs), source), source)
     with working(f"running {file.name}"):
         name = source.stem.encode(errors="replace").decode()  # of a file whose name is no text
         made = model.with_vectors(inputs, names=(name,), digests=record is not None, memory=memory)

@@ -162,10 +162,13 @@ def distinct(**results: Place | None) -> None:
 
 
 def spare(dest: Place, *sources: Place | None) -> None:
-    """DestinationError if writing `dest` would replace one of the sources, or a file that has data of one."""
+    """DestinationError if writing `dest` would replace one of the sources, or a file that has data of one; also for a
+    folder that contains one."""
     local = [] if isinstance(dest, Url) or not dest.exists() else [path for path in sources if isinstance(path, Path)]
     if dest in sources or (isinstance(dest, Path) and any(map(dest.samefile, local))):
         raise DestinationError("is the source itself", where=str(dest), hint="choose another name for the result")
+    if isinstance(dest, Path) and dest.is_dir() and any(dest.samefile(path.absolute().parent) for path in local):
+        raise DestinationError("contains the source", where=str(dest), hint="choose another folder for the result")
     if isinstance(dest, Path) and any(dest.samefile(part) for path in local for part in _parts(path)):
         raise DestinationError("has data of the source", where=str(dest), hint="choose another name for the result")
 

@@ -202,7 +202,7 @@ def _failed(why: str) -> dict[str, Any]:
 
 def _inputs(model: Model, path: Place) -> dict[str, Array]:
     """Arrays by name: inputs of the file, or of its source if the file's own inputs are integers made from them."""
-    held = arrays(path)
+    held = arrays(path, model.graph.inputs)
     if model.engine != "integer":
         return taken(model, matched(model.graph.inputs, held, path), path)
     if len(held) > 1 and not all(name in held for name in model.graph.inputs):

@@ -24,7 +24,7 @@ from support.paths import ROOT
 @pytest.fixture
 def arrays(tmp_path: Path) -> Path:
     path = tmp_path / "arrays.npz"
-    np.savez(path, x=np.array([[1, 2, 3], [-4, 5, 1]], np.float32), labels=np.array([0, 1]))
+    np.savez(path, x=np.array([[1, 2, 3], [-4, 5, 1]], np.float32), labels=np.array(["a", None]))  # objects
     return path
 
 

@@ -450,6 +450,15 @@ def test_a_destination_that_is_the_source_is_an_error(integers: Path, tmp_path: 
     assert source.read_bytes() == integers.read_bytes()
 
 
+def test_a_source_in_the_folder_of_a_program_is_not_removed(integers: Path, tmp_path: Path) -> None:
+    """It may have the name of what a compiler writes, which is replaced."""
+    assert command("convert", integers, tmp_path / "program")[0] == 0
+    source = tmp_path / "program" / "main.o"
+    source.write_bytes(integers.read_bytes())
+    status, said = command("convert", source, tmp_path / "program")
+    assert (status, source.read_bytes()) == (2, integers.read_bytes()) and "contains the source" in said
+
+
 LIMITED = """
 import resource, sys
 limit = int(sys.argv.pop(1))
