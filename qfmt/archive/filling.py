@@ -62,9 +62,6 @@ _UNLIKE_TEMPORARY = re.compile(f"^(?:{re.escape(TEMPORARY)})+")
 LONGEST = 200
 """Bytes of the longest name of a file, without its suffix."""
 
-UNSEEN = ("shard_size", "vectors")
-"""Options that change a file, not its content id: models are equal only if they were converted with the same ones."""
-
 RESULTS = {
     "converted": "",
     "equal": "the model of another source, which is stored once",
@@ -379,8 +376,9 @@ class _Settling:
 
 
 def _key(entry: Entry) -> Key:
-    """What equal models have in common, which are stored once."""
-    return entry.content_id, json.dumps([entry.options.get(name) for name in UNSEEN])
+    """What equal models have in common, which are stored once. Options may change a file, and not its content id: test
+    vectors, shards, and what integer-only nodes state about the rules of an engine."""
+    return entry.content_id, json.dumps(entry.options, sort_keys=True)
 
 
 def _remove_empty(folder: Path, file: str) -> None:
