@@ -8,11 +8,13 @@ from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import NamedTuple, NoReturn
+from urllib.parse import unquote
 
 from ..errors import DestinationError, MissingFileError, QfmtError, SourceError
 from ..file.copies import downloaded
 from ..frontends.sources import sniff
 from ..regular import files_below, irregular, refusal, resolved
+from ..transfer import WEB
 from ..urls import Place, Url, place
 
 NO_MODELS = ("unknown", "numpy")
@@ -92,7 +94,8 @@ def _remote(url: Url) -> Iterator[tuple[str, Url, bool]]:
     elif not url.name:
         raise SourceError("names no file", where=str(url), hint="add the name of a file")
     else:
-        yield url.name, url, True
+        name = unquote(url.name) if url.protocol in WEB else url.name
+        yield url.name if "/" in name else name, url, True
 
 
 def _local(named: str, path: Path) -> Iterator[tuple[str, Path, bool]]:

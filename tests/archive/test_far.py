@@ -195,6 +195,18 @@ def test_an_archive_keeps_what_it_has_of_a_source_that_cannot_be_read(server: Se
     assert filled.results["a.pt"] == "kept" and not filled.manifest.entries["a.pt"].error
 
 
+def test_names_of_a_web_server_are_not_escaped(server: Server, tmp_path: Path) -> None:
+    """They are names in the archive, which `--sources` escapes again."""
+    server.files = {"a%20b%23.pt": digits(tmp_path / "sources" / "a b#.pt").read_bytes()}
+    server.files["x%2Fy.pt"] = server.files["a%20b%23.pt"]
+    archive = tmp_path / "archive"
+    assert [*find([server.url("x%2Fy.pt")], archive).sources] == ["x%2Fy.pt"]
+    filled = fill(archive, find([server.url("a%20b%23.pt")], archive).sources)
+    assert [(entry.source, entry.file) for entry in filled.manifest.entries.values()] == [("a b#.pt", "a b#.qfb")]
+    for sources in (server.url(""), tmp_path / "sources"):
+        assert invoke("verify", "--archive", archive, "--sources", sources).exit_code == 0
+
+
 def test_sources_of_a_web_server_are_named_one_by_one(server: Server, sources: Path, tmp_path: Path) -> None:
     """What a page links to is not followed."""
     server.files["folder/"] = f'<!doctype html><a href="{server.url("folder/a.pt")}">a</a>'.encode()
