@@ -101,7 +101,7 @@ class _Counted(NamedTuple):
 
     def peaks(self, points: Array) -> Array:
         """The largest distance from the zero point of each channel."""
-        low, high = (np.abs(each.reshape(-1) - _exact(points)) for each in (self.lows, self.highs))
+        low, high = (np.abs(each.reshape(-1) - points.astype(np.int64)) for each in (self.lows, self.highs))
         peaks: Array = np.maximum(low, high)
         return peaks
 
@@ -111,13 +111,8 @@ class _Counted(NamedTuple):
             return None
         if len(points) > 1:
             return int((self.peaks(points) == 0).sum())
-        first, last = (np.searchsorted(self.constant, _exact(points)[0], side) for side in ("left", "right"))
+        first, last = (np.searchsorted(self.constant, np.int64(points[0]), side) for side in ("left", "right"))
         return int(last - first)
-
-
-def _exact(points: Array) -> Array:
-    """Zero points in a type that can be subtracted; those of floats may have fractions."""
-    return points.astype(np.int64 if points.dtype.kind in "iu" else np.float64)
 
 
 def _counted(stored: StoredArray, bins: int) -> _Counted:

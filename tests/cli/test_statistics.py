@@ -23,14 +23,6 @@ def stats(*arguments: object) -> dict[str, dict[str, object]]:
     return {each["name"]: each for each in json.loads(invoke("inspect", *arguments, "--stats", "--json").stdout)}
 
 
-@pytest.mark.parametrize(("points", "dead"), [([7.0, 7.25], 1), ([7.5], 0), ([7.0], 2), ([7.5, 7.25], 0)])
-def test_a_channel_is_dead_if_its_real_numbers_are_zero(points: list[float], dead: int) -> None:
-    """Zero points of floats may have fractions."""
-    grid = Quantization.of((0.5, 0.25), np.array(points, np.float32), 0, 255, axis=0)
-    found = statistics(Tensor.constant("w", np.full((2, 3), 7, np.uint8), grid), 0, 256, 8)
-    assert found["dead"] == dead
-
-
 def test_statistics_of_codes_are_numpys(tmp_path: Path) -> None:
     weight = np.random.default_rng(0).integers(-100, 101, (4, 3, 50)).astype(np.int8)
     weight[1] = 0

@@ -19,7 +19,6 @@ CHANGED = {
     **dict.fromkeys(("Hardmax", "LogSoftmax", "Softmax"), 13),  # flattened before; axis
     "GroupNormalization": 21,  # scales of groups before
     "PRelu": 7,  # slopes along axis 1 before
-    "Resize": 11,  # coordinates as in asymmetric before
 }
 """Operators that compute something else from that opset on, with the same inputs and attributes."""
 
