@@ -61,7 +61,8 @@ def masked(text: str) -> str:
 
     It may lose more than these: it is for texts that cannot be parsed.
     """
-    return re.sub(r"\?[^\s'\"]+", "?…", re.sub(r"(?<=://)[^\s'\"]*@", "", text))
+    text = re.sub(r"(?<=://)(?:[^\s'\"]*@|[^\s'\"/]*%40)", "", text)
+    return re.sub(r"\?[^\s'\"]+", "?…", text)
 
 
 def some(names: Sequence[str], limit: int = 3) -> str:

@@ -40,6 +40,8 @@ class Url:
             _ = self._split.port
         except ValueError:  # its message quotes what may be a password
             raise RemoteError("is not a URL", where=masked(text), hint="check host and port") from None
+        if self.protocol in WEB and not self._split.hostname:  # a password would be in its path
+            raise RemoteError("names no host", where=masked(text), hint="write two slashes after the protocol")
         if self.protocol == "s3" and "@" in self._split.netloc:
             hint = "the protocol's own settings hold the credentials (docs/archive.md)"
             raise RemoteError("has an @ in the name of its bucket", where=masked(text), hint=hint)
@@ -75,6 +77,14 @@ class Url:
     @property
     def name(self) -> str:
         return self._split.path.rstrip("/").rpartition("/")[2]
+
+    @property
+    def unescaped_name(self) -> str:
+        """The name for which `/` gives this URL: on the web without percent escapes, unless it would be a path."""
+        from urllib.parse import unquote
+
+        name = unquote(self.name) if self.protocol in WEB else self.name
+        return self.name if "/" in name else name
 
     @property
     def stem(self) -> str:

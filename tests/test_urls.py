@@ -701,6 +701,15 @@ def test_urls_that_name_nothing() -> None:
             place(text)
 
 
+@pytest.mark.parametrize(
+    "text", ["http:///u:secret@host/m.pt", "https://///u:secret@host/m.pt", "http://u:secret%40host/m.pt"]
+)
+def test_passwords_of_mistyped_urls_are_not_told(text: str) -> None:
+    with pytest.raises(RemoteError) as error:
+        place(text)
+    assert "secret" not in str(error.value)
+
+
 def test_a_part_that_there_is_no_room_for_is_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tensor = qfmt.Tensor.constant("w", np.arange(1 << 18, dtype=np.uint8))
     Model(Graph((), (), (), {"w": tensor})).save(tmp_path / "m.qfb")

@@ -226,7 +226,7 @@ def _is_answer(task: Message, answer: Message) -> bool:
 def convert_task(folder: str, maker: str, task: Message) -> Message:
     """What a worker does: convert a source into its file, unless the archive has that."""
     begin, path, home, answer = time.perf_counter(), place(task["path"]), place(folder), Message()
-    source, is_unread = path, True
+    source, is_reading = path, True
     try:
         with downloaded(path) as source, limited(source.stat().st_size, ""):
             known, options, digests = task["known"] or {}, dict(task["options"]), Message()
@@ -240,7 +240,7 @@ def convert_task(folder: str, maker: str, task: Message) -> Message:
             digests = digests or _digests(source)  # not before: a file that cannot be converted may have terabytes
             if _state(source.stat()) != _state(before):
                 raise SourceError("was changed while it was converted", hint="run the same command again")
-            is_unread = False
+            is_reading = False
             with uploaded(home / task["file"]) as file:
                 if known.get("file") != task["file"]:
                     _require_replaceable(file)
@@ -251,7 +251,7 @@ def convert_task(folder: str, maker: str, task: Message) -> Message:
     except Exception as error:
         answer["error"] = _said(error, str(path), str(source))
         answer["again"] = isinstance(error, RemoteError)
-        answer["unread"] = is_unread and isinstance(error, RemoteError | OSError)
+        answer["unread"] = is_reading and isinstance(error, RemoteError | OSError)
     return answer | {"seconds": round(time.perf_counter() - begin, 3)}
 
 
@@ -303,6 +303,7 @@ class _Settling:
         self.there: set[str] = set()
         """Files of `firsts` that were found to be there."""
         self.removed: set[str] = set()
+        """Files that were removed: their folders may be empty."""
         for entry in self.entries.values():
             if entry.content_id and entry.source not in pending:
                 self.firsts.setdefault(_key(entry), entry.source)
@@ -376,8 +377,8 @@ class _Settling:
 
 
 def _key(entry: Entry) -> Key:
-    """What equal models have in common, which are stored once. Options may change a file, and not its content id: test
-    vectors, shards, and what integer-only nodes state about the rules of an engine."""
+    """What the entries of equal models, which are stored once, have in common. Options may change the file but not the
+    content id: test vectors, shards, proofs of integer-only nodes."""
     return entry.content_id, json.dumps(entry.options, sort_keys=True)
 
 

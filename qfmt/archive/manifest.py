@@ -43,8 +43,8 @@ LEVELS = 4
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What became of a source: it is converted if it has a content id, has failed if it has an error, else planned. It
-    has both if it was converted, and could not be read when it was to be converted again.
+    """What became of a source: it is converted if it has a content id, has failed if it has an error, else planned.
+    It has both if it was converted once, and could not be read later.
 
     `source` is its name in the archive, `path` where it lies, relative to the archive, or its URL. `options` are those
     of the conversion. `size` is that of the source in bytes. `external` is the digest of the external data of an ONNX

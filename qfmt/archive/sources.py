@@ -8,13 +8,11 @@ from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import NamedTuple, NoReturn
-from urllib.parse import unquote
 
 from ..errors import DestinationError, MissingFileError, QfmtError, SourceError
 from ..file.copies import downloaded
 from ..frontends.sources import sniff
 from ..regular import files_below, irregular, refusal, resolved
-from ..transfer import WEB
 from ..urls import Place, Url, place
 
 NO_MODELS = ("unknown", "numpy")
@@ -94,8 +92,7 @@ def _remote(url: Url) -> Iterator[tuple[str, Url, bool]]:
     elif not url.name:
         raise SourceError("names no file", where=str(url), hint="add the name of a file")
     else:
-        name = unquote(url.name) if url.protocol in WEB else url.name
-        yield url.name if "/" in name else name, url, True
+        yield url.unescaped_name, url, True
 
 
 def _local(named: str, path: Path) -> Iterator[tuple[str, Path, bool]]:

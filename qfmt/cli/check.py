@@ -220,7 +220,7 @@ def check_task(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _told(file: str, valid: bool | None, problem: str) -> dict[str, Any]:
-    """What is told of a file; `valid` is None if it could not be checked."""
+    """The result for a file of an archive; `valid` is None if it could not be checked."""
     return {"file": file, "valid": valid, "violations": [], "problem": problem}
 
 
@@ -244,13 +244,14 @@ def _archived(path: Path, entry: Entry, levels: Levels) -> dict[str, Any]:
 
 
 def _newer(model: Model | None) -> str:
+    """What to add for a file of a newer minor version."""
     from ..file.tensors import Tensors
     from ..file.writer import FORMAT
 
     held = None if model is None else model.graph.tensors
     minor = held.minor_version if isinstance(held, Tensors) else 0
     is_newer = minor > int(FORMAT.rpartition(".")[2])
-    return f"; it has format 1.{minor}, of which this qfmt checks what {FORMAT} has" if is_newer else ""
+    return f"; its format is 1.{minor}, but only the rules of {FORMAT} were checked" if is_newer else ""
 
 
 def _proofs(model: Model) -> Proofs:

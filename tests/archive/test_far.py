@@ -176,7 +176,6 @@ def test_a_manifest_of_a_bucket_leads_nowhere_else(bucket: str, tmp_path: Path) 
         Manifest(place(f"{bucket}/archive"))
 
 
-@pytest.mark.usefixtures("temporary")
 def test_an_archive_keeps_what_it_has_of_a_source_that_cannot_be_read(server: Server, tmp_path: Path) -> None:
     """Nothing is known to have changed. A source that can be read, and not be converted, is another matter."""
     names, archive = ("a.pt", "b.pt"), tmp_path / "archive"
@@ -207,6 +206,7 @@ def test_names_of_a_web_server_are_not_escaped(server: Server, tmp_path: Path) -
         assert invoke("verify", "--archive", archive, "--sources", sources).exit_code == 0
 
 
+@pytest.mark.usefixtures("temporary")
 def test_sources_of_a_web_server_are_named_one_by_one(server: Server, sources: Path, tmp_path: Path) -> None:
     """What a page links to is not followed."""
     server.files["folder/"] = f'<!doctype html><a href="{server.url("folder/a.pt")}">a</a>'.encode()

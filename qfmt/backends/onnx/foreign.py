@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 CHANGED = {
     **dict.fromkeys(("Hardmax", "LogSoftmax", "Softmax"), 13),  # flattened before; axis
+    "RoiAlign": 16,  # coordinates without half a pixel before
     "GroupNormalization": 21,  # scales of groups before
-    "PRelu": 7,  # slopes along axis 1 before
 }
 """Operators that compute something else from that opset on, with the same inputs and attributes."""
 
-FORMER = {"RoiAlign": (16, "coordinate_transformation_mode", "output_half_pixel")}
-"""Operators that got an attribute: the opset, its name, and the value that means the same as before."""
+FORMER = {"RoiAlign": ("coordinate_transformation_mode", "output_half_pixel")}
+"""The attribute that states the former meaning, if the newer operator has one."""
 
 
 def write_foreign(builder: Builder, node: Node) -> None:
@@ -60,20 +60,18 @@ def _capture(
 
 
 def _keep_meaning(node: ir.Node, version: int, opset: int) -> None:
-    """Have a node, and those of graphs within it, mean the same in that opset; Lacks if they do not."""
+    """Convert a node, and the nodes of graphs within it, to another opset. Lacks if their meaning cannot be kept."""
     for each in (node, *_inside(node)):
-        former, _, _ = FORMER.get(each.op_type, (0, "", ""))
-        is_changed = _is_between(CHANGED.get(each.op_type, 0), version, opset) or opset < former <= version
-        if not each.domain and _is_known(each, version, opset) and (is_changed or not _is_valid(each, opset)):
+        if each.domain or not _is_known(each, version, opset):
+            continue
+        since = CHANGED.get(each.op_type, 0)
+        is_changed = (version < since) != (opset < since)
+        if is_changed and version < opset and each.op_type in FORMER:
+            name, value = FORMER[each.op_type]
+            each.attributes[name] = ir.AttrString(name, value)
+            is_changed = False
+        if is_changed or not _is_valid(each, opset):
             raise Lacks(f"was written for opset {version}, in which {each.op_type} differs")
-        since, name, value = FORMER.get(each.op_type, (0, "", ""))
-        if not each.domain and version < since <= opset:
-            each.attributes.setdefault(name, ir.AttrString(name, value))
-
-
-def _is_between(since: int, version: int, opset: int) -> bool:
-    """Whether one of two opsets is before `since`."""
-    return (version < since) != (opset < since)
 
 
 def _inside(node: ir.Node) -> Iterator[ir.Node]:

@@ -8,11 +8,11 @@ from ...ops.registry import OPERATORS, Trait, has
 
 
 def misread(model: Model) -> frozenset[str]:
-    """The constants of 8 bits with many scales that a node takes together with another quantized tensor, and whose
-    scales are not those of the output channels of its weight.
+    """The names of 8-bit constants with more than one scale that are read beside a quantized tensor, other than weights
+    with one scale for each output channel.
 
-    ONNX Runtime fuses such a node with the DequantizeLinear nodes before it, as if they were: its MatMulIntegerToFloat,
-    QGemm and QLinearConv then fail, or use wrong scales.
+    ONNX Runtime fuses the node with the DequantizeLinear nodes before it, and takes the scales for those of output
+    channels: its MatMulIntegerToFloat, QGemm and QLinearConv fail, or compute with wrong scales.
     """
     tensors, names, found = model.tensors, _of_integers(model), set[str]()
     for node in model.nodes:
@@ -23,7 +23,7 @@ def misread(model: Model) -> frozenset[str]:
 
 
 def _of_integers(model: Model) -> set[str]:
-    """The computed tensors that are quantized, or that ONNX Runtime finds to be dequantized: also behind moves."""
+    """The computed tensors that are quantized, or dequantized: ONNX Runtime also looks through nodes that move them."""
     names = {name for name, tensor in model.tensors.items() if tensor.data is None and tensor.quantization is not None}
     for node in model.nodes:
         if node.operator == "DequantizeLinear" or (has(node, Trait.ANY_MOVE) and node.inputs[0] in names):
@@ -37,7 +37,7 @@ def _has_many_scales(tensor: Tensor) -> bool:
 
 
 def _is_weight(node: Node, tensor: Tensor) -> bool:
-    """Whether it is the weight of a product, no batch of matrices, with one scale for each output channel."""
+    """Whether it is the weight of a product, one matrix or kernel, with one scale for each output channel."""
     grid, rank = tensor.quantization, len(tensor.shape or ())
     if grid is None or not has(node, Trait.PRODUCT) or tensor.name not in node.inputs[1:2]:
         return False

@@ -35,8 +35,8 @@ OTHER_SUMS = 19
 """The first opset whose AveragePool ONNX Runtime sums differently: ties are rounded differently."""
 
 
-WITHOUT_KERNELS = dict.fromkeys(("GlobalLpPool", "MaxRoiPool", "RandomUniformLike", "RoiAlign"), 22)
-"""The opset from which on ONNX Runtime has no kernels of an operator."""
+WITHOUT_KERNELS = ("GlobalLpPool", "MaxRoiPool", "RandomUniformLike", "RoiAlign")
+"""Operators of which ONNX Runtime has kernels up to opset 21 only."""
 
 
 class Lacks(Exception):
@@ -55,8 +55,8 @@ def candidates(opset: int | None, model: Model) -> list[int]:
         foreign = {node.version for node in model.nodes if node.operator.startswith("ai.onnx.")}
         own = [version for version in sorted(foreign, reverse=True) if OLDEST <= version < newest()]
         former = [OTHER_SUMS - 1] if _averages_as_before(model) else []
-        last = [WITHOUT_KERNELS.get(node.operator.removeprefix("ai.onnx."), NEWEST + 1) - 1 for node in model.nodes]
-        best = min(newest(signed and old_types), *last, NEWEST)
+        has_kernels = all(node.operator.removeprefix("ai.onnx.") not in WITHOUT_KERNELS for node in model.nodes)
+        best = min(newest(signed and old_types), NEWEST if has_kernels else 21)
         return list(dict.fromkeys([*former, best, newest(), *own]))
     top = min(NEWEST, onnx.defs.onnx_opset_version())
     if not OLDEST <= opset <= top:

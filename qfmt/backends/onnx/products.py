@@ -66,7 +66,7 @@ def transposed_weight(site: Site, index: int) -> ir.Value:
     if not (tensor.quantization.is_affine and takes(definition, definition.inputs[0], tensor.dtype)):
         return site.emit("Transpose", site.real(index), perm=[1, 0])
     axis = None if tensor.quantization.axis is None else 1 - tensor.quantization.axis
-    if tensor.is_constant and DTYPES[tensor.dtype].bits == 2:  # ONNX Runtime fails to transpose them
+    if tensor.is_constant and DTYPES[tensor.dtype].bits == 2:  # ONNX Runtime fails to fold their Transpose
         name = site.builder.fresh(f"{tensor.name}.T")
         grid = tensor.quantization if axis is None else tensor.quantization.along(axis)
         return site.builder.added(Tensor.constant(name, tensor.array.T, grid, dtype=tensor.dtype))

@@ -48,7 +48,7 @@ def dequantized(builder: Builder, tensor: Tensor, stored: ir.Value, axis: int | 
     if grid.names[1] or not may_go:
         inputs.append(zero_point(builder, tensor))
     real = builder.emit("DequantizeLinear", *inputs, name=name, domain=domain, **attributes)
-    return builder.emit("Max", real, name=f"{name}_apart") if tensor.name in builder.misread else real
+    return _kept_apart(builder, tensor, real) if tensor.name in builder.misread else real
 
 
 def quantized(builder: Builder, tensor: Tensor, real: ir.Value, inside: bool = False) -> ir.Value:
@@ -164,17 +164,22 @@ def domain_of(builder: Builder, operator: str, dtype: str) -> str | None:
     return None
 
 
+def _kept_apart(builder: Builder, tensor: Tensor, real: ir.Value) -> ir.Value:
+    """The same numbers through a Max of one tensor, across which ONNX Runtime does not fuse."""
+    return builder.emit("Max", real, name=f"{tensor.name}_apart")
+
+
 def _apart(builder: Builder, tensor: Tensor, real: ir.Value) -> ir.Value:
-    """A Max of one tensor changes nothing, and keeps apart what ONNX Runtime would fuse: two quantizations, one after
-    the other, become one with another scale; of 4 bits and of floats it drops a Relu, and has few kernels. It quantizes
-    before a Transpose, even what is an output of the network."""
+    """Real numbers before their quantization, kept apart from what ONNX Runtime would fuse it with: two quantizations,
+    one after the other, become one with another scale; of 4 bits and of floats it drops a Relu, and has few kernels.
+    It quantizes before a Transpose, even what is an output of the network."""
     producer, dtype = real.producer(), DTYPES[tensor.dtype]
     if producer is None:
         return real
     quantizes_output = producer.op_type == "Transpose" and builder.is_output(producer.inputs[0])
     has_kernels = dtype.is_integer and dtype.bits >= 8
     if producer.op_type == "DequantizeLinear" or quantizes_output or not has_kernels:
-        return builder.emit("Max", real, name=f"{tensor.name}_apart")
+        return _kept_apart(builder, tensor, real)
     return real
 
 

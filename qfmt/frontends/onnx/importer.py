@@ -11,7 +11,7 @@ import numpy as np
 from ...arrays import Array
 from ...budget import Budget
 from ...errors import QfmtError, SourceError
-from ...model import Attribute, Graph, Node, Shape, Tensor
+from ...model import DTYPES, Attribute, Graph, Node, Shape, Tensor
 from ...ops import OPERATORS
 from ...ops.registry import ByName
 from ...ops.shapes import tells_sizes
@@ -272,16 +272,16 @@ class Importer:
 
     def _of_unknown_type(self, name: str, index: int, call: Call, types: Sequence[str]) -> Tensor:
         """The output of an opaque operator: as the model states it, else with the element type of the operator's
-        schema; else with that of its first real input (QAttention of ONNX Runtime takes integers, and gives floats)."""
+        schema, else with that of its first floating-point input (QAttention takes integers and outputs floats)."""
         value = self.values.get(name)
         if value is not None and value.type is not None:
             return described(value)
         dtype = dtype_by_schema(call, index, types)
         if not dtype:
             self._assumed.append(name)
-            of_integers = call.operator.startswith("QLinear")  # their floats are scales
-            given = [each for each in types if each and (of_integers or each.startswith(("float", "bfloat")))]
-            dtype = next(filter(None, [*given, *types]), "float32")
+            known = [each for each in types if each] or ["float32"]
+            floats = [each for each in known if DTYPES[each].kind == "f"]
+            dtype = known[0] if call.operator.startswith("QLinear") else [*floats, *known][0]  # its floats are scales
         return Tensor(name, dtype, None)
 
     def _refined(self, name: str, shape: Shape) -> Shape:

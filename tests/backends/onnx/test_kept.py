@@ -81,6 +81,15 @@ def test_a_kept_operator_in_a_branch(own: int, opset: int) -> None:
     np.testing.assert_array_equal(runtime(written, {"x": X})[0], runtime(source, {"x": X})[0])
 
 
+def test_a_normalization_with_scales_of_groups() -> None:
+    scales = {"scale": np.array([2], f32), "bias": np.array([1], f32)}
+    source = model(within("GroupNormalization", *scales, num_groups=1), scales | ZERO, 18)
+    kept = qfmt.convert(source)
+    np.testing.assert_array_equal(runtime(kept.to_onnx(opset=18), {"x": X})[0], runtime(source, {"x": X})[0])
+    with pytest.raises(InexpressibleNodesError, match="opset 18, in which GroupNormalization differs"):
+        kept.to_onnx(opset=21)
+
+
 @pytest.mark.parametrize("attributes", [{}, {"axis": 1}])
 @pytest.mark.parametrize("name", ["Softmax", "LogSoftmax", "Hardmax"])
 def test_what_flattened_before_opset_13(name: str, attributes: dict[str, int]) -> None:
