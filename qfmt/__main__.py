@@ -6,6 +6,7 @@ Signals are turned into an exit here and not in the library: a program that impo
 from __future__ import annotations
 
 try:
+    import atexit
     import os
     import signal
     import sys
@@ -33,6 +34,7 @@ def run() -> NoReturn:
     handled = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # as nohup has it
     for number in handled:
         signal.signal(number, _leave)
+    atexit.register(_ignore, handled)
     sys.unraisablehook = _leave_later
     try:
         from .cli import main
@@ -124,6 +126,12 @@ _ENDING: SystemExit | None = None
 def _leave_at_once(number: int, _frame: FrameType | None) -> NoReturn:
     _say()
     os._exit(_STATUS + number)
+
+
+def _ignore(handled: list[int]) -> None:
+    """Let a signal that comes last change nothing: Python forgets the handlers, and it would end the program its way."""
+    for number in handled:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _say() -> None:

@@ -295,6 +295,22 @@ def test_a_signal_ends_a_conversion_without_a_trace(name: str, way: str, tmp_pat
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("dest.qfb", b"before")]
 
 
+LAST = """
+import os, signal, sys
+class Last:  # is collected after Python has forgotten the handlers
+    def __del__(self, kill=os.kill, number=getattr(signal, sys.argv.pop(1))):
+        kill(os.getpid(), number)
+last = Last()
+from qfmt.__main__ import run
+run()
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
+def test_a_signal_in_the_last_moment_does_not_change_the_status(name: str) -> None:
+    assert child("-c", LAST, name, "--version", stdout=subprocess.DEVNULL).wait(timeout=60) == 0
+
+
 def test_a_signal_that_was_ignored_stays_ignored(tmp_path: Path) -> None:
     def ignore() -> None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
