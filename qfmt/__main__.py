@@ -129,7 +129,7 @@ def _leave_at_once(number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _ignore(handled: list[int]) -> None:
-    """Let a signal that comes last change nothing: Python forgets the handlers, and it would end the program its way."""
+    """Let a signal that comes last change nothing: Python forgets the handlers, and the signal would set the status."""
     for number in handled:
         signal.signal(number, signal.SIG_IGN)
 

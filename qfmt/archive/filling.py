@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import sys
 import time
 from collections import Counter
@@ -18,25 +17,23 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, replace
 from errno import ENOMEM
 from functools import partial
-from itertools import count
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
-from unicodedata import normalize
 
 from ..backstop import limited
 from ..errors import DestinationError, QfmtError, RemoteError, SourceError, message
 from ..file.copies import downloaded, uploaded
 from ..file.header import is_qfb
-from ..file.replacing import TEMPORARY
 from ..file.sharding import remove
-from ..file.shards import as_part
 from ..file.writer import save
 from ..frontends.content import sha256_of
 from ..frontends.sources import external_files
 from ..regular import irregular, resolved
 from ..urls import Place, Url, place, text_of
 from . import cluster, workers
-from .manifest import MANIFEST, Entry, Manifest, is_whole
+from .manifest import Entry, Manifest, is_whole
+from .names import alike, files
+from .sources import are_same
 from .workers import Limits, Message, named
 
 if sys.platform != "win32":
@@ -55,12 +52,6 @@ class Filled(NamedTuple):
 
 PERIOD = 10
 """Seconds between two writes of the manifest of an archive by URL."""
-
-_UNLIKE_TEMPORARY = re.compile(f"^(?:{re.escape(TEMPORARY)})+")
-"""What no name may begin with: such a file or folder would be swept away as a leftover."""
-
-LONGEST = 200
-"""Bytes of the longest name of a file, without its suffix."""
 
 RESULTS = {
     "converted": "",
@@ -131,22 +122,53 @@ def _planned(manifest: Manifest, sources: Mapping[str, Place], options: Mapping[
     """A task for each source; what is not in the manifest joins it, with the name of a file that is its own."""
     entries = manifest.entries
     uses = Counter(entry.file for entry in entries.values())
-    taken = {*map(_alike, uses)}
+    owners = {entry.file: name for name, entry in reversed(entries.items())}
+    taken = {*map(alike, uses)}
     numbers = Counter[str]()
     tasks = []
     for name, path in sources.items():
         known = entries.get(name)
-        target = known.file if known else ""
+        if known:
+            _require_same(manifest, known, path)
+        before = target = known.file if known else ""
         if not target or uses[target] != 1:
-            target = next(file for file in _files(name, numbers) if _alike(file) not in taken)
-            taken.add(_alike(target))
+            target = next(file for file in files(name, numbers) if alike(file) not in taken)
+            taken.add(alike(target))
         entry = replace(known or Entry(name, "", file=target), path=_relative(path, manifest.folder))
         manifest.place(replace(entry, file=target))  # a link in the folder may lead out of it
         _require_text(entry, options)
         entries[name] = entry
-        known_ = asdict(entry) if entry.content_id else None
-        tasks.append({"source": name, "path": _everywhere(path), "file": target, "options": options, "known": known_})
+        task = {"source": name, "path": _everywhere(path), "file": target, "options": options}
+        task["known"] = asdict(entry) if entry.content_id else None
+        task["repaired"] = before if owners.get(before) == name else target
+        tasks.append(task)
     return tasks
+
+
+def _require_same(manifest: Manifest, known: Entry, path: Place) -> None:
+    """SourceError if the archive has the model of another source of this name, which would be lost. A source that was
+    moved, copied or downloaded is the same; what a URL of the manifest, which may come from anyone, has now is not
+    asked."""
+    new = _relative(path, manifest.folder)
+    if known.path == new or not known.content_id:
+        return
+    if isinstance(path, Url):
+        is_another = "://" in known.path
+    else:
+        is_another = False
+        with suppress(QfmtError, OSError):
+            former = manifest.source(known)
+            is_another = former.is_file() and not are_same(former, path) and _has_changed(known, path)
+    if is_another:
+        what = f"two sources have the name {known.source}: {known.path}, whose model is in the archive, and {new}"
+        raise SourceError(what, hint="name the folder that holds both, or another archive")
+
+
+def _has_changed(known: Entry, source: Path) -> bool:
+    """Whether a source is not what was converted. What else it has is read only if workers have read it before."""
+    if (known.size, known.sha256) != (source.stat().st_size, sha256_of(source)):
+        return True
+    return not asdict(known).items() >= _digests(source).items()
 
 
 def _require_text(entry: Entry, options: Mapping[str, Any]) -> None:
@@ -156,36 +178,6 @@ def _require_text(entry: Entry, options: Mapping[str, Any]) -> None:
     except UnicodeEncodeError:
         hint = "rename the source, or set PYTHONUTF8=1 if it has a name in another language"
         raise SourceError("its name, its path or an option is not UTF-8", where=entry.source, hint=hint) from None
-
-
-def _alike(file: str) -> str:
-    """A key that is equal for names of one file on some system: Windows and macOS ignore case, and macOS ignores how
-    a letter with an accent is composed."""
-    return normalize("NFC", file.casefold())
-
-
-def _files(source: str, numbers: Counter[str]) -> Iterator[str]:
-    """Names for the file of a source: `net.qfb` for `net.pt`; if another source has it, `net.pt.qfb`, and so on.
-    All may have shards. No folder has a name that ends like that of a file, or is that of the manifest. `numbers` has
-    the last number that each name got."""
-    named = (_UNLIKE_TEMPORARY.sub("", part) for part in source.split("/"))
-    parts = [part for part in named if part.strip(".")]  # below the archive
-    taken = (".qfb", f"/{MANIFEST}")
-    folders = [f"{_cut(part)}_" if _alike(f"/{part}").endswith(taken) else part for part in parts[:-1]]
-    path = PurePosixPath(*folders, as_part(parts[-1]) if parts else "source")
-    yield str(path.with_name(f"{_cut(path.stem)}.qfb"))
-    whole = str(path.with_name(_cut(path.name)))
-    yield f"{whole}.qfb"
-    for number in count(numbers[_alike(whole)] + 2):
-        numbers[_alike(whole)] = number - 1
-        yield f"{whole}.{number}.qfb"
-
-
-def _cut(name: str) -> str:
-    """A name to which a suffix can be added, also that of shards: file systems take 255 bytes."""
-    while len(name.encode("utf-8", "surrogateescape")) > LONGEST:
-        name = name[:-1]
-    return name
 
 
 def _everywhere(place: Place) -> str:
@@ -211,7 +203,8 @@ KEPT: Message = {"kept": True}
 WORK = f"{__name__}:convert_task"
 
 # Keys and types of the answers of workers
-_CONVERTED = {**dict.fromkeys(("sha256", "external", "file_sha256", "content_id"), str), "size": int, "seconds": float}
+_TEXTS = "sha256", "external", "file", "file_sha256", "content_id"
+_CONVERTED = {**dict.fromkeys(_TEXTS, str), "size": int, "seconds": float}
 _FAILED = _CONVERTED | {"error": str, "again": bool, "unread": bool}
 
 
@@ -220,7 +213,8 @@ def _is_answer(task: Message, answer: Message) -> bool:
     if answer == KEPT:
         return task["known"] is not None
     is_complete = bool(answer.get("error")) or (answer.keys() == _CONVERTED.keys() and answer["content_id"] != "")
-    return is_complete and all(type(value) is _FAILED.get(key) for key, value in answer.items())
+    is_its_own = answer.get("file", task["file"]) in (task["file"], task["repaired"])
+    return is_complete and is_its_own and all(type(value) is _FAILED.get(key) for key, value in answer.items())
 
 
 def convert_task(folder: str, maker: str, task: Message) -> Message:
@@ -230,24 +224,27 @@ def convert_task(folder: str, maker: str, task: Message) -> Message:
     try:
         with downloaded(path) as source, limited(source.stat().st_size, ""):
             known, options, digests = task["known"] or {}, dict(task["options"]), Message()
+            target = task["file"]
             before = source.stat()
             if known.items() >= {"options": options, "size": before.st_size}.items():
                 digests = _digests(source)
-                if known.items() >= digests.items() and is_whole(home / known["file"], Entry(**known)):
-                    return KEPT
+                if known.items() >= digests.items():
+                    if is_whole(home / known["file"], Entry(**known)):
+                        return KEPT
+                    target = task["repaired"]  # it is of no use to the sources that share it, either
             shard_size = options.pop("shard_size", None)
             model = named(maker)(source, **options)
             digests = digests or _digests(source)  # not before: a file that cannot be converted may have terabytes
             if _state(source.stat()) != _state(before):
                 raise SourceError("was changed while it was converted", hint="run the same command again")
             is_reading = False
-            with uploaded(home / task["file"]) as file:
-                if known.get("file") != task["file"]:
+            with uploaded(home / target) as file:
+                if known.get("file") != target:
                     _require_replaceable(file)
                 file.parent.mkdir(parents=True, exist_ok=True)
                 save(model, file, shard_size=shard_size)
-                answer = digests | {"file_sha256": sha256_of(file), "content_id": model.content_id().hex()}
-                answer["size"] = before.st_size
+                answer = digests | {"file": target, "file_sha256": sha256_of(file)}
+                answer |= {"content_id": model.content_id().hex(), "size": before.st_size}
     except Exception as error:
         answer["error"] = _said(error, str(path), str(source))
         answer["again"] = isinstance(error, RemoteError)
@@ -317,7 +314,7 @@ class _Settling:
             self._note(entry)
             return entry
         if answer != KEPT:
-            entry = Entry(before.source, before.path, task["options"], file=task["file"], **answer)
+            entry = Entry(before.source, before.path, task["options"], **{"file": task["file"]} | answer)
             left.add(entry.file)
             self.rank[entry.source] = bool(before.error or before.content_id), self.rank[entry.source][1]
         if not entry.content_id:

@@ -47,7 +47,7 @@ def find(places: Sequence[str], archive: Place) -> Found:
                 inside += 1
             elif not is_named and _is_no_model(path):
                 left_out += 1
-            elif not _are_same(sources.setdefault(name, path), path):
+            elif not are_same(sources.setdefault(name, path), path):
                 what = f"two sources have the name {name}: {sources[name]} and {path}"
                 raise SourceError(what, hint="name the folder that holds both")
     if inside and not sources:
@@ -63,7 +63,7 @@ def _is_inside(path: Place, archive: Place) -> bool:
     return resolved(path).is_relative_to(resolved(archive))
 
 
-def _are_same(one: Place, other: Place) -> bool:
+def are_same(one: Place, other: Place) -> bool:
     with suppress(OSError):  # a link to nothing
         return one == other or (isinstance(one, Path) and isinstance(other, Path) and one.samefile(other))
     return False

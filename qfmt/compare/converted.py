@@ -223,7 +223,7 @@ class Converted:
         source, file = self.witness.model.graph, self.file.graph
         if self.foreign and len(source.inputs) != len(file.inputs):
             yield f"the network's inputs {', '.join(source.inputs)} → {', '.join(file.inputs)}"
-        for key in OF_INPUTS if self.witness.name == "qfmt" or not self.file.nodes else ():
+        for key in () if self.foreign else OF_INPUTS:
             yield from changed(key, *(each.source.get(key, NOWHERE) for each in (self.witness.model, self.file)))
         for what, mine, theirs in (("inputs", source.inputs, file.inputs), ("outputs", source.outputs, file.outputs)):
             if mine != theirs and sorted(mine) == sorted(theirs):  # arrays go by these names

@@ -16,6 +16,7 @@ import numpy as np
 
 from ..arithmetic import dequantize, quantize
 from ..arrays import Array
+from ..content import OF_INPUTS
 from ..errors import QfmtError, RunError, some
 from ..frontends.witness import Computed, computed
 from ..interpreter import checked_inputs, execute, operands_of
@@ -200,8 +201,7 @@ class Lowered:
         other += [f"the proof of {file.label}" for made, file in pairs if file.proof not in (None, made.proof)]
         ends = [pairing.tensors.get(name, name) for name in self._again.graph.outputs]
         other += ["its outputs"] if ends != [*self.file.graph.outputs] else []
-        stated = [model.source.get("quantized_inputs") for model in (self._again, self.file)]
-        other += ["its quantized_inputs"] if stated[1] not in (stated[0], None) else []
+        other += [f"its {key}" for key in OF_INPUTS if self._again.source.get(key) != self.file.source.get(key)]
         if other:
             self.notes.append(f"differs from a fresh lowering of the source in {some(other)}")
         return not other

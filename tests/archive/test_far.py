@@ -194,6 +194,18 @@ def test_an_archive_keeps_what_it_has_of_a_source_that_cannot_be_read(server: Se
     assert filled.results["a.pt"] == "kept" and not filled.manifest.entries["a.pt"].error
 
 
+def test_a_name_belongs_to_one_url(server: Server, tmp_path: Path) -> None:
+    """The query may be a signature, which changes."""
+    content = digits(tmp_path / "net.pt").read_bytes()
+    server.files = dict.fromkeys(["1/net.pt", "1/net.pt?signature=2", "2/net.pt"], content)
+    archive = tmp_path / "archive"
+    for path in "1/net.pt?signature=1", "1/net.pt?signature=2":
+        server.files[path] = content
+        assert invoke("convert", server.url(path), "--out", archive).exit_code == 0
+    assert "two sources have the name net.pt" in trouble("convert", server.url("2/net.pt"), "--out", archive)
+    assert invoke("convert", tmp_path / "net.pt", "--out", archive).exit_code == 0  # it may have been downloaded
+
+
 def test_names_of_a_web_server_are_not_escaped(server: Server, tmp_path: Path) -> None:
     """They are names in the archive, which `--sources` escapes again."""
     server.files = {"a%20b%23.pt": digits(tmp_path / "sources" / "a b#.pt").read_bytes()}

@@ -394,8 +394,8 @@ def test_names_that_are_cut_alike_are_numbered_in_linear_time(
 ) -> None:
     """Each source tried the numbers of all before it."""
     tried: list[str] = []
-    alike = filling._alike
-    monkeypatch.setattr(filling, "_alike", lambda file: (tried.append(file), alike(file))[1])
+    alike = filling.alike
+    monkeypatch.setattr(filling, "alike", lambda file: (tried.append(file), alike(file))[1])
     named = {"n" * 220 + f"{number}.pt": tmp_path / "none" for number in range(1000)}
     tasks = filling._planned(Manifest(archive), named, {})
     assert len({task["file"] for task in tasks}) == len(named)

@@ -93,14 +93,18 @@ def test_the_number_of_jobs_changes_nothing_but_seconds(tmp_path: Path, sources:
     assert files(one) == files(two) == ["0.qfb", "2.qfb", "4.qfb"]
 
 
-def test_changed_external_data_is_a_changed_source(sources: Path, archive: Path) -> None:
+def with_external_data(path: Path, *values: float) -> None:
+    """An ONNX model that adds two values, which lie in m.data beside it."""
     onnx = pytest.importorskip("onnx")
-    sources.mkdir()
-    path = sources / "m.onnx"
+    path.parent.mkdir()
     text = '<ir_version: 9, opset_import: ["": 17]> agraph (float[2] x) => (float[2] y) { y = Add(x, w) }'
     model = onnx.parser.parse_model(text)
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1, 2], np.float32), "w"))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(values, np.float32), "w"))
     onnx.save(model, path, save_as_external_data=True, location="m.data", size_threshold=0)
+
+
+def test_changed_external_data_is_a_changed_source(sources: Path, archive: Path) -> None:
+    with_external_data(sources / "m.onnx", 1, 2)
     assert not kept(sources, archive)
     assert kept(sources, archive) == {"m.onnx"}
     (sources / "m.data").write_bytes(np.array([2, 2], np.float32).tobytes())
@@ -156,6 +160,47 @@ def test_a_file_that_other_sources_share_is_not_replaced(sources: Path, archive:
     kept(sources, archive)
     assert {entry["source"]: entry["file"] for entry in lines(archive)} == {"a.pt": "a.pt.qfb", "b.pt": "a.qfb"}
     assert invoke("check", archive).exit_code == 0
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_damaged_file_that_sources_share_is_repaired(jobs: int, sources: Path, archive: Path) -> None:
+    for name in "a", "b", "c":
+        digits(sources / f"{name}.pt")
+    kept(sources, archive)
+    before = lines(archive), (archive / "a.qfb").read_bytes()
+    (archive / "a.qfb").write_bytes(before[1][:-1])
+    assert "a.pt" not in kept(sources, archive, jobs=jobs)
+    assert (lines(archive), (archive / "a.qfb").read_bytes()) == before
+    assert files(archive) == ["a.qfb"]
+
+
+def test_a_name_belongs_to_one_source(tmp_path: Path, archive: Path) -> None:
+    one, other = digits(tmp_path / "1" / "net.pt"), digits(tmp_path / "2" / "net.pt", 1)
+    assert invoke("convert", one, "--out", archive).exit_code == 0
+    before = (archive / MANIFEST).read_text()
+    said = "two sources have the name net.pt: ../1/net.pt, whose model is in the archive, and ../2/net.pt"
+    assert said in trouble("convert", other, "--out", archive)
+    assert (archive / MANIFEST).read_text() == before
+    other.unlink()
+    other.hardlink_to(one)
+    assert kept(other.parent, archive) == {"net.pt"}  # the same file
+    other.unlink()
+    shutil.copy(one, other)
+    assert kept(other.parent, archive) == {"net.pt"}  # a copy
+    other.rename(tmp_path / "net.pt")
+    digits(tmp_path / "net.pt", 2)
+    result = invoke("convert", tmp_path / "net.pt", "--out", archive)  # it was moved, and then changed
+    assert result.exit_code == 0, result.output
+    assert lines(archive)[0]["path"] == "../net.pt"
+
+
+def test_a_name_belongs_to_one_source_with_its_data(tmp_path: Path, archive: Path) -> None:
+    """The graphs are equal, and the weights are not."""
+    for number in range(2):
+        with_external_data(tmp_path / str(number) / "m.onnx", number, 2)
+    assert invoke("convert", tmp_path / "0" / "m.onnx", "--out", archive).exit_code == 0
+    said = trouble("convert", tmp_path / "1" / "m.onnx", "--out", archive)
+    assert "two sources have the name m.onnx: ../0/m.onnx" in said
 
 
 def test_sources_that_differ_in_the_suffix_have_files_of_their_own(sources: Path, archive: Path) -> None:

@@ -298,7 +298,8 @@ def test_inputs_are_those_of_the_source_or_of_the_file(exact: Model, tmp_path: P
 def test_unknown_statements_on_arithmetic_are_accepted(exact: Model, digits: Model, tmp_path: Path) -> None:
     source = {key: value for key, value in exact.source.items() if key != "lowered_from"}
     assert exact.source["lowered_from"] == "fbgemm"
-    for said in (source, {**source, "lowered_from": "abacus"}, {}):
+    inputs = {"quantized_inputs": source["quantized_inputs"]}
+    for said in (source, {**source, "lowered_from": "abacus"}, inputs):
         report = qfmt.verify(DIGITS, exact.replace(source=said))
         assert report.is_exact and report.integer_only and report.lowered_anew
     with pytest.raises(RunError) as refused:  # nothing tells that it was lowered: the source gets its integer inputs
@@ -503,10 +504,18 @@ def test_an_output_that_the_source_does_not_have(digits: Model) -> None:
         assert not report.ok and report.first_wrong.startswith("the network's outputs")
 
 
-def test_how_inputs_are_quantized_is_compared(exact: Model, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [("quantized_inputs", "quant = divide(x)"), ("quantized_inputs", ""), ("dynamic_inputs", "int8: fc.weight")],
+)
+def test_how_inputs_are_quantized_is_compared(exact: Model, digits: Model, key: str, text: str, tmp_path: Path) -> None:
     exact.save(tmp_path / "m.qfb")
     assert qfmt.verify(tmp_path / "m.qfb", exact).is_exact
-    other = exact.replace(source={**exact.source, "quantized_inputs": "quant = divide(x)"})
-    assert qfmt.verify(tmp_path / "m.qfb", other).first_wrong.startswith("quantized_inputs quant = ")
+    source = {name: value for name, value in {**exact.source, key: text}.items() if value}
+    other = exact.replace(source=source)
+    assert qfmt.verify(tmp_path / "m.qfb", other).first_wrong.startswith(key)
     report = qfmt.verify(DIGITS, other)
-    assert report.lowered_anew is False and "its quantized_inputs" in "".join(report.notes)
+    assert report.lowered_anew is False and f"its {key}" in "".join(report.notes)
+    if text:
+        report = qfmt.verify(DIGITS, digits.replace(source={**digits.source, key: text}))
+        assert not report.ok and report.first_wrong.startswith(key)
