@@ -231,13 +231,13 @@ def test_an_archive_without_files_is_not_right(tmp_path: Path) -> None:
 def test_deep_folders_and_long_chains_of_links(tmp_path: Path, sources: Path, archive: Path) -> None:
     """Python 3.11 fails in both: `os.walk` and `os.path.realpath` recurse, and so does the removal by pytest."""
     digits(sources / "a.pt")
-    for number in range(2000):
+    for number in range(700):
         (sources / f"{number}.pt").symlink_to(f"{number + 1}.pt")
-    deep = f"cd {sources} && i=0; while [ $i -lt 1500 ]; do mkdir d && cd d && i=$((i + 1)); done"
+    deep = f"cd {sources} && i=0; while [ $i -lt 1100 ]; do mkdir d && cd d && i=$((i + 1)); done"
     subprocess.run(["sh", "-c", deep], check=True)
     try:
         found = find([str(sources)], archive)
-        assert len(found.sources) == 2001
+        assert len(found.sources) == 701
         short = {name: found.sources[name] for name in ("0.pt", "a.pt")}
         assert fill(archive, short).results == {"0.pt": "failed", "a.pt": "converted"}
         (sources / "d").rename(archive / "d")

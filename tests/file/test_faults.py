@@ -270,7 +270,8 @@ def slow(file, multiple):
     pad(file, multiple)
     atexit.register(os.write, 2, b"what a library did not finish")
     print("writing", flush=True)
-    time.sleep(60)
+    for _ in range(6000):  # a signal just before a long sleep would not end it
+        time.sleep(0.01)
 writer._pad = slow
 from qfmt.__main__ import run
 sys.argv[0] = "qfmt"
@@ -315,7 +316,7 @@ def test_a_signal_that_was_ignored_stays_ignored(tmp_path: Path) -> None:
     def ignore() -> None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
-    arguments = "-c", SLOW.replace("60", "0.2"), "named", "convert", DIGITS, tmp_path / "dest.qfb"
+    arguments = "-c", SLOW.replace("6000", "20"), "named", "convert", DIGITS, tmp_path / "dest.qfb"
     with child(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=ignore) as running:
         assert running.stdout is not None
         assert running.stdout.readline() == b"writing\n"

@@ -212,8 +212,15 @@ def _addends_near(steps: StepFunction, multiplier: Integers, shift: Integers) ->
     half = np.int64(1) << np.maximum(shift - 1, 0)
     none = ~used.any(1)
     centre[none] = 0
-    median = np.where(none, half, np.clip(np.nanmedian(centre, 1), -(2.0**61), 2.0**61).astype(np.int64))
+    median = np.where(none, half, np.clip(_medians(centre), -(2.0**61), 2.0**61).astype(np.int64))
     return [np.clip(_middle(least, most), -(SAFE >> 1), SAFE >> 1), median, half]
+
+
+def _medians(rows: Floats) -> Floats:
+    """What `np.nanmedian` computes of each row, which takes ten times as long for few numbers. No row is all NaN."""
+    last = rows.shape[1] - np.isnan(rows).sum(1, keepdims=True) - 1
+    middle = np.take_along_axis(np.sort(rows, 1), np.hstack([last // 2, (last + 1) // 2]), 1)
+    return np.asarray(middle.sum(1) / 2)
 
 
 def lines_at(steps: StepFunction, shift: int, limit: int) -> Lines:
