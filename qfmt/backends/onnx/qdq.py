@@ -172,15 +172,20 @@ def _kept_apart(builder: Builder, tensor: Tensor, real: ir.Value) -> ir.Value:
 def _apart(builder: Builder, tensor: Tensor, real: ir.Value) -> ir.Value:
     """Real numbers before their quantization, kept apart from what ONNX Runtime would fuse it with: two quantizations,
     one after the other, become one with another scale; of 4 bits and of floats it drops a Relu, and has few kernels.
-    It quantizes before a Transpose, even what is an output of the network."""
+    It quantizes before a Transpose, even what is an output of the network. Its quantized AveragePool has no dilations.
+    """
     producer, dtype = real.producer(), DTYPES[tensor.dtype]
     if producer is None:
         return real
     quantizes_output = producer.op_type == "Transpose" and builder.is_output(producer.inputs[0])
-    has_kernels = dtype.is_integer and dtype.bits >= 8
+    has_kernels = dtype.is_integer and dtype.bits >= 8 and not _is_dilated(producer)
     if producer.op_type == "DequantizeLinear" or quantizes_output or not has_kernels:
         return _kept_apart(builder, tensor, real)
     return real
+
+
+def _is_dilated(node: ir.Node) -> bool:
+    return node.op_type == "AveragePool" and any(size > 1 for size in node.attributes.get_ints("dilations", ()))
 
 
 def _limited(builder: Builder, tensor: Tensor, real: ir.Value) -> ir.Value:

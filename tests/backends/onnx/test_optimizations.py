@@ -44,6 +44,18 @@ def test_computed_tensors_that_have_many_scales(name: str, given: Quantization, 
         np.testing.assert_array_equal(runtime(model.to_onnx(opset=opset), feeds, level)[0], model.run(feeds)["y"])
 
 
+@pytest.mark.parametrize("form", ["qdq", "qoperator"])
+def test_windows_with_gaps_are_averaged(form: str) -> None:
+    """ONNX Runtime's quantized AveragePool has none."""
+    x = Tensor("x", "uint8", (2, 4, 4, 4), quantization=ONE)
+    window = {**WINDOW, "dilations": (1, 2)}
+    model = single("AveragePool", "divide", [x], Tensor("y", "uint8", None, quantization=ONE), window)
+    feeds = {"x": RNG.integers(0, 256, (2, 4, 4, 4), np.uint8)}
+    for level in LEVELS:
+        found = runtime(model.to_onnx(opset=19, form=form), feeds, level)[0]
+        np.testing.assert_array_equal(found, model.run(feeds)["y"])
+
+
 def test_not_a_number_that_is_quantized_per_channel() -> None:
     x = np.array([[np.nan, -np.inf, np.inf, 1e30]], f32)
     model = single("QuantizeLinear", "divide", [Tensor("x", "float32", (1, 4))],
