@@ -24,8 +24,8 @@ from ..backstop import limited
 from ..errors import DestinationError, QfmtError, RemoteError, SourceError, message
 from ..file.copies import downloaded, uploaded
 from ..file.header import is_qfb
-from ..file.sharding import remove
-from ..file.writer import save
+from ..file.sharding import tidy
+from ..file.writer import write
 from ..frontends.content import sha256_of
 from ..frontends.sources import external_files
 from ..regular import irregular, resolved
@@ -138,7 +138,7 @@ def _planned(manifest: Manifest, sources: Mapping[str, Place], options: Mapping[
         manifest.place(replace(entry, file=target))  # a link in the folder may lead out of it
         _require_text(entry, options)
         entries[name] = entry
-        task = {"source": name, "path": _everywhere(path), "file": target, "options": options}
+        task: Message = {"source": name, "path": _everywhere(path), "file": target, "options": options}
         task["known"] = asdict(entry) if entry.content_id else None
         task["repaired"] = before if owners.get(before) == name else target
         tasks.append(task)
@@ -242,11 +242,11 @@ def convert_task(folder: str, maker: str, task: Message) -> Message:
                 if known.get("file") != target:
                     _require_replaceable(file)
                 file.parent.mkdir(parents=True, exist_ok=True)
-                save(model, file, shard_size=shard_size)
+                write(model, file, shard_size=shard_size)
                 answer = digests | {"file": target, "file_sha256": sha256_of(file)}
                 answer |= {"content_id": model.content_id().hex(), "size": before.st_size}
     except Exception as error:
-        answer["error"] = _said(error, str(path), str(source))
+        answer["error"] = _said(error, str(path), str(source), f"{home}/")
         answer["again"] = isinstance(error, RemoteError)
         answer["unread"] = is_reading and isinstance(error, RemoteError | OSError)
     return answer | {"seconds": round(time.perf_counter() - begin, 3)}
@@ -275,7 +275,7 @@ def _digests(source: Path) -> Message:
 
 
 def _said(error: Exception, *paths: str) -> str:
-    """What to say of an error; its entry has the path already."""
+    """What to say of an error; its entry has the paths already."""
     if isinstance(error, MemoryError) or getattr(error, "errno", 0) == ENOMEM:  # also of a system call
         return "needs more memory than its worker may take; `--memory` sets the limit"
     if isinstance(error, QfmtError):
@@ -333,7 +333,8 @@ class _Settling:
 
     def finish(self) -> None:
         """Give equal models one file: that of the source with the lowest rank, which is known only at the end. Remove
-        folders without files: only now, as another worker may have made one for its file."""
+        shards that are of no use, and folders without files: only now, as another worker may have made one for its
+        file."""
         left = set()
         for entry in list(self.entries.values()):
             if entry.content_id and _key(entry) in self.moved:
@@ -341,18 +342,16 @@ class _Settling:
                 left.add(entry.file)
                 self._note(replace(entry, file=first.file, file_sha256=first.file_sha256))
         self._remove_unused(left)
-        if isinstance(self.manifest.folder, Path):
+        folder = self.manifest.folder
+        if isinstance(folder, Path):
+            tidy(folder / file for file in self.removed | {entry.file for entry in self.entries.values()} - {""})
             for file in self.removed | {entry.file for entry in self.entries.values() if entry.error}:
-                _remove_empty(self.manifest.folder, file)
+                _remove_empty(folder, file)
 
     def _remove_unused(self, files: set[str]) -> None:
         for file in files:
             if file and not self.uses[file]:
-                path = self.manifest.folder / file
-                if isinstance(path, Path):
-                    remove(path)
-                else:
-                    path.unlink(missing_ok=True)
+                (self.manifest.folder / file).unlink(missing_ok=True)
                 self.removed.add(file)
 
     def _first(self, entry: Entry) -> Entry:

@@ -86,17 +86,17 @@ def replacing_all(
             if len(files) == 1 and not any(parts(target)):
                 files[0].settle()
                 return
-            with _alone(target):
+            with alone(target):
                 before = {*parts(target)}
                 files_there = chain(target.parent.iterdir(), elsewhere(target))
-                others = (path for path in files_there if path not in before and resolved(path) != target)
+                others = (path for path in files_there if path not in before and not _leads_to(path, target))
                 spare = [*unused(before, others)] if before else []
-                _remove(unused(spare, [target]))
+                remove(unused(spare, [target]))
                 try:
                     for file in files:
                         file.settle()
                 finally:
-                    _remove(unused([*spare, *({*parts(target)} - before)], [target]))
+                    remove(unused([*spare, *({*parts(target)} - before)], [target]))
         finally:
             for file in files:
                 file.discard()
@@ -224,6 +224,10 @@ def _as_destination_error(where: str) -> Iterator[None]:
         raise DestinationError(what, where=where, hint=hint_for(error)) from None
 
 
+def _leads_to(path: Path, target: Path) -> bool:
+    return path == target or (path.is_symlink() and resolved(path) == target)
+
+
 def _target(where: str) -> Path:
     """The file to be replaced: what a link leads to, not the link.
 
@@ -312,7 +316,7 @@ def _remove_folder(folder: Path) -> None:
 
 
 @contextmanager
-def _alone(target: Path) -> Iterator[None]:
+def alone(target: Path) -> Iterator[None]:
     """Hold what only one writer of targets with this stem can hold: a file by the name of a temporary one, locked.
 
     Their parts have the same names (sharding.py): one would remove those of another that is not complete yet.
@@ -333,11 +337,12 @@ def _alone(target: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        _remove([path])
+        remove([path])
         os.close(descriptor)
 
 
-def _remove(paths: Iterable[Path]) -> None:
+def remove(paths: Iterable[Path]) -> None:
+    """Remove files, if that is possible."""
     for path in paths:
         with suppress(OSError):
             path.unlink()

@@ -13,10 +13,16 @@ from ..errors import QfmtError
 from ..regular import irregular
 from .header import SIZE, is_qfb
 from .reader import Container
+from .replacing import alone
+from .replacing import remove as remove_all
 from .shards import SUFFIX, Shard, Shards
 
 DIGITS = 16
 """The digits of the digest in the name of a shard."""
+
+
+_PART = re.compile(rf"(.+)\.\d+-of-\d+\.[0-9a-f]{{{DIGITS}}}{re.escape(SUFFIX)}", re.DOTALL)
+"""What `name` gives, with the stem of the file."""
 
 
 def name(target: Path, number: int, count: int, sha256: bytes) -> str:
@@ -27,8 +33,8 @@ def name(target: Path, number: int, count: int, sha256: bytes) -> str:
 
 def named_like(target: Path) -> Iterator[Path]:
     """The files that are named like shards of `target`, not like those of `target.stem` and more."""
-    pattern = re.compile(rf"{re.escape(target.stem)}\.\d+-of-\d+\.[0-9a-f]{{{DIGITS}}}{re.escape(SUFFIX)}")
-    return (target.with_name(name) for name in os.listdir(target.parent) if pattern.fullmatch(name))  # noqa: PTH208
+    found = map(_PART.fullmatch, os.listdir(target.parent))  # noqa: PTH208
+    return (target.with_name(match[0]) for match in found if match and match[1] == target.stem)
 
 
 def unused(parts: Iterable[Path], files: Iterable[Path]) -> list[Path]:
@@ -43,14 +49,24 @@ def unused(parts: Iterable[Path], files: Iterable[Path]) -> list[Path]:
     return list(left.values())
 
 
-def remove(target: Path) -> None:
-    """Remove a file, and the shards that only it refers to."""
-    has_shards = True  # perhaps, if it cannot be read
-    with suppress(OSError, QfmtError):
-        has_shards = bool(stated(target))
-    target.unlink(missing_ok=True)
-    for path in unused(named_like(target), target.parent.iterdir()) if has_shards else ():
-        path.unlink(missing_ok=True)
+def tidy(targets: Iterable[Path]) -> None:
+    """Remove the shards of files that were replaced or removed, to which no file refers any more. Each folder is read
+    once, and not for each file as `save` does."""
+    stems: dict[Path, dict[str, Path]] = {}
+    for target in targets:
+        stems.setdefault(target.parent, {})[target.stem] = target
+    for folder, own in stems.items():
+        names = [] if not folder.is_dir() else os.listdir(folder)  # noqa: PTH208
+        found = ((match[1], folder / match[0]) for match in map(_PART.fullmatch, names) if match and match[1] in own)
+        parts = [*found]
+        spare: dict[str, list[Path]] = {}
+        left = {*unused((path for _, path in parts), (folder / name for name in names))}
+        for stem, path in parts:
+            if path in left:
+                spare.setdefault(stem, []).append(path)
+        for stem, paths in spare.items():
+            with alone(own[stem]):  # another writer may have completed it
+                remove_all(unused(paths, [own[stem]]))
 
 
 def are_intact(path: Path) -> bool:
@@ -75,7 +91,7 @@ def stated(path: Path) -> Sequence[Shard]:
     return ()
 
 
-@lru_cache(1 << 12)
+@lru_cache(1 << 15)
 def _stated(path: Path, *_state: int) -> Sequence[Shard]:
     """The same, read once: where many files are removed, each asks all others of the folder."""
     with path.open("rb") as file:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import marshal
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from ..arrays import blocks
@@ -81,6 +82,20 @@ def save(
     Raises ValidityError with every rule that the model breaks, VersionError if readers of `target` cannot read the
     file or the model is that of a file of a newer minor version, DestinationError if the file cannot be written.
     """
+    return write(model, path, sharding.named_like, target=target, shard_size=shard_size, progress=progress)
+
+
+def write(
+    model: Model,
+    path: Named,
+    parts: Callable[[Path], Iterable[Path]] = lambda path: (),
+    *,
+    target: str | None = None,
+    shard_size: int | None = None,
+    progress: Progress | None = None,
+) -> list[int]:
+    """As `save`, but shards stay to which no file refers any more: `sharding.tidy` removes those of many files at
+    once. With `parts`, those of these are removed."""
     minor = _minor_version(FORMAT if target is None else target)
     held = model.graph.tensors
     if isinstance(held, Tensors) and held.minor_version > minor:
@@ -95,7 +110,7 @@ def save(
     report = Steps("", written, BYTES, progress)
     with (
         uploaded(place(path)) as local,
-        replacing_all(str(local), sharding.named_like, sharding.unused) as (file, part),
+        replacing_all(str(local), parts, sharding.unused) as (file, part),
     ):
         buffers, indices = _layout(stored, report)
         record = _model_record(model, buffers, indices, minor)

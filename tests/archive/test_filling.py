@@ -15,6 +15,7 @@ from qfmt.archive import filling
 from qfmt.archive.filling import fill
 from qfmt.archive.manifest import MANIFEST, Entry, Manifest
 from qfmt.archive.sources import find
+from qfmt.file import sharding
 from support.archives import FINDINGS, digits, files, kept, lines, shards
 from support.command_line import invoke, trouble
 from support.paths import SAMPLES
@@ -233,6 +234,28 @@ def test_files_of_an_archive_may_have_shards(tmp_path: Path, sources: Path, arch
     kept(sources, archive)
     assert not set().union(*shards(archive).values())
     assert invoke("check", archive).exit_code == 0
+
+
+def test_a_file_with_shards_is_written_without_a_look_at_others(
+    sources: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the time would grow with the square of the number of files."""
+
+    def fail(*path: object) -> None:
+        raise AssertionError(path)
+
+    path = digits(sources / "a.pt")
+    for shard_size in 1000, 2000:
+        task = {"source": "a.pt", "path": str(path), "file": "a.qfb", "options": {"shard_size": shard_size}}
+        with monkeypatch.context() as patched:
+            patched.setattr(sharding, "stated", fail)
+            patched.setattr(sharding, "named_like", fail)
+            answer = filling.convert_task(str(archive), "qfmt.cli.conversion:make", task | {"known": None})
+        assert "error" not in answer, answer
+    own = archive / "a.qfb"
+    assert len([*archive.glob("*.qfs")]) > len(sharding.stated(own))
+    sharding.tidy([own, archive / "b.qfb", sources / "none" / "c.qfb"])
+    assert {path.name for path in archive.glob("*.qfs")} == {shard.name for shard in sharding.stated(own)}
 
 
 def test_shards_of_an_equal_model_that_was_ready_first_are_removed(sources: Path, archive: Path) -> None:
