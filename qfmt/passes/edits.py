@@ -98,7 +98,7 @@ def rename(model: Model, names: Mapping[str, str]) -> Model:
         if not new or count > 1 or new in kept:
             raise QfmtError(f"the name {new!r} is taken" if new else "a tensor needs a name")
     aliased = {
-        old: replace(graph.tensors[old], aliases=tuple(dict.fromkeys((*graph.tensors[old].aliases, old))))
+        old: replace(graph.tensors[old], aliases=tuple(sorted({*graph.tensors[old].aliases, old})))
         for old, new in found.items()
         if old != new
     }

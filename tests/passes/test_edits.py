@@ -10,7 +10,7 @@ import pytest
 import qfmt
 from qfmt import Model
 from qfmt.errors import QfmtError
-from qfmt.rules import graph_violations
+from qfmt.rules import graph_violations, violations
 from support.paths import DIGITS
 
 X = np.random.default_rng(0).random((2, 1, 8, 8), np.float32)
@@ -71,6 +71,15 @@ def test_renamed_tensors_compute_the_same(model: Model) -> None:
     assert [tuple(vector.inputs) for vector in renamed.vectors] == [(names["x"],)]
     assert all(renamed.graph.find(old) == renamed.tensors[new] for old, new in names.items())
     assert renamed.rename({new: old for old, new in names.items()}).content_id() == model.content_id()
+
+
+def test_a_name_is_an_alias_in_order(model: Model) -> None:
+    """Also if the tensor has others, or the name already."""
+    name = next(tensor.name for tensor in model.tensors.values() if tensor.aliases and tensor.is_constant)
+    later = model.rename({name: "a"}).rename({"a": "b"})
+    again = later.rename({"b": "a"}).rename({"a": "b"})
+    assert {name, "a"} <= {*later.tensors["b"].aliases} and again.tensors["b"].aliases == later.tensors["b"].aliases
+    assert violations(later) == violations(again) == []
 
 
 def test_names_may_be_exchanged_but_not_taken(model: Model) -> None:

@@ -48,7 +48,8 @@ def dequantized(builder: Builder, tensor: Tensor, stored: ir.Value, axis: int | 
     if grid.names[1] or not may_go:
         inputs.append(zero_point(builder, tensor))
     real = builder.emit("DequantizeLinear", *inputs, name=name, domain=domain, **attributes)
-    return _kept_apart(builder, tensor, real) if tensor.name in builder.misread else real
+    is_apart = tensor.name in builder.kept_apart.constants or _shares_bytes(tensor)
+    return _kept_apart(builder, tensor, real) if is_apart else real
 
 
 def quantized(builder: Builder, tensor: Tensor, real: ir.Value, inside: bool = False) -> ir.Value:
@@ -164,6 +165,12 @@ def domain_of(builder: Builder, operator: str, dtype: str) -> str | None:
     return None
 
 
+def _shares_bytes(tensor: Tensor) -> bool:
+    """Whether rows of 2 bits end within a byte: ONNX Runtime's MatMulNBits, if it makes one, has other weights. It may
+    make it for the transpose."""
+    return DTYPES[tensor.dtype].bits == 2 and tensor.is_constant and any(size % 4 for size in static_shape(tensor))
+
+
 def _kept_apart(builder: Builder, tensor: Tensor, real: ir.Value) -> ir.Value:
     """The same numbers through a Max of one tensor, across which ONNX Runtime does not fuse."""
     return builder.emit("Max", real, name=f"{tensor.name}_apart")
@@ -179,7 +186,8 @@ def _apart(builder: Builder, tensor: Tensor, real: ir.Value) -> ir.Value:
         return real
     quantizes_output = producer.op_type == "Transpose" and builder.is_output(producer.inputs[0])
     has_kernels = dtype.is_integer and dtype.bits >= 8 and not _is_dilated(producer)
-    if producer.op_type == "DequantizeLinear" or quantizes_output or not has_kernels:
+    is_rounded = tensor.name in builder.kept_apart.results
+    if producer.op_type == "DequantizeLinear" or quantizes_output or is_rounded or not has_kernels:
         return _kept_apart(builder, tensor, real)
     return real
 

@@ -15,6 +15,9 @@ from .importer import Importer, imports
 
 DOMAINS = ("qonnx.custom_op.general", "onnx.brevitas", "finn.custom_op.general")
 
+WIDE = ("int32", "uint32")
+"""Types that only constants are quantized to: the biases of Brevitas have 24 or 32 bits."""
+
 _ROUND: dict[str, Callable[[Any], Any]] = {
     "ROUND": np.rint,
     "HALF_EVEN": np.rint,
@@ -47,10 +50,10 @@ def quant(im: Importer, call: Call) -> Any:
     points = points if points.size > 1 else points.reshape(())
     array = im.value(x)
     if array is not None:
-        q = np.clip(array / scales + points, *limits)
-        integers, dtype = rounding(q), _narrowest(limits)
-    elif rounding is np.rint and not points.any():
-        integers, dtype = None, _narrowest(limits, at_least=8)
+        q = rounding(np.clip(array / scales + points, *limits))
+        integers, dtype = np.clip(q.astype(np.float64), *limits), _narrowest(limits)  # float32 lacks some limits
+    elif rounding is np.rint and not points.any() and (dtype := _narrowest(limits, at_least=8)) not in WIDE:
+        integers = None
     else:
         return NotImplemented
     kind = DTYPES[dtype]
@@ -126,8 +129,8 @@ def _axis(im: Importer, x: str, scale: str) -> int | None:
 
 
 def _limits(bits: Any, signed: bool, narrow: bool) -> tuple[int, int] | None:
-    """The smallest and the largest integer; None for a bit width that is not in 1 to 16."""
-    if bits.size != 1 or not 1 <= (width := float(bits.reshape(()))) <= 16 or width != int(width):
+    """The smallest and the largest integer; None for a bit width that is not in 1 to 32."""
+    if bits.size != 1 or not 1 <= (width := float(bits.reshape(()))) <= 32 or width != int(width):
         return None
     if not signed:
         return 0, (1 << int(width)) - 1 - narrow
@@ -136,7 +139,7 @@ def _limits(bits: Any, signed: bool, narrow: bool) -> tuple[int, int] | None:
 
 
 def _narrowest(limits: tuple[int, int], at_least: int = 2) -> str:
-    """The smallest element type of 2, 4, 8 or 16 bits that contains a range."""
-    sizes = (bits for bits in (2, 4, 8, 16) if bits >= at_least)
+    """The smallest element type of 2 to 32 bits that contains a range."""
+    sizes = (bits for bits in (2, 4, 8, 16, 32) if bits >= at_least)
     sign = "" if limits[0] < 0 else "u"
-    return first_holding((f"{sign}int{bits}" for bits in sizes), *limits) or "int16"
+    return first_holding((f"{sign}int{bits}" for bits in sizes), *limits) or "int32"

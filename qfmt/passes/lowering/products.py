@@ -26,6 +26,9 @@ from .context import Context, NoForm
 from .requantizing import FACTOR_BITS, Sums, unit_of
 from .step_functions import Array, Integers
 
+UNITS = 1 << 15
+"""How many units a bias has at most where the unit may be chosen: as many as sums of other channels often have."""
+
 
 def product(node: Node, context: Context) -> Sums:
     """Conv, ConvTranspose, qfmt.Linear, Gemm, MatMul with a requantize rule."""
@@ -37,7 +40,7 @@ def product(node: Node, context: Context) -> Sums:
     scale = scales_of_channels(wq, node.attributes)
     at = unit_of_sums(xq, wq, node.attributes)
     _check_scales(at, yq)
-    bias, real = _bias(node, context, xq, wq, at, len(weights))
+    bias, real, at = _bias(node, context, xq, wq, at, weights)
     least, most = range_met(node, xq.quant_min, xq.quant_max, zero)
     low, high = (ends + bias for ends in reach_of_sums(weights, least - zero, most - zero))
     folded = bias - zero * weights[:, 0].sum(1)
@@ -63,8 +66,9 @@ def product(node: Node, context: Context) -> Sums:
     name, rule = context.free(f"{y.name}.sums"), "folded" if folds else "exact"
     adding = replace(node, inputs=tuple(inputs), outputs=(name,), rule=rule)
     # No product of scales is rounded to float32, as for TFLite's multipliers.
-    multiplier = np.float64(f32(xq.scale[0])) * scale.astype(f32).astype(np.float64) / np.float64(f32(yq.scale[0]))
-    multiplier = np.broadcast_to(multiplier, len(weights)).copy()
+    factor = np.float64(f32(xq.scale[0])) * scale.astype(f32).astype(np.float64)
+    factor = np.where(f32(factor) == at, factor, at)
+    multiplier = np.broadcast_to(factor / np.float64(f32(yq.scale[0])), len(weights)).copy()
     unit = unit_of(at, axis, low, high)
     whole = node.rule.startswith("integer_bias") or _is_whole(real, at, low - bias, high - bias)
     return Sums(adding, axis, low, high, multiplier, node.rule, unit, evaluate, whole=whole)
@@ -118,23 +122,38 @@ def _stays_in_int32(weights: Integers, low: int, high: int, bias: Integers) -> b
 
 
 def _bias(
-    node: Node, context: Context, xq: Quantization, wq: Quantization, at: Array, count: int
-) -> tuple[Integers, Array | None]:
-    """The bias as integers in units of the sums; and as floats, unless the rule adds those integers."""
+    node: Node, context: Context, xq: Quantization, wq: Quantization, at: Array, weights: Integers
+) -> tuple[Integers, Array | None, Array]:
+    """The bias as integers in units of the sums; as floats, unless the rule adds those integers; and the units."""
+    count = len(weights)
     tensor = context.tensors[node.inputs[2]] if len(node.inputs) > 2 and node.inputs[2] else None
     if tensor is None:
-        return np.zeros(count, np.int64), None
+        return np.zeros(count, np.int64), None, at
     if not tensor.is_constant:
         raise NoForm("has a bias that is not constant")
     if node.operator == "Gemm" and len(tensor.shape or ()) > 1 and (tensor.shape or ())[0] != 1:
         raise NoForm("has a bias for each row")
     if in_units_of_sums(tensor.quantization, xq, wq, node.attributes):
-        return _spread(tensor.array.astype(np.int64), count), None
+        return _spread(tensor.array.astype(np.int64), count), None, at
     real = _spread(tensor.dequantize().astype(f32), count)
-    units = whole_bias(real, at, "integer_bias")
-    if not np.abs(units).max(initial=0) < INT32:
-        raise NoForm(f"has a bias of {np.abs(units).max():.3g} units, outside int32")
-    return units.astype(np.int64), real
+    if not _fits(units := whole_bias(real, at, "integer_bias")):
+        at = _with_room(at, real, weights)
+        if not _fits(units := whole_bias(real, at, "integer_bias")):
+            raise NoForm(f"has a bias of {np.abs(units).max():.3g} units, outside int32")
+    return units.astype(np.int64), real, at
+
+
+def _fits(units: Array) -> bool:
+    return bool(np.abs(units).max(initial=0) < INT32)
+
+
+def _with_room(at: Array, bias: Array, weights: Integers) -> Array:
+    """Larger units for channels whose weights are all zero, and whose sums so are the bias in any unit: observers of
+    PyTorch give such a channel a scale of 1.2e-7."""
+    if at.size == 1:
+        return at
+    unused = np.equal(weights, 0).all((1, 2))
+    return np.where(unused, np.maximum(at, np.abs(bias) / UNITS), at)
 
 
 def _spread(bias: Array, count: int) -> Array:

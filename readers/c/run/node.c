@@ -194,6 +194,14 @@ static int same_grid(const qfb_quantization *a, const qfb_quantization *b)
            same_numbers(&a->zero_point, &b->zero_point);
 }
 
+/* The rule is about the first input: `qfmt run` computes with others through their real numbers. */
+static qfb_code other_grid(node_t *node, uint32_t input)
+{
+    if (input > 0)
+        return UNSUPPORTED("an input is quantized differently from the output");
+    return INVALID("V45", "input and output of an operator that moves integers are quantized differently");
+}
+
 qfb_code node_moves(node_t *node, uint32_t input, uint32_t output)
 {
     const value_t *x = node_input(node, input);
@@ -205,13 +213,13 @@ qfb_code node_moves(node_t *node, uint32_t input, uint32_t output)
     TRY(qfb_get_tensor(node->file, node_tensor(node, input), &from));
     TRY(qfb_get_tensor(node->file, (uint32_t)qfb_integer(&node->node.outputs, output), &to));
     if (from.is_quantized != to.is_quantized)
-        return INVALID("V45", "input and output of an operator that moves integers are quantized differently");
+        return other_grid(node, input);
     if (from.is_quantized) {
         TRY(node_affine(node, &from.quantization));
         TRY(node_affine(node, &to.quantization));
     }
     if (from.is_quantized && !same_grid(&from.quantization, &to.quantization))
-        return INVALID("V45", "input and output of an operator that moves integers are quantized differently");
+        return other_grid(node, input);
     return QFB_OK;
 }
 

@@ -263,7 +263,7 @@ def test_two_writers_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         held.append(file.target.suffix)
         settle(file)
 
-    monkeypatch.setattr("qfmt.file.replacing._alone", alone)
+    monkeypatch.setattr("qfmt.file.replacing.alone", alone)
     monkeypatch.setattr(NewFile, "settle", settled)
     write_onnx(qfmt.convert(DIGITS, engine="onnx"), tmp_path / "m.onnx", external=5000)
     assert held == ["m.onnx", ".data", ".onnx", "end"]

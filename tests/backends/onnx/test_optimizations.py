@@ -255,6 +255,36 @@ def test_constants_whose_scales_are_not_those_of_output_channels(
         np.testing.assert_array_equal(runtime(model.to_onnx(form=form), feeds, level)[0], wanted)
 
 
+@pytest.mark.parametrize("name", ["qfmt.Linear", "MatMul"])
+@pytest.mark.parametrize("outputs", [1, 30])
+def test_rows_of_2_bits_that_end_within_a_byte(name: str, outputs: int) -> None:
+    axis = 0 if name == "qfmt.Linear" else 1
+    grid = Quantization.of(2.0 ** -np.arange(outputs), np.zeros(outputs, np.int64), -2, 1, axis)
+    integers = np.moveaxis(RNG.integers(-2, 2, (outputs, 32), np.int8), 0, axis)
+    w = Tensor.constant("w", np.ascontiguousarray(integers), grid, dtype="int2")
+    model = single(name, "", [Tensor("x", "float32", (2, 3, 32)), w], Y, {})
+    feeds = {"x": RNG.integers(-9, 9, (2, 3, 32)).astype(f32)}  # sums are exact
+    for level in LEVELS:
+        np.testing.assert_array_equal(runtime(model.to_onnx(), feeds, level)[0], model.run(feeds)["y"])
+
+
+@pytest.mark.parametrize("form", ["qdq", "qoperator"])
+@pytest.mark.parametrize("dtype", ["int2", "uint2"])
+@pytest.mark.parametrize("name", ["qfmt.Linear", "MatMul", "Gemm", "Conv"])
+def test_weights_of_2_bits_beside_integers(name: str, dtype: str, form: str) -> None:
+    """ONNX Runtime has no kernels."""
+    limits = DTYPES[dtype]
+    grid = Quantization.per_tensor(0.5, 0, dtype)
+    shape = (4, 4, 2, 2) if name == "Conv" else (4, 4)
+    w = Tensor.constant("w", RNG.integers(limits.minimum, limits.maximum + 1, shape), grid, dtype=dtype)
+    x = Tensor("x", "uint8", (2, 4, 4, 4) if name == "Conv" else (2, 4), quantization=ONE)
+    y = Tensor("y", "uint8", None, quantization=Quantization.per_tensor(1.0, 100, "uint8"))
+    model = single(name, "affine", [x, w], y, WINDOW if name == "Conv" else {})
+    feeds = {"x": RNG.integers(0, 256, x.shape, np.uint8)}
+    for level in LEVELS:
+        np.testing.assert_array_equal(runtime(model.to_onnx(form=form), feeds, level)[0], model.run(feeds)["y"])
+
+
 @pytest.mark.parametrize("dtype", ["int2", "int4", "int8"])
 def test_transposed_weights_of_few_bits(dtype: str) -> None:
     """ONNX Runtime cannot fold a Transpose of 2 bits."""

@@ -132,12 +132,15 @@ def quantized(
 @pytest.mark.parametrize("mode", ROUND)
 @pytest.mark.parametrize(("bits", "signed", "narrow", "dtype"), [
     (4, 1, 1, "int4"), (4, 0, 0, "uint4"), (2, 1, 1, "int2"), (8, 1, 0, "int8"), (3, 1, 0, "int4"), (6, 0, 1, "uint8"),
+    (17, 1, 0, "int32"), (24, 1, 1, "int32"), (32, 1, 0, "int32"), (32, 0, 0, "uint32"),
 ])  # fmt: skip
 def test_weights_of_qonnx_become_integers(
     mode: str, bits: int, signed: int, narrow: int, dtype: str, tmp_path: Path
 ) -> None:
     rng = np.random.default_rng(bits)
     w = np.round(rng.normal(0, 2, (5, 3, 3, 3)) * 8).astype(f32) / 8  # includes ties
+    if bits > 8:
+        w[:, 1:] *= f32(2.0 ** (bits - 4))  # some are beyond the limits
     scale = np.array([0.25, 0.5, 0.125, 1, 0.3], f32).reshape(5, 1, 1, 1)
     quant = node(
         "Quant",
@@ -189,11 +192,11 @@ def test_activations_of_qonnx_become_narrow_ranges(signed: int, narrow: int, bit
     assert equal == want.size
 
 
-@pytest.mark.parametrize("changed", [{"rounding_mode": "FLOOR"}, {"z": 1.0}])
+@pytest.mark.parametrize("changed", [{"rounding_mode": "FLOOR"}, {"z": 1.0}, {"b": 24.0}])
 def test_unsupported_quant_nodes_stay_and_are_reported(changed: dict[str, object]) -> None:
-    z = changed.pop("z", 0.0)
+    z, bits = changed.pop("z", 0.0), changed.pop("b", 4.0)
     nodes = [node("Quant", ["x", "s", "z", "b"], ["y"], "act", domain=DOMAINS[0], signed=1, narrow=0, **changed)]
-    source = proto(nodes, {"x": (1, [4])}, ["y"], {"s": f32(0.25), "z": f32(z), "b": f32(4)}, opset=13)
+    source = proto(nodes, {"x": (1, [4])}, ["y"], {"s": f32(0.25), "z": f32(z), "b": f32(bits)}, opset=13)
     model = qfmt.convert(source)
     assert model.nodes[0].operator == f"{DOMAINS[0]}.Quant"
     with pytest.raises(QfmtError, match="act"):

@@ -594,6 +594,26 @@ def test_sums_beyond_int32_are_refused_with_their_bound() -> None:
         lower_integer(net.model(y))
 
 
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("rule", sorted(REQUANTIZE))
+def test_channels_without_weights(rule: str, form: str) -> None:
+    """PyTorch's observers give them a scale of 1.2e-7, in units of which int32 holds no bias."""
+    rng = np.random.default_rng(25)
+    net = Net(rng)
+    x = net.input(2, 6, 9, 8)
+    w = weights(rng, net, (4, 6, 3, 3), 0)
+    tensor = net.tensors[w]
+    assert tensor.quantization is not None
+    scales = Quantization.of((*tensor.quantization.scale[:2], 1e-12, 1.1920929e-07), (0,) * 4, -128, 127, 0)
+    array = tensor.array.copy()
+    array[2:] = 0
+    net.tensors[w] = Tensor.constant(w, array, scales)
+    b = net.constant(np.array([1, -2, 30, -3], f32))
+    out = Quantization.of((0.5,), (90,), 0, 255)
+    lowered = same("Conv", net.model(net.node("Conv", [x, w, b], out, rule, **WINDOW)), rng, form=form)
+    assert violations(lowered) == []
+
+
 def test_sums_that_fit_without_the_zero_point() -> None:
     """Partial sums of Σ q·w would exceed int32, those of Σ (q - z)·w do not: `exact` instead of `folded`."""
     rng = np.random.default_rng(24)

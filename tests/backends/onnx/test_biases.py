@@ -1,0 +1,90 @@
+"""Export to ONNX: biases that ONNX Runtime would round too far, or whose scale it would ignore."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from qfmt.model import Graph, Model, Node, Quantization, Tensor
+from qfmt.ops import OPERATORS
+from support.onnx_witness import LEVELS, runtime
+
+f32 = np.float32
+RNG = np.random.default_rng(0)
+X, FINE = 2.0**-8, 2.0**-40
+"""The scale of the input, and that of channels without weights: PyTorch's observers give them 1.2e-7."""
+
+WEIGHT = {
+    "Conv": (4, 4, 2, 2),
+    "ConvTranspose": (4, 4, 2, 2),
+    "Gemm": (4, 4),
+    "qfmt.Linear": (4, 4),
+    "MatMul": (4, 4),
+}
+CHANNELS = {"ConvTranspose": 1, "Gemm": 1, "MatMul": 1}
+"""The axis of output channels, if it is not 0."""
+
+
+ZERO = {"uint8": 100, "uint16": 1 << 15}
+
+
+def network(name: str, bias: Tensor, scales: list[float], clamp: str, step: float, dtype: str) -> Model:
+    """x · w + bias, clamped and quantized. Scales are powers of two, so sums of floats are exact."""
+    axis = CHANNELS.get(name, 0)
+    grid = Quantization.of(scales, (0, 0, 0, 0), -128, 127, axis)
+    integers = np.moveaxis(RNG.integers(-4, 5, WEIGHT[name], np.int8), axis, 0)
+    integers[np.array(scales) == FINE] = 0
+    w = Tensor.constant("w", np.ascontiguousarray(np.moveaxis(integers, 0, axis)), grid)
+    x = Tensor("x", "uint8", (2, 4, 4, 4) if len(WEIGHT[name]) == 4 else (2, 4),
+               quantization=Quantization.per_tensor(X, 3, "uint8"))  # fmt: skip
+    y = Tensor("y", dtype, None, quantization=Quantization.per_tensor(step, ZERO[dtype], dtype))
+    real = [Tensor(each, "float32", None) for each in "abc"]
+    attributes = {"kernel_shape": (2, 2), "strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0)}
+    if name == "MatMul":
+        nodes = [Node(name, ("x", "w"), ("a",), version=13), Node("Add", ("a", bias.name), ("b",), version=14)]
+    else:
+        padding = {"output_padding": (0, 0)} if name == "ConvTranspose" else {}
+        given = OPERATORS[name].complete(attributes | padding if len(WEIGHT[name]) == 4 else {})
+        version = {"Conv": 22, "ConvTranspose": 22, "Gemm": 13}.get(name, 1)
+        nodes = [Node(name, ("x", "w", bias.name), ("b",), given, version=version)]
+    if clamp:
+        nodes.append(Node(clamp, ("b",), ("c",), version=14))
+    nodes.append(Node("QuantizeLinear", nodes[-1].outputs, ("y",), version=23, rule="divide"))
+    used = {each for node in nodes for each in (*node.inputs, *node.outputs)}
+    tensors = {each.name: each for each in (x, w, bias, y, *real) if each.name in used}
+    return Model(Graph(("x",), ("y",), nodes, tensors))
+
+
+def agrees(model: Model, form: str) -> None:
+    feeds = {"x": RNG.integers(0, 256, model.tensors["x"].shape, np.uint8)}
+    (wanted,) = model.run(feeds).values()
+    assert len(np.unique(wanted)) > 2
+    for level in LEVELS:
+        np.testing.assert_array_equal(runtime(model.to_onnx(form=form), feeds, level)[0], wanted)
+
+
+@pytest.mark.parametrize("form", ["qdq", "qoperator"])
+@pytest.mark.parametrize("clamp", ["", "Relu"])
+@pytest.mark.parametrize("name", WEIGHT)
+def test_a_bias_that_int32_does_not_hold(name: str, clamp: str, form: str) -> None:
+    """In units of the sums, that is, of a channel without weights."""
+    bias = Tensor.constant("bias", np.array([0.5, 3, -3, 1], f32))
+    agrees(network(name, bias, [2.0**-6, FINE, FINE, 2.0**-7], clamp, 2.0**-3, "uint8"), form)
+
+
+@pytest.mark.parametrize("clamp", ["", "Relu"])
+@pytest.mark.parametrize("name", WEIGHT)
+def test_a_bias_is_not_rounded_beyond_steps_of_16_bits(name: str, clamp: str) -> None:
+    """They may be smaller than those of the sums, to which ONNX Runtime rounds it."""
+    bias = Tensor.constant("bias", np.array([0.5, 3, -3, 1], f32) + f32(2.0**-13))
+    agrees(network(name, bias, [2.0**-2] * 4, clamp, 2.0**-13, "uint16"), "qdq")
+
+
+@pytest.mark.parametrize("form", ["qdq", "qoperator"])
+@pytest.mark.parametrize("clamp", ["", "Relu"])
+@pytest.mark.parametrize("name", WEIGHT)
+def test_the_scale_of_a_bias_is_its_own(name: str, clamp: str, form: str) -> None:
+    """Not that of the sums."""
+    grid = Quantization.of([X * 2.0**-5] * 4, (0, 0, 0, 0), -(2**31), 2**31 - 1, 0)
+    bias = Tensor.constant("bias", np.array([900, -5000, 3000, 7000], np.int32), grid)
+    agrees(network(name, bias, [2.0**-6] * 4, clamp, 2.0**-3, "uint8"), form)
