@@ -94,7 +94,9 @@ def command(
             stopped = "; the rest was not checked" if len(violations) == MOST else ""
             line(f"{file}: {how_many(len(violations), 'violation')}{stopped}", err=True)
         else:
-            more = f"{_counted(found) if found else ''}{_repeated(runs) if runs is not None else ''}"
+            more = _counted(found.sums, found.reaches, len(found.unknown)) if found else ""
+            if runs is not None:
+                more += _repeated(len(runs), sum(not each.elements for each in runs))
             line(f"{file}: valid{more}{_newer(model)}")
     ctx.exit(BROKEN if violations else 0)
 
@@ -180,8 +182,24 @@ def _summarized(folder: Place, manifest: Manifest, checked: list[dict[str, Any]]
     rest = f"; no file for {without} of {how_many(total, 'source')}: see `{listing}`" if without else ""
     if unlisted:
         rest += f"; not checked: {some(unlisted)}, which the manifest does not name"
-    line(f"{folder}: {how_many(len(checked), 'file')}, valid{rest}")
+    for facts in checked:
+        for where, why in facts.get("proofs", {}).get("unknown", {}).items():
+            line(f"{facts['file']}: unknown {where}: {why}")
+    line(f"{folder}: {how_many(len(checked), 'file')}, valid{_totals(checked)}{rest}")
     return 0
+
+
+def _totals(checked: list[dict[str, Any]]) -> str:
+    """What was proven and replayed in the files of an archive."""
+    told, proofs, replays = "", *([facts[key] for facts in checked if key in facts] for key in ("proofs", "replay"))
+    if proofs:
+        sums, reaches = (sum(each[key] for each in proofs) for key in ("sums", "reaches"))
+        told += _counted(sums, reaches, sum(len(each["unknown"]) for each in proofs))
+    if replays:
+        without = sum(not each["outputs"] for each in replays)
+        told += _repeated(sum(each["outputs"] for each in replays))
+        told += f"; {how_many(without, 'file')} without test vectors" if 0 < without < len(replays) else ""
+    return told
 
 
 def _is_answer(answer: dict[str, Any]) -> bool:
@@ -192,11 +210,20 @@ def _is_answer(answer: dict[str, Any]) -> bool:
         and type(answer.get("problem")) is str
         and isinstance(violations, list)
     )
-    return is_typed and is_shallow(answer, NESTED) and all(map(_is_violation, violations or ()))
+    is_counted = all(_has_types(answer[key], types) for key, types in _COUNTS.items() if key in answer)
+    return is_typed and is_counted and is_shallow(answer, NESTED) and all(map(_is_violation, violations or ()))
 
 
 def _is_violation(told: object) -> bool:
     return isinstance(told, dict) and [*told] == ["rule", "where", "what"] and {*map(type, told.values())} == {str}
+
+
+_COUNTS = {"proofs": {"sums": int, "reaches": int, "unknown": dict}, "replay": {"outputs": int, "equal": int}}
+"""What the answer of a worker may also have, if it is asked for."""
+
+
+def _has_types(told: object, types: dict[str, type]) -> bool:
+    return isinstance(told, dict) and {key: type(value) for key, value in told.items()} == types
 
 
 NESTED = 4
@@ -260,12 +287,12 @@ def _proofs(model: Model) -> Proofs:
     return Proofs() if model.no_graph else proofs(model)
 
 
-def _counted(found: Proofs) -> str:
-    if not (found.sums or found.reaches or found.unknown):
-        return "; it has no integer sums"
-    unknown = f", {len(found.unknown)} could not be bounded" if found.unknown else ""
-    sums, ranges = how_many(found.sums, "node"), how_many(found.reaches, "requantization")
-    return f"; the sums of {sums} fit in int32, and the stated ranges of {ranges} hold{unknown}"
+def _counted(sums: int, reaches: int, unknown: int) -> str:
+    if not (sums or reaches or unknown):
+        return "; there are no integer sums"
+    rest = f", {unknown:,} could not be bounded" if unknown else ""
+    nodes, ranges = how_many(sums, "node"), how_many(reaches, "requantization")
+    return f"; the sums of {nodes} fit in int32, and the stated ranges of {ranges} hold{rest}"
 
 
 def _replays(model: Model, memory: int | None) -> list[Replay]:
@@ -285,8 +312,7 @@ def _violation(found: Replay) -> Violation:
     return Violation("R1", f"test vector {found.vector}, output {found.output!r}", what)
 
 
-def _repeated(runs: list[Replay]) -> str:
-    if not runs:
-        return "; it has no test vectors"
-    empty = sum(not each.elements for each in runs)
-    return f"; all outputs of its test vectors are equal: {len(runs)}{f', {empty} without elements' if empty else ''}"
+def _repeated(outputs: int, empty: int = 0) -> str:
+    if not outputs:
+        return "; there are no test vectors"
+    return f"; all outputs of the test vectors are equal: {outputs:,}{f', {empty} without elements' if empty else ''}"

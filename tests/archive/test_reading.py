@@ -7,6 +7,7 @@ import shutil
 from hashlib import sha256
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import qfmt
@@ -30,6 +31,22 @@ def three(sources: Path, archive: Path) -> Path:
     return archive
 
 
+def test_check_counts_what_it_proved_and_replayed(sources: Path, archive: Path) -> None:
+    model = qfmt.convert(DIGITS)
+    lowered = model.to_integers(input_shapes={"x": ("N", 1, 8, 8)})
+    sources.mkdir(exist_ok=True)
+    for name, each in {"a": model, "b": lowered}.items():
+        each.save(sources / f"{name}.qfb")
+    assert invoke("convert", sources, "--out", archive, "--quiet").exit_code == 0
+    counts = invoke("check", sources / "b.qfb", "--proofs").stdout.partition("valid; ")[2]
+    both = invoke("check", archive, "--proofs", "--replay").stdout
+    assert both == f"{archive}: 2 files, valid; {counts.strip()}; there are no test vectors\n"
+    model.with_vectors({"x": np.zeros((1, 1, 8, 8), np.float32)}).save(sources / "a.qfb")
+    assert invoke("convert", sources, "--out", archive, "--quiet").exit_code == 0
+    said = "all outputs of the test vectors are equal: 1; 1 file without test vectors"
+    assert invoke("check", archive, "--replay").stdout == f"{archive}: 2 files, valid; {said}\n"
+
+
 def test_sources_that_are_qfb_files_are_verified(sources: Path, archive: Path) -> None:
     model = qfmt.convert(DIGITS)
     sources.mkdir(exist_ok=True)
@@ -44,7 +61,7 @@ def test_check_finds_what_is_not_as_it_was_written(three: Path) -> None:
     result = invoke("check", three, "--proofs")
     assert (result.exit_code, result.stdout) == (
         0,
-        f"{three}: 2 files, valid; no file for 1 of 4 sources: see `qfmt inspect {three}`\n",
+        f"{three}: 2 files, valid; there are no integer sums; no file for 1 of 4 sources: see `qfmt inspect {three}`\n",
     )
     content = bytearray((three / "a.qfb").read_bytes())
     content[-1] ^= 1

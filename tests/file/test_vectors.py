@@ -102,7 +102,7 @@ def test_outputs_without_elements_are_counted(tmp_path: Path) -> None:
     model = Model(Graph(("x",), ("y",), (Node("Relu", ("x",), ("y",), version=14),), {"x": x, "y": y}))
     model.with_vectors({"x": np.zeros(0, np.float32)}, {"x": np.ones(1, np.float32)}).save(tmp_path / "m.qfb")
     said = run(tmp_path / "m.qfb", "--replay", command="check").output
-    assert said.endswith("; all outputs of its test vectors are equal: 2, 1 without elements\n")
+    assert said.endswith("; all outputs of the test vectors are equal: 2, 1 without elements\n")
 
 
 def test_check_replays_them(tmp_path: Path) -> None:
@@ -111,8 +111,8 @@ def test_check_replays_them(tmp_path: Path) -> None:
     wrong_model().save(files["wrong"])
     network().save(files["without"])
     done = {name: run(path, "--replay", command="check") for name, path in files.items()}
-    assert done["right"].output == f"{files['right']}: valid; all outputs of its test vectors are equal: 2\n"
-    assert done["without"].output == f"{files['without']}: valid; it has no test vectors\n"
+    assert done["right"].output == f"{files['right']}: valid; all outputs of the test vectors are equal: 2\n"
+    assert done["without"].output == f"{files['without']}: valid; there are no test vectors\n"
     assert done["wrong"].stdout == ("R1 test vector corners, output 'real': 1 of 6 elements differ, by up to 0.5\n")
     assert [each.exit_code for each in done.values()] == [0, 1, 0]
     assert run(files["wrong"], command="check").exit_code == 0
@@ -200,7 +200,7 @@ def test_what_is_checked_is_what_is_run(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(checker, "_check", then_replaced)
     done = run(path, "--replay", command="check")
-    assert done.output == f"{path}: valid; all outputs of its test vectors are equal: 2\n"
+    assert done.output == f"{path}: valid; all outputs of the test vectors are equal: 2\n"
     assert run(path, "--vectors").exit_code == 1
 
 

@@ -312,7 +312,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert "unknown node 0 (qfmt.Requantize → y): the range of 's' is not stated" in found.stdout
     real = tmp_path / "real.qfb"
     qfmt.save(qfmt.convert(DIGITS), real)
-    assert run(real, "--proofs").stdout == f"{real}: valid; it has no integer sums\n"
+    assert run(real, "--proofs").stdout == f"{real}: valid; there are no integer sums\n"
 
 
 def test_a_computed_matrix_with_a_zero_point_for_each_column() -> None:

@@ -84,6 +84,8 @@ NONSENSE: dict[str, dict[str, object]] = {
     "a short row": {**_REPORT, "row": ["", "1"]},
     "a row of numbers": {**_REPORT, "row": [1, 2, 3, 4]},
     "a deep check": {**_CHECKED, "proofs": _deep()},
+    "a count of proofs that is text": {**_CHECKED, "proofs": {"sums": "1", "reaches": 1, "unknown": {}}},
+    "a replay without counts": {**_CHECKED, "replay": {}},
     "violations without rules": {**_CHECKED, "violations": [{"rule": "V1"}]},
     "violations that are numbers": {**_CHECKED, "violations": [{"rule": 1, "where": 2, "what": 3}]},
     "a number of violations": {**_CHECKED, "violations": 3},
