@@ -218,7 +218,10 @@ def _is_violation(told: object) -> bool:
     return isinstance(told, dict) and [*told] == ["rule", "where", "what"] and {*map(type, told.values())} == {str}
 
 
-_COUNTS = {"proofs": {"sums": int, "reaches": int, "unknown": dict}, "replay": {"outputs": int, "equal": int}}
+_COUNTS: dict[str, dict[str, type]] = {
+    "proofs": {"sums": int, "reaches": int, "unknown": dict},
+    "replay": {"outputs": int, "equal": int},
+}
 """What the answer of a worker may also have, if it is asked for."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -36,7 +36,7 @@ def kept_apart(model: Model) -> Kept:
     A float bias it rounds to int32 in units of the sums (WeightBiasQuantization). Kernels of integers for weights of 2
     bits do not exist.
     """
-    grids, read = _grids(model), _read(model)
+    grids, read, readers = _grids(model), _read(model), model.graph.readers()
     constants, results = set[str](), set[str]()
     for node in model.nodes:
         if any(name in grids for name in node.inputs):
@@ -48,9 +48,10 @@ def kept_apart(model: Model) -> Kept:
         x, w = grids.get(product.inputs[0]), read[product.inputs[1]].quantization
         if x is None or w is None or not x.is_per_tensor or not w.is_affine:
             continue
-        if bias.quantization is None:
-            results.update(name for name, y in _ends(result, model) if _is_rounded_far(bias, product, x, w, y))
-        elif _is_in_other_units(bias.quantization, product, x, w) and DTYPES[bias.dtype].bits == 32:
+        if DTYPES[bias.dtype].kind == "f":
+            ends = _ends(read[result], readers, read)
+            results.update(y.name for y in ends if _is_rounded_far(bias, product, x, w, y))
+        elif DTYPES[bias.dtype].bits == 32 and _is_in_other_units(bias.quantization, product, x, w):
             constants.add(bias.name)
     return Kept(frozenset(constants), frozenset(results))
 
@@ -104,29 +105,29 @@ def _biases(model: Model, read: Mapping[str, Tensor]) -> Iterator[tuple[Node, Te
                 yield product, read[name], node.outputs[0]
 
 
-def _ends(result: str, model: Model) -> Iterator[tuple[str, Quantization]]:
-    """Where the real numbers of a result are quantized: in it, or in what clamps and quantizes it."""
-    readers, names = model.graph.readers(), [result]
-    for name in names:
-        if (grid := model.tensors[name].quantization) is not None:
-            yield name, grid
-            continue
-        own = readers.get(name, ())
-        names += [node.outputs[0] for node in own if node.operator in ("Relu", "Clip", "QuantizeLinear")]
+def _ends(result: Tensor, readers: Mapping[str, Sequence[Node]], tensors: Mapping[str, Tensor]) -> Iterator[Tensor]:
+    """Where the real numbers of a result are quantized: itself, or what clamps and quantizes it."""
+    found = [result]
+    for tensor in found:
+        if tensor.quantization is not None:
+            yield tensor
+        else:
+            own = (node for node in readers.get(tensor.name, ()) if node.operator in ("Relu", "Clip", "QuantizeLinear"))
+            found += [tensors[node.outputs[0]] for node in own]
 
 
-def _is_in_other_units(bias: Quantization, product: Node, x: Quantization, w: Quantization) -> bool:
+def _is_in_other_units(bias: Quantization | None, product: Node, x: Quantization, w: Quantization) -> bool:
     """Of a matrix product; ONNX Runtime itself tests the scale of the bias of a convolution."""
     is_convolution = "kernel_shape" in product.attributes
-    return not is_convolution and not in_units_of_sums(bias, x, w, product.attributes)
+    return bias is not None and not is_convolution and not in_units_of_sums(bias, x, w, product.attributes)
 
 
-def _is_rounded_far(bias: Tensor, product: Node, x: Quantization, w: Quantization, y: Quantization) -> bool:
+def _is_rounded_far(bias: Tensor, product: Node, x: Quantization, w: Quantization, y: Tensor) -> bool:
     """Whether a float bias moves by more than half a step of the output, further than what its rule states."""
-    real, unit = bias.array.astype(f32), unit_of_sums(x, w, product.attributes)
-    if real.size == 0 or (unit.size > 1 and real.shape[-1:] not in ((1,), unit.shape)):
+    steps, real, unit = y.quantization, bias.array.astype(f32), unit_of_sums(x, w, product.attributes)
+    if steps is None or real.size == 0 or (unit.size > 1 and real.shape[-1:] not in ((1,), unit.shape)):
         return False
     with np.errstate(all="ignore"):
         by_rule = whole_bias(real, unit, product.rule) * unit if product.rule.startswith("integer_bias") else real
         moved = np.clip(np.rint(real / unit), -INT32 - 1, INT32).astype(np.float64) * unit - by_rule
-        return not bool((np.abs(moved) <= np.min(y.scale.real) / 2).all())
+        return not bool((np.abs(moved) <= np.min(steps.scale.real) / 2).all())
