@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ...model import DTYPES, Tensor
 from ...ops.accumulation import QUANTIZED, int32_bias
 from . import qdq
-from .lowering import Site, lowers, plain, real_type
+from .lowering import Site, lowers, one_to_one, plain, real_type
 from .opsets import schema, takes
 
 
@@ -53,7 +53,22 @@ def linear(site: Site) -> ir.Value:
 def product(site: Site, x: ir.Value | None, transposed: ir.Value, b: ir.Value | None) -> ir.Value:
     """X · Wᵀ + B over the last dimension of X."""
     y = site.emit("MatMul", x, transposed)
-    return y if b is None else site.emit("Add", y, b)
+    return y if b is None else site.emit("Add", _before_add(site, y), b)
+
+
+@lowers("MatMul")
+def matrix_product(site: Site) -> ir.Value:
+    (y,) = one_to_one(site)
+    return _before_add(site, y)
+
+
+def _before_add(site: Site, y: ir.Value) -> ir.Value:
+    """The result of a MatMul, kept apart from an Add where ONNX Runtime fails to make a Gemm of the two: it quantizes
+    an input that is reshaped, of int8, by a zero point of uint8, unless the weight has 8 bits."""
+    x, w = site.tensor(0), site.tensor(1)
+    is_matrix = x.shape is not None and len(x.shape) == 2
+    fails = x.quantization is not None and x.dtype == "int8" and w.quantization is not None and not is_matrix
+    return qdq.kept_apart(site.builder, site.name, y) if fails and DTYPES[w.dtype].bits != 8 else y
 
 
 def transposed_weight(site: Site, index: int) -> ir.Value:
@@ -69,7 +84,9 @@ def transposed_weight(site: Site, index: int) -> ir.Value:
     if tensor.is_constant and DTYPES[tensor.dtype].bits == 2:  # ONNX Runtime fails to fold their Transpose
         name = site.builder.fresh(f"{tensor.name}.T")
         grid = tensor.quantization if axis is None else tensor.quantization.along(axis)
-        return site.builder.added(Tensor.constant(name, tensor.array.T, grid, dtype=tensor.dtype))
+        real = site.builder.added(Tensor.constant(name, tensor.array.T, grid, dtype=tensor.dtype))
+        is_apart = tensor.name in site.builder.kept_apart.constants
+        return qdq.kept_apart(site.builder, name, real) if is_apart else real
     return qdq.dequantized(site.builder, tensor, site.emit("Transpose", site.stored(index), perm=[1, 0]), axis)
 
 

@@ -49,7 +49,7 @@ def dequantized(builder: Builder, tensor: Tensor, stored: ir.Value, axis: int | 
         inputs.append(zero_point(builder, tensor))
     real = builder.emit("DequantizeLinear", *inputs, name=name, domain=domain, **attributes)
     is_apart = tensor.name in builder.kept_apart.constants or _shares_bytes(tensor)
-    return _kept_apart(builder, tensor, real) if is_apart else real
+    return kept_apart(builder, tensor.name, real) if is_apart else real
 
 
 def quantized(builder: Builder, tensor: Tensor, real: ir.Value, inside: bool = False) -> ir.Value:
@@ -171,9 +171,9 @@ def _shares_bytes(tensor: Tensor) -> bool:
     return DTYPES[tensor.dtype].bits == 2 and tensor.is_constant and any(size % 4 for size in static_shape(tensor))
 
 
-def _kept_apart(builder: Builder, tensor: Tensor, real: ir.Value) -> ir.Value:
+def kept_apart(builder: Builder, name: str, real: ir.Value) -> ir.Value:
     """The same numbers through a Max of one tensor, across which ONNX Runtime does not fuse."""
-    return builder.emit("Max", real, name=f"{tensor.name}_apart")
+    return builder.emit("Max", real, name=f"{name}_apart")
 
 
 def _apart(builder: Builder, tensor: Tensor, real: ir.Value) -> ir.Value:
@@ -188,7 +188,7 @@ def _apart(builder: Builder, tensor: Tensor, real: ir.Value) -> ir.Value:
     has_kernels = dtype.is_integer and dtype.bits >= 8 and not _is_dilated(producer)
     is_rounded = tensor.name in builder.kept_apart.results
     if producer.op_type == "DequantizeLinear" or quantizes_output or is_rounded or not has_kernels:
-        return _kept_apart(builder, tensor, real)
+        return kept_apart(builder, tensor.name, real)
     return real
 
 

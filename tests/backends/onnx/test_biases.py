@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from qfmt.model import Graph, Model, Node, Quantization, Tensor
+from qfmt.model import Graph, Model, Node, Quantization, Tensor, numpy_dtype
 from qfmt.ops import OPERATORS
 from support.onnx_witness import LEVELS, runtime
 
@@ -78,6 +78,29 @@ def test_a_bias_is_not_rounded_beyond_steps_of_16_bits(name: str, clamp: str) ->
     """They may be smaller than those of the sums, to which ONNX Runtime rounds it."""
     bias = Tensor.constant("bias", np.array([0.5, 3, -3, 1], f32) + f32(2.0**-13))
     agrees(network(name, bias, [2.0**-2] * 4, clamp, 2.0**-13, "uint16"), "qdq")
+
+
+@pytest.mark.parametrize("kind", ["int2", "int4", "uint4", "int8", "int16", "uint16"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("shape", [(4,), (3, 4), (2, 3, 4)])
+@pytest.mark.parametrize("name", ["qfmt.Linear", "MatMul"])
+def test_a_bias_that_is_added_to_a_product(name: str, shape: tuple[int, ...], dtype: str, kind: str) -> None:
+    """ONNX Runtime makes a Gemm of both, and failed at that."""
+    integers = RNG.integers(0, 2, (4, 4), np.uint8).astype(numpy_dtype(kind))
+    w = Tensor.constant("w", integers, Quantization.per_tensor(0.25, 0, kind), dtype=kind)
+    x = Tensor("x", dtype, shape, quantization=Quantization.per_tensor(0.5, 3, dtype))
+    bias = Tensor.constant("bias", np.array([1, 2, -3, 4], f32))
+    y, real = (Tensor(each, "float32", None) for each in "ya")
+    if name == "MatMul":
+        nodes = [Node(name, ("x", "w"), ("a",), version=13), Node("Add", ("a", "bias"), ("y",), version=14)]
+    else:
+        nodes = [Node(name, ("x", "w", "bias"), ("y",), version=1)]
+    used = {each for node in nodes for each in (*node.inputs, *node.outputs)}
+    tensors = {each.name: each for each in (x, w, bias, y, real) if each.name in used}
+    model = Model(Graph(("x",), ("y",), nodes, tensors))
+    feeds = {"x": RNG.integers(0, 100, shape).astype(dtype)}
+    for level in LEVELS:
+        np.testing.assert_array_equal(runtime(model.to_onnx(), feeds, level)[0], model.run(feeds)["y"])
 
 
 @pytest.mark.parametrize("form", ["qdq", "qoperator"])

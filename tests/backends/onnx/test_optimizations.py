@@ -276,8 +276,9 @@ def test_weights_of_2_bits_beside_integers(name: str, dtype: str, form: str) -> 
     limits = DTYPES[dtype]
     grid = Quantization.per_tensor(0.5, 0, dtype)
     shape = (4, 4, 2, 2) if name == "Conv" else (4, 4)
+    given = {"Conv": (2, 4, 4, 4), "Gemm": (2, 4)}.get(name, (2, 3, 4))
     w = Tensor.constant("w", RNG.integers(limits.minimum, limits.maximum + 1, shape), grid, dtype=dtype)
-    x = Tensor("x", "uint8", (2, 4, 4, 4) if name == "Conv" else (2, 4), quantization=ONE)
+    x = Tensor("x", "uint8", given, quantization=ONE)
     y = Tensor("y", "uint8", None, quantization=Quantization.per_tensor(1.0, 100, "uint8"))
     model = single(name, "affine", [x, w], y, WINDOW if name == "Conv" else {})
     feeds = {"x": RNG.integers(0, 256, x.shape, np.uint8)}
