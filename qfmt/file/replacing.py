@@ -128,7 +128,14 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
 def _take_mode(path: Path, replaced: Path) -> None:
     """The permissions of what it replaces, if there is something."""
     if replaced.exists():
-        path.chmod(stat.S_IMODE(replaced.stat().st_mode))
+        path.chmod(_permissions(replaced))
+
+
+def _permissions(path: Path) -> int:
+    """Who may read, write and run it. A file has another owner when it is replaced, whose rights nobody may get by a
+    set-user-ID bit that was there before. Set-group-ID folders give their group to files."""
+    mode = path.stat().st_mode
+    return mode & (0o3777 if stat.S_ISDIR(mode) else 0o777)
 
 
 @contextmanager
@@ -180,7 +187,7 @@ class NewFile:
         os.fsync(self.stream.fileno())
         if self.replaced.exists():
             file = self.stream.fileno() if os.chmod in os.supports_fd else self.temporary
-            os.chmod(file, stat.S_IMODE(self.replaced.stat().st_mode))  # noqa: PTH101
+            os.chmod(file, _permissions(self.replaced))  # noqa: PTH101
         if not self.temporary.exists():
             directory = os.open(self.target.parent, os.O_RDONLY)
             try:  # given a directory, Python calls linkat(2), which follows the link to an open file

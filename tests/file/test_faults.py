@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -227,6 +228,25 @@ def test_a_failure_removes_a_named_file(tmp_path: Path) -> None:
     with pytest.raises(QfmtError, match="no"), replacing.replacing(str(tmp_path / "a")):
         raise QfmtError("no")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other permissions")
+def test_no_result_gets_the_rights_of_its_writer(tmp_path: Path) -> None:
+    """By a set-user-ID bit of what someone else put there. A folder may give its group to files."""
+    lowered = qfmt.convert(DIGITS).to_integers(input_shapes={"x": ("N", 1, 8, 8)})
+    lowered.save(tmp_path / "lowered.qfb")
+    for name in "dest.qfb", "dest.onnx":
+        (tmp_path / name).touch()
+        (tmp_path / name).chmod(0o6751)
+        assert invoke("convert", DIGITS, tmp_path / name).exit_code == 0
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o751
+    (program := tmp_path / "program").mkdir()
+    made = program, program / "main.c"
+    assert invoke("convert", tmp_path / "lowered.qfb", f"{program}/").exit_code == 0
+    for path in made:
+        path.chmod(0o6755)
+    assert invoke("convert", tmp_path / "lowered.qfb", f"{program}/").exit_code == 0
+    assert [stat.S_IMODE(path.stat().st_mode) for path in made] == [0o2755, 0o755]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other permissions")
