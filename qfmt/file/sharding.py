@@ -50,23 +50,22 @@ def unused(parts: Iterable[Path], files: Iterable[Path]) -> list[Path]:
 
 
 def tidy(targets: Iterable[Path]) -> None:
-    """Remove the shards of files that were replaced or removed, to which no file refers any more. Each folder is read
-    once, and not for each file as `save` does."""
+    """Remove, if possible, the shards of files that were replaced or removed, to which no file refers any more. Each
+    folder is read once, and not for each file as `save` does."""
     stems: dict[Path, dict[str, Path]] = {}
     for target in targets:
         stems.setdefault(target.parent, {})[target.stem] = target
     for folder, own in stems.items():
-        names = [] if not folder.is_dir() else os.listdir(folder)  # noqa: PTH208
-        found = ((match[1], folder / match[0]) for match in map(_PART.fullmatch, names) if match and match[1] in own)
-        parts = [*found]
-        spare: dict[str, list[Path]] = {}
-        left = {*unused((path for _, path in parts), (folder / name for name in names))}
-        for stem, path in parts:
-            if path in left:
-                spare.setdefault(stem, []).append(path)
-        for stem, paths in spare.items():
-            with alone(own[stem]):  # another writer may have completed it
-                remove_all(unused(paths, [own[stem]]))
+        names: list[str] = []
+        with suppress(OSError):
+            names = os.listdir(folder)  # noqa: PTH208
+        parts = {folder / name: match[1] for name in names if (match := _PART.fullmatch(name)) and match[1] in own}
+        spare: dict[Path, list[Path]] = {}
+        for path in unused(parts, (folder / name for name in names)):
+            spare.setdefault(own[parts[path]], []).append(path)
+        for target, paths in spare.items():
+            with suppress(OSError), alone(target):  # another writer may have completed it
+                remove_all(unused(paths, [target]))
 
 
 def are_intact(path: Path) -> bool:

@@ -258,6 +258,21 @@ def test_a_file_with_shards_is_written_without_a_look_at_others(
     assert {path.name for path in archive.glob("*.qfs")} == {shard.name for shard in sharding.stated(own)}
 
 
+def test_shards_that_cannot_be_removed_stay(sources: Path, archive: Path) -> None:
+    """What takes the name of a lock is one reason of many."""
+    digits(sources / "a.pt")
+    kept(sources, archive, options={"shard_size": 1000})
+    shard = next(archive.glob("*.qfs"))
+    left = shard.with_name(f"{shard.name[:-8]}0000.qfs")
+    shutil.copy(shard, left)
+    lock = archive / f".qfmt-{sha256(b'a').hexdigest()[:16]}.tmp"
+    lock.mkdir()
+    (lock / "file").touch()
+    assert kept(sources, archive, options={"shard_size": 1000}) == {"a.pt"} and left.exists()
+    shutil.rmtree(lock)
+    assert kept(sources, archive, options={"shard_size": 1000}) == {"a.pt"} and not left.exists()
+
+
 def test_shards_of_an_equal_model_that_was_ready_first_are_removed(sources: Path, archive: Path) -> None:
     digits(sources / "a.pt")
     digits(sources / "b.pt", form=zipfile.ZIP_DEFLATED)
