@@ -146,7 +146,7 @@ def test_a_bias_that_only_one_form_rounds(tmp_path: Path) -> None:
         "w", np.arange(-6, 6, dtype=np.int8).reshape(4, 3, 1, 1), Quantization.of(unit * 4, 0, -128, 127)
     )
     b = Tensor.constant("b", np.float32([0.3, 1.3, 2.3, 3.3]) * unit)
-    y = Tensor("y", "uint8", (1, 4, 9, 9), None, Quantization.of(unit * np.float32(0.4), 128, 0, 255))
+    y = Tensor("y", "uint8", (1, 4, 9, 9), None, Quantization.of(unit * np.float32(0.7), 128, 0, 255))
     sizes = {"kernel_shape": (1, 1), "strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0), "group": 1}
     model = single("Conv", "float_bias", [x, w, b], y, sizes).replace(engine="onnx")
     path = written(model, tmp_path / "m.onnx", "qoperator")

@@ -37,7 +37,7 @@ from . import (
     tables,
 )
 from .constants import constant, onnx_dtype, sizes, stored_constant
-from .fused import kept_apart
+from .fused import apart
 from .lowering import lower
 from .opsets import Lacks, ir_version, signature
 
@@ -59,7 +59,7 @@ class Builder:
         if any(model.tensors[name].shape is None for name in model.graph.outputs):  # ONNX requires a shape of outputs
             model = model.replace(graph=with_output_shapes(model.graph))
         self.model, self.form, self.opset, self.same_types = model, form, opset, same_types
-        self.kept_apart = kept_apart(model)
+        self.apart = apart(model)
         self.is_integer_only = model.engine == "integer" or any(_is_of_integers(node) for node in model.nodes)
         self.nodes: list[ir.Node] = []
         self.initializers: list[ir.Value] = []

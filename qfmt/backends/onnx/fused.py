@@ -1,75 +1,111 @@
-"""What ONNX Runtime would misread, or round, where it fuses nodes."""
+"""Where ONNX Runtime must not fuse nodes, as it would compute other numbers, or fail. Seen in version 1.32."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
+import onnx_ir as ir
 
 from ...arithmetic import f32, whole_bias
-from ...model import DTYPES, INT32, Model, Node, Quantization, Tensor
+from ...model import DTYPES, INT32, Graph, Model, Node, Quantization, Tensor, static_shape
 from ...ops.accumulation import in_units_of_sums, output_axis, unit_of_sums
-from ...ops.registry import OPERATORS, Trait, has
+from ...ops.registry import OPERATORS, Trait, has, known
 
 Grids = Mapping[str, Quantization]
 """The quantization of each computed tensor that is quantized, or dequantized; also if it was moved since, as ONNX
 Runtime looks through that."""
 
 
-class Kept(NamedTuple):
-    """Names of tensors at which nodes are to be kept apart.
-
-    `constants`, from nodes that read them: ONNX Runtime would use wrong scales, or lacks a kernel. `results`, from
-    their quantization: it would round the bias in them too far.
-    """
+class Apart(NamedTuple):
+    """What is to be kept apart: the names of `constants`, from nodes that read them, and those of `results`, from their
+    quantization."""
 
     constants: frozenset[str]
     results: frozenset[str]
 
+    def from_readers(self, tensor: Tensor) -> bool:
+        """Whether the real numbers of a tensor are to be kept apart from what reads them: also if rows of 2 bits end
+        within a byte, of which MatMulNBits reads others. ONNX Runtime makes it for the transpose, too."""
+        shares = DTYPES[tensor.dtype].bits == 2 and tensor.is_constant
+        return tensor.name in self.constants or (shares and any(size % 4 for size in static_shape(tensor)))
 
-def kept_apart(model: Model) -> Kept:
-    """The tensors of a model at which ONNX Runtime must not fuse nodes.
+    def from_quantization(self, tensor: Tensor, producer: ir.Node, is_moved_output: bool) -> bool:
+        """Whether a result is to be kept apart from its quantization.
 
-    It takes the scales of 8-bit constants beside a quantized tensor for those of output channels, and the scale of an
-    int32 bias for that of the sums: its MatMulIntegerToFloat, QGemm and QLinearConv fail, or compute with wrong scales.
-    A float bias it rounds to int32 in units of the sums (WeightBiasQuantization). Kernels of integers for weights of 2
-    bits do not exist.
+        Two quantizations, one after the other, become one with another scale. Of 4 bits and of floats, ONNX Runtime
+        drops a Relu, and has few kernels. It quantizes before a Transpose, even what is an output of the network. Its
+        quantized AveragePool has no dilations, and counts other elements with ceil_mode. Its quantized Softmax cuts off
+        the reciprocal of the scale.
+        """
+        dtype, name, a = DTYPES[tensor.dtype], producer.op_type, producer.attributes
+        has_kernels = dtype.is_integer and dtype.bits >= 8
+        if name == "AveragePool":
+            counts_beyond = a.get_int("ceil_mode", 0) and a.get_int("count_include_pad", 0)
+            has_kernels &= not (counts_beyond or any(size > 1 for size in a.get_ints("dilations", ())))
+        if name == "Softmax" and tensor.quantization is not None:
+            has_kernels &= not (f32(1) / tensor.quantization.scale.real.astype(f32) % 1).any()
+        moves_output = name == "Transpose" and is_moved_output
+        return name == "DequantizeLinear" or moves_output or tensor.name in self.results or not has_kernels
+
+    @staticmethod
+    def from_add(x: Tensor, w: Tensor) -> bool:
+        """Whether a MatMul is to be kept apart from an Add: of an int8 input that is no matrix, ONNX Runtime makes a
+        Gemm that quantizes it by a zero point of uint8, unless the weight has 8 bits."""
+        is_matrix = x.shape is not None and len(x.shape) == 2
+        are_quantized = x.quantization is not None and w.quantization is not None
+        return are_quantized and not is_matrix and x.dtype == "int8" and DTYPES[w.dtype].bits != 8
+
+
+def apart(model: Model) -> Apart:
+    """What is to be kept apart in a model.
+
+    ONNX Runtime takes the scales of 8-bit constants beside a quantized tensor for those of output channels, and the
+    scale of an int32 bias for that of the sums: its MatMulIntegerToFloat, QGemm and QLinearConv fail, or compute with
+    wrong scales. A float bias it rounds to int32 in units of the sums, also for readers of the real result
+    (WeightBiasQuantization). Kernels of integers for weights of 2 bits do not exist.
     """
-    grids, read, readers = _grids(model), _read(model), model.graph.readers()
+    nodes = [node for node in model.nodes if known(node)]
+    grids, read = _grids(model, nodes), _read(model, nodes)
+    readers, outputs = Graph((), (), nodes, {}).readers(), {*model.graph.outputs}
     constants, results = set[str](), set[str]()
-    for node in model.nodes:
+    for node in nodes:
         if any(name in grids for name in node.inputs):
             given = [read[name] for name in node.inputs if name]
             odd = (each for each in given if _has_many_scales(each) and not _is_weight(node, each, read))
             few = (each for each in given if each.is_constant and DTYPES[each.dtype].bits == 2)
             constants.update(each.name for each in (*odd, *few))
-    for product, bias, result in _biases(model, read):
-        x, w = grids.get(product.inputs[0]), read[product.inputs[1]].quantization
-        if x is None or w is None or not x.is_per_tensor or not w.is_affine:
+    for product, bias, result in _biases(nodes, read):
+        x, w = grids.get(product.inputs[0]), read[product.inputs[1]]
+        if x is None or w.quantization is None or not x.is_per_tensor or not w.quantization.is_affine:
             continue
         if DTYPES[bias.dtype].kind == "f":
-            ends = _ends(read[result], readers, read)
-            results.update(y.name for y in ends if _is_rounded_far(bias, product, x, w, y))
-        elif DTYPES[bias.dtype].bits == 32 and _is_in_other_units(bias.quantization, product, x, w):
+            passed = _passed(read[result], readers, read)
+            steps = {y.name: float(np.min(y.quantization.scale.real)) for y in passed if y.quantization is not None}
+            is_output = any(y.name in outputs for y in passed if y.name not in steps)
+            if steps and not _may_be_rounded(bias, product, x, w, 0 if is_output else min(steps.values()) / 2):
+                results.update(steps)
+        elif DTYPES[bias.dtype].bits == 32 and _is_in_other_units(bias.quantization, product, x, w.quantization):
             constants.add(bias.name)
-    return Kept(frozenset(constants), frozenset(results))
+    return Apart(frozenset(constants), frozenset(results))
 
 
-def _grids(model: Model) -> Grids:
+def _grids(model: Model, nodes: Sequence[Node]) -> Grids:
     computed = (tensor for tensor in model.tensors.values() if tensor.data is None)
     grids = {tensor.name: tensor.quantization for tensor in computed if tensor.quantization is not None}
-    for node in model.nodes:
+    for node in nodes:
         passes = node.operator == "DequantizeLinear" or has(node, Trait.ANY_MOVE)
-        if passes and (grid := grids.get(node.inputs[0])) is not None:
+        if passes and node.inputs and (grid := grids.get(node.inputs[0])) is not None:
             grids |= {name: grid for name in node.outputs if name and name not in grids}
     return grids
 
 
-def _read(model: Model) -> dict[str, Tensor]:
+def _read(model: Model, nodes: Sequence[Node]) -> dict[str, Tensor]:
     """What is read by each name: the constant, if it is dequantized by a node of its own."""
     read = dict(model.tensors)
-    for node in model.nodes:
+    for node in nodes:
         if node.operator == "DequantizeLinear" and read[node.inputs[0]].is_constant:
             read[node.outputs[0]] = read[node.inputs[0]]
     return read
@@ -89,10 +125,10 @@ def _is_weight(node: Node, tensor: Tensor, read: Mapping[str, Tensor]) -> bool:
     return is_matrix and grid.is_per_channel and grid.axis == output_axis(node, rank)
 
 
-def _biases(model: Model, read: Mapping[str, Tensor]) -> Iterator[tuple[Node, Tensor, str]]:
+def _biases(nodes: Sequence[Node], read: Mapping[str, Tensor]) -> Iterator[tuple[Node, Tensor, str]]:
     """Each product that has a constant bias, also one that an Add adds to it; the bias, and the result."""
-    producers = model.graph.producers()
-    for node in model.nodes:
+    producers = {name: node for node in nodes for name in node.outputs if name}
+    for node in nodes:
         if has(node, Trait.PRODUCT):
             added = [(node, name) for name in node.inputs[2:3] if name]
         elif node.operator == "Add":
@@ -105,15 +141,16 @@ def _biases(model: Model, read: Mapping[str, Tensor]) -> Iterator[tuple[Node, Te
                 yield product, read[name], node.outputs[0]
 
 
-def _ends(result: Tensor, readers: Mapping[str, Sequence[Node]], tensors: Mapping[str, Tensor]) -> Iterator[Tensor]:
-    """Where the real numbers of a result are quantized: itself, or what clamps and quantizes it."""
-    found = [result]
-    for tensor in found:
-        if tensor.quantization is not None:
-            yield tensor
-        else:
-            own = (node for node in readers.get(tensor.name, ()) if node.operator in ("Relu", "Clip", "QuantizeLinear"))
-            found += [tensors[node.outputs[0]] for node in own]
+def _passed(result: Tensor, readers: Mapping[str, Sequence[Node]], tensors: Mapping[str, Tensor]) -> list[Tensor]:
+    """A result, and what clamps, moves or quantizes it, up to where it is quantized."""
+    passed = {result.name: result}
+    for tensor in (queue := [result]):
+        for node in readers.get(tensor.name, ()) if tensor.quantization is None else ():
+            name = node.outputs[0] if node.outputs else ""
+            passes = node.operator in ("Relu", "Clip", "QuantizeLinear") or has(node, Trait.ANY_MOVE)
+            if passes and name and name not in passed:
+                queue.append(passed.setdefault(name, tensors[name]))
+    return queue
 
 
 def _is_in_other_units(bias: Quantization | None, product: Node, x: Quantization, w: Quantization) -> bool:
@@ -122,12 +159,24 @@ def _is_in_other_units(bias: Quantization | None, product: Node, x: Quantization
     return bias is not None and not is_convolution and not in_units_of_sums(bias, x, w, product.attributes)
 
 
-def _is_rounded_far(bias: Tensor, product: Node, x: Quantization, w: Quantization, y: Tensor) -> bool:
-    """Whether a float bias moves by more than half a step of the output, further than what its rule states."""
-    steps, real, unit = y.quantization, bias.array.astype(f32), unit_of_sums(x, w, product.attributes)
-    if steps is None or real.size == 0 or (unit.size > 1 and real.shape[-1:] not in ((1,), unit.shape)):
+def _may_be_rounded(bias: Tensor, product: Node, x: Quantization, w: Tensor, limit: float) -> bool:
+    """Whether a float bias can be integers in units of the sums: int32 holds them and all sums of bytes with them, and
+    they differ from what the rule adds by no more than a limit."""
+    assert w.quantization is not None
+    real, unit = bias.array.astype(f32), unit_of_sums(x, w.quantization, product.attributes)
+    if unit.size > 1 and real.shape[-1:] not in ((1,), unit.shape):
         return False
     with np.errstate(all="ignore"):
-        by_rule = whole_bias(real, unit, product.rule) * unit if product.rule.startswith("integer_bias") else real
-        moved = np.clip(np.rint(real / unit), -INT32 - 1, INT32).astype(np.float64) * unit - by_rule
-        return not bool((np.abs(moved) <= np.min(steps.scale.real) / 2).all())
+        units = np.rint(real / unit).astype(np.float64)
+        added = whole_bias(real, unit, product.rule) * unit if product.rule.startswith("integer_bias") else real
+        return bool(((np.abs(units) + _reach(product, x, w) < INT32) & (np.abs(units * unit - added) <= limit)).all())
+
+
+def _reach(product: Node, x: Quantization, w: Tensor) -> int:
+    """How large sums of products of bytes may be; 0 for wider integers, of which sums are real."""
+    assert w.quantization is not None
+    spans = [each.quant_max - each.quant_min for each in (x, w.quantization)]
+    if max(spans) > 255:
+        return 0
+    axis = output_axis(product, len(shape := static_shape(w)))
+    return prod(size for index, size in enumerate(shape) if index != axis) * prod(spans)

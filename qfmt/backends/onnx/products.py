@@ -63,12 +63,8 @@ def matrix_product(site: Site) -> ir.Value:
 
 
 def _before_add(site: Site, y: ir.Value) -> ir.Value:
-    """The result of a MatMul, kept apart from an Add where ONNX Runtime fails to make a Gemm of the two: it quantizes
-    an input that is reshaped, of int8, by a zero point of uint8, unless the weight has 8 bits."""
-    x, w = site.tensor(0), site.tensor(1)
-    is_matrix = x.shape is not None and len(x.shape) == 2
-    fails = x.quantization is not None and x.dtype == "int8" and w.quantization is not None and not is_matrix
-    return qdq.kept_apart(site.builder, site.name, y) if fails and DTYPES[w.dtype].bits != 8 else y
+    is_apart = site.builder.apart.from_add(site.tensor(0), site.tensor(1))
+    return qdq.kept_apart(site.builder, site.name, y) if is_apart else y
 
 
 def transposed_weight(site: Site, index: int) -> ir.Value:
@@ -85,8 +81,7 @@ def transposed_weight(site: Site, index: int) -> ir.Value:
         name = site.builder.fresh(f"{tensor.name}.T")
         grid = tensor.quantization if axis is None else tensor.quantization.along(axis)
         real = site.builder.added(Tensor.constant(name, tensor.array.T, grid, dtype=tensor.dtype))
-        is_apart = tensor.name in site.builder.kept_apart.constants
-        return qdq.kept_apart(site.builder, name, real) if is_apart else real
+        return qdq.kept_apart(site.builder, name, real) if site.builder.apart.from_readers(tensor) else real
     return qdq.dequantized(site.builder, tensor, site.emit("Transpose", site.stored(index), perm=[1, 0]), axis)
 
 

@@ -48,8 +48,7 @@ def dequantized(builder: Builder, tensor: Tensor, stored: ir.Value, axis: int | 
     if grid.names[1] or not may_go:
         inputs.append(zero_point(builder, tensor))
     real = builder.emit("DequantizeLinear", *inputs, name=name, domain=domain, **attributes)
-    is_apart = tensor.name in builder.kept_apart.constants or _shares_bytes(tensor)
-    return kept_apart(builder, tensor.name, real) if is_apart else real
+    return kept_apart(builder, tensor.name, real) if builder.apart.from_readers(tensor) else real
 
 
 def quantized(builder: Builder, tensor: Tensor, real: ir.Value, inside: bool = False) -> ir.Value:
@@ -60,7 +59,10 @@ def quantized(builder: Builder, tensor: Tensor, real: ir.Value, inside: bool = F
         raise Lacks("has a block-wise quantized output")
     if domain is None or len(grid.scale) > 1:  # ONNX Runtime would fuse nodes as if there were one scale
         return _quantized_by_formula(builder, tensor, real)
-    real = _apart(builder, tensor, real if inside else _limited(builder, tensor, real))
+    real = real if inside else _limited(builder, tensor, real)
+    producer = real.producer()
+    if producer and builder.apart.from_quantization(tensor, producer, builder.is_output(producer.inputs[0])):
+        real = kept_apart(builder, tensor.name, real)
     inputs = (real, scale(builder, tensor), zero_point(builder, tensor))
     return builder.emit("QuantizeLinear", *inputs, name=name, domain=domain, **_layout(builder, tensor, grid, domain))
 
@@ -165,35 +167,9 @@ def domain_of(builder: Builder, operator: str, dtype: str) -> str | None:
     return None
 
 
-def _shares_bytes(tensor: Tensor) -> bool:
-    """Whether rows of 2 bits end within a byte: ONNX Runtime's MatMulNBits, if it makes one, has other weights. It may
-    make it for the transpose."""
-    return DTYPES[tensor.dtype].bits == 2 and tensor.is_constant and any(size % 4 for size in static_shape(tensor))
-
-
 def kept_apart(builder: Builder, name: str, real: ir.Value) -> ir.Value:
     """The same numbers through a Max of one tensor, across which ONNX Runtime does not fuse."""
     return builder.emit("Max", real, name=f"{name}_apart")
-
-
-def _apart(builder: Builder, tensor: Tensor, real: ir.Value) -> ir.Value:
-    """Real numbers before their quantization, kept apart from what ONNX Runtime would fuse it with: two quantizations,
-    one after the other, become one with another scale; of 4 bits and of floats it drops a Relu, and has few kernels.
-    It quantizes before a Transpose, even what is an output of the network. Its quantized AveragePool has no dilations.
-    """
-    producer, dtype = real.producer(), DTYPES[tensor.dtype]
-    if producer is None:
-        return real
-    quantizes_output = producer.op_type == "Transpose" and builder.is_output(producer.inputs[0])
-    has_kernels = dtype.is_integer and dtype.bits >= 8 and not _is_dilated(producer)
-    is_rounded = tensor.name in builder.kept_apart.results
-    if producer.op_type == "DequantizeLinear" or quantizes_output or is_rounded or not has_kernels:
-        return kept_apart(builder, tensor.name, real)
-    return real
-
-
-def _is_dilated(node: ir.Node) -> bool:
-    return node.op_type == "AveragePool" and any(size > 1 for size in node.attributes.get_ints("dilations", ()))
 
 
 def _limited(builder: Builder, tensor: Tensor, real: ir.Value) -> ir.Value:

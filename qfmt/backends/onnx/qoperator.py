@@ -61,7 +61,7 @@ def _bias(site: Site) -> ir.Value | None:
     if is_vector and in_units_of_sums(b.quantization, qdq.grid_of(x), qdq.grid_of(w), site.attributes):
         return site.stored(2)
     whole = int32_bias(site.node, x, w, b)
-    if whole is None or site.output().name in site.builder.kept_apart.results:
+    if whole is None or site.output().name in site.builder.apart.results:
         raise Lacks(NONE)
     return site.builder.constant(b.name + QUANTIZED, whole.array)
 

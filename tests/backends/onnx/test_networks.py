@@ -80,8 +80,6 @@ def _alone(model: Model, node: Node, seen: Mapping[str, np.ndarray]) -> Model:
 
 
 FUSED = {
-    "linears": "softmax.quant (QuantizeLinear)",  # QLinearSoftmax looks up exponentials in a table
-    "functions": "softmax (Softmax)",
     "islands": "islands.0.body (Conv)",  # weights of float layers between integers are quantized
 }
 """Networks in which a fusion of ONNX Runtime has another formula, and the first node that it computes."""

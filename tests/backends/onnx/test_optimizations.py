@@ -56,6 +56,36 @@ def test_windows_with_gaps_are_averaged(form: str) -> None:
         np.testing.assert_array_equal(found, model.run(feeds)["y"])
 
 
+@pytest.mark.parametrize("scale", [2.0**-8, 1 / 255, 0.3, 0.9])
+def test_softmax_on_any_grid(scale: float) -> None:
+    """ONNX Runtime's quantized one multiplies by the reciprocal of the scale, without its fraction."""
+    grid = Quantization.per_tensor(np.float32(scale), 0, "uint8")
+    x = Tensor("x", "uint8", (64, 4), quantization=ONE)
+    y = Tensor("y", "uint8", None, quantization=grid)
+    model = single("Softmax", "divide", [x], y, {})
+    feeds = {"x": RNG.integers(0, 8, (64, 4), np.uint8)}
+    for level in LEVELS:
+        found = runtime(model.to_onnx(), feeds, level)[0]
+        assert np.abs(found.astype(int) - model.run(feeds)["y"]).sum() <= 1, "but for a tie"
+
+
+def test_constants_of_a_clip_are_followed_once() -> None:
+    """Each reads one tensor three times."""
+    x = Tensor("x", "uint8", (4,), quantization=ONE)
+    w = Tensor.constant("w", np.ones((4, 1), np.int8), Quantization.per_tensor(0.5, 0, "int8"))
+    b = Tensor.constant("b", np.ones(1, f32))
+    nodes = [Node("MatMul", ("x", "w"), ("t",), version=13), Node("Add", ("t", "b"), ("c0",), version=14)]
+    nodes.append(Node("Squeeze", ("c0",), ("d0",), version=23))
+    nodes += [Node("Clip", (f"d{i}",) * 3, (f"d{i + 1}",), version=13) for i in range(50)]
+    nodes.append(Node("QuantizeLinear", ("d50",), ("y",), version=23, rule="divide"))
+    tensors = [x, w, b, Tensor("y", "uint8", None, quantization=ONE)]
+    tensors += [Tensor(name, "float32", None) for name in ("t", "c0", *(f"d{i}" for i in range(51)))]
+    model = Model(Graph(("x",), ("y",), nodes, {each.name: each for each in tensors}))
+    feeds = {"x": np.arange(4, dtype=np.uint8)}
+    for level in LEVELS:
+        np.testing.assert_array_equal(runtime(model.to_onnx(), feeds, level)[0], model.run(feeds)["y"])
+
+
 def test_not_a_number_that_is_quantized_per_channel() -> None:
     x = np.array([[np.nan, -np.inf, np.inf, 1e30]], f32)
     model = single("QuantizeLinear", "divide", [Tensor("x", "float32", (1, 4))],
