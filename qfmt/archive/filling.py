@@ -236,20 +236,28 @@ def convert_task(folder: str, maker: str, task: Message) -> Message:
             model = named(maker)(source, **options)
             digests = digests or _digests(source)  # not before: a file that cannot be converted may have terabytes
             if _state(source.stat()) != _state(before):
-                raise SourceError("was changed while it was converted", hint="run the same command again")
+                raise _changed()
             is_reading = False
             with uploaded(home / target) as file:
                 if known.get("file") != target:
                     _require_replaceable(file)
-                file.parent.mkdir(parents=True, exist_ok=True)
+                for parent in reversed(file.parents):  # `mkdir` recurses once for each
+                    if not parent.exists():
+                        parent.mkdir(exist_ok=True)
                 write(model, file, shard_size=shard_size)
                 answer = digests | {"file": target, "file_sha256": sha256_of(file)}
                 answer |= {"content_id": model.content_id().hex(), "size": before.st_size}
+                if _state(source.stat()) != _state(before):  # its arrays are read again where they are written
+                    file.unlink(missing_ok=True)
+                    raise _changed()
     except Exception as error:
-        answer["error"] = _said(error, str(path), str(source), f"{home}/")
-        answer["again"] = isinstance(error, RemoteError)
+        answer = {"error": _said(error, str(path), str(source), f"{home}/"), "again": isinstance(error, RemoteError)}
         answer["unread"] = is_reading and isinstance(error, RemoteError | OSError)
     return answer | {"seconds": round(time.perf_counter() - begin, 3)}
+
+
+def _changed() -> SourceError:
+    return SourceError("was changed while it was converted", hint="run the same command again")
 
 
 def _require_replaceable(file: Path) -> None:
@@ -351,7 +359,8 @@ class _Settling:
     def _remove_unused(self, files: set[str]) -> None:
         for file in files:
             if file and not self.uses[file]:
-                (self.manifest.folder / file).unlink(missing_ok=True)
+                with suppress(QfmtError, OSError):  # `check` names what could not be removed
+                    (self.manifest.folder / file).unlink(missing_ok=True)
                 self.removed.add(file)
 
     def _first(self, entry: Entry) -> Entry:

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -36,6 +37,8 @@ DEFAULT_DTYPE = "uint8"
 
 def _quantization(words: list[str]) -> tuple[float, int, str]:
     scale, zero_point, dtype = words if len(words) == 3 else (*words, DEFAULT_DTYPE)
+    if not 0 < float(scale) < inf:  # no scale, and no JSON
+        raise ValueError(scale)
     return float(scale), int(zero_point), dtype
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..archive.filling import RESULTS, Filled, fill
 from ..archive.sources import find
 from ..archive.workers import Limits
-from ..file.sharding import stated
+from ..file.sharding import size_of
 from ..notation import how_many, in_shell, size
 from ..urls import Place
 from .interruption import will_say
@@ -79,14 +79,9 @@ def _show(filled: Filled, left_out: int, seconds: float) -> None:
     entries = [manifest.entries[name] for name in results]
     files = {manifest.place(entry) for entry in entries if entry.content_id}
     local = [file for file in files if isinstance(file, Path)]
-    total = f", {size(sum(map(_size, local)))}" if len(local) == len(files) else ""
+    total = f", {size(sum(map(size_of, local)))}" if len(local) == len(files) else ""
     folder = manifest.folder
     line()
     line(f"write  {folder}, {how_many(len(files), 'file')}{total}  {seconds:.2f} s")
     line()
     line(f"next: {in_shell('qfmt inspect', str(folder))}")
-
-
-def _size(file: Path) -> int:
-    """Bytes of a file with its shards."""
-    return file.stat().st_size + sum(shard.size for shard in stated(file))

@@ -9,8 +9,9 @@ import qfmt
 
 from ..archive.manifest import Manifest
 from ..errors import QfmtError
+from ..file import sharding
 from ..notation import NOTHING, how_many, size
-from ..urls import Place, size_of
+from ..urls import Place, Url, size_of
 from .facts import counts, origin
 from .output import Column, as_json, line, table
 from .progress import working
@@ -71,7 +72,7 @@ def _facts(file: Place) -> dict[str, Any]:
                 "engine": model.engine,
                 "nodes": total["nodes"],
                 "parameters": total["parameters"],
-                "bytes": size_of(file),
+                "bytes": size_of(file) if isinstance(file, Url) else sharding.size_of(file),
             }
     except QfmtError as error:
         return {"error": error.what}

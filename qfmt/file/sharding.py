@@ -80,6 +80,11 @@ def are_intact(path: Path) -> bool:
     return True
 
 
+def size_of(path: Path) -> int:
+    """Bytes of a file with its shards."""
+    return path.stat().st_size + sum(shard.size for shard in stated(path))
+
+
 def stated(path: Path) -> Sequence[Shard]:
     """The shards that a file states, if it is a `.qfb`."""
     with suppress(FileNotFoundError):  # also MissingFileError: removed meanwhile, or a link to nothing

@@ -240,6 +240,8 @@ def test_deep_folders_and_long_chains_of_links(tmp_path: Path, sources: Path, ar
         assert len(found.sources) == 701
         short = {name: found.sources[name] for name in ("0.pt", "a.pt")}
         assert fill(archive, short).results == {"0.pt": "failed", "a.pt": "converted"}
+        short = {"d/" * 1100 + "a.pt": sources / "a.pt"}
+        assert [*fill(archive, short).results.values()] == ["equal"]
         (sources / "d").rename(archive / "d")
         assert invoke("check", archive).exit_code == 0
         assert Manifest(archive).unlisted() == []

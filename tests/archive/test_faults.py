@@ -9,6 +9,7 @@ import subprocess
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from qfmt.archive.filling import fill
 from qfmt.archive.manifest import MANIFEST, Entry, Manifest
 from qfmt.archive.sources import find
 from qfmt.archive.workers import accepted
+from qfmt.file import writer
 from support.archives import digits, files, kept, lines, shards
 from support.command_line import invoke, start, trouble
 from support.making import NONSENSE
@@ -163,6 +165,39 @@ def test_a_source_that_changes_meanwhile_fails(sources: Path, archive: Path, mon
     answer = filling.convert_task(str(archive), "", task)
     assert answer["error"] == "was changed while it was converted; run the same command again"
     assert not archive.exists()
+
+
+def test_a_source_that_changes_while_its_result_is_written_fails(
+    sources: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its arrays are read from the source where they are written."""
+    path = digits(sources / "a.pt")
+
+    def written(*arguments: Any, **options: Any) -> None:
+        writer.write(*arguments, **options)
+        digits(sources / "b.pt", 1).replace(path)
+
+    monkeypatch.setattr(filling, "write", written)
+    task = {"source": "a.pt", "path": str(path), "file": "a.qfb", "options": {}, "known": None}
+    answer = filling.convert_task(str(archive), "qfmt.cli.conversion:make", task)
+    assert answer["error"] == "was changed while it was converted; run the same command again"
+    assert files(archive) == []
+
+
+def test_what_cannot_be_removed_stops_nothing(sources: Path, archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    digits(sources / "a.pt")
+    digits(sources / "b.pt", 1)
+    kept(sources, archive)
+    digits(sources / "b.pt")
+
+    def refuse(path: Path, **options: bool) -> None:
+        raise PermissionError(1, "not permitted", str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", refuse)
+        assert fill(archive, find([str(sources)], archive).sources).results == {"a.pt": "kept", "b.pt": "equal"}
+    result = invoke("check", archive)
+    assert result.exit_code == 0 and "not checked: b.qfb, which the manifest does not name" in result.stdout
 
 
 def test_blank_lines_of_a_manifest_are_skipped(sources: Path, archive: Path) -> None:

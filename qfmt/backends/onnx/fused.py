@@ -51,12 +51,12 @@ class Apart(NamedTuple):
         return name == "DequantizeLinear" or moves_output or tensor.name in self.results or not has_kernels
 
     @staticmethod
-    def from_add(x: Tensor, w: Tensor) -> bool:
+    def from_add(x: Tensor, w: Tensor, opset: int) -> bool:
         """Whether a MatMul is to be kept apart from an Add: of an int8 input that is no matrix, ONNX Runtime makes a
-        Gemm that quantizes it by a zero point of uint8, unless the weight has 8 bits."""
+        Gemm that quantizes it by a zero point of uint8, unless the weight has 8 bits; from opset 21 on, also then."""
         is_matrix = x.shape is not None and len(x.shape) == 2
         are_quantized = x.quantization is not None and w.quantization is not None
-        return are_quantized and not is_matrix and x.dtype == "int8" and DTYPES[w.dtype].bits != 8
+        return are_quantized and not is_matrix and x.dtype == "int8" and (DTYPES[w.dtype].bits != 8 or opset >= 21)
 
 
 def apart(model: Model) -> Apart:
@@ -164,7 +164,9 @@ def _may_be_rounded(bias: Tensor, product: Node, x: Quantization, w: Tensor, lim
     they differ from what the rule adds by no more than a limit."""
     assert w.quantization is not None
     real, unit = bias.array.astype(f32), unit_of_sums(x, w.quantization, product.attributes)
-    if unit.size > 1 and real.shape[-1:] not in ((1,), unit.shape):
+    if real.size in (1, unit.size):  # of a convolution, it may be [channels, 1, 1]
+        real = real.reshape(-1)
+    elif unit.size > 1 and real.shape[-1:] != unit.shape:
         return False
     with np.errstate(all="ignore"):
         units = np.rint(real / unit).astype(np.float64)

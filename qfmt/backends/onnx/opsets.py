@@ -51,7 +51,9 @@ def candidates(opset: int | None, model: Model) -> list[int]:
     if opset is None:
         quantized = [tensor for tensor in model.tensors.values() if tensor.quantization is not None]
         old_types = all(tensor.dtype in ("int8", "uint8", "int32") for tensor in quantized)
-        signed = any(tensor.dtype == "int8" and not tensor.is_constant for tensor in quantized)
+        kept = [node.outputs[0] for node in model.nodes if node.operator == "ai.onnx.QuantizeLinear" and node.outputs]
+        stored = (*quantized, *(model.tensors[name] for name in kept if name))
+        signed = any(tensor.dtype == "int8" and not tensor.is_constant for tensor in stored)
         foreign = {node.version for node in model.nodes if node.operator.startswith("ai.onnx.")}
         own = [version for version in sorted(foreign, reverse=True) if OLDEST <= version < newest()]
         former = [OTHER_SUMS - 1] if _averages_as_before(model) else []

@@ -63,7 +63,7 @@ def matrix_product(site: Site) -> ir.Value:
 
 
 def _before_add(site: Site, y: ir.Value) -> ir.Value:
-    is_apart = site.builder.apart.from_add(site.tensor(0), site.tensor(1))
+    is_apart = site.builder.apart.from_add(site.tensor(0), site.tensor(1), site.opset)
     return qdq.kept_apart(site.builder, site.name, y) if is_apart else y
 
 

@@ -31,6 +31,7 @@ _ROUND: dict[str, Callable[[Any], Any]] = {
 
 
 @imports(*(f"{domain}.{operator}" for domain in DOMAINS for operator in ("Quant", "IntQuant")))
+@np.errstate(all="ignore")  # of hostile scales and zero points
 def quant(im: Importer, call: Call) -> Any:
     """X, scale, zeropt, bitwidth; signed, narrow, rounding_mode: (round(clip(X / scale + zeropt)) - zeropt) · scale.
 
@@ -50,7 +51,10 @@ def quant(im: Importer, call: Call) -> Any:
     points = points if points.size > 1 else points.reshape(())
     array = im.value(x)
     if array is not None:
-        q = rounding(np.clip(array / scales + points, *limits))
+        real = array / scales + points
+        if np.isnan(real).any():
+            return NotImplemented
+        q = rounding(np.clip(real, *limits))
         integers, dtype = np.clip(q.astype(np.float64), *limits), _narrowest(limits)  # float32 lacks some limits
     elif rounding is np.rint and not points.any() and (dtype := _narrowest(limits, at_least=8)) not in WIDE:
         integers = None

@@ -161,6 +161,8 @@ def _put(node: Node, rule: str, found: Requantization, sums: Sums, y: Tensor, co
 def _append_shift(found: Requantization, sums: Sums, source: str, y: Tensor, like: Node, context: Context) -> None:
     """floor((x·mul + add) / div + 1/2): div is a power of two; the rule, not the addend, adds half of it."""
     shift = int(found.lines.shift[0])
+    if y.shape is None and len(sums.low) > 1:
+        raise NoForm("has an output of unknown rank", unknown_shape=True)
     rank = len(y.shape or ())
     spread = [-1 if axis == sums.axis and len(sums.low) > 1 else 1 for axis in range(rank)][sums.axis :]
     mul = found.lines.multiplier.astype(np.int32).reshape(spread)

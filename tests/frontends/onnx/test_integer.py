@@ -168,6 +168,16 @@ def test_weights_of_qonnx_become_integers(
     assert (out["out"] == want).all()
 
 
+@pytest.mark.parametrize("scale", [0.25, 0.0, np.nan])
+def test_constants_of_qonnx_that_are_no_numbers_stay(scale: float) -> None:
+    quant = node("Quant", ["w", "s", "z", "b"], ["y"], domain=DOMAINS[0], signed=1, narrow=0)
+    w = np.array([1, np.nan if scale == 0.25 else 0, 2], f32)
+    constants = {"w": w, "s": f32(scale), "z": f32(0), "b": f32(4)}
+    nodes = [quant, node("Add", ["x", "y"], ["out"])]
+    model = qfmt.convert(proto(nodes, {"x": (1, [3])}, ["out"], constants, opset=13))
+    assert model.nodes[0].operator == f"{DOMAINS[0]}.Quant"
+
+
 @pytest.mark.parametrize(("signed", "narrow", "bits"), [(1, 0, 8), (1, 1, 4), (0, 0, 4), (0, 1, 8), (1, 0, 6)])
 def test_activations_of_qonnx_become_narrow_ranges(signed: int, narrow: int, bits: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(bits)

@@ -614,6 +614,17 @@ def test_channels_without_weights(rule: str, form: str) -> None:
     assert violations(lowered) == []
 
 
+def test_channels_of_an_output_without_a_shape() -> None:
+    """The multipliers of a RequantShift lie along an axis of it."""
+    rng = np.random.default_rng(26)
+    net = Net(rng)
+    x = net.input(2, 6, 9, 8)
+    y = net.node("Conv", [x, weights(rng, net, (4, 6, 3, 3), 0)], grid(rng, "uint8", 0.3), "affine", **WINDOW)
+    net.tensors[y] = replace(net.tensors[y], shape=None)
+    with pytest.raises(NoIntegerFormError, match="has an output of unknown rank"):
+        lower_integer(net.model(y), form="multiply_add_divide")
+
+
 def test_sums_that_fit_without_the_zero_point() -> None:
     """Partial sums of Σ q·w would exceed int32, those of Σ (q - z)·w do not: `exact` instead of `folded`."""
     rng = np.random.default_rng(24)
