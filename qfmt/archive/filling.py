@@ -44,10 +44,12 @@ Key = tuple[str, str]
 
 
 class Filled(NamedTuple):
-    """What `fill` did: the manifest, and for each source that it was given, by name, one of RESULTS."""
+    """What `fill` did: the manifest; for each source that it was given, by name, one of RESULTS; and where sources were
+    before, if another file has their name now."""
 
     manifest: Manifest
     results: dict[str, str]
+    replaced: dict[str, str]
 
 
 PERIOD = 10
@@ -108,7 +110,13 @@ def fill(
                 told(settling.settle(task, answer))
             settling.finish()
         manifest.save()
-    return Filled(manifest, {task["source"]: _result(task, manifest, kept) for task in tasks})
+    results = {task["source"]: _result(task, manifest, kept) for task in tasks}
+    return Filled(manifest, results, {task["source"]: task["former"] for task in tasks if _is_replaced(task, manifest)})
+
+
+def _is_replaced(task: Message, manifest: Manifest) -> bool:
+    entry = manifest.entries[task["source"]]
+    return bool(task["former"]) and not entry.error and entry.sha256 != task["known"]["sha256"]
 
 
 def _result(task: Message, manifest: Manifest, kept: set[str]) -> str:
@@ -141,6 +149,7 @@ def _planned(manifest: Manifest, sources: Mapping[str, Place], options: Mapping[
         task: Message = {"source": name, "path": _everywhere(path), "file": target, "options": options}
         task["known"] = asdict(entry) if entry.content_id else None
         task["repaired"] = before if owners.get(before) == name else target
+        task["former"] = known.path if known and known.content_id and known.path != entry.path else ""
         tasks.append(task)
     return tasks
 
@@ -152,10 +161,8 @@ def _require_same(manifest: Manifest, known: Entry, path: Place) -> None:
     new = _relative(path, manifest.folder)
     if known.path == new or not known.content_id:
         return
-    if isinstance(path, Url):
-        is_another = "://" in known.path
-    else:
-        is_another = False
+    is_another = isinstance(path, Url) and "://" in known.path
+    if isinstance(path, Path) and resolved(path) == path.absolute():  # a link may lead elsewhere than before
         with suppress(QfmtError, OSError):
             former = manifest.source(known)
             is_another = former.is_file() and not are_same(former, path) and _has_changed(known, path)

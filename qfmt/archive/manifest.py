@@ -93,6 +93,7 @@ class Manifest:
             if what := irregular(path):
                 raise QfmtError(what, where=str(path))
             nbytes = path.stat().st_size
+            self.is_cut = not nbytes
             budget = Budget(nbytes, "reading")
             with path.open("rb") as file, limited(nbytes, str(self.path)):
                 for number, line in enumerate(file, 1):

@@ -61,6 +61,8 @@ def convert_many(
         limits = Limits.of(how.memory, how.timeout, min(how.jobs, len(sources)))
         workers: dict[str, Any] = {"jobs": how.jobs, "dask": how.dask, "limits": limits}
         filled = fill(folder, sources, maker=MAKER, options=options, told=told, **workers)
+    for name, former in filled.replaced.items():
+        line(f"qfmt: note: {name}: replaces the model of another file, {former}", err=True)
     if json_:
         entries = [asdict(filled.manifest.entries[name]) | {"result": word} for name, word in filled.results.items()]
         as_json({"archive": str(folder), "left_out": left_out, "entries": entries})
@@ -70,7 +72,7 @@ def convert_many(
 
 
 def _show(filled: Filled, left_out: int, seconds: float) -> None:
-    manifest, results = filled
+    manifest, results, _ = filled
     counts = Counter(results.values())
     rows = [[word, f"{counts[word]:,}", meaning] for word, meaning in RESULTS.items() if counts[word]]
     table([Column("result"), Column("sources", right=True), Column("")], rows)

@@ -200,6 +200,15 @@ def test_what_cannot_be_removed_stops_nothing(sources: Path, archive: Path, monk
     assert result.exit_code == 0 and "not checked: b.qfb, which the manifest does not name" in result.stdout
 
 
+def test_an_empty_manifest_is_incomplete(sources: Path, archive: Path) -> None:
+    digits(sources / "a.pt")
+    kept(sources, archive)
+    (archive / MANIFEST).write_bytes(b"")
+    assert "the last line is incomplete; restore the manifest" in invoke("check", archive).stdout
+    assert not kept(sources, archive)
+    assert invoke("check", archive).exit_code == 0
+
+
 def test_blank_lines_of_a_manifest_are_skipped(sources: Path, archive: Path) -> None:
     digits(sources / "a.pt")
     entries = fill(archive, find([str(sources)], archive).sources).manifest.entries

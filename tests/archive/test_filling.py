@@ -192,7 +192,21 @@ def test_a_name_belongs_to_one_source(tmp_path: Path, archive: Path) -> None:
     digits(tmp_path / "net.pt", 2)
     result = invoke("convert", tmp_path / "net.pt", "--out", archive)  # it was moved, and then changed
     assert result.exit_code == 0, result.output
+    assert "note: net.pt: replaces the model of another file, ../2/net.pt\n" in result.stderr
     assert lines(archive)[0]["path"] == "../net.pt"
+
+
+def test_a_link_may_lead_to_another_file_later(sources: Path, archive: Path) -> None:
+    for number in range(2):
+        digits(sources.parent / f"v{number}.pt", number)
+    sources.mkdir()
+    link = sources / "latest.pt"
+    for number in range(2):
+        link.unlink(missing_ok=True)
+        link.symlink_to(f"../v{number}.pt")
+        result = invoke("convert", sources, "--out", archive)
+        assert result.exit_code == 0, result.output
+    assert "note: latest.pt: replaces the model of another file, ../v0.pt\n" in result.stderr
 
 
 def test_a_name_belongs_to_one_source_with_its_data(tmp_path: Path, archive: Path) -> None:
