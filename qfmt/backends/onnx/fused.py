@@ -175,10 +175,13 @@ def _may_be_rounded(bias: Tensor, product: Node, x: Quantization, w: Tensor, lim
 
 
 def _reach(product: Node, x: Quantization, w: Tensor) -> int:
-    """How large sums of products of bytes may be; 0 for wider integers, of which sums are real."""
+    """How large sums of products of bytes may be, at most INT32; 0 for wider integers, of which sums are real."""
     assert w.quantization is not None
     spans = [each.quant_max - each.quant_min for each in (x, w.quantization)]
     if max(spans) > 255:
         return 0
-    axis = output_axis(product, len(shape := static_shape(w)))
-    return prod(size for index, size in enumerate(shape) if index != axis) * prod(spans)
+    if w.shape is None:
+        return INT32
+    axis = output_axis(product, len(w.shape))
+    sizes = [size if isinstance(size, int) else INT32 for index, size in enumerate(w.shape) if index != axis]
+    return min(prod(sizes) * prod(spans), INT32)

@@ -95,6 +95,21 @@ def test_a_bias_beside_the_largest_integer(name: str, beyond: float) -> None:
     agrees(network(name, bias, [2.0**-6, 2.0**-20, 2.0**-20, 2.0**-7], [], 2.0**-1), "qdq")
 
 
+@pytest.mark.parametrize("shape", [(4, 4), (4, "N"), None])
+@pytest.mark.parametrize("name", ["Gemm", "MatMul"])
+def test_a_bias_beside_a_weight_that_is_computed(name: str, shape: tuple[int | str, ...] | None) -> None:
+    bias = Tensor.constant("bias", np.array([0.5, 3, -3, 1], f32))
+    model = network(name, bias, [2.0**-6] * 4, [], 2.0**-3)
+    grid = Quantization.per_tensor(FINE, 0, "int8")
+    graph = replace(
+        model.graph, inputs=("x", "w"), tensors={**model.tensors, "w": Tensor("w", "int8", shape, None, grid)}
+    )
+    feeds = {"x": np.zeros((2, 4), np.uint8), "w": np.zeros((4, 4), np.int8)}
+    model = model.replace(graph=graph)
+    for level in LEVELS:
+        np.testing.assert_array_equal(runtime(model.to_onnx(), feeds, level)[0], model.run(feeds)["y"])
+
+
 @pytest.mark.parametrize("between", [[], ["Relu"]], ids=",".join)
 @pytest.mark.parametrize("name", WEIGHT)
 def test_a_bias_of_a_real_output(name: str, between: list[str]) -> None:
