@@ -52,6 +52,14 @@ def identity(im: Importer, call: Call) -> Any:
     return None
 
 
+@imports("Max", "Min")
+def of_one(im: Importer, call: Call) -> Any:
+    """Of one tensor, the identity: qfmt writes it where ONNX Runtime must not fuse nodes. Of float16, it is what makes
+    ONNX Runtime round."""
+    is_identity = len(call.inputs) == 1 and im.tensors[call.inputs[0]].dtype == "float32"
+    return im.alias(call, call.inputs[0]) if is_identity else NotImplemented
+
+
 @imports("Cast", "CastLike")
 def cast(im: Importer, call: Call) -> Any:
     like = call.operator == "CastLike"
