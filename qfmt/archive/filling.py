@@ -32,7 +32,7 @@ from ..regular import irregular, resolved
 from ..urls import Place, Url, place, text_of
 from . import cluster, workers
 from .manifest import Entry, Manifest, is_whole
-from .names import alike, files
+from .names import alike, file_names
 from .sources import are_same
 from .workers import Limits, Message, named
 
@@ -140,7 +140,7 @@ def _planned(manifest: Manifest, sources: Mapping[str, Place], options: Mapping[
             _require_same(manifest, known, path)
         before = target = known.file if known else ""
         if not target or uses[target] != 1:
-            target = next(file for file in files(name, numbers) if alike(file) not in taken)
+            target = next(file for file in file_names(name, numbers) if alike(file) not in taken)
             taken.add(alike(target))
         entry = replace(known or Entry(name, "", file=target), path=_relative(path, manifest.folder))
         manifest.place(replace(entry, file=target))  # a link in the folder may lead out of it
@@ -155,9 +155,11 @@ def _planned(manifest: Manifest, sources: Mapping[str, Place], options: Mapping[
 
 
 def _require_same(manifest: Manifest, known: Entry, path: Place) -> None:
-    """SourceError if the archive has the model of another source of this name, which would be lost. A source that was
-    moved, copied or downloaded is the same; what a URL of the manifest, which may come from anyone, has now is not
-    asked."""
+    """SourceError if the archive has the model of another source of this name, which would be lost.
+
+    A source that was moved or copied is the same. Of URLs, only the text is compared: the manifest may come from
+    anyone, so nothing is requested.
+    """
     new = _relative(path, manifest.folder)
     if known.path == new or not known.content_id:
         return
@@ -172,7 +174,7 @@ def _require_same(manifest: Manifest, known: Entry, path: Place) -> None:
 
 
 def _has_changed(known: Entry, source: Path) -> bool:
-    """Whether a source is not what was converted. What else it has is read only if workers have read it before."""
+    """Whether a source differs from what was converted. It is parsed for external data only if its bytes are equal."""
     if (known.size, known.sha256) != (source.stat().st_size, sha256_of(source)):
         return True
     return not asdict(known).items() >= _digests(source).items()

@@ -26,7 +26,7 @@ def alike(file: str) -> str:
     return normalize("NFC", file.casefold())
 
 
-def files(source: str, numbers: Counter[str]) -> Iterator[str]:
+def file_names(source: str, numbers: Counter[str]) -> Iterator[str]:
     """Names for the file of a source: `net.qfb` for `net.pt`; if another source has it, `net.pt.qfb`, and so on.
     All may have shards. No folder has a name that ends like that of a file, or is that of the manifest. `numbers` has
     the last number that each name got."""

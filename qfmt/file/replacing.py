@@ -132,8 +132,8 @@ def _take_mode(path: Path, replaced: Path) -> None:
 
 
 def _permissions(path: Path) -> int:
-    """Who may read, write and run it. A file has another owner when it is replaced, whose rights nobody may get by a
-    set-user-ID bit that was there before. Set-group-ID folders give their group to files."""
+    """The permissions that a replacement takes over. It has another owner, so a file loses its set-user-ID and
+    set-group-ID bits; those of a folder only set the group of new files."""
     mode = path.stat().st_mode
     return mode & (0o3777 if stat.S_ISDIR(mode) else 0o777)
 

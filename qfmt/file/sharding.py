@@ -13,8 +13,7 @@ from ..errors import QfmtError
 from ..regular import irregular
 from .header import SIZE, is_qfb
 from .reader import Container
-from .replacing import alone
-from .replacing import remove as remove_all
+from .replacing import alone, remove
 from .shards import SUFFIX, Shard, Shards
 
 DIGITS = 16
@@ -50,8 +49,8 @@ def unused(parts: Iterable[Path], files: Iterable[Path]) -> list[Path]:
 
 
 def tidy(targets: Iterable[Path]) -> None:
-    """Remove, if possible, the shards of files that were replaced or removed, to which no file refers any more. Each
-    folder is read once, and not for each file as `save` does."""
+    """Remove shards of files that were replaced or removed, if no file refers to them any more. What cannot be removed
+    stays. Each folder is read once; `save` reads it for each file."""
     stems: dict[Path, dict[str, Path]] = {}
     for target in targets:
         stems.setdefault(target.parent, {})[target.stem] = target
@@ -65,7 +64,7 @@ def tidy(targets: Iterable[Path]) -> None:
             spare.setdefault(own[parts[path]], []).append(path)
         for target, paths in spare.items():
             with suppress(OSError), alone(target):  # another writer may have completed it
-                remove_all(unused(paths, [target]))
+                remove(unused(paths, [target]))
 
 
 def are_intact(path: Path) -> bool:

@@ -94,8 +94,8 @@ def write(
     shard_size: int | None = None,
     progress: Progress | None = None,
 ) -> list[int]:
-    """As `save`, but shards stay to which no file refers any more: `sharding.tidy` removes those of many files at
-    once. With `parts`, those of these are removed."""
+    """As `save`, but only the shards that `parts` lists for a path may be removed: by default none, for a caller that
+    writes many files and calls `sharding.tidy` once."""
     minor = _minor_version(FORMAT if target is None else target)
     held = model.graph.tensors
     if isinstance(held, Tensors) and held.minor_version > minor:

@@ -1,4 +1,4 @@
-"""Where ONNX Runtime must not fuse nodes, as it would compute other numbers, or fail. Seen in version 1.32."""
+"""Where ONNX Runtime must not fuse nodes: it would compute other numbers, or fail. Observed with version 1.32."""
 
 from __future__ import annotations
 
@@ -19,26 +19,32 @@ Grids = Mapping[str, Quantization]
 Runtime looks through that."""
 
 
+NEUTRAL = {"Mul": 1, "Div": 1, "Add": 0, "Sub": 0}
+"""The constants with which these operators change nothing."""
+
+
 class Apart(NamedTuple):
-    """What is to be kept apart: the names of `constants`, from nodes that read them, and those of `results`, from their
-    quantization."""
+    """The tensors at which nodes are kept apart, by name: `constants` from the nodes that read them, `results` from the
+    QuantizeLinear that follows."""
 
     constants: frozenset[str]
     results: frozenset[str]
 
     def from_readers(self, tensor: Tensor) -> bool:
-        """Whether the real numbers of a tensor are to be kept apart from what reads them: also if rows of 2 bits end
-        within a byte, of which MatMulNBits reads others. ONNX Runtime makes it for the transpose, too."""
-        shares = DTYPES[tensor.dtype].bits == 2 and tensor.is_constant
-        return tensor.name in self.constants or (shares and any(size % 4 for size in static_shape(tensor)))
+        """Whether to keep a tensor apart from the nodes that read it.
+
+        MatMulNBits misreads 2-bit weights whose rows or columns do not fill whole bytes.
+        """
+        has_2_bits = DTYPES[tensor.dtype].bits == 2 and tensor.is_constant
+        return tensor.name in self.constants or (has_2_bits and any(size % 4 for size in static_shape(tensor)))
 
     def from_quantization(self, tensor: Tensor, producer: ir.Node, is_moved_output: bool) -> bool:
-        """Whether a result is to be kept apart from its quantization.
+        """Whether to keep a result apart from its QuantizeLinear.
 
-        Two quantizations, one after the other, become one with another scale. Of 4 bits and of floats, ONNX Runtime
-        drops a Relu, and has few kernels. It quantizes before a Transpose, even what is an output of the network. Its
-        quantized AveragePool has no dilations, and counts other elements with ceil_mode. Its quantized Softmax cuts off
-        the reciprocal of the scale.
+        ONNX Runtime merges two successive quantizations into one with another scale. Before 4 bits and float8, it drops
+        a Relu and has few kernels. It moves a quantization before a Transpose, even if that changes an output of the
+        network. Its QLinearAveragePool has no dilations, and counts other elements with ceil_mode. Its QLinearSoftmax
+        truncates the reciprocal of the scale.
         """
         dtype, name, a = DTYPES[tensor.dtype], producer.op_type, producer.attributes
         has_kernels = dtype.is_integer and dtype.bits >= 8
@@ -52,20 +58,31 @@ class Apart(NamedTuple):
 
     @staticmethod
     def from_add(x: Tensor, w: Tensor, opset: int) -> bool:
-        """Whether a MatMul is to be kept apart from an Add: of an int8 input that is no matrix, ONNX Runtime makes a
-        Gemm that quantizes it by a zero point of uint8, unless the weight has 8 bits; from opset 21 on, also then."""
+        """Whether to keep a MatMul apart from an Add.
+
+        ONNX Runtime fuses them to a Gemm. It reshapes an int8 input that is not a matrix, and quantizes it again with a
+        zero point of type uint8: always from opset 21 on, before that if the weight does not have 8 bits.
+        """
         is_matrix = x.shape is not None and len(x.shape) == 2
         are_quantized = x.quantization is not None and w.quantization is not None
         return are_quantized and not is_matrix and x.dtype == "int8" and (DTYPES[w.dtype].bits != 8 or opset >= 21)
 
 
-def apart(model: Model) -> Apart:
-    """What is to be kept apart in a model.
+def changes_nothing(operator: str, inputs: Sequence[Tensor | None]) -> bool:
+    """Whether an operator multiplies by 1 or adds 0. ONNX Runtime removes such a node, then fuses its neighbours."""
+    if operator not in NEUTRAL:
+        return False
+    constants = [each for each in (inputs[1:] if operator in ("Div", "Sub") else inputs) if each and each.is_constant]
+    return any(each.array.size == 1 and (each.dequantize() == NEUTRAL[operator]).all() for each in constants)
 
-    ONNX Runtime takes the scales of 8-bit constants beside a quantized tensor for those of output channels, and the
-    scale of an int32 bias for that of the sums: its MatMulIntegerToFloat, QGemm and QLinearConv fail, or compute with
-    wrong scales. A float bias it rounds to int32 in units of the sums, also for readers of the real result
-    (WeightBiasQuantization). Kernels of integers for weights of 2 bits do not exist.
+
+def apart(model: Model) -> Apart:
+    """The tensors of a model at which nodes are kept apart.
+
+    Next to a quantized tensor, ONNX Runtime assumes that the scales of 8-bit constants are those of the output
+    channels, and that the scale of an int32 bias is that of the sums. If they are not, its MatMulIntegerToFloat, QGemm
+    and QLinearConv use wrong scales, or fail. It rounds a float bias to int32 in units of the sums, even if the float
+    result is also an output (WeightBiasQuantization). It has no integer kernels for 2-bit weights.
     """
     nodes = [node for node in model.nodes if known(node)]
     grids, read = _grids(model, nodes), _read(model, nodes)
@@ -82,7 +99,7 @@ def apart(model: Model) -> Apart:
         if x is None or w.quantization is None or not x.is_per_tensor or not w.quantization.is_affine:
             continue
         if DTYPES[bias.dtype].kind == "f":
-            passed = _passed(read[result], readers, read)
+            passed = _up_to_quantization(read[result], readers, read)
             steps = {y.name: float(np.min(y.quantization.scale.real)) for y in passed if y.quantization is not None}
             is_output = any(y.name in outputs for y in passed if y.name not in steps)
             if steps and not _may_be_rounded(bias, product, x, w, 0 if is_output else min(steps.values()) / 2):
@@ -103,7 +120,7 @@ def _grids(model: Model, nodes: Sequence[Node]) -> Grids:
 
 
 def _read(model: Model, nodes: Sequence[Node]) -> dict[str, Tensor]:
-    """What is read by each name: the constant, if it is dequantized by a node of its own."""
+    """The tensors by name; for the output of a DequantizeLinear of a constant, that constant."""
     read = dict(model.tensors)
     for node in nodes:
         if node.operator == "DequantizeLinear" and read[node.inputs[0]].is_constant:
@@ -141,8 +158,10 @@ def _biases(nodes: Sequence[Node], read: Mapping[str, Tensor]) -> Iterator[tuple
                 yield product, read[name], node.outputs[0]
 
 
-def _passed(result: Tensor, readers: Mapping[str, Sequence[Node]], tensors: Mapping[str, Tensor]) -> list[Tensor]:
-    """A result, and what clamps, moves or quantizes it, up to where it is quantized."""
+def _up_to_quantization(
+    result: Tensor, readers: Mapping[str, Sequence[Node]], tensors: Mapping[str, Tensor]
+) -> list[Tensor]:
+    """A result and the tensors that are clamped, moved or quantized from it, up to the quantized ones."""
     passed = {result.name: result}
     for tensor in (queue := [result]):
         for node in readers.get(tensor.name, ()) if tensor.quantization is None else ():
@@ -160,8 +179,8 @@ def _is_in_other_units(bias: Quantization | None, product: Node, x: Quantization
 
 
 def _may_be_rounded(bias: Tensor, product: Node, x: Quantization, w: Tensor, limit: float) -> bool:
-    """Whether a float bias can be integers in units of the sums: int32 holds them and all sums of bytes with them, and
-    they differ from what the rule adds by no more than a limit."""
+    """Whether ONNX Runtime may round a float bias to units of the sums: int32 holds it together with any sum, and it
+    moves by no more than `limit` from what the rule of the node adds."""
     assert w.quantization is not None
     real, unit = bias.array.astype(f32), unit_of_sums(x, w.quantization, product.attributes)
     if real.size in (1, unit.size):  # of a convolution, it may be [channels, 1, 1]
@@ -175,7 +194,7 @@ def _may_be_rounded(bias: Tensor, product: Node, x: Quantization, w: Tensor, lim
 
 
 def _reach(product: Node, x: Quantization, w: Tensor) -> int:
-    """How large sums of products of bytes may be, at most INT32; 0 for wider integers, of which sums are real."""
+    """A bound of sums of 8-bit products, at most INT32; 0 for wider integers, which ONNX Runtime sums as floats."""
     assert w.quantization is not None
     spans = [each.quant_max - each.quant_min for each in (x, w.quantization)]
     if max(spans) > 255:

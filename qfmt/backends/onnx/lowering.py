@@ -18,6 +18,7 @@ from ...ops import OPERATORS, Operator, Trait
 from ...ops.registry import ByName
 from .constants import onnx_dtype
 from .foreign import write_foreign
+from .fused import changes_nothing
 from .opsets import NO_TYPE, Lacks, has_cast, schema, since, takes, working_type
 from .qdq import has_infinite, kept_apart
 
@@ -283,20 +284,10 @@ def one_to_one(site: Site, attributes: Mapping[str, Any] | None = None) -> Seque
     """An operator of ONNX with the same inputs, and the same attributes if no others are given."""
     _check_types(site)
     made = plain(site, typed_inputs(site), attributes or site.attributes)
-    return [kept_apart(site.builder, site.name, made[0])] if _changes_nothing(site) else made
-
-
-NEUTRAL = {"Mul": 1, "Div": 1, "Add": 0, "Sub": 0}
-
-
-def _changes_nothing(site: Site) -> bool:
-    """Whether a node on float32 adds 0 or multiplies by 1. ONNX Runtime removes it, and fuses what it kept apart."""
-    neutral = NEUTRAL.get(site.node.operator)
-    if neutral is None or real_type(site, site.output()) != "float32":
-        return False
-    places = (1,) if site.node.operator in ("Div", "Sub") else (0, 1)
-    given = (site.tensor(index) for index in places)
-    return any(each.is_constant and each.array.size == 1 and (each.dequantize() == neutral).all() for each in given)
+    given = [site.tensor(index) if site.has(index) else None for index in range(len(site.node.inputs))]
+    if changes_nothing(site.node.operator, given) and real_type(site, site.output()) == "float32":
+        return [kept_apart(site.builder, site.name, made[0])]
+    return made
 
 
 def _check_types(site: Site) -> None:

@@ -81,7 +81,7 @@ def transposed_weight(site: Site, index: int) -> ir.Value:
         name = site.builder.fresh(f"{tensor.name}.T")
         grid = tensor.quantization if axis is None else tensor.quantization.along(axis)
         real = site.builder.added(Tensor.constant(name, tensor.array.T, grid, dtype=tensor.dtype))
-        return qdq.kept_apart(site.builder, name, real) if site.builder.apart.from_readers(tensor) else real
+        return qdq.kept_apart(site.builder, name, real) if tensor.name in site.builder.apart.constants else real
     return qdq.dequantized(site.builder, tensor, site.emit("Transpose", site.stored(index), perm=[1, 0]), axis)
 
 

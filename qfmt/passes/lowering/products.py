@@ -67,7 +67,7 @@ def product(node: Node, context: Context) -> Sums:
     adding = replace(node, inputs=tuple(inputs), outputs=(name,), rule=rule)
     # No product of scales is rounded to float32, as for TFLite's multipliers.
     factor = np.float64(f32(xq.scale[0])) * scale.astype(f32).astype(np.float64)
-    factor = np.where(f32(factor) == at, factor, at)
+    factor = np.where(f32(factor) == at, factor, at)  # of channels without weights, `_with_room` chose the unit
     multiplier = np.broadcast_to(factor / np.float64(f32(yq.scale[0])), len(weights)).copy()
     unit = unit_of(at, axis, low, high)
     whole = node.rule.startswith("integer_bias") or _is_whole(real, at, low - bias, high - bias)
@@ -148,8 +148,8 @@ def _fits(units: Array) -> bool:
 
 
 def _with_room(at: Array, bias: Array, weights: Integers) -> Array:
-    """Larger units for channels whose weights are all zero, and whose sums so are the bias in any unit: observers of
-    PyTorch give such a channel a scale of 1.2e-7."""
+    """Larger units for channels whose weights are all zero: their sums are the bias alone, so any unit will do.
+    PyTorch's observers give such channels a scale of 1.2e-7."""
     if at.size == 1:
         return at
     unused = np.equal(weights, 0).all((1, 2))
