@@ -68,11 +68,10 @@ class Apart(NamedTuple):
         return are_quantized and not is_matrix and x.dtype == "int8" and (DTYPES[w.dtype].bits != 8 or opset >= 21)
 
 
-def changes_nothing(operator: str, inputs: Sequence[Tensor | None]) -> bool:
-    """Whether an operator multiplies by 1 or adds 0. ONNX Runtime removes such a node, then fuses its neighbours."""
-    if operator not in NEUTRAL:
-        return False
-    constants = [each for each in (inputs[1:] if operator in ("Div", "Sub") else inputs) if each and each.is_constant]
+def changes_nothing(operator: str, a: Tensor, b: Tensor) -> bool:
+    """Whether an operator of NEUTRAL multiplies by 1 or adds 0. ONNX Runtime removes such a node, then fuses its
+    neighbours."""
+    constants = (each for each in ((b,) if operator in ("Div", "Sub") else (a, b)) if each.is_constant)
     return any(each.array.size == 1 and (each.dequantize() == NEUTRAL[operator]).all() for each in constants)
 
 

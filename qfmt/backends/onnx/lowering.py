@@ -18,7 +18,7 @@ from ...ops import OPERATORS, Operator, Trait
 from ...ops.registry import ByName
 from .constants import onnx_dtype
 from .foreign import write_foreign
-from .fused import changes_nothing
+from .fused import NEUTRAL, changes_nothing
 from .opsets import NO_TYPE, Lacks, has_cast, schema, since, takes, working_type
 from .qdq import has_infinite, kept_apart
 
@@ -284,8 +284,9 @@ def one_to_one(site: Site, attributes: Mapping[str, Any] | None = None) -> Seque
     """An operator of ONNX with the same inputs, and the same attributes if no others are given."""
     _check_types(site)
     made = plain(site, typed_inputs(site), attributes or site.attributes)
-    given = [site.tensor(index) if site.has(index) else None for index in range(len(site.node.inputs))]
-    if changes_nothing(site.node.operator, given) and real_type(site, site.output()) == "float32":
+    name = site.node.operator
+    is_removed = name in NEUTRAL and changes_nothing(name, site.tensor(0), site.tensor(1))
+    if is_removed and real_type(site, site.output()) == "float32":
         return [kept_apart(site.builder, site.name, made[0])]
     return made
 
