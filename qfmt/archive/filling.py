@@ -97,7 +97,8 @@ def fill(
         manifest = Manifest(folder)
         tasks = _planned(manifest, sources, json.loads(json.dumps(options or {})))
         manifest.save()  # without an incomplete line, and with the position of each source
-        kept = set()
+        written: dict[str, str] = {}
+        """The file that was written for a source; "" if the archive had it."""
         asked = tasks, WORK, (_everywhere(folder), maker), jobs
         answering = cluster.results(*asked, dask) if dask else workers.results(*asked, limits)
         with _journal(manifest) as journal, closing(answering) as answers:
@@ -105,25 +106,30 @@ def fill(
             for task, answer in answers:
                 answer = workers.accepted(answer, partial(_is_answer, task))
                 answer.pop("again", None)  # for `cluster`
-                if answer == KEPT:
-                    kept.add(task["source"])
+                written[task["source"]] = answer.get("file", "")
                 told(settling.settle(task, answer))
             settling.finish()
         manifest.save()
-    results = {task["source"]: _result(task, manifest, kept) for task in tasks}
-    return Filled(manifest, results, {task["source"]: task["former"] for task in tasks if _is_replaced(task, manifest)})
+    results, replaced = dict[str, str](), dict[str, str]()
+    for task in tasks:
+        entry = manifest.entries[task["source"]]
+        results[entry.source] = _result(entry, written[entry.source])
+        if _replaces(entry, task["known"]):
+            replaced[entry.source] = task["known"]["path"]
+    return Filled(manifest, results, replaced)
 
 
-def _is_replaced(task: Message, manifest: Manifest) -> bool:
-    entry = manifest.entries[task["source"]]
-    return bool(task["former"]) and not entry.error and entry.sha256 != task["known"]["sha256"]
+def _replaces(entry: Entry, known: Message | None) -> bool:
+    """Whether an entry has the model of another source than before, which has the same name."""
+    return known is not None and entry.path != known["path"] and entry.sha256 != known["sha256"]
 
 
-def _result(task: Message, manifest: Manifest, kept: set[str]) -> str:
-    entry = manifest.entries[task["source"]]
-    if entry.source in kept or entry.error:
-        return "failed" if entry.error else "kept"
-    return "converted" if entry.file == task["file"] else "equal"
+def _result(entry: Entry, written: str) -> str:
+    if entry.error:
+        return "failed"
+    if not written:
+        return "kept"
+    return "converted" if entry.file == written else "equal"
 
 
 def _planned(manifest: Manifest, sources: Mapping[str, Place], options: Mapping[str, Any]) -> list[Message]:
@@ -142,14 +148,14 @@ def _planned(manifest: Manifest, sources: Mapping[str, Place], options: Mapping[
         if not target or uses[target] != 1:
             target = next(file for file in file_names(name, numbers) if alike(file) not in taken)
             taken.add(alike(target))
-        entry = replace(known or Entry(name, "", file=target), path=_relative(path, manifest.folder))
-        manifest.place(replace(entry, file=target))  # a link in the folder may lead out of it
-        _require_text(entry, options)
-        entries[name] = entry
+        planned = Entry(name, _relative(path, manifest.folder), options, file=target)
+        manifest.place(planned)  # a link in the folder may lead out of it
+        _require_text(planned)
+        entries.setdefault(name, replace(planned, options={}))
         task: Message = {"source": name, "path": _everywhere(path), "file": target, "options": options}
-        task["known"] = asdict(entry) if entry.content_id else None
+        task["known"] = asdict(known) if known and known.content_id else None
         task["repaired"] = before if owners.get(before) == name else target
-        task["former"] = known.path if known and known.content_id and known.path != entry.path else ""
+        task["listed"] = planned.path
         tasks.append(task)
     return tasks
 
@@ -157,15 +163,19 @@ def _planned(manifest: Manifest, sources: Mapping[str, Place], options: Mapping[
 def _require_same(manifest: Manifest, known: Entry, path: Place) -> None:
     """SourceError if the archive has the model of another source of this name, which would be lost.
 
-    A source that was moved or copied is the same. Of URLs, only the text is compared: the manifest may come from
-    anyone, so nothing is requested.
+    A file that was moved, copied or downloaded is the same. Of URLs, only the text is compared: the manifest may come
+    from anyone, so nothing is requested.
     """
     new = _relative(path, manifest.folder)
     if known.path == new or not known.content_id:
         return
-    is_another = isinstance(path, Url) and "://" in known.path
-    if isinstance(path, Path) and resolved(path) == path.absolute():  # a link may lead elsewhere than before
-        with suppress(QfmtError, OSError):
+    is_another = False
+    with suppress(QfmtError, OSError):  # what cannot be read fails later
+        if "://" in known.path:
+            is_another = isinstance(path, Url) or _has_changed(known, path)
+        elif isinstance(path, Url):
+            is_another = manifest.source(known).is_file()
+        elif resolved(path) == path.absolute():  # a link may lead elsewhere than before
             former = manifest.source(known)
             is_another = former.is_file() and not are_same(former, path) and _has_changed(known, path)
     if is_another:
@@ -180,10 +190,10 @@ def _has_changed(known: Entry, source: Path) -> bool:
     return not asdict(known).items() >= _digests(source).items()
 
 
-def _require_text(entry: Entry, options: Mapping[str, Any]) -> None:
+def _require_text(entry: Entry) -> None:
     """SourceError if the manifest could be written, but not read: a name may be bytes that are no UTF-8."""
     try:
-        json.dumps([entry.source, entry.path, options], ensure_ascii=False).encode()
+        json.dumps([entry.source, entry.path, entry.options], ensure_ascii=False).encode()
     except UnicodeEncodeError:
         hint = "rename the source, or set PYTHONUTF8=1 if it has a name in another language"
         raise SourceError("its name, its path or an option is not UTF-8", where=entry.source, hint=hint) from None
@@ -214,7 +224,7 @@ WORK = f"{__name__}:convert_task"
 # Keys and types of the answers of workers
 _TEXTS = "sha256", "external", "file", "file_sha256", "content_id"
 _CONVERTED = {**dict.fromkeys(_TEXTS, str), "size": int, "seconds": float}
-_FAILED = _CONVERTED | {"error": str, "again": bool, "unread": bool}
+_FAILED = _CONVERTED | {"error": str, "again": bool}
 
 
 def _is_answer(task: Message, answer: Message) -> bool:
@@ -229,7 +239,7 @@ def _is_answer(task: Message, answer: Message) -> bool:
 def convert_task(folder: str, maker: str, task: Message) -> Message:
     """What a worker does: convert a source into its file, unless the archive has that."""
     begin, path, home, answer = time.perf_counter(), place(task["path"]), place(folder), Message()
-    source, is_reading = path, True
+    source = path
     try:
         with downloaded(path) as source, limited(source.stat().st_size, ""):
             known, options, digests = task["known"] or {}, dict(task["options"]), Message()
@@ -244,29 +254,26 @@ def convert_task(folder: str, maker: str, task: Message) -> Message:
             shard_size = options.pop("shard_size", None)
             model = named(maker)(source, **options)
             digests = digests or _digests(source)  # not before: a file that cannot be converted may have terabytes
-            if _state(source.stat()) != _state(before):
-                raise _changed()
-            is_reading = False
+            require_unchanged = partial(_require_unchanged, source, before)
+            require_unchanged()
             with uploaded(home / target) as file:
                 if known.get("file") != target:
                     _require_replaceable(file)
                 for parent in reversed(file.parents):  # `mkdir` recurses once for each
                     if not parent.exists():
                         parent.mkdir(exist_ok=True)
-                write(model, file, shard_size=shard_size)
+                write(model, file, shard_size=shard_size, before_replacing=require_unchanged)
                 answer = digests | {"file": target, "file_sha256": sha256_of(file)}
                 answer |= {"content_id": model.content_id().hex(), "size": before.st_size}
-                if _state(source.stat()) != _state(before):  # its arrays are read again where they are written
-                    file.unlink(missing_ok=True)
-                    raise _changed()
     except Exception as error:
         answer = {"error": _said(error, str(path), str(source), f"{home}/"), "again": isinstance(error, RemoteError)}
-        answer["unread"] = is_reading and isinstance(error, RemoteError | OSError)
     return answer | {"seconds": round(time.perf_counter() - begin, 3)}
 
 
-def _changed() -> SourceError:
-    return SourceError("was changed while it was converted", hint="run the same command again")
+def _require_unchanged(source: Path, before: os.stat_result) -> None:
+    """SourceError if a source was written to since. Its arrays are read again where they are written."""
+    if _state(source.stat()) != _state(before):
+        raise SourceError("was changed while it was converted", hint="run the same command again")
 
 
 def _require_replaceable(file: Path) -> None:
@@ -323,20 +330,20 @@ class _Settling:
                 self.firsts.setdefault(_key(entry), entry.source)
 
     def settle(self, task: Message, answer: Message) -> Entry:
-        """The entry of a source for the answer to its task."""
+        """The entry of a source for the answer to its task. If it failed, an earlier result stays as it is."""
         before = self.entries[task["source"]]
-        entry, left = replace(before, error=""), {before.file}
-        if answer.pop("unread", False) and before.content_id:  # whether it changed is not known
-            entry = replace(before, error=answer["error"])
-            self._note(entry)
-            return entry
-        if answer != KEPT:
-            entry = Entry(before.source, before.path, task["options"], **{"file": task["file"]} | answer)
-            left.add(entry.file)
+        if answer == KEPT:
+            entry = replace(before, path=task["listed"], error="")
+        elif answer.get("error") and before.content_id:
+            where = "" if task["listed"] == before.path else f"{task['listed']}: "
+            entry = replace(before, error=where + answer["error"])
+        else:
+            entry = Entry(before.source, task["listed"], task["options"], **{"file": task["file"]} | answer)
             self.rank[entry.source] = bool(before.error or before.content_id), self.rank[entry.source][1]
-        if not entry.content_id:
+        if entry.error:
             self._note(entry)
             return entry
+        left = {before.file, entry.file}
         first = self._first(entry)
         if self.rank[first.source] < self.rank[entry.source]:
             entry = replace(entry, file=first.file, file_sha256=first.file_sha256)

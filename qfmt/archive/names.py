@@ -33,7 +33,8 @@ def file_names(source: str, numbers: Counter[str]) -> Iterator[str]:
     named = (_UNLIKE_TEMPORARY.sub("", part) for part in source.split("/"))
     parts = [part for part in named if part.strip(".")]  # below the archive
     taken = (".qfb", f"/{MANIFEST}")
-    folders = [f"{_cut(part)}_" if alike(f"/{part}").endswith(taken) else part for part in parts[:-1]]
+    cut = [_cut(part) for part in parts[:-1]]
+    folders = [f"{part}_" if alike(f"/{part}").endswith(taken) else part for part in cut]
     path = PurePosixPath(*folders, as_part(parts[-1]) if parts else "source")
     yield str(path.with_name(f"{_cut(path.stem)}.qfb"))
     whole = str(path.with_name(_cut(path.name)))

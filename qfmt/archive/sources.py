@@ -139,12 +139,20 @@ def _matching(pattern: str) -> Iterator[Path]:
 
 
 def _fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Whether a relative path fits a pattern; both in parts."""
-    if not pattern or pattern == ("**",):
-        return bool(pattern) or not parts
-    if pattern[0] == "**":
-        return any(_fits(parts[start:], pattern[1:]) for start in range(len(parts) + 1))
-    return bool(parts) and fnmatch(parts[0], pattern[0]) and _fits(parts[1:], pattern[1:])
+    """Whether a relative path fits a pattern; both in parts. Only the last `**` takes more parts when the rest does not
+    fit: an earlier one could only leave less to it."""
+    at, start, taken = 0, None, 0
+    position = 0
+    while position < len(parts):
+        if at < len(pattern) and pattern[at] == "**":
+            start, taken, at = at + 1, position, at + 1
+        elif at < len(pattern) and fnmatch(parts[position], pattern[at]):
+            position, at = position + 1, at + 1
+        elif start is not None:
+            position, at, taken = taken + 1, start, taken + 1
+        else:
+            return False
+    return all(part == "**" for part in pattern[at:])
 
 
 def _is_no_model(place: Place) -> bool:

@@ -82,7 +82,7 @@ def command(
         model, results = _checked(file, levels)
     violations, found, runs = results
     if json_:
-        as_json(_facts(file, results))
+        as_json(_facts(file, model, results))
     else:
         for broken in violations:
             line(str(broken))
@@ -97,7 +97,8 @@ def command(
             more = _counted(found.sums, found.reaches, len(found.unknown)) if found else ""
             if runs is not None:
                 more += _repeated(len(runs), sum(not each.elements for each in runs))
-            line(f"{file}: valid{more}{_newer(model)}")
+            note = _newer(model)
+            line(f"{file}: valid{more}{note and '; '}{note}")
     ctx.exit(BROKEN if violations else 0)
 
 
@@ -115,10 +116,12 @@ def _checked(file: Place, levels: Levels) -> tuple[Model | None, Results]:
     return model, Results(violations[:MOST], found, runs)
 
 
-def _facts(file: Place, results: Results) -> dict[str, Any]:
+def _facts(file: Place, model: Model | None, results: Results) -> dict[str, Any]:
     violations, found, runs = results
     listed = [{"rule": broken.rule, "where": broken.where, "what": broken.what} for broken in violations]
     told: dict[str, Any] = {"file": str(file), "valid": not violations, "violations": listed}
+    if note := _newer(model):
+        told["note"] = note
     if found:
         told["proofs"] = {"sums": found.sums, "reaches": found.reaches, "unknown": found.unknown}
     if runs is not None:
@@ -178,13 +181,17 @@ def _summarized(folder: Place, manifest: Manifest, checked: list[dict[str, Any]]
         return status
     total = len(manifest.entries)
     without = total - sum(bool(entry.content_id) for entry in manifest.entries.values())
-    listing = in_shell("qfmt inspect", str(folder))
-    rest = f"; no file for {without} of {how_many(total, 'source')}: see `{listing}`" if without else ""
+    failed = sum(bool(entry.content_id and entry.error) for entry in manifest.entries.values())
+    rest = f"; no file for {without} of {how_many(total, 'source')}" if without else ""
+    rest += f"; {failed} of {how_many(total, 'source')} failed when last converted" if failed else ""
+    rest += f": see `{in_shell('qfmt inspect', str(folder))}`" if rest else ""
     if unlisted:
         rest += f"; not checked: {some(unlisted)}, which the manifest does not name"
     for facts in checked:
         for where, why in facts.get("proofs", {}).get("unknown", {}).items():
             line(f"{facts['file']}: unknown {where}: {why}")
+        if "note" in facts:
+            line(f"{facts['file']}: {facts['note']}")
     line(f"{folder}: {how_many(len(checked), 'file')}, valid{_totals(checked)}{rest}")
     return 0
 
@@ -207,7 +214,7 @@ def _is_answer(answer: dict[str, Any]) -> bool:
     violations = answer.get("violations")
     is_typed = (
         type(answer.get("valid", "")) in (bool, type(None))
-        and type(answer.get("problem")) is str
+        and type(answer.get("problem")) is type(answer.get("note", "")) is str
         and isinstance(violations, list)
     )
     is_counted = all(_has_types(answer[key], types) for key, types in _COUNTS.items() if key in answer)
@@ -265,7 +272,7 @@ def _archived(path: Path, entry: Entry, levels: Levels) -> dict[str, Any]:
         return told | {"problem": "is not the file that was written: its sha256 differs"}
     try:
         model, results = _checked(path, levels)
-        told |= _facts(Path(entry.file), results)
+        told |= _facts(Path(entry.file), model, results)
         if told["valid"] and model is not None and model.content_id().hex() != entry.content_id:
             told |= {"valid": False, "problem": "its content id is not that of the manifest"}
     except QfmtError as error:
@@ -281,7 +288,7 @@ def _newer(model: Model | None) -> str:
     held = None if model is None else model.graph.tensors
     minor = held.minor_version if isinstance(held, Tensors) else 0
     is_newer = minor > int(FORMAT.rpartition(".")[2])
-    return f"; its format is 1.{minor}, but only the rules of {FORMAT} were checked" if is_newer else ""
+    return f"its format is 1.{minor}, but only the rules of {FORMAT} were checked" if is_newer else ""
 
 
 def _proofs(model: Model) -> Proofs:

@@ -82,4 +82,5 @@ def _row(entry: Entry, facts: dict[str, Any]) -> list[str]:
     if "nodes" not in facts:
         return [entry.source, *[NOTHING] * (len(COLUMNS) - 2), facts["error"] or "not converted yet"]
     numbers = f"{facts['nodes']:,}", f"{facts['parameters']:,}", size(facts["bytes"])
-    return [entry.source, facts["from"], facts["engine"] or NOTHING, *numbers, entry.content_id[:SHOWN], entry.file]
+    file = f"{entry.file}; not converted again: {entry.error}" if entry.error else entry.file
+    return [entry.source, facts["from"], facts["engine"] or NOTHING, *numbers, entry.content_id[:SHOWN], file]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -226,7 +226,7 @@ class Converted:
         for key in () if self.foreign else OF_INPUTS:
             yield from changed(key, *(each.source.get(key, NOWHERE) for each in (self.witness.model, self.file)))
         for what, mine, theirs in (("inputs", source.inputs, file.inputs), ("outputs", source.outputs, file.outputs)):
-            if mine != theirs and sorted(mine) == sorted(theirs):  # arrays go by these names
+            if _are_exchanged(mine, theirs):  # arrays go by these names
                 yield f"the network's {what} {', '.join(mine)} → {', '.join(theirs)}"
         wanted = [self.tensors.get(name, name) for name in source.outputs]
         if wanted != list(file.outputs):
@@ -237,6 +237,14 @@ class Converted:
     def beyond(self) -> Iterator[str]:
         """Outputs of the source that the file does not compute, because it ends earlier."""
         return iter(())
+
+
+def _are_exchanged(mine: Sequence[str], theirs: Sequence[str]) -> bool:
+    """Whether names of one network stand at other positions in another one; if that has fewer, in another order."""
+    if len(mine) != len(theirs):
+        common = {*mine} & {*theirs}
+        mine, theirs = ([name for name in names if name in common] for names in (mine, theirs))
+    return any(one != other and other in mine for one, other in zip(mine, theirs, strict=False))
 
 
 def _counting(graph: Graph, model: Model) -> Iterator[Tensor]:

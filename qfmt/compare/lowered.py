@@ -215,6 +215,11 @@ class Lowered:
             if not same_tensor(name, source, file) and not moved_from(name, source, file):
                 yield f"the input {name} is not a tensor of the source"
         yield from () if skipped else (f"the output {name} is not a tensor of the source" for name in self.unknown())
+        made = self._inputs_of_source()
+        inputs = [made[name] for name in source.inputs if name in made]
+        given = [name for name in file.inputs if name in inputs]
+        if inputs != given:  # the position of an argument
+            yield f"the network's inputs {', '.join(inputs)} → {', '.join(given)}"
         wanted = [*filter(None, map(self._end, source.outputs))]
         ends_early = any(self.beyond())  # then its outputs are what the source goes on with
         given = [name for name in file.outputs if name in wanted or not ends_early]

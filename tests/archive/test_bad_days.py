@@ -100,16 +100,18 @@ def test_names_have_room_for_suffixes(sources: Path, archive: Path, shard_size: 
     for number, name in enumerate(("a" * 252, "a" * 251 + "b", "a:b\\c\x01", "\xe9" * 126)):
         digits(sources / f"{name}.pt", number)
     digits(sources / f"{'d' * 251}.qfb" / "m.pt", 9)
+    digits(sources / f"{'e' * 196}.qfbe" / "m.pt", 10)
     options = {"shard_size": shard_size} if shard_size else {}
     assert kept(sources, archive, options=options) == set()
     assert [entry.file for entry in Manifest(archive).entries.values()] == [
         "a_b_c_.qfb",
         f"{'a' * 200}.qfb",
         f"{'a' * 200}.2.qfb",
-        f"{'d' * 200}_/m.qfb",
+        f"{'d' * 200}/m.qfb",
+        f"{'e' * 196}.qfb_/m.qfb",
         f"{chr(0xE9) * 100}.qfb",
     ]
-    assert len(kept(sources, archive, options=options)) == 5
+    assert len(kept(sources, archive, options=options)) == 6
 
 
 def test_files_have_names_that_differ_on_every_system(sources: Path, archive: Path) -> None:

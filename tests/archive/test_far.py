@@ -23,6 +23,7 @@ from qfmt.cli.source import is_archive
 from qfmt.errors import DestinationError, MissingFileError, MissingPackageError, QfmtError, RemoteError, SourceError
 from qfmt.file.sharding import stated
 from qfmt.urls import Url, place
+from support.archives import described
 from support.command_line import invoke, trouble
 from support.paths import DIGITS, ROOT
 from support.web_server import Server
@@ -49,12 +50,6 @@ def sources(tmp_path: Path) -> Path:
         digits(folder / name, number)
     (folder / "README.md").write_text("models")
     return folder
-
-
-def described(manifest: Manifest) -> dict[str, tuple[str, ...]]:
-    """What does not depend on the place and the time."""
-    entries = manifest.entries.values()
-    return {entry.source: (entry.sha256, entry.file, entry.file_sha256, entry.content_id) for entry in entries}
 
 
 @pytest.mark.usefixtures("temporary")
@@ -177,7 +172,7 @@ def test_a_manifest_of_a_bucket_leads_nowhere_else(bucket: str, tmp_path: Path) 
 
 
 def test_an_archive_keeps_what_it_has_of_a_source_that_cannot_be_read(server: Server, tmp_path: Path) -> None:
-    """Nothing is known to have changed. A source that can be read, and not be converted, is another matter."""
+    """Of the first, nothing is known to have changed; of the second, there is no newer model."""
     names, archive = ("a.pt", "b.pt"), tmp_path / "archive"
     server.files |= {name: digits(tmp_path / name, number).read_bytes() for number, name in enumerate(names)}
     found = find([server.url(name) for name in names], archive).sources
@@ -187,8 +182,8 @@ def test_an_archive_keeps_what_it_has_of_a_source_that_cannot_be_read(server: Se
     filled = fill(archive, found)
     entries = filled.manifest.entries
     assert filled.results == {"a.pt": "failed", "b.pt": "failed"} and "answers 503" in entries["a.pt"].error
-    assert described(filled.manifest)["a.pt"] == before["a.pt"] and not entries["b.pt"].content_id
-    assert f"{archive}: 1 file, valid; no file for 1 of 2 sources" in invoke("check", archive).stdout
+    assert described(filled.manifest) == before and "unknown format" in entries["b.pt"].error
+    assert f"{archive}: 2 files, valid; 2 of 2 sources failed when last converted" in invoke("check", archive).stdout
     server.answers = {}
     filled = fill(archive, found)
     assert filled.results["a.pt"] == "kept" and not filled.manifest.entries["a.pt"].error
@@ -203,7 +198,32 @@ def test_a_name_belongs_to_one_url(server: Server, tmp_path: Path) -> None:
         server.files[path] = content
         assert invoke("convert", server.url(path), "--out", archive).exit_code == 0
     assert "two sources have the name net.pt" in trouble("convert", server.url("2/net.pt"), "--out", archive)
-    assert invoke("convert", tmp_path / "net.pt", "--out", archive).exit_code == 0  # it may have been downloaded
+    digits(tmp_path / "other" / "net.pt", 1)
+    assert "two sources have the name net.pt" in trouble("convert", tmp_path / "other" / "net.pt", "--out", archive)
+    assert invoke("convert", tmp_path / "net.pt", "--out", archive).exit_code == 0  # it was downloaded
+    assert "two sources have the name net.pt" in trouble("convert", server.url("2/net.pt"), "--out", archive)
+    (tmp_path / "net.pt").unlink()
+    assert invoke("convert", server.url("2/net.pt"), "--out", archive).exit_code == 0
+
+
+def test_a_source_that_fails_does_not_take_the_name_of_another(server: Server, tmp_path: Path) -> None:
+    """The manifest still says where its model is from."""
+    one, archive = digits(tmp_path / "1" / "net.pt"), tmp_path / "archive"
+    server.files = {"net.pt": digits(tmp_path / "2" / "net.pt", 1).read_bytes()}
+    assert invoke("convert", one, "--out", archive).exit_code == 0
+    before = described(Manifest(archive))
+    one.rename(tmp_path / "net.pt")
+    server.answers = {"net.pt": lambda handler: handler.answer(503, b"")}
+    assert invoke("convert", server.url("net.pt"), "--out", archive).exit_code == 1
+    entry = Manifest(archive).entries["net.pt"]
+    assert described(Manifest(archive)) == before and entry.path == "../1/net.pt"
+    assert entry.error.startswith(f"{server.url('net.pt')}: ") and "answers 503" in entry.error
+    (tmp_path / "net.pt").rename(one)
+    server.answers = {}
+    assert "two sources have the name net.pt: ../1/net.pt" in trouble("convert", server.url("net.pt"), "--out", archive)
+    one.unlink()
+    result = invoke("convert", server.url("net.pt"), "--out", archive)
+    assert "note: net.pt: replaces the model of another file, ../1/net.pt\n" in result.stderr
 
 
 def test_names_of_a_web_server_are_not_escaped(server: Server, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,9 @@ from qfmt.archive import filling
 from qfmt.archive.filling import fill
 from qfmt.archive.manifest import MANIFEST, Entry, Manifest
 from qfmt.archive.sources import find
-from qfmt.archive.workers import accepted
+from qfmt.archive.workers import Limits, accepted
 from qfmt.file import writer
-from support.archives import digits, files, kept, lines, shards
+from support.archives import described, digits, files, kept, lines, shards, with_external_data
 from support.command_line import invoke, start, trouble
 from support.making import NONSENSE
 from support.paths import DIGITS
@@ -173,15 +174,40 @@ def test_a_source_that_changes_while_its_result_is_written_fails(
     """Its arrays are read from the source where they are written."""
     path = digits(sources / "a.pt")
 
-    def written(*arguments: Any, **options: Any) -> None:
-        writer.write(*arguments, **options)
-        digits(sources / "b.pt", 1).replace(path)
+    def written(*arguments: Any, before_replacing: Callable[[], None], **options: Any) -> None:
+        def change() -> None:
+            digits(sources / "b.pt", 1).replace(path)
+            before_replacing()
+
+        writer.write(*arguments, before_replacing=change, **options)
 
     monkeypatch.setattr(filling, "write", written)
     task = {"source": "a.pt", "path": str(path), "file": "a.qfb", "options": {}, "known": None}
     answer = filling.convert_task(str(archive), "qfmt.cli.conversion:make", task)
     assert answer["error"] == "was changed while it was converted; run the same command again"
     assert files(archive) == []
+
+
+@pytest.mark.parametrize("form", ["truncated", "late", "unreadable"])
+def test_what_fails_keeps_its_earlier_result(form: str, sources: Path, archive: Path) -> None:
+    for name in "a", "b":
+        digits(sources / f"{name}.pt")
+    with_external_data(sources / "m" / "m.onnx", 0, 2)
+    options = {"options": {"shard_size": 1000}}
+    kept(sources, archive, **options)
+    before = described(Manifest(archive)), files(archive)
+    if form == "truncated":
+        for path in sources.glob("*.pt"):
+            path.write_bytes(path.read_bytes()[:-100])
+    if form == "unreadable":
+        (sources / "m" / "m.data").rename(sources.parent / "data")
+    limits = Limits.of(None, 0.001, 1) if form == "late" else None
+    found = find([str(sources)], archive).sources
+    failed = {"truncated": {"a.pt", "b.pt"}, "late": {"a.pt", "b.pt", "m/m.onnx"}, "unreadable": {"m/m.onnx"}}
+    filled = fill(archive, found, limits=limits, **options)
+    assert {name for name, result in filled.results.items() if result == "failed"} == failed[form]
+    assert (described(Manifest(archive)), files(archive)) == before
+    assert all(bool(entry.error) == (name in failed[form]) for name, entry in Manifest(archive).entries.items())
 
 
 def test_what_cannot_be_removed_stops_nothing(sources: Path, archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:

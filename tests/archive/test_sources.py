@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from qfmt.archive.sources import find
+from qfmt.archive.sources import _fits, find
 from qfmt.errors import DestinationError, MissingFileError, SourceError
 from support.archives import digits
 from support.command_line import trouble
@@ -51,3 +53,21 @@ def test_what_is_no_source_is_said_before_anything_is_converted(sources: Path, a
         with pytest.raises(kind, match=said):
             find([str(place) for place in places], archive)
     assert said in trouble("convert", archive, "--out", archive)
+
+
+def _fits_by_definition(parts: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
+    if not pattern:
+        return not parts
+    if pattern[0] == "**":
+        return any(_fits_by_definition(parts[start:], pattern[1:]) for start in range(len(parts) + 1))
+    return bool(parts) and pattern[0] in ("*", parts[0]) and _fits_by_definition(parts[1:], pattern[1:])
+
+
+@settings(max_examples=500)
+@given(st.lists(st.sampled_from("ab"), max_size=6), st.lists(st.sampled_from(["a", "b", "*", "**"]), max_size=6))
+def test_a_glob_matches_by_its_definition(parts: list[str], pattern: list[str]) -> None:
+    assert _fits(parts, pattern) == _fits_by_definition(tuple(parts), tuple(pattern))
+
+
+def test_many_double_stars_in_deep_folders_take_no_time() -> None:
+    assert not _fits(["c"] * 700 + ["empty.txt"], [*["**", "c"] * 20, "*.pt"])

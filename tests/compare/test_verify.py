@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -29,7 +29,7 @@ from qfmt.errors import QfmtError, RunError, SourceError, ValidityError
 from qfmt.frontends.torch.execution import apply
 from qfmt.frontends.torch.torchscript.source import witness
 from qfmt.interpreter import execute
-from qfmt.model import Model, Node, Quantization, Tensor
+from qfmt.model import Graph, Model, Node, Quantization, Tensor
 from qfmt.ops import OPERATORS, Operand
 from qfmt.rules import violations
 from support.changed import one_scale_changed, one_value_changed, with_node, with_tensor, zero_point_moved
@@ -800,3 +800,30 @@ def test_outputs_are_those_of_the_source_in_its_order(tmp_path: Path) -> None:
         report = qfmt.verify(source, other, samples=1)
         assert not report.ok
         assert report.first_wrong.startswith(f"the network's outputs {first}, {second}, {third} → {outputs[0]}")
+
+
+def _three(inputs: Sequence[str], outputs: Sequence[str]) -> Model:
+    """Three QuantizeLinear nodes side by side, with other scales."""
+    tensors = {name: Tensor(name, "float32", (4,)) for name in inputs}
+    for name, scale in zip(outputs, (0.5, 0.25, 0.125), strict=True):
+        tensors[name] = Tensor(name, "int8", (4,), quantization=Quantization.of((scale,), (0,), -128, 127))
+    version = OPERATORS["QuantizeLinear"].version
+    ends = zip(inputs, outputs, strict=True)
+    nodes = tuple(Node("QuantizeLinear", (x,), (y,), version=version, rule="divide") for x, y in ends)
+    return Model(Graph(tuple(inputs), tuple(outputs), nodes, tensors))
+
+
+NAMES = {
+    "inputs": [("bac", "pqr"), ("acb", "pqr"), ("baz", "pqr"), ("zab", "pqr")],
+    "outputs": [("abc", "qpr"), ("abc", "prq"), ("abc", "zrq"), ("abc", "qzr")],
+}
+
+
+@pytest.mark.parametrize(("what", "names"), [(what, names) for what in NAMES for names in NAMES[what]])
+def test_names_that_are_exchanged_are_wrong(what: str, names: tuple[str, str], tmp_path: Path) -> None:
+    """Arrays go by names, also if another one was renamed."""
+    path = tmp_path / "source.qfb"
+    _three("abc", "pqr").save(path)
+    report = qfmt.verify(path, _three(*names))
+    assert not report.ok and report.first_wrong.startswith(f"the network's {what} ")
+    assert qfmt.verify(path, _three("xyc", "pst")).ok

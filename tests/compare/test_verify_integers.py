@@ -486,6 +486,20 @@ def test_the_order_of_outputs_counts(digits: Model, tmp_path: Path) -> None:
     assert qfmt.verify(path, doubled).first_wrong == "the network's outputs fc, pool → fc, pool, fc"
 
 
+def test_the_order_of_inputs_counts(tmp_path: Path) -> None:
+    """It is the order of the arguments in C, and of the module of `to_torch`."""
+    net = Net(np.random.default_rng(3))
+    sums = [net.node("Sigmoid", [net.input(2, 3)], grid(net.rng), "divide") for _ in range(2)]
+    model = net.model(*sums)
+    model.save(tmp_path / "source.qfb")
+    file = lower_integer(model)
+    assert qfmt.verify(tmp_path / "source.qfb", file).ok
+    first, second = file.graph.inputs
+    swapped = file.replace(graph=replace(file.graph, inputs=(second, first)))
+    report = qfmt.verify(tmp_path / "source.qfb", swapped)
+    assert report.first_wrong == f"the network's inputs {first}, {second} → {second}, {first}"
+
+
 def test_outputs_that_are_real_numbers_and_integers_at_once(tmp_path: Path) -> None:
     net = Net(np.random.default_rng(3))
     a, b = (net.node("Sigmoid", [net.input(2, 3)], grid(net.rng), "divide") for _ in range(2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -286,6 +287,8 @@ def test_a_newer_minor_version_is_read(tmp_path: Path) -> None:
     (tmp_path / "m.qfb").write_bytes(_crafted(minor_version=7))
     said = invoke("check", tmp_path / "m.qfb").stdout
     assert "valid; its format is 1.7, but only the rules of 1.0 were checked" in said
+    note = "its format is 1.7, but only the rules of 1.0 were checked"
+    assert json.loads(invoke("check", tmp_path / "m.qfb", "--json").stdout)["note"] == note
     model = qfmt.load(tmp_path / "m.qfb")
     assert model.producer == "crafted"
     with pytest.raises(VersionError, match=r"its source has format 1\.7, .*; copy the file as it is"):

@@ -7,8 +7,11 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytest
+
 from qfmt.archive.filling import fill
-from qfmt.archive.manifest import MANIFEST
+from qfmt.archive.manifest import MANIFEST, Manifest
 from qfmt.archive.sources import find
 from qfmt.file.sharding import stated
 from support.paths import DIGITS, HOSTILE
@@ -26,6 +29,16 @@ def digits(path: Path, number: int = 0, form: int = zipfile.ZIP_STORED) -> Path:
             content = source.read(name)
             target.writestr(name, bytes([number]) + content[1:] if len(content) == WEIGHTS else content)
     return path
+
+
+def with_external_data(path: Path, *values: float) -> None:
+    """An ONNX model that adds two values, which lie in m.data beside it."""
+    onnx = pytest.importorskip("onnx")
+    path.parent.mkdir()
+    text = '<ir_version: 9, opset_import: ["": 17]> agraph (float[2] x) => (float[2] y) { y = Add(x, w) }'
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(values, np.float32), "w"))
+    onnx.save(model, path, save_as_external_data=True, location="m.data", size_threshold=0)
 
 
 def kept(sources: Path, archive: Path, **options: Any) -> set[str]:
@@ -49,3 +62,9 @@ def shards(archive: Path) -> dict[str, set[str]]:
     found = {file: {shard.name for shard in stated(archive / file)} for file in files(archive)}
     assert {path.name for path in archive.iterdir()} == {*found, MANIFEST}.union(*found.values())
     return found
+
+
+def described(manifest: Manifest) -> dict[str, tuple[str, ...]]:
+    """What does not depend on the place and the time."""
+    entries = manifest.entries.values()
+    return {entry.source: (entry.sha256, entry.file, entry.file_sha256, entry.content_id) for entry in entries}

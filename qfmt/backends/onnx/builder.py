@@ -233,7 +233,10 @@ class Builder:
     def build(self) -> ir.Model:
         for name in self.model.graph.inputs:
             self._stored[name] = ir.Value(name=name)
-            self._describe(self._stored[name], self.model.tensors[name])
+            try:
+                self._describe(self._stored[name], self.model.tensors[name])
+            except Lacks as reason:
+                raise QfmtError(f"{reason}, which ONNX does not have", where=f"input {name}") from None
         inputs = [self._stored[name] for name in self.model.graph.inputs]
         names: set[str] = set()
         with Memory.charged(self._budget).spent():
@@ -276,7 +279,7 @@ class Builder:
 
     def _describe(self, value: ir.Value, tensor: Tensor) -> None:
         if any(isinstance(size, int) and size > LARGEST_SIZE for size in tensor.shape or ()):
-            raise Lacks("has an output of a size beyond int64")
+            raise Lacks("has a size beyond int64")
         value.name = tensor.name
         if tensor.name in self._assumed:  # a runtime knows the type
             return
