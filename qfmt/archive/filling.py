@@ -254,6 +254,7 @@ def convert_task(folder: str, maker: str, task: Message) -> Message:
             shard_size = options.pop("shard_size", None)
             model = named(maker)(source, **options)
             digests = digests or _digests(source)  # not before: a file that cannot be converted may have terabytes
+            content_id = model.content_id().hex()
             require_unchanged = partial(_require_unchanged, source, before)
             require_unchanged()
             with uploaded(home / target) as file:
@@ -264,7 +265,7 @@ def convert_task(folder: str, maker: str, task: Message) -> Message:
                         parent.mkdir(exist_ok=True)
                 write(model, file, shard_size=shard_size, before_replacing=require_unchanged)
                 answer = digests | {"file": target, "file_sha256": sha256_of(file)}
-                answer |= {"content_id": model.content_id().hex(), "size": before.st_size}
+                answer |= {"content_id": content_id, "size": before.st_size}
     except Exception as error:
         answer = {"error": _said(error, str(path), str(source), f"{home}/"), "again": isinstance(error, RemoteError)}
     return answer | {"seconds": round(time.perf_counter() - begin, 3)}
