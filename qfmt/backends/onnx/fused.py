@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -14,9 +14,12 @@ from ...model import DTYPES, INT32, Graph, Model, Node, Quantization, Tensor, st
 from ...ops.accumulation import in_units_of_sums, output_axis, unit_of_sums
 from ...ops.registry import OPERATORS, Trait, has, known
 
-Grids = Mapping[str, Quantization]
-"""The quantization of each computed tensor that is quantized, or dequantized; also if it was moved since, as ONNX
-Runtime looks through that."""
+Origins = Mapping[str, Tensor]
+"""For each computed tensor that is quantized, or was dequantized, the quantized one; also if it was moved since, for
+ONNX Runtime looks through that."""
+
+DROPPED = "Relu", "Clip"
+"""What ONNX Runtime drops before a QuantizeLinear that limits as much. Then it looks at the node before."""
 
 
 NEUTRAL = {"Mul": 1, "Div": 1, "Add": 0, "Sub": 0}
@@ -25,10 +28,11 @@ NEUTRAL = {"Mul": 1, "Div": 1, "Add": 0, "Sub": 0}
 
 class Apart(NamedTuple):
     """The tensors at which nodes are kept apart, by name: `constants` from the nodes that read them, `results` from the
-    QuantizeLinear that follows."""
+    QuantizeLinear that follows, `factors` as first inputs of a MatMul, which is kept apart from an Add."""
 
     constants: frozenset[str]
     results: frozenset[str]
+    factors: frozenset[str]
 
     def from_readers(self, tensor: Tensor) -> bool:
         """Whether to keep a tensor apart from the nodes that read it.
@@ -38,7 +42,7 @@ class Apart(NamedTuple):
         has_2_bits = DTYPES[tensor.dtype].bits == 2 and tensor.is_constant
         return tensor.name in self.constants or (has_2_bits and any(size % 4 for size in static_shape(tensor)))
 
-    def from_quantization(self, tensor: Tensor, producer: ir.Node, is_moved_output: bool) -> bool:
+    def from_quantization(self, tensor: Tensor, real: ir.Value, is_output: Callable[[ir.Value | None], bool]) -> bool:
         """Whether to keep a result apart from its QuantizeLinear.
 
         ONNX Runtime merges two successive quantizations into one with another scale. Before 4 bits and float8, it drops
@@ -46,26 +50,27 @@ class Apart(NamedTuple):
         network. Its QLinearAveragePool has no dilations, and counts other elements with ceil_mode. Its QLinearSoftmax
         truncates the reciprocal of the scale.
         """
-        dtype, name, a = DTYPES[tensor.dtype], producer.op_type, producer.attributes
+        passed = [*_passed(real)]
+        if not passed:
+            return False
+        dtype, name, a = DTYPES[tensor.dtype], passed[-1].op_type, passed[-1].attributes
         has_kernels = dtype.is_integer and dtype.bits >= 8
         if name == "AveragePool":
             counts_beyond = a.get_int("ceil_mode", 0) and a.get_int("count_include_pad", 0)
             has_kernels &= not (counts_beyond or any(size > 1 for size in a.get_ints("dilations", ())))
         if name == "Softmax" and tensor.quantization is not None:
             has_kernels &= not (f32(1) / tensor.quantization.scale.real.astype(f32) % 1).any()
-        moves_output = name == "Transpose" and is_moved_output
-        return name == "DequantizeLinear" or moves_output or tensor.name in self.results or not has_kernels
+        moves_output = any(node.op_type == "Transpose" and is_output(node.inputs[0]) for node in passed)
+        is_dequantized = passed[0].op_type == "DequantizeLinear"
+        return is_dequantized or moves_output or tensor.name in self.results or not has_kernels
 
-    @staticmethod
-    def from_add(x: Tensor, w: Tensor, opset: int) -> bool:
+    def from_add(self, x: Tensor, w: Tensor, opset: int) -> bool:
         """Whether to keep a MatMul apart from an Add.
 
         ONNX Runtime fuses them to a Gemm. It reshapes an int8 input that is not a matrix, and quantizes it again with a
-        zero point of type uint8: always from opset 21 on, before that if the weight does not have 8 bits.
+        zero point of type uint8: always from opset 21 on, before that if the weight is quantized to other than 8 bits.
         """
-        is_matrix = x.shape is not None and len(x.shape) == 2
-        are_quantized = x.quantization is not None and w.quantization is not None
-        return are_quantized and not is_matrix and x.dtype == "int8" and (DTYPES[w.dtype].bits != 8 or opset >= 21)
+        return x.name in self.factors and (opset >= 21 or (w.quantization is not None and DTYPES[w.dtype].bits != 8))
 
 
 def changes_nothing(operator: str, a: Tensor, b: Tensor) -> bool:
@@ -79,22 +84,24 @@ def apart(model: Model) -> Apart:
     """The tensors of a model at which nodes are kept apart.
 
     Next to a quantized tensor, ONNX Runtime assumes that the scales of 8-bit constants are those of the output
-    channels, and that the scale of an int32 bias is that of the sums. If they are not, its MatMulIntegerToFloat, QGemm
-    and QLinearConv use wrong scales, or fail. It rounds a float bias to int32 in units of the sums, even if the float
-    result is also an output (WeightBiasQuantization). It has no integer kernels for 2-bit weights.
+    channels, and that the scale of an int32 bias is that of the sums (of a convolution, if the two differ by no more
+    than about 1e-6 + 1 %). If they are not, its MatMulIntegerToFloat, QGemm and QLinearConv use wrong scales, or fail.
+    It rounds a float bias to int32 in units of the sums, even if the float result is also an output
+    (WeightBiasQuantization). It has no integer kernels for 2-bit weights.
     """
     nodes = [node for node in model.nodes if known(node)]
-    grids, read = _grids(model, nodes), _read(model, nodes)
+    origins, read = _origins(model, nodes), _read(model, nodes)
     readers, outputs = Graph((), (), nodes, {}).readers(), {*model.graph.outputs}
     constants, results = set[str](), set[str]()
     for node in nodes:
-        if any(name in grids for name in node.inputs):
+        if any(name in origins for name in node.inputs):
             given = [read[name] for name in node.inputs if name]
             odd = (each for each in given if _has_many_scales(each) and not _is_weight(node, each, read))
             few = (each for each in given if each.is_constant and DTYPES[each.dtype].bits == 2)
             constants.update(each.name for each in (*odd, *few))
     for product, bias, result in _biases(nodes, read):
-        x, w = grids.get(product.inputs[0]), read[product.inputs[1]]
+        quantized, w = origins.get(product.inputs[0]), read[product.inputs[1]]
+        x = None if quantized is None else quantized.quantization
         if x is None or w.quantization is None or not x.is_per_tensor or not w.quantization.is_affine:
             continue
         if DTYPES[bias.dtype].kind == "f":
@@ -105,17 +112,31 @@ def apart(model: Model) -> Apart:
                 results.update(steps)
         elif DTYPES[bias.dtype].bits == 32 and _is_in_other_units(bias.quantization, product, x, w.quantization):
             constants.add(bias.name)
-    return Apart(frozenset(constants), frozenset(results))
+    factors = (name for name, tensor in origins.items() if tensor.dtype == "int8" and not _is_matrix(read[name]))
+    return Apart(frozenset(constants), frozenset(results), frozenset(factors))
 
 
-def _grids(model: Model, nodes: Sequence[Node]) -> Grids:
+def _passed(real: ir.Value) -> Iterator[ir.Node]:
+    """The node that computes a value; and those before it, as long as they are dropped or moved behind a
+    QuantizeLinear."""
+    value: ir.Value | None = real
+    while value is not None and (node := value.producer()) is not None:
+        yield node
+        value = node.inputs[0] if node.op_type in (*DROPPED, "Transpose") else None
+
+
+def _origins(model: Model, nodes: Sequence[Node]) -> Origins:
     computed = (tensor for tensor in model.tensors.values() if tensor.data is None)
-    grids = {tensor.name: tensor.quantization for tensor in computed if tensor.quantization is not None}
+    origins = {tensor.name: tensor for tensor in computed if tensor.quantization is not None}
     for node in nodes:
         passes = node.operator == "DequantizeLinear" or has(node, Trait.ANY_MOVE)
-        if passes and node.inputs and (grid := grids.get(node.inputs[0])) is not None:
-            grids |= {name: grid for name in node.outputs if name and name not in grids}
-    return grids
+        if passes and node.inputs and (origin := origins.get(node.inputs[0])) is not None:
+            origins |= {name: origin for name in node.outputs if name and name not in origins}
+    return origins
+
+
+def _is_matrix(tensor: Tensor) -> bool:
+    return tensor.shape is not None and len(tensor.shape) == 2
 
 
 def _read(model: Model, nodes: Sequence[Node]) -> dict[str, Tensor]:
@@ -142,19 +163,28 @@ def _is_weight(node: Node, tensor: Tensor, read: Mapping[str, Tensor]) -> bool:
 
 
 def _biases(nodes: Sequence[Node], read: Mapping[str, Tensor]) -> Iterator[tuple[Node, Tensor, str]]:
-    """Each product that has a constant bias, also one that an Add adds to it; the bias, and the result."""
+    """Each product that has a constant bias, also one that an Add or Sum adds to it; the bias, and the result."""
     producers = {name: node for node in nodes for name in node.outputs if name}
+    moved = dict[str, str]()
+    """What a tensor was moved from. If it has the same shape, ONNX Runtime may find that the moves change nothing."""
     for node in nodes:
+        if has(node, Trait.ANY_MOVE) and node.inputs and len(node.outputs) == 1:
+            moved[node.outputs[0]] = moved.get(node.inputs[0], node.inputs[0])
         if has(node, Trait.PRODUCT):
-            added = [(node, name) for name in node.inputs[2:3] if name]
-        elif node.operator == "Add":
-            pairs = zip(node.inputs, reversed(node.inputs), strict=True)
+            added = [(node, name) for name in node.inputs[2:3] if name and node.attributes.get("beta") != 0]
+        elif node.operator in ("Add", "Sum") and len(node.inputs) == 2:
+            pairs = [*zip(node.inputs, reversed(node.inputs), strict=True)]
+            pairs += [(name, moved[other]) for name, other in pairs if _is_moved_back(other, moved, read)]
             added = [(producers[other], name) for name, other in pairs if other in producers]
         else:
             continue
         for product, name in added:
             if has(product, Trait.PRODUCT) and read[name].is_constant:
                 yield product, read[name], node.outputs[0]
+
+
+def _is_moved_back(name: str, moved: Mapping[str, str], tensors: Mapping[str, Tensor]) -> bool:
+    return name in moved and tensors[name].shape == tensors[moved[name]].shape
 
 
 def _up_to_quantization(
@@ -165,16 +195,14 @@ def _up_to_quantization(
     for tensor in (queue := [result]):
         for node in readers.get(tensor.name, ()) if tensor.quantization is None else ():
             name = node.outputs[0] if node.outputs else ""
-            passes = node.operator in ("Relu", "Clip", "QuantizeLinear") or has(node, Trait.ANY_MOVE)
+            passes = node.operator in (*DROPPED, "QuantizeLinear") or has(node, Trait.ANY_MOVE)
             if passes and name and name not in passed:
                 queue.append(passed.setdefault(name, tensors[name]))
     return queue
 
 
 def _is_in_other_units(bias: Quantization | None, product: Node, x: Quantization, w: Quantization) -> bool:
-    """Of a matrix product; ONNX Runtime itself tests the scale of the bias of a convolution."""
-    is_convolution = "kernel_shape" in product.attributes
-    return bias is not None and not is_convolution and not in_units_of_sums(bias, x, w, product.attributes)
+    return bias is not None and not in_units_of_sums(bias, x, w, product.attributes)
 
 
 def _may_be_rounded(bias: Tensor, product: Node, x: Quantization, w: Tensor, limit: float) -> bool:

@@ -60,8 +60,7 @@ def quantized(builder: Builder, tensor: Tensor, real: ir.Value, inside: bool = F
     if domain is None or len(grid.scale) > 1:  # ONNX Runtime would fuse nodes as if there were one scale
         return _quantized_by_formula(builder, tensor, real)
     real = real if inside else _limited(builder, tensor, real)
-    producer = real.producer()
-    if producer and builder.apart.from_quantization(tensor, producer, builder.is_output(producer.inputs[0])):
+    if builder.apart.from_quantization(tensor, real, builder.is_output):
         real = kept_apart(builder, tensor.name, real)
     inputs = (real, scale(builder, tensor), zero_point(builder, tensor))
     return builder.emit("QuantizeLinear", *inputs, name=name, domain=domain, **_layout(builder, tensor, grid, domain))

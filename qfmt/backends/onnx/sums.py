@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ...arrays import Array
-from ...model import DTYPES, INT32, Tensor
+from ...model import DTYPES, INT32, Tensor, static_shape
 from ...ops import Operand
 from ...ops.accumulation import stored_zero, whole
 from ...ops.geometry import unit_factors, window_counts
@@ -20,6 +20,7 @@ from ...passes.same_types import OFFSETS
 from .lowering import Site, adds_up, lowers, one_to_one, written_attributes
 from .opsets import Lacks
 from .pools import bin_members
+from .qdq import kept_apart
 
 
 class Part(NamedTuple):
@@ -219,7 +220,11 @@ def integer_product(site: Site) -> ir.Value | Sequence[ir.Value]:
         return is_one or is_row
 
     if fits(0) and fits(1):
-        return one_to_one(site)
+        made = one_to_one(site)
+        w = site.tensor(1)
+        is_batch = not is_conv and w.is_constant and len(static_shape(w)) > 2
+        # ONNX Runtime's MatMulIntegerToFloat takes a wrong bias for matrices with scales of columns.
+        return [kept_apart(site.builder, site.name, made[0])] if is_batch and site.opset >= 12 else made
 
     def multiply(x: Part, w: Part) -> ir.Value:
         return site.emit(site.node.operator, x.value, w.value, x.zero_point, w.zero_point, **given)

@@ -155,6 +155,79 @@ def test_a_bias_that_is_added_to_a_product(name: str, shape: tuple[int, ...], dt
 @pytest.mark.parametrize("name", WEIGHT)
 def test_the_scale_of_a_bias_is_its_own(name: str, between: list[str], form: str) -> None:
     """Not that of the sums."""
-    grid = Quantization.of([X * 2.0**-5] * 4, (0, 0, 0, 0), -(2**31), 2**31 - 1, 0)
-    bias = Tensor.constant("bias", np.array([900, -5000, 3000, 7000], np.int32), grid)
-    agrees(network(name, bias, [2.0**-6] * 4, between, 2.0**-3), form)
+    agrees(network(name, in_int32([900, -5000, 3000, 7000], X * 2.0**-5), [2.0**-6] * 4, between, 2.0**-3), form)
+
+
+@pytest.mark.parametrize("ratio", [2.0**-7, 0.5, 2])
+@pytest.mark.parametrize("name", WEIGHT)
+def test_the_scale_of_a_bias_is_its_own_in_small_units(name: str, ratio: float) -> None:
+    """ONNX Runtime takes scales for equal that differ by up to 1e-6."""
+    unit = X * 2.0**-14
+    agrees(network(name, in_int32([900, -500, 300, 700], unit * ratio), [2.0**-14] * 4, [], 16 * unit), "qdq")
+
+
+def in_int32(integers: Sequence[int], scale: float) -> Tensor:
+    grid = Quantization.of([scale] * 4, (0, 0, 0, 0), -(2**31), 2**31 - 1, 0)
+    return Tensor.constant("bias", np.array(integers, np.int32), grid)
+
+
+@pytest.mark.parametrize("between", [[], ["Flatten"]], ids=",".join)
+@pytest.mark.parametrize("moves", [[], ["Expand"], ["Transpose", "Transpose"]], ids=",".join)
+@pytest.mark.parametrize("operator", ["Add", "Sum"])
+@pytest.mark.parametrize("name", ["MatMul", "Gemm"])
+def test_a_bias_that_int32_does_not_hold_is_added(
+    name: str, operator: str, moves: list[str], between: list[str]
+) -> None:
+    """ONNX Runtime removes the moves, and makes a Gemm of the others."""
+    bias = Tensor.constant("bias", np.array([0.5, 3, -3, 1], f32))
+    model = network("MatMul", bias, [2.0**-6, FINE, FINE, 2.0**-7], [], 2.0**-3)
+    product, _, quantize = model.graph.nodes
+    given = OPERATORS[name].complete({})
+    nodes = [Node(name, product.inputs, ("a",), given, version=OPERATORS[name].version)]
+    for index, each in enumerate(moves):
+        names = (nodes[-1].outputs[0], *(["shape"] if each == "Expand" else []))
+        turn = {"perm": (1, 0)} if each == "Transpose" else {}
+        nodes.append(Node(each, names, (f"m{index}",), turn, version=OPERATORS[each].version))
+    nodes.append(Node(operator, (nodes[-1].outputs[0], "bias"), ("b",), version=OPERATORS[operator].version))
+    nodes += [Node(each, ("b",), ("f",), {"axis": 1}, version=OPERATORS[each].version) for each in between]
+    nodes.append(replace(quantize, inputs=nodes[-1].outputs))
+    used = {each for node in nodes for each in (*node.inputs, *node.outputs)}
+    real = [
+        Tensor(each, "float32", (4, 2) if each == "m0" and len(moves) == 2 else (2, 4)) for each in ("m0", "m1", "f")
+    ]
+    more = [*real, Tensor.constant("shape", np.array([1]))]
+    tensors = {**model.tensors, **{each.name: each for each in more if each.name in used}}
+    agrees(model.replace(graph=replace(model.graph, nodes=nodes, tensors=tensors)), "qdq")
+
+
+@pytest.mark.parametrize("weight", ["float32", "float8_e4m3fn", "blocks", "rows"])
+@pytest.mark.parametrize("opset", [None, 21, 25])
+@pytest.mark.parametrize("shape", [(4,), (2, 3, 4)])
+def test_int8_by_real_weights_and_a_bias(shape: tuple[int, ...], opset: int | None, weight: str) -> None:
+    """ONNX Runtime makes a Gemm of both, and failed at that."""
+    grids = {
+        "float8_e4m3fn": ("float8_e4m3fn", Quantization.of(0.25, 0, -448, 448)),
+        "blocks": (
+            "int8",
+            Quantization.of_blocks("int8", (4, 4), (2, 1), np.full((2, 4), 0.25, f32), np.zeros(1, int)),
+        ),
+        "rows": ("int8", Quantization.of([0.5, 0.25, 0.5, 1], [0] * 4, -128, 127, 0)),
+    }
+    integers = RNG.integers(-2, 3, (4, 4))
+    w = Tensor.constant("w", integers.astype(f32))
+    if weight in grids:
+        dtype, grid = grids[weight]
+        w = Tensor.constant("w", integers.astype(numpy_dtype(dtype)), grid, dtype=dtype)
+    x = Tensor("x", "int8", shape, quantization=Quantization.per_tensor(0.5, 3, "int8"))
+    real = [Tensor("r", "float32", shape), *(Tensor(each, "float32", None) for each in "vay")]
+    nodes = [Node("DequantizeLinear", ("x",), ("r",), version=23)]
+    if weight in grids:
+        nodes.append(Node("DequantizeLinear", ("w",), ("v",), version=23))
+    nodes += [Node("MatMul", ("r", "v" if weight in grids else "w"), ("a",), version=13),
+              Node("Add", ("a", "bias"), ("y",), version=14)]  # fmt: skip
+    used = {each for node in nodes for each in (*node.inputs, *node.outputs)}
+    held = (x, w, *real, Tensor.constant("bias", np.array([1, 2, -3, 4], f32)))
+    model = Model(Graph(("x",), ("y",), nodes, {each.name: each for each in held if each.name in used}))
+    feeds = {"x": RNG.integers(-100, 100, shape, np.int8)}
+    for level in LEVELS:
+        np.testing.assert_array_equal(runtime(model.to_onnx(opset=opset), feeds, level)[0], model.run(feeds)["y"])

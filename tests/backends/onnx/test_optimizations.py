@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -10,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
+import qfmt
 from cases.one_node import single
 from qfmt.errors import InexpressibleNodesError
 from qfmt.model import DTYPES, Graph, Model, Node, Quantization, Tensor
@@ -164,19 +166,46 @@ def test_clamps_and_windows_of_4_bits(name: str, opset: int, limits: tuple[int, 
         np.testing.assert_array_equal(runtime(model.to_onnx(opset=opset), feeds, level)[0], model.run(feeds)["y"])
 
 
-def test_an_output_that_is_also_transposed_and_quantized() -> None:
-    grid = Quantization.per_tensor(0.1, 0, "int8")
+@pytest.mark.parametrize("clamp", ["", "Relu", "Clip"])
+def test_an_output_that_is_also_transposed_and_quantized(clamp: str) -> None:
+    """A clamp before the quantization is dropped."""
+    grid = Quantization.per_tensor(0.1, -128 if clamp else 0, "int8")
     nodes = [Node("Tanh", ("x",), ("f",), version=13),
-             Node("Transpose", ("f",), ("t",), {"perm": (0, 2, 3, 1)}, version=23),
-             Node("QuantizeLinear", ("t",), ("q",), version=23, rule="divide"),
-             Node("DequantizeLinear", ("q",), ("y",), version=23)]  # fmt: skip
-    tensors = [*(Tensor(name, "float32", (1, 4, 4, 4)) for name in ("x", "f", "t", "y")),
+             Node("Transpose", ("f",), ("t",), {"perm": (0, 2, 3, 1)}, version=23)]  # fmt: skip
+    bounds = [Tensor.constant(name, np.array(value, f32)) for name, value in (("l", 0), ("h", 30))]
+    if clamp:
+        inputs = ("t", "l", "h") if clamp == "Clip" else ("t",)
+        nodes.append(Node(clamp, inputs, ("c",), version=OPERATORS[clamp].version))
+    nodes += [Node("QuantizeLinear", ("c" if clamp else "t",), ("q",), version=23, rule="divide"),
+              Node("DequantizeLinear", ("q",), ("y",), version=23)]  # fmt: skip
+    tensors = [*(Tensor(name, "float32", (1, 4, 4, 4)) for name in ("x", "f", "t", "y", "c")), *bounds,
                Tensor("q", "int8", (1, 4, 4, 4), quantization=grid)]  # fmt: skip
-    model = Model(Graph(("x",), ("f", "y"), nodes, {each.name: each for each in tensors}))
+    used = {each for node in nodes for each in (*node.inputs, *node.outputs)}
+    model = Model(Graph(("x",), ("f", "y"), nodes, {each.name: each for each in tensors if each.name in used}))
     feeds = {"x": RNG.normal(0, 1, (1, 4, 4, 4)).astype(f32)}
     plain, fused = (runtime(model.to_onnx(), feeds, level) for level in LEVELS)
     for first, second in zip(plain, fused, strict=True):
         np.testing.assert_array_equal(first, second)
+
+
+def test_a_batch_of_integer_matrices_with_scales_of_columns_and_a_bias(tmp_path: Path) -> None:
+    """ONNX Runtime's MatMulIntegerToFloat misreads the bias."""
+    text = """<ir_version: 9, opset_import: ["": 17]> g (float[2,3,5] x) => (float[2,3,4] y) {
+        q, xs, xz = DynamicQuantizeLinear(x)
+        sums = MatMulInteger(q, w, xz)
+        real = Cast<to = 1>(sums)
+        scale = Mul(xs, ws)
+        scaled = Mul(real, scale)
+        y = Add(scaled, b)
+    }"""
+    source = onnx.parser.parse_model(text)
+    arrays = {"w": RNG.integers(-128, 128, (2, 5, 4)).astype(np.int8)}
+    arrays |= {name: RNG.uniform(0.01, 0.05, 4).astype(f32) for name in ("ws", "b")}
+    source.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in arrays.items())
+    onnx.save(source, tmp_path / "m.onnx")
+    model, feeds = qfmt.convert(tmp_path / "m.onnx"), {"x": RNG.normal(0, 1, (2, 3, 5)).astype(f32)}
+    for level in LEVELS:
+        np.testing.assert_allclose(runtime(model.to_onnx(), feeds, level)[0], model.run(feeds)["y"], rtol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
