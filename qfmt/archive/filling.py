@@ -28,6 +28,7 @@ from ..file.sharding import tidy
 from ..file.writer import write
 from ..frontends.content import sha256_of
 from ..frontends.sources import external_files
+from ..model import Model
 from ..regular import irregular, resolved
 from ..urls import Place, Url, place, text_of
 from . import cluster, workers
@@ -254,25 +255,29 @@ def convert_task(folder: str, maker: str, task: Message) -> Message:
             shard_size = options.pop("shard_size", None)
             model = named(maker)(source, **options)
             digests = digests or _digests(source)  # not before: a file that cannot be converted may have terabytes
-            content_id = model.content_id().hex()
-            require_unchanged = partial(_require_unchanged, source, before)
-            require_unchanged()
+            _require_unchanged(source, before)
             with uploaded(home / target) as file:
                 if known.get("file") != target:
                     _require_replaceable(file)
                 for parent in reversed(file.parents):  # `mkdir` recurses once for each
                     if not parent.exists():
                         parent.mkdir(exist_ok=True)
-                write(model, file, shard_size=shard_size, before_replacing=require_unchanged)
-                answer = digests | {"file": target, "file_sha256": sha256_of(file)}
-                answer |= {"content_id": content_id, "size": before.st_size}
+                identify = partial(_identify, model, source, before, answer)
+                write(model, file, shard_size=shard_size, before_replacing=identify)
+                answer |= digests | {"file": target, "file_sha256": sha256_of(file), "size": before.st_size}
     except Exception as error:
         answer = {"error": _said(error, str(path), str(source), f"{home}/"), "again": isinstance(error, RemoteError)}
     return answer | {"seconds": round(time.perf_counter() - begin, 3)}
 
 
+def _identify(model: Model, source: Path, before: os.stat_result, answer: Message) -> None:
+    """Note the content id. Arrays may be read from the source as they are written: it must be the same until then."""
+    answer["content_id"] = model.content_id().hex()
+    _require_unchanged(source, before)
+
+
 def _require_unchanged(source: Path, before: os.stat_result) -> None:
-    """SourceError if a source was written to since. Its arrays are read again where they are written."""
+    """SourceError if a source was written to since."""
     if _state(source.stat()) != _state(before):
         raise SourceError("was changed while it was converted", hint="run the same command again")
 
@@ -325,7 +330,7 @@ class _Settling:
         self.there: set[str] = set()
         """Files of `firsts` that were found to be there."""
         self.removed: set[str] = set()
-        """Files that were removed: their folders may be empty."""
+        """Files that were removed, or not written: their folders may be empty."""
         for entry in self.entries.values():
             if entry.content_id and entry.source not in pending:
                 self.firsts.setdefault(_key(entry), entry.source)
@@ -342,6 +347,7 @@ class _Settling:
             entry = Entry(before.source, task["listed"], task["options"], **{"file": task["file"]} | answer)
             self.rank[entry.source] = bool(before.error or before.content_id), self.rank[entry.source][1]
         if entry.error:
+            self.removed.add(task["file"])
             self._note(entry)
             return entry
         left = {before.file, entry.file}

@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,27 @@ def test_a_source_that_changes_while_its_result_is_written_fails(
     answer = filling.convert_task(str(archive), "qfmt.cli.conversion:make", task)
     assert answer["error"] == "was changed while it was converted; run the same command again"
     assert files(archive) == []
+
+
+def test_no_empty_folder_is_left_by_a_file_that_is_not_written(
+    sources: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The source had the file of another one, and now has its own model."""
+    for name in "a.pt", "sub/b.pt":
+        digits(sources / name)
+    kept(sources, archive)
+    digits(sources / "sub" / "b.pt", 1)
+    monkeypatch.setattr(filling.workers, "results", lambda work, *rest: (
+        (task, filling.convert_task(str(archive), "qfmt.cli.conversion:make", task)) for task in work
+    ))  # fmt: skip
+    monkeypatch.setattr(filling, "write", _fails)
+    filled = fill(archive, find([str(sources)], archive).sources)
+    assert filled.results == {"a.pt": "kept", "sub/b.pt": "failed"}
+    assert sorted(path.name for path in archive.iterdir()) == ["a.qfb", MANIFEST]
+
+
+def _fails(*arguments: Any, **options: Any) -> None:
+    raise OSError(ENOSPC, os.strerror(ENOSPC))
 
 
 @pytest.mark.parametrize("form", ["truncated", "late", "unreadable"])
