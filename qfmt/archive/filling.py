@@ -176,7 +176,7 @@ def _require_same(manifest: Manifest, known: Entry, path: Place) -> None:
             is_another = isinstance(path, Url) or _has_changed(known, path)
         elif isinstance(path, Url):
             is_another = manifest.source(known).is_file()
-        elif resolved(path) == path.absolute():  # a link may lead elsewhere than before
+        elif resolved(path) == Path(os.path.abspath(path)):  # noqa: PTH100 - no link, which may lead elsewhere than before
             former = manifest.source(known)
             is_another = former.is_file() and not are_same(former, path) and _has_changed(known, path)
     if is_another:
