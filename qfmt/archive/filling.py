@@ -329,8 +329,9 @@ class _Settling:
         """Models whose first changed: others may still have the file of the one before."""
         self.there: set[str] = set()
         """Files of `firsts` that were found to be there."""
-        self.removed: set[str] = set()
-        """Files that were removed, or not written: their folders may be empty."""
+        self.touched: set[str] = set()
+        """Files that this run removed or could have written, or a killed one: they may have left shards or empty
+        folders."""
         for entry in self.entries.values():
             if entry.content_id and entry.source not in pending:
                 self.firsts.setdefault(_key(entry), entry.source)
@@ -338,6 +339,7 @@ class _Settling:
     def settle(self, task: Message, answer: Message) -> Entry:
         """The entry of a source for the answer to its task. If it failed, an earlier result stays as it is."""
         before = self.entries[task["source"]]
+        self.touched.add(task["file"])
         if answer == KEPT:
             entry = replace(before, path=task["listed"], error="")
         elif answer.get("error") and before.content_id:
@@ -347,7 +349,6 @@ class _Settling:
             entry = Entry(before.source, task["listed"], task["options"], **{"file": task["file"]} | answer)
             self.rank[entry.source] = bool(before.error or before.content_id), self.rank[entry.source][1]
         if entry.error:
-            self.removed.add(task["file"])
             self._note(entry)
             return entry
         left = {before.file, entry.file}
@@ -375,8 +376,8 @@ class _Settling:
         self._remove_unused(left)
         folder = self.manifest.folder
         if isinstance(folder, Path):
-            tidy(folder / file for file in self.removed | {entry.file for entry in self.entries.values()} - {""})
-            for file in self.removed | {entry.file for entry in self.entries.values() if entry.error}:
+            tidy(folder / file for file in self.touched | {entry.file for entry in self.entries.values()} - {""})
+            for file in self.touched | {entry.file for entry in self.entries.values() if entry.error}:
                 _remove_empty(folder, file)
 
     def _remove_unused(self, files: set[str]) -> None:
@@ -384,7 +385,7 @@ class _Settling:
             if file and not self.uses[file]:
                 with suppress(QfmtError, OSError):  # `check` names what could not be removed
                     (self.manifest.folder / file).unlink(missing_ok=True)
-                self.removed.add(file)
+                self.touched.add(file)
 
     def _first(self, entry: Entry) -> Entry:
         """The first with an equal model, if its file is there; else the entry itself."""

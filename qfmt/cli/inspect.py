@@ -54,7 +54,7 @@ Examples:
 @click.option("--depth", type=click.IntRange(min=0), help="With --tree: how many levels of modules.")
 @click.option("--stats", is_flag=True, help="How constants, or the one of --tensor, use their integers and scales.")
 @click.option("--floats", is_flag=True, help="Every floating-point tensor, and why it is one.")
-@click.option("--integer", is_flag=True, help="How sums are requantized, and what is proven about it.")
+@click.option("--integer", is_flag=True, help="How sums are requantized, and what the file states of it.")
 @click.option("--hazards", is_flag=True, help="Which products overflow 16 bits on processors without VNNI.")
 @click.option("--nodes", is_flag=True, help="Only the table of nodes.")
 @click.option("--tensors", is_flag=True, help="Only a table of all tensors.")

@@ -153,7 +153,7 @@ def _proof(sums: int, differs: int, largest: int) -> str:
 
 
 def show_integers(model: Model, json_: bool) -> None:
-    """Every requantization and table of a model: how it rounds, the range of its sums, and what is proven."""
+    """Every requantization and table of a model: how it rounds, the range of its sums, and the proof that is stated."""
     from ..passes.lowering.facts import requantizations, totals
     from ..rules import require_sound
 
@@ -172,7 +172,7 @@ def show_integers(model: Model, json_: bool) -> None:
         )
         raise QfmtError(f"{what}: there is no requantization to show", hint=how)
     columns = [Column("output", color="cyan"), Column("rule"), Column("channels", right=True), Column("by")]
-    columns += [Column("sums", right=True), Column("bits", right=True), Column("proof")]
+    columns += [Column("sums", right=True), Column("bits", right=True), Column("stated proof")]
     table(columns, [[*_cells(each)] for each in found])
     line()
     line(_summary(totals(model), model))

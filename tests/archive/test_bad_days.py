@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from qfmt.archive.filling import _journal, fill
 from qfmt.archive.manifest import MANIFEST, Entry, Manifest
 from qfmt.archive.sources import find
 from qfmt.errors import DestinationError, QfmtError, SourceError
-from support.archives import digits, files, kept
+from support.archives import digits, files, kept, shards
 from support.command_line import invoke, trouble
 from support.paths import DIGITS, ROOT
 from support.processes import has_ended
@@ -249,3 +250,17 @@ def test_deep_folders_and_long_chains_of_links(tmp_path: Path, sources: Path, ar
         assert Manifest(archive).unlisted() == []
     finally:
         subprocess.run(["rm", "-rf", tmp_path], check=True)
+
+
+def test_shards_that_a_killed_run_left_are_removed(sources: Path, archive: Path) -> None:
+    """Those of a model that another source has, too: its file is removed at once, and the shards at the end."""
+    for name in "abc":
+        digits(sources / f"{name}.pt")
+    options = {"options": {"shard_size": 1000}}
+    kept(sources, archive, **options)
+    first = shards(archive)
+    for name in first["a.qfb"]:
+        for other in "bc":
+            shutil.copy(archive / name, archive / name.replace("a.", f"{other}.", 1))
+    assert kept(sources, archive, **options) == {"a.pt", "b.pt", "c.pt"}
+    assert shards(archive) == first

@@ -177,7 +177,7 @@ function proof({ node, model }: Entry): HTMLElement[] {
   const { low, high, compared, differs: count, largest } = node.proof;
   const verdict = !compared ? "It was not compared with another rule."
     : count ? `It differs from ${compared} in ${plural(count, "case")}, by at most ${number(largest)}.`
-    : `Proven: for every sum that can occur, it gives the integers of ${compared}.`;
+    : `The file states that it gives the integers of ${compared} for every sum that can occur. qfmt verify compares it with the source.`;
   const broken = model.proofs.broken?.filter((each) => Number(/^P\d node (\d+) /.exec(each)?.[1]) === model.nodes.indexOf(node));
   const ends = (values: readonly Numeric[]) => span(values);
   return section("Requantization: proof", el("p", {}, verdict), facts([["least sum", ends(low)], ["greatest sum", ends(high)], ["channels", number(low.length)]]), list(broken, "words fault"));

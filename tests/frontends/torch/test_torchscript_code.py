@@ -171,6 +171,20 @@ class Sizes(nn.Module):
         return grouped, x.reshape(x.size(0), -1), means, x.unsqueeze(0).permute(0, 2, 1, 3, 4)
 
 
+class Disabled(nn.Module):
+    def forward(self, x: torch.Tensor):
+        with torch.autocast("cpu", torch.bfloat16, False):
+            x = x @ x
+        return x
+
+
+class Elsewhere(nn.Module):
+    def forward(self, x: torch.Tensor):
+        with torch.autocast("cuda", torch.float16, True):
+            x = x @ x
+        return x
+
+
 CASES = {
     "containers": (Containers, (torch.rand(3, 4),), False),
     "containers with an optional input": (Containers, (torch.rand(3, 4), torch.rand(3, 4)), False),
@@ -179,6 +193,8 @@ CASES = {
     "resized, traced": (Resized, (torch.rand(2, 3, 8, 6),), True),
     "sizes": (Sizes, (torch.rand(2, 4, 3, 5),), False),
     "sizes, traced": (Sizes, (torch.rand(2, 4, 3, 5),), True),
+    "autocast that is not enabled": (Disabled, (torch.rand(3, 3),), False),
+    "autocast of another device": (Elsewhere, (torch.rand(3, 3),), False),
 }
 
 
@@ -305,9 +321,21 @@ class Scratch(nn.Module):
         return x * self.last
 
 
+class Autocast(nn.Module):
+    def forward(self, x: torch.Tensor):
+        with torch.autocast("cpu", torch.bfloat16):
+            x = x @ x
+        return x
+
+
 @pytest.mark.parametrize(
     ("module", "sentence"),
-    [(Forked, "in parallel"), (Counter, "changes `count` from one run"), (Cache, "changes a list or dict")],
+    [
+        (Forked, "in parallel"),
+        (Counter, "changes `count` from one run"),
+        (Cache, "changes a list or dict"),
+        (Autocast, r"computes with torch\.autocast"),
+    ],
 )
 def test_code_without_a_single_graph_is_refused(tmp_path: Path, module: type[nn.Module], sentence: str) -> None:
     with pytest.raises(SourceError, match=sentence) as caught:

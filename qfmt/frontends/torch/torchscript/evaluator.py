@@ -192,6 +192,9 @@ class Evaluator:
     def _with(self, node: ast.With, frame: ScriptFrame) -> Any:
         managers = [frame.value(item.context_expr) for item in node.items]
         for item, manager in zip(node.items, managers, strict=True):
+            if _chooses_types(manager):
+                what = "computes with torch.autocast, which chooses element types while it runs"
+                raise SourceError(what, where=frame.where, hint="script the network without it, or with enabled=False")
             entered = frame.method(manager, "__enter__", [], {})
             if item.optional_vars is not None:
                 frame.assign(item.optional_vars, entered)
@@ -229,6 +232,17 @@ class Evaluator:
         hint = "trace the network with an example, or state the shape of the input, so that only one branch remains"
         return branches.Undecided(ControlFlowError(what, where=frame.where, hint=hint))
 
+
+def _chooses_types(manager: object) -> bool:
+    """Whether it is an autocast that is enabled for processors. Its methods in an archive do nothing: torch knows the class
+    by its name (torch/csrc/jit/passes/autocast.cpp). What is enabled for "cuda" changes only tensors there."""
+    if not isinstance(manager, ScriptObject) or manager.cls.name.removeprefix("__torch__.") not in AUTOCAST:
+        return False
+    is_elsewhere = ".cuda." in manager.cls.name or manager.attributes.get("device") == "cuda"
+    return manager.attributes.get("_enabled") is not False and not is_elsewhere
+
+
+AUTOCAST = {f"torch.{module}.autocast_mode.autocast" for module in ("amp", "cpu.amp", "cuda.amp")}
 
 STATEMENTS: Mapping[type[ast.stmt], Callable[[Evaluator, Any, ScriptFrame], Any]] = {
     ast.Assign: Evaluator._assign,
