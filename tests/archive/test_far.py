@@ -516,8 +516,9 @@ def test_a_cluster_that_does_not_start(sources: Path, tmp_path: Path, monkeypatc
 
 
 def test_a_scheduler_that_is_lost(sources: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    dask = pytest.importorskip("dask", reason=NO_DASK)
     archive = tmp_path / "archive"
-    with cluster_of(1) as cluster:
+    with dask.config.set({"distributed.comm.timeouts.connect": "3s"}), cluster_of(1) as cluster:
         found = find([str(sources)], archive).sources
         with pytest.raises(RemoteError, match="the connection to the scheduler was lost"):
             fill(archive, found, dask=cluster.scheduler_address, told=lambda entry: cluster.close())
