@@ -70,7 +70,7 @@ class Converted:
             self.by_source = BySource(file, *rules, witness.engine, names)
         recurrent = recurrent_tensors(witness.model, names)
         engine = "" if witness.name == "qfmt" else witness.engine  # it computes exactly
-        self.side_by_side = SideBySide(file, self.by_source or by_file(file, engine, recurrent))
+        self.side_by_side = SideBySide(file, self.by_source or by_file(file, engine, recurrent), witness.model.graph)
         self.notes: list[str] = []
         self.uncompared: tuple[str, ...] = ()
         """Constants of the source that a foreign file has in a form that was not compared, or not with their scales."""

@@ -100,7 +100,7 @@ class Lowered:
         form = IntegerForm(file, witness.model, lambda: self._again)
         source = rules or witness.model
         self.by_source = BySource(file, source, witness.model, witness.engine, self.tensors, form.states)
-        self.side_by_side = SideBySide(file, self.by_source)
+        self.side_by_side = SideBySide(file, self.by_source, graphs[0])
         self.takes = sized(witness.model, self._inputs_of_source(), file)
         self.notes: list[str] = []
 

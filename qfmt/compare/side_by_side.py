@@ -13,7 +13,7 @@ from ..arrays import Array
 from ..errors import QfmtError
 from ..interpreter import execute, operands_of
 from ..memory import Memory, limit_for
-from ..model import Model, Node, Quantization
+from ..model import Graph, Model, Node, Quantization
 from ..ops import OPERATORS, Operand, known
 from ..progress import counted
 from .classes import CLAMPS, MOST_CLAMPS, Counts, distance, equal_elements
@@ -36,23 +36,19 @@ class NodeFindings:
 
 
 class SideBySide:
-    """Runs a file on samples of which the source's values are known, and collects what differs.
+    """Runs a file on samples of which the values of its `source` are known, and collects what differs.
 
     `judge` classifies an output of a node: (node, name of the output, our values, their values, inputs of the node,
     whether the source has these inputs).
     """
 
-    def __init__(self, model: Model, judge: Judge) -> None:
+    def __init__(self, model: Model, judge: Judge, source: Graph) -> None:
         self.model, self.judge = model, judge
         self.nodes = {id(node): NodeFindings() for node in model.nodes}
         """By identity: names need not be unique."""
         self.outputs = {name: OutputComparison(name, 0, 0, 0.0) for name in model.graph.outputs}
         self._makers = model.graph.producers()
-        self._copies = {
-            node.outputs[0]: node.inputs[0]
-            for node in filter(known, model.nodes)
-            if node.operator == "Identity" and node.inputs[0] in self.outputs and node.outputs[0] in self.outputs
-        }
+        self._copies = _copies(model.graph) if _listed(source) == _listed(model.graph) else {}
         """Outputs that the source lists twice: a file has a copy of them."""
         self.compared: set[str] = set()
         """Outputs that also exist in the source; they may have no elements."""
@@ -150,6 +146,19 @@ class SideBySide:
 
     def _is_constant(self, name: str) -> bool:
         return not name or self.model.tensors[name].is_constant
+
+
+def _copies(graph: Graph) -> dict[str, str]:
+    """Outputs that are copies of other outputs."""
+    nodes = (node for node in graph.nodes if known(node) and node.operator == "Identity")
+    ends = {*graph.outputs}
+    return {node.outputs[0]: node.inputs[0] for node in nodes if ends.issuperset((node.inputs[0], node.outputs[0]))}
+
+
+def _listed(graph: Graph) -> list[int]:
+    """For each output, the position of the first that is the same tensor, or that it is a copy of."""
+    copies = _copies(graph)
+    return [graph.outputs.index(copies.get(name, name)) for name in graph.outputs]
 
 
 def _same(a: Array, b: Array) -> bool:

@@ -42,8 +42,8 @@ def test_appended_bytes_are_refused(small: bytes, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("turns", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_every_changed_byte_is_noticed_or_does_not_matter(turns: int, small: bytes, tmp_path: Path) -> None:
-    """Each byte is changed in `turns` of three ways, in the header in all 255. Only zero padding in the data segment may
-    change."""
+    """Each byte is changed in `turns` of three ways, in the header in all 255. Only zero padding in the data segment
+    may change."""
     original = qfmt.load(tmp_path / "original.qfb")
     path, data = tmp_path / "m.qfb", bytearray(small)
     changed = unnoticed = 0

@@ -174,15 +174,15 @@ class Sizes(nn.Module):
 class Disabled(nn.Module):
     def forward(self, x: torch.Tensor):
         with torch.autocast("cpu", torch.bfloat16, False):
-            x = x @ x
-        return x
+            y = x @ x
+        return y + x
 
 
 class Elsewhere(nn.Module):
     def forward(self, x: torch.Tensor):
         with torch.autocast("cuda", torch.float16, True):
-            x = x @ x
-        return x
+            y = x @ x
+        return y + x
 
 
 CASES = {
@@ -324,8 +324,8 @@ class Scratch(nn.Module):
 class Autocast(nn.Module):
     def forward(self, x: torch.Tensor):
         with torch.autocast("cpu", torch.bfloat16):
-            x = x @ x
-        return x
+            y = x @ x
+        return y + x
 
 
 @pytest.mark.parametrize(

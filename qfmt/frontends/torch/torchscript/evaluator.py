@@ -234,8 +234,8 @@ class Evaluator:
 
 
 def _chooses_types(manager: object) -> bool:
-    """Whether it is an autocast that is enabled for processors. Its methods in an archive do nothing: torch knows the class
-    by its name (torch/csrc/jit/passes/autocast.cpp). What is enabled for "cuda" changes only tensors there."""
+    """Whether it is an autocast that is enabled for processors. Its methods in an archive do nothing: torch knows the
+    class by its name (torch/csrc/jit/passes/autocast.cpp). What is enabled for "cuda" changes only tensors there."""
     if not isinstance(manager, ScriptObject) or manager.cls.name.removeprefix("__torch__.") not in AUTOCAST:
         return False
     is_elsewhere = ".cuda." in manager.cls.name or manager.attributes.get("device") == "cuda"
