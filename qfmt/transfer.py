@@ -153,7 +153,7 @@ class Web:
         coding, what, hint = stream.r.headers.get("Content-Encoding", "identity"), "", ""
         if self._protocol == "https" and any(each.url.scheme != "https" for each in asked):
             what = "leads to an address without encryption"
-        elif coding != "identity":
+        elif coding.lower() not in ("", "identity"):
             what = f"the server sends the file compressed ({coding}), which was not asked for"
             hint = "download it in another way, and give its path"
         elif stream.r.status not in (200, 206):  # a redirection to nowhere, no content

@@ -18,7 +18,7 @@ from dataclasses import asdict, replace
 from errno import ENOMEM
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from ..backstop import limited
 from ..errors import DestinationError, QfmtError, RemoteError, SourceError, message
@@ -26,7 +26,7 @@ from ..file.copies import downloaded, uploaded
 from ..file.header import is_qfb
 from ..file.sharding import tidy
 from ..file.writer import write
-from ..frontends.content import sha256_of
+from ..frontends.content import sha256_of, sha256_of_rest
 from ..frontends.sources import external_files
 from ..model import Model
 from ..regular import irregular, resolved
@@ -264,15 +264,18 @@ def convert_task(folder: str, maker: str, task: Message) -> Message:
                         parent.mkdir(exist_ok=True)
                 identify = partial(_identify, model, source, before, answer)
                 write(model, file, shard_size=shard_size, before_replacing=identify)
-                answer |= digests | {"file": target, "file_sha256": sha256_of(file), "size": before.st_size}
+                answer |= digests | {"file": target, "size": before.st_size}
     except Exception as error:
         answer = {"error": _said(error, str(path), str(source), f"{home}/"), "again": isinstance(error, RemoteError)}
     return answer | {"seconds": round(time.perf_counter() - begin, 3)}
 
 
-def _identify(model: Model, source: Path, before: os.stat_result, answer: Message) -> None:
-    """Note the content id. Arrays may be read from the source as they are written: it must be the same until then."""
-    answer["content_id"] = model.content_id().hex()
+def _identify(model: Model, source: Path, before: os.stat_result, answer: Message, file: BinaryIO) -> None:
+    """Note the content id and the digest of a new file before it gets its name: the worker may die soon after, and then
+    the entry has those of the file before. Arrays may be read from the source as they are written: it must be the same
+    until then."""
+    file.seek(0)
+    answer |= {"content_id": model.content_id().hex(), "file_sha256": sha256_of_rest(file)}
     _require_unchanged(source, before)
 
 
@@ -391,9 +394,10 @@ class _Settling:
         """The first with an equal model, if its file is there; else the entry itself."""
         if _key(entry) in self.firsts:
             first = self.entries[self.firsts[_key(entry)]]
-            if first.file in self.there or is_whole(self.manifest.folder / first.file, first):
-                self.there.add(first.file)
-                return first
+            with suppress(QfmtError, OSError):  # a file that cannot be read is not shared
+                if first.file in self.there or is_whole(self.manifest.folder / first.file, first):
+                    self.there.add(first.file)
+                    return first
         return entry
 
     def _note(self, entry: Entry) -> None:

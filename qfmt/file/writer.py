@@ -93,11 +93,11 @@ def write(
     target: str | None = None,
     shard_size: int | None = None,
     progress: Progress | None = None,
-    before_replacing: Callable[[], None] = lambda: None,
+    before_replacing: Callable[[BinaryIO], None] = lambda file: None,
 ) -> list[int]:
     """As `save`, but only the shards that `parts` lists for a path may be removed: by default none, for a caller that
-    writes many files and calls `sharding.tidy` once. If `before_replacing` raises an error, what was there before is
-    untouched."""
+    writes many files and calls `sharding.tidy` once. `before_replacing` gets the new file; if it raises an error,
+    what was there before is untouched."""
     minor = _minor_version(FORMAT if target is None else target)
     held = model.graph.tensors
     if isinstance(held, Tensors) and held.minor_version > minor:
@@ -129,7 +129,7 @@ def write(
             ]
             file.write(seal(*encode("Model", record), 0))
             _pad(file, PAGE)
-        before_replacing()
+        before_replacing(file)
     report.add(report.total - report.done)  # shared buffers were written once
     return [shard["size"] for shard in record.get("shards", ())]
 

@@ -174,8 +174,13 @@ def _no_storage(key: str, dtype: str) -> Storage:
 
 def sha256_of(path: str | PathLike[str]) -> str:
     """The SHA-256 digest of a file, in hexadecimal digits."""
-    digest = hashlib.sha256()
     with Path(path).open("rb") as file:
-        while block := file.read(BLOCK):
-            digest.update(block)
+        return sha256_of_rest(file)
+
+
+def sha256_of_rest(file: BinaryIO) -> str:
+    """The SHA-256 digest of an open file from its position on, in hexadecimal digits."""
+    digest = hashlib.sha256()
+    while block := file.read(BLOCK):
+        digest.update(block)
     return digest.hexdigest()

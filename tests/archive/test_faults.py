@@ -9,10 +9,11 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from errno import ENOSPC
+from errno import EACCES, ENOSPC
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+import numpy as np
 import pytest
 
 import qfmt
@@ -175,10 +176,10 @@ def test_a_source_that_changes_while_its_result_is_written_fails(
     """Its arrays are read from the source where they are written."""
     path = digits(sources / "a.pt")
 
-    def written(*arguments: Any, before_replacing: Callable[[], None], **options: Any) -> None:
-        def change() -> None:
+    def written(*arguments: Any, before_replacing: Callable[[BinaryIO], None], **options: Any) -> None:
+        def change(file: BinaryIO) -> None:
             digits(sources / "b.pt", 1).replace(path)
-            before_replacing()
+            before_replacing(file)
 
         writer.write(*arguments, before_replacing=change, **options)
 
@@ -208,6 +209,47 @@ def test_no_empty_folder_is_left_by_a_file_that_is_not_written(
 
 def _fails(*arguments: Any, **options: Any) -> None:
     raise OSError(ENOSPC, os.strerror(ENOSPC))
+
+
+def test_a_file_of_the_archive_that_cannot_be_read_is_not_shared(
+    sources: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digits(sources / "a.pt")
+    kept(sources, archive)
+    whole = filling.is_whole
+
+    def fails(file: Path, entry: Entry) -> bool:
+        if file.name == "a.qfb":
+            raise PermissionError(EACCES, os.strerror(EACCES))
+        return whole(file, entry)
+
+    monkeypatch.setattr(filling, "is_whole", fails)
+    others = sources.parent / "others"
+    for number, name in enumerate("ez"):
+        digits(others / f"{name}.pt", number)
+    filled = fill(archive, find([str(others)], archive).sources)
+    assert filled.results == {"e.pt": "converted", "z.pt": "converted"}
+
+
+def test_external_data_that_is_exchanged_is_another_source(sources: Path, archive: Path) -> None:
+    """By links, as in the cache of Hugging Face: the files and the model are the same."""
+    onnx = pytest.importorskip("onnx")
+    text = '<ir_version: 9, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { a = Add(x, v) y = Mul(a, w) }'
+    model = onnx.parser.parse_model(text)
+    sources.mkdir()
+    for name in "vw":
+        tensor = onnx.numpy_helper.from_array(np.array([1, ord(name)], np.float32), name)
+        onnx.external_data_helper.set_external_data(tensor, f"{name}.bin")
+        (sources / f"blob.{name}").write_bytes(tensor.raw_data)
+        tensor.ClearField("raw_data")
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        model.graph.initializer.append(tensor)
+    (sources / "m.onnx").write_bytes(model.SerializeToString())
+    for targets in "vw", "wv":
+        for name, target in zip("vw", targets, strict=True):
+            (sources / f"{name}.bin").unlink(missing_ok=True)
+            (sources / f"{name}.bin").symlink_to(f"blob.{target}")
+        assert fill(archive, find([str(sources / "m.onnx")], archive).sources).results == {"m.onnx": "converted"}
 
 
 @pytest.mark.parametrize("form", ["truncated", "late", "unreadable"])

@@ -136,12 +136,13 @@ def take_large(proto: Any, files: Files) -> dict[str, Array]:
 
 
 def external_files(path: Path) -> list[Path]:
-    """The files of external data of an ONNX file, without links. Raises what `open_proto` raises."""
+    """The files of external data of an ONNX file, without links, in the order in which tensors refer to them. Raises
+    what `open_proto` raises."""
     files: Files = {}
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         if content.find(b"location") >= 0:  # the key under which a tensor names a file; most models need no parsing
             open_proto(path, files)
-    return sorted(map(Path, files))
+    return [*map(Path, files)]
 
 
 def is_external(tensor: Any) -> bool:
