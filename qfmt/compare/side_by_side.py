@@ -48,7 +48,7 @@ class SideBySide:
         """By identity: names need not be unique."""
         self.outputs = {name: OutputComparison(name, 0, 0, 0.0) for name in model.graph.outputs}
         self._makers = model.graph.producers()
-        self._copies = _copies(model.graph) if _listed(source) == _listed(model.graph) else {}
+        self._copies = _repeated(source, model.graph.outputs)
         """Outputs that the source lists twice: a file has a copy of them."""
         self.compared: set[str] = set()
         """Outputs that also exist in the source; they may have no elements."""
@@ -148,17 +148,14 @@ class SideBySide:
         return not name or self.model.tensors[name].is_constant
 
 
-def _copies(graph: Graph) -> dict[str, str]:
-    """Outputs that are copies of other outputs."""
-    nodes = (node for node in graph.nodes if known(node) and node.operator == "Identity")
-    ends = {*graph.outputs}
-    return {node.outputs[0]: node.inputs[0] for node in nodes if ends.issuperset((node.inputs[0], node.outputs[0]))}
-
-
-def _listed(graph: Graph) -> list[int]:
-    """For each output, the position of the first that is the same tensor, or that it is a copy of."""
-    copies = _copies(graph)
-    return [graph.outputs.index(copies.get(name, name)) for name in graph.outputs]
+def _repeated(source: Graph, outputs: Sequence[str]) -> dict[str, str]:
+    """Outputs of a file that are another one in its source, by position: the same tensor, or an Identity of it."""
+    nodes = (node for node in source.nodes if known(node) and node.operator == "Identity")
+    copied = {node.outputs[0]: node.inputs[0] for node in nodes if node.inputs[0] in source.outputs}
+    if len(outputs) != len(source.outputs):
+        return {}
+    firsts = [source.outputs.index(copied.get(name, name)) for name in source.outputs]
+    return {name: outputs[first] for name, first in zip(outputs, firsts, strict=True) if name != outputs[first]}
 
 
 def _same(a: Array, b: Array) -> bool:

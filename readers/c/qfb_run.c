@@ -328,7 +328,8 @@ static int set_shape(job_t *job, const char *text)
             const char *start = end + 1;
             errno = 0;
             job->sizes[i][k] = strtoll(start, &end, 10);
-            if (end == start || errno || job->sizes[i][k] < 0 || (*end && *end != ','))
+            if (end == start || errno || job->sizes[i][k] < 0
+                || (*end ? *end != ',' : k + 1 < tensor.shape.count))
                 break;
         }
         if (k != tensor.shape.count || *end)

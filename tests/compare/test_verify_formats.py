@@ -655,3 +655,20 @@ def test_a_constant_with_the_name_of_a_bias_that_no_node_has(tmp_path: Path) -> 
         file = qfmt.convert(source)
         file = file.replace(graph=replace(file.graph, tensors={**file.tensors, name: stray}))
         assert qfmt.verify(tmp_path / "m.pt", file).ok
+
+
+class Twice(torch.nn.Module):
+    def forward(self, a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        q = torch.quantize_per_tensor(a, 0.02, 128, torch.quint8)
+        y = torch.ops.quantized.add(q, q, 0.05, 128)
+        return y, y
+
+
+def test_a_quantized_tensor_that_is_returned_twice(tmp_path: Path) -> None:
+    """ONNX has a copy of it, which dequantizes and quantizes."""
+    path = tmp_path / "m.pt"
+    torch.jit.trace(Twice(), torch.randn(1, 4), check_trace=False).save(path)
+    source = written(qfmt.convert(path, input_shapes={"a": (1, 4)}), tmp_path / "m.onnx")
+    report = qfmt.verify(path, qfmt.convert(source))
+    assert report.ok and [found.equal for found in report.outputs] == [found.outputs for found in report.outputs]
+    assert len(report.outputs) == 2

@@ -490,6 +490,7 @@ def test_shapes_come_from_the_command_line(tmp_path: Path) -> None:
     [
         (("m.qfb", "x.bin", "--shape", "x=3,5"), "tensor 1 (x): does not have the given size"),
         (("m.qfb", "x.bin", "--shape", "x=3"), "does not have one size for each dimension"),
+        (("m.qfb", "--shape", "x=3", "4"), "does not have one size for each dimension"),
         (("m.qfb", "x.bin", "--shape", "z=3,4"), "is not NAME=SIZE"),
         (("m.qfb", "x.bin"), "does not have the size of the input"),
         (("m.qfb",), "takes a different number of inputs"),
