@@ -223,6 +223,9 @@ class Converted:
         source, file = self.witness.model.graph, self.file.graph
         if self.foreign and len(source.inputs) != len(file.inputs):
             yield f"the network's inputs {', '.join(source.inputs)} → {', '.join(file.inputs)}"
+        if self.foreign:
+            yield from _other_types("input", source, source.inputs, file, file.inputs)
+            yield from _other_types("output", source, source.outputs, file, file.outputs)
         for key in () if self.foreign else OF_INPUTS:
             yield from changed(key, *(each.source.get(key, NOWHERE) for each in (self.witness.model, self.file)))
         for what, mine, theirs in (("inputs", source.inputs, file.inputs), ("outputs", source.outputs, file.outputs)):
@@ -237,6 +240,14 @@ class Converted:
     def beyond(self) -> Iterator[str]:
         """Outputs of the source that the file does not compute, because it ends earlier."""
         return iter(())
+
+
+def _other_types(what: str, source: Graph, mine: Sequence[str], file: Graph, theirs: Sequence[str]) -> Iterator[str]:
+    """Inputs or outputs of another element type, by position. Quantized integers may be stored as another one."""
+    for one, other in zip(mine, theirs, strict=False):
+        a, b = source.tensors[one], file.tensors[other]
+        if a.dtype != b.dtype and (a.quantization is None or b.quantization is None):
+            yield f"the type of the {what} {other}: {a.dtype} → {b.dtype}"
 
 
 def _are_exchanged(mine: Sequence[str], theirs: Sequence[str]) -> bool:

@@ -467,6 +467,29 @@ def test_a_copy_does_not_stand_for_another_output(tmp_path: Path) -> None:
     assert not report.ok
 
 
+@pytest.mark.parametrize("place", ["input", "output"])
+def test_another_element_type_is_another_network(place: str, tmp_path: Path) -> None:
+    """A file of the other form may have other nodes, but callers pass and get the arrays of the source."""
+    steps = "q = QuantizeLinear(x, scale, zero) y = DequantizeLinear(q, scale, zero)"
+    text = """<ir_version: 9, opset_import: ["": 17]> agraph (float[4] x) => (float[4] y)
+        <float scale = {0.5}, uint8 zero = {128}> { STEPS }""".replace("STEPS", steps)
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    proto = qfmt.convert(tmp_path / "m.onnx").to_onnx()
+    onnx.save(proto, tmp_path / "right.onnx")
+    assert qfmt.verify(tmp_path / "m.onnx", qfmt.convert(tmp_path / "right.onnx")).ok
+    if place == "input":
+        proto.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.INT32
+        proto.graph.node.insert(0, onnx.helper.make_node("Cast", ["x"], ["real"], to=onnx.TensorProto.FLOAT))
+        proto.graph.node[1].input[0] = "real"
+    else:
+        proto.graph.output[0].name = proto.graph.node[-1].input[0]
+        proto.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.UINT8
+        del proto.graph.node[-1]
+    onnx.save(proto, tmp_path / "other.onnx")
+    report = qfmt.verify(tmp_path / "m.onnx", qfmt.convert(tmp_path / "other.onnx"))
+    assert not report.ok and report.first_wrong.startswith(f"the type of the {place} ")
+
+
 def test_nodes_of_one_name_are_counted_one_by_one(tmp_path: Path) -> None:
     """Only the second is wrong, and the source has one more of that name."""
     path, text = tmp_path / "m.onnx", "agraph (float[3] x) => (float[3] y) { a = Relu(x) b = Neg(a) y = Exp(b) }"
