@@ -176,7 +176,7 @@ def _require_same(manifest: Manifest, known: Entry, path: Place) -> None:
             is_another = isinstance(path, Url) or _has_changed(known, path)
         elif isinstance(path, Url):
             is_another = manifest.source(known).is_file()
-        elif resolved(path) == Path(os.path.abspath(path)):  # noqa: PTH100 - no link, which may lead elsewhere than before
+        elif resolved(path) == Path(os.path.normpath(path.absolute())):  # a link may lead elsewhere than before
             former = manifest.source(known)
             is_another = former.is_file() and not are_same(former, path) and _has_changed(known, path)
     if is_another:
@@ -271,9 +271,9 @@ def convert_task(folder: str, maker: str, task: Message) -> Message:
 
 
 def _identify(model: Model, source: Path, before: os.stat_result, answer: Message, file: BinaryIO) -> None:
-    """Note the content id and the digest of a new file before it gets its name: the worker may die soon after, and then
-    the entry has those of the file before. Arrays may be read from the source as they are written: it must be the same
-    until then."""
+    """Add the content id and the digest of a new file to the answer. This is done before the file gets its name: if the
+    worker died between that and its answer, the manifest would still describe the old file. The source must not have
+    changed, because arrays may be read from it as they are written."""
     file.seek(0)
     answer |= {"content_id": model.content_id().hex(), "file_sha256": sha256_of_rest(file)}
     _require_unchanged(source, before)
@@ -333,8 +333,8 @@ class _Settling:
         self.there: set[str] = set()
         """Files of `firsts` that were found to be there."""
         self.touched: set[str] = set()
-        """Files that this run removed or could have written, or a killed one: they may have left shards or empty
-        folders."""
+        """Files that were removed, or that a worker could have written, now or in a run that was killed: their shards
+        or empty folders may be left."""
         for entry in self.entries.values():
             if entry.content_id and entry.source not in pending:
                 self.firsts.setdefault(_key(entry), entry.source)
@@ -380,7 +380,7 @@ class _Settling:
         folder = self.manifest.folder
         if isinstance(folder, Path):
             tidy(folder / file for file in self.touched | {entry.file for entry in self.entries.values()} - {""})
-            for file in self.touched | {entry.file for entry in self.entries.values() if entry.error}:
+            for file in self.touched:
                 _remove_empty(folder, file)
 
     def _remove_unused(self, files: set[str]) -> None:

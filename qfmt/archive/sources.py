@@ -139,20 +139,25 @@ def _matching(pattern: str) -> Iterator[Path]:
 
 
 def _fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Whether a relative path fits a pattern; both in parts. Only the last `**` takes more parts when the rest does not
-    fit: an earlier one could only leave less to it."""
-    at, start, taken = 0, None, 0
-    position = 0
-    while position < len(parts):
+    """Whether a relative path fits a pattern; both in parts.
+
+    If the rest does not fit, only the last `**` is tried with one part more. An earlier one need not be: whatever it
+    took, the last one could take as well. So the time is linear for each `**`.
+    """
+    part = at = 0
+    last: tuple[int, int] | None = None
+    """The first part behind what the last `**` takes, and the pattern behind it."""
+    while part < len(parts):
         if at < len(pattern) and pattern[at] == "**":
-            start, taken, at = at + 1, position, at + 1
-        elif at < len(pattern) and fnmatch(parts[position], pattern[at]):
-            position, at = position + 1, at + 1
-        elif start is not None:
-            position, at, taken = taken + 1, start, taken + 1
+            at += 1
+            last = part, at
+        elif at < len(pattern) and fnmatch(parts[part], pattern[at]):
+            part, at = part + 1, at + 1
+        elif last is not None:
+            last = part, at = last[0] + 1, last[1]
         else:
             return False
-    return all(part == "**" for part in pattern[at:])
+    return all(each == "**" for each in pattern[at:])
 
 
 def _is_no_model(place: Place) -> bool:

@@ -214,7 +214,7 @@ def _is_answer(answer: dict[str, Any]) -> bool:
     violations = answer.get("violations")
     is_typed = (
         type(answer.get("valid", "")) in (bool, type(None))
-        and type(answer.get("problem")) is type(answer.get("note", "")) is str
+        and {type(answer.get("problem")), type(answer.get("note", ""))} == {str}
         and isinstance(violations, list)
     )
     is_counted = all(_has_types(answer[key], types) for key, types in _COUNTS.items() if key in answer)

@@ -243,7 +243,7 @@ class Converted:
 
 
 def _other_types(what: str, source: Graph, mine: Sequence[str], file: Graph, theirs: Sequence[str]) -> Iterator[str]:
-    """Inputs or outputs of another element type, by position. Quantized integers may be stored as another one."""
+    """Inputs or outputs of another element type, by position. If both are quantized, ONNX may store uint8 as int8."""
     for one, other in zip(mine, theirs, strict=False):
         a, b = source.tensors[one], file.tensors[other]
         if a.dtype != b.dtype and (a.quantization is None or b.quantization is None):
@@ -252,10 +252,10 @@ def _other_types(what: str, source: Graph, mine: Sequence[str], file: Graph, the
 
 def _are_exchanged(mine: Sequence[str], theirs: Sequence[str]) -> bool:
     """Whether names of one network stand at other positions in another one; if that has fewer, in another order."""
+    known, common = {*mine}, {*mine} & {*theirs}
     if len(mine) != len(theirs):
-        common = {*mine} & {*theirs}
         mine, theirs = ([name for name in names if name in common] for names in (mine, theirs))
-    return any(one != other and other in mine for one, other in zip(mine, theirs, strict=False))
+    return any(one != other and other in known for one, other in zip(mine, theirs, strict=False))
 
 
 def _counting(graph: Graph, model: Model) -> Iterator[Tensor]:
@@ -287,7 +287,8 @@ def _last_named(a: Graph, b: Graph) -> Iterator[tuple[str, str]]:
     order = {name: position for position, node in enumerate(b.nodes) for name in node.outputs if name}
     for node in a.nodes:
         for name in filter(None, node.outputs):
-            aliases = {*a.tensors[name].aliases} - a.tensors.keys()  # a file may list the names of other tensors
+            # A file may list the names of other tensors. To subtract `keys()` would visit all of them.
+            aliases = {*a.tensors[name].aliases}.difference(a.tensors)
             if not order.keys().isdisjoint(aliases):
                 yield name, max(order.keys() & {name, *aliases}, key=order.__getitem__)
 

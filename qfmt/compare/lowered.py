@@ -217,8 +217,8 @@ class Lowered:
         yield from () if skipped else (f"the output {name} is not a tensor of the source" for name in self.unknown())
         made = self._inputs_of_source()
         inputs = [made[name] for name in source.inputs if name in made]
-        given = [name for name in file.inputs if name in inputs]
-        if inputs != given:  # the position of an argument
+        given = [name for name in file.inputs if name in {*made.values()}]
+        if inputs != given:  # arrays are passed by position to C programs and to the modules of `to_torch`
             yield f"the network's inputs {', '.join(inputs)} → {', '.join(given)}"
         wanted = [*filter(None, map(self._end, source.outputs))]
         ends_early = any(self.beyond())  # then its outputs are what the source goes on with

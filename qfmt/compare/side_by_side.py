@@ -149,13 +149,15 @@ class SideBySide:
 
 
 def _repeated(source: Graph, outputs: Sequence[str]) -> dict[str, str]:
-    """Outputs of a file that are another one in its source, by position: the same tensor, or an Identity of it."""
-    nodes = (node for node in source.nodes if known(node) and node.operator == "Identity")
-    copied = {node.outputs[0]: node.inputs[0] for node in nodes if node.inputs[0] in source.outputs}
+    """The outputs of a file that its source has twice: as the same tensor, or an Identity of it. Each with the first
+    output that it repeats. Outputs belong together by position."""
     if len(outputs) != len(source.outputs):
         return {}
-    firsts = [source.outputs.index(copied.get(name, name)) for name in source.outputs]
-    return {name: outputs[first] for name, first in zip(outputs, firsts, strict=True) if name != outputs[first]}
+    firsts = dict(zip(reversed(source.outputs), reversed(outputs), strict=True))
+    nodes = (node for node in source.nodes if known(node) and node.operator == "Identity")
+    copied = {node.outputs[0]: node.inputs[0] for node in nodes if node.inputs[0] in firsts}
+    repeated = zip(outputs, (firsts[copied.get(name, name)] for name in source.outputs), strict=True)
+    return {name: first for name, first in repeated if name != first}
 
 
 def _same(a: Array, b: Array) -> bool:

@@ -253,7 +253,7 @@ def test_deep_folders_and_long_chains_of_links(tmp_path: Path, sources: Path, ar
 
 
 def test_shards_that_a_killed_run_left_are_removed(sources: Path, archive: Path) -> None:
-    """Those of a model that another source has, too: its file is removed at once, and the shards at the end."""
+    """Equal models are stored once. The file of the second one is removed at once, its shards when the run ends."""
     for name in "abc":
         digits(sources / f"{name}.pt")
     options = {"options": {"shard_size": 1000}}

@@ -658,17 +658,22 @@ def test_a_constant_with_the_name_of_a_bias_that_no_node_has(tmp_path: Path) -> 
 
 
 class Twice(torch.nn.Module):
-    def forward(self, a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         q = torch.quantize_per_tensor(a, 0.02, 128, torch.quint8)
-        y = torch.ops.quantized.add(q, q, 0.05, 128)
-        return y, y
+        y, z = torch.ops.quantized.add(q, q, 0.05, 128), torch.ops.quantized.mul(q, q, 0.05, 128)
+        return y, y, z
 
 
 def test_a_quantized_tensor_that_is_returned_twice(tmp_path: Path) -> None:
-    """ONNX has a copy of it, which dequantizes and quantizes."""
+    """ONNX has a copy of it, which dequantizes and quantizes. It must not be a copy of another output."""
     path = tmp_path / "m.pt"
     torch.jit.trace(Twice(), torch.randn(1, 4), check_trace=False).save(path)
-    source = written(qfmt.convert(path, input_shapes={"a": (1, 4)}), tmp_path / "m.onnx")
-    report = qfmt.verify(path, qfmt.convert(source))
+    model = qfmt.convert(written(qfmt.convert(path, input_shapes={"a": (1, 4)}), tmp_path / "m.onnx"))
+    report = qfmt.verify(path, model)
     assert report.ok and [found.equal for found in report.outputs] == [found.outputs for found in report.outputs]
-    assert len(report.outputs) == 2
+    assert len(report.outputs) == 3
+    _, second, third = model.graph.outputs
+    copy = Node("Identity", (third,), (second,), version=OPERATORS["Identity"].version)
+    others = [node for node in model.nodes if second not in node.outputs]
+    wrong = qfmt.verify(path, model.replace(graph=replace(model.graph, nodes=(*others, copy))))
+    assert not wrong.ok and [found.name for found in wrong.outputs if found.equal < found.outputs] == [second]

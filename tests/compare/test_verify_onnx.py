@@ -447,26 +447,6 @@ def test_duplicate_outputs_are_compared_under_both_names(tmp_path: Path) -> None
     assert [(found.name, found.outputs, found.equal) for found in report.outputs] == [("y", 8, 8), ("y_1", 8, 8)]
 
 
-def test_a_copy_does_not_stand_for_another_output(tmp_path: Path) -> None:
-    """The file has the first output twice, and the product is missing."""
-    text = """<ir_version: 9, opset_import: ["": 17]> agraph (float[4] a, float[4] b) => (uint8[4] s, float[4] p)
-        <float scale = {0.5}, uint8 zero = {128}> {
-        sum = Add(a, b)
-        s = QuantizeLinear(sum, scale, zero)
-        product = Mul(a, b)
-        q = QuantizeLinear(product, scale, zero)
-        p = DequantizeLinear(q, scale, zero)
-    }"""
-    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
-    model = qfmt.convert(tmp_path / "m.onnx")
-    first = model.graph.outputs[0]
-    onnx.save(model.replace(graph=replace(model.graph, outputs=(first, first))).to_onnx(), tmp_path / "twice.onnx")
-    twice = qfmt.convert(tmp_path / "twice.onnx")
-    assert qfmt.verify(tmp_path / "twice.onnx", twice).ok
-    report = qfmt.verify(tmp_path / "m.onnx", twice)
-    assert not report.ok
-
-
 @pytest.mark.parametrize("place", ["input", "output"])
 def test_another_element_type_is_another_network(place: str, tmp_path: Path) -> None:
     """A file of the other form may have other nodes, but callers pass and get the arrays of the source."""

@@ -233,10 +233,10 @@ class Builder:
     def build(self) -> ir.Model:
         for name in self.model.graph.inputs:
             self._stored[name] = ir.Value(name=name)
-            try:
-                self._describe(self._stored[name], self.model.tensors[name])
-            except Lacks as reason:
-                raise QfmtError(f"{reason}, which ONNX does not have", where=f"input {name}") from None
+            tensor = self.model.tensors[name]
+            if _is_too_large(tensor):
+                raise QfmtError("has a size beyond int64, which ONNX does not have", where=f"input {name}")
+            self._describe(self._stored[name], tensor)
         inputs = [self._stored[name] for name in self.model.graph.inputs]
         names: set[str] = set()
         with Memory.charged(self._budget).spent():
@@ -278,8 +278,8 @@ class Builder:
         return ""
 
     def _describe(self, value: ir.Value, tensor: Tensor) -> None:
-        if any(isinstance(size, int) and size > LARGEST_SIZE for size in tensor.shape or ()):
-            raise Lacks("has a size beyond int64")
+        if _is_too_large(tensor):
+            raise Lacks("has an output of a size beyond int64")
         value.name = tensor.name
         if tensor.name in self._assumed:  # a runtime knows the type
             return
@@ -290,6 +290,10 @@ class Builder:
 def build(model: Model, form: str, opset: int, same_types: bool) -> ir.Model:
     """The model in ONNX; InexpressibleNodesError names every node that cannot be written."""
     return Builder(with_same_types(model) if same_types else model, form, opset, same_types).build()
+
+
+def _is_too_large(tensor: Tensor) -> bool:
+    return any(isinstance(size, int) and size > LARGEST_SIZE for size in tensor.shape or ())
 
 
 def _is_of_integers(node: Node) -> bool:

@@ -64,6 +64,15 @@ class Apart(NamedTuple):
         is_dequantized = passed[0].op_type == "DequantizeLinear"
         return is_dequantized or moves_output or tensor.name in self.results or not has_kernels
 
+    @staticmethod
+    def from_cast(w: Tensor) -> bool:
+        """Whether to keep a MatMulInteger apart from the Cast that follows.
+
+        ONNX Runtime makes a MatMulIntegerToFloat of them and the next nodes. It misreads the bias of a batch of
+        matrices whose columns have scales.
+        """
+        return w.is_constant and len(static_shape(w)) > 2
+
     def from_add(self, x: Tensor, w: Tensor, opset: int) -> bool:
         """Whether to keep a MatMul apart from an Add.
 
@@ -84,10 +93,10 @@ def apart(model: Model) -> Apart:
     """The tensors of a model at which nodes are kept apart.
 
     Next to a quantized tensor, ONNX Runtime assumes that the scales of 8-bit constants are those of the output
-    channels, and that the scale of an int32 bias is that of the sums (of a convolution, if the two differ by no more
-    than about 1e-6 + 1 %). If they are not, its MatMulIntegerToFloat, QGemm and QLinearConv use wrong scales, or fail.
-    It rounds a float bias to int32 in units of the sums, even if the float result is also an output
-    (WeightBiasQuantization). It has no integer kernels for 2-bit weights.
+    channels, and that the scale of an int32 bias is that of the sums. If they are not, its MatMulIntegerToFloat, QGemm
+    and QLinearConv use wrong scales, or fail. For a convolution it compares the two scales of the bias, but so roughly
+    that all tiny ones count as equal. It rounds a float bias to int32 in units of the sums, even if the float result is
+    also an output (WeightBiasQuantization). It has no integer kernels for 2-bit weights.
     """
     nodes = [node for node in model.nodes if known(node)]
     origins, read = _origins(model, nodes), _read(model, nodes)

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ...arrays import Array
-from ...model import DTYPES, INT32, Tensor, static_shape
+from ...model import DTYPES, INT32, Tensor
 from ...ops import Operand
 from ...ops.accumulation import stored_zero, whole
 from ...ops.geometry import unit_factors, window_counts
@@ -221,10 +221,9 @@ def integer_product(site: Site) -> ir.Value | Sequence[ir.Value]:
 
     if fits(0) and fits(1):
         made = one_to_one(site)
-        w = site.tensor(1)
-        is_batch = not is_conv and w.is_constant and len(static_shape(w)) > 2
-        # ONNX Runtime's MatMulIntegerToFloat takes a wrong bias for matrices with scales of columns.
-        return [kept_apart(site.builder, site.name, made[0])] if is_batch and site.opset >= 12 else made
+        has_max = site.opset >= 12  # of integers
+        is_apart = has_max and not is_conv and site.builder.apart.from_cast(site.tensor(1))
+        return [kept_apart(site.builder, site.name, made[0])] if is_apart else made
 
     def multiply(x: Part, w: Part) -> ir.Value:
         return site.emit(site.node.operator, x.value, w.value, x.zero_point, w.zero_point, **given)

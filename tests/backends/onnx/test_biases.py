@@ -161,7 +161,7 @@ def test_the_scale_of_a_bias_is_its_own(name: str, between: list[str], form: str
 @pytest.mark.parametrize("ratio", [2.0**-7, 0.5, 2])
 @pytest.mark.parametrize("name", WEIGHT)
 def test_the_scale_of_a_bias_is_its_own_in_small_units(name: str, ratio: float) -> None:
-    """ONNX Runtime takes scales for equal that differ by up to 1e-6."""
+    """ONNX Runtime compares the scales of a convolution, but all tiny ones are equal to it."""
     unit = X * 2.0**-14
     agrees(network(name, in_int32([900, -500, 300, 700], unit * ratio), [2.0**-14] * 4, [], 16 * unit), "qdq")
 

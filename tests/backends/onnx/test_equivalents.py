@@ -392,6 +392,12 @@ def test_what_onnx_does_not_have_is_refused(name: str, tensors: Any, kind: str, 
         model.to_onnx()
 
 
+def test_an_input_of_a_size_beyond_int64() -> None:
+    model = single("Relu", "", [Tensor("x", "float32", (2**63,))], Tensor("y", "float32", None), {})
+    with pytest.raises(QfmtError, match="input x: has a size beyond int64"):
+        model.to_onnx()
+
+
 @pytest.mark.parametrize("kind", ["bool", "int8", "uint8", "float16", "int64"])
 def test_an_identity_matrix_of_any_type(kind: str) -> None:
     model = single("EyeLike", "", [Tensor("x", "float32", (2, 3))], Tensor("y", kind, None), {"dtype": kind, "k": 1})
