@@ -37,7 +37,7 @@ def test_qdq_has_no_fallbacks(name: str, form: str, tmp_path: Path) -> None:
     model = with_all_outputs(qfmt.convert(networks.static(name, form, tmp_path)))
     module = model.to_torch("qdq")
     assert not module.report()
-    beside = SideBySide(model, by_file(model, "pt2e"))  # the engine qdq uses PT2E's operators
+    beside = SideBySide(model, by_file(model, "pt2e"), model.graph)  # the engine qdq uses PT2E's operators
     for seed in range(3):
         inputs = networks.inputs(networks.network(name), seed)
         values = zip(model.graph.outputs, module(*map(torch.from_numpy, inputs.values())), strict=True)
