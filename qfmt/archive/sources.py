@@ -14,6 +14,10 @@ from ..file.copies import downloaded
 from ..frontends.sources import sniff
 from ..regular import files_below, irregular, refusal, resolved
 from ..urls import Place, Url, place
+from .manifest import Manifest
+
+MODELS = (".onnx", ".pt", ".pt2", ".pth", ".safetensors")
+"""Suffixes of models only: a file of such a name that is none is a damaged one."""
 
 NO_MODELS = ("unknown", "numpy")
 """Kinds of files that may lie beside models in a folder: texts, settings, raw weights, inputs."""
@@ -31,14 +35,15 @@ def find(places: Sequence[str], archive: Place) -> Found:
 
     The name of a source is its path relative to the folder that was given, or to the part of a glob without wildcards;
     that of a file is its last part. A file that is named, or that a glob matches, is a source whatever it holds. In a
-    folder and below, files of unknown content and hidden ones are left out, and so is the archive. A web server has no
-    folders: each of its URLs is a file.
+    folder and below, hidden files are left out, the archive, and files of unknown content, unless they were converted
+    before or have the suffix of a model: then they are damaged. A web server has no folders: each of its URLs is a file.
 
     Raises MissingFileError, SourceError if there is no source, or two have the same name, DestinationError for a source
-    in the archive.
+    in the archive; QfmtError if its manifest is needed, and cannot be read.
     """
     sources: dict[str, Place] = {}
-    left_out, inside, hint = 0, 0, "choose another folder for the archive"
+    others: list[tuple[str, Place]] = []
+    inside, hint = 0, "choose another folder for the archive"
     for named in places:
         for name, path, is_named in _candidates(named):
             if _is_inside(path, archive):
@@ -46,15 +51,24 @@ def find(places: Sequence[str], archive: Place) -> Found:
                     raise DestinationError("the source is in the archive", where=str(path), hint=hint)
                 inside += 1
             elif not is_named and _is_no_model(path):
-                left_out += 1
-            elif not are_same(sources.setdefault(name, path), path):
-                what = f"two sources have the name {name}: {sources[name]} and {path}"
-                raise SourceError(what, hint="name the folder that holds both")
+                others.append((name, path))
+            else:
+                _add(sources, name, path)
+    converted = {name for name, entry in Manifest(archive).entries.items() if entry.content_id} if others else set()
+    damaged = [(name, path) for name, path in others if name in converted]
+    for name, path in damaged:
+        _add(sources, name, path)
     if inside and not sources:
         raise DestinationError("all sources are in the archive", where=", ".join(places), hint=hint)
     if not sources:
         raise SourceError("there are no models", where=", ".join(places), hint="name files, folders or globs")
-    return Found(dict(sorted(sources.items())), left_out)
+    return Found(dict(sorted(sources.items())), len(others) - len(damaged))
+
+
+def _add(sources: dict[str, Place], name: str, path: Place) -> None:
+    if not are_same(sources.setdefault(name, path), path):
+        what = f"two sources have the name {name}: {sources[name]} and {path}"
+        raise SourceError(what, hint="name the folder that holds both")
 
 
 def _is_inside(path: Place, archive: Place) -> bool:
@@ -162,5 +176,5 @@ def _fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 
 def _is_no_model(place: Place) -> bool:
     with suppress(QfmtError, OSError), downloaded(place) as path:  # what cannot be read is a source that fails
-        return bool(irregular(path)) or sniff(path).key in NO_MODELS
+        return bool(irregular(path)) or (sniff(path).key in NO_MODELS and Path(place.name).suffix not in MODELS)
     return False

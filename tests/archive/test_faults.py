@@ -252,6 +252,26 @@ def test_external_data_that_is_exchanged_is_another_source(sources: Path, archiv
         assert fill(archive, find([str(sources / "m.onnx")], archive).sources).results == {"m.onnx": "converted"}
 
 
+@pytest.mark.parametrize("damage", ["unknown", "numpy", "fifo"])
+def test_what_was_converted_is_a_source_whatever_it_is_now(damage: str, sources: Path, archive: Path) -> None:
+    for name in "ab":
+        digits(sources / name)
+    (sources / "notes").write_text("models")
+    assert invoke("convert", sources, "--out", archive).exit_code == 0
+    before = described(Manifest(archive)), files(archive)
+    if damage == "numpy":
+        np.save(sources / "x.npy", np.zeros(2))
+        (sources / "x.npy").replace(sources / "a")
+    else:
+        (sources / "a").unlink()
+        os.mkfifo(sources / "a") if damage == "fifo" else (sources / "a").write_bytes(bytes(100))
+    done = invoke("convert", sources, "--out", archive)
+    assert done.exit_code == 1
+    assert "left out: 1 file" in done.stdout
+    assert "qfmt: error: a: is " in done.stderr
+    assert (described(Manifest(archive)), files(archive)) == before
+
+
 @pytest.mark.parametrize("form", ["truncated", "late", "unreadable"])
 def test_what_fails_keeps_its_earlier_result(form: str, sources: Path, archive: Path) -> None:
     for name in "a", "b":
