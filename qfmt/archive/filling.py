@@ -176,7 +176,7 @@ def _require_same(manifest: Manifest, known: Entry, path: Place) -> None:
             is_another = isinstance(path, Url) or _has_changed(known, path)
         elif isinstance(path, Url):
             is_another = manifest.source(known).is_file()
-        elif resolved(path) == Path(os.path.normpath(path.absolute())):  # a link may lead elsewhere than before
+        elif resolved(path.parent) == Path(os.path.normpath(path.parent.absolute())):  # a link may lead elsewhere now
             former = manifest.source(known)
             is_another = former.is_file() and not are_same(former, path) and _has_changed(known, path)
     if is_another:
@@ -206,10 +206,11 @@ def _everywhere(place: Place) -> str:
 
 
 def _relative(path: Place, home: Place) -> str:
-    """Where a source lies, relative to the archive; what is not beside it, or remote, in full."""
+    """Where a source lies, relative to the archive; what is not beside it, or remote, in full. Of a source that is a
+    link, this is the path of the link, which may lead elsewhere later, or be replaced by a file."""
     if isinstance(path, Url):
         return str(path)
-    path = resolved(path)
+    path = resolved(path.parent) / path.name
     with suppress(ValueError):  # another drive
         if isinstance(home, Path):
             path = Path(os.path.relpath(path, resolved(home)))

@@ -46,10 +46,10 @@ class Entry:
     """What became of a source: it is converted if it has a content id, has failed if it has an error, else planned.
     It has both if it was converted once, and could not be read later.
 
-    `source` is its name in the archive, `path` where it lies, relative to the archive, or its URL. `options` are those
-    of the conversion. `size` is that of the source in bytes. `external` is the digest of the external data of an ONNX
-    model. `file` is the `.qfb`, relative to the archive: that of the first of equal models. Digests and the content id
-    are hexadecimal digits.
+    `source` is its name in the archive, `path` where it lies (of a link: the link), relative to the archive, or its
+    URL. `options` are those of the conversion. `size` is that of the source in bytes. `external` is the digest of the
+    external data of an ONNX model. `file` is the `.qfb`, relative to the archive: that of the first of equal models.
+    Digests and the content id are hexadecimal digits.
     """
 
     source: str

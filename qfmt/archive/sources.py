@@ -36,7 +36,7 @@ def find(places: Sequence[str], archive: Place) -> Found:
     The name of a source is its path relative to the folder that was given, or to the part of a glob without wildcards;
     that of a file is its last part. A file that is named, or that a glob matches, is a source whatever it holds. In a
     folder and below, hidden files are left out, the archive, and files of unknown content, unless they were converted
-    before or have the suffix of a model: then they are damaged. A web server has no folders: each of its URLs is a file.
+    before or have the suffix of a model: then they are damaged. A web server has no folders, only files.
 
     Raises MissingFileError, SourceError if there is no source, or two have the same name, DestinationError for a source
     in the archive; QfmtError if its manifest is needed, and cannot be read.

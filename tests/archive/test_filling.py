@@ -192,13 +192,31 @@ def test_a_link_may_lead_to_another_file_later(sources: Path, archive: Path) -> 
     for number in range(2):
         digits(sources.parent / f"v{number}.pt", number)
     sources.mkdir()
-    link = sources / "latest.pt"
-    for number in range(2):
+    link, contents = sources / "latest.pt", set[str]()
+    for number in range(3):
         link.unlink(missing_ok=True)
-        link.symlink_to(f"../v{number}.pt")
+        link.symlink_to(f"../v{number}.pt") if number < 2 else digits(link, number)
         result = invoke("convert", sources, "--out", archive)
         assert result.exit_code == 0, result.output
-    assert "note: latest.pt: replaces the model of another file, ../v0.pt\n" in result.stderr
+        (entry,) = lines(archive)
+        assert entry["path"] == "../sources/latest.pt"
+        contents.add(entry["content_id"])
+    assert len(contents) == 3
+    other = sources.parent / "others" / "latest.pt"
+    other.parent.mkdir()
+    other.symlink_to("../v0.pt")
+    assert "two sources have the name latest.pt" in trouble("convert", other, "--out", archive)
+
+
+def test_a_link_to_a_folder_may_lead_to_another_one_later(tmp_path: Path, archive: Path) -> None:
+    link = tmp_path / "current"
+    for number in range(2):
+        digits(tmp_path / f"v{number}" / "net.pt", number)
+        link.unlink(missing_ok=True)
+        link.symlink_to(f"v{number}")
+        result = invoke("convert", link, "--out", archive)
+        assert result.exit_code == 0, result.output
+    assert "note: net.pt: replaces the model of another file, ../v0/net.pt\n" in result.stderr
 
 
 def test_a_name_belongs_to_one_source_with_its_data(tmp_path: Path, archive: Path) -> None:
