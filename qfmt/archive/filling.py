@@ -105,8 +105,7 @@ def fill(
         with _journal(manifest) as journal, closing(answering) as answers:
             settling = _Settling(manifest, journal, sources)
             for task, answer in answers:
-                answer = workers.accepted(answer, partial(_is_answer, task))
-                answer.pop("again", None)  # for `cluster`
+                answer = _accepted(folder, task, answer)
                 written[task["source"]] = answer.get("file", "")
                 told(settling.settle(task, answer))
             settling.finish()
@@ -217,6 +216,19 @@ def _relative(path: Place, home: Place) -> str:
     return path.as_posix()
 
 
+def _accepted(folder: Place, task: Message, answer: object) -> Message:
+    """The answer to a task: of a worker that died, or failed, what it announced if that file is in its place already."""
+    announced = answer.pop(workers.ANNOUNCED, None) if isinstance(answer, dict) else None
+    accepted = workers.accepted(answer, partial(_is_answer, task))
+    accepted.pop("again", None)  # for `cluster`
+    if accepted.get("error") and announced:
+        done = workers.accepted(announced, partial(_is_answer, task))
+        with suppress(QfmtError, OSError):
+            if done.keys() == _CONVERTED.keys() and is_whole(folder / done["file"], Entry(task["source"], "", **done)):
+                return done
+    return accepted
+
+
 KEPT: Message = {"kept": True}
 """The answer if a source is in the archive already."""
 
@@ -263,21 +275,24 @@ def convert_task(folder: str, maker: str, task: Message) -> Message:
                 for parent in reversed(file.parents):  # `mkdir` recurses once for each
                     if not parent.exists():
                         parent.mkdir(exist_ok=True)
-                identify = partial(_identify, model, source, before, answer)
+                answer = digests | {"file": target, "size": before.st_size}
+
+                def identify(new: BinaryIO) -> None:
+                    """Announce the file before it gets its name: its worker may die between that and the answer. The
+                    source must not have changed, because arrays may be read from it as they are written."""
+                    new.seek(0)
+                    answer.update(content_id=model.content_id().hex(), file_sha256=sha256_of_rest(new))
+                    _require_unchanged(source, before)
+                    workers.announce(answer | {"seconds": _seconds_since(begin)})
+
                 write(model, file, shard_size=shard_size, before_replacing=identify)
-                answer |= digests | {"file": target, "size": before.st_size}
     except Exception as error:
         answer = {"error": _said(error, str(path), str(source), f"{home}/"), "again": isinstance(error, RemoteError)}
-    return answer | {"seconds": round(time.perf_counter() - begin, 3)}
+    return answer | {"seconds": _seconds_since(begin)}
 
 
-def _identify(model: Model, source: Path, before: os.stat_result, answer: Message, file: BinaryIO) -> None:
-    """Add the content id and the digest of a new file to the answer. This is done before the file gets its name: if the
-    worker died between that and its answer, the manifest would still describe the old file. The source must not have
-    changed, because arrays may be read from it as they are written."""
-    file.seek(0)
-    answer |= {"content_id": model.content_id().hex(), "file_sha256": sha256_of_rest(file)}
-    _require_unchanged(source, before)
+def _seconds_since(begin: float) -> float:
+    return round(time.perf_counter() - begin, 3)
 
 
 def _require_unchanged(source: Path, before: os.stat_result) -> None:

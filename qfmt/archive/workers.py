@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 from queue import SimpleQueue
 from threading import Event, Thread, Timer
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from ..backstop import enforced, limit_process
 from ..errors import QfmtError, message
@@ -28,6 +28,9 @@ from ..memory import physical
 from ..progress import counted
 
 Message = dict[str, Any]
+
+ANNOUNCED = "announced"
+"""The key of what a worker announces before it answers."""
 
 LONGEST = 1 << 28
 """Bytes of the longest answer of a worker."""
@@ -70,21 +73,22 @@ class _Worker:
             raise QfmtError(f"a process cannot be started: {error.strerror}", hint="use fewer --jobs") from None
 
     def answer(self, task: Message) -> Message:
-        """What it answers, or {"error": why it died}."""
+        """What it answers, or {"error": why it died}, with what it announced."""
         assert self.process.stdin is not None and self.process.stdout is not None
-        late = Event()
+        late, announced = Event(), Message()
         with suppress(OSError, ValueError, RecursionError), self._limited(late):
             self.process.stdin.write(json.dumps(task).encode() + b"\n")
             self.process.stdin.flush()
-            answer = json.loads(self.process.stdout.readline(LONGEST))
-            if isinstance(answer, dict):
-                return answer
+            while isinstance(answer := json.loads(self.process.stdout.readline(LONGEST)), dict):
+                if answer.keys() != {ANNOUNCED}:
+                    return answer | announced
+                announced = answer
         with suppress(OSError):
             self.process.stdin.close()
         status = self.process.wait()
         if late.is_set():
-            return {"error": f"took longer than {self.limits.seconds:g} s, the limit of --timeout"}
-        return {"error": f"the worker process {_end(status)}"}
+            return {"error": f"took longer than {self.limits.seconds:g} s, the limit of --timeout"} | announced
+        return {"error": f"the worker process {_end(status)}"} | announced
 
     @contextmanager
     def _limited(self, late: Event) -> Iterator[None]:
@@ -189,9 +193,25 @@ def named(name: str) -> Callable[..., Any]:
     return found
 
 
+_answers: list[BinaryIO] = []
+"""In a worker: where its answers go."""
+
+
+def announce(answer: Message) -> None:
+    """What a worker says before it does what its parent must know of, even if it dies then. Nothing in another process."""
+    for target in _answers:
+        _say(target, json.dumps({ANNOUNCED: answer}).encode())
+
+
+def _say(target: BinaryIO, line: bytes) -> None:
+    target.write(line + b"\n")
+    target.flush()
+
+
 def serve(parent: str, memory: str, work: str, *arguments: str) -> None:
     """The worker, which ends with its parent. Whatever the work prints goes nowhere: the messages need stdout."""
     target = os.fdopen(os.dup(1), "wb")
+    _answers.append(target)
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 1)
     if sys.platform == "linux":  # at once, even if this process is stopped, or waits for a slow disk
@@ -203,8 +223,7 @@ def serve(parent: str, memory: str, work: str, *arguments: str) -> None:
     limit_process(int(memory))  # after the imports, as it limits what tasks need beyond them
     with suppress(BrokenPipeError), enforced():
         for line in sys.stdin.buffer:
-            target.write(_answer(function, arguments, line) + b"\n")
-            target.flush()
+            _say(target, _answer(function, arguments, line))
 
 
 def _answer(function: Callable[..., Message], arguments: Sequence[str], task: bytes) -> bytes:

@@ -252,6 +252,31 @@ def test_external_data_that_is_exchanged_is_another_source(sources: Path, archiv
         assert fill(archive, find([str(sources / "m.onnx")], archive).sources).results == {"m.onnx": "converted"}
 
 
+def test_a_worker_that_dies_before_it_answers_has_converted(
+    sources: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file has its name, and the manifest its digests; of a file that another one replaced, it has not."""
+    for round_ in range(2):
+        for number, name in enumerate(("failed", "killed", "other")):
+            digits(sources / f"{name}.pt", 3 * round_ + number)
+        monkeypatch.setattr(filling, "WORK", "support.making:written_last")
+        filled = fill(archive, find([str(sources)], archive).sources, maker="qfmt.cli.conversion:make")
+        assert set(filled.results.values()) == {"converted"}
+        assert invoke("check", archive).exit_code == 0
+    monkeypatch.undo()
+    assert kept(sources, archive) == {"failed.pt", "killed.pt", "other.pt"}
+
+
+def test_what_was_announced_and_not_written_is_an_error(archive: Path) -> None:
+    archive.mkdir()
+    task = {"source": "a.pt", "file": "a.qfb", "repaired": "a.qfb", "known": None}
+    announced = {"sha256": "1", "external": "", "file": "a.qfb", "file_sha256": "1", "content_id": "1"}
+    announced |= {"size": 1, "seconds": 1.0}
+    for wrong in ({}, {"file": "../a.qfb"}, {"size": "1"}, {"error": "x"}):
+        answer = {"error": "died", "announced": announced | wrong}
+        assert filling._accepted(archive, task, answer) == {"error": "died"}
+
+
 @pytest.mark.parametrize("damage", ["unknown", "numpy", "fifo"])
 def test_what_was_converted_is_a_source_whatever_it_is_now(damage: str, sources: Path, archive: Path) -> None:
     for name in "ab":

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import qfmt
+from qfmt.archive.filling import convert_task
 from qfmt.archive.manifest import MANIFEST
 from qfmt.model import Model
 
@@ -67,6 +68,16 @@ def _deep() -> list[object]:
     for _ in range(500):
         nested = [nested]
     return nested
+
+
+def written_last(folder: str, maker: str, task: dict[str, Any]) -> dict[str, Any]:
+    """The conversion of a source; of one that is named so, by a process that dies before it answers."""
+    answer = convert_task(folder, maker, task)
+    if Path(task["source"]).stem == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if Path(task["source"]).stem == "failed":
+        return {"error": "failed"}
+    return answer
 
 
 _REPORT = {"report": {"ok": True}, "row": ["", "1", "1", "equal"]}
