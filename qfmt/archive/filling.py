@@ -28,7 +28,6 @@ from ..file.sharding import tidy
 from ..file.writer import write
 from ..frontends.content import sha256_of, sha256_of_rest
 from ..frontends.sources import external_files
-from ..model import Model
 from ..regular import irregular, resolved
 from ..urls import Place, Url, place, text_of
 from . import cluster, workers
@@ -184,8 +183,11 @@ def _require_same(manifest: Manifest, known: Entry, path: Place) -> None:
 
 
 def _has_changed(known: Entry, source: Path) -> bool:
-    """Whether a source differs from what was converted. It is parsed for external data only if its bytes are equal."""
-    if (known.size, known.sha256) != (source.stat().st_size, sha256_of(source)):
+    """Whether a source differs from what was converted. It is read only if its size is equal, as it may have terabytes,
+    and parsed for external data only if its bytes are. What is no regular file fails later."""
+    if irregular(source):
+        return False
+    if known.size != source.stat().st_size or known.sha256 != sha256_of(source):
         return True
     return not asdict(known).items() >= _digests(source).items()
 
@@ -217,7 +219,7 @@ def _relative(path: Place, home: Place) -> str:
 
 
 def _accepted(folder: Place, task: Message, answer: object) -> Message:
-    """The answer to a task: of a worker that died, or failed, what it announced if that file is in its place already."""
+    """The answer to a task. Of a worker that died, or failed, it is what it announced, if that file has its name."""
     announced = answer.pop(workers.ANNOUNCED, None) if isinstance(answer, dict) else None
     accepted = workers.accepted(answer, partial(_is_answer, task))
     accepted.pop("again", None)  # for `cluster`

@@ -198,7 +198,8 @@ _answers: list[BinaryIO] = []
 
 
 def announce(answer: Message) -> None:
-    """What a worker says before it does what its parent must know of, even if it dies then. Nothing in another process."""
+    """Called by a worker before it does what its parent must know of, even if it dies then. In other processes, nothing
+    happens."""
     for target in _answers:
         _say(target, json.dumps({ANNOUNCED: answer}).encode())
 

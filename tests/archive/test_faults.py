@@ -154,6 +154,24 @@ def test_what_cannot_be_converted_is_not_hashed(sources: Path, archive: Path, mo
         assert "unknown format" in answer["error"] or "longer than its header states" in answer["error"]
 
 
+def test_another_source_of_the_same_name_is_not_read_first(
+    tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have terabytes, or be a FIFO, which nobody writes to."""
+    digits(tmp_path / "a" / "net.pt")
+    fill(archive, find([str(tmp_path / "a")], archive).sources)
+    (tmp_path / "b").mkdir()
+    other = tmp_path / "b" / "net.pt"
+    os.mkfifo(other)
+    results = fill(archive, find([f"{tmp_path}/b/*.pt"], archive).sources).results
+    assert results == {"net.pt": "failed"}
+    other.unlink()
+    with other.open("wb") as file:
+        file.truncate(1 << 40)
+    monkeypatch.setattr(filling, "sha256_of", _fails)
+    assert "two sources have the name net.pt" in trouble("convert", other, "--out", archive)
+
+
 def test_a_source_that_changes_meanwhile_fails(sources: Path, archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would have the digest of one content and the model of another, and never be converted again."""
     path = digits(sources / "a.pt")
