@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from .errors import some
+
 if TYPE_CHECKING:
     from .graph import Shape
     from .quantization import Parameter, Quantization
@@ -34,6 +36,12 @@ def number(value: float | None) -> str:
     if value is None:
         return NOTHING
     return str(value) if isinstance(value, int) else f"{value:.5g}"
+
+
+def unchecked(positions: str) -> str:
+    """What the source key `unchecked_positions` means."""
+    names = some(positions.split(", "))
+    return f"ONNX may select other elements in a nearest Resize whose sizes only a run knows: {names}"
 
 
 def json_value(value: Any) -> Any:

@@ -11,6 +11,7 @@ from ..errors import RunError
 from ..frontends.isolation.parent import EngineDied
 from ..frontends.witness import Computed
 from ..model import Quantization, Tensor
+from ..notation import unchecked
 from ..passes.likely_shapes import example_shapes
 from ..progress import counted
 from ..urls import Place
@@ -116,6 +117,7 @@ class Comparison:
     def report(self, source: Place) -> Report:
         relation, nodes = self.relation, tuple(self.relation.nodes())
         sources = self.file.source.get("sha256"), self.witness.model.source.get("sha256")
+        positions = self.witness.model.source.get("unchecked_positions")
         return Report(
             source=str(source),
             engine=self.witness.engine,
@@ -129,7 +131,7 @@ class Comparison:
             interface=tuple(relation.interface(bool(self.skipped))),
             skipped=self.skipped,
             lowered_anew=None if self.skipped else relation.is_lowered_anew,
-            notes=tuple(relation.notes),
+            notes=(*relation.notes, *([unchecked(positions)] if positions else [])),
             beyond=() if self.skipped else tuple(relation.beyond()),
             uncompared=relation.uncompared,
             unpaired=relation.unpaired,

@@ -59,6 +59,8 @@ class Importer:
         """The ONNX node that is being converted."""
         self.opsets = model.opset_imports
         self._assumed: list[str] = []
+        self.unchecked: list[str] = []
+        """Outputs of nearest Resizes whose positions only a run knows."""
         self.names: dict[str, str] = {}
         """Output → the tensor that it is an alias of."""
         for name, value in graph.initializers.items():
@@ -74,7 +76,8 @@ class Importer:
     def notes(self) -> dict[str, str]:
         """Notes on the conversion for the file, by source key (docs/spec/conversions.md); empty if there are none."""
         of_integers = any(node.op_type.startswith("QLinear") or node.op_type == "QGemm" for node in self.model.graph)
-        return {"assumed_types": ", ".join(self._assumed), "onnx_form": "qoperator" if of_integers else ""}
+        names = {"assumed_types": self._assumed, "unchecked_positions": self.unchecked}
+        return {key: ", ".join(each) for key, each in names.items()} | {"onnx_form": "qoperator" if of_integers else ""}
 
     # -- converting a graph ----------------------------------------------------------------------------------
 

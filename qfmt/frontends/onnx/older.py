@@ -114,6 +114,8 @@ def resize(im: Importer, call: Call) -> Any:
             raise SourceError(f"the attribute {name!r} {wrong}")
     if (found := _selected(im, now)) is not None:
         return _gathered(im, now, found) if found else im.opaque(call)
+    if _depends_on_run(im, now):
+        im.unchecked.append(now.outputs[0])
     if now.input(2) and not _given(im, now, 2) and not now.input(3):
         now = now._replace(inputs=(*now.inputs[:2], _checked(im, now)))
     return im.one_to_one(now)
@@ -143,6 +145,13 @@ def _selected(im: Importer, call: Call) -> dict[int, Array] | None:
         own = neighbours(each.size, a, scale=scale) if by_scale else neighbours(each.size, a, size=each.out)
         alike = alike and np.array_equal(found[axis], own)
     return None if alike else found if len(found) == sum(each.scale != 1 for each in along) else {}
+
+
+def _depends_on_run(im: Importer, call: Call) -> bool:
+    """Whether only a run knows which elements a Resize selects, so that they may be others than those of ONNX."""
+    a = {**RESIZE, **call.attributes}
+    along = _along(im, call, a["keep_aspect_ratio_policy"])
+    return is_nearest(a) and (along is None or a["keep_aspect_ratio_policy"] != "stretch")
 
 
 def _gathered(im: Importer, call: Call, found: Mapping[int, Array]) -> None:

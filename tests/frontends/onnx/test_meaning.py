@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 import qfmt
 from networks.onnx_models import FLOAT, U8, dq, grids, node, proto, q
 from qfmt.errors import InexpressibleNodesError, RunError
+from support.command_line import invoke
 from support.onnx_witness import runtime
 
 f32 = np.float32
@@ -491,6 +492,35 @@ def test_positions_by_a_scale_for_open_sizes() -> None:
         constants = {"s": np.array([1, 1, 1, scale], f32)}
         source = proto([made], {"x": (FLOAT, ["n", 1, "h", "w"])}, {"y": FLOAT}, constants, opset=19)
         assert [each.operator for each in qfmt.convert(source).nodes] == [operator]
+
+
+def test_positions_that_only_a_run_knows(tmp_path: Path) -> None:
+    attributes = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    row = np.arange(60, dtype=f32).reshape(1, 1, 3, 20)
+    made = node("Resize", ["x", "", "s"], ["y"], **attributes)
+    source = proto([made], {"x": (FLOAT, row.shape), "s": (FLOAT, [4])}, {"y": FLOAT}, {}, opset=19)
+    model = qfmt.convert(source)
+    assert model.source["unchecked_positions"] == "y"
+    differs = 0
+    for scale in (2, 4, 1.2, 1.7):
+        given = {"x": row, "s": np.array([1, 1, 1, scale], f32)}
+        is_equal = np.array_equal(model.run(given)["y"], runtime(source, given)[0])
+        assert is_equal or scale not in (2, 4)
+        differs += not is_equal
+    assert differs
+    qfmt.save(model, tmp_path / "m.qfb")
+    onnx.save(source, tmp_path / "m.onnx")
+    said = "ONNX may select other elements in a nearest Resize whose sizes only a run knows: y"
+    assert f"note   {said}; state the sizes" in invoke("convert", tmp_path / "m.onnx", tmp_path / "n.qfb").stderr
+    assert said in qfmt.verify(tmp_path / "m.onnx", tmp_path / "m.qfb", inputs=given).notes
+
+
+def test_known_positions_are_checked() -> None:
+    sizes = np.array([1, 1, 3, 24])
+    made = node("Resize", ["x", "", "", "sizes"], ["y"], mode="nearest")
+    for shape, key in (([1, 1, 3, 20], None), ([1, 1, "h", "w"], "y")):
+        source = proto([made], {"x": (FLOAT, shape)}, {"y": FLOAT}, {"sizes": sizes}, opset=19)
+        assert qfmt.convert(source).source.get("unchecked_positions") == key
 
 
 def test_interpolated_integers_of_opset_10() -> None:
