@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..archive.filling import RESULTS, Filled, fill
 from ..archive.sources import find
 from ..archive.workers import Limits
+from ..errors import QfmtError
 from ..file.sharding import size_of
 from ..notation import how_many, in_shell, size
 from ..urls import Place
@@ -81,7 +83,9 @@ def _show(filled: Filled, left_out: int, seconds: float) -> None:
     entries = [manifest.entries[name] for name in results]
     files = {manifest.place(entry) for entry in entries if entry.content_id}
     local = [file for file in files if isinstance(file, Path)]
-    total = f", {size(sum(map(size_of, local)))}" if len(local) == len(files) else ""
+    total = ""
+    with suppress(QfmtError, OSError):  # one that cannot be read
+        total = f", {size(sum(map(size_of, local)))}" if len(local) == len(files) else ""
     folder = manifest.folder
     line()
     line(f"write  {folder}, {how_many(len(files), 'file')}{total}  {seconds:.2f} s")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..arithmetic import quantize
+from ..arithmetic import clamp, quantize
 from ..arrays import Array
 from ..errors import QfmtError, shortened
 from ..memory import require
@@ -202,7 +202,11 @@ def _pad_integer(
     """the constant v is real, and dequantized first if it is quantized. What is added is clamp(rint(v / s) + z), the
     quantize rule `divide`; without a constant clamp(z).
     """
-    fill = quantize(real_scalar(value), result.quantization, result.dtype, "divide")
+    q = result.quantization
+    if value is None and result.dtype.kind in "iu":  # float32 would round large zero points
+        fill = clamp(q.zero_points(()), q, result.dtype)
+    else:
+        fill = quantize(real_scalar(value), q, result.dtype, "divide")
     return pad(x.array, pads.array, fill, axes and axes.array, mode=mode)
 
 

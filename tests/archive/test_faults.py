@@ -295,6 +295,20 @@ def test_what_was_announced_and_not_written_is_an_error(archive: Path) -> None:
         assert filling._accepted(archive, task, answer) == {"error": "died"}
 
 
+def test_a_file_that_cannot_be_read_has_no_size(sources: Path, archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "ab":
+        digits(sources / f"{name}.pt", ord(name))
+    assert invoke("convert", sources, "--out", archive).exit_code == 0
+
+    def fail(path: Path) -> int:
+        raise PermissionError(EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr("qfmt.cli.convert_many.size_of", fail)
+    result = invoke("convert", sources, "--out", archive)
+    assert result.exit_code == 0, result.output
+    assert f"write  {archive}, 2 files  " in result.stdout
+
+
 @pytest.mark.parametrize("damage", ["unknown", "numpy", "fifo"])
 def test_what_was_converted_is_a_source_whatever_it_is_now(damage: str, sources: Path, archive: Path) -> None:
     for name in "ab":

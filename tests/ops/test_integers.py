@@ -175,6 +175,9 @@ def test_padding_of_integers_represents_real_zeros() -> None:
     low = (np.array(-100.0, np.float32), None)
     assert run("Pad", [(x, q), pads, low, None], q, "uint8").tolist() == [[0, 10, 20, 0]]
     assert run("Pad", [(x, q), pads, None, None], q, "uint8", mode="edge").tolist() == [[10, 10, 20, 20]]
+    beyond = Quantization.of(0.5, (1 << 24) + 1, -(1 << 31), (1 << 31) - 1)
+    values = (np.array([[1, 2]], np.int32), beyond)
+    assert run("Pad", [values, pads, None, None], beyond, "int32").tolist() == [[(1 << 24) + 1, 1, 2, (1 << 24) + 1]]
 
 
 def test_padding_is_never_the_maximum() -> None:

@@ -406,3 +406,19 @@ def test_the_prepared_model_of_another_network_is_refused() -> None:
     tq.prepare(other, inplace=True)(torch.rand(2, 4))
     with pytest.raises(SourceError, match="no observer of the prepared model has the scales"):
         qfmt.convert(network, example_inputs=inputs, prepared=other)
+
+
+def test_what_torch_cannot_save_is_an_error_of_its_own() -> None:
+    class Quantizes(nn.Module):
+        def __init__(self, *layers: nn.Module) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(*layers)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.quantize_per_tensor(self.layers(x), 0.1, 128, torch.quint8)
+
+    x = torch.rand(1, 4, 5, 5)
+    with pytest.raises(SourceError, match=r"torch cannot save it: .*quint8"):
+        qfmt.convert(torch.export.export(Quantizes(), (x,)))
+    with pytest.raises(SourceError, match="torch cannot save it: Could not export Python function call"):
+        qfmt.convert(Quantizes(nn.CrossMapLRN2d(3)).eval(), example_inputs=(x,))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ....budget import Budget
-from ....errors import SourceError
+from ....errors import SourceError, first_line
 from ....model import Model
 from ...options import Options
 from ..exported.archive import Archive
@@ -42,10 +43,18 @@ def _converted(program: torch.export.ExportedProgram, options: Options) -> Model
     import torch
 
     _register()
-    buffer = io.BytesIO()
-    torch.export.save(program, buffer)
-    archive = Archive(buffer.getvalue(), Budget(None))
+    archive = Archive(saved(program, torch.export.save), Budget(None))
     return network(archive, {}, must_be_quantized=True).model(options)
+
+
+def saved(source: Any, save: Callable[[Any, io.BytesIO], object]) -> bytes:
+    """What a function of torch saves into memory; SourceError if it cannot."""
+    buffer = io.BytesIO()
+    try:
+        save(source, buffer)
+    except Exception as error:
+        raise SourceError(f"torch cannot save it: {first_line(error)}") from None
+    return buffer.getvalue()
 
 
 def _is_decomposed(module: Any) -> bool:

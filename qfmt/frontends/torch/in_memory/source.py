@@ -5,7 +5,6 @@ Files and modules share one path: the same operators are supported, with the sam
 
 from __future__ import annotations
 
-import io
 import re
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....budget import Budget
 from ....engines import TORCH_ENGINES
-from ....errors import SourceError, UnsupportedOperatorsError, first_line
+from ....errors import SourceError, UnsupportedOperatorsError
 from ....model import Model
 from ....urls import Url
 from ...options import Options
@@ -26,7 +25,7 @@ from ..saved.source import convert_saved
 from ..torchscript.archive import Archive
 from ..torchscript.arguments import Arguments
 from ..torchscript.source import network
-from .exporting import convert_in_memory, export_and_convert, is_exported
+from .exporting import convert_in_memory, export_and_convert, is_exported, saved
 from .plain_weights import opened
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def _convert(source: Any, options: Options, example_inputs: Any, prepared: Any) 
     described = {"framework": "pytorch", "framework_version": str(torch.__version__)}
     with _quiet():
         if isinstance(source, dict) and example_inputs is prepared is None:
-            return convert_saved(read_zip(PytorchZip(_saved(source), Budget(None))), options, described)
+            return convert_saved(read_zip(PytorchZip(saved(source, torch.save), Budget(None))), options, described)
         if not isinstance(source, torch.nn.Module):
             hint = "pass an nn.Module with example_inputs, a ScriptModule, or a state_dict"
             raise SourceError(f"cannot convert a {type(source).__name__}", hint=hint)
@@ -69,7 +68,7 @@ def _convert(source: Any, options: Options, example_inputs: Any, prepared: Any) 
             both = has_opened and example_inputs is not None
             model = (_of_either if both else _of_script)(source, options, example_inputs)
         if isinstance(prepared, dict):
-            model = with_saved(model, read_zip(PytorchZip(_saved(prepared), Budget(None))))
+            model = with_saved(model, read_zip(PytorchZip(saved(prepared, torch.save), Budget(None))))
         elif isinstance(prepared, str | PathLike | Url):
             model = with_file(model, prepared)
         elif prepared is not None:
@@ -108,24 +107,11 @@ def _of_script(source: Any, options: Options, example_inputs: Any) -> Model:
         raise _in_own_words(error, source) from None
 
 
-def _saved(state: dict[Any, Any]) -> bytes:
-    import torch
-
-    buffer = io.BytesIO()
-    try:
-        torch.save(state, buffer)
-    except Exception as error:
-        raise SourceError(f"torch.save cannot save it: {first_line(error)}") from None
-    return buffer.getvalue()
-
-
 def _converted(script: torch.jit.ScriptModule, options: Options, as_examples: bool) -> Model:
     """`as_examples`: quantization of inputs that is not stated is that of the inputs of the trace."""
     import torch
 
-    buffer = io.BytesIO()
-    torch.jit.save(script, buffer)
-    archive = Archive(buffer.getvalue(), Budget(None))
+    archive = Archive(saved(script, torch.jit.save), Budget(None))
     quantization = (Arguments(archive).example_quantization() if as_examples else {}) | dict(options.quantization)
     found = network(archive, {}, options.eval_mode)._replace(source={})
     return found.model(options._replace(quantization=quantization))
