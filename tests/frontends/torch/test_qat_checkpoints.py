@@ -33,13 +33,13 @@ class Net(nn.Module):
 
 
 @pytorch.quiet()
-def trained(mode: str, backend: str) -> nn.Module:
+def trained(mode: str, backend: str, qconfig: tq.QConfig | None = None) -> nn.Module:
     torch.manual_seed(3)
     net, x = Net().train(), torch.randn(4, 2, 6, 6)
     if mode == "fx":
         made = prepare_qat_fx(net, tq.get_default_qat_qconfig_mapping(backend), (x,))
     else:
-        net.qconfig = tq.get_default_qat_qconfig(backend)
+        net.qconfig = qconfig or tq.get_default_qat_qconfig(backend)
         made = tq.prepare_qat(tq.fuse_modules_qat(net, [["conv1", "bn1"]]))
     optimizer = torch.optim.SGD(made.parameters(), 0.1)
     for _ in range(3):
@@ -97,21 +97,108 @@ def test_outputs_get_the_grids_of_their_fake_quantizers(backend: str, tmp_path: 
         assert (seen.quant_min, seen.quant_max) == (fake.quant_min, fake.quant_max)
 
 
-def test_weights_before_a_batch_norm_stay_floats(tmp_path: Path) -> None:
-    net = trained("eager", "fbgemm")
+def quantizer(low: int, high: int, dtype: torch.dtype, scheme: torch.qscheme, per_channel: bool = False) -> Any:
+    observer = tq.MovingAveragePerChannelMinMaxObserver if per_channel else tq.MovingAverageMinMaxObserver
+    range_ = {"quant_min": low, "quant_max": high, "dtype": dtype, "qscheme": scheme}
+    return tq.FakeQuantize.with_args(observer=observer, **range_, **({"ch_axis": 0} if per_channel else {}))
+
+
+SYMMETRIC, AFFINE, PER_CHANNEL = torch.per_tensor_symmetric, torch.per_tensor_affine, torch.per_channel_symmetric
+WEIGHTS: dict[str, tuple[Any, tuple[int, int] | None]] = {
+    "int8": (quantizer(-128, 127, torch.qint8, SYMMETRIC), (-128, 127)),
+    "int8 per channel": (quantizer(-128, 127, torch.qint8, PER_CHANNEL, True), (-128, 127)),
+    "7 bits": (quantizer(-64, 63, torch.qint8, SYMMETRIC), (-64, 63)),
+    "affine int8": (quantizer(-128, 127, torch.qint8, AFFINE), (-128, 127)),
+    "affine uint8": (quantizer(0, 255, torch.quint8, AFFINE), (0, 255)),
+    "4 bits": (quantizer(-8, 7, torch.qint8, SYMMETRIC), None),
+    "4 bits per channel": (quantizer(-8, 7, torch.qint8, PER_CHANNEL, True), None),
+    "6 bits": (quantizer(-32, 31, torch.qint8, AFFINE), None),
+}
+"""Fake quantizers of weights, and the integers that they use if these are known."""
+
+OUTPUTS: dict[str, tuple[Any, tuple[str, int, int] | None]] = {
+    "uint8": (quantizer(0, 255, torch.quint8, AFFINE), ("uint8", 0, 255)),
+    "7 bits": (quantizer(0, 127, torch.quint8, AFFINE), ("uint8", 0, 127)),
+    "int8": (quantizer(-128, 127, torch.qint8, AFFINE), ("int8", -128, 127)),
+    "symmetric": (quantizer(-128, 127, torch.qint8, SYMMETRIC), ("int8", -128, 127)),
+    "4 bits": (quantizer(0, 15, torch.quint8, AFFINE), None),
+}
+
+
+@pytest.mark.parametrize("kind", WEIGHTS)
+def test_the_integers_of_weights_are_those_of_training(kind: str) -> None:
+    """They are not stated in the file. What is not known to have 8 bits stays a float tensor."""
+    fake, expected = WEIGHTS[kind]
+    net = trained("eager", "", tq.QConfig(OUTPUTS["uint8"][0], fake))
+    for parameter in net.parameters():
+        parameter.data *= 1.02  # the observer is off: some are beyond what it saw
+    model = qfmt.convert(net.state_dict())
+    for name in ("conv2", "fc"):
+        module: Any = net.get_submodule(name)
+        tensor = model.tensors[f"{name}.weight"]
+        if expected is None:
+            np.testing.assert_array_equal(tensor.array, module.weight.detach().numpy())
+            assert np.array_equal(
+                model.tensors[f"{name}.weight_fake_quant.scale"].array, module.weight_fake_quant.scale
+            )
+            assert f"{name}.weight_fake_quant" not in model.tensors
+            continue
+        assert tensor.quantization is not None
+        assert (tensor.quantization.quant_min, tensor.quantization.quant_max) == expected
+        with torch.no_grad():
+            np.testing.assert_array_equal(tensor.dequantize(), module.weight_fake_quant(module.weight).numpy())
+
+
+@pytest.mark.parametrize("kind", OUTPUTS)
+def test_the_integers_of_outputs_are_those_of_training(kind: str) -> None:
+    fake, expected = OUTPUTS[kind]
+    model = qfmt.convert(trained("eager", "", tq.QConfig(fake, WEIGHTS["int8"][0])).state_dict())
+    for name in ("quant", "conv1", "conv2", "fc"):
+        if expected is None:
+            assert name not in model.tensors
+            assert f"{name}.activation_post_process.scale" in model.tensors
+            continue
+        tensor = model.tensors[name]
+        assert tensor.quantization is not None
+        assert (tensor.dtype, tensor.quantization.quant_min, tensor.quantization.quant_max) == expected
+
+
+@pytest.mark.parametrize("backend", ["fbgemm", "qnnpack"])
+def test_channels_that_are_nearly_zero(backend: str) -> None:
+    """Their scales are the least ones that torch uses."""
+    torch.manual_seed(3)
+    net = nn.Sequential(nn.Linear(3, 5)).train()
+    net.qconfig = tq.get_default_qat_qconfig(backend)
+    with torch.no_grad():
+        net[0].weight[1:3] *= torch.tensor([[1e-6], [0.0]])
+        net[0].weight[3] = net[0].weight[3].abs()
+    made: Any = tq.prepare_qat(net)
+    made(torch.randn(4, 3))
+    model = qfmt.convert(made.eval().apply(tq.disable_observer).state_dict())
+    tensor = model.tensors["0.weight"]
+    assert tensor.dtype == "int8"
+    with torch.no_grad():
+        np.testing.assert_array_equal(tensor.dequantize(), made[0].weight_fake_quant(made[0].weight).numpy())
+
+
+@pytest.mark.parametrize("backend", ["fbgemm", "qnnpack"])
+def test_weights_before_a_batch_norm_stay_floats(backend: str, tmp_path: Path) -> None:
+    net = trained("eager", backend)
     torch.save(net.state_dict(), tmp_path / "qat.pt")
     model = qfmt.convert(tmp_path / "qat.pt")
     np.testing.assert_array_equal(model.tensors["conv1.weight"].array, net.conv1.weight.detach().numpy())
     np.testing.assert_array_equal(
         model.tensors["conv1.weight_fake_quant.scale"].array, net.conv1.weight_fake_quant.scale.numpy()
     )
+    assert "conv1.weight_fake_quant" not in model.tensors  # it is no output
 
 
 def test_a_fake_quantizer_that_is_off_changes_nothing() -> None:
-    net = copy.deepcopy(trained("eager", "fbgemm")).apply(tq.disable_fake_quant)
+    net = copy.deepcopy(trained("eager", "qnnpack")).apply(tq.disable_fake_quant)
     model = qfmt.convert(net.state_dict())
     assert model.tensors["fc.weight"].dtype == "float32"
     assert "fc.weight_fake_quant.scale" in model.tensors
+    assert all(tensor.quantization is None for tensor in model.tensors.values())
 
 
 @pytorch.quiet()

@@ -2,8 +2,11 @@
 
 `conv.weight` becomes the integers that the network computes with in training: `clamp(rint(w / scale) + zero_point)`
 with the reciprocal of the scale, as in `torch.fake_quantize_per_channel_affine`. The output of `conv` becomes a
-tensor `conv` without data on the grid of `conv.activation_post_process`. A weight that is scaled by a batch norm before
-it is quantized stays a float tensor, and the tensors of its fake quantizer are kept.
+tensor `conv` without data on the grid of `conv.activation_post_process`.
+
+The file does not state the range of the integers. It is taken from the observer: a scale was computed from the observed
+range for one of them. If none of 8 bits fits, nothing is joined, and the tensors of the fake quantizer are kept. So are
+those of a weight that is scaled by a batch norm before it is quantized: it stays a float tensor.
 """
 
 from __future__ import annotations
@@ -11,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ....arrays import DTYPES, DType
 from ....budget import Budget
-from ....model import DTYPES, Data, Quantization, Tensor
+from ....model import Data, Quantization, Tensor
 from ...stored import StoredTensor
 from ..observations import TOLERANCE, Seen
 
@@ -82,45 +86,65 @@ def _quantized(quantizer: str, state: _State) -> Tensor | None:
             return None
         if scale.size > 1 and weight.shape[:1] != scale.shape:
             return None
-        grid = _grid(scale, zero_point, "int8", None if scale.size == 1 else 0, quantizer, state)
-        if grid is None:
-            return None
-        state.budget.allocate(prod(weight.shape))  # many names may share a weight
-        return Tensor(name, "int8", weight.shape, Integers(weight, grid), grid, (quantizer,))
+        for dtype in "int8", "uint8":
+            if grid := _grid(scale, zero_point, dtype, None if scale.size == 1 else 0, quantizer, state):
+                state.budget.allocate(prod(weight.shape))  # many names may share a weight
+                return Tensor(name, dtype, weight.shape, Integers(weight, grid, np.dtype(dtype)), grid, (quantizer,))
+        return None
     if not last.startswith(OUTPUT) or scale.size > 1:
         return None
-    dtype = "int8" if zero_point.min() < 0 else "uint8"  # not stated; as for converted modules
-    grid = _grid(scale, zero_point, dtype, None, quantizer, state)
     name = module if last == OUTPUT and module and module not in state.tensors else quantizer
-    return None if grid is None else Tensor(name, dtype, None, None, grid, (quantizer,))
+    for dtype in "uint8", "int8":
+        if grid := _grid(scale, zero_point, dtype, None, quantizer, state):
+            return Tensor(name, dtype, None, None, grid, (quantizer,))
+    return None
 
 
 def _grid(
     scale: np.ndarray, zero_point: np.ndarray, dtype: str, axis: int | None, quantizer: str, state: _State
 ) -> Quantization | None:
-    """The quantization, with the range of the observer in the quantizer; None if the type has no such zero points."""
+    """The quantization, with the range of the observer in the quantizer; None if it is not known to be of this type."""
     limits = DTYPES[dtype]
     if not ((limits.minimum <= zero_point) & (zero_point <= limits.maximum)).all():
         return None
-    numbers = tuple(scale.tolist()), tuple(zero_point.tolist())
-    grid = Quantization.of(*numbers, limits.minimum, limits.maximum, axis, "float32")
     low, high = (state.numbers(f"{quantizer}.{INNER}.{name}_val", "float32") for name in ("min", "max"))
     if low is None or high is None or low.shape != high.shape or low.size not in (1, scale.size):
-        return grid
+        return None
     if not (np.isfinite(low).all() and np.isfinite(high).all() and (low <= high).all()):
-        return grid
+        return None
+    numbers = tuple(scale.tolist()), tuple(zero_point.tolist())
+    grid = Quantization.of(*numbers, limits.minimum, limits.maximum, axis, "float32")
     seen = Seen(low, high)
-    return replace(grid, observed=seen.observed(grid, dtype, TOLERANCE) or seen.described())
+    observed = seen.observed(grid, dtype, TOLERANCE)
+    if observed is None and not _fills(low, high, scale, zero_point, limits):
+        return None
+    observed = observed or seen.described()
+    if observed.quant_min is not None and observed.quant_max is not None:
+        grid = replace(grid, quant_min=observed.quant_min, quant_max=observed.quant_max)
+    return replace(grid, observed=observed)
+
+
+def _fills(low: np.ndarray, high: np.ndarray, scale: np.ndarray, zero_point: np.ndarray, limits: DType) -> bool:
+    """Whether observed ranges are within all integers of a type, and one of them needs all, if zero is in its middle.
+
+    Of channels that are nearly zero, and of those whose numbers have one sign, torch's kernels compute scales by other
+    formulas than those of `Seen`.
+    """
+    least, most = (np.asarray(each, np.float64) / scale for each in (np.minimum(low, 0), np.maximum(high, 0)))
+    within = (least + zero_point >= limits.minimum - 1) & (most + zero_point <= limits.maximum + 1)
+    steps = limits.maximum - limits.minimum
+    return bool(within.all() and (2 * np.maximum(-least, most) >= steps - 2).any())
 
 
 class Integers(Data):
     """A float weight quantized by a fake quantizer, computed on demand."""
 
-    __slots__ = ("_grid", "_weight")
+    __slots__ = ("_dtype", "_grid", "_weight")
 
-    def __init__(self, weight: StoredTensor, grid: Quantization) -> None:
+    def __init__(self, weight: StoredTensor, grid: Quantization, dtype: np.dtype[Any]) -> None:
         self._weight = weight
         self._grid = grid
+        self._dtype = dtype
         self.nbytes = prod(weight.shape)
 
     def view(self) -> memoryview:
@@ -129,4 +153,4 @@ class Integers(Data):
         inverse = (np.float32(1) / np.asarray(grid.scale, np.float32)).reshape(spread)
         zero_point = np.asarray(grid.zero_point, np.float32).reshape(spread)
         integers = np.clip(np.rint(weight * inverse + zero_point), grid.quant_min, grid.quant_max)
-        return np.ascontiguousarray(integers.astype(np.int8)).reshape(-1).view(np.uint8).data.toreadonly()
+        return np.ascontiguousarray(integers.astype(self._dtype)).reshape(-1).view(np.uint8).data.toreadonly()

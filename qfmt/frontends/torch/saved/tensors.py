@@ -282,6 +282,8 @@ def _outputs(entries: Mapping[str, Entry]) -> Iterator[Tensor]:
         other = entries.get(f"{module}.zero_point")
         if last != "scale" or not module or other is None or module in entries:
             continue
+        if f"{module}.fake_quant_enabled" in entries:  # it is off, or not known for which integers (`joined`)
+            continue
         scale, zero_point = _number(entry.value, "f"), _number(other.value, "i")
         if scale is None or zero_point is None or not (isfinite(scale) and scale > 0) or (scale, zero_point) == (1, 0):
             continue
