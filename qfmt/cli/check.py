@@ -166,9 +166,13 @@ def _summarized(folder: Place, manifest: Manifest, checked: list[dict[str, Any]]
     invalid = {facts["file"] for facts in wrong if facts["valid"] is False}
     unread = {facts["file"] for facts in wrong} - invalid
     status = BROKEN if invalid else UNREAD if unread else 0
+    entries = manifest.entries.values()
+    total, without = len(entries), sum(not entry.content_id for entry in entries)
+    failed = sum(bool(entry.content_id and entry.error) for entry in entries)
     if json_:
         valid = False if invalid else None if unread else True
-        as_json({"archive": str(folder), "valid": valid, "files": checked, "unlisted": unlisted})
+        sources = {"total": total, "without_file": without, "failed": failed}
+        as_json({"archive": str(folder), "valid": valid, "files": checked, "unlisted": unlisted, "sources": sources})
         return status
     for facts in wrong:
         for each in [facts["problem"]] if facts["problem"] else facts["violations"]:
@@ -179,9 +183,6 @@ def _summarized(folder: Place, manifest: Manifest, checked: list[dict[str, Any]]
         found = ", ".join(f"{number} {what}" for what, number in counts.items() if number)
         line(f"{folder}: {files}, {found}", err=True)
         return status
-    total = len(manifest.entries)
-    without = total - sum(bool(entry.content_id) for entry in manifest.entries.values())
-    failed = sum(bool(entry.content_id and entry.error) for entry in manifest.entries.values())
     rest = f"; no file for {without} of {how_many(total, 'source')}" if without else ""
     rest += f"; {failed} of {how_many(total, 'source')} failed when last converted" if failed else ""
     rest += f": see `{in_shell('qfmt inspect', str(folder))}`" if rest else ""

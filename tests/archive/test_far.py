@@ -184,6 +184,8 @@ def test_an_archive_keeps_what_it_has_of_a_source_that_cannot_be_read(server: Se
     assert filled.results == {"a.pt": "failed", "b.pt": "failed"} and "answers 503" in entries["a.pt"].error
     assert described(filled.manifest) == before and "unknown format" in entries["b.pt"].error
     assert f"{archive}: 2 files, valid; 2 of 2 sources failed when last converted" in invoke("check", archive).stdout
+    told = json.loads(invoke("check", archive, "--json").stdout)
+    assert told["sources"] == {"total": 2, "without_file": 0, "failed": 2}
     assert (
         "a.qfb; not converted again: the transfer failed: the server answers 503" in invoke("inspect", archive).stdout
     )
