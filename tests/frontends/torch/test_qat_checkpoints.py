@@ -193,6 +193,27 @@ def test_weights_before_a_batch_norm_stay_floats(backend: str, tmp_path: Path) -
     assert "conv1.weight_fake_quant" not in model.tensors  # it is no output
 
 
+@pytest.mark.parametrize("form", ["PyTorch 1.5", "below bn"])
+def test_batch_norms_of_other_names(form: str) -> None:
+    state = {}
+    for name, value in trained("eager", "qnnpack").state_dict().items():
+        old = name.replace(".bn.weight", ".gamma").replace(".bn.bias", ".beta").replace(".bn.", ".")
+        state[old if form == "PyTorch 1.5" else f"bn.{name}"] = value
+    model = qfmt.convert(state)
+    prefix = "" if form == "PyTorch 1.5" else "bn."
+    assert model.tensors[f"{prefix}conv1.weight"].dtype == "float32"
+    assert model.tensors[f"{prefix}conv2.weight"].dtype == "int8"
+
+
+@pytorch.quiet()
+def test_weights_that_were_never_calibrated_stay_floats() -> None:
+    net = Net().train()
+    net.qconfig = tq.get_default_qat_qconfig("qnnpack")
+    model = qfmt.convert(tq.prepare_qat(net).state_dict())
+    assert all(tensor.quantization is None for tensor in model.tensors.values())
+    np.testing.assert_array_equal(model.tensors["fc.weight"].array, net.fc.weight.detach().numpy())
+
+
 def test_a_fake_quantizer_that_is_off_changes_nothing() -> None:
     net = copy.deepcopy(trained("eager", "qnnpack")).apply(tq.disable_fake_quant)
     model = qfmt.convert(net.state_dict())

@@ -42,9 +42,12 @@ class _State:
 
     def __init__(self, tensors: Tensors, budget: Budget) -> None:
         self.tensors = tensors
-        self.normed = {name.partition(".bn.")[0] for name in tensors if ".bn." in name}
-        """Modules that scale their weight by a batch norm."""
         self.budget = budget
+
+    def is_normed(self, module: str) -> bool:
+        """Whether a module scales its weight by a batch norm; before PyTorch 1.6, that was not a module of its own."""
+        parts = "bn.weight", "bn.running_var", "gamma", "running_var"
+        return any(f"{module}.{part}" in self.tensors for part in parts)
 
     def numbers(self, name: str, *dtypes: str) -> np.ndarray | None:
         """A tensor of this name and one of these types as one row; None if there is none, or it is empty."""
@@ -82,7 +85,7 @@ def _quantized(quantizer: str, state: _State) -> Tensor | None:
         return None
     if last == WEIGHT:
         name, weight = f"{module}.weight", state.tensors.get(f"{module}.weight")
-        if weight is None or weight.dtype != "float32" or module in state.normed:
+        if weight is None or weight.dtype != "float32" or state.is_normed(module):
             return None
         if scale.size > 1 and weight.shape[:1] != scale.shape:
             return None

@@ -305,6 +305,7 @@ on_values: dict[str, Callable[..., Any]] = {
     "aten::set_grad_enabled": lambda _mode: None,
     "aten::is_autocast_enabled": lambda: False,
     "aten::is_autocast_cpu_enabled": lambda: False,
+    "aten::get_autocast_dtype": lambda device: 15 if device == "cpu" else 5,  # c10::ScalarType: bfloat16, float16
     "aten::_get_tracing_state": lambda: False,
     "aten::is_scripting": lambda: True,
     "aten::device": lambda name, index=None: name if index is None else f"{name}:{index}",
