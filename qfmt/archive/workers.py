@@ -108,6 +108,8 @@ class _Worker:
         finally:
             timer.cancel()
             timer.join()
+            if late.is_set():  # also if its answer came just before: it has no next task
+                self.process.wait()
 
     def end(self) -> None:
         """End it, and close the pipes."""
@@ -124,8 +126,8 @@ def results(
     `work` is "module:function". The function must raise nothing. If a worker dies, the answer is {"error": …}.
     QfmtError if the system starts no more processes.
     """
-    limits = limits or Limits.of(None, None, jobs)
     count = min(jobs, len(tasks))
+    limits = limits or Limits.of(None, None, max(count, 1))
     workers: list[_Worker] = []
     idle: SimpleQueue[_Worker] = SimpleQueue()
 

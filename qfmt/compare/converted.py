@@ -224,8 +224,11 @@ class Converted:
         if self.foreign and len(source.inputs) != len(file.inputs):
             yield f"the network's inputs {', '.join(source.inputs)} → {', '.join(file.inputs)}"
         if self.foreign:
-            yield from _other_types("input", source, source.inputs, file, file.inputs)
-            yield from _other_types("output", source, source.outputs, file, file.outputs)
+            for a, b in _pairs(source, source.inputs, file, file.inputs):
+                yield from changed(f"the type of the input {b.name}", a.dtype, b.dtype)
+            for a, b in _pairs(source, source.outputs, file, file.outputs):
+                if not _is_stored_alike(a, b):
+                    yield from changed(f"the type of the output {b.name}", a.dtype, b.dtype)
         for key in () if self.foreign else OF_INPUTS:
             yield from changed(key, *(each.source.get(key, NOWHERE) for each in (self.witness.model, self.file)))
         for what, mine, theirs in (("inputs", source.inputs, file.inputs), ("outputs", source.outputs, file.outputs)):
@@ -242,12 +245,19 @@ class Converted:
         return iter(())
 
 
-def _other_types(what: str, source: Graph, mine: Sequence[str], file: Graph, theirs: Sequence[str]) -> Iterator[str]:
-    """Inputs or outputs of another element type, by position. If both are quantized, ONNX may store uint8 as int8."""
-    for one, other in zip(mine, theirs, strict=False):
-        a, b = source.tensors[one], file.tensors[other]
-        if a.dtype != b.dtype and (a.quantization is None or b.quantization is None):
-            yield f"the type of the {what} {other}: {a.dtype} → {b.dtype}"
+def _pairs(source: Graph, mine: Sequence[str], file: Graph, theirs: Sequence[str]) -> Iterator[tuple[Tensor, Tensor]]:
+    return ((source.tensors[a], file.tensors[b]) for a, b in zip(mine, theirs, strict=False))
+
+
+def _is_stored_alike(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have the same integers, but for what their types differ: ONNX may store uint8 as int8."""
+    a, b = one.quantization, other.quantization
+    if a is None or b is None or DTYPES[one.dtype].bits != DTYPES[other.dtype].bits:
+        return False
+    points = (
+        [point - DTYPES[each.dtype].minimum for point in grid.each_zero_point] for each, grid in ((one, a), (other, b))
+    )
+    return len({*map(tuple, points)}) == 1
 
 
 def _are_exchanged(mine: Sequence[str], theirs: Sequence[str]) -> bool:

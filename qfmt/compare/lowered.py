@@ -223,6 +223,8 @@ class Lowered:
         wanted = [*filter(None, map(self._end, source.outputs))]
         ends_early = any(self.beyond())  # then its outputs are what the source goes on with
         given = [name for name in file.outputs if name in wanted or not ends_early]
+        if others := [name for name in file.outputs if name not in given]:
+            self.notes.append(f"outputs that are inside the source: {some(others)}")
         if given not in (wanted, [*dict.fromkeys(wanted)]):  # reals and their integers may be one output
             yield f"the network's outputs {', '.join(wanted)} → {', '.join(given)}"
         if skipped:

@@ -321,6 +321,7 @@ def test_a_network_that_ends_early(digits: Model, tmp_path: Path) -> None:
     ended = lower_integer(digits, exact=True, input_shapes=SIZES, outputs=["residual"])
     report = qfmt.verify(DIGITS, ended)
     assert report.is_exact and report.beyond == ("dequant",)
+    assert report.notes == ("outputs that are inside the source: residual",)
     ended.save(tmp_path / "m.qfb")
     assert command(DIGITS, tmp_path / "m.qfb").stdout.endswith("equal; not computed by the file: dequant\n")
     assert [output.name for output in report.outputs] == ["residual"]

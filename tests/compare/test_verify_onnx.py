@@ -470,6 +470,35 @@ def test_another_element_type_is_another_network(place: str, tmp_path: Path) -> 
     assert not report.ok and report.first_wrong.startswith(f"the type of the {place} ")
 
 
+@pytest.mark.parametrize(
+    ("given", "made", "wrong"),
+    [
+        (("uint8", 100), ("uint8", 120), ""),
+        (("uint8", 100), ("int8", -8), ""),
+        (("uint8", 100), ("int8", 120), "output"),
+        (("uint8", 100), ("uint16", 120), "output"),
+        (("int8", 100), ("uint8", 120), "input"),
+        (("int8", -28), ("uint8", 120), "input"),
+        (("int16", 100), ("uint8", 120), "input"),
+    ],
+)
+def test_integers_of_another_type(given: tuple[str, int], made: tuple[str, int], wrong: str, tmp_path: Path) -> None:
+    """Callers pass the arrays of the source. Outputs mean the same if zero points differ as types do."""
+
+    def model(given: tuple[str, int], made: tuple[str, int]) -> onnx.ModelProto:
+        (x, a), (y, b) = given, made
+        text = f"""<ir_version: 10, opset_import: ["": 21]> agraph ({x}[1,4] x) => ({y}[1,4] y)
+            <float s = {{0.05}}, {x} a = {{{a}}}, {y} b = {{{b}}}>
+            {{ real = DequantizeLinear(x, s, a) z = Sigmoid(real) y = QuantizeLinear(z, s, b) }}"""
+        return onnx.parser.parse_model(text)
+
+    onnx.save(model(("uint8", 100), ("uint8", 120)), tmp_path / "m.onnx")
+    onnx.save(qfmt.convert(model(given, made)).to_onnx(), tmp_path / "other.onnx")
+    report = qfmt.verify(tmp_path / "m.onnx", qfmt.convert(tmp_path / "other.onnx"))
+    assert report.ok == (not wrong), report.first_wrong
+    assert any(words.startswith(f"the type of the {wrong} ") for words in report.interface) == bool(wrong)
+
+
 def test_nodes_of_one_name_are_counted_one_by_one(tmp_path: Path) -> None:
     """Only the second is wrong, and the source has one more of that name."""
     path, text = tmp_path / "m.onnx", "agraph (float[3] x) => (float[3] y) { a = Relu(x) b = Neg(a) y = Exp(b) }"

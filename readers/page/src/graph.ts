@@ -7,6 +7,8 @@ import { el, number, numbersOf, svg } from "./dom.js";
 const [WIDTH, HEIGHT] = [148, 34];
 /** A network of more nodes is shown in part, so that layout takes no time that one would notice. */
 const WHOLE = 160;
+/** The most ranks that the edges of what is shown cross: layout makes a node for each. */
+const CROSSED = 1500;
 /** Milliseconds: a key that is held down selects many nodes, of which only the last is drawn. */
 const PATIENCE = 40;
 const AROUND = 36;
@@ -34,6 +36,7 @@ export class GraphView {
   #neighbours: ReadonlyMap<Entry, Neighbours> = new Map();
   #entries: readonly Entry[] = [];
   #placed: Placed | null = null;
+  #whole = true;
   #boxes = new Map<Entry, SVGElement>();
   #lines: { readonly from: Entry; readonly to: Entry; readonly line: SVGElement }[] = [];
   #waiting: ReturnType<typeof setTimeout> | undefined;
@@ -60,6 +63,7 @@ export class GraphView {
   show(entries: readonly Entry[]): void {
     this.#entries = entries;
     this.#neighbours = neighbours(entries);
+    this.#whole = entries.length <= WHOLE && crossed(entries, this.#neighbours) <= CROSSED;
     this.#placed = null;
     this.#zoom = 1;
     this.select(null);
@@ -67,7 +71,7 @@ export class GraphView {
   }
 
   select(entry: Entry | null): void {
-    const whole = this.#entries.length <= WHOLE;
+    const whole = this.#whole;
     if (!this.#entries.length) {
       this.#world.replaceChildren();
       return;
@@ -101,19 +105,28 @@ export class GraphView {
     }
   }
 
-  /** The nearest nodes, by the number of edges between. */
+  /** The nearest nodes, by the number of edges between; fewer if these have many edges. */
   #around(entry: Entry): Entry[] {
+    for (let most = AROUND; ; most = Math.ceil(most / 2)) {
+      const found = this.#nearest(entry, most).sort((a, b) => a.at - b.at);
+      if (most === 1 || crossed(found, this.#neighbours) <= CROSSED) {
+        return found;
+      }
+    }
+  }
+
+  #nearest(entry: Entry, most: number): Entry[] {
     const found = new Set([entry]);
     for (const each of found) {
       const { before, after } = this.#neighbours.get(each)!;
       for (const next of [...before, ...after]) {
-        if (found.size >= AROUND) {
+        if (found.size >= most) {
           break;
         }
         found.add(next);
       }
     }
-    return [...found].sort((a, b) => a.at - b.at);
+    return [...found];
   }
 
   #place(entries: readonly Entry[]): void {
@@ -220,6 +233,19 @@ function neighbours(entries: readonly Entry[]): ReadonlyMap<Entry, Neighbours> {
     }
   }
   return found;
+}
+
+/** How many ranks the edges between entries cross, if each is below all that it reads; entries are in order. */
+function crossed(entries: readonly Entry[], known: ReadonlyMap<Entry, Neighbours>): number {
+  const ranks = new Map<Entry, number>();
+  let sum = 0;
+  for (const entry of entries) {
+    const above = [...known.get(entry)!.before].flatMap((each) => ranks.get(each) ?? []);
+    const rank = 1 + Math.max(-1, ...above);
+    ranks.set(entry, rank);
+    above.forEach((each) => (sum += rank - each));
+  }
+  return sum;
 }
 
 function placed(entries: readonly Entry[], known: ReadonlyMap<Entry, Neighbours>): Placed {

@@ -149,6 +149,15 @@ def test_the_integers_of_weights_are_those_of_training(kind: str) -> None:
             np.testing.assert_array_equal(tensor.dequantize(), module.weight_fake_quant(module.weight).numpy())
 
 
+def test_numbers_that_are_none() -> None:
+    net = trained("eager", "qnnpack")
+    with torch.no_grad():
+        weight: Any = net.fc.weight
+        weight[0, :2] = torch.tensor([float("nan"), 3e38])
+        tensor = qfmt.convert(net.state_dict()).tensors["fc.weight"]
+        np.testing.assert_array_equal(tensor.dequantize(), net.fc.weight_fake_quant(weight).numpy())
+
+
 @pytest.mark.parametrize("kind", OUTPUTS)
 def test_the_integers_of_outputs_are_those_of_training(kind: str) -> None:
     fake, expected = OUTPUTS[kind]

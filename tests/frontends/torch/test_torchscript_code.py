@@ -24,6 +24,7 @@ from qfmt.errors import ControlFlowError, SourceError
 from qfmt.frontends.torch.torchscript.archive import Archive
 from qfmt.frontends.torch.torchscript.code import Function, check_chains, syntax_tree
 from qfmt.frontends.torch.torchscript.evaluator import evaluate
+from support.onnx_witness import runtime
 from support.replay import Notes, Real, Replay, Unknown, assert_equal, to_torch
 from support.torch_modules import saved
 
@@ -184,6 +185,11 @@ class Elsewhere(nn.Module):
         with torch.autocast("cuda"):
             y = x @ x
         return y + x
+
+
+class Rolled(nn.Module):
+    def forward(self, x: torch.Tensor):
+        return torch.roll(x, 5, 2), torch.roll(x, (-7, 1, 0), (3, 2, 1)), torch.roll(x, -3, 3)
 
 
 CASES = {
@@ -410,6 +416,22 @@ class AskingForTheBatch(torch.nn.Module):
         if x.size(0) == 1:
             x = x + 1
         return x
+
+
+@pytest.mark.parametrize("size", [(1, 2), (3, 3), (6, 9)])
+def test_open_sizes_may_be_smaller_than_what_rolls(size: tuple[int, int], tmp_path: Path) -> None:
+    x = torch.rand(2, 4, 8, 8)
+    torch.jit.trace(Rolled(), x).save(tmp_path / "m.pt")
+    model = qfmt.convert(tmp_path / "m.pt")
+    x = torch.rand(2, 4, *size)
+    want = [each.numpy() for each in Rolled()(x)]
+    given = {model.graph.inputs[0]: x.numpy()}
+    for mine, theirs in zip(model.run(given).values(), want, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    for mine, theirs in zip(runtime(model.to_onnx(), given), want, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    for mine, theirs in zip(model.to_torch()(x), want, strict=True):
+        np.testing.assert_array_equal(mine.numpy(), theirs)
 
 
 def test_a_batch_is_no_vector(tmp_path: Path) -> None:

@@ -145,9 +145,14 @@ def roll(lift: Builder, self: TensorValue, shifts: Any, dims: Any = ()) -> Any:
         return NotImplemented
     for shift, dim in zip(shifts, dims, strict=True):
         size = shapes.size(lift, self, axis_of(dim, shapes.rank(lift, self)))
-        by = arguments.whole(lift, shift) % size if isinstance(size, int) and size else arguments.whole(lift, shift)
+        by = arguments.whole(lift, shift)
+        if isinstance(size, int):
+            by %= size or 1
+            cut: Any = -by
+        else:
+            cut = shapes.arithmetic(lift, "Sub", size, shapes.arithmetic(lift, "Mod", by, size))
         if by:
-            parts = [sliced(lift, self, dim, -by, END), sliced(lift, self, dim, 0, -by)]
+            parts = [sliced(lift, self, dim, cut, END), sliced(lift, self, dim, 0, cut)]
             self = lift.emit("Concat", parts, {"axis": dim})
     return self
 
