@@ -587,6 +587,18 @@ def test_five_thousand_nodes(browser: Browser, deep: Path) -> None:
         assert shown.locator(".box").count() < 100
 
 
+def test_a_network_of_many_edges_is_shown_in_part(browser: Browser, tmp_path: Path) -> None:
+    """Layout makes a node for each rank that an edge crosses: of 160 nodes that read all before them, 680,000."""
+    names = [f"y{number}" for number in range(160)]
+    tensors = {name: Tensor(name, "float32", (2,)) for name in ("x", *names)}
+    nodes = [Node("Max", ("x", *names[:number]), (name,), name=name) for number, name in enumerate(names)]
+    page(Model(Graph(("x",), ("y159",), tuple(nodes), tensors)), name="m.qfb").save(tmp_path / "m.html")
+    with opened(browser, tmp_path / "m.html") as shown:
+        said = shown.locator(".graph .bar .dim").inner_text()
+        assert re.fullmatch(r"(\d+) of 160 nodes", said), said
+        assert 10 < shown.locator(".graph .box").count() == int(said.split()[0]) < 40
+
+
 @pytest.fixture
 def notebook(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "notebook.html"
