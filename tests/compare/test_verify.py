@@ -576,6 +576,21 @@ def test_quantized_inputs(shared_data: Path) -> None:
         assert report.ok and report.nodes[0].outputs == report.nodes[0].equal > 0
 
 
+@pytest.mark.parametrize(("zero_point", "dtype"), [(None, "uint8"), (0, "uint8"), (-100, "int8")])
+def test_inputs_that_the_network_quantizes_itself(zero_point: int | None, dtype: str) -> None:
+    """The file takes integers, and torch quantizes only floats. None: the grid of the network, whose node is gone."""
+    model = qfmt.convert(DIGITS)
+    (name,) = model.graph.inputs
+    grid = model.tensors[model.nodes[0].outputs[0]].quantization
+    assert grid is not None
+    point = grid.each_zero_point[0] if zero_point is None else zero_point
+    asked = qfmt.convert(DIGITS, input_quantization={name: (grid.scale.numbers()[0], int(point), dtype)})
+    report = qfmt.verify(DIGITS, asked, samples=1)
+    assert report.ok and report.outputs[0].outputs > 0, report.first_wrong
+    wrong = one_value_changed(asked, next(each.name for each in asked.graph.constants() if each.quantization))
+    assert not qfmt.verify(DIGITS, wrong, samples=1).ok
+
+
 # -- the command ---------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...arithmetic import quantize
+from ...arithmetic import dequantize, quantize
 from ...engines import TORCH_ENGINES
 from ...errors import BudgetError, MissingPackageError, RunError, SourceError
 from ...model import Model, Tensor, numpy_dtype
@@ -17,7 +17,7 @@ from ..isolation.parent import Session, is_installed
 from ..options import Options
 from ..witness import Computed, Witness, computed, is_computed
 from .network import Lifted, Network
-from .program import Program, Tape, given, program
+from .program import Program, Slot, Stored, Tape, given, program
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,10 +50,8 @@ class TorchWitness(Witness):
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, Computed]:
         assert self.lifted is not None
-        graph = self.model.graph
-        keys = zip(self.lifted.lifter.builder.inputs, graph.inputs, strict=True)
-        grids = {name: None if self.is_decomposed else self.model.tensors[name].quantization for name in graph.inputs}
-        tensors = {key: given(inputs[name], grids[name]) for key, name in keys}
+        keys = zip(self.lifted.lifter.builder.inputs, self.model.graph.inputs, strict=True)
+        tensors = {key: self._given(key, inputs[name], self.model.tensors[name]) for key, name in keys}
         names = self.lifted.lifter.names
         seen = {key: value for key, value in self.session.ask("run", tensors).items() if key in names}
         if not self.is_decomposed:
@@ -61,6 +59,17 @@ class TorchWitness(Witness):
         means = self.lifted.lifter.builder.tensors
         named = {names[key]: computed(value.array, means[key]) for key, value in seen.items()}
         return {tensor.name: value for tensor in self.model.tensors.values() for value in _of(tensor, named)}
+
+    def _given(self, key: str, array: NDArray[Any], tensor: Tensor) -> Stored:
+        """An input in torch's form. One that the network quantizes is a float there, even if the file takes integers
+        (`--input-quantization`): torch does not quantize what is quantized."""
+        quantization = None if self.is_decomposed else tensor.quantization
+        if quantization is None:
+            return given(array, None)
+        calls = (call for call in self._tape.calls if call.target == "aten::quantize_per_tensor")
+        if any(Slot(key) in (*call.args, *call.kwargs.values()) for call in calls):
+            return given(dequantize(array, quantization), None)
+        return given(array, quantization)
 
     @property
     def _tape(self) -> Tape:
