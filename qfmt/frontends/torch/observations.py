@@ -78,6 +78,9 @@ def _of_node(model: Model, node: Node, seen: Sequence[Observation]) -> Iterator[
             yield name, own[0]
 
 
+BINS = 1 << 14
+"""The most bins of a histogram; PyTorch's have 2048."""
+
 UNNAMED = "observer"
 """The name of an observer whose class is not known: a state_dict has only its numbers."""
 
@@ -94,45 +97,58 @@ class Seen(NamedTuple):
     low: Floats
     high: Floats
     bins: int = 0
+    epsilon: float = float(np.finfo(np.float32).eps)
+    """The least scale."""
+    is_fake: bool = False
+    """Whether it belongs to a fake quantizer, which may have a kernel and a range of its own."""
 
-    @np.errstate(over="ignore", invalid="ignore")  # a file may have any numbers
-    def observed(self, quantization: Quantization, dtype: str, tolerance: float = 0.0) -> Observed | None:
+    def observed(self, quantization: Quantization, dtype: str) -> Observed | None:
         """The observed range if it results in these scales and zero points, with the integer range if only one fits;
         else None."""
+        found = self.fitting(quantization, dtype)
+        return self.described(*(found.pop() if len(found) == 1 else ())) if found else None
+
+    @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # a file may have any numbers
+    def fitting(self, quantization: Quantization, dtype: str, tolerance: float = 0.0) -> set[tuple[int, int, str]]:
+        """quant_min, quant_max and the scheme of each range of integers for which the observed range results in these
+        scales and zero points."""
         scale, zero_point = np.asarray(quantization.scale, np.float32), np.asarray(quantization.zero_point)
         if scale.size != self.low.size or not np.isfinite(self.high - self.low).all():  # no observer has it
-            return None
+            return set()
         per = "per_tensor" if quantization.axis is None else "per_channel"
         found: set[tuple[int, int, str]] = set()
         for quant_min, quant_max in _RANGES.get(dtype, ()):
-            for scheme, scales, points in self._candidates(scale, quant_min, quant_max, dtype):
+            for scheme, scales, points, least in self._candidates(scale, quant_min, quant_max, dtype):
                 fits = (np.abs(scales - scale) <= tolerance * scale) & (points == zero_point)
-                if fits.all(axis=1).any():
+                tells = (scales > least).any(axis=1) | (not self.is_fake)  # the least scale fits any range
+                if (fits.all(axis=1) & tells).any():
                     found.add((quant_min, quant_max, f"{per}_{scheme}"))
-        if not found:
-            return None
-        return self.described(*found.pop()) if len(found) == 1 else self.described()
+        return found
 
     def described(self, quant_min: int | None = None, quant_max: int | None = None, qscheme: str = "") -> Observed:
         name = "HistogramObserver" if self.bins else UNNAMED
         return Observed(name, tuple(self.low.tolist()), tuple(self.high.tolist()), quant_min, quant_max, qscheme)
 
-    def _candidates(self, scale: Floats, quant_min: int, quant_max: int, dtype: str) -> Iterator[tuple[str, Any, Any]]:
-        """(mapping, scales, zero points), one row for each range that may have given this scale."""
-        zero, steps = np.float32(0), np.float32(quant_max - quant_min)
-        epsilon = np.finfo(np.float32).eps
+    def _candidates(
+        self, scale: Floats, quant_min: int, quant_max: int, dtype: str
+    ) -> Iterator[tuple[str, Any, Any, Any]]:
+        """(mapping, scales, zero points, least scale), one row for each range that may have given this scale."""
+        zero, steps, epsilon = np.float32(0), np.float32(quant_max - quant_min), np.float32(self.epsilon)
         low, high = self._ranges(scale * steps) if self.bins else (self.low[None], self.high[None])
         lows, highs = np.minimum(low, zero), np.maximum(high, zero)
         scales = np.maximum((highs - lows) / steps, epsilon)
         points = np.clip(quant_min - np.rint(lows / scales).astype(np.int64), quant_min, quant_max)
-        yield "affine", scales, points
+        yield "affine", scales, points, epsilon
         if self.bins:  # only the end that is farther from 0 counts
             lows, highs = np.minimum(self._edges, zero), np.maximum(self._edges, zero)
         scales = np.maximum(np.maximum(-lows, highs) / (steps / 2), epsilon)
-        points = np.full(scales.shape, 128 if dtype == "uint8" else 0)
-        yield "symmetric", scales, points
-        if dtype == "int8":  # ChooseQuantizationParams of the fused kernel, of which -128 is the first integer
-            yield "symmetric", np.maximum(-lows / np.float32(-quant_min), highs / np.float32(quant_max)), points
+        yield "symmetric", scales, np.full(scales.shape, 128 if dtype == "uint8" else 0), epsilon
+        if self.is_fake:
+            middle = (quant_min + quant_max) // 2 if dtype == "uint8" else 0  # of an observer that is given the range
+            yield "symmetric", scales, np.full(scales.shape, middle), epsilon
+            yield "affine", *_fused(lows, highs, quant_min, quant_max, False)
+        if self.is_fake or dtype == "int8":
+            yield "symmetric", *_fused(lows, highs, quant_min, quant_max, True)
 
     @property
     def _edges(self) -> Any:
@@ -148,3 +164,21 @@ class Seen(NamedTuple):
         bin_width = np.maximum((self.high - self.low) / np.float32(self.bins), np.finfo(np.float32).tiny)
         last = np.clip(np.rint((ends - self.low) / bin_width), 0, self.bins).astype(np.int64)
         return edges[:-1], edges[last[:, 0]]
+
+
+def _fused(lows: Floats, highs: Floats, quant_min: int, quant_max: int, symmetric: bool) -> tuple[Any, Any, Any]:
+    """Scales, zero points and least scales of the fused kernel of fake quantizers (ATen's QuantUtils.h).
+
+    Ranges of one sign are never symmetric, and small scales are cut off.
+    """
+    steps, half = np.float32(quant_max - quant_min), (quant_max - quant_min) // 2
+    both = symmetric & (lows < 0) & (highs > 0)
+    spread = np.maximum(-lows / np.float32(half + 1), highs / np.float32(half)) * np.float32((2 * half + 1) / steps)
+    scales = np.where(both, spread, (highs - lows) / steps)
+    none, small = np.float32(0.1), np.float32(6.1e-5)
+    least = np.where(scales == 0, none, small)
+    scales = np.where(scales == 0, none, scales)
+    low, high = lows / scales, highs / scales
+    is_nearer = abs(quant_min) - low < abs(quant_max) + high
+    points = np.clip(np.rint(np.where(is_nearer, quant_min - low, quant_max - high)), quant_min, quant_max)
+    return np.maximum(scales, small), np.where(both, np.rint((quant_min + quant_max) / 2), points), least

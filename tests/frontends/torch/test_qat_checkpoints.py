@@ -149,6 +149,82 @@ def test_the_integers_of_weights_are_those_of_training(kind: str) -> None:
             np.testing.assert_array_equal(tensor.dequantize(), module.weight_fake_quant(module.weight).numpy())
 
 
+@pytest.mark.parametrize("kind", ["per_tensor", "per_channel"])
+def test_the_narrow_range_of_the_fused_kernel(kind: str) -> None:
+    """What it clamps at -127 must not become -128."""
+    name = {"per_tensor": "symmetric", "per_channel": "per_channel_symmetric"}[kind]
+    net = trained("eager", "", getattr(tq, f"default_{name}_qnnpack_qat_qconfig"))
+    for parameter in net.parameters():
+        parameter.data *= 1.1
+    model = qfmt.convert(net.state_dict())
+    for name in ("conv2", "fc"):
+        module: Any = net.get_submodule(name)
+        grid = model.tensors[f"{name}.weight"].quantization
+        assert grid is not None and grid.quant_min == -127
+        with torch.no_grad():
+            real = module.weight_fake_quant(module.weight).numpy()
+        np.testing.assert_array_equal(model.tensors[f"{name}.weight"].dequantize(), real)
+    assert model.tensors["conv2"].dtype == "int8"
+
+
+def test_ties_are_rounded_before_the_zero_point_is_added() -> None:
+    net = trained("eager", "", tq.QConfig(OUTPUTS["uint8"][0], WEIGHTS["affine int8"][0]))
+    fc: Any = net.get_submodule("fc")
+    with torch.no_grad():
+        fake, weight = fc.weight_fake_quant, fc.weight
+        fake.scale.fill_(1 / 64)
+        fake.zero_point.fill_(-1)
+        fake.activation_post_process.min_val.fill_(-127 / 64)
+        fake.activation_post_process.max_val.fill_(2)
+        weight.copy_(((torch.arange(weight.numel()) - 7.5) / 64).reshape(weight.shape))
+        tensor = qfmt.convert(net.state_dict()).tensors["fc.weight"]
+        np.testing.assert_array_equal(tensor.dequantize(), fake(weight).numpy())
+
+
+def test_channels_of_a_transposed_convolution_stay_floats() -> None:
+    """Their fake quantizers are along the second axis; torch's convert has none."""
+    torch.manual_seed(0)
+    state = {f"up.{name}": value for name, value in _observed_along(1).items()}
+    model = qfmt.convert(state)
+    np.testing.assert_array_equal(model.tensors["up.weight"].array, state["up.weight"].numpy())
+    assert (
+        qfmt.convert({f"c.{name}": value for name, value in _observed_along(0).items()}).tensors["c.weight"].dtype
+        == "int8"
+    )
+
+
+def _observed_along(axis: int) -> dict[str, torch.Tensor]:
+    weight = torch.randn(4, 4, 3, 3) * torch.tensor([1.0, 2.0, 4.0, 8.0]).reshape(
+        [4 if at == axis else 1 for at in range(4)]
+    )
+    fake = quantizer(-128, 127, torch.qint8, PER_CHANNEL, True)(ch_axis=axis)
+    fake(weight)
+    return {"weight": weight * 1.01} | {f"weight_fake_quant.{name}": value for name, value in fake.state_dict().items()}
+
+
+def test_a_layer_that_is_nearly_zero_stays_float() -> None:
+    """Its scale is the least one, which fits any integers."""
+    net = trained("eager", "", tq.QConfig(OUTPUTS["uint8"][0], WEIGHTS["4 bits"][0]))
+    fc: Any = net.get_submodule("fc")
+    with torch.no_grad():
+        fc.weight *= 1e-8
+        fc.weight_fake_quant.apply(tq.enable_observer)
+        fc.weight_fake_quant.activation_post_process.min_val.fill_(-1e-9)
+        fc.weight_fake_quant.activation_post_process.max_val.fill_(1e-9)
+        fc.weight_fake_quant(fc.weight)
+    assert qfmt.convert(net.state_dict()).tensors["fc.weight"].dtype == "float32"
+
+
+def test_fake_quantizers_that_observe_nothing() -> None:
+    net = nn.Sequential(tq.QuantStub(), nn.Linear(3, 4), nn.Sigmoid(), nn.Linear(4, 2), nn.Tanh()).train()
+    net.qconfig = tq.get_default_qat_qconfig("fbgemm")
+    made = prepare_qat_fx(net, tq.get_default_qat_qconfig_mapping("fbgemm"), (torch.rand(2, 3),))
+    made(torch.rand(2, 3))
+    grids = [tensor.quantization for tensor in qfmt.convert(made.state_dict()).tensors.values()]
+    found = [(grid.scale.numbers()[0], grid.each_zero_point[0]) for grid in grids if grid is not None]
+    assert {(1 / 256, 0), (2 / 256, 128)} <= {*found}
+
+
 def test_numbers_that_are_none() -> None:
     net = trained("eager", "qnnpack")
     with torch.no_grad():

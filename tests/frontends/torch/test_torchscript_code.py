@@ -418,7 +418,7 @@ class AskingForTheBatch(torch.nn.Module):
         return x
 
 
-@pytest.mark.parametrize("size", [(1, 2), (3, 3), (6, 9)])
+@pytest.mark.parametrize("size", [(1, 2), (3, 3), (6, 9), (0, 4)])
 def test_open_sizes_may_be_smaller_than_what_rolls(size: tuple[int, int], tmp_path: Path) -> None:
     x = torch.rand(2, 4, 8, 8)
     torch.jit.trace(Rolled(), x).save(tmp_path / "m.pt")

@@ -150,7 +150,8 @@ def roll(lift: Builder, self: TensorValue, shifts: Any, dims: Any = ()) -> Any:
             by %= size or 1
             cut: Any = -by
         else:
-            cut = shapes.arithmetic(lift, "Sub", size, shapes.arithmetic(lift, "Mod", by, size))
+            divisor = shapes.arithmetic(lift, "Max", size, 1)  # a size may be 0
+            cut = shapes.arithmetic(lift, "Sub", size, shapes.arithmetic(lift, "Mod", by, divisor))
         if by:
             parts = [sliced(lift, self, dim, cut, END), sliced(lift, self, dim, 0, cut)]
             self = lift.emit("Concat", parts, {"axis": dim})

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ....arrays import DTYPES, DType
+from ....arrays import DTYPES
 from ....budget import Budget
 from ....model import Data, Quantization, Tensor
 from ...stored import StoredTensor
-from ..observations import TOLERANCE, Seen
+from ..observations import BINS, TOLERANCE, Seen
 
 if TYPE_CHECKING:
     from .tensors import Entry
@@ -33,6 +33,9 @@ INNER = "activation_post_process"
 
 _STATE = ("scale", "zero_point", "fake_quant_enabled", "observer_enabled", f"{INNER}.eps", f"{INNER}.min_val",
           f"{INNER}.max_val")  # fmt: skip
+
+FIXED = ((1 / 256, 0), (2 / 256, 128))
+"""Scales and zero points of FixedQParamsFakeQuantize, which observes nothing: of a sigmoid, and of a tanh."""
 
 Tensors = Mapping[str, StoredTensor]
 
@@ -87,7 +90,7 @@ def _quantized(quantizer: str, state: _State) -> Tensor | None:
         name, weight = f"{module}.weight", state.tensors.get(f"{module}.weight")
         if weight is None or weight.dtype != "float32" or state.is_normed(module):
             return None
-        if scale.size > 1 and weight.shape[:1] != scale.shape:
+        if scale.size > 1 and (weight.shape[:1] != scale.shape or _is_along_inputs(weight, quantizer, state)):
             return None
         for dtype in "int8", "uint8":
             if grid := _grid(scale, zero_point, dtype, None if scale.size == 1 else 0, quantizer, state):
@@ -103,40 +106,53 @@ def _quantized(quantizer: str, state: _State) -> Tensor | None:
     return None
 
 
+def _is_along_inputs(weight: StoredTensor, quantizer: str, state: _State) -> bool:
+    """Whether observed channels are rather those of the second axis, as of a transposed convolution, than of the first.
+
+    The weight may have changed since it was observed.
+    """
+    if len(weight.shape) < 3 or weight.shape[0] != weight.shape[1]:
+        return False
+    highs = state.numbers(f"{quantizer}.{INNER}.max_val", "float32")
+    if highs is None or highs.shape != weight.shape[:1]:
+        return False
+    state.budget.allocate(4 * prod(weight.shape))
+    array = weight.array()
+    first, second = (array.max(axis=(1 - axis, *range(2, array.ndim))) for axis in (0, 1))
+    return bool(np.abs(second - highs).sum() < np.abs(first - highs).sum())
+
+
 def _grid(
     scale: np.ndarray, zero_point: np.ndarray, dtype: str, axis: int | None, quantizer: str, state: _State
 ) -> Quantization | None:
-    """The quantization, with the range of the observer in the quantizer; None if it is not known to be of this type."""
+    """The quantization, with the range of the observer in the quantizer; None if that does not result in these scales
+    for any integers of this type."""
     limits = DTYPES[dtype]
     if not ((limits.minimum <= zero_point) & (zero_point <= limits.maximum)).all():
         return None
-    low, high = (state.numbers(f"{quantizer}.{INNER}.{name}_val", "float32") for name in ("min", "max"))
+    numbers = tuple(scale.tolist()), tuple(zero_point.tolist())
+    grid = Quantization.of(*numbers, limits.minimum, limits.maximum, axis, "float32")
+    low, high, eps, fixed = (
+        state.numbers(f"{quantizer}.{INNER}.{name}", "float32") for name in ("min_val", "max_val", "eps", "scale")
+    )
+    if fixed is not None and dtype == "uint8" and (*grid.scale, *grid.zero_point) in FIXED:
+        return grid
     if low is None or high is None or low.shape != high.shape or low.size not in (1, scale.size):
         return None
     if not (np.isfinite(low).all() and np.isfinite(high).all() and (low <= high).all()):
         return None
-    numbers = tuple(scale.tolist()), tuple(zero_point.tolist())
-    grid = Quantization.of(*numbers, limits.minimum, limits.maximum, axis, "float32")
-    seen = Seen(low, high)
-    observed = seen.observed(grid, dtype, TOLERANCE)
-    if observed is None and not _fills(low, high, scale, zero_point, limits):
+    histogram = state.tensors.get(f"{quantizer}.{INNER}.histogram")
+    bins = prod(histogram.shape) if histogram is not None and low.size == 1 else 0
+    if bins > BINS:
         return None
-    observed = observed or seen.described()
-    if observed.quant_min is not None and observed.quant_max is not None:
-        grid = replace(grid, quant_min=observed.quant_min, quant_max=observed.quant_max)
-    return replace(grid, observed=observed)
-
-
-def _fills(low: np.ndarray, high: np.ndarray, scale: np.ndarray, zero_point: np.ndarray, limits: DType) -> bool:
-    """Whether observed ranges are within all integers of a type, and one of them needs all, if zero is in its middle.
-
-    Of channels that are nearly zero, and of those whose numbers have one sign, torch's kernels compute scales by other
-    formulas than those of `Seen`.
-    """
-    least, most = (np.asarray(each, np.float64) / scale for each in (np.minimum(low, 0), np.maximum(high, 0)))
-    within = (least + zero_point >= limits.minimum - 1) & (most + zero_point <= limits.maximum + 1)
-    steps = limits.maximum - limits.minimum
-    return bool(within.all() and (2 * np.maximum(-least, most) >= steps - 2).any())
+    seen = Seen(low, high, bins, is_fake=True)
+    seen = seen if eps is None else seen._replace(epsilon=float(eps[0]))
+    fitting = seen.fitting(grid, dtype, TOLERANCE)
+    if not fitting:
+        return None
+    least, most = min(low for low, _, _ in fitting), max(high for _, high, _ in fitting)
+    observed = seen.described(*(fitting.pop() if len(fitting) == 1 else ()))
+    return replace(grid, quant_min=least, quant_max=most, observed=observed)
 
 
 class Integers(Data):
@@ -156,6 +172,6 @@ class Integers(Data):
         inverse = (np.float32(1) / np.asarray(grid.scale, np.float32)).reshape(spread)
         zero_point = np.asarray(grid.zero_point, np.float32).reshape(spread)
         with np.errstate(over="ignore", invalid="ignore"):
-            rounded = np.rint(weight * inverse + zero_point)
+            rounded = np.rint(weight * inverse) + zero_point
         integers = np.clip(np.nan_to_num(rounded, nan=grid.quant_min), grid.quant_min, grid.quant_max)
         return np.ascontiguousarray(integers.astype(self._dtype)).reshape(-1).view(np.uint8).data.toreadonly()

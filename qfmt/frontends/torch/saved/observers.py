@@ -20,7 +20,7 @@ from ....model import Model, Observed, Tensor
 from ....urls import Named, place
 from ...sources import SAVED, sniff
 from ...stored import StoredTensor
-from ..observations import Observation, Seen, no_observers, with_observations
+from ..observations import BINS, Observation, Seen, no_observers, with_observations
 from .file import Saved, read
 from .source import module_of
 from .tensors import stored_tensors
@@ -28,9 +28,6 @@ from .tree import state
 
 OBSERVER = "activation_post_process"
 WATCHED = f".{OBSERVER}"
-
-BINS = 1 << 14
-"""The most bins of a histogram; PyTorch's have 2048."""
 
 PAIRS = 1 << 20
 """The most comparisons of an observer with a tensor; a network of 500 of each needs a quarter of them."""
