@@ -193,6 +193,11 @@ def test_channels_of_a_transposed_convolution_stay_floats() -> None:
     )
 
 
+def test_weights_without_elements() -> None:
+    state = _observed_along(0) | {"weight": torch.zeros(4, 4, 0, 3)}
+    assert qfmt.convert({f"c.{name}": value for name, value in state.items()}).tensors["c.weight"].shape == (4, 4, 0, 3)
+
+
 def _observed_along(axis: int) -> dict[str, torch.Tensor]:
     weight = torch.randn(4, 4, 3, 3) * torch.tensor([1.0, 2.0, 4.0, 8.0]).reshape(
         [4 if at == axis else 1 for at in range(4)]
