@@ -153,7 +153,8 @@ def _spread(stored: StoredArray, low: float, high: float, bins: int) -> dict[str
     """Real values, or integers of a wide type, in bins of equal width."""
     low, high = float(low), float(high)
     if low == high:
-        return {"first": low, "width": 0, "bins": [prod(stored.shape)]}
+        finite = sum(int(np.isfinite(part.astype(np.float64)).sum()) for part in stored.parts())
+        return {"first": low, "width": 0, "bins": [finite]}
     factor = 0.5 if max(-low, high) > 1 else 1.0  # halves do not overflow, and do not vanish
     counted = np.zeros(bins, np.int64)
     for part in stored.parts():

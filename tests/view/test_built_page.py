@@ -66,6 +66,7 @@ def _crafted() -> Model:
         Tensor.constant("bias", np.array([7, 7, -2, 250], np.int32), Quantization.per_tensor(1.0, 0, "int32")),
         Tensor.constant("wide", rng.integers(-(2**30), 2**30, 999, np.int32), Quantization.per_tensor(1.0, 0, "int32")),
         Tensor.constant("real", np.array([np.nan, -np.inf, 1e-300, 7, -2.5])),
+        Tensor.constant("mask", np.array([0, -np.inf, np.nan, 0])),
         Tensor.constant("same", np.full(9, 1.5, np.float32)),
         Tensor.constant("none", np.zeros((0, 3), np.int8)),
         Tensor.constant(

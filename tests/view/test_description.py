@@ -78,6 +78,7 @@ def test_bins_of_wide_and_real_types(dtype: str) -> None:
 
 
 def test_what_is_not_finite_is_left_out() -> None:
+    assert statistics(_constant(np.array([0, -np.inf, 0], np.float32)), None, 4, 10)["bins"] == [2]
     found = statistics(_constant(np.array([np.nan, np.inf, 1, 2, -np.inf], np.float32)), None, 4, 10)
     assert (found["min"], found["max"], found["bins"], found["elements"]) == (1, 2, [1, 0, 0, 1], 5)
     assert statistics(_constant(np.array([np.nan], np.float32)), None, 4, 10) == {"elements": 1}

@@ -587,12 +587,16 @@ def test_five_thousand_nodes(browser: Browser, deep: Path) -> None:
         assert shown.locator(".box").count() < 100
 
 
-def test_a_network_of_many_edges_is_shown_in_part(browser: Browser, tmp_path: Path) -> None:
+@pytest.mark.parametrize("compared", [False, True])
+def test_a_network_of_many_edges_is_shown_in_part(browser: Browser, tmp_path: Path, compared: bool) -> None:
     """Layout makes a node for each rank that an edge crosses: of 160 nodes that read all before them, 680,000."""
     names = [f"y{number}" for number in range(160)]
     tensors = {name: Tensor(name, "float32", (2,)) for name in ("x", *names)}
-    nodes = [Node("Max", ("x", *names[:number]), (name,), name=name) for number, name in enumerate(names)]
-    page(Model(Graph(("x",), ("y159",), tuple(nodes), tensors)), name="m.qfb").save(tmp_path / "m.html")
+    nodes = [Node("Max", ("x", *names[:at]), (name,), name=name, version=13) for at, name in enumerate(names)]
+    model = Model(Graph(("x",), ("y159",), tuple(nodes), tensors))
+    simple = tuple(Node("Relu", ("x",), (name,), name=name, version=14) for name in reversed(names))
+    other = replace(model, graph=replace(model.graph, nodes=simple)) if compared else None
+    page(model, other, name="m.qfb").save(tmp_path / "m.html")
     with opened(browser, tmp_path / "m.html") as shown:
         said = shown.locator(".graph .bar .dim").inner_text()
         assert re.fullmatch(r"(\d+) of 160 nodes", said), said

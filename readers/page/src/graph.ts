@@ -7,8 +7,8 @@ import { el, number, numbersOf, svg } from "./dom.js";
 const [WIDTH, HEIGHT] = [148, 34];
 /** A network of more nodes is shown in part, so that layout takes no time that one would notice. */
 const WHOLE = 160;
-/** The most ranks that the edges of what is shown cross: layout makes a node for each. */
-const CROSSED = 1500;
+/** The most edges of what is shown, and the most ranks that they cross: layout makes a node for each. */
+const [EDGES, CROSSED] = [400, 1500];
 /** Milliseconds: a key that is held down selects many nodes, of which only the last is drawn. */
 const PATIENCE = 40;
 const AROUND = 36;
@@ -63,7 +63,7 @@ export class GraphView {
   show(entries: readonly Entry[]): void {
     this.#entries = entries;
     this.#neighbours = neighbours(entries);
-    this.#whole = entries.length <= WHOLE && crossed(entries, this.#neighbours) <= CROSSED;
+    this.#whole = entries.length <= WHOLE && isClear(entries, this.#neighbours);
     this.#placed = null;
     this.#zoom = 1;
     this.select(null);
@@ -109,7 +109,7 @@ export class GraphView {
   #around(entry: Entry): Entry[] {
     for (let most = AROUND; ; most = Math.ceil(most / 2)) {
       const found = this.#nearest(entry, most).sort((a, b) => a.at - b.at);
-      if (most === 1 || crossed(found, this.#neighbours) <= CROSSED) {
+      if (most === 1 || isClear(found, this.#neighbours)) {
         return found;
       }
     }
@@ -235,17 +235,27 @@ function neighbours(entries: readonly Entry[]): ReadonlyMap<Entry, Neighbours> {
   return found;
 }
 
-/** How many ranks the edges between entries cross, if each is below all that it reads; entries are in order. */
-function crossed(entries: readonly Entry[], known: ReadonlyMap<Entry, Neighbours>): number {
+/** Whether layout is quick. Each entry ranks below all that it reads; in a circle, which two files may have together, any
+ * edge may cross all ranks. */
+function isClear(entries: readonly Entry[], known: ReadonlyMap<Entry, Neighbours>): boolean {
+  const inside = new Set(entries);
+  const before = new Map(entries.map((entry) => [entry, [...known.get(entry)!.before].filter((each) => inside.has(each))]));
+  const open = new Map(entries.map((entry) => [entry, before.get(entry)!.length]));
   const ranks = new Map<Entry, number>();
-  let sum = 0;
-  for (const entry of entries) {
-    const above = [...known.get(entry)!.before].flatMap((each) => ranks.get(each) ?? []);
-    const rank = 1 + Math.max(-1, ...above);
-    ranks.set(entry, rank);
-    above.forEach((each) => (sum += rank - each));
+  const next = entries.filter((entry) => !open.get(entry));
+  for (const entry of next) {
+    ranks.set(entry, Math.max(-1, ...before.get(entry)!.map((each) => ranks.get(each)!)) + 1);
+    for (const each of known.get(entry)!.after) {
+      if (inside.has(each)) {
+        open.set(each, open.get(each)! - 1);
+        if (!open.get(each)) {
+          next.push(each);
+        }
+      }
+    }
   }
-  return sum;
+  const spans = entries.flatMap((entry) => before.get(entry)!.map((each) => (ranks.has(entry) ? ranks.get(entry)! - ranks.get(each)! : entries.length)));
+  return spans.length <= EDGES && spans.reduce((sum, span) => sum + span, 0) <= CROSSED;
 }
 
 function placed(entries: readonly Entry[], known: ReadonlyMap<Entry, Neighbours>): Placed {

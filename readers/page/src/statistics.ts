@@ -101,7 +101,9 @@ function codes(values: ArrayLike<number>, low: number, high: number, offset: num
 /** Real numbers, or integers of a wide range, in bins of equal width. */
 function spread(values: ArrayLike<number>, low: number, high: number): Statistics {
   if (low === high) {
-    return { first: low, width: 0, bins: [values.length] };
+    let finite = 0;
+    each(values, (value) => (finite += Number(Number.isFinite(value))));
+    return { first: low, width: 0, bins: [finite] };
   }
   const factor = Math.max(-low, high) > 1 ? 0.5 : 1; // halves do not overflow, and do not vanish
   const [begin, end] = [low * factor, high * factor];
