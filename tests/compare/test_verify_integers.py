@@ -302,9 +302,7 @@ def test_unknown_statements_on_arithmetic_are_accepted(exact: Model, digits: Mod
     for said in (source, {**source, "lowered_from": "abacus"}, inputs):
         report = qfmt.verify(DIGITS, exact.replace(source=said))
         assert report.is_exact and report.integer_only and report.lowered_anew
-    with pytest.raises(RunError) as refused:  # nothing tells that it was lowered: the source gets its integer inputs
-        qfmt.verify(DIGITS, exact.replace(source={}, engine=""))
-    assert refused.value.what.endswith("with arguments from the 'QuantizedCPU' backend")
+    assert not qfmt.verify(DIGITS, exact.replace(source={}, engine="")).ok  # nothing tells that it was lowered
     digits.replace(engine="integer").save(tmp_path / "m.qfb")
     assert command(DIGITS, tmp_path / "m.qfb").exit_code in (0, 1)
 

@@ -499,6 +499,33 @@ def test_integers_of_another_type(given: tuple[str, int], made: tuple[str, int],
     assert any(words.startswith(f"the type of the {wrong} ") for words in report.interface) == bool(wrong)
 
 
+MOVES = {
+    "Transpose": "z = Transpose<perm = [0, 2, 3, 1]>(p)",
+    "Flatten": "z = Flatten(p)",
+    "MaxPool": "z = MaxPool<kernel_shape = [2, 2]>(p)",
+    "two moves": "t = Flatten(p) z = Transpose<perm = [1, 0]>(t)",
+}
+
+
+@pytest.mark.parametrize("move", MOVES)
+@pytest.mark.parametrize(
+    "mean", ["AveragePool<kernel_shape = [2, 2], strides = [2, 2]>", "AveragePool<kernel_shape = [2, 4]>"]
+)
+def test_ties_before_a_move(mean: str, move: str, tmp_path: Path) -> None:
+    """The file quantizes before the move, and the source after it."""
+    text = f"""<ir_version: 9, opset_import: ["": 17]> agraph (float[1,4,8,8] x) => (float y)
+        <float s = {{0.05}}, uint8 zero = {{128}}>
+        {{ q = QuantizeLinear(x, s, zero) r = DequantizeLinear(q, s, zero) p = {mean}(r) {MOVES[move]}
+           w = QuantizeLinear(z, s, zero) y = DequantizeLinear(w, s, zero) }}"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    model = qfmt.convert(tmp_path / "m.onnx")
+    report = qfmt.verify(tmp_path / "m.onnx", model, samples=8)
+    assert report.ok and sum(node.tie for node in report.nodes) > 0, report.first_wrong
+    for node in model.nodes[1:-1]:
+        model = one_scale_changed(model, node.outputs[0])
+    assert not qfmt.verify(tmp_path / "m.onnx", model).ok
+
+
 def test_nodes_of_one_name_are_counted_one_by_one(tmp_path: Path) -> None:
     """Only the second is wrong, and the source has one more of that name."""
     path, text = tmp_path / "m.onnx", "agraph (float[3] x) => (float[3] y) { a = Relu(x) b = Neg(a) y = Exp(b) }"
