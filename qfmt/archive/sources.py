@@ -176,5 +176,5 @@ def _fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 
 def _is_no_model(place: Place) -> bool:
     with suppress(QfmtError, OSError), downloaded(place) as path:  # what cannot be read is a source that fails
-        return bool(irregular(path)) or (sniff(path).key in NO_MODELS and Path(place.name).suffix not in MODELS)
+        return bool(irregular(path)) or (sniff(path).key in NO_MODELS and Path(place.name.lower()).suffix not in MODELS)
     return False
