@@ -22,8 +22,11 @@ import qfmt
 from qfmt import transfer
 from qfmt.errors import DestinationError, DigestError, FormatError, MissingFileError, QfmtError, RemoteError
 from qfmt.file import header, remote
+from qfmt.file.copies import downloaded
 from qfmt.file.encode import encode
-from qfmt.model import Graph, Model, Tensor
+from qfmt.model import Data, Graph, Model, Node, Tensor
+from qfmt.passes.statistics import statistics
+from qfmt.rules import violations
 from qfmt.transfer import PACKAGES
 from qfmt.urls import Url, place
 from support.command_line import invoke, start, tiny_model, trouble
@@ -301,6 +304,16 @@ def test_damage_is_found_as_in_a_local_file(server: Server, tmp_path: Path) -> N
         qfmt.load(server.url("m.qfb"))
 
 
+def test_large_shards_are_copied_from_a_server_with_ranges(server: Server, tmp_path: Path) -> None:
+    """As an archive on a web server is checked, and a source converted."""
+    weights(3, MB).save(tmp_path / "m.qfb", shard_size=MB)
+    server.files |= {path.name: path.read_bytes() for path in tmp_path.glob("m.*")}
+    with downloaded(Url(server.url("m.qfb"))) as path:
+        assert path.parent != tmp_path and len([*path.parent.glob("*.qfs")]) == 3
+        assert qfmt.check(path) == []
+        np.testing.assert_array_equal(qfmt.load(path).tensors["w2"].array, weights(3, MB).tensors["w2"].array)
+
+
 def test_of_a_shard_no_more_is_read_than_it_has(server: Server, tmp_path: Path) -> None:
     weights(3, MB).save(tmp_path / "m.qfb", shard_size=MB)
     (tmp_path / "m.qfb").replace(tmp_path / "served.qfb")
@@ -415,6 +428,27 @@ def test_a_file_that_changes_while_it_is_read_is_refused(server: Server, tmp_pat
     server.tags["m.qfb"] = "2"
     with pytest.raises(RemoteError, match="was changed while it was read"):
         _ = model.tensors["w1"].array
+
+
+class Unreachable(Data):
+    """An array of a server that fails."""
+
+    nbytes = 16
+
+    def view(self) -> memoryview:
+        raise RemoteError("the server answers 503")
+
+
+def test_a_failed_transfer_breaks_no_rule() -> None:
+    """Rules read the constants that shapes depend on; statistics read all."""
+    shape = Tensor("shape", "int64", (2,), Unreachable())
+    tensors = [Tensor("x", "float32", (4,)), shape, Tensor("y", "float32", (4, 1))]
+    node = Node("Reshape", ("x", "shape"), ("y",), {"allowzero": 0}, version=23)
+    model = Model(Graph(("x",), ("y",), (node,), {tensor.name: tensor for tensor in tensors}))
+    with pytest.raises(RemoteError, match="answers 503"):
+        violations(model)
+    with pytest.raises(RemoteError, match="answers 503"):
+        statistics(shape, None, 4, 0)
 
 
 def test_an_object_that_changes_while_it_is_read_is_refused(bucket: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..errors import DestinationError, FormatError, MissingFileError
 from ..urls import Place, Url
-from .remote import FIRST, copy
+from .remote import copy
 from .replacing import TMPDIR, temporary_folder
 from .sharding import stated
 from .shards import HINT, Shard, of_another_size
@@ -34,7 +34,7 @@ def downloaded(place: Place) -> Iterator[Path]:
 
 def _copy(url: Url, path: Path, shard: Shard | None = None) -> None:
     """Copy a file, or a shard; FormatError if it has not the size that is stated."""
-    with closing(url.open(shard and FIRST)) as reading, path.open("wb") as file:
+    with closing(url.open(shard and (shard.size or 1))) as reading, path.open("wb") as file:
         if shard is not None and reading.size not in (None, shard.size):
             raise FormatError(of_another_size(reading.size, shard), where=str(url), hint=HINT, rule="F15")
         copy(url, reading, file, shard and shard.size + 1)

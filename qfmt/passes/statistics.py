@@ -15,7 +15,7 @@ import numpy as np
 
 from ..arithmetic import dequantize
 from ..arrays import DTYPES, StoredArray, numpy_dtype
-from ..errors import DigestError, FormatError, QfmtError
+from ..errors import DigestError, FormatError, QfmtError, RemoteError
 from ..graph import static_shape
 from ..ops import known
 from ..ops.accumulation import output_axis
@@ -49,10 +49,12 @@ def statistics(tensor: Tensor, axis: int | None, bins: int, channels: int) -> di
     `first` is the left end of the first bin and `width` the width of each; of integers the bins are codes, of which
     `used` of `codes` occur. `low` and `high` count values at quant_min and quant_max. `peaks` has the largest distance
     from the zero point of each channel: 0 is a channel that is zero everywhere, and `dead` how many are. Of floats,
-    only finite values count. What cannot be read is `{"error": …}`.
+    only finite values count. What cannot be read is `{"error": …}`. RemoteError if a transfer fails.
     """
     try:
         return _statistics(tensor, axis, bins, channels)
+    except RemoteError:  # which another request may not have
+        raise
     except QfmtError as error:
         return {"error": str(error)}
 

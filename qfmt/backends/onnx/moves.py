@@ -81,15 +81,17 @@ LAST_END = 2**31 - 2
 
 @lowers("Slice")
 def slice_(site: Site) -> Sequence[ir.Value]:
-    """An end behind all elements may be any number behind them."""
+    """An end behind all elements may be any number behind them; ONNX Runtime misreads large ones of negative steps."""
     inputs, ends = typed_inputs(site), site.tensor(2)
     if not site.has(4) or (site.tensor(4).is_constant and (site.tensor(4).array > 0).all()):
         return plain(site, inputs, {})
     if not ends.is_constant:
         last = site.constant("last_end", np.array(LAST_END, ends.dtype))
         inputs[2] = site.emit("Where", site.emit("Less", inputs[2], last), inputs[2], last)
-    elif (ends.array > LAST_END).any():
-        inputs[2] = site.constant("ends", np.minimum(ends.array, LAST_END))
+    else:
+        steps = site.tensor(4).array if site.tensor(4).is_constant else np.array(-1)
+        if (beyond := (ends.array > LAST_END) & (steps < 0)).any():
+            inputs[2] = site.constant("ends", np.where(beyond, LAST_END, ends.array).astype(ends.array.dtype))
     return plain(site, inputs, {})
 
 

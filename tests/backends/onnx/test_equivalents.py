@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from cases.one_node import single
@@ -251,6 +252,17 @@ def test_a_slice_backwards(end: int, shape: tuple[Any, ...], is_constant: bool) 
     ]
     given = {"x": IMAGE[0, 0, :3, :4], **({} if is_constant else {"ends": ends})}
     exact(single("Slice", "", tensors, Y, {}), given)
+
+
+def test_ends_of_steps_forward_stay_as_they_are() -> None:
+    """`verify` compares constants bit by bit."""
+    ends = np.array([-9, 2**63 - 1])
+    tensors = [Tensor("x", "float32", (3, 4)), Tensor.constant("starts", np.array([-1, 1]))]
+    tensors += [Tensor.constant("ends", ends), Tensor.constant("axes", np.array([1, 0]))]
+    model = single("Slice", "", [*tensors, Tensor.constant("steps", np.array([-1, 1]))], Y, {})
+    kept = {each.name: onnx.numpy_helper.to_array(each) for each in model.to_onnx().graph.initializer}
+    np.testing.assert_array_equal(kept["ends"], ends)
+    exact(model, {"x": IMAGE[0, 0, :3, :4]})
 
 
 def test_a_slice_by_bounds_of_two_types() -> None:

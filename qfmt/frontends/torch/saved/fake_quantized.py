@@ -111,7 +111,7 @@ def _is_along_inputs(weight: StoredTensor, quantizer: str, state: _State) -> boo
 
     The weight may have changed since it was observed.
     """
-    if len(weight.shape) < 3 or weight.shape[0] != weight.shape[1] or not prod(weight.shape):
+    if len(weight.shape) < 2 or weight.shape[0] != weight.shape[1] or not prod(weight.shape):
         return False
     highs = state.numbers(f"{quantizer}.{INNER}.max_val", "float32")
     if highs is None or highs.shape != weight.shape[:1]:
