@@ -279,7 +279,7 @@ class IntegerForm:
 
     def states(self, node: Node, own: str, mine: Array, ruled: Array, values: Mapping[str, Array]) -> Array:
         """Where an output is as the file states. `ruled` is the output by the rule that the file was lowered from."""
-        allowed = self._allowed(node, mine.ndim)
+        allowed = self._allowed(node, mine.shape)
         stated: Array = np.abs(mine.astype(np.int64) - ruled) <= allowed
         if not allowed.any():
             return stated
@@ -310,18 +310,20 @@ class IntegerForm:
                 given.setdefault(name, array)
         return found
 
-    def _allowed(self, node: Node, rank: int) -> Array:
-        """The largest difference from the rule that a node states, per channel."""
+    def _allowed(self, node: Node, shape: tuple[int, ...]) -> Array:
+        """The largest difference from the rule that a node states, per channel of its output."""
         if node.proof is None or not node.proof.differs:
             return np.zeros((), np.int64)
         differs = np.array(node.proof.differs)
         allowed = np.where(differs > 0, node.proof.largest, 0)
         axis = node.attributes.get("axis")
         if axis is None:  # RequantShift
-            axis = channels_of([self.file.tensors[name].shape or () for name in node.inputs[1:]], rank)
-        if axis is None and differs.size > 1:
+            axis = channels_of([self.file.tensors[name].shape or () for name in node.inputs[1:]], len(shape))
+        if differs.size == 1:
+            return np.asarray(allowed[0])
+        if all((axis, differs.size) != each for each in enumerate(shape)):
             return np.asarray(allowed.min())
-        return allowed.reshape([-1 if each == axis and differs.size > 1 else 1 for each in range(rank)])
+        return allowed.reshape([-1 if each == axis else 1 for each in range(len(shape))])
 
 
 def _known(

@@ -20,6 +20,7 @@ from qfmt.compare import Report
 from qfmt.errors import NoIntegerFormError, RunError
 from qfmt.model import Model, Quantization, Tensor
 from qfmt.passes.lowering import lower_integer
+from support.changed import with_node
 from support.counts import tell
 from support.paths import DIGITS, EXAMPLES, HELD_BACK, SUITE
 
@@ -323,6 +324,17 @@ def test_a_network_that_ends_early(digits: Model, tmp_path: Path) -> None:
     ended.save(tmp_path / "m.qfb")
     assert command(DIGITS, tmp_path / "m.qfb").stdout.endswith("equal; not computed by the file: dequant\n")
     assert [output.name for output in report.outputs] == ["residual"]
+
+
+def test_counts_of_a_proof_along_an_axis_of_another_size(digits: Model) -> None:
+    """With one shift, the axis has no effect on what a node computes; the size of the first one is open."""
+    lowered = lower_integer(digits, form="power_of_two", input_shapes=SIZES)
+    (node,) = (each for each in lowered.nodes if each.outputs == ("squeeze",))
+    proof = node.proof
+    assert proof is not None and node.attributes["axis"] == 0 and len(proof.differs) == 1
+    counts = {name: getattr(proof, name) * 32 for name in ("low", "high", "differs")}
+    report = qfmt.verify(DIGITS, with_node(lowered, "squeeze", proof=replace(proof, **counts)), samples=1)
+    assert report.integer_only and report.lowered_anew is False
 
 
 def test_an_engine_does_not_apply_to_a_qfb(digits: Model, exact: Model, tmp_path: Path) -> None:

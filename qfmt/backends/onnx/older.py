@@ -38,6 +38,14 @@ def hard_swish(site: Site) -> ir.Value:
     return site.emit("Mul", x, site.emit("HardSigmoid", x, alpha=1 / 6, beta=0.5))
 
 
+@lowers("GridSample")
+def grid_sample(site: Site) -> Sequence[ir.Value]:
+    """Before opset 20, two modes had other names."""
+    names = {"linear": "bilinear", "cubic": "bicubic"} if site.opset < 20 else {}
+    mode = site.attributes["mode"]
+    return one_to_one(site, {**site.attributes, "mode": names.get(mode, mode)})
+
+
 @lowers_before("Mish")
 def mish(site: Site) -> ir.Value:
     x = site.real(0)

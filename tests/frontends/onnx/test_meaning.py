@@ -452,6 +452,9 @@ def test_modes_of_grid_samples_of_opset_16(mode: str, now: str) -> None:
         model = qfmt.convert(source)
         assert [each.attributes["mode"] for each in model.nodes] == [now if attributes else "linear"]
         np.testing.assert_allclose(model.run(given)["y"], runtime(source, given)[0], rtol=1e-5, atol=1e-5)
+        for opset in (17, 21):
+            written = runtime(model.to_onnx(opset=opset), given)[0]
+            np.testing.assert_allclose(written, runtime(source, given)[0], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("mode", ["asymmetric", "half_pixel", "align_corners"])
