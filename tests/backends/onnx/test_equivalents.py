@@ -265,6 +265,13 @@ def test_ends_of_steps_forward_stay_as_they_are() -> None:
     exact(model, {"x": IMAGE[0, 0, :3, :4]})
 
 
+def test_the_opset_that_a_source_states_may_be_any_text() -> None:
+    model = single("Relu", "", [Tensor("x", "float32", (2,))], Y, {})
+    for text in ("9" * 5000, "-1", "²", ""):
+        source = {"format": "onnx", "format_version": text}
+        assert model.replace(source=source).to_onnx() == model.to_onnx()
+
+
 def test_a_slice_by_bounds_of_two_types() -> None:
     tensors = [
         Tensor("x", "float32", (4, 3)),

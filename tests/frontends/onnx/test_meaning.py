@@ -526,6 +526,11 @@ def test_known_positions_are_checked() -> None:
         assert qfmt.convert(source).source.get("unchecked_positions") == key
 
 
+def test_an_order_of_indices_that_nobody_reads() -> None:
+    made = node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2], storage_order=1)
+    agrees(proto([made], {"x": (FLOAT, IMAGE.shape)}, {"y": FLOAT}, {}), {"x": IMAGE})
+
+
 def test_interpolated_integers_of_opset_10() -> None:
     constants = {"s": np.array([1, 1, 1, 1.3], f32)}
     made = node("Resize", ["x", "s"], ["y"], mode="linear")
