@@ -126,6 +126,12 @@ class Importer:
             names.pop()
         return tuple(name or self.fresh(f"{names[-1]}.unused") for name in names)
 
+    def without_unread(self, call: Call) -> Call:
+        """The call without outputs, after the first, that no node reads and that are none of the network."""
+        others = call.outputs[1:]
+        is_read = any(name in self.outputs or (name in self.values and self.values[name].uses()) for name in others)
+        return call if is_read else call._replace(outputs=call.outputs[:1])
+
     def dispatch(self, call: Call) -> None:
         """Convert a node: by its registered function, else as the qfmt operator of that name, else as an opaque
         node."""

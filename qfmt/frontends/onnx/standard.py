@@ -42,7 +42,8 @@ def constant_of_shape(im: Importer, call: Call) -> Any:
 
 @imports("Identity", "Dropout")
 def identity(im: Importer, call: Call) -> Any:
-    """At inference a dropout is the identity; its mask is unused."""
+    """At inference a dropout is the identity, if nobody reads its mask."""
+    call = im.without_unread(call)
     training = (
         im.value(call.input(2)) if call.input(2) else np.array(call.opset < 7 and not call.attributes.get("is_test"))
     )

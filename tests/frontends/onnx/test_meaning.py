@@ -17,7 +17,7 @@ from support.command_line import invoke
 from support.onnx_witness import runtime
 
 f32 = np.float32
-HALF = TensorProto.FLOAT16
+HALF, BOOL = TensorProto.FLOAT16, TensorProto.BOOL
 X = np.linspace(-3, 9, 24, dtype=f32).reshape(4, 6)
 GRID = grids(x=(0.5, np.uint8(2)), other=(0.25, np.uint8(2)))
 BOUNDS = {"low": np.uint8(3), "high": np.uint8(9), "lower": np.uint8(5)}
@@ -524,6 +524,20 @@ def test_known_positions_are_checked() -> None:
     for shape, key in (([1, 1, 3, 20], None), ([1, 1, "h", "w"], "y")):
         source = proto([made], {"x": (FLOAT, shape)}, {"y": FLOAT}, {"sizes": sizes}, opset=19)
         assert qfmt.convert(source).source.get("unchecked_positions") == key
+
+
+def test_a_mask_that_nobody_reads() -> None:
+    dropped = [node("Dropout", ["x"], ["d", "mask"]), node("Relu", ["d"], ["y"])]
+    agrees(proto(dropped, {"x": (FLOAT, IMAGE.shape)}, {"y": FLOAT}, {}), {"x": IMAGE})
+    branch = helper.make_graph(
+        [node("Not", ["mask"], ["n"])], "b", [], [helper.make_tensor_value_info("n", BOOL, None)]
+    )
+    chosen = node("If", ["c"], ["m"], then_branch=branch, else_branch=branch)
+    for others, output in ([chosen], "m"), ([], "mask"):
+        source = proto(
+            [*dropped, *others], {"x": (FLOAT, IMAGE.shape)}, {"y": FLOAT, output: BOOL}, {"c": np.array(True)}
+        )
+        assert "ai.onnx.Dropout" in [each.operator for each in qfmt.convert(source).nodes]
 
 
 def test_an_order_of_indices_that_nobody_reads() -> None:
