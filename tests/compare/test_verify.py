@@ -589,6 +589,22 @@ def test_inputs_that_the_network_quantizes_itself(zero_point: int | None, dtype:
     assert report.ok and report.outputs[0].outputs > 0, report.first_wrong
     wrong = one_value_changed(asked, next(each.name for each in asked.graph.constants() if each.quantization))
     assert not qfmt.verify(DIGITS, wrong, samples=1).ok
+    lowered = asked.to_integers(input_shapes={name: ("N", 1, 8, 8)})
+    assert lowered.tensors[lowered.graph.inputs[0]].dtype == dtype
+    report = qfmt.verify(DIGITS, lowered, samples=1)
+    assert report.ok and report.integer_only and report.outputs[0].outputs > 0, report.first_wrong
+
+
+class ClampedFirst(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.quantize_per_tensor(torch.cat([x.relu(), x], 0), 0.1, 10, torch.quint8).dequantize()
+
+
+def test_inputs_that_the_network_quantizes_later(tmp_path: Path) -> None:
+    torch.jit.script(ClampedFirst()).save(tmp_path / "m.pt")
+    model = qfmt.convert(tmp_path / "m.pt", input_quantization={"x": (0.1, 10, "uint8")}, input_shapes={"x": (3, 4)})
+    report = qfmt.verify(tmp_path / "m.pt", model)
+    assert report.ok and report.outputs[0].outputs > 0, report.first_wrong
 
 
 # -- the command ---------------------------------------------------------------------------------------

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from ...arithmetic import dequantize, quantize
 from ...engines import TORCH_ENGINES
 from ...errors import BudgetError, MissingPackageError, RunError, SourceError
-from ...model import Model, Tensor, numpy_dtype
-from ..isolation.parent import Session, is_installed
+from ...model import Model, Quantization, Tensor, numpy_dtype
+from ..isolation.parent import EngineDied, Session, is_installed
 from ..options import Options
-from ..witness import Computed, Witness, computed, is_computed
+from ..witness import Computed, Witness, computed, integers_of, is_computed
 from .network import Lifted, Network
-from .program import Program, Slot, Stored, Tape, given, program
+from .program import Program, Stored, Tape, given, program
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,6 +37,8 @@ class TorchWitness(Witness):
     ) -> None:
         self.model, self.engine, self.examples = model, engine, examples
         self.lifted, self.is_decomposed = lifted, engine == "pt2e"
+        self.takes_reals = False
+        """Whether inputs that are quantized in the file are real numbers in torch."""
         self.session = Session("torch", "torch", self._program, self._call, is_computed)
 
     def open(self) -> str:
@@ -50,26 +52,53 @@ class TorchWitness(Witness):
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, Computed]:
         assert self.lifted is not None
-        keys = zip(self.lifted.lifter.builder.inputs, self.model.graph.inputs, strict=True)
-        tensors = {key: self._given(key, inputs[name], self.model.tensors[name]) for key, name in keys}
         names = self.lifted.lifter.names
-        seen = {key: value for key, value in self.session.ask("run", tensors).items() if key in names}
+        seen = {key: value for key, value in self._ran(inputs).items() if key in names}
+        if self.takes_reals:
+            return {names[key]: self._as_integers(names[key], value) for key, value in seen.items()}
         if not self.is_decomposed:
             return {names[key]: value for key, value in seen.items()}
         means = self.lifted.lifter.builder.tensors
         named = {names[key]: computed(value.array, means[key]) for key, value in seen.items()}
         return {tensor.name: value for tensor in self.model.tensors.values() for value in _of(tensor, named)}
 
-    def _given(self, key: str, array: NDArray[Any], tensor: Tensor) -> Stored:
-        """An input in torch's form. One that the network quantizes is a float there, even if the file takes integers
-        (`--input-quantization`): torch does not quantize what is quantized."""
-        quantization = None if self.is_decomposed else tensor.quantization
-        if quantization is None:
-            return given(array, None)
-        calls = (call for call in self._tape.calls if call.target == "aten::quantize_per_tensor")
-        if any(Slot(key) in (*call.args, *call.kwargs.values()) for call in calls):
-            return given(dequantize(array, quantization), None)
-        return given(array, quantization)
+    def _ran(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, Computed]:
+        """What torch computes. A network that quantizes its inputs needs floats, even if the file takes integers
+        (`--input-quantization`): then torch cannot run it on quantized ones."""
+        try:
+            return self.session.ask("run", self._given(inputs))
+        except EngineDied:
+            raise
+        except RunError as error:
+            if self.takes_reals or not any(map(self._grid, self.model.graph.inputs)):
+                raise
+            refused = error
+        self.takes_reals = True
+        try:
+            return self.session.ask("run", self._given(inputs))
+        except RunError:
+            self.takes_reals = False
+            raise refused from None
+
+    def _given(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, Stored]:
+        """Inputs in torch's form, quantized or as real numbers."""
+        assert self.lifted is not None
+        stored = {}
+        for key, name in zip(self.lifted.lifter.builder.inputs, self.model.graph.inputs, strict=True):
+            array, grid = inputs[name], self._grid(name)
+            if grid is not None and self.takes_reals:
+                array, grid = dequantize(array, grid), None
+            stored[key] = given(array, grid)
+        return stored
+
+    def _as_integers(self, name: str, value: Computed) -> Computed:
+        """Real numbers of a tensor that the file has as integers, as these: what moves an input moves its integers."""
+        tensor = self.model.tensors.get(name)
+        integers = None if tensor is None or value.is_quantized else integers_of(value.array, tensor)
+        return value if integers is None else integers
+
+    def _grid(self, name: str) -> Quantization | None:
+        return None if self.is_decomposed else self.model.tensors[name].quantization
 
     @property
     def _tape(self) -> Tape:
