@@ -128,7 +128,7 @@ def _local(named: str, path: Path) -> Iterator[tuple[str, Path, bool]]:
     except (OSError, ValueError) as error:
         if isinstance(error, QfmtError):
             raise
-        raise refusal(error, SourceError).at(named) from None
+        raise refusal(error, SourceError).at(str(getattr(error, "filename", None) or named)) from None
 
 
 def _below(folder: Path) -> Iterator[Path]:

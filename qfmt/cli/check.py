@@ -168,7 +168,7 @@ def _summarized(folder: Place, manifest: Manifest, checked: list[dict[str, Any]]
     status = BROKEN if invalid else UNREAD if unread else 0
     entries = manifest.entries.values()
     total, without = len(entries), sum(not entry.content_id for entry in entries)
-    failed = sum(bool(entry.content_id and entry.error) for entry in entries)
+    failed = sum(bool(entry.error) for entry in entries)
     if json_:
         valid = False if invalid else None if unread else True
         sources = {"total": total, "without_file": without, "failed": failed}
@@ -184,7 +184,8 @@ def _summarized(folder: Place, manifest: Manifest, checked: list[dict[str, Any]]
         line(f"{folder}: {files}, {found}", err=True)
         return status
     rest = f"; no file for {without} of {how_many(total, 'source')}" if without else ""
-    rest += f"; {failed} of {how_many(total, 'source')} failed when last converted" if failed else ""
+    if any(entry.content_id and entry.error for entry in entries):  # else those without a file
+        rest += f"; {failed} of {how_many(total, 'source')} failed when last converted"
     rest += f": see `{in_shell('qfmt inspect', str(folder))}`" if rest else ""
     if unlisted:
         rest += f"; not checked: {some(unlisted)}, which the manifest does not name"

@@ -52,6 +52,17 @@ def test_links_to_folders_are_not_followed(sources: Path, archive: Path) -> None
         assert [*find([named], archive).sources] == ["a/b.pt"]
 
 
+def test_the_folder_that_cannot_be_read_is_named(sources: Path, archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    digits(sources / "a.pt")
+
+    def fail(path: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(sources / "sub"))
+
+    monkeypatch.setattr("qfmt.archive.sources._below", fail)
+    said = trouble("convert", sources, "--out", archive)
+    assert f"{sources / 'sub'}: cannot be read: Permission denied" in said
+
+
 def test_a_link_to_nothing_is_a_source_that_fails(sources: Path, archive: Path) -> None:
     """The disk that it leads to may be missing."""
     sources.mkdir()

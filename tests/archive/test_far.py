@@ -186,6 +186,10 @@ def test_an_archive_keeps_what_it_has_of_a_source_that_cannot_be_read(server: Se
     assert f"{archive}: 2 files, valid; 2 of 2 sources failed when last converted" in invoke("check", archive).stdout
     told = json.loads(invoke("check", archive, "--json").stdout)
     assert told["sources"] == {"total": 2, "without_file": 0, "failed": 2}
+    server.files["c.pt"] = b"no model"
+    fill(archive, find([server.url("c.pt")], archive).sources)
+    told = invoke("check", archive)
+    assert "no file for 1 of 3 sources; 3 of 3 sources failed when last converted" in told.stdout
     assert (
         "a.qfb; not converted again: the transfer failed: the server answers 503" in invoke("inspect", archive).stdout
     )
