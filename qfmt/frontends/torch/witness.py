@@ -13,7 +13,7 @@ from ...arithmetic import dequantize, quantize
 from ...engines import TORCH_ENGINES
 from ...errors import BudgetError, MissingPackageError, RunError, SourceError
 from ...model import Model, Quantization, Tensor, numpy_dtype
-from ..isolation.parent import EngineDied, Session, is_installed
+from ..isolation.parent import Session, is_installed
 from ..options import Options
 from ..witness import Computed, Witness, computed, integers_of, is_computed
 from .network import Lifted, Network
@@ -21,6 +21,10 @@ from .program import Program, Stored, Tape, given, program
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+NOT_QUANTIZED = ("arguments from the 'QuantizedCPU' backend", "not supported on quantized tensors")
+"""In torch's messages on operators that do not take quantized tensors."""
 
 
 class TorchWitness(Witness):
@@ -67,18 +71,12 @@ class TorchWitness(Witness):
         (`--input-quantization`): then torch cannot run it on quantized ones."""
         try:
             return self.session.ask("run", self._given(inputs))
-        except EngineDied:
-            raise
         except RunError as error:
-            if self.takes_reals or not any(map(self._grid, self.model.graph.inputs)):
+            needs_floats = any(words in error.what for words in NOT_QUANTIZED)
+            if self.takes_reals or not needs_floats or not any(map(self._grid, self.model.graph.inputs)):
                 raise
-            refused = error
         self.takes_reals = True
-        try:
-            return self.session.ask("run", self._given(inputs))
-        except RunError:
-            self.takes_reals = False
-            raise refused from None
+        return self.session.ask("run", self._given(inputs))
 
     def _given(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, Stored]:
         """Inputs in torch's form, quantized or as real numbers."""
