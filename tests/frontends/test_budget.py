@@ -237,7 +237,9 @@ def test_fake_quantizers_that_share_a_weight(tmp_path: Path) -> None:
     weight, one = torch.zeros(1 << 20), torch.ones(1, dtype=torch.int64)
     shared: dict[str, Any] = {}
     for index in range(60):
-        own = {"fake_quant_enabled": one, "scale": torch.tensor([index + 1.0]), "zero_point": one}
+        top, inner = torch.tensor([127.5 * (index + 1)]), "activation_post_process"
+        own = {"fake_quant_enabled": one, "scale": torch.tensor([index + 1.0]), "zero_point": 0 * one}
+        own |= {f"{inner}.min_val": -top, f"{inner}.max_val": top}
         shared |= {f"{index}.weight_fake_quant.{name}": value for name, value in own.items()}
         shared[f"{index}.weight"] = weight
     torch.save(shared, tmp_path / "m.pt")
