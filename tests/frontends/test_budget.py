@@ -238,7 +238,7 @@ def test_fake_quantizers_that_share_a_weight(tmp_path: Path) -> None:
     shared: dict[str, Any] = {}
     for index in range(60):
         top, inner = torch.tensor([127.5 * (index + 1)]), "activation_post_process"
-        own = {"fake_quant_enabled": one, "scale": torch.tensor([index + 1.0]), "zero_point": 0 * one}
+        own = {"fake_quant_enabled": one.to(torch.uint8), "scale": torch.tensor([index + 1.0]), "zero_point": 0 * one}
         own |= {f"{inner}.min_val": -top, f"{inner}.max_val": top}
         shared |= {f"{index}.weight_fake_quant.{name}": value for name, value in own.items()}
         shared[f"{index}.weight"] = weight

@@ -99,8 +99,8 @@ class Seen(NamedTuple):
     bins: int = 0
     epsilon: float = float(np.finfo(np.float32).eps)
     """The least scale."""
-    is_fake: bool = False
-    """Whether it belongs to a fake quantizer, which may have a kernel and a range of its own."""
+    fused: bool | None = None
+    """Whether it belongs to a fake quantizer with torch's fused kernel, or to another; None for an observer only."""
 
     def observed(self, quantization: Quantization, dtype: str) -> Observed | None:
         """The observed range if it results in these scales and zero points, with the integer range if only one fits;
@@ -120,7 +120,7 @@ class Seen(NamedTuple):
         for quant_min, quant_max in _RANGES.get(dtype, ()):
             for scheme, scales, points, least in self._candidates(scale, quant_min, quant_max, dtype):
                 fits = (np.abs(scales - scale) <= tolerance * scale) & (points == zero_point)
-                tells = (scales > least).any(axis=1) | (not self.is_fake)  # the least scale fits any range
+                tells = (scales > least).any(axis=1) | (self.fused is None)  # the least scale fits any range
                 if (fits.all(axis=1) & tells).any():
                     found.add((quant_min, quant_max, f"{per}_{scheme}"))
         return found
@@ -136,6 +136,10 @@ class Seen(NamedTuple):
         zero, steps, epsilon = np.float32(0), np.float32(quant_max - quant_min), np.float32(self.epsilon)
         low, high = self._ranges(scale * steps) if self.bins else (self.low[None], self.high[None])
         lows, highs = np.minimum(low, zero), np.maximum(high, zero)
+        if self.fused:
+            yield "affine", *_fused(lows, highs, quant_min, quant_max, False)
+            yield "symmetric", *_fused(lows, highs, quant_min, quant_max, True)
+            return
         scales = np.maximum((highs - lows) / steps, epsilon)
         points = np.clip(quant_min - np.rint(lows / scales).astype(np.int64), quant_min, quant_max)
         yield "affine", scales, points, epsilon
@@ -143,12 +147,10 @@ class Seen(NamedTuple):
             lows, highs = np.minimum(self._edges, zero), np.maximum(self._edges, zero)
         scales = np.maximum(np.maximum(-lows, highs) / (steps / 2), epsilon)
         yield "symmetric", scales, np.full(scales.shape, 128 if dtype == "uint8" else 0), epsilon
-        if self.is_fake:
-            middle = (quant_min + quant_max) // 2 if dtype == "uint8" else 0  # of an observer that is given the range
-            yield "symmetric", scales, np.full(scales.shape, middle), epsilon
-            yield "affine", *_fused(lows, highs, quant_min, quant_max, False)
-        if self.is_fake or dtype == "int8":
+        if self.fused is None and dtype == "int8":  # of a weight whose fake quantizer is gone
             yield "symmetric", *_fused(lows, highs, quant_min, quant_max, True)
+        if self.fused is False and dtype == "uint8":  # of an observer that is given the range
+            yield "symmetric", scales, np.full(scales.shape, (quant_min + quant_max) // 2), epsilon
 
     @property
     def _edges(self) -> Any:

@@ -167,6 +167,18 @@ def test_the_narrow_range_of_the_fused_kernel(kind: str) -> None:
     assert model.tensors["conv2"].dtype == "int8"
 
 
+def test_the_narrow_range_of_an_observer() -> None:
+    """The scale 1.5 / 127 is that of -127..127, and of -128..127 in the fused kernel, which has other flags."""
+    fake = quantizer(-127, 127, torch.qint8, SYMMETRIC)()
+    weight = torch.linspace(-1.5, 1.5, 16).reshape(4, 4)
+    fake(weight)
+    weight *= 1.02
+    state = {"fc.weight": weight} | {f"fc.weight_fake_quant.{name}": value for name, value in fake.state_dict().items()}
+    tensor = qfmt.convert(state).tensors["fc.weight"]
+    assert tensor.quantization is not None and tensor.quantization.quant_min == -127
+    np.testing.assert_array_equal(tensor.dequantize(), fake.apply(tq.disable_observer)(weight).numpy())
+
+
 def test_ties_are_rounded_before_the_zero_point_is_added() -> None:
     net = trained("eager", "", tq.QConfig(OUTPUTS["uint8"][0], WEIGHTS["affine int8"][0]))
     fc: Any = net.get_submodule("fc")

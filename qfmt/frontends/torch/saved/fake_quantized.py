@@ -145,7 +145,8 @@ def _grid(
     bins = prod(histogram.shape) if histogram is not None and low.size == 1 else 0
     if bins > BINS:
         return None
-    seen = Seen(low, high, bins, is_fake=True)
+    fused = state.tensors[f"{quantizer}.fake_quant_enabled"].dtype == "int64"  # others have uint8
+    seen = Seen(low, high, bins, fused=fused)
     seen = seen if eps is None else seen._replace(epsilon=float(eps[0]))
     fitting = seen.fitting(grid, dtype, TOLERANCE)
     if not fitting:
