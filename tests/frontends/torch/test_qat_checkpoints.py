@@ -205,6 +205,16 @@ def test_channels_of_a_transposed_convolution_stay_floats() -> None:
     )
 
 
+def test_a_scale_whose_reciprocal_is_infinite() -> None:
+    """Without a warning of NumPy."""
+    state = _observed_along(0) | {"weight_fake_quant.scale": torch.full((4,), 1e-45)}
+    top = torch.full((4,), 127.5 * 1e-45)
+    inner = "weight_fake_quant.activation_post_process"
+    state |= {f"{inner}.eps": torch.tensor([0.0]), f"{inner}.min_val": -top, f"{inner}.max_val": top}
+    model = qfmt.convert({f"c.{name}": value for name, value in state.items()})
+    assert model.tensors["c.weight"].array.shape == (4, 4, 3, 3)
+
+
 def test_weights_without_elements() -> None:
     state = _observed_along(0) | {"weight": torch.zeros(4, 4, 0, 3)}
     assert qfmt.convert({f"c.{name}": value for name, value in state.items()}).tensors["c.weight"].shape == (4, 4, 0, 3)

@@ -170,9 +170,9 @@ class Integers(Data):
     def view(self) -> memoryview:
         grid, weight = self._grid, self._weight.array()
         spread = (-1, *(1 for _ in weight.shape[1:])) if grid.axis is not None else ()
-        inverse = (np.float32(1) / np.asarray(grid.scale, np.float32)).reshape(spread)
         zero_point = np.asarray(grid.zero_point, np.float32).reshape(spread)
         with np.errstate(over="ignore", invalid="ignore"):
+            inverse = (np.float32(1) / np.asarray(grid.scale, np.float32)).reshape(spread)
             rounded = np.rint(weight * inverse) + zero_point
         integers = np.clip(np.nan_to_num(rounded, nan=grid.quant_min), grid.quant_min, grid.quant_max)
         return np.ascontiguousarray(integers.astype(self._dtype)).reshape(-1).view(np.uint8).data.toreadonly()
