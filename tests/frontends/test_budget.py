@@ -246,6 +246,20 @@ def test_fake_quantizers_that_share_a_weight(tmp_path: Path) -> None:
     too_much(tmp_path / "m.pt")
 
 
+def test_fake_quantizers_that_share_a_histogram(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    one, inner = torch.ones(1, dtype=torch.uint8), "activation_post_process"
+    shared = {"fake_quant_enabled": one, "scale": torch.tensor([1.0]), "zero_point": torch.zeros(1, dtype=torch.int64)}
+    shared |= {
+        f"{inner}.min_val": -one.float(),
+        f"{inner}.max_val": one.float(),
+        f"{inner}.histogram": torch.zeros(1 << 14),
+    }
+    state = {f"{at}.activation_post_process.{name}": value for at in range(300) for name, value in shared.items()}
+    torch.save(state, tmp_path / "m.pt")
+    too_much(tmp_path / "m.pt")
+
+
 @pytest.mark.parametrize(
     "call",
     [

@@ -143,6 +143,7 @@ def _grid(
         return None
     histogram = state.tensors.get(f"{quantizer}.{INNER}.histogram")
     bins = prod(histogram.shape) if histogram is not None and low.size == 1 else 0
+    state.budget.spend(bins)  # names may share a histogram
     if bins > BINS:
         return None
     fused = state.tensors[f"{quantizer}.fake_quant_enabled"].dtype == "int64"  # others have uint8
