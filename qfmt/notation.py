@@ -38,10 +38,10 @@ def number(value: float | None) -> str:
     return str(value) if isinstance(value, int) else f"{value:.5g}"
 
 
-def unchecked(positions: str) -> str:
-    """What the source key `unchecked_positions` means."""
-    names = some(positions.split(", "))
-    return f"ONNX may select other elements in a nearest Resize whose sizes only a run knows: {names}"
+def unchecked_positions(names: str) -> str:
+    """What to tell about the source key of this name."""
+    listed = some(names.split(", "))
+    return f"ONNX may select other elements in a nearest Resize whose sizes only a run knows: {listed}"
 
 
 def json_value(value: Any) -> Any:

@@ -207,8 +207,8 @@ def _everywhere(place: Place) -> str:
 
 
 def _relative(path: Place, home: Place) -> str:
-    """Where a source lies, relative to the archive; what is not beside it, or remote, in full. Of a source that is a
-    link, this is the path of the link, which may lead elsewhere later, or be replaced by a file."""
+    """The path of a source relative to the archive; a URL, or a path on another drive, in full. For a source that is a
+    link, it is the path of the link, which may later lead elsewhere, or be replaced by a file."""
     if isinstance(path, Url):
         return str(path)
     path = resolved(path.parent) / path.name

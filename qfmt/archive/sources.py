@@ -17,7 +17,7 @@ from ..urls import Place, Url, place
 from .manifest import Manifest
 
 MODELS = (".onnx", ".pt", ".pt2", ".pth", ".safetensors")
-"""Suffixes of models only: a file of such a name that is none is a damaged one."""
+"""Suffixes that only models have: a file with one of them whose content is unknown is damaged."""
 
 NO_MODELS = ("unknown", "numpy")
 """Kinds of files that may lie beside models in a folder: texts, settings, raw weights, inputs."""

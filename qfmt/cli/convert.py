@@ -15,7 +15,7 @@ import click
 from ..engines import ENGINES
 from ..errors import BudgetError, DestinationError
 from ..forms import ONNX_FORMS
-from ..notation import in_shell, size, unchecked
+from ..notation import in_shell, size, unchecked_positions
 from ..urls import Place, size_of
 from .conversion import Conversion, fixed_sizes
 from .destination import Destination
@@ -299,7 +299,7 @@ def _notes(model: Model) -> Iterator[str]:
     if ranks := model.source.get("assumed_ranks"):
         yield f"the number of dimensions is assumed ({ranks}); set it with --input-shape"
     if positions := model.source.get("unchecked_positions"):
-        yield f"{unchecked(positions)}; state the sizes with --input-shape"
+        yield f"{unchecked_positions(positions)}; state the sizes with --input-shape"
     if dropped := model.source.get("dropped_parameters"):
         yield f"{dropped} parameters that the program does not use were omitted"
     unknown = Counter(node.operator for node in model.nodes if node.operator not in OPERATORS)

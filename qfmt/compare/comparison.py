@@ -11,7 +11,7 @@ from ..errors import RunError
 from ..frontends.isolation.parent import EngineDied
 from ..frontends.witness import Computed
 from ..model import Quantization, Tensor
-from ..notation import unchecked
+from ..notation import unchecked_positions
 from ..passes.likely_shapes import example_shapes
 from ..progress import counted
 from ..urls import Place
@@ -131,7 +131,7 @@ class Comparison:
             interface=tuple(relation.interface(bool(self.skipped))),
             skipped=self.skipped,
             lowered_anew=None if self.skipped else relation.is_lowered_anew,
-            notes=(*relation.notes, *([unchecked(positions)] if positions else [])),
+            notes=(*relation.notes, *([unchecked_positions(positions)] if positions else [])),
             beyond=() if self.skipped else tuple(relation.beyond()),
             uncompared=relation.uncompared,
             unpaired=relation.unpaired,

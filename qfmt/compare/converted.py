@@ -14,7 +14,7 @@ from ..arrays import Array
 from ..content import OF_INPUTS
 from ..frontends.witness import Computed, computed, integers_of
 from ..interpreter import checked_inputs
-from ..model import DTYPES, Graph, Model, Tensor, numpy_dtype, static_shape
+from ..model import DTYPES, Graph, Model, Quantization, Tensor, numpy_dtype, static_shape
 from ..ops import known
 from ..ops.accumulation import QUANTIZED
 from ..passes.edits import with_inputs
@@ -224,11 +224,14 @@ class Converted:
         if self.foreign and len(source.inputs) != len(file.inputs):
             yield f"the network's inputs {', '.join(source.inputs)} → {', '.join(file.inputs)}"
         if self.foreign:
-            for a, b in _pairs(source, source.inputs, file, file.inputs):
-                yield from changed(f"the type of the input {b.name}", a.dtype, b.dtype)
-            for a, b in _pairs(source, source.outputs, file, file.outputs):
-                if not _is_stored_alike(a, b):
-                    yield from changed(f"the type of the output {b.name}", a.dtype, b.dtype)
+            for name, other in zip(source.inputs, file.inputs, strict=False):
+                yield from changed(
+                    f"the type of the input {other}", source.tensors[name].dtype, file.tensors[other].dtype
+                )
+            for name, other in zip(source.outputs, file.outputs, strict=False):
+                a, b = source.tensors[name], file.tensors[other]
+                if not _are_moved(a, b):
+                    yield from changed(f"the type of the output {other}", a.dtype, b.dtype)
         for key in () if self.foreign else OF_INPUTS:
             yield from changed(key, *(each.source.get(key, NOWHERE) for each in (self.witness.model, self.file)))
         for what, mine, theirs in (("inputs", source.inputs, file.inputs), ("outputs", source.outputs, file.outputs)):
@@ -245,19 +248,15 @@ class Converted:
         return iter(())
 
 
-def _pairs(source: Graph, mine: Sequence[str], file: Graph, theirs: Sequence[str]) -> Iterator[tuple[Tensor, Tensor]]:
-    return ((source.tensors[a], file.tensors[b]) for a, b in zip(mine, theirs, strict=False))
+def _are_moved(one: Tensor, other: Tensor) -> bool:
+    """Whether zero points differ as the types do, which have as many bits: ONNX may store uint8 as int8."""
 
+    def points(tensor: Tensor, grid: Quantization) -> list[float]:
+        return [point - DTYPES[tensor.dtype].minimum for point in grid.each_zero_point]
 
-def _is_stored_alike(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors have the same integers, but for what their types differ: ONNX may store uint8 as int8."""
     a, b = one.quantization, other.quantization
-    if a is None or b is None or DTYPES[one.dtype].bits != DTYPES[other.dtype].bits:
-        return False
-    points = (
-        [point - DTYPES[each.dtype].minimum for point in grid.each_zero_point] for each, grid in ((one, a), (other, b))
-    )
-    return len({*map(tuple, points)}) == 1
+    same_bits = DTYPES[one.dtype].bits == DTYPES[other.dtype].bits
+    return same_bits and a is not None and b is not None and points(one, a) == points(other, b)
 
 
 def _are_exchanged(mine: Sequence[str], theirs: Sequence[str]) -> bool:

@@ -316,12 +316,11 @@ class IntegerForm:
             return np.zeros((), np.int64)
         differs = np.array(node.proof.differs)
         allowed = np.where(differs > 0, node.proof.largest, 0)
-        axis = node.attributes.get("axis")
-        if axis is None:  # RequantShift
+        if "axis" in node.attributes:
+            axis: int | None = node.int("axis")
+        else:  # RequantShift
             axis = channels_of([self.file.tensors[name].shape or () for name in node.inputs[1:]], len(shape))
-        if differs.size == 1:
-            return np.asarray(allowed[0])
-        if all((axis, differs.size) != each for each in enumerate(shape)):
+        if axis is None or shape[axis : axis + 1] != differs.shape:  # one for all, or not those of its channels
             return np.asarray(allowed.min())
         return allowed.reshape([-1 if each == axis else 1 for each in range(len(shape))])
 

@@ -34,7 +34,8 @@ def downloaded(place: Place) -> Iterator[Path]:
 
 def _copy(url: Url, path: Path, shard: Shard | None = None) -> None:
     """Copy a file, or a shard; FormatError if it has not the size that is stated."""
-    with closing(url.open(shard and (shard.size or 1))) as reading, path.open("wb") as file:
+    first = None if shard is None else max(shard.size, 1)  # of a part, a server says how large the whole is
+    with closing(url.open(first)) as reading, path.open("wb") as file:
         if shard is not None and reading.size not in (None, shard.size):
             raise FormatError(of_another_size(reading.size, shard), where=str(url), hint=HINT, rule="F15")
         copy(url, reading, file, shard and shard.size + 1)

@@ -59,9 +59,9 @@ OFF_GRID = 2.0**-10
 """The distance from a multiple of the scale, in units of the scale, at which a real number still counts as one."""
 
 
-def integers_of(array: Array, tensor: Tensor) -> Computed | None:
-    """The integers of a quantized tensor that these real numbers represent; None if one is not a multiple of the
-    scale."""
+def integers_of(array: Array, tensor: Tensor, *, rounded: bool = False) -> Computed | None:
+    """The integers of a quantized tensor that these real numbers represent, or are rounded to; None if one is not a
+    multiple of the scale, and they are not to be rounded."""
     import numpy as np
 
     grid = tensor.quantization
@@ -69,7 +69,7 @@ def integers_of(array: Array, tensor: Tensor) -> Computed | None:
         return None
     integers = quantize(array.astype(np.float32), grid, numpy_dtype(tensor.dtype), "divide")
     apart = np.abs(dequantize(integers, grid).astype(np.float64) - array)
-    if not (apart <= OFF_GRID * grid.scales(array.shape)).all():
+    if not rounded and not (apart <= OFF_GRID * grid.scales(array.shape)).all():
         return None
     return computed(integers, tensor)
 

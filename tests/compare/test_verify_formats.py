@@ -17,6 +17,7 @@ from safetensors.numpy import save_file
 import qfmt
 from cases.one_node import single
 from networks import pytorch
+from networks.decomposed import ops
 from qfmt.cli import main
 from qfmt.compare import Report
 from qfmt.compare.judges import BySource
@@ -677,3 +678,22 @@ def test_a_quantized_tensor_that_is_returned_twice(tmp_path: Path) -> None:
     others = [node for node in model.nodes if second not in node.outputs]
     wrong = qfmt.verify(path, model.replace(graph=replace(model.graph, nodes=(*others, copy))))
     assert not wrong.ok and [found.name for found in wrong.outputs if found.equal < found.outputs] == [second]
+
+
+class Pt2(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        integers = ops.quantize_per_tensor(x.relu(), 0.1, 10, 0, 255, torch.uint8)
+        result: torch.Tensor = ops.dequantize_per_tensor(integers, 0.1, 10, 0, 255, torch.uint8)
+        return result
+
+
+@pytest.mark.parametrize("grid", [(0.1, 10, "uint8"), (0.25, 3, "uint8"), (0.1, -5, "int8")])
+def test_a_program_that_quantizes_an_input_which_the_file_takes_as_integers(
+    grid: tuple[float, int, str], tmp_path: Path
+) -> None:
+    path = tmp_path / "m.pt2"
+    torch.export.save(torch.export.export(Pt2(), (torch.randn(2, 4),)), path)
+    model = qfmt.convert(path, input_quantization={"x": grid})
+    for file in model, model.to_integers():
+        report = qfmt.verify(path, file)
+        assert report.ok and report.outputs[0].equal == report.outputs[0].outputs > 0, report.first_wrong

@@ -148,7 +148,7 @@ def _selected(im: Importer, call: Call) -> dict[int, Array] | None:
 
 
 def _depends_on_run(im: Importer, call: Call) -> bool:
-    """Whether only a run knows which elements a Resize selects, so that they may be others than those of ONNX."""
+    """Whether the elements that a nearest Resize selects are known only at run time. ONNX may select others."""
     a = {**RESIZE, **call.attributes}
     along = _along(im, call, a["keep_aspect_ratio_policy"])
     return is_nearest(a) and (along is None or a["keep_aspect_ratio_policy"] != "stretch")

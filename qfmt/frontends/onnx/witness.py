@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...arithmetic import dequantize, quantize
+from ...arithmetic import dequantize
 from ...arrays import Array
 from ...engines import RUNTIMES
 from ...errors import MissingPackageError, RunError
 from ...model import DTYPES, Model, Tensor, numpy_dtype
 from ...ops import OPERATORS, Trait, has
 from ..isolation.parent import Session, is_installed
-from ..witness import Computed, Witness, computed, integers_of, is_array, stated
+from ..witness import Computed, Witness, integers_of, is_array, stated
 from .execution import REFERENCE
 from .external import Files, open_proto, take_large
 from .quantized import QLINEAR
@@ -156,7 +156,7 @@ class OnnxWitness(Witness):
                 tensor, value = self.model.tensors[name], values[place]
                 if value.dtype == numpy_dtype(tensor.dtype):
                     seen[name] = Computed(value, *self._stated_of(tensor, place))
-                elif (integers := integers_of(value, tensor) or _rounded_later(value, tensor)) is not None:
+                elif (integers := integers_of(value, tensor, rounded=True)) is not None:
                     seen[name] = integers
         return seen
 
@@ -195,7 +195,8 @@ class OnnxWitness(Witness):
             tensor = self.model.tensors[name]
             known = [each for each in several if each in values]
             alike = [each for each in known if _is_alike(tensor, values[each])]
-            alike = alike or [each for each in known if _rounded_later(values[each], tensor) is not None]
+            if not alike:  # what the source moves before it quantizes, the file quantizes first
+                alike = [each for each in known if integers_of(values[each], tensor, rounded=True) is not None]
             if alike:
                 own = numpy_dtype(tensor.dtype)
                 self._places[name] = max(alike, key=lambda each: (values[each].dtype == own, order[each]))
@@ -238,14 +239,6 @@ def _axis(node: Any, data: int) -> int:
         axes = dict(QLINEAR[node.op_type].operands)
         return axes.get(data, next(iter(axes.values())))
     return int(given.get("axis", 1))
-
-
-def _rounded_later(value: Array, tensor: Tensor) -> Computed | None:
-    """Real numbers that the source moves first, and then quantizes: as the integers that it would have before."""
-    grid = tensor.quantization
-    if grid is None or not grid.is_affine or value.dtype != np.float32:
-        return None
-    return computed(quantize(value, grid, numpy_dtype(tensor.dtype), "divide"), tensor)
 
 
 def _is_alike(tensor: Tensor, array: Array) -> bool:

@@ -120,7 +120,7 @@ class Seen(NamedTuple):
         for quant_min, quant_max in _RANGES.get(dtype, ()):
             for scheme, scales, points, least in self._candidates(scale, quant_min, quant_max, dtype):
                 fits = (np.abs(scales - scale) <= tolerance * scale) & (points == zero_point)
-                tells = (scales > least).any(axis=1) | (self.fused is None)  # the least scale fits any range
+                tells = (scales > least).any(axis=1) | (self.fused is None)  # the smallest scale fits every range
                 if (fits.all(axis=1) & tells).any():
                     found.add((quant_min, quant_max, f"{per}_{scheme}"))
         return found

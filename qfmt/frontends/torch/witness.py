@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...arithmetic import dequantize, quantize
 from ...engines import TORCH_ENGINES
 from ...errors import BudgetError, MissingPackageError, RunError, SourceError
-from ...model import Model, Quantization, Tensor, numpy_dtype
+from ...model import Model, Tensor, numpy_dtype
 from ..isolation.parent import Session, is_installed
 from ..options import Options
 from ..witness import Computed, Witness, computed, integers_of, is_computed
@@ -23,8 +23,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-NOT_QUANTIZED = ("arguments from the 'QuantizedCPU' backend", "not supported on quantized tensors")
-"""In torch's messages on operators that do not take quantized tensors."""
+ONLY_FLOATS = (
+    "arguments from the 'QuantizedCPU' backend",
+    "not supported on quantized tensors",
+    "Expecting input to have dtype torch.float32",
+)
+"""In torch's messages on operators that do not take quantized tensors, or, of PT2E, their integers."""
 
 
 class TorchWitness(Witness):
@@ -41,8 +45,8 @@ class TorchWitness(Witness):
     ) -> None:
         self.model, self.engine, self.examples = model, engine, examples
         self.lifted, self.is_decomposed = lifted, engine == "pt2e"
-        self.takes_reals = False
-        """Whether inputs that are quantized in the file are real numbers in torch."""
+        self.takes_floats = False
+        """Whether inputs that are quantized in the file are floats in torch."""
         self.session = Session("torch", "torch", self._program, self._call, is_computed)
 
     def open(self) -> str:
@@ -56,13 +60,12 @@ class TorchWitness(Witness):
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, Computed]:
         assert self.lifted is not None
-        names = self.lifted.lifter.names
+        names, means = self.lifted.lifter.names, self.lifted.lifter.builder.tensors
         seen = {key: value for key, value in self._ran(inputs).items() if key in names}
-        if self.takes_reals:
-            return {names[key]: self._as_integers(names[key], value) for key, value in seen.items()}
+        if self.takes_floats:
+            seen = {key: _as_integers(value, means[key]) for key, value in seen.items()}
         if not self.is_decomposed:
             return {names[key]: value for key, value in seen.items()}
-        means = self.lifted.lifter.builder.tensors
         named = {names[key]: computed(value.array, means[key]) for key, value in seen.items()}
         return {tensor.name: value for tensor in self.model.tensors.values() for value in _of(tensor, named)}
 
@@ -72,31 +75,23 @@ class TorchWitness(Witness):
         try:
             return self.session.ask("run", self._given(inputs))
         except RunError as error:
-            needs_floats = any(words in error.what for words in NOT_QUANTIZED)
-            if self.takes_reals or not needs_floats or not any(map(self._grid, self.model.graph.inputs)):
+            is_refused = any(words in error.what for words in ONLY_FLOATS)
+            has_grids = any(self.model.tensors[name].quantization for name in self.model.graph.inputs)
+            if self.takes_floats or not is_refused or not has_grids:
                 raise
-        self.takes_reals = True
+        self.takes_floats = True
         return self.session.ask("run", self._given(inputs))
 
     def _given(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, Stored]:
-        """Inputs in torch's form, quantized or as real numbers."""
+        """Inputs in torch's form."""
         assert self.lifted is not None
         stored = {}
         for key, name in zip(self.lifted.lifter.builder.inputs, self.model.graph.inputs, strict=True):
-            array, grid = inputs[name], self._grid(name)
-            if grid is not None and self.takes_reals:
+            array, grid = inputs[name], self.model.tensors[name].quantization
+            if grid is not None and self.takes_floats:
                 array, grid = dequantize(array, grid), None
-            stored[key] = given(array, grid)
+            stored[key] = given(array, None if self.is_decomposed else grid)
         return stored
-
-    def _as_integers(self, name: str, value: Computed) -> Computed:
-        """Real numbers of a tensor that the file has as integers, as these: what moves an input moves its integers."""
-        tensor = self.model.tensors.get(name)
-        integers = None if tensor is None or value.is_quantized else integers_of(value.array, tensor)
-        return value if integers is None else integers
-
-    def _grid(self, name: str) -> Quantization | None:
-        return None if self.is_decomposed else self.model.tensors[name].quantization
 
     @property
     def _tape(self) -> Tape:
@@ -144,6 +139,12 @@ def _engine(file: Model, asked: str | None, is_decomposed: bool) -> str:
     if engine not in TORCH_ENGINES:
         raise RunError(f"{engine} cannot run PyTorch's networks", hint=f"torch has {', '.join(TORCH_ENGINES)}")
     return engine
+
+
+def _as_integers(value: Computed, tensor: Tensor) -> Computed:
+    """Floats of a tensor that the file has as integers, as these: what moves an input moves its integers."""
+    integers = None if value.is_quantized else integers_of(value.array, tensor)
+    return value if integers is None else integers
 
 
 def _of(tensor: Tensor, named: Mapping[str, Computed]) -> Iterator[Computed]:

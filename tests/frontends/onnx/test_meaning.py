@@ -13,6 +13,8 @@ from onnx import TensorProto, helper
 import qfmt
 from networks.onnx_models import FLOAT, U8, dq, grids, node, proto, q
 from qfmt.errors import InexpressibleNodesError, RunError
+from qfmt.frontends.onnx.older import RESIZE
+from qfmt.ops.resize import divided_neighbours, neighbours
 from support.command_line import invoke
 from support.onnx_witness import runtime
 
@@ -516,6 +518,15 @@ def test_positions_that_only_a_run_knows(tmp_path: Path) -> None:
     said = "ONNX may select other elements in a nearest Resize whose sizes only a run knows: y"
     assert f"note   {said}; state the sizes" in invoke("convert", tmp_path / "m.onnx", tmp_path / "n.qfb").stderr
     assert said in qfmt.verify(tmp_path / "m.onnx", tmp_path / "m.qfb", inputs=given).notes
+
+
+def test_doubled_sizes_select_the_same() -> None:
+    for mode in ("asymmetric", "half_pixel", "pytorch_half_pixel", "half_pixel_symmetric", "align_corners"):
+        for rounding in ("floor", "ceil", "round_prefer_floor", "round_prefer_ceil"):
+            a = {**RESIZE, "axes": (), "coordinate_transformation_mode": mode, "nearest_mode": rounding}
+            for size in range(1, 500):
+                mine = neighbours(size, a, size=np.int64(2 * size))
+                np.testing.assert_array_equal(mine, divided_neighbours(size, 2 * size, f32(2), a))
 
 
 def test_known_positions_are_checked() -> None:

@@ -193,40 +193,36 @@ def test_ties_are_rounded_before_the_zero_point_is_added() -> None:
         np.testing.assert_array_equal(tensor.dequantize(), fake(weight).numpy())
 
 
+def observed_along(axis: int) -> dict[str, torch.Tensor]:
+    """The state of a convolution `c` whose channels along an axis have ranges of their own."""
+    torch.manual_seed(0)
+    sizes = torch.tensor([1.0, 2.0, 4.0, 8.0]).reshape([4 if at == axis else 1 for at in range(4)])
+    weight = torch.randn(4, 4, 3, 3) * sizes
+    fake = quantizer(-128, 127, torch.qint8, PER_CHANNEL, True)(ch_axis=axis)
+    fake(weight)
+    state = {f"c.weight_fake_quant.{name}": value for name, value in fake.state_dict().items()}
+    return {"c.weight": weight * 1.01, **state}
+
+
 def test_channels_of_a_transposed_convolution_stay_floats() -> None:
     """Their fake quantizers are along the second axis; torch's convert has none."""
-    torch.manual_seed(0)
-    state = {f"up.{name}": value for name, value in _observed_along(1).items()}
-    model = qfmt.convert(state)
-    np.testing.assert_array_equal(model.tensors["up.weight"].array, state["up.weight"].numpy())
-    assert (
-        qfmt.convert({f"c.{name}": value for name, value in _observed_along(0).items()}).tensors["c.weight"].dtype
-        == "int8"
-    )
+    state = observed_along(1)
+    np.testing.assert_array_equal(qfmt.convert(state).tensors["c.weight"].array, state["c.weight"].numpy())
+    assert qfmt.convert(observed_along(0)).tensors["c.weight"].dtype == "int8"
 
 
 def test_a_scale_whose_reciprocal_is_infinite() -> None:
     """Without a warning of NumPy."""
-    state = _observed_along(0) | {"weight_fake_quant.scale": torch.full((4,), 1e-45)}
-    top = torch.full((4,), 127.5 * 1e-45)
-    inner = "weight_fake_quant.activation_post_process"
-    state |= {f"{inner}.eps": torch.tensor([0.0]), f"{inner}.min_val": -top, f"{inner}.max_val": top}
-    model = qfmt.convert({f"c.{name}": value for name, value in state.items()})
-    assert model.tensors["c.weight"].array.shape == (4, 4, 3, 3)
+    top, quantizer_ = torch.full((4,), 127.5 * 1e-45), "c.weight_fake_quant"
+    inner = f"{quantizer_}.activation_post_process"
+    state = observed_along(0) | {f"{quantizer_}.scale": torch.full((4,), 1e-45), f"{inner}.eps": torch.zeros(1)}
+    tensor = qfmt.convert(state | {f"{inner}.min_val": -top, f"{inner}.max_val": top}).tensors["c.weight"]
+    assert tensor.dtype == "int8" and tensor.array.shape == (4, 4, 3, 3)
 
 
 def test_weights_without_elements() -> None:
-    state = _observed_along(0) | {"weight": torch.zeros(4, 4, 0, 3)}
-    assert qfmt.convert({f"c.{name}": value for name, value in state.items()}).tensors["c.weight"].shape == (4, 4, 0, 3)
-
-
-def _observed_along(axis: int) -> dict[str, torch.Tensor]:
-    weight = torch.randn(4, 4, 3, 3) * torch.tensor([1.0, 2.0, 4.0, 8.0]).reshape(
-        [4 if at == axis else 1 for at in range(4)]
-    )
-    fake = quantizer(-128, 127, torch.qint8, PER_CHANNEL, True)(ch_axis=axis)
-    fake(weight)
-    return {"weight": weight * 1.01} | {f"weight_fake_quant.{name}": value for name, value in fake.state_dict().items()}
+    state = observed_along(0) | {"c.weight": torch.zeros(4, 4, 0, 3)}
+    assert qfmt.convert(state).tensors["c.weight"].shape == (4, 4, 0, 3)
 
 
 def test_a_layer_that_is_nearly_zero_stays_float() -> None:
@@ -252,7 +248,7 @@ def test_fake_quantizers_that_observe_nothing() -> None:
     assert {(1 / 256, 0), (2 / 256, 128)} <= {*found}
 
 
-def test_numbers_that_are_none() -> None:
+def test_weights_of_nan_and_of_huge_numbers() -> None:
     net = trained("eager", "qnnpack")
     with torch.no_grad():
         weight: Any = net.fc.weight
