@@ -88,7 +88,7 @@ def _memory(model: Model, inputs: Mapping[str, Array], limit: int | None) -> Mem
     if limit is None:
         constants = (data.nbytes for tensor in model.graph.constants() for _, data in tensor.stored())
         limit = limit_for(given + sum(constants))
-    memory = Memory(limit, "allow more with --memory, or run(…, memory=…)")
+    memory = Memory(limit, "allow more: --memory of `qfmt run` and `qfmt check`, or run(…, memory=…)")
     memory.held = given
     return memory
 

@@ -84,7 +84,7 @@ def test_no_memory_is_taken_for_what_is_refused(tmp_path: Path) -> None:
         assert text.startswith(f"RunError: node node ({operator}): needs "), text
         assert text.endswith(
             " of memory beside the 32 bytes that the run holds, more than the limit of 200.0 MB;"
-            " allow more with --memory, or run(…, memory=…)"
+            " allow more: --memory of `qfmt run` and `qfmt check`, or run(…, memory=…)"
         ), text
     tell(f"{len(said)} networks that ask for up to terabytes: refused, {taken / 1e6:.1f} MB were taken")
     assert taken < 50_000_000

@@ -55,6 +55,9 @@ def results(
         import distributed
     except ImportError as error:
         raise MissingPackageError(f"--dask needs a package: {error}", hint=HINT) from None
+    except (ValueError, TypeError, KeyError) as error:
+        hint = "correct Dask's settings: the files below DASK_CONFIG, or the variables DASK_…"
+        raise RemoteError(f"cannot be used: {first_line(error)}", where="--dask", hint=hint) from None
     dask: Any = distributed
     shown = masked(address) if "://" in address else address.rpartition("@")[2]  # without a password
     with ExitStack() as stack:
@@ -78,7 +81,7 @@ def results(
                 hint = "Dask's own settings name them (docs/archive.md)"
                 raise RemoteError("there are no certificates for TLS", where=f"--dask {shown}", hint=hint)
             client = stack.enter_context(dask.Client(address, timeout=PATIENCE, set_as_default=False))
-        except (OSError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
             hint = "give the address of a Dask scheduler, as in tcp://HOST:8786, or local"
             what = first_line(error).replace(str(address).rpartition("://")[2], shown.rpartition("://")[2])
             raise RemoteError(what, where=f"--dask {shown}", hint=hint) from None

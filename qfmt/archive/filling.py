@@ -29,7 +29,7 @@ from ..file.writer import write
 from ..frontends.content import sha256_of, sha256_of_rest
 from ..frontends.sources import external_files
 from ..regular import irregular, resolved
-from ..urls import Place, Url, place, text_of
+from ..urls import Place, Url, place, size_of, text_of
 from . import cluster, workers
 from .manifest import Entry, Manifest, is_whole
 from .names import alike, file_names
@@ -40,7 +40,7 @@ if sys.platform != "win32":
     import fcntl
 
 Told = Callable[[Entry], None]
-Key = tuple[str, str]
+Key = tuple[str, str, str]
 
 
 class Filled(NamedTuple):
@@ -162,8 +162,8 @@ def _planned(manifest: Manifest, sources: Mapping[str, Place], options: Mapping[
 def _require_same(manifest: Manifest, known: Entry, path: Place) -> None:
     """SourceError if the archive has the model of another source of this name, which would be lost.
 
-    A file that was moved, copied or downloaded is the same. Of URLs, only the text is compared: the manifest may come
-    from anyone, so nothing is requested.
+    A file that was moved, copied or downloaded is the same. What the manifest names by a URL is taken to be there: the
+    manifest may come from anyone, so nothing is requested.
     """
     new = _relative(path, manifest.folder)
     if known.path == new or not known.content_id:
@@ -171,9 +171,9 @@ def _require_same(manifest: Manifest, known: Entry, path: Place) -> None:
     is_another = False
     with suppress(QfmtError, OSError):  # what cannot be read fails later
         if "://" in known.path:
-            is_another = isinstance(path, Url) or _has_changed(known, path)
+            is_another = _has_changed(known, path)
         elif isinstance(path, Url):
-            is_another = manifest.source(known).is_file()
+            is_another = manifest.source(known).is_file() and _has_changed(known, path)
         elif resolved(path.parent) == Path(os.path.normpath(path.parent.absolute())):  # a link may lead elsewhere now
             former = manifest.source(known)
             is_another = former.is_file() and not are_same(former, path) and _has_changed(known, path)
@@ -182,9 +182,14 @@ def _require_same(manifest: Manifest, known: Entry, path: Place) -> None:
         raise SourceError(what, hint="name the folder that holds both, or another archive")
 
 
-def _has_changed(known: Entry, source: Path) -> bool:
+def _has_changed(known: Entry, source: Place) -> bool:
     """Whether a source differs from what was converted. It is read only if its size is equal, as it may have terabytes,
     and parsed for external data only if its bytes are. What is no regular file fails later."""
+    if isinstance(source, Url):
+        if size_of(source) not in (None, known.size):
+            return True
+        with downloaded(source) as copy:
+            return _has_changed(known, copy)
     if irregular(source):
         return False
     if known.size != source.stat().st_size or known.sha256 != sha256_of(source):
@@ -238,7 +243,7 @@ KEPT: Message = {"kept": True}
 WORK = f"{__name__}:convert_task"
 
 # Keys and types of the answers of workers
-_TEXTS = "sha256", "external", "file", "file_sha256", "content_id"
+_TEXTS = "sha256", "external", "file", "file_sha256", "content_id", "engine"
 _CONVERTED = {**dict.fromkeys(_TEXTS, str), "size": int, "seconds": float}
 _FAILED = _CONVERTED | {"error": str, "again": bool}
 
@@ -277,7 +282,7 @@ def convert_task(folder: str, maker: str, task: Message) -> Message:
                 for parent in reversed(file.parents):  # `mkdir` recurses once for each
                     if not parent.exists():
                         parent.mkdir(exist_ok=True)
-                answer = digests | {"file": target, "size": before.st_size}
+                answer = digests | {"file": target, "size": before.st_size, "engine": model.engine}
 
                 def identify(new: BinaryIO) -> None:
                     """Announce the file before it gets its name: its worker may die between that and the answer. The
@@ -428,9 +433,9 @@ class _Settling:
 
 
 def _key(entry: Entry) -> Key:
-    """What the entries of equal models, which are stored once, have in common. Options may change the file but not the
-    content id: test vectors, shards, proofs of integer-only nodes."""
-    return entry.content_id, json.dumps(entry.options, sort_keys=True)
+    """What the entries of equal models, which are stored once, have in common. The content id is not all: options may
+    change test vectors, shards and proofs, and `verify` runs a source with the engine that the file states."""
+    return entry.content_id, entry.engine, json.dumps(entry.options, sort_keys=True)
 
 
 def _remove_empty(folder: Path, file: str) -> None:

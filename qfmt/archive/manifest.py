@@ -49,7 +49,7 @@ class Entry:
     `source` is its name in the archive, `path` where it lies (of a link: the link), relative to the archive, or its
     URL. `options` are those of the conversion. `size` is that of the source in bytes. `external` is the digest of the
     external data of an ONNX model. `file` is the `.qfb`, relative to the archive: that of the first of equal models.
-    Digests and the content id are hexadecimal digits.
+    Digests and the content id are hexadecimal digits. `engine` is what the model states.
     """
 
     source: str
@@ -61,6 +61,7 @@ class Entry:
     file: str = ""
     file_sha256: str = ""
     content_id: str = ""
+    engine: str = ""
     seconds: float = 0.0
     error: str = ""
 

@@ -84,6 +84,26 @@ def has_inputs_of(source: Model, file: Model) -> bool:
     return all(same_tensor(name, *graphs) or moved_from(name, *graphs) for name in file.graph.inputs)
 
 
+def inputs_inside(source: Graph, file: Graph) -> list[str]:
+    """The inputs of a file that the source computes: of an integer-only ONNX model, which states no grids."""
+    made, names = source.producers(), {name: name.removesuffix(MOVED) for name in file.inputs}
+    return [
+        name
+        for name, real in names.items()
+        if real in made and _are_integers_of(source.tensors[real], file.tensors[name])
+    ]
+
+
+def _are_integers_of(tensor: Tensor, other: Tensor) -> bool:
+    """Whether another tensor, whose grid is not stated, has the name and type of the integers of a quantized tensor, or
+    of moved reals."""
+    if other.quantization is not None:
+        return False
+    if other.name == tensor.name:
+        return tensor.quantization is not None and tensor.dtype == other.dtype
+    return DTYPES[tensor.dtype].kind == "f" and DTYPES[other.dtype].is_integer
+
+
 class Lowered:
     """Relates an integer-only file to its source, as `Converted` does for other files. Inputs are those of the
     source. `rules` is the source converted with the rules of the engine that runs it, if the file was lowered from the

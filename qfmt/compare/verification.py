@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..backstop import limited
 from ..engines import ENGINES, engine_of
-from ..errors import MissingPackageError, QfmtError, RunError, SourceError
+from ..errors import MissingPackageError, QfmtError, RunError, SourceError, some
 from ..file.copies import downloaded
 from ..frontends.sources import sniff
 from ..frontends.witness import Computed, Witness, computed
@@ -21,7 +21,7 @@ from ..rules import require_sound
 from ..urls import Named, Place, Url, place
 from .comparison import Comparison
 from .converted import Converted
-from .lowered import Lowered, has_inputs_of, is_lowered, likenesses
+from .lowered import Lowered, has_inputs_of, inputs_inside, is_lowered, likenesses
 from .onnx_form import in_terms_of_onnx
 from .report import Report
 
@@ -46,8 +46,7 @@ def verify(
     from those of the source: each node that computes a tensor of the source is compared. `inputs` are then those of
     the source, or the integer inputs of the model.
 
-    Constants are compared bit by bit with a fresh conversion; those of ONNX also with the onnx package's reader.
-    Then
+    Constants are compared bit by bit with a fresh conversion; those of ONNX also with the onnx package's reader. Then
     torch runs the calls of the source under `engine` (one of TORCH_ENGINES, default: the one whose rules the file
     states), or ONNX Runtime runs the model's nodes (one of RUNTIMES, default: not optimized). Each node of the file
     gets the inputs that the source's node got. Both run in a worker process. torch never gets the file, only the calls
@@ -57,8 +56,8 @@ def verify(
     source; without ONNX Runtime, the reference implementation of the onnx package replaces it.
 
     Raises MissingFileError, ValidityError for a graph that breaks rules, SourceError if the source cannot be converted,
-    RunError if the inputs do not fit or a call cannot be run with this engine, MissingPackageError without torch if the
-    nodes are not those of the source.
+    RunError if the inputs do not fit, if the model begins inside the source, or if a call cannot be run with this
+    engine, MissingPackageError without torch if the nodes are not those of the source.
     """
     from ..file.reader import load
 
@@ -101,6 +100,10 @@ def _compared(
         comparison = Comparison(relation)
         comparison.skipped = "the source has no graph"
         return comparison
+    if not lowered and (inside := inputs_inside(witness.model.graph, file.graph)):
+        what = f"computes {some(inside)}, which FILE takes as input"
+        hint = "compare an integer-only .qfb with the source, and the integer-only ONNX model with that .qfb"
+        raise RunError(what, where=str(named), hint=hint)
     comparison = Comparison(lowered or (Converted(file, witness) if own else _relation(path, file, witness, engine)))
     witness = comparison.witness
     try:

@@ -37,6 +37,17 @@ def test_an_archive_holds_what_single_conversions_write(tmp_path: Path, sources:
     assert invoke("check", archive).exit_code == 0
 
 
+def test_equal_models_of_other_engines_are_stored_apart(sources: Path, archive: Path) -> None:
+    """The content id has no engine, but `verify` runs a source with the one that the file states."""
+    model = qfmt.convert(digits(sources / "net.pt"))
+    model.replace(engine="qnnpack").save(sources / "a.qfb")  # which comes first
+    model.save(sources / "b.qfb")
+    assert invoke("convert", sources, "--out", archive).exit_code == 0
+    files = {name: entry.file for name, entry in Manifest(archive).entries.items()}
+    assert files == {"a.qfb": "a.qfb", "b.qfb": "b.qfb", "net.pt": "b.qfb"}
+    assert invoke("verify", "--archive", archive).exit_code == 0
+
+
 def test_the_manifest_says_what_became_of_each_source(sources: Path, archive: Path) -> None:
     a = digits(sources / "a.pt")
     shutil.copy(FINDINGS, sources / "b.pt")
@@ -54,6 +65,7 @@ def test_the_manifest_says_what_became_of_each_source(sources: Path, archive: Pa
         "file": "a.qfb",
         "file_sha256": sha256(written.read_bytes()).hexdigest(),
         "content_id": qfmt.load(written).content_id().hex(),
+        "engine": "fbgemm",
         "error": "",
     }
     assert bad["error"].startswith("data.pkl, byte 126: converting 5526 bytes would take more than")

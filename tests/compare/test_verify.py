@@ -607,6 +607,22 @@ def test_inputs_that_the_network_quantizes_later(tmp_path: Path) -> None:
     assert report.ok and report.outputs[0].outputs > 0, report.first_wrong
 
 
+class OneQuantized(torch.nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        own = torch.quantize_per_tensor(x, 0.05, 128, torch.quint8)
+        return torch.ops.quantized.add(own, torch.relu(y), 0.1, 120).dequantize()
+
+
+def test_inputs_of_which_the_network_quantizes_one(tmp_path: Path) -> None:
+    grids = {"x": (0.05, 128, "uint8"), "y": (0.04, 120, "uint8")}
+    quantized = torch.quantize_per_tensor(torch.randn(2, 8), *grids["y"][:2], torch.quint8)
+    with pytorch.quiet():
+        torch.jit.save(torch.jit.trace(OneQuantized(), (torch.randn(2, 8), quantized)), tmp_path / "m.pt")
+    model = qfmt.convert(tmp_path / "m.pt", input_quantization=grids)
+    report = qfmt.verify(tmp_path / "m.pt", model)
+    assert report.ok and report.outputs[0].outputs > 0, report.first_wrong
+
+
 # -- the command ---------------------------------------------------------------------------------------
 
 

@@ -384,6 +384,17 @@ def test_integer_only_against_its_onnx_export(digits: Model, exact: Model, narro
     assert total(counts, "wrong") < 40 and not counts.skipped  # ONNX computes the mean differently
 
 
+def test_integer_only_onnx_begins_inside_its_origin(digits: Model, exact: Model, tmp_path: Path) -> None:
+    """Its input is a tensor that the origin computes. ONNX states no grid for it."""
+    onnx = pytest.importorskip("onnx")
+    onnx.save(exact.to_onnx(), tmp_path / "integers.onnx")
+    onnx.save(digits.to_onnx(), tmp_path / "floats.onnx")
+    file = qfmt.convert(tmp_path / "integers.onnx")
+    for origin in DIGITS, tmp_path / "floats.onnx":
+        with pytest.raises(RunError, match="computes quant, which FILE takes as input; compare an integer-only"):
+            qfmt.verify(origin, file)
+
+
 def test_an_exported_program(tmp_path: Path) -> None:
     pytest.importorskip("torchao")
     from networks import exported

@@ -6,14 +6,15 @@ torch's own readers are not used. They run code of a file: `torch.jit.load` the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from itertools import combinations, islice
 from typing import TYPE_CHECKING, Any
 
 from ...arithmetic import dequantize, quantize
 from ...engines import TORCH_ENGINES
 from ...errors import BudgetError, MissingPackageError, RunError, SourceError
 from ...model import Model, Tensor, numpy_dtype
-from ..isolation.parent import Session, is_installed
+from ..isolation.parent import EngineDied, Session, is_installed
 from ..options import Options
 from ..witness import Computed, Witness, computed, integers_of, is_computed
 from .network import Lifted, Network
@@ -30,6 +31,9 @@ ONLY_FLOATS = (
 )
 """In torch's messages on operators that do not take quantized tensors, or, of PT2E, their integers."""
 
+TRIES = 16
+"""How many sets of inputs are tried as floats."""
+
 
 class TorchWitness(Witness):
     """`lifted` is None for a source without a graph, which cannot be run.
@@ -45,8 +49,8 @@ class TorchWitness(Witness):
     ) -> None:
         self.model, self.engine, self.examples = model, engine, examples
         self.lifted, self.is_decomposed = lifted, engine == "pt2e"
-        self.takes_floats = False
-        """Whether inputs that are quantized in the file are floats in torch."""
+        self.floats: frozenset[str] = frozenset()
+        """The inputs that are quantized in the file, and floats in torch."""
         self.session = Session("torch", "torch", self._program, self._call, is_computed)
 
     def open(self) -> str:
@@ -62,7 +66,7 @@ class TorchWitness(Witness):
         assert self.lifted is not None
         names, means = self.lifted.lifter.names, self.lifted.lifter.builder.tensors
         seen = {key: value for key, value in self._ran(inputs).items() if key in names}
-        if self.takes_floats:
+        if self.floats:
             seen = {key: _as_integers(value, means[key]) for key, value in seen.items()}
         if not self.is_decomposed:
             return {names[key]: value for key, value in seen.items()}
@@ -70,25 +74,34 @@ class TorchWitness(Witness):
         return {tensor.name: value for tensor in self.model.tensors.values() for value in _of(tensor, named)}
 
     def _ran(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, Computed]:
-        """What torch computes. A network that quantizes its inputs needs floats, even if the file takes integers
+        """What torch computes. A network that quantizes an input itself needs floats, even if the file takes integers
         (`--input-quantization`): then torch cannot run it on quantized ones."""
         try:
-            return self.session.ask("run", self._given(inputs))
+            return self.session.ask("run", self._given(inputs, self.floats))
         except RunError as error:
-            is_refused = any(words in error.what for words in ONLY_FLOATS)
-            has_grids = any(self.model.tensors[name].quantization for name in self.model.graph.inputs)
-            if self.takes_floats or not is_refused or not has_grids:
+            if self.floats or not any(words in error.what for words in ONLY_FLOATS):
                 raise
-        self.takes_floats = True
-        return self.session.ask("run", self._given(inputs))
+            refused = error
+        quantized = [name for name in self.model.graph.inputs if self.model.tensors[name].quantization]
+        sets = (frozenset(each) for count in range(len(quantized), 0, -1) for each in combinations(quantized, count))
+        for floats in islice(sets, TRIES):
+            try:
+                seen = self.session.ask("run", self._given(inputs, floats))
+            except EngineDied:
+                raise
+            except RunError:
+                continue
+            self.floats = floats
+            return seen
+        raise refused
 
-    def _given(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, Stored]:
+    def _given(self, inputs: Mapping[str, NDArray[Any]], floats: Container[str]) -> dict[str, Stored]:
         """Inputs in torch's form."""
         assert self.lifted is not None
         stored = {}
         for key, name in zip(self.lifted.lifter.builder.inputs, self.model.graph.inputs, strict=True):
             array, grid = inputs[name], self.model.tensors[name].quantization
-            if grid is not None and self.takes_floats:
+            if grid is not None and name in floats:
                 array, grid = dequantize(array, grid), None
             stored[key] = given(array, None if self.is_decomposed else grid)
         return stored
