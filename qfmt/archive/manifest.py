@@ -22,7 +22,7 @@ from ..budget import Budget
 from ..errors import BudgetError, MissingFileError, QfmtError
 from ..file.copies import downloaded, uploaded
 from ..file.replacing import replacing
-from ..file.sharding import are_intact
+from ..file.sharding import are_intact, spare
 from ..frontends.content import sha256_of
 from ..frontends.json_text import is_shallow, parse
 from ..regular import files_below, irregular, is_link, require_short, resolved
@@ -181,14 +181,18 @@ class Manifest:
         return False
 
     def unlisted(self) -> list[str]:
-        """The `.qfb` files of the folder that no entry names. None are known of a web server, which lists no files."""
+        """The `.qfb` files of the folder that no entry names, and, of a local one, shards that no file refers to. None
+        are known of a web server, which lists no files."""
         if isinstance(self.folder, Path):
-            files = files_below(self.folder, lambda error: None)  # of folders that it may not read, it says nothing
-            names = sorted(path.relative_to(self.folder).as_posix() for path in files)
+            files = [*files_below(self.folder, lambda error: None)]  # of folders that it may not read, it says nothing
+            found = [path for path in files if path.name.endswith(".qfb")] + [*spare(files)]
+            names = sorted(path.relative_to(self.folder).as_posix() for path in found)
+        elif self.folder.has_folders:
+            names = [name for name, _ in self.folder.files() if name.endswith(".qfb")]
         else:
-            names = [name for name, _ in self.folder.files()] if self.folder.has_folders else []
+            return []
         listed = {entry.file for entry in self.entries.values()}
-        return [name for name in names if name.endswith(".qfb") and name not in listed]
+        return [name for name in names if name not in listed]
 
     def source(self, entry: Entry, below: Place | None = None) -> Place:
         """The place of its source, below the place of all sources if that is given.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from ..errors import MissingFileError, QfmtError, Violation, message, some
+from ..errors import FormatError, MissingFileError, QfmtError, Violation, message, some
 from ..file.copies import downloaded
 from ..frontends.json_text import is_shallow
 from ..notation import how_many, in_shell, number
@@ -254,6 +254,9 @@ def check_task(task: dict[str, Any]) -> dict[str, Any]:
             return _archived(path, entry, Levels(*task["levels"]))
     except MissingFileError:
         return _told(entry.file, False, "is missing")
+    except FormatError as error:  # of a shard that a server has with another size
+        broken = {"rule": error.rule, "where": error.where, "what": error.what}
+        return _told(entry.file, False, "") | {"violations": [broken]}
     except Exception as error:
         return _told(entry.file, None, message(error))
 

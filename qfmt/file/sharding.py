@@ -48,6 +48,15 @@ def unused(parts: Iterable[Path], files: Iterable[Path]) -> list[Path]:
     return list(left.values())
 
 
+def spare(files: Iterable[Path]) -> Iterator[Path]:
+    """The shards among these files that no file of their folder refers to."""
+    folders: dict[Path, list[Path]] = {}
+    for path in files:
+        folders.setdefault(path.parent, []).append(path)
+    for found in folders.values():
+        yield from unused((path for path in found if _PART.fullmatch(path.name)), found)
+
+
 def tidy(targets: Iterable[Path]) -> None:
     """Remove shards of files that were replaced or removed, if no file refers to them any more. What cannot be removed
     stays. Each folder is read once; `save` reads it for each file."""

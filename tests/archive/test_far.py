@@ -115,6 +115,11 @@ def test_an_archive_with_shards_is_read_by_url(bucket: str, sources: Path, tmp_p
     assert "3 files, valid" in invoke("check", f"{bucket}/archive", "--jobs", "1").output
     assert "sub/d.pt" in invoke("inspect", f"{bucket}/archive").output
     lost = stated(archive / "b.qfb")[0].name
+    (tmp_path / "cut").write_bytes((archive / lost).read_bytes()[:-1])
+    Url(f"{bucket}/archive/{lost}").put(tmp_path / "cut")
+    result = invoke("check", f"{bucket}/archive", "--jobs", "1")
+    assert result.exit_code == 1
+    assert result.stdout.startswith("b.qfb: F15 ") and lost in result.stdout and len(result.stdout.splitlines()) == 1
     Url(f"{bucket}/archive/{lost}").unlink()
     result = invoke("check", f"{bucket}/archive", "--jobs", "1")
     assert result.exit_code == 1
