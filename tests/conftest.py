@@ -24,13 +24,18 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts what 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the commands that tests interrupt inherit it
 
 LONG = (
-    "readers/test_js_reader.py", "archive/test_far.py", "backends/torch/test_engines.py", "readers/test_evolution.py",
-    "frontends/torch/test_networks.py", "backends/c/test_arithmetic.py",
-    "conformance/test_suite.py", "fuzzing/test_fuzz.py", "docs/test_docs.py", "archive/test_archive.py",
-    "view/test_page.py", "readers/test_c_reader_run.py", "compare/test_verify.py", "docs/test_site.py",
-    "frontends/onnx/test_backend.py", "passes/lowering/test_networks.py", "backends/c/test_limits.py",
-    "readers/test_c_reader.py", "frontends/torch/test_memory.py", "backends/torch/test_exact_kernels.py",
-    "docs/test_conversions.py", "frontends/torch/test_exported_functions.py", "backends/torch/test_operators.py",
+    "archive/test_far.py", "file/test_hostile.py", "frontends/onnx/test_backend.py", "readers/test_js_reader.py",
+    "test_project.py", "docs/test_site.py", "cli/test_hostile_files.py", "fuzzing/test_fuzz.py",
+    "archive/test_faults.py", "compare/test_verify_integers.py", "cli/test_interruption.py",
+    "backends/onnx/test_whole.py", "test_security.py", "file/test_faults.py", "ops/test_ranges.py",
+    "docs/test_docs.py", "backends/onnx/test_networks.py", "test_display.py", "backends/c/test_limits.py",
+    "passes/lowering/test_networks.py", "passes/lowering/test_requantizing.py", "backends/onnx/test_operators.py",
+    "archive/test_reading.py", "readers/test_c_reader.py", "view/test_built_page.py",
+    "compare/test_verify_overflow.py", "file/test_shards.py", "readers/test_c_reader_run.py",
+    "archive/test_filling.py", "frontends/test_budget.py", "frontends/test_isolation.py", "test_urls.py",
+    "file/test_large.py", "readers/test_evolution.py", "backends/torch/test_engines.py",
+    "backends/torch/test_exact_kernels.py", "compare/test_verify.py", "frontends/torch/test_exported_functions.py",
+    "backends/torch/test_operators.py",
 )  # fmt: skip
 """Files that take longest, the longest first."""
 

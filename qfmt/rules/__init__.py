@@ -9,6 +9,7 @@ caller ever sees a tensor or a quantization that breaks them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 
 from ..errors import ValidityError, Violation, some
@@ -82,8 +83,9 @@ def require_sound(model: Model) -> None:
         raise ValidityError(broken)
 
 
-def graph_violations(model: Model) -> list[Violation]:
-    """The rules of the graph and its nodes that they break: V30–V49, and from V52 on."""
+def graph_violations(model: Model, lost: tuple[type[Exception], ...] = ()) -> list[Violation]:
+    """The rules of the graph and its nodes that they break: V30–V49, and from V52 on. `lost` is what reading a constant
+    may raise: the rules on its values are then left out."""
     from ..ops import known
 
     graph = model.graph
@@ -92,7 +94,8 @@ def graph_violations(model: Model) -> list[Violation]:
     for index, node in enumerate(graph.nodes):
         where, operator = partial(_place, index, node), known(node)
         broken = EDGES.broken(where, node, graph.tensors, available) + SIGNATURE.broken(where, node, operator)
-        broken = broken or meaning_violations(where, node, graph.tensors)
+        with suppress(*lost):
+            broken = broken or meaning_violations(where, node, graph.tensors)
         available.update(node.outputs)
         found += broken
     return found + ENDS.broken("graph", graph, available) + MODEL.broken("model", model)

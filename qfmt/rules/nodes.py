@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..errors import QfmtError, RemoteError, brief
+from ..errors import FormatError, QfmtError, RemoteError, brief
 from ..model import DTYPES, Dimension, Node, Shape, Tensor, attribute_kind
 from .rule import Stage, first_of, is_int, quoted
 
@@ -103,7 +103,7 @@ def _shapes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> st
         inferred = operator.shape(Inference([*shapes, *absent], dict(node.attributes), values, len(node.outputs)))
     except UnknownRank:
         return ""
-    except RemoteError:  # of an array that it reads: no fault of the file
+    except (FormatError, RemoteError):  # of an array that it reads: no fault of the node
         raise
     except QfmtError as error:
         return str(error)

@@ -23,7 +23,7 @@ from qfmt.errors import DestinationError, FormatError, QfmtError
 from qfmt.file import sharding
 from qfmt.file.reader import Container
 from qfmt.file.shards import Shard, Shards
-from support.paths import DIGITS, ROOT
+from support.paths import DIGITS, ROOT, SUITE
 
 resource: ModuleType | None
 try:
@@ -196,6 +196,19 @@ def test_what_needs_no_array_needs_no_shard(tmp_path: Path) -> None:
     assert first.exists()
     found = [str(broken) for broken in check(tmp_path / "m.qfb")]
     assert found == [f"F15 shard '{path.name}': is missing" for path in others]
+
+
+@pytest.mark.parametrize("name", ["multiply-shift-channels-1.qfb", "slice-backwards.qfb"])
+def test_rules_that_read_constants_of_a_lost_shard(name: str, tmp_path: Path) -> None:
+    """The shard is the only violation. Rules read the multipliers of a lowered network, and the bounds of a Slice."""
+    with load(SUITE / "integer" / name) as opened:
+        opened.save(tmp_path / "m.qfb", shard_size=64)
+    for shard in shards_of(tmp_path):
+        data = shard.read_bytes()
+        shard.unlink()
+        assert [(broken.rule, broken.what) for broken in check(tmp_path / "m.qfb")] == [("F15", "is missing")]
+        shard.write_bytes(data)
+    assert check(tmp_path / "m.qfb") == []
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links and FIFOs are POSIX")
