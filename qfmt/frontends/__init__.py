@@ -49,9 +49,10 @@ def convert(
     `engine` is the engine whose rounding rules the nodes state, one of ENGINES. The default is "onnx" for ONNX,
     "pt2e" for exported programs, else "fbgemm". `input_shapes` gives a size, name or None per dimension, if the
     source does not state enough. `input_quantization` is (scale, zero point, dtype) for inputs that are already
-    quantized. `input_dtypes` are the element types of other inputs, if the source does not state them: they are
-    float32, or int64 where torch requires indices. `eval_mode` converts a network of torch that was saved in training
-    mode as it is after `eval()`; without it, one whose result depends on the mode is refused.
+    quantized; a network that quantizes them itself gets their real numbers. `input_dtypes` are the element types of
+    other inputs, if the source does not state them: they are float32, or int64 where torch requires indices.
+    `eval_mode` converts a network of torch that was saved in training mode as it is after `eval()`; without it, one
+    whose result depends on the mode is refused.
 
     Raises MissingFileError, RemoteError, or SourceError or a subclass of it, which says what is wrong, where, and what
     to do; ValidityError for names, shapes or scales of constants that no `.qfb` may have.

@@ -607,6 +607,73 @@ def test_inputs_that_the_network_quantizes_later(tmp_path: Path) -> None:
     assert report.ok and report.outputs[0].outputs > 0, report.first_wrong
 
 
+COMPUTED_FIRST: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "sum": lambda x: x.sum(1),
+    "mean of windows": lambda x: torch.nn.functional.avg_pool2d(x, 2),
+    "padded": lambda x: torch.nn.functional.pad(x, [1, 1], value=0.33),
+    "clamped": lambda x: x.clamp(-0.33, 0.77),
+    "interpolated": lambda x: torch.nn.functional.interpolate(x, scale_factor=2.0, mode="bilinear"),
+    "normalized": lambda x: (x - 0.5) / 0.25,
+    "sigmoid": torch.sigmoid,
+}
+
+
+class Computed(torch.nn.Module):
+    def __init__(self, first: str, decomposed: bool) -> None:
+        super().__init__()
+        self.first, self.decomposed = COMPUTED_FIRST[first], decomposed
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        real = self.first(x)
+        if not self.decomposed:
+            return torch.quantize_per_tensor(real, 0.05, 120, torch.quint8).dequantize()
+        ops = torch.ops.quantized_decomposed
+        integers = ops.quantize_per_tensor(real, 0.05, 120, 0, 255, torch.uint8)
+        result: torch.Tensor = ops.dequantize_per_tensor(integers, 0.05, 120, 0, 255, torch.uint8)
+        return result
+
+
+@pytest.mark.parametrize("first", COMPUTED_FIRST)
+@pytest.mark.parametrize("kind", ["pt", "pt2"])
+def test_a_network_computes_with_real_numbers_before_it_quantizes_them(kind: str, first: str, tmp_path: Path) -> None:
+    """Nothing is rounded to the grid of the input before."""
+    torch.manual_seed(0)
+    x, path = torch.rand(2, 3, 6, 4), tmp_path / f"m.{kind}"
+    network = Computed(first, decomposed=kind == "pt2")
+    with pytorch.quiet():
+        if kind == "pt":
+            torch.jit.save(torch.jit.trace(network, x), path)
+        else:
+            torch.export.save(torch.export.export(network, (x,)), path)
+    integers = np.arange(144, dtype=np.uint8).reshape(2, 3, 6, 4)
+    for scale, zero_point in (1 / 255, 0), (0.03, 100):
+        grid = {"x": (scale, zero_point, "uint8")}
+        model = qfmt.convert(path, input_quantization=grid, input_shapes={"x": (2, 3, 6, 4)})
+        report = qfmt.verify(path, model)
+        assert report.ok and report.outputs[0].outputs > 0, report.first_wrong
+        real = (torch.tensor(integers.astype(np.float32)) - zero_point) * np.float32(scale)
+        (result,) = model.run({"x": integers}).values()
+        np.testing.assert_array_equal(result, network(real).numpy())
+
+
+class MeanBeside(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        integers = torch.quantize_per_tensor(torch.nn.functional.max_pool2d(x, 2), 0.05, 120, torch.quint8)
+        return integers.dequantize(), torch.nn.functional.avg_pool2d(x, 2)
+
+
+def test_a_network_quantizes_an_input_and_computes_with_its_real_numbers(tmp_path: Path) -> None:
+    x, path = torch.rand(2, 3, 6, 4), tmp_path / "m.pt"
+    with pytorch.quiet():
+        torch.jit.save(torch.jit.trace(MeanBeside(), x), path)
+    model = qfmt.convert(path, input_quantization={"x": (0.03, 100, "uint8")})
+    integers = np.arange(144, dtype=np.uint8).reshape(2, 3, 6, 4)
+    real = (torch.tensor(integers.astype(np.float32)) - 100) * np.float32(0.03)
+    for mine, theirs in zip(model.run({"x": integers}).values(), MeanBeside()(real), strict=True):
+        np.testing.assert_array_equal(mine, theirs.numpy())
+    assert qfmt.verify(path, model).ok
+
+
 class OneQuantized(torch.nn.Module):
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         own = torch.quantize_per_tensor(x, 0.05, 128, torch.quint8)

@@ -22,7 +22,7 @@ from ...ops.quantization import is_static
 from ...ops.shapes import keeps_shape, tells_sizes
 from ..stored import StoredTensor
 from .calls import Place, Value
-from .values import InputSpec, Size, StoredData, TensorValue, Unknown, Unsupported, stored_quantization
+from .values import InputSpec, Refine, Size, StoredData, TensorValue, Unknown, Unsupported, stored_quantization
 
 _COSTLY = {
     "convolution", "dynamic", "integer_products", "pooling", "resize", "sampling", "recurrent", "onnx_recurrent",
@@ -31,6 +31,9 @@ _COSTLY = {
 """Families of operators that are never folded: they cost more than their inputs and outputs indicate."""
 
 _ON_INTEGERS = Trait.MOVE | Trait.SIZES
+
+_ROUND_BOUNDS = {"Clip", "Pad"}
+"""Operators that move integers, and quantize a bound or a value for it."""
 
 _ORDERED = {"ArgMax", "ArgMin", "Concat", "DequantizeLinear", "Max", "Min"}
 """Operators with the same results, whether they get integers or the numbers for which these stand on one grid."""
@@ -71,6 +74,10 @@ class Builder:
         self.tensors: dict[str, Tensor] = {}
         self.inputs: dict[str, None] = {}
         """Keys of the inputs of the graph, in order."""
+        self.reals: dict[str, str] = {}
+        """Keys of inputs → those of their real numbers, where the network needs floats."""
+        self.undecided: set[str] = set()
+        """Keys of inputs whose quantization the user states: torch may need quantized tensors, or floats."""
         self.read: set[str] = set()
         """Keys of the tensors that nodes compute with, and not only with their sizes."""
         self.place = Place()
@@ -93,14 +100,43 @@ class Builder:
         self.memory = Memory(int(min(4 * budget.bytes, available() // 2)), budget.hint, budget)
 
     def add_input(self, spec: InputSpec) -> TensorValue:
-        """A graph input, in the order of `forward`'s arguments."""
+        """A graph input, in the order of `forward`'s arguments, as the network takes it."""
         self.budget.spend(INPUT)
         value = self._new(spec.dtype, spec.shape, spec.quantization, origin=spec.name)
         self.inputs[value.key] = None
         self.wanted[value.key] = spec.name
         if spec.example is not None:
             self.examples[value.key] = spec.example
-        return value
+        if not spec.is_real:
+            if spec.quantization is not None and not spec.typed:
+                self.undecided.add(value.key)
+            return value
+        real = self.emit("DequantizeLinear", [value], dtype="float32")
+        self.reals[value.key] = real.key
+        self.wanted[real.key] = f"{spec.name}.real"
+        return real
+
+    def require_reals(self) -> None:
+        """Refine if torch cannot run the network on a quantized input, because the network quantizes it itself, or
+        computes with real numbers, and if a node would round to the grid of that input."""
+        derived = {key: {key} for key in self.undecided}
+        """Tensors on the grid of inputs → these."""
+        real, rounded = set[str](), set[str]()
+        for node in self.nodes:
+            self.budget.spend(len(node.inputs))
+            origins = {origin for key in node.inputs for origin in derived.get(key, ())}
+            first = self.tensors[node.outputs[0]]
+            if not origins or node.operator == "DequantizeLinear":
+                continue
+            if node.operator == "QuantizeLinear" or (first.quantization is None and DTYPES[first.dtype].kind == "f"):
+                real |= origins
+            elif first.quantization is not None:
+                if not OPERATORS[node.operator].moves or node.operator in _ROUND_BOUNDS:
+                    rounded |= origins
+                derived.update(dict.fromkeys(node.outputs, origins))
+        for key in self.inputs:
+            if key in real & rounded:
+                raise Refine(self.wanted[key], self.tensors[key].shape, is_real=True)
 
     def emit(
         self, operator: str, inputs: Sequence[Any], attributes: Mapping[str, Attribute] | None = None, **options: Any

@@ -258,7 +258,8 @@ def _is_in_place(target: str) -> bool:
 
 def name_tensors(nodes: Sequence[Node], used: set[str], wanted: Mapping[str, str]) -> dict[str, str]:
     """Key → name. A tensor is named after the module that computed it, if the module made only one call; else
-    after module and call. Constants and inputs keep their names in the source (`wanted`)."""
+    after module and call. Constants and inputs keep their names in the source, and the real numbers of an input are
+    named after it (`wanted`)."""
     calls = Counter(node.scope for node in nodes)
     names: dict[str, str] = {"": ""}
     taken: set[str] = set()
@@ -278,7 +279,8 @@ def _name_outputs(node: Node, names: dict[str, str], taken: set[str], *, alone: 
     outputs = OPERATORS[node.operator].outputs
     for position, key in enumerate(node.outputs):
         part = f".{outputs[position].name.lower()}" if position and not outputs[-1].variadic else ""
-        names[key] = _unique(base + part, taken)
+        if key not in names:
+            names[key] = _unique(base + part, taken)
     roles = OPERATORS[node.operator].inputs
     for position, key in enumerate(node.inputs):
         if key not in names:

@@ -70,12 +70,13 @@ def _stated(spec: InputSpec, options: Options) -> InputSpec:
         if stated not in PLAIN_CODES:
             hint = f"choose one of {', '.join(PLAIN_CODES)}"
             raise SourceError(f"{stated[:20]!r} is not an element type", where=f"input {spec.name}", hint=hint)
+    is_real = spec.typed and spec.dtype == "float32"
     spec = replace(spec, dtype=stated, typed=spec.typed or spec.name in options.dtypes)
     if spec.name not in options.quantization:
         return spec
     scale, zero_point, dtype = options.grid(spec.name)
     grid = Quantization.per_tensor(scale, zero_point, dtype, scale_dtype=narrowest(scale))
-    return replace(spec, dtype=dtype, quantization=grid)
+    return replace(spec, dtype=dtype, quantization=grid, is_real=is_real)
 
 
 def lift(
@@ -106,6 +107,7 @@ def lift(
                     outputs = list(_flat(evaluate(listener, values), lifter.builder.budget))
                     if not outputs:
                         raise SourceError("returns no tensor")
+                    lifter.builder.require_reals()
                 except Refine as more:
                     assumed |= {more.name} if more.assumed else set()
                     known = _refined(known, more)
@@ -130,7 +132,8 @@ def _refined(specs: Mapping[str, InputSpec], more: Refine) -> dict[str, InputSpe
     specs = {name: replace(spec, shape=_numbered(spec.shape, numbers)) for name, spec in specs.items()}
     shape = _numbered(more.shape, numbers)
     shape = None if shape is None else own_names(more.name, shape, len(specs))
-    return {**specs, more.name: replace(specs[more.name], shape=shape, dtype=more.dtype or known.dtype)}
+    dtype, is_real = more.dtype or known.dtype, known.is_real or more.is_real
+    return {**specs, more.name: replace(specs[more.name], shape=shape, dtype=dtype, is_real=is_real)}
 
 
 def _numbers(known: InputSpec, learnt: Shape) -> dict[str, int]:

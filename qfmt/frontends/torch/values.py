@@ -112,14 +112,18 @@ class Unsupported(Value):
 
 
 class Refine(Exception):
-    """New knowledge about a graph input: lift again from the start with this shape, and this dtype if not ""."""
+    """New knowledge about a graph input: lift again from the start with this shape, this dtype if not "", and with real
+    numbers if the network needs them."""
 
-    def __init__(self, name: str, shape: Shape, *, dtype: str = "", assumed: bool = False) -> None:
+    def __init__(
+        self, name: str, shape: Shape, *, dtype: str = "", assumed: bool = False, is_real: bool = False
+    ) -> None:
         super().__init__(name, shape)
         self.name = name
         self.shape = shape
         self.dtype = dtype
         self.assumed = assumed
+        self.is_real = is_real
 
 
 @dataclass(frozen=True)
@@ -135,6 +139,8 @@ class InputSpec:
     typed: bool = False
     """Whether the source or the user states its element type, which is float32 otherwise until an operator needs
     another one."""
+    is_real: bool = False
+    """Whether the network needs floats, although the user states a quantization."""
 
 
 def narrowest(scale: float) -> str:

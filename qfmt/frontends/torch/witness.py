@@ -23,13 +23,7 @@ from .program import Program, Stored, Tape, given, program
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-
-ONLY_FLOATS = (
-    "arguments from the 'QuantizedCPU' backend",
-    "not supported on quantized tensors",
-    "Expecting input to have dtype torch.float32",
-)
-"""In torch's messages on operators that do not take quantized tensors, or, of PT2E, their integers."""
+    from .building import Builder
 
 TRIES = 16
 """How many sets of inputs are tried as floats."""
@@ -50,7 +44,7 @@ class TorchWitness(Witness):
         self.model, self.engine, self.examples = model, engine, examples
         self.lifted, self.is_decomposed = lifted, engine == "pt2e"
         self.floats: frozenset[str] = frozenset()
-        """The inputs that are quantized in the file, and floats in torch."""
+        """Keys of the inputs that are quantized in the file, and floats in torch."""
         self.session = Session("torch", "torch", self._program, self._call, is_computed)
 
     def open(self) -> str:
@@ -64,7 +58,7 @@ class TorchWitness(Witness):
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, Computed]:
         assert self.lifted is not None
-        names, means = self.lifted.lifter.names, self.lifted.lifter.builder.tensors
+        names, means = self.lifted.lifter.names, self._builder.tensors
         seen = {key: value for key, value in self._ran(inputs).items() if key in names}
         if self.floats:
             seen = {key: _as_integers(value, means[key]) for key, value in seen.items()}
@@ -79,11 +73,11 @@ class TorchWitness(Witness):
         try:
             return self.session.ask("run", self._given(inputs, self.floats))
         except RunError as error:
-            if self.floats or not any(words in error.what for words in ONLY_FLOATS):
+            if self.floats or isinstance(error, EngineDied):
                 raise
             refused = error
-        quantized = [name for name in self.model.graph.inputs if self.model.tensors[name].quantization]
-        sets = (frozenset(each) for count in range(len(quantized), 0, -1) for each in combinations(quantized, count))
+        undecided = sorted(self._builder.undecided)
+        sets = (frozenset(each) for count in range(len(undecided), 0, -1) for each in combinations(undecided, count))
         for floats in islice(sets, TRIES):
             try:
                 seen = self.session.ask("run", self._given(inputs, floats))
@@ -97,14 +91,18 @@ class TorchWitness(Witness):
 
     def _given(self, inputs: Mapping[str, NDArray[Any]], floats: Container[str]) -> dict[str, Stored]:
         """Inputs in torch's form."""
-        assert self.lifted is not None
-        stored = {}
-        for key, name in zip(self.lifted.lifter.builder.inputs, self.model.graph.inputs, strict=True):
+        reals, stored = self._builder.reals, {}
+        for key, name in zip(self._builder.inputs, self.model.graph.inputs, strict=True):
             array, grid = inputs[name], self.model.tensors[name].quantization
-            if grid is not None and name in floats:
+            if grid is not None and (key in reals or key in floats):
                 array, grid = dequantize(array, grid), None
-            stored[key] = given(array, None if self.is_decomposed else grid)
+            stored[reals.get(key, key)] = given(array, None if self.is_decomposed else grid)
         return stored
+
+    @property
+    def _builder(self) -> Builder:
+        assert self.lifted is not None
+        return self.lifted.lifter.builder
 
     @property
     def _tape(self) -> Tape:

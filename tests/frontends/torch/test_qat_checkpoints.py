@@ -211,6 +211,24 @@ def test_channels_of_a_transposed_convolution_stay_floats() -> None:
     assert qfmt.convert(observed_along(0)).tensors["c.weight"].dtype == "int8"
 
 
+def test_a_matrix_may_change_after_it_was_observed() -> None:
+    """As if training goes on for long: by chance, its columns are now a little nearer to the ranges than its rows."""
+    torch.manual_seed(1)
+    fake = quantizer(-128, 127, torch.qint8, PER_CHANNEL, True)(ch_axis=0)
+    fake(torch.randn(4, 4))
+    fake.apply(tq.disable_observer)
+    highs = fake.activation_post_process.max_val
+    weight = torch.full((4, 4), -1.0)
+    weight.fill_diagonal_(0.0)
+    weight += torch.diag(highs.roll(1))  # row 0 has the maximum of row 3
+    weight[0, 1:] = highs[1:]  # columns of row 0 have their own
+    rows, columns = (float((weight.amax(axis) - highs).abs().sum()) for axis in (1, 0))
+    assert 0 < columns < rows < 4 * columns
+    state = {f"fc.weight_fake_quant.{name}": value for name, value in fake.state_dict().items()}
+    tensor = qfmt.convert({"fc.weight": weight, **state}).tensors["fc.weight"]
+    np.testing.assert_array_equal(tensor.dequantize(), fake(weight).numpy())
+
+
 def test_a_scale_whose_reciprocal_is_infinite() -> None:
     """Without a warning of NumPy."""
     top, quantizer_ = torch.full((4,), 127.5 * 1e-45), "c.weight_fake_quant"

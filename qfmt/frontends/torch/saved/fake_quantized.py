@@ -109,7 +109,7 @@ def _quantized(quantizer: str, state: _State) -> Tensor | None:
 def _is_along_inputs(weight: StoredTensor, quantizer: str, state: _State) -> bool:
     """Whether observed channels are rather those of the second axis, as of a transposed convolution, than of the first.
 
-    The weight may have changed since it was observed.
+    The weight may have changed since it was observed. torch itself observes matrices along the first axis only.
     """
     if len(weight.shape) < 2 or weight.shape[0] != weight.shape[1] or not prod(weight.shape):
         return False
@@ -119,7 +119,8 @@ def _is_along_inputs(weight: StoredTensor, quantizer: str, state: _State) -> boo
     state.budget.allocate(4 * prod(weight.shape))
     array = weight.array()
     first, second = (array.max(axis=(1 - axis, *range(2, array.ndim))) for axis in (0, 1))
-    return bool(np.abs(second - highs).sum() < np.abs(first - highs).sum())
+    margin = 4 if array.ndim == 2 else 1
+    return bool(margin * np.abs(second - highs).sum() < np.abs(first - highs).sum())
 
 
 def _grid(
