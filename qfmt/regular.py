@@ -79,7 +79,12 @@ def files_below(folder: Path, failed: Callable[[OSError], object], *, hidden: bo
             continue
         for entry in entries:
             path = Path(entry.path)
-            if not path.is_dir():  # where `entry` would raise OSError for a link to itself
+            try:
+                is_folder = path.is_dir()  # where `entry` would raise OSError for a link to itself
+            except OSError as error:  # a folder may be listed, but not searched
+                failed(error)
+                continue
+            if not is_folder:
                 yield path
             elif not entry.is_symlink():
                 waiting.append(path)

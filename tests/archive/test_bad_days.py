@@ -63,6 +63,25 @@ def test_the_folder_that_cannot_be_read_is_named(sources: Path, archive: Path, m
     assert f"{sources / 'sub'}: cannot be read: Permission denied" in said
 
 
+def test_a_folder_that_is_listed_but_not_searched(
+    sources: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digits(sources / "sub" / "a.pt")
+    digits(sources / "b.pt", 1)
+    assert invoke("convert", sources, "--out", archive).exit_code == 0
+    (archive / "b.qfb").write_bytes(b"")
+    is_dir = Path.is_dir
+
+    def search(path: Path) -> bool:
+        if path.parent == archive / "sub":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return is_dir(path)
+
+    monkeypatch.setattr(Path, "is_dir", search)
+    result = invoke("check", archive)
+    assert result.exit_code == 1 and "1 invalid" in result.output
+
+
 def test_a_link_to_nothing_is_a_source_that_fails(sources: Path, archive: Path) -> None:
     """The disk that it leads to may be missing."""
     sources.mkdir()

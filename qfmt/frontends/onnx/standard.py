@@ -98,6 +98,8 @@ def conv(im: Importer, call: Call) -> Any:
 
 @imports("MaxPool", "AveragePool", "LpPool")
 def pool(im: Importer, call: Call) -> Any:
+    if call.attributes.get("storage_order"):  # it is the order of the indices
+        call = im.without_unread(call)
     return _windowed(im, call, list(call.attributes["kernel_shape"]))
 
 
@@ -108,7 +110,7 @@ def _windowed(im: Importer, call: Call, kernel: list[int]) -> Any:
     auto_pad = given.pop("auto_pad", "NOTSET")
     if auto_pad not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
         raise SourceError(f"its auto_pad is {auto_pad!r}", hint="run onnx.checker for details")
-    if not given.get("storage_order", 0) or not any(call.outputs[1:]):  # it is the order of the indices
+    if not given.get("storage_order", 0) or not any(call.outputs[1:]):
         given.pop("storage_order", None)
     attributes = {"kernel_shape": kernel, "strides": [1] * rank, "dilations": [1] * rank, **given}
     shape = im.shape(call.inputs[0])

@@ -551,8 +551,9 @@ def test_a_mask_that_nobody_reads() -> None:
         assert "ai.onnx.Dropout" in [each.operator for each in qfmt.convert(source).nodes]
 
 
-def test_an_order_of_indices_that_nobody_reads() -> None:
-    made = node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2], storage_order=1)
+@pytest.mark.parametrize("outputs", [["y"], ["y", "indices"]])
+def test_an_order_of_indices_that_nobody_reads(outputs: list[str]) -> None:
+    made = node("MaxPool", ["x"], outputs, kernel_shape=[2, 2], storage_order=1)
     agrees(proto([made], {"x": (FLOAT, IMAGE.shape)}, {"y": FLOAT}, {}), {"x": IMAGE})
 
 
