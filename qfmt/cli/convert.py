@@ -295,7 +295,7 @@ def _notes(model: Model) -> Iterator[str]:
     from ..ops import OPERATORS
 
     if not _is_quantized(model):
-        yield "nothing is quantized here: no tensor has a scale, and no node rounds to integers"
+        yield "no quantization was found: no tensor has a scale that qfmt reads, and no node rounds to integers"
     if ranks := model.source.get("assumed_ranks"):
         yield f"the number of dimensions is assumed ({ranks}); set it with --input-shape"
     if positions := model.source.get("unchecked_positions"):

@@ -668,7 +668,7 @@ def test_a_float_source_causes_a_note(tmp_path: Path) -> None:
 
     torch.save({"a.weight": torch.zeros(3)}, tmp_path / "floats.pt")
     floats = CliRunner().invoke(main, ["convert", str(tmp_path / "floats.pt"), str(tmp_path / "m.qfb")])
-    assert "note   nothing is quantized here" in floats.stderr
+    assert "note   no quantization was found" in floats.stderr
     quantized = CliRunner().invoke(main, ["convert", str(DIGITS), str(tmp_path / "m.qfb")])
     assert "nothing is quantized" not in quantized.stderr
     assert (floats.exit_code, quantized.exit_code) == (0, 0)

@@ -78,6 +78,8 @@ class Builder:
         """Keys of inputs → those of their real numbers, where the network needs floats."""
         self.undecided: set[str] = set()
         """Keys of inputs whose quantization the user states: torch may need quantized tensors, or floats."""
+        self.floats: set[str] = set()
+        """Those of which it certainly needs floats."""
         self.read: set[str] = set()
         """Keys of the tensors that nodes compute with, and not only with their sizes."""
         self.place = Place()
@@ -117,11 +119,11 @@ class Builder:
         return real
 
     def require_reals(self) -> None:
-        """Refine if torch cannot run the network on a quantized input, because the network quantizes it itself, or
-        computes with real numbers, and if a node would round to the grid of that input."""
+        """Find the inputs that torch cannot take as quantized tensors, because the network quantizes them itself, or
+        computes with real numbers. Refine if a node would round to the grid of one."""
         derived = {key: {key} for key in self.undecided}
         """Tensors on the grid of inputs → these."""
-        real, rounded = set[str](), set[str]()
+        rounded = set[str]()
         for node in self.nodes:
             self.budget.spend(len(node.inputs))
             origins = {origin for key in node.inputs for origin in derived.get(key, ())}
@@ -129,13 +131,13 @@ class Builder:
             if not origins or node.operator == "DequantizeLinear":
                 continue
             if node.operator == "QuantizeLinear" or (first.quantization is None and DTYPES[first.dtype].kind == "f"):
-                real |= origins
+                self.floats |= origins
             elif first.quantization is not None:
                 if not OPERATORS[node.operator].moves or node.operator in _ROUND_BOUNDS:
                     rounded |= origins
                 derived.update(dict.fromkeys(node.outputs, origins))
         for key in self.inputs:
-            if key in real & rounded:
+            if key in self.floats & rounded:
                 raise Refine(self.wanted[key], self.tensors[key].shape, is_real=True)
 
     def emit(

@@ -7,7 +7,6 @@ torch's own readers are not used. They run code of a file: `torch.jit.load` the 
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
-from itertools import combinations, islice
 from typing import TYPE_CHECKING, Any
 
 from ...arithmetic import dequantize, quantize
@@ -25,9 +24,6 @@ if TYPE_CHECKING:
 
     from .building import Builder
 
-TRIES = 16
-"""How many sets of inputs are tried as floats."""
-
 
 class TorchWitness(Witness):
     """`lifted` is None for a source without a graph, which cannot be run.
@@ -43,7 +39,7 @@ class TorchWitness(Witness):
     ) -> None:
         self.model, self.engine, self.examples = model, engine, examples
         self.lifted, self.is_decomposed = lifted, engine == "pt2e"
-        self.floats: frozenset[str] = frozenset()
+        self.floats = lifted.lifter.builder.floats if lifted else set()
         """Keys of the inputs that are quantized in the file, and floats in torch."""
         self.session = Session("torch", "torch", self._program, self._call, is_computed)
 
@@ -68,29 +64,23 @@ class TorchWitness(Witness):
         return {tensor.name: value for tensor in self.model.tensors.values() for value in _of(tensor, named)}
 
     def _ran(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, Computed]:
-        """What torch computes. A network that quantizes an input itself needs floats, even if the file takes integers
-        (`--input-quantization`): then torch cannot run it on quantized ones."""
+        """What torch computes: on floats, if it has no kernel for quantized tensors."""
         try:
             return self.session.ask("run", self._given(inputs, self.floats))
         except RunError as error:
-            if self.floats or isinstance(error, EngineDied):
+            if self.floats == self._builder.undecided or isinstance(error, EngineDied):
                 raise
             refused = error
-        undecided = sorted(self._builder.undecided)
-        sets = (frozenset(each) for count in range(len(undecided), 0, -1) for each in combinations(undecided, count))
-        for floats in islice(sets, TRIES):
-            try:
-                seen = self.session.ask("run", self._given(inputs, floats))
-            except EngineDied:
-                raise
-            except RunError:
-                continue
-            self.floats = floats
-            return seen
-        raise refused
+        try:
+            seen = self.session.ask("run", self._given(inputs, self._builder.undecided))
+        except RunError as error:
+            raise error if isinstance(error, EngineDied) else refused from None
+        self.floats = self._builder.undecided
+        return seen
 
     def _given(self, inputs: Mapping[str, NDArray[Any]], floats: Container[str]) -> dict[str, Stored]:
-        """Inputs in torch's form."""
+        """Inputs in torch's form. A network that quantizes an input itself needs floats, even if the file takes
+        integers (`--input-quantization`)."""
         reals, stored = self._builder.reals, {}
         for key, name in zip(self._builder.inputs, self.model.graph.inputs, strict=True):
             array, grid = inputs[name], self.model.tensors[name].quantization
