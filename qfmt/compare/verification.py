@@ -17,6 +17,7 @@ from ..frontends.witness import Computed, Witness, computed
 from ..interpreter import trace
 from ..memory import Memory, limit_for
 from ..model import Graph, Model
+from ..passes.same_types import has_same_types
 from ..rules import require_sound
 from ..urls import Named, Place, Url, place
 from .comparison import Comparison
@@ -126,7 +127,7 @@ def _relation(path: Path, file: Model, witness: Witness, engine: str | None) -> 
     If the engine follows rules other than those of the file, the source is converted with the engine's. Outputs that
     differ only by the rules count as stated.
     """
-    foreign = _form(witness.model) != _form(file)
+    foreign = _form(witness.model) != _form(file) or _are_exports_of_other_types(witness.model, file)
     engines, notes = _rules_of_engine(path, file, witness, engine)
     rules = (engines.model, witness.model) if engines else None
     witness = engines if engines is not None and foreign else witness
@@ -152,6 +153,12 @@ def _form(model: Model) -> tuple[bool, bool]:
     """Whether a model was made from ONNX, and from ONNX that qfmt wrote. Nodes of different forms are not compared."""
     is_onnx = model.source.get("format") == "onnx"
     return is_onnx, is_onnx and model.source.get("framework") == "qfmt"
+
+
+def _are_exports_of_other_types(*models: Model) -> bool:
+    """Whether qfmt wrote two ONNX models, one of them with `--same-types`."""
+    a, b = models
+    return _form(a) == _form(b) == (True, True) and (has_same_types(a, b) or has_same_types(b, a))
 
 
 def _witness(path: Path, file: Model, engine: str | None) -> Witness:

@@ -384,9 +384,14 @@ def test_an_export_with_other_zero_points_is_compared(tmp_path: Path) -> None:
     again = qfmt.convert(tmp_path / "same.onnx")
     grids_of_sums = [each.tensors[each.nodes[1].outputs[0]].quantization for each in (model, again)]
     assert [grid and grid.zero_point[0] for grid in grids_of_sums] == [5, 133]
-    for a, b in (("m.onnx", again), ("same.onnx", model)):
+    onnx.save(model.to_onnx(), tmp_path / "plain.onnx")
+    plain = qfmt.convert(tmp_path / "plain.onnx")
+    for a, b in (("m.onnx", again), ("same.onnx", model), ("plain.onnx", again), ("same.onnx", plain)):
         report = qfmt.verify(tmp_path / a, b)
         assert report.ok and sum(node.outputs for node in report.nodes) > 24, report.first_wrong
+        assert not report.uncompared and not report.unpaired and len(report.weights) == 1
+        (weight,) = (tensor.name for tensor in b.graph.constants() if len(tensor.shape or ()) == 2)
+        assert qfmt.verify(tmp_path / a, one_value_changed(b, weight)).weights[0].different == 1
 
 
 def test_open_sizes_are_those_of_the_trace_of_the_file(tmp_path: Path) -> None:
