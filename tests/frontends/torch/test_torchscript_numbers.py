@@ -73,6 +73,58 @@ def test_the_types_of_results_are_those_of_torch(tmp_path: Path) -> None:
         np.testing.assert_allclose(mine, theirs.numpy(), rtol=1e-6)
 
 
+class IntegerQuotients(torch.nn.Module):
+    """Of integers and numbers that may not fit their type."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.large = torch.tensor(40_000)
+
+    def forward(self, x: torch.Tensor):
+        exact = [x / 3, x / 256, x / 300, x / 32768, x / -1, 1000 / (x | 1), x / (x | 1), x / True, x / self.large]
+        floor, trunc = torch.div(x, 100, rounding_mode="floor"), torch.div(x, 7, rounding_mode="trunc")
+        rounded = [x // 3, x // -3, x // 7, floor, trunc]
+        return exact + rounded
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
+def test_quotients_of_integers(dtype: torch.dtype, tmp_path: Path) -> None:
+    limits, beside = torch.iinfo(dtype), 300 if dtype is torch.int64 else 0  # there, no type has x - remainder
+    least, most = limits.min + beside, limits.max - beside
+    x = torch.tensor([[least, least + 1, 0, 1, 2, 3, 7, most - 1, most]], dtype=dtype)
+    torch.jit.save(torch.jit.script(IntegerQuotients()), tmp_path / "m.pt")
+    name = str(dtype).removeprefix("torch.")
+    model = qfmt.convert(tmp_path / "m.pt", input_shapes={"x": (1, 9)}, input_dtypes={"x": name})
+    results = [*model.run({"x": x.numpy()}).values()]
+    for mine, theirs in zip(results, IntegerQuotients()(x), strict=True):
+        assert mine.dtype == theirs.numpy().dtype
+        np.testing.assert_array_equal(mine, theirs.numpy())
+
+
+class Half(torch.nn.Module):
+    """A product or quotient keeps a number that 16 bits do not have; a sum rounds it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.large = torch.tensor(1e5)
+
+    def computed(self, half: torch.Tensor):
+        products = [half * 1e5, half * 0.1, half / 1e5, 1e-8 / (half + 1), half * self.large, (1 - half) * -1e9]
+        sums = [half + 0.1, half - 0.3, 0.1 - half, half * 2, half / 3]
+        return [each.float() for each in products + sums]
+
+    def forward(self, x: torch.Tensor):
+        return self.computed(x.half()) + self.computed(x.to(torch.bfloat16))
+
+
+def test_numbers_beside_floats_of_16_bits(tmp_path: Path) -> None:
+    x = torch.linspace(-1, 1, 41)[None]
+    torch.jit.save(torch.jit.script(Half()), tmp_path / "m.pt")
+    results = qfmt.convert(tmp_path / "m.pt", input_shapes={"x": (1, 41)}).run({"x": x.numpy()}).values()
+    for mine, theirs in zip(results, Half()(x), strict=True):
+        np.testing.assert_array_equal(mine, theirs.numpy())
+
+
 class TensorsOfNumbers(torch.nn.Module):
     """Tensors of numbers, and code about their place in memory, which is always the same."""
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ....errors import SourceError
-from ....model import DTYPES, Quantization
+from ....model import DTYPES, Quantization, numpy_dtype
 from ....ops.activation import torch_output
 from ...stored import StoredTensor
 from .. import arguments, shapes
@@ -117,10 +117,30 @@ def binary(lift: Builder, operator: str, a: Any, b: Any) -> Any:
     """An operator of two tensors, numbers or sizes."""
     if isinstance(a, Size) or isinstance(b, Size):
         return shapes.arithmetic(lift, operator, a, b)
-    x, y = operands(lift, a, b)
-    if operator == "Div" and x.is_whole:
-        x, y = (lift.emit("Cast", [each], {"to": "float32"}) for each in (x, y))
-    return lift.emit(operator, [x, y])
+    if operator == "Div" and _is_whole(lift, a) and _is_whole(lift, b):  # a number may not fit the type of the integers
+        a, b = (cast(lift, lift.tensor(each), "float32") for each in (a, b))
+    half = _half_beside_inexact(lift, a, b) or _half_beside_inexact(lift, b, a)
+    if half and operator in ("Mul", "Div"):  # BinaryOpsKernel.cpp: the number stays float32, and the result is rounded
+        a, b = (cast(lift, lift.tensor(each), "float32") for each in (a, b))
+        return cast(lift, lift.emit(operator, [a, b]), half)
+    return lift.emit(operator, [*operands(lift, a, b)])
+
+
+def _half_beside_inexact(lift: Builder, tensor: Any, number: Any) -> str:
+    """The type of a tensor of 16-bit floats, if it does not have the number beside it; else ""."""
+    if is_tensor(number) and lift.is_constant(y := lift.tensor(number)) and y.shape == () and y.dtype != "bool":
+        number = lift.tensors[y.key].array.item()
+    if not is_tensor(tensor) or not isinstance(number, int | float):
+        return ""
+    kind = lift.tensor(tensor).dtype
+    if kind not in ("float16", "bfloat16"):
+        return ""
+    with np.errstate(over="ignore"):
+        return "" if float(np.array(number).astype(numpy_dtype(kind))) == number else kind
+
+
+def _is_whole(lift: Builder, value: Any) -> bool:
+    return isinstance(value, int) or (is_tensor(value) and lift.tensor(value).is_whole)
 
 
 @lifts({"aten::add": "Add", "aten::sub": "Sub"})
@@ -175,12 +195,14 @@ def floor_divide(lift: Builder, self: Any, other: Any) -> Any:
 def _whole_quotient(lift: Builder, a: Any, b: Any, rounding: str) -> Any:
     """Rounded down, or towards zero; Div of integers does the latter."""
     x, y = operands(lift, a, b)
-    if DTYPES[x.dtype].is_integer and rounding == "floor":
+    kind = x.dtype
+    if rounding == "floor" and DTYPES[kind].is_integer:
+        if kind in ("int8", "int16", "int32"):  # which may have no x - remainder
+            x, y = (lift.emit("Cast", [each], {"to": "int64"}) for each in (x, y))
         x = lift.emit("Sub", [x, lift.emit("Mod", [x, y])])
+        return cast(lift, lift.emit("Div", [x, y]), kind)
     quotient = lift.emit("Div", [x, y])
-    if rounding == "floor" and not DTYPES[x.dtype].is_integer:
-        return _floor_quotient(lift, x, y, quotient)
-    return trunc(lift, quotient)
+    return _floor_quotient(lift, x, y, quotient) if rounding == "floor" else trunc(lift, quotient)
 
 
 @lifts("aten::trunc", "aten::fix")
