@@ -348,8 +348,9 @@ class Site:
         tensor = self.tensor(index)
         if tensor.data is None or tensor.array.size != 1:
             raise Lacks("needs a number that is constant")
-        is_whole = tensor.quantization is None and DTYPES[tensor.dtype].is_integer
-        return (int if is_whole else float)(tensor.dequantize().reshape(()))
+        is_plain = tensor.quantization is None
+        number = (tensor.array if is_plain else tensor.dequantize()).reshape(())
+        return int(number) if is_plain and DTYPES[tensor.dtype].is_integer else float(number)
 
     def grid(self, index: int) -> Grid:
         """The quantization of an input; Lacks if it has none."""

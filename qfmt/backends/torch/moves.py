@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ...model import DTYPES
 from ...ops.shapes import axis_of
 from .emit import QUANTIZED, Emitter, Lacks, Site
 
@@ -198,7 +199,7 @@ def _fill(s: Site) -> float | int:
     """The padding value: a float, or, on plain integers, the integer that represents it."""
     value = s.scalar(2) if s.has(2) else 0.0
     if s.is_float or s.form == QUANTIZED:
-        return value if s.out.dtype.startswith("float") or s.form == QUANTIZED else int(value)
+        return value if DTYPES[s.out.dtype].kind == "f" or s.form == QUANTIZED else int(value)
     grid = s.out_grid
     from .arithmetic import quantize
 

@@ -75,7 +75,7 @@ def indices(lift: Builder, value: Any) -> TensorValue:
 def scalar_like(lift: Builder, value: TensorValue, number: float) -> TensorValue:
     """A scalar constant of the dtype of a tensor, on its grid if it has one."""
     if value.quantization is None:
-        return lift.constant(np.array(number, value.dtype))
+        return lift.constant(np.array(number, numpy_dtype(value.dtype)))
     scalar = lift.constant(np.array(number, np.float32))
     return lift.emit("QuantizeLinear", [scalar], quantization=value.quantization, dtype=value.dtype)
 

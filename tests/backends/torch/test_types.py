@@ -47,6 +47,12 @@ ROWS, COLUMNS = np.zeros((0, 4)), np.zeros((1, 1, 0, 4))
 NO_SCALES, NO_ROWS = (Quantization.of((), (), 0, 255, axis=axis) for axis in (0, 2))
 TIGHT = {"kernel_shape": (2, 2), "strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "group": 1}
 
+EXTREMES = (
+    ("int32", 0, 2**24 + 1), ("int32", -(2**31), 2**31 - 1), ("int64", 0, 2**31 - 1), ("int64", 0, 2**63 - 1),
+    ("float64", -0.1, 16777217.5),
+)  # fmt: skip
+"""Types, and numbers that float32 does not have."""
+
 CASES = {
     **{
         f"{rule} of {dtype}": Case("QuantizeLinear", rule, [constant("x", NEAR_TIES, dtype)], Y)
@@ -110,6 +116,22 @@ CASES = {
              VECTOR, VECTOR, VECTOR, constant("d", [0.75, 1.5, 0.25], dtype)], Y,
         )
         for dtype in ("bfloat16", "float16", "float8_e4m3fn")
+    },
+    **{
+        f"bounds of {dtype}, {most}": Case(
+            "Clip", "", [constant("x", [0, 1, most], dtype), *(constant(*each, dtype) for each in bounds.items())],
+            Tensor("y", dtype, None),
+        )
+        for dtype, least, most in EXTREMES for bounds in [{"l": least, "h": most}]
+    },
+    **{
+        f"padding of {dtype}, {value}": Case(
+            "Pad", "", [constant("x", [0, 1], dtype), constant("p", [0, 1], "int64"), constant("v", value, dtype)],
+            Tensor("y", dtype, None), {"mode": "constant"},
+        )
+        for dtype, value in (
+            *((dtype, most) for dtype, _, most in EXTREMES), ("bfloat16", 0.7), ("bfloat16", -np.inf), ("float16", 0.7)
+        )
     },
     "padding of a whole stride": Case(
         "ConvTranspose", "exact",

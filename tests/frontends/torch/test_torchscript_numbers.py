@@ -5,6 +5,8 @@ No `from __future__ import annotations` here: torch.jit.script reads the annotat
 # ruff: noqa: UP006 (torch.jit.script knows these spellings)
 
 import math
+import subprocess
+import sys
 import warnings
 import zipfile
 from pathlib import Path
@@ -122,6 +124,25 @@ def test_numbers_beside_floats_of_16_bits(tmp_path: Path) -> None:
     torch.jit.save(torch.jit.script(Half()), tmp_path / "m.pt")
     results = qfmt.convert(tmp_path / "m.pt", input_shapes={"x": (1, 41)}).run({"x": x.numpy()}).values()
     for mine, theirs in zip(results, Half()(x), strict=True):
+        np.testing.assert_array_equal(mine, theirs.numpy())
+
+
+class InBfloat16(torch.nn.Module):
+    def forward(self, x: torch.Tensor):
+        half, kind = x.to(torch.bfloat16), torch.bfloat16
+        made = [torch.full_like(half, 0.7), torch.zeros([2], dtype=kind), torch.scalar_tensor(3.0, dtype=kind)]
+        others = [torch.arange(0.0, 3.0, 0.5, dtype=kind), F.pad(half, [1, 1], value=0.7), half.clamp(0.1, 0.7)]
+        return [each.float() for each in made + others]
+
+
+def test_bfloat16_in_a_new_process(tmp_path: Path) -> None:
+    """NumPy knows the type only after ml_dtypes was imported."""
+    torch.jit.save(torch.jit.script(InBfloat16()), tmp_path / "m.pt")
+    command = [sys.executable, "-m", "qfmt", "convert", "m.pt", "m.qfb", "--input-shape", "x=1,5"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    x = torch.tensor([[-1.0, 0.3, 0.6, 2.0, 5.0]])
+    for mine, theirs in zip(qfmt.load(tmp_path / "m.qfb").run({"x": x.numpy()}).values(), InBfloat16()(x), strict=True):
         np.testing.assert_array_equal(mine, theirs.numpy())
 
 

@@ -29,7 +29,7 @@ def filled(lift: Builder, sizes: Any, value: float, dtype: str) -> TensorValue:
     if len(shape) > MAXIMUM_RANK or min(known, default=0) < 0 or prod(max(size, 1) for size in known) > ELEMENTS:
         raise SourceError(f"creates a tensor of the sizes {known}", hint=f"at most {ELEMENTS} elements are created")
     try:
-        scalar = np.array(value, dtype)
+        scalar = np.array(value, numpy_dtype(dtype))
     except (ValueError, OverflowError):
         raise SourceError(f"creates a tensor of {dtype} from {value}") from None
     result = lift.emit("Expand", [scalar, shapes.shape_tensor(lift, shape)])
@@ -74,13 +74,13 @@ def arange(lift: Builder, *bounds: Any, dtype: Any = None, **options: Any) -> An
     lift.budget.allocate(count * 8)
     if DTYPES[kind].is_integer:
         first, by = int(first), int(by)
-    return lift.constant((first + by * np.arange(count)).astype(kind))
+    return lift.constant((first + by * np.arange(count)).astype(numpy_dtype(kind)))
 
 
 def _scalar(lift: Builder, value: Any, dtype: str) -> TensorValue:
     """A number, or a size, as a tensor without dimensions."""
     if not isinstance(value, Size):
-        return lift.constant(np.array(arguments.number(lift, value), dtype))
+        return lift.constant(np.array(arguments.number(lift, value), numpy_dtype(dtype)))
     size = lift.emit("Squeeze", [value.build(), lift.constant(np.array([0], np.int64))])
     return size if dtype == "int64" else lift.emit("Cast", [size], {"to": dtype})
 
@@ -99,7 +99,7 @@ def full(lift: Builder, size: Any, fill_value: Any, dtype: Any = None, *place: A
 
 @lifts("aten::scalar_tensor")
 def scalar_tensor(lift: Builder, s: Any, dtype: Any = None, *place: Any, **options: Any) -> Any:
-    return s if isinstance(s, Size) else lift.constant(np.array(arguments.number(lift, s), _dtype(dtype)))
+    return s if isinstance(s, Size) else lift.constant(np.array(arguments.number(lift, s), numpy_dtype(_dtype(dtype))))
 
 
 @lifts("aten::tensor")

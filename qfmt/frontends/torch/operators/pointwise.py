@@ -299,7 +299,10 @@ def clamp(lift: Builder, self: TensorValue, min: Any = None, max: Any = None) ->
     for number in numbers:
         self = self if number is None else arguments.operands(lift, self, number)[0]
     dtype = "float32" if self.quantization is not None else self.dtype
-    bounds = [None if number is None else lift.constant(np.array(number, dtype)) for number in numbers]
+    try:
+        bounds = [None if bound is None else lift.constant(np.array(bound, numpy_dtype(dtype))) for bound in numbers]
+    except OverflowError:
+        raise SourceError(f"clamps {dtype} to {numbers}, which that type does not have") from None
     return lift.emit("Clip", [self, *bounds], quantization=arguments.grid(self))
 
 
