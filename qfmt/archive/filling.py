@@ -29,7 +29,7 @@ from ..file.writer import write
 from ..frontends.content import sha256_of, sha256_of_rest
 from ..frontends.sources import external_files
 from ..regular import irregular, resolved
-from ..urls import Place, Url, place, size_of, text_of
+from ..urls import Place, Url, place, text_of
 from . import cluster, workers
 from .manifest import Entry, Manifest, is_whole
 from .names import alike, file_names
@@ -141,8 +141,7 @@ def _planned(manifest: Manifest, sources: Mapping[str, Place], options: Mapping[
     tasks = []
     for name, path in sources.items():
         known = entries.get(name)
-        if known:
-            _require_same(manifest, known, path)
+        must_be_equal = known is not None and _is_equal_or_another(manifest, known, path)
         before = target = known.file if known else ""
         if not target or uses[target] != 1:
             target = next(file for file in file_names(name, numbers) if alike(file) not in taken)
@@ -155,41 +154,44 @@ def _planned(manifest: Manifest, sources: Mapping[str, Place], options: Mapping[
         task["known"] = asdict(known) if known and known.content_id else None
         task["repaired"] = before if owners.get(before) == name else target
         task["listed"] = planned.path
+        if must_be_equal:
+            task["must_be_equal"] = True
         tasks.append(task)
     return tasks
 
 
-def _require_same(manifest: Manifest, known: Entry, path: Place) -> None:
-    """SourceError if the archive has the model of another source of this name, which would be lost.
+def _is_equal_or_another(manifest: Manifest, known: Entry, path: Place) -> bool:
+    """Whether a source at a URL is another one than that of this name, unless its bytes are equal; SourceError if that
+    is certain: the model in the archive would be lost.
 
     A file that was moved, copied or downloaded is the same. What the manifest names by a URL is taken to be there: the
     manifest may come from anyone, so nothing is requested.
     """
     new = _relative(path, manifest.folder)
     if known.path == new or not known.content_id:
-        return
+        return False
     is_another = False
     with suppress(QfmtError, OSError):  # what cannot be read fails later
+        if isinstance(path, Url):
+            return "://" in known.path or manifest.source(known).is_file()
         if "://" in known.path:
             is_another = _has_changed(known, path)
-        elif isinstance(path, Url):
-            is_another = manifest.source(known).is_file() and _has_changed(known, path)
         elif resolved(path.parent) == Path(os.path.normpath(path.parent.absolute())):  # a link may lead elsewhere now
             former = manifest.source(known)
             is_another = former.is_file() and not are_same(former, path) and _has_changed(known, path)
     if is_another:
-        what = f"two sources have the name {known.source}: {known.path}, whose model is in the archive, and {new}"
-        raise SourceError(what, hint="name the folder that holds both, or another archive")
+        raise _another(known, new)
+    return False
 
 
-def _has_changed(known: Entry, source: Place) -> bool:
+def _another(known: Entry, path: str) -> SourceError:
+    what = f"two sources have the name {known.source}: {known.path}, whose model is in the archive, and {path}"
+    return SourceError(what, hint="name the folder that holds both, or another archive")
+
+
+def _has_changed(known: Entry, source: Path) -> bool:
     """Whether a source differs from what was converted. It is read only if its size is equal, as it may have terabytes,
     and parsed for external data only if its bytes are. What is no regular file fails later."""
-    if isinstance(source, Url):
-        if size_of(source) not in (None, known.size):
-            return True
-        with downloaded(source) as copy:
-            return _has_changed(known, copy)
     if irregular(source):
         return False
     if known.size != source.stat().st_size or known.sha256 != sha256_of(source):
@@ -266,6 +268,8 @@ def convert_task(folder: str, maker: str, task: Message) -> Message:
             known, options, digests = task["known"] or {}, dict(task["options"]), Message()
             target = task["file"]
             before = source.stat()
+            if task.get("must_be_equal") and _has_changed(Entry(**known), source):
+                raise _another(Entry(**known), task["listed"])
             if known.items() >= {"options": options, "size": before.st_size}.items():
                 digests = _digests(source)
                 if known.items() >= digests.items():

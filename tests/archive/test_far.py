@@ -213,12 +213,22 @@ def test_a_name_belongs_to_one_url(server: Server, tmp_path: Path) -> None:
         server.files[path] = content
         assert invoke("convert", server.url(path), "--out", archive).exit_code == 0
     assert invoke("convert", server.url("2/net.pt"), "--out", archive).exit_code == 0  # an equal file
-    for another in server.url("3/net.pt"), tmp_path / "other" / "net.pt":
-        assert "two sources have the name net.pt" in trouble("convert", another, "--out", archive)
+    other = tmp_path / "other" / "net.pt"
+    assert "two sources have the name net.pt" in trouble("convert", other, "--out", archive)
+    before = described(Manifest(archive))
+    two = "two sources have the name net.pt"
+    assert two in failed(server.url("3/net.pt"), archive) and described(Manifest(archive)) == before
     assert invoke("convert", tmp_path / "net.pt", "--out", archive).exit_code == 0  # it was downloaded
-    assert "two sources have the name net.pt" in trouble("convert", server.url("3/net.pt"), "--out", archive)
+    assert two in failed(server.url("3/net.pt"), archive)
     (tmp_path / "net.pt").unlink()
     assert invoke("convert", server.url("3/net.pt"), "--out", archive).exit_code == 0
+
+
+def failed(source: str, archive: Path) -> str:
+    """The output of a conversion whose only source fails."""
+    result = invoke("convert", source, "--out", archive)
+    assert result.exit_code == 1
+    return result.output
 
 
 def test_a_source_that_fails_does_not_take_the_name_of_another(server: Server, tmp_path: Path) -> None:
@@ -235,7 +245,7 @@ def test_a_source_that_fails_does_not_take_the_name_of_another(server: Server, t
     assert entry.error.startswith(f"{server.url('net.pt')}: ") and "answers 503" in entry.error
     (tmp_path / "net.pt").rename(one)
     server.answers = {}
-    assert "two sources have the name net.pt: ../1/net.pt" in trouble("convert", server.url("net.pt"), "--out", archive)
+    assert "two sources have the name net.pt: ../1/net.pt" in failed(server.url("net.pt"), archive)
     one.unlink()
     result = invoke("convert", server.url("net.pt"), "--out", archive)
     assert "note: net.pt: replaces the model of another file, ../1/net.pt\n" in result.stderr
