@@ -14,7 +14,8 @@ from ..backstop import paused
 from ..errors import QfmtError, RunError
 from ..memory import limit_for
 from ..model import DTYPES, Graph, Model, Node, Quantization, Tensor, numpy_dtype, static_shape
-from ..ops import known
+from ..ops import Trait, has, known
+from ..ops.registry import COUNTING
 from ..passes.likely_shapes import likely_shapes
 from ..rules import require_sound
 
@@ -28,6 +29,9 @@ MOST = 1 << 25
 
 ELEMENT = 8
 """Bytes of an element while it is drawn."""
+
+MOST_LINES, MOST_CHANNELS = 100, 10_000
+"""How many tensors are looked at for the range of an input, and how many constants for each."""
 
 REDUCED = ("fbgemm", "x86")
 """Engines for which PyTorch calibrates to half the integers of a tensor; inputs are then in that half."""
@@ -119,7 +123,7 @@ def draw(
             model.tensors[name],
             shape,
             _calibrated(model, name, readers, engine),
-            _slices(model, name, readers),
+            _integers(model, name, readers, engine),
             _offsets_of(name, (*readers.get(name, ()), *others.get(name, ())), shapes),
         )
         for name, shape in shapes.items()
@@ -129,13 +133,13 @@ def draw(
 
 
 class _Drawn(NamedTuple):
-    """An input that is drawn: real numbers of the range that it was calibrated for, offsets of bags, or integers below
-    `slices`."""
+    """An input that is drawn: real numbers of the range that it was calibrated for, offsets of bags, or integers from
+    the first to the last of two."""
 
     tensor: Tensor
     shape: tuple[int, ...]
     calibrated: tuple[float, float] | None
-    slices: int
+    integers: tuple[int, int]
     offsets: Array | None
 
     def array(self, generator: np.random.Generator, engine: str) -> Array:
@@ -145,7 +149,7 @@ class _Drawn(NamedTuple):
         if self.offsets is not None and DTYPES[self.tensor.dtype].kind != "f":
             return np.asarray(self.offsets, kind)
         if DTYPES[self.tensor.dtype].kind != "f":
-            return np.asarray(generator.integers(0, self.slices, self.shape), kind)
+            return np.asarray(generator.integers(*self.integers, self.shape, endpoint=True), kind)
         values = generator.standard_normal(self.shape)
         if self.calibrated is not None:
             first, last = self.calibrated  # two standard deviations either way
@@ -183,18 +187,68 @@ def _tried(model: Model, count: int, chosen: Mapping[str, tuple[int, ...]]) -> M
 def _calibrated(
     model: Model, name: str, readers: Mapping[str, Sequence[Node]], engine: str
 ) -> tuple[float, float] | None:
-    """The range that the input's quantizer was calibrated for; None if the input is not quantized directly."""
-    same = [name]
-    for each in same:
+    """The range that the input's quantizer was calibrated for; None if there is none behind moves, casts and the sums
+    and products with constants that normalize the input."""
+    lines = {name: (np.ones(1), np.zeros(1))}
+    """Tensors that are a · x + b of the input x: the a and b of each channel."""
+    waiting = [name]
+    for each in waiting:
+        a, b = lines[each]
         for node in filter(known, readers.get(each, ())):
-            quantization = model.tensors[node.outputs[0]].quantization
-            if node.operator == "Cast":
-                same.append(node.outputs[0])
-            elif node.operator == "QuantizeLinear" and node.inputs[0] == each and quantization is not None:
-                low, high = _widened(quantization, model.tensors[node.outputs[0]].dtype, engine)
+            result = node.outputs[0]
+            quantization = model.tensors[result].quantization
+            if node.operator == "QuantizeLinear" and node.inputs[0] == each and quantization is not None:
+                low, high = _widened(quantization, model.tensors[result].dtype, engine)
                 scale, zero_point = quantization.scale[0], quantization.zero_point[0]
-                return (low - zero_point) * scale, (high - zero_point) * scale
+                with np.errstate(over="ignore"):
+                    ends = [((end - zero_point) * scale - b) / a for end in (low, high)]
+                return float(np.min(ends)), float(np.max(ends))
+            line = None if len(lines) > MOST_LINES or result in lines else _line(model, node, each, a, b)
+            if line is not None and np.isfinite(line).all() and line[0].all():
+                lines[result] = line[0], line[1]
+                waiting.append(result)
     return None
+
+
+def _line(model: Model, node: Node, name: str, a: Array, b: Array) -> tuple[Array, Array] | None:
+    """The same of what a node computes of such a tensor; None if it is not a line."""
+    if node.operator == "Cast" or (node.inputs[0] == name and has(node, Trait.MOVE)):
+        return a, b
+    others = [model.tensors[other] for other in node.inputs if other and other != name]
+    if node.operator not in ("Add", "Sub", "Mul", "Div") or len(others) != 1 or not others[0].is_constant:
+        return None
+    count = prod(static_shape(others[0]))
+    if count > MOST_CHANNELS or (1 not in (count, a.size) and count != a.size):
+        return None
+    c, is_first = others[0].dequantize().astype(np.float64).reshape(-1), node.inputs[0] == name
+    match node.operator:
+        case "Add":
+            return a + 0 * c, b + c
+        case "Sub":
+            return (a + 0 * c, b - c) if is_first else (0 * c - a, c - b)
+        case "Mul":
+            return a * c, b * c
+        case _:
+            return (a / c, b / c) if is_first and c.all() else None
+
+
+def _is_number(model: Model, name: str, readers: Mapping[str, Sequence[Node]]) -> bool:
+    """Whether a network computes with the integers of an input, as with those of an image or of sound: they are not
+    conditions, indices or sizes."""
+    waiting, seen = [name], set[str]()
+    for each in waiting:
+        for node in readers.get(each, ()):
+            operator = known(node)
+            if operator is None or any(
+                parameter.name in COUNTING
+                for parameter, own in zip(operator.inputs, node.inputs, strict=False)
+                if own == each
+            ):
+                return False
+            if node.operator == "Cast" and node.outputs[0] not in seen:
+                seen.add(node.outputs[0])
+                waiting.append(node.outputs[0])
+    return name in readers
 
 
 def _widened(grid: Quantization, dtype: str, engine: str) -> tuple[int, int]:
@@ -210,12 +264,21 @@ def _top(grid: Quantization, engine: str) -> int:
     return low + (high - low) // 2 if engine in REDUCED else high
 
 
-def _slices(model: Model, name: str, readers: Mapping[str, Sequence[Node]]) -> int:
-    """How many slices all tables have that the input selects from; else 2, for zeros and ones."""
+def _integers(model: Model, name: str, readers: Mapping[str, Sequence[Node]], engine: str) -> tuple[int, int]:
+    """The least and the greatest integer to draw. Of an input that selects from tables, they are those of slices that
+    all tables have; of up to 16 bits that the network computes with, all. Others are 0 or 1, as in a mask, unless a
+    quantizer was calibrated for more."""
     nodes = [node for node in filter(known, readers.get(name, ())) if name in node.inputs[1:]]
     tables = ((node, static_shape(table)) for node in nodes if (table := model.tensors[node.inputs[0]]).is_constant)
     counts = [sizes[node.int("axis", 0) % len(sizes)] for node, sizes in tables if sizes]
-    return max(min(counts, default=2), 1)
+    limits = DTYPES[model.tensors[name].dtype]
+    if counts or not limits.is_integer:
+        return 0, max(min(counts, default=2) - 1, 0)
+    if (calibrated := _calibrated(model, name, readers, engine)) is not None:
+        most = min(limits.maximum, (1 << 53) - 1)  # a double has all integers up to there
+        low, high = np.clip(calibrated, max(limits.minimum, -most), most)
+        return int(np.ceil(low)), max(int(np.ceil(low)), int(np.floor(high)))
+    return (limits.minimum, limits.maximum) if limits.bits <= 16 and _is_number(model, name, readers) else (0, 1)
 
 
 def _offsets_of(name: str, nodes: Sequence[Node], shapes: Mapping[str, tuple[int, ...]]) -> Array | None:

@@ -1,0 +1,73 @@
+"""Pseudo-random inputs reach what a network was calibrated for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto
+
+import qfmt
+from networks.onnx_models import dq, grids, node, proto, q
+from qfmt.compare.random_inputs import draw
+
+CHANNELS = [3, 1, 1]
+MEAN, DEVIATION = np.array([120, 110, 100], np.float32), np.array([60, 50, 40], np.float32)
+CONSTANTS = {
+    **grids(s=(1 / 128, np.uint8(128))),
+    "half": np.float32(127.5),
+    "one": np.float32(1),
+    "mean": MEAN.reshape(CHANNELS),
+    "deviation": DEVIATION.reshape(CHANNELS),
+    "factor": np.float32(1 / 32768),
+    "table": np.zeros((7, 2), np.float32),
+}
+SCALED = [node("Div", ["r", "half"], ["d"]), node("Sub", ["d", "one"], ["n"])]
+NORMALIZED = [node("Sub", ["r", "mean"], ["d"]), node("Div", ["d", "deviation"], ["n"])]
+ENDS = [q("n", "s", "i"), dq("i", "s", "y")]
+CAST = node("Cast", ["x"], ["r"], to=TensorProto.FLOAT)
+SAME = node("Identity", ["x"], ["r"])
+CASES: dict[str, tuple[int, Sequence[onnx.NodeProto], tuple[float, float]]] = {
+    "an image": (TensorProto.UINT8, [CAST, *SCALED, *ENDS], (0, 254)),
+    "an image of floats": (TensorProto.FLOAT, [SAME, *SCALED, *ENDS], (0, 254.00390625)),
+    "an image by channels": (TensorProto.FLOAT, [SAME, *NORMALIZED, *ENDS], (60, 179.53125)),
+    "an image, moved": (
+        TensorProto.UINT8, [CAST, node("Transpose", ["r"], ["t"], perm=[0, 1, 3, 2]), *(
+            node("Div", ["t", "half"], ["d"]), node("Sub", ["d", "one"], ["n"]), *ENDS)], (0, 254),
+    ),
+    "an image of int64": (TensorProto.INT64, [CAST, *SCALED, *ENDS], (0, 254)),
+    "sound": (TensorProto.INT16, [CAST, node("Mul", ["r", "factor"], ["n"]), *ENDS], (-32768, 32512)),
+    "an image without a quantizer": (TensorProto.UINT8, [CAST, node("Mul", ["r", "half"], ["y"])], (0, 255)),
+    "a mask": (TensorProto.INT64, [CAST, node("Sub", ["one", "r"], ["y"])], (0, 1)),
+    "indices": (TensorProto.INT64, [node("Gather", ["table", "x"], ["y"])], (0, 6)),
+    "a condition": (TensorProto.BOOL, [node("Where", ["x", "one", "half"], ["y"])], (0, 1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_range_of_an_input(name: str) -> None:
+    kind, nodes, ends = CASES[name]
+    read = {each for made in nodes for each in made.input}
+    constants = {key: value for key, value in CONSTANTS.items() if key in read}
+    model = qfmt.convert(proto(nodes, {"x": (kind, [1, 3, 40, 40])}, ["y"], constants))
+    drawn = np.concatenate([each["x"] for each in draw(model, {"x": (1, 3, 40, 40)}, 4, model.engine)])
+    low, high = float(drawn.min()), float(drawn.max())
+    assert ends[0] <= low and high <= ends[1] and high - low >= 0.999 * (ends[1] - ends[0])
+    assert np.unique(drawn).size >= min(200, ends[1] - ends[0])
+
+
+@pytest.mark.parametrize("kind", [TensorProto.UINT8, TensorProto.FLOAT])
+def test_a_clamp_before_the_normalization_is_found(kind: int, tmp_path: Path) -> None:
+    first: list[Any] = [CAST if kind == TensorProto.UINT8 else SAME]
+    constants = {key: CONSTANTS[key] for key in ("s", "s.s", "s.z", "half", "one") if key in CONSTANTS}
+    inputs = {"x": (kind, [1, 3, 8, 8])}
+    onnx.save(proto([*first, *SCALED, *ENDS], inputs, ["y"], constants), tmp_path / "m.onnx")
+    clamped = [node("Identity", ["x"], ["c"])] if kind == TensorProto.FLOAT else [node("Cast", ["x"], ["c"], to=1)]
+    clamped.append(node("Clip", ["c", "", "top"], ["r"]))
+    wrong = proto([*clamped, *SCALED, *ENDS], inputs, ["y"], {**constants, "top": np.float32(127)})
+    assert qfmt.verify(tmp_path / "m.onnx", qfmt.convert(tmp_path / "m.onnx")).ok
+    assert not qfmt.verify(tmp_path / "m.onnx", qfmt.convert(wrong)).ok
