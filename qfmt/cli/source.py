@@ -94,8 +94,12 @@ QFB, CONVERTED = "qfb", "converted"
 
 
 def is_archive(path: Place) -> bool:
-    """Whether it is a folder with the manifest of an archive. A URL with a suffix or a query names a file."""
-    if path.suffix or path.has_query if isinstance(path, Url) else not path.is_dir():
+    """Whether it is a folder with the manifest of an archive. A URL that ends in .qfb or has a query names a file, and so
+    does one with any suffix on a web server."""
+    if isinstance(path, Url):
+        if path.has_query or path.suffix == ".qfb" or (path.suffix and not path.has_folders):
+            return False
+    elif not path.is_dir():
         return False
     from ..archive.manifest import MANIFEST
 

@@ -57,7 +57,7 @@ def test_an_archive_in_a_bucket_is_that_of_a_folder(bucket: str, sources: Path, 
     for path in sources.rglob("*.*"):
         Url(f"{bucket}/models/{path.relative_to(sources).as_posix()}").put(path)
     expected = fill(tmp_path / "local", find([str(sources)], tmp_path / "local").sources).manifest
-    archive = f"{bucket}/archive"
+    archive = f"{bucket}/archive-1.5"
     done = invoke("convert", f"{bucket}/models", "--out", archive, "--jobs", "2")
     assert done.exit_code == 0, done.output
     assert "left out: 1 file in folders (not models)" in done.stdout
