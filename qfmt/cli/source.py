@@ -94,7 +94,7 @@ QFB, CONVERTED = "qfb", "converted"
 
 
 def is_archive(path: Place) -> bool:
-    """Whether it is a folder with the manifest of an archive. A URL that ends in .qfb or has a query names a file, and so
+    """Whether it is a folder with the manifest of an archive. A URL with a query or the suffix .qfb names a file; so
     does one with any suffix on a web server."""
     if isinstance(path, Url):
         if path.has_query or path.suffix == ".qfb" or (path.suffix and not path.has_folders):
