@@ -374,6 +374,7 @@ BROKEN: list[tuple[str, Model]] = [
     ("V69", combined("Add", 14, "sum", ACTIVATION, ONE)),
     ("V69", combined("Add", 14, "sum", ACTIVATION, replace(ONE, quantization=None))),
     ("V69", combined("Mul", 14, "product", EACH, ONE)),
+    ("V69", combined("PRelu", 16, "product", ACTIVATION, replace(ONE, quantization=None))),
     ("V57", tensor("x/quantized", quantization=Quantization.of((1.0, 1.0, 1.0), (0, 0, 0), 0, 255, 1))),
     ("V57", tensor("conv", quantization=EACH)),
     ("V69", combined("BatchNormalization", 15, "fused", EACH, *NORMS)),

@@ -105,8 +105,9 @@ DYNAMIC_ENGINES = by_engine(
 COUNTING = {
     "condition": ("bool",),
     "scales": ("float32", "float64"),
-    **dict.fromkeys(("axes", "axis", "ends", "indices", "offsets", "pads", "position_ids", "repeats", "sequence_lens",
-                     "shape", "sizes", "split", "starts", "steps"), INDICES),
+    **dict.fromkeys(("axes", "pads", "repeats", "shape", "sizes", "split"), ("int64",)),
+    **dict.fromkeys(("axis", "ends", "indices", "offsets"), INDICES),
+    **dict.fromkeys(("position_ids", "sequence_lens", "starts", "steps"), INDICES),
     **dict.fromkeys(("start", "limit", "delta", "y_zero_point"), ()),
 }  # fmt: skip
 """Names of inputs that choose, count or place elements → their element types, if not any; none is quantized."""

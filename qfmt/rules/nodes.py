@@ -195,18 +195,20 @@ def _of_reals(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> 
 
 @MEANING.rule(
     72,
-    "An input that is called axes, axis, ends, indices, offsets, pads, position_ids, repeats, sequence_lens, shape, "
-    "sizes, split, starts or steps is int32 or int64, a condition is bool, and scales are float32 or float64; none is "
-    "quantized, nor is an input that is called start, limit, delta or y_zero_point. The indices of a OneHot are an "
-    "exception.",
+    "An input that is called axes, pads, repeats, shape, sizes or split is int64; axes of Slice and Pad may be int32. "
+    "One that is called axis, ends, indices, offsets, position_ids, sequence_lens, starts or steps is int32 or int64, "
+    "a condition is bool, and scales are float32 or float64; none is quantized, nor is an input that is called start, "
+    "limit, delta or y_zero_point. The indices of a OneHot are an exception.",
 )
 def _counting(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     from ..ops.registry import COUNTING
+    from ..ops.shapes import INDICES
 
     if node.operator == "OneHot":
         return ""
     for parameter, tensor in zip(operator.inputs, node.input_tensors(tensors), strict=False):
-        wanted = COUNTING.get(parameter.name)
+        is_either = parameter.name == "axes" and node.operator in ("Slice", "Pad")
+        wanted = INDICES if is_either else COUNTING.get(parameter.name)
         if tensor is None or wanted is None:
             continue
         if tensor.quantization is not None:
@@ -393,7 +395,7 @@ def _scales_of_products(node: Node, operator: Operator, tensors: Mapping[str, Te
     "`interpolate_fma` are affine and per tensor; so are the first input and the output with `moments` and `fused`. "
     "With `sum` both inputs have one scale; with a mean rule, `interpolate` or `interpolate_fma` the output has the "
     "scale and the zero point of the first input. Such a Resize is nearest or linear, without antialias, and not by "
-    "tf_crop_and_resize.",
+    "tf_crop_and_resize. Both inputs of a PRelu with `product` are quantized.",
 )
 def _grids(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     from ..arithmetic import MEAN
@@ -406,6 +408,8 @@ def _grids(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str
     for name, grid in named:
         if grid is not None and grid.is_per_channel:
             return f"{quoted(name)} is not quantized per tensor"
+    if node.operator == "PRelu" and (real := [name for name, grid in named if grid is None]):
+        return f"{quoted(real[0])} is not quantized, as both inputs must be with the rule `product`"
     if node.rule in ("interpolate", "interpolate_fma") and (reason := _not_interpolated(node)):
         return f"the rule {quoted(node.rule)} does not support {reason}"
     (source, first), (_, last) = named[0], named[-1]

@@ -143,6 +143,18 @@ def of_rules() -> Iterator[Refused]:
         alone("Gather", [x, Tensor("at", "float32", (2,))], Tensor("y", "uint8", None, None, byte), axis=0),
     )
     yield Refused(
+        "repeats-int32",
+        "V72",
+        "Computed repeats that are int32",
+        alone("Tile", [x, Tensor("at", "int32", (2,))], Tensor("y", "uint8", None, None, byte)),
+    )
+    yield Refused(
+        "slope-real",
+        "V69",
+        "The rule product with a slope that is not quantized",
+        alone("PRelu", [x, Tensor("slope", "float32", (2,))], Tensor("y", "uint8", (2, 2), None, byte), rule="product"),
+    )
+    yield Refused(
         "quantized-indices",
         "V72",
         "Indices that are quantized",
