@@ -57,6 +57,7 @@ COMPUTED_FIRST: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "interpolated": lambda x: torch.nn.functional.interpolate(x, scale_factor=2.0, mode="bilinear"),
     "normalized": lambda x: (x - 0.5) / 0.25,
     "sigmoid": torch.sigmoid,
+    "cast": lambda x: x.half().to(torch.float32),
 }
 
 

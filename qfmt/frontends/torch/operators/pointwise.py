@@ -15,7 +15,7 @@ from ..arguments import operands
 from ..building import Builder
 from ..calls import EVALUATE, Value
 from ..lifts import lifts
-from ..values import Quotient, Size, TensorValue
+from ..values import Quotient, Refine, Size, TensorValue
 from . import qparams
 from .logic import cast, in_type, is_tensor
 
@@ -99,6 +99,8 @@ def to(lift: Builder, self: TensorValue, *args: Any, **kwargs: Any) -> Any:
     if dtype is None or self.dtype == dtype:
         stated = kwargs.get("memory_format", args[-1] if len(args) > 3 else None)
         return contiguous(lift, self, 1 if stated is None or isinstance(stated, bool) else stated)
+    if self.key in lift.undecided:  # torch does not cast quantized tensors
+        raise Refine(lift.wanted[self.key], self.shape, is_real=True)
     if self.quantization is not None:
         raise SourceError(f"casts a quantized tensor to {dtype}")
     return lift.emit("Cast", [self], {"to": dtype})
