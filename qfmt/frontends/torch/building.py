@@ -22,7 +22,7 @@ from ...ops.quantization import is_static
 from ...ops.shapes import keeps_shape, tells_sizes
 from ..stored import StoredTensor
 from .calls import Place, Value
-from .values import InputSpec, Refine, Size, StoredData, TensorValue, Unknown, Unsupported, stored_quantization
+from .values import InputSpec, Size, StoredData, TensorValue, Unknown, Unsupported, stored_quantization
 
 _COSTLY = {
     "convolution", "dynamic", "integer_products", "pooling", "resize", "sampling", "recurrent", "onnx_recurrent",
@@ -31,21 +31,6 @@ _COSTLY = {
 """Families of operators that are never folded: they cost more than their inputs and outputs indicate."""
 
 _ON_INTEGERS = Trait.MOVE | Trait.SIZES
-
-_ROUND_BOUNDS = {"Clip", "Pad"}
-"""Operators that move integers, and quantize a bound or a value for it."""
-
-QUANTIZED_KERNELS = {
-    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d",
-    "cat", "clamp", "clip", "constant_pad_nd", "gelu", "hardsigmoid", "hardtanh", "leaky_relu", "masked_fill", "mean",
-    "pad", "reflection_pad1d", "reflection_pad2d", "relu6", "sigmoid", "stack", "tanh", "threshold", "topk",
-    "upsample_bilinear2d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact2d",
-    "_upsample_nearest_exact3d",
-}  # fmt: skip
-"""Calls of aten that torch has for quantized tensors, too, beside most of those that only move elements."""
-
-FLOAT_KERNELS = {"amax", "amin", "gather"}
-"""Calls of aten that only move elements, and that torch does not have for quantized tensors."""
 
 _ORDERED = {"ArgMax", "ArgMin", "Concat", "DequantizeLinear", "Max", "Min"}
 """Operators with the same results, whether they get integers or the numbers for which these stand on one grid."""
@@ -129,45 +114,6 @@ class Builder:
         self.reals[value.key] = real.key
         self.wanted[real.key] = f"{spec.name}.real"
         return real
-
-    def require_reals(self) -> None:
-        """Find the inputs that torch cannot take as quantized tensors, because the network quantizes them itself, or
-        computes with real numbers. Refine if a node would round to the grid of one."""
-        derived = {key: {key} for key in self.undecided}
-        """Tensors on the grid of inputs → these."""
-        rounded, taken = set[str](), set[str]()
-        for node in self.nodes:
-            self.budget.spend(len(node.inputs))
-            origins = {origin for key in node.inputs for origin in derived.get(key, ())}
-            if not origins or node.operator == "DequantizeLinear":
-                continue
-            if node.source_operator.startswith("quantized::") and "dynamic" not in node.source_operator:
-                taken |= origins
-            elif not self._takes_quantized(node):
-                self.floats |= origins
-            if node.operator != "QuantizeLinear" and self.tensors[node.outputs[0]].quantization is not None:
-                rounded |= set() if _only_moves(node) else origins
-                derived.update(dict.fromkeys(node.outputs, origins))
-        self.floats -= taken
-        for key in self.inputs:
-            if key in self.floats & rounded:
-                raise Refine(self.wanted[key], self.tensors[key].shape, is_real=True)
-
-    def _takes_quantized(self, node: Node) -> bool:
-        """Whether torch computes a node on quantized tensors."""
-        first, target = self.tensors[node.outputs[0]], node.source_operator.removeprefix("aten::").rstrip("_")
-        if first.quantization is None:
-            return DTYPES[first.dtype].kind != "f"
-        if any(self._is_real(key) for key in node.inputs):  # quantized tensors and floats do not mix
-            return False
-        if target in QUANTIZED_KERNELS:
-            return True
-        return node.operator != "QuantizeLinear" and _only_moves(node) and target not in FLOAT_KERNELS
-
-    def _is_real(self, key: str) -> bool:
-        if not key or (tensor := self.tensors[key]).is_constant:
-            return False
-        return tensor.quantization is None and DTYPES[tensor.dtype].kind == "f"
 
     def emit(
         self, operator: str, inputs: Sequence[Any], attributes: Mapping[str, Attribute] | None = None, **options: Any
@@ -418,8 +364,3 @@ def _elements(tensor: Tensor) -> int | None:
 def _itemsize(tensor: Tensor) -> int:
     """Bytes of an element in an array; elements of 4 bits have one, too."""
     return max(DTYPES[tensor.dtype].bits // 8, 1)
-
-
-def _only_moves(node: Node) -> bool:
-    """Whether a node moves integers, and rounds nothing to their grid."""
-    return OPERATORS[node.operator].moves and node.operator not in _ROUND_BOUNDS

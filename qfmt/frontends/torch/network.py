@@ -23,6 +23,7 @@ from . import shapes
 from .calls import Place, Recorder, RejectedInputError, Value
 from .lifter import Lifter
 from .lifts import in_eval_mode
+from .real_inputs import require_reals
 from .values import PLAIN_CODES, InputSpec, Refine, TensorValue, narrowest
 
 LIKELY_RANKS = (4, 2, 3, 5, 1)
@@ -107,7 +108,7 @@ def lift(
                     outputs = list(_flat(evaluate(listener, values), lifter.builder.budget))
                     if not outputs:
                         raise SourceError("returns no tensor")
-                    lifter.builder.require_reals()
+                    require_reals(lifter.builder)
                 except Refine as more:
                     assumed |= {more.name} if more.assumed else set()
                     known = _refined(known, more)

@@ -13,7 +13,7 @@ import torch
 
 import qfmt
 from networks import pytorch
-from qfmt.frontends.torch.building import FLOAT_KERNELS, QUANTIZED_KERNELS
+from qfmt.frontends.torch.real_inputs import FLOAT_KERNELS, QUANTIZED_KERNELS
 from support.changed import one_value_changed
 from support.paths import DIGITS
 
