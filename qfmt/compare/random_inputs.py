@@ -200,10 +200,11 @@ def _calibrated(
             if node.operator == "QuantizeLinear" and node.inputs[0] == each and quantization is not None:
                 low, high = _widened(quantization, model.tensors[result].dtype, engine)
                 scale, zero_point = quantization.scale[0], quantization.zero_point[0]
-                with np.errstate(over="ignore"):
+                with np.errstate(all="ignore"):
                     ends = [((end - zero_point) * scale - b) / a for end in (low, high)]
-                return float(np.min(ends)), float(np.max(ends))
-            line = None if len(lines) > MOST_LINES or result in lines else _line(model, node, each, a, b)
+                return (float(np.min(ends)), float(np.max(ends))) if np.isfinite(ends).all() else None
+            with np.errstate(all="ignore"):
+                line = None if len(lines) > MOST_LINES or result in lines else _line(model, node, each, a, b)
             if line is not None and np.isfinite(line).all() and line[0].all():
                 lines[result] = line[0], line[1]
                 waiting.append(result)
