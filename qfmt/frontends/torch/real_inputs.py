@@ -30,6 +30,8 @@ FLOAT_KERNELS = {"amax", "amin", "gather"}
 def require_reals(lift: Builder) -> None:
     """Find the inputs that torch cannot take as quantized tensors (`Builder.floats`). Refine if a node would round to
     the grid of one: then the network gets its real numbers."""
+    if not lift.undecided:
+        return
     derived = {key: {key} for key in lift.undecided}
     """Tensors on the grid of inputs → these."""
     rounded, taken = set[str](), set[str]()
