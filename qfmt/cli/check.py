@@ -11,6 +11,7 @@ import click
 
 from ..errors import FormatError, MissingFileError, QfmtError, Violation, message, some
 from ..file.copies import downloaded
+from ..file.shards import SUFFIX
 from ..frontends.json_text import is_shallow
 from ..notation import how_many, in_shell, number
 from ..urls import Place, place, text_of
@@ -187,8 +188,9 @@ def _summarized(folder: Place, manifest: Manifest, checked: list[dict[str, Any]]
     if any(entry.content_id and entry.error for entry in entries):  # else those without a file
         rest += f"; {failed} of {how_many(total, 'source')} failed when last converted"
     rest += f": see `{in_shell('qfmt inspect', str(folder))}`" if rest else ""
-    if unlisted:
-        rest += f"; not checked: {some(unlisted)}, which the manifest does not name"
+    for suffix, why in ((".qfb", "which the manifest does not name"), (SUFFIX, "to which no file refers")):
+        if names := [name for name in unlisted if name.endswith(suffix)]:
+            rest += f"; not checked: {some(names)}, {why}"
     for facts in checked:
         for where, why in facts.get("proofs", {}).get("unknown", {}).items():
             line(f"{facts['file']}: unknown {where}: {why}")
@@ -280,6 +282,8 @@ def _archived(path: Path, entry: Entry, levels: Levels) -> dict[str, Any]:
         told |= _facts(Path(entry.file), model, results)
         if told["valid"] and model is not None and model.content_id().hex() != entry.content_id:
             told |= {"valid": False, "problem": "its content id is not that of the manifest"}
+        if told["valid"] and model is not None and entry.engine not in ("", model.engine):
+            told |= {"valid": False, "problem": "its engine is not that of the manifest"}
     except QfmtError as error:
         told |= {"valid": None, "problem": error.what}
     return told

@@ -96,6 +96,13 @@ def test_check_finds_broken_rules_and_another_content_id(three: Path) -> None:
     ]
 
 
+def test_check_finds_another_engine(three: Path) -> None:
+    text = (three / MANIFEST).read_text()
+    (three / MANIFEST).write_text(text.replace('"engine": "fbgemm"', '"engine": "x86"', 1))
+    result = invoke("check", three)
+    assert (result.exit_code, result.stdout) == (1, "a.qfb: its engine is not that of the manifest\n")
+
+
 def test_check_finds_entries_that_contradict_each_other(three: Path) -> None:
     """Two entries of one file: the first one states another network."""
     manifest = Manifest(three)
