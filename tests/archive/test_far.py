@@ -541,7 +541,9 @@ def test_a_cluster_that_does_not_start(sources: Path, tmp_path: Path, monkeypatc
 
 
 def test_a_scheduler_that_is_lost(sources: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    dask = pytest.importorskip("dask", reason=NO_DASK)
+    pytest.importorskip("distributed", reason=NO_DASK)  # later, its settings would be gone after the block
+    import dask
+
     archive = tmp_path / "archive"
     with dask.config.set({"distributed.comm.timeouts.connect": "3s"}), cluster_of(1) as cluster:
         found = find([str(sources)], archive).sources
