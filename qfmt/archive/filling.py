@@ -141,7 +141,7 @@ def _planned(manifest: Manifest, sources: Mapping[str, Place], options: Mapping[
     tasks = []
     for name, path in sources.items():
         known = entries.get(name)
-        must_be_equal = known is not None and _is_equal_or_another(manifest, known, path)
+        must_be_equal = known is not None and _must_be_equal(manifest, known, path)
         before = target = known.file if known else ""
         if not target or uses[target] != 1:
             target = next(file for file in file_names(name, numbers) if alike(file) not in taken)
@@ -154,15 +154,14 @@ def _planned(manifest: Manifest, sources: Mapping[str, Place], options: Mapping[
         task["known"] = asdict(known) if known and known.content_id else None
         task["repaired"] = before if owners.get(before) == name else target
         task["listed"] = planned.path
-        if must_be_equal:
-            task["must_be_equal"] = True
+        task["must_be_equal"] = must_be_equal
         tasks.append(task)
     return tasks
 
 
-def _is_equal_or_another(manifest: Manifest, known: Entry, path: Place) -> bool:
-    """Whether a source at a URL is another one than that of this name, unless its bytes are equal; SourceError if that
-    is certain: the model in the archive would be lost.
+def _must_be_equal(manifest: Manifest, known: Entry, path: Place) -> bool:
+    """Whether a worker must compare a source with the earlier one of its name, because it is at another URL now.
+    SourceError for a local file that is another source: the model in the archive would be lost.
 
     A file that was moved, copied or downloaded is the same. What the manifest names by a URL is taken to be there: the
     manifest may come from anyone, so nothing is requested.
@@ -268,11 +267,12 @@ def convert_task(folder: str, maker: str, task: Message) -> Message:
             known, options, digests = task["known"] or {}, dict(task["options"]), Message()
             target = task["file"]
             before = source.stat()
-            if task.get("must_be_equal") and _has_changed(Entry(**known), source):
-                raise _another(Entry(**known), task["listed"])
-            if known.items() >= {"options": options, "size": before.st_size}.items():
+            if task["must_be_equal"] or known.items() >= {"options": options, "size": before.st_size}.items():
                 digests = _digests(source)
-                if known.items() >= digests.items():
+                is_equal = known.items() >= digests.items()
+                if task["must_be_equal"] and not is_equal:
+                    raise _another(Entry(**known), task["listed"])
+                if is_equal and known["options"] == options:
                     if is_whole(home / known["file"], Entry(**known)):
                         return KEPT
                     target = task["repaired"]  # it is of no use to the sources that share it, either

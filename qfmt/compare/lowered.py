@@ -340,7 +340,7 @@ class IntegerForm:
             axis: int | None = node.int("axis")
         else:  # RequantShift
             axis = channels_of([self.file.tensors[name].shape or () for name in node.inputs[1:]], len(shape))
-        if axis is None or shape[axis : axis + 1] != differs.shape:  # one for all, or not those of its channels
+        if axis is None or shape[axis : axis + 1] != differs.shape:  # one for all, or not one per channel
             return np.asarray(allowed.min())
         return allowed.reshape([-1 if each == axis else 1 for each in range(len(shape))])
 

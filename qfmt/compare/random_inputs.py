@@ -118,12 +118,13 @@ def draw(
     """`count` sets of inputs of these shapes. Another `form` of the network may say which are offsets."""
     generator, readers = np.random.default_rng(SEED), model.graph.readers()
     others = form.readers() if form else {}
+    ranges = {name: _calibrated(model, name, readers, engine) for name in shapes}
     drawn = [
         _Drawn(
             model.tensors[name],
             shape,
-            _calibrated(model, name, readers, engine),
-            _integers(model, name, readers, engine),
+            ranges[name],
+            _integers(model, name, readers, ranges[name]),
             _offsets_of(name, (*readers.get(name, ()), *others.get(name, ())), shapes),
         )
         for name, shape in shapes.items()
@@ -133,8 +134,7 @@ def draw(
 
 
 class _Drawn(NamedTuple):
-    """An input that is drawn: real numbers of the range that it was calibrated for, offsets of bags, or integers from
-    the first to the last of two."""
+    """An input that is drawn: real numbers of the calibrated range, offsets of bags, or integers of a range."""
 
     tensor: Tensor
     shape: tuple[int, ...]
@@ -187,10 +187,10 @@ def _tried(model: Model, count: int, chosen: Mapping[str, tuple[int, ...]]) -> M
 def _calibrated(
     model: Model, name: str, readers: Mapping[str, Sequence[Node]], engine: str
 ) -> tuple[float, float] | None:
-    """The range that the input's quantizer was calibrated for; None if there is none behind moves, casts and the sums
-    and products with constants that normalize the input."""
+    """The range that the quantizer of an input was calibrated for, also if the network first moves, casts or normalizes
+    the input by constants; None if there is no quantizer."""
     lines = {name: (np.ones(1), np.zeros(1))}
-    """Tensors that are a · x + b of the input x: the a and b of each channel."""
+    """Tensors that are a · x + b of the input x → a and b, per channel."""
     waiting = [name]
     for each in waiting:
         a, b = lines[each]
@@ -212,7 +212,7 @@ def _calibrated(
 
 
 def _line(model: Model, node: Node, name: str, a: Array, b: Array) -> tuple[Array, Array] | None:
-    """The same of what a node computes of such a tensor; None if it is not a line."""
+    """The a and b of what a node computes from the tensor `name`, which is a · x + b; None if it is no such line."""
     if node.operator == "Cast" or (node.inputs[0] == name and has(node, Trait.MOVE)):
         return a, b
     others = [model.tensors[other] for other in node.inputs if other and other != name]
@@ -234,22 +234,24 @@ def _line(model: Model, node: Node, name: str, a: Array, b: Array) -> tuple[Arra
 
 
 def _is_number(model: Model, name: str, readers: Mapping[str, Sequence[Node]]) -> bool:
-    """Whether a network computes with the integers of an input, as with those of an image or of sound: they are not
-    conditions, indices or sizes."""
+    """Whether a network computes with the integers of an input, as with an image or sound: they are no conditions,
+    indices or sizes."""
     waiting, seen = [name], set[str]()
     for each in waiting:
         for node in readers.get(each, ()):
-            operator = known(node)
-            if operator is None or any(
-                parameter.name in COUNTING
-                for parameter, own in zip(operator.inputs, node.inputs, strict=False)
-                if own == each
-            ):
+            if known(node) is None or _counts(node, each):
                 return False
             if node.operator == "Cast" and node.outputs[0] not in seen:
                 seen.add(node.outputs[0])
                 waiting.append(node.outputs[0])
     return name in readers
+
+
+def _counts(node: Node, name: str) -> bool:
+    """Whether a node selects or counts elements by a tensor."""
+    operator = known(node)
+    parameters = zip(operator.inputs, node.inputs, strict=False) if operator is not None else ()
+    return any(own == name and parameter.name in COUNTING for parameter, own in parameters)
 
 
 def _widened(grid: Quantization, dtype: str, engine: str) -> tuple[int, int]:
@@ -265,17 +267,19 @@ def _top(grid: Quantization, engine: str) -> int:
     return low + (high - low) // 2 if engine in REDUCED else high
 
 
-def _integers(model: Model, name: str, readers: Mapping[str, Sequence[Node]], engine: str) -> tuple[int, int]:
-    """The least and the greatest integer to draw. Of an input that selects from tables, they are those of slices that
-    all tables have; of up to 16 bits that the network computes with, all. Others are 0 or 1, as in a mask, unless a
-    quantizer was calibrated for more."""
-    nodes = [node for node in filter(known, readers.get(name, ())) if name in node.inputs[1:]]
+def _integers(
+    model: Model, name: str, readers: Mapping[str, Sequence[Node]], calibrated: tuple[float, float] | None
+) -> tuple[int, int]:
+    """The smallest and the largest integer to draw for an input: all slices that every table has, if it selects from
+    tables; else the calibrated range; else the whole type, if that has up to 16 bits and the network computes with the
+    integers; else 0 and 1, as in a mask."""
+    nodes = [node for node in readers.get(name, ()) if name in node.inputs[1:] and _counts(node, name)]
     tables = ((node, static_shape(table)) for node in nodes if (table := model.tensors[node.inputs[0]]).is_constant)
     counts = [sizes[node.int("axis", 0) % len(sizes)] for node, sizes in tables if sizes]
     limits = DTYPES[model.tensors[name].dtype]
     if counts or not limits.is_integer:
         return 0, max(min(counts, default=2) - 1, 0)
-    if (calibrated := _calibrated(model, name, readers, engine)) is not None:
+    if calibrated is not None:
         most = min(limits.maximum, (1 << 53) - 1)  # a double has all integers up to there
         low, high = np.clip(calibrated, max(limits.minimum, -most), most)
         return int(np.ceil(low)), max(int(np.ceil(low)), int(np.floor(high)))

@@ -155,9 +155,8 @@ def _form(model: Model) -> tuple[bool, bool]:
     return is_onnx, is_onnx and model.source.get("framework") == "qfmt"
 
 
-def _are_exports_of_other_types(*models: Model) -> bool:
+def _are_exports_of_other_types(a: Model, b: Model) -> bool:
     """Whether qfmt wrote two ONNX models, one of them with `--same-types`."""
-    a, b = models
     return _form(a) == _form(b) == (True, True) and (has_same_types(a, b) or has_same_types(b, a))
 
 

@@ -540,6 +540,16 @@ def test_a_cluster_that_does_not_start(sources: Path, tmp_path: Path, monkeypatc
         fill(tmp_path / "archive", find([str(sources)], tmp_path / "archive").sources, dask="local")
 
 
+def test_settings_of_dask_that_cannot_be_read(sources: Path, tmp_path: Path) -> None:
+    pytest.importorskip("distributed", reason=NO_DASK)
+    settings = tmp_path / "settings.yaml"
+    settings.write_text("distributed: [")
+    command = [sys.executable, "-m", "qfmt", "convert", sources, "--out", tmp_path / "archive", "--dask", "local"]
+    done = subprocess.run(command, env=os.environ | {"DASK_CONFIG": str(settings)}, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("qfmt: error: --dask: cannot be used: ") and len(done.stderr.splitlines()) == 1
+
+
 def test_a_scheduler_that_is_lost(sources: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("distributed", reason=NO_DASK)  # later, its settings would be gone after the block
     import dask

@@ -121,15 +121,15 @@ def binary(lift: Builder, operator: str, a: Any, b: Any) -> Any:
         return shapes.arithmetic(lift, operator, a, b)
     if operator == "Div" and _is_whole(lift, a) and _is_whole(lift, b):  # a number may not fit the type of the integers
         a, b = (cast(lift, lift.tensor(each), "float32") for each in (a, b))
-    half = _half_beside_inexact(lift, a, b) or _half_beside_inexact(lift, b, a)
-    if half and operator in ("Mul", "Div"):  # BinaryOpsKernel.cpp: the number stays float32, and the result is rounded
+    half = "" if operator not in ("Mul", "Div") else _inexact_half(lift, a, b) or _inexact_half(lift, b, a)
+    if half:  # ATen/native/cpu/BinaryOpsKernel.cpp: the number stays float32, and the result is rounded
         a, b = (cast(lift, lift.tensor(each), "float32") for each in (a, b))
         return cast(lift, lift.emit(operator, [a, b]), half)
     return lift.emit(operator, [*operands(lift, a, b)])
 
 
-def _half_beside_inexact(lift: Builder, tensor: Any, number: Any) -> str:
-    """The type of a tensor of 16-bit floats, if it does not have the number beside it; else ""."""
+def _inexact_half(lift: Builder, tensor: Any, number: Any) -> str:
+    """The type of a tensor of 16-bit floats that cannot represent the number beside it; "" for any other tensor."""
     if is_tensor(number) and lift.is_constant(y := lift.tensor(number)) and y.shape == () and y.dtype != "bool":
         number = lift.tensors[y.key].array.item()
     if not is_tensor(tensor) or not isinstance(number, int | float):
@@ -142,6 +142,7 @@ def _half_beside_inexact(lift: Builder, tensor: Any, number: Any) -> str:
 
 
 def _is_whole(lift: Builder, value: Any) -> bool:
+    """Whether a number or a tensor has integers or bools."""
     return isinstance(value, int) or (is_tensor(value) and lift.tensor(value).is_whole)
 
 
