@@ -163,7 +163,7 @@ def test_work_that_a_user_asks_for_has_no_limit(monkeypatch: pytest.MonkeyPatch,
 
 @TIMERS
 def test_a_source_of_an_archive_is_limited_and_named(tmp_path: Path) -> None:
-    task = {"path": str(DIGITS), "file": "digits.qfb", "options": {}, "known": None}
+    task = {"path": str(DIGITS), "file": "digits.qfb", "options": {}, "known": None, "must_be_equal": False}
     with backstop.enforced():
         answer = convert_task(str(tmp_path), f"{__name__}:endless", task)
     assert answer["error"].startswith(TOO_LONG)
