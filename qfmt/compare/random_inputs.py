@@ -234,16 +234,18 @@ def _line(model: Model, node: Node, name: str, a: Array, b: Array) -> tuple[Arra
 
 
 def _is_number(model: Model, name: str, readers: Mapping[str, Sequence[Node]]) -> bool:
-    """Whether a network computes with the integers of an input, as with an image or sound: they are no conditions,
-    indices or sizes."""
-    waiting, seen = [name], set[str]()
+    """Whether a network computes with the integers of an input, as with an image or sound: no conditions, indices or
+    sizes are made of them."""
+    waiting, seen = [name], {name}
     for each in waiting:
         for node in readers.get(each, ()):
-            if known(node) is None or _counts(node, each):
+            if (operator := known(node)) is None or _counts(node, each):
                 return False
-            if node.operator == "Cast" and node.outputs[0] not in seen:
-                seen.add(node.outputs[0])
-                waiting.append(node.outputs[0])
+            for index, result in enumerate(node.outputs):
+                follows = operator.followed(index) is not None and DTYPES[model.tensors[result].dtype].kind != "f"
+                if result not in seen and (follows or node.operator == "Cast"):
+                    seen.add(result)
+                    waiting.append(result)
     return name in readers
 
 

@@ -25,6 +25,7 @@ CONSTANTS = {
     "deviation": DEVIATION.reshape(CHANNELS),
     "factor": np.float32(1 / 32768),
     "table": np.zeros((7, 2), np.float32),
+    "first": np.int64(3),
 }
 SCALED = [node("Div", ["r", "half"], ["d"]), node("Sub", ["d", "one"], ["n"])]
 NORMALIZED = [node("Sub", ["r", "mean"], ["d"]), node("Div", ["d", "deviation"], ["n"])]
@@ -44,6 +45,14 @@ CASES: dict[str, tuple[int, Sequence[onnx.NodeProto], tuple[float, float]]] = {
     "an image without a quantizer": (TensorProto.UINT8, [CAST, node("Mul", ["r", "half"], ["y"])], (0, 255)),
     "a mask": (TensorProto.INT64, [CAST, node("Sub", ["one", "r"], ["y"])], (0, 1)),
     "indices": (TensorProto.INT64, [node("Gather", ["table", "x"], ["y"])], (0, 6)),
+    "indices, moved": (
+        TensorProto.UINT8, [node("Transpose", ["x"], ["t"]), node("Cast", ["t"], ["r"], to=TensorProto.INT64),
+                            node("Gather", ["table", "r"], ["y"])], (0, 1),
+    ),
+    "indices, computed": (
+        TensorProto.UINT8, [node("Cast", ["x"], ["r"], to=TensorProto.INT64), node("Add", ["r", "first"], ["t"]),
+                            node("Gather", ["table", "t"], ["y"])], (0, 1),
+    ),
     "a condition": (TensorProto.BOOL, [node("Where", ["x", "one", "half"], ["y"])], (0, 1)),
 }  # fmt: skip
 

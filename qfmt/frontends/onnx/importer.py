@@ -13,6 +13,7 @@ from ...budget import Budget
 from ...errors import QfmtError, SourceError
 from ...model import DTYPES, Attribute, Graph, Node, Shape, Tensor
 from ...ops import OPERATORS
+from ...ops.quantization import is_static
 from ...ops.registry import ByName
 from ...ops.shapes import tells_sizes
 from ...passes.constants import unused
@@ -67,10 +68,11 @@ class Importer:
             self.tensors[name] = stored(name, value.const_value)
         self.initializers = {name: tensor.dtype for name, tensor in self.tensors.items()}
         given = [value for value in graph.inputs if value.name not in graph.initializers]
-        for value in given:
-            tensor = described(value)
+        inputs = [described(value) for value in given]
+        self._has_open_inputs = not all(is_static(tensor.shape) for tensor in inputs)
+        for tensor in inputs:
             self.tensors[tensor.name] = replace(tensor, shape=(shapes or {}).get(tensor.name, tensor.shape))
-        self.inputs = tuple(value.name or "" for value in given)
+        self.inputs = tuple(tensor.name for tensor in inputs)
 
     @property
     def notes(self) -> dict[str, str]:
@@ -284,7 +286,7 @@ class Importer:
         schema, else with that of its first floating-point input (QAttention takes integers and outputs floats)."""
         value = self.values.get(name)
         if value is not None and value.type is not None:
-            return described(value)
+            return replace(described(value), shape=self._stated(value))
         dtype = dtype_by_schema(call, index, types)
         if not dtype:
             self._assumed.append(name)
@@ -293,10 +295,18 @@ class Importer:
             dtype = known[0] if call.operator.startswith("QLinear") else [*floats, *known][0]  # its floats are scales
         return Tensor(name, dtype, None)
 
+    def _stated(self, value: ir.Value) -> Shape:
+        """The shape that the model states for a value. If an input has open sizes, only the rank and the names of sizes
+        count: the numbers may be those of an earlier, fixed batch, as editors rarely correct them."""
+        shape = shape_of(value)
+        if shape is None or not self._has_open_inputs:
+            return shape
+        return tuple(size if isinstance(size, str) else None for size in shape)
+
     def _refined(self, name: str, shape: Shape) -> Shape:
         """The inferred shape; dimensions that inference leaves open come from the model."""
         value = self.values.get(name)
-        stated = None if value is None else shape_of(value)
+        stated = None if value is None else self._stated(value)
         if shape is None or stated is None or len(shape) != len(stated):
             return stated if shape is None else shape
         return tuple(b if a is None else a for a, b in zip(shape, stated, strict=True))

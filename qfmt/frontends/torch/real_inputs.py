@@ -38,7 +38,7 @@ def require_reals(lift: Builder) -> None:
     for node in lift.nodes:
         lift.budget.spend(len(node.inputs))
         origins = {origin for key in node.inputs for origin in derived.get(key, ())}
-        if not origins or node.operator == "DequantizeLinear":
+        if not origins or (node.operator == "DequantizeLinear" and "fake_quant" not in node.source_operator):
             continue
         if node.source_operator.startswith("quantized::") and "dynamic" not in node.source_operator:
             taken |= origins
@@ -58,15 +58,17 @@ def _takes_quantized(lift: Builder, node: Node) -> bool:
     first, target = lift.tensors[node.outputs[0]], node.source_operator.removeprefix("aten::").rstrip("_")
     if first.quantization is None:
         return DTYPES[first.dtype].kind != "f"
-    if any(_is_real(lift, key) for key in node.inputs):  # quantized tensors and floats do not mix
+    if any(_is_real(lift, node, key) for key in node.inputs):  # quantized tensors and floats do not mix
         return False
     if target in QUANTIZED_KERNELS:
         return True
     return node.operator != "QuantizeLinear" and _only_moves(node) and target not in FLOAT_KERNELS
 
 
-def _is_real(lift: Builder, key: str) -> bool:
-    if not key or (tensor := lift.tensors[key]).is_constant:
+def _is_real(lift: Builder, node: Node, key: str) -> bool:
+    """Whether a node computes with a tensor of floats. Unless it joins tensors, its constants are bounds, slopes or
+    scales, which torch takes beside quantized tensors."""
+    if not key or ((tensor := lift.tensors[key]).is_constant and node.operator != "Concat"):
         return False
     return tensor.quantization is None and DTYPES[tensor.dtype].kind == "f"
 

@@ -58,6 +58,10 @@ COMPUTED_FIRST: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "normalized": lambda x: (x - 0.5) / 0.25,
     "sigmoid": torch.sigmoid,
     "cast": lambda x: x.half().to(torch.float32),
+    "rounded": lambda x: torch.fake_quantize_per_tensor_affine(x, 0.03, 9, 0, 255),
+    "mean, rounded": lambda x: torch.fake_quantize_per_tensor_affine(x.mean(1), 0.03, 9, 0, 255),
+    "joined with floats": lambda x: torch.cat([x, torch.full([2, 3, 6, 1], 0.333)], 3),
+    "joined with its zeros": lambda x: torch.cat([x.mean(3), x.new_zeros([2, 3, 1])], 2),
 }
 
 

@@ -104,7 +104,7 @@ def test_quotients_of_integers(dtype: torch.dtype, tmp_path: Path) -> None:
 
 
 class Half(torch.nn.Module):
-    """A product or quotient keeps a number that 16 bits do not have; a sum rounds it."""
+    """A product or quotient keeps a number that 16 bits do not have, a whole quotient too; a sum rounds it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,6 +113,7 @@ class Half(torch.nn.Module):
     def computed(self, half: torch.Tensor):
         products = [half * 1e5, half * 0.1, half / 1e5, 1e-8 / (half + 1), half * self.large, (1 - half) * -1e9]
         sums = [half + 0.1, half - 0.3, 0.1 - half, half * 2, half / 3]
+        sums += [half // 0.1, torch.div(half, 0.3, rounding_mode="floor"), torch.div(half, 1e-3, rounding_mode="trunc")]
         return [each.float() for each in products + sums]
 
     def forward(self, x: torch.Tensor):

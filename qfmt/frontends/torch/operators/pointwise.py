@@ -121,11 +121,19 @@ def binary(lift: Builder, operator: str, a: Any, b: Any) -> Any:
         return shapes.arithmetic(lift, operator, a, b)
     if operator == "Div" and _is_whole(lift, a) and _is_whole(lift, b):  # a number may not fit the type of the integers
         a, b = (cast(lift, lift.tensor(each), "float32") for each in (a, b))
-    half = "" if operator not in ("Mul", "Div") else _inexact_half(lift, a, b) or _inexact_half(lift, b, a)
-    if half:  # ATen/native/cpu/BinaryOpsKernel.cpp: the number stays float32, and the result is rounded
+    if operator not in ("Mul", "Div"):
+        return lift.emit(operator, [*operands(lift, a, b)])
+    a, b, half = _beside_number(lift, a, b)
+    result = lift.emit(operator, [*operands(lift, a, b)])
+    return cast(lift, result, half) if half else result
+
+
+def _beside_number(lift: Builder, a: Any, b: Any) -> tuple[Any, Any, str]:
+    """The operands of a product or quotient, and the type to round it to, unless it has that already: a number that a
+    tensor of 16-bit floats cannot represent stays float32 (ATen/native/cpu/BinaryOpsKernel.cpp)."""
+    if half := _inexact_half(lift, a, b) or _inexact_half(lift, b, a):
         a, b = (cast(lift, lift.tensor(each), "float32") for each in (a, b))
-        return cast(lift, lift.emit(operator, [a, b]), half)
-    return lift.emit(operator, [*operands(lift, a, b)])
+    return a, b, half
 
 
 def _inexact_half(lift: Builder, tensor: Any, number: Any) -> str:
@@ -197,6 +205,9 @@ def floor_divide(lift: Builder, self: Any, other: Any) -> Any:
 
 def _whole_quotient(lift: Builder, a: Any, b: Any, rounding: str) -> Any:
     """Rounded down, or towards zero; Div of integers does the latter."""
+    a, b, half = _beside_number(lift, a, b)
+    if half:
+        return cast(lift, _whole_quotient(lift, a, b, rounding), half)
     x, y = operands(lift, a, b)
     kind = x.dtype
     if rounding == "floor" and DTYPES[kind].is_integer:
