@@ -45,7 +45,9 @@ class Comparison:
         """Compare the same constants with those that another reader reads from the source."""
         for name, theirs in self.witness.constants():
             weight = self.weights.get(self.relation.tensors.get(name, ""))
-            if weight is None or weight.name not in self.file.tensors:  # it has another form there
+            if weight is None or (tensor := self.file.tensors.get(weight.name)) is None:
+                continue
+            if tensor.dtype != self.witness.model.tensors[name].dtype:  # it has another form in the file
                 continue
             if self.witness.name not in weight.witnesses:
                 self.weights[weight.name] = self._as_reread(weight, theirs)

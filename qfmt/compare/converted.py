@@ -18,10 +18,9 @@ from ..model import DTYPES, Graph, Model, Quantization, Tensor, numpy_dtype, sta
 from ..ops import known
 from ..ops.accumulation import QUANTIZED
 from ..passes.edits import with_inputs
-from ..passes.same_types import has_same_types, with_same_types
 from .difference import Pairing
 from .judges import BySource, by_file, in_type, recurrent_tensors
-from .onnx_form import FLOATS, in_form_of_onnx, in_terms_of_onnx, means_itself, stating
+from .onnx_form import FLOATS, in_form_of_onnx, in_terms_of_onnx, in_types_of, means_itself, stating
 from .random_inputs import sized
 from .report import NodeComparison, WeightComparison
 from .side_by_side import SideBySide
@@ -53,9 +52,7 @@ class Converted:
         self.file, self.witness, self.foreign = file, witness, foreign
         a, b = witness.model.graph, file.graph
         if foreign and witness.name == "onnx":
-            if has_same_types(file, witness.model):
-                a = with_same_types(witness.model).graph
-            b, a = in_form_of_onnx(file, a, file)
+            b, a = in_form_of_onnx(file, in_types_of(witness.model, file).graph, file)
         elif foreign:
             a, b = in_form_of_onnx(in_terms_of_onnx(witness.model, file), b, rules[1] if rules else witness.model)
         self.pairing = Pairing(a, b, ("source", "file"))

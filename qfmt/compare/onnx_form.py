@@ -13,6 +13,7 @@ from ..arrays import Array
 from ..model import DTYPES, Graph, Model, Parameter, Quantization, Tensor, static_shape
 from ..ops import Trait, has, known
 from ..ops.accumulation import QUANTIZED, int32_bias
+from ..passes.edits import only_read, renamed
 from ..passes.same_types import has_same_types, with_same_types
 from .words import without_single_channel
 
@@ -32,8 +33,7 @@ def in_terms_of_onnx(model: Model, onnx: Model) -> Model:
     """Adapt a network to the ONNX model that was made from it, or from which it was made: float32 scales, int32 biases
     where the rule of the node quantizes them, and uint8 activations and other weights if the export used
     `--same-types`."""
-    if has_same_types(onnx, model):
-        model = with_same_types(model)
+    model = in_types_of(model, onnx)
     tensors = dict(model.graph.tensors)
     for name, tensor in tensors.items():
         grid = tensor.quantization
@@ -46,6 +46,16 @@ def in_terms_of_onnx(model: Model, onnx: Model) -> Model:
             x, weight, bias = (tensors[name] for name in node.inputs[:3])
             tensors[bias.name] = int32_bias(node, x, weight, bias) or bias
     return model.replace(graph=replace(model.graph, tensors=tensors))
+
+
+def in_types_of(model: Model, onnx: Model) -> Model:
+    """The network as it is exported with `--same-types`, if the ONNX model was. A weight that the import folded, as the
+    transposed one of a MatMul, has one name in both."""
+    if not has_same_types(onnx, model):
+        return model
+    changed = with_same_types(model)
+    names = {f"{tensor.name}.{tensor.dtype}": tensor.name for tensor in onnx.graph.constants()}
+    return changed.replace(graph=renamed(only_read(changed.graph), names))
 
 
 def _with_int32_biases(graph: Graph, onnx: Graph, stated: Model) -> Graph:

@@ -57,7 +57,8 @@ def has_same_types(onnx: Model, model: Model) -> bool:
     constants = {name for tensor in onnx.graph.constants() for name in (tensor.name, *tensor.aliases)}
     for tensor in model.tensors.values():
         if tensor.is_constant:
-            found = any(f"{tensor.name}.{other}" in constants for other in OFFSETS.keys() - {tensor.dtype})
+            others, names = OFFSETS.keys() - {tensor.dtype}, (tensor.name, *tensor.aliases)
+            found = any(f"{name}.{other}" in constants for other in others for name in names)
         else:
             there = onnx.tensors.get(tensor.name)
             found = there is not None and not there.is_constant and (tensor.dtype, there.dtype) == ("int8", "uint8")

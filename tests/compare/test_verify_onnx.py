@@ -394,6 +394,22 @@ def test_an_export_with_other_zero_points_is_compared(tmp_path: Path) -> None:
         assert qfmt.verify(tmp_path / a, one_value_changed(b, weight)).weights[0].different == 1
 
 
+def test_weights_that_the_import_transposes_in_two_exports(tmp_path: Path) -> None:
+    """A linear layer on three dimensions is a MatMul, whose folded weight has the name of the Transpose in both."""
+    module = nn.Sequential(tq.QuantStub(), nn.Linear(4, 8), tq.DeQuantStub()).eval()
+    path = saved_and_exported(module, torch.randn(1, 5, 4), "qdq", tmp_path)
+    model = qfmt.convert(path, input_shapes={"input": (1, 5, 4)})
+    onnx.save(model.to_onnx(), tmp_path / "m.onnx")
+    onnx.save(model.to_onnx(same_types=True), tmp_path / "same.onnx")
+    for a, b in (("m.onnx", "same.onnx"), ("same.onnx", "m.onnx"), ("m.pt", "same.onnx")):
+        other = qfmt.convert(tmp_path / b)
+        report = qfmt.verify(tmp_path / a, other)
+        assert report.ok and not report.uncompared and not report.unpaired, (a, report.first_wrong)
+        (weight,) = (tensor.name for tensor in other.graph.constants() if len(tensor.shape or ()) == 2)
+        changed = qfmt.verify(tmp_path / a, one_value_changed(other, weight))
+        assert [each.different for each in changed.weights if not each.ok] == [1]
+
+
 def test_open_sizes_are_those_of_the_trace_of_the_file(tmp_path: Path) -> None:
     """An ONNX model does not state them; the file that it was exported from does."""
     module = nn.Sequential(tq.QuantStub(), nn.AvgPool2d(2), nn.Conv2d(5, 8, 3), tq.DeQuantStub()).eval()

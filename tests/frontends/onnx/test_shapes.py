@@ -10,8 +10,8 @@ import pytest
 from onnx import TensorProto, helper
 
 import qfmt
-from networks.onnx_models import grids, node, proto, random_inputs
 from networks.onnx_models import dq as dequantize
+from networks.onnx_models import grids, node, proto, random_inputs
 from networks.onnx_models import q as quantize
 from support.onnx_witness import runtime
 
