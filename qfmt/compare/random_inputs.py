@@ -33,6 +33,9 @@ ELEMENT = 8
 MOST_LINES, MOST_CHANNELS = 100, 10_000
 """How many tensors are looked at for the range of an input, and how many constants for each."""
 
+IN_RANGE = ("AveragePool", "Clip", "MaxPool", "Pad", "Relu", "Resize")
+"""Operators, besides those that move elements, whose results are mostly in the range of their input."""
+
 REDUCED = ("fbgemm", "x86")
 """Engines for which PyTorch calibrates to half the integers of a tensor; inputs are then in that half."""
 
@@ -149,7 +152,11 @@ class _Drawn(NamedTuple):
         if self.offsets is not None and DTYPES[self.tensor.dtype].kind != "f":
             return np.asarray(self.offsets, kind)
         if DTYPES[self.tensor.dtype].kind != "f":
-            return np.asarray(generator.integers(*self.integers, self.shape, endpoint=True), kind)
+            integers = generator.integers(*self.integers, self.shape, endpoint=True)
+            if self.integers == (DTYPES[self.tensor.dtype].minimum, DTYPES[self.tensor.dtype].maximum):
+                flags = generator.integers(0, 1, self.shape, endpoint=True)  # it may be a mask
+                integers = np.where(generator.random(self.shape) < 1 / 4, flags, integers)
+            return np.asarray(integers, kind)
         values = generator.standard_normal(self.shape)
         if self.calibrated is not None:
             first, last = self.calibrated  # two standard deviations either way
@@ -213,8 +220,17 @@ def _calibrated(
 
 def _line(model: Model, node: Node, name: str, a: Array, b: Array) -> tuple[Array, Array] | None:
     """The a and b of what a node computes from the tensor `name`, which is a · x + b; None if it is no such line."""
-    if node.operator == "Cast" or (node.inputs[0] == name and has(node, Trait.MOVE)):
+    if node.operator == "Cast" or (node.inputs[0] == name and (has(node, Trait.MOVE) or node.operator in IN_RANGE)):
         return a, b
+    if node.operator == "BatchNormalization" and node.inputs[0] == name:
+        given = [model.tensors[other] for other in node.inputs[1:5]]
+        if not all(each.is_constant for each in given) or prod(static_shape(given[0])) > MOST_CHANNELS:
+            return None
+        scale, bias, mean, var = (each.dequantize().astype(np.float64).reshape(-1) for each in given)
+        epsilon = node.attributes["epsilon"]
+        assert isinstance(epsilon, float)
+        factor = scale / np.sqrt(var + epsilon)
+        return (a * factor, (b - mean) * factor + bias) if a.size in (1, factor.size) else None
     others = [model.tensors[other] for other in node.inputs if other and other != name]
     if node.operator not in ("Add", "Sub", "Mul", "Div") or len(others) != 1 or not others[0].is_constant:
         return None

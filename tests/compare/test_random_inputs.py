@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 import qfmt
 from networks.onnx_models import dq, grids, node, proto, q
@@ -21,6 +21,10 @@ CONSTANTS = {
     **grids(s=(1 / 128, np.uint8(128))),
     "half": np.float32(127.5),
     "one": np.float32(1),
+    "ones": np.ones(3, np.float32),
+    "zeros": np.zeros(3, np.float32),
+    "middle": np.full(3, 127.5, np.float32),
+    "square": np.full(3, 16256, np.float32),
     "mean": MEAN.reshape(CHANNELS),
     "deviation": DEVIATION.reshape(CHANNELS),
     "factor": np.float32(1 / 32768),
@@ -39,6 +43,14 @@ CASES: dict[str, tuple[int, Sequence[onnx.NodeProto], tuple[float, float]]] = {
     "an image, moved": (
         TensorProto.UINT8, [CAST, node("Transpose", ["r"], ["t"], perm=[0, 1, 3, 2]), *(
             node("Div", ["t", "half"], ["d"]), node("Sub", ["d", "one"], ["n"]), *ENDS)], (0, 254),
+    ),
+    "an image, pooled": (
+        TensorProto.FLOAT, [node("AveragePool", ["x"], ["p"], kernel_shape=[2, 2]), node("Relu", ["p"], ["r"]),
+                            *SCALED, *ENDS], (0, 254.00390625),
+    ),
+    "an image by a batch norm": (
+        TensorProto.FLOAT, [node("BatchNormalization", ["x", *["ones", "zeros", "middle", "square"]], ["n"],
+                                 epsilon=0.25), *ENDS], (0, 254.00390625),
     ),
     "an image of int64": (TensorProto.INT64, [CAST, *SCALED, *ENDS], (0, 254)),
     "sound": (TensorProto.INT16, [CAST, node("Mul", ["r", "factor"], ["n"]), *ENDS], (-32768, 32512)),
@@ -67,6 +79,18 @@ def test_the_range_of_an_input(name: str) -> None:
     low, high = float(drawn.min()), float(drawn.max())
     assert ends[0] <= low and high <= ends[1] and high - low >= 0.999 * (ends[1] - ends[0])
     assert np.unique(drawn).size >= min(200, ends[1] - ends[0])
+
+
+@pytest.mark.parametrize("kind", [TensorProto.UINT8, TensorProto.INT8, TensorProto.INT16])
+def test_a_mask_of_bytes_has_zeros(kind: int) -> None:
+    nodes = [node("Unsqueeze", ["x", "axes"], ["u"]), node("Equal", ["u", "none"], ["c"]),
+             node("Where", ["c", "half", "one"], ["y"])]  # fmt: skip
+    none = np.zeros((), helper.tensor_dtype_to_np_dtype(kind))
+    constants = {"axes": np.array([1]), "none": none, "one": CONSTANTS["one"], "half": CONSTANTS["half"]}
+    model = qfmt.convert(proto(nodes, {"x": (kind, [1, 400])}, ["y"], constants))
+    (drawn,) = draw(model, {"x": (1, 400)}, 1, model.engine)
+    assert 20 < np.count_nonzero(drawn["x"] == 0) < 200 and 20 < np.count_nonzero(drawn["x"] == 1) < 200
+    assert np.unique(drawn["x"]).size > 150
 
 
 @pytest.mark.parametrize("kind", [TensorProto.UINT8, TensorProto.FLOAT])

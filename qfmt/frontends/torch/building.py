@@ -77,6 +77,8 @@ class Builder:
         """Keys of inputs whose quantization the user states: torch may need quantized tensors, or floats."""
         self.floats: set[str] = set()
         """Those of which it certainly needs floats."""
+        self.asked: set[str] = set()
+        """Those whose element type it asks for, which of floats is another one."""
         self.read: set[str] = set()
         """Keys of the tensors that nodes compute with, and not only with their sizes."""
         self.place = Place()
@@ -114,6 +116,14 @@ class Builder:
         self.reals[value.key] = real.key
         self.wanted[real.key] = f"{spec.name}.real"
         return real
+
+    def dtype_like(self, value: TensorValue) -> str:
+        """The element type of a new tensor like an existing one. Torch makes none like a quantized tensor, so an input
+        is then one of floats."""
+        if value.quantization is None:
+            return value.dtype
+        self.floats |= self.undecided & {value.key}
+        return "float32"
 
     def emit(
         self, operator: str, inputs: Sequence[Any], attributes: Mapping[str, Attribute] | None = None, **options: Any

@@ -34,7 +34,7 @@ def require_reals(lift: Builder) -> None:
         return
     derived = {key: {key} for key in lift.undecided}
     """Tensors on the grid of inputs → these."""
-    rounded, taken = set[str](), set[str]()
+    rounded, taken = {*lift.asked}, set[str]()
     for node in lift.nodes:
         lift.budget.spend(len(node.inputs))
         origins = {origin for key in node.inputs for origin in derived.get(key, ())}

@@ -60,6 +60,7 @@ COMPUTED_FIRST: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "cast": lambda x: x.half().to(torch.float32),
     "rounded": lambda x: torch.fake_quantize_per_tensor_affine(x, 0.03, 9, 0, 255),
     "mean, rounded": lambda x: torch.fake_quantize_per_tensor_affine(x.mean(1), 0.03, 9, 0, 255),
+    "beside its type": lambda x: x * 0.5 + torch.tensor([0.3, -0.4, 1.6, 2.7], dtype=torch.float64).type_as(x),
     "joined with floats": lambda x: torch.cat([x, torch.full([2, 3, 6, 1], 0.333)], 3),
     "joined with its zeros": lambda x: torch.cat([x.mean(3), x.new_zeros([2, 3, 1])], 2),
 }
@@ -101,6 +102,19 @@ def test_a_network_computes_with_real_numbers_before_it_quantizes_them(kind: str
         real = (torch.tensor(integers.astype(np.float32)) - zero_point) * np.float32(scale)
         (result,) = model.run({"x": integers}).values()
         np.testing.assert_array_equal(result, network(real).numpy())
+
+
+class OfItsType(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        real = torch.quantize_per_tensor(x, 0.05, 120, torch.quint8).dequantize()
+        return real + torch.full([4], 0.3, dtype=x.dtype)
+
+
+def test_a_script_that_asks_for_the_type_of_an_input(tmp_path: Path) -> None:
+    torch.jit.script(OfItsType()).save(tmp_path / "m.pt")
+    model = qfmt.convert(tmp_path / "m.pt", input_quantization={"x": (0.1, 10, "uint8")}, input_shapes={"x": (3, 4)})
+    report = qfmt.verify(tmp_path / "m.pt", model)
+    assert report.ok and report.outputs[0].outputs > 0, report.first_wrong
 
 
 class InFloats(torch.nn.Module):

@@ -141,6 +141,4 @@ def like(lift: Builder, value: int | None, self: TensorValue, *args: Any, dtype:
 
 @lifts({"aten::new_zeros": 0, "aten::new_ones": 1})
 def new(lift: Builder, value: int, self: Any, size: Any, dtype: Any = None, *place: Any, **options: Any) -> Any:
-    like = lift.tensor(self)
-    lift.floats |= lift.undecided & {like.key}  # torch creates none like a quantized tensor
-    return filled(lift, size, value, _dtype(dtype, "float32" if like.quantization is not None else like.dtype))
+    return filled(lift, size, value, _dtype(dtype, lift.dtype_like(lift.tensor(self))))

@@ -156,7 +156,7 @@ def fake_quantize(lift: Builder, self: Any, scale: Any, zero_point: Any, quant_m
 def _fake(lift: Builder, value: Any, dtype: str, grid: Quantization) -> TensorValue:
     x = lift.tensor(value)
     real = _dequantize(lift, _quantize(lift, x, dtype, grid), grid, None)
-    return real if x.quantization is not None else cast(lift, real, x.dtype)
+    return cast(lift, real, lift.dtype_like(x))
 
 
 @lifts("aten::fake_quantize_per_channel_affine", "quantized_decomposed::fake_quant_per_channel")

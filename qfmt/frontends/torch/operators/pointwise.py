@@ -95,7 +95,7 @@ def dropout(lift: Builder, a: Any) -> Any:
 
 @lifts("aten::to", "aten::type_as", "aten::_to_copy")
 def to(lift: Builder, self: TensorValue, *args: Any, **kwargs: Any) -> Any:
-    dtype = _target_dtype(args, kwargs)
+    dtype = _target_dtype(lift, args, kwargs)
     if dtype is None or self.dtype == dtype:
         stated = kwargs.get("memory_format", args[-1] if len(args) > 3 else None)
         return contiguous(lift, self, 1 if stated is None or isinstance(stated, bool) else stated)
@@ -106,9 +106,11 @@ def to(lift: Builder, self: TensorValue, *args: Any, **kwargs: Any) -> Any:
     return lift.emit("Cast", [self], {"to": dtype})
 
 
-def _target_dtype(args: Any, kwargs: Any) -> str | None:
+def _target_dtype(lift: Builder, args: Any, kwargs: Any) -> str | None:
     for value in (kwargs.get("dtype"), kwargs.get("other"), *args):
-        if isinstance(value, TensorValue | StoredTensor):
+        if isinstance(value, TensorValue):
+            return lift.dtype_like(value)
+        if isinstance(value, StoredTensor):
             return value.dtype
         if isinstance(value, int) and not isinstance(value, bool):
             return arguments.dtype(value)

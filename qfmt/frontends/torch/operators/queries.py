@@ -42,6 +42,7 @@ def numel(lift: Builder, self: TensorValue) -> Any:
 
 @lifts("prim::dtype")
 def dtype(lift: Builder, self: TensorValue) -> int:
+    lift.asked |= lift.undecided & {self.key}
     quantized = QUANTIZED_CODES.get(f"q{self.dtype}") if self.quantization is not None else None
     return PLAIN_CODES[self.dtype] if quantized is None else quantized
 
