@@ -132,16 +132,19 @@ def binary(lift: Builder, operator: str, a: Any, b: Any) -> Any:
 
 def _beside_number(lift: Builder, a: Any, b: Any) -> tuple[Any, Any, str]:
     """The operands of a product or quotient, and the type to round it to, unless it has that already: a number that a
-    tensor of 16-bit floats cannot represent stays float32 (ATen/native/cpu/BinaryOpsKernel.cpp)."""
-    if half := _inexact_half(lift, a, b) or _inexact_half(lift, b, a):
+    tensor of 16-bit floats cannot represent stays float32, but that of a first tensor is rounded
+    (ATen/native/cpu/BinaryOpsKernel.cpp)."""
+    half = _inexact_half(lift, a, b) or ("" if is_tensor(a) else _inexact_half(lift, b, a))
+    if half:
         a, b = (cast(lift, lift.tensor(each), "float32") for each in (a, b))
     return a, b, half
 
 
 def _inexact_half(lift: Builder, tensor: Any, number: Any) -> str:
     """The type of a tensor of 16-bit floats that cannot represent the number beside it; "" for any other tensor."""
-    if is_tensor(number) and lift.is_constant(y := lift.tensor(number)) and y.shape == () and y.dtype != "bool":
-        number = lift.tensors[y.key].array.item()
+    if is_tensor(number) and lift.is_constant(y := lift.tensor(number)) and y.dtype != "bool":
+        if y.shape == () or (y.is_whole and {*(y.shape or ())} == {1}):  # floats with dimensions are promoted
+            number = lift.tensors[y.key].array.item()
     if not is_tensor(tensor) or not isinstance(number, int | float):
         return ""
     kind = lift.tensor(tensor).dtype
