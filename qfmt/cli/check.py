@@ -142,7 +142,7 @@ def _check_archive(folder: Place, json_: bool, levels: Levels, jobs: int | None)
     for entry in manifest.entries.values():
         if entry.content_id:
             first = entries.setdefault(manifest.place(entry), entry)  # a file is read once
-            if (first.file_sha256, first.content_id) != (entry.file_sha256, entry.content_id):
+            if len({(each.file_sha256, each.content_id, each.engine) for each in (first, entry)}) > 1:
                 otherwise.add(entry.file)
     tasks = [
         {"number": number, "path": text_of(path), "entry": asdict(entry), "levels": levels}
@@ -154,7 +154,7 @@ def _check_archive(folder: Place, json_: bool, levels: Levels, jobs: int | None)
             file, answer = task["entry"]["file"], accepted(answer, _is_answer)
             told = _told(file, None, answer["error"]) if "error" in answer else answer | {"file": file}
             checked[task["number"]] = told
-    checked += [_told(file, False, "the manifest states two contents of it") for file in sorted(otherwise)]
+    checked += [_told(file, False, "two entries of the manifest differ about it") for file in sorted(otherwise)]
     if manifest.is_cut:
         problem = "the last line is incomplete; restore the manifest, or convert the sources again"
         checked.append(_told(manifest.path.name, False, problem))
@@ -283,7 +283,7 @@ def _archived(path: Path, entry: Entry, levels: Levels) -> dict[str, Any]:
         if told["valid"] and model is not None and model.content_id().hex() != entry.content_id:
             told |= {"valid": False, "problem": "its content id is not that of the manifest"}
         if told["valid"] and model is not None and entry.engine not in ("", model.engine):
-            told |= {"valid": False, "problem": "its engine is not that of the manifest"}
+            told |= {"valid": False, "problem": "its engine is not that of the manifest; remove it, and convert again"}
     except QfmtError as error:
         told |= {"valid": None, "problem": error.what}
     return told

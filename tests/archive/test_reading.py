@@ -97,10 +97,16 @@ def test_check_finds_broken_rules_and_another_content_id(three: Path) -> None:
 
 
 def test_check_finds_another_engine(three: Path) -> None:
-    text = (three / MANIFEST).read_text()
-    (three / MANIFEST).write_text(text.replace('"engine": "fbgemm"', '"engine": "x86"', 1))
-    result = invoke("check", three)
-    assert (result.exit_code, result.stdout) == (1, "a.qfb: its engine is not that of the manifest\n")
+    """That of the first entry of a file, and of another one."""
+    lines = (three / MANIFEST).read_text().splitlines(keepends=True)
+    shared = [number for number, line in enumerate(lines) if json.loads(line)["file"] == "a.qfb"]
+    differs = "a.qfb: two entries of the manifest differ about it\n"
+    other = "a.qfb: its engine is not that of the manifest; remove it, and convert again\n"
+    for number, said in (shared[0], other + differs), (shared[-1], differs):
+        changed = lines[number].replace('"engine": "fbgemm"', '"engine": "x86"')
+        (three / MANIFEST).write_text("".join([*lines[:number], changed, *lines[number + 1 :]]))
+        result = invoke("check", three)
+        assert (result.exit_code, result.stdout) == (1, said)
 
 
 def test_check_finds_entries_that_contradict_each_other(three: Path) -> None:
@@ -110,7 +116,7 @@ def test_check_finds_entries_that_contradict_each_other(three: Path) -> None:
     changed = first.replace(manifest.entries["a.pt"].content_id, "0" * 64)
     (three / MANIFEST).write_text("".join([changed, *rest]))
     result = invoke("check", three)
-    said = "a.qfb: its content id is not that of the manifest\na.qfb: the manifest states two contents of it\n"
+    said = "a.qfb: its content id is not that of the manifest\na.qfb: two entries of the manifest differ about it\n"
     assert (result.exit_code, result.stdout) == (1, said)
 
 
