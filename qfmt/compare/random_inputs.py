@@ -224,7 +224,7 @@ def _line(model: Model, node: Node, name: str, a: Array, b: Array) -> tuple[Arra
         return a, b
     if node.operator == "BatchNormalization" and node.inputs[0] == name:
         given = [model.tensors[other] for other in node.inputs[1:5]]
-        if not all(each.is_constant for each in given) or prod(static_shape(given[0])) > MOST_CHANNELS:
+        if not all(each.is_constant for each in given) or not 0 < prod(static_shape(given[0])) <= MOST_CHANNELS:
             return None
         scale, bias, mean, var = (each.dequantize().astype(np.float64).reshape(-1) for each in given)
         epsilon = node.attributes["epsilon"]
@@ -235,7 +235,7 @@ def _line(model: Model, node: Node, name: str, a: Array, b: Array) -> tuple[Arra
     if node.operator not in ("Add", "Sub", "Mul", "Div") or len(others) != 1 or not others[0].is_constant:
         return None
     count = prod(static_shape(others[0]))
-    if count > MOST_CHANNELS or (1 not in (count, a.size) and count != a.size):
+    if not 0 < count <= MOST_CHANNELS or (1 not in (count, a.size) and count != a.size):
         return None
     c, is_first = others[0].dequantize().astype(np.float64).reshape(-1), node.inputs[0] == name
     match node.operator:

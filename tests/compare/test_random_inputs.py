@@ -81,6 +81,13 @@ def test_the_range_of_an_input(name: str) -> None:
     assert np.unique(drawn).size >= min(200, ends[1] - ends[0])
 
 
+def test_a_constant_without_elements() -> None:
+    nodes = [node("Add", ["x", "none"], ["n"]), *ENDS]
+    constants = {**grids(s=(1 / 128, np.uint8(128))), "none": np.zeros((1, 0), np.float32)}
+    model = qfmt.convert(proto(nodes, {"x": (TensorProto.FLOAT, [3, 1])}, ["y"], constants))
+    assert [each["x"].shape for each in draw(model, {"x": (3, 1)}, 1, model.engine)] == [(3, 1)]
+
+
 @pytest.mark.parametrize("kind", [TensorProto.UINT8, TensorProto.INT8, TensorProto.INT16])
 def test_a_mask_of_bytes_has_zeros(kind: int) -> None:
     nodes = [node("Unsqueeze", ["x", "axes"], ["u"]), node("Equal", ["u", "none"], ["c"]),

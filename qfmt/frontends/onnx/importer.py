@@ -68,11 +68,11 @@ class Importer:
             self.tensors[name] = stored(name, value.const_value)
         self.initializers = {name: tensor.dtype for name, tensor in self.tensors.items()}
         given = [value for value in graph.inputs if value.name not in graph.initializers]
-        inputs = [described(value) for value in given]
-        self._has_open_inputs = not all(is_static(tensor.shape) for tensor in inputs)
-        for tensor in inputs:
-            self.tensors[tensor.name] = replace(tensor, shape=(shapes or {}).get(tensor.name, tensor.shape))
+        stated = [described(value) for value in given]
+        inputs = [replace(tensor, shape=(shapes or {}).get(tensor.name, tensor.shape)) for tensor in stated]
+        self.tensors.update((tensor.name, tensor) for tensor in inputs)
         self.inputs = tuple(tensor.name for tensor in inputs)
+        self._has_fixed_inputs = inputs == stated and all(is_static(tensor.shape) for tensor in inputs)
 
     @property
     def notes(self) -> dict[str, str]:
@@ -296,10 +296,11 @@ class Importer:
         return Tensor(name, dtype, None)
 
     def _stated(self, value: ir.Value) -> Shape:
-        """The shape that the model states for a value. If an input has open sizes, only the rank and the names of sizes
-        count: the numbers may be those of an earlier, fixed batch, as editors rarely correct them."""
+        """The shape that the model states for a value. If inputs have open sizes, or others than the model states, only
+        the rank and the names of sizes count: the numbers may be those of another batch, as editors rarely correct
+        them."""
         shape = shape_of(value)
-        if shape is None or not self._has_open_inputs:
+        if shape is None or self._has_fixed_inputs:
             return shape
         return tuple(size if isinstance(size, str) else None for size in shape)
 

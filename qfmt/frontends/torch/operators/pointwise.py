@@ -143,8 +143,8 @@ def _beside_number(lift: Builder, a: Any, b: Any) -> tuple[Any, Any, str]:
 def _inexact_half(lift: Builder, tensor: Any, number: Any) -> str:
     """The type of a tensor of 16-bit floats that cannot represent the number beside it; "" for any other tensor."""
     if is_tensor(number) and lift.is_constant(y := lift.tensor(number)) and y.dtype != "bool":
-        if y.shape == () or (y.is_whole and {*(y.shape or ())} == {1}):  # floats with dimensions are promoted
-            number = lift.tensors[y.key].array.item()
+        is_one = y.shape == () or (y.is_whole and {*(y.shape or ())} == {1})  # floats with dimensions are promoted
+        number = lift.tensors[y.key].array.item() if is_one else number
     if not is_tensor(tensor) or not isinstance(number, int | float):
         return ""
     kind = lift.tensor(tensor).dtype
