@@ -33,7 +33,8 @@ ELEMENT = 8
 MOST_LINES, MOST_CHANNELS = 100, 10_000
 """How many tensors are looked at for the range of an input, and how many constants for each."""
 
-IN_RANGE = ("AveragePool", "Clip", "MaxPool", "Pad", "Relu", "Resize")
+CLAMPS = ("Clip", "Relu")
+IN_RANGE = (*CLAMPS, "AveragePool", "MaxPool", "Pad", "Resize")
 """Operators, besides those that move elements, whose results are mostly in the range of their input."""
 
 REDUCED = ("fbgemm", "x86")
@@ -198,7 +199,7 @@ def _calibrated(
     the input by constants; None if there is no quantizer."""
     lines = {name: (np.ones(1), np.zeros(1))}
     """Tensors that are a · x + b of the input x → a and b, per channel."""
-    waiting = [name]
+    waiting, clamped = [name], set[str]()
     for each in waiting:
         a, b = lines[each]
         for node in filter(known, readers.get(each, ())):
@@ -209,12 +210,14 @@ def _calibrated(
                 scale, zero_point = quantization.scale[0], quantization.zero_point[0]
                 with np.errstate(all="ignore"):
                     ends = [((end - zero_point) * scale - b) / a for end in (low, high)]
-                return (float(np.min(ends)), float(np.max(ends))) if np.isfinite(ends).all() else None
+                more = np.ptp(ends) / 4 if each in clamped else 0.0  # clamps must act
+                return (float(np.min(ends) - more), float(np.max(ends) + more)) if np.isfinite(ends).all() else None
             with np.errstate(all="ignore"):
                 line = None if len(lines) > MOST_LINES or result in lines else _line(model, node, each, a, b)
             if line is not None and np.isfinite(line).all() and line[0].all():
                 lines[result] = line[0], line[1]
                 waiting.append(result)
+                clamped |= {result} if each in clamped or node.operator in CLAMPS else set()
     return None
 
 

@@ -21,6 +21,7 @@ CONSTANTS = {
     **grids(s=(1 / 128, np.uint8(128))),
     "half": np.float32(127.5),
     "one": np.float32(1),
+    "pads": np.array([0, 0, 1, 1, 0, 0, 0, 0]),
     "ones": np.ones(3, np.float32),
     "zeros": np.zeros(3, np.float32),
     "middle": np.full(3, 127.5, np.float32),
@@ -45,8 +46,11 @@ CASES: dict[str, tuple[int, Sequence[onnx.NodeProto], tuple[float, float]]] = {
             node("Div", ["t", "half"], ["d"]), node("Sub", ["d", "one"], ["n"]), *ENDS)], (0, 254),
     ),
     "an image, pooled": (
-        TensorProto.FLOAT, [node("AveragePool", ["x"], ["p"], kernel_shape=[2, 2]), node("Relu", ["p"], ["r"]),
+        TensorProto.FLOAT, [node("AveragePool", ["x"], ["p"], kernel_shape=[2, 2]), node("Pad", ["p", "pads"], ["r"]),
                             *SCALED, *ENDS], (0, 254.00390625),
+    ),
+    "an image, clamped": (
+        TensorProto.FLOAT, [node("Relu", ["x"], ["r"]), *SCALED, *ENDS], (-63.5009765625, 317.5048828125),
     ),
     "an image by a batch norm": (
         TensorProto.FLOAT, [node("BatchNormalization", ["x", *["ones", "zeros", "middle", "square"]], ["n"],
