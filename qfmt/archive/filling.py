@@ -90,6 +90,8 @@ def fill(
         if isinstance(each, Url) and each.protocol == "memory":
             hint = "memory:// is the memory of one process, but other processes convert"
             raise DestinationError("cannot be used for an archive", where=str(each), hint=hint)
+    if isinstance(folder, Url) and folder.suffix == ".qfb":
+        raise DestinationError("names a file, and an archive is a folder", where=str(folder), hint="omit .qfb")
     if isinstance(folder, Url) and (options or {}).get("shard_size"):
         hint = "fill a local folder, and copy it"
         raise DestinationError("shards cannot be put into an archive by URL", where=str(folder), hint=hint)

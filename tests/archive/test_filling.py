@@ -335,6 +335,11 @@ def test_an_archive_by_url_has_no_shards(sources: Path) -> None:
     assert "shards cannot be put into an archive by URL" in said
 
 
+def test_an_archive_by_url_is_not_named_as_a_file(sources: Path) -> None:
+    said = trouble("convert", digits(sources / "a.pt"), "--out", "s3://bucket/archive.qfb")
+    assert "s3://bucket/archive.qfb: names a file, and an archive is a folder; omit .qfb" in said
+
+
 def test_equal_models_that_come_in_reverse_are_noted_twice(
     sources: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
