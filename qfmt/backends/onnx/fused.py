@@ -96,7 +96,8 @@ def apart(model: Model) -> Apart:
     channels, and that the scale of an int32 bias is that of the sums. If they are not, its MatMulIntegerToFloat, QGemm
     and QLinearConv use wrong scales, or fail. For a convolution it compares the two scales of the bias, but so roughly
     that all tiny ones count as equal. It rounds a float bias to int32 in units of the sums, even if the float result is
-    also an output (WeightBiasQuantization). It has no integer kernels for 2-bit weights.
+    also an output, and a float weight to int8 with one scale (WeightBiasQuantization). It has no integer kernels for
+    2-bit weights.
     """
     nodes = [node for node in model.nodes if known(node)]
     origins, read = _origins(model, nodes), _read(model, nodes)
@@ -108,6 +109,7 @@ def apart(model: Model) -> Apart:
             odd = (each for each in given if _has_many_scales(each) and not _is_weight(node, each, read))
             few = (each for each in given if each.is_constant and DTYPES[each.dtype].bits == 2)
             constants.update(each.name for each in (*odd, *few))
+        results.update(_steps_after_float_weight(node, origins, readers, read))
     for product, bias, result in _biases(nodes, read):
         quantized, w = origins.get(product.inputs[0]), read[product.inputs[1]]
         x = None if quantized is None else quantized.quantization
@@ -208,6 +210,19 @@ def _up_to_quantization(
             if passes and name and name not in passed:
                 queue.append(passed.setdefault(name, tensors[name]))
     return queue
+
+
+def _steps_after_float_weight(
+    node: Node, origins: Origins, readers: Mapping[str, Sequence[Node]], tensors: Mapping[str, Tensor]
+) -> set[str]:
+    """The quantized tensors that follow a product of a quantized tensor and a constant weight of floats."""
+    if not has(node, Trait.PRODUCT) or node.inputs[0] not in origins:
+        return set()
+    w = tensors[node.inputs[1]]
+    if not w.is_constant or w.quantization is not None or DTYPES[w.dtype].kind != "f":
+        return set()
+    passed = _up_to_quantization(tensors[node.outputs[0]], readers, tensors)
+    return {y.name for y in passed if y.quantization is not None}
 
 
 def _is_in_other_units(bias: Quantization | None, product: Node, x: Quantization, w: Quantization) -> bool:

@@ -174,7 +174,7 @@ def _has_tensor(value: Any) -> bool:
     return any(map(_has_tensor, value)) if isinstance(value, list | tuple) else isinstance(value, torch.Tensor)
 
 
-_CREATIONS = ("aten::zeros", "aten::ones", "aten::full", "aten::arange", "aten::tensor")
+_CREATIONS = ("aten::zeros", "aten::ones", "aten::full", "aten::arange", "aten::tensor", "aten::scalar_tensor")
 """Functions that make tensors from numbers only."""
 
 _PACKING = frozenset(

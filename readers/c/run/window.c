@@ -40,14 +40,15 @@ qfb_code window_positions(node_t *node, window_t *w, int ceil_mode)
     uint32_t i;
     for (i = 0; i < 3; i++) {
         int64_t room = w->in[i] + w->before[i] + w->after[i] - (w->dilation[i] * (w->kernel[i] - 1) + 1);
-        if (room < 0)
-            return INVALID("V43", "a window does not fit into the input with its pads");
-        w->out[i] = room / w->stride[i] + 1;
-        if (ceil_mode) {
-            w->out[i] = (room + w->stride[i] - 1) / w->stride[i] + 1;
+        if (ceil_mode) { /* division truncates, which rounds a negative quotient up */
+            w->out[i] = (room > 0 ? (room - 1) / w->stride[i] + 1 : room / w->stride[i]) + 1;
             if ((w->out[i] - 1) * w->stride[i] >= w->in[i] + w->before[i])
                 w->out[i]--;
+        } else {
+            w->out[i] = room < 0 ? 0 : room / w->stride[i] + 1;
         }
+        if (w->out[i] < 1)
+            return INVALID("V43", "a window does not fit into the input with its pads");
     }
     w->outputs = window_product(w->out);
     return w->outputs < 0 ? UNSUPPORTED("the output is too large") : QFB_OK;

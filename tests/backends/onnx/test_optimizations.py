@@ -13,6 +13,7 @@ import pytest
 
 import qfmt
 from cases.one_node import single
+from networks import onnx_models
 from qfmt.errors import InexpressibleNodesError
 from qfmt.model import DTYPES, Graph, Model, Node, Quantization, Tensor
 from qfmt.ops import OPERATORS
@@ -186,6 +187,29 @@ def test_an_output_that_is_also_transposed_and_quantized(clamp: str) -> None:
     plain, fused = (runtime(model.to_onnx(), feeds, level) for level in LEVELS)
     for first, second in zip(plain, fused, strict=True):
         np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("after", ["", "Relu", "Transpose"])
+@pytest.mark.parametrize("name", ["Conv", "ConvTranspose", "Gemm", "MatMul"])
+def test_float_weights_between_quantized_tensors(name: str, after: str) -> None:
+    """ONNX Runtime would quantize them with one scale, although the first channel has much larger ones."""
+    sizes = [2, 4] if name in ("Gemm", "MatMul") else [2, 4, 5, 5]
+    weight = RNG.integers(-64, 65, (4, 4) if len(sizes) == 2 else (4, 4, 3, 3)).astype(f32) / 64
+    weight[:, 0] = weight[:, 0] * 64 if name != "Conv" else weight[:, 0]
+    weight[0] = weight[0] * 64 if name == "Conv" else weight[0]
+    perm = [*range(len(sizes))][::-1]
+    product = onnx_models.node(name, ["xr", "w"], ["p"])
+    passed = (
+        [onnx_models.node(after, ["p"], ["r"], **({"perm": perm} if after == "Transpose" else {}))] if after else []
+    )
+    ends = [onnx_models.q("r" if after else "p", "y", "yq"), onnx_models.dq("yq", "y", "y")]
+    nodes = [onnx_models.q("x", "x", "xq"), onnx_models.dq("xq", "x", "xr"), product, *passed, *ends]
+    constants = {**onnx_models.grids(x=(0.5, np.uint8(128)), y=(0.5, np.uint8(128))), "w": weight}
+    model = qfmt.convert(onnx_models.proto(nodes, {"x": (onnx.TensorProto.FLOAT, sizes)}, ["y"], constants))
+    feeds = {"x": RNG.integers(-8, 9, sizes).astype(f32) / 2}
+    for level in LEVELS:
+        for form in ("qdq", "qoperator"):
+            np.testing.assert_array_equal(runtime(model.to_onnx(form=form), feeds, level)[0], model.run(feeds)["y"])
 
 
 def test_a_batch_of_integer_matrices_with_scales_of_columns_and_a_bias(tmp_path: Path) -> None:

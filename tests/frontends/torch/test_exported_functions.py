@@ -6,12 +6,14 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+import qfmt  # noqa: E402
 from networks.decomposed import Function, activation, randn, whole  # noqa: E402
 from networks.pytorch import flat, quiet  # noqa: E402
 from qfmt import Model  # noqa: E402
@@ -187,6 +189,20 @@ def test_assigned_elements_are_those_of_torch() -> None:
     model = converted(program.run_decompositions())
     (mine,) = model.run({model.graph.inputs[0]: X.numpy()}).values()
     assert np.array_equal(mine, written_by_index(X).numpy())
+
+
+def chosen(x: Any) -> Any:
+    real = activation(x)
+    return torch.where(real > 0, real, 0)
+
+
+@quiet()
+def test_a_number_beside_a_tensor_is_verified(tmp_path: Path) -> None:
+    """Decomposed, it is a tensor that torch makes of the number."""
+    program = torch.export.export(Function(chosen).eval(), (X,)).run_decompositions()
+    torch.export.save(program, tmp_path / "m.pt2")
+    report = qfmt.verify(tmp_path / "m.pt2", qfmt.convert(tmp_path / "m.pt2"))
+    assert report.ok and report.outputs[0].outputs > 0
 
 
 def test_images_of_integers_are_not_interpolated() -> None:
