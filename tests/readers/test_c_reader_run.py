@@ -424,7 +424,7 @@ def _altered(count: int, seed: int, path: Path) -> list[bytes]:
 
 
 def test_broken_networks_are_refused(tmp_path: Path) -> None:
-    """All are refused, except those with a broken proof, which a run does not need, or with open sizes that it knows."""
+    """All are refused, except those with a broken proof, which a run does not need, or open sizes, which it knows."""
     needed = [(rule, model) for rule, model in BROKEN if rule not in ("V62", "V68")]
     found = hashes(written(model, tmp_path / "m.qfb") for _, model in needed)
     assert [rule for (rule, _), (code, *_) in zip(needed, found, strict=True) if code == 0] == []

@@ -28,11 +28,13 @@ NEUTRAL = {"Mul": 1, "Div": 1, "Add": 0, "Sub": 0}
 
 class Apart(NamedTuple):
     """The tensors at which nodes are kept apart, by name: `constants` from the nodes that read them, `results` from the
-    QuantizeLinear that follows, `factors` as first inputs of a MatMul, which is kept apart from an Add."""
+    QuantizeLinear that follows, `factors` as first inputs of a MatMul, which is kept apart from an Add, `products` from
+    their first input."""
 
     constants: frozenset[str]
     results: frozenset[str]
     factors: frozenset[str]
+    products: frozenset[str]
 
     def from_readers(self, tensor: Tensor) -> bool:
         """Whether to keep a tensor apart from the nodes that read it.
@@ -102,14 +104,15 @@ def apart(model: Model) -> Apart:
     nodes = [node for node in model.nodes if known(node)]
     origins, read = _origins(model, nodes), _read(model, nodes)
     readers, outputs = Graph((), (), nodes, {}).readers(), {*model.graph.outputs}
-    constants, results = set[str](), set[str]()
+    constants, results, products = set[str](), set[str](), set[str]()
     for node in nodes:
         if any(name in origins for name in node.inputs):
             given = [read[name] for name in node.inputs if name]
             odd = (each for each in given if _has_many_scales(each) and not _is_weight(node, each, read))
             few = (each for each in given if each.is_constant and DTYPES[each.dtype].bits == 2)
             constants.update(each.name for each in (*odd, *few))
-        results.update(_steps_after_float_weight(node, origins, readers, read))
+        if _has_float_weight(node, origins, read) and _is_quantized_later(node.outputs[0], readers, read):
+            products.add(node.outputs[0])
     for product, bias, result in _biases(nodes, read):
         quantized, w = origins.get(product.inputs[0]), read[product.inputs[1]]
         x = None if quantized is None else quantized.quantization
@@ -124,7 +127,7 @@ def apart(model: Model) -> Apart:
         elif DTYPES[bias.dtype].bits == 32 and _is_in_other_units(bias.quantization, product, x, w.quantization):
             constants.add(bias.name)
     factors = (name for name, tensor in origins.items() if tensor.dtype == "int8" and not _is_matrix(read[name]))
-    return Apart(frozenset(constants), frozenset(results), frozenset(factors))
+    return Apart(*map(frozenset, (constants, results, factors, products)))
 
 
 def _passed(real: ir.Value) -> Iterator[ir.Node]:
@@ -199,30 +202,35 @@ def _is_moved_back(name: str, moved: Mapping[str, str], tensors: Mapping[str, Te
 
 
 def _up_to_quantization(
-    result: Tensor, readers: Mapping[str, Sequence[Node]], tensors: Mapping[str, Tensor]
+    result: Tensor,
+    readers: Mapping[str, Sequence[Node]],
+    tensors: Mapping[str, Tensor],
+    passing: Sequence[str] = DROPPED,
 ) -> list[Tensor]:
-    """A result and the tensors that are clamped, moved or quantized from it, up to the quantized ones."""
+    """A result and the tensors that are clamped (or what else is `passing`), moved or quantized from it, up to the
+    quantized ones."""
     passed = {result.name: result}
     for tensor in (queue := [result]):
         for node in readers.get(tensor.name, ()) if tensor.quantization is None else ():
             name = node.outputs[0] if node.outputs else ""
-            passes = node.operator in (*DROPPED, "QuantizeLinear") or has(node, Trait.ANY_MOVE)
+            passes = node.operator in (*passing, "QuantizeLinear") or has(node, Trait.ANY_MOVE)
             if passes and name and name not in passed:
                 queue.append(passed.setdefault(name, tensors[name]))
     return queue
 
 
-def _steps_after_float_weight(
-    node: Node, origins: Origins, readers: Mapping[str, Sequence[Node]], tensors: Mapping[str, Tensor]
-) -> set[str]:
-    """The quantized tensors that follow a product of a quantized tensor and a constant weight of floats."""
+def _has_float_weight(node: Node, origins: Origins, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether a node multiplies a quantized tensor by a constant weight of floats."""
     if not has(node, Trait.PRODUCT) or node.inputs[0] not in origins:
-        return set()
+        return False
     w = tensors[node.inputs[1]]
-    if not w.is_constant or w.quantization is not None or DTYPES[w.dtype].kind != "f":
-        return set()
-    passed = _up_to_quantization(tensors[node.outputs[0]], readers, tensors)
-    return {y.name for y in passed if y.quantization is not None}
+    return w.is_constant and w.quantization is None and DTYPES[w.dtype].kind == "f"
+
+
+def _is_quantized_later(name: str, readers: Mapping[str, Sequence[Node]], tensors: Mapping[str, Tensor]) -> bool:
+    """Whether a product is quantized after nodes that ONNX Runtime may fuse with it."""
+    passed = _up_to_quantization(tensors[name], readers, tensors, (*DROPPED, *NEUTRAL, "BatchNormalization"))
+    return any(tensor.quantization is not None for tensor in passed)
 
 
 def _is_in_other_units(bias: Quantization | None, product: Node, x: Quantization, w: Quantization) -> bool:

@@ -17,7 +17,7 @@ from .opsets import schema, takes
 
 @lowers("Conv", "Gemm")
 def with_bias(site: Site) -> Sequence[ir.Value]:
-    return plain(site, [site.real(0), alike(site, 1), bias(site)], site.attributes)
+    return plain(site, [_first(site), alike(site, 1), bias(site)], site.attributes)
 
 
 @lowers("ConvTranspose")
@@ -28,9 +28,9 @@ def transposed(site: Site) -> Sequence[ir.Value]:
     pads, more = np.array(a["pads"], np.int64).reshape(2, -1), np.array(a["output_padding"], np.int64)
     grows = (pads < 0).any(0) | (more >= a["strides"])
     if not grows.any():
-        return plain(site, [site.real(0), alike(site, 1), bias(site)], a)
+        return plain(site, [_first(site), alike(site, 1), bias(site)], a)
     kept = {"pads": np.where(grows, 0, pads).ravel().tolist(), "output_padding": np.where(grows, 0, more).tolist()}
-    (y,) = plain(site, [site.real(0), alike(site, 1)], a | kept)
+    (y,) = plain(site, [_first(site), alike(site, 1)], a | kept)
     pads = np.where(grows, pads - [0 * more, more], 0)
     for widths in np.maximum(-pads, 0), np.minimum(-pads, 0):  # it grows before it is cropped
         if widths.any():
@@ -40,10 +40,16 @@ def transposed(site: Site) -> Sequence[ir.Value]:
     return [y]
 
 
+def _first(site: Site) -> ir.Value | None:
+    """The real numbers of the first input, kept apart if ONNX Runtime would quantize the weight beside it."""
+    x, name = site.real(0), site.node.outputs[0]
+    return x if x is None or name not in site.builder.apart.products else qdq.kept_apart(site.builder, name, x)
+
+
 @lowers("qfmt.Linear")
 def linear(site: Site) -> ir.Value:
     """Gemm for matrices; else MatMul, which supports any number of leading dimensions, with the weight transposed."""
-    x, b = site.real(0), bias(site)
+    x, b = _first(site), bias(site)
     shape = site.tensor(0).shape
     if shape is not None and len(shape) == 2:
         return site.emit("Gemm", x, alike(site, 1), b, transB=1)
@@ -59,6 +65,8 @@ def product(site: Site, x: ir.Value | None, transposed: ir.Value, b: ir.Value | 
 @lowers("MatMul")
 def matrix_product(site: Site) -> ir.Value:
     (y,) = one_to_one(site)
+    if site.node.outputs[0] in site.builder.apart.products:
+        return qdq.kept_apart(site.builder, site.name, y)
     return _before_add(site, y)
 
 

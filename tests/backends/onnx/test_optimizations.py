@@ -189,22 +189,26 @@ def test_an_output_that_is_also_transposed_and_quantized(clamp: str) -> None:
         np.testing.assert_array_equal(first, second)
 
 
-@pytest.mark.parametrize("after", ["", "Relu", "Transpose"])
+@pytest.mark.parametrize("after", ["", "Relu", "Transpose", "Mul"])
 @pytest.mark.parametrize("name", ["Conv", "ConvTranspose", "Gemm", "MatMul"])
 def test_float_weights_between_quantized_tensors(name: str, after: str) -> None:
     """ONNX Runtime would quantize them with one scale, although the first channel has much larger ones."""
     sizes = [2, 4] if name in ("Gemm", "MatMul") else [2, 4, 5, 5]
     weight = RNG.integers(-64, 65, (4, 4) if len(sizes) == 2 else (4, 4, 3, 3)).astype(f32) / 64
-    weight[:, 0] = weight[:, 0] * 64 if name != "Conv" else weight[:, 0]
-    weight[0] = weight[0] * 64 if name == "Conv" else weight[0]
-    perm = [*range(len(sizes))][::-1]
+    first = weight[0] if name == "Conv" else weight[:, 0]
+    first *= 64
+    others = {
+        "": [],
+        "Relu": [onnx_models.node("Relu", ["p"], ["r"])],
+        "Transpose": [onnx_models.node("Transpose", ["p"], ["r"], perm=[*range(len(sizes))][::-1])],
+        "Mul": [onnx_models.node("Mul", ["p", "factors"], ["r"])],
+    }
     product = onnx_models.node(name, ["xr", "w"], ["p"])
-    passed = (
-        [onnx_models.node(after, ["p"], ["r"], **({"perm": perm} if after == "Transpose" else {}))] if after else []
-    )
     ends = [onnx_models.q("r" if after else "p", "y", "yq"), onnx_models.dq("yq", "y", "y")]
-    nodes = [onnx_models.q("x", "x", "xq"), onnx_models.dq("xq", "x", "xr"), product, *passed, *ends]
+    nodes = [onnx_models.q("x", "x", "xq"), onnx_models.dq("xq", "x", "xr"), product, *others[after], *ends]
     constants = {**onnx_models.grids(x=(0.5, np.uint8(128)), y=(0.5, np.uint8(128))), "w": weight}
+    if after == "Mul":
+        constants["factors"] = np.array([0.25, 1, 2, 4], f32).reshape([1, 4, *[1] * (len(sizes) - 2)])
     model = qfmt.convert(onnx_models.proto(nodes, {"x": (onnx.TensorProto.FLOAT, sizes)}, ["y"], constants))
     feeds = {"x": RNG.integers(-8, 9, sizes).astype(f32) / 2}
     for level in LEVELS:
