@@ -113,6 +113,8 @@ class Half(torch.nn.Module):
     def computed(self, half: torch.Tensor):
         products = [half * 1e5, half * 0.1, half / 1e5, 1e-8 / (half + 1), half * self.large, (1 - half) * -1e9]
         products += [self.large * half, half * torch.tensor([70000]), half / torch.tensor([[100000]])]
+        largest, count = half.float().amax(), (half > 0).sum() * 9999
+        products += [half * largest, half / largest, half * count, half.amax() * self.large, self.large * half.amax()]
         sums = [half + 0.1, half - 0.3, 0.1 - half, half * 2, half / 3]
         sums += [half // 0.1, torch.div(half, 0.3, rounding_mode="floor"), torch.div(half, 1e-3, rounding_mode="trunc")]
         return [each.float() for each in products + sums]

@@ -141,14 +141,21 @@ def _beside_number(lift: Builder, a: Any, b: Any) -> tuple[Any, Any, str]:
 
 
 def _inexact_half(lift: Builder, tensor: Any, number: Any) -> str:
-    """The type of a tensor of 16-bit floats that cannot represent the number beside it; "" for any other tensor."""
-    if is_tensor(number) and lift.is_constant(y := lift.tensor(number)) and y.dtype != "bool":
-        is_one = y.shape == () or (y.is_whole and {*(y.shape or ())} == {1})  # floats with dimensions are promoted
-        number = lift.tensors[y.key].array.item() if is_one else number
-    if not is_tensor(tensor) or not isinstance(number, int | float):
+    """The type of a tensor of 16-bit floats that may not represent the number beside it, which may be a tensor of one
+    element; "" for any other tensor."""
+    x = lift.tensor(tensor) if is_tensor(tensor) else None
+    kind = "" if x is None else x.dtype
+    if x is None or kind not in ("float16", "bfloat16"):
         return ""
-    kind = lift.tensor(tensor).dtype
-    if kind not in ("float16", "bfloat16"):
+    if is_tensor(number):
+        y = lift.tensor(number)
+        is_one = y.shape is not None and {*y.shape, 1} == {1} and (y.is_whole or (x.shape != () and not y.shape))
+        if not is_one or y.dtype in (kind, "bool"):  # other floats promote the 16-bit ones
+            return ""
+        if not lift.is_constant(y):
+            return kind
+        number = lift.tensors[y.key].array.item()
+    if not isinstance(number, int | float):
         return ""
     with np.errstate(over="ignore"):
         return "" if float(np.array(number).astype(numpy_dtype(kind))) == number else kind
