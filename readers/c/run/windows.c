@@ -171,7 +171,9 @@ static qfb_code adaptive_read(node_t *node, pool_t *p)
     qfb_list list;
     TRY(node_ints(node, "output_size", &list));
     rank = list.count;
-    if (!rank || rank > 3 || (x->rank != rank + 1 && x->rank != rank + 2))
+    if (rank > 3)
+        return UNSUPPORTED("bins over more than three spatial dimensions");
+    if (!rank || (x->rank != rank + 1 && x->rank != rank + 2))
         return INVALID("V43", "the output size does not fit the dimensions of the input");
     TRY(node_sizes(node, "output_size", rank, 1, sizes));
     memset(p, 0, sizeof *p);
