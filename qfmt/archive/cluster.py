@@ -39,7 +39,7 @@ PERIOD = 0.2
 """Seconds between two requests for results: the scheduler has less to do if many are requested at once."""
 
 IDLE = 60
-"""Seconds for which a cluster may have no worker."""
+"""Seconds for which a cluster may have no worker, or one that does not say its version."""
 
 
 def results(
@@ -48,8 +48,8 @@ def results(
     """Each task and the answer to it, as they come: see `workers.results`.
 
     `address` is that of a scheduler, or "local" for a cluster of `jobs` processes on this machine. Raises
-    MissingPackageError, RemoteError if the scheduler cannot be reached, if it has no workers for IDLE seconds, or if it
-    or a worker has not this version of qfmt.
+    MissingPackageError, RemoteError if the scheduler cannot be reached, if it has no workers for IDLE seconds, if one
+    does not answer for so long, or if it or a worker has not this version of qfmt.
     """
     try:
         import distributed
@@ -129,7 +129,12 @@ def _require_qfmt(client: Any, shown: str) -> None:
         probe = client.submit(*version, pure=False)  # a cluster that grows with its tasks starts a worker
         _wait_for_worker(client, shown)
         probe.release()
-        answers = client.run(*version, on_error="return")
+        asked = client.run(*version, on_error="return", asynchronous=True)
+        coming = run_coroutine_threadsafe(asked, client.loop.asyncio_loop)
+        if not wait([coming], IDLE).done:
+            hint = "restart the workers that hang, and run the same command again"
+            raise RemoteError(f"a worker did not answer for {IDLE} seconds", where=f"--dask {shown}", hint=hint)
+        answers = coming.result()
         found |= {f"the worker {address}": answers[address] for address in sorted(answers)}
     for name, each in found.items():
         if each != __version__ and not isinstance(each, OSError):  # it is about to leave

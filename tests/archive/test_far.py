@@ -580,17 +580,18 @@ WITHOUT_QFMT = "import sys; sys.modules['qfmt'] = None"
 
 
 @pytest.fixture
-def dask_program(tmp_path: Path) -> Iterator[Callable[..., None]]:
+def dask_program(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """A function that starts a program of Dask's in an environment in which qfmt cannot be imported."""
     pytest.importorskip("distributed", reason=NO_DASK)
-    folder, started = tmp_path / "path", []
+    folder, started = tmp_path / "path", list[subprocess.Popen[bytes]]()
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(WITHOUT_QFMT)
 
-    def start(name: str, *arguments: object) -> None:
+    def start(name: str, *arguments: object) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", f"distributed.cli.{name}", *map(str, arguments)]
         environment = os.environ | {"PYTHONPATH": str(folder)}
         started.append(subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL))
+        return started[-1]
 
     yield start
     for process in started:
@@ -605,7 +606,7 @@ def cluster_of(workers: int) -> Any:
     return distributed.LocalCluster(n_workers=workers, processes=False, protocol="tcp", **options)
 
 
-def test_a_worker_without_qfmt_is_named(sources: Path, tmp_path: Path, dask_program: Callable[..., None]) -> None:
+def test_a_worker_without_qfmt_is_named(sources: Path, tmp_path: Path, dask_program: Callable[..., Any]) -> None:
     found = find([str(sources)], tmp_path / "archive").sources
     with cluster_of(0) as cluster:
         dask_program("dask_worker", cluster.scheduler_address, "--no-nanny", "--no-dashboard")
@@ -613,7 +614,27 @@ def test_a_worker_without_qfmt_is_named(sources: Path, tmp_path: Path, dask_prog
             fill(tmp_path / "archive", found, dask=cluster.scheduler_address)
 
 
-def test_a_scheduler_without_qfmt_is_named(sources: Path, tmp_path: Path, dask_program: Callable[..., None]) -> None:
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGSTOP")
+def test_a_worker_that_hangs_is_not_waited_for(
+    sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dask_program: Callable[..., Any]
+) -> None:
+    from qfmt.archive import cluster
+
+    monkeypatch.setattr(cluster, "IDLE", 2)
+    found = find([str(sources)], tmp_path / "archive").sources
+    with cluster_of(1) as one:
+        hanging = dask_program("dask_worker", one.scheduler_address, "--no-nanny", "--no-dashboard")
+        while len(one.scheduler_info["workers"]) < 2:
+            time.sleep(0.05)
+        hanging.send_signal(signal.SIGSTOP)
+        with pytest.raises(RemoteError, match="a worker did not answer for 2 seconds; restart the workers that hang"):
+            fill(tmp_path / "archive", found, dask=one.scheduler_address)
+        hanging.kill()
+        while len(one.scheduler_info["workers"]) > 1:  # the cluster could not be closed
+            time.sleep(0.05)
+
+
+def test_a_scheduler_without_qfmt_is_named(sources: Path, tmp_path: Path, dask_program: Callable[..., Any]) -> None:
     stated = tmp_path / "scheduler.json"
     dask_program("dask_scheduler", "--port", 0, "--host", "127.0.0.1", "--no-dashboard", "--scheduler-file", stated)
     while not (stated.exists() and stated.read_text().rstrip().endswith("}")):

@@ -34,6 +34,10 @@ def inline(model: ir.Model, protos: Iterable[Any], budget: Budget) -> None:
         del model.functions[function]  # InlinePass would also inline the calls in it, which are not counted
     for node in nodes_within(model.graph):
         node.metadata_props.clear()  # of a call, InlinePass copies them to every node
+    for graph in (model.graph, *(each.graph for each in model.functions.values())):
+        for node in nodes_within(graph):
+            for value in node.outputs if node.op_identifier() in model.functions else ():
+                value.name = value.name or None  # what a call leaves out, a node of the function may have to compute
     for each in model.functions.values():
         _compute_outputs(each)
     try:

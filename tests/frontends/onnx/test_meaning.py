@@ -180,6 +180,21 @@ def test_functions_that_return_their_inputs() -> None:
     np.testing.assert_array_equal(model.run({"x": X, "w": 3 * X})["y"], 3 * X + X)
 
 
+def test_an_output_that_a_call_leaves_out(tmp_path: Path) -> None:
+    """A node of the function has to compute it."""
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("d", 1)]
+    inner = helper.make_function(
+        "d", "F", ["a"], ["b", "c"], [node("Neg", ["a"], ["b"]), node("Relu", ["a"], ["c"])], opsets
+    )
+    outer = helper.make_function("d", "G", ["a"], ["c"], [node("F", ["a"], ["", "c"], domain="d")], opsets)
+    nodes = [node("F", ["x"], ["", "r"], domain="d"), node("G", ["r"], ["y"], domain="d")]
+    source = proto(nodes, {"x": (FLOAT, [4, 6])}, {"y": FLOAT}, {}, opset=17, functions=[inner, outer])
+    onnx.save(source, tmp_path / "m.onnx")
+    model = qfmt.convert(tmp_path / "m.onnx")
+    np.testing.assert_array_equal(model.run({"x": X})["y"], np.maximum(X, 0))
+    assert qfmt.verify(tmp_path / "m.onnx", model).ok
+
+
 def test_names_of_inlined_nodes_are_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """InlinePass counts from 2 for each name that is taken: a thousand calls took half a million attempts."""
     from onnx_ir.passes.common import inliner

@@ -13,7 +13,7 @@ from ....model import DTYPES, numpy_dtype
 from .. import arguments, shapes
 from ..building import Builder
 from ..lifts import lifts
-from ..values import Size, TensorValue
+from ..values import Refine, Size, TensorValue
 from .logic import cast
 
 ELEMENTS = 1 << 24
@@ -129,6 +129,8 @@ def _numbers(lift: Builder, data: Any) -> Any:
 
 @lifts({"aten::zeros_like": 0, "aten::ones_like": 1, "aten::full_like": None})
 def like(lift: Builder, value: int | None, self: TensorValue, *args: Any, dtype: Any = None, **options: Any) -> Any:
+    if self.key in lift.undecided:  # torch fills no quantized tensors
+        raise Refine(lift.wanted[self.key], self.shape, is_real=True)
     if self.quantization is not None:
         return NotImplemented
     number: float | None = value
