@@ -440,6 +440,18 @@ def test_integers_are_moved_into_a_wider_range_and_clamped_into_a_narrower_one(
     assert violations(extended(Node(operator, ("conv",), ("z",), version=version), z)) == []
 
 
+@pytest.mark.parametrize("rule", sorted({rule for operator in OPERATORS.values() for rule in operator.rules}))
+def test_a_rule_of_another_operator_is_a_finding(rule: str) -> None:
+    """No check reads attributes that the node does not have."""
+    z = Tensor("z", "uint8", ("N", 2, 4, 4), None, ACTIVATION)
+    for operator in ("Relu", "Identity", "MaxPool"):
+        entry = OPERATORS[operator]
+        shape = {"kernel_shape": (1, 1), "strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0)}
+        attributes = entry.complete(shape if operator == "MaxPool" else {})
+        node = Node(operator, ("conv",), ("z",), attributes, version=entry.version, rule=rule)
+        assert violations(extended(node, z)), operator
+
+
 @examples(25)
 @given(models())
 def test_valid_models_of_every_kind_break_none(model: Model) -> None:

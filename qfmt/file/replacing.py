@@ -103,8 +103,9 @@ def replacing_all(
 
 
 @contextmanager
-def replacing_folder(folder: Path) -> Iterator[Path]:
-    """A new folder that takes the place of `folder` when the block has ended well, and is removed otherwise."""
+def replacing_folder(folder: Path, check: Callable[[Path], None] = lambda replaced: None) -> Iterator[Path]:
+    """A new folder that takes the place of `folder` when the block has ended well, and is removed otherwise. `check`
+    raises an error if the folder that was replaced may not be removed, which another process may write to."""
     with _as_destination_error(str(folder)):
         _sweep(folder.parent)
         made, lock = _locked_folder(folder.parent)
@@ -116,6 +117,11 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
             _take_mode(made, folder)
             if folder.exists():
                 _exchange(made, folder)
+                try:
+                    check(made)
+                except BaseException:
+                    _exchange(made, folder)
+                    raise
             else:
                 made.rename(folder)
             _sync(folder.parent)

@@ -422,6 +422,8 @@ def _grids(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str
 
 
 def _not_interpolated(node: Node) -> str:
+    if node.operator != "Resize":
+        return "other operators"
     if node.attributes["mode"] == "cubic":
         return "the mode cubic"
     if node.attributes["antialias"]:

@@ -46,7 +46,7 @@ def write_c(
     name = name or path.resolve().name
     check(path, program_name(name))
     texts = program(model, name, shapes, compact=compact)
-    write(path, texts)
+    write(path, program_name(name), texts)
     return list(texts)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from ...errors import DestinationError
@@ -21,7 +22,12 @@ def check(folder: Path, program: str) -> None:
         raise DestinationError("is, or contains, the current folder", where=where, hint="name another folder")
     if not folder.parent.is_dir():
         raise DestinationError("is in a folder that does not exist", where=where, hint="create it first")
-    if folder.is_dir() and any(folder.iterdir()) and not _is_ours(folder, program):
+    if folder.is_dir():
+        _check_content(folder, program, where)
+
+
+def _check_content(folder: Path, program: str, where: str) -> None:
+    if any(folder.iterdir()) and not _is_ours(folder, program):
         raise DestinationError("contains other files", where=where, hint="name a new folder; nothing was changed")
 
 
@@ -40,8 +46,9 @@ def _begin(path: Path) -> str:
         return ""
 
 
-def write(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write all files into a new folder, which then replaces `folder`."""
-    with replacing_folder(folder) as made:
+def write(folder: Path, program: str, texts: Mapping[str, str]) -> None:
+    """Write all files into a new folder, which then replaces `folder`. DestinationError if that contains other files by
+    then."""
+    with replacing_folder(folder, partial(_check_content, program=program, where=str(folder))) as made:
         for name, text in texts.items():
             (made / name).write_text(text, encoding="ascii", newline="\n")

@@ -64,8 +64,10 @@ def pad(site: Site) -> Sequence[ir.Value] | None:
 
 @among_integers("Concat")
 def concatenation(site: Site) -> Sequence[ir.Value] | None:
-    """Inputs on one grid: integers are unchanged."""
+    """Inputs on one grid: integers are unchanged, unless the node states a rule, by which it clamps them."""
     y = site.output()
+    if site.node.rule:
+        return None
     tensors = [site.tensor(index) for index in range(len(site.node.inputs))]
     if not all(each.dtype == y.dtype and site.grid.same_grid(each.quantization) for each in tensors):
         return None
@@ -78,7 +80,7 @@ def nearest(site: Site) -> ir.Value | Sequence[ir.Value] | None:
     a, x, y = site.attributes, site.tensor(0), site.output()
     if a["mode"] != "nearest" or a["coordinate_transformation_mode"] == "tf_crop_and_resize":
         return None
-    if x.dtype != y.dtype or not site.grid.same_grid(x.quantization):
+    if x.dtype != y.dtype or site.node.rule or not site.grid.same_grid(x.quantization):
         return None
     indices = constant_neighbours(site)
     if indices is None:

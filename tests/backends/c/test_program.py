@@ -168,7 +168,10 @@ def test_the_current_folder_is_not_replaced(digits: Model, tmp_path: Path, monke
             write_c(digits, Path(name))
 
 
-def test_a_folder_with_other_files_is_not_changed(digits: Model, tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_not_changed(
+    digits: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even if another process puts them there meanwhile."""
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "thesis.txt").write_text("years of work")
@@ -185,6 +188,11 @@ def test_a_folder_with_other_files_is_not_changed(digits: Model, tmp_path: Path)
         mine.unlink()
     with pytest.raises(DestinationError, match="contains other files"):
         write_c(digits, tmp_path / "net", name="second")
+    mine = tmp_path / "net" / "mine.txt"
+    monkeypatch.setattr("qfmt.backends.c.emit.files", lambda plan: mine.write_text("mine") and {"net.h": "new"})
+    with pytest.raises(DestinationError, match="contains other files"):
+        write_c(digits, tmp_path / "net")
+    assert mine.read_text() == "mine" and (tmp_path / "net" / "net.h").read_text() != "new"
     assert (tmp_path / "net" / "net.c").exists()
 
 

@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 import qfmt
+from cases.one_node import single
 from cases.onnx_nodes import QUANTIZED, quantized_node
 from cases.operators import CASES
 from qfmt.model import Quantization, Tensor
@@ -91,6 +92,24 @@ def test_a_bias_is_rounded_by_the_rule(form: str, rule: str, whole: int) -> None
     proto = witness.one("qfmt.Linear", [x, w, b], y, rule).to_onnx(form=form)
     (bias,) = (each for each in proto.graph.initializer if each.name == "b_quantized")
     assert onnx.numpy_helper.to_array(bias).tolist() == [whole]
+
+
+@pytest.mark.parametrize("source", [{}, {"integer_only": "exact"}])
+@pytest.mark.parametrize("operator", ["Concat", "Resize"])
+def test_joined_and_resized_integers_are_clamped(operator: str, source: dict[str, str]) -> None:
+    """The range of the output is narrower, so the node states a rule."""
+    whole, narrow = (Quantization.of((0.5,), (60,), low, 255) for low in (0, 60))
+    x, y = Tensor("x", "uint8", (1, 1, 4, 4), None, whole), Tensor("y", "uint8", None, None, narrow)
+    scales = Tensor.constant("scales", np.array([1, 1, 2, 2], np.float32))
+    given: list[Tensor | None] = [x, x] if operator == "Concat" else [x, None, scales]
+    attributes = {"axis": 1} if operator == "Concat" else {"mode": "nearest", "nearest_mode": "floor"}
+    rule = "divide" if operator == "Concat" else "interpolate"
+    model = single(operator, rule, given, y, attributes).replace(source=source, engine="integer" if source else "")
+    feeds = {"x": np.arange(0, 160, 10, dtype=np.uint8).reshape(1, 1, 4, 4)}
+    (expected,) = model.run(feeds).values()
+    assert expected.min() == 60
+    for level in witness.LEVELS:
+        np.testing.assert_array_equal(witness.runtime(model.to_onnx(), feeds, level)[0], expected)
 
 
 @pytest.mark.parametrize("low", [-128, -3, 20])

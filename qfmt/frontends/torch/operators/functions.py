@@ -176,7 +176,10 @@ def variance(
     if isinstance(dim, bool):
         dim, unbiased = None, dim
     var, mean = _moments(lift, self, dim, keepdim, _correction(unbiased, correction))
-    return (var, mean) if name == "var_mean" else lift.emit("Sqrt", [var]) if name == "std" else var
+    if name != "std":
+        return (var, mean) if name == "var_mean" else var
+    root, grid = lift.emit("Sqrt", [var]), arguments.grid(self)
+    return root if grid is None else lift.emit("QuantizeLinear", [root], quantization=grid, dtype=self.dtype)
 
 
 def _correction(unbiased: Any, correction: Any) -> float:
