@@ -452,6 +452,17 @@ def test_a_rule_of_another_operator_is_a_finding(rule: str) -> None:
         assert violations(extended(node, z)), operator
 
 
+@pytest.mark.parametrize("name", ["kernel_shape", "strides", "dilations", "pads"])
+def test_sizes_of_a_window_contradict_each_other_whatever_the_rank(name: str) -> None:
+    sizes = {"kernel_shape": (2, 2), "strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0)}
+    for operator in ("MaxPool", "AveragePool"):
+        entry = OPERATORS[operator]
+        attributes = entry.complete(sizes | {name: (*sizes[name], 1), "ceil_mode": 1})
+        node = Node(operator, ("x",), ("y",), attributes, version=entry.version)
+        tensors = {each: Tensor(each, "float32", None) for each in "xy"}
+        assert [found.rule for found in violations(Model(Graph(("x",), ("y",), (node,), tensors)))] == ["V43"]
+
+
 @examples(25)
 @given(models())
 def test_valid_models_of_every_kind_break_none(model: Model) -> None:

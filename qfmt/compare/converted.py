@@ -21,7 +21,7 @@ from ..passes.edits import with_inputs
 from .difference import Pairing
 from .judges import BySource, by_file, in_type, recurrent_tensors
 from .onnx_form import FLOATS, in_form_of_onnx, in_terms_of_onnx, in_types_of, means_itself, stating
-from .random_inputs import sized
+from .random_inputs import as_taken
 from .report import NodeComparison, WeightComparison
 from .side_by_side import SideBySide
 from .words import NOWHERE, changed
@@ -81,7 +81,7 @@ class Converted:
         """The source, whose inputs have the file's names. Only its interface ties a foreign file to the source: if the
         file chose the range of the inputs, it could be right for these and wrong for all others."""
         source, inputs = self.witness.model, self.file.graph.inputs
-        source = sized(source, dict(zip(source.graph.inputs, inputs, strict=False)), self.file)
+        source = as_taken(source, dict(zip(source.graph.inputs, inputs, strict=False)), self.file)
         return source.replace(graph=with_inputs(source.graph, inputs))
 
     def _paired(self) -> dict[str, str]:

@@ -24,7 +24,7 @@ from ..model import DTYPES, Graph, Model, Node, Tensor, numpy_dtype, static_shap
 from ..ops.rescaling import channels_of
 from .difference import Pairing
 from .judges import BySource
-from .random_inputs import sized
+from .random_inputs import as_taken
 from .report import NodeComparison, WeightComparison
 from .side_by_side import SideBySide
 from .words import changed, quantization_words, tensor_words, values_differ
@@ -121,7 +121,7 @@ class Lowered:
         source = rules or witness.model
         self.by_source = BySource(file, source, witness.model, witness.engine, self.tensors, form.states)
         self.side_by_side = SideBySide(file, self.by_source, graphs[0])
-        self.takes = sized(witness.model, self._inputs_of_source(), file)
+        self.takes = as_taken(witness.model, self._inputs_of_source(), file)
         self.notes: list[str] = []
 
     @cached_property

@@ -38,7 +38,7 @@ IN_RANGE = (*CLAMPS, "AveragePool", "MaxPool", "Pad", "Resize")
 """Operators, besides those that move elements, whose results are mostly in the range of their input."""
 
 REDUCED = ("fbgemm", "x86")
-"""Engines for which PyTorch calibrates to half the integers of a tensor; inputs are then in that half."""
+"""Engines for which PyTorch usually calibrates to half the integers of a tensor; inputs are then in that half."""
 
 
 def shapes(
@@ -64,9 +64,9 @@ def shapes(
             yield _checked(chosen, given)
 
 
-def sized(source: Model, ends: Mapping[str, str], file: Model) -> Model:
-    """The source with sizes of inputs that it leaves open and the file states or names. `ends`: its inputs → those of
-    the file.
+def as_taken(source: Model, ends: Mapping[str, str], file: Model) -> Model:
+    """The source with what only the file states of its inputs: sizes, or their names, and ranges of integers, as the
+    file takes no others. `ends`: inputs of the source → those of the file.
 
     A size of 0 is not taken: nothing would be computed, and nothing compared.
     """
@@ -74,12 +74,15 @@ def sized(source: Model, ends: Mapping[str, str], file: Model) -> Model:
     for origin, name in ends.items():
         if origin not in source.graph.inputs:
             continue
-        mine, theirs = tensors[origin].shape, file.tensors[name].shape
+        own, other = tensors[origin], file.tensors[name]
+        if own.quantization is None and own.dtype == other.dtype:
+            tensors[origin] = own = replace(own, quantization=other.quantization)
+        mine, theirs = own.shape, other.shape
         if theirs is None or (mine is not None and len(mine) != len(theirs)):
             continue
         pairs = zip(mine or (None,) * len(theirs), theirs, strict=True)
-        shape = tuple(own if own and not isinstance(size, int) else size for size, own in pairs)
-        tensors[origin] = replace(tensors[origin], shape=shape)
+        shape = tuple(stated if stated and not isinstance(size, int) else size for size, stated in pairs)
+        tensors[origin] = replace(own, shape=shape)
     return source.replace(graph=replace(source.graph, tensors=tensors))
 
 
@@ -121,6 +124,7 @@ def draw(
 ) -> Iterator[dict[str, Array]]:
     """`count` sets of inputs of these shapes. Another `form` of the network may say which are offsets."""
     generator, readers = np.random.default_rng(SEED), model.graph.readers()
+    engine = engine if engine in REDUCED and _is_calibrated_to_half(model) else ""
     others = form.readers() if form else {}
     ranges = {name: _calibrated(model, name, readers, engine) for name in shapes}
     drawn = [
@@ -273,6 +277,19 @@ def _counts(node: Node, name: str) -> bool:
     operator = known(node)
     parameters = zip(operator.inputs, node.inputs, strict=False) if operator is not None else ()
     return any(own == name and parameter.name in COUNTING for parameter, own in parameters)
+
+
+def _is_calibrated_to_half(model: Model) -> bool:
+    """Whether no zero point of a computed tensor of 8 bits is in the upper half, as none is that PyTorch calibrates to
+    the lower one. A Tanh has its own."""
+    for tensor in model.tensors.values():
+        grid = tensor.quantization
+        if tensor.data is None and grid is not None and grid.is_affine and DTYPES[tensor.dtype].bits == 8:
+            half = grid.quant_min + (grid.quant_max - grid.quant_min + 1) // 2
+            is_of_tanh = grid.scale.numbers() == (2 / 256,) and tuple(grid.zero_point) == (half,)
+            if not is_of_tanh and max(grid.zero_point) >= half:
+                return False
+    return True
 
 
 def _widened(grid: Quantization, dtype: str, engine: str) -> tuple[int, int]:

@@ -41,11 +41,11 @@ MEAN_RULES = (*MEAN, *QUANTIZE_RULES)
 
 
 def _pool_shape(given: Inference) -> list[Shape]:
-    x, a = given.known(0), given.attributes
-    rank = len(a["kernel_shape"])
+    a, rank = given.attributes, len(given.attributes["kernel_shape"])
+    check_window(rank, a)
+    x = given.known(0)
     if len(x) != rank + 2:
         raise QfmtError(f"a {rank}-d window needs an input of rank {rank + 2}, not {len(x)}")
-    check_window(rank, a)
     along = list(zip(windows(a), x[2:], strict=True))
     for w, size in along:
         w.check(size)

@@ -85,6 +85,18 @@ def test_the_range_of_an_input(name: str) -> None:
     assert np.unique(drawn).size >= min(200, ends[1] - ends[0])
 
 
+@pytest.mark.parametrize(("point", "highest"), [(100, 27), (140, 155)])
+def test_half_of_the_integers_only_if_zero_points_are_in_it(point: int, highest: int) -> None:
+    """For fbgemm, PyTorch calibrates to half of them, unless told otherwise."""
+    nodes = [q("x", "s", "i"), dq("i", "s", "r"), node("Neg", ["r"], ["n"]), q("n", "t", "o"), dq("o", "t", "y")]
+    constants = grids(s=(1.0, np.uint8(100)), t=(1.0, np.uint8(point)))
+    model = qfmt.convert(proto(nodes, {"x": (TensorProto.FLOAT, [4000])}, ["y"], constants))
+    (drawn,) = draw(model, {"x": (4000,)}, 1, "fbgemm")
+    assert highest * 0.9 < drawn["x"].max() <= highest
+    (drawn,) = draw(model, {"x": (4000,)}, 1, "onnx")
+    assert 139 < drawn["x"].max() <= 155
+
+
 def test_a_constant_without_elements() -> None:
     nodes = [node("Add", ["x", "none"], ["n"]), *ENDS]
     constants = {**grids(s=(1 / 128, np.uint8(128))), "none": np.zeros((1, 0), np.float32)}

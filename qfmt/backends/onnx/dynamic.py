@@ -149,7 +149,7 @@ def dynamic_convolution(site: Site) -> ir.Value | Sequence[ir.Value]:
         return plain(site, [x, site.real(1), site.real(2)], attributes, name)
     q = quantized_now(site, x)
     one_point = len(set(w.quantization.zero_point)) == 1
-    if name == "Conv" and site.node.rule in DYNAMIC and _has_integer_sums(w) and one_point:
+    if name == "Conv" and site.node.rule in DYNAMIC and w.shape and _has_integer_sums(w) and one_point:
         return _by_integers(site, q, attributes)
     (y,) = plain(site, [q.real(site), site.real(1), site.real(2)], attributes, name)
     if site.node.rule in DYNAMIC:

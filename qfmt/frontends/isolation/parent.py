@@ -99,7 +99,8 @@ class Worker:
         self.version = ""
         self.given = 0
         """Bytes of the arrays that the engine was built from."""
-        command = [sys.executable, "-I", "-c", _START, json.dumps(import_path()), kind, str(os.getpid())]
+        flags = ["-I", *(["-B"] if sys.dont_write_bytecode else [])]  # -I ignores PYTHONDONTWRITEBYTECODE
+        command = [sys.executable, *flags, "-c", _START, json.dumps(import_path()), kind, str(os.getpid())]
         pipe = subprocess.PIPE
         try:
             self.process = subprocess.Popen(
