@@ -422,13 +422,12 @@ def _grids(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str
 
 
 def _not_interpolated(node: Node) -> str:
-    if node.operator != "Resize":
-        return "other operators"
-    if node.attributes["mode"] == "cubic":
+    a = node.attributes  # of any operator: V56 is checked later
+    if a.get("mode") == "cubic":
         return "the mode cubic"
-    if node.attributes["antialias"]:
+    if a.get("antialias"):
         return "antialias"
-    return "tf_crop_and_resize" if node.attributes["coordinate_transformation_mode"] == "tf_crop_and_resize" else ""
+    return "tf_crop_and_resize" if a.get("coordinate_transformation_mode") == "tf_crop_and_resize" else ""
 
 
 def _is_beyond_integers(node: Node, tensors: Mapping[str, Tensor]) -> bool:
