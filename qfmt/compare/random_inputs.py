@@ -15,6 +15,7 @@ from ..errors import QfmtError, RunError
 from ..memory import limit_for
 from ..model import DTYPES, Graph, Model, Node, Quantization, Tensor, numpy_dtype, static_shape
 from ..ops import Trait, has, known
+from ..ops.activation import torch_output
 from ..ops.registry import COUNTING
 from ..passes.likely_shapes import likely_shapes
 from ..rules import require_sound
@@ -156,9 +157,10 @@ class _Drawn(NamedTuple):
             return np.asarray(generator.integers(grid.quant_min, _top(grid, engine), self.shape, endpoint=True), kind)
         if self.offsets is not None and DTYPES[self.tensor.dtype].kind != "f":
             return np.asarray(self.offsets, kind)
-        if DTYPES[self.tensor.dtype].kind != "f":
+        limits = DTYPES[self.tensor.dtype]
+        if limits.kind != "f":
             integers = generator.integers(*self.integers, self.shape, endpoint=True)
-            if self.integers == (DTYPES[self.tensor.dtype].minimum, DTYPES[self.tensor.dtype].maximum):
+            if self.integers == (limits.minimum, limits.maximum):
                 flags = generator.integers(0, 1, self.shape, endpoint=True)  # it may be a mask
                 integers = np.where(generator.random(self.shape) < 1 / 4, flags, integers)
             return np.asarray(integers, kind)
@@ -286,7 +288,7 @@ def _is_calibrated_to_half(model: Model) -> bool:
         grid = tensor.quantization
         if tensor.data is None and grid is not None and grid.is_affine and DTYPES[tensor.dtype].bits == 8:
             half = grid.quant_min + (grid.quant_max - grid.quant_min + 1) // 2
-            is_of_tanh = grid.scale.numbers() == (2 / 256,) and tuple(grid.zero_point) == (half,)
+            is_of_tanh = (grid.scale[0], grid.zero_point[0]) == torch_output("Tanh", tensor.dtype)
             if not is_of_tanh and max(grid.zero_point) >= half:
                 return False
     return True

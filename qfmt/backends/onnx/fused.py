@@ -105,13 +105,14 @@ def apart(model: Model) -> Apart:
     origins, read = _origins(model, nodes), _read(model, nodes)
     readers, outputs = Graph((), (), nodes, {}).readers(), {*model.graph.outputs}
     constants, results, products = set[str](), set[str](), set[str]()
+    quantized_later = _quantized_later(nodes, model.tensors)
     for node in nodes:
         if any(name in origins for name in node.inputs):
             given = [read[name] for name in node.inputs if name]
             odd = (each for each in given if _has_many_scales(each) and not _is_weight(node, each, read))
             few = (each for each in given if each.is_constant and DTYPES[each.dtype].bits == 2)
             constants.update(each.name for each in (*odd, *few))
-        if _has_float_weight(node, origins, read) and _is_quantized_later(node.outputs[0], readers, read):
+        if _has_float_weight(node, origins, read) and node.outputs[0] in quantized_later:
             products.add(node.outputs[0])
     for product, bias, result in _biases(nodes, read):
         quantized, w = origins.get(product.inputs[0]), read[product.inputs[1]]
@@ -202,18 +203,14 @@ def _is_moved_back(name: str, moved: Mapping[str, str], tensors: Mapping[str, Te
 
 
 def _up_to_quantization(
-    result: Tensor,
-    readers: Mapping[str, Sequence[Node]],
-    tensors: Mapping[str, Tensor],
-    passing: Sequence[str] = DROPPED,
+    result: Tensor, readers: Mapping[str, Sequence[Node]], tensors: Mapping[str, Tensor]
 ) -> list[Tensor]:
-    """A result and the tensors that are clamped (or what else is `passing`), moved or quantized from it, up to the
-    quantized ones."""
+    """A result and the tensors that are clamped, moved or quantized from it, up to the quantized ones."""
     passed = {result.name: result}
     for tensor in (queue := [result]):
         for node in readers.get(tensor.name, ()) if tensor.quantization is None else ():
             name = node.outputs[0] if node.outputs else ""
-            passes = node.operator in (*passing, "QuantizeLinear") or has(node, Trait.ANY_MOVE)
+            passes = node.operator in (*DROPPED, "QuantizeLinear") or has(node, Trait.ANY_MOVE)
             if passes and name and name not in passed:
                 queue.append(passed.setdefault(name, tensors[name]))
     return queue
@@ -227,10 +224,14 @@ def _has_float_weight(node: Node, origins: Origins, tensors: Mapping[str, Tensor
     return w.is_constant and w.quantization is None and DTYPES[w.dtype].kind == "f"
 
 
-def _is_quantized_later(name: str, readers: Mapping[str, Sequence[Node]], tensors: Mapping[str, Tensor]) -> bool:
-    """Whether a product is quantized after nodes that ONNX Runtime may fuse with it."""
-    passed = _up_to_quantization(tensors[name], readers, tensors, (*DROPPED, *NEUTRAL, "BatchNormalization"))
-    return any(tensor.quantization is not None for tensor in passed)
+def _quantized_later(nodes: Sequence[Node], tensors: Mapping[str, Tensor]) -> set[str]:
+    """The tensors that are quantized, also after nodes that ONNX Runtime may fuse with the product before them."""
+    found = {tensor.name for tensor in tensors.values() if tensor.quantization is not None}
+    fused = {*DROPPED, *NEUTRAL, "BatchNormalization", "QuantizeLinear"}
+    for node in reversed(nodes):
+        if (node.operator in fused or has(node, Trait.ANY_MOVE)) and not found.isdisjoint(node.outputs):
+            found.update(node.inputs)
+    return found
 
 
 def _is_in_other_units(bias: Quantization | None, product: Node, x: Quantization, w: Quantization) -> bool:

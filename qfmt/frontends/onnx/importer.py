@@ -296,9 +296,9 @@ class Importer:
         return Tensor(name, dtype, None)
 
     def _stated(self, value: ir.Value) -> Shape:
-        """The shape that the model states for a value. If inputs have open sizes, or others than the model states, only
-        the rank and the names of sizes count: the numbers may be those of another batch, as editors rarely correct
-        them."""
+        """The shape that the model states for a value. If an input has open sizes, or sizes other than the stated ones,
+        only the rank and the names of sizes count: the numbers may belong to another batch size. Programs that change
+        the batch of the input rarely update them."""
         shape = shape_of(value)
         if shape is None or self._has_fixed_inputs:
             return shape
