@@ -21,6 +21,7 @@ from qfmt import backstop
 from qfmt.archive.filling import convert_task, fill
 from qfmt.cli import main
 from qfmt.errors import BudgetError, QfmtError
+from support.archives import task_for
 from support.paths import EXAMPLES, ROOT
 
 DIGITS = EXAMPLES / "digits" / "digits_int8.pt"
@@ -163,9 +164,8 @@ def test_work_that_a_user_asks_for_has_no_limit(monkeypatch: pytest.MonkeyPatch,
 
 @TIMERS
 def test_a_source_of_an_archive_is_limited_and_named(tmp_path: Path) -> None:
-    task = {"path": str(DIGITS), "file": "digits.qfb", "options": {}, "known": None, "must_be_equal": False}
     with backstop.enforced():
-        answer = convert_task(str(tmp_path), f"{__name__}:endless", task)
+        answer = convert_task(str(tmp_path), f"{__name__}:endless", task_for(DIGITS))
     assert answer["error"].startswith(TOO_LONG)
     assert not list(tmp_path.iterdir())
 

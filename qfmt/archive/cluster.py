@@ -19,7 +19,7 @@ from typing import Any
 from .. import __version__
 from ..errors import MissingPackageError, RemoteError, first_line, masked
 from ..progress import Steps, counted
-from .workers import Message, named
+from .workers import AnyTask, Message, named
 
 RETRIES = 2
 """How often a task is repeated whose other side, a server or a store, failed."""
@@ -43,8 +43,8 @@ IDLE = 60
 
 
 def results(
-    tasks: Sequence[Message], work: str, arguments: Sequence[str], jobs: int, address: str
-) -> Generator[tuple[Message, object]]:
+    tasks: Sequence[AnyTask], work: str, arguments: Sequence[str], jobs: int, address: str
+) -> Generator[tuple[AnyTask, object]]:
     """Each task and the answer to it, as they come: see `workers.results`.
 
     `address` is that of a scheduler, or "local" for a cluster of `jobs` processes on this machine. Raises
@@ -191,7 +191,7 @@ def _lost(shown: str) -> RemoteError:
     return RemoteError("the connection to the scheduler was lost", where=f"--dask {shown}", hint=hint)
 
 
-def attempt(task: Message, work: str, arguments: Sequence[str], version: str) -> Message:
+def attempt(task: Mapping[str, object], work: str, arguments: Sequence[str], version: str) -> Message:
     """What a worker of the cluster does."""
     if version != __version__:
         return {"error": f"the worker has qfmt {__version__}, not {version}"}

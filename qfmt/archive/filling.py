@@ -18,7 +18,7 @@ from dataclasses import asdict, replace
 from errno import ENOMEM
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypedDict
 
 from ..backstop import limited
 from ..errors import DestinationError, QfmtError, RemoteError, SourceError, message
@@ -50,6 +50,25 @@ class Filled(NamedTuple):
     manifest: Manifest
     results: dict[str, str]
     replaced: dict[str, str]
+
+
+class Task(TypedDict):
+    """What a worker does for a source; JSON."""
+
+    source: str
+    path: str
+    """Of the source, for a worker."""
+    listed: str
+    """The same in the manifest, which is relative to the archive."""
+    file: str
+    """The file of the model, in the archive."""
+    repaired: str
+    """The same if the source has not changed, but what the archive has of it is damaged."""
+    options: dict[str, Any]
+    known: Message | None
+    """The entry of the manifest, if it has a model."""
+    must_be_equal: bool
+    """Whether the source must be the one of the entry: it is at another place."""
 
 
 PERIOD = 10
@@ -115,14 +134,10 @@ def fill(
     for task in tasks:
         entry = manifest.entries[task["source"]]
         results[entry.source] = _result(entry, written[entry.source])
-        if _replaces(entry, task["known"]):
-            replaced[entry.source] = task["known"]["path"]
+        known = task["known"]
+        if known and entry.path != known["path"] and entry.sha256 != known["sha256"]:
+            replaced[entry.source] = known["path"]
     return Filled(manifest, results, replaced)
-
-
-def _replaces(entry: Entry, known: Message | None) -> bool:
-    """Whether an entry has the model of another source than before, which has the same name."""
-    return known is not None and entry.path != known["path"] and entry.sha256 != known["sha256"]
 
 
 def _result(entry: Entry, written: str) -> str:
@@ -133,14 +148,14 @@ def _result(entry: Entry, written: str) -> str:
     return "converted" if entry.file == written else "equal"
 
 
-def _planned(manifest: Manifest, sources: Mapping[str, Place], options: Mapping[str, Any]) -> list[Message]:
+def _planned(manifest: Manifest, sources: Mapping[str, Place], options: dict[str, Any]) -> list[Task]:
     """A task for each source; what is not in the manifest joins it, with the name of a file that is its own."""
     entries = manifest.entries
     uses = Counter(entry.file for entry in entries.values())
     owners = {entry.file: name for name, entry in reversed(entries.items())}
     taken = {*map(alike, uses)}
     numbers = Counter[str]()
-    tasks = []
+    tasks: list[Task] = []
     for name, path in sources.items():
         known = entries.get(name)
         must_be_equal = known is not None and _must_be_equal(manifest, known, path)
@@ -152,12 +167,18 @@ def _planned(manifest: Manifest, sources: Mapping[str, Place], options: Mapping[
         manifest.place(planned)  # a link in the folder may lead out of it
         _require_text(planned)
         entries.setdefault(name, replace(planned, options={}))
-        task: Message = {"source": name, "path": _everywhere(path), "file": target, "options": options}
-        task["known"] = asdict(known) if known and known.content_id else None
-        task["repaired"] = before if owners.get(before) == name else target
-        task["listed"] = planned.path
-        task["must_be_equal"] = must_be_equal
-        tasks.append(task)
+        tasks.append(
+            Task(
+                source=name,
+                path=_everywhere(path),
+                listed=planned.path,
+                file=target,
+                repaired=before if owners.get(before) == name else target,
+                options=options,
+                known=asdict(known) if known and known.content_id else None,
+                must_be_equal=must_be_equal,
+            )
+        )
     return tasks
 
 
@@ -226,7 +247,7 @@ def _relative(path: Place, home: Place) -> str:
     return path.as_posix()
 
 
-def _accepted(folder: Place, task: Message, answer: object) -> Message:
+def _accepted(folder: Place, task: Task, answer: object) -> Message:
     """The answer to a task. Of a worker that died, or failed, it is what it announced, if that file has its name."""
     announced = answer.pop(workers.ANNOUNCED, None) if isinstance(answer, dict) else None
     accepted = workers.accepted(answer, partial(_is_answer, task))
@@ -251,7 +272,7 @@ _CONVERTED = {**dict.fromkeys(_TEXTS, str), "size": int, "seconds": float}
 _FAILED = _CONVERTED | {"error": str, "again": bool}
 
 
-def _is_answer(task: Message, answer: Message) -> bool:
+def _is_answer(task: Task, answer: Message) -> bool:
     """Whether it is KEPT, if the archive may have the source, all of _CONVERTED, or an error with some of _FAILED."""
     if answer == KEPT:
         return task["known"] is not None
@@ -260,7 +281,7 @@ def _is_answer(task: Message, answer: Message) -> bool:
     return is_complete and is_its_own and all(type(value) is _FAILED.get(key) for key, value in answer.items())
 
 
-def convert_task(folder: str, maker: str, task: Message) -> Message:
+def convert_task(folder: str, maker: str, task: Task) -> Message:
     """What a worker does: convert a source into its file, unless the archive has that."""
     begin, path, home, answer = time.perf_counter(), place(task["path"]), place(folder), Message()
     source = path
@@ -368,7 +389,7 @@ class _Settling:
             if entry.content_id and entry.source not in pending:
                 self.firsts.setdefault(_key(entry), entry.source)
 
-    def settle(self, task: Message, answer: Message) -> Entry:
+    def settle(self, task: Task, answer: Message) -> Entry:
         """The entry of a source for the answer to its task. If it failed, an earlier result stays as it is."""
         before = self.entries[task["source"]]
         self.touched.add(task["file"])
@@ -378,7 +399,7 @@ class _Settling:
             where = "" if task["listed"] == before.path else f"{task['listed']}: "
             entry = replace(before, error=where + answer["error"])
         else:
-            entry = Entry(before.source, task["listed"], task["options"], **{"file": task["file"]} | answer)
+            entry = Entry(before.source, task["listed"], task["options"], **Message(file=task["file"]) | answer)
             self.rank[entry.source] = bool(before.error or before.content_id), self.rank[entry.source][1]
         if entry.error:
             self._note(entry)

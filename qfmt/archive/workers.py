@@ -12,13 +12,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from queue import SimpleQueue
 from threading import Event, Thread, Timer
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from ..backstop import enforced, limit_process
 from ..errors import QfmtError, message
@@ -28,6 +28,8 @@ from ..memory import physical
 from ..progress import counted
 
 Message = dict[str, Any]
+
+AnyTask = TypeVar("AnyTask", bound=Mapping[str, object])
 
 ANNOUNCED = "announced"
 """The key of what a worker announces before it answers."""
@@ -72,7 +74,7 @@ class _Worker:
         except OSError as error:
             raise QfmtError(f"a process cannot be started: {error.strerror}", hint="use fewer --jobs") from None
 
-    def answer(self, task: Message) -> Message:
+    def answer(self, task: Mapping[str, object]) -> Message:
         """What it answers, or {"error": why it died}, with what it announced."""
         assert self.process.stdin is not None and self.process.stdout is not None
         late, announced = Event(), Message()
@@ -119,8 +121,8 @@ class _Worker:
 
 
 def results(
-    tasks: Sequence[Message], work: str, arguments: Sequence[str], jobs: int, limits: Limits | None = None
-) -> Generator[tuple[Message, Message]]:
+    tasks: Sequence[AnyTask], work: str, arguments: Sequence[str], jobs: int, limits: Limits | None = None
+) -> Generator[tuple[AnyTask, Message]]:
     """Each task and the answer to it, as they come: what a worker's `work(*arguments, task)` returns.
 
     `work` is "module:function". The function must raise nothing. If a worker dies, the answer is {"error": …}.
@@ -131,7 +133,7 @@ def results(
     workers: list[_Worker] = []
     idle: SimpleQueue[_Worker] = SimpleQueue()
 
-    def answer(task: Message) -> Message:
+    def answer(task: AnyTask) -> Message:
         worker = idle.get()
         try:
             if worker.process.poll() is not None:

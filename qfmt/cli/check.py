@@ -144,7 +144,7 @@ def _check_archive(folder: Place, json_: bool, levels: Levels, jobs: int | None)
             first = entries.setdefault(manifest.place(entry), entry)  # a file is read once
             if len({(each.file_sha256, each.content_id, each.engine) for each in (first, entry)}) > 1:
                 otherwise.add(entry.file)
-    tasks = [
+    tasks: list[dict[str, Any]] = [
         {"number": number, "path": text_of(path), "entry": asdict(entry), "levels": levels}
         for number, (path, entry) in enumerate(entries.items())
     ]

@@ -141,7 +141,7 @@ def _verify_archive(folder: Place, sources: Place | None, jobs: int, options: Ma
 
     manifest = Manifest(folder)
     found: dict[str, dict[str, Any]] = {}
-    tasks = []
+    tasks: list[dict[str, Any]] = []
     for entry in manifest.entries.values():
         if entry.content_id:
             found[entry.source] = {"facts": {"source": entry.source, "file": entry.file}}

@@ -23,7 +23,7 @@ from qfmt.archive.manifest import MANIFEST, Entry, Manifest
 from qfmt.archive.sources import find
 from qfmt.archive.workers import Limits, accepted
 from qfmt.file import writer
-from support.archives import described, digits, files, kept, lines, shards, with_external_data
+from support.archives import described, digits, files, kept, lines, shards, task_for, with_external_data
 from support.command_line import invoke, start, trouble
 from support.making import NONSENSE
 from support.paths import DIGITS
@@ -149,14 +149,8 @@ def test_what_cannot_be_converted_is_not_hashed(sources: Path, archive: Path, mo
             file.write(head)
             file.truncate(1 << 40)
         known = asdict(Entry(name, name, size=1))  # a small file, which it takes the place of
-        task = {
-            "source": name,
-            "path": str(sources / name),
-            "file": "a.qfb",
-            "options": {},
-            "known": known,
-            "must_be_equal": False,
-        }
+        task = task_for(sources / name)
+        task["known"] = known
         answer = filling.convert_task(str(archive), "qfmt.cli.conversion:make", task)
         assert "unknown format" in answer["error"] or "longer than its header states" in answer["error"]
 
@@ -189,8 +183,7 @@ def test_a_source_that_changes_meanwhile_fails(sources: Path, archive: Path, mon
         return model
 
     monkeypatch.setattr(filling, "named", lambda name: converted)
-    task = {"source": "a.pt", "path": str(path), "file": "a.qfb", "options": {}, "known": None, "must_be_equal": False}
-    answer = filling.convert_task(str(archive), "", task)
+    answer = filling.convert_task(str(archive), "", task_for(path))
     assert answer["error"] == "was changed while it was converted; run the same command again"
     assert not archive.exists()
 
@@ -209,8 +202,7 @@ def test_a_source_that_changes_while_its_result_is_written_fails(
         writer.write(*arguments, before_replacing=change, **options)
 
     monkeypatch.setattr(filling, "write", written)
-    task = {"source": "a.pt", "path": str(path), "file": "a.qfb", "options": {}, "known": None, "must_be_equal": False}
-    answer = filling.convert_task(str(archive), "qfmt.cli.conversion:make", task)
+    answer = filling.convert_task(str(archive), "qfmt.cli.conversion:make", task_for(path))
     assert answer["error"] == "was changed while it was converted; run the same command again"
     assert files(archive) == []
 
@@ -294,7 +286,7 @@ def test_a_worker_that_dies_before_it_answers_has_converted(
 
 def test_what_was_announced_and_not_written_is_an_error(archive: Path) -> None:
     archive.mkdir()
-    task = {"source": "a.pt", "file": "a.qfb", "repaired": "a.qfb", "known": None, "must_be_equal": False}
+    task = task_for(Path("a.pt"))
     announced = {"sha256": "1", "external": "", "file": "a.qfb", "file_sha256": "1", "content_id": "1"}
     announced |= {"size": 1, "seconds": 1.0}
     for wrong in ({}, {"file": "../a.qfb"}, {"size": "1"}, {"error": "x"}):

@@ -16,7 +16,7 @@ from qfmt.archive.filling import fill
 from qfmt.archive.manifest import MANIFEST, Entry, Manifest
 from qfmt.archive.sources import find
 from qfmt.file import sharding
-from support.archives import FINDINGS, digits, files, kept, lines, shards, with_external_data
+from support.archives import FINDINGS, digits, files, kept, lines, shards, task_for, with_external_data
 from support.command_line import invoke, trouble
 from support.paths import SAMPLES
 
@@ -282,13 +282,11 @@ def test_a_file_with_shards_is_written_without_a_look_at_others(
 
     path = digits(sources / "a.pt")
     for shard_size in 1000, 2000:
-        task = {"source": "a.pt", "path": str(path), "file": "a.qfb", "options": {"shard_size": shard_size}}
         with monkeypatch.context() as patched:
             patched.setattr(sharding, "stated", fail)
             patched.setattr(sharding, "named_like", fail)
-            answer = filling.convert_task(
-                str(archive), "qfmt.cli.conversion:make", task | {"known": None, "must_be_equal": False}
-            )
+            task = task_for(path, shard_size=shard_size)
+            answer = filling.convert_task(str(archive), "qfmt.cli.conversion:make", task)
         assert "error" not in answer, answer
     own = archive / "a.qfb"
     assert len([*archive.glob("*.qfs")]) > len(sharding.stated(own))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qfmt.archive.filling import fill
+from qfmt.archive.filling import Task, fill
 from qfmt.archive.manifest import MANIFEST, Manifest
 from qfmt.archive.sources import find
 from qfmt.file.sharding import stated
@@ -39,6 +39,21 @@ def with_external_data(path: Path, *values: float) -> None:
     model = onnx.parser.parse_model(text)
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(values, np.float32), "w"))
     onnx.save(model, path, save_as_external_data=True, location="m.data", size_threshold=0)
+
+
+def task_for(source: Path, **options: Any) -> Task:
+    """The task to convert a source that an archive does not have yet."""
+    file = f"{source.stem}.qfb"
+    return Task(
+        source=source.name,
+        path=str(source),
+        listed=str(source),
+        file=file,
+        repaired=file,
+        options=options,
+        known=None,
+        must_be_equal=False,
+    )
 
 
 def kept(sources: Path, archive: Path, **options: Any) -> set[str]:
