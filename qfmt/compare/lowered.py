@@ -196,12 +196,12 @@ class Lowered:
         from ..passes.lowering import EXACT, lower_as
         from ..passes.sizes import with_input_shapes
 
-        graph, file, takes = self.witness.model.graph, self.file.graph, self.takes
-        shapes = {name: takes.tensors[name].shape for name in graph.inputs}
+        source, graph, file = self.witness.model, self.witness.model.graph, self.file.graph
+        shapes = {name: self.takes.tensors[name].shape for name in graph.inputs}
         given = {name: shape for name, shape in shapes.items() if shape and shape != graph.tensors[name].shape}
         ends = [name if name in self.tensors else moved_from(name, graph, file) for name in file.outputs]
         try:
-            whole = takes.replace(graph=with_input_shapes(takes.graph, given)) if given else takes
+            whole = source.replace(graph=with_input_shapes(graph, given)) if given else source
             return lower_as(whole, self.file.source.get(KEY, EXACT), [name for name in ends if name])
         except QfmtError as error:
             what = "could not compare with a fresh lowering, nor check the differences that the file states"

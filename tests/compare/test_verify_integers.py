@@ -379,6 +379,7 @@ def test_integer_only_against_its_onnx_export(digits: Model, exact: Model, narro
         onnx.save(model.to_onnx(), tmp_path / "m.onnx")
         report = told("in ONNX", qfmt.verify(tmp_path / "m.onnx", model))
         assert report.is_exact and not report.skipped and total(report, "equal") > 23_000
+        assert report.notes[-1].endswith("the source is not quantized: there is nothing to lower")
     onnx.save(digits.to_onnx(), tmp_path / "floats.onnx")
     counts = told("floats in ONNX", qfmt.verify(tmp_path / "floats.onnx", exact))
     assert total(counts, "wrong") < 40 and not counts.skipped  # ONNX computes the mean differently
