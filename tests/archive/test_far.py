@@ -439,12 +439,18 @@ def test_a_cluster_imports_nothing_from_the_working_directory(tmp_path: Path) ->
     assert (tmp_path / "archive" / "a.qfb").exists() and not (tmp_path / "ran").exists()
 
 
-SHARDED = [pytest.param(None, marks=pytest.mark.slow, id="one file"), pytest.param(1000, id="shards")]
+LOST = [
+    pytest.param("SIGKILL", None, marks=pytest.mark.slow, id="one file"),
+    pytest.param("SIGKILL", 1000, id="shards"),
+    pytest.param("SIGSTOP", None, marks=pytest.mark.slow, id="hangs"),
+]
 
 
-@pytest.mark.parametrize("shard_size", SHARDED)
-def test_a_worker_that_is_killed_loses_nothing(tmp_path: Path, shard_size: int | None) -> None:
+@pytest.mark.parametrize(("end", "shard_size"), LOST)
+def test_a_worker_that_is_killed_or_hangs_loses_nothing(tmp_path: Path, end: str, shard_size: int | None) -> None:
     pytest.importorskip("distributed", reason=NO_DASK)
+    import dask
+
     folder, archive, log = tmp_path / "sources", tmp_path / "archive", tmp_path / "log"
     for number in range(12):
         digits(folder / f"{number:02}.pt", number)
@@ -454,11 +460,12 @@ def test_a_worker_that_is_killed_loses_nothing(tmp_path: Path, shard_size: int |
         started = [line.split() for line in log.read_text().splitlines()]
         if len({name for _, name in started}) >= 5 and not killed:
             killed.append(int(started[-1][0]))
-            os.kill(killed[0], signal.SIGKILL)
+            os.kill(killed[0], signal.Signals[end])
 
     found = find([str(folder)], archive).sources
     options = {"shard_size": shard_size} if shard_size else {}
-    filled = fill(archive, found, maker=IN_STEP, options=options, jobs=2, dask="local", told=told)
+    with dask.config.set({"distributed.scheduler.worker-ttl": "5s"}):  # by default five minutes
+        filled = fill(archive, found, maker=IN_STEP, options=options, jobs=2, dask="local", told=told)
     assert filled.results == dict.fromkeys(found, "converted")
     names = [line.split()[1] for line in log.read_text().splitlines()]
     assert set(names) == set(found)
