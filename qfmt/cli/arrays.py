@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from io import BytesIO
 from typing import TYPE_CHECKING
 from zipfile import is_zipfile
@@ -68,6 +69,8 @@ def _members(archive: Zip, where: str, wanted: set[str]) -> Iterator[tuple[str, 
     import numpy as np
 
     names = {name: name.removesuffix(".npy") for name in archive.entries}
+    if repeated := [name for name, count in Counter(names.values()).items() if count > 1]:
+        raise RunError(f"has two arrays with the name {repeated[0]!r}", where=where, hint=_WRITE)
     if wanted <= {*names.values()} and (aside := [name for name in names.values() if name not in wanted]):
         line(f"note: {where}: ignored, because they are not inputs: {some(aside)}", err=True)
         names = {name: array for name, array in names.items() if array in wanted}

@@ -247,7 +247,9 @@ def _close(node: Node, operands: Sequence[Operand | None], mine: Array, theirs: 
     eps = float(finfo(mine.dtype).eps)  # type: ignore[no-untyped-call]
     near = max(CLOSE, LAST_BITS * eps, sqrt(_summed(node, operands)) * EPS)
     with np.errstate(all="ignore"):
-        sizes = np.fmin(_sizes(node, operands, np.abs(b), eps / near) if direct else inf, largest)
+        sizes = _sizes(node, operands, np.abs(b), eps / near) if direct else inf
+        if not direct or node.operator not in ("Add", "Sub"):  # terms may cancel in each of their results
+            sizes = np.fmin(sizes, largest)
         apart, limit = distance(a, b), near * sizes
         if (apart > limit).any():
             limit = limit + _moved(node, operands, a.shape)

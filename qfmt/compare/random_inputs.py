@@ -16,8 +16,10 @@ from ..memory import limit_for
 from ..model import DTYPES, Graph, Model, Node, Quantization, Tensor, numpy_dtype, static_shape
 from ..ops import Trait, has, known
 from ..ops.activation import torch_output
+from ..ops.quantization import is_static
 from ..ops.registry import COUNTING
 from ..passes.likely_shapes import likely_shapes
+from ..passes.sizes import with_input_shapes
 from ..rules import require_sound
 
 SEED = 0
@@ -126,7 +128,7 @@ def draw(
     """`count` sets of inputs of these shapes. Another `form` of the network may say which are offsets."""
     generator, readers = np.random.default_rng(SEED), model.graph.readers()
     engine = engine if engine in REDUCED and _is_calibrated_to_half(model) else ""
-    others = form.readers() if form else {}
+    offsets = _offsets_in([model.graph, form] if form else [model.graph], shapes)
     ranges = {name: _calibrated(model, name, readers, engine) for name in shapes}
     drawn = [
         _Drawn(
@@ -134,7 +136,7 @@ def draw(
             shape,
             ranges[name],
             _integers(model, name, readers, ranges[name]),
-            _offsets_of(name, (*readers.get(name, ()), *others.get(name, ())), shapes),
+            offsets.get(name),
         )
         for name, shape in shapes.items()
     ]
@@ -261,24 +263,34 @@ def _line(model: Model, node: Node, name: str, a: Array, b: Array) -> tuple[Arra
 def _is_number(model: Model, name: str, readers: Mapping[str, Sequence[Node]]) -> bool:
     """Whether a network computes with the integers of an input, as with an image or sound: no conditions, indices or
     sizes are made of them."""
+    read = _readings(model.graph, name, readers, computed=True)
+    return name in readers and all(known(node) is not None and not _counts(node, each) for node, each in read)
+
+
+def _readings(
+    graph: Graph, name: str, readers: Mapping[str, Sequence[Node]], *, computed: bool = False
+) -> Iterator[tuple[Node, str]]:
+    """Each node that reads the integers of an input, and the tensor in which it does: also after casts and moves, and
+    if asked, integers that are computed from them."""
     waiting, seen = [name], {name}
     for each in waiting:
         for node in readers.get(each, ()):
+            yield node, each
             if (operator := known(node)) is None or _counts(node, each):
-                return False
+                continue
             for index, result in enumerate(node.outputs):
-                follows = operator.followed(index) is not None and DTYPES[model.tensors[result].dtype].kind != "f"
-                if result not in seen and (follows or node.operator == "Cast"):
+                is_one = DTYPES[graph.tensors[result].dtype].kind != "f" and operator.followed(index) is not None
+                follows = node.operator == "Cast" or ((has(node, Trait.MOVE) or computed) and is_one)
+                if follows and result not in seen:
                     seen.add(result)
                     waiting.append(result)
-    return name in readers
 
 
-def _counts(node: Node, name: str) -> bool:
+def _counts(node: Node, name: str, what: Container[str] = COUNTING) -> bool:
     """Whether a node selects or counts elements by a tensor."""
     operator = known(node)
     parameters = zip(operator.inputs, node.inputs, strict=False) if operator is not None else ()
-    return any(own == name and parameter.name in COUNTING for parameter, own in parameters)
+    return any(own == name and parameter.name in what for parameter, own in parameters)
 
 
 def _is_calibrated_to_half(model: Model) -> bool:
@@ -313,7 +325,7 @@ def _integers(
     """The smallest and the largest integer to draw for an input: all slices that every table has, if it selects from
     tables; else the calibrated range; else the whole type, if that has up to 16 bits and the network computes with the
     integers; else 0 and 1, as in a mask."""
-    nodes = [node for node in readers.get(name, ()) if name in node.inputs[1:] and _counts(node, name)]
+    nodes = [node for node, each in _readings(model.graph, name, readers) if _counts(node, each)]
     tables = ((node, static_shape(table)) for node in nodes if (table := model.tensors[node.inputs[0]]).is_constant)
     counts = [sizes[node.int("axis", 0) % len(sizes)] for node, sizes in tables if sizes]
     limits = DTYPES[model.tensors[name].dtype]
@@ -326,18 +338,27 @@ def _integers(
     return (limits.minimum, limits.maximum) if limits.bits <= 16 and _is_number(model, name, readers) else (0, 1)
 
 
-def _offsets_of(name: str, nodes: Sequence[Node], shapes: Mapping[str, tuple[int, ...]]) -> Array | None:
-    """The offsets of bags, if a node reads the input as such."""
-    for node in filter(known, nodes):
-        if name in node.inputs[1:] and _is_offsets(node, node.inputs.index(name, 1)):
-            chosen = shapes.get(node.inputs[1], shapes[name])
-            return _offsets(shapes[name], chosen, bool(node.attributes["include_last_offset"]))
-    return None
+def _offsets_in(graphs: Sequence[Graph], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
+    """The offsets of bags, for each input that a node of a graph reads as such."""
+    found: dict[str, Array] = {}
+    for graph in graphs:
+        readers = graph.readers()
+        read = ((name, *reading) for name in shapes for reading in _readings(graph, name, readers))
+        bags = [(name, node) for name, node, each in read if _counts(node, each, ("offsets",))]
+        tensors = _with_shapes(graph, shapes).tensors if bags else graph.tensors
+        for name, node in bags:
+            shape = tensors[node.inputs[1]].shape
+            indices = shape if is_static(shape) else shapes[name]
+            found.setdefault(name, _offsets(shapes[name], indices, bool(node.attributes["include_last_offset"])))
+    return found
 
 
-def _is_offsets(node: Node, index: int) -> bool:
-    operator = known(node)
-    return operator is not None and [parameter.name for parameter in operator.inputs][index : index + 1] == ["offsets"]
+def _with_shapes(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> Graph:
+    """The graph with shapes that follow from those of its inputs, if they do."""
+    try:
+        return with_input_shapes(graph, shapes)
+    except QfmtError:
+        return graph
 
 
 def _offsets(shape: tuple[int, ...], indices: tuple[int, ...], include_last: bool) -> Array:

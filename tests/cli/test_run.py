@@ -100,6 +100,14 @@ def test_arrays_in_a_zip_of_another_compression(tiny: Path, tmp_path: Path) -> N
     assert "x.npz: zip compression method 12 is not supported; write the archive without compression" in said
 
 
+def test_two_arrays_of_one_name(tiny: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones((1, 3), np.float32))
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        for name in "x", "x.npy":
+            archive.write(tmp_path / "x.npy", name)
+    assert "x.npz: has two arrays with the name 'x'" in trouble("run", tiny, "--input", tmp_path / "x.npz")
+
+
 def test_arrays_that_a_small_file_blows_up(tiny: Path, tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "x.npz", x=np.zeros((1 << 23, 3), np.float32))
     said = trouble("run", tiny, "--input", tmp_path / "x.npz")

@@ -63,7 +63,7 @@ CASES: dict[str, tuple[int, Sequence[onnx.NodeProto], tuple[float, float]]] = {
     "indices": (TensorProto.INT64, [node("Gather", ["table", "x"], ["y"])], (0, 6)),
     "indices, moved": (
         TensorProto.UINT8, [node("Transpose", ["x"], ["t"]), node("Cast", ["t"], ["r"], to=TensorProto.INT64),
-                            node("Gather", ["table", "r"], ["y"])], (0, 1),
+                            node("Gather", ["table", "r"], ["y"])], (0, 6),
     ),
     "indices, computed": (
         TensorProto.UINT8, [node("Cast", ["x"], ["r"], to=TensorProto.INT64), node("Add", ["r", "first"], ["t"]),

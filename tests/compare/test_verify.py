@@ -385,6 +385,16 @@ def test_a_large_output_does_not_hide_errors_of_small_ones() -> None:
     assert classify(mean, [Operand(x, None)], Tensor("y", "float16", (1,)), two, two / 2).wrong == 1
 
 
+def test_a_difference_is_as_exact_as_its_terms() -> None:
+    """ONNX Runtime computes float16 in float32, and may not round the terms, which can cancel in every result."""
+    terms, output = np.array([0.1, 0.2], np.float16), Tensor("y", "float16", (2,))
+    node = Node("Sub", ("a", "b"), ("y",), {}, version=OPERATORS["Sub"].version)
+    mine = np.array([0, 1e-4], np.float16)
+    for off, close in ((3e-5, 2), (6e-3, 0)):
+        counts = classify(node, [Operand(terms, None)] * 2, output, mine, mine + np.float16(off))
+        assert (counts.close, counts.wrong) == (close, 2 - close)
+
+
 @pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU])
 def test_states_that_only_the_file_has_differ_in_their_last_bits(kind: type[torch.nn.RNNBase], tmp_path: Path) -> None:
     """A layer whose batch is first becomes one that is transposed."""

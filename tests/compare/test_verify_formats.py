@@ -21,6 +21,7 @@ from networks.decomposed import ops
 from qfmt.cli import main
 from qfmt.compare import Report
 from qfmt.compare.judges import BySource
+from qfmt.compare.random_inputs import draw
 from qfmt.errors import QfmtError, RunError
 from qfmt.frontends.witness import Computed
 from qfmt.interpreter import execute, operands_of, run
@@ -454,6 +455,33 @@ def test_offsets_of_bags_that_onnx_does_not_call_so(tmp_path: Path) -> None:
     model = qfmt.convert(tmp_path / "m.pt")
     report = qfmt.verify(written(model, tmp_path / "m.onnx"), model)
     assert report.ok and all(output.outputs for output in report.outputs), report.first_wrong
+
+
+class Columns(torch.nn.Module):
+    """Bags of the first column of a table, whose last offset must be the number of rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.EmbeddingBag(10, 6, mode="sum", include_last_offset=True)
+        self.table.qconfig = torch.ao.quantization.float_qparams_weight_only_qconfig_4bit
+
+    def forward(self, rows: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.table(rows.long()[:, 0].contiguous(), offsets.long())
+        return y
+
+
+def test_offsets_and_indices_that_are_computed(tmp_path: Path) -> None:
+    with pytorch.quiet():
+        module = torch.ao.quantization.convert(torch.ao.quantization.prepare(Columns().eval()))
+        given = torch.arange(14, dtype=torch.int32).reshape(7, 2) % 10, torch.tensor([0, 2, 2, 7], dtype=torch.int32)
+        torch.jit.trace(module, given, check_trace=False).save(tmp_path / "m.pt")
+    model = qfmt.convert(tmp_path / "m.pt")
+    for source in tmp_path / "m.pt", written(model, tmp_path / "m.onnx"):
+        report = qfmt.verify(source, model)
+        assert report.ok and all(output.outputs for output in report.outputs), report.first_wrong
+    (drawn,) = draw(model, {"rows": (7, 2), "offsets": (4,)}, 1, "")
+    assert drawn["offsets"].tolist() == [0, 2, 4, 7] and drawn["rows"].max() > 6
+    assert torch.equal(model.to_torch()(*given), module(*given))
 
 
 class Signed(torch.nn.Module):

@@ -174,12 +174,17 @@ def _check_rule(s: Site) -> None:
         raise Lacks(f"torch does not support lookups with the rule {s.node.rule!r}")
 
 
+def _contiguous(s: Site, index: int) -> Any:
+    """An input as these kernels need it: a column of a table is not, for example."""
+    return s.call(aten.contiguous.default, s.x(index)) if s.has(index) else None
+
+
 def _embedding(s: Site) -> Any:
     _check_rule(s)
     if s.rank(1) not in (1, 2):
         raise Lacks("torch looks up vectors and matrices of indices only")
     target = quantized.embedding_byte if s.tensor(0).dtype == "uint8" else quantized.embedding_4bit
-    return s.result(target.default, _table(s), s.x(1))
+    return s.result(target.default, _table(s), _contiguous(s, 1))
 
 
 def _bag(s: Site) -> Any:
@@ -188,7 +193,8 @@ def _bag(s: Site) -> Any:
         raise Lacks("torch supports only bags that sum all their rows")
     target = quantized.embedding_bag_byte if s.tensor(0).dtype == "uint8" else quantized.embedding_bag_4bit
     last = bool(s.attribute("include_last_offset"))
-    return s.result(target.default, _table(s), s.x(1), s.x(2), False, 0, False, s.x(3), None, last)
+    indices, offsets, weights = (_contiguous(s, index) for index in (1, 2, 3))
+    return s.result(target.default, _table(s), indices, offsets, False, 0, False, weights, None, last)
 
 
 DYNAMIC_EMITTERS: dict[str, Emitter] = {
