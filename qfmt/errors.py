@@ -59,10 +59,12 @@ def brief(value: object, limit: int = 60) -> str:
 def masked(text: str) -> str:
     """A text that is a URL or quotes URLs, without their passwords and queries.
 
-    It may lose more than these: it is for texts that cannot be parsed.
+    It may lose more than these: it is for texts that cannot be parsed. A text that begins with a protocol is taken for
+    a URL to its end, as a password may contain blanks.
     """
-    text = re.sub(r"(?<=://)(?:[^\s'\"]*@|[^\s'\"/]*%40)", "", text)
-    return re.sub(r"\?[^\s'\"]+", "?…", text)
+    any_ = "." if re.match(r"[^\s/:]+://", text) else r"\S"
+    text = re.sub(rf"(?s)(?<=://)(?:{any_}*@|[^\s/]*%40)", "", text)
+    return re.sub(rf"(?s)\?{any_}+", "?…", text)
 
 
 def some(names: Sequence[str], limit: int = 3) -> str:

@@ -106,6 +106,8 @@ def unreadable(error: Exception) -> str:
 
 def refusal(error: OSError | ValueError, kind: type[QfmtError]) -> QfmtError:
     """What to raise for a file that cannot be opened or read: MissingFileError if there is none, else that kind."""
+    if isinstance(error, MissingFileError):  # by URL
+        return error
     if isinstance(error, FileNotFoundError):
         return MissingFileError("there is no such file", hint="check the path")
     return kind(unreadable(error), hint=hint_for(error))

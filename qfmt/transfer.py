@@ -39,7 +39,14 @@ def filesystem(protocol: str) -> Any:
     except ImportError as error:
         raise MissingPackageError(f"{protocol}:// needs a package: {error}", hint=PACKAGES[protocol]) from None
     timeout = ClientTimeout(total=None, sock_connect=SILENCE, sock_read=SILENCE)
-    return fsspec.filesystem(protocol, client_kwargs={"timeout": timeout})
+    return fsspec.filesystem(protocol, client_kwargs={"timeout": timeout, "raise_for_status": _close_failed})
+
+
+async def _close_failed(response: Any) -> None:
+    """Called by aiohttp for each response. fsspec raises for those that failed, and leaves them open: aiohttp would
+    report that when they are collected."""
+    if response.status >= HTTPStatus.BAD_REQUEST:
+        response.close()
 
 
 class Reading(Protocol):

@@ -152,6 +152,8 @@ def test_a_url_as_text_has_no_secrets(server: Server) -> None:
         "http://user:secret/a@127.0.0.1/a?secret",
         "http://user:secret@[::1/a",
         "s3://key:secret@bucket/a",
+        "ftp://user:a secret@127.0.0.1/a",
+        "http://user:'secret\"@127.0.0.1:port/a",
     ],
 )
 def test_what_is_no_url_is_named_without_secrets(text: str) -> None:
@@ -420,6 +422,15 @@ def test_what_a_server_does_wrong_is_one_line(kind: str, server: Server, monkeyp
             action(server.url("m.qfb"))
         assert error.value.where == server.url("m.qfb")
     assert trouble("inspect", server.url("m.qfb"))
+
+
+@pytest.mark.parametrize("status", [403, 404, 500])
+def test_of_an_error_page_nothing_is_left_open(status: int, server: Server) -> None:
+    """aiohttp tells that on stderr, when it collects a response that is longer than what it reads at once."""
+    server.answers["m.qfb"] = lambda handler: handler.answer(status, bytes(100_000))
+    running = start("inspect", server.url("m.qfb"), stderr=subprocess.PIPE, text=True)
+    said = running.communicate()[1]
+    assert running.returncode == 2 and said.count("\n") == 1 and said.startswith("qfmt: error: http://")
 
 
 def test_a_file_that_changes_while_it_is_read_is_refused(server: Server, tmp_path: Path) -> None:

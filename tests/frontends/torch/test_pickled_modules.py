@@ -441,6 +441,11 @@ CALLS: dict[str, tuple[nn.Module, Any]] = {
     "pooled to 1 with indices": (nn.AdaptiveMaxPool2d(1, return_indices=True), lambda s, x: s.module(x)[0]),
     "function with indices": (nn.Identity(), lambda s, x: F.max_pool2d(x, 2, return_indices=True)[0]),
     "instance norm without a batch": (nn.InstanceNorm2d(4, affine=True), lambda s, x: s.module(x[1])),
+    "flip": (nn.Identity(), lambda s, x: x.flip(1) + x.flip(2, 3) + torch.flip(x, dims=(0,))),
+    "roll": (nn.Identity(), lambda s, x: x.roll(2, 3) + x.roll((1, 2), (0, 1))),
+    "std": (nn.Identity(), lambda s, x: x.std(1) + x.std(dim=2).mean() + x.std() + x.std(0, False).mean()),
+    "var": (nn.Identity(), lambda s, x: torch.var_mean(x, 1)[0] + x.var(1, correction=0) + torch.var(x, True)),
+    "einsum": (nn.Identity(), lambda s, x: torch.einsum("bchw,bcuw->bhu", x, x) + torch.einsum("bchw->bhw", [x])),
     "training without dropout": (nn.Dropout(0.0).train(), lambda s, x: s.module(x)),
     "training instance norm": (nn.InstanceNorm2d(4, track_running_stats=True).train(), lambda s, x: s.module(x)),
 }
@@ -454,8 +459,10 @@ def test_calls_of_fx_are_those_of_torch(name: str, tmp_path: Path) -> None:
     network = torch.fx.symbolic_trace(Called(function, module))
     x = torch.randn(2, 4, 6, 6, generator=torch.Generator().manual_seed(9))
     for path in (saved(network, tmp_path / "k.pt"), saved(positional(network), tmp_path / "p.pt")):
-        (result,) = qfmt.convert(path, input_shapes={"x": x.shape}).run({"x": x.numpy()}).values()
+        model = qfmt.convert(path, input_shapes={"x": x.shape})
+        (result,) = model.run({"x": x.numpy()}).values()
         np.testing.assert_allclose(result, network(x).detach().numpy(), rtol=1e-5, atol=1e-5)
+        assert qfmt.verify(path, model).ok
 
 
 def doubled(module: nn.Module, given: Any, result: torch.Tensor) -> torch.Tensor:

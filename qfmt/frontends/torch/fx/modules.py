@@ -254,7 +254,7 @@ def _instance_norm(call: Call, module: Module, x: Any) -> Any:
     weights = module["weight"], module["bias"]
     without_batch = call("aten::dim", x) == int(module.kind[-2]) + 1
     x = call("aten::unsqueeze", x, 0) if without_batch else x
-    y = call("aten::instance_norm", x, *weights, *statistics, own, module["momentum"] or 0.0, module["eps"])
+    y = call("aten::instance_norm", x, *weights, *statistics, own, module["momentum"] or 0.0, module["eps"], True)
     return call("aten::select", y, 0, 0) if without_batch else y
 
 

@@ -48,8 +48,11 @@ CASTS = {"char": "int8", "byte": "uint8", "short": "int16"} | {
 }
 """Methods that are called like an element type, and cast to it → its name."""
 
-LISTS = {"view", "reshape", "permute", "repeat", "expand", "tile"}
-"""Methods that accept a list also as separate arguments."""
+LISTS = {"einsum", "expand", "flip", "permute", "repeat", "reshape", "tile", "view"}
+"""Operators that accept a list as separate arguments after the first one, too."""
+
+DIMENSIONS = {"flip", "roll", "std", "std_mean", "var", "var_mean"}
+"""Operators that accept an integer for a list of one, and other arguments in its place: std(1) is not std(True)."""
 
 
 def parameters(module: Module) -> list[str]:
@@ -271,14 +274,17 @@ class _Walker(Frame):
             return self._operator_of_torch(name, (args[0], owner, *args[1:]), kwargs)
         if name in CASTS and not args and not kwargs:
             name, args = "to", (DTYPE_CODES[CASTS[name]],)
-        if name in LISTS and args and not isinstance(args[0], list | tuple | ElementType):
-            args = (list(args),)
         return self._operator_of_torch(name, (owner, *args), kwargs)
 
     def _operator_of_torch(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for value in (*args, *kwargs.values()):
             if isinstance(value, Symbol) and value not in LAYOUTS:
                 raise SourceError(f"aten::{name[:100]} is called with {value[:100]}, which is not supported")
+        if name in LISTS and len(args) > 1 and not isinstance(args[1], list | tuple | ElementType):
+            args = args[0], args[1:]
+        if name in DIMENSIONS:
+            args = tuple((each,) if type(each) is int else each for each in args)
+            kwargs |= {key: [each] for key, each in kwargs.items() if type(each) is int and key != "correction"}
         args = tuple(map(_listed, args))
         if name == "split" and len(args) > 1 and isinstance(args[1], list):
             name = "split_with_sizes"
