@@ -49,8 +49,9 @@ class Apart(NamedTuple):
 
         ONNX Runtime merges two successive quantizations into one with another scale. Before 4 bits and float8, it drops
         a Relu and has few kernels. It moves a quantization before a Transpose, even if that changes an output of the
-        network. Its QLinearAveragePool has no dilations, and counts other elements with ceil_mode. Its QLinearSoftmax
-        truncates the reciprocal of the scale.
+        network (not one that is dequantized; kept apart from an int8 one, it would fail to load). Its
+        QLinearAveragePool has no dilations, and counts other elements with ceil_mode. Its QLinearSoftmax truncates the
+        reciprocal of the scale.
         """
         passed = [*_passed(real)]
         if not passed:
@@ -62,7 +63,8 @@ class Apart(NamedTuple):
             has_kernels &= not (counts_beyond or any(size > 1 for size in a.get_ints("dilations", ())))
         if name == "Softmax" and tensor.quantization is not None:
             has_kernels &= not (f32(1) / tensor.quantization.scale.real.astype(f32) % 1).any()
-        moves_output = any(node.op_type == "Transpose" and is_output(node.inputs[0]) for node in passed)
+        turned = (node.inputs[0] for node in passed if node.op_type == "Transpose")
+        moves_output = any(is_output(value) and not _is_dequantized(value) for value in turned)
         is_dequantized = passed[0].op_type == "DequantizeLinear"
         return is_dequantized or moves_output or tensor.name in self.results or not has_kernels
 
@@ -138,6 +140,11 @@ def _passed(real: ir.Value) -> Iterator[ir.Node]:
     while value is not None and (node := value.producer()) is not None:
         yield node
         value = node.inputs[0] if node.op_type in (*DROPPED, "Transpose") else None
+
+
+def _is_dequantized(value: ir.Value | None) -> bool:
+    node = value.producer() if value is not None else None
+    return node is not None and node.op_type == "DequantizeLinear"
 
 
 def _origins(model: Model, nodes: Sequence[Node]) -> Origins:

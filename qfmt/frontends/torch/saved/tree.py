@@ -32,6 +32,7 @@ GRAPH_MODULES = ("torch.fx.graph_module.reduce_graph_module", "torch.fx.graph_mo
 _KINDS = (
     ("torch.ao.nn.intrinsic.quantized.dynamic.", "dynamic"),
     ("torch.ao.nn.quantized.dynamic.", "dynamic"),
+    ("torch.ao.nn.quantized.reference.", "reference"),
     ("torch.nn.intrinsic.quantized.dynamic.", "dynamic"),
     ("torch.nn.quantized.dynamic.", "dynamic"),
     ("torch.ao.nn.intrinsic.quantized.", "quantized"),
