@@ -53,7 +53,8 @@ class Engine:
                 return self._by_reference(inputs, names)
             return self._by_onnxruntime(inputs, names, engine)
         except Exception as error:  # whatever the library raises
-            hint = "try another one with `--engine reference`" if engine != REFERENCE else ""
+            other = "" if engine == REFERENCE else ", or try `--engine reference`"
+            hint = f"set the sizes of inputs with --input-shape{other}"
             raise RunError(f"{self.version} cannot run it: {first_line(error)}", hint=hint) from None
 
     def _by_onnxruntime(self, inputs: Mapping[str, Array], names: Sequence[str], engine: str) -> dict[str, Array]:

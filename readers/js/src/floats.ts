@@ -58,7 +58,7 @@ export function toFloat32(values: TypedArray, dtype: DTypeName): Float32Array<Ar
     return Float32Array.from(values as Iterable<bigint>, float32OfInteger);
   }
   if (kind !== "f" || bits > 16) {
-    return Float32Array.from(values);
+    return Float32Array.from(values, kind === "b" ? (byte) => Number(byte !== 0) : undefined);
   }
   if (bits === 16 && values.length < 1 << 16) {
     return Float32Array.from(values, (code) => floatOfCode(code, dtype));
