@@ -209,7 +209,6 @@ def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[T
     wanted = outputs[0].quantization
     only_moves = operator.selects is not None and wanted is not None and not node.rule
     moves = operator.moves or only_moves
-    quantized = any(operand is not None and operand.quantization is not None for operand in operands)
     attributes = operator.complete(node.attributes)
     if node.rule in operator.sum_rules and operator.sums is not None:
         sums = operator.sums.function(*_filled(operator, operands), rule=node.rule, **attributes)
@@ -229,12 +228,10 @@ def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[T
         _check_same_grid(operands[0], outputs)
         arrays = _filled(operator, [operand and _movable(operand.array) for operand in operands])
     else:
-        arrays = _filled(
-            operator,
-            [operand and _real(operand, node.rule) for operand in operands]
-            if quantized
-            else [operand and operand.array for operand in operands],
-        )
+        reals = [operand and _real(operand, node.rule) for operand in operands]
+        if operator.family in ("activation", "softmax"):
+            reals = [real if real is None else _in_float32(real) for real in reals]
+        arrays = _filled(operator, reals)
     results = _several(operator.reference(*arrays, **attributes))[: len(outputs)]  # optional ones may be absent
     if moves:
         if wanted is not None and not arrays[0].size:  # an extreme of no elements is the end of the range
@@ -322,6 +319,11 @@ def _real(operand: Operand, rule: str) -> Array:
     if operand.quantization is None:
         return operand.array
     return dequantize(operand.array, operand.quantization, rule)
+
+
+def _in_float32(array: Array) -> Array:
+    """Floats of 16 bits as float32, in which the libraries compute them: results are rounded once."""
+    return array.astype(np.float32) if array.dtype.name in ("float16", "bfloat16") else array
 
 
 def _movable(array: Array) -> Array:

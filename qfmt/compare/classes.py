@@ -252,18 +252,18 @@ def _close(node: Node, operands: Sequence[Operand | None], mine: Array, theirs: 
             sizes = np.fmin(sizes, largest)
         apart, limit = distance(a, b), near * sizes
         if (apart > limit).any():
-            limit = limit + _moved(node, operands, a.shape)
+            limit = limit + _moved(node, operands, a.shape, eps)
     return np.asarray(apart <= limit)
 
 
-def _moved(node: Node, operands: Sequence[Operand | None], shape: tuple[int, ...]) -> Array | float:
+def _moved(node: Node, operands: Sequence[Operand | None], shape: tuple[int, ...], eps: float) -> Array | float:
     """How far rounding errors of the input move a normalized output: of elements that are nearly equal, any difference
-    becomes large."""
-    if OPERATORS[node.operator].family != "normalization" or operands[0] is None:
+    becomes large; exponentials grow with the errors of large ones."""
+    if OPERATORS[node.operator].family not in ("normalization", "softmax") or operands[0] is None:
         return 0.0
     x = _real(operands[0], np.float64)
     signs = 1 - 2 * (np.arange(x.size) % 2).reshape(x.shape)
-    results = [_computed(node, [Operand(each, None), *operands[1:]], np.float64) for each in (x, x * (1 + EPS * signs))]
+    results = [_computed(node, [Operand(each, None), *operands[1:]], np.float64) for each in (x, x * (1 + eps * signs))]
     found: Array = LAST_BITS * np.abs(results[1] - results[0])
     return found if found.shape == shape else 0.0
 
