@@ -199,7 +199,7 @@ def resize(rng: Random, rule: str) -> tuple[Model, Feed]:
         scales = (sizes / np.array(x.shape)[axes]).astype(np.float32) + np.float32(1e-6)
     if rng.random() < 0.3:  # doubles, as PyTorch has them
         scales = np.float64(scales)
-    places = ("asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners")
+    places = ("asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners", "half_pixel_symmetric")
     roundings = ("floor", "ceil", "round_prefer_floor", "round_prefer_ceil")
     attributes = {
         "axes": tuple(axes.tolist()),

@@ -48,7 +48,10 @@ def resized(site: Site, read: Callable[[int], ir.Value | None]) -> Sequence[ir.V
         inputs[2] = _scales(site, inputs[0], inputs[2])
         if _infers_other_sizes(site):
             inputs[2] = site.emit("Identity", inputs[2])
-    return plain(site, inputs, site.attributes)
+    attributes = dict(site.attributes)
+    if attributes["mode"] == "nearest":  # without effect there, and ONNX Runtime does not load them
+        attributes |= {"antialias": 0, "exclude_outside": 0}
+    return plain(site, inputs, attributes)
 
 
 def _check_region(site: Site) -> None:

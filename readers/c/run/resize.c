@@ -5,7 +5,7 @@
 
 enum { MOST_SIZE = 1 << 24 };
 
-enum { ASYMMETRIC, HALF_PIXEL, PYTORCH_HALF_PIXEL, ALIGN_CORNERS };
+enum { ASYMMETRIC, HALF_PIXEL, PYTORCH_HALF_PIXEL, SYMMETRIC, ALIGN_CORNERS };
 enum { ROUND_FLOOR, ROUND_CEIL, PREFER_FLOOR, PREFER_CEIL };
 
 typedef struct {
@@ -23,7 +23,8 @@ static qfb_code choice(node_t *node, const char *name, const char *const *words,
 static qfb_code resize_modes(node_t *node, resize_t *r)
 {
     static const char *const nearest[] = {"nearest"}, *const stretch[] = {"stretch"};
-    static const char *const places[] = {"asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners"};
+    static const char *const places[] = {"asymmetric", "half_pixel", "pytorch_half_pixel", "half_pixel_symmetric",
+                                         "align_corners"};
     static const char *const roundings[] = {"floor", "ceil", "round_prefer_floor", "round_prefer_ceil"};
     int64_t truth;
     int only;
@@ -31,7 +32,7 @@ static qfb_code resize_modes(node_t *node, resize_t *r)
     TRY(node_truth(node, "exclude_outside", &truth));
     TRY(choice(node, "mode", nearest, 1, &only));
     TRY(choice(node, "keep_aspect_ratio_policy", stretch, 1, &only));
-    TRY(choice(node, "coordinate_transformation_mode", places, 4, &r->place));
+    TRY(choice(node, "coordinate_transformation_mode", places, 5, &r->place));
     return choice(node, "nearest_mode", roundings, 4, &r->rounding);
 }
 
@@ -132,6 +133,14 @@ static qfb_code resize_plan(node_t *node)
     return node_work(node, node_output(node, 0)->count, node_input(node, 0)->rank + 1, 1, 1);
 }
 
+/* How far half_pixel_symmetric moves positions, so that what is cut off is divided between both ends. */
+static f32_t offset(const resize_t *r, uint32_t axis, int64_t size)
+{
+    f32_t used = f32_product(f32_of_integer(r->out[axis]), r->step[axis]);
+    f32_t rest = f32_sum(F32_ONE, f32_quotient(used, f32_of_integer(size)) ^ F32_SIGN);
+    return f32_product(f32_product(f32_of_integer(size), F32_HALF), rest);
+}
+
 /* Which element of the input a position of the output takes, along a dimension. */
 static int64_t nearest(const resize_t *r, uint32_t axis, int64_t position, int64_t size)
 {
@@ -143,6 +152,8 @@ static int64_t nearest(const resize_t *r, uint32_t axis, int64_t position, int64
         place = 0;
     else if (r->place == HALF_PIXEL || r->place == PYTORCH_HALF_PIXEL)
         place = f32_sum(f32_product(f32_sum(place, F32_HALF), r->step[axis]), minus_half);
+    else if (r->place == SYMMETRIC)
+        place = f32_sum(f32_sum(offset(r, axis, size), f32_product(f32_sum(place, F32_HALF), r->step[axis])), minus_half);
     else
         place = f32_product(place, r->step[axis]);
     position = f32_floor(place);

@@ -77,6 +77,17 @@ def test_the_nearest_elements_of_torch(shape: tuple[Any, ...], mode: str, roundi
             np.testing.assert_array_equal(got, model.run({"x": row})["y"])
 
 
+@pytest.mark.parametrize("name", ["antialias", "exclude_outside"])
+def test_options_without_effect_on_the_nearest_elements(name: str) -> None:
+    """ONNX Runtime does not load them."""
+    sizes = Tensor.constant("sizes", np.array([1, 1, 1, 40]))
+    row = np.arange(20, dtype=f32).reshape(1, 1, 1, 20)
+    attributes = {"mode": "nearest", "nearest_mode": "floor", name: 1}
+    model = single("Resize", "", [Tensor("x", "float32", row.shape), None, None, sizes], Y, attributes)
+    got = runtime(model.to_onnx(), {"x": row})[0]
+    np.testing.assert_array_equal(got, model.run({"x": row})["y"])
+
+
 @pytest.mark.parametrize(("operator", "gates"), [("RNN", 1), ("GRU", 3), ("LSTM", 4)])
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
 def test_activations_of_both_directions(operator: str, gates: int, direction: str) -> None:
