@@ -264,7 +264,7 @@ def _moved(node: Node, operands: Sequence[Operand | None], shape: tuple[int, ...
     x = _real(operands[0], np.float64)
     signs = 1 - 2 * (np.arange(x.size) % 2).reshape(x.shape)
     results = [_computed(node, [Operand(each, None), *operands[1:]], np.float64) for each in (x, x * (1 + eps * signs))]
-    found: Array = LAST_BITS * np.abs(results[1] - results[0])
+    found: Array = max(LAST_BITS, sqrt(_summed(node, operands))) * np.abs(results[1] - results[0])
     return found if found.shape == shape else 0.0
 
 

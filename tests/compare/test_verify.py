@@ -364,6 +364,19 @@ def test_rounding_errors_of_nearly_equal_elements() -> None:
         assert (counts.close, counts.wrong) == (close, 8 - close)
 
 
+def test_the_mean_of_many_equal_elements_is_rounded() -> None:
+    """By up to √n units, and then divided by the root of epsilon."""
+    entry = OPERATORS["InstanceNormalization"]
+    node = Node(entry.name, ("x", "w", "b"), ("y",), entry.complete({}), version=entry.version)
+    x, one = np.full((1, 1, 16, 16), 0.4, np.float32), np.ones(1, np.float32)
+    operands = [Operand(each, None) for each in (x, one, one * 0)]
+    output = Tensor("y", "float32", x.shape)
+    (exact,) = execute(node, operands, [output])
+    for off, close in ((1e-4, 256), (1e-3, 0)):  # 16 · 2⁻²³ · 0.4 / √1e-5 = 2.4e-4
+        counts = classify(node, operands, output, exact, exact + np.float32(off))
+        assert (counts.close, counts.wrong) == (close, 256 - close)
+
+
 def test_a_large_output_does_not_hide_errors_of_small_ones() -> None:
     """What may differ is relative to the terms of each sum, also where they cancel, and to each element alone."""
     x, w = np.array([[1, 1]], np.float32), np.array([[1e6, 0], [1e-3, 0], [1e6, -1e6]], np.float32)
