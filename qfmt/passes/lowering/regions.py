@@ -81,7 +81,7 @@ def _grow(found: Region, node: Node, context: Context) -> None:
     if not is_by_element(node):
         source = _computing(node, context)
         if is_by_element(source) or is_move(source):
-            raise NoForm("moves floats", node=node)
+            raise NoForm("moves numbers without a scale", node=node)
         raise NoForm(SEVERAL, node=source)
     for place, name in enumerate(node.inputs):
         if not name:
@@ -97,7 +97,7 @@ def _grow(found: Region, node: Node, context: Context) -> None:
         elif name in context.producer:
             _grow(found, context.producer[name], context)
         else:
-            raise NoForm(f"reads floats, {name!r}", node=node)
+            raise NoForm(f"reads numbers without a scale, {name!r}", node=node)
     found.nodes.append(node)
 
 
