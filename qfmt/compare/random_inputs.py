@@ -278,10 +278,12 @@ def _readings(
             yield node, each
             if (operator := known(node)) is None or _counts(node, each):
                 continue
+            moves = has(node, Trait.MOVE) or computed
             for index, result in enumerate(node.outputs):
+                if not result or result in seen:
+                    continue
                 is_one = DTYPES[graph.tensors[result].dtype].kind != "f" and operator.followed(index) is not None
-                follows = node.operator == "Cast" or ((has(node, Trait.MOVE) or computed) and is_one)
-                if follows and result not in seen:
+                if node.operator == "Cast" or (moves and is_one):
                     seen.add(result)
                     waiting.append(result)
 
@@ -349,7 +351,7 @@ def _offsets_in(graphs: Sequence[Graph], shapes: Mapping[str, tuple[int, ...]]) 
         for name, node in bags:
             shape = tensors[node.inputs[1]].shape
             indices = shape if is_static(shape) else shapes[name]
-            found.setdefault(name, _offsets(shapes[name], indices, bool(node.attributes["include_last_offset"])))
+            found.setdefault(name, _offsets(shapes[name], indices, bool(node.attributes.get("include_last_offset"))))
     return found
 
 
