@@ -336,7 +336,7 @@ def _integers(
     if calibrated is not None:
         most = min(limits.maximum, (1 << 53) - 1)  # a double has all integers up to there
         low, high = np.clip(calibrated, max(limits.minimum, -most), most)
-        return int(np.ceil(low)), max(int(np.ceil(low)), int(np.floor(high)))
+        return round(low), max(round(low), round(high))  # a mask may be calibrated to a little less than 1
     return (limits.minimum, limits.maximum) if limits.bits <= 16 and _is_number(model, name, readers) else (0, 1)
 
 

@@ -18,7 +18,7 @@ from qfmt.compare.random_inputs import draw
 CHANNELS = [3, 1, 1]
 MEAN, DEVIATION = np.array([120, 110, 100], np.float32), np.array([60, 50, 40], np.float32)
 CONSTANTS = {
-    **grids(s=(1 / 128, np.uint8(128))),
+    **grids(s=(1 / 128, np.uint8(128)), almost=(0.9995 / 255, np.uint8(0))),
     "half": np.float32(127.5),
     "one": np.float32(1),
     "pads": np.array([0, 0, 1, 1, 0, 0, 0, 0]),
@@ -68,6 +68,9 @@ CASES: dict[str, tuple[int, Sequence[onnx.NodeProto], tuple[float, float]]] = {
     "indices, computed": (
         TensorProto.UINT8, [node("Cast", ["x"], ["r"], to=TensorProto.INT64), node("Add", ["r", "first"], ["t"]),
                             node("Gather", ["table", "t"], ["y"])], (0, 1),
+    ),
+    "a calibrated mask": (
+        TensorProto.INT64, [CAST, q("r", "almost", "i"), dq("i", "almost", "y")], (0, 1),
     ),
     "a condition": (TensorProto.BOOL, [node("Where", ["x", "one", "half"], ["y"])], (0, 1)),
 }  # fmt: skip

@@ -50,7 +50,19 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Any], Sequence[Any]]] = {
         [randn(5, 6), whole(8, 5, 6)],
     ),
     "extremes": (lambda x: (x.amax(1), x.amin((0, 2)), x.argmax(-1), x.argmin(1, keepdim=True), x.prod(2)), [X]),
-    "extremes_of_all": (lambda x: (x.argmax(), x.argmin(keepdim=True)), [X]),
+    "extremes_of_all": (lambda x: (x.argmax(), x.argmin(keepdim=True), x.max(), x.min()), [X]),
+    "extremes_and_places": (
+        lambda x, n: (*x.max(1), *torch.min(x, -1, keepdim=True), torch.max(x, x.flip(0)), *n.max(0)),
+        [X, whole(4, 5, 6)],
+    ),
+    "vector_norms": (
+        lambda x: (
+            x.norm(), x.norm(1, dim=1), torch.linalg.vector_norm(x, dim=(0, 2), keepdim=True), F.normalize(x, dim=1),
+            torch.linalg.vector_norm(x, float("inf"), 1), torch.linalg.vector_norm(x, -float("inf")),
+        ),
+        [X],
+    ),
+    "vectors": (lambda a, b: (torch.outer(a, b), torch.dot(a, a), torch.logsumexp(a * 9, 0)), [randn(5), randn(6)]),
     "types_asked_for": (
         lambda x, n: (
             x.cumsum(0, dtype=torch.float64), n.cumsum(0, dtype=torch.float32), x.sum(1, dtype=torch.float64),

@@ -445,6 +445,15 @@ CALLS: dict[str, tuple[nn.Module, Any]] = {
     "roll": (nn.Identity(), lambda s, x: x.roll(2, 3) + x.roll((1, 2), (0, 1))),
     "std": (nn.Identity(), lambda s, x: x.std(1) + x.std(dim=2).mean() + x.std() + x.std(0, False).mean()),
     "var": (nn.Identity(), lambda s, x: torch.var_mean(x, 1)[0] + x.var(1, correction=0) + torch.var(x, True)),
+    "largest": (
+        nn.Identity(),
+        lambda s, x: torch.max(x, 1)[0] + x.max(dim=1).values * torch.min(x, 1, keepdim=True)[1][:, 0] - x.min(),
+    ),
+    "norm": (
+        nn.Identity(),
+        lambda s, x: torch.norm(x, dim=1) + x.norm(1, 1) * x.norm() + torch.linalg.vector_norm(x, dim=(0, 1)),
+    ),
+    "normalize": (nn.Identity(), lambda s, x: F.normalize(x) + F.normalize(x, 1, dim=2)),
     "einsum": (nn.Identity(), lambda s, x: torch.einsum("bchw,bcuw->bhu", x, x) + torch.einsum("bchw->bhw", [x])),
     "training without dropout": (nn.Dropout(0.0).train(), lambda s, x: s.module(x)),
     "training instance norm": (nn.InstanceNorm2d(4, track_running_stats=True).train(), lambda s, x: s.module(x)),

@@ -185,6 +185,26 @@ def _softmax(call: Call, name: str, a: Any) -> Any:
     return call(f"aten::{name}", a.input, dim, a.dtype)
 
 
+@_functions("norm(input, p='fro', dim=None, keepdim=False, out=None, dtype=None)")
+def _norm(call: Call, a: Any) -> Any:
+    """torch.functional.norm and Tensor.norm, which are not the operator of that name."""
+    _require_no_out(a)
+    order, dims = 2 if a.p == "fro" else a.p, None if a.dim is None else _each(a.dim, 1)
+    return call("aten::linalg_vector_norm", a.input, order, dims, a.keepdim, dtype=a.dtype)
+
+
+@_functions("normalize(input, p=2.0, dim=1, eps=1e-12, out=None)")
+def _normalize(call: Call, a: Any) -> Any:
+    _require_no_out(a)
+    length = call("aten::linalg_vector_norm", a.input, a.p, _each(a.dim, 1), True)
+    return call("aten::div", a.input, call("aten::clamp_min", length, a.eps))
+
+
+def _require_no_out(a: Any) -> None:
+    if a.out is not None:
+        raise SourceError("writes its result into another tensor")
+
+
 def padded(call: Call, input: Any, padding: Any, mode: str) -> Any:
     """The padding of a convolution whose padding is not zeros: torch/nn/modules/conv.py."""
     amounts: Sequence[int] = [amount for size in reversed(many(padding, len(padding))) for amount in (size, size)]

@@ -51,6 +51,9 @@ CASTS = {"char": "int8", "byte": "uint8", "short": "int16"} | {
 LISTS = {"einsum", "expand", "flip", "permute", "repeat", "reshape", "tile", "view"}
 """Operators that accept a list as separate arguments after the first one, too."""
 
+SELECTED = ("values", "indices")
+"""The names of the results of max, min and topk along a dimension."""
+
 DIMENSIONS = {"flip", "roll", "std", "std_mean", "var", "var_mean"}
 """Operators that accept an integer for a list of one, and other arguments in its place: std(1) is not std(True)."""
 
@@ -246,6 +249,8 @@ class _Walker(Frame):
             return held[name]
         if isinstance(owner, Value | StoredTensor):
             return self._recorded(f"prim::{name}", owner)
+        if isinstance(owner, list | tuple) and len(owner) == len(SELECTED) and name in SELECTED:
+            return owner[SELECTED.index(name)]
         raise self.not_followed(node)
 
     # -- calls -----------------------------------------------------------------------------------
@@ -280,6 +285,8 @@ class _Walker(Frame):
         for value in (*args, *kwargs.values()):
             if isinstance(value, Symbol) and value not in LAYOUTS:
                 raise SourceError(f"aten::{name[:100]} is called with {value[:100]}, which is not supported")
+        if name == "norm":
+            return FUNCTIONS[name](self._recorded, name, args, kwargs)
         if name in LISTS and len(args) > 1 and not isinstance(args[1], list | tuple | ElementType):
             args = args[0], args[1:]
         if name in DIMENSIONS:
@@ -311,7 +318,7 @@ class _Walker(Frame):
             return self._assert(*args)
         if name == "torch.fx._symbolic_trace._assert_is_none" and len(args) == 2:
             return self._assert(args[0] is None, args[1])
-        if package in ("torch", "torch.functional", "torch.nn.functional", "torch._C._nn"):
+        if package in ("torch", "torch.functional", "torch.nn.functional", "torch._C._nn", "torch._C._linalg"):
             return self._operator_of_torch(last, args, kwargs)
         raise self.not_followed(node)
 

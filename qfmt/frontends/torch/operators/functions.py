@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,9 @@ from ..arguments import operands
 from ..building import Builder
 from ..lifts import lifts
 from ..values import Quotient, Size, TensorValue, Unknown, share
-from .logic import cast, in_type
+from .logic import cast, in_type, is_tensor
 from .pointwise import binary
+from .queries import is_open
 
 FUNCTIONS = {
     "acos": "Acos", "acosh": "Acosh", "asin": "Asin", "asinh": "Asinh", "atan": "Atan", "atanh": "Atanh",
@@ -159,6 +161,50 @@ def arg_extreme(lift: Builder, operator: str, self: TensorValue, dim: Any = None
         place = lift.emit(operator, [shapes.reshape(lift, self, [-1])], {"axis": 0, "keepdims": 0})
         return shapes.reshape(lift, place, [1] * shapes.rank(lift, self)) if keepdim else place
     return lift.emit(operator, [self], {"axis": dim, "keepdims": int(keepdim)})
+
+
+@lifts({"aten::max": "Max", "aten::min": "Min"})
+def largest(lift: Builder, name: str, self: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
+    """Of all elements; of two tensors, or two numbers; or along an axis, with the places."""
+    if not is_tensor(self):
+        return Unknown() if is_open([self, dim]) else NotImplemented
+    second = dim if is_tensor(dim) else other
+    if second is not None:
+        return lift.emit(name, [*operands(lift, self, second)])
+    values = extreme(lift, f"Reduce{name}", self, dim, keepdim)
+    return values if dim is None else (values, arg_extreme(lift, f"Arg{name}", self, dim, keepdim))
+
+
+NORMS = {1: "ReduceL1", 2: "ReduceL2", None: "ReduceL2", inf: "ReduceMax", -inf: "ReduceMin"}
+
+
+@lifts(
+    "aten::linalg_vector_norm(self, ord=2, dim=None, keepdim=False, *, dtype=None)",
+    "aten::norm(self, p:ord=2, dim=None, keepdim=False, dtype=None)",
+)
+def norm(lift: Builder, a: Any) -> Any:
+    """(Σ |x|^ord)^(1 / ord) for 1, 2 and the limits."""
+    if (operator := NORMS.get(a.ord)) is None:
+        return NotImplemented
+    x = in_type(lift, a.self, a.dtype)
+    x = lift.emit("Abs", [x]) if a.ord in (inf, -inf) else x
+    return lift.emit(operator, [x, arguments.axes(lift, a.dim)], {"keepdims": int(a.keepdim)})
+
+
+@lifts("aten::logsumexp")
+def log_sum_exp(lift: Builder, self: Any, dim: Any, keepdim: bool = False) -> Any:
+    return lift.emit("ReduceLogSumExp", [real(lift, self), arguments.axes(lift, dim)], {"keepdims": int(keepdim)})
+
+
+@lifts("aten::outer")
+def outer(lift: Builder, self: Any, vec2: Any) -> Any:
+    column = lift.emit("Unsqueeze", [lift.tensor(self), lift.constant(np.array([1]))])
+    return lift.emit("Mul", [*operands(lift, column, vec2)])
+
+
+@lifts("aten::dot")
+def dot(lift: Builder, self: Any, tensor: Any) -> Any:
+    return lift.emit("MatMul", [*operands(lift, self, tensor)])
 
 
 @lifts({f"aten::{name}": name for name in ("var", "std", "var_mean")})

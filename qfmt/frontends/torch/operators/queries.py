@@ -101,7 +101,7 @@ def number(lift: Builder, whole: bool, self: Any, **kwargs: Any) -> Any:
 
 _DECISIONS = (
     "eq", "ne", "lt", "le", "gt", "ge", "Bool", "__and__", "__or__", "__not__", "__is__", "__isnot__", "__contains__",
-    "remainder", "min", "max",
+    "remainder",
 )  # fmt: skip
 
 
@@ -112,11 +112,11 @@ def compare(lift: Builder, name: str, *args: Any, **kwargs: Any) -> Any:
         return (name == "__isnot__") if None in args or args[0] is not args[1] else Unknown()
     if any(map(is_tensor, args[:2])) and len(args) == 2:
         return compared(lift, name, *args)
-    return Unknown() if _is_open(args) or name == "Bool" else NotImplemented
+    return Unknown() if is_open(args) or name == "Bool" else NotImplemented
 
 
-def _is_open(values: Sequence[Any]) -> bool:
+def is_open(values: Sequence[Any]) -> bool:
     """Whether a value, or an element of a list, is known only at run time."""
     return any(
-        _is_open(value) if isinstance(value, list | tuple) else isinstance(value, Size | Unknown) for value in values
+        is_open(value) if isinstance(value, list | tuple) else isinstance(value, Size | Unknown) for value in values
     )
