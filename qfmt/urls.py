@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 LEADS_UP = "has .. in its key, which would be read as the folder above"
+VERSION = "has ?versionId= in its key, which would be read as that of another object"
 
 
 class Url:
@@ -34,8 +35,9 @@ class Url:
 
     def __init__(self, text: str) -> None:
         """A URL with one of the protocols of PACKAGES. RemoteError if it is malformed."""
-        self.text = text
-        self.protocol = text.partition("://")[0].lower()
+        protocol, _, rest = text.partition("://")
+        self.protocol = protocol.lower()
+        self.text = f"{self.protocol}://{rest}"  # s3fs does not know S3://
         try:
             _ = self._split.port
         except ValueError:  # its message quotes what may be a password
@@ -125,6 +127,7 @@ class Url:
 
     @property
     def _files(self) -> Any:
+        self._require_read_alike()
         return filesystem(self.protocol)
 
     def is_file(self) -> bool:
@@ -167,8 +170,7 @@ class Url:
     def open(self, first: int | None = None) -> Reading:
         """The file, open, until it is closed; with `first`, only the first bytes are requested now."""
         with failing(str(self)):
-            if self._leads_up:
-                raise RemoteError(LEADS_UP, hint="rename the object")
+            self._require_read_alike()
             names = self.protocol, self.text, str(self)
             return Web(*names, first) if self.protocol in WEB else Stored(*names)
 
@@ -179,13 +181,21 @@ class Url:
             self._files.put_file(str(path), self.text)
 
     @property
-    def _leads_up(self) -> bool:
-        return self.protocol == "s3" and ".." in self._split.path.split("/")
+    def _misread(self) -> str:
+        """Why another object would be read or written, if it is so: s3fs takes some keys for something else."""
+        if self.protocol != "s3":
+            return ""
+        return LEADS_UP if ".." in self._split.path.split("/") else VERSION if "?versionId=" in self.text else ""
+
+    def _require_read_alike(self) -> None:
+        if what := self._misread:
+            hint = "download that version, and give its path" if what == VERSION else "rename the object"
+            raise RemoteError(what, where=str(self), hint=hint)
 
     def require_writable(self) -> None:
         """DestinationError if nothing can be written to such a URL."""
-        if self._leads_up:
-            raise DestinationError(LEADS_UP, where=str(self), hint="choose another")
+        if what := self._misread:
+            raise DestinationError(what, where=str(self), hint="choose another")
         if self.protocol in WEB:
             hint = "write a local file, or to s3://"
             raise DestinationError(f"{self.protocol}:// is for reading only", where=str(self), hint=hint)

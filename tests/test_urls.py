@@ -736,6 +736,28 @@ def test_what_a_killed_process_left_is_removed_by_the_next(server: Server, tempo
     qfmt.convert(server.url("net.pt"))
 
 
+def test_a_version_of_an_object_is_not_another_object(bucket: str, tmp_path: Path) -> None:
+    """s3fs omits the version."""
+    model = weights(1, 100)
+    model.save(tmp_path / "m.qfb")
+    place(f"{bucket}/m.qfb").put(tmp_path / "m.qfb")
+    url = place(f"{bucket}/m.qfb?versionId=1")
+    for action in (
+        url.is_file,
+        url.is_dir,
+        url.files,
+        url.unlink,
+        lambda: qfmt.load(str(url)),
+        lambda: url.put(tmp_path),
+    ):
+        with pytest.raises(QfmtError, match=r"m.qfb\?versionId=1: has \?versionId= in its key"):
+            action()
+    assert "download that version" in trouble("inspect", url)
+    assert "has ?versionId= in its key" in trouble("convert", tmp_path / "m.qfb", f"{bucket}/n.qfb?versionId=.qfb")
+    for protocol in "s3", "S3":
+        assert qfmt.load(f"{protocol}://{bucket[5:]}/m.qfb").content_id() == model.content_id()
+
+
 def test_urls_that_name_nothing() -> None:
     for text, said in (
         ("s3:///key", "names no bucket"),

@@ -334,6 +334,22 @@ def test_a_key_with_dots_is_the_error_of_one_source(bucket: str, sources: Path, 
     assert Manifest(tmp_path / "archive").entries == filled.manifest.entries
 
 
+def test_a_name_with_a_version_is_the_error_of_one_source(bucket: str, sources: Path) -> None:
+    """s3fs would write, and remove, the object without that ending."""
+    import fsspec
+
+    files = fsspec.filesystem("s3", use_listings_cache=False)
+    files.pipe_file(f"{bucket}/archive/a.pt", b"of the user")
+    for version in "12":
+        (sources / f"a.pt?versionId={version}").write_bytes((sources / "a.pt").read_bytes())
+    filled = fill(place(f"{bucket}/archive"), find([str(sources)], place(f"{bucket}/archive")).sources)
+    assert files.cat_file(f"{bucket}/archive/a.pt") == b"of the user"
+    failed = {name for name, result in filled.results.items() if result == "failed"}
+    assert failed and all("?versionId=" in name for name in failed)
+    assert all("has ?versionId= in its key" in filled.manifest.entries[name].error for name in failed)
+    assert invoke("check", f"{bucket}/archive").exit_code == 0
+
+
 def test_what_is_no_source_by_url(bucket: str, server: Server, tmp_path: Path) -> None:
     with pytest.raises(MissingFileError, match="no file matches"):
         find([f"{bucket}/*.pt"], tmp_path)
