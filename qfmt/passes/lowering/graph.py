@@ -124,7 +124,7 @@ def _hint(model: Model, unknown_shape: bool, ends: Sequence[str]) -> str:
         if tensor.quantization is None and DTYPES[tensor.dtype].kind == "f" and name not in quantized:
             stated = in_shell("--input-quantization", f"{name}=1,0,int8")
             return f"if an input holds integers, declare it when you convert: {stated}"
-    if not unknown_shape and ends:
+    if not unknown_shape and ends and all(name in model.tensors for name in ends):  # the lowering makes some itself
         return f"end the network before these nodes: {' '.join(in_shell('--end-at', name) for name in ends)}"
     if not unknown_shape:
         return "compute them outside the network, before or after its integer-only part"

@@ -541,6 +541,18 @@ def test_all_obstacles_are_named_and_the_suggestion_works() -> None:
     assert [node.operator for node in lower_integer(model, outputs=["h"]).nodes] == ["qfmt.Table"]
 
 
+def test_a_suggestion_names_no_tensor_that_the_lowering_made() -> None:
+    grid = Quantization.per_tensor(0.05, 3, "uint8")
+    tensors = [Tensor("x", "uint8", (4, 6), quantization=grid), Tensor.constant("pads", np.array([1, 0, 0, 1]))]
+    tensors += [Tensor(name, "float32", None) for name in ("d", "p", "y")]
+    steps = [("DequantizeLinear", ("x",), "d"), ("Pad", ("d", "pads"), "p"), ("Softmax", ("p",), "y")]
+    nodes = tuple(Node(o, i, (y,), OPERATORS[o].complete({}), version=OPERATORS[o].version) for o, i, y in steps)
+    model = Model(Graph(("x",), ("y",), nodes, {each.name: each for each in tensors}), engine="onnx")
+    with pytest.raises(NoIntegerFormError) as caught:
+        lower_integer(model)
+    assert caught.value.hint == "compute them outside the network, before or after its integer-only part"
+
+
 @pytest.mark.parametrize("operator", ["Reshape", "Flatten"])
 @pytest.mark.parametrize("form", ["qdq u8s8", "qoperator u8s8"])
 def test_a_mean_before_a_reshape(operator: str, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
