@@ -193,6 +193,8 @@ def _bag(s: Site) -> Any:
         raise Lacks("torch supports only bags that sum all their rows")
     target = quantized.embedding_bag_byte if s.tensor(0).dtype == "uint8" else quantized.embedding_bag_4bit
     last = bool(s.attribute("include_last_offset"))
+    if last and len(s.tensor(1).shape or ()) == 2:
+        raise Lacks("torch omits the last bag of a matrix of indices")
     indices, offsets, weights = (_contiguous(s, index) for index in (1, 2, 3))
     return s.result(target.default, _table(s), indices, offsets, False, 0, False, weights, None, last)
 

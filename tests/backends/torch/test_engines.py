@@ -353,6 +353,18 @@ class Tables(torch.nn.Module):
         return self.rows(indices), self.eight(indices, offsets), self.four(indices, offsets)
 
 
+def test_no_bag_of_a_matrix_is_omitted(tmp_path: Path) -> None:
+    """torch's kernel takes the last one for the end of the offsets."""
+    table = torch.nn.EmbeddingBag(30, 16, mode="sum", include_last_offset=True).eval()
+    table.qconfig = tq.float_qparams_weight_only_qconfig
+    indices = torch.arange(12).reshape(4, 3)
+    path = pytorch.save_as(tq.convert(tq.prepare(torch.nn.Sequential(table))), (indices,), "trace", tmp_path / "m.pt")
+    model = qfmt.convert(path)
+    (wanted,) = model.run({model.graph.inputs[0]: indices.numpy()}).values()
+    assert wanted.shape == (4, 16)
+    np.testing.assert_array_equal(model.to_torch()(indices).numpy(), wanted)
+
+
 @cache
 def dynamic(name: str, kernels: str) -> tuple[Model, pytorch.Inputs, list[np.ndarray]]:
     """The model, inputs, and the outputs of the source with these kernels."""
