@@ -62,9 +62,9 @@ def masked(text: str) -> str:
     It may lose more than these: it is for texts that cannot be parsed. A text that begins with a protocol is taken for
     a URL to its end, as a password may contain blanks.
     """
-    any_ = "." if re.match(r"[^\s/:]+://", text) else r"\S"
-    text = re.sub(rf"(?s)(?<=://)(?:{any_}*@|[^\s/]*%40)", "", text)
-    return re.sub(rf"(?s)\?{any_}+", "?…", text)
+    character = "." if re.match(r"[^\s/:]+://", text) else r"\S"
+    text = re.sub(rf"(?s)(?<=://)(?:{character}*@|[^\s/]*%40)", "", text)
+    return re.sub(rf"(?s)\?{character}+", "?…", text)
 
 
 def some(names: Sequence[str], limit: int = 3) -> str:

@@ -229,7 +229,7 @@ def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[T
         arrays = _filled(operator, [operand and _movable(operand.array) for operand in operands])
     else:
         reals = [operand and _real(operand, node.rule) for operand in operands]
-        if operator.family in ("activation", "softmax"):
+        if operator.family in ROUNDED_ONCE:
             reals = [real if real is None else _in_float32(real) for real in reals]
         arrays = _filled(operator, reals)
     results = _several(operator.reference(*arrays, **attributes))[: len(outputs)]  # optional ones may be absent
@@ -321,8 +321,13 @@ def _real(operand: Operand, rule: str) -> Array:
     return dequantize(operand.array, operand.quantization, rule)
 
 
+ROUNDED_ONCE = ("activation", "softmax")
+"""Families of operators that torch and ONNX Runtime compute in float32 for floats of 16 bits. The other operators of
+several steps round where ONNX says so, or convert their inputs themselves."""
+
+
 def _in_float32(array: Array) -> Array:
-    """Floats of 16 bits as float32, in which the libraries compute them: results are rounded once."""
+    """Floats of 16 bits as float32."""
     return array.astype(np.float32) if array.dtype.name in ("float16", "bfloat16") else array
 
 

@@ -127,7 +127,7 @@ class Url:
 
     @property
     def _files(self) -> Any:
-        self._require_read_alike()
+        self._require_valid_key()
         return filesystem(self.protocol)
 
     def is_file(self) -> bool:
@@ -170,7 +170,7 @@ class Url:
     def open(self, first: int | None = None) -> Reading:
         """The file, open, until it is closed; with `first`, only the first bytes are requested now."""
         with failing(str(self)):
-            self._require_read_alike()
+            self._require_valid_key()
             names = self.protocol, self.text, str(self)
             return Web(*names, first) if self.protocol in WEB else Stored(*names)
 
@@ -181,20 +181,20 @@ class Url:
             self._files.put_file(str(path), self.text)
 
     @property
-    def _misread(self) -> str:
-        """Why another object would be read or written, if it is so: s3fs takes some keys for something else."""
+    def _key_problem(self) -> str:
+        """Why s3fs would use another object than the one with this key; "" if it would not."""
         if self.protocol != "s3":
             return ""
         return LEADS_UP if ".." in self._split.path.split("/") else VERSION if "?versionId=" in self.text else ""
 
-    def _require_read_alike(self) -> None:
-        if what := self._misread:
+    def _require_valid_key(self) -> None:
+        if what := self._key_problem:
             hint = "download that version, and give its path" if what == VERSION else "rename the object"
             raise RemoteError(what, where=str(self), hint=hint)
 
     def require_writable(self) -> None:
         """DestinationError if nothing can be written to such a URL."""
-        if what := self._misread:
+        if what := self._key_problem:
             raise DestinationError(what, where=str(self), hint="choose another")
         if self.protocol in WEB:
             hint = "write a local file, or to s3://"

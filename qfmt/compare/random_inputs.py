@@ -68,8 +68,8 @@ def shapes(
 
 
 def as_taken(source: Model, ends: Mapping[str, str], file: Model) -> Model:
-    """The source with what only the file states of its inputs: sizes, or their names, and ranges of integers, as the
-    file takes no others. `ends`: inputs of the source → those of the file.
+    """The source, completed with what only the file states about its inputs: sizes or their names, and the ranges of
+    integers, because the file takes no others. `ends` maps inputs of the source to inputs of the file.
 
     A size of 0 is not taken: nothing would be computed, and nothing compared.
     """
@@ -128,7 +128,8 @@ def draw(
     """`count` sets of inputs of these shapes. Another `form` of the network may say which are offsets."""
     generator, readers = np.random.default_rng(SEED), model.graph.readers()
     engine = engine if engine in REDUCED and _is_calibrated_to_half(model) else ""
-    offsets = _offsets_in([model.graph, form] if form else [model.graph], shapes)
+    forms = [(model.graph, readers), *([(form, form.readers())] if form else [])]
+    offsets = _offsets_in(forms, shapes)
     ranges = {name: _calibrated(model, name, readers, engine) for name in shapes}
     drawn = [
         _Drawn(
@@ -340,11 +341,12 @@ def _integers(
     return (limits.minimum, limits.maximum) if limits.bits <= 16 and _is_number(model, name, readers) else (0, 1)
 
 
-def _offsets_in(graphs: Sequence[Graph], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
-    """The offsets of bags, for each input that a node of a graph reads as such."""
+def _offsets_in(
+    forms: Sequence[tuple[Graph, Mapping[str, Sequence[Node]]]], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, Array]:
+    """The offsets of bags, for each input that a node of a graph reads as such. `forms`: graphs with their readers."""
     found: dict[str, Array] = {}
-    for graph in graphs:
-        readers = graph.readers()
+    for graph, readers in forms:
         read = ((name, *reading) for name in shapes for reading in _readings(graph, name, readers))
         bags = [(name, node) for name, node, each in read if _counts(node, each, ("offsets",))]
         tensors = _with_shapes(graph, shapes).tensors if bags else graph.tensors
@@ -356,7 +358,7 @@ def _offsets_in(graphs: Sequence[Graph], shapes: Mapping[str, tuple[int, ...]]) 
 
 
 def _with_shapes(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> Graph:
-    """The graph with shapes that follow from those of its inputs, if they do."""
+    """The graph with the shapes that follow from these of its inputs; unchanged if they contradict it."""
     try:
         return with_input_shapes(graph, shapes)
     except QfmtError:

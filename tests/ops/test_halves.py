@@ -41,7 +41,7 @@ def test_every_number_gives_what_torch_computes(dtype: str, name: str) -> None:
     (ours,) = execute(node, [Operand(codes.view(own), None)], [Tensor("y", dtype, codes.shape)])
     theirs = function(torch.from_numpy(codes.view(np.int16)).view(kind)).view(torch.int16).numpy()
     steps = np.abs(_ordered(ours.view(np.int16)) - _ordered(theirs))
-    tell(f"{name} of {dtype}: {np.count_nonzero(steps == 0):,} of {steps.size:,} outputs are those of torch")
+    tell(f"{name} of {dtype}: {np.count_nonzero(steps == 0):,} of {steps.size:,} outputs are equal to torch's")
     assert steps.max() <= (name in EXPONENTIALS)
 
 

@@ -103,9 +103,10 @@ def test_quantize_dynamic(name: str, tmp_path: Path) -> None:
     check_back(path, check(path, f"{name} dynamic"))
 
 
-def test_sixteen_bits_with_one_option(tmp_path: Path) -> None:
-    """ONNX Runtime computes the products of int16 inputs as stated, if it may not round the inputs to int8."""
-    path = onnx_runtime.static("mlp", "qdq s16s8 per channel", tmp_path)
+@pytest.mark.parametrize("form", ["qdq s16s8 per channel", "qdq u16u8"])
+def test_sixteen_bits_with_one_option(form: str, tmp_path: Path) -> None:
+    """ONNX Runtime computes the products of 16-bit inputs as stated, if it may not round the inputs to int8."""
+    path = onnx_runtime.static("mlp", form, tmp_path)
     given = onnx_runtime.inputs(onnx.load(path), 5)
     (plain,) = onnx_witness.runtime(str(path), given)
     (optimized,) = onnx_witness.runtime(str(path), given, "fused", {"session.qdq_matmulnbits_accuracy_level": "0"})

@@ -164,7 +164,9 @@ def arg_extreme(lift: Builder, operator: str, self: TensorValue, dim: Any = None
 
 
 @lifts({"aten::max": "Max", "aten::min": "Min"})
-def largest(lift: Builder, name: str, self: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
+def max_or_min(
+    lift: Builder, name: str, self: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None
+) -> Any:
     """Of all elements; of two tensors, or two numbers; or along an axis, with the places."""
     if not is_tensor(self):
         return Unknown() if is_open([self, dim]) else NotImplemented
