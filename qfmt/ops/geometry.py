@@ -6,7 +6,7 @@ and `count_include_pad`. `pads` has the padding before each spatial dimension, t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from itertools import product
 from math import gcd, lcm, prod
@@ -219,14 +219,27 @@ def members(size: int, count: int) -> Array:
     return found
 
 
+def common_multiple(sizes: Iterable[int]) -> int:
+    """The least common multiple of window sizes; or, if it exceeds int32, any divisor of it that does, too.
+
+    That of thousands of sizes has thousands of digits, which Python does not print.
+    """
+    multiple = 1
+    for size in sizes:
+        if multiple > INT32:
+            break
+        multiple = lcm(multiple, size)
+    return multiple
+
+
 def unit_factors(counts: Array) -> Array:
     """L / n for each window of n elements, L their least common multiple, in int64; QfmtError if L is too large."""
     sizes = np.unique(counts).tolist()
     if 0 in sizes:
         raise QfmtError("a window is entirely in the padding: it has no mean")
-    multiple = lcm(*sizes)
+    multiple = common_multiple(sizes)
     if multiple > INT32:  # int64 represents no sum of larger ones except 0
-        raise QfmtError(f"the least common multiple of windows of {len(sizes)} sizes is {multiple}")
+        raise QfmtError(f"the least common multiple of windows of {len(sizes)} sizes exceeds int32")
     return np.asarray(multiple // counts.astype(np.int64))
 
 

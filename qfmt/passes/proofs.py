@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
-from math import lcm
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -19,7 +18,7 @@ from ..errors import BudgetError, QfmtError, ValidityError, Violation
 from ..model import DTYPES, Model, Node, Proof, Tensor
 from ..ops import Trait, has, known
 from ..ops.accumulation import columns, inner_size, range_met, reach_of_sums
-from ..ops.geometry import mean_sizes
+from ..ops.geometry import common_multiple, mean_sizes
 from ..ops.rescaling import channels_of
 from ..progress import counted
 
@@ -182,7 +181,7 @@ def _weighted(node: Node, tensors: Tensors, budget: Budget) -> Range:
 
 
 def _mean(node: Node, tensors: Tensors, budget: Budget) -> Range:
-    multiple = lcm(*mean_sizes(node, tensors, budget))
+    multiple = common_multiple(mean_sizes(node, tensors, budget))
     low, high = _centred(tensors[node.inputs[0]])
     if node.attributes.get("count_include_pad"):
         low, high = min(low, 0), max(high, 0)

@@ -237,6 +237,32 @@ def test_constants_without_elements_are_within_their_range() -> None:
     assert not found.violations and not found.unknown
 
 
+def test_a_unit_of_thousands_of_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The least common multiple of 1 to 20,000 has 8,676 digits, and Python prints no integer of more than 4,300."""
+    size = 20_000
+    pads = {**WINDOW, "kernel_shape": (size,), "strides": (1,), "dilations": (1,), "pads": (size - 1, size - 1)}
+    node = adder("AveragePool", ("x",), "exact", **pads, count_include_pad=0)
+    tensors = [Tensor("x", "int8", (1, 1, size), None, grid(0, -128, 127)), Tensor("s", "int32", (1, 1, None))]
+    exact = Model(Graph(("x",), ("s",), (node,), {tensor.name: tensor for tensor in tensors}))
+    one = grid(0, 5, 5)  # lists few sums
+    mean = [replace(tensor, dtype="int8", quantization=one) for tensor in tensors]
+    real = Model(Graph(("x",), ("s",), (replace(node, rule="divide"),), {tensor.name: tensor for tensor in mean}))
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", np.zeros((1, 1, size), np.int8))
+    for model, arguments, what in (
+        (exact, ["check", "--proofs"], "P1 node 0 (AveragePool → s): sums may reach"),
+        (exact, ["convert", "out.onnx"], "breaks rule P1"),
+        (exact, ["convert", "out/out.c"], "sums elements to a result that may exceed int32"),
+        (exact, ["run", "--input", "x.npy"], "windows of 20000 sizes exceeds int32"),
+        (real, ["convert", "out.qfb", "--integer-only"], "outside int32"),
+    ):
+        model.save("m.qfb")
+        told = CliRunner().invoke(cli, [arguments[0], "m.qfb", *arguments[1:]])
+        assert told.exit_code in (1, 2) and what in told.output and "bug" not in told.output, (arguments, told.output)
+    with pytest.raises(ValidityError, match="P1"):
+        exact.to_torch()
+
+
 @pytest.mark.parametrize("name", ["Conv", "MatMul", "Mul", "AveragePool", "qfmt.WeightedSum", "qfmt.Requantize"])
 def test_nothing_is_known_of_an_operator_of_a_newer_version(name: str, tmp_path: Path) -> None:
     """Such a node may have any inputs and attributes: no command takes it for one of the version that it knows."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import lcm, prod
+from math import prod
 
 import numpy as np
 
 from ...arrays import Array
 from ...errors import QfmtError
 from ...model import INT32, Node
-from ...ops.geometry import Window, bins, reduced_axes, windows
+from ...ops.geometry import Window, bins, common_multiple, reduced_axes, windows
 from .convolutions import three
 from .kernels import kernel, kernel_text
 from .loops import indented
@@ -120,7 +120,7 @@ def _emit(
     divisors = {a * b * c for a in _of(along, 0) for b in _of(along, 1) for c in _of(along, 2)}
     if 0 in divisors:
         raise QfmtError("averages no elements")
-    common = lcm(*divisors)
+    common = common_multiple(divisors)
     if common * plan.value(node.inputs[0]).farthest > INT32:
         raise QfmtError("sums elements to a result that may exceed int32")
     name = kernel(plan, "pool_sum", X=view.dtype)

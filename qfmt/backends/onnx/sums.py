@@ -14,7 +14,7 @@ from ...arrays import Array
 from ...model import DTYPES, INT32, Tensor
 from ...ops import Operand
 from ...ops.accumulation import stored_zero, whole
-from ...ops.geometry import unit_factors, window_counts
+from ...ops.geometry import unit_factors
 from ...ops.geometry import windows as windows_of
 from ...passes.same_types import OFFSETS
 from .lowering import Site, adds_up, lowers, one_to_one, written_attributes
@@ -276,10 +276,10 @@ def binned(site: Site) -> ir.Value:
     sizes = [] if shape is None else [size for size in shape[-len(counts) :] if isinstance(size, int)]
     if len(sizes) < len(counts):
         raise Lacks("sums bins of an input whose sizes are not known")
-    value, lengths = _centred(site, 0), np.ones((), np.int64)
+    value, lengths = _centred(site, 0), []
     for axis, (size, count) in enumerate(zip(sizes, counts, strict=True), -len(counts)):
         inside = bin_members(size, count)
-        lengths = np.multiply.outer(lengths, inside.sum(0, dtype=np.int64))
+        lengths.append(inside.sum(0, dtype=np.int64))
         if axis == -2:
             value = site.emit("MatMul", site.constant("bins", np.ascontiguousarray(inside.T)), value)
             continue
@@ -288,7 +288,7 @@ def binned(site: Site) -> ir.Value:
         value = value if axis == -1 else site.emit("Transpose", value, perm=perm)
         value = site.emit("MatMul", value, site.constant("bins", inside))
         value = value if axis == -1 else site.emit("Transpose", value, perm=perm)
-    return _times(site, value, unit_factors(lengths))
+    return _in_units(site, value, lengths)
 
 
 @adds_up("AveragePool")
@@ -301,17 +301,25 @@ def windows(site: Site) -> ir.Value:
     count = channels * prod(a["kernel_shape"])
     if count > MOST_ONES:
         raise Lacks(f"sums windows with a kernel of {count:,} ones, more than {MOST_ONES:,}")
-    factors = unit_factors(window_counts(sizes, a))
-    before, after = zip(*(window.margins(size) for window, size in zip(windows_of(a), sizes, strict=True)), strict=True)
+    along = list(zip(windows_of(a), sizes, strict=True))
+    lengths = [window.counts(size, a["count_include_pad"]) for window, size in along]
+    before, after = zip(*(window.margins(size) for window, size in along), strict=True)
     ones = of_constant(site, "ones", np.ones((channels, 1, *a["kernel_shape"]), np.int64))
     layout = {"group": channels, "pads": [*before, *after], **{key: a[key] for key in LAYOUT}}
-    return _times(site, _convolved(site, of_tensor(site, 0), ones, layout), factors)
+    return _in_units(site, _convolved(site, of_tensor(site, 0), ones, layout), lengths)
 
 
-def _times(site: Site, sums: ir.Value, factors: Array) -> ir.Value:
-    if (factors == 1).all():
-        return sums
-    return site.emit("Mul", sums, site.constant("factor", factors.astype(np.int32)))
+def _in_units(site: Site, sums: ir.Value, lengths: Sequence[Array]) -> ir.Value:
+    """Sums of windows times L / n; `lengths` are those of the windows along each of the last dimensions.
+
+    The least common multiple of products, one of each dimension, is the product of those of the dimensions, and so is
+    each factor: a constant for all windows would be as large as the output.
+    """
+    for axis, counts in enumerate(lengths, -len(lengths)):
+        factors = unit_factors(counts).astype(np.int32)
+        if (factors != 1).any():
+            sums = site.emit("Mul", sums, site.constant("factor", factors.reshape(-1, *[1] * (-axis - 1))))
+    return sums
 
 
 def _centred(site: Site, index: int) -> ir.Value:

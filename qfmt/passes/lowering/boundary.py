@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...arithmetic import quantize
-from ...model import Node, Tensor
+from ...model import Graph, Node, Tensor
 from ...ops import OPERATORS, Trait, has
 from .context import Context, NoForm
 from .resizing import by_sizes, is_nearest
@@ -104,22 +104,23 @@ def take_input(node: Node, context: Context) -> None:
         current = own
 
 
-def last_integers(context: Context, outputs: Sequence[str], failed: Sequence[Node]) -> list[str]:
-    """Quantized tensors that the network could end with, so that failed nodes come after them; may be empty."""
+def last_integers(context: Context, graph: Graph, failed: Sequence[Node]) -> list[str]:
+    """Quantized tensors that the graph before could end with, so that failed nodes come after them; may be empty."""
     beyond = {name for node in failed for name in node.outputs}
-    for node in context.producer.values():  # in order
+    for node in graph.nodes:
         if beyond.intersection(node.inputs):
             beyond.update(node.outputs)
     found: list[str] = []
-    reached = dict.fromkeys(outputs)
+    producer = graph.producers()  # not those of the context: some nodes now read integers that the graph does not have
+    reached = dict.fromkeys(graph.outputs)
     pending = deque(reached)
     while pending:
         name = pending.popleft()
         if name not in beyond and not context.is_real(name):
             if not context.tensors[name].is_constant:
                 found.append(name)
-        elif name in context.producer:
-            new = dict.fromkeys(each for each in context.producer[name].inputs if each and each not in reached)
+        elif name in producer:
+            new = dict.fromkeys(each for each in producer[name].inputs if each and each not in reached)
             reached.update(new)
             pending.extend(new)
         elif not context.tensors[name].is_constant:

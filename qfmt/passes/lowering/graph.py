@@ -79,7 +79,7 @@ def _lowered(model: Model, context: Context) -> Graph:
         for node in filter(_is_obstacle, waiting):  # the pass names the last one before some integers
             failed.append(node)
             _note(reasons, SEVERAL, node)
-        ends = last_integers(context, model.graph.outputs, failed)
+        ends = last_integers(context, model.graph, failed)
         raise NoIntegerFormError(
             {what: [*nodes] for what, nodes in reasons.items()}, hint=_hint(model, unknown_shape, ends)
         )
@@ -124,7 +124,7 @@ def _hint(model: Model, unknown_shape: bool, ends: Sequence[str]) -> str:
         if tensor.quantization is None and DTYPES[tensor.dtype].kind == "f" and name not in quantized:
             stated = in_shell("--input-quantization", f"{name}=1,0,int8")
             return f"if an input holds integers, declare it when you convert: {stated}"
-    if not unknown_shape and ends and all(name in model.tensors for name in ends):  # the lowering makes some itself
+    if not unknown_shape and ends:
         return f"end the network before these nodes: {' '.join(in_shell('--end-at', name) for name in ends)}"
     if not unknown_shape:
         return "compute them outside the network, before or after its integer-only part"

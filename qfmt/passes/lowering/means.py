@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import lcm
 from typing import Any
 
 import numpy as np
 
 from ...arithmetic import MEAN, clamp, f32, named, quantize
 from ...model import DTYPES, INT32, Node, Quantization
-from ...ops.geometry import UncountedError, mean_sizes
+from ...ops.geometry import UncountedError, common_multiple, mean_sizes
 from .context import Context, NoForm
 from .requantizing import FACTOR_BITS, FOUND, Sums, check_levels, unit_of
 from .step_functions import Array, Integers, differing, levels_of, search
@@ -50,7 +49,7 @@ def mean(node: Node, context: Context) -> Sums:
         context.budget.allocate(SUM_BYTES * listed)
     check_levels(yq)
     context.budget.spend(len(counts) * (yq.quant_max - yq.quant_min) // FOUND)
-    multiple, zero = lcm(*counts), int(xq.zero_point[0])
+    multiple, zero = common_multiple(counts), int(xq.zero_point[0])
     low, high = xq.quant_min - zero, xq.quant_max - zero
     if node.attributes.get("count_include_pad"):
         low, high = min(low, 0), max(high, 0)

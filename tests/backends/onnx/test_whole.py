@@ -221,6 +221,18 @@ def test_bins() -> None:
         model.to_onnx()
 
 
+@pytest.mark.parametrize("name", ["AveragePool", "qfmt.AdaptiveAveragePool"])
+def test_factors_of_windows_are_stored_by_dimension(name: str) -> None:
+    """One for each window would make a file as large as the output."""
+    q = Quantization.of((0.5,), (9,), 0, 255)
+    x, out = Tensor("x", "uint8", (1, 1, 40, 30), None, q), Tensor("y", "int32", None)
+    pool = {"kernel_shape": (2, 3), "pads": (1, 1, 1, 1), "strides": (1, 1), "dilations": (1, 1), "ceil_mode": 0}
+    attributes = {**pool, "count_include_pad": 0} if name == "AveragePool" else {"output_size": (15, 7)}
+    proto = single(name, "exact", [x], out, attributes).to_onnx()
+    factors = [tuple(each.dims) for each in proto.graph.initializer if "factor" in each.name]
+    assert factors == ([(41, 1), (30,)] if name == "AveragePool" else [(15, 1), (7,)])
+
+
 @pytest.mark.parametrize("opset", [13, 17, 19, 21, 23, None])
 def test_every_written_file_is_valid(opset: int | None) -> None:
     """The conformance suite: for onnx's checker and for ONNX Runtime, or refused."""

@@ -541,6 +541,27 @@ def test_all_obstacles_are_named_and_the_suggestion_works() -> None:
     assert [node.operator for node in lower_integer(model, outputs=["h"]).nodes] == ["qfmt.Table"]
 
 
+def test_a_suggestion_comes_before_an_obstacle_whose_output_is_moved() -> None:
+    """The lowering moves the integers of a float Flatten, as torch.fx leaves it, and then has another graph."""
+    grid = Quantization.per_tensor(0.05, 3, "uint8")
+    tensors = [Tensor(name, "uint8", (1, 8), quantization=grid) for name in ("x", "h", "s", "q", "y")]
+    tensors += [Tensor(name, "float32", (1, 8)) for name in ("a", "b")]
+    chain = [
+        ("Sigmoid", "x", "h", {}, "divide"),
+        ("Softmax", "h", "s", {"axis": -1}, "divide"),
+        ("DequantizeLinear", "s", "a", {}, ""),
+        ("Flatten", "a", "b", {"axis": 1}, ""),
+        ("QuantizeLinear", "b", "q", {}, "divide"),
+        ("Sigmoid", "q", "y", {}, "divide"),
+    ]
+    nodes = tuple(Node(o, (i,), (y,), OPERATORS[o].complete(a), "", OPERATORS[o].version, r) for o, i, y, a, r in chain)
+    model = Model(Graph(("x",), ("y",), nodes, {each.name: each for each in tensors}), engine="onnx")
+    with pytest.raises(NoIntegerFormError) as caught:
+        lower_integer(model)
+    assert caught.value.hint == "end the network before these nodes: --end-at h"
+    assert [node.operator for node in lower_integer(model, outputs=["h"]).nodes] == ["qfmt.Table"]
+
+
 def test_a_suggestion_names_no_tensor_that_the_lowering_made() -> None:
     grid = Quantization.per_tensor(0.05, 3, "uint8")
     tensors = [Tensor("x", "uint8", (4, 6), quantization=grid), Tensor.constant("pads", np.array([1, 0, 0, 1]))]
