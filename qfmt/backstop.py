@@ -34,6 +34,9 @@ LITTLE = 256_000_000
 AGAIN = 2.0
 """Seconds until the exception for too much time is raised again, in case something suppressed it."""
 
+LONGEST = 1e9
+"""The most seconds of a timer: sparse files may have 2^62 bytes, and the system takes no more than its clock holds."""
+
 _HINT = "networks rarely need that much: the file may be malicious or damaged"
 
 _enforced = False
@@ -220,11 +223,12 @@ def limit_process(nbytes: int) -> None:
         from resource import RLIMIT_DATA, getrlimit, setrlimit
 
         _, hard = getrlimit(RLIMIT_DATA)
-        setrlimit(RLIMIT_DATA, (_least(written + nbytes, hard, sys.maxsize), hard))
+        setrlimit(RLIMIT_DATA, (_least(written + nbytes, hard), hard))
 
 
 def _least(*limits: int) -> int:
-    return min(limit for limit in limits if limit >= 0)  # -1: none
+    """The least of them, and of what the system can enforce."""
+    return min([sys.maxsize, *(limit for limit in limits if limit >= 0)])  # -1: none
 
 
 def _permitted() -> int:
@@ -233,7 +237,7 @@ def _permitted() -> int:
         return sys.maxsize
     from resource import RLIMIT_AS, RLIMIT_DATA, getrlimit
 
-    return _least(sys.maxsize, *(getrlimit(each)[0] for each in (RLIMIT_AS, RLIMIT_DATA)))
+    return _least(*(getrlimit(each)[0] for each in (RLIMIT_AS, RLIMIT_DATA)))
 
 
 def _written() -> int:
@@ -257,4 +261,4 @@ def _time_left() -> float:
 
 def _set_timer(seconds: float) -> None:
     if sys.platform != "win32":
-        signal.setitimer(signal.ITIMER_PROF, seconds, AGAIN if seconds else 0)
+        signal.setitimer(signal.ITIMER_PROF, min(seconds, LONGEST), AGAIN if seconds else 0)

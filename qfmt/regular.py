@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from .errors import MissingFileError, QfmtError
+from .errors import MissingFileError, QfmtError, SourceError
 
 _KINDS = {
     stat.S_IFDIR: "a directory",
@@ -111,6 +112,16 @@ def refusal(error: OSError | ValueError, kind: type[QfmtError]) -> QfmtError:
     if isinstance(error, FileNotFoundError):
         return MissingFileError("there is no such file", hint="check the path")
     return kind(unreadable(error), hint=hint_for(error))
+
+
+def mapped(path: str | os.PathLike[str]) -> mmap.mmap:
+    """A source, mapped to be read. MissingFileError or SourceError if it cannot be: it may be empty, or larger than the
+    addresses of a process."""
+    try:
+        with open(os.fspath(path), "rb") as file:  # noqa: PTH123
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:
+        raise refusal(error, SourceError) from None
 
 
 def hint_for(error: Exception) -> str:

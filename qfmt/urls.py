@@ -251,11 +251,14 @@ def size_of(place: Place) -> int | None:
 
 
 def _local(rest: str, named: str) -> Path:
+    from urllib.parse import unquote_to_bytes
     from urllib.request import url2pathname
 
     host, slash, path = rest.partition("/")
     if host not in ("", "localhost") or not slash:
         raise RemoteError("names another machine", where=masked(named), hint="a file of this one is file:///PATH")
-    if "\0" in (found := url2pathname(f"/{path}")):
+    # names of POSIX are bytes, in any encoding or none
+    found = url2pathname(f"/{path}") if os.name == "nt" else os.fsdecode(unquote_to_bytes(f"/{path}"))
+    if "\0" in found:
         raise RemoteError("contains a NUL byte, which no path can", where=masked(named))
     return Path(found)

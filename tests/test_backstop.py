@@ -241,6 +241,17 @@ def test_threads_and_pauses_raise_the_limits(monkeypatch: pytest.MonkeyPatch) ->
     assert is_as_before()
 
 
+@TIMERS
+def test_limits_of_a_sparse_file_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system takes no limit above 2^63 bytes, and no timer above its clock."""
+    monkeypatch.setattr(backstop, "SECONDS_PER_BYTE", 1e-5)
+    monkeypatch.setattr(backstop, "FACTOR", 256)
+    with backstop.enforced(), backstop.limited(1 << 62, "x"):
+        backstop.grow(1 << 62)
+        assert signal.getitimer(signal.ITIMER_PROF)[0] > 1e8
+    assert is_as_before()
+
+
 def test_shards_that_are_mapped_late_raise_the_limits_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("qfmt.file.shards.MAPPED", 1)
     sizes = qfmt.save(qfmt.convert(DIGITS), tmp_path / "digits.qfb", shard_size=4096)

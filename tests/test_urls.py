@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -64,6 +65,8 @@ def test_only_text_with_a_known_protocol_is_a_url(tmp_path: Path) -> None:
         assert url.protocol == protocol
     assert place(f"file://{tmp_path}/a%20b.qfb") == tmp_path / "a b.qfb"
     assert place(f"file://localhost{tmp_path}/a.qfb") == tmp_path / "a.qfb"
+    if os.name != "nt":
+        assert os.fsencode(place("file:///a%FF.qfb")) == b"/a\xff.qfb"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from math import inf
 from pathlib import Path, PurePath
 from stat import S_ISDIR
@@ -29,6 +30,11 @@ from ..regular import files_below, irregular, is_link, require_short, resolved
 from ..urls import Place, Url
 
 MANIFEST = "archive.jsonl"
+
+RESTORE = "restore it, update qfmt if a newer one wrote it, or remove it and convert the sources again"
+
+LONGEST = 1 << 24
+"""The most bytes of a line."""
 
 ENTRY_BYTES, CHARACTER, OPTIONS = 500, 4, 30
 """Bytes in memory that an entry takes: a constant, for a byte of its line, and for one of options that no entry before
@@ -97,13 +103,15 @@ class Manifest:
             self.is_cut = not nbytes
             budget = Budget(nbytes, "reading")
             with path.open("rb") as file, limited(nbytes, str(self.path)):
-                for number, line in enumerate(file, 1):
+                for number, line in enumerate(iter(partial(file.readline, LONGEST), b""), 1):
                     if line.isspace():  # as other readers of JSON Lines do
                         continue
                     try:
+                        if len(line) == LONGEST:  # a sparse file may be larger than memory
+                            raise QfmtError("is too long a line", where=f"{self.path}:{number}", hint=RESTORE)
                         self._add(line, f"{self.path}:{number}", budget)
                     except QfmtError:
-                        if line.endswith(b"\n"):
+                        if line.endswith(b"\n") or len(line) == LONGEST:
                             raise
                         self.is_cut = True
 
@@ -127,8 +135,7 @@ class Manifest:
             what = f"names a file that this system cannot name in {error.encoding}: {entry.file}"
             raise QfmtError(what, where=where, hint="set PYTHONUTF8=1") from None
         except (ValueError, TypeError, OSError):  # OSError: a name that is too long
-            hint = "restore it, update qfmt if a newer one wrote it, or remove it and convert the sources again"
-            raise QfmtError("is not a line of a manifest", where=where, hint=hint) from None
+            raise QfmtError("is not a line of a manifest", where=where, hint=RESTORE) from None
         except BudgetError as error:
             raise error.at(where) from None
         self.entries[entry.source] = replace(entry, options=self._shared(entry.options, budget, where))

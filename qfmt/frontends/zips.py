@@ -7,18 +7,17 @@ another way than PyTorch. So this reader accepts only what all read alike (PKWAR
 
 from __future__ import annotations
 
-import mmap
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
 from functools import reduce
-from os import PathLike, fspath
+from os import PathLike
 from typing import NamedTuple
 
 from ..arrays import blocks
 from ..budget import Budget
 from ..errors import BudgetError, SourceError, damaged
-from ..regular import refusal
+from ..regular import mapped
 from .stored import Storage
 
 DIRECTORY = 8
@@ -68,11 +67,7 @@ class Zip:
         if isinstance(source, bytes):
             self._map = memoryview(source)
         else:
-            try:
-                with open(fspath(source), "rb") as file:  # noqa: PTH123
-                    self._map = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-            except (OSError, ValueError) as error:
-                raise refusal(error, SourceError) from None
+            self._map = memoryview(mapped(source))
         self.budget = budget or Budget(len(self._map))
         try:
             listed = list(_directory(self._map, self.budget))

@@ -174,14 +174,23 @@ PER_DIMENSION = ("kernel_shape", "strides", "dilations", "output_padding")
 """Attributes of a window with one entry for each spatial dimension."""
 
 
+FARTHEST = 1 << 30
+"""The largest number of a window, its extent, and its pads along a dimension: sums of two fit int32, in which the
+kernels of other engines compute positions, and some of them then leave their memory."""
+
+
 def check_window(rank: int, a: Mapping[str, Any]) -> None:
-    """QfmtError unless the attributes of a window have an entry, large enough, for each of its spatial dimensions."""
+    """QfmtError unless the attributes of a window have an entry, in its limits, for each of its spatial dimensions."""
     for name, count in {**{name: rank for name in PER_DIMENSION if name in a}, "pads": 2 * rank}.items():
         if len(a[name]) != count:
             raise QfmtError(f"a {rank}-d window needs {count} {name}, not {len(a[name])}")
         least = 0 if name in ("pads", "output_padding") else 1
         if min(a[name], default=least) < least and not (name == "pads" and "output_padding" in a):
             raise QfmtError(f"{name} of {list(a[name])}: each must be at least {least}")
+        if max(map(abs, a[name]), default=0) > FARTHEST:
+            raise QfmtError(f"{name} of {list(a[name])}: each must be at most {FARTHEST:,}")
+    if (extent := max((max(window.reach, window.pads) for window in windows(a)), default=0)) > FARTHEST:
+        raise QfmtError(f"a window, or its padding, extends over {extent:,} elements, more than {FARTHEST:,}")
 
 
 def tap(position: Sequence[int], given: Sequence[Window], out: Sequence[int]) -> tuple[Any, ...]:

@@ -185,7 +185,7 @@ def _mean(node: Node, tensors: Tensors, budget: Budget) -> Range:
     low, high = _centred(tensors[node.inputs[0]])
     if node.attributes.get("count_include_pad"):
         low, high = min(low, 0), max(high, 0)
-    return _one(low * multiple, high * multiple, (min(low, 0) * multiple, max(high, 0) * multiple))
+    return _one(low * multiple, high * multiple, (min(low, 0) * multiple, max(high, 1) * multiple))  # 1: the factors
 
 
 # What the file states about them

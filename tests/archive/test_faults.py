@@ -415,6 +415,7 @@ def test_an_incomplete_last_line_is_forgotten(sources: Path, archive: Path) -> N
         ('{"source": "a", "path": "a", "file": "\\u0000"}', "archive.jsonl:1: is not a line of a manifest"),
         ('{"source": "a", "path": "a", "file": "a.qfb", "file": ""}', "archive.jsonl:1: is not a line of a manifest"),
         ('{"source": "a", "path": "a", "options": {"a": [[[[]]]]}}', "archive.jsonl:1: is not a line of a manifest"),
+        ("0" * (1 << 24), "archive.jsonl:1: is too long a line"),
         ('{"source": "a", "path": "a", "file": "' + "d/" * 10**6 + 'a.qfb"}', "archive.jsonl:1: is not a line"),
         (
             '{"source": "a", "path": "a", "options": {"a": ' + 490 * "[" + 490 * "]" + "}}",

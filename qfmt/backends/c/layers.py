@@ -36,7 +36,8 @@ WRITERS: Mapping[str, Writer] = {
     **dict.fromkeys(MOVERS, move),
 }
 
-HINT = "convert it to integer-only first: `qfmt convert … --integer-only --exact`"
+LOWER = "convert it to integer-only first: `qfmt convert … --integer-only --exact`"
+END = "end the network before them (`--end-at`) when you make it integer-only, or run it with readers/c/qfb_run"
 
 
 def write_nodes(plan: Plan) -> None:
@@ -53,7 +54,8 @@ def write_nodes(plan: Plan) -> None:
         except QfmtError as error:
             reasons.setdefault(f"{node.operator} {error.what}", []).append(node.label)
     if reasons:
-        raise InexpressibleNodesError(reasons, format="C", hint=HINT)
+        hint = END if plan.network.model.engine == "integer" else LOWER
+        raise InexpressibleNodesError(reasons, format="C", hint=hint)
     plan.finish()
 
 

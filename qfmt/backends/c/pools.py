@@ -121,7 +121,7 @@ def _emit(
     if 0 in divisors:
         raise QfmtError("averages no elements")
     common = common_multiple(divisors)
-    if common * plan.value(node.inputs[0]).farthest > INT32:
+    if common * max(plan.value(node.inputs[0]).farthest, 1) > INT32:
         raise QfmtError("sums elements to a result that may exceed int32")
     name = kernel(plan, "pool_sum", X=view.dtype)
     zero = plan.value(node.inputs[0]).zero_point

@@ -7,7 +7,6 @@ torchao describes its tensors (torchao/prototype/safetensors).
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterable, Mapping
 from math import prod
 from operator import itemgetter
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ...budget import Budget
 from ...errors import SourceError, damaged
 from ...model import Model
+from ...regular import mapped
 from ..content import sha256_of
 from ..json_text import parse
 from ..options import Options
@@ -71,8 +71,7 @@ def witness(path: Path, file: Model, engine: str | None = None) -> TorchWitness:
 
 def read(path: str | PathLike[str]) -> File:
     """The tensors of a file, none of whose bytes are read yet. Raises SourceError if it breaks the format."""
-    with Path(path).open("rb") as file:
-        content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    content = memoryview(mapped(path))
     begin = 8 + int.from_bytes(content[:8], "little")
     if not 8 < begin <= min(len(content), HEADER_LIMIT + 8):
         raise SourceError(f"has a header of {begin - 8} bytes", hint="the file is damaged or truncated")

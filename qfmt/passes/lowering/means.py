@@ -53,7 +53,7 @@ def mean(node: Node, context: Context) -> Sums:
     low, high = xq.quant_min - zero, xq.quant_max - zero
     if node.attributes.get("count_include_pad"):
         low, high = min(low, 0), max(high, 0)
-    least, most = min(0, low) * multiple, max(0, high) * multiple
+    least, most = min(0, low) * multiple, max(1, high) * multiple
     if max(-least, most) >= INT32:
         raise NoForm(f"sums may reach {least:,} or {most:,}, outside int32")
     rounded = _stated_mean(node.rule, xq, yq, context.kind(y))

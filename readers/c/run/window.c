@@ -1,6 +1,8 @@
 /* Windows: see window.h. */
 #include "window.h"
 
+#define FARTHEST (INT64_C(1) << 30) /* the largest number of a window (V43) */
+
 int64_t window_product(const int64_t *sizes)
 {
     uint64_t product = times(times((uint64_t)sizes[0], (uint64_t)sizes[1]), (uint64_t)sizes[2]);
@@ -26,7 +28,10 @@ qfb_code window_read(node_t *node, const value_t *x, window_t *w)
         at = 3 - rank + i;
         w->in[at] = x->shape[2 + i], w->kernel[at] = kernel[i], w->stride[at] = stride[i];
         w->dilation[at] = dilation[i], w->before[at] = pads[i], w->after[at] = pads[rank + i];
-        if (dilation[i] * (kernel[i] - 1) >= QFB_RUN_SIZE || w->in[at] + pads[i] + pads[rank + i] > QFB_RUN_SIZE)
+        if (stride[i] > FARTHEST || dilation[i] > FARTHEST || dilation[i] * (kernel[i] - 1) >= FARTHEST ||
+            pads[i] + pads[rank + i] > FARTHEST)
+            return INVALID("V43", "a number, the extent or the padding of a window is above 2^30");
+        if (w->in[at] + pads[i] + pads[rank + i] > QFB_RUN_SIZE)
             return UNSUPPORTED("a window, or an input with its pads, is too large");
     }
     w->inputs = window_product(w->in), w->taps = window_product(w->kernel);

@@ -23,6 +23,7 @@ from qfmt.backends.c.plan import ALIGNMENT, Plan, place
 from qfmt.backends.c.static import fixed
 from qfmt.cli import main as cli
 from qfmt.errors import DestinationError, InexpressibleNodesError
+from qfmt.ops import OPERATORS
 from qfmt.passes.lowering import lower_integer
 from support.c_program import SANITIZED, compile_c, flat, program, random_inputs, run_main
 from support.counts import tell
@@ -343,6 +344,16 @@ def test_every_node_without_a_form_is_named(tmp_path: Path) -> None:
     model = Model(Graph(("x",), ("b", "c"), nodes, tensors))
     with pytest.raises(InexpressibleNodesError, match=r"2 nodes cannot be written in C: Add .*\(1×: a\), Sub .*: b"):
         write_c(model, tmp_path / "net")
+
+
+def test_advice_for_a_network_that_is_integer_only(tmp_path: Path) -> None:
+    x, y = Tensor("x", "int8", (2, 3), quantization=GRID), Tensor("y", "int64", (2, 1))
+    node = Node("ArgMax", ("x",), ("y",), OPERATORS["ArgMax"].complete({"axis": 1}), version=13)
+    model = Model(Graph(("x",), ("y",), (node,), {"x": x, "y": y}))
+    for engine, hint in (("fbgemm", "integer-only first"), ("integer", "before them (`--end-at`)")):
+        with pytest.raises(InexpressibleNodesError) as caught:
+            write_c(replace(model, engine=engine), tmp_path / "net")
+        assert hint in caught.value.hint
 
 
 # The command

@@ -16,7 +16,9 @@ from qfmt.model import Quantization, Tensor
 from ..altered import HALVES, alone
 from .case import Bases, Refused
 
-Given = tuple[int, ...] | list[int] | None
+FAR = 1 << 30
+
+Given = tuple[int | None, ...] | list[int] | None
 """An input: its shape, or, as a list, the int64 numbers of a constant."""
 
 KERNEL = {"kernel_shape": (2, 2), "dilations": (1, 1), "pads": (0, 0, 0, 0), "strides": (1, 1)}
@@ -49,6 +51,15 @@ MOVED: tuple[tuple[str, str, str, Sequence[Given], dict[str, Any]], ...] = (
     ("window-dilation-0", "A dilation of 0", "MaxPool", [(1, 1, 2)], {**WINDOW, "dilations": (0,)}),
     ("window-pads", "Three pads of one dimension", "MaxPool", [(1, 1, 2)], {**WINDOW, "pads": (0, 0, 0)}),
     ("window-pad-negative", "A pad of -1", "MaxPool", [(1, 1, 4)], {**WINDOW, "pads": (-1, 0)}),
+    ("window-stride-large", "A stride of 2^30 + 1", "MaxPool", [(1, 1, 4)], {**WINDOW, "strides": (FAR + 1,)}),
+    ("window-extent", "A window over 2^30 + 1 elements", "MaxPool", [(1, 1, None)], {**WINDOW, "dilations": (FAR,)}),
+    (
+        "window-padding",
+        "2^30 + 1 elements of padding",
+        "MaxPool",
+        [(1, 1, None)],
+        {**WINDOW, "kernel_shape": (FAR,), "pads": (1, FAR)},
+    ),
 )
 
 SUMMED: tuple[tuple[str, str, str, Sequence[Given], dict[str, Any]], ...] = (

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import mmap
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 from ....budget import Budget
 from ....errors import SourceError, brief, damaged
+from ....regular import mapped
 from ...content import Content
 from ...harmless import harmless_or_inert
 from ...pickles import Pickles, unpickle
@@ -58,8 +58,7 @@ def read_legacy(path: str | PathLike[str]) -> Saved:
     """The contents of a file from before PyTorch 1.6: magic number, protocol, facts about the machine, the object, the
     list of its storages, and each storage: a 64-bit count of elements and the elements.
     """
-    with Path(path).open("rb") as file:
-        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    data = mapped(path)
     budget = Budget(len(data))
     dtypes: dict[str, str] = {}
     storages: dict[str, Storage] = {}
