@@ -6,12 +6,14 @@ Sources and the archive are URLs, or paths that all workers share.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from asyncio import run_coroutine_threadsafe
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, wait
 from contextlib import ExitStack, contextmanager
 from logging import CRITICAL
+from multiprocessing.resource_tracker import ensure_running
 from pkgutil import resolve_name
 from time import monotonic, sleep
 from typing import Any
@@ -72,7 +74,8 @@ def results(
                     "silence_logs": CRITICAL,
                     "preload": f"{__package__}.uninterrupted",
                 }
-                address = stack.enter_context(dask.LocalCluster(processes=True, **options))
+                with _later_interrupted():
+                    address = stack.enter_context(dask.LocalCluster(processes=True, **options))
             else:  # a client with a wrong one would hang at the end of the process
                 if "://" in address and not address.startswith(PROTOCOLS):
                     raise ValueError("is not an address of another process")
@@ -114,6 +117,21 @@ def _without_working_directory() -> Iterator[None]:
             del os.environ[SAFE_PATH]
         else:
             os.environ[SAFE_PATH] = before
+
+
+@contextmanager
+def _later_interrupted() -> Iterator[None]:
+    """Hold Ctrl-C back, here and in processes that start now: a terminal sends it to all of them, and Python would end
+    with a traceback each. Once they run, they ignore it (`uninterrupted`)."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    ensure_running()  # Python starts this process with the others, and lets signals through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _require_qfmt(client: Any, shown: str) -> None:

@@ -117,10 +117,16 @@ def lift(
                 return Lifted(lifter, listener, outputs, dict.fromkeys(unconfirmed, rank))
             raise SourceError("the sizes of its inputs cannot be determined", hint=shapes.hint(lifter.builder))
         except SourceError as error:
+            if isinstance(error, RejectedInputError) and any(map(_is_open, specs)):
+                error.hint = error.hint or shapes.hint(lifter.builder)
             errors.append((lifter.calls, error))
             if not assumed or isinstance(error, BudgetError):
                 break
     raise max(errors, key=lambda pair: (pair[0], not isinstance(pair[1], RejectedInputError)))[1]
+
+
+def _is_open(spec: InputSpec) -> bool:
+    return spec.shape is None or not all(isinstance(size, int) for size in spec.shape)
 
 
 def _refined(specs: Mapping[str, InputSpec], more: Refine) -> dict[str, InputSpec]:

@@ -173,8 +173,15 @@ def evaluate(found: Region, x: Integers, context: Context) -> Array:
 
 
 def _run(found: Region, given: dict[str, Any], context: Context) -> Array:
-    values = {name: array.astype(context.kind(context.tensors[name])) for name, array in given.items()}
-    elements = prod(np.broadcast_shapes(*(array.shape for array in given.values())))
+    shape = np.broadcast_shapes(*(array.shape for array in given.values()))
+    constants = (context.tensors[name] for node in found.nodes for name in node.inputs if name)
+    rank = max((len(each.shape or ()) for each in constants if each.is_constant), default=0)
+    more = [1] * (rank - len(shape))  # a PRelu takes no slope of more dimensions than its input
+    values = {
+        name: array.reshape(*array.shape, *more).astype(context.kind(context.tensors[name]))
+        for name, array in given.items()
+    }
+    elements = prod(shape)
     context.budget.allocate(RESULT * elements)
     for node in found.nodes:
         context.budget.spend(NODE + elements // ELEMENTS)
@@ -182,4 +189,4 @@ def _run(found: Region, given: dict[str, Any], context: Context) -> Array:
         outputs = [context.tensors[name] for name in node.outputs]
         values.update(zip(node.outputs, execute(node, operands, outputs), strict=True))
     result: Array = values[found.output.name]
-    return result
+    return result.reshape(result.shape[: result.ndim - len(more)])

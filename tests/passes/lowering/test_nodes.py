@@ -283,6 +283,16 @@ def test_constants_that_differ_by_channel_make_a_row_of_a_table_for_each() -> No
     assert same("Add of a vector", net.model(y), rng).nodes[0].attributes["axis"] == 0
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1), (1, 1, 1, 1)])
+def test_one_slope_of_any_rank(shape: tuple[int, ...]) -> None:
+    """torch.onnx.export writes [1, 1, 1], and a PRelu takes no slope of more dimensions than its input."""
+    rng = np.random.default_rng(14)
+    net = Net(rng)
+    y = net.node("PRelu", [net.input(2, 3, 9, 8), net.constant(np.full(shape, 0.3, f32))], grid(rng), "divide")
+    lowered = same("PRelu of one slope", net.model(y), rng)
+    assert [(node.operator, node.attributes["axis"]) for node in lowered.nodes] == [("qfmt.Table", -1)]
+
+
 @pytest.mark.parametrize("rule", [*QUANTIZE, "sum", "product"])
 def test_functions_of_two_inputs(rule: str) -> None:
     rng = np.random.default_rng(13)

@@ -161,7 +161,7 @@ def _traced(module: torch.nn.Module, example_inputs: Any) -> torch.jit.ScriptMod
     by_name = examples if isinstance(examples, dict) else {}
     inputs = examples if isinstance(examples, tuple) else (examples,)
     given = {"example_kwarg_inputs": by_name} if by_name else {"example_inputs": inputs}
-    with _evaluating(module), torch.no_grad():
+    with _evaluating(module), _layer_by_layer(), torch.no_grad():
         try:
             traced = trace(module, **given, check_trace=False, strict=False)
         except Exception as error:
@@ -200,6 +200,20 @@ def _evaluating(module: torch.nn.Module) -> Iterator[None]:
     finally:
         for each, mode in modes:
             each.training = mode
+
+
+@contextmanager
+def _layer_by_layer() -> Iterator[None]:
+    """Without the fused kernels of nn.MultiheadAttention and nn.TransformerEncoderLayer, which torch takes without
+    gradients. They read the weights of layers, which quantized ones may not have."""
+    from torch.backends import mha
+
+    before = mha.get_fastpath_enabled()
+    mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        mha.set_fastpath_enabled(before)
 
 
 def _failed(module: torch.nn.Module, call: Callable[[], Any], error: Exception) -> SourceError:

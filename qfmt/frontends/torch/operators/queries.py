@@ -109,10 +109,18 @@ _DECISIONS = (
 def compare(lift: Builder, name: str, *args: Any, **kwargs: Any) -> Any:
     """Decisions on sizes or data are unknown here; `is None` is known to be false, since a value exists."""
     if name in ("__is__", "__isnot__") and len(args) == 2:
-        return (name == "__isnot__") if None in args or args[0] is not args[1] else Unknown()
+        return (args[0] is args[1]) == (name == "__is__")
     if any(map(is_tensor, args[:2])) and len(args) == 2:
         return compared(lift, name, *args)
     return Unknown() if is_open(args) or name == "Bool" else NotImplemented
+
+
+@lifts("prim::max", "prim::min")
+def extreme(lift: Builder, *args: Any) -> Any:
+    """Of numbers: known ones are compared before."""
+    if not is_open(args):
+        return NotImplemented
+    raise SourceError("compares sizes that are not known", hint=shapes.hint(lift))
 
 
 def is_open(values: Sequence[Any]) -> bool:
