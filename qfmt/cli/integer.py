@@ -119,7 +119,7 @@ def _summary(found: Totals, model: Model) -> str:
     noun = "channel" if found.channels == 1 else "channels"
     listed = f": {', '.join(ways)}" if ways else ""
     unsure = _unsure(model)
-    proof = f"differs on {unsure} at most" if unsure else _proof(found.sums, found.differs, found.largest)
+    proof = f"differs on at most {unsure}" if unsure else _proof(found.sums, found.differs, found.largest)
     if found.unproven and found.sums:
         proof += f"; {found.unproven} of {found.count} requantizations are not compared"
     return f"{found.channels:,} {noun}{listed}; {proof}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import sqrt
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,10 @@ from .. import arguments, shapes
 from ..arguments import operands
 from ..building import Builder
 from ..lifts import lifts
-from ..values import TensorValue
+from ..values import TensorValue, Unsupported
 from .indexing import repeated
-from .layouts import unsqueeze
+from .layouts import sliced, unsqueeze
+from .linear import linear_layer
 
 
 @lifts(
@@ -86,3 +88,77 @@ def rms_norm(
     root = lift.emit("Sqrt", [lift.emit("Add", [*operands(lift, mean, small)])])
     normal = lift.emit("Mul", [input, lift.emit("Reciprocal", [root])])
     return normal if weight is None else lift.emit("Mul", [normal, weight])
+
+
+_HEADS = "qkv_weight, qkv_bias, proj_weight, proj_bias"
+
+
+@lifts(
+    f"aten::_native_multi_head_attention(query, key, value, embed_dim, num_head, {_HEADS}, mask=None,"
+    " need_weights=True, average_attn_weights=True, mask_type=None)"
+)
+def multi_head_attention(lift: Builder, a: Any) -> Any:
+    """The fused kernel of nn.MultiheadAttention, which torch takes without gradients, on [batch, places, features]."""
+    weights = _thirds(lift, a.qkv_weight), _thirds(lift, a.qkv_bias)
+    given = zip((a.query, a.key, a.value), *weights, strict=True)
+    q, k, v = (_split(lift, linear_layer(lift, x, w, b), a.num_head) for x, w, b in given)
+    factor = 1 / sqrt(a.embed_dim // a.num_head)
+    turned = lift.emit("Transpose", [k], {"perm": (0, 1, 3, 2)})
+    scores = lift.emit("MatMul", [lift.emit("Mul", [*operands(lift, q, factor)]), turned])
+    if a.mask is not None:
+        hidden = lift.emit("Cast", [lift.tensor(a.mask)], {"to": "bool"})
+        hidden = (
+            unsqueeze(lift, unsqueeze(lift, hidden, 1), 1) if a.mask_type == 1 else hidden
+        )  # of keys: [batch, keys]
+        scores = lift.emit("Where", [hidden, arguments.scalar_like(lift, scores, -np.inf), scores])
+    weights_of_heads = lift.emit("Softmax", [scores], {"axis": -1})
+    joined = lift.emit("Transpose", [lift.emit("MatMul", [weights_of_heads, v])], {"perm": (0, 2, 1, 3)})
+    features = shapes.reshape(lift, joined, [*shapes.sizes(lift, lift.tensor(a.query))[:2], a.embed_dim])
+    result = linear_layer(lift, features, a.proj_weight, a.proj_bias)
+    if not a.need_weights:
+        return result, Unsupported()
+    mean = lift.emit("ReduceMean", [weights_of_heads, lift.constant(np.array([1], np.int64))], {"keepdims": 0})
+    return result, mean if a.average_attn_weights else weights_of_heads
+
+
+def _thirds(lift: Builder, x: Any) -> list[TensorValue]:
+    """The parts for queries, keys and values of a weight or bias."""
+    value = lift.tensor(x)
+    third = arguments.whole(lift, shapes.size(lift, value, 0)) // 3
+    return [sliced(lift, value, 0, i * third, (i + 1) * third) for i in range(3)]
+
+
+def _split(lift: Builder, x: Any, heads: int) -> TensorValue:
+    """[batch, places, features] as [batch, heads, places, features / heads]."""
+    parts = shapes.reshape(lift, x, [*shapes.sizes(lift, x)[:2], heads, -1])
+    return lift.emit("Transpose", [parts], {"perm": (0, 2, 1, 3)})
+
+
+@lifts(
+    f"aten::_transformer_encoder_layer_fwd(src, embed_dim, num_heads, {_HEADS}, use_gelu, norm_first, eps,"
+    " norm_weight_1, norm_bias_1, norm_weight_2, norm_bias_2, ffn_weight_1, ffn_bias_1, ffn_weight_2, ffn_bias_2,"
+    " mask=None, mask_type=None)"
+)
+def encoder_layer(lift: Builder, a: Any) -> Any:
+    """The fused kernel of nn.TransformerEncoderLayer."""
+
+    def norm(x: Any, weight: Any, bias: Any) -> TensorValue:
+        axes = {"axis": -1, "epsilon": float(a.eps)}
+        return lift.emit("LayerNormalization", [x, lift.tensor(weight), lift.tensor(bias)], axes)
+
+    def attend(x: Any) -> Any:
+        given = {"query": x, "key": x, "value": x, "num_head": a.num_heads, "need_weights": False}
+        return multi_head_attention(lift, SimpleNamespace(**{**vars(a), **given}))[0]
+
+    def feed(x: Any) -> Any:
+        inner = linear_layer(lift, x, a.ffn_weight_1, a.ffn_bias_1)
+        active = lift.emit("Gelu", [inner], {"approximate": "none"}) if a.use_gelu else lift.emit("Relu", [inner])
+        return linear_layer(lift, active, a.ffn_weight_2, a.ffn_bias_2)
+
+    x = lift.tensor(a.src)
+    first, second = (a.norm_weight_1, a.norm_bias_1), (a.norm_weight_2, a.norm_bias_2)
+    if a.norm_first:
+        x = lift.emit("Add", [x, attend(norm(x, *first))])
+        return lift.emit("Add", [x, feed(norm(x, *second))])
+    x = norm(lift.emit("Add", [x, attend(x)]), *first)
+    return norm(lift.emit("Add", [x, feed(x)]), *second)

@@ -146,17 +146,17 @@ def addmm(lift: Builder, self: Any, mat1: Any, mat2: Any, beta: float = 1, alpha
         return NotImplemented
     weight = _transposed(lift, lift.tensor(mat2))
     if weight is not None:  # what a linear layer is decomposed into
-        return _linear(lift, mat1, weight, self)
+        return linear_layer(lift, mat1, weight, self)
     return lift.emit("Add", [lift.emit("MatMul", [mat1, mat2]), self])
 
 
 @lifts("aten::mm")
 def mm(lift: Builder, self: Any, mat2: Any) -> Any:
     weight = _transposed(lift, lift.tensor(mat2))
-    return NotImplemented if weight is None else _linear(lift, self, weight, None)
+    return NotImplemented if weight is None else linear_layer(lift, self, weight, None)
 
 
-def _linear(lift: Builder, x: Any, weight: TensorValue, bias: Any) -> Any:
+def linear_layer(lift: Builder, x: Any, weight: TensorValue, bias: Any) -> Any:
     result = dynamic_linear(lift, x, weight, bias)
     return lift.emit("qfmt.Linear", [x, weight, bias]) if result is NotImplemented else result
 

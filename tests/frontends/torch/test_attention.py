@@ -1,0 +1,114 @@
+"""nn.MultiheadAttention and nn.TransformerEncoderLayer, which torch computes by fused kernels without gradients."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.ao.quantization import default_dynamic_qconfig, quantize_dynamic
+
+import qfmt
+
+LATER = torch.triu(torch.ones(5, 5, dtype=torch.bool), 1)
+END = torch.tensor([[False, False, False, False, True], [False, False, False, True, True]])
+
+
+class Attention(nn.Module):
+    """Self-attention with a mask, and a layer that is quantized."""
+
+    def __init__(self, batch_first: bool = True, **options: Any) -> None:
+        super().__init__()
+        self.attend = nn.MultiheadAttention(16, 2, batch_first=batch_first)
+        self.layer = nn.Linear(16, 4)
+        self.options = options
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y, weights = self.attend(x, x, x, **self.options)
+        return (self.layer(y), weights) if self.options.get("need_weights", True) else self.layer(y)
+
+
+class Encoder(nn.Module):
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.encode = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, **options)
+        self.layer = nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.layer(self.encode(x))
+
+
+class Plain(nn.Module):
+    """Without options, as torch.jit.script needs it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attend = nn.MultiheadAttention(16, 2)
+        self.layer = nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(self.attend(x, x, x)[0])
+
+
+NETWORKS = {
+    "weights": lambda: Attention(),
+    "no weights": lambda: Attention(need_weights=False),
+    "weights of heads": lambda: Attention(average_attn_weights=False),
+    "mask of places": lambda: Attention(attn_mask=LATER),
+    "mask of keys": lambda: Attention(key_padding_mask=END),
+    "both masks": lambda: Attention(attn_mask=LATER, key_padding_mask=END),
+    "encoder": lambda: Encoder(),
+    "norm first": lambda: Encoder(norm_first=True),
+    "gelu": lambda: Encoder(activation="gelu"),
+}
+
+
+def quantized(network: nn.Module) -> nn.Module:
+    return quantize_dynamic(network.eval(), {"layer": default_dynamic_qconfig}, dtype=torch.qint8)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_fused_kernels(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    network, x = quantized(NETWORKS[name]()), torch.randn(2, 5, 16)
+    with torch.no_grad():
+        traced: Any = torch.jit.trace(network, x, check_trace=False)
+        expected = network(x)
+    assert "aten::_native_multi" in str(traced.inlined_graph) or "aten::_transformer" in str(traced.inlined_graph)
+    traced.save(tmp_path / "net.pt")
+    model = qfmt.convert(tmp_path / "net.pt")
+    assert qfmt.verify(tmp_path / "net.pt", model).ok
+    found = model.run({"x": x.numpy()}).values()
+    for mine, theirs in zip(found, expected if isinstance(expected, tuple) else [expected], strict=True):
+        np.testing.assert_allclose(mine, theirs.numpy(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["weights", "both masks", "encoder"])
+def test_modules_in_memory_are_traced_without_fused_kernels(name: str) -> None:
+    """They read weights that quantized layers may not have."""
+    torch.manual_seed(3)
+    network, x = quantized(NETWORKS[name]()), torch.randn(2, 5, 16)
+    before = torch.backends.mha.get_fastpath_enabled()
+    model = qfmt.convert(network, example_inputs=(x,), input_shapes={"x": (2, 5, 16)})
+    assert torch.backends.mha.get_fastpath_enabled() == before
+    with torch.no_grad():
+        expected = network(x)
+    found = model.run({"x": x.numpy()}).values()
+    for mine, theirs in zip(found, expected if isinstance(expected, tuple) else [expected], strict=True):
+        np.testing.assert_allclose(mine, theirs.numpy(), rtol=0, atol=1e-6)
+
+
+def test_a_script_asks_whether_queries_are_keys(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    network, x = quantized(Plain()), torch.randn(2, 5, 16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.script(network).save(tmp_path / "net.pt")
+    model = qfmt.convert(tmp_path / "net.pt", input_shapes={"x": (2, 5, 16)})
+    (found,) = model.run({"x": x.numpy()}).values()
+    with torch.no_grad():
+        np.testing.assert_allclose(found, network(x).numpy(), rtol=0, atol=1e-6)
