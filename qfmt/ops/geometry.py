@@ -17,6 +17,7 @@ import numpy as np
 from ..arrays import Array
 from ..budget import Budget
 from ..errors import QfmtError
+from ..graph import MAXIMUM_RANK
 from ..memory import require
 from ..model import INT32, Dimension, Node, Tensor
 from .shapes import axes_of
@@ -181,6 +182,10 @@ kernels of other engines compute positions, and some of them then leave their me
 
 def check_window(rank: int, a: Mapping[str, Any]) -> None:
     """QfmtError unless the attributes of a window have an entry, in its limits, for each of its spatial dimensions."""
+    if rank > MAXIMUM_RANK - 2:
+        raise QfmtError(
+            f"a window of {rank} dimensions; a tensor has up to {MAXIMUM_RANK}, two of them no spatial ones"
+        )
     for name, count in {**{name: rank for name in PER_DIMENSION if name in a}, "pads": 2 * rank}.items():
         if len(a[name]) != count:
             raise QfmtError(f"a {rank}-d window needs {count} {name}, not {len(a[name])}")

@@ -91,8 +91,8 @@ def _attributes(node: Node, operator: Operator | None) -> str:
     "Unsqueeze may also have none, and those of a Pad and all such inputs of a Slice may be int32. The K of a TopK and "
     "the depth of a OneHot are one number. Strides, dilations and sizes of windows are at least 1. Pads of windows are "
     "at least 0, except in a transposed convolution. Each of these numbers is at most 2^30, and so are the extent of a "
-    "window and its padding along a dimension. Scales of a Resize are finite and above 0, and float32 or "
-    "float64.",
+    "window and its padding along a dimension; a window has at most 30 dimensions. Scales of a Resize are finite and "
+    "above 0, and float32 or float64.",
 )
 def _shapes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     from ..ops import Inference, UnknownRank

@@ -263,6 +263,15 @@ def test_a_unit_of_thousands_of_digits(tmp_path: Path, monkeypatch: pytest.Monke
         exact.to_torch()
 
 
+def test_a_window_has_no_more_dimensions_than_a_tensor() -> None:
+    """Its number of elements would have thousands of digits."""
+    sizes = {"kernel_shape": (1 << 30,) * 400, "strides": (1,) * 400, "dilations": (1,) * 400, "pads": (0,) * 800}
+    tensors = [Tensor("x", "int8", None, None, grid(0, -128, 127)), Tensor("s", "int32", None)]
+    node = adder("AveragePool", ("x",), "exact", **sizes)
+    (broken,) = violations(Model(Graph(("x",), ("s",), (node,), {tensor.name: tensor for tensor in tensors})))
+    assert broken.rule == "V43" and "a window of 400 dimensions" in broken.what
+
+
 @pytest.mark.parametrize("name", ["Conv", "MatMul", "Mul", "AveragePool", "qfmt.WeightedSum", "qfmt.Requantize"])
 def test_nothing_is_known_of_an_operator_of_a_newer_version(name: str, tmp_path: Path) -> None:
     """Such a node may have any inputs and attributes: no command takes it for one of the version that it knows."""
