@@ -201,6 +201,7 @@ ALLOWED = {
     ("qfmt/file/replacing.py", "ctypes"): "renameat2 of the C library that runs already",
     ("qfmt/frontends/isolation/parent.py", "subprocess"): "starts the worker",
     ("qfmt/archive/workers.py", "subprocess"): "starts workers, which run qfmt",
+    ("qfmt/archive/cluster.py", "multiprocessing"): "starts Python's tracker of resources before Dask does",
     ("qfmt/archive/workers.py", "ctypes"): "prctl of the C library that runs already",
     ("qfmt/view/drawing.py", "subprocess"): "starts resvg with limits, on an SVG that qfmt wrote",
     ("qfmt/archive/workers.py", "importlib.import_module"): "the function that a caller of `fill` names",

@@ -23,8 +23,6 @@ UNROLLED = 25
 SIDES = (32, 8, 1)
 """Numbers of channels that a depthwise filter computes in parallel: the first that is not too large."""
 
-TOO_LARGE = "has a window or padding that is too large for int32"
-
 AS_THEY_ARE = {"TAKEN": "from[c]", "PADDING": "zero", "HOW": "as they are"}
 SHIFTED = {"TAKEN": "(uint8_t)(from[c] + 128)", "PADDING": "(uint8_t)(zero + 128)", "HOW": "128 more than they are"}
 """How inputs are gathered: int8 becomes uint8 where that is faster to multiply."""
@@ -72,8 +70,6 @@ def _windowed(plan: Plan, node: Node, rows: Array, template: str) -> None:
 
 def three(sizes: Sequence[int | str], filler: int | str) -> str:
     """Sizes of one to three dimensions as a C array of three."""
-    if any(isinstance(size, int) and abs(size) > INT32 for size in sizes):
-        raise QfmtError(TOO_LARGE)
     return "{" + ", ".join(map(str, (*(filler,) * (3 - len(sizes)), *sizes))) + "}"
 
 
@@ -85,7 +81,7 @@ def window_of(plan: Plan, node: Node) -> str:
         raise QfmtError(f"has {rank} spatial dimensions, but C supports 1 to 3")
     for window, sizes in zip(windows(node.attributes), zip(x.shape[2:], y.shape[2:], strict=True), strict=True):
         if max(sizes) + abs(window.head) + abs(window.tail) + window.reach > INT32:
-            raise QfmtError(TOO_LARGE)
+            raise QfmtError("has a window and padding that together are too large for int32")
     fields = {
         "channels": str(x.shape[1]),
         "in": three(x.shape[2:], 1),
