@@ -10,7 +10,7 @@ import numpy as np
 
 from ...arithmetic import EXACT_IN_FLOAT32, MEAN, QUANTIZE, REQUANTIZE, dequantize
 from ...budget import Budget
-from ...errors import NoIntegerFormError
+from ...errors import BudgetError, NoIntegerFormError
 from ...forms import MULTIPLY_ADD_DIVIDE
 from ...interpreter import check_versions, execute
 from ...model import DTYPES, INT32, Graph, Model, Node, Tensor
@@ -67,6 +67,10 @@ def _lowered(model: Model, context: Context) -> Graph:
             failed.append(error.node or node)
             _note(reasons, error.what, failed[-1])
             unknown_shape |= error.unknown_shape
+        except BudgetError:
+            if not reasons:
+                raise
+            break  # the nodes without an integer form that are known say more
     outputs = [output(name, context) for name in model.graph.outputs]
     for name in filter(context.is_real, outputs):
         if name in context.producer:

@@ -19,13 +19,15 @@ from networks import architectures, onnx_runtime, pytorch
 from networks.requant_shifts import expected, network
 from qfmt.arithmetic import dequantize
 from qfmt.cli import main
-from qfmt.errors import NoIntegerFormError, RunError
+from qfmt.errors import BudgetError, NoIntegerFormError, RunError
 from qfmt.forms import FORMS, NARROWED
 from qfmt.interpreter import trace
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
 from qfmt.ops import OPERATORS
 from qfmt.ops.geometry import sizes_along, windows
 from qfmt.passes.lowering import lower_integer
+from qfmt.passes.lowering.context import Context
+from qfmt.passes.lowering.elements import by_element
 from qfmt.passes.lowering.facts import requantizations, totals
 from qfmt.passes.proofs import proofs
 from qfmt.passes.sizes import with_input_shapes
@@ -560,6 +562,28 @@ def test_a_suggestion_comes_before_an_obstacle_whose_output_is_moved() -> None:
         lower_integer(model)
     assert caught.value.hint == "end the network before these nodes: --end-at h"
     assert [node.operator for node in lower_integer(model, outputs=["h"]).nodes] == ["qfmt.Table"]
+
+
+def test_known_obstacles_are_named_if_the_rest_costs_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a transformer of 16 bits."""
+
+    def limited(node: Node, context: Context) -> None:
+        if node.operator == "Sigmoid":
+            raise BudgetError("too much")
+        by_element(node, context)
+
+    grid = Quantization.per_tensor(0.05, 3, "uint8")
+    tensors = {name: Tensor(name, "uint8", (1, 8), quantization=grid) for name in ("x", "h", "y")}
+    nodes = [
+        Node(o, (i,), (y,), OPERATORS[o].complete({}), o, OPERATORS[o].version, "divide")
+        for o, i, y in (("Softmax", "x", "h"), ("Sigmoid", "h", "y"))
+    ]
+    model = Model(Graph(("x",), ("y",), tuple(nodes), tensors), engine="onnx")
+    monkeypatch.setattr("qfmt.passes.lowering.graph.by_element", limited)
+    with pytest.raises(BudgetError):
+        lower_integer(Model(Graph(("h",), ("y",), (nodes[1],), {name: tensors[name] for name in "hy"}), engine="onnx"))
+    with pytest.raises(NoIntegerFormError, match=r"Softmax \(Softmax\)"):
+        lower_integer(model)
 
 
 def test_a_suggestion_names_no_tensor_that_the_lowering_made() -> None:
