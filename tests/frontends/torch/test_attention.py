@@ -21,9 +21,9 @@ END = torch.tensor([[False, False, False, False, True], [False, False, False, Tr
 class Attention(nn.Module):
     """Self-attention with a mask, and a layer that is quantized."""
 
-    def __init__(self, batch_first: bool = True, **options: Any) -> None:
+    def __init__(self, **options: Any) -> None:
         super().__init__()
-        self.attend = nn.MultiheadAttention(16, 2, batch_first=batch_first)
+        self.attend = nn.MultiheadAttention(16, 2, batch_first=True)
         self.layer = nn.Linear(16, 4)
         self.options = options
 
@@ -45,9 +45,9 @@ class Encoder(nn.Module):
 class Plain(nn.Module):
     """Without options, as torch.jit.script needs it."""
 
-    def __init__(self) -> None:
+    def __init__(self, batch_first: bool) -> None:
         super().__init__()
-        self.attend = nn.MultiheadAttention(16, 2)
+        self.attend = nn.MultiheadAttention(16, 2, batch_first=batch_first)
         self.layer = nn.Linear(16, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -102,9 +102,10 @@ def test_modules_in_memory_are_traced_without_fused_kernels(name: str) -> None:
         np.testing.assert_allclose(mine, theirs.numpy(), rtol=0, atol=1e-6)
 
 
-def test_a_script_asks_whether_queries_are_keys(tmp_path: Path) -> None:
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_a_script_asks_for_identities_and_devices(batch_first: bool, tmp_path: Path) -> None:
     torch.manual_seed(3)
-    network, x = quantized(Plain()), torch.randn(2, 5, 16)
+    network, x = quantized(Plain(batch_first)), torch.randn(2, 5, 16)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.jit.script(network).save(tmp_path / "net.pt")
