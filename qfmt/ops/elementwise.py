@@ -185,6 +185,8 @@ def cast(x: Array, *, saturate: int, to: str) -> Array:
     Floats are truncated to integers; integers that are too large keep their low bits.
     """
     kind, limits = numpy_dtype(to), DTYPES[to]
+    if DTYPES[x.dtype.name].is_from_ml_dtypes:  # which has no casts between some of its types; float32 holds them all
+        x = x.astype(np.float32)
     if limits.kind == "f" and limits.maximum and saturate:
         wide = x.astype(np.float32)
         return np.where(np.isnan(wide), wide, np.clip(wide, limits.minimum, limits.maximum)).astype(kind)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ...model import DTYPES
 from ...ops.resize import known_neighbours
 from ...ops.shapes import axis_of
 from .emit import PLAIN, Lacks, Site, Table
@@ -56,6 +57,9 @@ FLOATS = {"float16", "bfloat16", "float32", "float64"}
 INTEGERS = {"uint8", "int8", "int16", "int32", "int64"}
 """The types that torch computes with. It supports little more than storing the others."""
 
+UNCAST = {"float4_e2m1fn", "float8_e8m0fnu"}
+"""The types that torch does not convert, or in another way."""
+
 ON_INTEGERS = {"Abs", "Add", "Clip", "Concat", "Div", "LessOrEqual", "Max", "Min", "Mul", "Neg", "Relu", "Sub", "Where"}
 """Operators whose kernels compute with integers as `run` does. Others refuse integers, or make floats of them."""
 
@@ -80,6 +84,22 @@ def _check_floats(s: Site) -> None:
     """torch's kernels of positions in between refuse integers, or widen them."""
     if s.is_float and s.tensor(0).dtype not in FLOATS:
         raise Lacks("computes with integers")
+
+
+def cast(s: Site, x: Any, end: Callable[..., Any]) -> Any:
+    """Another element type, as in `run`: integers keep their low bits, and 8-bit floats saturate unless the node says
+    otherwise. `end` is the call that computes the output."""
+    to = s.attribute("to")
+    kind, saturates = DTYPES[to], s.attribute("saturate")
+    if {s.tensor(0).dtype, to} & UNCAST or (to == "float8_e4m3fn" and not saturates):
+        raise Lacks(f"casts {s.tensor(0).dtype} to {to}")
+    if kind.is_integer and kind.bits < 8:  # torch has them in 8 bits
+        half = 0 if kind.kind == "u" else 1 << (kind.bits - 1)
+        up = s.call(aten.add.Scalar, s.call(aten.to.dtype, x, torch.int64), half)
+        x = s.call(aten.sub.Scalar, s.call(aten.bitwise_and.Scalar, up, (1 << kind.bits) - 1), half)
+    elif kind.kind == "f" and kind.maximum and saturates:
+        x = s.call(aten.clamp.default, s.call(aten.to.dtype, x, torch.float32), kind.minimum, kind.maximum)
+    return end(aten.to.dtype, x, torch_dtype(to))
 
 
 def _third(x: list[Any]) -> Any:
@@ -353,7 +373,7 @@ REAL: dict[str, RealOperator] = {
     "ReduceMin": _reduced(aten.amin.default),
     "Resize": _resize,
     "Concat": lambda s, x: s.call(aten.cat.default, x, s.attribute("axis")),
-    "Cast": lambda s, x: s.call(aten.to.dtype, x[0], torch_dtype(s.attribute("to"))),
+    "Cast": lambda s, x: cast(s, x[0], s.call),
 }
 """Operator → torch's float computation: the kernel that its entry names, unless it needs another."""
 

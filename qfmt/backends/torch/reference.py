@@ -17,12 +17,11 @@ from ...ops.geometry import bins
 from .arithmetic import MEAN, QUANTIZE, Grid, centred, dequantize, mean, quantize, rescale
 from .dynamic import dynamic_linear_by_rule
 from .emit import PLAIN, Emitter, Engine, Lacks, Site, Table
-from .floats import bounds, check_sizes, check_types, computed
+from .floats import bounds, cast, check_sizes, check_types, computed
 from .integers import INTEGERS, spatial
 from .interpreted import LOOK_UP, NUMPY
 from .moves import MOVES
 from .products import PRODUCTS, torch_pads
-from .values import torch_dtype
 from .windows import plain_window, window
 
 # Products and sums of elements, means
@@ -211,7 +210,7 @@ def _computes(s: Site) -> Any:
 def _cast(s: Site) -> Any:
     if not s.is_float:
         raise Lacks("is quantized")
-    return s.result(aten.to.dtype, s.x(0), torch_dtype(s.attribute("to")))
+    return cast(s, s.x(0), s.result)
 
 
 REFERENCE_EMITTERS: dict[str, Emitter] = {
