@@ -230,6 +230,47 @@ def test_images_of_integers_are_not_interpolated() -> None:
         converted(program)
 
 
+def written_after_a_block(x: Any) -> Any:
+    y = x * 2
+    with torch.no_grad():
+        view, other = y.view(-1), x + 1
+    view.mul_(3)
+    return y + other
+
+
+def written_through_a_view_without_equivalent(x: Any) -> Any:
+    y = x * 2
+    y.adjoint().add_(1)
+    return y
+
+
+def written_by_a_norm(x: Any) -> Any:
+    mean, deviation = torch.zeros(3), torch.ones(3)
+    F.instance_norm(x, mean, deviation, use_input_stats=True)
+    return x + mean[:, None]
+
+
+def written_by_a_norm_of_the_batch(x: Any) -> Any:
+    mean, deviation = torch.zeros(3), torch.ones(3)
+    F.batch_norm(x, mean, deviation, training=True)
+    return x + mean[:, None]
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (written_after_a_block, "changed through another view"),
+        (written_through_a_view_without_equivalent, "aten::adjoint"),
+        (written_by_a_norm, "instance_norm changed"),
+        (written_by_a_norm_of_the_batch, "statistics of the batch"),
+    ],
+)
+@quiet()
+def test_changes_by_calls_whose_results_are_not_read_are_not_lost(function: Any, said: str) -> None:
+    with pytest.raises(SourceError, match=said):
+        converted(torch.export.export(Function(function).eval(), (X,)))
+
+
 @pytest.mark.parametrize("function", [written_forward, written_backward, written_turned])
 @quiet()
 def test_writing_through_a_view_is_refused_or_right(function: Any) -> None:

@@ -356,7 +356,7 @@ def test_the_arguments_of_a_call_with_many_results_are_followed_once(monkeypatch
     graph = ExportedGraph(
         ("x",), tuple(results), (Call("aten::split", (Ref("x"), [Ref("x")] * 9), {}, results, ""),), {}
     )
-    live = exported_names.live_values(Program(graph, ("x",), {}, {}, tuple(results), ()))
+    live = exported_names.live(Program(graph, ("x",), {}, {}, tuple(results), ())).values
     assert live == {"x", *(result.name for result in results)}
     assert followed["x"] < 50
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from ....budget import Budget
+from ..lifter import is_known
 from ..values import VIEWS
-from .document import Call, Program, Ref, references
+from .document import Call, Graph, Program, Ref, references
 
 _ANONYMOUS = re.compile(r"(?:.*\.)?_frozen_param\d*")
 
@@ -26,48 +27,81 @@ _PASSED_ON = {
 _BIAS_AT = {"aten::linear": 2, "aten::addmm": 0, **{f"aten::conv{rank}d": 2 for rank in (1, 2, 3)}}
 
 
-def live_values(program: Program) -> set[str]:
-    """The names of all values that an output depends on, including stored tensors."""
+class Live(NamedTuple):
+    """What an output depends on: `values` by name, including stored tensors, and `calls` by id."""
+
+    values: set[str]
+    calls: set[int]
+
+
+def live(program: Program) -> Live:
+    """What an output depends on, also through changes of memory in place."""
     makers: dict[str, list[Call]] = defaultdict(list)
     writers: dict[int, list[Call]] = defaultdict(list)  # by the memory that they write to
     memory = _memory(program)
     for call in program.graph.calls:
         for name in references(call.outputs):
             makers[name].append(call)
-        if is_in_place(call.target):
-            for name in references(call.args[:1]):
-                writers[id(memory[name])].append(call)
-    live: set[str] = set()
-    seen: set[int] = set()
+        for name in references(_changed(call)):
+            writers[id(memory[name])].append(call)
+    values: set[str] = set()
+    calls: set[int] = set()
     open_ = list(references(program.outputs))
     while open_:
         name = open_.pop()
-        if name not in live:
-            live.add(name)
+        if name not in values:
+            values.add(name)
             for call in (*makers.pop(name, ()), *writers.pop(id(memory.get(name)), ())):
-                if id(call) not in seen:  # a call may have many results
-                    seen.add(id(call))
+                if id(call) not in calls:  # a call may have many results
+                    calls.add(id(call))
                     open_ += [*references(call.args), *references(list(call.kwargs.values()))]
-    return live
+    return Live(values, calls)
 
 
 def written(program: Program) -> Iterator[str]:
-    """The stored tensors, by value name, that operators in place write to, also through a view."""
+    """The stored tensors, by value name, that calls write to, also through a view."""
     memory = _memory(program)
     found: dict[int, set[str]] = {}
     for call in program.graph.calls:
-        if is_in_place(call.target) and call.target.removesuffix("_") not in VIEWS:
-            found.update((id(memory[name]), memory[name]) for name in references(call.args[:1]))
+        if call.target.removesuffix("_") not in VIEWS:
+            found.update((id(memory[name]), memory[name]) for name in references(_changed(call)))
     for views in found.values():
         yield from (view for view in views if view in program.stored)
 
 
+def _changed(call: Call) -> Sequence[Any]:
+    """The arguments that a call writes to, or that the body of a higher-order operator may write to."""
+    if call.target in _WITH_STATISTICS and any(call.args[5:6]):
+        return call.args[3:5]
+    bodies = (each for each in call.args if isinstance(each, Graph))
+    if is_in_place(call.target):
+        return call.args[:1]
+    return call.args if any(_changed(inner) for body in bodies for inner in body.calls) else ()
+
+
+_WITH_STATISTICS = {
+    f"aten::{name}"
+    for name in (
+        "batch_norm",
+        "native_batch_norm",
+        "_native_batch_norm_legit",
+        "_batch_norm_impl_index",
+        "instance_norm",
+    )
+}
+"""Operators with running statistics, which they change if the argument after them says so."""
+
+
 def _memory(program: Program) -> dict[str, set[str]]:
-    """Name of a view → the names of all views of the same memory, one set for all of them."""
+    """Name of a view → the names of all views of the same memory, one set for all of them. What a call that is not
+    known returns may be a view of any of its arguments."""
     memory: dict[str, set[str]] = {}
     for call in program.graph.calls:
-        if call.target.removesuffix("_") in VIEWS or is_in_place(call.target):
-            names = list(references([*call.args[:1], call.outputs]))
+        for name in references(_changed(call)):
+            memory.setdefault(name, {name})
+        is_view = call.target.removesuffix("_") in VIEWS or is_in_place(call.target)
+        if is_view or not is_known(call.target):
+            names = list(references([*call.args[: 1 if is_view else None], call.outputs]))
             shared = max((memory.setdefault(name, {name}) for name in names), key=len, default=set())
             for name in names:
                 if (other := memory[name]) is not shared:  # a smaller one: a name is moved a few times only

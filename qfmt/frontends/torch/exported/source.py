@@ -15,8 +15,8 @@ from ..calls import Place, Recorder
 from ..network import Network
 from ..values import PLAIN_CODES, InputSpec, TensorValue
 from .archive import Archive
-from .document import Call, Graph, Program, Ref, read_program, references
-from .names import is_in_place, live_values, recovered, written
+from .document import Call, Graph, Program, Ref, read_program
+from .names import live, recovered, written
 
 if TYPE_CHECKING:
     from ..witness import TorchWitness
@@ -88,12 +88,13 @@ class Evaluation:
 
     def __init__(self, archive: Archive, program: Program) -> None:
         self.archive, self.program = archive, program
-        self.live = live = live_values(program)
-        _refuse_state(program, live)
-        read = {entry.name for value, entry in program.stored.items() if value in live}
+        self.live = live(program)
+        _refuse_state(program, self.live.values)
+        stored = {value: entry for value, entry in program.stored.items() if value in self.live.values}
+        read = {entry.name for entry in stored.values()}
         self.unread = [name for name in archive.names("weights") if name not in read]
         names = recovered(program, self.unread, lambda name: archive.shape("weights", name), archive.budget)
-        self.stored = {value: (entry, names.get(value, "")) for value, entry in program.stored.items() if value in live}
+        self.stored = {value: (entry, names.get(value, "")) for value, entry in stored.items()}
 
     def inputs(self) -> list[InputSpec]:
         types = self.program.graph.types
@@ -123,7 +124,7 @@ class Evaluation:
     def _calls(self, to: Recorder, graph: Graph, values: dict[str, Any]) -> None:
         for call in counted(graph.calls, "", len(graph.calls), "calls"):
             self.archive.budget.spend()
-            if call.target in _CHECKS or (graph is self.program.graph and not self._is_live(call)):
+            if call.target in _CHECKS or (graph is self.program.graph and id(call) not in self.live.calls):
                 continue
             args = [self._resolved(argument, values) for argument in call.args]
             if call.target in _INLINED:
@@ -135,11 +136,6 @@ class Evaluation:
                 kwargs = {name: self._resolved(argument, values) for name, argument in call.kwargs.items()}
                 result = to.call(call.target, tuple(args), kwargs, Place(call.scope))
             _bind(call.outputs, result, values)
-
-    def _is_live(self, call: Call) -> bool:
-        """Whether an output depends on the results of the call, or on its in-place changes."""
-        changed = call.args[:1] if is_in_place(call.target) else ()
-        return any(name in self.live for name in (*references(call.outputs), *references(changed)))
 
     def _inlined(self, to: Recorder, call: Call, args: list[Any]) -> Any:
         match args:

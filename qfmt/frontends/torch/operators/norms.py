@@ -115,7 +115,12 @@ def group_norm(lift: Builder, unread: int, a: Any) -> Any:
     "quantized::instance_norm(input, weight, bias, eps, output_scale, output_zero_point)",
 )
 def instance_norm(lift: Builder, a: Any) -> Any:
-    return _instance_norm(lift, a) if getattr(a, "use_input_stats", True) else _batch_norm(lift, a)
+    if not getattr(a, "use_input_stats", True):
+        return _batch_norm(lift, a)
+    for statistics in (getattr(a, "running_mean", None), getattr(a, "running_var", None)):
+        if isinstance(statistics, TensorValue):
+            statistics.memory.changed_by = lift.target
+    return _instance_norm(lift, a)
 
 
 def _instance_norm(lift: Builder, a: Any) -> Any:
