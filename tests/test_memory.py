@@ -59,13 +59,13 @@ GREEDY = {
     "Resize-cubic": one("Resize", None, None, sizes(1 << 26, 1, 1, 1), mode="cubic"),
     "Pad": one("Pad", sizes(0, 0, 1 << 15, 1 << 15, 0, 0, 1 << 15, 1 << 15)),
     "MaxPool": one(
-        "MaxPool", **WINDOW | {"kernel_shape": (1, 1 << 40), "pads": (0, (1 << 40) - 1) * 2, "strides": (1, 1)}
+        "MaxPool", **WINDOW | {"kernel_shape": (1, (1 << 29) + 1), "pads": (0, 1 << 29) * 2, "strides": (1, 1)}
     ),
     "Conv": one("Conv", Tensor.constant("w", np.ones((1, 1, 1, 1), np.float32)), **PADDED),
     "ConvTranspose": one(
         "ConvTranspose",
         Tensor.constant("w", np.ones((1, 1, 1, 1), np.float32)),
-        **{**WINDOW, "strides": (1, 1 << 28), "pads": (0, 1 << 30, 0, 3 << 28)},
+        **{**WINDOW, "strides": (1, 1 << 27), "pads": (0, 1 << 29, 0, 3 << 27)},
         output_padding=(0, 0),
     ),
 }

@@ -202,14 +202,13 @@ def test_windows_inside_the_padding() -> None:
 
 def pooled(size: int, kernel: int, pad: int, dilation: int = 1) -> Model:
     window = {"ceil_mode": 0, "dilations": (dilation,), "kernel_shape": (kernel,), "pads": (pad, pad), "strides": (1,)}
-    tensors = {name: Tensor(name, "float32", (1, 1, None)) for name in "xy"}
+    tensors = {name: Tensor(name, "float32", (1, None, None)) for name in "xy"}
     return Model(Graph(("x",), ("y",), [Node("MaxPool", ("x",), ("y",), window, version=22)], tensors))
 
 
-@pytest.mark.parametrize(("kernel", "pad"), [(1 << 40, (1 << 40) - 1), (1 << 62, (1 << 62) - 1)])
-def test_padding_beyond_memory(kernel: int, pad: int) -> None:
+def test_padding_beyond_memory() -> None:
     with pytest.raises(RunError, match=r"node y \(MaxPool\): needs .* GB of memory .* more than the limit"):
-        pooled(2, kernel, pad).run({"x": np.zeros((1, 1, 2), np.float32)})
+        pooled(2, (1 << 29) + 1, 1 << 29).run({"x": np.zeros((1, 1000, 2), np.float32)})
 
 
 def test_outputs_beyond_memory() -> None:

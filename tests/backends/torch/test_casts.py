@@ -40,7 +40,10 @@ def test_casts(engine: str, saturate: int) -> None:
             node = Node("Cast", ("x",), ("y",), attributes, "", entry.version)
             model = Model(Graph(("x",), ("y",), (node,), {"x": x, "y": y}))
             given = numbers(source, target)
-            mine, theirs = model.run({"x": given})["y"], to_array(model.to_torch(engine)(to_tensor(given, source)), target)
+            mine, theirs = (
+                model.run({"x": given})["y"],
+                to_array(model.to_torch(engine)(to_tensor(given, source)), target),
+            )
             same = (mine == theirs) | ((mine != mine) & (theirs != theirs))
             assert same.all(), (source, target, given[~same], mine[~same], theirs[~same])
             total += mine.size
