@@ -58,7 +58,7 @@ INTEGERS = {"uint8", "int8", "int16", "int32", "int64"}
 """The types that torch computes with. It supports little more than storing the others."""
 
 UNCAST = {"float4_e2m1fn", "float8_e8m0fnu"}
-"""The types that torch does not convert, or in another way."""
+"""The types that torch does not convert, or converts in another way."""
 
 ON_INTEGERS = {"Abs", "Add", "Clip", "Concat", "Div", "LessOrEqual", "Max", "Min", "Mul", "Neg", "Relu", "Sub", "Where"}
 """Operators whose kernels compute with integers as `run` does. Others refuse integers, or make floats of them."""

@@ -271,6 +271,21 @@ def test_changes_by_calls_whose_results_are_not_read_are_not_lost(function: Any,
         converted(torch.export.export(Function(function).eval(), (X,)))
 
 
+@quiet()
+def test_a_block_that_changes_its_own_values_is_supported() -> None:
+    """What it reads beside them, as a weight, is not changed."""
+    weight = randn(8, 8)
+
+    def function(x: Any) -> Any:
+        with torch.no_grad():
+            y = (x @ weight).relu_()
+        return y.mul_(2) + weight[0]
+
+    model = converted(torch.export.export(Function(function).eval(), (X,)))
+    (mine,) = model.run({model.graph.inputs[0]: X.numpy()}).values()
+    np.testing.assert_allclose(mine, function(X).numpy(), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("function", [written_forward, written_backward, written_turned])
 @quiet()
 def test_writing_through_a_view_is_refused_or_right(function: Any) -> None:

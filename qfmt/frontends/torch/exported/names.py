@@ -38,12 +38,12 @@ def live(program: Program) -> Live:
     """What an output depends on, also through changes of memory in place."""
     makers: dict[str, list[Call]] = defaultdict(list)
     writers: dict[int, list[Call]] = defaultdict(list)  # by the memory that they write to
-    memory = _memory(program)
-    for call in program.graph.calls:
+    memory = _Memory(program.graph)
+    for call, changed in zip(program.graph.calls, memory.changed, strict=True):
         for name in references(call.outputs):
             makers[name].append(call)
-        for name in references(_changed(call)):
-            writers[id(memory[name])].append(call)
+        for name in changed:
+            writers[id(memory.views[name])].append(call)
     values: set[str] = set()
     calls: set[int] = set()
     open_ = list(references(program.outputs))
@@ -51,7 +51,7 @@ def live(program: Program) -> Live:
         name = open_.pop()
         if name not in values:
             values.add(name)
-            for call in (*makers.pop(name, ()), *writers.pop(id(memory.get(name)), ())):
+            for call in (*makers.pop(name, ()), *writers.pop(id(memory.views.get(name)), ())):
                 if id(call) not in calls:  # a call may have many results
                     calls.add(id(call))
                     open_ += [*references(call.args), *references(list(call.kwargs.values()))]
@@ -60,54 +60,64 @@ def live(program: Program) -> Live:
 
 def written(program: Program) -> Iterator[str]:
     """The stored tensors, by value name, that calls write to, also through a view."""
-    memory = _memory(program)
+    memory = _Memory(program.graph)
     found: dict[int, set[str]] = {}
-    for call in program.graph.calls:
+    for call, changed in zip(program.graph.calls, memory.changed, strict=True):
         if call.target.removesuffix("_") not in VIEWS:
-            found.update((id(memory[name]), memory[name]) for name in references(_changed(call)))
+            found.update((id(memory.views[name]), memory.views[name]) for name in changed)
     for views in found.values():
         yield from (view for view in views if view in program.stored)
 
 
-def _changed(call: Call) -> Sequence[Any]:
-    """The arguments that a call writes to, or that the body of a higher-order operator may write to."""
-    if call.target in _WITH_STATISTICS and any(call.args[5:6]):
-        return call.args[3:5]
-    bodies = (each for each in call.args if isinstance(each, Graph))
-    if is_in_place(call.target):
-        return call.args[:1]
-    return call.args if any(_changed(inner) for body in bodies for inner in body.calls) else ()
-
-
 _WITH_STATISTICS = {
-    f"aten::{name}"
-    for name in (
-        "batch_norm",
-        "native_batch_norm",
-        "_native_batch_norm_legit",
-        "_batch_norm_impl_index",
-        "instance_norm",
-    )
+    f"aten::{name}" for name in ("_batch_norm_impl_index", "_native_batch_norm_legit", "batch_norm", "instance_norm")
 }
 """Operators with running statistics, which they change if the argument after them says so."""
 
 
-def _memory(program: Program) -> dict[str, set[str]]:
-    """Name of a view → the names of all views of the same memory, one set for all of them. What a call that is not
-    known returns may be a view of any of its arguments."""
-    memory: dict[str, set[str]] = {}
-    for call in program.graph.calls:
-        for name in references(_changed(call)):
-            memory.setdefault(name, {name})
-        is_view = call.target.removesuffix("_") in VIEWS or is_in_place(call.target)
-        if is_view or not is_known(call.target):
-            names = list(references([*call.args[: 1 if is_view else None], call.outputs]))
-            shared = max((memory.setdefault(name, {name}) for name in names), key=len, default=set())
+class _Memory:
+    """Which values of a graph share memory, and which are written to.
+
+    `views`: the name of a view → the names of all views of the same memory, one set for all of them. What a call that
+    is not known returns may be a view of any of its arguments. `changed`: for each call the names that it writes to.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.views: dict[str, set[str]] = {}
+        self.changed: list[list[str]] = []
+        for call in graph.calls:
+            is_view = call.target.removesuffix("_") in VIEWS or is_in_place(call.target)
+            changed: list[Any] = []
+            if bodies := [at for at, each in enumerate(call.args) if isinstance(each, Graph)]:
+                for at in bodies:
+                    changed += self._called(call.args[at], call.args[at + 1 :], call.outputs)
+            elif is_view or not is_known(call.target):
+                self._join([*call.args[: 1 if is_view else None], call.outputs])
+            if is_in_place(call.target):
+                changed += call.args[:1]
+            elif call.target in _WITH_STATISTICS and any(call.args[5:6]):
+                changed += call.args[3:5]
+            names = list(references(changed))
             for name in names:
-                if (other := memory[name]) is not shared:  # a smaller one: a name is moved a few times only
-                    shared |= other
-                    memory.update(dict.fromkeys(other, shared))
-    return memory
+                self.views.setdefault(name, {name})
+            self.changed.append(names)
+
+    def _called(self, body: Graph, given: Sequence[Any], outputs: Any) -> list[Any]:
+        """Join what a higher-order operator returns to what it is a view of; the arguments that the body writes to."""
+        inner, outer = _Memory(body), dict(zip(body.inputs, given, strict=False))
+        for result, value in zip([outputs] if isinstance(outputs, Ref) else outputs, body.outputs, strict=False):
+            views = {view for name in references(value) for view in inner.views.get(name, {name})}
+            self._join([result, *(outer[view] for view in views & outer.keys())])
+        changed = {view for names in inner.changed for name in names for view in inner.views[name]}
+        return [argument for name, argument in outer.items() if name in changed]
+
+    def _join(self, values: Sequence[Any]) -> None:
+        names = list(references(values))
+        shared = max((self.views.setdefault(name, {name}) for name in names), key=len, default=set())
+        for name in names:
+            if (other := self.views[name]) is not shared:  # a smaller one: a name is moved a few times only
+                shared |= other
+                self.views.update(dict.fromkeys(other, shared))
 
 
 def is_in_place(target: str) -> bool:

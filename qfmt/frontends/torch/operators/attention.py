@@ -107,9 +107,8 @@ def multi_head_attention(lift: Builder, a: Any) -> Any:
     scores = lift.emit("MatMul", [lift.emit("Mul", [*operands(lift, q, factor)]), turned])
     if a.mask is not None:
         hidden = lift.emit("Cast", [lift.tensor(a.mask)], {"to": "bool"})
-        hidden = (
-            unsqueeze(lift, unsqueeze(lift, hidden, 1), 1) if a.mask_type == 1 else hidden
-        )  # of keys: [batch, keys]
+        if a.mask_type == 1:  # of keys: [batch, keys]
+            hidden = unsqueeze(lift, unsqueeze(lift, hidden, 1), 1)
         scores = lift.emit("Where", [hidden, arguments.scalar_like(lift, scores, -np.inf), scores])
     weights_of_heads = lift.emit("Softmax", [scores], {"axis": -1})
     joined = lift.emit("Transpose", [lift.emit("MatMul", [weights_of_heads, v])], {"perm": (0, 2, 1, 3)})
