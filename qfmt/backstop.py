@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 from .errors import BudgetError, QfmtError
-from .memory import BASE, FACTOR, physical
+from .memory import BASE, FACTOR, available, physical
 from .notation import size
 
 READING, THREAD = 1 << 30, 1 << 26
@@ -50,12 +50,17 @@ class _Limits:
     """What work on files of so many bytes may take: bytes of memory beyond the use before, and seconds."""
 
     def __init__(self, nbytes: int) -> None:
-        self.memory = READING + THREAD * (os.cpu_count() or 1) + FACTOR * nbytes
+        self._nbytes, self._available = nbytes, available()
         self.seconds = SECONDS + SECONDS_PER_BYTE * nbytes
         self._running = True
         self._lock = threading.RLock()
         self.is_in_force = False
         self._written = _written()
+
+    @property
+    def memory(self) -> int:
+        """A large file may be sparse: what its size permits is no more than what is available."""
+        return READING + THREAD * (os.cpu_count() or 1) + min(FACTOR * self._nbytes, self._available)
 
     def set(self) -> None:
         """Let the system enforce them from now on."""
@@ -74,7 +79,7 @@ class _Limits:
         with self._lock:
             if self.is_in_force and self._handler_before is not None:
                 self._left = _time_left()
-            self.memory += FACTOR * nbytes
+            self._nbytes += nbytes
             self.seconds += (more := SECONDS_PER_BYTE * nbytes)
             self._left += more
             if self.is_in_force:

@@ -252,6 +252,19 @@ def test_limits_of_a_sparse_file_of_any_size(monkeypatch: pytest.MonkeyPatch) ->
     assert is_as_before()
 
 
+@LINUX
+def test_a_sparse_file_takes_no_more_memory_than_is_available(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backstop, "FACTOR", 256)
+    monkeypatch.setattr(backstop, "available", lambda: 50_000_000)
+    with (
+        backstop.enforced(),
+        pytest.raises(BudgetError, match=r"more than 117\.1 MB of memory, or than there is"),
+        backstop.limited(1 << 40, "x"),
+    ):
+        np.ones(200_000_000, np.uint8)
+    assert is_as_before()
+
+
 def test_shards_that_are_mapped_late_raise_the_limits_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("qfmt.file.shards.MAPPED", 1)
     sizes = qfmt.save(qfmt.convert(DIGITS), tmp_path / "digits.qfb", shard_size=4096)
