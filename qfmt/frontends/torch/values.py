@@ -203,12 +203,13 @@ class Quotient(Unknown):
 VIEWS = {
     f"aten::{name}"
     for name in (
-        "alias", "alpha_dropout", "as_strided", "broadcast_to", "channel_shuffle", "chunk", "contiguous", "cpu",
-        "dequantize", "detach", "diagonal", "dropout", "expand", "expand_as", "feature_alpha_dropout",
-        "feature_dropout", "flatten", "lift_fresh", "movedim", "narrow", "native_channel_shuffle", "numpy_T",
-        "permute", "reshape", "reshape_as", "select", "slice", "split", "split_with_sizes", "squeeze", "swapaxes",
-        "swapdims", "t", "tensor_split", "to", "transpose", "type_as", "unbind", "unflatten", "unfold", "unsqueeze",
-        "view", "view_as",
+        "adjoint", "alias", "alpha_dropout", "as_strided", "broadcast_to", "channel_shuffle", "chunk", "conj",
+        "contiguous", "cpu", "dequantize", "detach", "diagonal", "dropout", "expand", "expand_as",
+        "feature_alpha_dropout", "feature_dropout", "flatten", "lift_fresh", "mH", "mT", "matrix_H", "moveaxis",
+        "movedim", "narrow", "native_channel_shuffle", "numpy_T", "permute", "positive", "ravel", "real", "reshape",
+        "reshape_as", "resolve_conj", "resolve_neg", "select", "slice", "split", "split_with_sizes", "squeeze",
+        "swapaxes", "swapdims", "t", "tensor_split", "to", "transpose", "type_as", "unbind", "unflatten", "unfold",
+        "unsqueeze", "view", "view_as",
     )
 } | {"prim::data"}  # fmt: skip
 """Calls whose result is a view of their first argument's memory: writing to one changes the other.

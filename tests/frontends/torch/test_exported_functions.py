@@ -127,6 +127,8 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Any], Sequence[Any]]] = {
         lambda x: torch.arange(x.shape[1])[None, :] <= torch.arange(x.shape[1])[:, None], [X]
     ),
     "in_place": (lambda x: (x + 1).mul_(2).relu_().add_(x), [X]),
+    "turned": (lambda x: (x.mT, x.adjoint(), x.movedim(0, 2), x.moveaxis((0, 1), (-1, 0)), x[0].T, x[0].H), [X]),
+    "unchanged": (lambda x: (x.ravel(), x.positive() + 1, x.real * 2, x.conj().resolve_conj() - 1), [X]),
     "no_grad": (lambda x: inside_no_grad(x), [X]),
 }  # fmt: skip
 
@@ -240,7 +242,7 @@ def written_after_a_block(x: Any) -> Any:
 
 def written_through_a_view_without_equivalent(x: Any) -> Any:
     y = x * 2
-    y.adjoint().add_(1)
+    y.hsplit(3)[0].add_(1)
     return y
 
 
@@ -260,7 +262,7 @@ def written_by_a_norm_of_the_batch(x: Any) -> Any:
     ("function", "said"),
     [
         (written_after_a_block, "changed through another view"),
-        (written_through_a_view_without_equivalent, "aten::adjoint"),
+        (written_through_a_view_without_equivalent, "aten::hsplit"),
         (written_by_a_norm, "instance_norm changed"),
         (written_by_a_norm_of_the_batch, "statistics of the batch"),
     ],

@@ -30,6 +30,11 @@ def reshape_as(lift: Builder, self: Any, other: TensorValue) -> Any:
     return shapes.reshape(lift, lift.tensor(self), shapes.sizes(lift, other))
 
 
+@lifts("aten::ravel")
+def ravel(lift: Builder, self: TensorValue) -> Any:
+    return shapes.reshape(lift, self, [-1])
+
+
 @lifts("aten::flatten")
 def flatten(lift: Builder, self: TensorValue, start_dim: int = 0, end_dim: int = -1) -> Any:
     if start_dim == 1 and end_dim == -1:
@@ -60,7 +65,26 @@ def transpose(lift: Builder, self: TensorValue, dim0: int, dim1: int) -> Any:
     return lift.emit("Transpose", [self], {"perm": tuple(order)})
 
 
-@lifts("aten::t", "aten::numpy_T")
+@lifts("aten::movedim", "aten::moveaxis")
+def movedim(lift: Builder, self: TensorValue, source: Any, destination: Any) -> Any:
+    rank = shapes.rank(lift, self)
+    sources, places = (
+        [axis_of(axis, rank) for axis in (axes if isinstance(axes, list | tuple) else [axes])]
+        for axes in (source, destination)
+    )
+    order = [axis for axis in range(rank) if axis not in sources]
+    for place, axis in sorted(zip(places, sources, strict=True)):
+        order.insert(place, axis)
+    return lift.emit("Transpose", [self], {"perm": tuple(order)})
+
+
+@lifts("aten::mT", "aten::mH", "aten::adjoint")
+def matrix_transpose(lift: Builder, self: TensorValue) -> Any:
+    """Numbers here are real: their conjugates are themselves."""
+    return transpose(lift, self, -2, -1)
+
+
+@lifts("aten::t", "aten::numpy_T", "aten::matrix_H")
 def t(lift: Builder, self: TensorValue) -> Any:
     return lift.emit("Transpose", [self], {"perm": tuple(reversed(range(shapes.rank(lift, self))))})
 

@@ -67,6 +67,11 @@ def contiguous(lift: Builder, self: TensorValue, memory_format: int = 0) -> Any:
     "aten::lift_fresh",
     "aten::lift_fresh_copy",
     "aten::cpu",
+    "aten::positive",
+    "aten::real",
+    "aten::conj",
+    "aten::resolve_conj",
+    "aten::resolve_neg",
     "prim::data",
 )
 def unchanged(lift: Builder, self: Any, *args: Any, **kwargs: Any) -> Any:
