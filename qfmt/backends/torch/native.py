@@ -143,6 +143,8 @@ def _linear(s: Site) -> Any:
 
 def _quantize(s: Site) -> Any:
     x = s.x(0) if s.tensor(0).quantization is None else s.call(aten.dequantize.self, s.x(0))
+    if s.tensor(0).quantization is None and s.tensor(0).dtype != "float32":
+        raise Lacks(f"torch quantizes no {s.tensor(0).dtype}")
     kind = {"uint8": torch.quint8, "int8": torch.qint8}.get(s.out.dtype)
     if kind is None:
         raise Lacks(f"torch does not quantize to {s.out.dtype} exactly")
