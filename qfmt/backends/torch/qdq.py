@@ -42,12 +42,11 @@ def _decomposed() -> Any:
 def _real(s: Site, index: int) -> Any:
     """An input as floats. Each reader dequantizes separately: Inductor matches that form.
 
-    Constants of other types, such as int32 biases, are stored as floats. So are integers and bools without a
-    quantization.
+    Constants of other types, such as int32 biases, are stored as floats. So are integers without a quantization.
     """
     tensor = s.tensor(index)
     if tensor.quantization is None:
-        return s.x(index) if DTYPES[tensor.dtype].kind == "f" else s.call(aten.to.dtype, s.x(index), torch.float32)
+        return s.call(aten.to.dtype, s.x(index), torch.float32) if DTYPES[tensor.dtype].is_integer else s.x(index)
     if tensor.data is not None and torch_dtype(tensor.dtype) not in PER_CHANNEL:
         return real_constant(s, index)
     x, limits = s.grid(index), DTYPES[tensor.dtype]
@@ -102,8 +101,8 @@ def _dynamic_linear(s: Site) -> Any:
 def _between(s: Site) -> Any:
     if s.is_float:
         raise Lacks("is not quantized")
-    if s.node.operator == "QuantizeLinear" and s.tensor(0).dtype == "float64":
-        raise Lacks("quantized_decomposed quantizes no float64")
+    if s.node.operator == "QuantizeLinear" and s.tensor(0).dtype in ("bool", "float64"):
+        raise Lacks(f"quantized_decomposed quantizes no {s.tensor(0).dtype}")
     return _integers(s, computed(s, _real))
 
 
