@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import zipfile
 from collections.abc import Callable
 from functools import cached_property
@@ -102,6 +103,14 @@ def is_numpy(content: Content) -> bool:
 
 def is_pickle(content: Content) -> bool:
     return content.head[0] == 0x80 and content.head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")
+
+
+_BEFORE_ZIP = re.compile(rb"(?s)\x80[\2-\5](?:\x95.{8})?\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\x2e")
+"""PyTorch's magic number, pickled by a protocol with or without frames."""
+
+
+def is_saved_before_zip(content: Content) -> bool:
+    return _BEFORE_ZIP.match(content.head) is not None
 
 
 def is_tar(content: Content) -> bool:

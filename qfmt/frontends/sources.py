@@ -23,6 +23,7 @@ from .content import (
     is_pickle,
     is_safetensors,
     is_saved,
+    is_saved_before_zip,
     is_tar,
     starts,
 )
@@ -115,7 +116,7 @@ KINDS = {
         Kind("torch_tar", "a tar archive, as PyTorch before 0.2 wrote them", is_tar,
              hint=_SAVE_TORCHSCRIPT),
         Kind("torch_legacy", "a torch.save file from before PyTorch 1.6 (a bare pickle)",
-             starts(b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\x2e"), SAVED,
+             is_saved_before_zip, SAVED,
              "load it in PyTorch and save the whole network with torch.jit.save"),
         Kind("qfb", "a .qfb file", starts(b"QFB", at=4), hint="open it with qfmt.load"),
         Kind("tflite", "a TensorFlow Lite model", starts(b"TFL3", at=4),

@@ -64,7 +64,7 @@ def with_options(specs: Sequence[InputSpec], options: Options) -> list[InputSpec
 
 def _stated(spec: InputSpec, options: Options) -> InputSpec:
     if spec.name in options.shapes:
-        spec = replace(spec, shape=options.shapes[spec.name])
+        spec = replace(spec, shape=_sized(spec, options.shapes[spec.name]))
     if (stated := options.dtypes.get(spec.name, spec.dtype)) != spec.dtype:
         if spec.typed:
             raise SourceError(f"is {spec.dtype} in the source, not {stated[:20]}", where=f"input {spec.name}")
@@ -78,6 +78,15 @@ def _stated(spec: InputSpec, options: Options) -> InputSpec:
     scale, zero_point, dtype = options.grid(spec.name)
     grid = Quantization.per_tensor(scale, zero_point, dtype, scale_dtype=narrowest(scale))
     return replace(spec, dtype=dtype, quantization=grid, is_real=is_real)
+
+
+def _sized(spec: InputSpec, given: Shape) -> Shape:
+    """The user's sizes. SourceError if the source states another number: its code may compute with that."""
+    for stated, size in zip(spec.shape or (), given or (), strict=False):
+        if isinstance(stated, int) and size != stated:
+            what = f"has the size {stated} in the source, not {size}"
+            raise SourceError(what, where=f"input {spec.name}", hint="export the network again, with dynamic sizes")
+    return given
 
 
 def lift(

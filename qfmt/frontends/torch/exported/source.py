@@ -13,6 +13,7 @@ from ...content import sha256_of
 from ...options import Options
 from ..calls import Place, Recorder
 from ..network import Network
+from ..torchscript.folding import fold, on_values
 from ..values import PLAIN_CODES, InputSpec, TensorValue
 from .archive import Archive
 from .document import Call, Graph, Program, Ref, read_program
@@ -134,7 +135,10 @@ class Evaluation:
                 result: Any = self._inlined(to, call, args[_INLINED[call.target] :])
             else:
                 kwargs = {name: self._resolved(argument, values) for name, argument in call.kwargs.items()}
-                result = to.call(call.target, tuple(args), kwargs, Place(call.scope))
+                numbers = bool(args) and all(isinstance(each, int | float) for each in args)  # sizes that are known
+                result = fold(on_values, call.target, args, kwargs) if numbers else NotImplemented
+                if result is NotImplemented:
+                    result = to.call(call.target, tuple(args), kwargs, Place(call.scope))
             _bind(call.outputs, result, values)
 
     def _inlined(self, to: Recorder, call: Call, args: list[Any]) -> Any:
