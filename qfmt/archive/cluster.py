@@ -5,16 +5,18 @@ Sources and the archive are URLs, or paths that all workers share.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
 from asyncio import run_coroutine_threadsafe
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, wait
+from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from logging import CRITICAL
 from multiprocessing.resource_tracker import ensure_running
 from pkgutil import resolve_name
+from struct import error as StructError  # noqa: N812
 from time import monotonic, sleep
 from typing import Any
 
@@ -83,6 +85,8 @@ def results(
             if str(address).startswith("tls:") and not dask.Security().get_connection_args("client").get("ssl_context"):
                 hint = "Dask's own settings name them (docs/archive.md)"
                 raise RemoteError("there are no certificates for TLS", where=f"--dask {shown}", hint=hint)
+            if isinstance(address, str):
+                _greet(dask, address)
             client = stack.enter_context(dask.Client(address, timeout=PATIENCE, set_as_default=False))
         except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
             hint = "give the address of a Dask scheduler, as in tcp://HOST:8786, or local"
@@ -132,6 +136,22 @@ def _later_interrupted() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _greet(dask: Any, address: str) -> None:
+    """OSError if no scheduler answers, ValueError if another side does: a Client that fails would wait for a minute."""
+
+    async def greet() -> None:
+        comm = await dask.comm.connect(address, PATIENCE, **dask.Security().get_connection_args("client"))
+        await comm.close()
+
+    try:
+        with ThreadPoolExecutor(1) as thread:  # the caller may have a loop that runs
+            thread.submit(asyncio.run, asyncio.wait_for(greet(), PATIENCE + 1)).result()
+    except asyncio.TimeoutError:  # of a side that takes the connection and says nothing, which Dask waits for
+        raise OSError(f"said nothing for {PATIENCE} seconds") from None
+    except (MemoryError, StructError, ValueError):  # of what Dask takes for the sizes of frames
+        raise ValueError("does not answer as a Dask scheduler") from None
 
 
 def _require_qfmt(client: Any, shown: str) -> None:

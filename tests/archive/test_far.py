@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -543,6 +546,40 @@ def test_a_cluster_that_is_not_there(sources: Path, tmp_path: Path, monkeypatch:
     for address in ("tcp://127.0.0.1:1", "nonsense://x"):
         with pytest.raises(RemoteError, match="give the address of a Dask scheduler"):
             fill(tmp_path / "archive", found, dask=address)
+
+
+@pytest.mark.parametrize(
+    ("greeting", "said"),
+    [
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "does not answer as a Dask scheduler"),
+        (bytes(64), "does not answer as a Dask scheduler"),
+        (b"", "said nothing for 1 seconds"),
+    ],
+    ids=["ssh", "zeros", "silent"],
+)
+def test_another_server_than_a_scheduler(
+    greeting: bytes, said: str, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at the port of its dashboard: a Client would hang, or end with a traceback."""
+    pytest.importorskip("distributed", reason=NO_DASK)
+    from qfmt.archive import cluster
+
+    monkeypatch.setattr(cluster, "PATIENCE", 1)
+    found = find([str(sources)], tmp_path / "archive").sources
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken: list[socket.socket] = []
+
+        def answer() -> None:
+            with suppress(OSError):
+                while True:
+                    taken.append(server.accept()[0])
+                    taken[-1].sendall(greeting)
+
+        threading.Thread(target=answer, daemon=True).start()
+        with pytest.raises(RemoteError, match=f"{said}; give the address of a Dask scheduler"):
+            fill(tmp_path / "archive", found, dask=f"tcp://127.0.0.1:{server.getsockname()[1]}")
+        for each in taken:
+            each.close()
 
 
 def test_a_cluster_needs_certificates_for_tls(sources: Path, tmp_path: Path) -> None:
