@@ -203,8 +203,8 @@ class Quotient(Unknown):
 VIEWS = {
     f"aten::{name}"
     for name in (
-        "adjoint", "alias", "alpha_dropout", "as_strided", "broadcast_to", "channel_shuffle", "chunk", "conj",
-        "contiguous", "cpu", "dequantize", "detach", "diagonal", "dropout", "expand", "expand_as",
+        "_unsafe_view", "adjoint", "alias", "alpha_dropout", "as_strided", "broadcast_to", "channel_shuffle", "chunk",
+        "conj", "contiguous", "cpu", "dequantize", "detach", "diagonal", "dropout", "expand", "expand_as",
         "feature_alpha_dropout", "feature_dropout", "flatten", "lift_fresh", "mH", "mT", "matrix_H", "moveaxis",
         "movedim", "narrow", "native_channel_shuffle", "numpy_T", "permute", "positive", "ravel", "real", "reshape",
         "reshape_as", "resolve_conj", "resolve_neg", "select", "slice", "split", "split_with_sizes", "squeeze",
@@ -215,6 +215,9 @@ VIEWS = {
 """Calls whose result is a view of their first argument's memory: writing to one changes the other.
 
 Some of them sometimes copy; they are always treated as views."""
+
+VIEWS_OF_ANY = {"aten::einsum", "aten::meshgrid"}
+"""Calls whose results may be views of any tensor of a list."""
 
 _SAME_ONLY = {"aten::dequantize", "aten::to", "aten::type_as"}
 """Calls that return a view only if there is nothing to do."""

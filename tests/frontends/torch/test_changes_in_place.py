@@ -18,7 +18,8 @@ VIEWS = """{t}[0] | {t}[:, 1:] | {t}[:] | {t}.t() | {t}.view(-1) | {t}.view_as({
  | {t}.expand(2, 3) | {t}.transpose(0, 1) | {t}.detach() | {t}.data | {t}.contiguous() | {t}.float() | {t}.cpu()
  | {t}.type_as(x) | {t}.flatten(0) | {t}.chunk(1)[0] | {t}.split(1, 0)[1] | {t}.split(5)[0] | {t}.unbind(0)[1]
  | F.dropout({t}, 0.5, False) | torch.feature_dropout({t}, 0.5, False) | torch.alpha_dropout({t}, 0.5, False)
- | {t}.dequantize() | torch.einsum("ij->ji", [{t}]) | torch.flip({t}, []) | torch.roll({t}, 0, 0) | torch.cat([{t}])
+ | {t}.dequantize() | torch.einsum("ij->ji", [{t}])
+ | torch.meshgrid({t}[0], x[0], indexing="ij")[0] | torch.flip({t}, []) | torch.roll({t}, 0, 0) | torch.cat([{t}])
  | {t}.mT | {t}.adjoint() | {t}.ravel() | {t}.movedim(0, 1) | {t}.positive() | {t}.conj() | {t}.resolve_neg()
  | {t}.clone() | {t} + 0 | torch.round({t}) | {t}.half() | {t}.sum(0) | torch.slice_scatter({t}, {t})"""
 CHANGES = """{t}.add_({t}) | {t}.mul_(2.0) | {t}.sub_({t}, alpha=2) | {t}.copy_({t}) | {t}.clamp_(-1.0, 1.0)

@@ -246,6 +246,13 @@ def written_through_a_view_without_equivalent(x: Any) -> Any:
     return y
 
 
+def written_before_a_view_is_read(x: Any) -> Any:
+    y = x * 2
+    z, grid = torch.einsum("ijk->kji", y), torch.meshgrid(y[0, 0], y[1, 0], indexing="ij")[0]
+    y.add_(1)
+    return z.sum() + grid
+
+
 def written_by_a_norm(x: Any) -> Any:
     mean, deviation = torch.zeros(3), torch.ones(3)
     F.instance_norm(x, mean, deviation, use_input_stats=True)
@@ -263,6 +270,7 @@ def written_by_a_norm_of_the_batch(x: Any) -> Any:
     [
         (written_after_a_block, "changed through another view"),
         (written_through_a_view_without_equivalent, "aten::hsplit"),
+        (written_before_a_view_is_read, "changed through another view"),
         (written_by_a_norm, "instance_norm changed"),
         (written_by_a_norm_of_the_batch, "statistics of the batch"),
     ],

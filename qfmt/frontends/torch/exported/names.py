@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ....budget import Budget
 from ..lifter import is_known
-from ..values import VIEWS
+from ..values import VIEWS, VIEWS_OF_ANY
 from .document import Call, Graph, Program, Ref, references
 
 _ANONYMOUS = re.compile(r"(?:.*\.)?_frozen_param\d*")
@@ -91,8 +91,10 @@ class _Memory:
             if bodies := [at for at, each in enumerate(call.args) if isinstance(each, Graph)]:
                 for at in bodies:
                     changed += self._called(call.args[at], call.args[at + 1 :], call.outputs)
-            elif is_view or not is_known(call.target):
-                self._join([*call.args[: 1 if is_view else None], call.outputs])
+            elif is_view:
+                self._join([*call.args[:1], call.outputs])
+            elif call.target in VIEWS_OF_ANY or not is_known(call.target):
+                self._join([*call.args, call.outputs])
             if is_in_place(call.target):
                 changed += call.args[:1]
             elif call.target in _WITH_STATISTICS and any(call.args[5:6]):

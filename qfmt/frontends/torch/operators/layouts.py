@@ -12,7 +12,7 @@ from ....ops.shapes import axis_of
 from .. import arguments, shapes
 from ..building import Builder
 from ..lifts import by_rank, lifts
-from ..values import TensorValue
+from ..values import TensorValue, share
 
 END = np.iinfo(np.int64).max
 """The value for "to the end" in both torch and ONNX."""
@@ -238,10 +238,14 @@ def meshgrid(lift: Builder, tensors: Sequence[Any], indexing: str = "ij") -> Any
     if indexing == "xy":
         axes[:2] = axes[1::-1]
     sizes = [shapes.size(lift, vectors[axis], 0) for axis in axes]
-    return [
+    grids = [
         expand(lift, shapes.reshape(lift, x, [-1 if each == axis else 1 for each in axes]), sizes)
         for axis, x in enumerate(vectors)
     ]
+    for given, grid in zip(tensors, grids, strict=True):
+        if isinstance(given, TensorValue):
+            share("aten::expand", given, grid)
+    return grids
 
 
 @lifts("aten::repeat")
