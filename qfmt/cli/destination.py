@@ -90,6 +90,7 @@ class Destination(NamedTuple):
         try:
             return f"{len(write_c(model, self.place, name=self.program, shapes=sizes, compact=compact))} files"
         except DestinationError as error:
-            if model.engine != "integer" and not self.program:
-                error.hint = f"for a .qfb file use the name {self.place}.qfb; for a C program {error.hint}"
+            name = str(self.place).rstrip("/")
+            if model.engine != "integer" and not self.program and Path(name).name.strip("."):  # not . and ..
+                error.hint = f"for a .qfb file use the name {name}.qfb; for a C program {error.hint}"
             raise
