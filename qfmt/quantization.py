@@ -377,14 +377,16 @@ class Quantization:
     def dequantize(self, values: NDArray[Any]) -> NDArray[np.float32]:
         """`f32(q - z) · f32(s) + f32(o)`: float32, of the shape of `values`; with a table, its values instead of q - z.
 
-        q - z is exact for integers, and rounded once; float zero points are subtracted in float32.
+        q - z is exact for integers, and rounded once; float zero points are subtracted in float32. Numbers beyond
+        float32 are infinite.
         """
         import numpy as np
 
         shape = np.shape(values)
-        real: NDArray[np.float32] = self._centred(values, shape) * self.scales(shape, np.float32)
-        if self.offset is not None:
-            real = real + self.spread(self.offset.real.astype(np.float32), shape)
+        with np.errstate(all="ignore"):
+            real: NDArray[np.float32] = self._centred(values, shape) * self.scales(shape, np.float32)
+            if self.offset is not None:
+                real = real + self.spread(self.offset.real.astype(np.float32), shape)
         return real
 
     def _centred(self, values: NDArray[Any], shape: Sequence[int]) -> NDArray[np.float32]:

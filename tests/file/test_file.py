@@ -217,6 +217,12 @@ def test_scales_of_blocks_are_read_when_they_are_used(tmp_path: Path, monkeypatc
     assert np.array_equal(tensor.dequantize(), np.repeat(scale, 32, 1).astype(np.float32) * 3)
 
 
+def test_real_numbers_beyond_float32_are_infinite() -> None:
+    """Without a warning, which would be an error here, and in a command a line on stderr."""
+    tensor = Tensor.constant("w", np.array([-2, 0, 2], np.int8), Quantization.per_tensor(3e38, 0, "int8"))
+    assert tensor.dequantize().tolist() == [-np.inf, 0, np.inf]
+
+
 def test_equal_blocks_are_stored_once(tmp_path: Path) -> None:
     def weight(name: str) -> Tensor:
         scale = np.linspace(0.5, 1, 4096, dtype=np.float16).reshape(64, 64)
