@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import struct
 import sys
 from asyncio import run_coroutine_threadsafe
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -16,7 +17,6 @@ from contextlib import ExitStack, contextmanager
 from logging import CRITICAL
 from multiprocessing.resource_tracker import ensure_running
 from pkgutil import resolve_name
-from struct import error as StructError  # noqa: N812
 from time import monotonic, sleep
 from typing import Any
 
@@ -150,7 +150,7 @@ def _greet(dask: Any, address: str) -> None:
             thread.submit(asyncio.run, asyncio.wait_for(greet(), PATIENCE + 1)).result()
     except asyncio.TimeoutError:  # of a side that takes the connection and says nothing, which Dask waits for
         raise OSError(f"said nothing for {PATIENCE} seconds") from None
-    except (MemoryError, StructError, ValueError):  # of what Dask takes for the sizes of frames
+    except (MemoryError, struct.error, ValueError):  # of what Dask takes for the sizes of frames
         raise ValueError("does not answer as a Dask scheduler") from None
 
 

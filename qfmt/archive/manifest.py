@@ -106,12 +106,12 @@ class Manifest:
                 for number, line in enumerate(iter(partial(file.readline, LONGEST), b""), 1):
                     if line.isspace():  # as other readers of JSON Lines do
                         continue
+                    if len(line) == LONGEST:  # a sparse file may be larger than memory
+                        raise QfmtError("is too long a line", where=f"{self.path}:{number}", hint=RESTORE)
                     try:
-                        if len(line) == LONGEST:  # a sparse file may be larger than memory
-                            raise QfmtError("is too long a line", where=f"{self.path}:{number}", hint=RESTORE)
                         self._add(line, f"{self.path}:{number}", budget)
                     except QfmtError:
-                        if line.endswith(b"\n") or len(line) == LONGEST:
+                        if line.endswith(b"\n"):
                             raise
                         self.is_cut = True
 

@@ -37,7 +37,7 @@ WRITERS: Mapping[str, Writer] = {
 }
 
 LOWER = "convert it to integer-only first: `qfmt convert … --integer-only --exact`"
-END = "end the network before them (`--end-at`) when you make it integer-only, or run it with readers/c/qfb_run"
+END = "end the network before them (`--end-at`) when you make it integer-only, or use the interpreter in readers/c"
 
 
 def write_nodes(plan: Plan) -> None:

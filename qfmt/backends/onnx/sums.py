@@ -310,10 +310,10 @@ def windows(site: Site) -> ir.Value:
 
 
 def _in_units(site: Site, sums: ir.Value, lengths: Sequence[Array]) -> ir.Value:
-    """Sums of windows times L / n; `lengths` are those of the windows along each of the last dimensions.
+    """Sums of windows times L / n. `lengths`: how many elements the windows have along each of the last dimensions.
 
-    The least common multiple of products, one of each dimension, is the product of those of the dimensions, and so is
-    each factor: a constant for all windows would be as large as the output.
+    n is the product of its lengths, so L and L / n are products over the dimensions, too. A constant for each dimension
+    is small; one for all windows would be as large as the output.
     """
     for axis, counts in enumerate(lengths, -len(lengths)):
         factors = unit_factors(counts).astype(np.int32)

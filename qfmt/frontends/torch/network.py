@@ -14,6 +14,7 @@ from ...budget import Budget
 from ...engines import TORCH_ENGINES
 from ...errors import BudgetError, ControlFlowError, SourceError
 from ...model import Dimension, Model, Quantization, Shape
+from ...ops.quantization import is_static
 from ...passes.edits import without_idle_rules
 from ...passes.fold import fold_sandwiches
 from ...passes.hoisting import hoist_quantizers
@@ -126,16 +127,12 @@ def lift(
                 return Lifted(lifter, listener, outputs, dict.fromkeys(unconfirmed, rank))
             raise SourceError("the sizes of its inputs cannot be determined", hint=shapes.hint(lifter.builder))
         except SourceError as error:
-            if isinstance(error, RejectedInputError) and any(map(_is_open, specs)):
+            if isinstance(error, RejectedInputError) and not all(is_static(spec.shape) for spec in specs):
                 error.hint = error.hint or shapes.hint(lifter.builder)
             errors.append((lifter.calls, error))
             if not assumed or isinstance(error, BudgetError):
                 break
     raise max(errors, key=lambda pair: (pair[0], not isinstance(pair[1], RejectedInputError)))[1]
-
-
-def _is_open(spec: InputSpec) -> bool:
-    return spec.shape is None or not all(isinstance(size, int) for size in spec.shape)
 
 
 def _refined(specs: Mapping[str, InputSpec], more: Refine) -> dict[str, InputSpec]:

@@ -111,7 +111,7 @@ def last_integers(context: Context, graph: Graph, failed: Sequence[Node]) -> lis
         if beyond.intersection(node.inputs):
             beyond.update(node.outputs)
     found: list[str] = []
-    producer = graph.producers()  # not those of the context: some nodes now read integers that the graph does not have
+    producer = graph.producers()  # those of the context may read integers that this graph does not have
     reached = dict.fromkeys(graph.outputs)
     pending = deque(reached)
     while pending:

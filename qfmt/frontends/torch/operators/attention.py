@@ -14,7 +14,7 @@ from ..building import Builder
 from ..lifts import lifts
 from ..values import TensorValue, Unsupported
 from .indexing import repeated
-from .layouts import sliced, unsqueeze
+from .layouts import matrix_transpose, sliced, unsqueeze
 from .linear import linear_layer
 
 
@@ -31,9 +31,7 @@ def attention(lift: Builder, a: Any) -> Any:
         k, v = (_for_heads(lift, each, q) for each in (k, v))
     width = shapes.size(lift, q, shapes.rank(lift, q) - 1)
     factor = 1 / sqrt(arguments.whole(lift, width)) if a.scale is None else float(a.scale)
-    rank = shapes.rank(lift, k)
-    turned = lift.emit("Transpose", [k], {"perm": (*range(rank - 2), rank - 1, rank - 2)})
-    scores = lift.emit("MatMul", [lift.emit("Mul", [*operands(lift, q, factor)]), turned])
+    scores = _scores(lift, q, k, factor)
     mask = _causal(lift, q, k) if a.is_causal else None if a.attn_mask is None else lift.tensor(a.attn_mask)
     if mask is not None and mask.dtype == "bool" and (known := lift.known(mask.key)) is not None and known.all():
         mask = None
@@ -49,6 +47,12 @@ def attention(lift: Builder, a: Any) -> Any:
         hidden = lift.emit("Equal", [most, arguments.scalar_like(lift, most, -np.inf)])
         weights = lift.emit("Where", [hidden, arguments.scalar_like(lift, weights, 0), weights])
     return lift.emit("MatMul", [weights, v])
+
+
+def _scores(lift: Builder, q: TensorValue, k: TensorValue, factor: float) -> TensorValue:
+    """q · kᵀ · factor"""
+    turned = matrix_transpose(lift, k)
+    return lift.emit("MatMul", [lift.emit("Mul", [*operands(lift, q, factor)]), turned])
 
 
 def _may_hide(lift: Builder, mask: TensorValue) -> bool:
@@ -103,8 +107,7 @@ def multi_head_attention(lift: Builder, a: Any) -> Any:
     given = zip((a.query, a.key, a.value), *weights, strict=True)
     q, k, v = (_split(lift, linear_layer(lift, x, w, b), a.num_head) for x, w, b in given)
     factor = 1 / sqrt(a.embed_dim // a.num_head)
-    turned = lift.emit("Transpose", [k], {"perm": (0, 1, 3, 2)})
-    scores = lift.emit("MatMul", [lift.emit("Mul", [*operands(lift, q, factor)]), turned])
+    scores = _scores(lift, q, k, factor)
     if a.mask is not None:
         hidden = lift.emit("Cast", [lift.tensor(a.mask)], {"to": "bool"})
         if a.mask_type == 1:  # of keys: [batch, keys]
