@@ -110,8 +110,11 @@ class Url:
             yield each
 
     def __truediv__(self, name: str) -> Url:
-        """What has this relative path below the folder. RemoteError for a path that leads out of it."""
-        if ".." in name.split("/") or name.startswith("/"):
+        """What has this path below the folder. RemoteError for a path that leads out of it.
+
+        The keys of S3 may have empty parts.
+        """
+        if ".." in name.split("/"):
             raise RemoteError(f"{name!r} is not below it", where=str(self))
         return self._below(name)
 

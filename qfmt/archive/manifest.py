@@ -207,7 +207,7 @@ class Manifest:
         QfmtError for a URL in the manifest, which may come from anyone.
         """
         if below is not None:
-            if not _is_below(entry.source):
+            if isinstance(below, Path) and not _is_below(entry.source):
                 raise QfmtError("is not the name of a source", where=f"{self.path}: {entry.source}")
             return below / entry.source
         if "://" in entry.path or _REMOTE.match(entry.path) or isinstance(self.folder, Url):

@@ -105,7 +105,25 @@ def test_sources_at_urls_are_verified_where_the_user_says(bucket: str, sources: 
     stranger = Manifest(archive)
     for name in ("../x.pt", "/x.pt", "a/../../x.pt"):
         with pytest.raises(QfmtError, match="is not the name of a source"):
+            stranger.source(Entry(name, ""), sources)
+    for name in ("../x.pt", "a/../../x.pt"):
+        with pytest.raises(QfmtError, match="is not below it"):
             stranger.source(Entry(name, ""), place(f"{bucket}/models"))
+
+
+@pytest.mark.usefixtures("temporary")
+def test_keys_with_empty_parts_are_verified(bucket: str, sources: Path, tmp_path: Path) -> None:
+    """S3 keeps them; a path would not."""
+    import fsspec
+
+    files = fsspec.filesystem("s3", use_listings_cache=False)
+    for key, name in (("models//a.pt", "a.pt"), ("models/sub//b.pt", "b.pt")):
+        files.put_file(str(sources / name), f"{bucket}/{key}")
+    archive = tmp_path / "archive"
+    assert invoke("convert", f"{bucket}/models", "--out", archive).exit_code == 0
+    assert {*Manifest(archive).entries} == {"/a.pt", "sub//b.pt"}
+    done = invoke("verify", "--archive", archive, "--sources", f"{bucket}/models", "--jobs", "1")
+    assert done.exit_code == 0 and "2 of 2 are right" in done.output
 
 
 @pytest.mark.usefixtures("temporary")
