@@ -16,7 +16,7 @@ from qfmt.errors import BudgetError, InexpressibleNodesError, QfmtError
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
 from qfmt.passes.hazards import hazards
 from qfmt.quantization import Parameter
-from support.onnx_witness import LEVELS, runtime
+from support.onnx_witness import LEVELS, loaded, runtime
 
 f32 = np.float32
 RNG = np.random.default_rng(0)
@@ -308,17 +308,28 @@ def test_the_nearest_elements_by_computed_sizes(shape: Any, policy: str, mode: s
     attributes = {"coordinate_transformation_mode": mode, "nearest_mode": rounding}
     attributes |= {} if policy == "scales" else {"keep_aspect_ratio_policy": policy}
     x, row = Tensor("x", "float32", shape), np.arange(52, dtype=f32).reshape(1, 52)
+    sizes = 44, 14, 1, 83, 52
+    if policy == "scales":
+        tensors, factors = [x, None, Tensor("to", "float32", (2,))], [np.array([1.4, n / 52], f32) for n in sizes]
+    else:
+        tensors, factors = [x, None, None, Tensor("to", "int64", (2,))], [np.array([1, n]) for n in sizes]
+    model = single("Resize", "", tensors, Y, attributes)
+    session = loaded(model.to_onnx(opset=18))
+    for each in factors:
+        given = {"x": row, "to": each}
+        np.testing.assert_array_equal(session.run(None, given)[0], model.run(given)["y"])
+
+
+@pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
+@pytest.mark.parametrize("mode", PLACES)
+@pytest.mark.parametrize("rounding", ["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])
+def test_the_nearest_elements_by_constant_sizes(policy: str, mode: str, rounding: str) -> None:
+    attributes = {"coordinate_transformation_mode": mode, "nearest_mode": rounding, "keep_aspect_ratio_policy": policy}
+    row = np.arange(52, dtype=f32).reshape(1, 52)
     for size in 44, 14, 1, 83, 52:
-        factors = np.array([1.4, size / 52], f32) if policy == "scales" else np.array([1, size])
-        name = "scales" if policy == "scales" else "sizes"
-        for computed in [True] if policy in ("stretch", "scales") else [True, False]:
-            given = {"x": row, **({name: factors} if computed else {})}
-            tensor = Tensor(name, factors.dtype.name, (2,)) if computed else Tensor.constant(name, factors)
-            tensors = [x, None, tensor] if policy == "scales" else [x, None, None, tensor]
-            model = single("Resize", "", tensors, Y, attributes)
-            want = model.run(given)["y"]
-            (got,) = runtime(model.to_onnx(opset=18), given)
-            np.testing.assert_array_equal(got, want)
+        tensors = [Tensor("x", "float32", (None, None)), None, None, Tensor.constant("sizes", np.array([1, size]))]
+        model = single("Resize", "", tensors, Y, attributes)
+        np.testing.assert_array_equal(runtime(model.to_onnx(opset=18), {"x": row})[0], model.run({"x": row})["y"])
 
 
 @pytest.mark.parametrize("size", [np.array([1, 0]), np.array([1.0, 1e-300])])
