@@ -586,11 +586,11 @@ def test_names_that_are_made_from_a_long_one() -> None:
         tensors = {each.name: each for each in (x, weight, *y)}
         return Model(Graph(("x",), tuple(each.name for each in y), nodes, tensors))
 
-    network("w" * 1000, 300).to_onnx()
-    lower_integer(network("w" * 1000, 300))
+    network("w" * 1000, 100).to_onnx()
+    lower_integer(network("w" * 1000, 100))
     for work in (Model.to_onnx, lower_integer):
         with pytest.raises(BudgetError, match="would take more than"):
-            work(network("w" * 100_000, 1000))
+            work(network("w" * 500_000, 1000))
 
 
 def test_packed_parameters_with_a_long_path(tmp_path: Path) -> None:
