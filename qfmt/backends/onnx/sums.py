@@ -298,6 +298,8 @@ def windows(site: Site) -> ir.Value:
     if x.shape is None or not all(isinstance(size, int) for size in x.shape[1:]):
         raise Lacks("sums windows of an input whose sizes are not known")
     channels, *sizes = (size for size in x.shape[1:] if isinstance(size, int))
+    if not channels:
+        raise Lacks("sums windows of no channels, which a convolution in groups needs")
     count = channels * prod(a["kernel_shape"])
     if count > MOST_ONES:
         raise Lacks(f"sums windows with a kernel of {count:,} ones, more than {MOST_ONES:,}")

@@ -30,7 +30,19 @@ from . import arguments, operators, shapes  # noqa: F401  (each module of `opera
 from .building import Builder
 from .calls import MEANINGLESS, Place, Value, keeps_state, meaningless
 from .lifts import LIFTS
-from .values import DECOMPOSE, VIEWS, Quotient, Size, TensorValue, UnknownNumber, Unsupported, check_unchanged, share
+from .values import (
+    DECOMPOSE,
+    VIEWS,
+    Quotient,
+    Size,
+    TensorValue,
+    UnknownNumber,
+    Unsupported,
+    check_unchanged,
+    is_in_place,
+    out_of_place,
+    share,
+)
 
 NOT_CONVERTED = "the network still observes ranges: call convert, convert_fx or convert_pt2e, and save what it returns"
 
@@ -138,7 +150,7 @@ class Lifter:
 
     def _remembered(self, target: str, name: str, args: Sequence[Any], result: Any) -> Any:
         """The result of a call, after what it says of memory: it may be a view of its first argument, or change it."""
-        in_place = _is_in_place(target)
+        in_place = is_in_place(target)
         if not in_place:
             result = self._another(result, args)
         if not args or not (in_place or name in VIEWS):
@@ -226,7 +238,7 @@ def _changed(value: TensorValue, result: TensorValue, target: str) -> TensorValu
         return value
     if value.memory.kept:
         raise keeps_state("a tensor of the module")
-    if target.removesuffix("_") not in VIEWS:
+    if out_of_place(target) not in VIEWS:
         value.memory.changed_by = target
     elif value.memory.shared:
         raise SourceError(f"{target} changes the shape of a tensor that has other views", hint=DECOMPOSE)
@@ -243,17 +255,13 @@ def is_known(target: str) -> bool:
 
 def _variants(target: str) -> list[tuple[str, bool]]:
     """The names under which a call may be known: itself, without the in-place `_`, without a fused ReLU."""
-    name = target.removesuffix("_") if _is_in_place(target) else target
+    name = out_of_place(target)
     variants = [(target, False)]
     if name != target:
         variants.append((name, False))
     if name.endswith("_relu") and name.startswith("quantized::"):
         variants.append((name.removesuffix("_relu"), True))
     return variants
-
-
-def _is_in_place(target: str) -> bool:
-    return target.endswith("_") and not target.endswith("__")
 
 
 def name_tensors(nodes: Sequence[Node], used: set[str], wanted: Mapping[str, str]) -> dict[str, str]:

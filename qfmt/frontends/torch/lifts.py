@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ...errors import SourceError
 from ...ops.spelling import Parameter, bind, parsed, spellings
+from .values import out_of_place
 
 
 class Meaning(NamedTuple):
@@ -35,7 +36,7 @@ LIFTS: dict[str, Meaning] = {}
 @cache
 def parameter_names(target: str) -> tuple[str, ...]:
     """The names of the arguments of a call in their order, as far as they are known."""
-    plain = target.removesuffix("_")
+    plain = out_of_place(target)
     meaning = LIFTS.get(target) or LIFTS.get(plain)
     spelled = spellings().get(target) or spellings().get(plain)
     if meaning is not None and not meaning.parameters:
@@ -53,7 +54,7 @@ _WITH_STATISTICS = {"training": False, "use_input_stats": False}
 def in_eval_mode(target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of a call as PyTorch's modules give them after `eval()`: nothing is dropped, and a norm that has
     running statistics computes with them."""
-    meaning = LIFTS.get(target.removesuffix("_"))
+    meaning = LIFTS.get(out_of_place(target))
     parameters = () if meaning is None else meaning.parameters
     given = dict(zip((each.torch_name for each in parameters), args, strict=False)) | dict(kwargs)
     has_statistics = any(

@@ -200,6 +200,19 @@ class Quotient(Unknown):
         self.down, self.towards_zero = down, towards_zero
 
 
+_AUGMENTED = {f"aten::__i{name}__": f"aten::__{name}__" for name in ("and", "or", "xor", "lshift", "rshift")}
+
+
+def out_of_place(target: str) -> str:
+    """The operator that a call in place computes; that of the call if it changes nothing."""
+    return _AUGMENTED.get(target) or (target if target.endswith("__") else target.removesuffix("_"))
+
+
+def is_in_place(target: str) -> bool:
+    """Whether a call writes its result into its first argument."""
+    return out_of_place(target) != target
+
+
 VIEWS = {
     f"aten::{name}"
     for name in (

@@ -233,6 +233,15 @@ def test_factors_of_windows_are_stored_by_dimension(name: str) -> None:
     assert factors == ([(41, 1), (30,)] if name == "AveragePool" else [(15, 1), (7,)])
 
 
+def test_windows_of_no_channels() -> None:
+    """A convolution without groups ends the process of ONNX Runtime."""
+    x = Tensor("x", "int8", (1, 0, 5), None, Quantization.per_tensor(0.5, 3, "int8"))
+    y = Tensor("y", "int32", None, None, Quantization.per_tensor(0.25, 0, "int32"))
+    pool = {"kernel_shape": (2,), "pads": (0, 0), "strides": (1,), "dilations": (1,), "ceil_mode": 0}
+    with pytest.raises(InexpressibleNodesError, match="AveragePool sums windows of no channels"):
+        single("AveragePool", "exact", [x], y, {**pool, "count_include_pad": 0}).to_onnx()
+
+
 @pytest.mark.parametrize("opset", [13, 17, 19, 21, 23, None])
 def test_every_written_file_is_valid(opset: int | None) -> None:
     """The conformance suite: for onnx's checker and for ONNX Runtime, or refused."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.ao.quantization.fx._decomposed  # the operators of quantized_decomposed
 from torch.nn import functional as F  # noqa: N812
 
 import qfmt
@@ -25,21 +28,46 @@ VIEWS = """{t}[0] | {t}[:, 1:] | {t}[:] | {t}.t() | {t}.view(-1) | {t}.view_as({
 CHANGES = """{t}.add_({t}) | {t}.mul_(2.0) | {t}.sub_({t}, alpha=2) | {t}.copy_({t}) | {t}.clamp_(-1.0, 1.0)
  | {t}.relu_() | F.relu({t}, True) | F.hardtanh({t}, -1.0, 1.0, True) | F.dropout({t}, 0.5, False, True)
  | {t}.masked_fill_(x > 0, 1.5) | {t}.t_() | {t}.unsqueeze_(0) | {t}.squeeze_() | {t}.neg_() | {t}.addcmul_({t}, x)
- | {t}.detach_() | {t}.round_() | {t}.lt_({t}) | torch.full([2, 3], 3.0, out={t}) | {t}.squeeze_().add_(1.0)"""
+ | {t}.detach_() | {t}.round_() | {t}.lt_({t}) | torch.full([2, 3], 3.0, out={t}) | {t}.squeeze_().add_(1.0)
+ | torch.add({t}, 1.0, out={t}) | torch.aminmax({t}, dim=0, out=({t}, {t}[0]))[0] | torch.cat([{t}], out={t})
+ | torch.sort({t}, out=({t}, {t}.long()))[0] | added({t}) | each({t}) | both({t}, {t})"""
+HELPERS = """
+def added(a):
+    with torch.no_grad():
+        return torch.add(a, 1.0, out=a)
+
+def each(a):
+    torch._foreach_add_([a], 1.0)
+    return a
+
+def both(a, b):
+    c = a > 0
+    c &= b > 0
+    c ^= True
+    d = c[0]
+    d |= a[0] > 1
+    return c * 1.0
+"""
 CALLS = {"view": VIEWS.split(" | "), "change": CHANGES.split(" | ")}
+
+
+def _names() -> dict[str, Any]:
+    values = {"torch": torch, "F": F, "__name__": __name__}
+    exec(HELPERS, values)
+    return values
 
 
 def _program(seed: int, x: torch.Tensor) -> str:
     """Statements that torch runs: two views and two changes, and the results."""
     rng, lines, names = random.Random(seed), ["a = x * 2"], ["a"]
-    values = {"torch": torch, "F": F, "x": x.clone(), "a": x * 2}
+    values = _names() | {"x": x.clone(), "a": x * 2}
     for kind in ("view", "change", rng.choice(["view", "change"]), "change"):
         for _ in range(20):
             call = re.sub(r"\{t\}", lambda match: rng.choice(names), rng.choice(CALLS[kind]).strip())
             new = f"v{len(lines)}"
             try:
                 exec(f"{new} = {call}", values)
-            except (RuntimeError, IndexError):
+            except (RuntimeError, IndexError, UserWarning):  # of a result that does not fit
                 continue
             lines.append(f"{new} = {call}")
             names.append(new)
@@ -48,18 +76,50 @@ def _program(seed: int, x: torch.Tensor) -> str:
     return "\n    ".join([*lines, f"return {results},"])
 
 
-@pytest.mark.parametrize("seeds", [range(70), pytest.param(range(70, 3000), marks=pytest.mark.slow)])
-def test_no_change_is_lost(seeds: range, tmp_path: Path) -> None:
+def _traced(forward: Callable[..., Any], x: torch.Tensor, folder: Path) -> tuple[Path, Callable[..., Any]]:
+    path = folder / "m.pt"
+    torch.jit.save(torch.jit.trace(forward, x.clone(), check_trace=False), str(path))
+    return path, torch.jit.load(str(path))
+
+
+def _exported(forward: Callable[..., Any], x: torch.Tensor, folder: Path) -> tuple[Path, Callable[..., Any]]:
+    class Quantized(torch.nn.Module):  # qfmt converts programs in which something is quantized
+        def forward(self, x: torch.Tensor) -> Any:
+            x = torch.ops.quantized_decomposed.quantize_per_tensor(x, 0.25, 0, -128, 127, torch.int8)
+            return forward(torch.ops.quantized_decomposed.dequantize_per_tensor(x, 0.25, 0, -128, 127, torch.int8))
+
+    path = folder / "m.pt2"
+    torch.export.save(torch.export.export(Quantized(), (x.clone(),), strict=False), str(path))
+    return path, torch.export.load(str(path)).module()
+
+
+def _pickled(forward: Callable[..., Any], x: torch.Tensor, folder: Path) -> tuple[Path, Callable[..., Any]]:
+    path = folder / "m.pt"
+    torch.save(torch.fx.symbolic_trace(forward), path)
+    return path, torch.load(path, weights_only=False)
+
+
+@pytest.mark.parametrize(
+    ("written", "seeds"),
+    [
+        (_traced, range(70)),
+        (_exported, range(30)),
+        (_pickled, range(100)),
+        pytest.param(_traced, range(70, 3000), marks=pytest.mark.slow),
+        pytest.param(_exported, range(30, 1000), marks=pytest.mark.slow),
+        pytest.param(_pickled, range(100, 3000), marks=pytest.mark.slow),
+    ],
+)
+def test_no_change_is_lost(written: Callable[..., Any], seeds: range, tmp_path: Path) -> None:
     x, outcomes = torch.tensor([[-1.5, 0.25, 2.5], [0.75, -3.0, 1.0]]), {"equal": 0, "refused": 0}
     for seed in seeds:
-        body, values = _program(seed, x), {"torch": torch, "F": F, "__name__": __name__}
+        body, values = _program(seed, x), _names()
         exec(f"def forward(x):\n    {body}", values)
-        path = str(tmp_path / "m.pt")
-        torch.jit.save(torch.jit.trace(values["forward"], x.clone(), check_trace=False), path)
         try:
-            expected = torch.jit.load(path)(x.clone())
-        except RuntimeError:
-            continue  # not even torch runs this trace
+            path, loaded = written(values["forward"], x, tmp_path)
+            expected = loaded(x.clone())
+        except Exception:
+            continue  # not even torch writes or runs this program
         try:
             results = qfmt.convert(path, input_shapes={"x": x.shape}).run({"x": x.numpy()})
         except QfmtError:

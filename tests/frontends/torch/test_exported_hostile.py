@@ -28,7 +28,7 @@ from qfmt.errors import (  # noqa: E402
     UnsafePickleError,
     UnsupportedOperatorsError,
 )
-from qfmt.frontends.torch.exported import names as exported_names  # noqa: E402
+from qfmt.frontends.torch.exported import memory as exported_memory  # noqa: E402
 from qfmt.frontends.torch.exported.document import Call, Program, Ref  # noqa: E402
 from qfmt.frontends.torch.exported.document import Graph as ExportedGraph  # noqa: E402
 from support.examples import examples  # noqa: E402
@@ -344,19 +344,19 @@ def test_what_many_tensors_share_is_counted(what: str, entries: Entries, tmp_pat
 
 def test_the_arguments_of_a_call_with_many_results_are_followed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     followed = Counter[str]()
-    original = exported_names.references
+    original = exported_memory.references
 
     def counted(value: Any) -> Any:
         for name in original(value):
             followed[name] += 1
             yield name
 
-    monkeypatch.setattr(exported_names, "references", counted)
+    monkeypatch.setattr(exported_memory, "references", counted)
     results = [Ref(f"r{i}") for i in range(1000)]
     graph = ExportedGraph(
         ("x",), tuple(results), (Call("aten::split", (Ref("x"), [Ref("x")] * 9), {}, results, ""),), {}
     )
-    live = exported_names.live(Program(graph, ("x",), {}, {}, tuple(results), ())).values
+    live = exported_memory.live(Program(graph, ("x",), {}, {}, tuple(results), ())).values
     assert live == {"x", *(result.name for result in results)}
     assert followed["x"] < 50
 

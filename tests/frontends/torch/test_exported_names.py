@@ -9,7 +9,8 @@ import pytest
 from qfmt.budget import Budget
 from qfmt.errors import BudgetError
 from qfmt.frontends.torch.exported.document import Call, Graph, Program, Ref, StoredInput
-from qfmt.frontends.torch.exported.names import live, recovered, written
+from qfmt.frontends.torch.exported.memory import live, written
+from qfmt.frontends.torch.exported.names import recovered
 
 
 def program(calls: list[Call], **stored: str) -> Program:

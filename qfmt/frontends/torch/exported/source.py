@@ -17,7 +17,8 @@ from ..torchscript.folding import fold, on_values
 from ..values import PLAIN_CODES, InputSpec, TensorValue
 from .archive import Archive
 from .document import Call, Graph, Program, Ref, read_program
-from .names import live, recovered, written
+from .memory import CHECKS, INLINED, live, written
+from .names import recovered
 
 if TYPE_CHECKING:
     from ..witness import TorchWitness
@@ -26,15 +27,6 @@ QUANTIZE = (
     "quantize it first: prepare_pt2e, calibration, convert_pt2e of torchao, and export what that returns; what"
     " quantize_ quantized is converted before it is exported: qfmt.convert(model, example_inputs=(x,))"
 )
-
-_CHECKS = {
-    "aten::_assert_tensor_metadata", "aten::_assert_scalar", "aten::_assert_async", "aten::sym_constrain_range",
-    "aten::sym_constrain_range_for_size",
-}  # fmt: skip
-"""Calls that check at run time whether the program was exported for such inputs."""
-
-_INLINED = {"higher_order::wrap_with_set_grad_enabled": 1, "higher_order::wrap_with_autocast": 4}
-"""Higher-order operators that only call their body: the position of the body."""
 
 
 def convert(path: Path, options: Options) -> Model:
@@ -125,14 +117,14 @@ class Evaluation:
     def _calls(self, to: Recorder, graph: Graph, values: dict[str, Any]) -> None:
         for call in counted(graph.calls, "", len(graph.calls), "calls"):
             self.archive.budget.spend()
-            if call.target in _CHECKS or (graph is self.program.graph and id(call) not in self.live.calls):
+            if call.target in CHECKS or (graph is self.program.graph and id(call) not in self.live.calls):
                 continue
             args = [self._resolved(argument, values) for argument in call.args]
-            if call.target in _INLINED:
+            if call.target in INLINED:
                 if "autocast" in call.target and any(args[2:3]):
                     what = "computes with torch.autocast, which chooses element types while it runs"
                     raise SourceError(what, where=call.scope, hint="convert program.run_decompositions()")
-                result: Any = self._inlined(to, call, args[_INLINED[call.target] :])
+                result: Any = self._inlined(to, call, args[INLINED[call.target] :])
             else:
                 kwargs = {name: self._resolved(argument, values) for name, argument in call.kwargs.items()}
                 numbers = bool(args) and all(isinstance(each, int | float) for each in args)  # sizes that are known

@@ -393,7 +393,7 @@ def indexed(call: Call, x: Any, index: Any) -> Any:
         if not isinstance(dimensions, int):
             return dimensions  # of an operator that is not supported, which is reported
         items[at : at + 1] = [slice(None)] * (dimensions - used)
-    axis, tensors = 0, dict[int, Any]()
+    axis, tensors, given = 0, dict[int, Any](), x
     for item in items:
         if item is None:
             x = call("aten::unsqueeze", x, axis)
@@ -410,7 +410,9 @@ def indexed(call: Call, x: Any, index: Any) -> Any:
             x = call("aten::select", x, axis, item)
         else:
             raise SourceError("indexes in a way that is not supported")
-    return call("aten::index", x, [tensors.get(at) for at in range(max(tensors) + 1)]) if tensors else x
+    if tensors:
+        return call("aten::index", x, [tensors.get(at) for at in range(max(tensors) + 1)])
+    return call("aten::alias", x) if x is given else x
 
 
 def _is_tensor(value: Any) -> bool:
