@@ -141,17 +141,22 @@ def _later_interrupted() -> Iterator[None]:
 def _greet(dask: Any, address: str) -> None:
     """OSError if no scheduler answers, ValueError if another side does: a Client that fails would wait for a minute."""
 
-    async def greet() -> None:
-        comm = await dask.comm.connect(address, PATIENCE, **dask.Security().get_connection_args("client"))
-        await comm.close()
+    async def identity() -> Any:
+        given = dask.Security().get_connection_args("client")
+        async with dask.rpc(address, timeout=PATIENCE, connection_args=given) as other:
+            return await other.identity()
 
     try:
         with ThreadPoolExecutor(1) as thread:  # the caller may have a loop that runs
-            thread.submit(asyncio.run, asyncio.wait_for(greet(), PATIENCE + 1)).result()
+            found = thread.submit(asyncio.run, asyncio.wait_for(identity(), PATIENCE + 1)).result()
     except asyncio.TimeoutError:  # of a side that takes the connection and says nothing, which Dask waits for
         raise OSError(f"said nothing for {PATIENCE} seconds") from None
-    except (MemoryError, struct.error, ValueError):  # of what Dask takes for the sizes of frames
-        raise ValueError("does not answer as a Dask scheduler") from None
+    except OSError as error:  # Dask adds the name of the method
+        raise OSError(first_line(error.__cause__ or error)) from None
+    except (MemoryError, struct.error, ValueError, TypeError):  # of what Dask takes for sizes, or for a greeting
+        found = None
+    if not isinstance(found, dict) or found.get("type") != "Scheduler":
+        raise ValueError("does not answer as a Dask scheduler")
 
 
 def _require_qfmt(client: Any, shown: str) -> None:

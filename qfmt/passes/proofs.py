@@ -146,9 +146,9 @@ def _sums(node: Node, tensors: Tensors, budget: Budget) -> Range:
 
 def _bias(node: Node, tensors: Tensors, count: int) -> tuple[Integers, Integers]:
     """The least and the greatest addend to the sums of each channel; Gemm has one for each row."""
-    if len(node.inputs) < 3 or not node.inputs[2]:
+    tensor = tensors[node.inputs[2]] if len(node.inputs) > 2 and node.inputs[2] else None
+    if tensor is None or (tensor.is_constant and not (tensor.array.size and count)):
         return np.zeros(count, np.int64), np.zeros(count, np.int64)
-    tensor = tensors[node.inputs[2]]
     if not tensor.is_constant:
         low, high = limits(tensor)
         return np.full(count, low), np.full(count, high)

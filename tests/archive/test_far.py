@@ -572,11 +572,12 @@ def test_a_cluster_that_is_not_there(sources: Path, tmp_path: Path, monkeypatch:
         (b"SSH-2.0-OpenSSH_9.6\r\n", "does not answer as a Dask scheduler"),
         (bytes(64), "does not answer as a Dask scheduler"),
         (b"", "said nothing for 1 seconds"),
+        (None, "does not answer as a Dask scheduler"),
     ],
-    ids=["ssh", "zeros", "silent"],
+    ids=["ssh", "zeros", "silent", "echo"],
 )
 def test_another_server_than_a_scheduler(
-    greeting: bytes, said: str, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    greeting: bytes | None, said: str, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As at the port of its dashboard: a Client would hang, or end with a traceback."""
     pytest.importorskip("distributed", reason=NO_DASK)
@@ -591,13 +592,25 @@ def test_another_server_than_a_scheduler(
             with suppress(OSError):
                 while True:
                     taken.append(server.accept()[0])
-                    taken[-1].sendall(greeting)
+                    taken[-1].sendall(b"" if greeting is None else greeting)
+                    while greeting is None and (heard := taken[-1].recv(1 << 16)):
+                        taken[-1].sendall(heard)
 
         threading.Thread(target=answer, daemon=True).start()
         with pytest.raises(RemoteError, match=f"{said}; give the address of a Dask scheduler"):
             fill(tmp_path / "archive", found, dask=f"tcp://127.0.0.1:{server.getsockname()[1]}")
         for each in taken:
             each.close()
+
+
+def test_the_address_of_a_worker_is_not_that_of_a_scheduler(sources: Path, tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed", reason=NO_DASK)
+    found = find([str(sources)], tmp_path / "archive").sources
+    options = {"n_workers": 1, "processes": False, "protocol": "tcp://", "dashboard_address": None}
+    with distributed.LocalCluster(**options) as cluster:
+        (worker,) = cluster.workers.values()
+        with pytest.raises(RemoteError, match="does not answer as a Dask scheduler"):
+            fill(tmp_path / "archive", found, dask=worker.address)
 
 
 def test_a_cluster_needs_certificates_for_tls(sources: Path, tmp_path: Path) -> None:

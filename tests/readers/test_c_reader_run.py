@@ -97,6 +97,20 @@ def test_places_of_infinite_numbers_are_not_found(tmp_path: Path) -> None:
     assert b"a scale of 2^111 or more" in done.stderr
 
 
+def test_an_added_integer_is_that_of_its_real_number(tmp_path: Path) -> None:
+    """Which may be infinite; C computes no other than the integer itself."""
+    for scale, fill, exact in ((0.1, 3, True), (1.5e-45, 255, True), (3e36, 255, False), (3e36, 20, True)):
+        grid = Quantization.of(np.float32(scale), 128, 0, 255)
+        x, y = (Tensor(name, "uint8", None, None, grid) for name in ("x", "y"))
+        tensors = [replace(x, shape=(2,)), Tensor.constant("pads", np.array([1, 2])), None]
+        tensors[2] = Tensor.constant("v", np.array(fill, np.uint8), grid)
+        model = single("Pad", "", tensors, y, {}).with_vectors({"x": np.array([1, 200], np.uint8)})
+        model.save(tmp_path / "m.qfb")
+        done = run("--vectors", tmp_path / "m.qfb")
+        assert (done.returncode == 0) == exact, (scale, fill, done.stderr)
+        assert exact or b"a fill value whose real number is not exact in float32" in done.stderr
+
+
 def test_a_rule_that_is_not_known_is_refused(tmp_path: Path) -> None:
     """A newer version may define rules for operators that round nothing in this one."""
     tensors = [{"name": name, "dtype": DTYPES["int8"].code, "shape": [4], "quantization": GRID} for name in "xy"]

@@ -163,6 +163,10 @@ among_integers: ByName[Lower] = ByName()
 """Writers of operators that move or clamp integers, in integer-only networks; None: nothing."""
 
 
+EXTREMES = ("GlobalMaxPool", "ReduceMax", "ReduceMin")
+"""Operators that have a result also of no elements: the end of the range."""
+
+
 def _sums(site: Site) -> None:
     if site.node.operator not in adds_up:
         raise Lacks("computes integer sums that no ONNX operator computes")
@@ -177,7 +181,7 @@ def lower(builder: Builder, node: Node) -> None:
     if operator is None or node.version > operator.version:
         return write_foreign(builder, node)
     site = Site(builder, node, operator)
-    if node.operator in ("ReduceMax", "ReduceMin") and _is_quantized(site) and 0 in (site.tensor(0).shape or ()):
+    if node.operator in EXTREMES and _is_quantized(site) and 0 in (site.tensor(0).shape or ()):
         raise Lacks("reduces no elements, and ONNX's result would be outside the range of the output")
     if node.rule in operator.sum_rules:
         return _sums(site)

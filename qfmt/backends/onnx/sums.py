@@ -110,6 +110,8 @@ def _zero_point(site: Site, tensor: Tensor, points: Any, dtype: str) -> ir.Value
     return site.builder.constant(f"{tensor.name}.zero_point", np.array(points), dtype)
 
 
+NO_TERMS = "sums no products, whose result ONNX Runtime leaves undefined"
+
 MOST_ONES = 1 << 24
 """The most elements of a kernel of ones: it is written to the file, and the model has no tensor of that size."""
 
@@ -144,6 +146,8 @@ def _convolved(site: Site, xs: list[Part], ws: list[Part], layout: Mapping[str, 
 @adds_up("Conv")
 def conv(site: Site) -> ir.Value:
     """ConvInteger pads with the zero point of x, and subtracts it: if it is folded, the bias compensates."""
+    if 0 in site.tensor(1).array.shape[1:]:
+        raise Lacks(NO_TERMS)
     bias, given = _bias(site), written_attributes(site)
     if site.node.rule == "folded":
         weight, zero = site.tensor(1).array, stored_zero(site.tensor(0))
@@ -159,8 +163,11 @@ def conv_transpose(site: Site) -> ir.Value:
     a, w = site.attributes, site.tensor(1)
     rank, group = len(a["kernel_shape"]), a["group"]
     weights = np.flip(whole(Operand(w.array, w.quantization)), tuple(range(2, rank + 2)))
-    weights = weights.reshape(group, -1, *weights.shape[1:]).swapaxes(1, 2)  # [group, M/group, C/group, *kernel]
-    weights = weights.reshape(-1, *weights.shape[2:])
+    inputs, outputs, *kernel = weights.shape  # C, M/group
+    if not inputs:
+        raise Lacks(NO_TERMS)
+    weights = weights.reshape(group, inputs // group, outputs, *kernel).swapaxes(1, 2)
+    weights = weights.reshape(group * outputs, inputs // group, *kernel)
     given = windows_of(a)
     before = [window.reach - 1 - window.head for window in given]
     after = [
@@ -197,6 +204,9 @@ def product(site: Site) -> ir.Value:
     given, is_linear = written_attributes(site), site.node.operator == "qfmt.Linear"
     turns_x, turns_w = bool(given.get("transA")), bool(given.get("transB")) or is_linear
     is_folded = site.node.rule == "folded"
+    weight = site.tensor(1).shape or (None,)
+    if weight[-1 if turns_w or len(weight) == 1 else -2] == 0:
+        raise Lacks(NO_TERMS)
 
     def multiply(x: Part, w: Part) -> ir.Value:
         x, w = x.turned(site) if turns_x else x, w.turned(site) if turns_w else w

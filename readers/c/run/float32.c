@@ -1,7 +1,6 @@
 /* See float32.h. */
 #include "float32.h"
 
-#define INFINITE UINT32_C(0x7f800000)
 #define NOT_A_NUMBER UINT32_C(0x7fc00000)
 
 /* The float32 nearest to size * 2^exponent. */
@@ -16,7 +15,7 @@ static f32_t rounded(f32_t sign, uint64_t size, int exponent)
     if (exponent + shift < -149)
         shift = -149 - exponent;
     if (exponent + shift > 127 - 23 || shift > 64)
-        return shift > 64 ? sign : sign | INFINITE;
+        return shift > 64 ? sign : sign | F32_INFINITY;
     kept = shift == 64 ? 0 : size >> shift, rest = shift == 64 ? size : size << (64 - shift);
     kept += rest > half || (rest == half && kept & 1);
     return sign + ((f32_t)(exponent + shift + 149) << 23) + (f32_t)kept; /* a carry goes into the exponent */
@@ -30,7 +29,7 @@ f32_t f32_of_double(uint64_t bits)
     uint64_t fraction = bits & ((UINT64_C(1) << 52) - 1);
     int exponent = (int)(bits >> 52 & 0x7ff);
     if (exponent == 0x7ff)
-        return fraction ? NOT_A_NUMBER : sign | INFINITE;
+        return fraction ? NOT_A_NUMBER : sign | F32_INFINITY;
     return rounded(sign, fraction | (uint64_t)(exponent != 0) << 52, (exponent ? exponent : 1) - 1075);
 }
 
@@ -41,10 +40,10 @@ static int exponent_of(f32_t x) { return (int)(magnitude(x) >> 23 ? magnitude(x)
 f32_t f32_product(f32_t a, f32_t b)
 {
     f32_t sign = (a ^ b) & F32_SIGN, x = magnitude(a), y = magnitude(b);
-    if (x > INFINITE || y > INFINITE || (x == INFINITE && !y) || (y == INFINITE && !x))
+    if (x > F32_INFINITY || y > F32_INFINITY || (x == F32_INFINITY && !y) || (y == F32_INFINITY && !x))
         return NOT_A_NUMBER;
-    if (x == INFINITE || y == INFINITE)
-        return sign | INFINITE;
+    if (x == F32_INFINITY || y == F32_INFINITY)
+        return sign | F32_INFINITY;
     return rounded(sign, size_of(a) * size_of(b), exponent_of(a) + exponent_of(b));
 }
 
@@ -56,8 +55,8 @@ f32_t f32_sum(f32_t a, f32_t b)
     int apart;
     if (x < y)
         return f32_sum(b, a);
-    if (x >= INFINITE)
-        return x > INFINITE || (y == INFINITE && a != b) ? NOT_A_NUMBER : a;
+    if (x >= F32_INFINITY)
+        return x > F32_INFINITY || (y == F32_INFINITY && a != b) ? NOT_A_NUMBER : a;
     apart = exponent_of(a) - exponent_of(b), large = size_of(a) << room, small = size_of(b) << room;
     small = apart > 62 ? small != 0 : small >> apart | ((small & ((UINT64_C(1) << apart) - 1)) != 0);
     if ((a ^ b) & F32_SIGN)

@@ -195,6 +195,14 @@ typedef struct {
     int mode;
 } pad_t;
 
+/* Whether an integer is the same after it was dequantized and quantized in float32. */
+static int is_kept(const qfb_quantization *q, int64_t integer)
+{
+    int64_t centred = integer - qfb_zero_point(q, 0);
+    f32_t real = f32_product(f32_of_integer(centred), f32_of_double(qfb_number_bits(&q->scale, 0)));
+    return centred > -F32_EXACT / 4 && centred < F32_EXACT / 4 && (real & ~F32_SIGN) < F32_INFINITY;
+}
+
 /* What is added: zero, or an integer on the output's grid, clamped. Real numbers but zero would need floats. */
 static qfb_code pad_fill(node_t *node, int64_t *fill)
 {
@@ -212,6 +220,8 @@ static qfb_code pad_fill(node_t *node, int64_t *fill)
         return UNSUPPORTED("a fill value that is not constant");
     if (qfb_is_integer_type(value->dtype) && (tensor.is_quantized || value->dtype == node_input(node, 0)->dtype)) {
         TRY(node_moves(node, 2, 0));
+        if (tensor.is_quantized && !is_kept(&tensor.quantization, qfb_element(value, 0)))
+            return UNSUPPORTED("a fill value whose real number is not exact in float32");
         *fill = clamp(qfb_element(value, 0), low, high);
         return QFB_OK;
     }

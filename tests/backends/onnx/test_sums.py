@@ -15,6 +15,7 @@ from cases.integer_inputs import integers_like
 from cases.one_node import single
 from cases.torch_inputs import Case, Random
 from networks.integer import network
+from qfmt.errors import InexpressibleNodesError
 from qfmt.model import DTYPES, Model, Quantization, Tensor
 from qfmt.ops import OPERATORS
 from qfmt.ops.requantization import PARAMETERS, TAKES
@@ -237,3 +238,39 @@ def test_zero_points_of_each_channel(name: str, points: Any, index: int) -> None
     want = model.run(given)["y"]
     for level in onnx_witness.LEVELS:
         np.testing.assert_array_equal(onnx_witness.runtime(model.to_onnx(), given, level)[0], want)
+
+
+WINDOWS = {"kernel_shape": (1,), "pads": (0, 0), "strides": (1,), "dilations": (1,), "group": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "x", "weight", "attributes", "bias"),
+    [
+        ("qfmt.Linear", (2, 0), (3, 0), {}, (3,)),
+        ("MatMul", (2, 0), (0, 3), {}, None),
+        ("MatMul", (2, 0), (0,), {}, None),
+        ("Gemm", (0, 2), (3, 0), {"transA": 1, "transB": 1}, (3,)),
+        ("Conv", (1, 0, 5), (3, 0, 1), WINDOWS, (3,)),
+        ("ConvTranspose", (1, 0, 5), (0, 3, 1), {**WINDOWS, "output_padding": (0,)}, (3,)),
+        ("qfmt.Linear", (2, 3), (0, 3), {}, (0,)),
+        ("Gemm", (0, 3), (4, 3), {"transB": 1}, (0, 4)),
+        ("Conv", (1, 3, 5), (0, 3, 1), WINDOWS, (0,)),
+        ("ConvTranspose", (1, 3, 5), (3, 0, 1), {**WINDOWS, "output_padding": (0,)}, (0,)),
+    ],
+)
+def test_sums_of_nothing_and_no_sums(
+    name: str, x: tuple[int, ...], weight: tuple[int, ...], attributes: dict[str, Any], bias: tuple[int, ...] | None
+) -> None:
+    """ONNX Runtime leaves the sums of no products undefined."""
+    grid = Quantization.of([0.5], [3], -128, 127)
+    tensors = [Tensor("x", "int8", x, None, grid), Tensor.constant("w", np.ones(weight, np.int8), grid)]
+    tensors += [] if bias is None else [Tensor.constant("b", np.full(bias, 7, np.int32))]
+    output = Tensor("y", "int32", None, None, Quantization.of([0.25], [0], -(2**31), 2**31 - 1))
+    model, given = single(name, "exact", tensors, output, attributes), {"x": np.zeros(x, np.int8)}
+    want = model.run(given)["y"]
+    np.testing.assert_array_equal(model.to_torch()(torch.from_numpy(given["x"])).numpy(), want)
+    if want.size:
+        with pytest.raises(InexpressibleNodesError, match=f"{name} sums no products"):
+            model.to_onnx()
+    else:
+        assert onnx_witness.runtime(model.to_onnx(), given)[0].shape == want.shape

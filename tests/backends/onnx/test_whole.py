@@ -242,6 +242,14 @@ def test_windows_of_no_channels() -> None:
         single("AveragePool", "exact", [x], y, {**pool, "count_include_pad": 0}).to_onnx()
 
 
+def test_the_largest_of_no_elements() -> None:
+    """The least integer of the range; that of int32 would remain, and be cut to int16."""
+    grid = Quantization.per_tensor(0.5, 3, "int16")
+    x, y = Tensor("x", "int16", (1, 2, 0), None, grid), Tensor("y", "int16", None, None, grid)
+    with pytest.raises(InexpressibleNodesError, match="GlobalMaxPool reduces no elements"):
+        single("GlobalMaxPool", "", [x], y, {}).to_onnx()
+
+
 @pytest.mark.parametrize("opset", [13, 17, 19, 21, 23, None])
 def test_every_written_file_is_valid(opset: int | None) -> None:
     """The conformance suite: for onnx's checker and for ONNX Runtime, or refused."""
