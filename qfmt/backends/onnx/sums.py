@@ -164,7 +164,7 @@ def conv_transpose(site: Site) -> ir.Value:
     rank, group = len(a["kernel_shape"]), a["group"]
     weights = np.flip(whole(Operand(w.array, w.quantization)), tuple(range(2, rank + 2)))
     inputs, outputs, *kernel = weights.shape  # C, M/group
-    if not inputs:
+    if not inputs or 0 in (site.tensor(0).shape or ())[2:]:
         raise Lacks(NO_TERMS)
     weights = weights.reshape(group, inputs // group, outputs, *kernel).swapaxes(1, 2)
     weights = weights.reshape(group * outputs, inputs // group, *kernel)

@@ -252,6 +252,7 @@ WINDOWS = {"kernel_shape": (1,), "pads": (0, 0), "strides": (1,), "dilations": (
         ("Gemm", (0, 2), (3, 0), {"transA": 1, "transB": 1}, (3,)),
         ("Conv", (1, 0, 5), (3, 0, 1), WINDOWS, (3,)),
         ("ConvTranspose", (1, 0, 5), (0, 3, 1), {**WINDOWS, "output_padding": (0,)}, (3,)),
+        ("ConvTranspose", (1, 2, 0), (2, 3, 4), {**WINDOWS, "kernel_shape": (4,), "output_padding": (0,)}, (3,)),
         ("qfmt.Linear", (2, 3), (0, 3), {}, (0,)),
         ("Gemm", (0, 3), (4, 3), {"transB": 1}, (0, 4)),
         ("Conv", (1, 3, 5), (0, 3, 1), WINDOWS, (0,)),

@@ -325,6 +325,19 @@ def test_a_block_that_changes_its_own_values_is_supported() -> None:
     np.testing.assert_allclose(mine, function(X).numpy(), rtol=1e-5, atol=1e-6)
 
 
+@quiet()
+def test_a_block_that_returns_nothing_is_supported() -> None:
+    def function(x: Any) -> Any:
+        y = x * 2
+        with torch.no_grad():
+            y.add_(1)
+        return y * x
+
+    model = converted(torch.export.export(Function(function).eval(), (X,), strict=False))
+    (mine,) = model.run({model.graph.inputs[0]: X.numpy()}).values()
+    np.testing.assert_array_equal(mine, function(X).numpy())
+
+
 @pytest.mark.parametrize("function", [written_forward, written_backward, written_turned])
 @quiet()
 def test_writing_through_a_view_is_refused_or_right(function: Any) -> None:

@@ -135,13 +135,13 @@ class Evaluation:
 
     def _inlined(self, to: Recorder, call: Call, args: list[Any]) -> Any:
         match args:
-            case [Graph(inputs=names, outputs=[_, *_] as outputs) as body, *given] if (
-                len(given) == len(names) and not call.kwargs
+            case [Graph(inputs=names, outputs=outputs) as body, *given] if (
+                len(given) == len(names) and not call.kwargs and (outputs or not isinstance(call.outputs, Ref))
             ):
                 inner = dict(zip(names, given, strict=True))
                 self._calls(to, body, inner)
                 results = [self._resolved(output, inner) for output in outputs]
-                return results if len(results) > 1 else results[0]
+                return results[0] if len(results) == 1 else results
         raise damaged(f"{call.target} is called with arguments that PyTorch does not write")
 
     def _resolved(self, argument: Any, values: Mapping[str, Any]) -> Any:
