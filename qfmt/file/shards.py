@@ -147,7 +147,7 @@ class Shards:
         return self._parts[index]
 
     def _local(self, index: int, folder: Path) -> Part:
-        """A local shard, mapped now. Its bytes count for limits of the command, once. OSError if too much is open."""
+        """A local shard, mapped now. Its bytes count for limits of the command, once. OSError if unreadable."""
         shard = self.shards[index]
         part = _mapped(folder / shard.name, shard)
         if not isinstance(part, str) and index not in self._counted:
@@ -175,6 +175,8 @@ class Shards:
         return f"{self._where}: shard {self.shards[index].name!r}"
 
 
+NO_FILE = "is not a regular file"
+
 HINT = "put it into the folder of the file, or convert the source again"
 
 
@@ -194,13 +196,16 @@ def of_another_size(size: int, shard: Shard) -> str:
 
 def _mapped(path: Path, shard: Shard) -> Part:
     try:
-        if stat.S_ISLNK(path.lstat().st_mode):
+        mode = path.lstat().st_mode
+        if stat.S_ISLNK(mode):
             return "is a link"
+        if not stat.S_ISREG(mode):
+            return NO_FILE
         descriptor = descriptor_of(path)
         try:
             found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
-                return "is not a regular file"
+            if not stat.S_ISREG(found.st_mode):  # it was replaced just now
+                return NO_FILE
             if found.st_size != shard.size:
                 return of_another_size(found.st_size, shard)
             return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
@@ -208,7 +213,5 @@ def _mapped(path: Path, shard: Shard) -> Part:
             os.close(descriptor)
     except FileNotFoundError:
         return "is missing"
-    except (OSError, ValueError) as error:
-        if hint_for(error):
-            raise
+    except ValueError as error:
         return unreadable(error)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from errno import EACCES
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -239,6 +240,18 @@ def test_only_regular_files_beside_the_file_are_shards(tmp_path: Path) -> None:
     shard.rmdir()
     os.link(elsewhere, shard)
     assert check(tmp_path / "m.qfb") == []
+
+
+def test_a_shard_that_cannot_be_read_is_not_called_invalid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(model(), tmp_path / "m.qfb", shard_size=2000)
+
+    def refused(path: Path) -> int:
+        raise PermissionError(EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr("qfmt.file.shards.descriptor_of", refused)
+    done = CliRunner().invoke(main, ["check", str(tmp_path / "m.qfb")])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert f"shard {shards_of(tmp_path)[0].name!r}: cannot be read: Permission denied" in done.stderr
 
 
 def test_a_damaged_array_is_noticed_where_it_is_used(tmp_path: Path) -> None:
