@@ -191,6 +191,12 @@ def _wait_for_worker(client: Any, shown: str) -> None:
     from distributed import TimeoutError as Late  # not that of Python 3.10
 
     try:
+        client.sync(client.scheduler.identity, callback_timeout=IDLE)
+    except Late:
+        hint = "restart the scheduler and its workers, and run the same command again"
+        what = f"the scheduler did not answer for {IDLE} seconds"
+        raise RemoteError(what, where=f"--dask {shown}", hint=hint) from None
+    try:
         client.wait_for_workers(1, timeout=IDLE)
     except Late:
         hint = "start workers for this scheduler, and run the same command again"

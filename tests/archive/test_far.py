@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -748,6 +749,25 @@ def test_a_cluster_without_workers_is_not_waited_for(
         fill(archive, found, dask=empty.scheduler_address)
     with cluster_of(1) as left, pytest.raises(RemoteError, match="there was no worker for 1 seconds"):
         fill(archive, found, dask=left.scheduler_address, told=lambda entry: left.scale(0))
+
+
+def test_a_scheduler_that_hangs_is_not_waited_for(
+    sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from qfmt.archive import cluster
+
+    async def hang(**_: object) -> None:
+        await asyncio.sleep(30)
+
+    def freeze(entry: Entry) -> None:
+        one.scheduler.handlers["identity"] = hang
+        one.scale(0)
+
+    monkeypatch.setattr(cluster, "IDLE", 1)
+    monkeypatch.setattr(cluster, "PERIOD", 0.01)
+    found = find([str(sources)], tmp_path / "archive").sources
+    with cluster_of(1) as one, pytest.raises(RemoteError, match="the scheduler did not answer for 1 seconds"):
+        fill(tmp_path / "archive", found, dask=one.scheduler_address, told=freeze)
 
 
 def test_workers_of_another_version_are_refused() -> None:
