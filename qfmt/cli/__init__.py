@@ -107,7 +107,7 @@ class Commands(click.Group):
         except (click.exceptions.Exit, click.Abort):
             raise
         except click.UsageError as error:
-            fail(ctx, _usage(error))
+            fail(ctx, _usage(error, f"qfmt {ctx.invoked_subcommand or ''}".rstrip()))
         except KeyboardInterrupt:  # of a program that calls `main`
             line(interruption.summary(), err=True)
             ctx.exit(INTERRUPTED)
@@ -122,8 +122,9 @@ class Commands(click.Group):
             fail(ctx, message(error))
 
 
-def _usage(error: click.UsageError) -> str:
-    command = error.ctx.command_path if error.ctx else "qfmt"
+def _usage(error: click.UsageError, command: str = "qfmt") -> str:
+    """Its line. `command` is used where click does not say in which one the error is."""
+    command = error.ctx.command_path if error.ctx else command
     what = error.format_message().rstrip(".")
     if error.ctx and isinstance(error, click.MissingParameter):
         what += f": {' '.join([command, *error.ctx.command.collect_usage_pieces(error.ctx)])}"

@@ -138,6 +138,8 @@ def _show(text: str, *, with_pager: bool) -> None:
     before = signal.signal(signal.SIGINT, lambda *_: None)  # it is for the pager
     try:
         click.echo_via_pager(f"{text}\n")
+    except ValueError:  # quotes in PAGER that do not end
+        _echo(text)
     finally:
         signal.signal(signal.SIGINT, before)
 

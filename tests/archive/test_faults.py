@@ -525,6 +525,7 @@ def test_options_go_to_every_source_or_are_refused(tmp_path: Path, sources: Path
     assert "--jobs is for many sources" in trouble("convert", DIGITS, tmp_path / "m.qfb", "--jobs", 2)
     assert "add --out FOLDER" in trouble("convert", DIGITS, DIGITS, archive)
     assert "Missing argument 'DEST'" in trouble("convert", DIGITS)
+    assert "Option '--out' requires an argument (see `qfmt convert --help`)" in trouble("convert", DIGITS, "--out")
     assert "Missing argument 'SOURCE': qfmt convert [OPTIONS] SOURCE DEST | SOURCES… --out FOLDER" in trouble("convert")
     assert "is a folder; to convert all that is in it, use --out FOLDER" in trouble("convert", tmp_path, "m.qfb")
 

@@ -148,7 +148,7 @@ def test_what_is_longer_than_the_screen_is_paged(network: Path, tmp_path: Path) 
     assert (status, text) == (1, "paged\n")
 
 
-@pytest.mark.parametrize(("options", "value"), [(["--no-pager"], None), ([], ""), ([], "cat")])
+@pytest.mark.parametrize(("options", "value"), [(["--no-pager"], None), ([], ""), ([], "cat"), ([], "'")])
 def test_a_pager_can_be_refused(options: list[str], value: str | None, network: Path, tmp_path: Path) -> None:
     program, noted = pager(tmp_path)
     variables = {"PAGER": f'"{program}"' if value is None else value}

@@ -20,7 +20,7 @@ from ...model import DTYPES, Attribute, Node, Quantization, Shape, Tensor, stati
 from ...ops import OPERATORS, Operand, Trait
 from ...ops.quantization import is_static
 from ...ops.shapes import keeps_shape, tells_sizes
-from ..stored import StoredTensor
+from ..stored import Storage, StoredTensor
 from .calls import Place, Value
 from .values import InputSpec, Size, StoredData, TensorValue, Unknown, Unsupported, stored_quantization
 
@@ -97,7 +97,10 @@ class Builder:
         self.examples: dict[str, tuple[int, ...]] = {}
         """Key of an input → its shape in the trace."""
         self._stored: dict[tuple[int, str, Quantization | None], TensorValue] = {}
-        self._keep_alive: list[object] = []
+        self.stored_tensors: dict[str, StoredTensor] = {}
+        """Constants by key, and the tensors of the archive that they are."""
+        self.changed_state: dict[int, Storage] = {}
+        """The bytes of the module that a call changes, by id: nothing may read them."""
         self.memory = Memory(int(min(4 * budget.bytes, available() // 2)), budget.hint, budget)
 
     def add_input(self, spec: InputSpec) -> TensorValue:
@@ -268,7 +271,7 @@ class Builder:
         self.wanted[result.key] = wanted
         result.memory.kept = True
         self._stored[key] = result
-        self._keep_alive.append(value)
+        self.stored_tensors[result.key] = value
         return result
 
     def name_like(self, value: TensorValue, source: TensorValue) -> None:

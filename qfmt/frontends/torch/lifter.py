@@ -96,6 +96,9 @@ class Lifter:
         keys = self._distinct(outputs)
         nodes = without_unread(lift.nodes, keys)
         used = {name for node in nodes for name in (*node.inputs, *node.outputs)} | {*keys, *lift.inputs}
+        for key, stored in lift.stored_tensors.items():
+            if key in used and id(stored.storage) in lift.changed_state:
+                raise keeps_state(f"the tensor {stored.path}")
         names = self.names = name_tensors(nodes, used, lift.wanted)
         graph = Graph(
             inputs=tuple(names[key] for key in lift.inputs),

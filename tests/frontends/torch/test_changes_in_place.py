@@ -103,10 +103,10 @@ def _pickled(forward: Callable[..., Any], x: torch.Tensor, folder: Path) -> tupl
     ("written", "seeds"),
     [
         (_traced, range(70)),
-        (_exported, range(30)),
+        (_exported, range(80)),
         (_pickled, range(100)),
         pytest.param(_traced, range(70, 3000), marks=pytest.mark.slow),
-        pytest.param(_exported, range(30, 1000), marks=pytest.mark.slow),
+        pytest.param(_exported, range(80, 1000), marks=pytest.mark.slow),
         pytest.param(_pickled, range(100, 3000), marks=pytest.mark.slow),
     ],
 )

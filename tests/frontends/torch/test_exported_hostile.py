@@ -356,7 +356,8 @@ def test_the_arguments_of_a_call_with_many_results_are_followed_once(monkeypatch
     graph = ExportedGraph(
         ("x",), tuple(results), (Call("aten::split", (Ref("x"), [Ref("x")] * 9), {}, results, ""),), {}
     )
-    live = exported_memory.live(Program(graph, ("x",), {}, {}, tuple(results), ())).values
+    program = Program(graph, ("x",), {}, {}, tuple(results), ())
+    live = exported_memory.live(program, exported_memory.Aliases(graph)).values
     assert live == {"x", *(result.name for result in results)}
     assert followed["x"] < 50
 
@@ -422,6 +423,25 @@ def test_a_program_with_a_state_is_refused(form: str) -> None:
         program = torch.export.export(Counter().eval(), (X,))
         program = program if form == "training" else program.run_decompositions()
     with pytest.raises(SourceError, match="count: the program modifies it at run time"):
+        qfmt.convert(program)
+
+
+def test_a_state_that_shares_its_bytes_is_refused() -> None:
+    """A buffer that the outputs depend on is a part of one that changes."""
+
+    class Shared(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("whole", torch.zeros(2, 1))
+            self.register_buffer("part", self.whole[0])
+
+        def forward(self, x: Any) -> Any:
+            self.whole.add_(1)
+            return FORMS["moved"][0](x) + self.part
+
+    with quiet():
+        program = torch.export.export(Shared().eval(), (X,), strict=False)
+    with pytest.raises(SourceError, match="part: the program modifies it at run time"):
         qfmt.convert(program)
 
 

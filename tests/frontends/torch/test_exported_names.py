@@ -9,7 +9,7 @@ import pytest
 from qfmt.budget import Budget
 from qfmt.errors import BudgetError
 from qfmt.frontends.torch.exported.document import Call, Graph, Program, Ref, StoredInput
-from qfmt.frontends.torch.exported.memory import live, written
+from qfmt.frontends.torch.exported.memory import Aliases, live, written
 from qfmt.frontends.torch.exported.names import recovered
 
 
@@ -25,7 +25,8 @@ def test_views_that_are_written_to() -> None:
     made = program([*views, *writers, Call("aten::relu", (Ref("v0"),), {}, Ref("out"), "")], w="weight")
     tracemalloc.start()
     try:
-        reached, changed = live(made).values, list(written(made))
+        aliases = Aliases(made.graph)
+        reached, changed = live(made, aliases).values, list(written(made, aliases))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -478,9 +478,22 @@ def doubled(module: nn.Module, given: Any, result: torch.Tensor) -> torch.Tensor
     return result * 2
 
 
+def change_of_shape(s: Any, x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    z = y[:]
+    y.transpose_(2, 3)
+    return z * y
+
+
 REFUSED = {
     "hooks": (torch.nn.utils.spectral_norm(nn.Linear(6, 6)), lambda s, x: s.module(x), "runs hooks"),
     "batch norm": (nn.BatchNorm2d(4).train(), lambda s, x: s.module(x), "statistics of the batch"),
+    "instance norm whose statistics are read": (
+        nn.InstanceNorm2d(4, track_running_stats=True).train(),
+        lambda s, x: s.module(x) + s.module.running_mean[:, None, None],
+        "changes the tensor .* from one run to the next",
+    ),
+    "change of shape after a slice": (nn.Identity(), change_of_shape, "changes the shape of a tensor that has other"),
     "dropout": (nn.Dropout().train(), lambda s, x: s.module(x), "is in training mode"),
     "bytes": (nn.Identity(), lambda s, x: x.view(torch.int32), "the bytes of a tensor"),
     "complex": (nn.Identity(), lambda s, x: x.to(torch.complex64), "torch.complex64, which is not supported"),

@@ -70,6 +70,13 @@ class Archive:
         except (KeyError, TypeError, SourceError):
             return None
 
+    def storage(self, kind: str, name: str) -> str:
+        """The entry with the bytes of a tensor, which others may have, too; its name if the archive states none."""
+        try:
+            return f"{kind}/{self._payloads[kind][name]['path_name']}"
+        except (KeyError, TypeError):
+            return name
+
     def names(self, kind: str) -> Iterator[str]:
         return iter(self._payloads[kind])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ..lifter import is_known
@@ -28,16 +28,15 @@ class Live(NamedTuple):
     calls: set[int]
 
 
-def live(program: Program) -> Live:
+def live(program: Program, aliases: Aliases) -> Live:
     """What an output depends on, also through changes of memory in place."""
     makers: dict[str, list[Call]] = defaultdict(list)
     writers: dict[int, list[Call]] = defaultdict(list)  # by the memory that they write to
-    memory = _Memory(program.graph)
-    for call, changed, unclear in zip(program.graph.calls, memory.changed, memory.unclear, strict=True):
+    for call, changed, unclear in zip(program.graph.calls, aliases.changed, aliases.unclear, strict=True):
         for name in references(call.outputs):
             makers[name].append(call)
         for name in (*changed, *unclear):
-            writers[id(memory.views[name])].append(call)
+            writers[id(aliases.views[name])].append(call)
     values: set[str] = set()
     calls: set[int] = set()
     open_ = list(references(program.outputs))
@@ -45,20 +44,21 @@ def live(program: Program) -> Live:
         name = open_.pop()
         if name not in values:
             values.add(name)
-            for call in (*makers.pop(name, ()), *writers.pop(id(memory.views.get(name)), ())):
+            for call in (*makers.pop(name, ()), *writers.pop(id(aliases.views.get(name)), ())):
                 if id(call) not in calls:  # a call may have many results
                     calls.add(id(call))
                     open_ += [*references(call.args), *references(list(call.kwargs.values()))]
     return Live(values, calls)
 
 
-def written(program: Program) -> Iterator[str]:
-    """The stored tensors, by value name, that calls write to, also through a view."""
-    memory = _Memory(program.graph)
-    found: dict[int, set[str]] = {}
-    for call, changed in zip(program.graph.calls, memory.changed, strict=True):
+def written(program: Program, aliases: Aliases) -> Iterator[str]:
+    """The stored tensors, by value name, that the program changes: by its results, or by calls, also through a view."""
+    stored = {entry.name: value for value, entry in program.stored.items()}
+    results = [stored[name] for _, name, _ in program.changed if name in stored]
+    found = {id(views): views for views in (aliases.views.get(value, {value}) for value in results)}
+    for call, changed in zip(program.graph.calls, aliases.changed, strict=True):
         if out_of_place(call.target) not in VIEWS:
-            found.update((id(memory.views[name]), memory.views[name]) for name in changed)
+            found.update((id(aliases.views[name]), aliases.views[name]) for name in changed)
     for views in found.values():
         yield from (view for view in views if view in program.stored)
 
@@ -81,7 +81,7 @@ def _unclear(call: Call, tensors: Container[str]) -> list[Any]:
     return [value for name, value in call.kwargs.items() if name not in known]
 
 
-class _Memory:
+class Aliases:
     """Which values of a graph share memory, and which are written to.
 
     `views`: the name of a view → the names of all views of the same memory, one set for all of them. What a call that
@@ -89,10 +89,13 @@ class _Memory:
     `unclear`: those that it may write to, as far as is known, such as what `out=` names.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, shared: Iterable[Sequence[str]] = ()) -> None:
+        """`shared`: the names of inputs that share aliases."""
         self.views: dict[str, set[str]] = {}
         self.changed: list[list[str]] = []
         self.unclear: list[list[str]] = []
+        for names in shared:
+            self._join([*map(Ref, names)])
         for call in graph.calls:
             is_view = out_of_place(call.target) in VIEWS or is_in_place(call.target)
             changed: list[Any] = []
@@ -117,7 +120,7 @@ class _Memory:
         body, *given = call.args[INLINED[call.target] :] or (None,)
         if not isinstance(body, Graph):
             return  # damaged
-        inner, outer = _Memory(body), dict(zip(body.inputs, given, strict=False))
+        inner, outer = Aliases(body), dict(zip(body.inputs, given, strict=False))
         outputs = [call.outputs] if isinstance(call.outputs, Ref) else call.outputs
         for result, value in zip(outputs, body.outputs, strict=False):
             views = {view for name in references(value) for view in inner.views.get(name, {name})}

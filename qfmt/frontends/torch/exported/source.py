@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from ..torchscript.folding import fold, on_values
 from ..values import PLAIN_CODES, InputSpec, TensorValue
 from .archive import Archive
 from .document import Call, Graph, Program, Ref, read_program
-from .memory import CHECKS, INLINED, live, written
+from .memory import CHECKS, INLINED, Aliases, live, written
 from .names import recovered
 
 if TYPE_CHECKING:
@@ -66,14 +67,13 @@ def _is_quantized(call: Call) -> bool:
     )
 
 
-def _refuse_state(program: Program, live: set[str]) -> None:
+def _refuse_state(program: Program, aliases: Aliases, live: set[str]) -> None:
     """SourceError for a program whose outputs depend on state that it changes: its results would change, too."""
-    stored = {entry.name: value for value, entry in program.stored.items()}
-    in_place = [("in place", program.stored[value].name) for value in written(program)]
-    for kind, name in [*((kind, name) for kind, name, _ in program.changed), *in_place]:
-        if stored.get(name) in live or kind == "user_input_mutation":
-            what = "the program modifies it at run time; a network in a file has no state"
-            raise SourceError(what, where=name, hint="export the model in eval mode, without a cache")
+    inputs = [name for kind, name, _ in program.changed if kind == "user_input_mutation"]
+    state = [program.stored[value].name for value in written(program, aliases) if value in live]
+    for name in (*inputs, *state):
+        what = "the program modifies it at run time; a network in a file has no state"
+        raise SourceError(what, where=name, hint="export the model in eval mode, without a cache")
 
 
 class Evaluation:
@@ -81,8 +81,12 @@ class Evaluation:
 
     def __init__(self, archive: Archive, program: Program) -> None:
         self.archive, self.program = archive, program
-        self.live = live(program)
-        _refuse_state(program, self.live.values)
+        sharing: dict[str, list[str]] = defaultdict(list)
+        for value, entry in program.stored.items():
+            sharing[archive.storage(entry.kind, entry.name)].append(value)
+        aliases = Aliases(program.graph, sharing.values())
+        self.live = live(program, aliases)
+        _refuse_state(program, aliases, self.live.values)
         stored = {value: entry for value, entry in program.stored.items() if value in self.live.values}
         read = {entry.name for entry in stored.values()}
         self.unread = [name for name in archive.names("weights") if name not in read]

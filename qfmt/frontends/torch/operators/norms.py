@@ -6,6 +6,7 @@ from typing import Any
 
 from ....errors import SourceError
 from ....model import Quantization
+from ...stored import StoredTensor
 from .. import arguments, shapes
 from ..building import Builder
 from ..calls import EVALUATE
@@ -120,6 +121,8 @@ def instance_norm(lift: Builder, a: Any) -> Any:
     for statistics in (getattr(a, "running_mean", None), getattr(a, "running_var", None)):
         if isinstance(statistics, TensorValue):
             statistics.memory.changed_by = lift.target
+        elif isinstance(statistics, StoredTensor):
+            lift.changed_state[id(statistics.storage)] = statistics.storage
     return _instance_norm(lift, a)
 
 
