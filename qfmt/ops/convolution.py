@@ -213,7 +213,7 @@ def _convolve_transposed(x: Array, w: Array, **a: Any) -> Array:
     require(x.itemsize * batch * group * filters * prod(n + sum(side) for n, side in zip(size, added, strict=True)))
     total = np.zeros((batch, group * filters, *size), x.dtype)
     columns = x.reshape(batch, group, channels, prod(x.shape[2:]))
-    for position in np.ndindex(*kernel):
+    for position in np.ndindex(*kernel) if columns.size else ():
         matrix = w[(..., *position)].reshape(group, channels, filters).swapaxes(-1, -2)
         painted = np.matmul(matrix, columns).reshape(batch, group * filters, *spatial)
         total[tap(position, given, spatial)] += painted

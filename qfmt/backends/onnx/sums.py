@@ -146,7 +146,7 @@ def _convolved(site: Site, xs: list[Part], ws: list[Part], layout: Mapping[str, 
 @adds_up("Conv")
 def conv(site: Site) -> ir.Value:
     """ConvInteger pads with the zero point of x, and subtracts it: if it is folded, the bias compensates."""
-    if 0 in site.tensor(1).array.shape[1:]:
+    if 0 in (site.tensor(1).shape or ())[1:]:
         raise Lacks(NO_TERMS)
     bias, given = _bias(site), written_attributes(site)
     if site.node.rule == "folded":
