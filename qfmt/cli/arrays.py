@@ -6,7 +6,6 @@ import warnings
 from collections import Counter
 from io import BytesIO
 from typing import TYPE_CHECKING
-from zipfile import is_zipfile
 
 from ..backstop import LITTLE, limited
 from ..budget import Budget
@@ -39,6 +38,9 @@ def arrays(place: Place, wanted: Sequence[str]) -> dict[str, Array]:
     return found
 
 
+_ZIP = b"PK\3\4", b"PK\5\6"
+"""How a `.npz` begins, for NumPy, too: with a member, or without any."""
+
 _WRITE = "write it with numpy.save or numpy.savez"
 
 
@@ -48,9 +50,11 @@ def _arrays(path: Path, where: str, wanted: Sequence[str]) -> dict[str, Array]:
     if not path.stat().st_size:
         raise RunError("is an empty file", where=where, hint=_WRITE)
     try:
-        if is_zipfile(path):
-            return dict(_members(Zip(path, Budget(path.stat().st_size, "reading")), where, {*wanted}))
-        return {"": np.load(path, allow_pickle=False)}
+        with path.open("rb") as file:
+            if file.read(len(_ZIP[0])) not in _ZIP:
+                file.seek(0)
+                return {"": np.load(file, allow_pickle=False)}
+        return dict(_members(Zip(path, Budget(path.stat().st_size, "reading")), where, {*wanted}))
     except QfmtError as error:
         raise RunError(error.what, where=where, hint=error.hint) from None
     except MemoryError:

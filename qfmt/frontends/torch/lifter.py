@@ -165,6 +165,9 @@ class Lifter:
             share(name, first, result)
         if not in_place or not isinstance(result, TensorValue):
             return result
+        if first.quantization is not None and result.quantization is None:
+            what = f"{target} writes real numbers into a quantized tensor"
+            raise SourceError(what, hint="quantize them with torch.quantize_per_tensor")
         if result.dtype != first.dtype and result.quantization is None:
             result = self.builder.emit("Cast", [result], {"to": first.dtype})
         return _changed(first, result, target)

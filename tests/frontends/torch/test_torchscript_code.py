@@ -399,6 +399,20 @@ def test_a_network_that_changes_its_tensors_is_refused(tmp_path: Path, module: t
         qfmt.convert(tmp_path / "m.pt", input_shapes={"x": (2, 3)})
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_real_numbers_in_a_quantized_tensor_are_refused(whole: bool, tmp_path: Path) -> None:
+    """torch quantizes them; they were cast."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        q = torch.quantize_per_tensor(x, 0.1, 128, torch.quint8)
+        (q if whole else q[0]).copy_(x * 3 if whole else x[1])
+        return q.dequantize()
+
+    torch.jit.save(torch.jit.trace(function, torch.ones(2, 3), check_trace=False), str(tmp_path / "m.pt"))
+    with pytest.raises(SourceError, match="aten::copy_ writes real numbers into a quantized tensor"):
+        qfmt.convert(tmp_path / "m.pt", input_shapes={"x": (2, 3)})
+
+
 def test_a_copy_of_a_tensor_of_the_module_may_be_changed(tmp_path: Path) -> None:
     x, module = torch.ones(2, 3), WrittenCopy()
     torch.jit.save(torch.jit.script(module), tmp_path / "m.pt")
