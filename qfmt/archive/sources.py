@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from fnmatch import fnmatch
@@ -141,9 +142,13 @@ def _below(folder: Path) -> Iterator[Path]:
 
 
 def _matching(pattern: str) -> Iterator[Path]:
-    """The files that match a pattern. `**` follows no links: with two that lead upwards, `glob` would not end."""
+    """The files that match a pattern. `**` follows no links: with two that lead upwards, `glob` would not end. OSError
+    for a folder that cannot be read, which `glob` leaves out."""
     parts = Path(pattern).parts
     at = parts.index("**") if "**" in parts else len(parts)
+    for number in filter(lambda number: glob.has_magic(parts[number]), range(at)):
+        for folder in filter(os.path.isdir, glob.glob(str(Path(*parts[:number])))):  # noqa: PTH207
+            os.scandir(folder).close()
     for found in map(Path, glob.glob(str(Path(*parts[:at])))):  # noqa: PTH207
         if not found.is_dir():
             if at == len(parts):

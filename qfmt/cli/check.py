@@ -14,6 +14,7 @@ from ..file.copies import downloaded
 from ..file.shards import SUFFIX
 from ..frontends.json_text import is_shallow
 from ..notation import how_many, in_shell, number
+from ..regular import irregular
 from ..urls import Place, place, text_of
 from .options import memory as memory_option
 from .options import no_progress
@@ -273,8 +274,12 @@ def _archived(path: Path, entry: Entry, levels: Levels) -> dict[str, Any]:
     from ..archive.manifest import is_there
 
     told = _told(entry.file, False, "")
-    if not path.is_file():
-        return told | {"problem": "is missing"}
+    try:
+        problem = irregular(path)
+    except (FileNotFoundError, NotADirectoryError):
+        problem = "is missing"
+    if problem:
+        return told | {"problem": problem}
     if not is_there(path, entry):
         return told | {"problem": "is not the file that was written: its sha256 differs"}
     try:

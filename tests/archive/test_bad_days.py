@@ -39,7 +39,7 @@ def test_a_folder_that_cannot_be_read_is_an_error(
         return scan(path)
 
     monkeypatch.setattr(os, "scandir", refuse)
-    for named in (str(sources), f"{sources}/**/*.pt"):
+    for named in (str(sources), f"{sources}/**/*.pt", f"{sources}/*/*.pt"):
         with pytest.raises(SourceError, match="Permission denied"):
             find([named], archive)
 

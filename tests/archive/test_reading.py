@@ -75,6 +75,8 @@ def test_check_finds_what_is_not_as_it_was_written(three: Path) -> None:
     ]
     told = json.loads(invoke("check", three, "--json").stdout)
     assert [(each["file"], each["valid"]) for each in told["files"]] == [("a.qfb", False), ("c.qfb", False)]
+    (three / "c.qfb").mkdir()
+    assert "c.qfb: is a directory, not a regular file" in invoke("check", three).stdout
 
 
 def test_check_finds_broken_rules_and_another_content_id(three: Path) -> None:

@@ -98,7 +98,7 @@ class Lifter:
         used = {name for node in nodes for name in (*node.inputs, *node.outputs)} | {*keys, *lift.inputs}
         for key, stored in lift.stored_tensors.items():
             if key in used and id(stored.storage) in lift.changed_state:
-                raise keeps_state(f"the tensor {stored.path}")
+                raise keeps_state(f"the tensor {stored.path}" if stored.path else "a tensor of the module")
         names = self.names = name_tensors(nodes, used, lift.wanted)
         graph = Graph(
             inputs=tuple(names[key] for key in lift.inputs),

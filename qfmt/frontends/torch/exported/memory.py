@@ -86,11 +86,11 @@ class Aliases:
 
     `views`: the name of a view → the names of all views of the same memory, one set for all of them. What a call that
     is not known returns may be a view of any of its arguments. `changed`: for each call the names that it writes to.
-    `unclear`: those that it may write to, as far as is known, such as what `out=` names.
+    `unclear`: those that it may also write to, such as what `out=` names.
     """
 
     def __init__(self, graph: Graph, shared: Iterable[Sequence[str]] = ()) -> None:
-        """`shared`: the names of inputs that share aliases."""
+        """`shared`: the names of inputs that share memory."""
         self.views: dict[str, set[str]] = {}
         self.changed: list[list[str]] = []
         self.unclear: list[list[str]] = []
