@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from itertools import islice, zip_longest
 from typing import Any, NamedTuple, TextIO
 
@@ -153,6 +154,7 @@ def width(text: str) -> int:
     return cell_len(text)
 
 
+@lru_cache(1024)  # a long name may be in many rows
 def _wrapped(text: str, columns: int) -> list[str]:
     """Lines of at most that many columns, which end where a name or a list has a mark, if possible.
 

@@ -100,7 +100,7 @@ class Containers(nn.Module):
         collector = Collector(2)
         collector.add(x)
         pair = Pair(x, i)
-        doubled = [a * 2 for a in [1, 2, 3]]
+        doubled = [a * 2 for a in sorted([3, 1, 2])]
         if self.color == Color.RED:
             x = x + 1
         with torch.no_grad():

@@ -190,6 +190,8 @@ class ScriptFrame(Frame):
             return self.attribute(args[0], args[1], node)
         if name in CONVERSIONS and len(args) == 1:
             return self._number(name, args[0])
+        if name == "sorted" and len(args) == 1:
+            return self.apply("aten::sorted", args)
         if name == "print":
             return None
         if name == "fork":
