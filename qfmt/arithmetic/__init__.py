@@ -14,7 +14,7 @@ from .dynamic import (
     dequantize_sums,
     quantize_dynamically,
 )
-from .quantizing import EXACT_IN_FLOAT32, QUANTIZE, clamp, dequantize, f32, fma, named, quantize
+from .quantizing import EXACT_IN_FLOAT32, QUANTIZE, any_numbers, clamp, dequantize, f32, fma, named, quantize
 from .sums import FIXED_POINT, MEAN, REQUANTIZE, requantize, rescale, whole_bias
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "REQUANTIZE",
     "SMALLEST_SCALE",
     "SYMMETRIC_LEAST_SCALE",
+    "any_numbers",
     "clamp",
     "dequantize",
     "dequantize_sums",

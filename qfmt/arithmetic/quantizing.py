@@ -52,6 +52,10 @@ def quantize(values: Floats, quantization: Quantization, dtype: np.dtype[Any], r
     return clamp(rounded, quantization, dtype)
 
 
+any_numbers = partial(np.errstate, all="ignore")
+"""A context or decorator for work on numbers of a file: NumPy would warn of signalling NaN, and of large ones."""
+
+
 def clamp(rounded: Array, quantization: Quantization, dtype: np.dtype[Any]) -> Array:
     """Clamp integral values (float or integer) to the range of the result, as integers of `dtype`; NaN →
     quant_min."""

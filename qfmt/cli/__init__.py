@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -102,7 +103,8 @@ class Commands(click.Group):
                 stream.reconfigure(errors="backslashreplace")  # an abbreviated name is an error
         try:
             require_memory()
-            with enforced():
+            with enforced(), warnings.catch_warnings():
+                warnings.filterwarnings("ignore", ".* encountered in ", RuntimeWarning)  # NumPy's, of numbers of a file
                 return super().invoke(ctx)
         except (click.exceptions.Exit, click.Abort):
             raise

@@ -8,6 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..arithmetic import any_numbers
 from ..backstop import limited
 from ..engines import ENGINES, engine_of
 from ..errors import MissingPackageError, QfmtError, RunError, SourceError, some
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 SAMPLES = 4
 
 
+@any_numbers()
 def verify(
     source: Named,
     model: Model | Named,

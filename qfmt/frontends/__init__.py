@@ -64,6 +64,7 @@ def convert(
         model: Model = own() if callable(own) else own
         return model
     from .. import __version__
+    from ..arithmetic import any_numbers
     from ..rules import tensor_violations
     from .options import Options
     from .sources import object_reader, sniff
@@ -78,7 +79,7 @@ def convert(
             raise SourceError("example_inputs and prepared are for modules in memory", where=str(where), hint=hint)
         with downloaded(where) as path:
             try:
-                with limited(size_if_any(path), ""):
+                with limited(size_if_any(path), ""), any_numbers():
                     converted = sniff(path).reader.convert(path, Options.checked(*given))
             except (SourceError, RunError, MissingFileError) as error:
                 raise error.at(str(where)) from None
@@ -91,7 +92,8 @@ def convert(
         if reader is None:
             hint = "pass the path of a file, a module of torch, or an onnx.ModelProto"
             raise SourceError(f"cannot convert a {type(source).__name__}", hint=hint)
-        converted = reader.convert_object(source, Options.checked(*given), example_inputs, prepared)
+        with any_numbers():
+            converted = reader.convert_object(source, Options.checked(*given), example_inputs, prepared)
     if broken := [each for tensor in converted.graph.constants() for each in tensor_violations(tensor)]:
         raise ValidityError(broken, where="" if where is None else str(where))
     return converted.replace(producer=f"qfmt {__version__}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..arithmetic import dequantize
+from ..arithmetic import any_numbers, dequantize
 from ..arrays import DTYPES, StoredArray, numpy_dtype
 from ..errors import DigestError, FormatError, QfmtError, RemoteError
 from ..graph import static_shape
@@ -43,6 +43,7 @@ def channel_axes(graph: Graph) -> dict[str, int]:
     return found
 
 
+@any_numbers()
 def statistics(tensor: Tensor, axis: int | None, bins: int, channels: int) -> dict[str, Any]:
     """Counts of the stored values of a constant, in at most `bins` bins, and of at most `channels` channels on `axis`.
 
@@ -170,6 +171,7 @@ def _spread(stored: StoredArray, low: float, high: float, bins: int) -> dict[str
 # -- ranges --------------------------------------------------------------------------------------------
 
 
+@any_numbers()
 def stored_range(tensor: Tensor) -> dict[str, Any]:
     """The smallest and largest values of a constant, as stored and as the real numbers that they represent.
 

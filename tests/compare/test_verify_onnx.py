@@ -26,6 +26,7 @@ from qfmt.engines import RUNTIMES
 from qfmt.frontends.onnx import source as onnx_source
 from qfmt.model import Model, Quantization, Tensor
 from qfmt.ops import Operand
+from qfmt.passes.statistics import statistics
 from qfmt.rules import violations
 from support.changed import one_scale_changed, one_value_changed, with_node, with_tensor, zero_point_moved
 from support.paths import DIGITS
@@ -53,6 +54,30 @@ def outputs_of(report: qfmt.compare.Report, kind: str) -> int:
 
 
 # -- clean files ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["weight", "scale"])
+def test_a_signalling_nan_is_no_warning(place: str, tmp_path: Path) -> None:
+    """NumPy warns where it converts one, and warnings are errors here."""
+    nan, path = np.array([0x7F800001], np.uint32).view(np.float32), tmp_path / "m.onnx"
+    text = """<ir_version: 10, opset_import: ["" : 21]> m (float[2, 2] x) => (float[2, 2] y) {
+        q = QuantizeLinear (x, s, z)
+        a = DequantizeLinear (q, s, z)
+        b = DequantizeLinear (v, t, z)
+        c = MatMul (a, b)
+        y = Add (c, w)
+    }"""
+    proto = onnx.parser.parse_model(text)
+    constants = {"s": np.float32(0.1), "z": np.int8(0), "v": np.ones((2, 2), np.int8)}
+    constants |= {"t": np.float32(0.5), "w": np.ones(1, np.float32)}
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(each), key) for key, each in constants.items())
+    (changed,) = (each for each in proto.graph.initializer if each.name == ("w" if place == "weight" else "t"))
+    changed.raw_data = nan.tobytes()
+    onnx.save(proto, path)
+    model = qfmt.convert(path)
+    assert all("error" not in statistics(each, None, 8, 8) for each in model.graph.constants())
+    assert qfmt.verify(path, model).ok
+
 
 
 def test_what_functions_compute_is_compared(source: Path, model: Model, tmp_path: Path) -> None:
