@@ -65,7 +65,8 @@ def _arrays(path: Path, where: str, wanted: Sequence[str]) -> dict[str, Array]:
     except Exception as error:  # any error of zipfile, zlib and NumPy's header parser
         advice = "pickle" in str(error)  # NumPy's own hint is to trust the file
         why = "" if advice else f" ({error})"
-        raise RunError(f"is not a .npy or .npz file of plain arrays{why}", where=where, hint=_WRITE) from None
+        hint = "write float8_e5m2 as bytes: array.view('V1')" if "'<f1'" in str(error) else _WRITE
+        raise RunError(f"is not a .npy or .npz file of plain arrays{why}", where=where, hint=hint) from None
 
 
 def _members(archive: Zip, where: str, wanted: set[str]) -> Iterator[tuple[str, Array]]:

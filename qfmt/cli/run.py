@@ -169,12 +169,17 @@ def _save(outputs: Mapping[str, Array], dest: Place) -> None:
     if dest.suffix == ".npy":
         (array,) = outputs.values()
         with uploaded(dest) as path, replacing(str(path)) as file:
-            np.lib.format.write_array(file, np.asanyarray(array), allow_pickle=False)
+            np.lib.format.write_array(file, _plain(array), allow_pickle=False)
         return
     with uploaded(dest) as path, replacing(str(path)) as file, zipfile.ZipFile(file, "w") as archive:
         for name, array in outputs.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+                np.lib.format.write_array(member, _plain(array), allow_pickle=False)
+
+
+def _plain(array: Array) -> Array:
+    """An array that NumPy can read again: types of ml_dtypes as bytes, also the one that NumPy takes for its own."""
+    return array if array.dtype.isbuiltin == 1 else array.view(f"V{array.dtype.itemsize}")
 
 
 def _summary(array: Array) -> dict[str, Any]:

@@ -46,6 +46,11 @@ class Storage:
             self._bytes = self._fetch()
         return self._bytes
 
+    @property
+    def is_read(self) -> bool:
+        """Whether anything has asked for the bytes."""
+        return self._bytes is not None
+
     def as_dtype(self, dtype: str) -> Storage:
         """The same bytes as another dtype (PyTorch's untyped storages)."""
         return Storage(self.name, dtype, self.bytes, self.budget)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import qfmt
-from qfmt.model import Graph, Model, Node, Quantization, StoredArray, Tensor
+from qfmt.model import Graph, Model, Node, Quantization, StoredArray, Tensor, numpy_dtype
 from qfmt.ops import OPERATORS
 from support.command_line import invoke, tiny_model, trouble
 from support.paths import ROOT
@@ -51,6 +51,23 @@ def test_run_records_inputs_of_a_file_whose_name_is_no_text(tiny: Path, tmp_path
     result = invoke("run", tiny, "--input", named, "--record", tmp_path / "r.qfb")
     assert result.exit_code == 0, result.output
     assert [vector.name for vector in qfmt.load(tmp_path / "r.qfb").vectors] == ["a?"]
+
+
+@pytest.mark.parametrize("name", ["y.npy", "y.npz"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e5m2", "float8_e4m3fn", "int4", "float16"])
+def test_outputs_of_every_type_can_be_inputs(dtype: str, name: str, tmp_path: Path) -> None:
+    """NumPy writes a type for float8_e5m2 that it cannot read."""
+    x, y = (Tensor(each, dtype, (3,)) for each in "xy")
+    graph = Graph(
+        ("x",), ("y",), [Node("Identity", ("x",), ("y",), version=OPERATORS["Identity"].version)], {"x": x, "y": y}
+    )
+    Model(graph).save(tmp_path / "m.qfb")
+    np.save(tmp_path / "x.npy", np.array([1, 2, -3], np.int8))
+    for given, dest in ("x.npy", name), (name, "again.npy"):
+        done = invoke("run", tmp_path / "m.qfb", "--input", tmp_path / given, "--output", tmp_path / dest)
+        assert done.exit_code == 0, done.output
+    again = np.load(tmp_path / "again.npy")
+    np.testing.assert_array_equal(again.view(numpy_dtype(dtype)).astype(np.float32), [1, 2, -3])
 
 
 def test_run_uses_the_only_array_for_the_only_input(tiny: Path, tmp_path: Path) -> None:

@@ -70,14 +70,14 @@ def test_a_signalling_nan_is_no_warning(place: str, tmp_path: Path) -> None:
     proto = onnx.parser.parse_model(text)
     constants = {"s": np.float32(0.1), "z": np.int8(0), "v": np.ones((2, 2), np.int8)}
     constants |= {"t": np.float32(0.5), "w": np.ones(1, np.float32)}
-    proto.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(each), key) for key, each in constants.items())
+    for name, each in constants.items():
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(each), name))
     (changed,) = (each for each in proto.graph.initializer if each.name == ("w" if place == "weight" else "t"))
     changed.raw_data = nan.tobytes()
     onnx.save(proto, path)
     model = qfmt.convert(path)
     assert all("error" not in statistics(each, None, 8, 8) for each in model.graph.constants())
     assert qfmt.verify(path, model).ok
-
 
 
 def test_what_functions_compute_is_compared(source: Path, model: Model, tmp_path: Path) -> None:

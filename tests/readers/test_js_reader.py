@@ -22,9 +22,10 @@ from hypothesis import HealthCheck, given
 import qfmt
 from conformance import altered, flatbuffers
 from networks.four_bits import INPUT, network
-from qfmt import Graph, Model, Quantization, Tensor
+from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.errors import FormatError
-from qfmt.model import DTYPES, Parameter, numpy_dtype
+from qfmt.model import DTYPES, ArrayData, Parameter, StoredArray, Vector, numpy_dtype
+from qfmt.ops import OPERATORS
 from qfmt.quantization import NO_ZERO_POINT, block_counts, zero_points_of
 from support import conformance
 from support.counts import tell
@@ -61,6 +62,19 @@ def test_what_a_file_refers_to_often_does_not_take_memory(reader: Reader, tmp_pa
 
 def test_a_long_string_is_not_read_again_and_again(reader: Reader) -> None:
     assert "referred to too often" in reader.error(HOSTILE / "long-names.qfb")
+
+
+def test_many_test_vectors_of_the_same_arrays(reader: Reader, tmp_path: Path) -> None:
+    """They are decoded once, however often the file is verified."""
+    tensors = {name: Tensor(name, "int8", ()) for name in "xy"}
+    graph = Graph(("x",), ("y",), (Node("Identity", ("x",), ("y",), {}, "", OPERATORS["Identity"].version),), tensors)
+    zero = StoredArray("int8", (), ArrayData(np.zeros((), np.int8)))
+    Model(graph, vectors=(Vector({"x": zero}, {"y": zero}),) * 20_000).save(tmp_path / "m.qfb")
+    assert qfmt.check(tmp_path / "m.qfb") == []
+    program = """import { open } from "qfb-reader"; const model = await open(process.argv[1]);
+        for (let i = 0; i < 3; i++) await model.verify();
+        console.log(model.vectors.length);"""
+    assert reader.script(program, tmp_path / "m.qfb").strip() == "20000"
 
 
 def test_an_array_of_many_quantizations_is_not_checked_again_and_again(

@@ -99,8 +99,8 @@ class Builder:
         self._stored: dict[tuple[int, str, Quantization | None], TensorValue] = {}
         self.stored_tensors: dict[str, StoredTensor] = {}
         """Constants by key, and the tensors of the archive that they are."""
-        self.changed_state: dict[int, Storage] = {}
-        """The bytes of the module that a call changes, by id: nothing may read them."""
+        self.changed_state: list[tuple[str, Storage]] = []
+        """The tensors of the module that calls change, by name: nothing may read them."""
         self.memory = Memory(int(min(4 * budget.bytes, available() // 2)), budget.hint, budget)
 
     def add_input(self, spec: InputSpec) -> TensorValue:

@@ -96,9 +96,10 @@ class Lifter:
         keys = self._distinct(outputs)
         nodes = without_unread(lift.nodes, keys)
         used = {name for node in nodes for name in (*node.inputs, *node.outputs)} | {*keys, *lift.inputs}
-        for key, stored in lift.stored_tensors.items():
-            if key in used and id(stored.storage) in lift.changed_state:
-                raise keeps_state(f"the tensor {stored.path}" if stored.path else "a tensor of the module")
+        read = {id(stored.storage) for key, stored in lift.stored_tensors.items() if key in used}
+        for name, storage in lift.changed_state:  # what constants are computed from is read, too
+            if id(storage) in read or storage.is_read:
+                raise keeps_state(f"the tensor {name}" if name else "a tensor of the module")
         names = self.names = name_tensors(nodes, used, lift.wanted)
         graph = Graph(
             inputs=tuple(names[key] for key in lift.inputs),

@@ -38,6 +38,8 @@ export class Reader {
   readonly name: string;
   readonly root: Records["Model"];
   readonly text = new Text();
+  /** The buffers of the test vectors that were decoded. */
+  readonly vectorBuffers = new Set<number | null>();
   /** The files that hold the data, if the file itself does not. */
   readonly shards: Shards | null;
   readonly #source: Source;

@@ -64,6 +64,7 @@ function valuesOf(
   const given = new Map<string, Records["TestValue"]>();
   for (const [index, name] of names.entries()) {
     const record = records.get(index);
+    reader.vectorBuffers.add(record.buffer);
     const before = given.get(name);
     if (before && !areSame(before, record)) {
       throw new QfbError(`${quoted(name)} has two values`, { rule: "V50" });

@@ -68,8 +68,8 @@ async function verifyBuffers(reader: Reader): Promise<void> {
 /** To find them again would decode all tensors again, which the budget does not allow without end. */
 const found = new WeakMap<Reader, Set<number | null>>();
 
-function usedBuffers({ root, tensors }: Reader): Set<number | null> {
-  const used = new Set<number | null>();
+function usedBuffers({ tensors, vectorBuffers }: Reader): Set<number | null> {
+  const used = new Set(vectorBuffers);
   const use = ({ scale, zero_point, offset, table }: QuantizationRecord | SecondLevelRecord): void => {
     const arrays: (ArrayRecord | NumbersRecord | null)[] = [scale, zero_point, offset, table];
     for (const array of arrays) {
@@ -83,11 +83,6 @@ function usedBuffers({ root, tensors }: Reader): Set<number | null> {
     used.add(buffer).add(quantization?.group_index?.buffer ?? null);
     if (quantization) {
       use(quantization);
-    }
-  }
-  for (const { inputs, outputs } of root.vectors ?? []) {
-    for (const { buffer } of [...inputs, ...outputs]) {
-      used.add(buffer);
     }
   }
   return used;

@@ -399,6 +399,45 @@ def test_a_network_that_changes_its_tensors_is_refused(tmp_path: Path, module: t
         qfmt.convert(tmp_path / "m.pt", input_shapes={"x": (2, 3)})
 
 
+class WithStatistics(torch.nn.Module):
+    """A norm that updates them: `read` says how they are read again."""
+
+    read: Final[int]
+
+    def __init__(self, read: int) -> None:
+        super().__init__()
+        self.read = read
+        self.register_buffer("mean", torch.zeros(2))
+        self.register_buffer("deviation", torch.ones(2))
+        self.register_buffer("second", self.mean[1:])
+
+    def forward(self, x: torch.Tensor):
+        mean = self.mean[:] if self.read == 4 else self.mean
+        y = F.instance_norm(x[None], mean, self.deviation, None, None, True, 0.5)
+        if self.read == 1:
+            y = y + self.mean.view(2, 1)
+        if self.read == 2:
+            y = y * float(self.mean[0])
+        if self.read == 3:
+            y = y + self.second * 2
+        if self.read == 5:
+            y = y * self.mean.numel()
+        return y
+
+
+@pytest.mark.parametrize("read", range(6))
+def test_statistics_that_change_are_not_read(read: int, tmp_path: Path) -> None:
+    torch.jit.save(torch.jit.script(WithStatistics(read)), tmp_path / "m.pt")
+    given = {"input_shapes": {"x": (2, 3)}}
+    if read in (0, 5):
+        x = torch.arange(6.0).reshape(2, 3)
+        (mine,) = qfmt.convert(tmp_path / "m.pt", **given).run({"x": x.numpy()}).values()
+        np.testing.assert_allclose(mine, WithStatistics(read)(x).numpy(), atol=1e-6)
+    else:
+        with pytest.raises(SourceError, match="from one run to the next"):
+            qfmt.convert(tmp_path / "m.pt", **given)
+
+
 @pytest.mark.parametrize("whole", [True, False])
 def test_real_numbers_in_a_quantized_tensor_are_refused(whole: bool, tmp_path: Path) -> None:
     """torch quantizes them; they were cast."""

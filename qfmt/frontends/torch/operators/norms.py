@@ -9,7 +9,7 @@ from ....model import Quantization
 from ...stored import StoredTensor
 from .. import arguments, shapes
 from ..building import Builder
-from ..calls import EVALUATE
+from ..calls import EVALUATE, keeps_state
 from ..lifts import lifts
 from ..values import TensorValue, Unsupported
 from .creation import filled
@@ -120,9 +120,11 @@ def instance_norm(lift: Builder, a: Any) -> Any:
         return _batch_norm(lift, a)
     for statistics in (getattr(a, "running_mean", None), getattr(a, "running_var", None)):
         if isinstance(statistics, TensorValue):
+            if statistics.memory.kept:
+                raise keeps_state("a tensor of the module")
             statistics.memory.changed_by = lift.target
         elif isinstance(statistics, StoredTensor):
-            lift.changed_state[id(statistics.storage)] = statistics.storage
+            lift.changed_state.append((statistics.path, statistics.storage))
     return _instance_norm(lift, a)
 
 
