@@ -245,7 +245,8 @@ def _show(report: Report) -> None:
         line(f"nodes were not run: {report.skipped}")
     otherwise = report.missing or any(node.differences for node in report.nodes)
     right = all(weight.ok for weight in report.weights) and not otherwise
-    if report.first_wrong and right and report.rules_compared and not (report.integer_only or report.interface):
+    differs = not all(node.ok for node in report.nodes)
+    if differs and right and report.rules_compared and not (report.integer_only or report.interface):
         line("file and source state the same, so the engine may have a faulty kernel; try another one: --engine")
     line(_verdict(report))
 

@@ -125,7 +125,11 @@ def _show(made: Page, file: Place, html: Place | None) -> None:
     except BaseException:  # also an interruption
         path.parent.rmdir()
         raise
-    if not webbrowser.open(path.resolve().as_uri()):
+    try:
+        is_open = webbrowser.open(path.resolve().as_uri())
+    except ValueError:  # quotes in BROWSER that do not end
+        is_open = False
+    if not is_open:
         line("no browser was found: open this file in one", err=True)
 
 

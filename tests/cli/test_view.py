@@ -36,9 +36,17 @@ def test_without_a_name_the_page_is_opened(tiny: Path, tmp_path: Path, monkeypat
     assert (tmp_path / "tiny.html").is_file()
 
 
-def test_where_there_is_no_browser_it_says_so(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_named", [True, False])
+def test_where_there_is_no_browser_it_says_so(
+    is_named: bool, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(address: str) -> bool:
+        if is_named:
+            raise ValueError("No closing quotation")
+        return False
+
     monkeypatch.setattr("tempfile.mkdtemp", lambda prefix: str(tmp_path))
-    monkeypatch.setattr(webbrowser, "open", lambda address: False)
+    monkeypatch.setattr(webbrowser, "open", fail)
     done = invoke("view", tiny)
     assert done.exit_code == 0
     assert "no browser was found" in done.stderr

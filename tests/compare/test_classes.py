@@ -69,6 +69,16 @@ def test_ties_of_float_sums_depend_on_the_number_of_products(transposed: int) ->
         assert (counts.tie, counts.wrong) == (ties, 2 - ties)
 
 
+def test_a_tie_beside_an_infinite_number() -> None:
+    node = Node("Reciprocal", ("x",), ("y",), {}, rule="reciprocal", version=OPERATORS["Reciprocal"].version)
+    x = Operand(np.array([0, 8], np.uint8), Quantization.per_tensor(1.0, 0, "uint8"))
+    output = Tensor("y", "uint8", (2,), quantization=Quantization.per_tensor(0.25, 0, "uint8"))
+    (mine,) = execute(node, [x], [output])
+    assert mine.tolist() == [255, 0]
+    counts = classify(node, [x], output, mine, np.array([255, 1], np.uint8))
+    assert (counts.equal, counts.tie, counts.wrong) == (1, 1, 0)
+
+
 def test_two_steps_are_never_a_tie() -> None:
     node = Node("QuantizeLinear", ("x",), ("y",), {}, rule="reciprocal", version=OPERATORS["QuantizeLinear"].version)
     output = Tensor("y", "uint8", (3,), quantization=Quantization.per_tensor(1.0, 0, "uint8"))

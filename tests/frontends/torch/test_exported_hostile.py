@@ -441,7 +441,7 @@ def test_a_state_that_shares_its_bytes_is_refused() -> None:
 
     with quiet():
         program = torch.export.export(Shared().eval(), (X,), strict=False)
-    with pytest.raises(SourceError, match="part: the program modifies it at run time"):
+    with pytest.raises(SourceError, match="whole: the program modifies it at run time"):
         qfmt.convert(program)
 
 

@@ -59,8 +59,8 @@ def written(program: Program, aliases: Aliases) -> Iterator[str]:
     for call, changed in zip(program.graph.calls, aliases.changed, strict=True):
         if out_of_place(call.target) not in VIEWS:
             found.update((id(aliases.views[name]), aliases.views[name]) for name in changed)
-    for views in found.values():
-        yield from (view for view in views if view in program.stored)
+    together = {name for views in found.values() for name in views}
+    yield from (value for value in program.stored if value in together)
 
 
 _WITH_STATISTICS = {
