@@ -41,7 +41,7 @@ def with_scale(site: Site) -> Sequence[ir.Value]:
     follows = site.tensor(decides).dtype if site.has(decides) else "uint8"
     if attributes["output_dtype"] == follows:
         del attributes["output_dtype"]
-    inputs = [site.real(0), *(site.stored(index) for index in range(1, len(site.node.inputs)))]
+    inputs = [site.real(0), site.real(1), *(site.stored(index) for index in range(2, len(site.node.inputs)))]
     integers = site.output().dtype if name == "QuantizeLinear" else site.tensor(0).dtype
     if site.has(2) and site.tensor(2).dtype != integers:
         if DTYPES[integers].is_integer and not DTYPES[site.tensor(2).dtype].is_integer:

@@ -292,6 +292,14 @@ def test_a_slice_by_bounds_of_two_types() -> None:
     exact(single("Slice", "", tensors, Y, {}), {"x": IMAGE[0, 0, :4, :3]})
 
 
+def test_a_scale_that_is_quantized() -> None:
+    """ONNX takes the real number."""
+    tensors = [Tensor("x", "float32", (3, 4)), Tensor("s", "int8", (), None, Quantization.per_tensor(0.5, 0, "int8"))]
+    model = single("ai.onnx.QuantizeLinear", "", tensors, Tensor("y", "uint8", (3, 4)), {"output_dtype": "uint8"})
+    given = {"x": IMAGE[0, 0, :3, :4], "s": np.array(3, np.int8)}
+    np.testing.assert_array_equal(runtime(model.to_onnx(opset=21), given)[0], model.run(given)["y"])
+
+
 def test_no_axes_to_squeeze() -> None:
     tensors = [Tensor("x", "float32", (1, 2, 1)), Tensor.constant("axes", np.array([], np.int64))]
     exact(single("Squeeze", "", tensors, Y, {}), {"x": IMAGE[:, :, 0, :1]})
