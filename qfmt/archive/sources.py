@@ -146,15 +146,24 @@ def _matching(pattern: str) -> Iterator[Path]:
     for a folder that cannot be read, which `glob` leaves out."""
     parts = Path(pattern).parts
     at = parts.index("**") if "**" in parts else len(parts)
-    for number in filter(lambda number: glob.has_magic(parts[number]), range(at)):
+    for number in range(at):
         for folder in filter(os.path.isdir, glob.glob(str(Path(*parts[:number])))):  # noqa: PTH207
-            os.scandir(folder).close()
+            _require_readable(folder, parts[number])
     for found in map(Path, glob.glob(str(Path(*parts[:at])))):  # noqa: PTH207
         if not found.is_dir():
             if at == len(parts):
                 yield found
         elif at < len(parts):
             yield from (each for each in _below(found) if _fits(each.relative_to(found).parts, parts[at:]))
+
+
+def _require_readable(folder: str, name: str) -> None:
+    """OSError if it cannot be told whether a folder has something of that name, or that matches it."""
+    if glob.has_magic(name):
+        os.scandir(folder).close()
+    else:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            os.lstat(Path(folder, name))
 
 
 def _fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:

@@ -17,6 +17,7 @@ from ..arithmetic import DYNAMIC
 from ..arrays import Data
 from ..model import Model, Node, Quantization, Tensor
 from ..ops import known
+from ..ops.moves import only_moves
 from .constants import unused
 
 OFFSETS = {"int8": -128, "uint8": 128}
@@ -76,7 +77,7 @@ def _movable(model: Model) -> set[str]:
         entry, ends = known(node), {name for name in (*node.inputs, *node.outputs) if name}
         if entry is None or entry.takes_integers or node.rule in entry.sum_rules:
             found -= ends
-        elif entry.moves:
+        elif entry.moves or only_moves(node, model.tensors):
             together.append({name for name in ends if model.tensors[name].quantization is not None})
     size = -1
     while size != len(found):  # a moved tensor has the type of its source

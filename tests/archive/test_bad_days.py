@@ -38,8 +38,15 @@ def test_a_folder_that_cannot_be_read_is_an_error(
             raise PermissionError(13, "Permission denied", str(path))
         return scan(path)
 
+    def refuse_details(path: Any, **options: Any) -> Any:
+        if Path(path).parent.name == "secret":
+            raise PermissionError(13, "Permission denied", str(path))
+        return details(path, **options)
+
+    details = os.lstat
     monkeypatch.setattr(os, "scandir", refuse)
-    for named in (str(sources), f"{sources}/**/*.pt", f"{sources}/*/*.pt"):
+    monkeypatch.setattr(os, "lstat", refuse_details)
+    for named in (str(sources), f"{sources}/**/*.pt", f"{sources}/*/*.pt", f"{sources}/*/b.pt"):
         with pytest.raises(SourceError, match="Permission denied"):
             find([named], archive)
 

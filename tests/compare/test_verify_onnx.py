@@ -24,8 +24,8 @@ from qfmt.cli import main
 from qfmt.compare.classes import classify
 from qfmt.engines import RUNTIMES
 from qfmt.frontends.onnx import source as onnx_source
-from qfmt.model import Model, Quantization, Tensor
-from qfmt.ops import Operand
+from qfmt.model import Graph, Model, Node, Quantization, Tensor
+from qfmt.ops import OPERATORS, Operand
 from qfmt.passes.statistics import statistics
 from qfmt.rules import violations
 from support.changed import one_scale_changed, one_value_changed, with_node, with_tensor, zero_point_moved
@@ -417,6 +417,32 @@ def test_an_export_with_other_zero_points_is_compared(tmp_path: Path) -> None:
         assert not report.uncompared and not report.unpaired and len(report.weights) == 1
         (weight,) = (tensor.name for tensor in b.graph.constants() if len(tensor.shape or ()) == 2)
         assert qfmt.verify(tmp_path / a, one_value_changed(b, weight)).weights[0].different == 1
+
+
+@pytest.mark.parametrize("operator", ["Resize", "Concat"])
+def test_an_export_of_same_types_that_ends_in_moved_integers(operator: str, tmp_path: Path) -> None:
+    """An output keeps its type, and so does what it is moved from."""
+    grid, out = Quantization.per_tensor(0.05, 0, "int8"), Quantization.per_tensor(0.03, -128, "int8")
+    weight = np.random.default_rng(0).integers(-20, 20, (3, 2, 1, 1)).astype(np.int8)
+    window = {"kernel_shape": (1, 1), "strides": (1, 1), "dilations": (1, 1), "pads": (0,) * 4, "group": 1}
+    moved = {"Resize": ("y", "", "", "sizes"), "Concat": ("y", "y")}[operator]
+    attributes = {"Resize": {"mode": "nearest", "nearest_mode": "floor"}, "Concat": {"axis": 1}}[operator]
+    nodes = [
+        Node("QuantizeLinear", ("x",), ("q",), {}, "", OPERATORS["QuantizeLinear"].version, "divide"),
+        Node("Conv", ("q", "w"), ("y",), window, "", OPERATORS["Conv"].version, "integer_bias"),
+        Node(operator, moved, ("z",), OPERATORS[operator].complete(attributes), "", OPERATORS[operator].version),
+    ]
+    tensors = [
+        *(Tensor("x", "float32", (1, 2, 4, 4)), Tensor("q", "int8", (1, 2, 4, 4), None, grid)),
+        *(Tensor("y", "int8", None, None, out), Tensor("z", "int8", None, None, out)),
+        Tensor.constant("w", weight, Quantization.per_tensor(0.01, 0, "int8")),
+        *([Tensor.constant("sizes", np.array([1, 3, 8, 8]))] if operator == "Resize" else []),
+    ]
+    model = Model(Graph(("x",), ("z",), nodes, {each.name: each for each in tensors}), engine="onnx")
+    onnx.save(model.to_onnx(same_types=True), tmp_path / "m.onnx")
+    model.save(tmp_path / "m.qfb")
+    report = qfmt.verify(tmp_path / "m.onnx", tmp_path / "m.qfb")
+    assert report.ok and report.outputs[0].outputs, report.first_wrong
 
 
 def test_weights_that_the_import_transposes_in_two_exports(tmp_path: Path) -> None:
