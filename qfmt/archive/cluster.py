@@ -65,7 +65,7 @@ def results(
     dask: Any = distributed
     shown = masked(address) if "://" in address else address.rpartition("@")[2]  # without a password
     with ExitStack() as stack:
-        stack.enter_context(dask.utils.silence_logging_cmgr(CRITICAL))  # it would log tracebacks
+        stack.enter_context(dask.utils.silence_logging_cmgr(CRITICAL + 1))  # it would log tracebacks
         try:
             if address == "local":
                 stack.enter_context(_without_working_directory())
@@ -151,10 +151,8 @@ def _greet(dask: Any, address: str) -> None:
             found = thread.submit(asyncio.run, asyncio.wait_for(identity(), PATIENCE + 1)).result()
     except asyncio.TimeoutError:  # of a side that takes the connection and says nothing, which Dask waits for
         raise OSError(f"said nothing for {PATIENCE} seconds") from None
-    except OSError as error:  # Dask adds the name of the method
-        raise OSError(first_line(error.__cause__ or error)) from None
-    except (MemoryError, struct.error, ValueError, TypeError):  # of what Dask takes for sizes, or for a greeting
-        found = None
+    except (MemoryError, struct.error, ValueError, TypeError, dask.comm.CommClosedError):
+        found = None  # Dask took something else for sizes, or for a greeting
     if not isinstance(found, dict) or found.get("type") != "Scheduler":
         raise ValueError("does not answer as a Dask scheduler")
 
