@@ -12,13 +12,14 @@ import click
 import qfmt
 
 from ..backstop import paused
+from ..errors import DestinationError
 from ..notation import size
 from ..urls import Place
 from .interruption import will_write
 from .options import no_progress
 from .output import line
 from .progress import working
-from .source import DESTINATION, FILE, distinct, limited, open_model, spare
+from .source import DESTINATION, FILE, MODELS, distinct, limited, open_model, spare
 
 if TYPE_CHECKING:
     from ..compare import Report
@@ -81,6 +82,9 @@ def command(
     distinct(html=html, svg=svg, png=png, node_data=node_data)
     for path in results:
         spare(path, file, other, source)
+        if path.suffix.lower() in MODELS:  # of a model that is lost if an option was mistaken for a flag
+            what = f"qfmt view does not write {path.suffix}"
+            raise DestinationError(what, where=str(path), hint="end the name in .html, .svg, .png or .json")
     will_write(*results)
     from ..view import page
 

@@ -36,6 +36,15 @@ def test_without_a_name_the_page_is_opened(tiny: Path, tmp_path: Path, monkeypat
     assert (tmp_path / "tiny.html").is_file()
 
 
+@pytest.mark.parametrize("option", ["--html", "--svg", "--node-data"])
+def test_a_page_does_not_replace_a_model(option: str, tiny: Path, tmp_path: Path) -> None:
+    other = tmp_path / "new.qfb"
+    other.write_bytes(tiny.read_bytes())
+    said = trouble("view", tiny, option, other)
+    assert "new.qfb: qfmt view does not write .qfb; end the name in .html, .svg, .png or .json" in said
+    assert other.read_bytes() == tiny.read_bytes()
+
+
 @pytest.mark.parametrize("is_named", [True, False])
 def test_where_there_is_no_browser_it_says_so(
     is_named: bool, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
