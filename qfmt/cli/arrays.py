@@ -7,11 +7,13 @@ from collections import Counter
 from io import BytesIO
 from typing import TYPE_CHECKING
 
-from ..backstop import LITTLE, limited
+from ..backstop import LITTLE, grow, limited
 from ..budget import Budget
 from ..errors import QfmtError, RunError, some
 from ..file.copies import downloaded
 from ..frontends.zips import Zip
+from ..memory import FACTOR, available
+from ..notation import size
 from ..urls import Place
 from .output import line
 
@@ -54,7 +56,10 @@ def _arrays(path: Path, where: str, wanted: Sequence[str]) -> dict[str, Array]:
             if file.read(len(_ZIP[0])) not in _ZIP:
                 file.seek(0)
                 return {"": np.load(file, allow_pickle=False)}
-        return dict(_members(Zip(path, Budget(path.stat().st_size, "reading")), where, {*wanted}))
+        budget = Budget(path.stat().st_size, "reading")
+        archive = Zip(path, budget)
+        budget.bytes += _expanded(archive)
+        return dict(_members(archive, where, {*wanted}))
     except QfmtError as error:
         raise RunError(error.what, where=where, hint=error.hint) from None
     except MemoryError:
@@ -69,8 +74,19 @@ def _arrays(path: Path, where: str, wanted: Sequence[str]) -> dict[str, Array]:
         raise RunError(f"is not a .npy or .npz file of plain arrays{why}", where=where, hint=hint) from None
 
 
+def _expanded(archive: Zip) -> int:
+    """The bytes that the arrays of a `.npz` take, once expanded and once copied. Plain arrays may shrink to a
+    thousandth, so what is available is the limit, not the size of the file."""
+    nbytes = 2 * sum(entry.size for entry in archive.entries.values())
+    if nbytes > available() // 2:
+        what = f"expands to {size(nbytes // 2)}, more than a quarter of the memory that is available"
+        raise QfmtError(what, hint="write it with numpy.savez, or split it")
+    grow(nbytes // FACTOR)
+    return nbytes
+
+
 def _members(archive: Zip, where: str, wanted: set[str]) -> Iterator[tuple[str, Array]]:
-    """The arrays of a `.npz` by name; compressed ones may not expand beyond a limit."""
+    """The arrays of a `.npz` by name."""
     import numpy as np
 
     names = {name: name.removesuffix(".npy") for name in archive.entries}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import DestinationError, RunError
 from ...interpreter import check_versions
+from ...regular import resolved
 from ...rules import require_sound
 from ...urls import Named, Url, place
 
@@ -43,7 +44,7 @@ def write_c(
     if isinstance(path := place(folder), Url):
         raise DestinationError("a C program consists of multiple files", where=str(path), hint="name a local folder")
     require_proven(model, ("P2",))  # the stated ranges of sums determine what fits in int32 in C
-    name = name or path.resolve().name
+    name = name or resolved(path).name
     check(path, program_name(name))
     texts = program(model, name, shapes, compact=compact)
     write(path, program_name(name), texts)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ...errors import DestinationError
 from ...file.replacing import replacing_folder
+from ...regular import resolved
 
 MARK = "written by qfmt"
 
@@ -18,7 +19,7 @@ def check(folder: Path, program: str) -> None:
     where = str(folder)
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise DestinationError("is not a folder", where=where, hint="name a folder that does not exist yet")
-    if Path.cwd().is_relative_to(folder.resolve()):  # a process would stay in a folder that is gone
+    if Path.cwd().is_relative_to(resolved(folder)):  # a process would stay in a folder that is gone
         raise DestinationError("is, or contains, the current folder", where=where, hint="name another folder")
     if not folder.parent.is_dir():
         raise DestinationError("is in a folder that does not exist", where=where, hint="create it first")
