@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 from ..arrays import BLOCK
 from ..errors import SourceError
 from ..regular import irregular, refusal
-from .harmless import Inert, Subclass, harmless_or_inert
+from .harmless import Inert, Subclass, harmless_or_inert, plain
 from .pickles import unpickle
 from .stored import Storage, StoredTensor
 from .zips import END, LOCAL, Zip, root_of
@@ -164,6 +164,7 @@ def _varint(file: BinaryIO) -> int:
 
 def saved_as(value: Any) -> str:
     """The kind of object that torch.save saved: "torch_module", "state_dict", or "torch_data" for any other."""
+    value = plain(value)
     if isinstance(value, Inert) and _is_module(value):
         return "torch_module"
     holders = StoredTensor, Subclass, Inert, dict

@@ -40,14 +40,20 @@ class InertClass(NamedTuple):
 
 
 class Inert:
-    """An object of such a class: its arguments, and its pickled state."""
+    """An object of such a class: its arguments, its pickled state, and its items: a dict, a list, or None."""
 
-    __slots__ = ("arguments", "class_name", "state")
+    __slots__ = ("arguments", "class_name", "items", "state")
 
     def __init__(self, class_name: str, arguments: tuple[Any, ...]) -> None:
         self.class_name = class_name
         self.arguments = arguments
         self.state: Any = None
+        self.items: Any = None
+
+
+def plain(value: Any) -> Any:
+    """What was saved; of an object of a subclass of dict that has no state, its items."""
+    return value.items if isinstance(value, Inert) and value.state is None and isinstance(value.items, dict) else value
 
 
 class Subclass:
@@ -202,7 +208,7 @@ def flat_key(key: Any) -> Any:
     else:
         fits = key is None or isinstance(key, str | float | bytes | TorchDType) or _within(key, 63)
     if not fits:
-        raise SourceError(f"a dict has a {type(key).__name__} as a key, which PyTorch does not write")
+        raise SourceError(f"a dict has a {type(key).__name__} as a key, which is not supported")
     return key
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from ..budget import Budget, reading
 from ..errors import SourceError, UnsafePickleError
 from .harmless import PAIR, Inert, InertClass, Rebuild, StorageType, flat_key
-from .stored import Storage
+from .stored import Storage, StoredTensor
 
 _U8, _U32, _U64 = map(struct.Struct, ("<B", "<I", "<Q"))
 
@@ -112,29 +112,53 @@ class Machine:
                 waiting.extend(value)
 
 
-def _setitems(machine: Machine, items: list[Any]) -> None:
+def _filled(machine: Machine, kind: type) -> Any:
+    """The container that gets items: that of an object whose class remains a name, such as a subclass of dict or a
+    deque."""
     target = machine.stack[-1]
+    if isinstance(target, Inert) and not target.class_name.startswith("__torch__."):
+        if target.items is None:
+            target.items = kind()
+        return target.items
+    return target
+
+
+def _key(key: Any, number: int) -> Any:
+    """A key that is safe to hash: for an object whose class remains a name, or a tensor, a text with a number."""
+    if isinstance(key, Inert | InertClass | StoredTensor):
+        name = key.class_name if isinstance(key, Inert) else key.name if isinstance(key, InertClass) else "tensor"
+        return f"({name} {number})"
+    return flat_key(key)
+
+
+def _setitems(machine: Machine, items: list[Any]) -> None:
+    target = _filled(machine, dict)
     if type(target) is not dict or len(items) % 2:
         raise SourceError("items are assigned to something that is not a dict")
     machine.budget.allocate(len(items) // 2 * PAIR)
     machine.budget.spend(sum(map(reading, items[::2])))
     for index in range(0, len(items), 2):
-        target[flat_key(items[index])] = items[index + 1]
+        target[_key(items[index], len(target))] = items[index + 1]
 
 
 def _extend(machine: Machine, items: list[Any]) -> None:
-    target = machine.stack[-1]
+    target = _filled(machine, list)
     if type(target) is not list:
         raise SourceError("items are appended to something that is not a list")
     target.extend(items)
 
 
-def _add_to_set(machine: Machine) -> None:
+def _elements(machine: Machine) -> set[Any]:
     items = machine.since_mark()
+    machine.budget.spend(sum(map(reading, items)))
+    return {_key(item, number) for number, item in enumerate(items)}
+
+
+def _add_to_set(machine: Machine) -> None:
+    elements = _elements(machine)
     if type(machine.stack[-1]) is not set:
         raise SourceError("items are added to something that is not a set")
-    machine.budget.spend(sum(map(reading, items)))
-    machine.stack[-1].update(map(flat_key, items))
+    machine.stack[-1].update(elements)
 
 
 def _memoize(machine: Machine, index: int) -> None:
@@ -268,6 +292,7 @@ def _opcodes() -> Iterator[tuple[str, Callable[[Machine], None]]]:
     yield "B", _bytes(_U32)
     yield "C", _bytes(_U8)
     yield "\x8e", _bytes(_U64)
+    yield "\x96", _bytes(_U64)
     yield ")", _constant(())
     yield "t", lambda machine: machine.push(tuple(machine.since_mark()))
     yield "\x85", _tuple(1)
@@ -282,6 +307,7 @@ def _opcodes() -> Iterator[tuple[str, Callable[[Machine], None]]]:
     yield "u", lambda machine: _setitems(machine, machine.since_mark())
     yield "\x8f", lambda machine: machine.push(set())
     yield "\x90", _add_to_set
+    yield "\x91", lambda machine: machine.push(_elements(machine))
     yield "q", lambda machine: _memoize(machine, machine.number(_U8))
     yield "r", lambda machine: _memoize(machine, machine.number(_U32))
     yield "\x94", lambda machine: _memoize(machine, len(machine.memo))
@@ -298,8 +324,8 @@ def _opcodes() -> Iterator[tuple[str, Callable[[Machine], None]]]:
 _SIZES = {
     ord(code): size
     for codes, size in (
-        ("}", 64), ("]lt\x85\x86\x87", 72), ("\x8f", 216), ("qr\x94", 80), ("GJM\x8a", 40),
-        ("XT\x8d\x8cUBC\x8e", 64), ("Rb\x81", 100), ("(", 72), ("c\x93Q", 200),
+        ("}", 64), ("]lt\x85\x86\x87", 72), ("\x8f\x91", 216), ("qr\x94", 80), ("GJM\x8a", 40),
+        ("XT\x8d\x8cUBC\x8e\x96", 64), ("Rb\x81", 100), ("(", 72), ("c\x93Q", 200),
     )
     for code in codes
 }  # fmt: skip

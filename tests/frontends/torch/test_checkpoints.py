@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import defaultdict, deque
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +206,35 @@ def test_a_checkpoint_around_a_module(form: dict[str, bool], tmp_path: Path) -> 
     )
     assert around.content_id() == alone.content_id()
     assert around.source["format"] == "pickled_module"
+
+
+class Settings(dict):
+    """As EasyDict, and Lightning's AttributeDict."""
+
+
+class Color(Enum):
+    RED = 1
+
+
+@FORMS
+@pytest.mark.parametrize("protocol", [2, 4, 5])
+def test_objects_beside_tensors(protocol: int, form: dict[str, bool], tmp_path: Path) -> None:
+    """Their classes remain names. Tensors among the items of a dict, a list or their like are kept."""
+    layer = nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(layer.parameters())
+    layer(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    beside = {
+        "best": defaultdict(float, acc=0.9), "losses": deque([1.0, 2.0]), "settings": Settings(lr=0.1),
+        "raw": bytearray(3), "last": deque([torch.ones(3)]), "average": Settings(w=torch.ones(2)),
+        "labels": {np.int64(0): "cat", np.str_("a"): 1, Color.RED: 2, Path("a"): 3, int: 4, layer.weight: 5},
+        "optimizer": optimizer, "seen": frozenset("ab"),
+    }  # fmt: skip
+    given = {"pickle_protocol": protocol, **form}
+    model = qfmt.convert(saved({"model": layer.state_dict(), **beside}, tmp_path / "m.pt", **given))
+    assert sorted(model.tensors) == ["average.w", "last.0", "model.bias", "model.weight"]
+    alone = qfmt.convert(saved(Settings(layer.state_dict()), tmp_path / "m.pt", **given))
+    assert sorted(alone.tensors) == ["bias", "weight"]
 
 
 def test_modules_and_other_tensors_are_all_kept(tmp_path: Path) -> None:

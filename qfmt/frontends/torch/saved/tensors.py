@@ -151,6 +151,8 @@ class _Walk:
         elif isinstance(value, Inert) and value.class_name.startswith("torch._utils._rebuild_"):
             what = value.class_name.removeprefix("torch._utils._rebuild_").replace("_", " ")
             raise SourceError(f"not supported: a {what}", where=name, hint="save a dense tensor: tensor.to_dense()")
+        elif isinstance(value, Inert) and value.items is not None:
+            self.visit(name, value.items, depth + 1)
         elif type(value) in (int, float):
             if name.endswith((".scale", ".zero_point")) and (isinstance(value, float) or abs(value) < 1 << 63):
                 self.entries.append(Entry(name, value))
