@@ -203,13 +203,16 @@ def flat_key(key: Any) -> Any:
     Pythons as an integer. Few pairs of small integers have equal hashes, but more integers leave a choice. (The hashes
     of strings are randomized.) Names show a tuple with all of its texts, each of which may be in the file once only.
     """
-    if type(key) is tuple:
-        fits = len(key) <= KEY_PARTS and _is_flat(key)
-    else:
-        fits = key is None or isinstance(key, str | float | bytes | TorchDType) or _within(key, 63)
-    if not fits:
+    if not is_flat_key(key):
         raise SourceError(f"a dict has a {type(key).__name__} as a key, which is not supported")
     return key
+
+
+def is_flat_key(key: Any) -> bool:
+    """Whether `flat_key` accepts it."""
+    if type(key) is tuple:
+        return len(key) <= KEY_PARTS and _is_flat(key)
+    return key is None or isinstance(key, str | float | bytes | TorchDType) or _within(key, 63)
 
 
 def _is_flat(key: tuple[Any, ...]) -> bool:

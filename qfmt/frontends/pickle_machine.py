@@ -9,7 +9,7 @@ from typing import Any
 
 from ..budget import Budget, reading
 from ..errors import SourceError, UnsafePickleError
-from .harmless import PAIR, Inert, InertClass, Rebuild, StorageType, flat_key
+from .harmless import PAIR, Inert, InertClass, Rebuild, StorageType, flat_key, is_flat_key
 from .stored import Storage, StoredTensor
 
 _U8, _U32, _U64 = map(struct.Struct, ("<B", "<I", "<Q"))
@@ -124,9 +124,9 @@ def _filled(machine: Machine, kind: type) -> Any:
 
 
 def _key(key: Any, number: int) -> Any:
-    """A key that is safe to hash: for an object whose class remains a name, or a tensor, a text with a number."""
-    if isinstance(key, Inert | InertClass | StoredTensor):
-        name = key.class_name if isinstance(key, Inert) else key.name if isinstance(key, InertClass) else "tensor"
+    """A key that is safe to hash: for another tuple, a tensor, or what remains a name, a text with a number."""
+    if isinstance(key, tuple | Inert | InertClass | StoredTensor) and not is_flat_key(key):
+        name = key.class_name if isinstance(key, Inert) else type(key).__name__
         return f"({name} {number})"
     return flat_key(key)
 

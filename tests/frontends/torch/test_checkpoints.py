@@ -228,6 +228,7 @@ def test_objects_beside_tensors(protocol: int, form: dict[str, bool], tmp_path: 
         "best": defaultdict(float, acc=0.9), "losses": deque([1.0, 2.0]), "settings": Settings(lr=0.1),
         "raw": bytearray(3), "last": deque([torch.ones(3)]), "average": Settings(w=torch.ones(2)),
         "labels": {np.int64(0): "cat", np.str_("a"): 1, Color.RED: 2, Path("a"): 3, int: 4, layer.weight: 5},
+        "pairs": {(0, 1, 2): "a", (-1,): "b", (0.5, "x"): "c", ((1, 2), 3): "d"},
         "optimizer": optimizer, "seen": frozenset("ab"),
     }  # fmt: skip
     given = {"pickle_protocol": protocol, **form}
