@@ -126,7 +126,7 @@ static int write_outputs(job_t *job, int raw)
                 printf("%" PRId64 "\n", x);
         }
     }
-    return fflush(stdout) || ferror(stdout) ? trouble("stdout", "cannot be written") : 0;
+    return 0;
 }
 
 static void print_value(const job_t *job, const char *what, uint32_t index, const qfb_value_state *value)
@@ -401,6 +401,12 @@ static int run_once(job_t *job, arguments_t *a)
     return read_inputs(job, a->files + 1, a->file_count - 1) || run(job) ? TROUBLE : write_outputs(job, a->raw);
 }
 
+/* The status, unless what was printed is lost. */
+static int ended(int status)
+{
+    return fflush(stdout) || ferror(stdout) ? trouble("stdout", "cannot be written") : status;
+}
+
 int main(int count, char **given)
 {
     int worst = 0, status, i;
@@ -413,12 +419,12 @@ int main(int count, char **given)
             close_model(&job);
             worst = status > worst ? status : worst;
         }
-        return worst;
+        return ended(worst);
     }
     if (parse(&arguments, count, given))
         return TROUBLE;
     status = open_model(&job, arguments.files[0]);
     status = status ? status : run_once(&job, &arguments);
     close_model(&job);
-    return status;
+    return ended(status);
 }

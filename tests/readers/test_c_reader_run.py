@@ -497,6 +497,19 @@ def test_work_and_memory_are_limited(tmp_path: Path) -> None:
 # The program
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize(
+    "arguments", [("m.qfb", "x.bin", "--shape", "x=3,4"), ("--list", "m.qfb"), ("--vectors", "m.qfb")]
+)
+def test_what_cannot_be_printed_is_an_error(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    linear(4).with_vectors({"x": np.zeros((3, 4), np.uint8)}).save(tmp_path / "m.qfb")
+    (tmp_path / "x.bin").write_bytes(bytes(12))
+    command = [build("qfb_run.c", *SANITIZED), *arguments]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (2, b"stdout: cannot be written\n")
+
+
 def test_names_do_not_turn_a_line(tmp_path: Path) -> None:
     """Characters that change the direction of what follows, and a line separator."""
     name = "a\u202e\u2066\u2028\u200fb\u2030"
