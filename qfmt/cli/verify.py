@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..model import Model
     from .arrays import Array
 
-DIFFERS = 1
+DIFFERS, UNKNOWN = 1, 2
 ALWAYS = ("outputs", "equal", "wrong")
 MEANINGS = {
     "tie": "off by one where the exact value is half-way between two integers, within float32 precision",
@@ -48,7 +48,7 @@ Examples:
   qfmt verify --archive folder                          each file of an archive, against its source
 
 Exit status: 0 equal, or every difference is explained: a rounding tie, an overflow in the engine, or what FILE states;
-1 wrong; 2 an error.""",
+1 wrong; 2 an error, or of an archive: none is wrong, but a source could not be verified.""",
 )
 @click.argument("source", type=FILE, required=False)
 @click.argument("file", type=FILE, required=False)
@@ -157,18 +157,20 @@ def _verify_archive(folder: Place, sources: Place | None, jobs: int, options: Ma
     told = [each["facts"] | each["report"] for each in found.values()]
     rows = [[name, *each["row"]] for name, each in found.items()]
     wrong = len([facts for facts in told if not facts["ok"]])
+    unverified = len([facts for facts in told if "error" in facts])
+    status = DIFFERS if wrong > unverified or not told else UNKNOWN if unverified else 0
     if json_:
         as_json({"archive": str(folder), "ok": bool(told) and not wrong, "reports": told})
-        return DIFFERS if wrong or not told else 0
+        return status
     columns = [Column("source", color="cyan"), Column("engine"), Column("outputs", right=True)]
     table([*columns, Column("equal", right=True), Column("verdict")], rows)
     line()
     without = len(manifest.entries) - len(told)
     rest = f"; no file for {without} of {how_many(len(manifest.entries), 'source')}" if without else ""
-    if unverified := len([facts for facts in told if "error" in facts]):
+    if unverified:
         rest = f"; {unverified} could not be verified{rest}"
     line(f"{folder}: {len(told) - wrong} of {len(told)} are right{rest}")
-    return DIFFERS if wrong or not told else 0
+    return status
 
 
 def _is_answer(answer: dict[str, Any]) -> bool:

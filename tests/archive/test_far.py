@@ -97,7 +97,7 @@ def test_sources_at_urls_are_verified_where_the_user_says(bucket: str, sources: 
     archive = tmp_path / "archive"
     assert invoke("convert", f"{bucket}/models", "--out", archive).exit_code == 0
     refused = invoke("verify", "--archive", archive)
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2
     assert refused.stdout.count("name the folder of the sources with --sources") == 4
     for where in (f"{bucket}/models", sources):
         done = invoke("verify", "--archive", archive, "--sources", where, "--jobs", "1")
