@@ -94,7 +94,7 @@ def message(error: Exception) -> str:
         return first_line(error)
     if isinstance(error, OSError):
         return printable(f"{error.filename}: {error.strerror}" if error.filename else str(error))
-    if what := _not_loaded(error):
+    if what := _not_loaded(error) or _no_thread(error):
         return what
     from . import __version__
 
@@ -106,7 +106,13 @@ def message(error: Exception) -> str:
 
 def is_expected(error: Exception) -> bool:
     """Whether it is no bug of qfmt."""
-    return isinstance(error, QfmtError | OSError | MemoryError) or bool(_not_loaded(error))
+    return isinstance(error, QfmtError | OSError | MemoryError) or bool(_not_loaded(error) or _no_thread(error))
+
+
+def _no_thread(error: Exception) -> str:
+    """What to say if the system, or a container, allows no more threads; "" for other errors."""
+    is_that = isinstance(error, RuntimeError) and "can't start new thread" in str(error)
+    return "a thread cannot be started: the system allows no more; use fewer --jobs" if is_that else ""
 
 
 def _not_loaded(error: Exception) -> str:

@@ -82,6 +82,15 @@ def test_a_package_that_cannot_be_loaded_is_not_a_bug_of_qfmt(monkeypatch: pytes
     assert trouble("inspect", tiny) == "qfmt: error: a package cannot be loaded: failed to map segment\n"
 
 
+def test_a_system_that_starts_no_thread_is_not_a_bug_of_qfmt(monkeypatch: pytest.MonkeyPatch, tiny: Path) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(qfmt, "load", fail)
+    said = "a thread cannot be started: the system allows no more; use fewer --jobs"
+    assert trouble("inspect", tiny) == f"qfmt: error: {said}\n"
+
+
 def test_interruption_is_status_130_without_traceback(monkeypatch: pytest.MonkeyPatch, tiny: Path) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
