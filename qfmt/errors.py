@@ -111,8 +111,9 @@ def is_expected(error: Exception) -> bool:
 
 def _no_thread(error: Exception) -> str:
     """What to say if the system, or a container, allows no more threads; "" for other errors."""
-    is_that = isinstance(error, RuntimeError) and "can't start new thread" in str(error)
-    return "a thread cannot be started: the system allows no more; use fewer --jobs" if is_that else ""
+    if not isinstance(error, RuntimeError) or "can't start new thread" not in str(error):
+        return ""
+    return "a thread cannot be started: the system allows no more; raise its limit (ulimit -u), or use fewer --jobs"
 
 
 def _not_loaded(error: Exception) -> str:

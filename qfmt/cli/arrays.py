@@ -56,9 +56,8 @@ def _arrays(path: Path, where: str, wanted: Sequence[str]) -> dict[str, Array]:
             if file.read(len(_ZIP[0])) not in _ZIP:
                 file.seek(0)
                 return {"": np.load(file, allow_pickle=False)}
-        budget = Budget(path.stat().st_size, "reading")
-        archive = Zip(path, budget)
-        budget.bytes += _expanded(archive)
+        archive = Zip(path, Budget(path.stat().st_size, "reading"))
+        _allow_expansion(archive)
         return dict(_members(archive, where, {*wanted}))
     except QfmtError as error:
         raise RunError(error.what, where=where, hint=error.hint) from None
@@ -74,15 +73,15 @@ def _arrays(path: Path, where: str, wanted: Sequence[str]) -> dict[str, Array]:
         raise RunError(f"is not a .npy or .npz file of plain arrays{why}", where=where, hint=hint) from None
 
 
-def _expanded(archive: Zip) -> int:
-    """The bytes that the arrays of a `.npz` take, once expanded and once copied. Plain arrays may shrink to a
-    thousandth, so what is available is the limit, not the size of the file."""
+def _allow_expansion(archive: Zip) -> None:
+    """Raise the limits by what the arrays take, once expanded and once copied. Arrays of zeros compress to a
+    thousandth, so the available memory is the limit, not the size of the file. QfmtError if it is too little."""
     nbytes = 2 * sum(entry.size for entry in archive.entries.values())
     if nbytes > available() // 2:
         what = f"expands to {size(nbytes // 2)}, more than a quarter of the memory that is available"
         raise QfmtError(what, hint="write it with numpy.savez, or split it")
+    archive.budget.bytes += nbytes
     grow(nbytes // FACTOR)
-    return nbytes
 
 
 def _members(archive: Zip, where: str, wanted: set[str]) -> Iterator[tuple[str, Array]]:

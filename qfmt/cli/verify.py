@@ -156,11 +156,12 @@ def _verify_archive(folder: Place, sources: Place | None, jobs: int, options: Ma
             found[task["source"]] |= _failed(answer["error"]) if "error" in answer else answer
     told = [each["facts"] | each["report"] for each in found.values()]
     rows = [[name, *each["row"]] for name, each in found.items()]
-    wrong = len([facts for facts in told if not facts["ok"]])
+    right = len([facts for facts in told if facts["ok"]])
     unverified = len([facts for facts in told if "error" in facts])
-    status = DIFFERS if wrong > unverified or not told else UNKNOWN if unverified else 0
+    wrong = len(told) - right - unverified
+    status = DIFFERS if wrong or not told else UNKNOWN if unverified else 0
     if json_:
-        as_json({"archive": str(folder), "ok": bool(told) and not wrong, "reports": told})
+        as_json({"archive": str(folder), "ok": not status, "reports": told})
         return status
     columns = [Column("source", color="cyan"), Column("engine"), Column("outputs", right=True)]
     table([*columns, Column("equal", right=True), Column("verdict")], rows)
@@ -169,7 +170,7 @@ def _verify_archive(folder: Place, sources: Place | None, jobs: int, options: Ma
     rest = f"; no file for {without} of {how_many(len(manifest.entries), 'source')}" if without else ""
     if unverified:
         rest = f"; {unverified} could not be verified{rest}"
-    line(f"{folder}: {len(told) - wrong} of {len(told)} are right{rest}")
+    line(f"{folder}: {right} of {len(told)} are right{rest}")
     return status
 
 

@@ -175,7 +175,7 @@ class Shards:
         return f"{self._where}: shard {self.shards[index].name!r}"
 
 
-NO_FILE = "is not a regular file"
+NOT_REGULAR = "is not a regular file"
 
 HINT = "put it into the folder of the file, or convert the source again"
 
@@ -200,12 +200,12 @@ def _mapped(path: Path, shard: Shard) -> Part:
         if stat.S_ISLNK(mode):
             return "is a link"
         if not stat.S_ISREG(mode):
-            return NO_FILE
+            return NOT_REGULAR
         descriptor = descriptor_of(path)
         try:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode):  # it was replaced just now
-                return NO_FILE
+                return NOT_REGULAR
             if found.st_size != shard.size:
                 return of_another_size(found.st_size, shard)
             return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))

@@ -123,12 +123,15 @@ def _filled(machine: Machine, kind: type) -> Any:
     return target
 
 
+_NUMBERED = tuple, Inert, InertClass, StoredTensor
+
+
 def _key(key: Any, number: int) -> Any:
     """A key that is safe to hash: for another tuple, a tensor, or what remains a name, a text with a number."""
-    if isinstance(key, tuple | Inert | InertClass | StoredTensor) and not is_flat_key(key):
-        name = key.class_name if isinstance(key, Inert) else type(key).__name__
-        return f"({name} {number})"
-    return flat_key(key)
+    if not isinstance(key, _NUMBERED) or is_flat_key(key):
+        return flat_key(key)
+    name = key.class_name if isinstance(key, Inert) else type(key).__name__
+    return f"({name} {number})"
 
 
 def _setitems(machine: Machine, items: list[Any]) -> None:

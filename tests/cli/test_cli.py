@@ -87,7 +87,7 @@ def test_a_system_that_starts_no_thread_is_not_a_bug_of_qfmt(monkeypatch: pytest
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(qfmt, "load", fail)
-    said = "a thread cannot be started: the system allows no more; use fewer --jobs"
+    said = "a thread cannot be started: the system allows no more; raise its limit (ulimit -u), or use fewer --jobs"
     assert trouble("inspect", tiny) == f"qfmt: error: {said}\n"
 
 

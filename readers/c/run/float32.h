@@ -13,7 +13,6 @@ typedef uint32_t f32_t;
 #define F32_HALF UINT32_C(0x3f000000)
 #define F32_ONE UINT32_C(0x3f800000)
 #define F32_INFINITY UINT32_C(0x7f800000)
-#define F32_EXACT (INT64_C(1) << 24) /* all integers up to it are float32 numbers */
 
 f32_t f32_of_integer(int64_t x);
 f32_t f32_of_double(uint64_t bits); /* the bits of a double */

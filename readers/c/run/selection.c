@@ -195,12 +195,13 @@ typedef struct {
     int mode;
 } pad_t;
 
-/* Whether an integer is the same after it was dequantized and quantized in float32. */
+/* Whether an integer is the same after it was dequantized and quantized in float32: two roundings move one below 2^22
+ * by less than a half. */
 static int is_kept(const qfb_quantization *q, int64_t integer)
 {
-    int64_t centred = integer - qfb_zero_point(q, 0);
+    int64_t centred = integer - qfb_zero_point(q, 0), limit = INT64_C(1) << 22;
     f32_t real = f32_product(f32_of_integer(centred), f32_of_double(qfb_number_bits(&q->scale, 0)));
-    return centred > -F32_EXACT / 4 && centred < F32_EXACT / 4 && (real & ~F32_SIGN) < F32_INFINITY;
+    return centred > -limit && centred < limit && (real & ~F32_SIGN) < F32_INFINITY;
 }
 
 /* What is added: zero, or an integer on the output's grid, clamped. Real numbers but zero would need floats. */
