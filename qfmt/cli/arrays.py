@@ -11,14 +11,14 @@ from ..backstop import LITTLE, grow, limited
 from ..budget import Budget
 from ..errors import QfmtError, RunError, some
 from ..file.copies import downloaded
-from ..frontends.zips import Zip
+from ..frontends.zips import STORED, Zip
 from ..memory import FACTOR, available
 from ..notation import size
 from ..urls import Place
 from .output import line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import numpy as np
@@ -57,7 +57,6 @@ def _arrays(path: Path, where: str, wanted: Sequence[str]) -> dict[str, Array]:
                 file.seek(0)
                 return {"": np.load(file, allow_pickle=False)}
         archive = Zip(path, Budget(path.stat().st_size, "reading"))
-        _allow_expansion(archive)
         return dict(_members(archive, where, {*wanted}))
     except QfmtError as error:
         raise RunError(error.what, where=where, hint=error.hint) from None
@@ -73,10 +72,11 @@ def _arrays(path: Path, where: str, wanted: Sequence[str]) -> dict[str, Array]:
         raise RunError(f"is not a .npy or .npz file of plain arrays{why}", where=where, hint=hint) from None
 
 
-def _allow_expansion(archive: Zip) -> None:
-    """Raise the limits by what the arrays take, once expanded and once copied. Arrays of zeros compress to a
+def _allow_expansion(archive: Zip, names: Iterable[str]) -> None:
+    """Raise the limits by what compressed arrays take, once expanded and once copied. Arrays of zeros compress to a
     thousandth, so the available memory is the limit, not the size of the file. QfmtError if it is too little."""
-    nbytes = 2 * sum(entry.size for entry in archive.entries.values())
+    entries = [archive.entries[name] for name in names]
+    nbytes = 2 * sum(entry.size for entry in entries if entry.method != STORED)
     if nbytes > available() // 2:
         what = f"expands to {size(nbytes // 2)}, more than a quarter of the memory that is available"
         raise QfmtError(what, hint="write it with numpy.savez, or split it")
@@ -94,6 +94,7 @@ def _members(archive: Zip, where: str, wanted: set[str]) -> Iterator[tuple[str, 
     if wanted <= {*names.values()} and (aside := [name for name in names.values() if name not in wanted]):
         line(f"note: {where}: ignored, because they are not inputs: {some(aside)}", err=True)
         names = {name: array for name, array in names.items() if array in wanted}
+    _allow_expansion(archive, names)
     for name, array in names.items():
         yield array, np.lib.format.read_array(BytesIO(archive.read(name)), allow_pickle=False)
 

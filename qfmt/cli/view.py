@@ -123,7 +123,8 @@ def _show(made: Page, file: Place, html: Place | None) -> None:
         return
     import webbrowser
 
-    path = Path(tempfile.mkdtemp(prefix="qfmt-view-")) / f"{file.stem}.html"
+    stem = file.stem.encode("utf-8", "replace")[:200].decode(errors="ignore")  # a suffix of five bytes may not fit
+    path = Path(tempfile.mkdtemp(prefix="qfmt-view-")) / f"{stem}.html"
     try:
         _write(path, page, size(len(page)))
     except BaseException:  # also an interruption

@@ -165,17 +165,20 @@ def _varint(file: BinaryIO) -> int:
 def saved_as(value: Any) -> str:
     """The kind of object that torch.save saved: "torch_module", "state_dict", or "torch_data" for any other."""
     value = plain(value)
-    if isinstance(value, Inert) and _is_module(value):
+    if is_module(value):
         return "torch_module"
     holders = StoredTensor, Subclass, Inert, dict
     tensors = isinstance(value, dict) and any(isinstance(item, holders) for item in value.values())
     return "state_dict" if tensors else "torch_data"
 
 
-def _is_module(top: Inert) -> bool:
-    fx = top.class_name.startswith("torch.fx.graph_module.")
-    convolution = ".quantized.modules.conv" in top.class_name  # their state is a tuple
-    return fx or convolution or (isinstance(top.state, dict) and "_modules" in top.state)
+def is_module(value: Any) -> bool:
+    """Whether it is a module of PyTorch."""
+    if not isinstance(value, Inert):
+        return False
+    fx = value.class_name.startswith("torch.fx.graph_module.")
+    convolution = ".quantized.modules.conv" in value.class_name  # their state is a tuple
+    return fx or convolution or (isinstance(value.state, dict) and "_modules" in value.state)
 
 
 def _no_storage(key: str, dtype: str) -> Storage:

@@ -6,8 +6,11 @@ own `find_global`, based on these, to `unpickle`.
 
 from __future__ import annotations
 
+import builtins
+import struct
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..errors import SourceError, damaged
@@ -19,6 +22,9 @@ class TorchDType(NamedTuple):
     """`torch.qint8` and its like; `name` is PyTorch's."""
 
     name: str
+
+    def __str__(self) -> str:
+        return f"torch.{self.name}"
 
 
 class QScheme(NamedTuple):
@@ -52,8 +58,10 @@ class Inert:
 
 
 def plain(value: Any) -> Any:
-    """What was saved; of an object of a subclass of dict that has no state, its items."""
-    return value.items if isinstance(value, Inert) and value.state is None and isinstance(value.items, dict) else value
+    """What was saved; of an object of a subclass of dict, its items and attributes."""
+    if not isinstance(value, Inert) or not isinstance(value.items, dict):
+        return value
+    return {**value.state, **value.items} if isinstance(value.state, dict) else value.items
 
 
 class Subclass:
@@ -66,6 +74,17 @@ class Subclass:
         self.dtype = dtype
         self.shape = shape
         self.state: dict[Any, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NumberedKey:
+    """The key of a dict in place of one that is not safe to hash; equal to no other."""
+
+    kind: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"({self.kind} {self.number})"
 
 
 PAIR = 100
@@ -191,6 +210,33 @@ def _first(value: Any, *_: Any) -> Any:
     return value
 
 
+_NUMBERS = {
+    "b1": "?", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q",
+    "f2": "e", "f4": "f", "f8": "d",
+}  # fmt: skip
+"""NumPy's types of numbers → struct's."""
+
+
+def _scalar(dtype: Any, data: Any) -> Any:
+    """A number of NumPy. Its bytes are a text in protocol 2."""
+    match data:
+        case Inert(class_name="_codecs.encode", arguments=(str(text), *_)):
+            data = text.encode("latin-1")
+    match dtype:
+        case Inert(class_name="numpy.dtype", arguments=(str(kind), *_), state=(_, str(order), *_)) if (
+            kind in _NUMBERS and isinstance(data, bytes)
+        ):
+            return struct.unpack((">" if order == ">" else "<") + _NUMBERS[kind], data)[0]
+    return Inert("numpy.generic", (dtype, data))
+
+
+def _device(kind: Any, index: Any = None) -> str:
+    """torch.device, as torch prints it."""
+    if not isinstance(kind, str) or not (index is None or _within(index, 31)):
+        raise damaged("a device is not a name and a number")
+    return kind if index is None else f"{kind}:{index}"
+
+
 KEY_PARTS, KEY_NUMBERS, KEY_TEXT = 16, 2, 1000
 """The most parts of a tuple that is a key, integers among them, and characters of its texts."""
 
@@ -265,7 +311,9 @@ HARMLESS: Mapping[str, Any] = {
     "torch._utils._rebuild_wrapper_subclass": Rebuild(_subclass),
     "torch._tensor._rebuild_from_type_v2": Rebuild(_of_type, 16),
     "torch.Size": Rebuild(_size, 16),
-    "torch.device": Rebuild(_first),
+    "torch.device": Rebuild(_device, 4),
+    "numpy.core.multiarray.scalar": Rebuild(_scalar, 1),
+    "numpy._core.multiarray.scalar": Rebuild(_scalar, 1),
     "torch.jit._pickle.restore_type_tag": Rebuild(_first),
     **{f"torch.jit._pickle.build_{kind}list": Rebuild(_first) for kind in ("int", "double", "bool", "tensor")},
     **{f"torch.{name}Storage": StorageType(dtype) for name, dtype in _STORAGES.items()},
@@ -288,18 +336,25 @@ def harmless(module: str, name: str) -> Any:
 
 
 PLAIN_MODULES = {
-    "_codecs", "abc", "argparse", "collections", "copy_reg", "copyreg", "dataclasses", "datetime", "decimal", "enum",
-    "fractions", "functools", "inspect", "logging", "math", "numbers", "operator", "pathlib", "random", "re", "string",
-    "time", "types", "typing", "uuid", "weakref",
+    "_codecs", "abc", "argparse", "array", "calendar", "collections", "configparser", "contextlib", "copy_reg",
+    "copyreg", "dataclasses", "datetime", "decimal", "enum", "fractions", "functools", "inspect", "ipaddress",
+    "itertools", "json", "logging", "math", "numbers", "operator", "optparse", "pathlib", "queue", "random", "re",
+    "statistics", "string", "time", "types", "typing", "uuid", "weakref", "zoneinfo",
 }  # fmt: skip
 """Modules of Python's library whose classes occur in checkpoints and modules; the classes remain names."""
 
 PLAIN_BUILTINS = {
-    "NoneType", "bool", "bytearray", "bytes", "complex", "dict", "float", "frozenset", "getattr", "int", "list", "long",
-    "object", "range", "set", "slice", "str", "tuple", "type", "unicode",
+    "Ellipsis", "NoneType", "NotImplemented", "bool", "bytearray", "bytes", "complex", "dict", "enumerate", "filter",
+    "float", "frozenset", "getattr", "int", "iter", "len", "list", "long", "map", "max", "min", "object", "range",
+    "reversed", "set", "slice", "sorted", "str", "sum", "tuple", "type", "unicode", "xrange", "zip",
+    *(name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, BaseException)),
 }  # fmt: skip
 
 ATTACKERS_TOOLS = {"operator.attrgetter", "operator.methodcaller", "types.CodeType", "types.FunctionType"}
+
+
+SAME_MODULES = {"__builtin__": "builtins", "_operator": "operator"}
+"""The name of a module in a pickle → its usual name."""
 
 
 def harmless_or_inert(module: str, name: str) -> Any:
@@ -308,8 +363,9 @@ def harmless_or_inert(module: str, name: str) -> Any:
     Inert classes are never called. Names that only an attack would use, such as `os.system`, are refused all the
     same, so that the user knows.
     """
+    module = SAME_MODULES.get(module, module)
     package, qualified = module.partition(".")[0], f"{module}.{name}"
-    if package in ("builtins", "__builtin__"):
+    if package == "builtins":
         known = name in PLAIN_BUILTINS
     else:
         known = package in PLAIN_MODULES or package not in sys.stdlib_module_names

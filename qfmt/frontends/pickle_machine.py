@@ -9,8 +9,11 @@ from typing import Any
 
 from ..budget import Budget, reading
 from ..errors import SourceError, UnsafePickleError
-from .harmless import PAIR, Inert, InertClass, Rebuild, StorageType, flat_key, is_flat_key
-from .stored import Storage, StoredTensor
+from .harmless import PAIR, Inert, InertClass, NumberedKey, Rebuild, StorageType, flat_key, is_flat_key
+from .stored import Storage
+
+LONGEST_NAME = 1000
+"""Characters of the name of a class, which each of its objects may copy."""
 
 _U8, _U32, _U64 = map(struct.Struct, ("<B", "<I", "<Q"))
 
@@ -81,6 +84,8 @@ class Machine:
         return items
 
     def resolve(self, module: str, name: str) -> None:
+        if len(module) + len(name) > LONGEST_NAME:
+            raise SourceError(f"the name of a class has {len(module) + len(name):,} characters")
         meaning = self.find_global(module, name)
         if meaning is None:
             raise UnsafePickleError(
@@ -93,6 +98,8 @@ class Machine:
         """Call one of qfmt's rebuilders, or record the arguments of an inert object."""
         if isinstance(maker, InertClass):  # TorchScript passes the bare value to an enumeration
             return Inert(maker.name, arguments if isinstance(arguments, tuple) else (arguments,))
+        if isinstance(maker, Inert):  # such as a functools.partial or a method
+            return Inert(maker.class_name, (maker, arguments))
         if not isinstance(arguments, tuple):
             raise SourceError("the arguments of an object are not a tuple")
         if isinstance(maker, Rebuild):
@@ -123,15 +130,12 @@ def _filled(machine: Machine, kind: type) -> Any:
     return target
 
 
-_NUMBERED = tuple, Inert, InertClass, StoredTensor
-
-
-def _key(key: Any, number: int) -> Any:
-    """A key that is safe to hash: for another tuple, a tensor, or what remains a name, a text with a number."""
-    if not isinstance(key, _NUMBERED) or is_flat_key(key):
+def _key(machine: Machine, key: Any, number: int) -> Any:
+    """A key that is safe to hash; for an object, a tensor, a large integer, or another tuple, a numbered one."""
+    if isinstance(key, list | dict) or is_flat_key(key):
         return flat_key(key)
-    name = key.class_name if isinstance(key, Inert) else type(key).__name__
-    return f"({name} {number})"
+    machine.budget.allocate(80)
+    return NumberedKey(key.class_name if isinstance(key, Inert) else type(key).__name__, number)
 
 
 def _setitems(machine: Machine, items: list[Any]) -> None:
@@ -141,7 +145,7 @@ def _setitems(machine: Machine, items: list[Any]) -> None:
     machine.budget.allocate(len(items) // 2 * PAIR)
     machine.budget.spend(sum(map(reading, items[::2])))
     for index in range(0, len(items), 2):
-        target[_key(items[index], len(target))] = items[index + 1]
+        target[_key(machine, items[index], len(target))] = items[index + 1]
 
 
 def _extend(machine: Machine, items: list[Any]) -> None:
@@ -151,17 +155,14 @@ def _extend(machine: Machine, items: list[Any]) -> None:
     target.extend(items)
 
 
-def _elements(machine: Machine) -> set[Any]:
-    items = machine.since_mark()
-    machine.budget.spend(sum(map(reading, items)))
-    return {_key(item, number) for number, item in enumerate(items)}
-
-
 def _add_to_set(machine: Machine) -> None:
-    elements = _elements(machine)
-    if type(machine.stack[-1]) is not set:
-        raise SourceError("items are added to something that is not a set")
-    machine.stack[-1].update(elements)
+    """Sets are objects with a list, as in protocol 2: their elements need no hash."""
+    items = machine.since_mark()
+    match machine.stack[-1]:
+        case Inert(class_name="builtins.set", arguments=(list() as elements,)):
+            elements.extend(items)
+        case _:
+            raise SourceError("items are added to something that is not a set")
 
 
 def _memoize(machine: Machine, index: int) -> None:
@@ -213,7 +214,6 @@ def _stack_global(machine: Machine) -> None:
     name, module = machine.stack.pop(), machine.stack.pop()
     if not isinstance(module, str) or not isinstance(name, str):
         raise SourceError("the name of a global is not a string")
-    machine.budget.allocate(4 * (len(module) + len(name)))  # both may be from the memo
     machine.resolve(module, name)
 
 
@@ -227,6 +227,12 @@ def _newobj(machine: Machine) -> None:
     if not isinstance(maker, InertClass):
         raise SourceError("an object is created from something that is not a class")
     machine.push(machine.make(maker, arguments))
+
+
+def _newobj_ex(machine: Machine) -> None:
+    keywords, arguments, maker = machine.stack.pop(), machine.stack.pop(), machine.stack.pop()
+    machine.stack += [maker, (arguments, keywords)]
+    _newobj(machine)
 
 
 def _build(machine: Machine) -> None:
@@ -308,9 +314,9 @@ def _opcodes() -> Iterator[tuple[str, Callable[[Machine], None]]]:
     yield "}", lambda machine: machine.push({})
     yield "s", lambda machine: _setitems(machine, [machine.stack.pop(-2), machine.stack.pop()])
     yield "u", lambda machine: _setitems(machine, machine.since_mark())
-    yield "\x8f", lambda machine: machine.push(set())
+    yield "\x8f", lambda machine: machine.push(Inert("builtins.set", ([],)))
     yield "\x90", _add_to_set
-    yield "\x91", lambda machine: machine.push(_elements(machine))
+    yield "\x91", lambda machine: machine.push(Inert("builtins.frozenset", (machine.since_mark(),)))
     yield "q", lambda machine: _memoize(machine, machine.number(_U8))
     yield "r", lambda machine: _memoize(machine, machine.number(_U32))
     yield "\x94", lambda machine: _memoize(machine, len(machine.memo))
@@ -320,6 +326,7 @@ def _opcodes() -> Iterator[tuple[str, Callable[[Machine], None]]]:
     yield "\x93", _stack_global
     yield "R", _reduce
     yield "\x81", _newobj
+    yield "\x92", _newobj_ex
     yield "b", _build
     yield "Q", _persistent
 
@@ -328,7 +335,7 @@ _SIZES = {
     ord(code): size
     for codes, size in (
         ("}", 64), ("]lt\x85\x86\x87", 72), ("\x8f\x91", 216), ("qr\x94", 80), ("GJM\x8a", 40),
-        ("XT\x8d\x8cUBC\x8e\x96", 64), ("Rb\x81", 100), ("(", 72), ("c\x93Q", 200),
+        ("XT\x8d\x8cUBC\x8e\x96", 64), ("Rb\x81\x92", 100), ("(", 72), ("c\x93Q", 200),
     )
     for code in codes
 }  # fmt: skip

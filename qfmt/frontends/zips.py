@@ -38,8 +38,8 @@ _TAIL = (1 << 16) + 22
 _IN_EXTRA = 0xFFFFFFFF
 """A size or offset that is in the extra field, which has the number 1."""
 
-DEFLATED = 8
-"""The compression method; 0 is none."""
+STORED, DEFLATED = 0, 8
+"""The compression methods."""
 
 
 class Entry(NamedTuple):
@@ -105,7 +105,7 @@ class Zip:
             raise SourceError(f"{entry.size} bytes are more than is allowed here ({limit})", where=name)
         if entry.flags & 1:
             raise SourceError("the entry is encrypted", where=name)
-        if entry.method == 0:
+        if entry.method == STORED:
             if entry.stored_size != entry.size:
                 what = f"the entry is not compressed, but states {entry.stored_size} bytes for {entry.size}"
                 raise SourceError(what, where=name, hint=_AGAIN)

@@ -72,18 +72,20 @@ def _movable(model: Model) -> set[str]:
     """The int8 activations inside the network that can be uint8: no node reads or outputs their stored integers."""
     found = {tensor.name for tensor in model.tensors.values() if tensor.dtype == "int8" and _has_grid(tensor)}
     found -= {*model.graph.inputs, *model.graph.outputs, *(tensor.name for tensor in model.graph.constants())}
-    together = []
+    together: dict[str, list[set[str]]] = {}
     for node in model.nodes:
         entry, ends = known(node), {name for name in (*node.inputs, *node.outputs) if name}
         if entry is None or entry.takes_integers or node.rule in entry.sum_rules:
             found -= ends
         elif entry.moves or only_moves(node, model.tensors):
-            together.append({name for name in ends if model.tensors[name].quantization is not None})
-    size = -1
-    while size != len(found):  # a moved tensor has the type of its source
-        size = len(found)
-        for ends in together:
-            found -= ends if ends - found else set()
+            moved = {name for name in ends if model.tensors[name].quantization is not None}
+            for name in moved:
+                together.setdefault(name, []).append(moved)
+    kept = [name for name in together if name not in found]
+    while kept:  # a moved tensor has the type of its source
+        for moved in together.pop(kept.pop()):
+            kept += found & moved
+            found -= moved
     return found
 
 

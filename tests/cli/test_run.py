@@ -131,6 +131,10 @@ def test_arrays_may_shrink_to_a_thousandth(tiny: Path, tmp_path: Path, monkeypat
     monkeypatch.setattr("qfmt.cli.arrays.available", lambda: 50_000_000)
     said = trouble("run", tiny, "--input", tmp_path / "x.npz")
     assert "x.npz: expands to 12.6 MB, more than a quarter of the memory that is available; write it with" in said
+    np.savez_compressed(tmp_path / "x.npz", x=np.zeros((1, 3), np.float32), other=np.zeros(1 << 22, np.float32))
+    assert invoke("run", tiny, "--input", tmp_path / "x.npz").exit_code == 0
+    np.savez(tmp_path / "x.npz", x=np.zeros((1 << 20, 3), np.float32))
+    assert invoke("run", tiny, "--input", tmp_path / "x.npz").exit_code == 0
 
 
 @pytest.mark.parametrize("name", ["y.foo", "y", "y.NPY"])

@@ -60,6 +60,10 @@ def test_where_there_is_no_browser_it_says_so(
     assert done.exit_code == 0
     assert "no browser was found" in done.stderr
     assert str(tmp_path / "tiny.html") in done.stdout
+    copy = tmp_path / f"{'é' * 125}.qfb"
+    copy.write_bytes(tiny.read_bytes())
+    done = invoke("view", copy)
+    assert done.exit_code == 0 and (tmp_path / f"{'é' * 100}.html").exists()
 
 
 def test_the_status_says_whether_files_differ(tiny: Path, tmp_path: Path) -> None:

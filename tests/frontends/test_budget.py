@@ -381,7 +381,6 @@ GROWING = {
     "copies of a list": b"(" + b"K\x01" * 1000 + b"lq\x000" + b"ctorch\nSize\nq\x010" + b"h\x01h\x00\x85R" * 20_000,
     "a key": b"}" + text(LONG) + b"q\x00K\x01s" + text(LONG) + b"q\x010" + b"h\x01K\x01s" * 300_000,
     "a key of bytes": b"}" + binary(LONG) + b"q\x00K\x01s" + binary(LONG) + b"q\x010(" + b"h\x01K\x01" * 300_000 + b"u",
-    "an element": b"\x8f(" + binary(LONG) + b"q\x00\x90" + binary(LONG) + b"q\x010(" + b"h\x01" * 300_000 + b"\x90",
     "the place of a storage": place(b"N" * 100_000, "0") + b"h\x00Q0" * 5000,
     "the name of a storage": place(b"", LONG) + place(b"", LONG) + b"h\x00Q0" * 100_000,
     "the memo": b"]" + b"".join(b"r" + index.to_bytes(4, "little") for index in range(700_000)),

@@ -15,7 +15,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from qfmt.errors import BudgetError, SourceError, UnsafePickleError
+from qfmt.errors import SourceError, UnsafePickleError
 from qfmt.frontends.harmless import Inert, InertClass
 from qfmt.frontends.pickles import unpickle
 from qfmt.frontends.stored import EXPANSION_LIMIT, PerChannel, PerTensor, Storage, StoredTensor
@@ -209,7 +209,10 @@ ABUSES = {
     "an odd number of items": b"\x80\x02}(NNNu.",
     "a list as a key": b"\x80\x02}]Ns.",
     "a key nested a million deep": b"\x80\x02})" + b"\x85" * 1_000_000 + b"Ns.",
-    "a set of lists": b"\x80\x04\x8f(]\x90.",
+    "adds to a list": b"\x80\x04](N\x90.",
+    "adds to a set without a list": b"\x80\x04cbuiltins\nset\n)R(N\x90.",
+    "a dict as a key": b"\x80\x02}}Ns.",
+    "a device of no name": b"\x80\x02ctorch\ndevice\nK\x01\x85R.",
     "no mark": b"\x80\x02Nt.",
     "a persistent id of an object": b"\x80\x02" + text("storage") + b"Q.",
     "a persistent id without a type": b"\x80\x02(" + text("storage") + text("float") + text("0") + b"tQ.",
@@ -237,11 +240,13 @@ def test_a_size_is_made_of_a_list(items: bytes) -> None:
         read(b"\x80\x04ctorch\nSize\n" + items + b"\x85R.")
 
 
-def test_a_name_of_the_memo_is_charged_each_time() -> None:
-    long = b"X" + (500_000).to_bytes(4, "little") + b"a" * 500_000
-    with pytest.raises(BudgetError):
-        data = b"\x80\x04" + long + b"q\x000" + b"h\x00h\x00\x930" * 2000 + b"N."
-        read(data, find_global=lambda module, name: InertClass(f"{module}.{name}"))
+@pytest.mark.parametrize(
+    "name", [b"cm\n" + b"A" * 1000 + b"\n", b"\x80\x04" + text("m" * 500) + text("m" * 501) + b"\x93"]
+)
+def test_long_names_of_classes_are_refused(name: bytes) -> None:
+    """Each object of a class, and what is made of it, may copy the name."""
+    with pytest.raises(SourceError, match="the name of a class has 1,001 characters"):
+        read(b"\x80\x02" + name + b".", find_global=lambda module, name: InertClass(f"{module}.{name}"))
 
 
 def test_nesting_does_not_recurse() -> None:

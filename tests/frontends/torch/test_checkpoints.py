@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections import defaultdict, deque
+from array import array
+from collections import UserDict, defaultdict, deque
 from enum import Enum
+from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -216,6 +221,14 @@ class Color(Enum):
     RED = 1
 
 
+class Keyword:
+    def __new__(cls, *, size: int) -> Keyword:
+        return super().__new__(cls)
+
+    def __getnewargs_ex__(self) -> tuple[tuple[()], dict[str, int]]:
+        return (), {"size": 3}
+
+
 @FORMS
 @pytest.mark.parametrize("protocol", [2, 4, 5])
 def test_objects_beside_tensors(protocol: int, form: dict[str, bool], tmp_path: Path) -> None:
@@ -229,13 +242,101 @@ def test_objects_beside_tensors(protocol: int, form: dict[str, bool], tmp_path: 
         "raw": bytearray(3), "last": deque([torch.ones(3)]), "average": Settings(w=torch.ones(2)),
         "labels": {np.int64(0): "cat", np.str_("a"): 1, Color.RED: 2, Path("a"): 3, int: 4, layer.weight: 5},
         "pairs": {(0, 1, 2): "a", (-1,): "b", (0.5, "x"): "c", ((1, 2), 3): "d"},
-        "optimizer": optimizer, "seen": frozenset("ab"),
+        "optimizer": optimizer, "seen": frozenset("ab"), "indices": range(3), "rest": ..., "error": ValueError("nan"),
+        "order": array("i", [1, 2]), "batches": iter([1, 2]), "steps": Keyword(size=3), "zone": ZoneInfo("UTC"),
+        "address": ip_address("127.0.0.1"), "schedule": partial(max, 1),
     }  # fmt: skip
     given = {"pickle_protocol": protocol, **form}
     model = qfmt.convert(saved({"model": layer.state_dict(), **beside}, tmp_path / "m.pt", **given))
     assert sorted(model.tensors) == ["average.w", "last.0", "model.bias", "model.weight"]
     alone = qfmt.convert(saved(Settings(layer.state_dict()), tmp_path / "m.pt", **given))
     assert sorted(alone.tensors) == ["bias", "weight"]
+
+
+class Layers(NamedTuple):
+    weight: torch.Tensor
+    bias: torch.Tensor
+
+
+class Linked:
+    """An object of a cycle, with attributes in a `__dict__` and in a slot."""
+
+    __slots__ = ("__dict__", "slotted")
+
+    def __init__(self, **attributes: Any) -> None:
+        self.__dict__.update(attributes)
+        self.slotted, self.myself = torch.zeros(2), self
+
+
+def test_tensors_in_objects_are_kept(tmp_path: Path) -> None:
+    one = torch.ones(1)
+    branches = nn.ModuleDict()
+    branches.heads, branches.table = [nn.Linear(2, 2)], {"anchors": [one]}  # type: ignore[assignment]
+    held = {
+        "tuple": Layers(one, one), "namespace": SimpleNamespace(w=one), "wrapped": UserDict(w=one),
+        "object": Linked(w=one, inner=Linked()), "set": {one}, "frozen": frozenset({one}), "list": [nn.Linear(2, 1)],
+        "network": branches, "devices": {torch.device("cuda", 0): one, torch.device("cuda", 1): one, "cuda": one},
+        "types": {torch.float32: one, ("float32", 1): one, frozenset({1}): one, 2**63: one},
+    }  # fmt: skip
+    expected = {
+        "tuple": ["0", "1"], "namespace": ["w"], "wrapped": ["data.w"], "set": ["0.0"], "frozen": ["0.0"],
+        "object": ["inner.slotted", "slotted", "w"], "list": ["0.bias", "0.weight"],
+        "network": ["heads.0.bias", "heads.0.weight", "table.anchors.0"], "devices": ["cuda", "cuda:0", "cuda:1"],
+        "types": ["(builtins.frozenset 2)", "('float32', 1)", "(int 3)", "torch.float32"],
+    }  # fmt: skip
+    for protocol in (2, 4, 5):
+        path = saved(held, tmp_path / "m.pt", pickle_protocol=protocol)
+        assert sorted(qfmt.convert(path).tensors) == sorted(f"{a}.{b}" for a, names in expected.items() for b in names)
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_numbers_of_numpy(protocol: int, tmp_path: Path) -> None:
+    """torch takes them where it takes numbers: for channels that NumPy computed, for example."""
+    path = tmp_path / "m.pt"
+    for network, numbers in (
+        (nn.MaxPool2d(2, 1, 1), nn.MaxPool2d(np.int64(2), np.uint8(1), np.int16(1))),
+        (nn.LeakyReLU(0.5), nn.LeakyReLU(np.float32(0.5))),  # type: ignore[arg-type]
+        (nn.Hardtanh(0.1, 3), nn.Hardtanh(np.float64(0.1), np.float16(3))),  # type: ignore[arg-type]
+        (nn.Flatten(-2), nn.Flatten(np.dtype(">i4").type(-2))),
+    ):
+        expected = qfmt.convert(saved(network, path)).content_id()
+        assert qfmt.convert(saved(numbers, path, pickle_protocol=protocol)).content_id() == expected
+    beside = {
+        "model": nn.ReLU(),
+        "best": np.float32(3),
+        "name": np.str_("a"),
+        "at": np.datetime64("2026"),
+        "ok": np.True_,
+    }
+    assert not qfmt.convert(saved(beside, path, pickle_protocol=protocol)).no_graph
+
+
+class Attributes(dict):
+    """Its items are its attributes, too."""
+
+    def __init__(self, **items: Any) -> None:
+        super().__init__(items)
+        self.__dict__ = self
+
+
+def test_state_dicts_of_a_subclass_with_attributes(tmp_path: Path) -> None:
+    state = Settings(w=torch.ones(1))
+    state._metadata, state.ema = {"version": 1}, torch.zeros(2)  # type: ignore[attr-defined]
+    for outer in (state, {"state_dict": state}):
+        assert sorted(qfmt.convert(saved(outer, tmp_path / "m.pt")).tensors) == ["ema", "w"]
+    attributes = Attributes(w=torch.ones(1))
+    for outer in (attributes, {"model": attributes}):
+        assert sorted(qfmt.convert(saved(outer, tmp_path / "m.pt")).tensors) == ["w"]
+
+
+def test_modules_whose_parts_are_in_a_subclass_of_dict(tmp_path: Path) -> None:
+    network = quantized_chain()
+    alone = qfmt.convert(saved(network, tmp_path / "alone.pt"))
+    network._modules = Settings(network._modules)
+    assert qfmt.convert(saved(network, tmp_path / "m.pt")).content_id() == alone.content_id()
+    network._modules = [*network._modules.items()]  # type: ignore[assignment]
+    with pytest.raises(SourceError, match="the parameters, buffers and modules of a module are not dicts"):
+        qfmt.convert(saved(network, tmp_path / "m.pt"))
 
 
 def test_modules_and_other_tensors_are_all_kept(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from qfmt.frontends.torch.saved.source import convert_saved
 from qfmt.frontends.zips import Zip
 from support.examples import examples
 from support.pickles import Runs, text
-from support.saved import FORMS, LEGACY, saved
+from support.saved import FORMS, LEGACY, quantized_chain, saved
 
 pytestmark = pytest.mark.usefixtures("fbgemm")
 
@@ -140,6 +140,9 @@ def test_packed_objects_nested_deeply(tmp_path: Path) -> None:
     path.write_bytes(b"".join(preamble) + top + pickle.dumps([], 2))
     with pytest.raises(SourceError, match="nested too deeply"):
         qfmt.convert(path)
+    source = saved(quantized_chain(), tmp_path / "chain.pt")
+    with pytest.raises(SourceError, match=r"m\.pt: it is nested too deeply"):
+        qfmt.convert(source, prepared=path)
 
 
 def test_a_version_that_is_a_dict(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ class Saved:
     """
 
     def __init__(self, value: Any, version: str, budget: Budget) -> None:
-        self.value = value
+        self.value = plain(value)
         self.version = version
         self.budget = budget
 
@@ -51,7 +51,7 @@ def read_zip(archive: PytorchZip) -> Saved:
 
     data = archive.read(f"{archive.root}data.pkl")
     value = unpickle(data, storage, where="data.pkl", find_global=harmless_or_inert, budget=archive.budget)
-    return Saved(plain(value), archive.version, archive.budget)
+    return Saved(value, archive.version, archive.budget)
 
 
 def read_legacy(path: str | PathLike[str]) -> Saved:
@@ -78,7 +78,7 @@ def read_legacy(path: str | PathLike[str]) -> Saved:
     places.update(_storages(data, pickles.position, keys, dtypes))
     if lost := dtypes.keys() - places.keys():
         raise SourceError(f"lacks the storage {min(lost)[:100]}", hint="the file is truncated")
-    return Saved(plain(value), str(protocol), budget)
+    return Saved(value, str(protocol), budget)
 
 
 def _check_type(dtypes: dict[str, str], key: str, dtype: str) -> None:

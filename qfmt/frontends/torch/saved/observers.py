@@ -22,7 +22,7 @@ from ...sources import SAVED, sniff
 from ...stored import StoredTensor
 from ..observations import BINS, Observation, Seen, no_observers, with_observations
 from .file import Saved, read
-from .source import module_of
+from .source import module_of, nesting
 from .tensors import stored_tensors
 from .tree import state
 
@@ -53,9 +53,10 @@ def with_file(model: Model, named: Named) -> Model:
 
 def with_saved(model: Model, saved: Saved) -> Model:
     """The same for the contents of such a file."""
-    root = module_of(saved)
-    value = saved.value if root is None else state(root)
-    stored = stored_tensors(value, saved.budget) if isinstance(value, Mapping) else {}
+    with nesting():
+        root = module_of(saved)
+        value = saved.value if root is None else state(root)
+        stored = stored_tensors(value, saved.budget) if isinstance(value, Mapping) else {}
     seen = list(_activations(stored, saved.budget))
     if not seen:
         raise no_observers(HINT)

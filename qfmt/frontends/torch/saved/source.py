@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ....budget import Budget
 from ....errors import BudgetError, SourceError, damaged
 from ....model import Model
-from ...content import saved_as, sha256_of
-from ...harmless import Inert, Subclass
+from ...content import is_module, saved_as, sha256_of
+from ...harmless import Subclass
 from ...options import Options
 from ...sources import KINDS
 from ..fx import walker
@@ -34,7 +34,7 @@ def convert(path: Path, options: Options) -> Model:
 
 def convert_saved(saved: Saved, options: Options, source: Mapping[str, str]) -> Model:
     """The Model of a saved object; `source` are its source keys except those that are known here."""
-    with _nesting():
+    with nesting():
         return _converted(saved, options, _keys(saved, source))
 
 
@@ -42,7 +42,7 @@ def witness(path: Path, file: Model, engine: str | None = None) -> TorchWitness:
     from ..witness import without_graph, witness_of
 
     reason = None
-    with _nesting():
+    with nesting():
         saved = read(path)
         source = {"sha256": sha256_of(path)}
         if (root := module_of(saved)) is not None:
@@ -65,7 +65,8 @@ def _keys(saved: Saved, source: Mapping[str, str]) -> dict[str, str]:
 
 
 @contextmanager
-def _nesting() -> Iterator[None]:
+def nesting() -> Iterator[None]:
+    """SourceError where Python's own limit of nesting is reached."""
     try:
         yield
     except RecursionError:
@@ -89,16 +90,10 @@ def module_of(saved: Saved) -> Module | None:
         return tree(value, budget)
     if saved_as(value) != "state_dict":
         return None
-    modules, beside = _parted(value)
-    if len(modules) != 1 or holds_tensors(beside, budget):
+    modules = {key: item for key, item in value.items() if is_module(item)}
+    if len(modules) != 1 or holds_tensors({key: item for key, item in value.items() if key not in modules}, budget):
         return None
     return tree(modules.popitem()[1], budget)
-
-
-def _parted(checkpoint: Mapping[Any, Any]) -> tuple[dict[Any, Inert], dict[Any, Any]]:
-    """The modules of a dict, and the rest."""
-    modules = {key: item for key, item in checkpoint.items() if saved_as(item) == "torch_module"}
-    return modules, {key: item for key, item in checkpoint.items() if key not in modules}
 
 
 def _converted(saved: Saved, options: Options, source: Mapping[str, str]) -> Model:
@@ -113,8 +108,7 @@ def _converted(saved: Saved, options: Options, source: Mapping[str, str]) -> Mod
 
 def _checkpoint(value: Mapping[Any, Any], source: Mapping[str, str], budget: Budget) -> Model:
     """Tensors by name, also those of multiple modules."""
-    modules, beside = _parted(value)
-    model = tensors_only(beside | {key: state(tree(item, budget)) for key, item in modules.items()}, source, budget)
+    model = tensors_only(value, source, budget)
     why = "a state_dict holds tensors, but no graph"
     if not any(tensor.is_constant for tensor in model.tensors.values()):
         why = f"{why}; this one, of a TorchScript module, lacks the packed parameters, too"
@@ -134,7 +128,7 @@ def _module(root: Module, options: Options, source: Mapping[str, str]) -> Model:
         with _attributes():
             return network(root, source).model(options)
     except SourceError as error:
-        if options.of_inputs or isinstance(error, BudgetError) or not state(root):
+        if options.of_inputs or isinstance(error, BudgetError) or not holds_tensors(state(root), root.budget):
             raise
         why = f"what this pickled module computes could not be determined ({error})"
     keys = {**source, "format": "pickled_module", "no_graph": f"{why}; {WHAT_WOULD}"}

@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ....budget import Budget
-from ....errors import SourceError, damaged
+from ....errors import SourceError
 from ....model import DTYPES, Graph, Model, Quantization, Tensor
-from ...harmless import Inert, Subclass
+from ...content import is_module
+from ...harmless import PAIR, Inert, Subclass, plain
 from ...stored import PerTensor, StoredTensor
 from ..calls import Packed, PackedState
 from ..torchao import Weight, of_pickle
@@ -28,6 +29,8 @@ from ..torchscript import packing
 from ..torchscript.objects import owner
 from ..values import StoredData, narrowest, stored_quantization
 from .fake_quantized import joined
+from .tree import HOLDERS, tree
+from .tree import state as state_of
 
 IN_MEMORY = "convert the module in memory: qfmt.convert(model, example_inputs=(x,))"
 
@@ -38,8 +41,6 @@ VISIT, ENTRY_BYTES = 5, 500
 
 WEIGHT = 200
 """Operations to examine a weight of torchao, besides its elements; one may have many names."""
-
-PACKED_CLASSES = ("torch.ScriptObject", "torch._C.ScriptObject")
 
 _INNER = re.compile(r"(?:^|\.)_packed_params(?:\._packed_weight|\.weight|\.bias|\._packed_params)?$")
 
@@ -53,10 +54,10 @@ class Entry(NamedTuple):
 
 
 def tensors_only(state: Mapping[Any, Any], source: Mapping[str, str], budget: Budget) -> Model:
-    """A Model without nodes of the contents of `state`: tensors, packed parameters, dicts and lists of them.
+    """A Model without nodes of the contents of `state`: tensors, packed parameters, and what contains them.
 
     A single dict of tensors among other objects (`{"state_dict": …, "epoch": 3}`) counts as the whole; the longer
-    names are aliases. Objects other than tensors and packed parameters are omitted.
+    names are aliases. Optimizers, and whatever else is no tensor, are omitted.
     """
     entries = joined(_unnested(state, budget), budget)
     budget.tensor(len(entries))
@@ -103,7 +104,7 @@ def _unnested(state: Mapping[Any, Any], budget: Budget) -> list[Entry]:
             walk.visit(str(key), value, 0)
             if len(walk.entries) > before:
                 filled.append(key)
-        inner = state[filled[0]] if len(filled) == 1 else None
+        inner = plain(state[filled[0]]) if len(filled) == 1 else None
         if not isinstance(inner, dict):
             break
         prefix, state = f"{prefix}{filled[0]}.", inner
@@ -130,6 +131,7 @@ class _Walk:
     def __init__(self, budget: Budget) -> None:
         self.entries: list[Entry] = []
         self._budget = budget
+        self._known: set[int] = set()
 
     def visit(self, name: str, value: Any, depth: int) -> None:
         self._budget.spend(VISIT)
@@ -151,8 +153,12 @@ class _Walk:
         elif isinstance(value, Inert) and value.class_name.startswith("torch._utils._rebuild_"):
             what = value.class_name.removeprefix("torch._utils._rebuild_").replace("_", " ")
             raise SourceError(f"not supported: a {what}", where=name, hint="save a dense tensor: tensor.to_dense()")
-        elif isinstance(value, Inert) and value.items is not None:
-            self.visit(name, value.items, depth + 1)
+        elif is_module(value):
+            if self._is_new(value) or depth == 0:
+                self.visit(name, state_of(tree(value, self._budget)), depth + 1)
+        elif isinstance(value, Inert):
+            if not value.class_name.startswith("torch.optim."):
+                self.visit(name, self._members(value), depth + 1)
         elif type(value) in (int, float):
             if name.endswith((".scale", ".zero_point")) and (isinstance(value, float) or abs(value) < 1 << 63):
                 self.entries.append(Entry(name, value))
@@ -162,8 +168,30 @@ class _Walk:
                 if isinstance(element, HOLDERS) or (isinstance(value, dict) and type(element) in (int, float)):
                     self.visit(f"{name}.{key}", element, depth + 1)
 
+    def _members(self, value: Inert) -> dict[str, Any]:
+        """The items of an object, and at the first visit its attributes and arguments; objects may form cycles."""
+        held = [("items", value.items)]
+        if self._is_new(value):
+            slotted = isinstance(value.state, tuple) and len(value.state) == 2 and isinstance(value.state[1], dict)
+            held += [("state", each) for each in (value.state if slotted else [value.state])]
+            held.append(("arguments", value.arguments))
+        members: dict[str, Any] = {}
+        for part, each in held:
+            pairs = dict(enumerate(each)) if isinstance(each, list | tuple) else each
+            for key, element in pairs.items() if isinstance(pairs, dict) else [(part, pairs)]:
+                self._budget.spend()
+                if not isinstance(element, HOLDERS) or element is value:
+                    continue
+                name = str(key)
+                self._budget.allocate(PAIR + len(name))
+                if members.get(name) is not element:
+                    members[f"{part}.{name}" if name in members else name] = element
+        return members
 
-HOLDERS = (dict, list, tuple, StoredTensor, Subclass, Packed, PackedState, Inert)
+    def _is_new(self, value: Inert) -> bool:
+        known = id(value) in self._known
+        self._known.add(id(value))
+        return not known
 
 
 def placed(name: str, read: Callable[..., Weight], *arguments: Any) -> Weight:
@@ -198,29 +226,11 @@ def _packed(name: str, value: Any, budget: Budget) -> Packed | PackedState | Non
     """Packed parameters: an object of one of PyTorch's classes, or `Linear`'s form in a state_dict."""
     if isinstance(value, Packed | PackedState):
         return value
-    if isinstance(value, Inert) and value.class_name in PACKED_CLASSES:
-        return unpacked(value, budget)
+    if isinstance(value, Inert) and value.class_name in packing.PICKLED:
+        return packing.unpacked(value, budget)
     if name.endswith("_packed_params") and isinstance(value, tuple) and len(value) == 2:
         return packing.from_state("quantized.LinearPackedParamsBase", value)
     return None
-
-
-def unpacked(value: Inert, budget: Budget) -> Packed | PackedState:
-    """The packed parameters of a `torch.ScriptObject`."""
-    match value.state:
-        case (state, str(qualified)) if qualified.startswith(packing.CLASSES):
-            return packing.from_state(qualified.removeprefix(packing.CLASSES), _live(state, budget))
-    raise damaged("a packed object does not state its class")
-
-
-def _live(state: Any, budget: Budget) -> Any:
-    """A state with its packed objects restored."""
-    if isinstance(state, Inert) and state.class_name in PACKED_CLASSES:
-        return unpacked(state, budget)
-    if isinstance(state, list | tuple):
-        budget.hold(len(state))  # a pickle may refer to one list many times
-        return type(state)(_live(part, budget) for part in state)
-    return state
 
 
 def _parts(name: str, packed: Packed | PackedState, budget: Budget) -> Iterator[Entry]:

@@ -8,11 +8,10 @@ from typing import Any
 
 from ....budget import Budget
 from ....errors import SourceError, damaged
-from ...harmless import Inert
+from ...harmless import Inert, Subclass, plain
 from ...stored import StoredTensor
 from ..calls import Packed, PackedState
 from ..torchscript import packing
-from .tensors import PACKED_CLASSES, unpacked
 
 DEPTH_LIMIT = 64
 
@@ -24,6 +23,9 @@ CONV_STATE = (
     "groups", "padding_mode", "weight", "bias", "scale", "zero_point", "training",
 )  # fmt: skip
 """The fields of the tuple in the pickle of a quantized convolution: torch/ao/nn/quantized/modules/conv.py."""
+
+HOLDERS = dict, list, tuple, StoredTensor, Subclass, Packed, PackedState, Inert
+"""What is a tensor, or may contain some."""
 
 _GROUPS = "_parameters", "_buffers", "_modules"
 
@@ -116,13 +118,13 @@ def tree(pickled: Inert, budget: Budget) -> Module:
 
 
 def state(root: Module) -> dict[str, Any]:
-    """The `state_dict()` of a module, with the same names, and tensors that are plain attributes."""
+    """The `state_dict()` of a module, with the same names, and plain attributes that are tensors or may hold some."""
     entries: dict[str, Any] = {}
     for module in root.below():
         quantized = module.kind.startswith(("quantized.", "dynamic."))
         for name, value in module.attributes.items():
             number = quantized and name in ("scale", "zero_point") and type(value) in (int, float)
-            if number or isinstance(value, StoredTensor | Packed | PackedState):
+            if number or isinstance(value, HOLDERS):
                 entries[_joined(module.path, name)] = value
     return entries
 
@@ -154,15 +156,17 @@ class _Builder:
         self._budget.path(path)
         made = Module(pickled.class_name, path, *self._parts(self._body(pickled, path), path, depth), self._budget)
         if made.kind == "fx":
-            made.code = _text(made.attributes, "_code", "code").strip()
+            code = _text(made.attributes, "_code", "code")
+            self._budget.allocate(len(code))
+            made.code = code.strip()
             made.imports = next((text for text in pickled.arguments[1:] if isinstance(text, str)), "import torch")
         for name, value in made.attributes.items():
             if isinstance(value, StoredTensor | Inert):
                 self._budget.allocate(2 * len(path))  # its name, which `state` makes again
             if isinstance(value, StoredTensor):
                 value.add_name(_joined(path, name))
-            elif isinstance(value, Inert) and value.class_name in PACKED_CLASSES:
-                made.attributes[name] = packed = unpacked(value, self._budget)
+            elif isinstance(value, Inert) and value.class_name in packing.PICKLED:
+                made.attributes[name] = packed = packing.unpacked(value, self._budget)
                 packed.path = _joined(path, name)
         return made
 
@@ -181,14 +185,17 @@ class _Builder:
 
     def _parts(self, body: dict[Any, Any], path: str, depth: int) -> tuple[dict[str, Any], dict[str, Module]]:
         own = {key: value for key, value in body.items() if key not in _GROUPS}
-        parameters, buffers, modules = (held if isinstance(held, dict) else {} for held in map(body.get, _GROUPS))
+        parameters, buffers, modules = (plain(body.get(key, {})) for key in _GROUPS)
         groups = own, parameters, buffers, modules
+        if not all(isinstance(group, dict) for group in groups):
+            raise damaged("the parameters, buffers and modules of a module are not dicts", where=path)
         self._budget.hold(8 * sum(map(len, groups)))
-        if len({str(key) for group in groups for key in group}) < sum(map(len, groups)):
-            raise damaged("a module has two attributes of one name", where=path)
-        attributes = {str(key): value for group in groups[:-1] for key, value in group.items()}
-        inner = {str(key): value for key, value in modules.items() if isinstance(value, Inert)}
-        return attributes, {key: self.module(value, _joined(path, key), depth + 1) for key, value in inner.items()}
+        names = {name for group in groups for name in group if isinstance(name, str)}
+        if len(names) < sum(map(len, groups)):
+            raise damaged("a module has two attributes of one name, or one without", where=path)
+        attributes = own | parameters | buffers
+        inner = {name: value for name, value in modules.items() if isinstance(value, Inert)}
+        return attributes, {name: self.module(value, _joined(path, name), depth + 1) for name, value in inner.items()}
 
 
 def _text(attributes: dict[str, Any], *names: str) -> str:

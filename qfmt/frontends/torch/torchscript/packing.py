@@ -9,12 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ....errors import SourceError
+from ....budget import Budget
+from ....errors import SourceError, damaged
+from ...harmless import Inert
 from ...stored import StoredTensor
 from ..calls import Packed, PackedState
 
 CLASSES = "__torch__.torch.classes."
 """The prefixes of the names of PyTorch's own classes."""
+
+PICKLED = "torch.ScriptObject", "torch._C.ScriptObject"
+"""The class of a packed object in a file of torch.save."""
 
 
 def from_state(class_name: str, state: Any) -> Packed | PackedState:
@@ -33,6 +38,24 @@ def from_state(class_name: str, state: Any) -> Packed | PackedState:
         case "quantized.LinearPackedParamsBase" | "quantized.EmbeddingPackedParamsBase", _:
             raise SourceError(f"{class_name} has a state in a form that no version of PyTorch wrote")
     return PackedState(class_name, state)
+
+
+def unpacked(value: Inert, budget: Budget) -> Packed | PackedState:
+    """The packed parameters of a `torch.ScriptObject`."""
+    match value.state:
+        case (state, str(qualified)) if qualified.startswith(CLASSES):
+            return from_state(qualified.removeprefix(CLASSES), _live(state, budget))
+    raise damaged("a packed object does not state its class")
+
+
+def _live(state: Any, budget: Budget) -> Any:
+    """A state with its packed objects restored."""
+    if isinstance(state, Inert) and state.class_name in PICKLED:
+        return unpacked(state, budget)
+    if isinstance(state, list | tuple):
+        budget.hold(len(state))  # a pickle may refer to one list many times
+        return type(state)(_live(part, budget) for part in state)
+    return state
 
 
 def _conv_state(state: tuple[Any, ...]) -> Packed:
