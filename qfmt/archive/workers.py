@@ -223,7 +223,12 @@ def serve(parent: str, memory: str, work: str, *arguments: str) -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
-    Thread(target=end_with, args=(int(parent),), daemon=True).start()
+    try:
+        Thread(target=end_with, args=(int(parent),), daemon=True).start()
+    except RuntimeError as error:  # the system allows no more threads
+        for _ in sys.stdin.buffer:
+            _say(target, json.dumps({"error": message(error)}).encode())
+        return
     function = named(work)
     limit_process(int(memory))  # after the imports, as it limits what tasks need beyond them
     with suppress(BrokenPipeError), enforced():

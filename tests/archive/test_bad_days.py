@@ -182,6 +182,17 @@ def test_a_system_that_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> Non
         list(workers.results([{}], "json:dumps", (), 1))
 
 
+def test_a_worker_that_starts_no_thread_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = (
+        "import threading",
+        'def fail(*_): raise RuntimeError("can\'t start new thread")',
+        "threading.Thread.start = fail",
+    )
+    monkeypatch.setattr(workers, "_START", "\n".join([*lines, workers._START]))
+    for _, answer in workers.results([{}] * 3, "json:dumps", (), 2):
+        assert answer["error"].startswith("a thread cannot be started: the system allows no more")
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows does not tell that a parent has ended")
 def test_a_worker_whose_command_was_killed_converts_nothing(
     sources: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
