@@ -206,9 +206,8 @@ def test_a_checkpoint_around_a_module(form: dict[str, bool], tmp_path: Path) -> 
     network = quantized_chain()
     alone = qfmt.convert(saved(network, tmp_path / "m.pt", **form))
     assert not alone.no_graph
-    around = qfmt.convert(
-        saved({"model": network, "epoch": 3, "ema": None, "args": {"lr": 0.1}}, tmp_path / "c.pt", **form)
-    )
+    checkpoint = {"model": network, "epoch": 3, "ema": None, "args": {"lr": 0.1}, "loss": nn.CrossEntropyLoss()}
+    around = qfmt.convert(saved(checkpoint, tmp_path / "c.pt", **form))
     assert around.content_id() == alone.content_id()
     assert around.source["format"] == "pickled_module"
 

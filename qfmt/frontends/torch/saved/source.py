@@ -84,16 +84,18 @@ def _attributes() -> Iterator[None]:
 
 
 def module_of(saved: Saved) -> Module | None:
-    """The module that was saved: alone, or in a dict without tensors. None if there is none."""
+    """The module that was saved: alone, or in a dict in which nothing else has tensors. None if there is none."""
     value, budget = saved.value, saved.budget
     if saved_as(value) == "torch_module":
         return tree(value, budget)
     if saved_as(value) != "state_dict":
         return None
     modules = {key: item for key, item in value.items() if is_module(item)}
-    if len(modules) != 1 or holds_tensors({key: item for key, item in value.items() if key not in modules}, budget):
+    if holds_tensors({key: item for key, item in value.items() if key not in modules}, budget):
         return None
-    return tree(modules.popitem()[1], budget)
+    if len(modules) > 1:  # a loss has none
+        modules = {key: item for key, item in modules.items() if holds_tensors({key: item}, budget)}
+    return tree(modules.popitem()[1], budget) if len(modules) == 1 else None
 
 
 def _converted(saved: Saved, options: Options, source: Mapping[str, str]) -> Model:
