@@ -310,6 +310,14 @@ def test_numbers_of_numpy(protocol: int, tmp_path: Path) -> None:
     assert not qfmt.convert(saved(beside, path, pickle_protocol=protocol)).no_graph
 
 
+def test_tensors_in_a_long_chain_of_objects_are_kept(tmp_path: Path) -> None:
+    chain: Any = [torch.ones(1)]
+    for _ in range(100):
+        chain = SimpleNamespace(next=[chain])
+    (name,) = qfmt.convert(saved({"chain": chain, "epoch": 1}, tmp_path / "m.pt")).tensors
+    assert name == "chain." + "next.0." * 100 + "0"
+
+
 class Attributes(dict):
     """Its items are its attributes, too."""
 

@@ -34,8 +34,6 @@ from .tree import state as state_of
 
 IN_MEMORY = "convert the module in memory: qfmt.convert(model, example_inputs=(x,))"
 
-DEPTH_LIMIT = 64
-
 VISIT, ENTRY_BYTES = 5, 500
 """Operations of a lookup by name, and bytes of memory for a tensor."""
 
@@ -90,7 +88,7 @@ def holds_tensors(state: Mapping[Any, Any], budget: Budget) -> bool:
     """Whether it contains anything that `tensors_only` keeps."""
     walk = _Walk(budget)
     for key, value in state.items():
-        walk.visit(str(key), value, 0)
+        walk.visit(str(key), value)
     return bool(walk.entries)
 
 
@@ -101,7 +99,7 @@ def _unnested(state: Mapping[Any, Any], budget: Budget) -> list[Entry]:
         walk, filled = _Walk(budget), []
         for key, value in state.items():
             before = len(walk.entries)
-            walk.visit(str(key), value, 0)
+            walk.visit(str(key), value)
             if len(walk.entries) > before:
                 filled.append(key)
         inner = plain(state[filled[0]]) if len(filled) == 1 else None
@@ -133,11 +131,20 @@ class _Walk:
         self._budget = budget
         self._known: set[int] = set()
 
-    def visit(self, name: str, value: Any, depth: int) -> None:
+    def visit(self, name: str, value: Any) -> None:
+        """Add what is at a name, and below it. Not recursive: objects may form long chains."""
+        waiting = [self._inside(name, value, is_first=True)]
+        while waiting:
+            for inner in waiting[-1]:
+                waiting.append(self._inside(*inner))
+                break
+            else:
+                waiting.pop()
+
+    def _inside(self, name: str, value: Any, is_first: bool = False) -> Iterator[tuple[str, Any]]:
+        """Add a tensor; of other values, what they contain, with its names."""
         self._budget.spend(VISIT)
         self._budget.allocate(len(name))
-        if depth > DEPTH_LIMIT:
-            raise SourceError("its nesting is infinite", hint="the file is malicious or damaged")
         packed = _packed(name, value, self._budget)
         if packed is not None:
             for entry in _parts(name, packed, self._budget):
@@ -154,11 +161,11 @@ class _Walk:
             what = value.class_name.removeprefix("torch._utils._rebuild_").replace("_", " ")
             raise SourceError(f"not supported: a {what}", where=name, hint="save a dense tensor: tensor.to_dense()")
         elif is_module(value):
-            if self._is_new(value) or depth == 0:
-                self.visit(name, state_of(tree(value, self._budget)), depth + 1)
+            if self._is_new(value) or is_first:
+                yield name, state_of(tree(value, self._budget))
         elif isinstance(value, Inert):
             if not value.class_name.startswith("torch.optim."):
-                self.visit(name, self._members(value), depth + 1)
+                yield name, self._members(value)
         elif type(value) in (int, float):
             if name.endswith((".scale", ".zero_point")) and (isinstance(value, float) or abs(value) < 1 << 63):
                 self.entries.append(Entry(name, value))
@@ -166,7 +173,7 @@ class _Walk:
             self._budget.spend(len(value))
             for key, element in value.items() if isinstance(value, dict) else enumerate(value):
                 if isinstance(element, HOLDERS) or (isinstance(value, dict) and type(element) in (int, float)):
-                    self.visit(f"{name}.{key}", element, depth + 1)
+                    yield f"{name}.{key}", element
 
     def _members(self, value: Inert) -> dict[str, Any]:
         """The items of an object, and at the first visit its attributes and arguments; objects may form cycles."""
