@@ -27,11 +27,16 @@ def to_torch(model: Model, engine: str = "auto") -> QuantizedModule:
 
     require_proven(model)
     try:
-        import torch  # noqa: F401
+        import torch
     except ImportError:
         raise MissingPackageError(
             "a PyTorch module needs PyTorch", hint="run `pip install '.[torch]'` in a checkout of qfmt"
         ) from None
     from .module import QuantizedModule
 
-    return QuantizedModule(model, engine)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)  # torch's kernels expect it of numbers and scales
+    try:
+        return QuantizedModule(model, engine)
+    finally:
+        torch.set_default_dtype(before)

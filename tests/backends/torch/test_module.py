@@ -17,7 +17,7 @@ from qfmt.errors import RunError, ValidityError
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
 from qfmt.ops import OPERATORS
 from qfmt.passes.hazards import KERNELS
-from support.paths import SUITE
+from support.paths import DIGITS, SUITE
 
 ENGINES = ("reference", "native", "onednn", "qdq")
 
@@ -132,6 +132,20 @@ def test_scales_that_a_node_cannot_have_are_refused() -> None:
     (name,) = (each for each in state if each.endswith("_scale"))
     with pytest.raises(ValidityError, match="V69"):
         module.load_state_dict({**state, name: state[name] * 4})
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("engine", ("auto", "fast", *ENGINES))
+def test_the_default_dtype_of_torch_is_no_matter(engine: str, dtype: torch.dtype) -> None:
+    model = qfmt.convert(DIGITS)
+    x = torch.linspace(-1, 1, 128).reshape(2, 1, 8, 8)
+    expected = model.to_torch(engine=engine)(x)
+    torch.set_default_dtype(dtype)
+    try:
+        assert torch.equal(model.to_torch(engine=engine)(x), expected)
+        assert torch.get_default_dtype() == dtype
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.parametrize("name", ["form-nvfp4", "form-double", "form-levels"])
