@@ -19,7 +19,7 @@ from .interruption import will_write
 from .options import no_progress
 from .output import line
 from .progress import working
-from .source import DESTINATION, FILE, MODELS, distinct, limited, open_model, spare
+from .source import ARRAYS, DESTINATION, FILE, MODELS, distinct, limited, open_model, spare
 
 if TYPE_CHECKING:
     from ..compare import Report
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from ..view import Page
 
 DIFFERS = 1
+
+LOST = {*MODELS, *ARRAYS, ".qfs", ".data", ".jsonl", ".sig"}
+"""Suffixes of files that would be lost if an option were mistaken for a flag."""
 
 
 def _result(name: str, help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -82,7 +85,7 @@ def command(
     distinct(html=html, svg=svg, png=png, node_data=node_data)
     for path in results:
         spare(path, file, other, source)
-        if path.suffix.lower() in MODELS:  # of a model that is lost if an option was mistaken for a flag
+        if path.suffix.lower() in LOST:
             what = f"qfmt view does not write {path.suffix}"
             raise DestinationError(what, where=str(path), hint="end the name in .html, .svg, .png or .json")
     will_write(*results)

@@ -87,8 +87,8 @@ class NumberedKey:
         return f"({self.kind} {self.number})"
 
 
-PAIR = 100
-"""Bytes of a pair in a dict."""
+PAIR = 60
+"""Bytes of a pair in a dict; a dict has room for two at least."""
 
 
 class Rebuild:
@@ -309,6 +309,8 @@ HARMLESS: Mapping[str, Any] = {
     "torch._utils._rebuild_parameter": Rebuild(_first),
     "torch._utils._rebuild_parameter_with_state": Rebuild(_first),
     "torch._utils._rebuild_wrapper_subclass": Rebuild(_subclass),
+    "torch.tensor._rebuild_from_type": Rebuild(_of_type, 16),
+    "torch._tensor._rebuild_from_type": Rebuild(_of_type, 16),
     "torch._tensor._rebuild_from_type_v2": Rebuild(_of_type, 16),
     "torch.Size": Rebuild(_size, 16),
     "torch.device": Rebuild(_device, 4),

@@ -36,7 +36,7 @@ class Machine:
         self.find_global = find_global
         self.stack: list[Any] = []
         self.marks: list[list[Any]] = []
-        self.memo: dict[int, Any] = {}
+        self.memo: list[Any] = []
 
     def run(self) -> Any:
         data, opcodes, budget = self.data, _OPCODES, self.budget
@@ -142,7 +142,7 @@ def _setitems(machine: Machine, items: list[Any]) -> None:
     target = _filled(machine, dict)
     if type(target) is not dict or len(items) % 2:
         raise SourceError("items are assigned to something that is not a dict")
-    machine.budget.allocate(len(items) // 2 * PAIR)
+    machine.budget.allocate(max(len(items) // 2, 2) * PAIR)
     machine.budget.spend(sum(map(reading, items[::2])))
     for index in range(0, len(items), 2):
         target[_key(machine, items[index], len(target))] = items[index + 1]
@@ -166,7 +166,23 @@ def _add_to_set(machine: Machine) -> None:
 
 
 def _memoize(machine: Machine, index: int) -> None:
-    machine.memo[index] = machine.stack[-1]
+    """Picklers number what they memoize from 0 on; that of Python 2 from 1 on."""
+    value, skipped = machine.stack[-1], index - len(machine.memo)
+    if skipped < 0:
+        machine.memo[index] = value
+        return
+    machine.budget.allocate(8 * skipped)
+    machine.memo += [_NOTHING] * skipped
+    machine.memo.append(value)
+
+
+_NOTHING = object()
+
+
+def _recall(machine: Machine, index: int) -> None:
+    if machine.memo[index] is _NOTHING:
+        raise IndexError
+    machine.push(machine.memo[index])
 
 
 def _tuple(count: int) -> Callable[[Machine], None]:
@@ -196,6 +212,7 @@ def _fixed(kind: struct.Struct) -> Callable[[Machine], None]:
 
 def _mark(machine: Machine) -> None:
     machine.marks.append(machine.stack)
+    machine.budget.reach("marks", 72 * len(machine.marks))
     machine.stack = []
 
 
@@ -320,8 +337,8 @@ def _opcodes() -> Iterator[tuple[str, Callable[[Machine], None]]]:
     yield "q", lambda machine: _memoize(machine, machine.number(_U8))
     yield "r", lambda machine: _memoize(machine, machine.number(_U32))
     yield "\x94", lambda machine: _memoize(machine, len(machine.memo))
-    yield "h", lambda machine: machine.push(machine.memo[machine.number(_U8)])
-    yield "j", lambda machine: machine.push(machine.memo[machine.number(_U32)])
+    yield "h", lambda machine: _recall(machine, machine.number(_U8))
+    yield "j", lambda machine: _recall(machine, machine.number(_U32))
     yield "c", _global
     yield "\x93", _stack_global
     yield "R", _reduce
@@ -334,8 +351,8 @@ def _opcodes() -> Iterator[tuple[str, Callable[[Machine], None]]]:
 _SIZES = {
     ord(code): size
     for codes, size in (
-        ("}", 64), ("]lt\x85\x86\x87", 72), ("\x8f\x91", 216), ("qr\x94", 80), ("GJM\x8a", 40),
-        ("XT\x8d\x8cUBC\x8e\x96", 64), ("Rb\x81\x92", 100), ("(", 72), ("c\x93Q", 200),
+        ("}", 64), ("]lt\x85\x86\x87", 72), ("\x8f\x91", 216), ("qr\x94", 16), ("GJM\x8a", 40),
+        ("XT\x8d\x8cUBC\x8e\x96", 64), ("Rb\x81\x92", 100), ("c\x93Q", 200),
     )
     for code in codes
 }  # fmt: skip

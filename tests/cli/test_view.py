@@ -38,11 +38,12 @@ def test_without_a_name_the_page_is_opened(tiny: Path, tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize("option", ["--html", "--svg", "--node-data"])
 def test_a_page_does_not_replace_a_model(option: str, tiny: Path, tmp_path: Path) -> None:
-    other = tmp_path / "new.qfb"
-    other.write_bytes(tiny.read_bytes())
-    said = trouble("view", tiny, option, other)
-    assert "new.qfb: qfmt view does not write .qfb; end the name in .html, .svg, .png or .json" in said
-    assert other.read_bytes() == tiny.read_bytes()
+    for suffix in (".qfb", ".qfs", ".npy", ".jsonl"):
+        other = tmp_path / f"new{suffix}"
+        other.write_bytes(tiny.read_bytes())
+        said = trouble("view", tiny, option, other)
+        assert f"new{suffix}: qfmt view does not write {suffix}; end the name in .html, .svg, .png or .json" in said
+        assert other.read_bytes() == tiny.read_bytes()
 
 
 @pytest.mark.parametrize("is_named", [True, False])

@@ -93,7 +93,7 @@ def window_sums(x: Tensor, kernel: list[int], strides: list[int], pads: list[int
 
 def adaptive_average_pool(x: Tensor, sizes: list[int], grid: Grid, rule: str) -> Tensor:
     """A mean rule, over Σ (q - z) of each bin: along a dimension from ⌊i · in / out⌋ to ⌈(i + 1) · in / out⌉."""
-    sums, counts = centred(x, grid, torch.float64), torch.ones(())
+    sums, counts = centred(x, grid, torch.float64), torch.ones((), dtype=torch.float32)
     for axis, size in zip(range(x.dim() - len(sizes), x.dim()), sizes, strict=True):
         lengths = [(part.start, part.stop - part.start) for part in bins(x.shape[axis], size)]
         sums = torch.cat([sums.narrow(axis, *part).sum(axis, keepdim=True) for part in lengths], axis)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 import qfmt
+from networks.pytorch import quiet
 from qfmt.backends.torch.engines import NATIVE_ENGINES
 from qfmt.engines import RUNTIMES, TORCH_ENGINES
 from qfmt.errors import RunError, ValidityError
@@ -134,18 +136,26 @@ def test_scales_that_a_node_cannot_have_are_refused() -> None:
         module.load_state_dict({**state, name: state[name] * 4})
 
 
+def pooled(x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.adaptive_avg_pool2d(
+        torch.quantize_per_tensor(x, 0.01, 3, torch.quint8), (3, 2)
+    ).dequantize()
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("engine", ("auto", "fast", *ENGINES))
-def test_the_default_dtype_of_torch_is_no_matter(engine: str, dtype: torch.dtype) -> None:
-    model = qfmt.convert(DIGITS)
-    x = torch.linspace(-1, 1, 128).reshape(2, 1, 8, 8)
-    expected = model.to_torch(engine=engine)(x)
-    torch.set_default_dtype(dtype)
-    try:
-        assert torch.equal(model.to_torch(engine=engine)(x), expected)
-        assert torch.get_default_dtype() == dtype
-    finally:
-        torch.set_default_dtype(torch.float32)
+def test_the_default_dtype_of_torch_is_no_matter(engine: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    with quiet():
+        torch.jit.trace(pooled, torch.rand(1, 2, 43, 37)).save(str(tmp_path / "pool.pt"))
+    for path, shape in ((DIGITS, (2, 1, 8, 8)), (tmp_path / "pool.pt", (1, 2, 43, 37))):
+        model, x = qfmt.convert(path), torch.linspace(1, 2, prod(shape)).reshape(shape)
+        expected = model.to_torch(engine=engine)(x)
+        torch.set_default_dtype(dtype)
+        try:
+            assert torch.equal(model.to_torch(engine=engine)(x), expected)
+            assert torch.get_default_dtype() == dtype
+        finally:
+            torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.parametrize("name", ["form-nvfp4", "form-double", "form-levels"])

@@ -310,6 +310,21 @@ def test_numbers_of_numpy(protocol: int, tmp_path: Path) -> None:
     assert not qfmt.convert(saved(beside, path, pickle_protocol=protocol)).no_graph
 
 
+class OldSubclass:
+    """A tensor of a subclass, as PyTorch 1.7 to 1.9 pickled it; fastai has such tensors."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        rebuild, arguments = torch.ones(2).__reduce_ex__(2)
+        return torch._tensor._rebuild_from_type, (rebuild, torch.Tensor, arguments, {})
+
+
+def test_tensors_of_subclasses_of_old_versions(tmp_path: Path) -> None:
+    assert sorted(qfmt.convert(saved({"v": torch.ones(1), "w": OldSubclass()}, tmp_path / "m.pt")).tensors) == [
+        "v",
+        "w",
+    ]
+
+
 def test_tensors_in_a_long_chain_of_objects_are_kept(tmp_path: Path) -> None:
     chain: Any = [torch.ones(1)]
     for _ in range(100):

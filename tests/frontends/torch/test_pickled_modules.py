@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 import torch
 from torch import nn
 from torch.ao import quantization as tq
+from torch.ao.nn import quantized as nnq
+from torch.ao.nn.intrinsic import quantized as nniq
 from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
 from torch.nn import functional as F  # noqa: N812
 
@@ -19,6 +22,7 @@ from networks import pytorch
 from qfmt.errors import BudgetError, QfmtError, SourceError
 from qfmt.frontends.torch.fx import walker
 from qfmt.frontends.torch.fx.functional import FUNCTIONS
+from qfmt.frontends.torch.fx.modules import OVERRIDES
 from qfmt.frontends.torch.lifter import is_known
 from qfmt.frontends.torch.torchscript.code import syntax_tree
 from support.matrix import FX
@@ -200,6 +204,51 @@ def test_attributes_that_replace_the_code_of_a_module_are_refused(tmp_path: Path
     path = saved(nn.Sequential(changed(nn.ReLU(), forward=nn.Sigmoid())), tmp_path / "m.pt")
     with pytest.raises(SourceError, match="0: runs hooks"):
         qfmt.convert(path)
+    norm = changed(nn.InstanceNorm2d(4), _apply_instance_norm=nn.functional.relu)
+    assert "runs hooks" in qfmt.convert(saved(nn.Sequential(norm, nn.PReLU()), tmp_path / "m.pt")).no_graph
+
+
+def called(cls: type[nn.Module]) -> set[str]:
+    """The methods that `forward` of a class calls, and those that they call."""
+    found: set[str] = set()
+    waiting = ["forward", "_call_impl", "_wrapped_call_impl"]
+    while waiting:
+        if (name := waiting.pop()) in found:
+            continue
+        found.add(name)
+        for base in cls.__mro__:
+            method = base.__dict__.get(name)
+            method = getattr(method, "__func__", method)
+            if inspect.isfunction(method):
+                parts = re.findall(r"(?:self|cls|super\(\))\.(\w+)", inspect.getsource(method))
+                waiting += [each for each in parts if inspect.isroutine(inspect.getattr_static(cls, each, None))]
+    return found
+
+
+def test_all_methods_that_a_forward_calls_are_known() -> None:
+    packages = nn, nnq, nnq.dynamic, nnq.reference, nniq, nniq.dynamic
+    classes = {each for package in packages for each in vars(package).values() if inspect.isclass(each)}
+    methods = set[str]().union(*(called(each) for each in classes if issubclass(each, nn.Module)))
+    assert len(methods) > 30 and methods <= {*OVERRIDES, "bias"}
+
+
+def test_parts_that_are_no_modules(tmp_path: Path) -> None:
+    network = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    network._modules["2"] = nn.functional.hardswish  # type: ignore[assignment]
+    with pytest.raises(SourceError, match="2: is not a module"):
+        qfmt.convert(saved(network, tmp_path / "m.pt"))
+    network._modules["2"] = None
+    network.append(nn.ReLU())
+    assert len(qfmt.convert(saved(nn.Sequential(nn.ReLU()), tmp_path / "n.pt")).nodes) == 1
+
+
+def test_the_code_of_a_graph_is_not_a_buffer(tmp_path: Path) -> None:
+    """torch reads it from the attributes of the module itself."""
+    graph = GraphLike("def forward(self, x):\n    return torch.relu(x)\n", "import torch\n")
+    graph.body["_buffers"] = {"_code": "def forward(self, x):\n    return torch.neg(x)\n"}  # type: ignore[assignment]
+    graph.body["code"] = graph.body.pop("_code")
+    (node,) = qfmt.convert(saved(graph, tmp_path / "m.pt")).nodes
+    assert node.operator == "Relu"
 
 
 def test_modules_with_two_states_are_refused(tmp_path: Path) -> None:
@@ -279,7 +328,7 @@ def test_fx_code_is_interpreted(tmp_path: Path) -> None:
 
 def test_imported_names_are_charged(tmp_path: Path) -> None:
     """Each has the name of its module."""
-    code, names = "def forward(self, x):\n    return torch.relu(x)\n", ", ".join(f"a{index}" for index in range(30))
+    code, names = "def forward(self, x):\n    return torch.relu(x)\n", ", ".join(f"a{index}" for index in range(90))
     path = fx_file(tmp_path / "m.pt", code, f"import torch\nfrom {'m' * 1_000_000} import {names}\n")
     with pytest.raises(BudgetError, match="would take more than"):
         qfmt.convert(path)

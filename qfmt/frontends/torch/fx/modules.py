@@ -48,8 +48,18 @@ def _parameters(module: Module) -> tuple[Any, ...]:
     return packed, *rest
 
 
-OVERRIDES = "forward", "_call_impl", "_compiled_call_impl", "_conv_forward", "_slow_forward", "_wrapped_call_impl"
-"""Attributes that would replace what a module computes."""
+OVERRIDES = (
+    "_apply_instance_norm", "_call_impl", "_check_input_dim", "_check_non_zero_input_channels", "_compiled_call_impl",
+    "_conv_forward", "_ff_block", "_forward_impl", "_get_backward_hooks", "_get_backward_pre_hooks",
+    "_get_no_batch_dim", "_handle_no_batch_input", "_init_flat_weights", "_maybe_warn_non_full_backward_hook",
+    "_mha_block", "_output_padding", "_sa_block", "_slow_forward", "_update_flat_weights", "_weight_bias",
+    "_weights_have_changed", "_wrapped_call_impl", "check_forward_args", "check_forward_hidden", "check_forward_input",
+    "check_hidden_size", "check_input", "flatten_parameters", "forward", "forward_impl", "forward_packed",
+    "forward_tensor", "gather", "get_expected_cell_size", "get_expected_hidden_size", "get_flat_weights", "get_weight",
+    "get_weight_hh", "get_weight_ih", "merge_masks", "modules", "named_modules", "parallel_apply", "permute_hidden",
+    "replicate", "scatter",
+)  # fmt: skip
+"""Attributes that would replace what a module computes: the methods that `forward` of PyTorch's modules calls."""
 
 
 class UnknownModule(SourceError):

@@ -37,6 +37,9 @@ IN_MEMORY = "convert the module in memory: qfmt.convert(model, example_inputs=(x
 VISIT, ENTRY_BYTES = 5, 500
 """Operations of a lookup by name, and bytes of memory for a tensor."""
 
+LOOK = 8
+"""Elements of a list, most of which are no tensors, that are looked at in the time of an operation."""
+
 WEIGHT = 200
 """Operations to examine a weight of torchao, besides its elements; one may have many names."""
 
@@ -159,7 +162,9 @@ class _Walk:
             self.entries.append(Entry(own, value, (name,) if own != name else ()))
         elif isinstance(value, Inert) and value.class_name.startswith("torch._utils._rebuild_"):
             what = value.class_name.removeprefix("torch._utils._rebuild_").replace("_", " ")
-            raise SourceError(f"not supported: a {what}", where=name, hint="save a dense tensor: tensor.to_dense()")
+            raise SourceError(
+                f"not supported: a {what}", where=name, hint="save a dense tensor: tensor.cpu().to_dense()"
+            )
         elif is_module(value):
             if self._is_new(value) or is_first:
                 yield name, state_of(tree(value, self._budget))
@@ -170,7 +175,7 @@ class _Walk:
             if name.endswith((".scale", ".zero_point")) and (isinstance(value, float) or abs(value) < 1 << 63):
                 self.entries.append(Entry(name, value))
         elif isinstance(value, dict | list | tuple):
-            self._budget.spend(len(value))
+            self._budget.spend(len(value) // LOOK)
             for key, element in value.items() if isinstance(value, dict) else enumerate(value):
                 if isinstance(element, HOLDERS) or (isinstance(value, dict) and type(element) in (int, float)):
                     yield f"{name}.{key}", element

@@ -154,15 +154,16 @@ class _Builder:
         self._budget.spend(MODULE)
         self._budget.allocate(MODULE_BYTES + len(path))
         self._budget.path(path)
-        made = Module(pickled.class_name, path, *self._parts(self._body(pickled, path), path, depth), self._budget)
+        body = self._body(pickled, path)
+        made = Module(pickled.class_name, path, *self._parts(body, path, depth), self._budget)
         if made.kind == "fx":
-            code = _text(made.attributes, "_code", "code")
+            code = _text(body, "_code", "code")
             self._budget.allocate(len(code))
             made.code = code.strip()
             made.imports = next((text for text in pickled.arguments[1:] if isinstance(text, str)), "import torch")
         for name, value in made.attributes.items():
-            if isinstance(value, StoredTensor | Inert):
-                self._budget.allocate(2 * len(path))  # its name, which `state` makes again
+            if isinstance(value, HOLDERS):
+                self._budget.allocate(2 * (len(path) + len(name)))  # its name, which `state` makes again
             if isinstance(value, StoredTensor):
                 value.add_name(_joined(path, name))
             elif isinstance(value, Inert) and value.class_name in packing.PICKLED:
@@ -194,9 +195,11 @@ class _Builder:
         if len(names) < sum(map(len, groups)):
             raise damaged("a module has two attributes of one name, or one without", where=path)
         attributes = own | parameters | buffers
-        inner = {name: value for name, value in modules.items() if isinstance(value, Inert)}
+        inner = {name: value for name, value in modules.items() if value is not None}
+        if wrong := [name for name, value in inner.items() if not isinstance(value, Inert)]:
+            raise damaged("is not a module", where=_joined(path, wrong[0]))
         return attributes, {name: self.module(value, _joined(path, name), depth + 1) for name, value in inner.items()}
 
 
-def _text(attributes: dict[str, Any], *names: str) -> str:
+def _text(attributes: dict[Any, Any], *names: str) -> str:
     return next((attributes[name] for name in names if isinstance(attributes.get(name), str)), "")
