@@ -21,7 +21,7 @@ OPERATIONS = 200_000, 2
 MODEL_OPERATIONS = 2_000_000, 2
 """The same for work on a Model: the cost of a node does not depend on the size of its file."""
 
-BYTES = 40 << 20, 10
+BYTES = 16 << 20, 10
 """Bytes that a conversion decodes, expands or computes: a constant, plus a number for each byte of the source."""
 
 NODE = 40

@@ -455,12 +455,22 @@ def test_a_rule_of_another_operator_is_a_finding(rule: str) -> None:
 @pytest.mark.parametrize("name", ["kernel_shape", "strides", "dilations", "pads"])
 def test_sizes_of_a_window_contradict_each_other_whatever_the_rank(name: str) -> None:
     sizes = {"kernel_shape": (2, 2), "strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0)}
-    for operator in ("MaxPool", "AveragePool"):
+    for operator in ("MaxPool", "AveragePool", "Conv", "ConvTranspose"):
         entry = OPERATORS[operator]
-        attributes = entry.complete(sizes | {name: (*sizes[name], 1), "ceil_mode": 1})
-        node = Node(operator, ("x",), ("y",), attributes, version=entry.version)
-        tensors = {each: Tensor(each, "float32", None) for each in "xy"}
-        assert [found.rule for found in violations(Model(Graph(("x",), ("y",), (node,), tensors)))] == ["V43"]
+        given = {**sizes, name: (*sizes[name], 1), "ceil_mode": 1, "group": 1, "output_padding": (0, 0)}
+        attributes = entry.complete({each: given[each] for each in entry.attributes if each in given})
+        inputs = ("x", "w") if "Conv" in operator else ("x",)
+        node = Node(operator, inputs, ("y",), attributes, version=entry.version)
+        tensors = {each: Tensor(each, "float32", None) for each in (*inputs, "y")}
+        assert [found.rule for found in violations(Model(Graph(inputs, ("y",), (node,), tensors)))] == ["V43"]
+
+
+def test_an_axis_has_two_pads_whatever_the_rank() -> None:
+    entry = OPERATORS["Pad"]
+    node = Node("Pad", ("x", "pads"), ("y",), entry.complete({}), version=entry.version)
+    tensors = {each: Tensor(each, "float32", None) for each in "xy"}
+    tensors["pads"] = Tensor.constant("pads", np.zeros(3, np.int64))
+    assert [found.rule for found in violations(Model(Graph(("x",), ("y",), (node,), tensors)))] == ["V43"]
 
 
 @examples(25)

@@ -164,12 +164,26 @@ def _varint(file: BinaryIO) -> int:
 
 def saved_as(value: Any) -> str:
     """The kind of object that torch.save saved: "torch_module", "state_dict", or "torch_data" for any other."""
-    value = plain(value)
+    value = outermost(value)
     if is_module(value):
         return "torch_module"
     holders = StoredTensor, Subclass, Inert, dict
     tensors = isinstance(value, dict) and any(isinstance(item, holders) for item in value.values())
     return "state_dict" if tensors else "torch_data"
+
+
+FIRST = 8
+"""Elements of a list that are looked at."""
+
+
+def outermost(value: Any) -> Any:
+    """What torch.save saved; of a list in which there are dicts or modules, a dict by number."""
+    value = plain(value)
+    if isinstance(value, list | tuple) and any(
+        isinstance(plain(each), dict) or is_module(each) for each in value[:FIRST]
+    ):
+        return dict(enumerate(value))
+    return value
 
 
 def is_module(value: Any) -> bool:

@@ -58,7 +58,7 @@ class Inert:
 
 
 def plain(value: Any) -> Any:
-    """What was saved; of an object of a subclass of dict, its items and attributes."""
+    """An object, or the items and attributes of one of a subclass of dict."""
     if not isinstance(value, Inert) or not isinstance(value.items, dict):
         return value
     return {**value.state, **value.items} if isinstance(value.state, dict) else value.items

@@ -51,11 +51,13 @@ def conv_shape(given: Inference) -> list[Shape]:
 
 def _weight(given: Inference, what: str) -> tuple[Dimension, ...]:
     """The shape of the weight, which fits the attributes."""
-    w, kernel, group = given.known(1), given.attributes["kernel_shape"], given.attributes["group"]
-    rank = len(w) - 2
-    if rank < 1:
+    kernel, group = given.attributes["kernel_shape"], given.attributes["group"]
+    check_window(len(kernel), given.attributes)
+    w = given.known(1)
+    if len(w) < 3:
         raise QfmtError(f"the weight of a {what} has at least 3 dimensions, not {len(w)}")
-    check_window(rank, given.attributes)
+    if len(w) != len(kernel) + 2:
+        raise QfmtError(f"a {len(w) - 2}-d window needs {len(w) - 2} kernel_shape, not {len(kernel)}")
     for size, stated in zip(w[2:], kernel, strict=True):
         if isinstance(size, int) and size != stated:
             raise QfmtError(f"the weight has a kernel of {list(w[2:])}, not {list(kernel)}")

@@ -183,6 +183,8 @@ def _pad_widths(rank: int, pads: list[int], axes: list[int] | None) -> list[tupl
 def _pad_shape(given: Inference) -> list[Shape]:
     x, pads, axes = given.shapes[0], integers(given, 1), integers(given, 3, dtypes=INDICES)
     check_scalar(given, 2)
+    if pads is not None and len(pads) % 2:
+        raise QfmtError(f"an axis has two pads, but there are {len(pads)} in all")
     if x is None or pads is None or (axes is None and is_present(given, 3)):
         return [None if x is None else (None,) * len(x)]
     result: list[Dimension] = []

@@ -144,10 +144,7 @@ def pad(site: Site) -> Sequence[ir.Value]:
 
 def padded(site: Site, inputs: Sequence[ir.Value | None]) -> Sequence[ir.Value]:
     """Pad. Before opset 18 there were pads for all axes. ONNX Runtime crops first and repeats what is left."""
-    given = site.tensor(1).array if site.tensor(1).is_constant else np.zeros(0, np.int64)
-    if given.size % 2:
-        raise Lacks("requires two pads for each axis")
-    pads = given.reshape(2, -1)
+    pads = site.tensor(1).array.reshape(2, -1) if site.tensor(1).is_constant else np.zeros((2, 0), np.int64)
     crops = site.attributes["mode"] != "constant" and bool(((pads < 0).any(0) & (pads > 0).any(0)).any())
     if not crops and (site.opset >= 18 or not site.has(3)):
         return plain(site, inputs, site.attributes)
@@ -155,9 +152,9 @@ def padded(site: Site, inputs: Sequence[ir.Value | None]) -> Sequence[ir.Value]:
         shape = site.tensor(0).shape
         if shape is None:
             raise Lacks("requires a known input rank")
-        axes, ends = site.integers(3, "axes"), site.integers(1, "pads")
+        axes, given = site.integers(3, "axes"), site.integers(1, "pads")
         pads = np.zeros((2, len(shape)), np.int64)
-        pads[:, axes] = np.array(ends).reshape(2, -1)
+        pads[:, axes] = np.array(given).reshape(2, -1)
     x, value = inputs[0], inputs[2] if len(inputs) > 2 else None
     if crops:
         (x,) = plain(site, [x, site.constant("repeated", np.maximum(pads, 0).reshape(-1)), value], site.attributes)

@@ -368,7 +368,7 @@ class Site:
     def _grid(tensor: Tensor) -> Grid:
         if tensor.quantization is None:
             raise Lacks("is not quantized throughout")
-        if max(map(abs, tensor.quantization.zero_point)) > EXACT_IN_FLOAT32:
+        if max(map(abs, tensor.quantization.zero_point), default=0) > EXACT_IN_FLOAT32:
             raise Lacks("has zero points that float32 cannot represent")
         return Grid.of(tensor.quantization, torch_dtype(tensor.dtype))
 

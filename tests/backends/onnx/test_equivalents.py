@@ -394,13 +394,6 @@ def test_pads_of_both_signs_of_a_wrapped_tensor(opset: int | None) -> None:
     np.testing.assert_array_equal(runtime(model.to_onnx(opset=opset), {"x": IMAGE[0, 0]})[0], want)
 
 
-def test_a_single_pad_of_a_tensor_without_a_known_rank() -> None:
-    one, axes = Tensor.constant("pads", np.zeros(1, np.int64)), Tensor.constant("axes", np.ones(1, np.int64))
-    model = single("Pad", "", [Tensor("x", "float32", None), one, None, axes], Y, {"mode": "reflect"})
-    with pytest.raises(InexpressibleNodesError, match="Pad requires two pads for each axis"):
-        model.to_onnx()
-
-
 @pytest.mark.parametrize("by", ["scales", "sizes"])
 @pytest.mark.parametrize(("start", "end"), [(0.0, 1.0), (0.25, 1.0), (0.0, 0.5)])
 def test_a_region_of_an_axis_that_keeps_its_size(by: str, start: float, end: float) -> None:

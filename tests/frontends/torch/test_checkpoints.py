@@ -310,6 +310,15 @@ def test_numbers_of_numpy(protocol: int, tmp_path: Path) -> None:
     assert not qfmt.convert(saved(beside, path, pickle_protocol=protocol)).no_graph
 
 
+def test_a_list_of_state_dicts_or_modules(tmp_path: Path) -> None:
+    state, network = nn.Linear(2, 1).state_dict(), quantized_chain()
+    assert sorted(qfmt.convert(saved((state, {"lr": 0.1}, 3), tmp_path / "m.pt")).tensors) == ["bias", "weight"]
+    two = qfmt.convert(saved([state, Settings(w=torch.ones(1))], tmp_path / "m.pt"))
+    assert sorted(two.tensors) == ["0.bias", "0.weight", "1.w"]
+    alone = qfmt.convert(saved(network, tmp_path / "alone.pt"))
+    assert qfmt.convert(saved((network, 3), tmp_path / "m.pt")).content_id() == alone.content_id()
+
+
 class OldSubclass:
     """A tensor of a subclass, as PyTorch 1.7 to 1.9 pickled it; fastai has such tensors."""
 

@@ -11,14 +11,17 @@ from typing import Any
 from ....budget import Budget
 from ....errors import SourceError, brief, damaged
 from ....regular import mapped
-from ...content import Content
-from ...harmless import harmless_or_inert, plain
+from ...content import Content, outermost
+from ...harmless import harmless_or_inert
 from ...pickles import Pickles, unpickle
 from ...stored import ELEMENT_BITS, Storage
 from ...zips import PytorchZip, big_endian
 
 _PROTOCOL = 1001
 """The only version of the form without zip, according to torch/serialization.py."""
+
+BESIDE = 24 << 20
+"""Bytes of memory for what training keeps beside the tensors, such as histories and vocabularies."""
 
 
 class Saved:
@@ -30,7 +33,7 @@ class Saved:
     """
 
     def __init__(self, value: Any, version: str, budget: Budget) -> None:
-        self.value = plain(value)
+        self.value = outermost(value)
         self.version = version
         self.budget = budget
 
@@ -49,6 +52,7 @@ def read_zip(archive: PytorchZip) -> Saved:
         _check_type(dtypes, key, dtype)
         return archive.storage(f"{archive.root}data/{key}", dtype, archive.budget)
 
+    archive.budget.bytes += BESIDE
     data = archive.read(f"{archive.root}data.pkl")
     value = unpickle(data, storage, where="data.pkl", find_global=harmless_or_inert, budget=archive.budget)
     return Saved(value, archive.version, archive.budget)
@@ -60,6 +64,7 @@ def read_legacy(path: str | PathLike[str]) -> Saved:
     """
     data = mapped(path)
     budget = Budget(len(data))
+    budget.bytes += BESIDE
     dtypes: dict[str, str] = {}
     storages: dict[str, Storage] = {}
     places: dict[str, memoryview] = {}
