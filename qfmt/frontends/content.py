@@ -15,8 +15,8 @@ from typing import Any, BinaryIO
 from ..arrays import BLOCK
 from ..errors import SourceError
 from ..regular import irregular, refusal
-from .harmless import Inert, Subclass, harmless_or_inert, plain
-from .pickles import unpickle
+from .harmless import Inert, Subclass, harmless_or_inert, members, plain
+from .pickles import BESIDE, unpickle
 from .stored import Storage, StoredTensor
 from .zips import END, LOCAL, Zip, root_of
 
@@ -65,7 +65,9 @@ class Content:
         """The kind of object that torch.save saved (see `saved_as`); "" if it did not write this archive."""
         if self.archive is None or "data.pkl" not in self.members:
             return ""
-        data, budget = self.archive.read(f"{root_of(self.archive)}data.pkl"), self.archive.budget
+        budget = self.archive.budget
+        budget.bytes += BESIDE
+        data = self.archive.read(f"{root_of(self.archive)}data.pkl")
         return saved_as(unpickle(data, _no_storage, where="data.pkl", find_global=harmless_or_inert, budget=budget))
 
 
@@ -172,18 +174,17 @@ def saved_as(value: Any) -> str:
     return "state_dict" if tensors else "torch_data"
 
 
-FIRST = 8
-"""Elements of a list that are looked at."""
+SHORT = 64
+"""The most elements of a list of state_dicts or modules."""
 
 
 def outermost(value: Any) -> Any:
-    """What torch.save saved; of a list in which there are dicts or modules, a dict by number."""
-    value = plain(value)
-    if isinstance(value, list | tuple) and any(
-        isinstance(plain(each), dict) or is_module(each) for each in value[:FIRST]
-    ):
-        return dict(enumerate(value))
-    return value
+    """What torch.save saved; of an object of a subclass of dict its members, and of a short list in which there are
+    dicts or modules, a dict by number."""
+    if plain(value) is not value:
+        return members(value)
+    short = value if isinstance(value, list | tuple) and len(value) <= SHORT else ()
+    return dict(enumerate(short)) if any(isinstance(plain(each), dict) or is_module(each) for each in short) else value
 
 
 def is_module(value: Any) -> bool:

@@ -58,10 +58,31 @@ class Inert:
 
 
 def plain(value: Any) -> Any:
-    """An object, or the items and attributes of one of a subclass of dict."""
-    if not isinstance(value, Inert) or not isinstance(value.items, dict):
-        return value
-    return {**value.state, **value.items} if isinstance(value.state, dict) else value.items
+    """The items of an object of a subclass of dict; any other value itself."""
+    return value.items if isinstance(value, Inert) and isinstance(value.items, dict) else value
+
+
+def parts(value: Inert) -> list[tuple[str, Any]]:
+    """The items of an object, its attributes (of a `__dict__` and of `__slots__`) and its arguments."""
+    slotted = isinstance(value.state, tuple) and len(value.state) == 2 and isinstance(value.state[1], dict)
+    states = value.state if slotted else (value.state,)
+    return [("items", value.items), *(("state", each) for each in states), ("arguments", value.arguments)]
+
+
+def members(value: Inert) -> dict[Any, Any]:
+    """What the parts of an object contain, by key, name and number. If others have the same, "state." or "arguments."
+    precedes it."""
+    found: dict[Any, Any] = {}
+    for part, held in parts(value):
+        pairs = dict(enumerate(held)) if isinstance(held, list | tuple) else held
+        for key, element in pairs.items() if isinstance(pairs, dict) else [(part, pairs)]:
+            if element is value:  # as in `self.__dict__ = self`
+                continue
+            name = key
+            while name in found and found[name] is not element:
+                name = f"{part}.{name}"
+            found[name] = element
+    return found
 
 
 class Subclass:
@@ -74,17 +95,6 @@ class Subclass:
         self.dtype = dtype
         self.shape = shape
         self.state: dict[Any, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class NumberedKey:
-    """The key of a dict in place of one that is not safe to hash; equal to no other."""
-
-    kind: str
-    number: int
-
-    def __str__(self) -> str:
-        return f"({self.kind} {self.number})"
 
 
 PAIR = 60
@@ -186,9 +196,23 @@ def _subclass(cls: Any, dtype: Any, shape: Any, *_: Any) -> Subclass:
     return Subclass(cls.name, dtype.name, shape)
 
 
+def _parameter(data: Any, _grad: Any, _hooks: Any, state: Any) -> Any:
+    """A parameter with attributes, which are not kept."""
+    _refuse_other_data(state)
+    return data
+
+
+def _refuse_other_data(state: Any) -> None:
+    """SourceError for attributes that change the elements of a tensor: torch._utils._set_obj_state assigns them."""
+    for each in state if isinstance(state, tuple) else (state,):
+        if isinstance(each, dict) and not each.keys().isdisjoint(("data", "real", "imag", "__class__")):
+            raise SourceError("an attribute of a tensor replaces its elements")
+
+
 def _of_type(rebuild: Any, _type: Any, arguments: Any, state: Any = None) -> Any:
     """A tensor subclass, or a tensor with attributes. Attributes are kept only for a Subclass."""
-    makers = _tensor, _tensor_v3, _quantized, _subclass, _first  # not this one: it would recurse
+    _refuse_other_data(state)
+    makers = _tensor, _tensor_v3, _quantized, _subclass, _first, _parameter  # not this one: it would recurse
     makes_tensors = isinstance(rebuild, Rebuild) and rebuild.function in makers
     if not makes_tensors or not isinstance(arguments, tuple):
         hint = "save dense tensors of PyTorch's own class"
@@ -219,65 +243,79 @@ _NUMBERS = {
 
 def _scalar(dtype: Any, data: Any) -> Any:
     """A number of NumPy. Its bytes are a text in protocol 2."""
-    match data:
-        case Inert(class_name="_codecs.encode", arguments=(str(text), *_)):
-            data = text.encode("latin-1")
-    match dtype:
-        case Inert(class_name="numpy.dtype", arguments=(str(kind), *_), state=(_, str(order), *_)) if (
-            kind in _NUMBERS and isinstance(data, bytes)
-        ):
-            return struct.unpack((">" if order == ">" else "<") + _NUMBERS[kind], data)[0]
+    match dtype, data:
+        case Inert(class_name="numpy.dtype", arguments=(str(kind), *_), state=(_, str(order), *_)), (
+            bytes(raw) | Inert(class_name="_codecs.encode", arguments=(str(raw), "latin1"))
+        ) if kind in _NUMBERS and len(raw) <= 8:
+            number = raw.encode("latin-1") if isinstance(raw, str) else raw
+            return struct.unpack((">" if order == ">" else "<") + _NUMBERS[kind], number)[0]
     return Inert("numpy.generic", (dtype, data))
 
 
 def _device(kind: Any, index: Any = None) -> str:
     """torch.device, as torch prints it."""
-    if not isinstance(kind, str) or not (index is None or _within(index, 31)):
+    if not isinstance(kind, str) or not (index is None or (isinstance(index, int) and 0 <= index < 1 << 31)):
         raise damaged("a device is not a name and a number")
     return kind if index is None else f"{kind}:{index}"
 
 
-KEY_PARTS, KEY_NUMBERS, KEY_TEXT = 16, 2, 1000
-"""The most parts of a tuple that is a key, integers among them, and characters of its texts."""
+DENSE, SPREAD = 1 << 16, 8
+"""Keys that are integers are below the one, or that many times the size of their dict."""
+
+KEY_PARTS, KEY_TEXT = 16, 1000
+"""The most parts of a tuple, and characters of its texts, that are shown."""
 
 
-def flat_key(key: Any) -> Any:
-    """Accept only keys that are fast to hash, and whose hashes a file cannot choose.
+def flat_key(key: Any, size: int) -> Any:
+    """The key of a dict of `size` keys, if it is fast to hash, and a file cannot choose its hash; else SourceError.
 
-    Python recomputes the hash of a tuple each time, recursively. A file can choose large integers, or tuples of
-    integers, with equal hashes, which makes a dict quadratic: -1 and -2 have the same hash, and so has None in some
-    Pythons as an integer. Few pairs of small integers have equal hashes, but more integers leave a choice. (The hashes
-    of strings are randomized.) Names show a tuple with all of its texts, each of which may be in the file once only.
+    A file can choose numbers, and tuples of numbers, whose hashes are equal or lead to the same places of a dict, which
+    makes it quadratic. (The hashes of strings are randomized.) Integers that are small beside `size` leave it few
+    choices.
     """
-    if not is_flat_key(key):
+    if not _is_flat(key, size):
         raise SourceError(f"a dict has a {type(key).__name__} as a key, which is not supported")
     return key
 
 
-def is_flat_key(key: Any) -> bool:
-    """Whether `flat_key` accepts it."""
-    if type(key) is tuple:
-        return len(key) <= KEY_PARTS and _is_flat(key)
-    return key is None or isinstance(key, str | float | bytes | TorchDType) or _within(key, 63)
+def _is_flat(key: Any, size: int) -> bool:
+    small = isinstance(key, int) and abs(key) < max(DENSE, SPREAD * size)
+    return key is None or small or isinstance(key, str | bytes | TorchDType)
 
 
-def _is_flat(key: tuple[Any, ...]) -> bool:
+def safe_key(key: Any, number: int, size: int) -> Any:
+    """The same, or a ShownKey, but for a list or dict. `number` is the place in the dict."""
+    return flat_key(key, size) if isinstance(key, list | dict) or _is_flat(key, size) else ShownKey(key, number)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShownKey:
+    """A key that is not hashed, equal to no other. As a text: a number, a short tuple, or what it is and its number."""
+
+    key: Any
+    number: int
+
+    def __str__(self) -> str:
+        if isinstance(self.key, int | float) or _is_short(self.key):
+            return str(self.key)
+        kind = self.key.class_name if isinstance(self.key, Inert) else type(self.key).__name__
+        return f"({kind} {self.number})"
+
+
+def _is_short(key: Any) -> bool:
+    """Whether it is a tuple of few numbers and texts, each of which may be in the file once only."""
+    if type(key) is not tuple or len(key) > KEY_PARTS:
+        return False
     texts = [part for part in key if isinstance(part, str | bytes | TorchDType)]
-    numbers = [part for part in key if _within(part, 31) and part >= 0]
-    few = len(numbers) <= KEY_NUMBERS and sum(map(len, texts)) <= KEY_TEXT
-    return few and len(texts) + len(numbers) == len(key)
-
-
-def _within(number: Any, bits: int) -> bool:
-    """Whether an integer has at most so many bits beside its sign, in two's complement."""
-    return isinstance(number, int) and max(number, ~number).bit_length() <= bits
+    numbers = [part for part in key if isinstance(part, int | float)]
+    return len(texts) + len(numbers) == len(key) and sum(map(len, texts)) <= KEY_TEXT
 
 
 def pairs(items: Any = ()) -> dict[Any, Any]:
     """The dict of pairs of a key and a value."""
     if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in items):
         raise SourceError("the items of a dict are not pairs")
-    return {flat_key(key): value for key, value in items}
+    return {flat_key(key, len(items)): value for key, value in items}
 
 
 DTYPES = {
@@ -295,7 +333,9 @@ _STORAGES = {
     "Byte": "uint8", "Char": "int8", "Short": "int16", "Int": "int32", "Long": "int64", "Bool": "bool",
     "Half": "float16", "BFloat16": "bfloat16", "Float": "float32", "Double": "float64",
     "ComplexFloat": "complex64", "ComplexDouble": "complex128",
-    "Float8_e4m3fn": "float8_e4m3fn", "Float8_e5m2": "float8_e5m2",
+    "Float8_e4m3fn": "float8_e4m3fn", "Float8_e5m2": "float8_e5m2", "Float8_e4m3fnuz": "float8_e4m3fnuz",
+    "Float8_e5m2fnuz": "float8_e5m2fnuz", "Float8_e8m0fnu": "float8_e8m0fnu",
+    "UInt16": "uint16", "UInt32": "uint32", "UInt64": "uint64",
     "QInt8": "int8", "QUInt8": "uint8", "QInt32": "int32", "QUInt4x2": "uint4", "QUInt2x4": "uint2",
     "Untyped": "",
 }  # fmt: skip
@@ -307,7 +347,7 @@ HARMLESS: Mapping[str, Any] = {
     "torch._utils._rebuild_tensor_v3": Rebuild(_tensor_v3),
     "torch._utils._rebuild_qtensor": Rebuild(_quantized, 16),
     "torch._utils._rebuild_parameter": Rebuild(_first),
-    "torch._utils._rebuild_parameter_with_state": Rebuild(_first),
+    "torch._utils._rebuild_parameter_with_state": Rebuild(_parameter),
     "torch._utils._rebuild_wrapper_subclass": Rebuild(_subclass),
     "torch.tensor._rebuild_from_type": Rebuild(_of_type, 16),
     "torch._tensor._rebuild_from_type": Rebuild(_of_type, 16),
@@ -367,6 +407,8 @@ def harmless_or_inert(module: str, name: str) -> Any:
     """
     module = SAME_MODULES.get(module, module)
     package, qualified = module.partition(".")[0], f"{module}.{name}"
+    if "." in name:  # of a part of a module or class, which must not be taken for that of another module
+        qualified = f"{module}:{name}"
     if package == "builtins":
         known = name in PLAIN_BUILTINS
     else:

@@ -9,11 +9,17 @@ from typing import Any
 
 from ..budget import Budget, reading
 from ..errors import SourceError, UnsafePickleError
-from .harmless import PAIR, Inert, InertClass, NumberedKey, Rebuild, StorageType, flat_key, is_flat_key
+from .harmless import PAIR, Inert, InertClass, Rebuild, ShownKey, StorageType, safe_key
 from .stored import Storage
+
+GRAPHS = "torch.fx.graph_module."
+"""The names of functions that trace the code of a module when they are called."""
 
 LONGEST_NAME = 1000
 """Characters of the name of a class, which each of its objects may copy."""
+
+SHOWN = 80
+"""Bytes of a ShownKey."""
 
 _U8, _U32, _U64 = map(struct.Struct, ("<B", "<I", "<Q"))
 
@@ -37,6 +43,8 @@ class Machine:
         self.stack: list[Any] = []
         self.marks: list[list[Any]] = []
         self.memo: list[Any] = []
+        self.sealed: dict[int, Any] = {}
+        """States that an object copied, by identity: a later change has no effect on it."""
 
     def run(self) -> Any:
         data, opcodes, budget = self.data, _OPCODES, self.budget
@@ -97,6 +105,8 @@ class Machine:
     def make(self, maker: Any, arguments: Any) -> Any:
         """Call one of qfmt's rebuilders, or record the arguments of an inert object."""
         if isinstance(maker, InertClass):  # TorchScript passes the bare value to an enumeration
+            if maker.name.startswith(GRAPHS):
+                self.seal(*arguments[:1])
             return Inert(maker.name, arguments if isinstance(arguments, tuple) else (arguments,))
         if isinstance(maker, Inert):  # such as a functools.partial or a method
             return Inert(maker.class_name, (maker, arguments))
@@ -106,6 +116,11 @@ class Machine:
             self._charge_copies(arguments, maker.copied)
             return maker.function(*arguments)
         raise SourceError(f"the pickle calls a {type(maker).__name__}, which is not a function")
+
+    def seal(self, state: Any = None) -> None:
+        """Note that a state must not change any more."""
+        if isinstance(state, dict):
+            self.sealed[id(state)] = state
 
     def _charge_copies(self, arguments: tuple[Any, ...], copied: int) -> None:
         """Charge for all elements that a rebuilder may read or copy; a file can pass it the same list many times."""
@@ -123,6 +138,8 @@ def _filled(machine: Machine, kind: type) -> Any:
     """The container that gets items: that of an object whose class remains a name, such as a subclass of dict or a
     deque."""
     target = machine.stack[-1]
+    if id(target) in machine.sealed:
+        raise SourceError("a state changes after an object copied it")
     if isinstance(target, Inert) and not target.class_name.startswith("__torch__."):
         if target.items is None:
             target.items = kind()
@@ -130,22 +147,18 @@ def _filled(machine: Machine, kind: type) -> Any:
     return target
 
 
-def _key(machine: Machine, key: Any, number: int) -> Any:
-    """A key that is safe to hash; for an object, a tensor, a large integer, or another tuple, a numbered one."""
-    if isinstance(key, list | dict) or is_flat_key(key):
-        return flat_key(key)
-    machine.budget.allocate(80)
-    return NumberedKey(key.class_name if isinstance(key, Inert) else type(key).__name__, number)
-
-
 def _setitems(machine: Machine, items: list[Any]) -> None:
     target = _filled(machine, dict)
     if type(target) is not dict or len(items) % 2:
         raise SourceError("items are assigned to something that is not a dict")
+    size = len(target) + len(items) // 2
     machine.budget.allocate(max(len(items) // 2, 2) * PAIR)
     machine.budget.spend(sum(map(reading, items[::2])))
     for index in range(0, len(items), 2):
-        target[_key(machine, items[index], len(target))] = items[index + 1]
+        key = safe_key(items[index], len(target), size)
+        if isinstance(key, ShownKey):
+            machine.budget.allocate(SHOWN)
+        target[key] = items[index + 1]
 
 
 def _extend(machine: Machine, items: list[Any]) -> None:
@@ -258,6 +271,7 @@ def _build(machine: Machine) -> None:
         if target.state is not None:  # torch merges dicts, and calls `__setstate__` again
             raise SourceError("an object gets two states")
         target.state = state
+        machine.seal(state)
     elif type(target) is not dict:  # a state_dict has its `_metadata` as state, which is not needed
         raise SourceError(f"a {type(target).__name__} gets a state, but supports none")
 

@@ -19,6 +19,9 @@ from .harmless import harmless
 from .pickle_machine import Machine
 from .stored import Storage
 
+BESIDE = 24 << 20
+"""Bytes of memory for what training keeps beside tensors in a file of torch.save, such as histories."""
+
 
 def unpickle(
     data: bytes | memoryview,

@@ -11,6 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
+from ..backstop import limited
 from ..errors import SourceError
 from .content import (
     Content,
@@ -170,7 +171,8 @@ def sniff(path: str | PathLike[str]) -> Kind:
     Raises what `Content` raises.
     """
     content = Content(path)
-    return next(kind for kind in KINDS.values() if kind.is_it(content))
+    with limited(content.size, str(path)):  # a pickle of torch.save is read as a whole
+        return next(kind for kind in KINDS.values() if kind.is_it(content))
 
 
 def external_files(path: Path) -> list[Path]:

@@ -225,8 +225,11 @@ class PytorchZip(Zip):
 
     @property
     def version(self) -> str:
-        """The version of the archive's format, "" if it is not stated."""
-        return self.text("version") or self.text(".data/version")
+        """The version of the archive's format, "" if it is not stated. PyTorch prefers `.data/version`."""
+        found = self.text(".data/version") or self.text("version")
+        if found and not (found.isdecimal() and len(found) < 4):
+            raise SourceError(f"states the version {found[:20]!a} of its format", hint=_AGAIN)
+        return found
 
     def storage(self, name: str, dtype: str, budget: Budget | None) -> Storage:
         """An entry as the elements of tensors, which are charged to `budget`."""

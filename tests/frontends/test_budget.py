@@ -23,7 +23,7 @@ from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.budget import Budget
 from qfmt.errors import BudgetError, SourceError
 from qfmt.frontends import stored
-from qfmt.frontends.harmless import flat_key
+from qfmt.frontends.harmless import Inert, safe_key
 from qfmt.frontends.json_text import parse
 from qfmt.frontends.pickles import unpickle
 from qfmt.frontends.stored import Storage, StoredTensor
@@ -502,22 +502,28 @@ def test_many_equal_names_need_few_lookups() -> None:
 
 
 def test_keys_whose_hashes_a_file_could_choose() -> None:
-    for key in (
-        2**64,
-        -(2**64),
-        (2**40,),
-        (1.5,),
-        (-1,),
-        (None,),
-        tuple(range(17)),
-        ((),),
-        (1, 2, 3),
-        ("a" * 600,) * 2,
-    ):
+    for key in (2**16, -(2**64), 1.5, 2.0**61, (1, 2), ((),), ("a" * 600,) * 2, tuple(range(17)), Inert("m.A", ())):
+        assert safe_key(key, 3, 100) is not key
+    for key in ("a", b"a", None, True, 2**16 - 1, -5):
+        assert safe_key(key, 3, 100) is key
+    assert safe_key(10**6, 3, 10**6) == 10**6
+    shown = {2**64: str(2**64), 1.5: "1.5", (1, "a"): "(1, 'a')", ((),): "(tuple 3)", ("a" * 600,) * 2: "(tuple 3)"}
+    assert all(str(safe_key(key, 3, 100)) == expected for key, expected in shown.items())
+    for key in ([], {}):
         with pytest.raises(SourceError, match="as a key"):
-            flat_key(key)
-    for key in ("a", b"a", None, True, 2**62, 1.5, ("a", b"a", 1, True), ("a" * 1000, 2)):
-        assert flat_key(key) == key
+            safe_key(key, 3, 100)
+
+
+def test_integers_that_lead_to_the_same_places_of_a_dict(tmp_path: Path) -> None:
+    """Such keys need a time that is quadratic in their number; of 200 kB, 10 s."""
+    keys, step = range(2**15), 2**16
+    numbers = b"".join(b"J" + (key * step % 2**31).to_bytes(4, "little") + b"N" for key in keys)
+    path = pickled(
+        tmp_path / "m.pt", b"}(" + text("w") + rebuilt("Float", 0, (1,), (1,)) + text("x") + b"}(" + numbers + b"uu"
+    )
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("m/data/0", bytes(4))
+    assert [*qfmt.convert(path).tensors] == ["w"]
 
 
 def test_a_budget_is_in_proportion_to_the_source() -> None:

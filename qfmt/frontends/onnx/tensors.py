@@ -112,6 +112,8 @@ def _bytes_of(tensor: Any, needed: int, bits: int) -> int:
         what = f"has its data in {', '.join(filled)}, but data of its type belongs in {belongs}"
         raise SourceError(what, hint="the file is damaged; download it again")
     numbers = len(getattr(tensor.raw, belongs))
+    if tensor.raw.data_type == onnx.TensorProto.BOOL and not {*tensor.raw.int32_data} <= {0, 1}:
+        raise SourceError("has truth values other than 0 and 1", hint="the file is damaged; download it again")
     if raw:
         return numbers
     return numbers if bits < 8 else numbers * bits // 8

@@ -247,7 +247,8 @@ def test_objects_beside_tensors(protocol: int, form: dict[str, bool], tmp_path: 
     }  # fmt: skip
     given = {"pickle_protocol": protocol, **form}
     model = qfmt.convert(saved({"model": layer.state_dict(), **beside}, tmp_path / "m.pt", **given))
-    assert sorted(model.tensors) == ["average.w", "last.0", "model.bias", "model.weight"]
+    key = "labels.(StoredTensor 5).key"
+    assert sorted(model.tensors) == ["average.w", key, "last.0", "model.bias", "model.weight"]
     alone = qfmt.convert(saved(Settings(layer.state_dict()), tmp_path / "m.pt", **given))
     assert sorted(alone.tensors) == ["bias", "weight"]
 
@@ -281,7 +282,7 @@ def test_tensors_in_objects_are_kept(tmp_path: Path) -> None:
         "tuple": ["0", "1"], "namespace": ["w"], "wrapped": ["data.w"], "set": ["0.0"], "frozen": ["0.0"],
         "object": ["inner.slotted", "slotted", "w"], "list": ["0.bias", "0.weight"],
         "network": ["heads.0.bias", "heads.0.weight", "table.anchors.0"], "devices": ["cuda", "cuda:0", "cuda:1"],
-        "types": ["(builtins.frozenset 2)", "('float32', 1)", "(int 3)", "torch.float32"],
+        "types": ["(builtins.frozenset 2)", "('float32', 1)", "9223372036854775808", "torch.float32"],
     }  # fmt: skip
     for protocol in (2, 4, 5):
         path = saved(held, tmp_path / "m.pt", pickle_protocol=protocol)
@@ -340,6 +341,33 @@ def test_tensors_in_a_long_chain_of_objects_are_kept(tmp_path: Path) -> None:
         chain = SimpleNamespace(next=[chain])
     (name,) = qfmt.convert(saved({"chain": chain, "epoch": 1}, tmp_path / "m.pt")).tensors
     assert name == "chain." + "next.0." * 100 + "0"
+
+
+class Slots(dict):
+    __slots__ = ("__dict__", "slotted")
+
+
+def test_state_dicts_of_a_subclass_with_slots(tmp_path: Path) -> None:
+    """An attribute may have the name of an item."""
+    state = Slots(w=torch.ones(1), state=torch.ones(2))
+    state.slotted, state.w = torch.ones(3), torch.ones(4)  # type: ignore[attr-defined]
+    for outer in (state, {"state_dict": state}):
+        tensors = qfmt.convert(saved(outer, tmp_path / "m.pt")).tensors
+        assert {name: tensor.shape for name, tensor in tensors.items()} == {
+            "w": (1,), "state": (2,), "slotted": (3,), "state.w": (4,),
+        }  # fmt: skip
+
+
+def test_tensors_that_are_keys_only(tmp_path: Path) -> None:
+    (name,) = qfmt.convert(saved({"a": {torch.ones(1): 1}}, tmp_path / "m.pt")).tensors
+    assert name == "(StoredTensor 0).key"
+
+
+def test_containers_that_contain_themselves(tmp_path: Path) -> None:
+    state: dict[str, Any] = {"w": torch.ones(1), "list": []}
+    state["again"] = state
+    state["list"] += [state, torch.ones(2), state["list"]]
+    assert sorted(qfmt.convert(saved(state, tmp_path / "m.pt")).tensors) == ["list.1", "w"]
 
 
 class Attributes(dict):

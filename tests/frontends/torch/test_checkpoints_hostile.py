@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -143,6 +144,53 @@ def test_packed_objects_nested_deeply(tmp_path: Path) -> None:
     source = saved(quantized_chain(), tmp_path / "chain.pt")
     with pytest.raises(SourceError, match=r"m\.pt: it is nested too deeply"):
         qfmt.convert(source, prepared=path)
+
+
+class Call:
+    """Pickles as a call of a function."""
+
+    def __init__(self, function: Any, *arguments: Any) -> None:
+        self.called = function, arguments
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.called
+
+
+@pytest.mark.parametrize("state", [{"data": torch.zeros(2)}, (None, {"data": torch.zeros(2)})])
+def test_attributes_that_replace_the_elements_of_a_tensor(state: Any, tmp_path: Path) -> None:
+    """torch assigns them."""
+    rebuild, arguments = torch.ones(2).__reduce_ex__(2)
+    subclass = Call(torch._tensor._rebuild_from_type_v2, rebuild, torch.Tensor, arguments, state)
+    parameter = Call(torch._utils._rebuild_parameter_with_state, torch.ones(2), False, {}, state)
+    for tensor in (subclass, parameter):
+        path = saved({"w": tensor}, tmp_path / "m.pt")
+        assert not torch.load(path, weights_only=False)["w"].any()
+        with pytest.raises(SourceError, match="an attribute of a tensor replaces its elements"):
+            qfmt.convert(path)
+    kept = Call(torch._utils._rebuild_parameter_with_state, torch.ones(2), False, {}, {"index": 3})
+    assert [*qfmt.convert(saved({"w": kept}, tmp_path / "m.pt")).tensors] == ["w"]
+
+
+def legacy(path: Path, pickled: bytes) -> Path:
+    head = [pickle.dumps(value, 2) for value in (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True})]
+    path.write_bytes(b"".join([*head, pickled, pickle.dumps([], 2)]))
+    return path
+
+
+def test_a_class_that_is_a_part_of_a_module_is_no_other_class(tmp_path: Path) -> None:
+    """torch.nn.modules.module imports torch, and so all of its classes."""
+    made = b"\x80\x04" + text("torch.nn.modules.module") + text("torch.ao.nn.qat.ReLU") + b"\x93)\x81"
+    made += pickle.dumps(vars(nn.ReLU()), 2)[2:-1] + b"b."
+    with pytest.raises(SourceError, match=r"the code of torch\.nn\.modules\.module:torch\.ao\.nn\.qat\.ReLU is not"):
+        qfmt.convert(legacy(tmp_path / "m.pt", made))
+
+
+def test_a_state_that_changes_after_its_object_copied_it(tmp_path: Path) -> None:
+    change = b"h\x02" + text("negative_slope") + b"G" + struct.pack(">d", 0.9) + b"s0"
+    made = pickle.dumps(nn.LeakyReLU(0.5), 2)[:-1] + change + b"."
+    assert pickle.loads(made).negative_slope == 0.5
+    with pytest.raises(SourceError, match="a state changes after an object copied it"):
+        qfmt.convert(legacy(tmp_path / "m.pt", made))
 
 
 def test_a_version_that_is_a_dict(tmp_path: Path) -> None:

@@ -242,6 +242,24 @@ def test_parts_that_are_no_modules(tmp_path: Path) -> None:
     assert len(qfmt.convert(saved(nn.Sequential(nn.ReLU()), tmp_path / "n.pt")).nodes) == 1
 
 
+def test_layouts_and_separate_sizes(tmp_path: Path) -> None:
+    code = """def forward(self, x):
+    a = x.contiguous(memory_format = torch.channels_last)
+    b = torch.clone(a, memory_format = torch.preserve_format).contiguous(torch.contiguous_format)
+    c = b + x.new_zeros(1, 4, 2) + x.new_ones(2)
+    return c + torch.zeros(4, 2, device = x.device) + torch.ones(2) + torch.ones((4, 2))
+"""
+    model = qfmt.convert(fx_file(tmp_path / "m.pt", code), input_shapes={"x": (1, 3, 4, 2)})
+    x = np.arange(24, dtype=np.float32).reshape(1, 3, 4, 2)
+    assert np.array_equal(*model.run({"x": x}).values(), x + 3)
+
+
+def test_a_graph_that_torch_traces_with_constants_is_refused(tmp_path: Path) -> None:
+    graph = GraphLike("def forward(self, x, y):\n    return x + y\n")
+    graph.body["_tracer_extras"] = {"concrete_args": {"y": torch.ones(1)}}
+    assert "has constants in place of arguments" in qfmt.convert(saved(graph, tmp_path / "m.pt")).no_graph
+
+
 def test_the_code_of_a_graph_is_not_a_buffer(tmp_path: Path) -> None:
     """torch reads it from the attributes of the module itself."""
     graph = GraphLike("def forward(self, x):\n    return torch.relu(x)\n", "import torch\n")

@@ -48,8 +48,11 @@ CASTS = {"char": "int8", "byte": "uint8", "short": "int16"} | {
 }
 """Methods that are called like an element type, and cast to it → its name."""
 
-LISTS = {"einsum", "expand", "flip", "permute", "repeat", "reshape", "tile", "view"}
+LISTS = {"einsum", "expand", "flip", "new_ones", "new_zeros", "permute", "repeat", "reshape", "tile", "view"}
 """Operators that accept a list as separate arguments after the first one, too."""
+
+FILLED = {"ones", "zeros"}
+"""Operators that accept a list as separate arguments."""
 
 SELECTED = ("values", "indices")
 """The names of the results of max, min and topk along a dimension."""
@@ -78,6 +81,8 @@ def _graph_module(
 ) -> Any:
     names = [argument.arg for argument in _source(module).function.args.args[1:]]
     module.budget.spend(len(names))
+    if module.attributes.get("_tracer_extras"):  # with which torch traces the code again
+        raise SourceError("has constants in place of arguments, which are not in its code", where=_where(module))
     if len(args) > len(names) or not kwargs.keys() <= set(names):
         raise SourceError("is called with arguments that it does not have", where=_where(module))
     return _Walker(module, recorder).run(dict(zip(names, args, strict=False)) | dict(kwargs))
@@ -283,10 +288,14 @@ class _Walker(Frame):
 
     def _operator_of_torch(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for value in (*args, *kwargs.values()):
-            if isinstance(value, Symbol) and value not in LAYOUTS:
+            if isinstance(value, Symbol) and not _is_layout(value):
                 raise SourceError(f"aten::{name[:100]} is called with {value[:100]}, which is not supported")
+        args = tuple(value for value in args if not _is_layout(value))
+        kwargs = {key: value for key, value in kwargs.items() if not _is_layout(value)}
         if name == "norm":
             return FUNCTIONS[name](self._recorded, name, args, kwargs)
+        if name in FILLED and args and not isinstance(args[0], list | tuple):
+            args = (args,)
         if name in LISTS and len(args) > 1 and not isinstance(args[1], list | tuple | ElementType):
             args = args[0], args[1:]
         if name in DIMENSIONS:
@@ -374,6 +383,10 @@ class _Walker(Frame):
 
 
 BUILTINS = ("getattr", "slice", "tuple", "list", "int", "float", "len")
+
+
+def _is_layout(value: Any) -> bool:
+    return isinstance(value, Symbol) and value in LAYOUTS
 
 
 def _listed(value: Any) -> Any:

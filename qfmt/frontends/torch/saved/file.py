@@ -13,15 +13,12 @@ from ....errors import SourceError, brief, damaged
 from ....regular import mapped
 from ...content import Content, outermost
 from ...harmless import harmless_or_inert
-from ...pickles import Pickles, unpickle
+from ...pickles import BESIDE, Pickles, unpickle
 from ...stored import ELEMENT_BITS, Storage
 from ...zips import PytorchZip, big_endian
 
 _PROTOCOL = 1001
 """The only version of the form without zip, according to torch/serialization.py."""
-
-BESIDE = 24 << 20
-"""Bytes of memory for what training keeps beside the tensors, such as histories and vocabularies."""
 
 
 class Saved:

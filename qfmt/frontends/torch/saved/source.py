@@ -118,10 +118,17 @@ def _checkpoint(value: Mapping[Any, Any], source: Mapping[str, str], budget: Bud
     return model.replace(source={**model.source, "no_graph": f"{why}; {would}"})
 
 
-def _has_subclass(value: Mapping[str, Any]) -> bool:
+def _has_subclass(value: Mapping[Any, Any]) -> bool:
     """Whether it contains tensors of torchao, which TorchScript does not support."""
-    several = list(value.values())
-    return any(isinstance(item, Subclass) or (isinstance(item, dict) and _has_subclass(item)) for item in several)
+    waiting, known = [value], {id(value)}
+    while waiting:
+        for item in waiting.pop().values():
+            if isinstance(item, Subclass):
+                return True
+            if isinstance(item, dict) and id(item) not in known:
+                known.add(id(item))
+                waiting.append(item)
+    return False
 
 
 def _module(root: Module, options: Options, source: Mapping[str, str]) -> Model:

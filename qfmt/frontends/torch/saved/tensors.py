@@ -9,7 +9,7 @@ torchao weight becomes a tensor `fc1.input` of the same kind if it is static, el
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
 from math import isfinite, prod
 from types import MappingProxyType
@@ -21,7 +21,7 @@ from ....budget import Budget
 from ....errors import SourceError
 from ....model import DTYPES, Graph, Model, Quantization, Tensor
 from ...content import is_module
-from ...harmless import PAIR, Inert, Subclass, plain
+from ...harmless import Inert, ShownKey, Subclass, members, parts, plain
 from ...stored import PerTensor, StoredTensor
 from ..calls import Packed, PackedState
 from ..torchao import Weight, of_pickle
@@ -89,8 +89,8 @@ def stored_tensors(state: Mapping[Any, Any], budget: Budget) -> dict[str, Stored
 
 def holds_tensors(state: Mapping[Any, Any], budget: Budget) -> bool:
     """Whether it contains anything that `tensors_only` keeps."""
-    walk = _Walk(budget)
-    for key, value in state.items():
+    walk = _Walk(state, budget)
+    for key, value in _children(state):
         walk.visit(str(key), value)
     return bool(walk.entries)
 
@@ -99,16 +99,17 @@ def _unnested(state: Mapping[Any, Any], budget: Budget) -> list[Entry]:
     """The entries of a state, without an outer dict that only wraps them."""
     prefix = ""
     while True:
-        walk, filled = _Walk(budget), []
-        for key, value in state.items():
+        walk, filled = _Walk(state, budget), []
+        for key, value in _children(state):
             before = len(walk.entries)
             walk.visit(str(key), value)
             if len(walk.entries) > before:
                 filled.append(key)
-        inner = plain(state[filled[0]]) if len(filled) == 1 else None
-        if not isinstance(inner, dict):
+        inner: Any = state.get(filled[0]) if len(filled) == 1 else None
+        if not isinstance(plain(inner), dict):
             break
-        prefix, state = f"{prefix}{filled[0]}.", inner
+        prefix += f"{filled[0]}."
+        state = members(inner) if isinstance(inner, Inert) else inner
     entries = walk.entries
     if not entries:
         raise SourceError("contains no tensors", hint="there is nothing to convert")
@@ -126,25 +127,40 @@ def _also_below(prefix: str, entry: Entry) -> Entry:
 # -- entries of a state ---------------------------------------------------------------------------------------
 
 
-class _Walk:
-    """Collects every tensor below a name, and counts: a pickle may refer to one object many times."""
+def _children(value: Mapping[Any, Any] | Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    """The elements of a container that may contain tensors, or are the scale or zero point of a module; and keys that
+    may contain tensors."""
+    for key, element in value.items() if isinstance(value, Mapping) else enumerate(value):
+        is_parameter = type(element) in (int, float) and f".{key}".endswith((".scale", ".zero_point"))
+        if isinstance(element, HOLDERS) or is_parameter:
+            yield key, element
+        if isinstance(key, ShownKey) and isinstance(key.key, HOLDERS):
+            yield f"{key}.key", key.key
 
-    def __init__(self, budget: Budget) -> None:
+
+class _Walk:
+    """Collects every tensor of a state, and counts: a pickle may refer to one object many times."""
+
+    def __init__(self, state: Mapping[Any, Any], budget: Budget) -> None:
+        self._root = id(state)
         self.entries: list[Entry] = []
         self._budget = budget
         self._known: set[int] = set()
 
     def visit(self, name: str, value: Any) -> None:
         """Add what is at a name, and below it. Not recursive: objects may form long chains."""
-        waiting = [self._inside(name, value, is_first=True)]
+        waiting = [(self._root, iter([(name, value)]))]
+        around = {self._root}
         while waiting:
-            for inner in waiting[-1]:
-                waiting.append(self._inside(*inner))
-                break
+            for inner in waiting[-1][1]:
+                if (found := id(inner[1])) not in around:  # no cycle
+                    waiting.append((found, self._inside(*inner, is_first=len(waiting) == 1)))
+                    around.add(found)
+                    break
             else:
-                waiting.pop()
+                around.discard(waiting.pop()[0])
 
-    def _inside(self, name: str, value: Any, is_first: bool = False) -> Iterator[tuple[str, Any]]:
+    def _inside(self, name: str, value: Any, is_first: bool) -> Iterator[tuple[str, Any]]:
         """Add a tensor; of other values, what they contain, with its names."""
         self._budget.spend(VISIT)
         self._budget.allocate(len(name))
@@ -172,33 +188,19 @@ class _Walk:
             if not value.class_name.startswith("torch.optim."):
                 yield name, self._members(value)
         elif type(value) in (int, float):
-            if name.endswith((".scale", ".zero_point")) and (isinstance(value, float) or abs(value) < 1 << 63):
+            if isinstance(value, float) or abs(value) < 1 << 63:
                 self.entries.append(Entry(name, value))
         elif isinstance(value, dict | list | tuple):
             self._budget.spend(len(value) // LOOK)
-            for key, element in value.items() if isinstance(value, dict) else enumerate(value):
-                if isinstance(element, HOLDERS) or (isinstance(value, dict) and type(element) in (int, float)):
-                    yield f"{name}.{key}", element
+            for key, element in _children(value):
+                yield f"{name}.{key}", element
 
-    def _members(self, value: Inert) -> dict[str, Any]:
-        """The items of an object, and at the first visit its attributes and arguments; objects may form cycles."""
-        held = [("items", value.items)]
-        if self._is_new(value):
-            slotted = isinstance(value.state, tuple) and len(value.state) == 2 and isinstance(value.state[1], dict)
-            held += [("state", each) for each in (value.state if slotted else [value.state])]
-            held.append(("arguments", value.arguments))
-        members: dict[str, Any] = {}
-        for part, each in held:
-            pairs = dict(enumerate(each)) if isinstance(each, list | tuple) else each
-            for key, element in pairs.items() if isinstance(pairs, dict) else [(part, pairs)]:
-                self._budget.spend()
-                if not isinstance(element, HOLDERS) or element is value:
-                    continue
-                name = str(key)
-                self._budget.allocate(PAIR + len(name))
-                if members.get(name) is not element:
-                    members[f"{part}.{name}" if name in members else name] = element
-        return members
+    def _members(self, value: Inert) -> Any:
+        """What an object contains; at later visits its items only, as objects may form cycles."""
+        if not self._is_new(value):
+            return value.items or ()
+        self._budget.hold(sum(len(held) for _, held in parts(value) if isinstance(held, Sized)))
+        return members(value)
 
     def _is_new(self, value: Inert) -> bool:
         known = id(value) in self._known

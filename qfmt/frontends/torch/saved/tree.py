@@ -136,6 +136,8 @@ def _joined(path: str, name: str) -> str:
 def _kind(class_name: str) -> str:
     if class_name in GRAPH_MODULES:
         return "fx"
+    if ":" in class_name:  # of a part of a module, which may be a class of another module
+        return ""
     for prefix, place in _KINDS:
         if class_name.startswith(prefix):
             return f"{place}.{class_name.rpartition('.')[2]}"

@@ -14,7 +14,7 @@ from typing import Any
 
 from ....budget import AT_ONCE, reading
 from ....errors import SourceError
-from ...harmless import pairs
+from ...harmless import flat_key, pairs
 from .branches import Text
 
 SIZE_LIMIT = 1 << 20
@@ -377,6 +377,8 @@ def _at(kinds: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     def indexed(container: Any, *rest: Any, **options: Any) -> Any:
         if not all(map(is_plain, rest[:1])):
             raise TypeError
+        if isinstance(container, dict):
+            flat_key(rest[0] if rest else None, len(container))
         return function(_checked(container, kinds), *rest, **options)
 
     return indexed

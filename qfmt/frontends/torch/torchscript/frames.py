@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from ....budget import reading
 from ....errors import SourceError
+from ...harmless import flat_key
 from ..calls import MEANINGLESS, Place, Value, meaningless
 from .folding import is_plain
 from .operators import Operators
@@ -99,7 +100,7 @@ class Frame:
                 if not all(map(is_plain, keys)):
                     raise self.not_followed(node)
                 self.budget.spend(sum(map(reading, keys)))
-                return dict(zip(keys, map(self.value, node.values), strict=True))
+                return dict(zip((flat_key(key, len(keys)) for key in keys), map(self.value, node.values), strict=True))
             case ast.Subscript():
                 return self.subscript(self.value(node.value), node)
             case ast.UnaryOp(op=ast.USub()):

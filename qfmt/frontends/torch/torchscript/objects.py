@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....errors import SourceError, brief, damaged
-from ...harmless import Inert
+from ...harmless import Inert, flat_key
 from ...stored import NAME_LIMIT, StoredTensor
 from ..calls import Packed, PackedState
 from . import packing
@@ -82,6 +82,8 @@ class Restorer:
             if isinstance(value, list):
                 value[:] = map(self.restore, value)
             elif isinstance(value, dict):
+                for key in value:
+                    flat_key(key, len(value))
                 value.update({key: self.restore(element) for key, element in value.items()})
             elif isinstance(value, tuple):
                 self._restored[id(value)] = tuple(map(self.restore, value))

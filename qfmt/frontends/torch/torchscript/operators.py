@@ -20,7 +20,7 @@ class Operators:
 
     def __init__(self, recorder: Recorder, own_containers: frozenset[int], budget: Budget, version: str = "") -> None:
         self._recorder = recorder
-        self._version = int(version) if version.isdecimal() and len(version) < 4 else BEFORE_FULL_OF_INTEGERS + 1
+        self._version = int(version or BEFORE_FULL_OF_INTEGERS + 1)
         self._own_containers = own_containers
         self.budget = budget
 
