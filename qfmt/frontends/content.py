@@ -181,7 +181,7 @@ SHORT = 64
 def outermost(value: Any) -> Any:
     """What torch.save saved; of an object of a subclass of dict its members, and of a short list in which there are
     dicts or modules, a dict by number."""
-    if plain(value) is not value:
+    if plain(value) is not value and not is_module(value):
         return members(value)
     short = value if isinstance(value, list | tuple) and len(value) <= SHORT else ()
     return dict(enumerate(short)) if any(isinstance(plain(each), dict) or is_module(each) for each in short) else value

@@ -193,6 +193,13 @@ def test_a_state_that_changes_after_its_object_copied_it(tmp_path: Path) -> None
         qfmt.convert(legacy(tmp_path / "m.pt", made))
 
 
+@pytest.mark.parametrize("item", [b"Na", b"K\x00Ns"])
+def test_modules_with_items_are_refused(item: bytes, tmp_path: Path) -> None:
+    """nn.Sequential would append them."""
+    with pytest.raises(SourceError, match="a state that modules do not have"):
+        qfmt.convert(legacy(tmp_path / "m.pt", pickle.dumps(nn.Sequential(nn.ReLU()), 2)[:-1] + item + b"."))
+
+
 def test_a_version_that_is_a_dict(tmp_path: Path) -> None:
     """Not written out: a dict in which dicts share dicts is exponentially longer as text."""
     path = tmp_path / "m.pt"

@@ -180,6 +180,7 @@ class _Builder:
         is_graph = pickled.class_name in GRAPH_MODULES
         body = pickled.arguments[0] if is_graph and pickled.arguments else pickled.state
         other = pickled.state is not None if is_graph else pickled.arguments and _kind(pickled.class_name)
+        other = other or pickled.items is not None
         if not isinstance(body, dict) or other:  # PyTorch's modules have one or the other
             name = pickled.class_name[:100]
             what = f"an object of {name} has a state that modules do not have"
