@@ -169,7 +169,7 @@ def saved_as(value: Any) -> str:
     value = outermost(value)
     if is_module(value):
         return "torch_module"
-    holders = StoredTensor, Subclass, Inert, dict
+    holders = StoredTensor, Subclass, Inert, dict, list, tuple
     tensors = isinstance(value, dict) and any(isinstance(item, holders) for item in value.values())
     return "state_dict" if tensors else "torch_data"
 
@@ -179,9 +179,9 @@ SHORT = 64
 
 
 def outermost(value: Any) -> Any:
-    """What torch.save saved; of an object of a subclass of dict its members, and of a short list in which there are
-    dicts or modules, a dict by number."""
-    if plain(value) is not value and not is_module(value):
+    """What torch.save saved; of an object other than a module its members, and of a short list in which there are dicts
+    or modules, a dict by number."""
+    if isinstance(value, Inert) and not is_module(value):
         return members(value)
     short = value if isinstance(value, list | tuple) and len(value) <= SHORT else ()
     return dict(enumerate(short)) if any(isinstance(plain(each), dict) or is_module(each) for each in short) else value

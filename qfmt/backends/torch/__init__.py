@@ -27,16 +27,11 @@ def to_torch(model: Model, engine: str = "auto") -> QuantizedModule:
 
     require_proven(model)
     try:
-        import torch
+        import torch  # noqa: F401
     except ImportError:
         raise MissingPackageError(
             "a PyTorch module needs PyTorch", hint="run `pip install '.[torch]'` in a checkout of qfmt"
         ) from None
     from .module import QuantizedModule
 
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float32)  # torch's kernels expect it of numbers and scales
-    try:
-        return QuantizedModule(model, engine)
-    finally:
-        torch.set_default_dtype(before)
+    return QuantizedModule(model, engine)

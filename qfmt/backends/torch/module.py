@@ -108,7 +108,7 @@ class QuantizedModule(fx.GraphModule):
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> QuantizedModule:
         """Buffers may move between devices, but keep their types, which engines rely on."""
-        if fn(torch.zeros(1)).dtype != torch.float32:
+        if fn(torch.zeros(1, dtype=torch.float32)).dtype != torch.float32:
             hint = "convert its inputs and outputs instead"
             raise RunError("a quantized module cannot be converted to another floating type", hint=hint)
         before = list(self.buffers())

@@ -298,7 +298,9 @@ def _clip(s: Site) -> Any:
     if limits == [None, None]:
         raise Lacks("has no bounds")
     both = [end if given is None else given for given, end in zip(limits, real_range(s), strict=True)]  # for qnnpack
-    check_clamp(s, *(int(quantize(torch.tensor(bound), s.out_grid, "reciprocal_offset")) for bound in both))
+    check_clamp(
+        s, *(int(quantize(torch.tensor(bound, dtype=torch.float32), s.out_grid, "reciprocal_offset")) for bound in both)
+    )
     return within_range(s, aten.clamp.default, s.x(0), *both, relu=False)
 
 

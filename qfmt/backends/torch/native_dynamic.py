@@ -90,7 +90,9 @@ def _layer(s: Site) -> Any:
         params = quantized.make_quantized_cell_params_fp16(first, second)
     else:
         rows = (s.tensor(1).shape or (0,))[0]
-        biases = [s.constant(i).float() if s.has(i) else torch.zeros(int(rows or 0)) for i in (3, 4)]
+        biases = [
+            s.constant(i).float() if s.has(i) else torch.zeros(int(rows or 0), dtype=torch.float32) for i in (3, 4)
+        ]
         reduce_range = bool(s.attribute("reduce_range"))
         params = quantized.make_quantized_cell_params_dynamic(first, second, *biases, reduce_range)
     states = [s.x(index) for index in range(5, 7 if s.node.operator == "qfmt.LSTM" else 6)]

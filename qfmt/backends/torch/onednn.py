@@ -183,7 +183,7 @@ def _channels(s: Site) -> int | None:
 
 def _identity(a: Grid, channels: int) -> dict[str, torch.Tensor]:
     """The depthwise 1 × 1 convolution that changes nothing."""
-    ones, scales = torch.ones(channels, 1, 1, 1, dtype=torch.int8), torch.ones(channels)
+    ones, scales = torch.ones(channels, 1, 1, 1, dtype=torch.int8), torch.ones(channels, dtype=torch.float32)
     packed = onednn.qconv_prepack(ones, scales, a.scale, a.zero_point, [1, 1], [0, 0], [1, 1], channels, None)
     return _parameters(packed, scales)
 
@@ -235,7 +235,7 @@ def real(s: Site, index: int) -> Any:
     value, scale = s.call(aten.to.dtype, s.x(index), torch.float32), f32(x.scale)
     if rule != "premultiplied":
         return s.call(aten.mul_.Scalar, s.call(aten.sub.Scalar, value, x.zero_point), float(scale))
-    offset = torch.tensor(float(scale * -f32(x.zero_point)))
+    offset = torch.tensor(float(scale * -f32(x.zero_point)), dtype=torch.float32)
     return _fused(s, s.builder.derive(f"{s.node.inputs[index]}_offset", offset), value, float(scale))
 
 
@@ -248,7 +248,7 @@ def by_rule(s: Site, value: Any) -> Any:
         value = s.call(aten.to.dtype, value, torch.float32)
     inverse = float(f32(1) / f32(y.scale))
     if rule == "reciprocal_fma":
-        zero_point = s.derive("zero_point", torch.tensor(float(y.zero_point)))
+        zero_point = s.derive("zero_point", torch.tensor(float(y.zero_point), dtype=torch.float32))
         return _integers(s, s.call(aten.round_.default, _fused(s, zero_point, value, inverse)))
     if rule == "divide":
         steps = s.call(aten.div.Scalar, value, float(f32(y.scale)))

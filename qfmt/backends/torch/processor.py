@@ -94,7 +94,11 @@ def _geometry(product: str) -> tuple[list[int], list[int], list[int], int]:
 
 def _plain_sum(product: str, weight: torch.Tensor) -> float:
     """The largest sum by oneDNN's kernels on plain tensors."""
-    x, ones, zeros = _activations(product), torch.ones(len(weight)), torch.zeros(len(weight), dtype=torch.int32)
+    x, ones, zeros = (
+        _activations(product),
+        torch.ones(len(weight), dtype=torch.float32),
+        torch.zeros(len(weight), dtype=torch.int32),
+    )
     if product == "linear":
         packed = onednn.qlinear_prepack(weight, None)
         return float(onednn.qlinear_pointwise(x, 1.0, 0, packed, ones, zeros, None, *AS_FLOATS).max())
@@ -124,7 +128,8 @@ def sums_exactly() -> bool:
     x = torch.randint(0, 256, (2, 16, 12, 12), dtype=torch.uint8, generator=generator)
     for group in (1, 2, 16):
         weight = torch.randint(-64, 64, (16, 16 // group, 3, 3), dtype=torch.int8, generator=generator)
-        bias, ones, zeros = torch.linspace(-9, 9, 16), torch.ones(16), torch.zeros(16, dtype=torch.int32)
+        bias, ones = torch.linspace(-9, 9, 16, dtype=torch.float32), torch.ones(16, dtype=torch.float32)
+        zeros = torch.zeros(16, dtype=torch.int32)
         geometry, image = ([1, 1], [1, 1], [1, 1], group), x.contiguous(memory_format=torch.channels_last)
         packed = onednn.qconv_prepack(weight, ones, 1.0, 7, *geometry, None)
         got = onednn.qconv2d_pointwise(image, 1.0, 7, packed, ones, zeros, bias, *geometry, *AS_FLOATS)
@@ -132,7 +137,8 @@ def sums_exactly() -> bool:
         if not torch.equal(got, exact.float() + bias[:, None, None]):
             return False
     rows, weight = x.reshape(2, -1), torch.randint(-64, 64, (5, x[0].numel()), dtype=torch.int8, generator=generator)
-    ones, zeros, bias = torch.ones(5), torch.zeros(5, dtype=torch.int32), torch.linspace(-9, 9, 5)
+    bias, ones = torch.linspace(-9, 9, 5, dtype=torch.float32), torch.ones(5, dtype=torch.float32)
+    zeros = torch.zeros(5, dtype=torch.int32)
     packed = onednn.qlinear_prepack(weight, None)
     got = onednn.qlinear_pointwise(rows, 1.0, 7, packed, ones, zeros, bias, *AS_FLOATS)
     return torch.equal(got, ((rows.double() - 7) @ weight.double().t()).float() + bias)

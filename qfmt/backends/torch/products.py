@@ -173,7 +173,7 @@ def finish(s: Site, along: list[int]) -> tuple[list[Any], int, int]:
     if steps[-1][0] == "add":
         steps = steps[:-1]
     elif zero_point:
-        steps = [*steps, ("add", torch.tensor(-float(zero_point)))]
+        steps = [*steps, ("add", torch.tensor(-float(zero_point), dtype=torch.float32))]
     return [_held(s, step) for step in steps if has_effect(step)], y.minimum - zero_point, y.maximum - zero_point
 
 
@@ -191,7 +191,7 @@ def _held(s: Site, step: Step) -> Any:
 
 def _bias(s: Site, along: list[int]) -> tuple[Tensor, Tensor | None]:
     """The bias as floats, or else as integers in units of the sums."""
-    none = torch.zeros(())
+    none = torch.zeros((), dtype=torch.float32)
     if not s.has(2):
         return none, None
     bias = s.tensor(2)

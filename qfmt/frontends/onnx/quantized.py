@@ -111,9 +111,14 @@ def quantized_input(im: Importer, name: str, scale: float, zero_point: int, dtyp
     im.names[name] = real(im, name, im.constant(np.float32(scale), f"{name}.scale"), point)
 
 
+QUANTIZED = "uint8", "int8", "uint16", "int16"
+"""Types of quantized activations."""
+
+
 def on_grid(im: Importer, value: str, scale: str, point: str, call: Call) -> None:
-    """Quantize a real result into the first output of a node."""
-    dtype = im.tensors[point].dtype if point else "uint8"
+    """Quantize a real result into the first output of a node: without a zero point, in the type of its input."""
+    kinds = (im.tensors[name].dtype for name in ([point] if point else call.inputs) if name)
+    dtype = next((kind for kind in kinds if kind in QUANTIZED), "uint8")
     attributes: dict[str, Attribute] = {"axis": 1, "block_size": 0, "output_dtype": dtype, "saturate": 1}
     im.emit(QUANTIZE, [value, scale, point], call.outputs, attributes)
 
@@ -209,15 +214,17 @@ def _bias(im: Importer, bias: str, *scales: str) -> str:
 def qgemm(im: Importer, call: Call) -> Any:
     """A, sa, za, B, sb, zb, C (int32 in units of alpha · sa · sb), sy, zy; without sy the result is real."""
     a, sa, za, b, sb, zb = call.inputs[:6]
+    if call.input(7) and not call.input(8):  # ONNX Runtime outputs floats then
+        return NotImplemented
     given = {"alpha": 1.0, "transA": 0, "transB": 0, **call.attributes}
     inputs = [real(im, a, sa, za), real(im, b, sb, zb, 0 if given["transB"] else 1)]
     if call.input(6):
         alpha = im.constant(np.float32(given["alpha"]), "alpha") if given["alpha"] != 1 else ""
         inputs.append(_bias(im, call.input(6), sa, sb, *([alpha] if alpha else [])))
-    if call.input(7):
-        on_grid(im, computed(im, call, "Gemm", inputs, given), call.input(7), call.input(8), call)
-    else:
-        im.alias(call, computed(im, call, "Gemm", inputs, given))
+    result = computed(im, call, "Gemm", inputs, given)
+    if not call.input(7):
+        return im.alias(call, result)
+    return on_grid(im, result, call.input(7), call.input(8), call)
 
 
 @imports("com.microsoft.QLinearConcat")

@@ -446,6 +446,21 @@ def test_operators_of_onnx_runtime_on_integers(
     assert all(each.rule == "divide" for each in model.nodes), operators(model)
 
 
+def test_without_a_zero_point_an_output_has_the_type_of_the_input(tmp_path: Path) -> None:
+    constants = {"x.s": f32(0.05), "y.s": f32(0.05)}
+    made = node("QLinearLeakyRelu", ["x", "x.s", "", "y.s", ""], ["y"], domain=MS, alpha=0.5)
+    source = proto([made, node("DequantizeLinear", ["y", "y.s"], ["r"])], {"x": (I8, [300])}, ["r"], constants)
+    assert compare(source, tmp_path, share=1).tensors["y"].dtype == "int8"
+    given = ["x", "x.s", "", "w", "x.s", "", "", "y.s"]  # ONNX Runtime outputs floats
+    floats = proto(
+        [node("QGemm", given, ["y"], domain=MS)],
+        {"x": (I8, [2, 3])},
+        ["y"],
+        constants | {"w": np.ones((3, 2), np.int8)},
+    )
+    assert "com.microsoft.QGemm" in operators(qfmt.convert(floats))
+
+
 def test_scales_that_are_computed_leave_the_pair_in_the_graph(tmp_path: Path) -> None:
     """QLinearAdd whose scales and zero points are inputs of the graph."""
     inputs = {"x": (U8, [9]), "x.s": (FLOAT, []), "o": (U8, [9]), "o.s": (FLOAT, [])}

@@ -37,7 +37,11 @@ class Saved:
 
 def read(path: str | PathLike[str]) -> Saved:
     """The contents of a file that torch.save wrote, in either form."""
-    return read_zip(PytorchZip(path)) if Content(path).is_zip else read_legacy(path)
+    if not Content(path).is_zip:
+        return read_legacy(path)
+    archive = PytorchZip(path)
+    archive.budget.bytes += BESIDE
+    return read_zip(archive)
 
 
 def read_zip(archive: PytorchZip) -> Saved:
@@ -49,7 +53,6 @@ def read_zip(archive: PytorchZip) -> Saved:
         _check_type(dtypes, key, dtype)
         return archive.storage(f"{archive.root}data/{key}", dtype, archive.budget)
 
-    archive.budget.bytes += BESIDE
     data = archive.read(f"{archive.root}data.pkl")
     value = unpickle(data, storage, where="data.pkl", find_global=harmless_or_inert, budget=archive.budget)
     return Saved(value, archive.version, archive.budget)
