@@ -465,6 +465,13 @@ def test_sizes_of_a_window_contradict_each_other_whatever_the_rank(name: str) ->
         assert [found.rule for found in violations(Model(Graph(inputs, ("y",), (node,), tensors)))] == ["V43"]
 
 
+def test_bins_have_a_dimension_whatever_the_rank() -> None:
+    entry = OPERATORS["qfmt.AdaptiveAveragePool"]
+    node = Node("qfmt.AdaptiveAveragePool", ("x",), ("y",), {"output_size": ()}, version=entry.version)
+    tensors = {each: Tensor(each, "float32", None) for each in "xy"}
+    assert [found.rule for found in violations(Model(Graph(("x",), ("y",), (node,), tensors)))] == ["V43"]
+
+
 def test_an_axis_has_two_pads_whatever_the_rank() -> None:
     entry = OPERATORS["Pad"]
     node = Node("Pad", ("x", "pads"), ("y",), entry.complete({}), version=entry.version)

@@ -7,6 +7,7 @@ such a name and no lock was left by a killed writer: the next writer into the sa
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import stat
@@ -310,7 +311,12 @@ def _exchange(made: Path, folder: Path) -> None:
         if rename is not None and rename(_HERE, os.fsencode(made), _HERE, os.fsencode(folder), _EXCHANGE) == 0:
             return
     old = folder.with_name(f".{folder.name}.old")  # nothing removes this name if the process stops here
-    folder.rename(old)
+    try:
+        folder.rename(old)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        raise OSError(error.errno, "a folder of a lower layer cannot be replaced; remove it first", folder) from None
     try:
         made.rename(folder)
     except OSError:

@@ -243,7 +243,10 @@ def global_lp_pool(x: Array, *, p: int) -> Array:
 
 
 def _adaptive_shape(given: Inference) -> list[Shape]:
-    x, size = given.known(0), given.attributes["output_size"]
+    size = given.attributes["output_size"]
+    if not size:
+        raise QfmtError("the output_size has no dimensions")
+    x = given.known(0)
     if len(x) not in (len(size) + 1, len(size) + 2):
         raise QfmtError(f"an output of {len(size)} dimensions needs an input of rank {len(size) + 2}, not {len(x)}")
     return [(*x[: -len(size)], *size)]

@@ -275,6 +275,11 @@ class Builder:
             return str(reason)
         except QfmtError as error:
             raise error.at(f"node {node.title}") from None
+        except (IndexError, TypeError, ValueError):
+            tensors = (self.model.tensors[name] for name in (*node.inputs, *node.outputs) if name)
+            if all(tensor.shape is not None for tensor in tensors):
+                raise
+            return "has sizes that contradict each other, or requires known ranks"  # V43 needs ranks, too
         return ""
 
     def _describe(self, value: ir.Value, tensor: Tensor) -> None:

@@ -394,6 +394,15 @@ def test_pads_of_both_signs_of_a_wrapped_tensor(opset: int | None) -> None:
     np.testing.assert_array_equal(runtime(model.to_onnx(opset=opset), {"x": IMAGE[0, 0]})[0], want)
 
 
+def test_nodes_that_need_known_ranks() -> None:
+    window = {"kernel_shape": (3,), "strides": (1,), "dilations": (2,), "pads": (0, 1), "ceil_mode": 1}
+    model = single("MaxPool", "", [Tensor("x", "float32", None)], Tensor("y", "float32", (1,)), window)
+    with pytest.raises(
+        InexpressibleNodesError, match="MaxPool has sizes that contradict each other, or requires known"
+    ):
+        model.to_onnx()
+
+
 @pytest.mark.parametrize("by", ["scales", "sizes"])
 @pytest.mark.parametrize(("start", "end"), [(0.0, 1.0), (0.25, 1.0), (0.0, 0.5)])
 def test_a_region_of_an_axis_that_keeps_its_size(by: str, start: float, end: float) -> None:

@@ -71,7 +71,7 @@ class Archive:
         if function is None:
             others = ", ".join(sorted(self.root_class.methods)) or "none"
             raise SourceError(f"the module has no `forward`, so there is nothing to convert (methods: {others})")
-        if self.root_class.fields.keys() & {"__forward_hooks__", "__forward_pre_hooks__"}:
+        if self.root_class.has_hooks:
             raise SourceError("the module has hooks, which run with its `forward`", hint="remove them before saving")
         return function
 

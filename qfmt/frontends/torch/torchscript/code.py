@@ -181,6 +181,12 @@ class Class:
         return fields
 
     @cached_property
+    def has_hooks(self) -> bool:
+        """Whether torch runs more than `forward` in a call, however that is spelled."""
+        declared = (lines.first for lines in self._body if not _defined(lines.first, "def"))
+        return any(name in line for line in declared for name in ("__forward_hooks__", "__forward_pre_hooks__"))
+
+    @cached_property
     def places(self) -> Mapping[str, int]:
         """The place of each attribute, from 0."""
         return {name: place for place, name in enumerate(self.fields)}
