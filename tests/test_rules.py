@@ -465,6 +465,12 @@ def test_sizes_of_a_window_contradict_each_other_whatever_the_rank(name: str) ->
         assert [found.rule for found in violations(Model(Graph(inputs, ("y",), (node,), tensors)))] == ["V43"]
 
 
+def test_a_product_has_no_factor_without_dimensions_whatever_the_rank_of_the_other() -> None:
+    tensors = {each: Tensor(each, "float32", None) for each in "xy"} | {"w": Tensor.constant("w", np.float32(1))}
+    node = Node("MatMul", ("x", "w"), ("y",), {}, version=OPERATORS["MatMul"].version)
+    assert [found.rule for found in violations(Model(Graph(("x",), ("y",), (node,), tensors)))] == ["V43"]
+
+
 def test_bins_have_a_dimension_whatever_the_rank() -> None:
     entry = OPERATORS["qfmt.AdaptiveAveragePool"]
     node = Node("qfmt.AdaptiveAveragePool", ("x",), ("y",), {"output_size": ()}, version=entry.version)

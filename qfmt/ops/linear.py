@@ -88,10 +88,10 @@ def _in_order(x: Array, w: Array) -> Array:
 
 def matmul_shape(given: Inference) -> list[Shape]:
     a, b = given.shapes[0], given.shapes[1]
+    if () in (a, b):
+        raise QfmtError("MatMul needs inputs of at least one dimension")
     if a is None or b is None:
         return [None]
-    if not a or not b:
-        raise QfmtError("MatMul needs inputs of at least one dimension")
     inner = (a[-1], b[-2] if len(b) > 1 else b[-1])
     if isinstance(inner[0], int) and isinstance(inner[1], int) and inner[0] != inner[1]:
         raise QfmtError(f"MatMul cannot multiply rows of {inner[0]} with columns of {inner[1]}")
