@@ -320,6 +320,22 @@ def test_a_list_of_state_dicts_or_modules(tmp_path: Path) -> None:
     assert qfmt.convert(saved((network, 3), tmp_path / "m.pt")).content_id() == alone.content_id()
 
 
+def rebuilt_elsewhere(storage: Any, *_: Any) -> torch.Tensor:
+    return torch.ones(2)
+
+
+class Elsewhere:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return rebuilt_elsewhere, torch.ones(2).__reduce_ex__(2)[1]
+
+
+def test_tensors_that_unknown_functions_create_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        SourceError, match=r"w: not supported: a tensor that .*test_checkpoints\.rebuilt_elsewhere creates"
+    ):
+        qfmt.convert(saved({"v": torch.ones(1), "w": Elsewhere()}, tmp_path / "m.pt"))
+
+
 class OldSubclass:
     """A tensor of a subclass, as PyTorch 1.7 to 1.9 pickled it; fastai has such tensors."""
 

@@ -22,7 +22,7 @@ from ....errors import SourceError
 from ....model import DTYPES, Graph, Model, Quantization, Tensor
 from ...content import is_module
 from ...harmless import Inert, ShownKey, Subclass, members, parts, plain
-from ...stored import PerTensor, StoredTensor
+from ...stored import PerTensor, Storage, StoredTensor
 from ..calls import Packed, PackedState
 from ..torchao import Weight, of_pickle
 from ..torchscript import packing
@@ -184,6 +184,9 @@ class _Walk:
         elif is_module(value):
             if self._is_new(value) or is_first:
                 yield name, state_of(tree(value, self._budget))
+        elif isinstance(value, Inert) and any(isinstance(each, Storage) for each in value.arguments):
+            what = f"not supported: a tensor that {value.class_name[:100]} creates"
+            raise SourceError(what, where=name, hint="save a tensor of PyTorch's own class")
         elif isinstance(value, Inert):
             if not value.class_name.startswith("torch.optim."):
                 yield name, self._members(value)
