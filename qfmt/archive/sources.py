@@ -44,10 +44,10 @@ def find(places: Sequence[str], archive: Place) -> Found:
     """
     sources: dict[str, Place] = {}
     others: list[tuple[str, Place]] = []
-    inside, hint = 0, "choose another folder for the archive"
+    is_inside, inside, hint = _Inside(archive), 0, "choose another folder for the archive"
     for named in places:
         for name, path, is_named in _candidates(named):
-            if _is_inside(path, archive):
+            if is_inside(path):
                 if is_named:
                     raise DestinationError("the source is in the archive", where=str(path), hint=hint)
                 inside += 1
@@ -72,10 +72,22 @@ def _add(sources: dict[str, Place], name: str, path: Place) -> None:
         raise SourceError(what, hint="name the folder that holds both")
 
 
-def _is_inside(path: Place, archive: Place) -> bool:
-    if isinstance(path, Url) or isinstance(archive, Url):
-        return str(path).startswith(f"{str(archive).rstrip('/')}/")
-    return resolved(path).is_relative_to(resolved(archive))
+class _Inside:
+    """Tells whether a place is in an archive, under whatever path: a folder can be mounted twice."""
+
+    def __init__(self, archive: Place) -> None:
+        self._archive = archive
+        self._known: dict[Path, bool] = {}
+
+    def __call__(self, path: Place) -> bool:
+        if isinstance(path, Url) or isinstance(self._archive, Url):
+            return str(path).startswith(f"{str(self._archive).rstrip('/')}/")
+        return any(map(self._is_archive, resolved(path).parents))
+
+    def _is_archive(self, folder: Path) -> bool:
+        if folder not in self._known:
+            self._known[folder] = are_same(folder, self._archive)
+        return self._known[folder]
 
 
 def are_same(one: Place, other: Place) -> bool:

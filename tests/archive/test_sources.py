@@ -41,6 +41,16 @@ def test_sources_are_named_by_their_place_in_a_folder_or_glob(
     assert list(several) == ["a.pt", "b.pt", "empty.pt", "sub/b.pt", "sub/deep/c.pt"]
 
 
+def test_an_archive_that_has_another_path_is_no_source(
+    sources: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that is mounted twice: the results would replace the sources."""
+    digits(sources / "a.qfb")
+    monkeypatch.setattr(Path, "samefile", lambda folder, other: {folder, other} == {sources, archive})
+    with pytest.raises(DestinationError, match="all sources are in the archive"):
+        find([str(sources)], archive)
+
+
 def test_what_is_no_source_is_said_before_anything_is_converted(sources: Path, archive: Path) -> None:
     a, b = digits(sources / "1" / "net.pt"), digits(sources / "2" / "net.pt")
     (archive / "inside").mkdir(parents=True)
