@@ -365,7 +365,7 @@ def _opcodes() -> Iterator[tuple[str, Callable[[Machine], None]]]:
 _SIZES = {
     ord(code): size
     for codes, size in (
-        ("}", 64), ("]lt\x85\x86\x87", 72), ("\x8f\x91", 216), ("qr\x94", 16), ("GJM\x8a", 40),
+        ("}", 80), ("]lt\x85\x86\x87", 72), ("\x8f\x91", 216), ("qr\x94", 16), ("GJM\x8a", 40),
         ("XT\x8d\x8cUBC\x8e\x96", 64), ("Rb\x81\x92", 100), ("c\x93Q", 200),
     )
     for code in codes

@@ -19,7 +19,7 @@ from .harmless import harmless
 from .pickle_machine import Machine
 from .stored import Storage
 
-BESIDE = 24 << 20
+BESIDE = 16 << 20
 """Bytes of memory for what training keeps beside tensors in a file of torch.save, such as histories."""
 
 
