@@ -316,9 +316,7 @@ class _Walker(Frame):
             known = last if last in PYTHON else last.removeprefix("i")
             if known not in PYTHON or kwargs:
                 raise self.not_followed(node)
-            if known != last and args and isinstance(args[0], Value | StoredTensor):
-                return self.record(f"{PYTHON[known]}_", args, kwargs)
-            return self._applied(known, *args)
+            return self._applied(known, *args)  # `iadd`, too: torch traces the code again, and its proxies have no `+=`
         if package == "torch.nn.functional" and last in FUNCTIONS:
             return FUNCTIONS[last](self._recorded, last, args, kwargs)
         if package.startswith("torch.ops."):
