@@ -108,6 +108,8 @@ def replacing_folder(folder: Path, check: Callable[[Path], None] = lambda replac
     """A new folder that takes the place of `folder` when the block has ended well, and is removed otherwise. `check`
     raises an error if the folder that was replaced may not be removed, which another process may write to."""
     with _as_destination_error(str(folder)):
+        if folder.exists() and not os.access(folder, os.W_OK):  # it could be renamed, but not removed
+            raise PermissionError(0, "it is read-only")
         _sweep(folder.parent)
         made, lock = _locked_folder(folder.parent)
         try:

@@ -249,6 +249,15 @@ def test_no_result_gets_the_rights_of_its_writer(tmp_path: Path) -> None:
     assert [stat.S_IMODE(path.stat().st_mode) for path in made] == [0o2755, 0o755]
 
 
+def test_a_folder_that_is_read_only_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It could be renamed, but not removed."""
+    (tmp_path / "dest").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    with pytest.raises(DestinationError, match="it is read-only"), replacing_folder(tmp_path / "dest"):
+        pytest.fail("was made")
+    assert [*tmp_path.iterdir()] == [tmp_path / "dest"]
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other permissions")
 def test_a_private_folder_stays_private(tmp_path: Path) -> None:
     for _ in range(2):
