@@ -330,6 +330,37 @@ def test_of_a_shard_no_more_is_read_than_it_has(server: Server, tmp_path: Path) 
         _ = model.tensors["w0"].array
 
 
+FORKS = """
+import multiprocessing, random, sys
+import numpy as np
+import qfmt
+
+qfmt.load(sys.argv[1]).save("memory://a/m.qfb")
+model, local = qfmt.load("memory://a/m.qfb"), qfmt.load(sys.argv[1])
+names = [tensor.name for tensor in local.graph.constants()]
+
+def wrong(seed):
+    order = random.Random(seed).sample(names, len(names))
+    held = {name: model.tensors[name].array for name in order}
+    return sum(not np.array_equal(held[name], local.tensors[name].array) for name in names)
+
+with multiprocessing.get_context("fork").Pool(4) as pool:
+    print(len(names) > 100, pool.map(wrong, range(4), chunksize=1))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
+def test_forked_processes_fetch_for_themselves(tmp_path: Path) -> None:
+    """A child shares the positions of its parent's files and connections."""
+    arrays = {f"t{index}": Tensor.constant(f"t{index}", np.full(50_000, index, np.float32)) for index in range(101)}
+    Model(Graph((), (), (), arrays)).save(tmp_path / "m.qfb")
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, "-c", FORKS, tmp_path / "m.qfb"], capture_output=True, text=True, check=False
+        )
+        assert done.stdout == "True [0, 0, 0, 0]\n", done.stderr
+
+
 @pytest.mark.parametrize("size", [(1 << 62) + 1, (1 << 63) + 1, 1 << 70])
 def test_a_size_that_cannot_be_mapped(size: int, server: Server) -> None:
     part = {"Content-Range": f"bytes 0-65535/{size}"}

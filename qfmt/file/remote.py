@@ -6,6 +6,7 @@ The system stores only what was written to that file. A server that cannot send 
 from __future__ import annotations
 
 import mmap
+import os
 import tempfile
 import weakref
 from shutil import disk_usage
@@ -14,6 +15,7 @@ from typing import BinaryIO
 
 from ..backstop import grow
 from ..errors import QfmtError, RemoteError
+from ..locks import Turns
 from ..notation import size as text_of_size
 from ..progress import BYTES, Steps
 from ..transfer import Reading
@@ -33,22 +35,15 @@ UNSTATED = 4 << 30
 class RemoteFile:
     """A file by URL, as `opened.LocalFile`. Every part is fetched once; RemoteError where that fails.
 
-    Of a server that sends all at once, no more than `most` bytes and one are taken.
+    Of a server that sends all at once, no more than `most` bytes and one are taken. A forked process that fetches more
+    has its own file and connection: it would share their positions with its parent.
     """
 
     def __init__(self, url: Url, most: int | None = None) -> None:
-        self._url, self._reading = url, (reading := url.open(FIRST))
-        try:
-            self._file = tempfile.TemporaryFile()  # noqa: SIM115  (it lives as long as this)
-        except OSError as error:
-            reading.close()
-            raise no_temporary(error) from None
-        weakref.finalize(self, self._file.close)
-        weakref.finalize(self, reading.close)
-        self._lock = Lock()
-        self._present: set[tuple[int, int]] = set()
-        self._begun = 0
-        """From the beginning to here everything is present."""
+        self._url = url
+        self._lock, self._process = Lock(), os.getpid()
+        self._open()
+        reading = self._reading
         if reading.size is not None and most is not None and reading.size > most:
             self.size = reading.size
         elif reading.size is None or not reading.ranged:
@@ -58,11 +53,39 @@ class RemoteFile:
             self.size = reading.size
             self._transfer(0, min(FIRST, self.size))
 
+    def _open(self) -> None:
+        """Connect, and make an empty file."""
+        self._reading = reading = self._url.open(FIRST)
+        try:
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115  (it lives as long as this)
+        except OSError as error:
+            reading.close()
+            raise no_temporary(error) from None
+        weakref.finalize(self, self._file.close)
+        weakref.finalize(self, reading.close)
+        self._opener = os.getpid()
+        self._mapped: memoryview | None = None
+        self._present: set[tuple[int, int]] = set()
+        self._begun = 0
+        """From the beginning to here everything is present."""
+
+    def _turn(self) -> Lock:
+        """The lock. In a forked process it is a new one: the thread that has the old one is not there."""
+        if self._process != os.getpid():
+            with _FORKED.turn():
+                if self._process != os.getpid():
+                    self._lock, self._process = Lock(), os.getpid()
+        return self._lock
+
     def fetch(self, begin: int, end: int) -> None:
         """Make the bytes from `begin` to `end` present, of which none is behind the end of the file."""
-        with self._lock:
+        with self._turn():
             if end <= self._begun or (begin, end) in self._present:
                 return
+            if self._opener != os.getpid():
+                self._open()
+                if self._reading.size != self.size:
+                    raise RemoteError("has changed since it was opened", where=str(self._url), hint="load it again")
             self._transfer(max(begin // GRANULE * GRANULE, self._begun), end)
             self._present.add((begin, end))
 
@@ -74,36 +97,47 @@ class RemoteFile:
 
     def read(self, offset: int, size: int) -> bytes:
         self.fetch(offset, min(offset + size, self.size))
+        if hasattr(os, "pread"):  # forked processes share the position of the file
+            return os.pread(self._file.fileno(), size, offset)
         self._file.seek(offset)
         return self._file.read(size)
 
     def data(self, begin: int, end: int) -> Fetched:
         """A part of the file, which is fetched when it is asked for. RemoteError if it is too large for this system."""
-        try:
-            self._file.truncate(self.size)
-            mapped = memoryview(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))
-        except (OSError, OverflowError) as error:
-            what = f"{text_of_size(self.size)} cannot be mapped: {getattr(error, 'strerror', None) or error}"
-            raise RemoteError(what, where=str(self._url)) from None
-        return Fetched(self, mapped[begin:end], begin)
+        return Fetched(self, begin, len(self.view(begin, end)))
+
+    def view(self, begin: int, end: int) -> memoryview:
+        """A part of the file as it is mapped; what was not fetched is zeros."""
+        with self._turn():
+            if self._mapped is None:
+                try:
+                    self._file.truncate(self.size)
+                    self._mapped = memoryview(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))
+                except (OSError, OverflowError) as error:
+                    what = f"{text_of_size(self.size)} cannot be mapped: {getattr(error, 'strerror', None) or error}"
+                    raise RemoteError(what, where=str(self._url)) from None
+            return self._mapped[begin:end]
+
+
+_FORKED = Turns()
 
 
 class Fetched:
     """A part of a remote file, as bytes that are fetched when a slice is asked for."""
 
-    __slots__ = ("_begin", "_file", "_mapped")
+    __slots__ = ("_begin", "_file", "_size")
 
-    def __init__(self, file: RemoteFile, mapped: memoryview, begin: int) -> None:
-        self._file, self._mapped, self._begin = file, mapped, begin
+    def __init__(self, file: RemoteFile, begin: int, size: int) -> None:
+        self._file, self._begin, self._size = file, begin, size
 
     def __len__(self) -> int:
-        return len(self._mapped)
+        return self._size
 
     def __getitem__(self, part: slice) -> memoryview:
         begin, end, _ = part.indices(len(self))
         if begin < end:
             self._file.fetch(self._begin + begin, self._begin + end)
-        return self._mapped[begin:end]
+        return self._file.view(self._begin + begin, self._begin + end)
 
     def fetch_all(self) -> None:
         """Fetch what is not present, at once."""
