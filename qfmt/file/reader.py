@@ -106,7 +106,7 @@ class Container:
         self.known: dict[tuple[int, Hashable], Any] = {}
         """What `Data.once` keeps, by buffer."""
         self.tensors = Tensors(self, self.root["graph"]["tensors"])
-        self._quantizations: dict[int, Quantization] = {}
+        self._quantizations: dict[int, tuple[Record, Quantization]] = {}
         self._sound: set[str] = set()
 
     def _open(self) -> bytes:
@@ -281,10 +281,11 @@ class Container:
         return StoredArray(self.tensors[name].dtype, record["shape"], data)
 
     def quantization(self, record: Record, name: str) -> Quantization:
-        """One object for all tensors that share a record, which the decoder keeps."""
+        """One object for all tensors that share a record. It is kept, too: another one must not get its identity."""
         if id(record) not in self._quantizations:
-            self._quantizations[id(record)] = quantization(record, lambda index: self.buffer(index, _TENSOR, name))
-        return self._quantizations[id(record)]
+            made = quantization(record, lambda index: self.buffer(index, _TENSOR, name))
+            self._quantizations[id(record)] = record, made
+        return self._quantizations[id(record)][1]
 
     def buffer(self, index: int, place: str, name: str) -> Stored:
         """The data at `place` in the model, which is inside the data segment; `name` is that of its tensor."""

@@ -159,12 +159,12 @@ def copy(url: Url, reading: Reading, file: BinaryIO, most: int | None = None) ->
 
 
 def _write(url: Url, file: BinaryIO, begin: int, reading: Reading, end: int) -> None:
-    if end - begin > (room := disk_usage(tempfile.gettempdir()).free):
-        what = f"has {text_of_size(end - begin)}, but there is room for {text_of_size(room)} for a temporary copy"
-        raise RemoteError(what, where=str(url), hint=TMPDIR)
-    file.seek(begin)
     steps = Steps("downloading", end - begin, BYTES)
     try:
+        if end - begin > (room := disk_usage(tempfile.gettempdir()).free):
+            what = f"has {text_of_size(end - begin)}, but there is room for {text_of_size(room)} for a temporary copy"
+            raise RemoteError(what, where=str(url), hint=TMPDIR)
+        file.seek(begin)
         for chunk in reading.chunks(begin, end):
             file.write(chunk)
             grow(len(chunk))

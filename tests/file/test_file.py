@@ -9,6 +9,8 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import ml_dtypes
@@ -117,6 +119,25 @@ def test_the_golden_files_are_readable(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", GOLDEN_FILES)
 def test_the_golden_models_yield_the_golden_bytes(name: str, tmp_path: Path) -> None:
     assert written(GOLDEN_FILES[name](), tmp_path) == (GOLDEN / name).read_bytes()
+
+
+def test_threads_share_a_model(tmp_path: Path) -> None:
+    """Each may decode the same tables at the same time."""
+    grids = [Quantization.per_tensor(0.5 + index, index % 100, "int8") for index in range(2000)]
+    tensors = {
+        f"t{at}": Tensor.constant(f"t{at}", np.full(1, at % 128, np.int8), grid) for at, grid in enumerate(grids)
+    }
+    Model(Graph((), (), (), tensors)).save(tmp_path / "m.qfb")
+    expected = (tmp_path / "m.qfb").read_bytes()
+
+    def again(model: Model, number: int) -> bool:
+        model.save(tmp_path / f"{number}.qfb")
+        return (tmp_path / f"{number}.qfb").read_bytes() == expected
+
+    with ThreadPoolExecutor(4) as threads:
+        for _ in range(6):
+            with qfmt.load(tmp_path / "m.qfb") as model:
+                assert all(threads.map(partial(again, model), range(4)))
 
 
 @pytest.mark.parametrize("python", PYTHONS)
