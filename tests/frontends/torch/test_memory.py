@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,11 +27,24 @@ from qfmt.cli import main
 from qfmt.errors import SourceError, UnsupportedOperatorsError
 from qfmt.model import Model, Observed
 from support.matrix import CELLS
+from support.saved import quantized_chain
 
 pytestmark = pytest.mark.usefixtures("fbgemm")
 
 
 # -- one path ------------------------------------------------------------------------------------------
+
+
+def test_threads_convert_their_modules_one_after_another() -> None:
+    """torch knows one module that it traces, from which names come."""
+    network = quantized_chain()
+    networks = [copy.deepcopy(network) for _ in range(4)]
+    inputs, before = (torch.rand(2, 4),), [*warnings.filters]
+    expected = qfmt.convert(networks[0], example_inputs=inputs).content_id()
+    with ThreadPoolExecutor(4) as threads:
+        found = [*threads.map(lambda network: qfmt.convert(network, example_inputs=inputs), networks * 5)]
+    assert {model.content_id() for model in found} == {expected}
+    assert [*warnings.filters] == before
 
 
 @pytest.mark.parametrize("cell", CELLS)
