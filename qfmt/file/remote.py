@@ -84,8 +84,8 @@ class RemoteFile:
                 return
             if self._opener != os.getpid():
                 self._open()
-                if self._reading.size != self.size:
-                    raise RemoteError("has changed since it was opened", where=str(self._url), hint="load it again")
+            if self._reading.size != self.size:
+                raise RemoteError("has changed since it was opened", where=str(self._url), hint="load it again")
             self._transfer(max(begin // GRANULE * GRANULE, self._begun), end)
             self._present.add((begin, end))
 

@@ -318,7 +318,7 @@ def _exchange(made: Path, folder: Path) -> None:
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
-        raise OSError(error.errno, "a folder of a lower layer cannot be replaced; remove it first", folder) from None
+        raise OSError(error.errno, "this file system cannot rename the folder; remove it first", folder) from None
     try:
         made.rename(folder)
     except OSError:

@@ -16,6 +16,7 @@ from ..arrays import BLOCK
 from ..errors import SourceError
 from ..regular import irregular, refusal
 from .harmless import Inert, Subclass, harmless_or_inert, members, plain
+from .pickle_machine import GRAPHS
 from .pickles import BESIDE, unpickle
 from .stored import Storage, StoredTensor
 from .zips import END, LOCAL, Zip, root_of
@@ -191,7 +192,7 @@ def is_module(value: Any) -> bool:
     """Whether it is a module of PyTorch."""
     if not isinstance(value, Inert):
         return False
-    fx = value.class_name.startswith("torch.fx.graph_module.")
+    fx = value.class_name.startswith(GRAPHS)
     convolution = ".quantized.modules.conv" in value.class_name  # their state is a tuple
     return fx or convolution or (isinstance(value.state, dict) and "_modules" in value.state)
 

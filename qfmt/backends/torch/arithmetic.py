@@ -103,8 +103,8 @@ def _fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 @cache
 def add_is_fused() -> bool:
     """Whether torch.add(c, x, alpha=a) rounds once on this machine: for vectors, their ends, and broadcasts."""
-    f32 = torch.float32
-    x, alpha, c = (torch.linspace(-3, 3, 4099, dtype=f32), *(torch.tensor(v, dtype=f32) for v in (1 / 0.0317, 61.0)))
+    x = torch.linspace(-3, 3, 4099, dtype=torch.float32)
+    alpha, c = torch.tensor([1 / 0.0317, 61.0], dtype=torch.float32)
     pairs = ((x, c), (c, x), (x, x.flip(0)), (x[:9], x[:, None]), (x[:9, None], x), (x[::2], x[:2050]))
     return all(torch.equal(torch.add(c, x, alpha=float(alpha)), _fma(x, alpha, c)) for x, c in pairs)
 

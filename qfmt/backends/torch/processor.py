@@ -94,11 +94,8 @@ def _geometry(product: str) -> tuple[list[int], list[int], list[int], int]:
 
 def _plain_sum(product: str, weight: torch.Tensor) -> float:
     """The largest sum by oneDNN's kernels on plain tensors."""
-    x, ones, zeros = (
-        _activations(product),
-        torch.ones(len(weight), dtype=torch.float32),
-        torch.zeros(len(weight), dtype=torch.int32),
-    )
+    x, ones = _activations(product), torch.ones(len(weight), dtype=torch.float32)
+    zeros = torch.zeros(len(weight), dtype=torch.int32)
     if product == "linear":
         packed = onednn.qlinear_prepack(weight, None)
         return float(onednn.qlinear_pointwise(x, 1.0, 0, packed, ones, zeros, None, *AS_FLOATS).max())

@@ -111,14 +111,14 @@ def quantized_input(im: Importer, name: str, scale: float, zero_point: int, dtyp
     im.names[name] = real(im, name, im.constant(np.float32(scale), f"{name}.scale"), point)
 
 
-QUANTIZED = "uint8", "int8", "uint16", "int16"
+ACTIVATIONS = "uint8", "int8", "uint16", "int16"
 """Types of quantized activations."""
 
 
 def on_grid(im: Importer, value: str, scale: str, point: str, call: Call) -> None:
     """Quantize a real result into the first output of a node: without a zero point, in the type of its input."""
     kinds = (im.tensors[name].dtype for name in ([point] if point else call.inputs) if name)
-    dtype = next((kind for kind in kinds if kind in QUANTIZED), "uint8")
+    dtype = next((kind for kind in kinds if kind in ACTIVATIONS), "uint8")
     attributes: dict[str, Attribute] = {"axis": 1, "block_size": 0, "output_dtype": dtype, "saturate": 1}
     im.emit(QUANTIZE, [value, scale, point], call.outputs, attributes)
 
