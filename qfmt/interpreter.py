@@ -108,9 +108,11 @@ def checked_inputs(model: Model, inputs: Mapping[str, ArrayLike]) -> dict[str, A
         if name not in inputs:
             raise RunError(f"input {name!r} is missing", hint=f"the inputs are {', '.join(expected)}")
         try:
-            array = np.asarray(inputs[name], order="C")  # sums of floats depend on the order in memory
+            array = _in_order(inputs[name])
         except (ValueError, TypeError, OverflowError) as error:  # lists of unequal lengths
             raise RunError(f"is not an array: {error}", where=f"input {name}") from None
+        except RunError as error:
+            raise error.at(f"input {name}") from None
         try:
             arrays[name] = _checked_input(model.tensors[name], array, sizes)
         except RunError as error:
@@ -118,6 +120,17 @@ def checked_inputs(model: Model, inputs: Mapping[str, ArrayLike]) -> dict[str, A
                 error.hint = "the source does not state the number of dimensions; convert it with --input-shape"
             raise
     return arrays
+
+
+def _in_order(given: ArrayLike) -> Array:
+    """An array in C order, because sums of floats depend on the order in memory. RunError if there is no memory for it,
+    and for a mask, which NumPy would drop."""
+    if isinstance(given, np.ma.MaskedArray):
+        raise RunError("is a masked array", hint="pass numbers for all elements: array.filled(value)")
+    array = np.asarray(given)
+    if not array.flags.c_contiguous:
+        require(array.nbytes)  # a view can be far larger than its memory
+    return np.asarray(array, order="C")
 
 
 def _checked_input(tensor: Tensor, array: Array, sizes: dict[str, int]) -> Array:

@@ -1,4 +1,4 @@
-"""A lock for what only one thread of a process may do at a time. It survives a fork."""
+"""Locks for what only one thread of a process may do at a time. They survive a fork."""
 
 from __future__ import annotations
 
@@ -27,3 +27,7 @@ class Turns:
         """A context that waits for the threads that came before."""
         with self._lock:
             yield
+
+
+TORCH = Turns(RLock)
+"""For tracing and for quantized kernels: torch's settings, and Python's filters of warnings, belong to the process."""

@@ -95,6 +95,8 @@ def test_python_lists_and_wider_floats_are_taken_for_float32() -> None:
         ({"x": [[1.0, 2.0], [3.0]]}, "input x: is not an array: .*inhomogeneous.*"),
         ({"x": FLOATS[0]}, "input x: expects 2 dimensions, not 1"),
         ({"x": np.zeros((1, 4), np.float32)}, "input x: dimension 1 is 4, must be 3"),
+        ({"x": np.ma.masked_less(FLOATS, 2)}, r"input x: is a masked array; .*array\.filled\(value\)"),
+        ({"x": np.broadcast_to(np.float32(1), (1 << 22, 1 << 22))}, "input x: needs 70368.7 GB of memory.*"),
     ],
 )
 def test_inputs_that_do_not_fit(inputs: Any, message: str) -> None:

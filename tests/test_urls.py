@@ -361,6 +361,21 @@ def test_forked_processes_fetch_for_themselves(tmp_path: Path) -> None:
         assert done.stdout == "True [0, 0, 0, 0]\n", done.stderr
 
 
+def test_a_signal_handler_does_not_wait_for_what_it_interrupts(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights(3, MB).save("memory://a/m.qfb")
+    model, write = qfmt.load("memory://a/m.qfb"), remote._write
+
+    def interrupted(*arguments: Any) -> None:
+        monkeypatch.setattr(remote, "_write", write)
+        with pytest.raises(RemoteError, match="is being fetched by what this interrupts"):
+            _ = model.tensors["w2"].array
+        write(*arguments)
+
+    monkeypatch.setattr(remote, "_write", interrupted)
+    for index in range(3):
+        assert (model.tensors[f"w{index}"].array == index).all()
+
+
 @pytest.mark.parametrize("size", [(1 << 62) + 1, (1 << 63) + 1, 1 << 70])
 def test_a_size_that_cannot_be_mapped(size: int, server: Server) -> None:
     part = {"Content-Range": f"bytes 0-65535/{size}"}

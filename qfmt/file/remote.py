@@ -10,7 +10,7 @@ import os
 import tempfile
 import weakref
 from shutil import disk_usage
-from threading import Lock
+from threading import RLock
 from typing import BinaryIO
 
 from ..backstop import grow
@@ -41,7 +41,7 @@ class RemoteFile:
 
     def __init__(self, url: Url, most: int | None = None) -> None:
         self._url = url
-        self._lock, self._process = Lock(), os.getpid()
+        self._lock, self._process, self._fetching = RLock(), os.getpid(), False
         self._open()
         reading = self._reading
         if reading.size is not None and most is not None and reading.size > most:
@@ -69,12 +69,12 @@ class RemoteFile:
         self._begun = 0
         """From the beginning to here everything is present."""
 
-    def _turn(self) -> Lock:
+    def _turn(self) -> RLock:
         """The lock. In a forked process it is a new one: the thread that has the old one is not there."""
         if self._process != os.getpid():
             with _FORKED.turn():
                 if self._process != os.getpid():
-                    self._lock, self._process = Lock(), os.getpid()
+                    self._lock, self._process, self._fetching = RLock(), os.getpid(), False
         return self._lock
 
     def fetch(self, begin: int, end: int) -> None:
@@ -86,7 +86,13 @@ class RemoteFile:
                 self._open()
             if self._reading.size != self.size:
                 raise RemoteError("has changed since it was opened", where=str(self._url), hint="load it again")
-            self._transfer(max(begin // GRANULE * GRANULE, self._begun), end)
+            if self._fetching:  # a handler of a signal runs in the thread that fetches
+                raise RemoteError("is being fetched by what this interrupts", where=str(self._url), hint="wait for it")
+            self._fetching = True
+            try:
+                self._transfer(max(begin // GRANULE * GRANULE, self._begun), end)
+            finally:
+                self._fetching = False
             self._present.add((begin, end))
 
     def _transfer(self, begin: int, end: int) -> None:

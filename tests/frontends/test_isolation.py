@@ -26,7 +26,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import qfmt
-from qfmt.backends.torch import processor
 from qfmt.cli import main
 from qfmt.errors import RunError
 from qfmt.frontends.isolation import parent, wire
@@ -36,7 +35,7 @@ from qfmt.frontends.torch.program import Call, Constant, Made, Program, Slot, St
 from qfmt.frontends.torch.torchscript import code
 from qfmt.frontends.torch.values import DTYPE_CODES
 from qfmt.frontends.witness import is_array, is_computed
-from qfmt.locks import Turns
+from qfmt.locks import TORCH, Turns
 from support.examples import examples
 from support.paths import DIGITS, HOSTILE, ROOT
 from support.processes import has_ended
@@ -427,7 +426,7 @@ def end_of_fork(work: Callable[[], None]) -> int:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-@pytest.mark.parametrize("turns", [parent._REQUESTS, code._PARSING, processor._KERNELS])
+@pytest.mark.parametrize("turns", [parent._REQUESTS, code._PARSING, TORCH])
 def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(turns: Turns) -> None:
     began, forked = threading.Event(), threading.Event()
 

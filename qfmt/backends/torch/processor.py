@@ -9,12 +9,11 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from threading import RLock
 from typing import Any
 
 import torch
 
-from ...locks import Turns
+from ...locks import TORCH
 from ...passes.hazards import hazards_of
 from .emit import Site
 
@@ -25,16 +24,13 @@ def quantized_kernels(kernels: str) -> Iterator[None]:
 
     The setting is global to the process: threads that change it wait for each other.
     """
-    with _KERNELS.turn():
+    with TORCH.turn():
         before = torch.backends.quantized.engine
         torch.backends.quantized.engine = kernels
         try:
             yield
         finally:
             torch.backends.quantized.engine = before
-
-
-_KERNELS = Turns(RLock)
 
 
 @contextmanager

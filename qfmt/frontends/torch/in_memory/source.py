@@ -10,13 +10,12 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from os import PathLike
-from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from ....budget import Budget
 from ....engines import TORCH_ENGINES
 from ....errors import SourceError, UnsupportedOperatorsError
-from ....locks import Turns
+from ....locks import TORCH
 from ....model import Model
 from ....urls import Url
 from ...options import Options
@@ -49,14 +48,10 @@ QUANTIZE = "quantize it first: torch.ao.quantization.prepare, calibration, torch
 
 def convert_object(source: Any, options: Options, example_inputs: Any, prepared: Any) -> Model:
     """The Model of a module, a program, a ScriptModule or a state_dict; see `qfmt.convert`."""
-    with _TORCH.turn():
+    with TORCH.turn():
         if is_exported(source):
             return convert_in_memory(source, options, example_inputs)
         return _convert(source, options._replace(engine=options.engine or TORCH_ENGINES[0]), example_inputs, prepared)
-
-
-_TORCH = Turns(RLock)
-"""torch traces one module at a time, and Python's filters of warnings belong to the process."""
 
 
 def _convert(source: Any, options: Options, example_inputs: Any, prepared: Any) -> Model:
