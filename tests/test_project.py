@@ -31,7 +31,7 @@ TOP_LEVEL = {
 FLOORS = {
     "__init__": 0, "errors": 0, "regular": 0, "engines": 0, "forms": 0, "urls": 0, "transfer": 0, "progress": 0,
     "budget": 1, "arrays": 1, "quantization": 1, "graph": 1, "model": 1, "content": 1, "notation": 1, "display": 1,
-    "memory": 1, "backstop": 1, "locks": 0,
+    "memory": 1, "backstop": 1, "threads": 0,
     "arithmetic": 2, "ops": 2, "rules": 3, "interpreter": 3, "passes": 3, "file": 4, "frontends": 5, "backends": 5,
     "archive": 6, "compare": 6, "cli": 7, "view": 7, "__main__": 7,
 }  # fmt: skip

@@ -367,7 +367,7 @@ def test_a_signal_handler_does_not_wait_for_what_it_interrupts(monkeypatch: pyte
 
     def interrupted(*arguments: Any) -> None:
         monkeypatch.setattr(remote, "_write", write)
-        with pytest.raises(RemoteError, match="is being fetched by what this interrupts"):
+        with pytest.raises(QfmtError, match="this cannot begin in the middle of the same work"):
             _ = model.tensors["w2"].array
         write(*arguments)
 

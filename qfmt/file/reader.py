@@ -20,6 +20,7 @@ from ..errors import DigestError, FormatError, QfmtError, ValidityError, Version
 from ..model import Data, Graph, Model, Node, Quantization, StoredArray, Tensor, Vector
 from ..progress import BYTES, Progress, Steps
 from ..rules import digested_count, form_violations, is_name, quantization_violations, vector_violations
+from ..threads import on_threads
 from ..urls import Named, Place, Url, place
 from . import header, shards
 from .decode import Decoder, Record, Tables
@@ -171,14 +172,12 @@ class Container:
 
     def verify_all(self, progress: Progress | None = None) -> None:
         """Verify the digests of all buffers, on all processors; DigestError for one that is damaged."""
-        from concurrent.futures import ThreadPoolExecutor  # hashlib lets other threads run
-
         with self.placed:
             stored = [self.buffer(index, "buffer {}", str(index)) for index in range(len(self.buffers))]
         self.fetch_all()
         steps = Steps("comparing digests", sum(data.nbytes for data in stored), BYTES, progress)
-        with ThreadPoolExecutor(processors()) as threads:
-            for size in threads.map(_verify, _batches(stored)):
+        with on_threads(processors()) as apply:  # hashlib lets other threads run
+            for size in apply(_verify, _batches(stored)):
                 steps.add(size)
 
     def _check_version(self) -> None:

@@ -10,14 +10,13 @@ import os
 import tempfile
 import weakref
 from shutil import disk_usage
-from threading import RLock
 from typing import BinaryIO
 
 from ..backstop import grow
 from ..errors import QfmtError, RemoteError
-from ..locks import Turns
 from ..notation import size as text_of_size
 from ..progress import BYTES, Steps
+from ..threads import Turns
 from ..transfer import Reading
 from ..urls import Url
 from .replacing import TMPDIR, no_temporary
@@ -41,7 +40,7 @@ class RemoteFile:
 
     def __init__(self, url: Url, most: int | None = None) -> None:
         self._url = url
-        self._lock, self._process, self._fetching = RLock(), os.getpid(), False
+        self._turns = Turns()
         self._open()
         reading = self._reading
         if reading.size is not None and most is not None and reading.size > most:
@@ -69,30 +68,16 @@ class RemoteFile:
         self._begun = 0
         """From the beginning to here everything is present."""
 
-    def _turn(self) -> RLock:
-        """The lock. In a forked process it is a new one: the thread that has the old one is not there."""
-        if self._process != os.getpid():
-            with _FORKED.turn():
-                if self._process != os.getpid():
-                    self._lock, self._process, self._fetching = RLock(), os.getpid(), False
-        return self._lock
-
     def fetch(self, begin: int, end: int) -> None:
         """Make the bytes from `begin` to `end` present, of which none is behind the end of the file."""
-        with self._turn():
+        with self._turns.turn():
             if end <= self._begun or (begin, end) in self._present:
                 return
             if self._opener != os.getpid():
                 self._open()
             if self._reading.size != self.size:
                 raise RemoteError("has changed since it was opened", where=str(self._url), hint="load it again")
-            if self._fetching:  # a handler of a signal runs in the thread that fetches
-                raise RemoteError("is being fetched by what this interrupts", where=str(self._url), hint="wait for it")
-            self._fetching = True
-            try:
-                self._transfer(max(begin // GRANULE * GRANULE, self._begun), end)
-            finally:
-                self._fetching = False
+            self._transfer(max(begin // GRANULE * GRANULE, self._begun), end)
             self._present.add((begin, end))
 
     def _transfer(self, begin: int, end: int) -> None:
@@ -114,7 +99,7 @@ class RemoteFile:
 
     def view(self, begin: int, end: int) -> memoryview:
         """A part of the file as it is mapped; what was not fetched is zeros."""
-        with self._turn():
+        with self._turns.turn():
             if self._mapped is None:
                 try:
                     self._file.truncate(self.size)
@@ -123,9 +108,6 @@ class RemoteFile:
                     what = f"{text_of_size(self.size)} cannot be mapped: {getattr(error, 'strerror', None) or error}"
                     raise RemoteError(what, where=str(self._url)) from None
             return self._mapped[begin:end]
-
-
-_FORKED = Turns()
 
 
 class Fetched:

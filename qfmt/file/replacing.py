@@ -17,11 +17,13 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
+from threading import get_ident
 from typing import TYPE_CHECKING, BinaryIO
 
 from ..arrays import BLOCK
 from ..errors import DestinationError
 from ..regular import hint_for, resolved
+from ..threads import nested
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -348,6 +350,24 @@ def alone(target: Path) -> Iterator[None]:
     import hashlib
 
     path = target.with_name(f"{TEMPORARY}{hashlib.sha256(os.fsencode(target.stem)).hexdigest()[:16]}.tmp")
+    holder = os.getpid(), get_ident(), path
+    if holder in _HOLDERS:
+        raise nested().at(str(target))
+    _HOLDERS.add(holder)
+    try:
+        with _locked(path):
+            yield
+    finally:
+        _HOLDERS.remove(holder)
+
+
+_HOLDERS: set[tuple[int, int, Path]] = set()
+"""Process, thread and file of each writer that is alone or waits for it."""
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """A file that exists, locked, while the block runs; waits for others that hold it."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
         _lock(descriptor)

@@ -10,7 +10,7 @@ import hashlib
 import marshal
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -20,6 +20,7 @@ from ..errors import DestinationError, QfmtError, ValidityError, VersionError
 from ..model import Data, Model
 from ..progress import BYTES, Progress, Steps
 from ..rules import violations
+from ..threads import on_threads
 from ..urls import Named, place
 from . import sharding, shards
 from .copies import uploaded
@@ -217,12 +218,8 @@ def _layout(stored: Mapping[Name, Data], report: Steps) -> tuple[list[Buffer], d
 def _digests(stored: Mapping[Name, Data], report: Steps) -> Iterator[tuple[Name, bytes]]:
     """The sha256 of every array, in their order."""
     large = [data for data in stored.values() if data.nbytes >= _LARGE]
-    with ExitStack() as threads:
-        apply: Callable[..., Iterator[bytes]] = map
-        if sum(data.nbytes for data in large) >= _MUCH:
-            from concurrent.futures import ThreadPoolExecutor  # hashlib lets other threads run
-
-            apply = threads.enter_context(ThreadPoolExecutor(_THREADS)).map
+    much = sum(data.nbytes for data in large) >= _MUCH
+    with on_threads(_THREADS) if much else nullcontext(map) as apply:  # hashlib lets other threads run
         digests = apply(lambda data: data.sha256(), large)
         for name, data in stored.items():
             report.add(data.nbytes)

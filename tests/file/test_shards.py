@@ -23,6 +23,7 @@ from qfmt.cli import main
 from qfmt.errors import DestinationError, FormatError, QfmtError
 from qfmt.file import sharding
 from qfmt.file.reader import Container
+from qfmt.file.replacing import alone
 from qfmt.file.shards import Shard, Shards
 from support.paths import DIGITS, ROOT, SUITE
 
@@ -444,6 +445,17 @@ def test_two_writers_at_once(sizes: tuple[int, int], tmp_path: Path) -> None:
     data = Container(path, verify=True).data
     own = [shard.name for shard in data.shards] if isinstance(data, Shards) else []
     assert sorted(each.name for each in tmp_path.iterdir()) == sorted(["m.qfb", *own])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="without locks, writers do not take turns")
+def test_a_signal_handler_does_not_wait_for_what_it_interrupts(tmp_path: Path) -> None:
+    with alone(tmp_path / "m.qfb"):
+        with pytest.raises(QfmtError, match=r"m\.qfb: this cannot begin in the middle of the same work"):
+            model().save(tmp_path / "m.qfb", shard_size=2000)
+        model().save(tmp_path / "other.qfb", shard_size=2000)
+    model().save(tmp_path / "m.qfb", shard_size=2000)
+    assert load(tmp_path / "m.qfb") == load(tmp_path / "other.qfb") == model()
+    assert {each.suffix for each in tmp_path.iterdir()} == {".qfb", ".qfs"}
 
 
 def test_the_model_knows_them_too(tmp_path: Path) -> None:

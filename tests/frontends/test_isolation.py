@@ -12,8 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +30,11 @@ from qfmt.frontends.isolation import parent, wire
 from qfmt.frontends.isolation.parent import EngineDied, Session
 from qfmt.frontends.torch.execution import apply
 from qfmt.frontends.torch.program import Call, Constant, Made, Program, Slot, Stored
-from qfmt.frontends.torch.torchscript import code
 from qfmt.frontends.torch.values import DTYPE_CODES
 from qfmt.frontends.witness import is_array, is_computed
-from qfmt.locks import TORCH, Turns
 from support.examples import examples
 from support.paths import DIGITS, HOSTILE, ROOT
-from support.processes import has_ended
+from support.processes import end_of_fork, has_ended
 
 QUIET = pytest.mark.filterwarnings("ignore")
 """Ignores torch's deprecation warnings, whose text changes."""
@@ -411,41 +407,6 @@ def test_malicious_calls_are_one_line_errors(name: str, tmp_path: Path) -> None:
     assert done.exit_code == 2
     assert done.stderr.startswith("qfmt: error: ") and done.stderr.count("\n") == 1
     assert "unexpected" not in done.stderr
-
-
-def end_of_fork(work: Callable[[], None]) -> int:
-    """The exit status of a forked child that does some work, or the signal that ends it after five seconds."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12: the process has threads
-        child = os.fork()
-    if not child:
-        signal.alarm(5)
-        work()
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-@pytest.mark.parametrize("turns", [parent._REQUESTS, code._PARSING, TORCH])
-def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(turns: Turns) -> None:
-    began, forked = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with turns.turn():
-            began.set()
-            forked.wait()
-
-    def take() -> None:
-        with turns.turn():
-            pass
-
-    holder = threading.Thread(target=hold)
-    holder.start()
-    began.wait()
-    assert not turns._lock.acquire(timeout=0)
-    assert end_of_fork(take) == 0
-    forked.set()
-    holder.join()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -14,3 +18,15 @@ def has_ended(process: int) -> bool:
             return True
         time.sleep(0.1)
     return False
+
+
+def end_of_fork(work: Callable[[], None]) -> int:
+    """The exit status of a forked child that does some work, or the signal that ends it after five seconds."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12: the process has threads
+        child = os.fork()
+    if not child:
+        signal.alarm(5)
+        work()
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

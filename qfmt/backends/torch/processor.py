@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from ...locks import TORCH
 from ...passes.hazards import hazards_of
+from ...threads import TORCH
 from .emit import Site
 
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from ...engines import FOR_RUNTIME
 from ...errors import LONGEST, RunError
-from ...locks import Turns
 from ...memory import Memory, limit_for
+from ...threads import Turns
 from . import wire
 
 _START = """

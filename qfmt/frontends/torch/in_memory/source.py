@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from ....budget import Budget
 from ....engines import TORCH_ENGINES
 from ....errors import SourceError, UnsupportedOperatorsError
-from ....locks import TORCH
 from ....model import Model
+from ....threads import TORCH
 from ....urls import Url
 from ...options import Options
 from ...zips import PytorchZip

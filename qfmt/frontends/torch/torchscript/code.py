@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from ....budget import AT_ONCE, Budget
 from ....errors import SourceError, damaged
-from ....locks import Turns
+from ....threads import Turns
 
 TREE, PARSER = 360, 560
 """The most bytes of a syntax tree for each word or sign of the code, and those that Python takes while it is made."""

@@ -1,0 +1,73 @@
+"""What threads of a process take turns at, and work that is shared among threads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import RLock
+from typing import Any
+from weakref import WeakSet
+
+from .errors import QfmtError
+
+
+class Turns:
+    """Threads take turns. A forked child begins anew: a thread whose turn it is in its parent is not in the child."""
+
+    def __init__(self, *, nested: bool = False) -> None:
+        """`nested`: the thread whose turn it is may ask for it again."""
+        self._nested = nested
+        self._begin()
+        _ALL.add(self)
+
+    def _begin(self) -> None:
+        self._lock, self._taken = RLock(), False
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """A context that waits for other threads. QfmtError if it is this thread's turn already."""
+        with self._lock:
+            if self._taken:
+                raise nested()
+            self._taken = not self._nested
+            try:
+                yield
+            finally:
+                self._taken = False
+
+
+def nested() -> QfmtError:
+    """The error for a signal handler that asks for what the thread does that it interrupts: it would wait for ever."""
+    hint = "a signal handler interrupts it: do this when the handler has returned"
+    return QfmtError("this cannot begin in the middle of the same work", hint=hint)
+
+
+_ALL: WeakSet[Turns] = WeakSet()
+
+
+def _begin_all() -> None:
+    for turns in _ALL:
+        turns._begin()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_all)
+
+TORCH = Turns(nested=True)
+"""For tracing and for quantized kernels: torch's settings, and Python's filters of warnings, belong to the process."""
+
+
+@contextmanager
+def on_threads(count: int) -> Iterator[Callable[..., Iterator[Any]]]:
+    """`map` by `count` threads; by this one where none can be started, as while Python ends."""
+    try:
+        from concurrent.futures import ThreadPoolExecutor
+
+        pool = ThreadPoolExecutor(count)
+        pool.submit(int).result()
+    except RuntimeError:
+        yield map
+        return
+    with pool:
+        yield pool.map
