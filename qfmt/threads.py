@@ -13,28 +13,35 @@ from .errors import QfmtError
 
 
 class Turns:
-    """Threads take turns. A forked child begins anew: a thread whose turn it is in its parent is not in the child."""
+    """Threads take turns, by `turn`, or by `lock` where the thread whose turn it is may ask for it again.
 
-    def __init__(self, *, nested: bool = False) -> None:
-        """`nested`: the thread whose turn it is may ask for it again."""
-        self._nested = nested
-        self._begin()
+    A forked child does not wait for other threads of its parent, which are not in the child.
+    """
+
+    __slots__ = ("__weakref__", "_taken", "lock")
+
+    def __init__(self) -> None:
+        self.lock, self._taken = RLock(), False
         _ALL.add(self)
-
-    def _begin(self) -> None:
-        self._lock, self._taken = RLock(), False
 
     @contextmanager
     def turn(self) -> Iterator[None]:
         """A context that waits for other threads. QfmtError if it is this thread's turn already."""
-        with self._lock:
+        with self.lock:
             if self._taken:
                 raise nested()
-            self._taken = not self._nested
             try:
+                self._taken = True
                 yield
             finally:
                 self._taken = False
+
+    def begin(self) -> None:
+        """Have a new lock if another thread has it."""
+        if self.lock.acquire(blocking=False):
+            self.lock.release()
+        else:
+            self.lock, self._taken = RLock(), False
 
 
 def nested() -> QfmtError:
@@ -48,13 +55,13 @@ _ALL: WeakSet[Turns] = WeakSet()
 
 def _begin_all() -> None:
     for turns in _ALL:
-        turns._begin()
+        turns.begin()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin_all)
 
-TORCH = Turns(nested=True)
+TORCH = Turns()
 """For tracing and for quantized kernels: torch's settings, and Python's filters of warnings, belong to the process."""
 
 

@@ -6,12 +6,16 @@ import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import qfmt
+from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.errors import QfmtError
+from qfmt.file.tensors import Tensors
 from qfmt.frontends.isolation import parent
 from qfmt.frontends.torch.torchscript import code
 from qfmt.threads import TORCH, Turns
@@ -61,6 +65,44 @@ def test_large_arrays_are_hashed_without_more_threads(end: str, tmp_path: Path) 
     assert qfmt.check(path) == []
 
 
+@pytest.mark.parametrize("read", ["names", "tensors", "nodes"])
+def test_threads_decode_a_file_once(read: str, tmp_path: Path) -> None:
+    """What a file may become in memory has a limit. Each thread that decoded the same spent a part of it."""
+    grid, count = Quantization.per_tensor(0.5, 0, "int8"), 2000
+    nodes = [Node("Identity", (f"x{index}",), (f"x{index + 1}",), version=23) for index in range(count)]
+    between = [Tensor(f"x{index}", "int8", (1,), None, grid) for index in range(count + 1)]
+    constants = [Tensor.constant(f"w{index}", np.zeros(1, np.int8), grid) for index in range(count)]
+    tensors = {tensor.name: tensor for tensor in (*between, *constants)}
+    Model(Graph(("x0",), (f"x{count}",), nodes, tensors)).save(tmp_path / "m.qfb")
+
+    def left(readers: int) -> int:
+        """What is left for more when so many threads have read it."""
+        model = qfmt.load(tmp_path / "m.qfb")
+        ready = threading.Barrier(readers)
+
+        def work(_: int) -> None:
+            ready.wait()
+            match read:
+                case "names":
+                    assert list(model.tensors) == sorted(tensors)
+                case "tensors":
+                    assert all(tensor.quantization for tensor in model.tensors.values())
+                case "nodes":
+                    assert len([node.operator for node in model.nodes]) == count
+
+        with ThreadPoolExecutor(readers) as threads:
+            list(threads.map(work, range(readers)))
+        assert isinstance(model.graph.tensors, Tensors)
+        return model.graph.tensors._container._decoder._budget
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        assert left(8) == left(1)
+    finally:
+        sys.setswitchinterval(before)
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 @pytest.mark.parametrize("turns", [parent._REQUESTS, code._PARSING, TORCH])
 def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(turns: Turns) -> None:
@@ -78,7 +120,7 @@ def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(turns: Turns) -
     holder = threading.Thread(target=hold)
     holder.start()
     began.wait()
-    assert not turns._lock.acquire(timeout=0)
+    assert not turns.lock.acquire(timeout=0)
     assert end_of_fork(take) == 0
     forked.set()
     holder.join()
@@ -89,7 +131,7 @@ def test_a_forked_child_does_not_wait_for_the_thread_that_forked() -> None:
     turns = Turns()
 
     def take() -> None:
-        with turns.turn():
+        with pytest.raises(QfmtError, match="in the middle of the same work"), turns.turn():
             pass
 
     with turns.turn():
@@ -101,5 +143,5 @@ def test_turns_are_not_nested_by_mistake() -> None:
     for _ in range(2):
         with turns.turn(), pytest.raises(QfmtError, match="the same work; a signal handler"), turns.turn():
             pass
-    with TORCH.turn(), TORCH.turn():
+    with turns.lock, turns.lock:
         pass

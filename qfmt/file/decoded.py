@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Generic, TypeVar, overload
 
 from ..errors import FormatError, MissingFileError
+from ..threads import Turns
 from .decode import Record, Tables
 from .header import AGAIN
 
@@ -32,12 +33,14 @@ class Placed:
 class Decoded(Sequence[Element], Generic[Element]):
     """The tables of a vector in order, as values of the model; each is decoded when it is asked for."""
 
-    __slots__ = ("_decode", "_elements", "_placed", "_tables", "_what")
+    __slots__ = ("_decode", "_elements", "_placed", "_tables", "_turns", "_what")
 
-    def __init__(self, tables: Tables, decode: Callable[[Record], Element], placed: Placed, what: str) -> None:
+    def __init__(
+        self, tables: Tables, decode: Callable[[Record], Element], turns: Turns, placed: Placed, what: str
+    ) -> None:
         self._tables = tables
         self._decode = decode
-        self._placed = placed
+        self._turns, self._placed = turns, placed
         self._what = what
         self._elements: dict[int, Element] = {}
 
@@ -53,8 +56,9 @@ class Decoded(Sequence[Element], Generic[Element]):
         if isinstance(positions, range):
             return tuple(self[position] for position in positions)
         if positions not in self._elements:
-            with self._placed, Placed(f"{self._what} {positions}"):
-                self._elements[positions] = self._decode(self._tables[positions])
+            with self._turns.lock, self._placed, Placed(f"{self._what} {positions}"):
+                if positions not in self._elements:  # from another thread
+                    self._elements[positions] = self._decode(self._tables[positions])
         return self._elements[positions]
 
     def __eq__(self, other: object) -> bool:

@@ -20,7 +20,7 @@ from ..errors import DigestError, FormatError, QfmtError, ValidityError, Version
 from ..model import Data, Graph, Model, Node, Quantization, StoredArray, Tensor, Vector
 from ..progress import BYTES, Progress, Steps
 from ..rules import digested_count, form_violations, is_name, quantization_violations, vector_violations
-from ..threads import on_threads
+from ..threads import Turns, on_threads
 from ..urls import Named, Place, Url, place
 from . import header, shards
 from .decode import Decoder, Record, Tables
@@ -96,7 +96,7 @@ class Container:
         self.verify = verify
         self.verified: set[int] = set()
         self.hashed, self.hashing = 0, set[int]()
-        self.placed = Placed(self.where)
+        self.turns, self.placed = Turns(), Placed(self.where)
         with self.placed:
             self._decoder = Decoder(self._open(), "Model", start=self.header.header_size)
             self.root = self._decoder.root()
@@ -172,7 +172,7 @@ class Container:
 
     def verify_all(self, progress: Progress | None = None) -> None:
         """Verify the digests of all buffers, on all processors; DigestError for one that is damaged."""
-        with self.placed:
+        with self.turns.lock, self.placed:
             stored = [self.buffer(index, "buffer {}", str(index)) for index in range(len(self.buffers))]
         self.fetch_all()
         steps = Steps("comparing digests", sum(data.nbytes for data in stored), BYTES, progress)
@@ -194,15 +194,17 @@ class Container:
         with self.placed:
             inputs, outputs = self.names(graph["inputs"]), self.names(graph["outputs"])
             source, metadata = (sorted_map(self.pairs(field)) for field in ("source", "metadata"))
-        nodes = Decoded(graph["nodes"], self.node, self.placed, "node")
+        nodes = Decoded(graph["nodes"], self.node, self.turns, self.placed, "node")
         lazy = Graph(inputs, outputs, nodes, self.tensors, graph["name"] or "")
         described = Model(lazy, root["producer"] or "", root["engine"] or "", source, metadata)
         if root["vectors"] is None:
             return described
         digested = cache(partial(digested_count, lazy))
-        vectors = Decoded(
-            root["vectors"], lambda record: self.vector(record, lazy, digested), self.placed, "test vector"
-        )
+
+        def vector(record: Record) -> Vector:
+            return self.vector(record, lazy, digested)
+
+        vectors = Decoded(root["vectors"], vector, self.turns, self.placed, "test vector")
         return described.replace(vectors=vectors)
 
     def pairs(self, field: str) -> Iterator[tuple[str, str]]:

@@ -41,12 +41,21 @@ class DecodedTensor(Tensor):
         if name not in Tensor.__slots__:
             raise AttributeError(f"a tensor has no {name!r}")
         container, index = self._container, self._index
-        with container.placed:
-            if name == "quantization":
+        with container.turns.lock, container.placed:
+            if self._has(name):  # from another thread
+                pass
+            elif name == "quantization":
                 self.fill(quantization=container.quantization_of(self, container.tensors.grid(index)))
             else:
                 container.decode(self, container.tensors.record(index))
         return object.__getattribute__(self, name)
+
+    def _has(self, name: str) -> bool:
+        try:
+            object.__getattribute__(self, name)
+        except AttributeError:
+            return False
+        return True
 
     def fill(self, **fields: object) -> None:
         """Have fields, which were checked."""
@@ -92,29 +101,18 @@ class Tensors(Mapping[str, Tensor]):
         return len(self._tables)
 
     def __iter__(self) -> Iterator[str]:
-        with self._container.placed:
+        with self._container.turns.lock, self._container.placed:
             return iter(self._all_names())
 
     def values(self) -> ValuesView[Tensor]:
         return _Values(self, self._tensors)
 
     def __contains__(self, name: object) -> bool:
-        with self._container.placed:
+        with self._container.turns.lock, self._container.placed:
             return isinstance(name, str) and self._index(name) is not None
 
     def __getitem__(self, name: str) -> Tensor:
-        tensor = self._tensors.get(name)
-        if tensor is None:
-            with self._container.placed:
-                index = self._index(name)
-                if index is None:
-                    raise KeyError(name)
-                tensor = DecodedTensor(self._container, index)
-                self._container.decode(tensor, self.record(index))
-                self._tensors[name] = tensor
-                if len(self._tensors) >= MANY and not self._together:
-                    self._find_constants()
-        return tensor
+        return self._tensors.get(name) or self._decoded(name)
 
     def __repr__(self) -> str:
         return f"<{len(self)} tensors of {self._container.where}>"
@@ -173,6 +171,20 @@ class Tensors(Mapping[str, Tensor]):
             else:
                 high = middle
         return self._indices.get(name)
+
+    def _decoded(self, name: str) -> Tensor:
+        """A tensor that was not known yet; KeyError if there is none."""
+        with self._container.turns.lock, self._container.placed:
+            if name not in self._tensors:  # from another thread
+                index = self._index(name)
+                if index is None:
+                    raise KeyError(name)
+                tensor = DecodedTensor(self._container, index)
+                self._container.decode(tensor, self.record(index))
+                self._tensors[name] = tensor
+                if len(self._tensors) >= MANY and not self._together:
+                    self._find_constants()
+            return self._tensors[name]
 
     def _find_constants(self) -> None:
         """Have the arrays of the other constants without decoding each tensor, if NumPy is there already."""

@@ -24,7 +24,7 @@ def quantized_kernels(kernels: str) -> Iterator[None]:
 
     The setting is global to the process: threads that change it wait for each other.
     """
-    with TORCH.turn():
+    with TORCH.lock:
         before = torch.backends.quantized.engine
         torch.backends.quantized.engine = kernels
         try:

@@ -48,7 +48,7 @@ QUANTIZE = "quantize it first: torch.ao.quantization.prepare, calibration, torch
 
 def convert_object(source: Any, options: Options, example_inputs: Any, prepared: Any) -> Model:
     """The Model of a module, a program, a ScriptModule or a state_dict; see `qfmt.convert`."""
-    with TORCH.turn():
+    with TORCH.lock:
         if is_exported(source):
             return convert_in_memory(source, options, example_inputs)
         return _convert(source, options._replace(engine=options.engine or TORCH_ENGINES[0]), example_inputs, prepared)
