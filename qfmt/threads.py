@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import RLock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from .errors import QfmtError
+
+if TYPE_CHECKING:
+    import ast
 
 
 class Turns:
@@ -62,7 +65,33 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin_all)
 
 TORCH = Turns()
-"""For tracing and for quantized kernels: torch's settings, and Python's filters of warnings, belong to the process."""
+"""For tracing, kernels and parsing: torch's settings, and Python's filters of warnings, belong to the process."""
+
+
+PARSES = 9
+"""Attempts to parse a text beside threads that are not qfmt's."""
+
+
+def parsed(text: str, mode: str = "eval", name: str = "<text>") -> ast.AST:
+    """The tree of some Python code. Raises as `ast.parse`.
+
+    Python 3.11 counts the depth of all trees together that threads parse at the same time, as torch may, and raises
+    SystemError if that does not fit (python/cpython#106905).
+    """
+    import ast
+
+    with TORCH.lock:
+        for _ in range(PARSES - 1):
+            with suppress(SystemError):
+                return ast.parse(text, name, mode)
+        return ast.parse(text, name, mode)
+
+
+def literal(text: str) -> Any:
+    """The value of a Python literal."""
+    import ast
+
+    return ast.literal_eval(parsed(text))
 
 
 @contextmanager

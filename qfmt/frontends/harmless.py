@@ -347,6 +347,8 @@ HARMLESS: Mapping[str, Any] = {
     "torch._utils._rebuild_tensor_v3": Rebuild(_tensor_v3),
     "torch._utils._rebuild_qtensor": Rebuild(_quantized, 16),
     "torch._utils._rebuild_parameter": Rebuild(_first),
+    "torch.autograd.variable.Variable": Rebuild(_first),
+    "torch.nn.parameter.Parameter": Rebuild(_first),
     "torch._utils._rebuild_parameter_with_state": Rebuild(_parameter),
     "torch._utils._rebuild_wrapper_subclass": Rebuild(_subclass),
     "torch.tensor._rebuild_from_type": Rebuild(_of_type, 16),
@@ -378,24 +380,43 @@ def harmless(module: str, name: str) -> Any:
 
 
 PLAIN_MODULES = {
-    "_codecs", "abc", "argparse", "array", "calendar", "collections", "configparser", "contextlib", "copy_reg",
-    "copyreg", "dataclasses", "datetime", "decimal", "enum", "fractions", "functools", "inspect", "ipaddress",
-    "itertools", "json", "logging", "math", "numbers", "operator", "optparse", "pathlib", "queue", "random", "re",
-    "statistics", "string", "time", "types", "typing", "uuid", "weakref", "zoneinfo",
+    "_codecs", "abc", "argparse", "array", "bisect", "calendar", "collections", "configparser", "contextlib", "copy",
+    "copy_reg", "copyreg", "dataclasses", "datetime", "decimal", "enum", "fractions", "functools", "heapq", "inspect",
+    "ipaddress", "itertools", "json", "logging", "math", "ntpath", "numbers", "operator", "optparse", "pathlib",
+    "posixpath", "queue", "random", "re", "statistics", "string", "time", "traceback", "types", "typing", "uuid",
+    "weakref", "zoneinfo",
 }  # fmt: skip
-"""Modules of Python's library whose classes occur in checkpoints and modules; the classes remain names."""
+"""Modules of Python's library whose names occur in checkpoints and modules, as do those of the modules in C whose names
+have an underscore in front."""
+
+PLAIN_NAMES = {
+    "_io.BytesIO", "_io.StringIO", "distutils.version.LooseVersion", "distutils.version.StrictVersion",
+    "http.HTTPStatus", "nt.stat_result", "nt.terminal_size", "os.stat_result", "os.terminal_size",
+    "platform.uname_result", "posix.uname_result", "signal.Handlers", "signal.Signals", "socket.AddressFamily",
+    "socket.SocketKind",
+}  # fmt: skip
+"""Names of other modules that occur: records of settings and machines."""
 
 PLAIN_BUILTINS = {
-    "Ellipsis", "NoneType", "NotImplemented", "bool", "bytearray", "bytes", "complex", "dict", "enumerate", "filter",
-    "float", "frozenset", "getattr", "int", "iter", "len", "list", "long", "map", "max", "min", "object", "range",
-    "reversed", "set", "slice", "sorted", "str", "sum", "tuple", "type", "unicode", "xrange", "zip",
+    "Ellipsis", "NoneType", "NotImplemented", "abs", "all", "any", "bool", "bytearray", "bytes", "callable", "chr",
+    "complex", "dict", "divmod", "enumerate", "filter", "float", "format", "frozenset", "getattr", "hasattr", "hash",
+    "int", "isinstance", "issubclass", "iter", "len", "list", "long", "map", "max", "min", "next", "object", "ord",
+    "pow", "print", "range", "repr", "reversed", "round", "set", "slice", "sorted", "str", "sum", "tuple", "type",
+    "unicode", "xrange", "zip",
     *(name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, BaseException)),
 }  # fmt: skip
 
 ATTACKERS_TOOLS = {"operator.attrgetter", "operator.methodcaller", "types.CodeType", "types.FunctionType"}
 
 
-SAME_MODULES = {"__builtin__": "builtins", "_operator": "operator"}
+LIBRARY = sys.stdlib_module_names | {
+    "aifc", "asynchat", "asyncore", "audioop", "cgi", "cgitb", "chunk", "commands", "crypt", "distutils", "imghdr",
+    "imp", "lib2to3", "mailcap", "msilib", "nis", "nntplib", "ossaudiodev", "pipes", "popen2", "smtpd", "sndhdr",
+    "spwd", "sunau", "telnetlib", "uu", "xdrlib",
+}  # fmt: skip
+"""Modules of Python's library, also those that some versions lack: the answer is the same on all of them."""
+
+SAME_MODULES = {"__builtin__": "builtins", "_operator": "operator", "_types": "types"}
 """The name of a module in a pickle → its usual name."""
 
 
@@ -412,7 +433,8 @@ def harmless_or_inert(module: str, name: str) -> Any:
     if package == "builtins":
         known = name in PLAIN_BUILTINS
     else:
-        known = package in PLAIN_MODULES or package not in sys.stdlib_module_names
+        is_plain = not PLAIN_MODULES.isdisjoint((package, package.removeprefix("_")))
+        known = is_plain or qualified in PLAIN_NAMES or package not in LIBRARY
     if qualified in ATTACKERS_TOOLS or not known:
         return None
     return HARMLESS.get(qualified, InertClass(qualified))

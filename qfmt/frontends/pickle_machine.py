@@ -10,7 +10,7 @@ from typing import Any
 from ..budget import Budget, reading
 from ..errors import SourceError, UnsafePickleError
 from .harmless import PAIR, Inert, InertClass, Rebuild, ShownKey, StorageType, safe_key
-from .stored import Storage
+from .stored import Storage, StoredTensor
 
 GRAPHS = "torch.fx.graph_module."
 """The names of functions that trace the code of a module when they are called."""
@@ -272,8 +272,13 @@ def _build(machine: Machine) -> None:
             raise SourceError("an object gets two states")
         target.state = state
         machine.seal(state)
-    elif type(target) is not dict:  # a state_dict has its `_metadata` as state, which is not needed
+    elif type(target) is not dict and not _is_of_old_tensor(target, state):  # a state_dict has its `_metadata` as state
         raise SourceError(f"a {type(target).__name__} gets a state, but supports none")
+
+
+def _is_of_old_tensor(target: Any, state: Any) -> bool:
+    """Whether it is the state of a parameter of PyTorch 0.3: three settings. Other states replace the elements."""
+    return isinstance(target, StoredTensor) and isinstance(state, tuple) and len(state) == 3
 
 
 def _persistent(machine: Machine) -> None:

@@ -55,6 +55,12 @@ class Storage:
         """The same bytes as another dtype (PyTorch's untyped storages)."""
         return Storage(self.name, dtype, self.bytes, self.budget)
 
+    def whole(self) -> StoredTensor:
+        """All elements in one dimension; bytes if no dtype is known."""
+        dtype = self.dtype or "uint8"
+        count = 8 * len(self.bytes()) // ELEMENT_BITS[dtype]
+        return self.as_dtype(dtype).tensor((count,), (1,), 0)
+
     def tensor(self, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> StoredTensor:
         """A window on the storage; its bounds are checked when it is read."""
         if self.budget is not None:

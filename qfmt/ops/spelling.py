@@ -10,12 +10,12 @@ effect on the result). Parameters after a `*` are given by keyword only.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
 from ..errors import SourceError
+from ..threads import literal
 from .registry import OPERATORS, Operator
 
 MISSING = object()
@@ -96,8 +96,8 @@ def _split(parameters: str) -> list[str]:
 def _parameter(word: str) -> Parameter:
     if "==" in word:
         name, _, value = word.partition("==")
-        return Parameter(name, "_", MISSING, ast.literal_eval(value.partition("=")[0]))
+        return Parameter(name, "_", MISSING, literal(value.partition("=")[0]))
     names, equals, value = word.partition("=")
     torch_name, _, target = names.partition(":")
-    default = ast.literal_eval(value) if equals else MISSING
+    default = literal(value) if equals else MISSING
     return Parameter(torch_name, target or torch_name, default, MISSING)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import bisect
+import io
+import os
+import platform
+import signal
 import subprocess
 import sys
 from array import array
-from collections import UserDict, defaultdict, deque
+from collections import OrderedDict, UserDict, defaultdict, deque
 from enum import Enum
 from functools import partial
+from http import HTTPStatus
 from ipaddress import ip_address
 from pathlib import Path
 from types import SimpleNamespace
@@ -243,7 +249,10 @@ def test_objects_beside_tensors(protocol: int, form: dict[str, bool], tmp_path: 
         "pairs": {(0, 1, 2): "a", (-1,): "b", (0.5, "x"): "c", ((1, 2), 3): "d"},
         "optimizer": optimizer, "seen": frozenset("ab"), "indices": range(3), "rest": ..., "error": ValueError("nan"),
         "order": array("i", [1, 2]), "batches": iter([1, 2]), "steps": Keyword(size=3), "zone": ZoneInfo("UTC"),
-        "address": ip_address("127.0.0.1"), "schedule": partial(max, 1),
+        "address": ip_address("127.0.0.1"), "schedule": partial(max, 1), "name": partial(os.path.join, "a"),
+        "model._extra_state": io.BytesIO(b"abc"), "log": io.StringIO("a"), "exit": signal.SIGTERM,
+        "machine": platform.uname(), "file": Path(__file__).stat(), "answer": HTTPStatus.OK, "insert": bisect.insort,
+        "end": partial(round, 1),
     }  # fmt: skip
     given = {"pickle_protocol": protocol, **form}
     model = qfmt.convert(saved({"model": layer.state_dict(), **beside}, tmp_path / "m.pt", **given))
@@ -349,6 +358,60 @@ def test_tensors_of_subclasses_of_old_versions(tmp_path: Path) -> None:
         "v",
         "w",
     ]
+
+
+class OldTensor:
+    """A tensor as PyTorch 0.1 pickled it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return torch.FloatTensor, (), (torch.arange(3.0).storage(), 0, (3,), (1,))
+
+
+@FORMS
+def test_storages_that_no_tensor_has_are_kept(form: dict[str, bool], tmp_path: Path) -> None:
+    held = {
+        "floats": torch.arange(3.0).storage(),
+        "bytes": torch.arange(3, dtype=torch.int8).untyped_storage(),
+        "list": [torch.arange(2.0).half().storage()],
+        "old": OldTensor(),
+    }
+    model = qfmt.convert(saved({"weight": torch.ones(2), **held}, tmp_path / "m.pt", **form))
+    found = {name: tensor.array for name, tensor in model.tensors.items() if name != "weight"}
+    assert {name: (str(array.dtype), array.tolist()) for name, array in found.items()} == {
+        "floats": ("float32", [0, 1, 2]),
+        "bytes": ("uint8", [0, 1, 2]),
+        "list.0": ("float16", [0, 1]),
+        "old.0": ("float32", [0, 1, 2]),
+    }
+
+
+@FORMS
+def test_one_storage_as_bytes_and_as_another_type_of_8_bits(form: dict[str, bool], tmp_path: Path) -> None:
+    whole = torch.arange(4, dtype=torch.uint8)
+    for state in ({"a": whole, "b": whole.view(torch.float8_e4m3fn)}, {"b": whole.view(torch.float8_e5m2), "a": whole}):
+        model = qfmt.convert(saved(state, tmp_path / "m.pt", **form))
+        assert {name: tensor.array.view("uint8").tolist() for name, tensor in model.tensors.items()} == {
+            "a": [0, 1, 2, 3],
+            "b": [0, 1, 2, 3],
+        }
+
+
+@FORMS
+def test_modules_of_old_versions(form: dict[str, bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parameters of PyTorch 0.3, and convolutions of 1.0."""
+
+    def reduced(self: nn.Parameter, protocol: int) -> tuple[Any, ...]:
+        return nn.Parameter, (self.data,), (self.requires_grad, False, OrderedDict())
+
+    monkeypatch.setattr(nn.Parameter, "__reduce_ex__", reduced)
+    convolution, x = nn.Conv2d(2, 3, 3), torch.randn(1, 2, 5, 5)
+    del convolution.__dict__["padding_mode"], convolution.__dict__["_reversed_padding_repeated_twice"]
+    path = saved(nn.Sequential(convolution, nn.ReLU()).eval(), tmp_path / "m.pt", **form)
+    monkeypatch.undo()
+    model = qfmt.convert(path)
+    assert {"0.weight", "0.bias"} < set(model.tensors)
+    expected = torch.load(path, weights_only=False)(x).detach().numpy()
+    np.testing.assert_allclose(model.run({"input": x.numpy()})["1"], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_tensors_in_a_long_chain_of_objects_are_kept(tmp_path: Path) -> None:

@@ -67,6 +67,19 @@ def test_a_call_of_the_system_is_refused_and_never_run(kind: str, form: dict[str
     assert not marker.exists() and not (tmp_path / "m.qfb").exists()
 
 
+ATTACKS = (
+    "_io open", "_posixsubprocess fork_exec", "_types FunctionType", "commands getoutput", "distutils.spawn spawn",
+    "imp load_source", "os startfile", "pipes Template", "platform popen", "signal raise_signal", "socket socket",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_what_only_an_attack_needs_is_refused(name: str) -> None:
+    """On every version of Python, also if it lacks the module."""
+    module, attribute = name.split()
+    assert harmless_or_inert(module, attribute) is None
+
+
 def test_the_marker_would_appear_if_the_pickle_ran(tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     path = saved({"x": Runs(f"touch {marker}")}, tmp_path / "m.pt")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -10,6 +9,7 @@ from typing import Any
 
 from ....errors import SourceError, damaged
 from ....ops.spelling import MISSING, spellings
+from ....threads import literal
 from ..calls import Place, Recorder
 from ..saved.tree import MODULE, Module
 from ..values import QUANTIZED_CODES
@@ -175,11 +175,11 @@ def _variant(module: Module, target: str) -> str:
 
 def _argument(module: Module, word: str) -> Any:
     if word.startswith("="):
-        return ast.literal_eval(word[1:])
+        return literal(word[1:])
     if word == "packed":
         return module.packed
     name, optional, default = word.partition("?")
-    return module.attributes.get(name, ast.literal_eval(default or "None")) if optional else module[name]
+    return module.attributes.get(name, literal(default or "None")) if optional else module[name]
 
 
 def _alike(call: Call, module: Module, x: Any) -> Any:

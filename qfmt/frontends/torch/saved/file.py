@@ -66,12 +66,12 @@ def read_legacy(path: str | PathLike[str]) -> Saved:
     budget = Budget(len(data))
     budget.bytes += BESIDE
     dtypes: dict[str, str] = {}
-    storages: dict[str, Storage] = {}
+    storages: dict[tuple[str, str], Storage] = {}
     places: dict[str, memoryview] = {}
 
     def storage(key: str, dtype: str) -> Storage:
         _check_type(dtypes, key, dtype)
-        return storages.setdefault(key, Storage(key, dtype, lambda: places[key], budget))
+        return storages.setdefault((key, dtype), Storage(key, dtype, lambda: places[key], budget))
 
     pickles = Pickles(data, storage, find_global=harmless_or_inert, budget=budget)
     _magic, protocol, machine, value, keys = (pickles.next() for _ in range(5))
@@ -87,7 +87,9 @@ def read_legacy(path: str | PathLike[str]) -> Saved:
 
 
 def _check_type(dtypes: dict[str, str], key: str, dtype: str) -> None:
-    """Note the element type of a storage; SourceError if it has another one already, which PyTorch would ignore."""
+    """Note the element type of a storage; SourceError if it has another one already, which PyTorch would ignore. One
+    without a type counts as bytes."""
+    dtype = dtype or "uint8"
     if dtypes.setdefault(key, dtype) != dtype:
         raise damaged(f"the storage {key[:100]} has two element types")
 

@@ -176,6 +176,8 @@ class _Walk:
             self._budget.allocate(ENTRY_BYTES)
             own = _own_name(name)
             self.entries.append(Entry(own, value, (name,) if own != name else ()))
+        elif isinstance(value, Storage):
+            yield name, value.whole()
         elif isinstance(value, Inert) and value.class_name.startswith("torch._utils._rebuild_"):
             what = value.class_name.removeprefix("torch._utils._rebuild_").replace("_", " ")
             raise SourceError(

@@ -9,7 +9,7 @@ from typing import Any
 from ....budget import Budget
 from ....errors import SourceError, damaged
 from ...harmless import Inert, Subclass, plain
-from ...stored import StoredTensor
+from ...stored import Storage, StoredTensor
 from ..calls import Packed, PackedState
 from ..torchscript import packing
 
@@ -24,7 +24,7 @@ CONV_STATE = (
 )  # fmt: skip
 """The fields of the tuple in the pickle of a quantized convolution: torch/ao/nn/quantized/modules/conv.py."""
 
-HOLDERS = dict, list, tuple, StoredTensor, Subclass, Packed, PackedState, Inert
+HOLDERS = dict, list, tuple, Storage, StoredTensor, Subclass, Packed, PackedState, Inert
 """What is a tensor, or may contain some."""
 
 _GROUPS = "_parameters", "_buffers", "_modules"
@@ -71,6 +71,8 @@ class Module:
         self.source: Any = None
 
     def __getitem__(self, name: str) -> Any:
+        if name == "padding_mode" and name not in self.attributes:
+            return "zeros"  # as torch supplies it to convolutions of PyTorch 1.0
         if name not in self.attributes:
             raise damaged(f"a {self.kind} has no `{name[:100]}`", where=self.path)
         return self.attributes[name]

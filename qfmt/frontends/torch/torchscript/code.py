@@ -14,11 +14,11 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from keyword import kwlist
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from ....budget import AT_ONCE, Budget
 from ....errors import SourceError, damaged
-from ....threads import Turns
+from ....threads import parsed
 
 TREE, PARSER = 360, 560
 """The most bytes of a syntax tree for each word or sign of the code, and those that Python takes while it is made."""
@@ -43,8 +43,6 @@ CHAIN_LIMIT = 2000
 
 _DAMAGED = "the file is malicious or damaged"
 
-_PARSING = Turns()
-"""Python 3.11 counts the depth of all trees together that threads parse at the same time (python/cpython#106905)."""
 _TOO_DEEP = "the code is nested too deeply, or not text"
 
 _TEXTS = re.compile(r"\"[^\"]*(?:\"|$)|'[^']*(?:'|$)|#.*")
@@ -306,15 +304,13 @@ def charge_parsing(budget: Budget, text: str) -> int:
 def syntax_tree(text: str) -> ast.Module:
     """The tree of statements, without Python's advice: who converts a model cannot follow it. Raises as `ast.parse`."""
     warnings.filterwarnings("ignore", module=_NAME)  # each time, as other filters may have come before this one
-    with _PARSING.turn():
-        return ast.parse(text, _NAME)
+    return cast(ast.Module, parsed(text, "exec", _NAME))
 
 
 def syntax_of_expression(text: str) -> ast.expr:
     """The same for one expression."""
     warnings.filterwarnings("ignore", module=_NAME)
-    with _PARSING.turn():
-        return ast.parse(text, _NAME, "eval").body
+    return cast(ast.Expression, parsed(text, "eval", _NAME)).body
 
 
 _NAME = "<code of a model>"
