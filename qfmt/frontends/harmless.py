@@ -134,7 +134,18 @@ def _tensor_v3(
         raise SourceError(f"not supported: a tensor of {dtype.name}", hint="save it in another type")
     if not isinstance(storage, Storage) or not isinstance(dtype, TorchDType):
         raise SourceError("a tensor is not based on a storage with a dtype")
-    return _tensor(storage.as_dtype(DTYPES[dtype.name]), offset, shape, strides, metadata=metadata)
+    elements = storage.as_dtype(DTYPES[dtype.name])
+    if not dtype.name.endswith("_x2"):
+        return _tensor(elements, offset, shape, strides, metadata=metadata)
+    return _pairs_of_elements(_tensor(elements, offset, shape, strides, metadata=metadata))
+
+
+def _pairs_of_elements(tensor: StoredTensor) -> StoredTensor:
+    """The elements of a tensor of pairs of them: the last dimension has all elements of a row, one after another."""
+    if not tensor.shape or (tensor.strides[-1] != 1 and tensor.shape[-1] > 1):
+        raise SourceError("not supported: a transposed tensor of 4-bit elements", hint="save tensor.contiguous()")
+    shape, strides = (*tensor.shape[:-1], 2 * tensor.shape[-1]), (*(2 * each for each in tensor.strides[:-1]), 1)
+    return tensor.storage.tensor(shape, strides, 2 * tensor.offset)
 
 
 def _quantized(
@@ -323,7 +334,7 @@ DTYPES = {
     "uint16": "uint16", "uint32": "uint32", "uint64": "uint64",
     "float16": "float16", "bfloat16": "bfloat16", "float32": "float32", "float64": "float64",
     "float8_e4m3fn": "float8_e4m3fn", "float8_e5m2": "float8_e5m2", "float8_e4m3fnuz": "float8_e4m3fnuz",
-    "float8_e5m2fnuz": "float8_e5m2fnuz", "float8_e8m0fnu": "float8_e8m0fnu",
+    "float8_e5m2fnuz": "float8_e5m2fnuz", "float8_e8m0fnu": "float8_e8m0fnu", "float4_e2m1fn_x2": "float4_e2m1fn",
     "complex64": "complex64", "complex128": "complex128",
     "qint8": "int8", "quint8": "uint8", "qint32": "int32", "quint4x2": "uint4", "quint2x4": "uint2",
 }  # fmt: skip

@@ -36,9 +36,9 @@ DTYPES = {
     "U8": "uint8", "U16": "uint16", "U32": "uint32", "U64": "uint64",
     "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64", "C64": "complex64",
     "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu",
-    "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz", "F4": "float4_e2m1fn",
 }  # fmt: skip
-"""The format's element types → ours. (It has types of 4 and 6 bits, too, that nothing writes yet.)"""
+"""The format's element types → ours. (It has types of 6 bits, too, that nothing writes yet.)"""
 
 PLAIN = "Tensor"
 """torchao's class name for plain tensors."""
@@ -89,7 +89,7 @@ def _tensors(header: Mapping[str, Any], data: memoryview) -> Iterable[tuple[str,
     end = 0
     described = [_described(name, entry) for name, entry in header.items()]
     for begin, stop, name, dtype, shape in sorted(described, key=itemgetter(0, 1)):
-        size = prod(shape) * ELEMENT_BITS[dtype] // 8
+        size = -(-prod(shape) * ELEMENT_BITS[dtype] // 8)
         if begin != end or stop - begin != size:
             what = f"is at {begin} to {stop}, but {dtype} {list(shape)[:8]} must be at {end} to {end + size}"
             raise damaged(what, where=name[:200])

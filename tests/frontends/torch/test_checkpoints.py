@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from safetensors.torch import save_file
 from torch import nn
 
 import qfmt
@@ -394,6 +395,23 @@ def test_one_storage_as_bytes_and_as_another_type_of_8_bits(form: dict[str, bool
             "a": [0, 1, 2, 3],
             "b": [0, 1, 2, 3],
         }
+
+
+@FORMS
+def test_elements_of_4_bits(form: dict[str, bool], tmp_path: Path) -> None:
+    """A tensor of torch has pairs of them."""
+    pairs = torch.tensor([[0x21, 0x43], [0x65, 0x87]], dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+    model = qfmt.convert(saved({"all": pairs, "row": pairs[1:], "column": pairs[:, :1]}, tmp_path / "m.pt", **form))
+    assert {name: tensor.array.astype("float32").tolist() for name, tensor in model.tensors.items()} == {
+        "all": [[0.5, 1, 1.5, 2], [3, 4, 6, -0.0]],
+        "row": [[3, 4, 6, -0.0]],
+        "column": [[0.5, 1], [3, 4]],
+    }
+    with pytest.raises(SourceError, match=r"transposed tensor of 4-bit elements; save tensor\.contiguous\(\)"):
+        qfmt.convert(saved({"w": pairs.t()}, tmp_path / "m.pt", **form))
+    save_file({"all": pairs, "w": torch.ones(1)}, tmp_path / "m.safetensors")
+    found = qfmt.convert(tmp_path / "m.safetensors").tensors["all"]
+    assert found.array.tobytes() == model.tensors["all"].array.tobytes()
 
 
 @FORMS
