@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import RLock
@@ -13,6 +14,27 @@ from .errors import QfmtError
 
 if TYPE_CHECKING:
     import ast
+
+
+if TYPE_CHECKING or sys.version_info >= (3, 12):
+    from functools import cached_property as cached_property
+else:
+
+    class cached_property:  # noqa: N801
+        """That of Python 3.12. Before, one lock for all objects of a class was held while a value was computed: a child
+        that another thread forked meanwhile waited for it for ever."""
+
+        def __init__(self, function: Callable[[Any], Any]) -> None:
+            self._function, self.__doc__ = function, function.__doc__
+
+        def __set_name__(self, owner: type, name: str) -> None:
+            self._name = name
+
+        def __get__(self, instance: Any, owner: type | None = None) -> Any:
+            if instance is None:
+                return self
+            value = instance.__dict__[self._name] = self._function(instance)
+            return value
 
 
 class Turns:

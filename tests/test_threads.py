@@ -19,7 +19,7 @@ from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.errors import QfmtError
 from qfmt.file.tensors import Tensors
 from qfmt.frontends.isolation import parent
-from qfmt.threads import TORCH, Turns, literal
+from qfmt.threads import TORCH, Turns, cached_property, literal
 from support.processes import end_of_fork
 
 MODEL = """
@@ -125,6 +125,32 @@ def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(turns: Turns) -
     assert end_of_fork(take) == 0
     forked.set()
     holder.join()
+
+
+class Slow:
+    """An object whose value a thread computes until it may end."""
+
+    def __init__(self) -> None:
+        self.began, self.end = threading.Event(), threading.Event()
+
+    @cached_property
+    def value(self) -> int:
+        self.began.set()
+        self.end.wait()
+        return 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_forked_child_does_not_wait_for_a_value_that_its_parent_computes() -> None:
+    slow, other = Slow(), Slow()
+    other.end.set()
+    holder = threading.Thread(target=lambda: slow.value)
+    holder.start()
+    slow.began.wait()
+    assert end_of_fork(lambda: other.value) == 0
+    slow.end.set()
+    holder.join()
+    assert slow.value == slow.__dict__["value"] == 1
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ from ..frontends.witness import Computed, computed
 from ..interpreter import checked_inputs, execute, operands_of
 from ..model import DTYPES, Graph, Model, Node, Tensor, numpy_dtype, static_shape
 from ..ops.rescaling import channels_of
+from ..threads import cached_property
 from .difference import Pairing
 from .judges import BySource
 from .random_inputs import as_taken

@@ -15,12 +15,13 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property, partial, reduce
+from functools import partial, reduce
 from operator import add, itemgetter, or_
 from sys import getsizeof
 from typing import Any, NamedTuple
 
 from ..errors import FormatError
+from ..threads import cached_property
 from .schema import TABLES, Field
 
 Record = dict[str, Any]

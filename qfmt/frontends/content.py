@@ -7,7 +7,6 @@ import os
 import re
 import zipfile
 from collections.abc import Callable
-from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,6 +14,7 @@ from typing import Any, BinaryIO
 from ..arrays import BLOCK
 from ..errors import SourceError
 from ..regular import irregular, refusal
+from ..threads import cached_property
 from .harmless import Inert, Subclass, harmless_or_inert, members, plain
 from .pickle_machine import GRAPHS
 from .pickles import BESIDE, unpickle

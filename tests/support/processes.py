@@ -20,7 +20,7 @@ def has_ended(process: int) -> bool:
     return False
 
 
-def end_of_fork(work: Callable[[], None]) -> int:
+def end_of_fork(work: Callable[[], object]) -> int:
     """The exit status of a forked child that does some work, or the signal that ends it after five seconds."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12: the process has threads

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ from ...engines import RUNTIMES
 from ...errors import MissingPackageError, RunError
 from ...model import DTYPES, Model, Tensor, numpy_dtype
 from ...ops import OPERATORS, Trait, has
+from ...threads import cached_property
 from ..isolation.parent import Session, is_installed
 from ..witness import Computed, Witness, integers_of, is_array, stated
 from .execution import REFERENCE

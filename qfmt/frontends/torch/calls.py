@@ -24,7 +24,8 @@ PYTHON = {
     "add": "aten::add", "sub": "aten::sub", "mul": "aten::mul", "floordiv": "aten::floor_divide",
     "truediv": "aten::div", "neg": "aten::neg", "mod": "aten::remainder", "pow": "aten::pow", "matmul": "aten::matmul",
     "eq": "aten::eq", "ne": "aten::ne", "lt": "aten::lt", "le": "aten::le", "gt": "aten::gt", "ge": "aten::ge",
-    "getitem": "aten::__getitem__",
+    "getitem": "aten::__getitem__", "and_": "aten::__and__", "or_": "aten::__or__", "xor": "aten::__xor__",
+    "invert": "aten::bitwise_not", "abs": "aten::abs",
 }  # fmt: skip
 """Python's operators, by their names in the module `operator`."""
 

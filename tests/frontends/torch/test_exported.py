@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import qfmt
-from networks.exported import FORMS, NETWORKS, built, inputs_of, quantized, saved
+from networks.exported import FORMS, NETWORKS, built, inputs_of, pt2e, quantized, saved
 from networks.pytorch import flat, quiet
 from qfmt import Model
 from support import processor
@@ -189,3 +190,21 @@ def test_reference_modules_of_fx() -> None:
         theirs = module(*inputs).numpy()
     (mine,) = run(model, inputs)
     assert np.array_equal(mine, theirs)
+
+
+def test_an_embedding_with_zero_points_that_are_floats(tmp_path: Path) -> None:
+    """EmbeddingQuantizer of torchao."""
+    from torchao.quantization.pt2e.quantizer.embedding_quantizer import EmbeddingQuantizer
+
+    rows = torch.tensor([[0, 3], [2, 1]])
+    with quiet():
+        exported = torch.export.export(nn.Sequential(nn.Embedding(4, 8)).eval(), (rows,))
+        prepared = pt2e.prepare_pt2e(exported.module(), EmbeddingQuantizer())
+        prepared(rows)
+        converted = pt2e.convert_pt2e(prepared)
+        torch.export.save(torch.export.export(converted, (rows,)), tmp_path / "m.pt2")
+    model = qfmt.convert(tmp_path / "m.pt2")
+    weight = model.tensors["0.weight"].quantization
+    assert weight is not None and weight.zero_point.dtype == "float32"
+    (found,) = model.run({model.graph.inputs[0]: rows.numpy()}).values()
+    assert np.array_equal(found, converted(rows).detach().numpy())

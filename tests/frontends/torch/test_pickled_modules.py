@@ -254,6 +254,27 @@ def test_layouts_and_separate_sizes(tmp_path: Path) -> None:
     assert np.array_equal(*model.run({"x": x}).values(), x + 3)
 
 
+SPELLED = [
+    "torch.cat((x, x), axis=1)", "x.sum(axis=1)", "x.mean(axis=(2, 3), keepdims=True)", "torch.max(x, axis=1)[0]",
+    "torch.sum(input=x, dim=1)", "torch.relu(input=x)", "torch.add(input=x, other=x)",
+    "torch.nn.functional.pad(input=x, pad=(1, 1))", "torch.conv2d(input=x, weight=torch.ones(2, 3, 1, 1))",
+    "(x > 0) & (x < 1)", "(x > 1) | (x < 0)", "(x > 0) ^ (x < 1)", "~(x > 0)", "abs(x)", "x.int() & 3", "~x.int()",
+]  # fmt: skip
+"""Names of arguments that are NumPy's, or those of Python's functions; and more of Python's operators."""
+
+
+@pytest.mark.parametrize("expression", SPELLED)
+def test_spellings_of_one_call(expression: str, tmp_path: Path) -> None:
+    network = Called(eval(f"lambda module, x: {expression}", {"torch": torch}), nn.Identity())
+    traced = torch.fx.symbolic_trace(network)
+    x = torch.linspace(-2, 2, 24).reshape(1, 3, 4, 2)
+    model = qfmt.convert(saved(traced, tmp_path / "m.pt"))
+    (found,) = model.run({model.graph.inputs[0]: x.numpy()}).values()
+    expected = traced(x).numpy()
+    assert found.dtype == expected.dtype
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
 def test_a_graph_that_torch_traces_with_constants_is_refused(tmp_path: Path) -> None:
     graph = GraphLike("def forward(self, x, y):\n    return x + y\n")
     graph.body["_tracer_extras"] = {"concrete_args": {"y": torch.ones(1)}}

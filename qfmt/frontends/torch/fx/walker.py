@@ -16,6 +16,7 @@ from ....errors import SourceError, damaged
 from ....progress import counted
 from ...stored import StoredTensor
 from ..calls import PYTHON, Place, Recorder, RejectedInputError, Value
+from ..lifts import parameter_names
 from ..saved.tree import Module
 from ..torchscript.code import charge_parsing, check_chains, check_printed, syntax_tree
 from ..torchscript.frames import STEP, Frame, Symbol
@@ -34,7 +35,7 @@ CONSTANTS = {
 SIGNS: dict[type[ast.AST], str] = {
     ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.FloorDiv: "floordiv", ast.Mod: "mod",
     ast.Pow: "pow", ast.MatMult: "matmul", ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt",
-    ast.GtE: "ge",
+    ast.GtE: "ge", ast.BitAnd: "and_", ast.BitOr: "or_", ast.BitXor: "xor", ast.Invert: "invert",
 }  # fmt: skip
 """Operators by their Python names."""
 
@@ -50,6 +51,9 @@ CASTS = {"char": "int8", "byte": "uint8", "short": "int16"} | {
 
 LISTS = {"einsum", "expand", "flip", "new_ones", "new_zeros", "permute", "repeat", "reshape", "tile", "view"}
 """Operators that accept a list as separate arguments after the first one, too."""
+
+NUMPY = {"axis": "dim", "keepdims": "keepdim"}
+"""NumPy's names of arguments, which torch accepts → torch's."""
 
 FILLED = {"ones", "zeros"}
 """Operators that accept a list as separate arguments."""
@@ -228,6 +232,8 @@ class _Walker(Frame):
                 return slice(*(None if bound is None else self.value(bound) for bound in bounds))
             case ast.BinOp() if type(node.op) in SIGNS:
                 return self._applied(SIGNS[type(node.op)], self.value(node.left), self.value(node.right))
+            case ast.UnaryOp() if type(node.op) in SIGNS:
+                return self._applied(SIGNS[type(node.op)], self.value(node.operand))
             case ast.Compare(ops=[sign], comparators=[right]) if type(sign) in SIGNS:
                 return self._applied(SIGNS[type(sign)], self.value(node.left), self.value(right))
         return super().value(node)
@@ -292,6 +298,10 @@ class _Walker(Frame):
                 raise SourceError(f"aten::{name[:100]} is called with {value[:100]}, which is not supported")
         args = tuple(value for value in args if not _is_layout(value))
         kwargs = {key: value for key, value in kwargs.items() if not _is_layout(value)}
+        known = parameter_names(f"aten::{name}")
+        if "input" in kwargs.keys() - known and not args:
+            args = (kwargs.pop("input"),)
+        kwargs = {key if key in known else NUMPY.get(key, key): value for key, value in kwargs.items()}
         if name == "norm":
             return FUNCTIONS[name](self._recorded, name, args, kwargs)
         if name in FILLED and args and not isinstance(args[0], list | tuple):
@@ -353,6 +363,8 @@ class _Walker(Frame):
                 return (tuple if name == "tuple" else list)(items)
             case "int" | "float", (Value() | StoredTensor() | int() | float(),):
                 return self.apply(f"aten::{name.title()}", list(args))
+            case "abs", (Value() | StoredTensor(),):
+                return self._applied(name, *args)
             case "len", (Value() | StoredTensor() | list() | tuple(),):
                 return self.apply("aten::len", list(args))
         raise self.not_followed(node)
@@ -380,7 +392,7 @@ class _Walker(Frame):
         return self.apply("aten::__getitem__", [container, index])
 
 
-BUILTINS = ("getattr", "slice", "tuple", "list", "int", "float", "len")
+BUILTINS = ("getattr", "slice", "tuple", "list", "int", "float", "len", "abs")
 
 
 def _is_layout(value: Any) -> bool:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
 from typing import Any
 
 from ....budget import Budget
 from ....errors import SourceError, damaged
+from ....threads import cached_property
 from ...harmless import Inert, Subclass, plain
 from ...stored import Storage, StoredTensor
 from ..calls import Packed, PackedState

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from os import PathLike
 from typing import Any, NamedTuple
 
 from ....budget import Budget
 from ....errors import SourceError, damaged
+from ....threads import cached_property
 from ...harmless import Inert
 from ...pickles import unpickle
 from ...stored import Storage

@@ -12,13 +12,12 @@ import ast
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
 from keyword import kwlist
 from typing import NamedTuple, cast
 
 from ....budget import AT_ONCE, Budget
 from ....errors import SourceError, damaged
-from ....threads import parsed
+from ....threads import cached_property, parsed
 
 TREE, PARSER = 360, 560
 """The most bytes of a syntax tree for each word or sign of the code, and those that Python takes while it is made."""
