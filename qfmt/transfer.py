@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from http import HTTPStatus
+from io import BytesIO
 from typing import Any, Protocol
 
 from .errors import MissingFileError, MissingPackageError, QfmtError, RemoteError, first_line, masked
@@ -49,10 +50,16 @@ async def _close_failed(response: Any) -> None:
         response.close()
 
 
+TAGS = "ETag", "LastModified", "created"
+"""What stores say of a file that changes with its content."""
+
+
 class Reading(Protocol):
-    """An open remote file. `size` is None if the other side does not state it, `ranged` whether parts can be read."""
+    """An open remote file. `size` is None if the other side does not state it, `ranged` whether parts can be read;
+    `tag` changes with the content, as far as the other side says so."""
 
     size: int | None
+    tag: tuple[object, ...]
     ranged: bool
 
     def chunks(self, begin: int, end: int) -> Iterator[bytes]:
@@ -71,7 +78,9 @@ class Stored:
 
     def __init__(self, protocol: str, text: str, where: str) -> None:
         self._where, files = where, filesystem(protocol)
-        if files.info(text)["type"] == "directory":
+        found = files.info(text)
+        self.tag: tuple[object, ...] = tuple(found.get(key) for key in TAGS)
+        if found["type"] == "directory":
             raise RemoteError("is a folder, not a file")
         self._file = files.open(text, "rb", cache_type="none")  # on S3 bound to the ETag that it has now
         if protocol == "s3":
@@ -82,11 +91,16 @@ class Stored:
     def chunks(self, begin: int, end: int) -> Iterator[bytes]:
         with failing(self._where):
             while begin < end:
-                self._file.seek(begin)
-                chunk = self._file.read(min(CHUNK, end - begin))
+                chunk = self._read(begin, min(CHUNK, end - begin))
                 _require(chunk, begin, end)
                 begin += len(chunk)
                 yield chunk
+
+    def _read(self, begin: int, size: int) -> bytes:
+        if isinstance(self._file, BytesIO):  # of memory://: all readers have one position
+            return bytes(self._file.getbuffer()[begin : begin + size])
+        self._file.seek(begin)
+        return bytes(self._file.read(size))
 
 
 class _Bounded:
@@ -136,7 +150,7 @@ class Web:
     def _begin(self, first: int | None) -> None:
         headers, begin = self._first.r.headers, 0
         self.ranged = self._first.r.status == 206
-        self._tag = _tag(headers)
+        self.tag: tuple[object, ...] = _tag(headers)
         if self.ranged:
             begin, self.size = _range(headers)
             if self.size is None and first is not None:  # parts of what nobody knows the end of: all of it, instead
@@ -178,7 +192,7 @@ class Web:
                     stream.close()
                 stream = self._request(begin, end)
                 headers = stream.r.headers
-                if stream.r.status != 206 or _range(headers) != (begin, self.size) or _tag(headers) != self._tag:
+                if stream.r.status != 206 or _range(headers) != (begin, self.size) or _tag(headers) != self.tag:
                     stream.close()
                     raise RemoteError("was changed while it was read", hint="try again")
             with closing(stream):

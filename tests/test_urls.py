@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,6 +34,7 @@ from qfmt.urls import Url, place
 from support.command_line import invoke, start, tiny_model, trouble
 from support.crafted import numbers
 from support.paths import DIGITS, ROOT
+from support.processes import end_of_fork
 from support.web_server import Server, serving
 
 pytestmark = pytest.mark.usefixtures("temporary")
@@ -359,6 +361,34 @@ def test_forked_processes_fetch_for_themselves(tmp_path: Path) -> None:
             [sys.executable, "-c", FORKS, tmp_path / "m.qfb"], capture_output=True, text=True, check=False
         )
         assert done.stdout == "True [0, 0, 0, 0]\n", done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
+@pytest.mark.parametrize("tagged", [True, False])
+def test_a_forked_process_notices_that_the_file_was_replaced(tagged: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what the other side says of it, or else by the digests: what the parent verified was fetched by the parent."""
+    if not tagged:
+        monkeypatch.setattr(transfer, "TAGS", ())
+    weights(3, MB).save("memory://a/m.qfb")
+    model = qfmt.load("memory://a/m.qfb")
+    assert (model.tensors["w1"].array == 1).all()
+    tensors = {name: Tensor.constant(name, tensor.array + 1) for name, tensor in weights(3, MB).tensors.items()}
+    Model(Graph((), (), (), tensors)).save("memory://a/m.qfb")
+
+    def read() -> None:
+        for name in ("w2", "w1"):
+            with pytest.raises(RemoteError if tagged else DigestError):
+                _ = model.tensors[name].array
+
+    assert end_of_fork(read) == 0
+
+
+def test_threads_read_one_file_in_memory() -> None:
+    """fsspec gives all readers of it one position."""
+    model = weights(20, 50_000)
+    model.save("memory://a/m.qfb")
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(lambda _: qfmt.load("memory://a/m.qfb") == model, range(40)))
 
 
 def test_a_signal_handler_does_not_wait_for_what_it_interrupts(monkeypatch: pytest.MonkeyPatch) -> None:

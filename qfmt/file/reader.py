@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import cache, partial
 from math import prod
@@ -94,7 +95,7 @@ class Container:
         self.place = place(path)
         self.where = str(self.place)
         self.verify = verify
-        self.verified: set[int] = set()
+        self._verified = defaultdict[int, set[int]](set)
         self.hashed, self.hashing = 0, set[int]()
         self.turns, self.placed = Turns(), Placed(self.where)
         with self.placed:
@@ -109,6 +110,11 @@ class Container:
         self.tensors = Tensors(self, self.root["graph"]["tensors"])
         self._quantizations: dict[int, tuple[Record, Quantization]] = {}
         self._sound: set[str] = set()
+
+    @property
+    def verified(self) -> set[int]:
+        """The buffers whose digests were verified. A forked process fetches and verifies a remote file again."""
+        return self._verified[os.getpid() if isinstance(self.place, Url) else 0]
 
     def _open(self) -> bytes:
         """Map the file and read its metadata, which is copied: what has been verified cannot change any more."""

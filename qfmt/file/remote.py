@@ -43,6 +43,7 @@ class RemoteFile:
         self._turns = Turns()
         self._open()
         reading = self._reading
+        self._tag = reading.tag
         if reading.size is not None and most is not None and reading.size > most:
             self.size = reading.size
         elif reading.size is None or not reading.ranged:
@@ -75,7 +76,7 @@ class RemoteFile:
                 return
             if self._opener != os.getpid():
                 self._open()
-            if self._reading.size != self.size:
+            if (self._reading.size, self._reading.tag) != (self.size, self._tag):
                 raise RemoteError("has changed since it was opened", where=str(self._url), hint="load it again")
             self._transfer(max(begin // GRANULE * GRANULE, self._begun), end)
             self._present.add((begin, end))

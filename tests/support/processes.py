@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,11 @@ def end_of_fork(work: Callable[[], object]) -> int:
         child = os.fork()
     if not child:
         signal.alarm(5)
-        work()
-        os._exit(0)
+        try:
+            work()
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

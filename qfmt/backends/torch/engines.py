@@ -8,6 +8,7 @@ import torch
 
 from ...errors import RunError
 from ...model import Model
+from ...threads import TORCH
 from .emit import QUANTIZED, Emitter, Engine, Lacks, Site, Table
 from .floats import FLOAT
 from .integers import INTEGERS
@@ -50,14 +51,19 @@ def native_engine(kernels: Sequence[str]) -> Engine:
     return Engine(f"native:{kernels[0]}", tables, own=4, kernels=tuple(kernels))
 
 
-def _named(model: Model, kernels: str) -> str:
-    """The requested kernels, or else those of the model's engine."""
+def named(model: Model, engine: str) -> str:
+    """The requested engine. `native` gets the kernels of the model's engine, or else of torch's setting: a module keeps
+    them, whatever becomes of the setting."""
+    name, _, kernels = engine.partition(":")
+    if name != "native":
+        return engine
     supported = torch.backends.quantized.supported_engines
-    chosen = kernels or (model.engine if model.engine in NATIVE_ENGINES else torch.backends.quantized.engine)
+    with TORCH.lock:  # a thread may have another setting for its own kernels
+        chosen = kernels or (model.engine if model.engine in NATIVE_ENGINES else torch.backends.quantized.engine)
     if chosen not in supported or chosen == "none":
         known = ", ".join(name for name in supported if name != "none")
         raise RunError(f"this torch has no quantized kernels {chosen!r}", hint=f"it has {known}")
-    return chosen
+    return f"native:{chosen}"
 
 
 PLAIN_ENGINES = {"reference": REFERENCE_ENGINE, "onednn": ONEDNN_ENGINE, "qdq": QDQ_ENGINE}
@@ -75,7 +81,7 @@ def candidates(model: Model, engine: str) -> list[Engine]:
     """
     name, _, kernels = engine.partition(":")
     if name == "native":
-        return [native_engine([_named(model, kernels)])]
+        return [native_engine([kernels])]
     if name in PLAIN_ENGINES:
         return [PLAIN_ENGINES[name]]
     supported = torch.backends.quantized.supported_engines if hasattr(torch, "quint8") else ()

@@ -19,9 +19,10 @@ from ...model import Tensor as ModelTensor
 from ...ops import OPERATORS, Trait
 from ...quantization import Bytes
 from ...rules import require_sound, tensor_violations
+from ...threads import TORCH
 from .compiled import compiled
 from .emit import Builder, Engine, Row
-from .engines import candidates
+from .engines import candidates, named
 from .processor import deprecated_dtypes, quantized_kernels
 from .tree import Paths, describe, from_buffers, register
 from .values import check_input
@@ -53,6 +54,7 @@ class QuantizedModule(fx.GraphModule):
 
     def __init__(self, model: Model, engine: str) -> None:
         super().__init__(nn.Module(), fx.Graph())
+        engine = named(model, engine)
         made = type(self)  # torch.fx makes a class for each module
         made.__name__, made.__qualname__, made.__module__ = "QuantizedModule", "QuantizedModule", __name__
         self._lines: list[str] = []
@@ -100,10 +102,9 @@ class QuantizedModule(fx.GraphModule):
         if torch.is_autocast_enabled("cpu"):
             with torch.autocast("cpu", enabled=False):
                 return self(*args, **kwargs)
-        kernels = self._made.engine.kernels[:1]
-        if kernels in ((), (torch.backends.quantized.engine,)):
+        if not self._made.engine.kernels:
             return super().__call__(*args, **kwargs)
-        with quantized_kernels(*kernels):
+        with quantized_kernels(self._made.engine.kernels[0]):
             return super().__call__(*args, **kwargs)
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> QuantizedModule:
@@ -159,7 +160,8 @@ class QuantizedModule(fx.GraphModule):
         builders, buffers = [], dict(self.named_buffers())
         for engine in engines:
             builder = Builder(model, engine, self._paths, buffers, {*dir(self)}.difference(before))
-            with quantized_kernels(*engine.kernels[:1] or [torch.backends.quantized.engine]), deprecated_dtypes():
+            kernels = quantized_kernels(engine.kernels[0]) if engine.kernels else TORCH.lock
+            with kernels, deprecated_dtypes():
                 builder.build()
             builders.append(builder)
             if not _heavy(builder.fallbacks):

@@ -5,10 +5,12 @@ Without VNNI they sum pairs of products of uint8 and int8 in 16 bits, with satur
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -22,15 +24,32 @@ from .emit import Site
 def quantized_kernels(kernels: str) -> Iterator[None]:
     """A context in which torch packs, and some operators run, with these kernels.
 
-    The setting is global to the process: threads that change it wait for each other.
+    The setting is global to the process: threads that need it wait for each other.
     """
     with TORCH.lock:
         before = torch.backends.quantized.engine
+        _BEFORE.append((get_ident(), before))
         torch.backends.quantized.engine = kernels
         try:
             yield
         finally:
             torch.backends.quantized.engine = before
+            _BEFORE.pop()
+
+
+_BEFORE: list[tuple[int, str]] = []
+"""Threads in such contexts, an outer one first, and the kernels that were set before."""
+
+
+def _restore() -> None:
+    """In a forked child, undo what a thread did that is not there."""
+    if _BEFORE and _BEFORE[0][0] != get_ident():
+        torch.backends.quantized.engine = _BEFORE[0][1]
+        _BEFORE.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_restore)
 
 
 @contextmanager

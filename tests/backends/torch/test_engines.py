@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import io
+import os
+import pickle
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -20,9 +24,11 @@ from torch.ao.nn import quantized as nnq
 
 import qfmt
 from networks import pytorch
+from qfmt.backends.torch.processor import quantized_kernels
 from qfmt.model import Model
 from support.counts import tell
 from support.paths import DIGITS, HELD_BACK, ROOT
+from support.processes import end_of_fork
 from support.torch_modules import archive, call, equal, expected_of, inputs_of, model_of, run
 
 pytestmark = pytest.mark.usefixtures("engine_is_left_alone")
@@ -264,6 +270,51 @@ def test_results_without_elements_have_their_dimensions(kind: str, engine: str) 
         model = qfmt.convert(torch.jit.trace(tq.convert(prepared), example), engine="onednn")
     assert run(model, (x,))[0].shape == wanted
     assert call(model.to_torch(engine), (x,))[0].shape == wanted
+
+
+@pytest.mark.skipif(len(KERNELS) < 2, reason="this torch has one set of kernels")
+def test_native_keeps_its_kernels() -> None:
+    """Those of torch's setting when it is made, if the model has no engine of torch."""
+    model = qfmt.convert(DIGITS).replace(engine="")
+    first, second = KERNELS[:2]
+    torch.backends.quantized.engine = first
+    try:
+        module = model.to_torch("native")
+        torch.backends.quantized.engine = second
+        copies = copy.deepcopy(module), pickle.loads(pickle.dumps(module))
+        module.load_state_dict(module.state_dict())
+        assert {each.engine for each in (module, *copies)} == {f"native:{first}"}
+    finally:
+        torch.backends.quantized.engine = "fbgemm"
+
+
+@pytest.mark.skipif(len(KERNELS) < 2, reason="this torch has one set of kernels")
+def test_kernels_of_a_thread_are_not_those_of_others() -> None:
+    """torch's setting is of the process."""
+    model = qfmt.convert(DIGITS).replace(engine="")
+    began, end = threading.Event(), threading.Event()
+    found: list[str] = []
+    before, other = torch.backends.quantized.engine, next(name for name in KERNELS if name != "fbgemm")
+
+    def hold() -> None:
+        with quantized_kernels(other):
+            began.set()
+            end.wait()
+
+    def make() -> None:
+        found.append(model.to_torch("native").engine)
+
+    holder, maker = threading.Thread(target=hold), threading.Thread(target=make)
+    holder.start()
+    began.wait()
+    assert torch.backends.quantized.engine == other
+    if hasattr(os, "fork"):
+        assert end_of_fork(lambda: os._exit(torch.backends.quantized.engine != before)) == 0
+    maker.start()
+    end.set()
+    maker.join()
+    holder.join()
+    assert found == [f"native:{before}"]
 
 
 def test_auto_reports_its_engine() -> None:
