@@ -363,6 +363,36 @@ def test_forked_processes_fetch_for_themselves(tmp_path: Path) -> None:
         assert done.stdout == "True [0, 0, 0, 0]\n", done.stderr
 
 
+EXITS = """
+import os, sys
+import numpy as np
+import qfmt
+from qfmt import transfer
+
+qfmt.load(sys.argv[1]).save("memory://a/m.qfb")
+model, read = qfmt.load("memory://a/m.qfb", verify=False), transfer.Stored._read
+
+def forked(self, *arguments):
+    if not os.fork():
+        sys.exit()
+    os.wait()
+    return read(self, *arguments)
+
+transfer.CHUNK, transfer.Stored._read = 1500, forked
+sys.exit(model.tensors["w2"].array.tobytes() != qfmt.load(sys.argv[1]).tensors["w2"].array.tobytes())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
+def test_a_child_that_ends_changes_nothing(tmp_path: Path) -> None:
+    """At its end it closes what it has of its parent's files, which must not write anything."""
+    weights(3, 27_000).save(tmp_path / "m.qfb")
+    done = subprocess.run(
+        [sys.executable, "-c", EXITS, tmp_path / "m.qfb"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
 @pytest.mark.parametrize("tagged", [True, False])
 def test_a_forked_process_notices_that_the_file_was_replaced(tagged: bool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,12 +57,11 @@ class RemoteFile:
         """Connect, and make an empty file."""
         self._reading = reading = self._url.open(FIRST)
         try:
-            self._file = tempfile.TemporaryFile()  # noqa: SIM115  (it lives as long as this)
+            self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  (it lives as long as this)
         except OSError as error:
             reading.close()
             raise no_temporary(error) from None
-        weakref.finalize(self, self._file.close)
-        weakref.finalize(self, reading.close)
+        weakref.finalize(self, _close, os.getpid(), self._file, reading)
         self._opener = os.getpid()
         self._mapped: memoryview | None = None
         self._present: set[tuple[int, int]] = set()
@@ -111,6 +110,13 @@ class RemoteFile:
             return self._mapped[begin:end]
 
 
+def _close(process: int, *opened: BinaryIO | Reading) -> None:
+    """Close what this process opened: a forked one shares the connections of its parent."""
+    if process == os.getpid():
+        for each in opened:
+            each.close()
+
+
 class Fetched:
     """A part of a remote file, as bytes that are fetched when a slice is asked for."""
 
@@ -155,7 +161,9 @@ def _write(url: Url, file: BinaryIO, begin: int, reading: Reading, end: int) -> 
             raise RemoteError(what, where=str(url), hint=TMPDIR)
         file.seek(begin)
         for chunk in reading.chunks(begin, end):
-            file.write(chunk)
+            left = memoryview(chunk)
+            while left:  # a file without a buffer may write a part
+                left = left[file.write(left) :]
             grow(len(chunk))
             steps.add(len(chunk))
         file.flush()

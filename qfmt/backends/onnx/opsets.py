@@ -117,9 +117,18 @@ def ir_version(opsets: dict[str, int]) -> int:
     return int(onnx.helper.find_min_ir_version_for(imports, ignore_unknown=True))
 
 
-@cache
 def schema(operator: str, opset: int) -> Any:
     """ONNX's schema of an operator in that opset; None if there is none with that name."""
+    return _schema(operator, opset) if operator in _names() else None  # a file may have any names, which would be kept
+
+
+@cache
+def _names() -> frozenset[str]:
+    return frozenset(each.name for each in _versions() if not each.domain)
+
+
+@cache
+def _schema(operator: str, opset: int) -> Any:
     try:
         return onnx.defs.get_schema(operator, min(opset, onnx.defs.onnx_opset_version()), "")  # it requires an int32
     except onnx.defs.SchemaError:
@@ -139,11 +148,14 @@ class Signature(NamedTuple):
         return parameters[min(index, len(parameters) - 1)] if parameters else None
 
 
-@cache
 def signature(operator: str, opset: int) -> Signature | None:
     """The types of ONNX's operator in that opset; None if there is none with that name."""
-    if (definition := schema(operator, opset)) is None:
-        return None
+    return None if schema(operator, opset) is None else _signature(operator, opset)
+
+
+@cache
+def _signature(operator: str, opset: int) -> Signature:
+    definition = schema(operator, opset)
     inputs, outputs = (
         tuple(each.type_str if each.is_homogeneous else None for each in parameters)
         for parameters in (definition.inputs, definition.outputs)

@@ -33,9 +33,14 @@ LIFTS: dict[str, Meaning] = {}
 """By torch target."""
 
 
-@cache
 def parameter_names(target: str) -> tuple[str, ...]:
     """The names of the arguments of a call in their order, as far as they are known."""
+    known = {target, out_of_place(target)}
+    return () if known.isdisjoint(LIFTS) and known.isdisjoint(spellings()) else _parameter_names(target)
+
+
+@cache
+def _parameter_names(target: str) -> tuple[str, ...]:
     plain = out_of_place(target)
     meaning = LIFTS.get(target) or LIFTS.get(plain)
     spelled = spellings().get(target) or spellings().get(plain)
