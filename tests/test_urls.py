@@ -378,7 +378,7 @@ def forked(self, *arguments):
     os.wait()
     return read(self, *arguments)
 
-transfer.CHUNK, transfer.Stored._read = 1500, forked
+transfer.CHUNK, transfer.Stored._read = 2500, forked
 sys.exit(model.tensors["w2"].array.tobytes() != qfmt.load(sys.argv[1]).tensors["w2"].array.tobytes())
 """
 
@@ -386,7 +386,7 @@ sys.exit(model.tensors["w2"].array.tobytes() != qfmt.load(sys.argv[1]).tensors["
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
 def test_a_child_that_ends_changes_nothing(tmp_path: Path) -> None:
     """At its end it closes what it has of its parent's files, which must not write anything."""
-    weights(3, 27_000).save(tmp_path / "m.qfb")
+    weights(3, 40_000).save(tmp_path / "m.qfb")
     done = subprocess.run(
         [sys.executable, "-c", EXITS, tmp_path / "m.qfb"], capture_output=True, text=True, check=False
     )
