@@ -39,6 +39,13 @@ class StorageType(NamedTuple):
     dtype: str
 
 
+class Escaped(str):
+    """A text that UTF-8 does not have, such as the name of a file in another encoding, with escapes. As a key it equals
+    no text."""
+
+    __slots__ = ()
+
+
 class InertClass(NamedTuple):
     """A class that remains a name."""
 
@@ -252,14 +259,22 @@ _NUMBERS = {
 """NumPy's types of numbers → struct's."""
 
 
+def _encoded(text: Any, encoding: Any) -> Any:
+    """Bytes, which are a text in protocol 2."""
+    if isinstance(text, str) and encoding == "latin1":
+        return text.encode("latin-1")
+    return Inert("_codecs.encode", (text, encoding))
+
+
 def _scalar(dtype: Any, data: Any) -> Any:
-    """A number of NumPy. Its bytes are a text in protocol 2."""
+    """A number or text of NumPy."""
     match dtype, data:
-        case Inert(class_name="numpy.dtype", arguments=(str(kind), *_), state=(_, str(order), *_)), (
-            bytes(raw) | Inert(class_name="_codecs.encode", arguments=(str(raw), "latin1"))
-        ) if kind in _NUMBERS and len(raw) <= 8:
-            number = raw.encode("latin-1") if isinstance(raw, str) else raw
-            return struct.unpack((">" if order == ">" else "<") + _NUMBERS[kind], number)[0]
+        case Inert(class_name="numpy.dtype", arguments=(str(kind), *_), state=(_, str(order), *_)), bytes(raw):
+            if kind in _NUMBERS and len(raw) <= 8:
+                return struct.unpack((">" if order == ">" else "<") + _NUMBERS[kind], raw)[0]
+            if kind.startswith("U"):
+                text = raw.decode("utf-32-be" if order == ">" else "utf-32-le", "backslashreplace").rstrip("\0")
+                return Escaped(text) if "\\" in text else text
     return Inert("numpy.generic", (dtype, data))
 
 
@@ -291,7 +306,7 @@ def flat_key(key: Any, size: int) -> Any:
 
 def _is_flat(key: Any, size: int) -> bool:
     small = isinstance(key, int) and abs(key) < max(DENSE, SPREAD * size)
-    return key is None or small or isinstance(key, str | bytes | TorchDType)
+    return key is None or small or (isinstance(key, str | bytes | TorchDType) and not isinstance(key, Escaped))
 
 
 def safe_key(key: Any, number: int, size: int) -> Any:
@@ -307,8 +322,11 @@ class ShownKey:
     number: int
 
     def __str__(self) -> str:
-        if isinstance(self.key, int | float) or _is_short(self.key):
+        if isinstance(self.key, int | float | str) or _is_short(self.key):
             return str(self.key)
+        given = self.key.arguments if isinstance(self.key, Inert) else ()
+        if given and _is_short(given) and all(isinstance(each, str) for each in given):  # of a subclass of str, a path
+            return "/".join(given)
         kind = self.key.class_name if isinstance(self.key, Inert) else type(self.key).__name__
         return f"({kind} {self.number})"
 
@@ -367,6 +385,7 @@ HARMLESS: Mapping[str, Any] = {
     "torch._tensor._rebuild_from_type_v2": Rebuild(_of_type, 16),
     "torch.Size": Rebuild(_size, 16),
     "torch.device": Rebuild(_device, 4),
+    "_codecs.encode": Rebuild(_encoded, 1),
     "numpy.core.multiarray.scalar": Rebuild(_scalar, 1),
     "numpy._core.multiarray.scalar": Rebuild(_scalar, 1),
     "torch.jit._pickle.restore_type_tag": Rebuild(_first),

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..budget import Budget, reading
 from ..errors import SourceError, UnsafePickleError
-from .harmless import PAIR, Inert, InertClass, Rebuild, ShownKey, StorageType, safe_key
+from .harmless import PAIR, Escaped, Inert, InertClass, Rebuild, ShownKey, StorageType, safe_key
 from .stored import Storage, StoredTensor
 
 GRAPHS = "torch.fx.graph_module."
@@ -207,8 +207,21 @@ def _tuple(count: int) -> Callable[[Machine], None]:
     return build
 
 
-def _string(size: struct.Struct, errors: str = "strict") -> Callable[[Machine], None]:
-    return lambda machine: machine.push(machine.take(machine.number(size)).decode("utf-8", errors))
+def _string(size: struct.Struct) -> Callable[[Machine], None]:
+    return lambda machine: machine.push(_text(machine.take(machine.number(size))))
+
+
+def _text(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raw.decode("utf-8", "surrogatepass")  # what Python reads
+        return Escaped(raw.decode("utf-8", "backslashreplace"))
+
+
+def _old_string(size: struct.Struct) -> Callable[[Machine], None]:
+    """Strings of Python 2, which may be bytes."""
+    return lambda machine: machine.push(machine.take(machine.number(size)).decode("utf-8", "backslashreplace"))
 
 
 def _bytes(size: struct.Struct) -> Callable[[Machine], None]:
@@ -332,8 +345,8 @@ def _opcodes() -> Iterator[tuple[str, Callable[[Machine], None]]]:
     yield "X", _string(_U32)
     yield "\x8c", _string(_U8)
     yield "\x8d", _string(_U64)
-    yield "U", _string(_U8, "backslashreplace")  # strings of Python 2, which may be bytes
-    yield "T", _string(_U32, "backslashreplace")
+    yield "U", _old_string(_U8)
+    yield "T", _old_string(_U32)
     yield "B", _bytes(_U32)
     yield "C", _bytes(_U8)
     yield "\x8e", _bytes(_U64)

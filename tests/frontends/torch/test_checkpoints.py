@@ -440,6 +440,27 @@ def test_tensors_in_a_long_chain_of_objects_are_kept(tmp_path: Path) -> None:
     assert name == "chain." + "next.0." * 100 + "0"
 
 
+class Key(str):
+    """A text as parsers of settings have it."""
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+@FORMS
+def test_keys_that_are_other_texts(form: dict[str, bool], protocol: int, tmp_path: Path) -> None:
+    latin = os.fsdecode(b"caf\xe9")
+    spelled = "caf\\xed\\xb3\\xa9"
+    given = {"pickle_protocol": protocol, **form}
+    for key, name in {
+        b"fc.weight": "fc.weight", Key("fc.weight"): "fc.weight", np.str_("fc.weight"): "fc.weight",
+        Path("a/b"): "a/b", latin: spelled, b"\xe9": "\\xe9",
+    }.items():  # fmt: skip
+        model = qfmt.convert(saved({key: torch.ones(2), "data": latin}, tmp_path / "m.pt", **given))
+        assert list(model.tensors) == [name]
+        assert qfmt.convert(saved({"x": {key: torch.ones(2)}}, tmp_path / "m.pt", **given)).tensors[name].aliases
+    with pytest.raises(SourceError, match="two with the same name"):
+        qfmt.convert(saved({latin: torch.ones(2), spelled: torch.zeros(2)}, tmp_path / "m.pt", **given))
+
+
 class Slots(dict):
     __slots__ = ("__dict__", "slotted")
 

@@ -322,8 +322,13 @@ def test_strings_of_python_2_are_read(tmp_path: Path) -> None:
 def test_names_that_differ_in_damaged_characters_only(tmp_path: Path) -> None:
     """Two names must not become one."""
     keys = [b"X\x03\x00\x00\x00\xed\xa0" + last for last in (b"\x80", b"\x81")]
+    escaped = b"X\x0c\x00\x00\x00\\xed\\xa0\\x80"
+    both = b"\x80\x02}(" + keys[0] + b"K\x01" + keys[1] + b"K\x02" + escaped + b"K\x03u."
+    found = unpickle(both, lambda key, dtype: None)  # type: ignore[arg-type,return-value]
+    assert {str(key): value for key, value in found.items()} == {"\\xed\\xa0\\x80": 3, "\\xed\\xa0\\x81": 2}
+    assert list(found.values()) == [1, 2, 3]
     with pytest.raises(SourceError, match="the pickle is invalid here"):
-        unpickle(b"\x80\x02}(" + keys[0] + b"K\x01" + keys[1] + b"K\x02u.", lambda key, dtype: None)  # type: ignore[arg-type,return-value]
+        unpickle(b"\x80\x02X\x01\x00\x00\x00\xff.", lambda key, dtype: None)  # type: ignore[arg-type,return-value]
     old = unpickle(b"\x80\x02}(U\x01\xffK\x01U\x01\xfeK\x02u.", lambda key, dtype: None)  # type: ignore[arg-type,return-value]
     assert old == {"\\xff": 1, "\\xfe": 2}
 

@@ -329,8 +329,9 @@ class _Walker(Frame):
             return self._applied(known, *args)  # `iadd`, too: torch traces the code again, and its proxies have no `+=`
         if package == "torch.nn.functional" and last in FUNCTIONS:
             return FUNCTIONS[last](self._recorded, last, args, kwargs)
-        if package.startswith("torch.ops."):
-            return self.record(f"{package.removeprefix('torch.ops.').partition('.')[0]}::{last}", args, kwargs)
+        if package.startswith("torch.ops."):  # an overload follows, or does not: the arguments tell
+            namespace, operator, *_ = name.removeprefix("torch.ops.").split(".")
+            return self.record(f"{namespace}::{operator}", args, kwargs)
         if name == "torch._assert" and len(args) == 2:
             return self._assert(*args)
         if name == "torch.fx._symbolic_trace._assert_is_none" and len(args) == 2:

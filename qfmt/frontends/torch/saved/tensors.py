@@ -91,7 +91,7 @@ def holds_tensors(state: Mapping[Any, Any], budget: Budget) -> bool:
     """Whether it contains anything that `tensors_only` keeps."""
     walk = _Walk(state, budget)
     for key, value in _children(state):
-        walk.visit(str(key), value)
+        walk.visit(_spelled(key), value)
     return bool(walk.entries)
 
 
@@ -102,13 +102,13 @@ def _unnested(state: Mapping[Any, Any], budget: Budget) -> list[Entry]:
         walk, filled = _Walk(state, budget), []
         for key, value in _children(state):
             before = len(walk.entries)
-            walk.visit(str(key), value)
+            walk.visit(_spelled(key), value)
             if len(walk.entries) > before:
                 filled.append(key)
         inner: Any = state.get(filled[0]) if len(filled) == 1 else None
         if not isinstance(plain(inner), dict):
             break
-        prefix += f"{filled[0]}."
+        prefix += f"{_spelled(filled[0])}."
         state = members(inner) if isinstance(inner, Inert) else inner
     entries = walk.entries
     if not entries:
@@ -125,6 +125,11 @@ def _also_below(prefix: str, entry: Entry) -> Entry:
 
 
 # -- entries of a state ---------------------------------------------------------------------------------------
+
+
+def _spelled(key: Any) -> str:
+    """A key in a name."""
+    return key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else str(key)
 
 
 def _children(value: Mapping[Any, Any] | Sequence[Any]) -> Iterator[tuple[Any, Any]]:
@@ -198,7 +203,7 @@ class _Walk:
         elif isinstance(value, dict | list | tuple):
             self._budget.spend(len(value) // LOOK)
             for key, element in _children(value):
-                yield f"{name}.{key}", element
+                yield f"{name}.{_spelled(key)}", element
 
     def _members(self, value: Inert) -> Any:
         """What an object contains; at later visits its items only, as objects may form cycles."""
