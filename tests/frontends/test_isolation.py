@@ -425,3 +425,10 @@ def test_a_forked_child_leaves_a_worker_whose_answer_a_thread_reads() -> None:
     worker.process.kill()
     reader.join()
     worker.stop()
+
+
+def test_python_that_does_not_know_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one inside another program."""
+    monkeypatch.setattr(sys, "executable", None)
+    with pytest.raises(RunError, match="a process for torch cannot be started"):
+        parent.Worker("torch")

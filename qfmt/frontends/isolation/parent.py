@@ -100,7 +100,7 @@ class Worker:
         self.given = 0
         """Bytes of the arrays that the engine was built from."""
         flags = ["-I", *(["-B"] if sys.dont_write_bytecode else [])]  # -I ignores PYTHONDONTWRITEBYTECODE
-        command = [sys.executable, *flags, "-c", _START, json.dumps(import_path()), kind, str(os.getpid())]
+        command = [sys.executable or "", *flags, "-c", _START, json.dumps(import_path()), kind, str(os.getpid())]
         pipe = subprocess.PIPE
         try:
             self.process = subprocess.Popen(
