@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 INT8, INTX, FLOAT8 = "Int8Tensor", "IntxUnpackedToInt8Tensor", "Float8Tensor"
+DISTRIBUTED = "DTensor"
 
 INTEGERS = "int8", "uint8", "int16", "int32", "int64"
 """The types of zero points that are not floats."""
@@ -102,6 +103,8 @@ def weight(kind: str, parts: Mapping[str, StoredTensor], told: Mapping[str, Any]
     """The weight of a class `kind` with these tensors and this description."""
     if kind not in (INT8, INTX, FLOAT8):
         hint = f"those of {INT8}, {INTX} and {FLOAT8} are: quantize with IntxWeightOnlyConfig, for example"
+        if kind == DISTRIBUTED:
+            hint = "save whole tensors: get_model_state_dict with full_state_dict=True"
         raise SourceError(f"is a {kind[:100]}, which is not supported", hint=hint)
     for name in ("qdata", "scale"):
         if name not in parts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -259,7 +260,7 @@ SPELLED = [
     "torch.sum(input=x, dim=1)", "torch.relu(input=x)", "torch.add(input=x, other=x)",
     "torch.nn.functional.pad(input=x, pad=(1, 1))", "torch.conv2d(input=x, weight=torch.ones(2, 3, 1, 1))",
     "(x > 0) & (x < 1)", "(x > 1) | (x < 0)", "(x > 0) ^ (x < 1)", "~(x > 0)", "abs(x)", "x.int() & 3", "~x.int()",
-    "torch.ops.aten.relu.default(x)", "torch.ops.aten.max.dim(x, 1)[0]", "torch.ops.aten.relu(x)",
+    "x.mT", "x[0, 0].T", "torch.ops.aten.relu.default(x)", "torch.ops.aten.max.dim(x, 1)[0]", "torch.ops.aten.relu(x)",
 ]  # fmt: skip
 """Names of arguments that are NumPy's, or those of Python's functions; and more of Python's operators."""
 
@@ -274,6 +275,14 @@ def test_spellings_of_one_call(expression: str, tmp_path: Path) -> None:
     expected = traced(x).numpy()
     assert found.dtype == expected.dtype
     np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(4, 8, 6), (2, 4, 8, 6), (2, 3, 4, 8, 6)])
+def test_pixels_become_channels(shape: tuple[int, ...], tmp_path: Path) -> None:
+    network, x = nn.Sequential(nn.Unflatten(0, shape), nn.PixelUnshuffle(2)), torch.arange(0.0, prod(shape))
+    model = qfmt.convert(saved(network.eval(), tmp_path / "m.pt"), input_shapes={"input": x.shape})
+    (found,) = model.run({"input": x.numpy()}).values()
+    assert np.array_equal(found, network(x).numpy())
 
 
 def test_a_graph_that_torch_traces_with_constants_is_refused(tmp_path: Path) -> None:

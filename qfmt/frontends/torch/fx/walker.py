@@ -58,6 +58,9 @@ NUMPY = {"axis": "dim", "keepdims": "keepdim"}
 FILLED = {"ones", "zeros"}
 """Operators that accept a list as separate arguments."""
 
+TRANSPOSED = {"T": "aten::numpy_T", "mT": "aten::mT"}
+"""Attributes of a tensor that are operators."""
+
 SELECTED = ("values", "indices")
 """The names of the results of max, min and topk along a dimension."""
 
@@ -259,7 +262,7 @@ class _Walker(Frame):
                 raise SourceError(f"the module has no `{name[:100]}`")
             return held[name]
         if isinstance(owner, Value | StoredTensor):
-            return self._recorded(f"prim::{name}", owner)
+            return self._recorded(TRANSPOSED.get(name, f"prim::{name}"), owner)
         if isinstance(owner, list | tuple) and len(owner) == len(SELECTED) and name in SELECTED:
             return owner[SELECTED.index(name)]
         raise self.not_followed(node)

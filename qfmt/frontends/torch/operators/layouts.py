@@ -299,11 +299,11 @@ def pixel_shuffle(lift: Builder, self: TensorValue, upscale_factor: int) -> Any:
 def pixel_unshuffle(lift: Builder, self: TensorValue, downscale_factor: int) -> Any:
     """Not ONNX's SpaceToDepth, which orders channels differently: reshape, transpose, reshape."""
     shapes.need(lift, self, (None,) * 4)
-    n, c, r = shapes.size(lift, self, 0), _known_size(lift, self, 1), downscale_factor
-    rows, columns = (_divided(lift, shapes.size(lift, self, axis), r) for axis in (2, 3))
-    blocks = shapes.reshape(lift, self, [n, c, rows, r, columns, r])
-    order = lift.emit("Transpose", [blocks], {"perm": (0, 1, 3, 5, 2, 4)})
-    return shapes.reshape(lift, order, [n, c * r * r, shapes.size(lift, order, 4), shapes.size(lift, order, 5)])
+    *before, _, height, width = shapes.sizes(lift, self)
+    c, r, first = _known_size(lift, self, -3), downscale_factor, len(before)
+    blocks = shapes.reshape(lift, self, [*before, c, _divided(lift, height, r), r, _divided(lift, width, r), r])
+    order = lift.emit("Transpose", [blocks], {"perm": (*range(first), *(first + each for each in (0, 2, 4, 1, 3)))})
+    return shapes.reshape(lift, order, [*before, c * r * r, *shapes.sizes(lift, order)[-2:]])
 
 
 def _divided(lift: Builder, size: Any, divisor: int) -> Any:

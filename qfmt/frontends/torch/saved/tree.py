@@ -186,7 +186,7 @@ class _Builder:
         if not isinstance(body, dict) or other:  # PyTorch's modules have one or the other
             name = pickled.class_name[:100]
             what = f"an object of {name} has a state that modules do not have"
-            raise SourceError(what, where=path, hint="the file is damaged")
+            raise SourceError(what, where=path, hint="save the state_dict")
         return body
 
     def _parts(self, body: dict[Any, Any], path: str, depth: int) -> tuple[dict[str, Any], dict[str, Module]]:
