@@ -51,6 +51,8 @@ typedef struct {
 /* The bytes of memory that a plan of this file takes. */
 size_t qfb_plan_size(const qfb_file *file);
 
+/* Both write their error to the file: threads that plan or run need a `qfb_file` each, opened on the same bytes. */
+
 /* Plan a network. `shapes` holds for each input of the graph a pointer to its sizes, as many as the tensor has
  * dimensions; NULL, or NULL for one of them: those of the file, where sizes that are not fixed are taken as 1. A network
  * that takes more than `work_limit` steps is refused (0: 10^12). */
