@@ -7,7 +7,8 @@
  *     qfb_plan_output(&plan, 0, &output);
  *
  * Everything is checked before it is computed: a file that was made to do harm gives an error, as does one that would
- * take more work or memory than allowed. Failures are told in file->error. `memory` and `arena` are aligned to 8 bytes.
+ * take more work or memory than allowed. Failures are told in file->error, so threads need a `qfb_file` each, opened on
+ * the same bytes. `memory` and `arena` are aligned to 8 bytes.
  *
  * Elements of inputs and outputs are integers of 1, 2, 4 or 8 bytes, little-endian, row-major; those of types of less
  * than 8 bits take a byte each. Constants that are dequantized are float32, told by its bits. */
@@ -50,8 +51,6 @@ typedef struct {
 
 /* The bytes of memory that a plan of this file takes. */
 size_t qfb_plan_size(const qfb_file *file);
-
-/* Both write their error to the file: threads that plan or run need a `qfb_file` each, opened on the same bytes. */
 
 /* Plan a network. `shapes` holds for each input of the graph a pointer to its sizes, as many as the tensor has
  * dimensions; NULL, or NULL for one of them: those of the file, where sizes that are not fixed are taken as 1. A network
