@@ -170,9 +170,12 @@ def saved_as(value: Any) -> str:
     value = outermost(value)
     if is_module(value):
         return "torch_module"
-    holders = StoredTensor, Subclass, Inert, dict, list, tuple
-    tensors = isinstance(value, dict) and any(isinstance(item, holders) for item in value.values())
+    tensors = isinstance(value, dict) and any(isinstance(item, HOLDERS) for item in value.values())
     return "state_dict" if tensors else "torch_data"
+
+
+HOLDERS = dict, list, tuple, Storage, StoredTensor, Subclass, Inert
+"""What is a tensor, or may contain some."""
 
 
 SHORT = 64

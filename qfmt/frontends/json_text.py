@@ -14,6 +14,9 @@ SIZES = {b"{": 184, b"[": 64, b",": 80}
 NAME = 150
 """The same for a name. The parser keeps equal names once."""
 
+_WIDE, _WIDEST = re.compile(rb"[\xc4-\xff]|\\u(?!00)"), re.compile(rb"[\xf0-\xff]|\\u[dD]8")
+"""What makes Python take two bytes, or four, for each character of a text, and of all of it."""
+
 _WHOLE = re.compile(rb"\\\\|\\u[dD][89abAB]..\\u[dD][c-fC-F]..")
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 """Escapes of two halves of a character, and of one. A half is no text that can be written again."""
@@ -21,7 +24,8 @@ _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 
 def parse(text: bytes, budget: Budget) -> Any:
     """The value of a JSON text in UTF-8. ValueError if it is invalid, or has duplicate names or half characters."""
-    budget.allocate(sum(text.count(mark) * size for mark, size in SIZES.items()) + len(text))
+    width = 4 if _WIDEST.search(text) else 2 if _WIDE.search(text) else 1
+    budget.allocate(sum(text.count(mark) * size for mark, size in SIZES.items()) + (2 * width - 1) * len(text))
     _charge_names(text, budget)
     if _HALF.search(text) and _HALF.search(_WHOLE.sub(b"", text)):
         raise ValueError("half a character")

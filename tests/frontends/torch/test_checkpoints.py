@@ -376,6 +376,7 @@ def test_storages_that_no_tensor_has_are_kept(form: dict[str, bool], tmp_path: P
         "list": [torch.arange(2.0).half().storage()],
         "old": OldTensor(),
     }
+    assert len(qfmt.convert(saved({"floats": held["floats"]}, tmp_path / "m.pt", **form)).tensors) == 1
     model = qfmt.convert(saved({"weight": torch.ones(2), **held}, tmp_path / "m.pt", **form))
     found = {name: tensor.array for name, tensor in model.tensors.items() if name != "weight"}
     assert {name: (str(array.dtype), array.tolist()) for name, array in found.items()} == {

@@ -268,8 +268,8 @@ EXCESSIVE = {
     "fractions of zero points": (excessive(
         "quantized_decomposed.dequantize_per_channel.default", ("input", WEIGHT),
         ("scales", ("as_tensor", {"name": "p_bias"})), ("zero_points", ("as_tensor", {"name": "p_bias"})),
-        ("axis", ("as_int", 0)), ("quant_min", ("as_int", -128)), ("quant_max", ("as_int", 127)),
-        ("dtype", ("as_scalar_type", 2))), "called with 1.5 where an integer is needed"),
+        ("axis", ("as_int", 0)), ("quant_min", ("as_int", 0)), ("quant_max", ("as_int", 255)),
+        ("dtype", ("as_scalar_type", 1))), "called with 1.5 where an integer is needed"),
     "terms": (excessive("aten.einsum.default", ("equation", ("as_string", "abc," * LONG + "abc->")),
                         ("tensors", ("as_tensors", [OUT[1]] * (LONG + 1)))), "more than 32"),
 }  # fmt: skip

@@ -260,6 +260,7 @@ SPELLED = [
     "torch.sum(input=x, dim=1)", "torch.relu(input=x)", "torch.add(input=x, other=x)",
     "torch.nn.functional.pad(input=x, pad=(1, 1))", "torch.conv2d(input=x, weight=torch.ones(2, 3, 1, 1))",
     "(x > 0) & (x < 1)", "(x > 1) | (x < 0)", "(x > 0) ^ (x < 1)", "~(x > 0)", "abs(x)", "x.int() & 3", "~x.int()",
+    "torch.where(x > 0, input=x, other=x * 2)", "torch.eq(input=x, other=x * 2)", "torch.swapaxes(x, axis0=0, axis1=1)",
     "x.mT", "x[0, 0].T", "torch.ops.aten.relu.default(x)", "torch.ops.aten.max.dim(x, 1)[0]", "torch.ops.aten.relu(x)",
 ]  # fmt: skip
 """Names of arguments that are NumPy's, or those of Python's functions; and more of Python's operators."""

@@ -52,8 +52,10 @@ CASTS = {"char": "int8", "byte": "uint8", "short": "int16"} | {
 LISTS = {"einsum", "expand", "flip", "new_ones", "new_zeros", "permute", "repeat", "reshape", "tile", "view"}
 """Operators that accept a list as separate arguments after the first one, too."""
 
-NUMPY = {"axis": "dim", "keepdims": "keepdim"}
-"""NumPy's names of arguments, which torch accepts → torch's."""
+OTHER_NAMES = {
+    "axis": "dim", "axis0": "dim0", "axis1": "dim1", "input": "self", "keepdims": "keepdim",
+}  # fmt: skip
+"""NumPy's names of arguments, which torch accepts, and that of torch's functions → torch's in schemas."""
 
 FILLED = {"ones", "zeros"}
 """Operators that accept a list as separate arguments."""
@@ -302,9 +304,9 @@ class _Walker(Frame):
         args = tuple(value for value in args if not _is_layout(value))
         kwargs = {key: value for key, value in kwargs.items() if not _is_layout(value)}
         known = parameter_names(f"aten::{name}")
-        if "input" in kwargs.keys() - known and not args:
-            args = (kwargs.pop("input"),)
-        kwargs = {key if key in known else NUMPY.get(key, key): value for key, value in kwargs.items()}
+        kwargs = {key if key in known else OTHER_NAMES.get(key, key): value for key, value in kwargs.items()}
+        if not known:  # of comparisons
+            args += tuple(kwargs.pop(key) for key in ("self", "other") if key in kwargs)
         if name == "norm":
             return FUNCTIONS[name](self._recorded, name, args, kwargs)
         if name in FILLED and args and not isinstance(args[0], list | tuple):

@@ -52,10 +52,12 @@ def quantize_per_channel(lift: Builder, a: Any) -> Any:
     " out_dtype=None)"
 )
 def dequantize_per_channel(lift: Builder, a: Any) -> Any:
-    if isinstance(a.zero_points, StoredTensor) and a.zero_points.dtype.startswith("float"):  # as for embeddings
+    points, value = a.zero_points, a.input
+    are_floats = isinstance(points, StoredTensor) and points.dtype.startswith("float")  # as for embeddings
+    if are_floats and isinstance(value, StoredTensor) and value.dtype == arguments.dtype(a.dtype):
         a.scale, a.zero_point, a.output_dtype = a.scales, a.zero_points, a.out_dtype
-        axis, shape = _axis(lift, a.input, arguments.whole(lift, a.axis)), lift.tensor(a.input).shape or ()
-        return _by_blocks(lift, a, [1 if at == axis else size for at, size in enumerate(shape)])
+        axis = _axis(lift, value, arguments.whole(lift, a.axis))
+        return _by_blocks(lift, a, [1 if at == axis else size for at, size in enumerate(value.shape)])
     return _dequantize(lift, a.input, _per_channel(lift, a), a.out_dtype)
 
 

@@ -8,8 +8,9 @@ from typing import Any
 from ....budget import Budget
 from ....errors import SourceError, damaged
 from ....threads import cached_property
-from ...harmless import Inert, Subclass, plain
-from ...stored import Storage, StoredTensor
+from ... import content
+from ...harmless import Inert, plain
+from ...stored import StoredTensor
 from ..calls import Packed, PackedState
 from ..torchscript import packing
 
@@ -24,8 +25,8 @@ CONV_STATE = (
 )  # fmt: skip
 """The fields of the tuple in the pickle of a quantized convolution: torch/ao/nn/quantized/modules/conv.py."""
 
-HOLDERS = dict, list, tuple, Storage, StoredTensor, Subclass, Packed, PackedState, Inert
-"""What is a tensor, or may contain some."""
+HOLDERS = *content.HOLDERS, Packed, PackedState
+"""The same of a module."""
 
 _GROUPS = "_parameters", "_buffers", "_modules"
 
