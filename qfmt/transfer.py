@@ -6,11 +6,14 @@ Whatever these raise becomes a QfmtError. Only the protocols of PACKAGES are ser
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from http import HTTPStatus
 from io import BytesIO
+from selectors import SelectSelector
+from socket import socketpair
 from typing import Any, Protocol
 
 from .errors import MissingFileError, MissingPackageError, QfmtError, RemoteError, first_line, masked
@@ -34,6 +37,9 @@ def filesystem(protocol: str) -> Any:
     try:
         import fsspec
 
+        if protocol == "memory":
+            return fsspec.filesystem(protocol)
+        _note_loop()
         if protocol not in WEB:
             return fsspec.filesystem(protocol, use_listings_cache=False)
         from aiohttp import ClientTimeout
@@ -41,6 +47,36 @@ def filesystem(protocol: str) -> Any:
         raise MissingPackageError(f"{protocol}:// needs a package: {error}", hint=PACKAGES[protocol]) from None
     timeout = ClientTimeout(total=None, sock_connect=SILENCE, sock_read=SILENCE)
     return fsspec.filesystem(protocol, client_kwargs={"timeout": timeout, "raise_for_status": _close_failed})
+
+
+_LOOPS: list[Any] = []
+"""The event loop in which fsspec's connections are, for a thread of its own."""
+
+_KEPT: list[Any] = []
+
+
+def _note_loop() -> None:
+    from fsspec.asyn import get_loop
+
+    if (loop := get_loop()) not in _LOOPS:
+        _LOOPS.append(loop)
+
+
+def _leave_connections() -> None:
+    """In a forked child, have nothing of the connections of its parent. They share sockets, and what waits for them: to
+    close a connection, as the garbage collector does, would end it in the parent, too, or leave it unheard."""
+    for loop in _LOOPS:
+        if (selector := getattr(loop, "_selector", None)) is not None:
+            ends = socketpair()
+            for key in list((selector.get_map() or {}).values()):
+                os.dup2(ends[0].fileno(), key.fd, inheritable=False)
+            loop._selector = SelectSelector()
+            _KEPT.extend(ends)
+    _LOOPS.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_connections)
 
 
 async def _close_failed(response: Any) -> None:

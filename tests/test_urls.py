@@ -363,6 +363,33 @@ def test_forked_processes_fetch_for_themselves(tmp_path: Path) -> None:
         assert done.stdout == "True [0, 0, 0, 0]\n", done.stderr
 
 
+COLLECTS = """
+import gc, os, sys
+from qfmt import load, transfer
+
+transfer.SILENCE = 3
+model = load(sys.argv[1])
+arrays = [tensor.array for tensor in list(model.tensors.values())[:1]]
+for end in (sys.exit, os._exit):
+    if not os.fork():
+        model.content_id()
+        gc.collect()
+        end(0)
+    assert os.wait()[1] == 0
+print(model.content_id() == load(sys.argv[1]).content_id())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
+def test_a_forked_child_leaves_the_connections_of_its_parent(tmp_path: Path, server: Server) -> None:
+    """To collect their objects closes them."""
+    weights(6, MB // 2).save(tmp_path / "m.qfb")
+    server.files["m.qfb"] = (tmp_path / "m.qfb").read_bytes()
+    command = [sys.executable, "-c", COLLECTS, server.url("m.qfb")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
 EXITS = """
 import os, sys
 import numpy as np
