@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from threading import RLock
+from threading import RLock, get_ident
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -118,7 +118,26 @@ def literal(text: str) -> Any:
 
 @contextmanager
 def on_threads(count: int) -> Iterator[Callable[..., Iterator[Any]]]:
-    """`map` by `count` threads; by this one where none can be started, as while Python ends."""
+    """`map` by `count` threads; by this one where none can be started: while Python ends, and in a signal handler that
+    interrupts this, as `concurrent.futures` has one lock for all pools."""
+    own = get_ident()
+    if own in _HAVE_POOLS:
+        yield map
+        return
+    _HAVE_POOLS.add(own)
+    try:
+        with _pool(count) as apply:
+            yield apply
+    finally:
+        _HAVE_POOLS.remove(own)
+
+
+_HAVE_POOLS: set[int] = set()
+"""The threads that have a pool of others, or start one."""
+
+
+@contextmanager
+def _pool(count: int) -> Iterator[Callable[..., Iterator[Any]]]:
     try:
         from concurrent.futures import ThreadPoolExecutor
 

@@ -19,7 +19,7 @@ from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.errors import QfmtError
 from qfmt.file.tensors import Tensors
 from qfmt.frontends.isolation import parent
-from qfmt.threads import TORCH, Turns, cached_property, literal
+from qfmt.threads import TORCH, Turns, cached_property, literal, on_threads
 from support.processes import end_of_fork
 
 MODEL = """
@@ -179,6 +179,15 @@ def test_a_parser_that_other_threads_disturb(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(ast, "parse", disturbed)
     assert literal("(1, 'a')") == (1, "a")
     assert left == 0
+
+
+def test_a_signal_handler_uses_no_other_threads() -> None:
+    with on_threads(2) as apply:
+        assert apply is not map and list(apply(abs, [-1, 2])) == [1, 2]
+        with on_threads(2) as nested:
+            assert nested is map
+    with on_threads(2) as apply:
+        assert apply is not map
 
 
 def test_turns_are_not_nested_by_mistake() -> None:

@@ -223,11 +223,14 @@ def _parameter(data: Any, _grad: Any, _hooks: Any, state: Any) -> Any:
 def _refuse_other_data(state: Any) -> None:
     """SourceError for attributes that change the elements of a tensor: torch._utils._set_obj_state assigns them."""
     for each in state if isinstance(state, tuple) else (state,):
-        if isinstance(each, dict) and not each.keys().isdisjoint(("data", "real", "imag", "__class__")):
+        if isinstance(each, Inert) or (isinstance(each, dict) and not each.keys().isdisjoint(_ELEMENTS)):
             raise SourceError("an attribute of a tensor replaces its elements")
 
 
-def _of_type(rebuild: Any, _type: Any, arguments: Any, state: Any = None) -> Any:
+_ELEMENTS = "data", "real", "imag", "__class__"
+
+
+def rebuilt(rebuild: Any, _type: Any, arguments: Any, state: Any = None) -> Any:
     """A tensor subclass, or a tensor with attributes. Attributes are kept only for a Subclass."""
     _refuse_other_data(state)
     makers = _tensor, _tensor_v3, _quantized, _subclass, _first, _parameter  # not this one: it would recurse
@@ -342,7 +345,8 @@ def _is_short(key: Any) -> bool:
 
 def pairs(items: Any = ()) -> dict[Any, Any]:
     """The dict of pairs of a key and a value."""
-    if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in items):
+    sequences = isinstance(items, list | tuple) and all(isinstance(each, list | tuple) for each in items)
+    if not sequences or any(len(each) != 2 for each in items):
         raise SourceError("the items of a dict are not pairs")
     return {flat_key(key, len(items)): value for key, value in items}
 
@@ -380,9 +384,9 @@ HARMLESS: Mapping[str, Any] = {
     "torch.nn.parameter.Parameter": Rebuild(_first),
     "torch._utils._rebuild_parameter_with_state": Rebuild(_parameter),
     "torch._utils._rebuild_wrapper_subclass": Rebuild(_subclass),
-    "torch.tensor._rebuild_from_type": Rebuild(_of_type, 16),
-    "torch._tensor._rebuild_from_type": Rebuild(_of_type, 16),
-    "torch._tensor._rebuild_from_type_v2": Rebuild(_of_type, 16),
+    "torch.tensor._rebuild_from_type": Rebuild(rebuilt, 16),
+    "torch._tensor._rebuild_from_type": Rebuild(rebuilt, 16),
+    "torch._tensor._rebuild_from_type_v2": Rebuild(rebuilt, 16),
     "torch.Size": Rebuild(_size, 16),
     "torch.device": Rebuild(_device, 4),
     "_codecs.encode": Rebuild(_encoded, 1),
@@ -436,7 +440,10 @@ PLAIN_BUILTINS = {
     *(name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, BaseException)),
 }  # fmt: skip
 
-ATTACKERS_TOOLS = {"operator.attrgetter", "operator.methodcaller", "types.CodeType", "types.FunctionType"}
+ATTACKERS_TOOLS = {
+    "operator.attrgetter", "operator.delitem", "operator.methodcaller", "operator.setitem", "types.CodeType",
+    "types.FunctionType",
+}  # fmt: skip
 
 
 LIBRARY = sys.stdlib_module_names | {

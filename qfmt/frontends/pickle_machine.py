@@ -9,7 +9,7 @@ from typing import Any
 
 from ..budget import Budget, reading
 from ..errors import SourceError, UnsafePickleError
-from .harmless import PAIR, Escaped, Inert, InertClass, Rebuild, ShownKey, StorageType, safe_key
+from .harmless import PAIR, Escaped, Inert, InertClass, Rebuild, ShownKey, StorageType, rebuilt, safe_key
 from .stored import Storage, StoredTensor
 
 GRAPHS = "torch.fx.graph_module."
@@ -43,6 +43,8 @@ class Machine:
         self.stack: list[Any] = []
         self.marks: list[list[Any]] = []
         self.memo: list[Any] = []
+        self.gaps = 0
+        """Numbers of the memo that nothing has."""
         self.sealed: dict[int, Any] = {}
         """States that an object copied, by identity: a later change has no effect on it."""
 
@@ -105,8 +107,8 @@ class Machine:
     def make(self, maker: Any, arguments: Any) -> Any:
         """Call one of qfmt's rebuilders, or record the arguments of an inert object."""
         if isinstance(maker, InertClass):  # TorchScript passes the bare value to an enumeration
-            if maker.name.startswith(GRAPHS):
-                self.seal(*arguments[:1])
+            if maker.name.startswith((GRAPHS, "builtins.", "collections.")) and isinstance(arguments, tuple):
+                self.seal(*arguments)
             return Inert(maker.name, arguments if isinstance(arguments, tuple) else (arguments,))
         if isinstance(maker, Inert):  # such as a functools.partial or a method
             return Inert(maker.class_name, (maker, arguments))
@@ -114,13 +116,15 @@ class Machine:
             raise SourceError("the arguments of an object are not a tuple")
         if isinstance(maker, Rebuild):
             self._charge_copies(arguments, maker.copied)
+            if maker.function is rebuilt:
+                state = arguments[-1]
+                self.seal(*state if isinstance(state, tuple) else (state,))
             return maker.function(*arguments)
         raise SourceError(f"the pickle calls a {type(maker).__name__}, which is not a function")
 
-    def seal(self, state: Any = None) -> None:
-        """Note that a state must not change any more."""
-        if isinstance(state, dict):
-            self.sealed[id(state)] = state
+    def seal(self, *copied: Any) -> None:
+        """Note that these dicts and lists must not change any more."""
+        self.sealed.update((id(each), each) for each in copied if isinstance(each, dict | list))
 
     def _charge_copies(self, arguments: tuple[Any, ...], copied: int) -> None:
         """Charge for all elements that a rebuilder may read or copy; a file can pass it the same list many times."""
@@ -182,9 +186,11 @@ def _memoize(machine: Machine, index: int) -> None:
     """Picklers number what they memoize from 0 on; that of Python 2 from 1 on."""
     value, skipped = machine.stack[-1], index - len(machine.memo)
     if skipped < 0:
+        machine.gaps -= machine.memo[index] is _NOTHING
         machine.memo[index] = value
         return
     machine.budget.allocate(8 * skipped)
+    machine.gaps += skipped
     machine.memo += [_NOTHING] * skipped
     machine.memo.append(value)
 
@@ -290,8 +296,11 @@ def _build(machine: Machine) -> None:
 
 
 def _is_of_old_tensor(target: Any, state: Any) -> bool:
-    """Whether it is the state of a parameter of PyTorch 0.3: three settings. Other states replace the elements."""
-    return isinstance(target, StoredTensor) and isinstance(state, tuple) and len(state) == 3
+    """Whether it is the state of a parameter of PyTorch 0.3. Other states replace the elements."""
+    match state:
+        case (bool(), bool(), dict() | None):  # requires_grad, volatile, hooks
+            return isinstance(target, StoredTensor)
+    return False
 
 
 def _persistent(machine: Machine) -> None:
@@ -368,7 +377,7 @@ def _opcodes() -> Iterator[tuple[str, Callable[[Machine], None]]]:
     yield "\x91", lambda machine: machine.push(Inert("builtins.frozenset", (machine.since_mark(),)))
     yield "q", lambda machine: _memoize(machine, machine.number(_U8))
     yield "r", lambda machine: _memoize(machine, machine.number(_U32))
-    yield "\x94", lambda machine: _memoize(machine, len(machine.memo))
+    yield "\x94", lambda machine: _memoize(machine, len(machine.memo) - machine.gaps)
     yield "h", lambda machine: _recall(machine, machine.number(_U8))
     yield "j", lambda machine: _recall(machine, machine.number(_U32))
     yield "c", _global

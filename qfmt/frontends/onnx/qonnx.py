@@ -35,6 +35,7 @@ _ROUND: dict[str, Callable[[Any], Any]] = {
 def quant(im: Importer, call: Call) -> Any:
     """X, scale, zeropt, bitwidth; signed, narrow, rounding_mode: (round(clip(X / scale + zeropt)) - zeropt) · scale.
 
+    One bit with a sign is 1 or -1: so QONNX's reference computes it (qonnx/custom_op/general/quant.py).
     Constants are quantized with any rounding mode. For computed tensors only half-to-even rounding with a zero point
     of 0 is supported; other nodes are kept as opaque nodes.
     """
@@ -44,6 +45,8 @@ def quant(im: Importer, call: Call) -> Any:
     if any(each is None for each in found) or axis is None:
         return NotImplemented
     scales, points, bits = (np.asarray(each) for each in found)
+    if call.attributes.get("signed", 1) and bits.size == 1 and bits.reshape(()) == 1:
+        return NotImplemented if points.any() else bipolar_quant(im, call)
     limits = _limits(bits, bool(call.attributes.get("signed", 1)), bool(call.attributes.get("narrow", 0)))
     rounding = _ROUND.get(str(call.attributes.get("rounding_mode", "ROUND")).upper())
     if limits is None or rounding is None or (points.size > 1 and points.shape != scales.shape):

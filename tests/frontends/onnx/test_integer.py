@@ -213,10 +213,16 @@ def test_unsupported_quant_nodes_stay_and_are_reported(changed: dict[str, object
         model.run({"x": np.zeros(4, f32)})
 
 
-def test_bipolar_weights() -> None:
-    w = np.array([[-0.5, 0.0], [2.0, -3.0]], f32)
-    nodes = [node("BipolarQuant", ["w", "s"], ["q"], domain=DOMAINS[0]), node("MatMul", ["x", "q"], ["y"])]
-    model = qfmt.convert(proto(nodes, {"x": (1, [1, 2])}, ["y"], {"w": w, "s": f32(0.5)}, opset=13))
+@pytest.mark.parametrize("narrow", [None, 0, 1])
+def test_bipolar_weights(narrow: int | None) -> None:
+    """By BipolarQuant, or by Quant of one bit with a sign, as QONNX's reference computes it."""
+    w, given = np.array([[-0.5, 0.0], [2.0, -3.0]], f32), {"s": f32(0.5)}
+    quant = node("BipolarQuant", ["w", "s"], ["q"], domain=DOMAINS[0])
+    if narrow is not None:
+        given |= {"z": f32(0), "b": f32(1)}
+        quant = node("Quant", ["w", "s", "z", "b"], ["q"], domain=DOMAINS[0], signed=1, narrow=narrow)
+    nodes = [quant, node("MatMul", ["x", "q"], ["y"])]
+    model = qfmt.convert(proto(nodes, {"x": (1, [1, 2])}, ["y"], {"w": w, **given}, opset=13))
     assert model.tensors["w"].dtype == "int2"
     assert model.tensors["w"].array.tolist() == [[-1, 1], [1, -1]]
     assert model.run({"x": np.array([[1, 2]], f32)})["y"].tolist() == [[0.5, -0.5]]

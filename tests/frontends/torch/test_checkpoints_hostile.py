@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import struct
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -204,6 +205,53 @@ def test_a_state_that_changes_after_its_object_copied_it(tmp_path: Path) -> None
     assert pickle.loads(made).negative_slope == 0.5
     with pytest.raises(SourceError, match="a state changes after an object copied it"):
         qfmt.convert(legacy(tmp_path / "m.pt", made))
+
+
+class Made:
+    """What a pickle makes by the parts of a `__reduce__`."""
+
+    def __init__(self, *parts: Any) -> None:
+        self.parts = parts
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.parts
+
+
+def other_elements() -> dict[str, Made]:
+    """Tensors of zeros whose states have torch read ones."""
+    zeros, ones = torch.zeros(4), torch.ones(4)
+    data, hooks = Counter({"data": ones}), OrderedDict[str, Any]()
+    rebuild, arguments = zeros.__reduce_ex__(2)
+    return {
+        "of a parameter": Made(torch._utils._rebuild_parameter_with_state, (zeros, True, hooks, data)),
+        "of a type": Made(torch._tensor._rebuild_from_type_v2, (rebuild, torch.nn.Parameter, arguments, data)),
+        "of BUILD": Made(rebuild, arguments, (ones.storage(), 0, (4,))),
+        "of BUILD, as of old": Made(rebuild, arguments, (ones.storage(), 0, (4,), (1,))),
+    }
+
+
+@FORMS
+@pytest.mark.parametrize("kind", other_elements())
+def test_states_that_replace_the_elements_of_a_tensor(kind: str, form: dict[str, bool], tmp_path: Path) -> None:
+    path = saved({"w": other_elements()[kind]}, tmp_path / "m.pt", **form)
+    with pytest.raises(SourceError, match=r"replaces its elements|gets a state, but supports none"):
+        qfmt.convert(path)
+
+
+def test_the_state_of_a_subclass_that_changes_later() -> None:
+    """torch has its attributes set by then; and a Counter has copied its dict."""
+    wrapper = b"ctorch._utils\n_rebuild_wrapper_subclass\n"
+    arguments = b"(cx\nT\nctorch\nfloat32\n)t"
+    subclass = b"ctorch._tensor\n_rebuild_from_type_v2\n(" + wrapper + b"cx\nT\n" + arguments + b"}q\x00tR0h\x00"
+    for made in (subclass, b"ccollections\nCounter\n(}q\x00tR0h\x00"):
+        data = b"\x80\x02" + made + text("a") + b"K\x01s."
+        with pytest.raises(SourceError, match="a state changes after an object copied it"):
+            unpickle(data, lambda key, dtype: None, find_global=harmless_or_inert)  # type: ignore[arg-type,return-value]
+
+
+def test_what_is_memoized_after_a_gap_has_the_number_of_all_before() -> None:
+    data = b"\x80\x02(K\x07q\x01K\x08\x94h\x01l."
+    assert unpickle(data, lambda key, dtype: None) == pickle.loads(data) == [7, 8, 8]  # type: ignore[arg-type,return-value]
 
 
 @pytest.mark.parametrize("item", [b"Na", b"K\x00Ns"])

@@ -53,7 +53,7 @@ def quantize_per_channel(lift: Builder, a: Any) -> Any:
 )
 def dequantize_per_channel(lift: Builder, a: Any) -> Any:
     points, value = a.zero_points, a.input
-    are_floats = isinstance(points, StoredTensor) and points.dtype.startswith("float")  # as for embeddings
+    are_floats = isinstance(points, StoredTensor) and points.dtype == "float32"  # as for embeddings
     if are_floats and isinstance(value, StoredTensor) and value.dtype == arguments.dtype(a.dtype):
         a.scale, a.zero_point, a.output_dtype = a.scales, a.zero_points, a.out_dtype
         axis = _axis(lift, value, arguments.whole(lift, a.axis))
