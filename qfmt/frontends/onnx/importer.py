@@ -22,7 +22,7 @@ from .calls import Call, attribute_of, check_arity, check_kinds
 from .folding import Charged, folded
 from .functions import graphs_within
 from .opaque import defined
-from .tensors import described, dtype_by_schema, shape_of, stored
+from .tensors import described, dtype_by_schema, is_storable, shape_of, stored
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -65,7 +65,8 @@ class Importer:
         self.names: dict[str, str] = {}
         """Output → the tensor that it is an alias of."""
         for name, value in graph.initializers.items():
-            self.tensors[name] = stored(name, value.const_value)
+            if is_storable(value.const_value) or value.uses() or name in self.outputs:
+                self.tensors[name] = stored(name, value.const_value)
         self.initializers = {name: tensor.dtype for name, tensor in self.tensors.items()}
         given = [value for value in graph.inputs if value.name not in graph.initializers]
         stated = [described(value) for value in given]

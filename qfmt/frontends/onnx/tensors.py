@@ -59,6 +59,11 @@ def dtype_of(code: Any) -> str:
     return name
 
 
+def is_storable(tensor: Any) -> bool:
+    """Whether a `.qfb` has the element type of an initializer: not text or complex numbers, as some writers leave."""
+    return tensor is None or tensor.dtype.name not in ("STRING", "COMPLEX64", "COMPLEX128")
+
+
 def stored(name: str, tensor: Any) -> Tensor:
     """An initializer as a constant, with data that is read on demand; SourceError if data is missing."""
     try:

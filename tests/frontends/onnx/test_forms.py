@@ -613,3 +613,12 @@ def test_graphs_within_nodes_are_kept_with_what_they_read(tmp_path: Path) -> Non
     for seed in range(4):
         inputs = random_inputs(source, seed)
         assert (runtime(back, inputs)[0] == runtime(source, inputs)[0]).all()
+
+
+@pytest.mark.parametrize("unused", [np.array(["a"], object), np.ones(1, np.complex64)])
+def test_constants_that_nobody_reads_may_have_any_type(unused: np.ndarray) -> None:
+    given = {"labels": unused}
+    model = qfmt.convert(proto([node("Relu", ["x"], ["y"])], {"x": (FLOAT, [2])}, ["y"], given, opset=17))
+    assert list(model.tensors) == ["x", "y"]
+    with pytest.raises(QfmtError, match="cannot be stored in"):
+        qfmt.convert(proto([node("Identity", ["labels"], ["y"])], {}, ["y"], given, opset=17))
