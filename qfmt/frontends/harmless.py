@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import struct
 import sys
+from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING  # of Python 2 → of Python 3
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -132,6 +133,16 @@ def _tensor(
     if not storage.dtype:
         raise damaged("the storage of a tensor has no dtype")
     return storage.tensor(shape, strides, offset)
+
+
+def first_form(value: Any) -> StoredTensor | None:
+    """A tensor as the first versions of PyTorch pickled it: an object with a state. None for any other object."""
+    match value:
+        case Inert(class_name=str(name), state=(Storage() as storage, offset, shape, strides)) if name.startswith(
+            "torch."
+        ) and name.endswith("Tensor"):
+            return _tensor(storage, offset, shape, strides)
+    return None
 
 
 def _tensor_v3(
@@ -425,9 +436,9 @@ have an underscore in front."""
 
 PLAIN_NAMES = {
     "_io.BytesIO", "_io.StringIO", "distutils.version.LooseVersion", "distutils.version.StrictVersion",
-    "http.HTTPStatus", "nt.stat_result", "nt.terminal_size", "os.stat_result", "os.terminal_size",
-    "platform.uname_result", "posix.uname_result", "signal.Handlers", "signal.Signals", "socket.AddressFamily",
-    "socket.SocketKind",
+    "http.HTTPStatus", "io.BytesIO", "io.StringIO", "nt.stat_result", "nt.terminal_size", "os.stat_result",
+    "os.terminal_size", "platform.uname_result", "posix.uname_result", "signal.Handlers", "signal.Signals",
+    "socket.AddressFamily", "socket.SocketKind",
 }  # fmt: skip
 """Names of other modules that occur: records of settings and machines."""
 
@@ -453,8 +464,13 @@ LIBRARY = sys.stdlib_module_names | {
 }  # fmt: skip
 """Modules of Python's library, also those that some versions lack: the answer is the same on all of them."""
 
-SAME_MODULES = {"__builtin__": "builtins", "_operator": "operator", "_types": "types"}
+SAME_MODULES = {"_operator": "operator", "_types": "types"}
 """The name of a module in a pickle → its usual name."""
+
+
+def _of_python_3(module: str, name: str) -> tuple[str, str]:
+    """The names of Python 2, which protocol 2 has, in Python 3."""
+    return NAME_MAPPING.get((module, name), (IMPORT_MAPPING.get(module, module), name))
 
 
 def harmless_or_inert(module: str, name: str) -> Any:
@@ -463,6 +479,7 @@ def harmless_or_inert(module: str, name: str) -> Any:
     Inert classes are never called. Names that only an attack would use, such as `os.system`, are refused all the
     same, so that the user knows.
     """
+    module, name = _of_python_3(module, name)
     module = SAME_MODULES.get(module, module)
     package, qualified = module.partition(".")[0], f"{module}.{name}"
     if "." in name:  # of a part of a module or class, which must not be taken for that of another module

@@ -365,7 +365,7 @@ class OldTensor:
     """A tensor as PyTorch 0.1 pickled it."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return torch.FloatTensor, (), (torch.arange(3.0).storage(), 0, (3,), (1,))
+        return torch.FloatTensor, (), (torch.arange(9.0).storage(), 1, (2, 2), (4, 1))
 
 
 @FORMS
@@ -383,7 +383,7 @@ def test_storages_that_no_tensor_has_are_kept(form: dict[str, bool], tmp_path: P
         "floats": ("float32", [0, 1, 2]),
         "bytes": ("uint8", [0, 1, 2]),
         "list.0": ("float16", [0, 1]),
-        "old.0": ("float32", [0, 1, 2]),
+        "old": ("float32", [[1, 2], [5, 6]]),
     }
 
 

@@ -21,7 +21,7 @@ from ....budget import Budget
 from ....errors import SourceError
 from ....model import DTYPES, Graph, Model, Quantization, Tensor
 from ...content import is_module
-from ...harmless import Inert, ShownKey, Subclass, members, parts, plain
+from ...harmless import Inert, ShownKey, Subclass, first_form, members, parts, plain
 from ...stored import PerTensor, Storage, StoredTensor
 from ..calls import Packed, PackedState
 from ..torchao import Weight, of_pickle
@@ -183,6 +183,8 @@ class _Walk:
             self.entries.append(Entry(own, value, (name,) if own != name else ()))
         elif isinstance(value, Storage):
             yield name, value.whole()
+        elif (old := first_form(value)) is not None:
+            yield name, old
         elif isinstance(value, Inert) and value.class_name.startswith("torch._utils._rebuild_"):
             what = value.class_name.removeprefix("torch._utils._rebuild_").replace("_", " ")
             raise SourceError(
