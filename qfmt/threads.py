@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import RLock, get_ident
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 from .errors import QfmtError
 
@@ -43,11 +42,27 @@ class Turns:
     A forked child does not wait for other threads of its parent, which are not in the child.
     """
 
-    __slots__ = ("__weakref__", "_taken", "lock")
+    __slots__ = ("_lock", "_process", "_taken")
 
     def __init__(self) -> None:
-        self.lock, self._taken = RLock(), False
-        _ALL.add(self)
+        self._lock, self._process, self._taken = RLock(), os.getpid(), False
+
+    @property
+    def lock(self) -> RLock:
+        """A context that waits for other threads."""
+        if self._process != os.getpid():
+            with _Renewing.lock:
+                self._renew()
+        return self._lock
+
+    def _renew(self) -> None:
+        """In a forked child, have a new lock if another thread of the parent had it."""
+        if self._process != os.getpid():
+            if self._lock.acquire(blocking=False):
+                self._lock.release()
+            else:
+                self._lock, self._taken = RLock(), False
+            self._process = os.getpid()
 
     @contextmanager
     def turn(self) -> Iterator[None]:
@@ -61,13 +76,6 @@ class Turns:
             finally:
                 self._taken = False
 
-    def begin(self) -> None:
-        """Have a new lock if another thread has it."""
-        if self.lock.acquire(blocking=False):
-            self.lock.release()
-        else:
-            self.lock, self._taken = RLock(), False
-
 
 def nested() -> QfmtError:
     """The error for a signal handler that asks for what the thread does that it interrupts: it would wait for ever."""
@@ -75,16 +83,18 @@ def nested() -> QfmtError:
     return QfmtError("this cannot begin in the middle of the same work", hint=hint)
 
 
-_ALL: WeakSet[Turns] = WeakSet()
+class _Renewing:
+    """The lock of a thread that gives another object a new one."""
 
+    lock = RLock()
 
-def _begin_all() -> None:
-    for turns in _ALL:
-        turns.begin()
+    @classmethod
+    def begin(cls) -> None:
+        cls.lock = RLock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_all)
+    os.register_at_fork(after_in_child=_Renewing.begin)
 
 TORCH = Turns()
 """For tracing, kernels and parsing: torch's settings, and Python's filters of warnings, belong to the process."""
@@ -124,12 +134,12 @@ def on_threads(count: int) -> Iterator[Callable[..., Iterator[Any]]]:
     if own in _HAVE_POOLS:
         yield map
         return
-    _HAVE_POOLS.add(own)
     try:
+        _HAVE_POOLS.add(own)
         with _pool(count) as apply:
             yield apply
     finally:
-        _HAVE_POOLS.remove(own)
+        _HAVE_POOLS.discard(own)
 
 
 _HAVE_POOLS: set[int] = set()

@@ -12,6 +12,7 @@ import io
 import os
 import stat
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -351,35 +352,61 @@ def alone(target: Path) -> Iterator[None]:
 
     path = target.with_name(f"{TEMPORARY}{hashlib.sha256(os.fsencode(target.stem)).hexdigest()[:16]}.tmp")
     holder = os.getpid(), get_ident(), path
-    if holder in _HOLDERS:
+    if holder in _LOCKS and (held := _LOCKS[holder]()) is not None and not held.closed:
         raise nested().at(str(target))
-    _HOLDERS.add(holder)
-    try:
-        with _locked(path):
-            yield
-    finally:
-        _HOLDERS.remove(holder)
-
-
-_HOLDERS: set[tuple[int, int, Path]] = set()
-"""Process, thread and file of each writer that is alone or waits for it."""
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """A file that exists, locked, while the block runs; waits for others that hold it."""
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-        _lock(descriptor)
-        with suppress(FileNotFoundError):  # its last holder removed it while this one waited
-            if os.path.samestat(path.stat(), os.fstat(descriptor)):
-                break
-        os.close(descriptor)
+        file = _made(path)
+        if file is None:
+            continue
+        with file:
+            _LOCKS[holder] = weakref.ref(file)
+            _lock(file.fileno())
+            if not _is_there(path, file.fileno()):
+                continue
+            try:
+                yield
+                return
+            finally:
+                remove([path])
+                _unlock(file.fileno())
+                del _LOCKS[holder]
+
+
+_LOCKS: dict[tuple[int, int, Path], weakref.ref[io.FileIO]] = {}
+"""Process, thread and path of each writer that is alone or waits for it → the file. What an interruption leaves here is
+closed."""
+
+
+def _close_locks() -> None:
+    """In a forked child, close the files of threads that are not there: it would wait for them itself."""
+    for (_, thread, _), held in _LOCKS.items():
+        if thread != get_ident() and (file := held()) is not None:
+            file.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_locks)
+
+
+def _made(path: Path) -> io.FileIO | None:
+    """A file, made if it does not exist; None if its last holder removes it meanwhile. A descriptor that no object has
+    yet would stay open, and so locked, if an interruption came."""
+    with suppress(FileExistsError), path.open("xb", buffering=0):
+        pass
+    if path.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
     try:
-        yield
-    finally:
-        remove([path])
-        os.close(descriptor)
+        return path.open("r+b", buffering=0)
+    except FileNotFoundError:
+        return None
+
+
+def _is_there(path: Path, descriptor: int) -> bool:
+    """Whether its last holder did not remove it while this one waited, and nobody put a link in its place."""
+    try:
+        return os.path.samestat(path.lstat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def remove(paths: Iterable[Path]) -> None:
@@ -424,6 +451,13 @@ def _lock(descriptor: int) -> None:
     if sys.platform != "win32":
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+def _unlock(descriptor: int) -> None:
+    """Unlock an open file that forked processes may have, too."""
+    if sys.platform != "win32":
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 def _close(descriptor: int | None) -> None:

@@ -6,12 +6,14 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from errno import EACCES
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,17 +23,21 @@ import qfmt
 from qfmt import Graph, Model, Quantization, Tensor, check, load, save
 from qfmt.cli import main
 from qfmt.errors import DestinationError, FormatError, QfmtError
-from qfmt.file import sharding
+from qfmt.file import replacing, sharding
 from qfmt.file.reader import Container
 from qfmt.file.replacing import alone
 from qfmt.file.shards import Shard, Shards
 from support.paths import DIGITS, ROOT, SUITE
+from support.processes import end_of_fork
 
 resource: ModuleType | None
 try:
     import resource
 except ImportError:  # Windows
     resource = None
+
+
+OPEN_FILES = Path("/proc/self/fd")
 
 
 def model(last: int = 7) -> Model:
@@ -456,6 +462,73 @@ def test_a_signal_handler_does_not_wait_for_what_it_interrupts(tmp_path: Path) -
     model().save(tmp_path / "m.qfb", shard_size=2000)
     assert load(tmp_path / "m.qfb") == load(tmp_path / "other.qfb") == model()
     assert {each.suffix for each in tmp_path.iterdir()} == {".qfb", ".qfs"}
+
+
+@pytest.mark.skipif(not OPEN_FILES.exists(), reason="the system does not list open files")
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interruption_leaves_no_lock(tmp_path: Path) -> None:
+    """At any line: Python closes a file that nobody has any more. Another save would wait for ever."""
+    count, left = 0, 0
+
+    def interrupted(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename == replacing.__file__:
+            left -= event == "line"
+            if not left:
+                raise KeyboardInterrupt
+        return interrupted
+
+    while not left:
+        count += 1
+        left, path = count, tmp_path / "m.qfb"
+        sys.settrace(interrupted)
+        try:
+            with suppress(KeyboardInterrupt), alone(path):
+                pass
+        finally:
+            sys.settrace(None)
+        gc.collect()
+        assert [link for link in map(os.path.realpath, OPEN_FILES.iterdir()) if replacing.TEMPORARY in link] == []
+        with alone(path):
+            pass
+    print(f"interrupted {count - 1} times")
+    assert count > 10
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.parametrize("later", [0.0, 0.5])
+def test_a_forked_child_waits_for_its_parent_only_as_long_as_it_writes(later: float, tmp_path: Path) -> None:
+    """It has the lock of a thread that it does not have."""
+    began, end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with alone(tmp_path / "m.qfb"):
+            began.set()
+            end.wait()
+
+    def write() -> None:
+        with alone(tmp_path / "m.qfb"):
+            pass
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    began.wait()
+    threading.Timer(later, end.set).start()
+    assert end_of_fork(write) == 0
+    holder.join()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="without locks, writers do not take turns")
+def test_a_link_in_place_of_the_lock_is_an_error(tmp_path: Path) -> None:
+    with alone(tmp_path / "m.qfb"):
+        (name,) = tmp_path.iterdir()
+    for target in ("nowhere", "there"):
+        name.unlink(missing_ok=True)
+        (tmp_path / "there").touch()
+        name.symlink_to(target)
+        with pytest.raises(DestinationError, match="symbolic links"):
+            model().save(tmp_path / "m.qfb", shard_size=2000)
+        assert not (tmp_path / "nowhere").exists()
 
 
 def test_the_model_knows_them_too(tmp_path: Path) -> None:

@@ -27,14 +27,14 @@ def quantized_kernels(kernels: str) -> Iterator[None]:
     The setting is global to the process: threads that need it wait for each other.
     """
     with TORCH.lock:
-        before = torch.backends.quantized.engine
-        _BEFORE.append((get_ident(), before))
-        torch.backends.quantized.engine = kernels
+        before, depth = torch.backends.quantized.engine, len(_BEFORE)
         try:
+            _BEFORE.append((get_ident(), before))
+            torch.backends.quantized.engine = kernels
             yield
         finally:
             torch.backends.quantized.engine = before
-            _BEFORE.pop()
+            del _BEFORE[depth:]
 
 
 _BEFORE: list[tuple[int, str]] = []
