@@ -323,7 +323,9 @@ class Operator:
         if they depend on an unknown rank. Raises what `infer` raises."""
         absent = [None] * (len(self.inputs) - len(inputs))
         shapes = [None if tensor is None else tensor.shape for tensor in inputs]
-        arrays = [tensor.array if tensor is not None and reads(tensor) else None for tensor in inputs]
+        once = {id(each): each for each in inputs if each is not None}  # a node may read one constant many times
+        known = {at: tensor.array for at, tensor in once.items() if reads(tensor)}
+        arrays = [known.get(id(tensor)) for tensor in inputs]
         try:
             return self.infer(Inference([*shapes, *absent], dict(attributes), [*arrays, *absent]))
         except UnknownRank:

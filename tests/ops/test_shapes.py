@@ -10,8 +10,9 @@ import pytest
 from cases.operators import CASES, Case, compute
 from qfmt import QfmtError
 from qfmt.errors import RunError
-from qfmt.model import Dimension, Shape
+from qfmt.model import Dimension, Shape, Tensor
 from qfmt.ops import OPERATORS, Inference, UnknownRank
+from qfmt.ops.shapes import tells_sizes
 from support.examples import times
 
 BY_VALUE = ("NonZero", "Compress", "Attention")
@@ -306,3 +307,17 @@ def test_a_split_has_as_many_parts_as_the_node_has_outputs() -> None:
     assert OPERATORS["Split"].infer(equal._replace(outputs=3, attributes={"axis": 0, "num_outputs": 3})) == [(3, 2)] * 3
     with pytest.raises(QfmtError, match=r"^parts \[2, -1\] do not add up to 1$"):
         OPERATORS["Split"].infer(given._replace(shapes=[(1,), (2,)], values=[None, np.array([2, -1])], outputs=2))
+
+
+def test_a_constant_that_a_node_reads_many_times_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy for each time would take memory without limit."""
+    read: list[str] = []
+
+    def array(self: Tensor) -> Any:
+        read.append(self.name)
+        return np.array([2, 3])
+
+    sizes = Tensor.constant("sizes", np.array([2, 3]))
+    monkeypatch.setattr(Tensor, "array", property(array))
+    assert OPERATORS["Concat"].inferred([sizes] * 100, {"axis": 0}, tells_sizes) == [(200,)]
+    assert read == ["sizes"]

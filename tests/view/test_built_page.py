@@ -104,6 +104,11 @@ def _compare(package: PagePackage, files: list[Path]) -> None:
         for ours, theirs in zip(describe(model, path.name)["tensors"], found["tensors"], strict=True):
             for key in ("name", "dtype", "shape", "aliases", "stats"):
                 assert _in_javascript(theirs.get(key)) == _in_javascript(ours.get(key)), (path, ours["name"], key)
+            if "float" not in ours["dtype"] or ours["dtype"] == "float64":
+                assert _in_javascript(theirs.get("values")) == _in_javascript(ours.get("values")), (path, ours["name"])
+            elif "values" in ours:  # Python gives the shortest number that is the same float32
+                real, same = (np.array(list(map(float, facts["values"])), np.float32) for facts in (ours, theirs))
+                assert np.array_equal(real, same, equal_nan=True), (path, ours["name"])
             count += "stats" in ours
     tell(f"page: statistics of {count:,} constants of {len(files)} files are those of Python")
 

@@ -104,7 +104,7 @@ function loadable(facts: TensorFacts, { dtype, quantization, data }: Tensor, axi
       const points = isUsed ? await numbers(quantization.zeroPoint) : [];
       facts.stats = statisticsOf(array, dtype, sizes, axis, facts.grid, points);
       if (sizes.length < 2 && 0 < array.length && array.length <= CHANNELS) {
-        facts.values = await numbers(data);
+        facts.values = Array.from(await stored(data), numeric);
       }
     } catch (error) {
       facts.stats = { error: (error as Error).message };
