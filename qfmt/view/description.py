@@ -1,5 +1,5 @@
 """What a page shows of a model, as JSON. readers/page/src/description.ts has its types; a page makes the same from a
-`.qfb` that is dropped onto it.
+`.qfb` that is dropped onto it, without faults, hazards and proofs.
 """
 
 from __future__ import annotations

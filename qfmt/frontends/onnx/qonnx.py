@@ -46,7 +46,7 @@ def quant(im: Importer, call: Call) -> Any:
         return NotImplemented
     scales, points, bits = (np.asarray(each) for each in found)
     if call.attributes.get("signed", 1) and bits.size == 1 and bits.reshape(()) == 1:
-        return NotImplemented if points.any() else bipolar_quant(im, call)
+        return NotImplemented if points.any() or (scales <= 0).any() else bipolar_quant(im, call)
     limits = _limits(bits, bool(call.attributes.get("signed", 1)), bool(call.attributes.get("narrow", 0)))
     rounding = _ROUND.get(str(call.attributes.get("rounding_mode", "ROUND")).upper())
     if limits is None or rounding is None or (points.size > 1 and points.shape != scales.shape):

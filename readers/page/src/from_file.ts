@@ -37,6 +37,7 @@ export async function describeFile(file: Blob, name: string): Promise<Descriptio
   }));
   const axes = channelAxes(nodes, tensors);
   [...model.tensors].forEach((tensor, place) => loadable(tensors[place]!, tensor, axes.get(place)));
+  const isArchive = !(model.inputs.length || model.outputs.length || nodes.length);
   const constants = [...model.tensors].flatMap(({ data }) => data ?? []);
   if (constants.length <= CONSTANTS && constants.reduce((sum, { nbytes }) => sum + nbytes, 0) <= EAGER) {
     await Promise.all(tensors.map((tensor) => tensor.load?.()));
@@ -50,7 +51,7 @@ export async function describeFile(file: Blob, name: string): Promise<Descriptio
     engine: text(model.engine),
     source: pairs(model.source),
     metadata: pairs(model.metadata),
-    noGraph: text(model.source.get("no_graph") ?? ""),
+    noGraph: isArchive ? text(model.source.get("no_graph") ?? "there is no graph, only tensors") : "",
     vectors: model.vectors.length,
     inputs: at(model.inputs),
     outputs: at(model.outputs),
