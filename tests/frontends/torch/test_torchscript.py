@@ -350,3 +350,16 @@ def test_a_conv1d_that_pads_by_reflection(tmp_path: Path) -> None:
     pytorch.save_as(network, (x,), "trace", tmp_path / "m.pt")
     (found,) = qfmt.convert(tmp_path / "m.pt").run({"input": x.numpy()}).values()
     assert np.array_equal(found, network(x).numpy())
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_scripted_encoder(frozen: bool, tmp_path: Path) -> None:
+    """Its code asks whether any of some lengths is not 0."""
+    layer, x = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), torch.randn(2, 5, 8)
+    with pytorch.quiet():
+        network = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+        scripted = torch.jit.script(network)
+        torch.jit.save(torch.jit.freeze(scripted) if frozen else scripted, tmp_path / "m.pt")
+    model = qfmt.convert(tmp_path / "m.pt", input_shapes={"src": x.shape})
+    (found,) = model.run({"src": x.numpy()}).values()
+    np.testing.assert_allclose(found, network(x).detach().numpy(), rtol=1e-5, atol=1e-5)
