@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import repeat
+from itertools import pairwise, repeat
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -177,7 +177,7 @@ def stored_range(tensor: Tensor) -> dict[str, Any]:
 
     Keys: stored_min, stored_max, real_min, real_max; null if the array is empty, or in a shard that is not there, which
     `error` says then. For each slice with a scale, the smallest and largest value are enough, because dequantizing is
-    monotone. Raises DigestError for damaged data.
+    monotone, but for a table in another order. Raises DigestError for damaged data.
     """
     found: dict[str, Any] = dict.fromkeys(("stored_min", "stored_max", "real_min", "real_max"))
     shape, grid = static_shape(tensor), tensor.quantization
@@ -196,6 +196,8 @@ def stored_range(tensor: Tensor) -> dict[str, Any]:
         else:
             of_slices = replace(grid, block=tuple(min(each, 1) for each in grid.block), group_index=None)
             real = [_used(dequantize(end, of_slices), groups) for end in (low, high)]
+            if grid.table is not None and any(b < a for a, b in pairwise(grid.table.numbers())):
+                real = [dequantize(tensor.array, grid)]
     except FormatError as error:
         return found | {"error": missing_shard(error)}
     ends = min(each.min() for each in real), max(each.max() for each in real)

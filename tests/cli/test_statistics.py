@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ import qfmt
 from qfmt.cli.statistics import ASCII, BLOCKS, spark
 from qfmt.file.reader import Container
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
-from qfmt.passes.statistics import channel_axes, statistics
+from qfmt.passes.statistics import channel_axes, statistics, stored_range
+from qfmt.quantization import Parameter
 from qfmt.view.description import describe
 from support.command_line import invoke, tiny_model, trouble
 from support.paths import DIGITS, HOSTILE
@@ -242,3 +244,11 @@ def test_a_remote_file_is_shown_like_a_local_one(server: Server, tiny: Path) -> 
     server.files["tiny.qfb"], server.ranges = tiny.read_bytes(), True
     for option in ("--stats", "--tree"):
         assert invoke("inspect", server.url("tiny.qfb"), option).stdout == invoke("inspect", tiny, option).stdout
+
+
+def test_the_range_of_a_table_in_any_order() -> None:
+    """The smallest and the largest code are not those of the smallest and the largest number."""
+    table = Parameter.of_values(np.array([5, -1, 100, -200, *range(7, 18), 6], np.float32))
+    grid = replace(Quantization.of((1.0,), (0,), 0, 15), table=table)
+    found = stored_range(Tensor.constant("t", np.array([0, 2, 3, 15], np.uint8), grid, dtype="uint4"))
+    assert (found["stored_min"], found["stored_max"], found["real_min"], found["real_max"]) == (0, 15, -200, 100)

@@ -30,6 +30,19 @@ _DESCRIBED = """
 """
 
 
+_SYMBOLS = """
+    import { readFileSync } from "node:fs";
+    import { entriesOf } from "./src/entries.ts";
+    import { arithmeticOf } from "./src/formulas.ts";
+    import { describeFile } from "./src/from_file.ts";
+    for (const path of process.argv.slice(2)) {
+        const made = await describeFile(new Blob([readFileSync(path)]), path);
+        const symbols = entriesOf(made).map((entry) => arithmeticOf(entry, 0).symbols);
+        console.log(JSON.stringify(symbols.map((each) => each.map(({ name, value }) => [name, value]))));
+    }
+"""
+
+
 def _program(name: str) -> str:
     return shutil.which(name) or name
 
@@ -64,7 +77,15 @@ class PagePackage:
 
     def described(self, *files: Path) -> list[Any]:
         """What the page makes of files, with statistics of all their constants."""
-        program = self.root / "described.mjs"
+        return self._run(_DESCRIBED, files)
+
+    def symbols(self, *files: Path) -> list[Any]:
+        """For each file and node, the numbers of its formula by symbol."""
+        return self._run(_SYMBOLS, files)
+
+    def _run(self, source: str, files: tuple[Path, ...]) -> list[Any]:
+        """The output of a program of the page, a line of JSON for each file."""
+        program = self.root / "program.mjs"
         asked = 'import { weights } from "./weights.mjs"; console.log(JSON.stringify(weights))'
         command = [_program("node"), "--input-type=module", "-e", asked]
         weights = subprocess.run(command, cwd=self.root, capture_output=True, text=True, check=True).stdout.strip()
@@ -74,9 +95,10 @@ class PagePackage:
             "--format=esm",
             "--platform=node",
             f"--define:WEIGHTS={weights}",
+            '--define:SPEC={"rules":{},"operators":{}}',
             f"--outfile={program}",
         ]
-        finished = subprocess.run(command, cwd=self.root, input=_DESCRIBED, capture_output=True, text=True)
+        finished = subprocess.run(command, cwd=self.root, input=source, capture_output=True, text=True)
         assert finished.returncode == 0, finished.stderr
         finished = subprocess.run([_program("node"), program, *files], capture_output=True, text=True)
         assert finished.returncode == 0, finished.stderr

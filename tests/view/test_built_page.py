@@ -118,3 +118,35 @@ def _compare(package: PagePackage, files: list[Path]) -> None:
 def _in_javascript(facts: Any) -> Any:
     """JavaScript has no numbers but float64."""
     return json.loads(json.dumps(json_value(facts)), parse_int=float)
+
+
+def test_the_numbers_of_a_formula(package: PagePackage, tmp_path: Path) -> None:
+    """A bias is in units of the sums only with their scale; a constant that is added is no weight."""
+    grids = {scale: Quantization.per_tensor(scale, 0, "uint8") for scale in (0.5, 0.125, 2.0)}
+    x, y = Tensor("x", "uint8", (1, 2), None, grids[0.5]), Tensor("y", "uint8", (1, 2), None, grids[2.0])
+    weight = Tensor.constant("w", np.array([[1, 2], [3, 4]], np.uint8), grids[0.125])
+    biases = [
+        (Tensor.constant("b", np.array([7, -3], np.int32), Quantization.per_tensor(0.0625, 0, "int32")), ("B", 7)),
+        (Tensor.constant("b", np.array([7, -3], np.int8), Quantization.per_tensor(0.25, 1, "int8")), ("b", 1.5)),
+        (Tensor.constant("b", np.array([7, -3], np.int32)), ("b", 7)),
+    ]
+    nodes = [Node("qfmt.Linear", ("x", "w", "b"), ("y",), version=1, rule="integer_bias")] * len(biases)
+    added = Node("Add", ("x", "c"), ("y",), version=14, rule="divide")
+    constant = Tensor.constant("c", np.array([[5, 6]], np.uint8), grids[0.125])
+    sums = Tensor("x", "int32", (1, 2))
+    factor, addend = (Tensor.constant(name, np.array(value, np.float32)) for name, value in (("m", 3), ("a", 10)))
+    shifted = Node("qfmt.RequantShift", ("x", "m", "a"), ("y",), {"div": 4}, version=1, rule="multiply_add_divide")
+    cases = [
+        *((node, [x, weight, bias], expected) for node, (bias, expected) in zip(nodes, biases, strict=True)),
+        (added, [x, constant], ("sa", 0.5)),
+        (shifted, [sums, factor, addend], ("mul / div", 0.75)),
+    ]
+    for index, (node, tensors, _) in enumerate(cases):
+        graph = Graph(("x",), ("y",), [node], {tensor.name: tensor for tensor in (*tensors, y)})
+        qfmt.save(Model(graph), tmp_path / f"{index}.qfb")
+    files = [tmp_path / f"{index}.qfb" for index in range(len(cases))]
+    for (node, _, (name, value)), (found,) in zip(cases, package.symbols(*files), strict=True):
+        symbols = dict(found)
+        assert symbols[name] == value, (node.operator, symbols)
+        assert not {"B", "b"} - {name} & symbols.keys()
+        assert ("at" in symbols) == (node.operator == "qfmt.Linear")

@@ -2,7 +2,7 @@
 
 import type { Entry } from "./entries.js";
 import { tensorsOf } from "./entries.js";
-import type { Grid, TensorFacts } from "./description.js";
+import type { Grid, Numeric, TensorFacts } from "./description.js";
 import { number, numbersOf } from "./dom.js";
 
 declare const SPEC: {
@@ -78,17 +78,19 @@ function symbolsOf(entry: Entry, channel: number): Symbol[] {
   };
   if (node.operator.startsWith("qfmt.Requant")) {
     requantization(entry, channel, add);
-  } else if (weight) {
+  } else if (weight && PRODUCTS.test(node.operator)) {
     quantized("x", data, "the input");
     quantized("w", weight, "the weight", channel);
     const [sx, sw, s] = [data?.grid, weight.grid, made?.grid].map((grid, index) => one(grid, index === 1 ? channel : 0));
     if (sx !== undefined && sw !== undefined) {
       const at = f32(f32(sx) * f32(sw));
       add("at", at, "unit of the sums, f32(sx · sw)");
-      const integers = bias && (bias.grid || bias.dtype.startsWith("int"));
-      const b = numbersOf([bias?.values?.[channel] ?? "none"])[0];
-      if (b !== undefined) {
-        add(integers ? "B" : "b", b, integers ? "bias, in units of the sums" : "bias");
+      const stored = numbersOf([bias?.values?.[channel] ?? "none"])[0];
+      const [scale, zero] = [one(bias?.grid, channel), numbersOf([pick(bias?.grid?.zero ?? [0], channel) ?? "none"])[0]];
+      if (stored !== undefined && (givesSums || (bias?.grid && zero === 0 && f32(scale ?? 0) === at))) {
+        add("B", stored, "bias, in units of the sums");
+      } else if (stored !== undefined && (!bias?.grid || (scale !== undefined && zero !== undefined))) {
+        add("b", bias?.grid ? (stored - zero!) * scale! : stored, "bias");
       }
       if (s !== undefined && !givesSums) {
         const multiplier = f32(at / f32(s));
@@ -116,8 +118,23 @@ function symbolsOf(entry: Entry, channel: number): Symbol[] {
   return found;
 }
 
+/** Operators whose weight has a scale that the scale of the sums contains. */
+const PRODUCTS = /Conv|Linear|Gemm|MatMul|LSTM|GRU|Cell/;
+
 function requantization({ node, model }: Entry, channel: number, add: (name: string, value: number | string | undefined, meaning: string) => unknown): void {
-  const [multiplier, shift, addend] = tensorsOf(node.inputs.slice(1, 4), model).map((tensor) => tensor?.values && pick(tensor.values, channel));
+  const given = tensorsOf(node.inputs.slice(1, 4), model).map((tensor) => tensor?.values && pick(tensor.values, channel));
+  if (node.operator === "qfmt.RequantShift") {
+    const [factor, addend] = given;
+    const divisor = numbersOf([node.attributes.find(([key]) => key === "div")?.[1] as Numeric ?? "none"])[0];
+    add("mul", factor, "multiplier");
+    add("add", addend, "addend, before the division");
+    add("div", divisor, "divisor");
+    if (typeof factor === "number" && divisor !== undefined) {
+      add("mul / div", factor / divisor, "the multiplier as a real number");
+    }
+    return;
+  }
+  const [multiplier, shift, addend] = given;
   add("m", multiplier, "multiplier");
   add("shift", shift, "shift to the right");
   add("add", addend, "addend, before the shift");
