@@ -37,6 +37,8 @@ def main(plan: Plan, with_vectors: bool) -> str:
         lines += ["", kernel_text("reading").replace("TAKES", takes)]
     lines += [
         "",
+        kernel_text("written"),
+        "",
         "int main(int argc, char **argv)",
         "{",
         *(_checking(name) if with_vectors else ()),
@@ -54,7 +56,7 @@ def main(plan: Plan, with_vectors: bool) -> str:
             f"    for (int32_t i = 0; i < {view.size}; i++)",
             f'        printf("{form}\\n", ({cast}){view.buffer.name}[i]);',
         ]
-    return text_of([*lines, "    return 0;", "}"])
+    return text_of([*lines, "    return written(0);", "}"])
 
 
 def _checking(name: str) -> list[str]:
@@ -62,7 +64,7 @@ def _checking(name: str) -> list[str]:
         '    if (argc == 2 && strcmp(argv[1], "--check") == 0) {',
         f"        const long wrong = (long){name}_check();",
         f'        printf("%ld of %ld outputs differ\\n", wrong, (long){name.upper()}_CHECKED);',
-        "        return wrong ? 1 : 0;",
+        "        return written(wrong ? 1 : 0);",
         "    }",
     ]
 

@@ -104,6 +104,12 @@ def test_the_makefile_builds_it(digits: Model, tmp_path: Path) -> None:
     assert make(folder, "CFLAGS=-O1").returncode == 0
     inputs = random_inputs(digits, np.random.default_rng(1))
     assert run_main(folder / "main", digits, inputs).tolist() == flat(digits.run(inputs), digits).tolist()
+    if (full := Path("/dev/full")).exists():
+        with full.open("wb") as output:
+            failed = subprocess.run(
+                [folder / "main"], input=bytes(64), stdout=output, stderr=subprocess.PIPE, check=False
+            )
+        assert (failed.returncode, failed.stderr) == (2, b"main: the output cannot be written\n")
     done = make(folder, "-s", "check")
     assert done.returncode == 2 and "has no test vector to compare with: qfmt run FILE" in done.stderr
     write_c(digits, folder)  # over the built program
