@@ -632,7 +632,7 @@ def test_a_folder_for_temporary_files_that_is_full(store: str, tmp_path: Path, m
     if not full.exists():
         pytest.skip("needs /dev/full, as on Linux")
     weights(1, 100).save(f"{store}/m.qfb")
-    monkeypatch.setattr(remote.tempfile, "TemporaryFile", lambda: full.open("w+b", buffering=0))
+    monkeypatch.setattr(remote.tempfile, "TemporaryFile", lambda **_: full.open("w+b", buffering=0))
     with pytest.raises(DestinationError, match="No space left on device; TMPDIR names the folder"):
         qfmt.load(f"{store}/m.qfb")
 
