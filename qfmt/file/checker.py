@@ -165,8 +165,12 @@ def _check_buffers(container: Container, found: Found) -> set[int]:
         with _collecting(found, container, where):
             stored = container.buffer(index, "buffer", "")
             gap = b"" if _is_lost(container, end) else container.data[end : stored.offset]
-            if not 0 <= stored.offset - end < header.ALIGNMENT or any(gap):
+            if not 0 <= stored.offset - end < header.ALIGNMENT:
                 found.add([Violation("F8", where, f"begins at {stored.offset}, but the previous one ends at {end}")])
+            elif any(gap):
+                found.add(
+                    [Violation("F8", where, f"the bytes from {end} to {stored.offset} before it are not all zero")]
+                )
             overlaps, end = stored.offset < end, max(end, stored.offset + stored.nbytes)
             if overlaps or _is_lost(container, stored.offset):  # the same bytes are not read for each of many
                 damaged.add(index)

@@ -192,7 +192,7 @@ def stored_range(tensor: Tensor) -> dict[str, Any]:
         least, most = _used(low, groups).min(), _used(high, groups).max()
         found |= {"stored_min": least.astype(to).item(), "stored_max": most.astype(to).item()}
         if grid is None:
-            real = [low.astype("float32"), high.astype("float32")]
+            real = [low.astype("float64"), high.astype("float64")]
         else:
             of_slices = replace(grid, block=tuple(min(each, 1) for each in grid.block), group_index=None)
             real = [_used(dequantize(end, of_slices), groups) for end in (low, high)]
