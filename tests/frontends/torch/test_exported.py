@@ -15,7 +15,7 @@ from torch import nn
 import qfmt
 from networks.exported import FORMS, NETWORKS, built, inputs_of, pt2e, quantized, saved
 from networks.pytorch import flat, quiet
-from qfmt import Model
+from qfmt import Model, QfmtError
 from support import processor
 
 QUICK = {
@@ -208,3 +208,20 @@ def test_an_embedding_with_zero_points_that_are_floats(tmp_path: Path) -> None:
     assert weight is not None and weight.zero_point.dtype == "float32"
     (found,) = model.run({model.graph.inputs[0]: rows.numpy()}).values()
     assert np.array_equal(found, converted(rows).detach().numpy())
+
+
+class Float8(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        decomposed = torch.ops.quantized_decomposed
+        q = decomposed.quantize_per_tensor.default(x, 1.5, 0, -448, 448, torch.float8_e4m3fn)
+        return decomposed.dequantize_per_tensor.default(q, 1.5, 0, -448, 448, torch.float8_e4m3fn)
+
+
+def test_float8_that_torch_rounds_to_integers_is_refused(tmp_path: Path) -> None:
+    """1.2 / 1.5 = 0.8 becomes 1, and not the float8 next to 0.8."""
+    x = torch.tensor([1.2])
+    with quiet():
+        torch.export.save(torch.export.export(Float8().eval(), (x,)), tmp_path / "m.pt2")
+    assert Float8()(x) == 1.5
+    with pytest.raises(QfmtError, match="quantizes to float8_e4m3fn after rounding to integers"):
+        qfmt.convert(tmp_path / "m.pt2")

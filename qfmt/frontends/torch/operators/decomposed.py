@@ -74,6 +74,8 @@ def _axis(lift: Builder, value: Any, axis: int) -> int:
 
 
 def _quantize(lift: Builder, value: Any, dtype: str, grid: Quantization) -> TensorValue:
+    if DTYPES[dtype].kind == "f":  # torch.ao.quantization.fx._decomposed rounds to integers, then to the float type
+        raise SourceError(f"quantizes to {dtype} after rounding to integers, which is not supported")
     x = lift.tensor(value)
     if x.dtype in ("float16", "bfloat16"):
         x = lift.emit("Cast", [x], {"to": "float32"})
