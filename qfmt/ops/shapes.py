@@ -7,7 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from ..errors import QfmtError
-from ..graph import MAXIMUM_RANK
+from ..graph import MAXIMUM_RANK, static_shape
 from ..model import Dimension, Shape, Tensor
 
 if TYPE_CHECKING:
@@ -54,9 +54,13 @@ def keeps_shape(operator: Operator) -> bool:
 
 def tells_sizes(tensor: Tensor) -> bool:
     """Whether shape rules may read the values of a constant: sizes, axes, pads; float factors of sizes."""
-    return tensor.is_constant and (
-        tensor.dtype == "int64" or (len(tensor.shape or ()) == 1 and tensor.quantization is None)
-    )
+    if not tensor.is_constant or prod(shape := static_shape(tensor)) > MANY_SIZES:
+        return False
+    return tensor.dtype == "int64" or (len(shape) == 1 and tensor.quantization is None)
+
+
+MANY_SIZES = 1 << 16
+"""More numbers are no sizes. To read them for each node takes time."""
 
 
 def along_axis(given: Inference) -> list[Shape]:

@@ -225,3 +225,18 @@ def test_float8_that_torch_rounds_to_integers_is_refused(tmp_path: Path) -> None
     assert Float8()(x) == 1.5
     with pytest.raises(QfmtError, match="quantizes to float8_e4m3fn after rounding to integers"):
         qfmt.convert(tmp_path / "m.pt2")
+
+
+class Rolled(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        quantize = torch.ops.quantized_decomposed.quantize_per_tensor.default
+        return torch.roll(quantize(x, 0.5, 0, -128, 127, torch.int8), 1, 1)
+
+
+def test_integers_that_are_rolled(tmp_path: Path) -> None:
+    x = torch.arange(6.0).reshape(2, 3)
+    with quiet():
+        torch.export.save(torch.export.export(Rolled().eval(), (x,)), tmp_path / "m.pt2")
+    model = qfmt.convert(tmp_path / "m.pt2")
+    (found,) = model.run({model.graph.inputs[0]: x.numpy()}).values()
+    assert found.dtype == np.int8 and np.array_equal(found, Rolled()(x).numpy())

@@ -154,7 +154,7 @@ def roll(lift: Builder, self: TensorValue, shifts: Any, dims: Any = ()) -> Any:
             cut = shapes.arithmetic(lift, "Sub", size, shapes.arithmetic(lift, "Mod", by, divisor))
         if by:
             parts = [sliced(lift, self, dim, cut, END), sliced(lift, self, dim, 0, cut)]
-            self = lift.emit("Concat", parts, {"axis": dim})
+            self = cat(lift, parts, dim)
     return self
 
 
