@@ -16,7 +16,8 @@ from .quantization import NO_ZERO_POINT
 PIECE = 1 << 16
 """About how many bytes are digested at once."""
 
-OF_INPUTS = ("dynamic_inputs", "quantized_inputs")
+QUANTIZED_INPUTS = "quantized_inputs"
+OF_INPUTS = ("dynamic_inputs", QUANTIZED_INPUTS)
 """The source keys that say how inputs are quantized, which no tensor does."""
 
 LONG = 256

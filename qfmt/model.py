@@ -306,7 +306,7 @@ class Model:
         return subgraph(self, inputs, outputs)
 
     def replace_tensor(self, name: str, values: ArrayLike, quantization: Quantization | None = None) -> Model:
-        """The same model with other values of a constant, of the same dtype and shape; test vectors are dropped.
+        """The same model with other values of a constant, of the same dtype and shape; without test vectors and proofs.
 
         `quantization` replaces that of the tensor. Raises QfmtError for a tensor that does not exist or is computed,
         and for values that it cannot represent.

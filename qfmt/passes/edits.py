@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ..content import QUANTIZED_INPUTS
 from ..errors import QfmtError
 from ..model import Graph, Model, Node, Quantization, StoredArray, Tensor
 from ..ops import only_moves
@@ -106,7 +107,16 @@ def rename(model: Model, names: Mapping[str, str]) -> Model:
         replace(vector, inputs=_keyed(found, vector.inputs), outputs=_keyed(found, vector.outputs))
         for vector in model.vectors
     )
-    return replace(model, graph=_renamed(replace(graph, tensors={**graph.tensors, **aliased}), found), vectors=vectors)
+    made = _renamed(replace(graph, tensors={**graph.tensors, **aliased}), found)
+    return replace(model, graph=made, vectors=vectors, source=_of_inputs(model.source, found))
+
+
+def _of_inputs(source: Mapping[str, str], names: Mapping[str, str]) -> Mapping[str, str]:
+    """The source keys with renamed integer inputs (docs/spec/conversions.md)."""
+    if QUANTIZED_INPUTS not in source:
+        return source
+    parts = (each.partition(" = ") for each in source[QUANTIZED_INPUTS].split("; "))
+    return {**source, QUANTIZED_INPUTS: "; ".join(names.get(own, own) + equals + how for own, equals, how in parts)}
 
 
 def _keyed(names: Mapping[str, str], values: Mapping[str, StoredArray]) -> dict[str, StoredArray]:
@@ -142,7 +152,9 @@ def replace_tensor(model: Model, name: str, values: ArrayLike, quantization: Qua
     if stored.shape != old.shape:
         raise QfmtError(f"has the shape {list(old.shape or ())}, the new values {list(stored.shape)}", where=old.name)
     new = replace(old, dtype=stored.dtype, data=stored.data, quantization=quantization or old.quantization)
-    return replace(model, graph=replace(model.graph, tensors={**model.graph.tensors, old.name: new}), vectors=())
+    nodes = [replace(node, proof=None) if node.proof else node for node in model.nodes]
+    tensors = {**model.graph.tensors, old.name: new}
+    return replace(model, graph=replace(model.graph, nodes=nodes, tensors=tensors), vectors=())
 
 
 def existing(graph: Graph, name: str) -> Tensor:

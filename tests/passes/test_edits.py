@@ -131,3 +131,13 @@ def test_a_walk_sees_every_edge(model: Model) -> None:
         read.update(name for name in node.inputs if name)
     assert {name: len(nodes) for name, nodes in graph.readers().items()} == read
     assert graph.uses() == read + Counter(graph.outputs)
+
+
+def test_a_replaced_constant_leaves_no_proof() -> None:
+    """It is about sums with the old weights. Integer inputs keep their rule under another name."""
+    model = qfmt.convert(DIGITS).to_integers(input_shapes={"x": (1, 1, 8, 8)})
+    assert sum(node.proof is not None for node in model.nodes) == 7
+    (name, old), *_ = ((each.name, each) for each in model.graph.constants() if each.dtype == "int8")
+    changed = model.replace_tensor(name, np.zeros(old.shape or (), np.int8))
+    assert not any(node.proof for node in changed.nodes)
+    assert model.rename({"quant": "img"}).source["quantized_inputs"] == "img = reciprocal_fma(x)"
