@@ -44,6 +44,9 @@ class Turns:
 
     __slots__ = ("_lock", "_process", "_taken")
 
+    renewing = RLock()
+    """Held while a thread of a forked child replaces a lock."""
+
     def __init__(self) -> None:
         self._lock, self._process, self._taken = RLock(), os.getpid(), False
 
@@ -51,7 +54,7 @@ class Turns:
     def lock(self) -> RLock:
         """A context that waits for other threads."""
         if self._process != os.getpid():
-            with _Renewing.lock:
+            with Turns.renewing:
                 self._renew()
         return self._lock
 
@@ -83,18 +86,8 @@ def nested() -> QfmtError:
     return QfmtError("this cannot begin in the middle of the same work", hint=hint)
 
 
-class _Renewing:
-    """The lock of a thread that gives another object a new one."""
-
-    lock = RLock()
-
-    @classmethod
-    def begin(cls) -> None:
-        cls.lock = RLock()
-
-
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_Renewing.begin)
+    os.register_at_fork(after_in_child=lambda: setattr(Turns, "renewing", RLock()))
 
 TORCH = Turns()
 """For tracing, kernels and parsing: torch's settings, and Python's filters of warnings, belong to the process."""

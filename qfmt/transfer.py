@@ -53,6 +53,7 @@ _LOOPS: list[Any] = []
 """The event loop in which fsspec's connections are, for a thread of its own."""
 
 _KEPT: list[Any] = []
+"""Sockets that a forked child has in place of those of its parent."""
 
 
 def _note_loop() -> None:

@@ -42,12 +42,11 @@ class DecodedTensor(Tensor):
             raise AttributeError(f"a tensor has no {name!r}")
         container, index = self._container, self._index
         with container.turns.lock, container.placed:
-            if self._has(name):  # from another thread
-                pass
-            elif name == "quantization":
-                self.fill(quantization=container.quantization_of(self, container.tensors.grid(index)))
-            else:
-                container.decode(self, container.tensors.record(index))
+            if not self._has(name):  # another thread may have decoded it
+                if name == "quantization":
+                    self.fill(quantization=container.quantization_of(self, container.tensors.grid(index)))
+                else:
+                    container.decode(self, container.tensors.record(index))
         return object.__getattribute__(self, name)
 
     def _has(self, name: str) -> bool:

@@ -137,11 +137,10 @@ def _tensor(
 
 def first_form(value: Any) -> StoredTensor | None:
     """A tensor as the first versions of PyTorch pickled it: an object with a state. None for any other object."""
-    match value:
-        case Inert(class_name=str(name), state=(Storage() as storage, offset, shape, strides)) if name.startswith(
-            "torch."
-        ) and name.endswith("Tensor"):
-            return _tensor(storage, offset, shape, strides)
+    if isinstance(value, Inert) and value.class_name.startswith("torch.") and value.class_name.endswith("Tensor"):
+        match value.state:
+            case (Storage() as storage, offset, shape, strides):
+                return _tensor(storage, offset, shape, strides)
     return None
 
 
