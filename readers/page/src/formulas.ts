@@ -4,6 +4,7 @@ import type { Entry } from "./entries.js";
 import { tensorsOf } from "./entries.js";
 import type { Grid, Numeric, TensorFacts } from "./description.js";
 import { number, numbersOf } from "./dom.js";
+import { hasWeights } from "./statistics.js";
 
 declare const SPEC: {
   readonly rules: Readonly<Record<string, { readonly formula: string; readonly by: string; readonly grid?: string }>>;
@@ -78,7 +79,7 @@ function symbolsOf(entry: Entry, channel: number): Symbol[] {
   };
   if (node.operator.startsWith("qfmt.Requant")) {
     requantization(entry, channel, add);
-  } else if (weight && PRODUCTS.test(node.operator)) {
+  } else if (weight && hasWeights(node.operator)) {
     quantized("x", data, "the input");
     quantized("w", weight, "the weight", channel);
     const [sx, sw, s] = [data?.grid, weight.grid, made?.grid].map((grid, index) => one(grid, index === 1 ? channel : 0));
@@ -117,9 +118,6 @@ function symbolsOf(entry: Entry, channel: number): Symbol[] {
   }
   return found;
 }
-
-/** Operators whose weight has a scale that the scale of the sums contains. */
-const PRODUCTS = /Conv|Linear|Gemm|MatMul|LSTM|GRU|Cell/;
 
 function requantization({ node, model }: Entry, channel: number, add: (name: string, value: number | string | undefined, meaning: string) => unknown): void {
   const given = tensorsOf(node.inputs.slice(1, 4), model).map((tensor) => tensor?.values && pick(tensor.values, channel));

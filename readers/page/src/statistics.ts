@@ -13,11 +13,14 @@ export const CHANNELS = 4096;
 /** Operators with weights, from schema/operators.json: the place of each weight among the inputs, and its axis. */
 declare const WEIGHTS: Readonly<Record<string, readonly (readonly [number, number])[]>>;
 
+/** Whether an operator sums products with weights. */
+export const hasWeights = (operator: string): boolean => Object.hasOwn(WEIGHTS, operator);
+
 /** The axis of the channels of each weight, by its place: that along which scales run, or that of the node that reads it. */
 export function channelAxes(nodes: readonly NodeFacts[], tensors: readonly TensorFacts[]): Map<number, number> {
   const found = new Map<number, number>();
   for (const { operator, inputs, attributes } of nodes) {
-    for (const [index, axis] of Object.hasOwn(WEIGHTS, operator) ? WEIGHTS[operator]! : []) {
+    for (const [index, axis] of hasWeights(operator) ? WEIGHTS[operator]! : []) {
       const place = inputs[index] ?? -1;
       const rank = tensors[place]?.shape?.length ?? 0;
       if (rank > 1) {
