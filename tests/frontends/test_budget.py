@@ -303,13 +303,13 @@ def rebuilt(kind: str, offset: int, shape: tuple[int, ...], strides: tuple[int, 
 
 def test_constants_that_many_calls_read(tmp_path: Path) -> None:
     """Each call may read the elements of a tensor, to infer a shape."""
-    calls = ["w = self.w", *["y = torch.index_select(x, 0, w)"] * 600, "return y"]
+    calls = ["w = self.w", *["y = torch.index_select(x, 0, w)"] * 1000, "return y"]
     path = script(tmp_path / "m.pt", *calls)
     with zipfile.ZipFile(path) as archive:
         entries = {name.removeprefix("m/"): archive.read(name) for name in archive.namelist()}
-    tensor = text("w") + rebuilt("Long", 0, (100_000,), (2,))
+    tensor = text("w") + rebuilt("Long", 0, (60_000,), (2,))
     module = b"\x80\x02c__torch__\nM\n)\x81}" + tensor + b"sb."
-    too_much(zipped(path, entries | {"data.pkl": module, "data/0": bytes(1_600_000)}))
+    too_much(zipped(path, entries | {"data.pkl": module, "data/0": bytes(960_000)}))
 
 
 def test_a_weight_of_many_names_and_parts(tmp_path: Path) -> None:

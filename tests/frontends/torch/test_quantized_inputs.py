@@ -123,6 +123,8 @@ class InFloats(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.head = torch.nn.Linear(4, 3)
+        for parameter in self.head.parameters():  # sums do not cancel
+            torch.nn.init.uniform_(parameter, 0.1, 1)
 
     def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
         mean = torch.nn.functional.adaptive_avg_pool2d(x, 1).flatten(1)
