@@ -21,6 +21,7 @@ from ..frontends.witness import Computed, computed
 from ..interpreter import checked_inputs, execute, operands_of
 from ..model import DTYPES, Graph, Model, Node, Tensor, numpy_dtype, static_shape
 from ..ops.rescaling import channels_of
+from ..passes.edits import rename
 from ..threads import cached_property
 from .difference import Pairing
 from .judges import BySource
@@ -104,6 +105,19 @@ def _are_integers_of(tensor: Tensor, other: Tensor) -> bool:
     return DTYPES[tensor.dtype].kind == "f" and DTYPES[other.dtype].is_integer
 
 
+def as_named_in(source: Graph, file: Model) -> Model:
+    """A file in which tensors of the source were renamed (`Model.rename`), with the source's names."""
+    renamed = (tensor for tensor in file.tensors.values() if not _is_of(source, tensor.name))
+    names = {alias: tensor.name for tensor in renamed for alias in tensor.aliases}
+    free = {name: alias for alias, name in names.items() if _is_of(source, alias) and alias not in file.tensors}
+    return rename(file, free)
+
+
+def _is_of(source: Graph, name: str) -> bool:
+    """Whether a name in an integer-only file is that of a tensor of the source."""
+    return name.removesuffix(MOVED).removesuffix(CENTRED) in source.tensors
+
+
 class Lowered:
     """Relates an integer-only file to its source, as `Converted` does for other files. Inputs are those of the
     source. `rules` is the source converted with the rules of the engine that runs it, if the file was lowered from the
@@ -166,10 +180,12 @@ class Lowered:
         """Inputs of the source, given directly or as the integer inputs of the file."""
         ends = {mine: origin for origin, mine in self._inputs_of_source().items()}
         real: dict[str, ArrayLike] = {}
-        for name, values in inputs.items():
+        for given, values in inputs.items():
+            tensor = None if given in self.takes.graph.inputs else self.file.graph.find(given)
+            name = tensor.name if tensor else given
             origin = ends.get(name, name)
             if origin not in self.takes.graph.inputs:
-                self.notes.append(f"ignored, because not an input: {name}")
+                self.notes.append(f"ignored, because not an input: {given}")
                 continue
             grid = self.file.tensors[name].quantization if name in ends else None
             is_real = DTYPES[self.takes.tensors[origin].dtype].kind == "f"

@@ -23,7 +23,7 @@ from ..rules import require_sound
 from ..urls import Named, Place, Url, place
 from .comparison import Comparison
 from .converted import Converted
-from .lowered import Lowered, has_inputs_of, inputs_inside, is_lowered, likenesses
+from .lowered import Lowered, as_named_in, has_inputs_of, inputs_inside, is_lowered, likenesses
 from .onnx_form import in_terms_of_onnx
 from .report import Report
 
@@ -88,7 +88,7 @@ def _compared(
     try:
         own = FileWitness(named, engine) if sniff(path).key == "qfb" else None
         if is_lowered(file) and not (own and is_lowered(own.model)):
-            lowered = Lowered(file, own) if own else _before_lowering(path, file, engine)
+            lowered = Lowered(as_named_in(own.model.graph, file), own) if own else _before_lowering(path, file, engine)
         witness = lowered.witness if lowered else own or _witness(path, file, engine)
         if own and not lowered and _form(own.model) != _form(file) and own.model.content_id() != file.content_id():
             what = "is a .qfb file, whose nodes have another form than FILE"
@@ -195,9 +195,10 @@ def _before_lowering(path: Path, file: Model, engine: str | None) -> Lowered:
         except SourceError as error:
             refused = refused or error
             continue
-        if has_inputs_of(witness.model, file):
+        named = as_named_in(witness.model.graph, file)
+        if has_inputs_of(witness.model, named):
             rules, notes = _rules_of_engine(path, likeness, witness, engine)
-            relation = Lowered(file, witness, rules.model if rules else None)
+            relation = Lowered(named, witness, rules.model if rules else None)
             relation.notes.extend(notes)
             if witness.model.no_graph or (not relation.unknown() and relation.is_lowered_anew):
                 return relation

@@ -12,6 +12,7 @@ from ..content import QUANTIZED_INPUTS
 from ..errors import QfmtError
 from ..model import Graph, Model, Node, Quantization, StoredArray, Tensor
 from ..ops import only_moves
+from .proofs import with_ranges_of_sums
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -154,7 +155,8 @@ def replace_tensor(model: Model, name: str, values: ArrayLike, quantization: Qua
     new = replace(old, dtype=stored.dtype, data=stored.data, quantization=quantization or old.quantization)
     nodes = [replace(node, proof=None) if node.proof else node for node in model.nodes]
     tensors = {**model.graph.tensors, old.name: new}
-    return replace(model, graph=replace(model.graph, nodes=nodes, tensors=tensors), vectors=())
+    changed = replace(model, graph=replace(model.graph, nodes=nodes, tensors=tensors), vectors=())
+    return with_ranges_of_sums(changed, old.name)
 
 
 def existing(graph: Graph, name: str) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -83,6 +83,28 @@ def require_proven(model: Model, rules: Container[str] = ("P1", "P2")) -> None:
     """ValidityError for sums that may break one of the rules: a program that assumes them would compute others."""
     if broken := [each for each in proofs(model).violations if each.rule in rules]:
         raise ValidityError(broken)
+
+
+def with_ranges_of_sums(model: Model, name: str) -> Model:
+    """The model in which sums with a constant state the range that its elements give; all of int32 if that is not
+    known."""
+    budget, tensors = Budget.of(model, "bounding the sums of a network of"), dict(model.graph.tensors)
+    for node in model.graph.readers().get(name, ()):
+        add, grid = _adder(node), tensors[node.outputs[0]].quantization
+        if add is None or grid is None:
+            continue
+        budget.visit(node, tensors)
+        whole = np.array((DTYPES["int32"].minimum, DTYPES["int32"].maximum), np.int64)
+        try:
+            reached = add(node, tensors, budget)
+            low, high = np.clip((reached.low.min(), reached.high.max()), *whole) if reached.low.size else whole
+        except BudgetError:
+            raise
+        except QfmtError:
+            low, high = whole
+        grid = replace(grid, quant_min=int(low), quant_max=int(high))
+        tensors[node.outputs[0]] = replace(tensors[node.outputs[0]], quantization=grid)
+    return model.replace(graph=replace(model.graph, tensors=tensors))
 
 
 def _adder(node: Node) -> Callable[[Node, Tensors, Budget], Range] | None:

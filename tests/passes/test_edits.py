@@ -10,6 +10,7 @@ import pytest
 import qfmt
 from qfmt import Model
 from qfmt.errors import QfmtError
+from qfmt.passes.proofs import proofs
 from qfmt.rules import graph_violations, violations
 from support.paths import DIGITS
 
@@ -134,10 +135,15 @@ def test_a_walk_sees_every_edge(model: Model) -> None:
 
 
 def test_a_replaced_constant_leaves_no_proof() -> None:
-    """It is about sums with the old weights. Integer inputs keep their rule under another name."""
+    """It is about sums with the old weights, as is their range. Integer inputs keep their rule under another name."""
     model = qfmt.convert(DIGITS).to_integers(input_shapes={"x": (1, 1, 8, 8)})
     assert sum(node.proof is not None for node in model.nodes) == 7
     (name, old), *_ = ((each.name, each) for each in model.graph.constants() if each.dtype == "int8")
     changed = model.replace_tensor(name, np.zeros(old.shape or (), np.int8))
     assert not any(node.proof for node in changed.nodes)
+    sums = changed.graph.readers()[name][0].outputs[0]
+    before, after = (each.tensors[sums].quantization for each in (model, changed))
+    assert before and after and before.quant_min < after.quant_min <= after.quant_max < before.quant_max
+    largest = model.replace_tensor(name, np.full(old.shape or (), 127, np.int8))
+    assert not proofs(largest).violations and not proofs(changed).violations
     assert model.rename({"quant": "img"}).source["quantized_inputs"] == "img = reciprocal_fma(x)"
