@@ -141,6 +141,9 @@ def test_a_replaced_constant_leaves_no_proof() -> None:
     (name, old), *_ = ((each.name, each) for each in model.graph.constants() if each.dtype == "int8")
     changed = model.replace_tensor(name, np.zeros(old.shape or (), np.int8))
     assert not any(node.proof for node in changed.nodes)
+    sums = [node.inputs[0] for node in model.nodes if node.proof]
+    for part in model.subgraph([sums[0]]), model.subgraph(["pool"]), model.subgraph([], [sums[-1]]):
+        assert not proofs(part).violations and sum(node.proof is not None for node in part.nodes) < 7
     sums = changed.graph.readers()[name][0].outputs[0]
     before, after = (each.tensors[sums].quantization for each in (model, changed))
     assert before and after and before.quant_min < after.quant_min <= after.quant_max < before.quant_max

@@ -222,7 +222,7 @@ VIEWS = {
         "movedim", "narrow", "native_channel_shuffle", "numpy_T", "permute", "positive", "ravel", "real", "reshape",
         "reshape_as", "resolve_conj", "resolve_neg", "select", "slice", "split", "split_with_sizes", "squeeze",
         "swapaxes", "swapdims", "t", "tensor_split", "to", "transpose", "type_as", "unbind", "unflatten", "unfold",
-        "unsqueeze", "view", "view_as",
+        "unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes", "unsqueeze", "view", "view_as",
     )
 } | {"prim::data"}  # fmt: skip
 """Calls whose result is a view of their first argument's memory: writing to one changes the other.

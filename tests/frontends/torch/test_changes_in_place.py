@@ -20,6 +20,7 @@ from qfmt.errors import QfmtError
 VIEWS = """{t}[0] | {t}[:, 1:] | {t}[:] | {t}.t() | {t}.view(-1) | {t}.view_as({t}) | {t}.unsqueeze(0) | {t}.squeeze(0)
  | {t}.expand(2, 3) | {t}.transpose(0, 1) | {t}.detach() | {t}.data | {t}.contiguous() | {t}.float() | {t}.cpu()
  | {t}.type_as(x) | {t}.flatten(0) | {t}.chunk(1)[0] | {t}.split(1, 0)[1] | {t}.split(5)[0] | {t}.unbind(0)[1]
+ | {t}.unsafe_chunk(1)[0] | {t}.unsafe_split(1, 0)[1] | {t}.unsafe_split_with_sizes([1, 1], 0)[0]
  | F.dropout({t}, 0.5, False) | torch.feature_dropout({t}, 0.5, False) | torch.alpha_dropout({t}, 0.5, False)
  | {t}.dequantize() | torch.einsum("ij->ji", [{t}])
  | torch.meshgrid({t}[0], x[0], indexing="ij")[0] | torch.flip({t}, []) | torch.roll({t}, 0, 0) | torch.cat([{t}])

@@ -143,7 +143,7 @@ def index_select(lift: Builder, self: Any, dim: int, index: Any) -> Any:
     return lift.emit("Gather", [self, unsqueeze(lift, at, 0) if at.shape == () else at], {"axis": dim})
 
 
-@lifts("aten::split", "aten::split_with_sizes")
+@lifts("aten::split", "aten::split_with_sizes", "aten::unsafe_split", "aten::unsafe_split_with_sizes")
 def split(lift: Builder, self: TensorValue, split_size: Any, dim: int = 0) -> Any:
     if isinstance(split_size, int):
         size = _known_size(lift, self, dim)
@@ -157,7 +157,7 @@ def split(lift: Builder, self: TensorValue, split_size: Any, dim: int = 0) -> An
     return lift.emit_many("Split", [self, sizes], {"axis": dim}, outputs=len(split_size))
 
 
-@lifts("aten::chunk")
+@lifts("aten::chunk", "aten::unsafe_chunk")
 def chunk(lift: Builder, self: TensorValue, chunks: int, dim: int = 0) -> Any:
     size = _known_size(lift, self, dim)
     return split(lift, self, -(-size // chunks), dim)
