@@ -89,6 +89,11 @@ def _compared(
         own = FileWitness(named, engine) if sniff(path).key == "qfb" else None
         if is_lowered(file) and not (own and is_lowered(own.model)):
             lowered = Lowered(as_named_in(own.model.graph, file), own) if own else _before_lowering(path, file, engine)
+            exported = lowered.witness.model
+            is_quantized = any(tensor.quantization for tensor in exported.tensors.values())
+            if is_quantized and _form(file) != _form(exported) == (True, True):
+                what = "the source is an export to ONNX, which may round at other places"
+                lowered.notes.append(f"{what}: to be sure, give the .qfb or the source that FILE was made from")
         witness = lowered.witness if lowered else own or _witness(path, file, engine)
         if own and not lowered and _form(own.model) != _form(file) and own.model.content_id() != file.content_id():
             what = "is a .qfb file, whose nodes have another form than FILE"

@@ -395,6 +395,7 @@ def test_integer_only_against_its_onnx_export(digits: Model, exact: Model, narro
     onnx.save(digits.to_onnx(), tmp_path / "floats.onnx")
     counts = told("floats in ONNX", qfmt.verify(tmp_path / "floats.onnx", exact))
     assert total(counts, "wrong") < 40 and not counts.skipped  # ONNX computes the mean differently
+    assert any(note.startswith("the source is an export to ONNX") for note in counts.notes)
 
 
 def test_integer_only_onnx_begins_inside_its_origin(digits: Model, exact: Model, tmp_path: Path) -> None:
