@@ -235,6 +235,26 @@ def test_every_golden_file_can_be_dropped_into_the_empty_page(browser: Browser) 
     tell(f"page: {len(files)} golden files are shown when they are dropped")
 
 
+def test_the_file_that_was_opened_last_is_shown(browser: Browser, digits: Path, tmp_path: Path) -> None:
+    """Though another one takes longer to read."""
+    for name in "slow.qfb", "fast.qfb":
+        _digits().save(tmp_path / name)
+    slow = """() => {
+        const read = Blob.prototype.arrayBuffer;
+        Blob.prototype.arrayBuffer = async function () {
+            if (!window.go) await new Promise((done) => window.go = done);
+            return read.call(this);
+        }
+    }"""
+    with opened(browser, digits) as shown:
+        shown.evaluate(slow)
+        shown.set_input_files("#file", tmp_path / "slow.qfb")
+        shown.wait_for_function("() => window.go")
+        _dropped(shown, tmp_path / "fast.qfb")
+        shown.evaluate("async () => { window.go(); await new Promise((done) => setTimeout(done, 300)); }")
+        assert shown.title() == "fast.qfb · qfmt view"
+
+
 def test_a_damaged_file_is_refused_in_words(browser: Browser, digits: Path, tmp_path: Path) -> None:
     path = tmp_path / "broken.qfb"
     path.write_bytes(b"\0\0\0\0QFB1" + b"\0" * 100)

@@ -24,6 +24,7 @@ class Page {
   readonly #save = el("a", { class: "button", hidden: true }, "Save .qfb");
   readonly #main: HTMLElement;
   #model: Description | null = null;
+  #opened: File | null = null;
   #entries: Entry[] = [];
   #selected: Entry | null = null;
 
@@ -58,13 +59,20 @@ class Page {
     if (!file) {
       return;
     }
+    this.#opened = file;
     this.#alert.textContent = "";
     this.#said.textContent = shown(`Reading ${file.name} …`);
+    const isLast = () => this.#opened === file; // another one may have been opened meanwhile
     try {
-      this.show(await describeFile(file, file.name));
-      this.#save.hidden = true;
+      const model = await describeFile(file, file.name);
+      if (isLast()) {
+        this.show(model);
+        this.#save.hidden = true;
+      }
     } catch (error) {
-      this.alert(`${file.name}: ${(error as Error).message}`);
+      if (isLast()) {
+        this.alert(`${file.name}: ${(error as Error).message}`);
+      }
     }
   }
 
