@@ -16,8 +16,8 @@ from ..frontends.json_text import is_shallow
 from ..notation import how_many, in_shell, number
 from ..regular import irregular
 from ..urls import Place, place, text_of
+from .options import Command, no_progress
 from .options import memory as memory_option
-from .options import no_progress
 from .output import as_json, line
 from .progress import working
 from .source import QFB_OR_ARCHIVE, is_archive, limited
@@ -49,6 +49,7 @@ class Results(NamedTuple):
 
 
 @click.command(
+    cls=Command,
     epilog="Exit status: 0 valid; 1 invalid, or a test vector differs; 2 FILE, or one of an archive, cannot be read, or"
     " its vectors not run.",
 )

@@ -23,7 +23,7 @@ from .facts import origin
 from .hazards import summary
 from .integer import Lowering, integer_options
 from .interruption import will_write
-from .options import Shapes, input_shapes, named, no_progress, seconds
+from .options import Command, Shapes, input_shapes, named, no_progress, seconds
 from .options import size as size_option
 from .output import as_json, line
 from .progress import working
@@ -48,6 +48,7 @@ def _dtype(words: list[str]) -> str:
 
 
 @click.command(
+    cls=Command,
     epilog="""\b
 Examples:
   qfmt convert model.pt model.qfb

@@ -9,7 +9,7 @@ import click
 import qfmt
 
 from ..urls import Place
-from .options import no_progress, pager
+from .options import Command, no_progress, pager
 from .output import Column, as_json, line, table
 from .progress import working
 from .source import FILE, limited, open_model
@@ -21,6 +21,7 @@ DIFFERS = 1
 
 
 @click.command(
+    cls=Command,
     epilog="""\b
 Examples:
   qfmt diff old.qfb new.qfb

@@ -13,7 +13,7 @@ from ..model import DIGEST_SIZE, DTYPES, Model, Tensor
 from ..notation import NOTHING, in_shell, quantization_cells, shape_text, size
 from ..urls import Place
 from .facts import Users, counts, describe, file_facts, origin, tensor_facts, why_float
-from .options import completed, no_progress, pager
+from .options import Command, completed, no_progress, pager
 from .output import WIDEST, Column, as_json, line, pairs, table
 from .progress import working
 from .source import FILE_OR_ARCHIVE, QFB, is_archive, limited, open_model
@@ -27,6 +27,7 @@ VALUE = [Column("shape"), Column("dtype", detail=True), *SCALE]
 
 
 @click.command(
+    cls=Command,
     epilog="""\b
 Examples:
   qfmt inspect model.qfb                        nodes and tensors

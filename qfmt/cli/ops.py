@@ -10,14 +10,14 @@ import click
 from ..errors import QfmtError
 from ..model import near_names
 from .matrix import matrix
-from .options import completed, pager
+from .options import Command, completed, pager
 from .output import Column, as_json, line, pairs, table
 
 if TYPE_CHECKING:
     from ..ops import Operator
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("name", required=False, shell_complete=completed("operators"))
 @click.option("--matrix", "matrix_", is_flag=True, help="Print where each can come from, and go to.")
 @click.option("--json", "json_", is_flag=True, help="Print everything as JSON.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..notation import is_size_name
-from .output import paged
+from .output import paged, printing
 from .progress import quiet
 
 if TYPE_CHECKING:
@@ -18,6 +18,17 @@ if TYPE_CHECKING:
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 Shapes = dict[str, "tuple[Dimension, ...]"]
+
+
+class Command(click.Command):
+    """A command whose help text may be cut (`| head`), or not fit on a disk."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        with printing():
+            return super().make_context(info_name, args, parent, **extra)
+        raise click.exceptions.Exit(0)  # nobody reads it
 
 
 def input_shapes(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

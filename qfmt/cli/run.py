@@ -14,8 +14,8 @@ from ..notation import NOTHING, number, shape_text
 from ..urls import Place
 from .arrays import arrays, matched, taken
 from .interruption import will_write
+from .options import Command, no_progress
 from .options import memory as memory_option
-from .options import no_progress
 from .output import Column, as_json, line, table
 from .progress import working
 from .source import ARRAYS_FILE, DESTINATION, FILE, distinct, open_model, spare
@@ -40,6 +40,7 @@ SHOWN = 10
 
 
 @click.command(
+    cls=Command,
     epilog="""\b
 Examples:
   qfmt run model.qfb --input image.npy                     a single array for a single input

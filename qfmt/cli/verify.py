@@ -17,7 +17,7 @@ from ..frontends.json_text import is_shallow
 from ..notation import how_many, number
 from ..urls import Place, place, text_of
 from .arrays import arrays, matched, taken
-from .options import Shapes, input_shapes, no_progress
+from .options import Command, Shapes, input_shapes, no_progress
 from .output import Column, as_json, line, pairs, table
 from .progress import working
 from .source import ARCHIVE, ARRAYS_FILE, DESTINATION, FILE, open_model
@@ -37,6 +37,7 @@ MEANINGS = {
 
 
 @click.command(
+    cls=Command,
     epilog="""\b
 Examples:
   qfmt verify model.pt model.qfb                        on pseudo-random inputs

@@ -16,7 +16,7 @@ from ..errors import DestinationError
 from ..notation import size
 from ..urls import Place
 from .interruption import will_write
-from .options import no_progress
+from .options import Command, no_progress
 from .output import line
 from .progress import working
 from .source import ARRAYS, DESTINATION, FILE, MODELS, distinct, limited, open_model, spare
@@ -37,6 +37,7 @@ def _result(name: str, help: str) -> Callable[[Callable[..., Any]], Callable[...
 
 
 @click.command(
+    cls=Command,
     epilog="""\b
 Examples:
   qfmt view model.qfb                              in the browser

@@ -188,10 +188,10 @@ def test_ops_explains_one_by_its_name_here_or_in_torch() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
-@pytest.mark.parametrize("argument", ["ops", "--help", "--version"])
-def test_a_stream_that_is_full(argument: str) -> None:
+@pytest.mark.parametrize("arguments", ["ops", "--help", "--version", *(f"{name} --help" for name in COMMANDS)])
+def test_a_stream_that_is_full(arguments: str) -> None:
     with Path("/dev/full").open("w") as full:
-        done = start(argument, stdout=full, stderr=subprocess.PIPE)
+        done = start(*arguments.split(), stdout=full, stderr=subprocess.PIPE)
         told = done.communicate()[1].decode()
         assert (done.returncode, told) == (
             2,
