@@ -250,6 +250,28 @@ def test_cells(name: str, dtype: torch.dtype, tmp_path: Path, monkeypatch: pytes
         compare(what, model, [x], module(x), monkeypatch)
 
 
+class ManySteps(Cell):
+    """Repeats a cell in a loop of the forward method."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        state, states = torch.zeros(1, 24), torch.jit.annotate(list[torch.Tensor], [])
+        for step in range(500):
+            state = self.cell(x[step], state)
+            states.append(state)
+        return torch.cat(states)
+
+
+@pytest.mark.parametrize("kind", ["traced", "scripted"])
+def test_a_cell_of_many_steps(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work of a conversion has a limit, which such a network does not reach."""
+    with pytorch.quiet():
+        module = torch.ao.quantization.quantize_dynamic(ManySteps(nn.GRUCell(10, 24)).eval(), {nn.GRUCell})
+    x = torch.randn(500, 1, 10)
+    model = qfmt.convert(saved(module, [x], kind, tmp_path / "cell.pt"), input_shapes={"x": (500, 1, 10)})
+    assert [node.operator for node in model.nodes].count("qfmt.GRUCell") == 500
+    compare("GRUCell, 500 steps", model, [x], module(x), monkeypatch)
+
+
 class Oldest(nn.Module):
     """A layer with PyTorch's packed parameters from before `quantized_dynamic`."""
 

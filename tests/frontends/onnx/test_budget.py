@@ -131,7 +131,7 @@ def side_by_side(count: int) -> onnx.ModelProto:
     return proto([node("Relu", ["x"], ["y"]), *calls], {"x": (FLOAT, [1, 4])}, ["y"], opset=17, functions=made)
 
 
-@pytest.mark.parametrize("made", [called(functions(60, 2)), side_by_side(4000)], ids=["nested", "side by side"])
+@pytest.mark.parametrize("made", [called(functions(60, 2)), side_by_side(8000)], ids=["nested", "side by side"])
 def test_functions_are_counted_before_they_are_inlined(
     made: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -391,7 +391,7 @@ SHARED: dict[str, list[tuple[str, str, str]]] = {
         for each in (("QuantizeLinear", "f s z", f"t{at}"), ("DequantizeLinear", f"t{at} s z", f"q{at}"))
     ],
     "DynamicQuantizeMatMul": [("DynamicQuantizeMatMul", "x w s z", f"q{at}") for at in range(600)],
-    "MatMul": [("RequantShift", "x s zero", "i"), *[("MatMul", "i half", f"q{at}") for at in range(400)]],
+    "MatMul": [("RequantShift", "x s zero", "i"), *[("MatMul", "i half", f"q{at}") for at in range(1000)]],
 }
 """Nodes: operator, inputs, output."""
 

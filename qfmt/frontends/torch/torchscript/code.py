@@ -31,7 +31,7 @@ PIECE = 500
 LINE = 150
 """Bytes of a line that is kept, and of where its block begins."""
 
-PARSING = 4
+PARSING = 2
 """Operations to parse a word or a sign."""
 
 LONG = 4

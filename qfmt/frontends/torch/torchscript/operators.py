@@ -42,7 +42,8 @@ class Operators:
             self.budget.spend(folding.cost(target, args))
             result = self._known(target, args, kwargs)
         if isinstance(result, str | list | tuple):
-            self.budget.hold(len(result))
+            is_changed = bool(args) and result is args[0]  # in place: nothing is copied
+            self.budget.hold(0 if is_changed else len(result))
         elif isinstance(result, branches.Text):
             self.budget.allocate(branches.UNDECIDED)
         return result
