@@ -13,7 +13,7 @@ from ..errors import QfmtError
 from ..memory import require
 from ..model import Dimension, Shape, numpy_dtype
 from .registry import ELEMENT_TYPES, Inference, Quantized, operator, optional, truth
-from .shapes import check_broadcasts, same
+from .shapes import check_broadcasts
 
 
 def _heads(shape: tuple[Dimension, ...], heads: int) -> tuple[Dimension, ...]:
@@ -21,7 +21,7 @@ def _heads(shape: tuple[Dimension, ...], heads: int) -> tuple[Dimension, ...]:
     if len(shape) == 4:
         return shape
     if len(shape) != 3 or heads < 1:
-        raise QfmtError(f"Attention requires 4 dimensions, or 3 and the number of heads, not {len(shape)} and {heads}")
+        raise QfmtError(f"requires 4 dimensions, or 3 and the number of heads, not {len(shape)} and {heads}")
     if isinstance(shape[2], int) and shape[2] % heads:
         raise QfmtError(f"a size of {shape[2]} cannot be split into {heads} heads")
     return (shape[0], heads, shape[1], shape[2] // heads if isinstance(shape[2], int) else None)
@@ -42,6 +42,10 @@ def _attention_shape(given: Inference) -> list[Shape]:
         raise QfmtError("past keys and values have 4 dimensions")
     _check_equal("batches", q[0], *(each[0] for each in (k, v, *pasts)), *(given.shapes[6] or ()))
     _check_equal("heads of keys and values", *(each[1] for each in (k, v, *pasts)))
+    if isinstance(q[1], int) and isinstance(k[1], int) and (not k[1] or q[1] % k[1]):
+        raise QfmtError(f"{q[1]} heads of queries do not fit {k[1]} heads of keys")
+    _check_equal("sizes of queries and keys", q[3], k[3], *(each[3] for each in given.shapes[4:5] if each is not None))
+    _check_equal("sizes of values", v[3], *(each[3] for each in given.shapes[5:6] if each is not None))
     _check_equal("numbers of keys and values", k[2], v[2])
     _check_equal("numbers of past keys and values", *(each[2] for each in pasts))
     past, length = given.shapes[4], None
@@ -162,6 +166,23 @@ def attention(
     return [y, keys, values, (products, capped, masked, weights)[a["qk_matmul_output_mode"]]]
 
 
+def _rotary_shape(given: Inference) -> list[Shape]:
+    """Of a cache with a number for each pair: [batch, length, pairs], or [positions, pairs]."""
+    x, turned = given.known(0), given.attributes["rotary_embedding_dim"]
+    batch, _, length, size = _heads(x, given.attributes["num_heads"])
+    turned = turned or size
+    if isinstance(turned, int) and (turned % 2 or (isinstance(size, int) and turned > size)):
+        raise QfmtError(f"{turned} of {size} elements of a head cannot be rotated in pairs")
+    for cache in given.shapes[1:3]:
+        if cache is not None:
+            chosen = (batch, length, *cache[1:]) if len(cache) == 2 else cache
+            wanted = (batch, length, turned // 2 if isinstance(turned, int) else None)
+            check_broadcasts(chosen, wanted, "a cache of cosines or sines")
+    if len(given.shapes) > 3 and given.shapes[3] is not None:
+        check_broadcasts(given.shapes[3], (batch, length), "positions")
+    return [x]
+
+
 @operator(
     "RotaryEmbedding",
     23,
@@ -171,7 +192,7 @@ def attention(
         "num_heads": optional(0, "how many heads X of 3 dimensions has"),
         "rotary_embedding_dim": optional(0, "how many elements of a head are rotated; 0: all"),
     },
-    shape=same,
+    shape=_rotary_shape,
     quantized=Quantized.FLOAT_ONLY,
 )
 def rotary_embedding(
@@ -191,9 +212,8 @@ def rotary_embedding(
     """
     heads = x.swapaxes(1, 2) if x.ndim == 4 else x.reshape(*x.shape[:2], num_heads, -1)
     turned = rotary_embedding_dim or heads.shape[-1]
-    for cache in (cosine, sine):
-        chosen = cache.shape if position_ids is None else (*position_ids.shape, *cache.shape[1:])
-        check_broadcasts(chosen, (*heads.shape[:2], turned // 2), "a cache of cosines or sines")
+    if any(cache.ndim != (3 if position_ids is None else 2) for cache in (cosine, sine)):
+        raise QfmtError("caches have 3 dimensions, or 2 with position_ids")
     cos, sin = ((each if position_ids is None else each[position_ids])[:, :, None] for each in (cosine, sine))
     part = heads[..., :turned]
     a, b = (part[..., ::2], part[..., 1::2]) if interleaved else np.split(part, 2, -1)

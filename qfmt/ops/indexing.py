@@ -11,7 +11,7 @@ from ..errors import QfmtError
 from ..memory import require
 from ..model import Dimension, Shape
 from .registry import Inference, Quantized, operator, optional, required, truth
-from .shapes import along_axis, axis_of, check_scalar, check_vector, integers, same
+from .shapes import along_axis, axis_of, check_scalar, check_vector, integers
 
 REDUCTIONS = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
 REDUCTION = optional(
@@ -259,12 +259,20 @@ def reverse_sequence(x: Array, lengths: Array, *, batch_axis: int, time_axis: in
     return y
 
 
+def _triangle_shape(given: Inference) -> list[Shape]:
+    shape = given.shapes[0]
+    if shape is not None and len(shape) < 2:
+        raise QfmtError(f"requires 2 dimensions or more, not {len(shape)}")
+    check_scalar(given, 1)
+    return [shape]
+
+
 @operator(
     "Trilu",
     14,
     "input k? -> output",
     attributes={"upper": truth(1, "1: the upper triangle stays; 0: the lower")},
-    shape=same,
+    shape=_triangle_shape,
     quantized=Quantized.COMPUTES,
 )
 def triangle(x: Array, k: Array | None, *, upper: int) -> Array:

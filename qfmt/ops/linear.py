@@ -206,6 +206,9 @@ def _einsum_shape(given: Inference) -> list[Shape]:
         shared = broadcast_pair(shared, shape[len(before) : len(before) + rest])
         own = (*shape[: len(before)], *shape[len(before) + rest :])
         for letter, size in zip(before + after, own, strict=True):
+            first = own[(before + after).index(letter)]
+            if isinstance(first, int) and isinstance(size, int) and first != size:  # one of another input broadcasts
+                raise QfmtError(f"axes {letter!r} of an input have the sizes {first} and {size}")
             known = sizes.get(letter, 1)
             sizes[letter] = broadcast_pair((known,), (size,))[0]
     before, dots, after = output.partition("...")

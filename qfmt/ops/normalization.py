@@ -186,7 +186,7 @@ def _group_normalization_integer(
 )
 def group_normalization(x: Array, scale: Array, bias: Array, *, epsilon: float, num_groups: int) -> Array:
     """Y = (X - mean) / √(variance + epsilon) · scale + bias, statistics per sample and group of channels (axis 1)."""
-    grouped = x.reshape(x.shape[0], num_groups, -1)
+    grouped = x.reshape(x.shape[0], num_groups, prod(x.shape[1:]) // num_groups)
     y = _normalized(grouped, (2,), epsilon).reshape(x.shape)
     return y * _per_channel(scale, x.ndim) + _per_channel(bias, x.ndim)
 

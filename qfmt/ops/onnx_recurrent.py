@@ -11,9 +11,9 @@ import numpy as np
 
 from ..arrays import Array
 from ..errors import QfmtError
-from ..model import Shape
-from .quantization import is_static
+from ..model import Dimension, Shape
 from .registry import AttributeSpec, Inference, Quantized, operator, optional, truth
+from .shapes import check_sizes
 
 Function = Callable[[Any], Any]
 """An activation."""
@@ -75,19 +75,26 @@ def _activated(function: Callable[..., Array], alpha: Any, beta: Any, clip: floa
     return np.asarray(function(np.clip(x, -clip, clip) if clip else x, alpha, beta)).astype(x.dtype)
 
 
-def _shape(given: Inference, states: int) -> list[Shape]:
+def _shape(given: Inference, gates: int, states: int) -> list[Shape]:
     x, r, a = given.known(0), given.known(2), given.attributes
     if len(x) != 3 or len(r) != 3:
         raise QfmtError(f"requires an input and weights of 3 dimensions, not {len(x)} and {len(r)}")
     size, directions = r[2], 2 if a["direction"] == "bidirectional" else 1
     batch, steps = x[:2] if a["layout"] else (x[1], x[0])
-    lengths = given.shapes[4] if len(given.shapes) > 4 else None
-    if isinstance(batch, int) and is_static(lengths) and lengths != (batch,):
-        raise QfmtError(f"lengths of shape {list(lengths)} for a batch of {batch}")
-    if a["layout"]:
-        return [(batch, steps, directions, size), *[(batch, directions, size)] * states]
-    steps, batch = x[0], x[1]
-    return [(steps, directions, batch, size), *[(directions, batch, size)] * states]
+    state = (batch, directions, size) if a["layout"] else (directions, batch, size)
+
+    def rows(count: int) -> Dimension:
+        return count * size if isinstance(size, int) else None
+
+    for index in 1, 2:
+        check_sizes(given, index, (directions, rows(gates), x[2] if index == 1 else size), "a weight")
+    check_sizes(given, 3, (directions, rows(2 * gates)), "a bias")
+    check_sizes(given, 4, (batch,), "lengths")
+    for index in range(5, 5 + states):
+        check_sizes(given, index, state, "a state")
+    check_sizes(given, 7, (directions, rows(3)), "peepholes")
+    y = (batch, steps, directions, size) if a["layout"] else (steps, directions, batch, size)
+    return [y, *[state] * states]
 
 
 Step = Callable[..., Any]
@@ -116,19 +123,13 @@ def _run(
 
 
 def _given(
-    x: Array, w: Array, r: Array, states: Sequence[Array | None], b: Array | None, gates: int, a: Mapping[str, Any]
+    x: Array, r: Array, states: Sequence[Array | None], b: Array | None, gates: int, a: Mapping[str, Any]
 ) -> tuple[Array, list[Array], Array]:
     """X and the states with the steps first, zeros for absent states; the biases [directions, 2, gates · size]."""
     size, directions = r.shape[2], r.shape[0]
-    if directions != (2 if a["direction"] == "bidirectional" else 1):
-        raise QfmtError(f"the weights have {directions} directions, the attribute says {a['direction']}")
-    if w.shape[:2] != (directions, gates * size) or r.shape[1] != gates * size:
-        raise QfmtError(f"weights of shapes {list(w.shape)} and {list(r.shape)} do not fit {gates} gates of {size}")
     x = x.swapaxes(0, 1) if a["layout"] else x
     zeros = np.zeros((directions, x.shape[1], size), x.dtype)
     full = [zeros if each is None else each.swapaxes(0, 1) if a["layout"] else each for each in states]
-    if wrong := [list(each.shape) for each in full if each.shape != zeros.shape]:  # it would broadcast, to any size
-        raise QfmtError(f"a state of shape {wrong[0]} is not {list(zeros.shape)}")
     bias = np.zeros((directions, 2 * gates * size), x.dtype) if b is None else b
     return x, full, bias.reshape(directions, 2, gates * size)
 
@@ -142,7 +143,7 @@ def _rnn_step(r: Array, rb: Array, function: Function) -> Step:
     22,
     "X W R B? sequence_lens? initial_h? -> Y? Y_h?",
     attributes=_attributes(("Tanh", "Tanh"), "f, for each direction"),
-    shape=partial(_shape, states=1),
+    shape=partial(_shape, gates=1, states=1),
     quantized=Quantized.FLOAT_ONLY,
 )
 def rnn(x: Array, w: Array, r: Array, b: Array | None, lengths: Array | None, h: Array | None, **a: Any) -> list[Array]:
@@ -151,7 +152,7 @@ def rnn(x: Array, w: Array, r: Array, b: Array | None, lengths: Array | None, h:
     X is [steps, batch, inputs], W [directions, size, inputs], R [directions, size, size], B = [Wb, Rb]
     [directions, 2 · size], Y [steps, directions, batch, size]. After sequence_lens steps H stays, and Y is 0.
     """
-    x, states, bias = _given(x, w, r, [h], b, 1, a)
+    x, states, bias = _given(x, r, [h], b, 1, a)
     steps = [_rnn_step(r[d], bias[d, 1], f) for d, (f,) in enumerate(_functions(a, 1)[: len(r)])]
     return _run(steps, [x @ w[d].T + bias[d, 0] for d in range(len(w))], lengths, states, a)
 
@@ -179,7 +180,7 @@ def _gru_step(r: Array, rb: Array, functions: list[Function], before_reset: int)
         **_attributes(("Sigmoid", "Tanh"), "f and g, for each direction"),
         "linear_before_reset": truth(0, "1: multiply by R before multiplying by r"),
     },
-    shape=partial(_shape, states=1),
+    shape=partial(_shape, gates=3, states=1),
     quantized=Quantized.FLOAT_ONLY,
 )
 def gru(x: Array, w: Array, r: Array, b: Array | None, lengths: Array | None, h: Array | None, **a: Any) -> list[Array]:
@@ -189,7 +190,7 @@ def gru(x: Array, w: Array, r: Array, b: Array | None, lengths: Array | None, h:
     g(xh + r · (H · Rhᵀ + Rbh)) with linear_before_reset; H = (1 - z) · n + z · H; Y[t] = H. Shapes are as in RNN, with
     3 · size rows.
     """
-    x, states, bias = _given(x, w, r, [h], b, 3, a)
+    x, states, bias = _given(x, r, [h], b, 3, a)
     chosen = _functions(a, 2)
     steps = [_gru_step(r[d], bias[d, 1], chosen[d], a["linear_before_reset"]) for d in range(len(r))]
     return _run(steps, [x @ w[d].T + bias[d, 0] for d in range(len(w))], lengths, states, a)
@@ -217,7 +218,7 @@ def _lstm_step(r: Array, rb: Array, p: Array, functions: list[Function], input_f
         **_attributes(("Sigmoid", "Tanh", "Tanh"), "f, g and h, for each direction"),
         "input_forget": truth(0, "1: the forget gate is 1 - i"),
     },
-    shape=partial(_shape, states=2),
+    shape=partial(_shape, gates=4, states=2),
     quantized=Quantized.FLOAT_ONLY,
 )
 def lstm(
@@ -236,10 +237,8 @@ def lstm(
     I = f(i + Pi · C), F = f(f + Pf · C), C = F · C + I · g(c), O = f(o + Po · C), H = O · h(C); Y[t] = H. Y_h and Y_c
     are the last H and C. P = [Pi, Po, Pf], zeros if absent. Shapes are as in RNN, with 4 · size rows.
     """
-    x, states, bias = _given(x, w, r, [h, c], b, 4, a)
+    x, states, bias = _given(x, r, [h, c], b, 4, a)
     peepholes = np.zeros((len(r), 3 * r.shape[2]), x.dtype) if p is None else p
-    if peepholes.shape != (len(r), 3 * r.shape[2]):
-        raise QfmtError(f"peepholes of shape {list(peepholes.shape)} do not fit states of {r.shape[2]}")
     chosen = _functions(a, 3)
     steps = [_lstm_step(r[d], bias[d, 1], peepholes[d], chosen[d], a["input_forget"]) for d in range(len(r))]
     return _run(steps, [x @ w[d].T + bias[d, 0] for d in range(len(w))], lengths, states, a)

@@ -21,7 +21,7 @@ from .accumulation import real
 from .dynamic import REDUCE_RANGE, linear_integer
 from .linear import linear
 from .registry import Inference, Operand, Quantized, operator, optional, truth
-from .shapes import check_bias
+from .shapes import check_bias, check_sizes
 
 Product = Callable[[Any, Any, Any], Any]
 """(x, weight, bias) → x · weightᵀ + bias"""
@@ -60,17 +60,17 @@ def _quantized(compute: Callable[..., Any], meaning: str) -> Callable[..., Any]:
 
 def _layer_shape(given: Inference, gates: int, states: int) -> list[Shape]:
     steps, batch = _leading(given, 3)
-    size = _size(given, gates)
-    return [(steps, batch, size), *[(batch, size)] * states]
+    state = _state(given, gates, states, batch)
+    return [(steps, *state), *[state] * states]
 
 
 def _cell_shape(given: Inference, gates: int, states: int) -> list[Shape]:
     (batch,) = _leading(given, 2)
-    return [(batch, _size(given, gates))] * states
+    return [_state(given, gates, states, batch)] * states
 
 
-def _size(given: Inference, gates: int) -> Dimension:
-    """The size of the state, from the weights: W_ih [gates · size, inputs] and W_hh [gates · size, size]."""
+def _state(given: Inference, gates: int, states: int, batch: Dimension) -> tuple[Dimension, Dimension]:
+    """The shape of a state, from the weights: W_ih [gates · size, inputs] and W_hh [gates · size, size]."""
     shapes = given.known(1), given.known(2)
     if any(len(shape) != 2 for shape in shapes):
         raise QfmtError("the weights of a recurrent layer have 2 dimensions")
@@ -79,7 +79,8 @@ def _size(given: Inference, gates: int) -> Dimension:
         if isinstance(rows, int) and isinstance(size, int) and rows != gates * size:
             raise QfmtError(f"a state of size {size} needs weights of {gates * size} rows, not {rows}")
         check_bias(given, rows, 3 + index)
-    return size
+        check_sizes(given, 5 + index, (batch, size), "a state")
+    return batch, size
 
 
 def _leading(given: Inference, rank: int) -> tuple[Dimension, ...]:
@@ -126,11 +127,8 @@ SUMMING = 32
 
 
 def _states(states: Sequence[Array | None], batch: int, w_hh: Any) -> tuple[Array, ...]:
-    """States of [batch, size]; absent ones are zeros. QfmtError for others: they would broadcast, to any size."""
+    """States of [batch, size]; absent ones are zeros."""
     shape = batch, (w_hh.array if isinstance(w_hh, Operand) else w_hh).shape[1]
-    for state in states:
-        if state is not None and state.shape != shape:
-            raise QfmtError(f"a state of shape {list(state.shape)} is not {list(shape)}")
     return tuple(np.zeros(shape, f32) if state is None else state for state in states)
 
 

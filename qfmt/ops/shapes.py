@@ -34,10 +34,20 @@ def per_channel(given: Inference) -> list[Shape]:
         counts = [size for size in other or () if isinstance(size, int)]
         if prod(counts) == 1:
             continue
-        if len(counts) > 1 or (isinstance(channels, int) and counts[0] not in (0, channels)):
+        if len(counts) > 1 or (isinstance(channels, int) and counts[0] != channels):
             raise QfmtError(f"parameters of shape {list(other or ())} do not fit {channels} channels")
         channels = counts[0] or channels
     return [shape if shape is None or len(shape) < 2 else (shape[0], channels, *shape[2:])]
+
+
+def check_sizes(given: Inference, index: int, wanted: Sequence[Dimension], what: str) -> None:
+    """QfmtError for an input whose sizes are known and others: it would broadcast. It may be absent."""
+    shape = given.shapes[index] if index < len(given.shapes) else None
+    if shape is None:
+        return
+    pairs = zip(shape, wanted, strict=False)
+    if len(shape) != len(wanted) or any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs):
+        raise QfmtError(f"{what} of shape {list(shape)} is not {list(wanted)}")
 
 
 def check_scalar(given: Inference, index: int) -> None:

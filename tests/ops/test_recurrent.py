@@ -18,9 +18,9 @@ from torch import nn
 import qfmt
 from cases.operators import CASES, compute
 from networks import pytorch
-from qfmt.errors import QfmtError, SourceError, UnsupportedOperatorsError
+from qfmt.errors import SourceError, UnsupportedOperatorsError
 from qfmt.model import Model
-from qfmt.ops import OPERATORS, recurrent
+from qfmt.ops import recurrent
 from support import processor
 from support.counts import OUTPUTS, tell
 
@@ -377,17 +377,3 @@ def test_verify_accepts_states_that_are_one_step_off(tmp_path: Path) -> None:
     qfmt.convert(archive).save(tmp_path / "layer.qfb")
     report = qfmt.verify(archive, tmp_path / "layer.qfb", samples=2)
     assert report.ok, report.first_wrong
-
-
-@pytest.mark.parametrize(
-    "name", ["qfmt.LSTM", "qfmt.GRU", "qfmt.LSTMCell", "qfmt.GRUCell", "qfmt.RNNCell", "RNN", "GRU", "LSTM"]
-)
-def test_a_state_of_another_shape_is_refused_before_it_broadcasts(name: str) -> None:
-    entry = OPERATORS[name]
-    names = [each.name for each in entry.inputs]
-    case = CASES[name](np.random.default_rng(0))
-    given = [*case.inputs, *[None] * (len(names) - len(case.inputs))]
-    at = next(index for index, each in enumerate(names) if each in ("initial_h", "H_0"))
-    given[at] = np.zeros((1, 1000, 1) if name in ("RNN", "GRU", "LSTM") else (1000, 1), f32)
-    with pytest.raises(QfmtError, match="a state of shape"):
-        entry.reference(*given, **case.attributes)

@@ -243,15 +243,57 @@ def test_parameters_do_not_make_an_output_larger(
 
 def test_weights_of_recurrent_layers_fit_each_other() -> None:
     x, w, r = (np.zeros(shape, np.float32) for shape in ((2, 3, 1), (1, 400, 1), (1, 400, 1)))
-    with pytest.raises(QfmtError, match=r"weights of shapes \[1, 400, 1\] and \[1, 400, 1\] do not fit 4 gates of 1"):
-        compute("LSTM", Case([x, w, r], {}))
+    with pytest.raises(QfmtError, match=r"a weight of shape \[1, 400, 1\] is not \[1, 4, 1\]"):
+        infer("LSTM", Case([x, w, r], {}))
+    w, r = (np.zeros((1, 24, inputs), np.float32) for inputs in (1, 6))
+    infer("LSTM", Case([x, w, r, np.zeros((1, 48), np.float32)], {}))
+    for unfit, index in ((1, 2), 3), ((1, 3, 8), 5), ((2, 3, 6), 6), ((1, 6), 7):
+        given = [x, w, r, *[None] * 4, np.zeros((1, 18), np.float32)]
+        given[index] = np.zeros(unfit, np.float32)
+        with pytest.raises(QfmtError, match=r"a (bias|state|peepholes)|peepholes of shape"):
+            infer("LSTM", Case(given, {}))
+    with pytest.raises(QfmtError, match="a weight of shape"):
+        infer("LSTM", Case([np.zeros((2, 3, 5_000_000), bool), w, r], {}))
+
+
+@pytest.mark.parametrize(
+    "name", ["qfmt.LSTM", "qfmt.GRU", "qfmt.LSTMCell", "qfmt.GRUCell", "qfmt.RNNCell", "RNN", "GRU", "LSTM"]
+)
+def test_a_state_of_another_shape_is_refused_before_it_broadcasts(name: str) -> None:
+    names = [each.name for each in OPERATORS[name].inputs]
+    case = CASES[name](np.random.default_rng(0))
+    given = [*case.inputs, *[None] * (len(names) - len(case.inputs))]
+    at = next(index for index, each in enumerate(names) if each in ("initial_h", "H_0"))
+    given[at] = np.zeros((1, 1000, 1) if name in ("RNN", "GRU", "LSTM") else (1000, 1), np.float32)
+    with pytest.raises(QfmtError, match="a state of shape"):
+        infer(name, Case(given, case.attributes))
 
 
 def test_caches_of_rotary_embeddings_fit_the_heads() -> None:
     attributes = {"interleaved": 0, "num_heads": 0, "rotary_embedding_dim": 0}
     for cache, places in ((X[0, :1, :, :4], None), (X[0, 0], np.zeros((1, 6), np.int64))):
         with pytest.raises(QfmtError, match=r"do(es)? not broadcast"):
-            compute("RotaryEmbedding", Case([X, cache, cache, places], attributes))
+            infer("RotaryEmbedding", Case([X, cache, cache, places], attributes))
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "attributes", "words"),
+    [
+        ("Einsum", [(5, 1)], {"equation": "ii->i"}, "axes 'i' of an input have the sizes 5 and 1"),
+        ("Trilu", [(4,)], {}, "requires 2 dimensions or more"),
+        ("RotaryEmbedding", [(1, 2, 3, 5), (3, 2), (3, 2)], {}, "cannot be rotated in pairs"),
+        ("RotaryEmbedding", [(1, 3, 8), (9, 2), (9, 2), (1, 4)], {"num_heads": 2}, "do not broadcast"),
+        ("Attention", [(1, 4, 2, 8), (1, 3, 2, 8), (1, 3, 2, 8)], {}, "4 heads of queries do not fit 3"),
+        ("Attention", [(1, 4, 2, 8), (1, 4, 2, 6), (1, 4, 2, 6)], {}, "sizes of queries and keys"),
+        ("Attention", [(1, 1, 2, 8)] * 3 + [None, (1, 1, 2, 8), (1, 1, 2, 7)], {}, "sizes of values"),
+    ],
+)  # fmt: skip
+def test_known_sizes_that_contradict_each_other(
+    name: str, shapes: list[Shape], attributes: dict[str, Any], words: str
+) -> None:
+    inputs = [None if shape is None else np.zeros(shape, np.float32) for shape in shapes]
+    with pytest.raises(QfmtError, match=words):
+        infer(name, Case(inputs, attributes))
 
 
 def test_zeros_that_negative_pads_add_are_counted() -> None:

@@ -95,6 +95,7 @@ def apply(target: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
     operator = getattr(getattr(getattr(torch.ops, namespace), name), overload)
     arguments = {each.name: each for each in operator._schema.arguments}
     args = [_checked(each, value) for each, value in zip(arguments.values(), args, strict=False)]
+    torch._C._set_mkldnn_enabled(target not in _BY_TORCH_ITSELF)
     return operator(*args, **{name: _checked(arguments[name], value) for name, value in kwargs.items()})
 
 
@@ -176,6 +177,9 @@ def _has_tensor(value: Any) -> bool:
 
 _CREATIONS = ("aten::zeros", "aten::ones", "aten::full", "aten::arange", "aten::tensor", "aten::scalar_tensor")
 """Functions that make tensors from numbers only."""
+
+_BY_TORCH_ITSELF = ("aten::lstm",)
+"""Operators whose kernel of oneDNN reads beyond weights, biases and states that do not fit the input (torch 2.13)."""
 
 _PACKING = frozenset(
     (
