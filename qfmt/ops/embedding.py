@@ -120,7 +120,7 @@ def _bag(
 ) -> Array:
     """Every bag row after row: all first rows, all second rows, …"""
     at = _checked(indices, table[0]).reshape(-1)
-    starts, ends = _ends(indices, offsets, include_last_offset)
+    starts, ends = bag_ends(indices, offsets, per_sample_weights, include_last_offset)
     weights = np.ones(at.shape, f32) if per_sample_weights is None else per_sample_weights.astype(f32).reshape(-1)
     totals, counts = np.zeros((len(starts), table[1]), f32), np.zeros((len(starts), 1), f32)
     if mode == "max":
@@ -136,8 +136,13 @@ def _bag(
     return np.where(counts > 0, totals, f32(0))
 
 
-def _ends(indices: Array, offsets: Array | None, include_last: int) -> tuple[Array, Array]:
-    """The start and end of each bag in the list of all indices."""
+def bag_ends(
+    indices: Array, offsets: Array | None, per_sample_weights: Array | None, include_last: int
+) -> tuple[Array, Array]:
+    """The start and end of each bag in the list of all indices. QfmtError for offsets and weights that do not fit: the
+    kernels of torch read beyond their arrays then."""
+    if per_sample_weights is not None and per_sample_weights.size != indices.size:
+        raise QfmtError(f"{per_sample_weights.size} per-sample weights do not fit {indices.size} indices")
     if offsets is None:
         if indices.ndim != 2:
             raise QfmtError("bags without offsets require indices of 2 dimensions, one row per bag")

@@ -25,7 +25,7 @@ from hypothesis.extra import numpy as arrays
 
 import qfmt
 from qfmt.cli import main
-from qfmt.errors import RunError
+from qfmt.errors import QfmtError, RunError
 from qfmt.frontends.isolation import parent, wire
 from qfmt.frontends.isolation.parent import EngineDied, Session
 from qfmt.frontends.torch.execution import apply
@@ -126,6 +126,32 @@ def test_codes_of_element_types_are_those_of_torch(code: int) -> None:
 def test_invalid_codes_do_not_reach_torch(target: str, args: list[Any], kwargs: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         apply(target, args, kwargs)
+
+
+TABLE, LIST = torch.ones(10, 16), torch.tensor([1, 2, 3])
+LSTM = [torch.ones(24, 8), torch.ones(24, 6), torch.ones(24), torch.ones(24)]
+
+
+@QUIET
+@pytest.mark.parametrize("offsets", [[0, -(10**9)], [0, 3, 1], [0, 10**6], [1, 2]])
+@pytest.mark.parametrize("bits", ["byte", "4bit", ""])
+def test_bags_that_torch_does_not_check_do_not_reach_it(bits: str, offsets: list[int]) -> None:
+    kind = torch.quint4x2 if bits == "4bit" else torch.quint8
+    table: Any = torch.quantize_per_channel(TABLE, torch.ones(10), torch.zeros(10), 0, kind) if bits else TABLE
+    packed = apply("quantized::embedding_bag_prepack", [table], {}) if bits else table
+    target = f"quantized::embedding_bag_{bits}" if bits else "aten::embedding_bag"
+    for more in {}, {"per_sample_weights": torch.ones(2)}:
+        with pytest.raises(QfmtError, match="offsets of bags begin with 0|2 per-sample weights do not fit 3"):
+            apply(target, [packed, LIST, torch.tensor(offsets)], more)
+
+
+@pytest.mark.parametrize(("x", "at", "part"), [((5, 1, 10**5), 2, (24,)), ((5, 1, 8), 2, (2,)), ((5, 1, 8), 1, (24, 60))])
+def test_an_lstm_does_not_read_beyond_its_weights(x: tuple[int, ...], at: int, part: tuple[int, ...]) -> None:
+    """The kernel of oneDNN would."""
+    state, weights = torch.zeros(1, 1, 6), [*LSTM]
+    weights[at] = torch.ones(part)
+    with pytest.raises(RuntimeError, match="must match|cannot be multiplied"):
+        apply("aten::lstm", [torch.ones(x), [state, state], weights, True, 1, 0.0, False, False, False], {})
 
 
 @given(st.integers(-(2**63), 2**63 - 1).filter(lambda code: code not in DTYPE_CODES))

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...errors import QfmtError, RunError
 from ...model import DTYPES, pack
+from ...ops.embedding import bag_ends
 from .arithmetic import DYNAMIC
 from .dynamic import dynamic_linear_by_rule
 from .emit import Emitter, Lacks, Site
@@ -189,6 +191,17 @@ def _embedding(s: Site) -> Any:
     return s.result(target.default, _table(s), _contiguous(s, 1))
 
 
+def _checked_bags(indices: Tensor, offsets: Tensor | None, weights: Tensor | None, last: bool, where: str) -> Tensor:
+    """The indices of bags. RunError, where torch would read beyond its arrays."""
+    if not torch.compiler.is_compiling():
+        bounds, factors = (None if each is None else each.detach().numpy() for each in (offsets, weights))
+        try:
+            bag_ends(indices.numpy(), bounds, factors, last)
+        except QfmtError as error:
+            raise RunError(error.what, where=where) from None
+    return indices
+
+
 def _bag(s: Site) -> Any:
     _check_rule(s)
     if s.attribute("mode") != "sum" or s.attribute("padding_idx") != -1:
@@ -198,6 +211,7 @@ def _bag(s: Site) -> Any:
     if last and len(s.tensor(1).shape or ()) == 2:
         raise Lacks("torch omits the last bag of a matrix of indices")
     indices, offsets, weights = (_contiguous(s, index) for index in (1, 2, 3))
+    indices = s.call(_checked_bags, indices, offsets, weights, last, f"node {s.node.title}")
     return s.result(target.default, _table(s), indices, offsets, False, 0, False, weights, None, last)
 
 

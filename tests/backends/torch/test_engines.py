@@ -25,6 +25,7 @@ from torch.ao.nn import quantized as nnq
 import qfmt
 from networks import pytorch
 from qfmt.backends.torch.processor import quantized_kernels
+from qfmt.errors import RunError
 from qfmt.model import Model
 from support.counts import tell
 from support.paths import DIGITS, HELD_BACK, ROOT
@@ -457,6 +458,16 @@ def test_dynamic_networks(name: str, kernels: str) -> None:
             np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-6)
         else:
             np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize("engine", ["auto", "fast", "native", "native:qnnpack", "onednn", "reference"])
+def test_bags_that_do_not_fit_are_refused(engine: str) -> None:
+    """The kernels of torch read beyond their arrays."""
+    model, (indices, _), _ = dynamic("tables", "fbgemm")
+    module = model.to_torch(engine)
+    for offsets in [0, -(10**9), 11], [0, 5, 3, 11], [0, 10**6], [2, 11]:
+        with pytest.raises(RunError, match=r"node .*\(qfmt.EmbeddingBag\): offsets of bags begin with 0, grow, and end at"):
+            module(indices, torch.tensor(offsets))
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
