@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import RLock, get_ident
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from .errors import QfmtError
 
@@ -42,30 +43,19 @@ class Turns:
     A forked child does not wait for other threads of its parent, which are not in the child.
     """
 
-    __slots__ = ("_lock", "_process", "_taken")
-
-    renewing = RLock()
-    """Held while a thread of a forked child replaces a lock."""
+    __slots__ = ("__weakref__", "_taken", "lock")
 
     def __init__(self) -> None:
-        self._lock, self._process, self._taken = RLock(), os.getpid(), False
+        self.lock, self._taken = RLock(), False
+        _ALL.add(self)
 
-    @property
-    def lock(self) -> RLock:
-        """A context that waits for other threads."""
-        if self._process != os.getpid():
-            with Turns.renewing:
-                self._renew()
-        return self._lock
-
-    def _renew(self) -> None:
-        """In a forked child, have a new lock if another thread of the parent had it."""
-        if self._process != os.getpid():
-            if self._lock.acquire(blocking=False):
-                self._lock.release()
-            else:
-                self._lock, self._taken = RLock(), False
-            self._process = os.getpid()
+    def renew(self) -> None:
+        """Have a new lock if another thread has it. Only at a fork: later, threads of the child may have the numbers of
+        those of its parent."""
+        if self.lock.acquire(blocking=False):
+            self.lock.release()
+        else:
+            self.lock, self._taken = RLock(), False
 
     @contextmanager
     def turn(self) -> Iterator[None]:
@@ -86,8 +76,16 @@ def nested() -> QfmtError:
     return QfmtError("this cannot begin in the middle of the same work", hint=hint)
 
 
+_ALL: WeakSet[Turns] = WeakSet()
+
+
+def _renew_all() -> None:
+    for turns in _ALL:
+        turns.renew()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: setattr(Turns, "renewing", RLock()))
+    os.register_at_fork(after_in_child=_renew_all)
 
 TORCH = Turns()
 """For tracing, kernels and parsing: torch's settings, and Python's filters of warnings, belong to the process."""

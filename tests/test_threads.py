@@ -127,6 +127,35 @@ def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(turns: Turns) -
     holder.join()
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_threads_of_a_forked_child_take_turns() -> None:
+    """One of them may have the number of the parent's thread that had the lock."""
+    turns, began, forked = Turns(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with turns.lock:
+            began.set()
+            forked.wait()
+
+    def take() -> None:
+        def one() -> None:
+            with turns.turn():
+                pass
+
+        for _ in range(4):
+            other = threading.Thread(target=one, daemon=True)
+            other.start()
+            other.join(5)
+        assert turns.lock.acquire(timeout=20)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    began.wait()
+    assert end_of_fork(take) == 0
+    forked.set()
+    holder.join()
+
+
 class Slow:
     """An object whose value a thread computes until it may end."""
 

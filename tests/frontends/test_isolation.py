@@ -145,7 +145,9 @@ def test_bags_that_torch_does_not_check_do_not_reach_it(bits: str, offsets: list
             apply(target, [packed, LIST, torch.tensor(offsets)], more)
 
 
-@pytest.mark.parametrize(("x", "at", "part"), [((5, 1, 10**5), 2, (24,)), ((5, 1, 8), 2, (2,)), ((5, 1, 8), 1, (24, 60))])
+@pytest.mark.parametrize(
+    ("x", "at", "part"), [((5, 1, 10**5), 2, (24,)), ((5, 1, 8), 2, (2,)), ((5, 1, 8), 1, (24, 60))]
+)
 def test_an_lstm_does_not_read_beyond_its_weights(x: tuple[int, ...], at: int, part: tuple[int, ...]) -> None:
     """The kernel of oneDNN would."""
     state, weights = torch.zeros(1, 1, 6), [*LSTM]

@@ -466,7 +466,9 @@ def test_bags_that_do_not_fit_are_refused(engine: str) -> None:
     model, (indices, _), _ = dynamic("tables", "fbgemm")
     module = model.to_torch(engine)
     for offsets in [0, -(10**9), 11], [0, 5, 3, 11], [0, 10**6], [2, 11]:
-        with pytest.raises(RunError, match=r"node .*\(qfmt.EmbeddingBag\): offsets of bags begin with 0, grow, and end at"):
+        with pytest.raises(
+            RunError, match=r"node .*\(qfmt.EmbeddingBag\): offsets of bags begin with 0, grow, and end at"
+        ):
             module(indices, torch.tensor(offsets))
 
 
