@@ -78,7 +78,7 @@ def dynamic_linear_by_rule(s: Site) -> Any:
         sums = s.derive("sums", s.constant(1).sum(1, dtype=torch.int32))
     top = 127 if s.attribute("reduce_range") else 255
     stated = (rule, top, bool(s.attribute("per_token")), exact, f"node {s.node.title}")
-    return s.result(dynamic_linear, s.x(0), *s.parameters(1), sums, s.x(2), *stated)
+    return s.result(dynamic_linear, s.features(), *s.parameters(1), sums, s.x(2), *stated)
 
 
 def _exact(weight: Tensor, zero_points: Any) -> torch.dtype:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from keyword import iskeyword
+from operator import getitem
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -316,6 +317,15 @@ class Site:
     def x(self, index: int) -> Any:
         """The value of an input; None if it is absent."""
         return self.builder.value(self.node.inputs[index], self.form) if self.has(index) else None
+
+    def features(self) -> Any:
+        """The first input, whose last dimension has the size that the weight (the second one) states. Where only the run
+        tells, torch checks it: some packed kernels read beyond an input that does not fit, or divide by zero."""
+        shape, (*_, count) = self.tensor(0).shape, self.tensor(1).shape or (None,)
+        if not isinstance(count, int) or (shape and shape[-1] == count):
+            return self.x(0)
+        parts = self.call(torch.ops.aten.split_with_sizes.default, self.x(0), [count], -1)
+        return self.call(getitem, parts, 0)
 
     def constant(self, index: int) -> torch.Tensor:
         """The buffer of a constant input, which must not be modified."""

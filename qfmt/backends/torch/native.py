@@ -135,7 +135,7 @@ def _linear(s: Site) -> Any:
     check_matrices(s)
     packed = _packed(s, quantized.linear_prepack)
     target = quantized.linear_relu.default if is_relu(s) else quantized.linear.default
-    return within_range(s, target, s.x(0), packed, *scale_and_zero_point(s))
+    return within_range(s, target, s.features(), packed, *scale_and_zero_point(s))
 
 
 # Quantize and dequantize

@@ -59,7 +59,7 @@ def _linear(s: Site) -> Any:
         return dynamic_linear_by_rule(s)  # torch's kernels have one grid for the whole input, and a least scale
     check_matrices(s)
     packed = s.derive("packed", _parameters(s, 1, 2))
-    return s.result(quantized.linear_dynamic.default, s.x(0), packed, bool(s.attribute("reduce_range")))
+    return s.result(quantized.linear_dynamic.default, s.features(), packed, bool(s.attribute("reduce_range")))
 
 
 def linear_float16(s: Site) -> Any:
@@ -67,7 +67,7 @@ def linear_float16(s: Site) -> Any:
     if s.tensor(1).quantization is not None or (s.tensor(0).dtype, s.tensor(1).dtype) != ("float32", "float16"):
         raise Lacks("is not float32 with a float16 weight")
     check_matrices(s)
-    return s.result(quantized.linear_dynamic_fp16.default, s.x(0), s.derive("packed", _parameters(s, 1, 2)))
+    return s.result(quantized.linear_dynamic_fp16.default, s.features(), s.derive("packed", _parameters(s, 1, 2)))
 
 
 def _conv(s: Site) -> Any:
@@ -102,7 +102,7 @@ def _layer(s: Site) -> Any:
     function = lstm if s.node.operator == "qfmt.LSTM" else gru
     kind = torch.float16 if half else torch.qint8
     held = s.derive("cell", params)
-    result = s.call(function, s.x(0), *states, held, size, bool(s.attribute("reverse")), kind)
+    result = s.call(function, s.features(), *states, held, size, bool(s.attribute("reverse")), kind)
     return [s.call(getitem, result, index) for index in range(len(s.node.outputs))]
 
 

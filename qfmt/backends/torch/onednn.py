@@ -106,7 +106,7 @@ def _window(s: Site, weight: torch.Tensor) -> Geometry:
 def linear(s: Site, weight: torch.Tensor, scale: float, scales: torch.Tensor, bias: Any) -> tuple[Any, ...]:
     """The same, of a linear layer."""
     parameters = _held(s, onednn.qlinear_prepack(weight, None), scales)
-    return onednn.qlinear_pointwise.default, s.x(0), scale, s.grid(0).zero_point, *parameters, bias
+    return onednn.qlinear_pointwise.default, s.features(), scale, s.grid(0).zero_point, *parameters, bias
 
 
 def called(put: Callable[..., Any], s: Site, kernel: Any, x: Any, *arguments: Any) -> Any:

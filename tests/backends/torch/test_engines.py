@@ -472,6 +472,27 @@ def test_bags_that_do_not_fit_are_refused(engine: str) -> None:
             module(indices, torch.tensor(offsets))
 
 
+@pytest.mark.parametrize("kernels", ["fbgemm", "qnnpack"])
+@pytest.mark.parametrize("kind", ["static", "dynamic", "LSTM"])
+def test_features_that_do_not_fit_the_weights_are_refused(kind: str, kernels: str, tmp_path: Path) -> None:
+    """The script states no sizes. Some kernels of torch read beyond the input, or divide by zero."""
+    with quantized_kernels(kernels), pytorch.quiet():
+        if kind == "static":
+            layers = nnq.Quantize(0.1, 3, torch.quint8), nnq.Linear(8, 4), nnq.DeQuantize()
+            source: torch.nn.Module = torch.nn.Sequential(*layers)
+        else:
+            layer = torch.nn.LSTM(8, 4) if kind == "LSTM" else torch.nn.Linear(8, 4)
+            source = tq.quantize_dynamic(torch.nn.Sequential(layer), {type(layer)})
+        torch.jit.save(torch.jit.script(source), tmp_path / "m.pt")
+    model, shape = qfmt.convert(tmp_path / "m.pt", engine=kernels), (3, 2) if kind == "LSTM" else (2,)
+    for engine in "auto", "fast", "native", f"native:{kernels}", "onednn", "reference", "qdq":
+        module = model.to_torch(engine)
+        module(torch.ones(*shape, 8))
+        for features in 0, 1, 4, 64:
+            with pytest.raises((RuntimeError, RunError)):
+                module(torch.ones(*shape, features))
+
+
 @pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.parametrize("name", ["GRUCell", "RNNCell"])
 def test_dynamic_cells_need_no_fallback(name: str, kernels: str) -> None:
