@@ -305,6 +305,8 @@ class StoredArray:
         """
         import numpy as np
 
+        if isinstance(values, np.ma.MaskedArray):
+            raise QfmtError("is a masked array", where=where, hint="give all elements: array.filled(value)")
         array = np.asarray(values)
         kind = dtype or type_name(array)
         if kind not in DTYPES:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from http import HTTPStatus
@@ -66,6 +67,8 @@ def _note_loop() -> None:
 def _leave_connections() -> None:
     """In a forked child, have nothing of the connections of its parent. They share sockets, and what waits for them: to
     close a connection, as the garbage collector does, would end it in the parent, too, or leave it unheard."""
+    if asyn := sys.modules.get("fsspec.asyn"):
+        asyn.reset_lock()  # fsspec 2026.9 does so by another name than that of its lock
     for loop in _LOOPS:
         if (selector := getattr(loop, "_selector", None)) is not None:
             ends = socketpair()

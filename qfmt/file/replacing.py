@@ -355,10 +355,7 @@ def alone(target: Path) -> Iterator[None]:
     if holder in _LOCKS and (held := _LOCKS[holder]()) is not None and not held.closed:
         raise nested().at(str(target))
     while True:
-        file = _made(path)
-        if file is None:
-            continue
-        with file:
+        with io.FileIO(path, "r+", opener=_made) as file:  # an interruption closes it, and so unlocks it
             _LOCKS[holder] = weakref.ref(file)
             _lock(file.fileno())
             if not _is_there(path, file.fileno()):
@@ -388,17 +385,14 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_close_locks)
 
 
-def _made(path: Path) -> io.FileIO | None:
-    """A file, made if it does not exist; None if its last holder removes it meanwhile. A descriptor that no object has
-    yet would stay open, and so locked, if an interruption came."""
-    with suppress(FileExistsError), path.open("xb", buffering=0):
-        pass
-    if path.is_symlink():
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+def _made(path: str, _flags: int) -> int:
+    """The descriptor of a file, which is made if it does not exist. NFS locks only what may be written; what a killed
+    writer left may belong to another user."""
+    flags = os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        return path.open("r+b", buffering=0)
-    except FileNotFoundError:
-        return None
+        return os.open(path, os.O_RDWR | flags, 0o666)
+    except PermissionError:
+        return os.open(path, os.O_RDONLY | flags, 0o666)
 
 
 def _is_there(path: Path, descriptor: int) -> bool:

@@ -12,6 +12,7 @@ from ..arrays import Array
 from ..errors import QfmtError
 from ..model import Dimension, Shape
 from .registry import LOOKUP_RULES, Inference, Operand, Quantized, by_engine, operator, optional, truth
+from .shapes import check_sizes
 
 Add = Callable[[Any, Any, Any], Any]
 """(totals, indices, per_sample_weights) → the totals, each plus one row of the table."""
@@ -73,6 +74,8 @@ def embedding(w: Array, indices: Array) -> Array:
 
 def _bag_shape(given: Inference) -> list[Shape]:
     w, indices, offsets = given.known(0), given.shapes[1], given.shapes[2]
+    if indices is not None:
+        check_sizes(given, 3, indices, "per-sample weights")
     if offsets is not None:
         if len(offsets) != 1:
             raise QfmtError(f"offsets of bags have 1 dimension, not {len(offsets)}")

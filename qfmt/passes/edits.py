@@ -109,15 +109,16 @@ def rename(model: Model, names: Mapping[str, str]) -> Model:
         for vector in model.vectors
     )
     made = _renamed(replace(graph, tensors={**graph.tensors, **aliased}), found)
-    return replace(model, graph=made, vectors=vectors, source=_of_inputs(model.source, found))
+    own = {name: found.get(name, name) for name in graph.inputs}
+    return replace(model, graph=made, vectors=vectors, source=_of_inputs(model.source, own))
 
 
 def _of_inputs(source: Mapping[str, str], names: Mapping[str, str]) -> Mapping[str, str]:
-    """The source keys with renamed integer inputs (docs/spec/conversions.md)."""
-    if QUANTIZED_INPUTS not in source:
-        return source
-    parts = (each.partition(" = ") for each in source[QUANTIZED_INPUTS].split("; "))
-    return {**source, QUANTIZED_INPUTS: "; ".join(names.get(own, own) + equals + how for own, equals, how in parts)}
+    """The source keys with the integer inputs that are left, under their names (docs/spec/conversions.md)."""
+    others = {key: value for key, value in source.items() if key != QUANTIZED_INPUTS}
+    parts = [each.partition(" = ") for each in source.get(QUANTIZED_INPUTS, "").split("; ")]
+    kept = "; ".join(names[own] + equals + how for own, equals, how in parts if own in names)
+    return {**others, QUANTIZED_INPUTS: kept} if kept else others
 
 
 def _keyed(names: Mapping[str, str], values: Mapping[str, StoredArray]) -> dict[str, StoredArray]:
@@ -141,9 +142,9 @@ def subgraph(model: Model, inputs: Sequence[str], outputs: Sequence[str]) -> Mod
     begin = [name for name in dict.fromkeys(begin) if name in read or inputs]
     begun = given.difference(graph.inputs)  # whose range is that of all channels: less than was proven
     nodes = [replace(node, proof=None) if node.proof and begun.intersection(node.inputs) else node for node in nodes]
-    return replace(
-        model, graph=only_read(replace(graph, inputs=tuple(begin), outputs=tuple(end), nodes=nodes)), vectors=()
-    )
+    part = only_read(replace(graph, inputs=tuple(begin), outputs=tuple(end), nodes=nodes))
+    kept = {name: name for name in graph.inputs if name in part.inputs}
+    return replace(model, graph=part, source=_of_inputs(model.source, kept), vectors=())
 
 
 def replace_tensor(model: Model, name: str, values: ArrayLike, quantization: Quantization | None) -> Model:

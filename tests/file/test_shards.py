@@ -32,6 +32,7 @@ from support.processes import end_of_fork
 
 resource: ModuleType | None
 try:
+    import fcntl
     import resource
 except ImportError:  # Windows
     resource = None
@@ -516,6 +517,24 @@ def test_a_forked_child_waits_for_its_parent_only_as_long_as_it_writes(later: fl
     threading.Timer(later, end.set).start()
     assert end_of_fork(write) == 0
     holder.join()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="without locks, writers do not take turns")
+def test_a_lock_that_only_its_owner_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a killed writer of another user left, or one whose umask takes away its own rights."""
+    opened = os.open
+
+    def refused(path: Any, flags: int, *more: Any, **options: Any) -> int:
+        if flags & os.O_RDWR and str(path).endswith(".tmp"):
+            raise PermissionError(EACCES, os.strerror(EACCES), path)
+        return opened(path, flags, *more, **options)
+
+    monkeypatch.setattr(os, "open", refused)
+    with alone(tmp_path / "m.qfb"):
+        (left,) = tmp_path.iterdir()
+        with left.open("rb") as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="without locks, writers do not take turns")

@@ -141,7 +141,7 @@ def test_bags_that_torch_does_not_check_do_not_reach_it(bits: str, offsets: list
     packed = apply("quantized::embedding_bag_prepack", [table], {}) if bits else table
     target = f"quantized::embedding_bag_{bits}" if bits else "aten::embedding_bag"
     for more in {}, {"per_sample_weights": torch.ones(2)}:
-        with pytest.raises(QfmtError, match="offsets of bags begin with 0|2 per-sample weights do not fit 3"):
+        with pytest.raises(QfmtError, match=r"offsets of bags begin with 0|2 per-sample weights do not fit 3"):
             apply(target, [packed, LIST, torch.tensor(offsets)], more)
 
 
@@ -152,7 +152,7 @@ def test_an_lstm_does_not_read_beyond_its_weights(x: tuple[int, ...], at: int, p
     """The kernel of oneDNN would."""
     state, weights = torch.zeros(1, 1, 6), [*LSTM]
     weights[at] = torch.ones(part)
-    with pytest.raises(RuntimeError, match="must match|cannot be multiplied"):
+    with pytest.raises(RuntimeError, match=r"must match|cannot be multiplied"):
         apply("aten::lstm", [torch.ones(x), [state, state], weights, True, 1, 0.0, False, False, False], {})
 
 

@@ -110,6 +110,9 @@ def test_other_weights_are_those_that_run(model: Model) -> None:
 
 
 def test_values_that_do_not_fit_are_reported(model: Model) -> None:
+    masked = np.ma.masked_array(model.tensors["fc.weight"].array, mask=True)
+    with pytest.raises(QfmtError, match=r"fc\.weight: is a masked array; give all elements"):
+        model.replace_tensor("fc.weight", masked)
     weight = model.tensors["stem.0.weight"].array
     with pytest.raises(
         QfmtError, match=r"stem\.0\.weight: has the shape \[16, 1, 3, 3\], the new values \[8, 1, 3, 3\]"
@@ -150,3 +153,5 @@ def test_a_replaced_constant_leaves_no_proof() -> None:
     largest = model.replace_tensor(name, np.full(old.shape or (), 127, np.int8))
     assert not proofs(largest).violations and not proofs(changed).violations
     assert model.rename({"quant": "img"}).source["quantized_inputs"] == "img = reciprocal_fma(x)"
+    assert model.subgraph([], ["pool"]).source["quantized_inputs"] == "quant = reciprocal_fma(x)"
+    assert "quantized_inputs" not in model.subgraph(["pool"]).source

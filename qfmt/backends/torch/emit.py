@@ -319,8 +319,8 @@ class Site:
         return self.builder.value(self.node.inputs[index], self.form) if self.has(index) else None
 
     def features(self) -> Any:
-        """The first input, whose last dimension has the size that the weight (the second one) states. Where only the run
-        tells, torch checks it: some packed kernels read beyond an input that does not fit, or divide by zero."""
+        """The first input, with as many features as the weight, the second one, has. Where only the run tells, torch
+        checks it: some packed kernels read beyond an input that does not fit, or divide by zero."""
         shape, (*_, count) = self.tensor(0).shape, self.tensor(1).shape or (None,)
         if not isinstance(count, int) or (shape and shape[-1] == count):
             return self.x(0)
