@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from keyword import iskeyword
-from operator import getitem
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -324,8 +323,7 @@ class Site:
         shape, (*_, count) = self.tensor(0).shape, self.tensor(1).shape or (None,)
         if not isinstance(count, int) or (shape and shape[-1] == count):
             return self.x(0)
-        parts = self.call(torch.ops.aten.split_with_sizes.default, self.x(0), [count], -1)
-        return self.call(getitem, parts, 0)
+        return self.call(torch.ops.aten.unflatten.int, self.x(0), -1, [count])
 
     def constant(self, index: int) -> torch.Tensor:
         """The buffer of a constant input, which must not be modified."""
