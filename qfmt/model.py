@@ -205,8 +205,8 @@ class Model:
         - `reference`: plain integer tensors, the stated rules: bit for bit the results of `run`.
         - `native`: `torch.ops.quantized`, with the kernels that the model's engine names, or else torch's setting, or
           `native:KERNELS` (fbgemm, qnnpack, onednn, x86): bit for bit the results of the source module on them, also
-          where they overflow 16 bits on this processor, but for the last bits of a float SiLU. torch has one setting for
-          a process: threads take turns.
+          where they overflow 16 bits on this processor, but for the last bits of a float SiLU. torch has one setting
+          for a process: threads take turns.
         - `onednn`: uint8 and int8 tensors through `torch.ops.onednn`, without torch's deprecated dtypes; `reference`
           computes the products that can overflow there on this processor.
         - `qdq`: `quantized_decomposed` operators, for `torch.export` and `torch.compile`.

@@ -6,6 +6,7 @@ import errno
 import mmap
 import os
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -114,12 +115,19 @@ def refusal(error: OSError | ValueError, kind: type[QfmtError]) -> QfmtError:
     return kind(unreadable(error), hint=hint_for(error))
 
 
+def mapped_file(descriptor: int, size: int = 0, offset: int = 0) -> mmap.mmap:
+    """An open file, mapped to be read; size 0: all of it. Some file systems, as those of FUSE, share no mappings."""
+    if sys.platform == "win32":
+        return mmap.mmap(descriptor, size, access=mmap.ACCESS_READ, offset=offset)
+    return mmap.mmap(descriptor, size, mmap.MAP_PRIVATE, mmap.PROT_READ, offset=offset)
+
+
 def mapped(path: str | os.PathLike[str]) -> mmap.mmap:
     """A source, mapped to be read. MissingFileError or SourceError if it cannot be: it may be empty, or larger than the
     addresses of a process."""
     try:
         with open(os.fspath(path), "rb") as file:  # noqa: PTH123
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            return mapped_file(file.fileno())
     except (OSError, ValueError) as error:
         raise refusal(error, SourceError) from None
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO
 
 from ..errors import FormatError, QfmtError
-from ..regular import irregular, refusal
+from ..regular import irregular, mapped_file, refusal
 from ..urls import Place, Url
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ class LocalFile:
 
     def data(self, begin: int, end: int) -> memoryview:
         """A part of the file, mapped; it can be read after the file was closed."""
-        return memoryview(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))[begin:end]
+        return memoryview(mapped_file(self._file.fileno()))[begin:end]
 
 
 @contextmanager

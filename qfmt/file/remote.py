@@ -5,7 +5,6 @@ The system stores only what was written to that file. A server that cannot send 
 
 from __future__ import annotations
 
-import mmap
 import os
 import tempfile
 import weakref
@@ -16,6 +15,7 @@ from ..backstop import grow
 from ..errors import QfmtError, RemoteError
 from ..notation import size as text_of_size
 from ..progress import BYTES, Steps
+from ..regular import mapped_file
 from ..threads import Turns
 from ..transfer import Reading
 from ..urls import Url
@@ -103,7 +103,7 @@ class RemoteFile:
             if self._mapped is None:
                 try:
                     self._file.truncate(self.size)
-                    self._mapped = memoryview(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))
+                    self._mapped = memoryview(mapped_file(self._file.fileno()))
                 except (OSError, OverflowError) as error:
                     what = f"{text_of_size(self.size)} cannot be mapped: {getattr(error, 'strerror', None) or error}"
                     raise RemoteError(what, where=str(self._url)) from None

@@ -7,7 +7,6 @@ is opened: only regular files in that folder, and no links.
 from __future__ import annotations
 
 import hashlib
-import mmap
 import os
 import re
 import stat
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from ..arrays import blocks
 from ..backstop import grow
 from ..errors import DigestError, FormatError, MissingFileError, QfmtError
-from ..regular import descriptor_of, hint_for, unreadable
+from ..regular import descriptor_of, hint_for, mapped_file, unreadable
 from ..urls import Place, Url
 from .decode import Record
 from .header import AGAIN, ALIGNMENT
@@ -208,7 +207,7 @@ def _mapped(path: Path, shard: Shard) -> Part:
                 return NOT_REGULAR
             if found.st_size != shard.size:
                 return of_another_size(found.st_size, shard)
-            return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
+            return memoryview(mapped_file(descriptor))
         finally:
             os.close(descriptor)
     except FileNotFoundError:

@@ -189,6 +189,18 @@ def _constants(**arrays: np.ndarray) -> Model:
 # Laziness
 
 
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="the system does not list mappings")
+def test_mappings_are_private(tmp_path: Path) -> None:
+    """Some file systems, as those of FUSE without a cache, share none."""
+    source, path = tmp_path / "m.pt", tmp_path / "m.qfb"
+    shutil.copy(DIGITS, source)
+    qfmt.convert(source).save(path, shard_size=4000)
+    model = qfmt.load(path)
+    arrays = [tensor.array for tensor in model.graph.constants()]
+    lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if str(tmp_path) in line]
+    assert len({line[-1] for line in lines}) > 2 and {line[1] for line in lines} == {"r--p"} and arrays
+
+
 def test_opening_and_listing_imports_neither_numpy_nor_flatbuffers() -> None:
     script = (
         "import sys, qfmt\n"

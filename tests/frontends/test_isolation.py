@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import qfmt
+from qfmt.backends.torch.processor import quantized_kernels
 from qfmt.cli import main
 from qfmt.errors import QfmtError, RunError
 from qfmt.frontends.isolation import parent, wire
@@ -143,6 +144,45 @@ def test_bags_that_torch_does_not_check_do_not_reach_it(bits: str, offsets: list
     for more in {}, {"per_sample_weights": torch.ones(2)}:
         with pytest.raises(QfmtError, match=r"offsets of bags begin with 0|2 per-sample weights do not fit 3"):
             apply(target, [packed, LIST, torch.tensor(offsets)], more)
+
+
+@QUIET
+@pytest.mark.parametrize("features", [0, 3, 64])
+@pytest.mark.parametrize("kernels", ["fbgemm", "qnnpack"])
+def test_features_that_kernels_do_not_check_do_not_reach_them(kernels: str, features: int) -> None:
+    x, state = torch.ones(2, features), torch.zeros(2, 6)
+    q, options = torch.quantize_per_tensor(x, 0.1, 3, torch.quint8), [True, 1, 0.0, False, False, False]
+    with quantized_kernels(kernels):
+        quantized = [torch.quantize_per_tensor(each, 0.1, 0, torch.qint8) for each in LSTM[:2]]
+        packed, of_state = (apply("quantized::linear_prepack", [each, None], {}) for each in quantized)
+        cell = apply("quantized::make_quantized_cell_params_dynamic", [packed, of_state, *LSTM[2:], True], {})
+        calls: list[tuple[str, list[Any]]] = [
+            ("quantized::linear", [q, packed, 0.1, 0]),
+            ("quantized::linear_relu", [q, packed, 0.1, 0]),
+            ("quantized::linear_dynamic", [x, packed]),
+            ("quantized::quantized_lstm_cell_dynamic", [x, [state, state], packed, of_state, *LSTM[2:]]),
+            ("quantized::quantized_lstm_cell_dynamic", [torch.ones(2, 8), [x, x], packed, of_state, *LSTM[2:]]),
+            ("aten::quantized_lstm", [x[None], [state[None], state[None]], [cell], *options]),
+        ]
+        for target, args in calls:
+            with pytest.raises(ValueError, match=r"features of .* do not fit each other"):
+                apply(target, args, {})
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 4])
+def test_channels_that_a_kernel_does_not_check_do_not_reach_it(at: int) -> None:
+    args: list[Any] = [torch.ones(2, 8, 3, 3), *(torch.ones(8) for _ in range(4)), 0.1, 1e-5]
+    apply("aten::_native_batch_norm_legit_no_training", args, {})
+    args[at] = torch.ones(1)
+    with pytest.raises(ValueError, match="channels of 8 and 1 do not fit each other"):
+        apply("aten::_native_batch_norm_legit_no_training", args, {})
+
+
+@pytest.mark.parametrize("numbers", [(4, 7), (7, 4)])
+def test_keys_without_values_do_not_reach_a_kernel(numbers: tuple[int, int]) -> None:
+    keys, values = (torch.ones(1, 2, number, 8, dtype=torch.float16) for number in numbers)
+    with pytest.raises(ValueError, match="numbers of keys and values"):
+        apply("aten::scaled_dot_product_attention", [keys[:, :, :1], keys, values], {})
 
 
 @pytest.mark.parametrize(

@@ -317,13 +317,15 @@ class Site:
         """The value of an input; None if it is absent."""
         return self.builder.value(self.node.inputs[index], self.form) if self.has(index) else None
 
-    def features(self) -> Any:
-        """The first input, with as many features as the weight, the second one, has. Where only the run tells, torch
-        checks it: some packed kernels read beyond an input that does not fit, or divide by zero."""
-        shape, (*_, count) = self.tensor(0).shape, self.tensor(1).shape or (None,)
+    def features(self, index: int = 0, weight: int = 1) -> Any:
+        """An input with as many features as a weight has; None if it is absent. Where only the run tells, torch checks
+        it: some packed kernels read beyond an input that does not fit, or divide by zero."""
+        if not self.has(index):
+            return None
+        shape, (*_, count) = self.tensor(index).shape, self.tensor(weight).shape or (None,)
         if not isinstance(count, int) or (shape and shape[-1] == count):
-            return self.x(0)
-        return self.call(torch.ops.aten.unflatten.int, self.x(0), -1, [count])
+            return self.x(index)
+        return self.call(torch.ops.aten.unflatten.int, self.x(index), -1, [count])
 
     def constant(self, index: int) -> torch.Tensor:
         """The buffer of a constant input, which must not be modified."""

@@ -97,7 +97,7 @@ def _layer(s: Site) -> Any:
         ]
         reduce_range = bool(s.attribute("reduce_range"))
         params = quantized.make_quantized_cell_params_dynamic(first, second, *biases, reduce_range)
-    states = [s.x(index) for index in range(5, 7 if s.node.operator == "qfmt.LSTM" else 6)]
+    states = [s.features(index, 2) for index in range(5, 7 if s.node.operator == "qfmt.LSTM" else 6)]
     size = (s.tensor(2).shape or (0, 0))[1]
     function = lstm if s.node.operator == "qfmt.LSTM" else gru
     kind = torch.float16 if half else torch.qint8
@@ -143,10 +143,10 @@ def _cell(s: Site) -> Any:
     if s.node.operator == "qfmt.RNNCell" and s.attribute("activation") == "relu":
         target = quantized.quantized_rnn_relu_cell_dynamic
     packed = [s.derive(what, _parameters(s, *at)) for what, at in (("ih", (1, 3)), ("hh", (2, 4)))]
-    states = [s.x(index) for index in range(5, 7 if s.node.operator == "qfmt.LSTMCell" else 6)]
+    states = [s.features(index, 2) for index in range(5, 7 if s.node.operator == "qfmt.LSTMCell" else 6)]
     if any(state is None for state in states):
         raise Lacks("has no initial state")
-    result = s.call(target.default, s.x(0), states if len(states) > 1 else states[0], *packed, s.x(3), s.x(4))
+    result = s.call(target.default, s.features(), states if len(states) > 1 else states[0], *packed, s.x(3), s.x(4))
     return result if len(states) == 1 else [s.call(getitem, result, index) for index in range(2)]
 
 

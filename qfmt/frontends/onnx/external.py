@@ -21,7 +21,7 @@ from ...arrays import Array
 from ...backstop import grow
 from ...errors import SourceError, brief
 from ...graph import MAXIMUM_RANK
-from ...regular import descriptor_of, hint_for, refusal, resolved, unreadable
+from ...regular import descriptor_of, hint_for, mapped_file, refusal, resolved, unreadable
 from .messages import charge, damaged
 
 SHARED = 1 << 20
@@ -62,7 +62,7 @@ class Opened:
             if len(data) == nbytes:
                 return memoryview(data)
         before = offset % mmap.ALLOCATIONGRANULARITY
-        part = mmap.mmap(self._descriptor, before + nbytes, access=mmap.ACCESS_READ, offset=offset - before)
+        part = mapped_file(self._descriptor, before + nbytes, offset - before)
         return memoryview(part)[before:]
 
 
@@ -139,7 +139,7 @@ def external_files(path: Path) -> list[Path]:
     """The files of external data of an ONNX file, without links, in the order in which tensors refer to them. Raises
     what `open_proto` raises."""
     files: Files = {}
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+    with path.open("rb") as file, mapped_file(file.fileno()) as content:
         if content.find(b"location") >= 0:  # the key under which a tensor names a file; most models need no parsing
             open_proto(path, files)
     return [*map(Path, files)]

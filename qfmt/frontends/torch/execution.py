@@ -11,8 +11,8 @@ import numpy as np
 from ...arrays import Array
 from ...errors import RunError, first_line
 from ...model import numpy_dtype
-from ...ops.embedding import bag_ends
 from ..witness import Computed
+from . import guards
 from .lifter import is_known
 from .program import Call, Constant, Made, Program, Slot, Stored
 from .torchscript.folding import fold, on_values
@@ -96,9 +96,8 @@ def apply(target: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
     operator = getattr(getattr(getattr(torch.ops, namespace), name), overload)
     arguments = {each.name: each for each in operator._schema.arguments}
     args = [_checked(each, value) for each, value in zip(arguments.values(), args, strict=False)]
-    if target in _BAGS:
-        _check_bags(**{**dict(zip(arguments, args, strict=False)), **kwargs})
-    torch._C._set_mkldnn_enabled(target not in _BY_TORCH_ITSELF)
+    guards.check(target, {**dict(zip(arguments, args, strict=False)), **kwargs})
+    torch._C._set_mkldnn_enabled(target not in guards.WITHOUT_ONEDNN)
     return operator(*args, **{name: _checked(arguments[name], value) for name, value in kwargs.items()})
 
 
@@ -180,24 +179,6 @@ def _has_tensor(value: Any) -> bool:
 
 _CREATIONS = ("aten::zeros", "aten::ones", "aten::full", "aten::arange", "aten::tensor", "aten::scalar_tensor")
 """Functions that make tensors from numbers only."""
-
-_BY_TORCH_ITSELF = ("aten::lstm",)
-"""Operators whose kernel of oneDNN reads beyond weights, biases and states that do not fit the input (torch 2.13)."""
-
-_BAGS = ("aten::embedding_bag", "quantized::embedding_bag_byte", "quantized::embedding_bag_4bit")
-
-
-def _check_bags(
-    indices: torch.Tensor,
-    offsets: torch.Tensor | None = None,
-    per_sample_weights: torch.Tensor | None = None,
-    include_last_offset: bool = False,
-    **_options: Any,
-) -> None:
-    """QfmtError for bags that torch does not check: its kernels read beyond the indices (torch 2.13)."""
-    bounds, factors = (None if each is None else each.numpy() for each in (offsets, per_sample_weights))
-    bag_ends(indices.numpy(), bounds, factors, include_last_offset)
-
 
 _PACKING = frozenset(
     (

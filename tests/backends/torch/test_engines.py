@@ -493,6 +493,33 @@ def test_features_that_do_not_fit_the_weights_are_refused(kind: str, kernels: st
                 module(torch.ones(*shape, features))
 
 
+class Cut(torch.nn.Module):
+    """A cell that gets as many features of an input, and of its state, as other inputs have elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = torch.nn.GRUCell(8, 6)
+
+    def forward(self, x: torch.Tensor, h: torch.Tensor, n: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.cell(x[:, : n.shape[0]], h[:, : k.shape[0]])
+        return result
+
+
+@pytest.mark.parametrize("kernels", ["fbgemm", "qnnpack"])
+def test_features_of_cells_that_only_the_run_tells(kernels: str, tmp_path: Path) -> None:
+    with quantized_kernels(kernels), pytorch.quiet():
+        source = tq.quantize_dynamic(Cut(), {torch.nn.GRUCell})
+        torch.jit.save(torch.jit.script(source), tmp_path / "m.pt")
+    sizes = {"x": ["B", "X"], "h": ["B", "H"], "n": ["N"], "k": ["K"]}
+    model = qfmt.convert(tmp_path / "m.pt", engine=kernels, input_shapes=sizes)
+    for engine in "auto", "fast", "native", f"native:{kernels}", "onednn", "reference":
+        module = model.to_torch(engine)
+        module(torch.ones(2, 9), torch.ones(2, 9), torch.ones(8), torch.ones(6))
+        for x, h in (3, 6), (0, 6), (800, 6), (8, 3), (8, 600):
+            with pytest.raises((RuntimeError, RunError)):
+                module(torch.ones(2, 800), torch.ones(2, 600), torch.ones(x), torch.ones(h))
+
+
 @pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.parametrize("name", ["GRUCell", "RNNCell"])
 def test_dynamic_cells_need_no_fallback(name: str, kernels: str) -> None:
