@@ -20,8 +20,8 @@ from .manifest import Manifest
 MODELS = (".onnx", ".pt", ".pt2", ".pth", ".safetensors")
 """Suffixes that only models have: a file with one of them whose content is unknown is damaged."""
 
-NO_MODELS = ("unknown", "numpy")
-"""Kinds of files that may lie beside models in a folder: texts, settings, raw weights, inputs."""
+NO_MODELS = ("unknown", "numpy", "empty", "html", "zip", "torch_tar", "pickle")
+"""Kinds of files that may lie beside models in a folder: texts, settings, raw weights, inputs, archives."""
 
 
 class Found(NamedTuple):

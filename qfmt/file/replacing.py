@@ -140,14 +140,16 @@ def replacing_folder(folder: Path, check: Callable[[Path], None] = lambda replac
 def _take_mode(path: Path, replaced: Path) -> None:
     """The permissions of what it replaces, if there is something."""
     if replaced.exists():
-        path.chmod(_permissions(replaced))
+        _set_mode(path, replaced)
 
 
-def _permissions(path: Path) -> int:
-    """The permissions that a replacement takes over. It has another owner, so a file loses its set-user-ID and
-    set-group-ID bits; those of a folder only set the group of new files."""
-    mode = path.stat().st_mode
-    return mode & (0o3777 if stat.S_ISDIR(mode) else 0o777)
+def _set_mode(file: Path | int, replaced: Path) -> None:
+    """The permissions of what is replaced. It has another owner, so a file loses its set-user-ID and set-group-ID bits;
+    those of a folder only set the group of new files. Where all files have one mode, as on shares, it stays."""
+    mode = replaced.stat().st_mode
+    wanted = mode & (0o3777 if stat.S_ISDIR(mode) else 0o777)
+    if stat.S_IMODE(os.stat(file).st_mode) != wanted:  # noqa: PTH116
+        os.chmod(file, wanted)  # noqa: PTH101
 
 
 @contextmanager
@@ -198,8 +200,7 @@ class NewFile:
         self.stream.flush()
         os.fsync(self.stream.fileno())
         if self.replaced.exists():
-            file = self.stream.fileno() if os.chmod in os.supports_fd else self.temporary
-            os.chmod(file, _permissions(self.replaced))  # noqa: PTH101
+            _set_mode(self.stream.fileno() if os.chmod in os.supports_fd else self.temporary, self.replaced)
         if not self.temporary.exists():
             directory = os.open(self.target.parent, os.O_RDONLY)
             try:  # given a directory, Python calls linkat(2), which follows the link to an open file

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 from pathlib import Path
 
@@ -24,10 +25,15 @@ def test_sources_are_named_by_their_place_in_a_folder_or_glob(
     (sources / "README.md").write_text("models")
     np.save(sources / "x.npy", np.zeros(2))
     (sources / "empty.pt").touch()
+    (sources / "__init__.py").touch()
+    (sources / "index.html").write_text("<!DOCTYPE html><html></html>")
+    (sources / "labels.pkl").write_bytes(pickle.dumps(["cat", "dog"]))
+    for kind in "zip", "tar":
+        shutil.make_archive(str(sources / "data"), kind, sources / "sub", "b.pt")
     archive = sources / "archive"
     found = find([str(sources)], archive)
     assert list(found.sources) == ["a.pt", "empty.pt", "sub/b.pt", "sub/deep/c.pt"]
-    assert found.left_out == 2
+    assert found.left_out == 7
     for name in "damaged.onnx", "DAMAGED.PT":
         (sources / name).write_bytes(bytes(100))
         assert name in find([str(sources)], archive).sources

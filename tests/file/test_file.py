@@ -501,6 +501,20 @@ def test_modes_and_links(tmp_path: Path) -> None:
     assert len(qfmt.load(tmp_path / "m.qfb").tensors["a"].array) == 4
 
 
+def test_a_mount_that_sets_the_modes_of_all_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only their owner may set them there, which is another user."""
+
+    def refused(*_: object, **_options: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    path = tmp_path / "m.qfb"
+    golden_model().save(path)
+    monkeypatch.setattr(os, "chmod", refused)
+    monkeypatch.setattr(os, "supports_fd", {*os.supports_fd, refused})
+    golden_model().replace(metadata={"a": "b"}).save(path)
+    assert qfmt.load(path).metadata == {"a": "b"}
+
+
 def test_an_invalid_model_is_not_written(tmp_path: Path) -> None:
     for wrong, rule in ((Quantization.of(0.0, 300, 0, 2), "V22"), (Quantization.of(1.0, 0, 5, 2), "V23")):
         tensors = {"a": Tensor("a", "uint8", (2,), ArrayData(np.zeros(2, np.uint8)), wrong)}
