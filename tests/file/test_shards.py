@@ -488,7 +488,7 @@ def test_an_interruption_leaves_no_lock(tmp_path: Path) -> None:
                 pass
         finally:
             sys.settrace(None)
-        gc.collect()
+        gc.collect(0)
         assert [link for link in map(os.path.realpath, OPEN_FILES.iterdir()) if replacing.TEMPORARY in link] == []
         with alone(path):
             pass
