@@ -70,9 +70,10 @@ def results(
             if address == "local":
                 stack.enter_context(_without_working_directory())
                 options = {
-                    "n_workers": jobs,
+                    "n_workers": min(jobs, len(tasks)),
                     "threads_per_worker": 1,
-                    "dashboard_address": "127.0.0.1:0",  # any free port: the default one may be taken
+                    "dashboard_address": None,
+                    "security": True,  # other users of the machine could run code in it
                     "silence_logs": CRITICAL,
                     "preload": f"{__package__}.uninterrupted",
                 }

@@ -212,6 +212,8 @@ def _einsum_shape(given: Inference) -> list[Shape]:
             known = sizes.get(letter, 1)
             sizes[letter] = broadcast_pair((known,), (size,))[0]
     before, dots, after = output.partition("...")
+    if shared and not dots:
+        raise QfmtError("the output lacks the axes of the ellipsis", hint="sum over axes that have letters")
     return [(*(sizes[each] for each in before), *(shared if dots else ()), *(sizes[each] for each in after))]
 
 

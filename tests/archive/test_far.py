@@ -465,6 +465,26 @@ def test_a_cluster_makes_the_same_archive(where: str, sources: Path, bucket: str
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="refused by older Pythons")
+def test_others_cannot_reach_a_local_cluster(sources: Path, archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They could run code in it, and in this process."""
+    distributed = pytest.importorskip("distributed", reason=NO_DASK)
+    began, made = distributed.LocalCluster, []
+
+    def watched(**options: Any) -> Any:
+        cluster = began(**options)
+        made.append(len(cluster.worker_spec))
+        address = cluster.scheduler_address
+        for other in address, address.replace("tls://", "tcp://"):
+            with pytest.raises((OSError, TypeError, ValueError)):
+                distributed.Client(other, timeout=2, set_as_default=False)
+        return cluster
+
+    monkeypatch.setattr(distributed, "LocalCluster", watched)
+    filled = fill(archive, find([str(sources)], archive).sources, jobs=8, dask="local")
+    assert made == [len(filled.results)]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="refused by older Pythons")
 def test_a_cluster_imports_nothing_from_the_working_directory(tmp_path: Path) -> None:
     pytest.importorskip("distributed", reason=NO_DASK)
     digits(tmp_path / "models" / "a.pt")

@@ -281,6 +281,7 @@ def test_caches_of_rotary_embeddings_fit_the_heads() -> None:
     [
         ("Einsum", [(5, 1)], {"equation": "ii->i"}, "axes 'i' of an input have the sizes 5 and 1"),
         ("qfmt.EmbeddingBag", [(9, 4), (4,), (2,), (3,)], {}, "per-sample weights of shape"),
+        ("Einsum", [(2, 5, 5)], {"equation": "...ij->ij"}, "the output lacks the axes of the ellipsis"),
         ("Trilu", [(4,)], {}, "requires 2 dimensions or more"),
         ("RotaryEmbedding", [(1, 2, 3, 5), (3, 2), (3, 2)], {}, "cannot be rotated in pairs"),
         ("RotaryEmbedding", [(1, 3, 8), (9, 2), (9, 2), (1, 4)], {"num_heads": 2}, "do not broadcast"),
