@@ -403,7 +403,7 @@ COSTLY = {
         *(f"y = torch.transpose(a{index}, 0, 1)" for index in range(31)),
         more="".join(f", a{index}" for index in range(5000)),
     ),
-    "names that are looked up": forward(f's = "{LONG}"', f"self.{LONG}", *["getattr(self, s)"] * 3000),
+    "names that are looked up": forward(f's = "{LONG}"', f"self.{LONG}", *["getattr(self, s)"] * 8000),
     "names of constants": calling(forward(f"x = torch.cat([{'1.0,' * 300}x])"), LONG),
     "places of unsupported calls": calling(forward(*["torch.unknown(x)"] * 3000), LONG),
 }
