@@ -15,7 +15,7 @@ from .errors import BudgetError
 if TYPE_CHECKING:
     from .model import Model, Node, Tensor
 
-OPERATIONS = 500_000, 4
+OPERATIONS = 300_000, 4
 """Operations of a conversion: a constant, plus a number for each byte of the source. One takes about a microsecond."""
 
 MODEL_OPERATIONS = 2_000_000, 2

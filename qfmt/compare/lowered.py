@@ -64,7 +64,10 @@ def likenesses(file: Model) -> Iterator[Model]:
 def same_tensor(name: str, source: Graph, file: Graph) -> bool:
     """Whether a tensor of the file is a tensor of the source. The source may not state its quantization, as in an
     integer-only ONNX network."""
-    mine, theirs = file.tensors[name], source.tensors.get(name)
+    return _is_same(file.tensors[name], source.tensors.get(name))
+
+
+def _is_same(mine: Tensor, theirs: Tensor | None) -> bool:
     if theirs is None or theirs.dtype != mine.dtype:
         return False
     if theirs.quantization is None:
@@ -107,15 +110,20 @@ def _are_integers_of(tensor: Tensor, other: Tensor) -> bool:
 
 def as_named_in(source: Graph, file: Model) -> Model:
     """A file in which tensors of the source were renamed (`Model.rename`), with the source's names."""
-    renamed = (tensor for tensor in file.tensors.values() if not _is_of(source, tensor.name))
-    names = {alias: tensor.name for tensor in renamed for alias in tensor.aliases}
-    free = {name: alias for alias, name in names.items() if _is_of(source, alias) and alias not in file.tensors}
-    return rename(file, free)
+    others = (tensor for tensor in file.tensors.values() if not same_tensor(tensor.name, source, file.graph))
+    names = {
+        alias: tensor.name
+        for tensor in others
+        for alias in tensor.aliases
+        if alias not in file.tensors and _is_rather(alias, tensor, source)
+    }
+    return rename(file, {name: alias for alias, name in names.items()})
 
 
-def _is_of(source: Graph, name: str) -> bool:
-    """Whether a name in an integer-only file is that of a tensor of the source."""
-    return name.removesuffix(MOVED).removesuffix(CENTRED) in source.tensors
+def _is_rather(alias: str, tensor: Tensor, source: Graph) -> bool:
+    """Whether an alias is the source's name of a tensor of the file, rather than the tensor's own name."""
+    own, other = (name.removesuffix(MOVED).removesuffix(CENTRED) in source.tensors for name in (tensor.name, alias))
+    return _is_same(tensor, source.tensors.get(alias)) or (other and not own)
 
 
 class Lowered:

@@ -27,16 +27,15 @@ def bounded(given: Inference) -> list[Shape]:
 
 
 def per_channel(given: Inference) -> list[Shape]:
-    """The shape of the first input; the others have one number for each channel, or one for all."""
+    """The shape of the first input; the others have one number for each channel."""
     shape = given.shapes[0]
     channels = shape[1] if shape is not None and len(shape) > 1 else None
     for other in given.shapes[1:]:
-        counts = [size for size in other or () if isinstance(size, int)]
-        if prod(counts) == 1:
+        if other is None:
             continue
-        if len(counts) > 1 or (isinstance(channels, int) and counts[0] != channels):
-            raise QfmtError(f"parameters of shape {list(other or ())} do not fit {channels} channels")
-        channels = counts[0] or channels
+        if len(other) != 1 or (isinstance(channels, int) and isinstance(other[0], int) and other[0] != channels):
+            raise QfmtError(f"parameters of shape {list(other)} do not fit {channels} channels")
+        channels = other[0] if isinstance(other[0], int) else channels
     return [shape if shape is None or len(shape) < 2 else (shape[0], channels, *shape[2:])]
 
 

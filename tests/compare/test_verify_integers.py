@@ -299,9 +299,12 @@ def test_inputs_are_those_of_the_source_or_of_the_file(exact: Model, tmp_path: P
 def test_renamed_tensors_are_those_of_the_source(exact: Model, digits: Model, tmp_path: Path) -> None:
     taken, x = exact.graph.inputs[0], np.load(HELD_BACK)["x"][:6]
     names = {taken: "image", exact.graph.outputs[0]: "scores", "pool": "stage", "fc.weight": "classifier"}
-    other, path = exact.rename(names), tmp_path / "m.qfb"
+    path = tmp_path / "m.qfb"
     digits.save(path)
     for source in DIGITS, path:
+        report = qfmt.verify(source, exact.rename({"pool": "dequant"}))  # a name of the source
+        assert report.is_exact and report.lowered_anew
+        other = exact.rename(names)
         for given in None, {"image": x}, {taken: x}:
             report, plain = qfmt.verify(source, other, given), qfmt.verify(source, exact, given and {taken: x})
             assert report.is_exact and report.nodes == plain.nodes and report.weights == plain.weights
