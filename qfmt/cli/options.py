@@ -23,12 +23,18 @@ Shapes = dict[str, "tuple[Dimension, ...]"]
 class Command(click.Command):
     """A command whose help text may be cut (`| head`), or not fit on a disk."""
 
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.callback = _show_help
+        return option
+
+
+def _show_help(ctx: click.Context, _option: click.Parameter, is_asked: bool) -> None:
+    if is_asked and not ctx.resilient_parsing:
         with printing():
-            return super().make_context(info_name, args, parent, **extra)
-        raise click.exceptions.Exit(0)  # nobody reads it
+            click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
 
 
 def input_shapes(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

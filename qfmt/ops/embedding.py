@@ -152,7 +152,7 @@ def bag_ends(
         starts = np.arange(indices.shape[0]) * indices.shape[1]
         return starts, starts + indices.shape[1]
     bounds = offsets if include_last else np.append(offsets, indices.size)
-    if bounds.size and (bounds[0] != 0 or bounds[-1] > indices.size or (np.diff(bounds) < 0).any()):
+    if bounds.size and (bounds[0] != 0 or bounds[-1] > indices.size or (bounds[1:] < bounds[:-1]).any()):
         raise QfmtError(f"offsets of bags begin with 0, grow, and end at {indices.size}")
     return bounds[:-1], bounds[1:]
 

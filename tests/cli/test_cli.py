@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -198,6 +199,17 @@ def test_a_stream_that_is_full(arguments: str) -> None:
             "qfmt: error: standard output: cannot be written: No space left on device\n",
         )
         assert start("inspect", "nothing.qfb", stderr=full).wait() == 2
+
+
+@pytest.mark.parametrize("command", ["inspect", "check"])
+def test_a_path_that_cannot_be_looked_at(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is no error of standard output."""
+
+    def refused(path: Path) -> bool:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    monkeypatch.setattr(Path, "is_dir", refused)
+    assert "m.qfb: Input/output error" in trouble(command, "m.qfb")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="files have no limit of size")

@@ -134,7 +134,7 @@ LSTM = [torch.ones(24, 8), torch.ones(24, 6), torch.ones(24), torch.ones(24)]
 
 
 @QUIET
-@pytest.mark.parametrize("offsets", [[0, -(10**9)], [0, 3, 1], [0, 10**6], [1, 2]])
+@pytest.mark.parametrize("offsets", [[0, -(10**9)], [0, 3, 1], [0, 10**6], [1, 2], [0, 2**62, 4 - 2**63]])
 @pytest.mark.parametrize("bits", ["byte", "4bit", ""])
 def test_bags_that_torch_does_not_check_do_not_reach_it(bits: str, offsets: list[int]) -> None:
     kind = torch.quint4x2 if bits == "4bit" else torch.quint8
