@@ -17,7 +17,7 @@ from ..regular import files_below, irregular, refusal, resolved
 from ..urls import Place, Url, place
 from .manifest import Manifest
 
-MODELS = (".onnx", ".pt", ".pt2", ".pth", ".safetensors")
+MODELS = (".onnx", ".pt", ".pt2", ".pth", ".ptl", ".safetensors")
 """Suffixes that only models have: a file with one of them whose content is unknown is damaged."""
 
 NO_MODELS = ("unknown", "numpy", "empty", "html", "zip", "torch_tar", "pickle")

@@ -16,6 +16,7 @@ from .dynamic import dynamic_linear_by_rule
 from .emit import Emitter, Lacks, Site
 from .native import by_kernels, check_matrices, int8_weight
 from .ranges import runs_qnnpack
+from .values import is_recorded
 from .windows import Geometry
 
 aten, quantized = torch.ops.aten, torch.ops.quantized
@@ -191,15 +192,21 @@ def _embedding(s: Site) -> Any:
     return s.result(target.default, _table(s), _contiguous(s, 1))
 
 
-def _checked_bags(indices: Tensor, offsets: Tensor | None, weights: Tensor | None, last: bool, where: str) -> Tensor:
-    """The indices of bags. RunError, where torch would read beyond its arrays."""
-    if not torch.compiler.is_compiling():
+def _checked_bags(
+    indices: Tensor, offsets: Tensor | None, weights: Tensor | None, last: bool, where: str
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Indices, offsets and weights of bags that do not let torch read beyond its arrays. RunError for others; what is
+    traced or compiled gives torch an index instead that it refuses."""
+    if not is_recorded():
         bounds, factors = (None if each is None else each.detach().numpy() for each in (offsets, weights))
         try:
             bag_ends(indices.numpy(), bounds, factors, last)
         except QfmtError as error:
             raise RunError(error.what, where=where) from None
-    return indices
+    elif offsets is not None:
+        grow = (offsets[1:] >= offsets[:-1]).all() & (offsets[:1] == 0).all() & (offsets <= indices.numel()).all()
+        indices, offsets = torch.where(grow, indices, -1), torch.where(grow, offsets, 0)
+    return indices, offsets, None if weights is None else weights.view_as(indices)
 
 
 def _bag(s: Site) -> Any:
@@ -211,7 +218,8 @@ def _bag(s: Site) -> Any:
     if last and len(s.tensor(1).shape or ()) == 2:
         raise Lacks("torch omits the last bag of a matrix of indices")
     indices, offsets, weights = (_contiguous(s, index) for index in (1, 2, 3))
-    indices = s.call(_checked_bags, indices, offsets, weights, last, f"node {s.node.title}")
+    checked = s.call(_checked_bags, indices, offsets, weights, last, f"node {s.node.title}")
+    indices, offsets, weights = (s.call(getitem, checked, index) for index in range(3))
     return s.result(target.default, _table(s), indices, offsets, False, 0, False, weights, None, last)
 
 

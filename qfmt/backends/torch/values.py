@@ -33,6 +33,16 @@ def to_array(value: torch.Tensor, dtype: str) -> Any:
     return value.view(getattr(torch, f"int{max(DTYPES[dtype].bits, 8)}")).numpy().view(numpy_dtype(dtype))
 
 
+def is_traced() -> bool:
+    traced: bool = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+    return traced
+
+
+def is_recorded() -> bool:
+    """Whether torch compiles or traces: values are not those of a run."""
+    return torch.compiler.is_compiling() or is_traced()
+
+
 def check_input(
     value: Any,
     name: str,
@@ -51,7 +61,7 @@ def check_input(
         nested = isinstance(value, tuple | list | dict)
         hint = "pass its tensors one by one: each is a separate input" if nested else ""
         raise RunError(f"expects a torch.Tensor, not {type(value).__name__}", where=f"input {name}", hint=hint)
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+    if is_recorded():
         return value
     if value.is_quantized:
         value = _integers(value, name, grid)

@@ -472,6 +472,20 @@ def test_bags_that_do_not_fit_are_refused(engine: str) -> None:
             module(indices, torch.tensor(offsets))
 
 
+def test_bags_that_do_not_fit_are_refused_in_a_trace() -> None:
+    model, (indices, offsets), _ = dynamic("tables", "fbgemm")
+    module = model.to_torch("native")
+    traced = torch.jit.trace(module, (indices, offsets))
+    other = indices[:7], torch.tensor([0, 3, 3, 5, 7])
+    assert all(torch.equal(a, b) for a, b in zip(traced(*other), module(*other), strict=True))
+    for bad in [0, -(10**9), 11], [0, 5, 3, 11], [0, 10**6], [2, 11]:
+        with pytest.raises(RuntimeError, match=r"out of bounds: -1|the last offset value should be"):
+            traced(indices, torch.tensor(bad))
+    for engine in "reference", "onednn", "qdq":
+        with pytest.raises(RunError, match="is computed by NumPy, which a trace does not record"):
+            torch.jit.trace(model.to_torch(engine), (indices, offsets))
+
+
 @pytest.mark.parametrize("kernels", ["fbgemm", "qnnpack"])
 @pytest.mark.parametrize("kind", ["static", "dynamic", "LSTM"])
 def test_features_that_do_not_fit_the_weights_are_refused(kind: str, kernels: str, tmp_path: Path) -> None:

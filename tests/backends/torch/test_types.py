@@ -99,7 +99,6 @@ CASES = {
     },
     "factors of another type": Case("Mul", "", [constant("x", 1.1, "float32"), constant("d", [0.3], "float64")], PLAIN),
     "a scale of each place": Case("LayerNormalization", "", [THREE, constant("w", [1, 2], "float32"), ONE], PLAIN),
-    "a variance for all": Case("BatchNormalization", "", [THREE, VECTOR, VECTOR, VECTOR, ONE], PLAIN),
     **{
         f"{name} with an alpha of {alpha}": Case(name, "", [SLOPES], PLAIN, {"alpha": alpha})
         for name, alpha in (("Celu", 1e39), ("Celu", 1e-45), ("Celu", 0.0), ("Elu", 1e39))

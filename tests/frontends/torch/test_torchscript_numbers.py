@@ -398,3 +398,27 @@ def test_quotients_of_integers_are_those_of_the_version_of_the_archive(version: 
     for mine, theirs in zip(found.values(), wanted, strict=True):
         np.testing.assert_array_equal(mine, theirs.numpy())
         assert mine.dtype == theirs.numpy().dtype
+
+
+class ToAMultiple(torch.nn.Module):
+    """Pads the last two dimensions, as networks do that halve them several times."""
+
+    def __init__(self, *, negative: bool) -> None:
+        super().__init__()
+        self.negative = negative
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        missing = [-size % 4 if self.negative else (4 - size % 4) % 4 for size in (x.shape[3], x.shape[2])]
+        return torch.nn.functional.pad(x, [0, missing[0], 0, missing[1]])
+
+
+@pytest.mark.parametrize("negative", [False, True])
+@pytest.mark.parametrize("shape", [None, (1, 2, 7, 5), ("N", 2, "H", "W")])
+def test_sizes_that_are_padded_to_a_multiple(negative: bool, shape: Any, tmp_path: Path) -> None:
+    network = ToAMultiple(negative=negative)
+    torch.jit.save(torch.jit.trace(network, torch.ones(1, 2, 7, 5), check_trace=False), tmp_path / "m.pt")
+    model = qfmt.convert(tmp_path / "m.pt", input_shapes=shape and {"x": shape})
+    for size in ((1, 2, 7, 5),) if shape == (1, 2, 7, 5) else ((1, 2, 7, 5), (3, 2, 8, 10), (1, 2, 1, 4)):
+        x = torch.arange(np.prod(size)).reshape(size).float()
+        (mine,) = model.run({"x": x.numpy()}).values()
+        np.testing.assert_array_equal(mine, network(x).numpy())

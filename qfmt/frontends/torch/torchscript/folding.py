@@ -247,6 +247,7 @@ def _identity(value: Any) -> Any:
 
 _on_numbers: dict[str, Callable[..., Any]] = {
     "aten::sub": operator.sub,
+    "aten::rsub": lambda a, b: b - a,
     "aten::div": _divide,
     "qfmt::div_0_3": _divide_before_version_4,
     "aten::floordiv": _floor_division,
