@@ -231,6 +231,8 @@ class Builder:
             return self.stored(value)
         if isinstance(value, bool | int | float | np.ndarray | np.generic):
             return self.constant(value)
+        if isinstance(value, Unsupported):
+            raise SourceError(f"{self.target} reads a result that is not supported, such as the indices of a max pool")
         given = "a number that is known only at run time" if isinstance(value, Size | Unknown) else type(value).__name__
         raise SourceError(f"{self.target} is called with {given} where a tensor is needed")
 
