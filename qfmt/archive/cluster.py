@@ -42,8 +42,18 @@ SAFE_PATH = "PYTHONSAFEPATH"
 PERIOD = 0.2
 """Seconds between two requests for results: the scheduler has less to do if many are requested at once."""
 
+NO_PAGES: dict[str, object] = {f"distributed.{who}.http.routes": [] for who in ("scheduler", "worker", "nanny")}
+"""Settings of Dask without web pages."""
+
 IDLE = 60
 """Seconds for which a cluster may have no worker, or one that does not say its version."""
+
+
+def _settings(settings: dict[str, object]) -> Any:
+    """A context with other settings of Dask, also for the workers that start in it."""
+    from dask import config
+
+    return config.set(settings)
 
 
 def results(
@@ -72,11 +82,12 @@ def results(
                 options = {
                     "n_workers": min(jobs, len(tasks)),
                     "threads_per_worker": 1,
-                    "dashboard_address": None,
+                    "dashboard_address": "127.0.0.1:0",  # any free port: the default one may be taken
                     "security": True,  # other users of the machine could run code in it
                     "silence_logs": CRITICAL,
                     "preload": f"{__package__}.uninterrupted",
                 }
+                stack.enter_context(_settings(NO_PAGES))  # which would need no certificate
                 with _later_interrupted():
                     address = stack.enter_context(dask.LocalCluster(processes=True, **options))
             else:  # a client with a wrong one would hang at the end of the process

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
@@ -477,6 +479,9 @@ def test_others_cannot_reach_a_local_cluster(sources: Path, archive: Path, monke
         for other in address, address.replace("tls://", "tcp://"):
             with pytest.raises((OSError, TypeError, ValueError)):
                 distributed.Client(other, timeout=2, set_as_default=False)
+        for page in "info/main/workers.html", "json/counts.json":
+            with pytest.raises(HTTPError, match="404"):
+                urlopen(f"http://127.0.0.1:{cluster.scheduler.http_server.port}/{page}")
         return cluster
 
     monkeypatch.setattr(distributed, "LocalCluster", watched)

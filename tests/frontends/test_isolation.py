@@ -178,6 +178,24 @@ def test_channels_that_a_kernel_does_not_check_do_not_reach_it(at: int) -> None:
         apply("aten::_native_batch_norm_legit_no_training", args, {})
 
 
+@QUIET
+@pytest.mark.parametrize("way", ["", "_transpose"])
+@pytest.mark.parametrize("kernels", ["fbgemm", "qnnpack"])
+def test_channels_of_convolutions(kernels: str, way: str) -> None:
+    """QNNPACK checks those of the first call only."""
+    with quantized_kernels(kernels):
+        weight = torch.quantize_per_tensor(torch.ones(4, 2, 3, 3), 0.1, 0, torch.qint8)
+        rest: list[Any] = [[1, 1], [0, 0], *([[0, 0]] if way else []), [1, 1], 2]
+        packed = apply(f"quantized::conv{way}2d_prepack", [weight, None, *rest], {})
+        for channels in 4, 2, 8, 4:
+            q = torch.quantize_per_tensor(torch.ones(1, channels, 5, 5), 0.1, 3, torch.quint8)
+            if channels == 4:
+                apply(f"quantized::conv{way}2d", [q, packed, 0.1, 0], {})
+                continue
+            with pytest.raises(ValueError, match=f"channels of {channels} and 4 do not fit"):
+                apply(f"quantized::conv{way}2d", [q, packed, 0.1, 0], {})
+
+
 @pytest.mark.parametrize("numbers", [(4, 7), (7, 4)])
 def test_keys_without_values_do_not_reach_a_kernel(numbers: tuple[int, int]) -> None:
     keys, values = (torch.ones(1, 2, number, 8, dtype=torch.float16) for number in numbers)

@@ -19,7 +19,7 @@ from ...arithmetic import EXACT_IN_FLOAT32
 from ...budget import Budget
 from ...errors import QfmtError, RunError
 from ...interpreter import operator_of
-from ...model import DTYPES, Model, Node, Tensor
+from ...model import DTYPES, Dimension, Model, Node, Tensor
 from ...ops import Trait, known
 from ...ops.registry import is_usable
 from ...passes.constants import unused
@@ -320,12 +320,23 @@ class Site:
     def features(self, index: int = 0, weight: int = 1) -> Any:
         """An input with as many features as a weight has; None if it is absent. Where only the run tells, torch checks
         it: some packed kernels read beyond an input that does not fit, or divide by zero."""
-        if not self.has(index):
-            return None
-        shape, (*_, count) = self.tensor(index).shape, self.tensor(weight).shape or (None,)
-        if not isinstance(count, int) or (shape and shape[-1] == count):
+        shape = self.tensor(weight).shape or (None,)
+        return self._of_size(index, -1, shape[-1]) if self.has(index) else None
+
+    def channels(self) -> Any:
+        """The first input, with as many channels as the weight of a convolution has."""
+        shape, is_transposed = self.tensor(1).shape or (None,) * 3, "Transpose" in self.node.operator
+        count = shape[0] if is_transposed else shape[1]
+        if isinstance(count, int) and not is_transposed:
+            count *= self.attribute("group")
+        return self._of_size(0, 1, count)
+
+    def _of_size(self, index: int, axis: int, size: Dimension) -> Any:
+        shape = self.tensor(index).shape
+        is_known = shape is not None and len(shape) > max(axis, 0) and shape[axis] == size
+        if is_known or not isinstance(size, int):
             return self.x(index)
-        return self.call(torch.ops.aten.unflatten.int, self.x(index), -1, [count])
+        return self.call(torch.ops.aten.unflatten.int, self.x(index), axis, [size])
 
     def constant(self, index: int) -> torch.Tensor:
         """The buffer of a constant input, which must not be modified."""

@@ -122,7 +122,7 @@ def _conv(s: Site) -> Any:
     packed = _packed(s, getattr(quantized, f"{name}_prepack"), *geometry.packing())
     target = getattr(quantized, fused)
     target = target.new if name in ("conv2d", "conv3d") else target.default
-    return within_range(s, target, s.x(0), packed, *scale_and_zero_point(s), relu=fuses)
+    return within_range(s, target, s.channels(), packed, *scale_and_zero_point(s), relu=fuses)
 
 
 def check_matrices(s: Site) -> None:

@@ -79,7 +79,7 @@ def _conv(s: Site) -> Any:
     weight, prepack = _weight(s, 1), getattr(quantized, f"{geometry.name}_prepack")
     packed = by_kernels(s, lambda: prepack(weight, value, *geometry.packing()))
     target = getattr(quantized, f"{geometry.name}_dynamic").default
-    return s.result(target, s.x(0), s.derive("packed", packed), bool(s.attribute("reduce_range")))
+    return s.result(target, s.channels(), s.derive("packed", packed), bool(s.attribute("reduce_range")))
 
 
 # Layers and cells

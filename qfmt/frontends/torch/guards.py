@@ -51,6 +51,13 @@ def _linear(X: torch.Tensor, W_prepack: Any, **_others: Any) -> None:  # noqa: N
     _equal("features", X.size(-1), _features(W_prepack))
 
 
+def _conv(qx: torch.Tensor, **others: Any) -> None:
+    """QNNPACK checks the channels of its first input only."""
+    packed = others["packed_weight"] if "packed_weight" in others else others["weight"]
+    weight = packed.unpack()[0]
+    _equal("channels", qx.size(1), weight.size(0) if packed.transpose() else weight.size(1) * packed.groups())
+
+
 def _cell(input: torch.Tensor, hx: Any, w_ih: Any, w_hh: Any, **_others: Any) -> None:
     _linear(input, w_ih)
     for state in hx if isinstance(hx, Sequence) else [hx]:
@@ -87,6 +94,12 @@ _CHECKS: Mapping[str, Callable[..., None]] = {
     "aten::scaled_dot_product_attention": _attention,
     **{f"quantized::linear{name}": _linear for name in ("", "_relu", "_dynamic", "_relu_dynamic", "_dynamic_fp16")},
     **{f"quantized::quantized_{name}_cell_dynamic": _cell for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
+    **{
+        f"quantized::conv{way}{rank}d{suffix}": _conv
+        for way, suffixes in (("", ("", "_relu", "_dynamic")), ("_transpose", ("", "_dynamic")))
+        for rank in (1, 2, 3)
+        for suffix in suffixes
+    },
     "aten::quantized_lstm": _layers,
     "aten::quantized_gru": _layers,
 }

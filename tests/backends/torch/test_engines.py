@@ -534,6 +534,46 @@ def test_features_of_cells_that_only_the_run_tells(kernels: str, tmp_path: Path)
                 module(torch.ones(2, 800), torch.ones(2, 600), torch.ones(x), torch.ones(h))
 
 
+class CutImage(torch.nn.Module):
+    """A layer that gets as many channels as another input has elements."""
+
+    def __init__(self, layer: torch.nn.Module) -> None:
+        super().__init__()
+        self.quant, self.layer, self.dequant = nnq.Quantize(0.1, 3, torch.quint8), layer, nnq.DeQuantize()
+
+    def forward(self, x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.dequant(self.layer(self.quant(x)[:, : n.shape[0]]))
+        return result
+
+
+IMAGE_LAYERS = {
+    "Conv1d": lambda: (nnq.Conv1d(4, 3, 1), (6,)),
+    "Conv2d": lambda: (nnq.Conv2d(4, 3, 3), (6, 6)),
+    "Conv2d, groups": lambda: (nnq.Conv2d(4, 4, 1, groups=2), (6, 6)),
+    "ConvTranspose2d": lambda: (nnq.ConvTranspose2d(4, 3, 3), (6, 6)),
+}
+
+
+@pytest.mark.parametrize("kernels", ["fbgemm", "qnnpack"])
+@pytest.mark.parametrize("name", IMAGE_LAYERS)
+def test_channels_that_only_the_run_tells(name: str, kernels: str, tmp_path: Path) -> None:
+    """QNNPACK checks those of the first call only."""
+    with quantized_kernels(kernels), pytorch.quiet():
+        layer, size = IMAGE_LAYERS[name]()
+        torch.jit.save(torch.jit.script(CutImage(layer)), tmp_path / "m.pt")
+    shapes = {"x": ["B", "C", *size], "n": ["N"]}
+    model, x = qfmt.convert(tmp_path / "m.pt", engine=kernels, input_shapes=shapes), torch.rand(2, 8, *size)
+    (wanted,) = model.run({"x": x.numpy(), "n": np.ones(4, np.float32)}).values()
+    for engine in "auto", "fast", "native", f"native:{kernels}", "onednn", "reference":
+        module = model.to_torch(engine)
+        if engine == "auto":
+            np.testing.assert_array_equal(module(x, torch.ones(4)).numpy(), wanted)
+        module(x, torch.ones(4))
+        for channels in 0, 1, 2, 8:
+            with pytest.raises((RuntimeError, RunError)):
+                module(x, torch.ones(channels))
+
+
 @pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.parametrize("name", ["GRUCell", "RNNCell"])
 def test_dynamic_cells_need_no_fallback(name: str, kernels: str) -> None:
