@@ -258,6 +258,7 @@ _on_numbers: dict[str, Callable[..., Any]] = {
     "aten::pow.int_to_int": power,
     "aten::neg": operator.neg,
     "prim::abs": abs,
+    "aten::abs": abs,
     "aten::__and__": operator.and_,
     "aten::__or__": operator.or_,
     "aten::__xor__": operator.xor,
