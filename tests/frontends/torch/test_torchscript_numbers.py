@@ -422,3 +422,26 @@ def test_sizes_that_are_padded_to_a_multiple(negative: bool, shape: Any, tmp_pat
         x = torch.arange(np.prod(size)).reshape(size).float()
         (mine,) = model.run({"x": x.numpy()}).values()
         np.testing.assert_array_equal(mine, network(x).numpy())
+
+
+class SumsOfNumbers(torch.nn.Module):
+    """As the shifted windows of torchvision's Swin."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shifts = [1, 2]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if sum(self.shifts) > 2:
+            x = torch.roll(x, (1,), (2,))
+        return x * float(sum([0.5, 1.0])) if sum([x.shape[2] - 7, 0]) > 0 else x
+
+
+def test_sums_of_lists_of_numbers(tmp_path: Path) -> None:
+    network = SumsOfNumbers()
+    torch.jit.script(network).save(tmp_path / "m.pt")
+    for size in 7, 9:
+        x = torch.rand(1, 2, size, 3)
+        model = qfmt.convert(tmp_path / "m.pt", input_shapes={"x": tuple(x.shape)})
+        (mine,) = model.run({"x": x.numpy()}).values()
+        np.testing.assert_array_equal(mine, network(x).numpy())

@@ -409,6 +409,7 @@ on_containers: dict[str, Callable[..., Any]] = {
     "aten::ne": _of(list, _different),
     "aten::all": _of(list, lambda value: all(_checked(each, bool | int | float) for each in value)),
     "aten::any": _of(list, lambda value: any(_checked(each, bool | int | float) for each in value)),
+    "aten::sum": _of(list, lambda value: sum(_checked(each, bool | int | float) for each in value)),
     "aten::format": _format,
     "aten::percentFormat": lambda template, *_values: Text(template),
     "prim::rangelist": lambda count: list(range(count)) if count <= SIZE_LIMIT else NotImplemented,
