@@ -37,9 +37,26 @@ def _safe(show: Callable[[Shown], str]) -> Callable[[Shown], str]:
         try:
             return printable(show(value))
         except QfmtError as error:
-            return f"<{type(value).__name__}: {shortened(str(error), 3 * LENGTH)}>"
+            return _damaged(value, error)
 
     return shown
+
+
+def _safe_html(show: Callable[[Shown], str]) -> Callable[[Shown], str]:
+    """The same for HTML: what an error says of names of the file must not become markup."""
+
+    @wraps(show)
+    def shown(value: Shown) -> str:
+        try:
+            return printable(show(value))
+        except QfmtError as error:
+            return f"<p><code>{escape(_damaged(value, error))}</code></p>"
+
+    return shown
+
+
+def _damaged(value: object, error: QfmtError) -> str:
+    return f"<{type(value).__name__}: {shortened(str(error), 3 * LENGTH)}>"
 
 
 def _name(name: str) -> str:
@@ -113,20 +130,24 @@ def _ends(graph: Graph, names: Sequence[str]) -> str:
 HEAD = ("node", "operator", "output", "input scale", "weight scale", "output scale", "zero point", "range")
 
 
-@_safe
+@_safe_html
 def graph_html(graph: Graph) -> str:
     """A row for each node: operator, shape of the output, scales of input, weight and output."""
+    return f"<p><code>{escape(graph_text(graph))}</code></p>{_rows(graph)}"
+
+
+@_safe_html
+def model_html(model: Model) -> str:
+    return f"<p><code>{escape(model_text(model))}</code></p>{_rows(model.graph)}"
+
+
+def _rows(graph: Graph) -> str:
     rows = (_row(node, graph) for node in islice(graph.nodes, ROWS))
     more = f"<p>… {len(graph.nodes) - ROWS:,} more nodes</p>" if len(graph.nodes) > ROWS else ""
-    return f"<p><code>{escape(graph_text(graph))}</code></p>{_table(HEAD, rows)}{more}"
+    return f"{_table(HEAD, rows)}{more}"
 
 
-@_safe
-def model_html(model: Model) -> str:
-    return f"<p><code>{escape(model_text(model))}</code></p>" + graph_html(model.graph).partition("</p>")[2]
-
-
-@_safe
+@_safe_html
 def tensor_html(tensor: Tensor) -> str:
     cells = [tensor.dtype, _shape(tensor.shape), *quantization_cells(tensor.quantization)]
     head = ("tensor", "dtype", "shape", "scale", "zero point", "range", "granularity")

@@ -82,6 +82,18 @@ def test_untrusted_names_are_escaped() -> None:
     assert all("script" not in Tags(page).tags for page in pages)
 
 
+def test_errors_about_untrusted_names_are_escaped(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notebook runs what an object returns as HTML."""
+
+    def fail(_: object) -> None:
+        raise QfmtError("</p><img src=x onerror=alert(1)><script>alert(1)</script>")
+
+    monkeypatch.setattr("qfmt.display.quantization_cells", fail)
+    for shown in model, model.graph, next(model.graph.constants()):
+        page = shown._repr_html_()
+        assert Tags(page).tags == ["p", "code"] and "&lt;img src=x" in page
+
+
 def test_a_damaged_part_is_shown_without_an_error(path: Path) -> None:
     sound, opened = path.read_bytes(), 0
     for position in range(len(sound) // 16 * 16 - 8, 0, -16):

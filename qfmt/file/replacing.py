@@ -388,12 +388,12 @@ if hasattr(os, "register_at_fork"):
 
 def _made(path: str, _flags: int) -> int:
     """The descriptor of a file, which is made if it does not exist. NFS locks only what may be written; what a killed
-    writer left may belong to another user."""
-    flags = os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    writer left may belong to another user, and Linux may refuse to make what is there (`fs.protected_regular`)."""
+    flags = os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        return os.open(path, os.O_RDWR | flags, 0o666)
+        return os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o666)
     except PermissionError:
-        return os.open(path, os.O_RDONLY | flags, 0o666)
+        return os.open(path, os.O_RDONLY | flags)
 
 
 def _is_there(path: Path, descriptor: int) -> bool:

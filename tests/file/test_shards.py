@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import os
 import subprocess
 import sys
@@ -529,10 +530,11 @@ def test_a_lock_that_only_its_owner_may_write(tmp_path: Path, monkeypatch: pytes
             raise PermissionError(EACCES, os.strerror(EACCES), path)
         return opened(path, flags, *more, **options)
 
+    (path := tmp_path / f".qfmt-{hashlib.sha256(b'm').hexdigest()[:16]}.tmp").touch()
     monkeypatch.setattr(os, "open", refused)
     with alone(tmp_path / "m.qfb"):
-        (left,) = tmp_path.iterdir()
-        with left.open("rb") as file, pytest.raises(BlockingIOError):
+        assert [*tmp_path.iterdir()] == [path]
+        with path.open("rb") as file, pytest.raises(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     assert not [*tmp_path.iterdir()]
 
