@@ -29,34 +29,24 @@ LENGTH = 80
 Shown = TypeVar("Shown")
 
 
-def _safe(show: Callable[[Shown], str]) -> Callable[[Shown], str]:
-    """What an object cannot show, because its file is damaged, is said instead; all of it is safe to print."""
+def _shown(of_error: Callable[[str], str]) -> Callable[[Callable[[Shown], str]], Callable[[Shown], str]]:
+    """Show an object. If its file is damaged, `of_error` shows the message, which may quote names of the file."""
 
-    @wraps(show)
-    def shown(value: Shown) -> str:
-        try:
-            return printable(show(value))
-        except QfmtError as error:
-            return _damaged(value, error)
+    def decorated(show: Callable[[Shown], str]) -> Callable[[Shown], str]:
+        @wraps(show)
+        def shown(value: Shown) -> str:
+            try:
+                return printable(show(value))
+            except QfmtError as error:
+                return of_error(f"<{type(value).__name__}: {shortened(str(error), 3 * LENGTH)}>")
 
-    return shown
+        return shown
 
-
-def _safe_html(show: Callable[[Shown], str]) -> Callable[[Shown], str]:
-    """The same for HTML: what an error says of names of the file must not become markup."""
-
-    @wraps(show)
-    def shown(value: Shown) -> str:
-        try:
-            return printable(show(value))
-        except QfmtError as error:
-            return f"<p><code>{escape(_damaged(value, error))}</code></p>"
-
-    return shown
+    return decorated
 
 
-def _damaged(value: object, error: QfmtError) -> str:
-    return f"<{type(value).__name__}: {shortened(str(error), 3 * LENGTH)}>"
+_as_text = _shown(str)
+_as_html = _shown(lambda message: f"<p><code>{escape(message)}</code></p>")
 
 
 def _name(name: str) -> str:
@@ -72,7 +62,7 @@ def _listed(names: Sequence[str], limit: int = 6) -> str:
     return ", ".join(_name(name) or "-" for name in names[:limit]) + more
 
 
-@_safe
+@_as_text
 def quantization_text(quantization: Quantization) -> str:
     """`Quantization(scale=0.0235, zero_point=128, range=0..255)`, and per what, unless per tensor."""
     scale, zero_point, limits, unit = quantization_cells(quantization)
@@ -80,7 +70,7 @@ def quantization_text(quantization: Quantization) -> str:
     return f"Quantization(scale={scale}, zero_point={zero_point}, range={limits}{per})"
 
 
-@_safe
+@_as_text
 def tensor_text(tensor: Tensor) -> str:
     """`<Tensor conv1.weight: int8 [64,3,7,7], constant, scale 0.01, zero_point 0, -128..127>`"""
     parts = [f"{tensor.dtype} {_shape(tensor.shape)}"]
@@ -93,7 +83,7 @@ def tensor_text(tensor: Tensor) -> str:
     return f"<Tensor {_name(tensor.name)}: {', '.join(parts)}>"
 
 
-@_safe
+@_as_text
 def node_text(node: Node) -> str:
     """`<Node conv1: Conv(x, conv1.weight) → conv1.out, group=1, rule affine>`"""
     told = [f"{name}={shortened(str(value), LENGTH)}" for name, value in sorted(node.attributes.items())]
@@ -102,14 +92,14 @@ def node_text(node: Node) -> str:
     return f"<Node {_name(node.label)}: {', '.join([call, *told])}>"
 
 
-@_safe
+@_as_text
 def graph_text(graph: Graph) -> str:
     """`<Graph main: 53 nodes, 180 tensors, x [N,3,224,224] → logits [N,1000]>`"""
     head = f"Graph {_name(graph.name)}" if graph.name else "Graph"
     return f"<{head}: {_contents(graph)}>"
 
 
-@_safe
+@_as_text
 def model_text(model: Model) -> str:
     """`<Model torchscript, engine fbgemm: 53 nodes, 180 tensors, x [N,3,224,224] → logits [N,1000]>`"""
     made = [_name(model.source.get("format", "")), f"engine {_name(model.engine)}" if model.engine else ""]
@@ -130,13 +120,13 @@ def _ends(graph: Graph, names: Sequence[str]) -> str:
 HEAD = ("node", "operator", "output", "input scale", "weight scale", "output scale", "zero point", "range")
 
 
-@_safe_html
+@_as_html
 def graph_html(graph: Graph) -> str:
     """A row for each node: operator, shape of the output, scales of input, weight and output."""
     return f"<p><code>{escape(graph_text(graph))}</code></p>{_rows(graph)}"
 
 
-@_safe_html
+@_as_html
 def model_html(model: Model) -> str:
     return f"<p><code>{escape(model_text(model))}</code></p>{_rows(model.graph)}"
 
@@ -147,7 +137,7 @@ def _rows(graph: Graph) -> str:
     return f"{_table(HEAD, rows)}{more}"
 
 
-@_safe_html
+@_as_html
 def tensor_html(tensor: Tensor) -> str:
     cells = [tensor.dtype, _shape(tensor.shape), *quantization_cells(tensor.quantization)]
     head = ("tensor", "dtype", "shape", "scale", "zero point", "range", "granularity")

@@ -145,7 +145,7 @@ def _take_mode(path: Path, replaced: Path) -> None:
 
 def _set_mode(file: Path | int, replaced: Path) -> None:
     """The permissions of what is replaced. It has another owner, so a file loses its set-user-ID and set-group-ID bits;
-    those of a folder only set the group of new files. Where all files have one mode, as on shares, it stays."""
+    those of a folder only set the group of new files. A mode that is right is not set: some mounts refuse that."""
     mode = replaced.stat().st_mode
     wanted = mode & (0o3777 if stat.S_ISDIR(mode) else 0o777)
     if stat.S_IMODE(os.stat(file).st_mode) != wanted:  # noqa: PTH116

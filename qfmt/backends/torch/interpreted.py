@@ -17,7 +17,7 @@ from ...ops import OPERATORS, Operand, Quantized
 from ...ops.shapes import keeps_shape
 from .emit import PLAIN, Lacks, Site, Table
 from .integers import look_up
-from .values import is_traced, to_array, to_tensor
+from .values import FOR_RECORDING, is_traced, to_array, to_tensor
 
 # Functions of one 8-bit integer: a table of all 256 results
 
@@ -56,10 +56,8 @@ class ByNumPy:
 
     def __call__(self, *inputs: Tensor | None) -> Any:
         if is_traced():
-            hint = "use engine='native' for torch.jit.trace, engine='qdq' for torch.export"
-            raise RunError(
-                "is computed by NumPy, which a trace does not record", where=f"node {self.node.title}", hint=hint
-            )
+            what = "is computed by NumPy, which a trace does not record"
+            raise RunError(what, where=f"node {self.node.title}", hint=FOR_RECORDING)
         operands = [
             None if value is None else Operand(to_array(value, dtype), grid)
             for value, (dtype, grid) in zip(inputs, self.grids, strict=True)

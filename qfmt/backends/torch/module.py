@@ -25,7 +25,7 @@ from .emit import Builder, Engine, Row
 from .engines import candidates, named
 from .processor import deprecated_dtypes, quantized_kernels
 from .tree import Paths, describe, from_buffers, register
-from .values import check_input
+from .values import FOR_RECORDING, check_input
 
 _MODULES = sorted((path.stem for path in Path(__file__).parent.glob("*.py")), key=len, reverse=True)
 _HOME = re.compile(rf"\bqfmt_backends_torch_(?:{'|'.join(_MODULES)})_")
@@ -119,8 +119,7 @@ class QuantizedModule(fx.GraphModule):
         return self
 
     def __prepare_scriptable__(self) -> Any:
-        hint = "use engine='native' for torch.jit.trace, engine='qdq' for torch.export"
-        raise RunError("torch.jit.script cannot read the generated code of a module", hint=hint)
+        raise RunError("torch.jit.script cannot read the generated code of a module", hint=FOR_RECORDING)
 
     @property
     def code(self) -> str:

@@ -33,13 +33,16 @@ def to_array(value: torch.Tensor, dtype: str) -> Any:
     return value.view(getattr(torch, f"int{max(DTYPES[dtype].bits, 8)}")).numpy().view(numpy_dtype(dtype))
 
 
+FOR_RECORDING = "use engine='native' for torch.jit.trace, engine='qdq' for torch.export"
+
+
 def is_traced() -> bool:
     traced: bool = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
     return traced
 
 
 def is_recorded() -> bool:
-    """Whether torch compiles or traces: values are not those of a run."""
+    """Whether torch is compiling or tracing, so that tensors may have no values."""
     return torch.compiler.is_compiling() or is_traced()
 
 
