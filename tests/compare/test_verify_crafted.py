@@ -154,3 +154,20 @@ def test_a_bias_that_only_one_form_rounds(tmp_path: Path) -> None:
     print(f"{total(report, 'stated')} of {total(report, 'outputs')} outputs as the file states")
     assert report.ok and total(report, "stated")
     assert not qfmt.verify(path, model.replace_tensor("b", b.array + unit, None)).ok
+
+
+def test_an_input_that_does_not_fit_a_recurrent_layer_is_not_drawn(tmp_path: Path) -> None:
+    """A kernel of torch would take it, and read beyond the weights."""
+
+    class Layer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.LSTM(8, 6)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = self.layer(x)[0]
+            return result
+
+    torch.jit.script(Layer().eval()).save(tmp_path / "m.pt")
+    report = qfmt.verify(tmp_path / "m.pt", qfmt.convert(tmp_path / "m.pt"))
+    assert report.ok and report.inputs.endswith(",8]"), report.inputs
