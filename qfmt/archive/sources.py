@@ -23,6 +23,9 @@ MODELS = (".onnx", ".pt", ".pt2", ".pth", ".ptl", ".safetensors")
 NO_MODELS = ("unknown", "numpy", "empty", "html", "zip", "torch_tar", "pickle")
 """Kinds of files that may lie beside models in a folder: texts, settings, raw weights, inputs, archives."""
 
+SETTINGS = "torch_settings"
+"""The same, whatever their suffix: what a training keeps beside its model."""
+
 
 class Found(NamedTuple):
     """Sources by their names in the archive, and how many files in folders are no models."""
@@ -202,5 +205,7 @@ def _fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 
 def _is_no_model(place: Place) -> bool:
     with suppress(QfmtError, OSError), downloaded(place) as path:  # what cannot be read is a source that fails
-        return bool(irregular(path)) or (sniff(path).key in NO_MODELS and Path(place.name.lower()).suffix not in MODELS)
+        if irregular(path) or (kind := sniff(path).key) == SETTINGS:
+            return True
+        return kind in NO_MODELS and Path(place.name.lower()).suffix not in MODELS
     return False

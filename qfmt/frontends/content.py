@@ -63,13 +63,25 @@ class Content:
 
     @cached_property
     def saved(self) -> str:
-        """The kind of object that torch.save saved (see `saved_as`); "" if it did not write this archive."""
+        """The kind of object that torch.save saved (see `saved_as`), "torch_settings" if it contains neither a tensor
+        nor a module; "" if it did not write this archive."""
         if self.archive is None or "data.pkl" not in self.members:
             return ""
         budget = self.archive.budget
         budget.bytes += BESIDE
-        data = self.archive.read(f"{root_of(self.archive)}data.pkl")
-        return saved_as(unpickle(data, _no_storage, where="data.pkl", find_global=harmless_or_inert, budget=budget))
+        data, named = self.archive.read(f"{root_of(self.archive)}data.pkl"), set[str]()
+
+        def storage(key: str, dtype: str) -> Storage:
+            named.add("_rebuild")
+            return Storage(key, dtype, lambda: memoryview(b""))
+
+        def find_global(module: str, name: str) -> Any:
+            named.add(name)
+            return harmless_or_inert(module, name)
+
+        value = unpickle(data, storage, where="data.pkl", find_global=find_global, budget=budget)
+        has_tensors = any(name.startswith("_rebuild") for name in named)  # some have no storage
+        return saved_as(value) if has_tensors or _holds_module(value) else "torch_settings"
 
 
 Sniffer = Callable[[Content], bool]
@@ -191,6 +203,11 @@ def outermost(value: Any) -> Any:
     return dict(enumerate(short)) if any(isinstance(plain(each), dict) or is_module(each) for each in short) else value
 
 
+def _holds_module(value: Any) -> bool:
+    value = outermost(value)
+    return is_module(value) or (isinstance(value, dict) and any(map(is_module, value.values())))
+
+
 def is_module(value: Any) -> bool:
     """Whether it is a module of PyTorch."""
     if not isinstance(value, Inert):
@@ -198,10 +215,6 @@ def is_module(value: Any) -> bool:
     fx = value.class_name.startswith(GRAPHS)
     convolution = ".quantized.modules.conv" in value.class_name  # their state is a tuple
     return fx or convolution or (isinstance(value.state, dict) and "_modules" in value.state)
-
-
-def _no_storage(key: str, dtype: str) -> Storage:
-    return Storage(key, dtype, lambda: memoryview(b""))
 
 
 def sha256_of(path: str | PathLike[str]) -> str:

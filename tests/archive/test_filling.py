@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import qfmt
 from qfmt.archive import filling
@@ -35,6 +36,26 @@ def test_an_archive_holds_what_single_conversions_write(tmp_path: Path, sources:
         assert invoke("convert", sources / source, single).exit_code == 0
         assert single.read_bytes() == (archive / file).read_bytes()
     assert invoke("check", archive).exit_code == 0
+
+
+def test_what_a_training_keeps_beside_its_model_is_left_out(sources: Path, archive: Path) -> None:
+    """Without tensors, whatever the suffix; modules, and tensors that are refused, are sources."""
+    sources.mkdir()
+    for name, value in {
+        "optimizer.pt": {"state": {0: torch.ones(2)}},
+        "scheduler.pt": {"last_epoch": 3, "_last_lr": [0.1]},
+        "training_args.bin": {"seed": 1},
+        "rates.pth": np.ones(3),
+        "layers.pt": torch.nn.Sequential(torch.nn.ReLU()),
+        "nested.pt": {"net": torch.nn.Sequential(torch.nn.ReLU())},
+    }.items():
+        torch.save(value, sources / name)
+    result = invoke("convert", sources, "--out", archive)
+    assert result.exit_code == 0, result.output
+    assert "left out: 3 files" in result.stdout
+    assert set(Manifest(archive).entries) == {"optimizer.pt", "layers.pt", "nested.pt"}
+    torch.save({"weight": torch.ones(2, device="meta")}, sources / "meta.pt")
+    assert "meta tensor" in invoke("convert", sources, "--out", archive).stderr
 
 
 def test_equal_models_of_other_engines_are_stored_apart(sources: Path, archive: Path) -> None:

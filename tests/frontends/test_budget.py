@@ -38,7 +38,7 @@ from support.pickles import text
 REFUSED = {
     "code_relus.pt": "would take more than",
     "relus20000.pt": "would take more than",
-    "tuplekey8000.pt": "not a network",
+    "tuplekey8000.pt": "without tensors",
     "stride0.pt": "would take more than",
     "deflated_dicts.pt": "would take more than",
     "pt2_lists.pt2": "would take more than",

@@ -250,6 +250,21 @@ def test_cells(name: str, dtype: torch.dtype, tmp_path: Path, monkeypatch: pytes
         compare(what, model, [x], module(x), monkeypatch)
 
 
+@pytest.mark.parametrize("kind", ["traced", "scripted"])
+@pytest.mark.parametrize("name", CELLS)
+def test_float_cells(name: str, kind: str, tmp_path: Path) -> None:
+    """A trace has their steps, which change the gates in place; a script has one call."""
+    for wrapper, biases, shape in product((Cell, CellWithState), (True, False), ((9, 10), (10,))):
+        cell = CELLS[name]()
+        if not biases:
+            cell.bias = cell.bias_ih = cell.bias_hh = None
+        module, x = wrapper(cell).eval(), torch.randn(shape)
+        model = qfmt.convert(saved(module, [x], kind, tmp_path / "cell.pt"), input_shapes={"x": shape})
+        results, expected = model.run({"x": x.numpy()}), module(x)
+        for mine, theirs in zip(results.values(), expected if isinstance(expected, tuple) else [expected], strict=True):
+            np.testing.assert_allclose(mine, theirs.detach().numpy(), rtol=0, atol=1e-6)
+
+
 class ManySteps(Cell):
     """Repeats a cell in a loop of the forward method."""
 

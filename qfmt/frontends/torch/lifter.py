@@ -246,7 +246,7 @@ def _changed(value: TensorValue, result: TensorValue, target: str) -> TensorValu
     if value.memory.kept:
         raise keeps_state("a tensor of the module")
     if out_of_place(target) not in VIEWS:
-        value.memory.changed_by = target
+        value.memory.change(target)
     elif value.memory.shared:
         raise SourceError(f"{target} changes the shape of a tensor that has other views", hint=DECOMPOSE)
     else:

@@ -37,15 +37,36 @@ class UnknownNumber(SourceError):
 class Memory:
     """The memory that all views of a tensor share; `changed_by` is the call that wrote to it through one of them.
 
-    The memory of a tensor of the module is `kept` from one run to the next. It is `shared` once there is a view.
+    The memory of a tensor of the module is `kept` from one run to the next. It is `shared` once there is a view, and
+    `overlaps` once a view may show an element twice.
     """
 
-    __slots__ = ("changed_by", "kept", "shared")
+    __slots__ = ("_divisions", "_whole", "changed_by", "kept", "overlaps", "shared")
 
-    def __init__(self) -> None:
+    def __init__(self, whole: Memory | None = None) -> None:
         self.changed_by = ""
-        self.kept = False
-        self.shared = False
+        self.kept: bool = whole is not None and whole.kept
+        self.shared = whole is not None
+        self.overlaps = False
+        self._whole = whole
+        self._divisions: list[list[Memory]] = []
+
+    def divided(self, count: int) -> list[Memory]:
+        """Parts that do not overlap each other; another division has other parts."""
+        self._divisions.append([Memory(self) for _ in range(count)])
+        return self._divisions[-1]
+
+    def change(self, target: str) -> None:
+        """A call writes to it: all that overlaps it is changed, too. Each memory is marked once."""
+        changed, part, whole = [self], self, self._whole
+        while whole is not None and not whole.changed_by:
+            whole.changed_by = target
+            changed += (each for parts in whole._divisions if part not in parts for each in parts)
+            part, whole = whole, whole._whole
+        while changed:
+            each = changed.pop()
+            each.changed_by = target
+            changed += (inner for parts in each._divisions for inner in parts if not inner.changed_by)
 
 
 class TensorValue(Value):
@@ -229,6 +250,17 @@ VIEWS = {
 
 Some of them sometimes copy; they are always treated as views."""
 
+_DIVISIONS = {
+    f"aten::{name}"
+    for name in (
+        "chunk", "split", "split_with_sizes", "unbind", "unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes",
+    )
+}  # fmt: skip
+"""Calls whose results are different elements of their first argument."""
+
+_OVERLAPPING = {f"aten::{name}" for name in ("as_strided", "broadcast_to", "expand", "expand_as", "unfold")}
+"""Calls whose result may show an element more than once."""
+
 VIEWS_OF_ANY = {"aten::einsum", "aten::meshgrid"}
 """Calls whose results may be views of any tensor of a list."""
 
@@ -242,9 +274,13 @@ def share(target: str, first: TensorValue, result: Any) -> None:
     """Record the memory of the results of a view of `first`."""
     if target not in VIEWS:
         return
-    for value in result if isinstance(result, list | tuple) else [result]:
+    results, memory = result if isinstance(result, list | tuple) else [result], first.memory
+    memory.overlaps |= target in _OVERLAPPING
+    is_divided = target in _DIVISIONS and len(results) > 1 and not memory.overlaps
+    parts = memory.divided(len(results)) if is_divided else [memory] * len(results)
+    for value, part in zip(results, parts, strict=True):
         if isinstance(value, TensorValue) and (target not in _SAME_ONLY or value.key == first.key):
-            value.memory = first.memory
+            value.memory = part
             value.memory.shared = True
 
 

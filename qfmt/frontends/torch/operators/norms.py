@@ -122,7 +122,7 @@ def instance_norm(lift: Builder, a: Any) -> Any:
         if isinstance(statistics, TensorValue):
             if statistics.memory.kept:
                 raise keeps_state("a tensor of the module")
-            statistics.memory.changed_by = lift.target
+            statistics.memory.change(lift.target)
         elif isinstance(statistics, StoredTensor):
             lift.changed_state.append((statistics.path, statistics.storage))
     return _instance_norm(lift, a)

@@ -16,8 +16,8 @@ from ..calls import EVALUATE, Packed, PackedState
 from ..lifts import lifts
 from ..values import TensorValue
 from .creation import is_zero
-from .layouts import permute, select, sliced, stack, unsqueeze
-from .linear import narrowed, reduces_range
+from .layouts import chunk, permute, select, sliced, stack, unsqueeze
+from .linear import linear_layer, narrowed, reduces_range
 
 _LAYER = re.compile(r"(?:(.+)\.)?_all_weight_values\.\d+\.param")
 _CELL = re.compile(r"(?:(.+)\.)?_packed_weight_ih")
@@ -91,9 +91,13 @@ def _layers(lift: Builder, operator: str, a: Any, initial: Sequence[Any]) -> lis
 
 def _row(lift: Builder, state: TensorValue, index: int, cell: Parameters) -> TensorValue:
     """The initial state [batch, size] of one layer and direction."""
-    size = cell.w_hh.shape[1] if cell.w_hh.shape else None
-    shapes.need(lift, state, (None, None, size))
+    shapes.need(lift, state, (None, None, _columns(cell.w_hh)))
     return select(lift, state, 0, index)
+
+
+def _columns(weight: TensorValue) -> Any:
+    """How many numbers a product with the weight takes."""
+    return weight.shape[1] if weight.shape else None
 
 
 def _inputs(params: Any) -> int | None:
@@ -157,7 +161,7 @@ def _step(lift: Builder, operator: str, input: Any, states: Sequence[Any], w_ih:
     cell = _parameters(lift, module, "", w_ih, w_hh, True)
     x, given = lift.tensor(input), [lift.tensor(state) for state in states]
     for value, weight in ((x, cell.w_ih), *((state, cell.w_hh) for state in given)):
-        shapes.need(lift, value, (None, weight.shape[1] if weight.shape else None))
+        shapes.need(lift, value, (None, _columns(weight)))
     begin = [None if is_zero(lift, state) else state for state in given]
     inputs = [x, cell.w_ih, cell.w_hh, cell.b_ih, cell.b_hh, *begin]
     results = lift.emit_many(operator, inputs, {"reduce_range": cell.reduce_range, **more}, outputs=len(given))
@@ -179,6 +183,47 @@ def gru_cell(lift: Builder, input: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any
 @lifts({f"quantized::quantized_rnn_{name}_cell_dynamic": name for name in ("tanh", "relu")})
 def rnn_cell(lift: Builder, activation: str, input: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any) -> Any:
     return _step(lift, "qfmt.RNNCell", input, [hx], w_ih, w_hh, activation=activation)
+
+
+@lifts("aten::lstm_cell")
+def float_lstm_cell(
+    lift: Builder, input: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None
+) -> Any:
+    if not isinstance(hx, list | tuple) or len(hx) != 2:
+        raise SourceError("starts without the two states of an LSTM")
+    begin = lift.tensor(hx[1])
+    shapes.need(lift, begin, (None, _columns(lift.tensor(w_hh))))
+    i, f, g, o = chunk(lift, lift.emit("Add", _products(lift, input, hx[0], w_ih, w_hh, b_ih, b_hh)), 4, 1)
+    kept = lift.emit("Mul", [lift.emit("Sigmoid", [f]), begin])
+    end = lift.emit("Add", [kept, lift.emit("Mul", [lift.emit("Sigmoid", [i]), lift.emit("Tanh", [g])])])
+    return [lift.emit("Mul", [lift.emit("Sigmoid", [o]), lift.emit("Tanh", [end])]), end]
+
+
+@lifts("aten::gru_cell")
+def float_gru_cell(lift: Builder, input: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None) -> Any:
+    begin = lift.tensor(hx)
+    of_input, of_state = (chunk(lift, each, 3, 1) for each in _products(lift, input, begin, w_ih, w_hh, b_ih, b_hh))
+    r, z = (lift.emit("Sigmoid", [lift.emit("Add", [of_state[gate], of_input[gate]])]) for gate in (0, 1))
+    n = lift.emit("Tanh", [lift.emit("Add", [of_input[2], lift.emit("Mul", [of_state[2], r])])])
+    return lift.emit("Add", [lift.emit("Mul", [lift.emit("Sub", [begin, n]), z]), n])
+
+
+@lifts({"aten::rnn_tanh_cell": "Tanh", "aten::rnn_relu_cell": "Relu"})
+def float_rnn_cell(
+    lift: Builder, activation: str, input: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None
+) -> Any:
+    return lift.emit(activation, [lift.emit("Add", _products(lift, input, hx, w_ih, w_hh, b_ih, b_hh))])
+
+
+def _products(lift: Builder, input: Any, state: Any, *parameters: Any) -> list[TensorValue]:
+    """What a float cell computes of its input, and of its state: [batch, gates × size] each."""
+    w_ih, w_hh, b_ih, b_hh = parameters
+    products = []
+    for value, matrix, bias in ((input, w_ih, b_ih), (state, w_hh, b_hh)):
+        x, weight = lift.tensor(value), lift.tensor(matrix)
+        shapes.need(lift, x, (None, _columns(weight)))
+        products.append(linear_layer(lift, x, weight, bias))
+    return products
 
 
 GATES = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2)}
