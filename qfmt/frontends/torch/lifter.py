@@ -12,14 +12,14 @@ of a call, and `shapes` knows shapes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ...budget import Budget
-from ...errors import QfmtError, SourceError, UnsupportedOperatorsError
+from ...errors import BudgetError, QfmtError, SourceError, UnsupportedOperatorsError
 from ...model import Attribute, Graph, Model, Node
 from ...ops import OPERATORS, Operator
 from ...ops.spelling import spellings
@@ -50,18 +50,21 @@ NOT_CONVERTED = "the network still observes ranges: call convert, convert_fx or 
 class Lifter:
     """Translates calls into nodes; implements `calls.Recorder`.
 
-    `builder` has the result; `names` maps keys of its tensors to names, once finished; `calls` are counted.
+    `builder` has the result; `names` maps keys of its tensors to names, once finished; `calls` are counted. `rewritten`
+    are the keys, before and after the last call, of tensors that it changed through a slice.
     """
 
     def __init__(self, engine: str, assumed_rank: int = 4, budget: Budget | None = None) -> None:
         self.builder = Builder(engine, assumed_rank, budget or Budget(None))
         self.calls = 0
         self.names: dict[str, str] = {}
+        self.rewritten: list[tuple[str, str]] = []
 
     def call(self, target: str, args: Sequence[Any], kwargs: Mapping[str, Any], place: Place) -> Any:
         """One torch call, e.g. ("quantized::conv2d", (x, packed, 0.1, 3), {}). See `calls.Recorder`."""
         self.builder.place, self.builder.target = place, target
         self.calls += 1
+        self.rewritten.clear()
         try:
             if self._holds_unsupported((*args, *kwargs.values())):
                 return self._after_unsupported(target, args)
@@ -149,10 +152,10 @@ class Lifter:
             self.builder.fused_relu = relu
             result = self._one(name, args, kwargs)
             if result is not NotImplemented:
-                return self._remembered(target, name, args, result)
+                return self._remembered(target, name, args, kwargs, result)
         return self.builder.unsupported(target)
 
-    def _remembered(self, target: str, name: str, args: Sequence[Any], result: Any) -> Any:
+    def _remembered(self, target: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Any:
         """The result of a call, after what it says of memory: it may be a view of its first argument, or change it."""
         in_place = is_in_place(target)
         if not in_place:
@@ -163,7 +166,7 @@ class Lifter:
         if not isinstance(first, TensorValue):
             return result
         if not in_place:
-            share(name, first, result)
+            share(name, first, result, args[1:], kwargs)
         if not in_place or not isinstance(result, TensorValue):
             return result
         if first.quantization is not None and result.quantization is None:
@@ -171,7 +174,49 @@ class Lifter:
             raise SourceError(what, hint="quantize them with torch.quantize_per_tensor")
         if result.dtype != first.dtype and result.quantization is None:
             result = self.builder.emit("Cast", [result], {"to": first.dtype})
-        return _changed(first, result, target)
+        return self._changed(first, result, target)
+
+    def _changed(self, value: TensorValue, result: TensorValue, target: str) -> TensorValue:
+        """The result of an in-place operator: the given handle. What it is a slice of changes, too. Other views of its
+        memory must not be read any more.
+
+        SourceError if the tensor is one of the module's own, which the next run would find changed.
+        """
+        memory, new = value.memory, self.builder.alias(result)
+        if result.key == value.key:
+            return value
+        if memory.kept:
+            raise keeps_state("a tensor of the module")
+        if out_of_place(target) not in VIEWS:
+            wholes = [*self._rewritten(value, new)]
+            memory.change(target)
+            for whole, rewritten in wholes:
+                rewritten.memory, new.memory.shared = new.memory, True
+                self.rewritten.append((whole.key, rewritten.key))
+                whole.become(rewritten)
+        elif memory.shared:
+            raise SourceError(f"{target} changes the shape of a tensor that has other views", hint=DECOMPOSE)
+        else:
+            new.memory = memory
+        value.become(new)
+        return value
+
+    def _rewritten(self, part: TensorValue, new: TensorValue) -> Iterator[tuple[TensorValue, TensorValue]]:
+        """The tensors of which a changed one is a slice, and what becomes of them, as far as that can be computed."""
+        while part.slice_of is not None and not part.memory.overlaps:
+            whole, scatter, args, kwargs = part.slice_of
+            if whole.memory is not part.memory or whole.quantization is not None:
+                return
+            try:
+                result = self._one(scatter, (whole, new, *args), kwargs)
+            except BudgetError:
+                raise
+            except SourceError:
+                return
+            if result is NotImplemented:
+                return
+            part, new = whole, self.builder.alias(result)
+            yield whole, new
 
     def _another(self, result: Any, args: Sequence[Any]) -> Any:
         """A result with another handle than the arguments have: in-place operators change handles."""
@@ -234,25 +279,6 @@ def _reads_size(values: Sequence[Any]) -> bool:
     """Whether a size that is not known is among the arguments of a call, or in a list among them."""
     lists = (value if isinstance(value, list | tuple) else (value,) for value in values)
     return any(isinstance(each, Size | Quotient) for items in lists for each in items)
-
-
-def _changed(value: TensorValue, result: TensorValue, target: str) -> TensorValue:
-    """The result of an in-place operator: the given handle. Other views of it must not be read any more.
-
-    SourceError if the tensor is one of the module's own, which the next run would find changed.
-    """
-    if result.key == value.key:
-        return value
-    if value.memory.kept:
-        raise keeps_state("a tensor of the module")
-    if out_of_place(target) not in VIEWS:
-        value.memory.change(target)
-    elif value.memory.shared:
-        raise SourceError(f"{target} changes the shape of a tensor that has other views", hint=DECOMPOSE)
-    else:
-        result.memory = value.memory
-    value.become(result)
-    return value
 
 
 def is_known(target: str) -> bool:

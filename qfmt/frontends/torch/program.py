@@ -42,6 +42,8 @@ class Tape:
         noted = self._noted(result)
         if _holds_slot(noted):
             self.calls.append(Call(target, given, options, noted, str(place)))
+        for before, after in self.lifter.rewritten:
+            self.calls.append(Call("aten::alias", [Slot(before)], {}, Slot(after), str(place)))
         return result
 
     def _noted(self, value: Any) -> Any:

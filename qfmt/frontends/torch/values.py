@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -73,9 +73,10 @@ class TensorValue(Value):
     """A tensor that exists at run time. In-place operators change the tensor that a handle refers to.
 
     It is `channels_last` if torch stores the channels of an image innermost: some kernels then round otherwise.
+    `slice_of` says which part of another tensor it is, if it is one.
     """
 
-    __slots__ = ("channels_last", "dtype", "key", "memory", "origin", "quantization", "shape")
+    __slots__ = ("channels_last", "dtype", "key", "memory", "origin", "quantization", "shape", "slice_of")
 
     def __init__(self, key: str, dtype: str, shape: Shape, quantization: Quantization | None, origin: str) -> None:
         self.key = key
@@ -85,6 +86,7 @@ class TensorValue(Value):
         self.origin = origin
         self.memory = Memory()
         self.channels_last = False
+        self.slice_of: Slice | None = None
 
     @property
     def has_block(self) -> bool:
@@ -98,9 +100,19 @@ class TensorValue(Value):
         return self.quantization is None and (self.dtype == "bool" or DTYPES[self.dtype].is_integer)
 
     def become(self, other: TensorValue) -> None:
-        """After an in-place operator every holder of this handle sees the new tensor."""
+        """After an in-place operator every holder of this handle sees the new tensor: the same slice of another one."""
         for slot in self.__slots__:
-            setattr(self, slot, getattr(other, slot))
+            if slot != "slice_of":
+                setattr(self, slot, getattr(other, slot))
+
+
+class Slice(NamedTuple):
+    """A part of `whole`, where `scatter` puts a new one in its place: a call with whole, part, and these arguments."""
+
+    whole: TensorValue
+    scatter: str
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
 
 
 HALF_MAX = float(np.finfo(np.float16).max)
@@ -258,6 +270,9 @@ _DIVISIONS = {
 }  # fmt: skip
 """Calls whose results are different elements of their first argument."""
 
+_SLICES = {"aten::slice": "aten::slice_scatter", "aten::select": "aten::select_scatter"}
+"""Calls whose result can be put back by another one."""
+
 _OVERLAPPING = {f"aten::{name}" for name in ("as_strided", "broadcast_to", "expand", "expand_as", "unfold")}
 """Calls whose result may show an element more than once."""
 
@@ -270,8 +285,10 @@ _SAME_ONLY = {"aten::dequantize", "aten::to", "aten::type_as"}
 DECOMPOSE = "export it and convert program.run_decompositions(), or remove in-place operators from the model"
 
 
-def share(target: str, first: TensorValue, result: Any) -> None:
-    """Record the memory of the results of a view of `first`."""
+def share(
+    target: str, first: TensorValue, result: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+) -> None:
+    """Record the memory of the results of a view of `first`, whose other arguments are `args` and `kwargs`."""
     if target not in VIEWS:
         return
     results, memory = result if isinstance(result, list | tuple) else [result], first.memory
@@ -282,6 +299,8 @@ def share(target: str, first: TensorValue, result: Any) -> None:
         if isinstance(value, TensorValue) and (target not in _SAME_ONLY or value.key == first.key):
             value.memory = part
             value.memory.shared = True
+            if target in _SLICES:
+                value.slice_of = Slice(first, _SLICES[target], args, kwargs or {})
 
 
 def check_unchanged(target: str, values: Any) -> None:

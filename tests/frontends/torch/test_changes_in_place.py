@@ -33,7 +33,9 @@ CHANGES = """{t}.add_({t}) | {t}.mul_(2.0) | {t}.sub_({t}, alpha=2) | {t}.copy_(
  | torch.add({t}, 1.0, out={t}) | torch.aminmax({t}, dim=0, out=({t}, {t}[0]))[0] | torch.cat([{t}], out={t})
  | torch.sort({t}, out=({t}, {t}.long()))[0] | added({t}) | each({t}) | both({t}, {t})
  | gates({t}.split(1)) | gates({t}.unsafe_chunk(2)) | gates({t}.unbind(0)) | gates({t}.expand(2, 3).split(1))
- | gates({t}.split(1) + {t}.split(1)) | gates({t}.split(1)[1].split(2, 1)) | gates({t}.unfold(0, 1, 1).chunk(2))"""
+ | gates({t}.split(1) + {t}.split(1)) | gates({t}.split(1)[1].split(2, 1)) | gates({t}.unfold(0, 1, 1).chunk(2)) | put({t})
+ | put({t}[:, 1:]) | {t}[0].mul_({t}[0]) | {t}[-1:].fill_(3.0) | {t}[1:, 0].zero_() | {t}[:, -1].copy_({t}[:, 0])
+ | {t}[:, :2].clamp_(0.0, 1.0) | {t}.expand(2, 3)[0].add_(1.0) | {t}.t()[0].neg_()"""
 HELPERS = """
 def added(a):
     with torch.no_grad():
@@ -46,6 +48,11 @@ def each(a):
 def gates(parts):
     first, second = parts[0].add_(1.0), parts[-1].mul_(2.0)
     return first + second.sum()
+
+def put(a):
+    a[0] = 2.0
+    a[..., 1:] += a[..., :1]
+    return a
 
 def both(a, b):
     c = a > 0
@@ -110,10 +117,10 @@ def _pickled(forward: Callable[..., Any], x: torch.Tensor, folder: Path) -> tupl
     ("written", "seeds"),
     [
         (_traced, range(70)),
-        (_exported, range(80)),
+        (_exported, range(110)),
         (_pickled, range(130)),
         pytest.param(_traced, range(70, 3000), marks=pytest.mark.slow),
-        pytest.param(_exported, range(80, 1000), marks=pytest.mark.slow),
+        pytest.param(_exported, range(110, 1000), marks=pytest.mark.slow),
         pytest.param(_pickled, range(130, 3000), marks=pytest.mark.slow),
     ],
 )
@@ -150,6 +157,14 @@ REFUSED = "reads a tensor that .* changed through another view"
         ("b, c = a.chunk(2); b.add_(1); c.mul_(b)", True),
         ("b, c = a.chunk(2); b.add_(1); b.mul_(2); b, e = b.chunk(2, 1); e.add_(b[:, :1])", True),
         ("b, c = a.chunk(2); b.add_(1); c.mul_(a[:1])", False),
+        ("b, c = a[:1], a[1:]; b.add_(1); c = a[1:] * b", True),
+        ("b = a[0]; b[1:] = 3; b[0] += b[2]; c = a * 2", True),
+        ("b = a[-1:, 1:]; b.mul_(2); b.add_(a[:1, :2]); c = a + b[:, :1]", True),
+        ("b = a[0]; d = a[0]; b.add_(1); d.mul_(2); c = a", False),
+        ("c = a; b = a[0]; a.mul_(2)", False),
+        ("b = a[:1].expand(2, 3); b[0].add_(1) if False else a[0].add_(1); c = a", False),
+        ("b = a.t(); b[0].add_(1); c = a", False),
+        ("c = a.t().contiguous(); b = c[0]; b.add_(1)", True),
         ("b, c = a.chunk(2); b2 = b[:]; b.add_(1); c.mul_(b2)", False),
         ("b, c = a.chunk(2); a.add_(1); c.mul_(2)", False),
         ("b, c = a.chunk(2); d, e = b.chunk(2, 1); b.add_(1); c.mul_(d[:, :1])", False),

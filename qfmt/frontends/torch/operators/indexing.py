@@ -105,6 +105,16 @@ def copy(lift: Builder, self: TensorValue, src: Any, non_blocking: bool = False)
     return expand(lift, cast(lift, lift.tensor(src), self.dtype), shapes.sizes(lift, self))
 
 
+@lifts("aten::fill")
+def fill(lift: Builder, self: TensorValue, value: Any) -> Any:
+    return copy(lift, self, value)
+
+
+@lifts("aten::zero")
+def zero(lift: Builder, self: TensorValue) -> Any:
+    return copy(lift, self, 0)
+
+
 @lifts("aten::slice_scatter")
 def slice_scatter(
     lift: Builder, self: TensorValue, src: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
@@ -112,12 +122,17 @@ def slice_scatter(
     """A tensor with one slice replaced."""
     axis = axis_of(dim, shapes.rank(lift, self))
     size = shapes.size(lift, self, axis)
-    if step != 1 or not isinstance(size, int) or not all(isinstance(each, int | None) for each in (start, end)):
+    if step != 1 or not all(isinstance(each, int | None) for each in (start, end)):
         return NotImplemented
-    first, last, _ = slice(start, end).indices(size)
-    parts = [] if first == 0 else [sliced(lift, self, axis, 0, first)]
-    parts += [cast(lift, lift.tensor(src), self.dtype)] if last > first else []
-    parts += [] if last == size else [sliced(lift, self, axis, max(first, last), size)]
+    first, last = start or 0, END if end is None else end
+    if isinstance(size, int):
+        first, last, _ = slice(start, end).indices(size)
+        last = END if last == size else last
+    elif first and last < END and (first < 0) != (last < 0):
+        return NotImplemented  # which one comes first depends on the size
+    parts = [sliced(lift, self, axis, 0, first)] if first else []
+    parts += [cast(lift, lift.tensor(src), self.dtype)] if first < last else []
+    parts += [sliced(lift, self, axis, max(first, last), END)] if last < END else []
     return cat(lift, parts, axis)
 
 
