@@ -282,6 +282,13 @@ class ArrayData(Data):
         return self._array.reshape(-1).view(np.uint8).data.toreadonly()
 
 
+def _can_change(array: Any) -> bool:
+    """Whether its elements can be written to, also through an array of which it is a view."""
+    import numpy as np
+
+    return isinstance(array, np.ndarray) and (array.flags.writeable or _can_change(array.base))
+
+
 def _of_bytes(data: bytes) -> ArrayData:
     import numpy as np
 
@@ -298,7 +305,8 @@ class StoredArray:
 
     @classmethod
     def of(cls, values: ArrayLike, dtype: str | None = None, *, where: str = "") -> StoredArray:
-        """`values` in stored form; `dtype` is needed only for sub-byte integers (one value a byte).
+        """`values` in stored form, copied if someone could change them later; `dtype` is needed only for sub-byte
+        integers (one value a byte).
 
         Raises QfmtError, at `where`, for values that cannot be stored: a dtype other than the array's, integers that
         do not fit.
@@ -312,7 +320,8 @@ class StoredArray:
         if kind not in DTYPES:
             raise QfmtError(f"arrays of {kind} cannot be stored", where=where)
         _check_values(array, DTYPES[kind], where)
-        packed = pack(array, DTYPES[kind].bits) if DTYPES[kind].bits < 8 else array
+        own = array.copy() if _can_change(array) else array
+        packed = pack(own, DTYPES[kind].bits) if DTYPES[kind].bits < 8 else own
         return cls(kind, tuple(array.shape), ArrayData(packed))
 
     @property

@@ -29,16 +29,19 @@ LENGTH = 80
 Shown = TypeVar("Shown")
 
 
-def _shown(of_error: Callable[[str], str]) -> Callable[[Callable[[Shown], str]], Callable[[Shown], str]]:
+def _shown(
+    of_error: Callable[[str], str], frame: str = "{}"
+) -> Callable[[Callable[[Shown], str]], Callable[[Shown], str]]:
     """Show an object. If its file is damaged, `of_error` shows the message, which may quote names of the file."""
 
     def decorated(show: Callable[[Shown], str]) -> Callable[[Shown], str]:
         @wraps(show)
         def shown(value: Shown) -> str:
             try:
-                return printable(show(value))
+                text = printable(show(value))
             except QfmtError as error:
-                return of_error(f"<{type(value).__name__}: {shortened(str(error), 3 * LENGTH)}>")
+                text = of_error(f"<{type(value).__name__}: {shortened(str(error), 3 * LENGTH)}>")
+            return frame.format(text)
 
         return shown
 
@@ -46,7 +49,10 @@ def _shown(of_error: Callable[[str], str]) -> Callable[[Callable[[Shown], str]],
 
 
 _as_text = _shown(str)
-_as_html = _shown(lambda message: f"<p><code>{escape(message)}</code></p>")
+_as_html = _shown(
+    lambda message: f"<p><code>{escape(message)}</code></p>",
+    '<div class="tex2jax_ignore mathjax_ignore">{}</div>',  # notebooks typeset formulas between dollar signs
+)
 
 
 def _name(name: str) -> str:

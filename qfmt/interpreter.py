@@ -48,7 +48,12 @@ def run(
     for node in trace(model, inputs, values, memory):
         if watch is not None:
             watch(node, values)
-    return {name: values[name] if name in values else model.tensors[name].array for name in model.graph.outputs}
+    given = [each for each in inputs.values() if isinstance(each, np.ndarray)]
+    results = {name: values[name] if name in values else model.tensors[name].array for name in model.graph.outputs}
+    return {
+        name: array.copy() if any(np.may_share_memory(array, each) for each in given) else array
+        for name, array in results.items()
+    }
 
 
 def trace(

@@ -91,7 +91,13 @@ def test_errors_about_untrusted_names_are_escaped(model: Model, monkeypatch: pyt
     monkeypatch.setattr("qfmt.display.quantization_cells", fail)
     for shown in model, model.graph, next(model.graph.constants()):
         page = shown._repr_html_()
-        assert Tags(page).tags == ["p", "code"] and "&lt;img src=x" in page
+        assert Tags(page).tags == ["div", "p", "code"] and "&lt;img src=x" in page
+
+
+def test_a_notebook_typesets_no_names(model: Model) -> None:
+    """Between dollar signs it would find formulas: links, and text without a colour."""
+    for shown in model, model.graph, next(model.graph.constants()):
+        assert shown._repr_html_().startswith('<div class="tex2jax_ignore mathjax_ignore">')
 
 
 def test_a_damaged_part_is_shown_without_an_error(path: Path) -> None:

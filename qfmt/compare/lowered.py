@@ -6,6 +6,7 @@ name, or the file's own results if the source has no such tensor (sums).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from math import prod
@@ -42,6 +43,9 @@ MOVED, CENTRED = ".quantized", ".centred"
 """Suffixes that the lowering appends to moved real numbers that become integers, and to weights minus their zero
 point."""
 
+_NUMBERED = re.compile(rf"{re.escape(MOVED)}(_\d+)?$")
+"""The same if multiple quantizers read the real numbers."""
+
 
 def is_lowered(file: Model) -> bool:
     return file.engine == ENGINE or KEY in file.source
@@ -75,9 +79,14 @@ def _is_same(mine: Tensor, theirs: Tensor | None) -> bool:
     return theirs.quantization.same_grid(mine.quantization)
 
 
+def real_name(name: str) -> str:
+    """The name of the real numbers, of that of the integers that they became."""
+    return _NUMBERED.sub("", name)
+
+
 def moved_from(name: str, source: Graph, file: Graph) -> str:
     """The float tensor of the source that a tensor of the file contains as integers; "" if there is none."""
-    real = name.removesuffix(MOVED)
+    real = real_name(name)
     is_real = real in source.tensors and DTYPES[source.tensors[real].dtype].kind == "f"
     return real if is_real and file.tensors[name].quantization is not None else ""
 
@@ -90,7 +99,7 @@ def has_inputs_of(source: Model, file: Model) -> bool:
 
 def inputs_inside(source: Graph, file: Graph) -> list[str]:
     """The inputs of a file that the source computes: of an integer-only ONNX model, which states no grids."""
-    made, names = source.producers(), {name: name.removesuffix(MOVED) for name in file.inputs}
+    made, names = source.producers(), {name: real_name(name) for name in file.inputs}
     return [
         name
         for name, real in names.items()
@@ -122,7 +131,7 @@ def as_named_in(source: Graph, file: Model) -> Model:
 
 def _is_rather(alias: str, tensor: Tensor, source: Graph) -> bool:
     """Whether an alias is the source's name of a tensor of the file, rather than the tensor's own name."""
-    own, other = (name.removesuffix(MOVED).removesuffix(CENTRED) in source.tensors for name in (tensor.name, alias))
+    own, other = (real_name(name).removesuffix(CENTRED) in source.tensors for name in (tensor.name, alias))
     return _is_same(tensor, source.tensors.get(alias)) or (other and not own)
 
 
@@ -154,7 +163,7 @@ class Lowered:
         """Input of the source → input of the file that is made from it."""
         found = {}
         for name in self.file.graph.inputs:
-            origin = name if name in self.tensors else name.removesuffix(MOVED)
+            origin = name if name in self.tensors else real_name(name)
             while origin in self._made_by and self._made_by[origin].inputs:
                 origin = self._made_by[origin].inputs[0]
             found[origin] = name

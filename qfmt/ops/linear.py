@@ -117,6 +117,7 @@ def _matmul_sums(a: Operand, b: Operand, _: int = 0) -> Array:
     engines=by_engine("affine", onnx="integer_bias", pt2e="affine"),
     torch=(
         "aten::matmul(self:A, other:B)",
+        "aten::mv(self:A, vec:B)",
         "aten::mm(self:A, mat2:B)",
         "aten::bmm(self:A, mat2:B)",
         "quantized::matmul(qa:A, qb:B, scale:$scale, zero_point:$zero_point)",

@@ -41,7 +41,9 @@ def convert_object(source: Any, options: Options, example_inputs: Any, prepared:
     """The Model of a ModelProto."""
     if example_inputs is not None or prepared is not None:
         raise SourceError("example_inputs and prepared are for modules of torch, not for a ModelProto")
-    return convert_onnx(source, options, {})
+    own = type(source)()  # arrays are read when they are needed, and the caller may have changed them then
+    own.CopyFrom(source)
+    return convert_onnx(own, options, {})
 
 
 def convert_onnx(source: Path | Any, options: Options, description: Mapping[str, str]) -> Model:

@@ -177,7 +177,7 @@ def _has_tensor(value: Any) -> bool:
     return any(map(_has_tensor, value)) if isinstance(value, list | tuple) else isinstance(value, torch.Tensor)
 
 
-_CREATIONS = ("aten::zeros", "aten::ones", "aten::full", "aten::arange", "aten::tensor", "aten::scalar_tensor")
+_CREATIONS = {f"aten::{name}" for name in ("zeros", "ones", "full", "arange", "tensor", "scalar_tensor", "eye")}
 """Functions that make tensors from numbers only."""
 
 _PACKING = frozenset(

@@ -59,7 +59,7 @@ class TorchWitness(Witness):
         if self.floats:
             seen = {key: _as_integers(value, means[key]) for key, value in seen.items()}
         if not self.is_decomposed:
-            return {names[key]: value for key, value in seen.items()}
+            return {names[key]: _as_quantized(value, means[key]) for key, value in seen.items()}
         named = {names[key]: computed(value.array, means[key]) for key, value in seen.items()}
         return {tensor.name: value for tensor in self.model.tensors.values() for value in _of(tensor, named)}
 
@@ -146,6 +146,12 @@ def _as_integers(value: Computed, tensor: Tensor) -> Computed:
     """Floats of a tensor that the file has as integers, as these: what moves an input moves its integers."""
     integers = None if value.is_quantized else integers_of(value.array, tensor)
     return value if integers is None else integers
+
+
+def _as_quantized(value: Computed, tensor: Tensor) -> Computed:
+    """The integers of a traced network of `quantized_decomposed`, whose calls state what they mean."""
+    is_plain = not value.is_quantized and tensor.quantization is not None
+    return computed(value.array, tensor) if is_plain and value.array.dtype == numpy_dtype(tensor.dtype) else value
 
 
 def _of(tensor: Tensor, named: Mapping[str, Computed]) -> Iterator[Computed]:

@@ -126,6 +126,7 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Any], Sequence[Any]]] = {
     "mask_of_positions": (
         lambda x: torch.arange(x.shape[1])[None, :] <= torch.arange(x.shape[1])[:, None], [X]
     ),
+    "matrices": (lambda a, m: (m.mv(a), a @ torch.eye(5, 4), torch.eye(5)[1] * a), [randn(5), randn(3, 5)]),
     "in_place": (lambda x: (x + 1).mul_(2).relu_().add_(x), [X]),
     "turned": (lambda x: (x.mT, x.adjoint(), x.movedim(0, 2), x.moveaxis((0, 1), (-1, 0)), x[0].T, x[0].H), [X]),
     "unchanged": (lambda x: (x.ravel(), x.positive() + 1, x.real * 2, x.conj().resolve_conj() - 1), [X]),
@@ -195,14 +196,6 @@ def written_by_index(x: Any) -> Any:
     y = x * 2
     y[:, 0], y[:, -1], y[:, 1:, 3:5], y[..., -2:] = 0, x[:, 1], x[:, 1:, 5:7], 7
     return y
-
-
-@quiet()
-def test_assigned_elements_are_those_of_torch() -> None:
-    program = torch.export.export(Function(written_by_index).eval(), (X,))
-    model = converted(program.run_decompositions())
-    (mine,) = model.run({model.graph.inputs[0]: X.numpy()}).values()
-    assert np.array_equal(mine, written_by_index(X).numpy())
 
 
 def chosen(x: Any) -> Any:
@@ -296,7 +289,6 @@ def written_by_a_bitwise_operator(x: Any) -> Any:
         (written_as_the_result_of_a_sum, "aten::add writes its result into another tensor"),
         (written_as_results_by_name, "no equivalent in qfmt: aten::aminmax"),
         (written_with_many, "no equivalent in qfmt: aten::_foreach_add_"),
-        (written_by_a_bitwise_operator, "aten::__iand__ changed through another view"),
         (written_after_a_block, "changed through another view"),
         (written_through_a_view_without_equivalent, "aten::hsplit"),
         (written_before_a_view_is_read, "changed through another view"),
@@ -338,7 +330,7 @@ def test_a_block_that_returns_nothing_is_supported() -> None:
     np.testing.assert_array_equal(mine, function(X).numpy())
 
 
-@pytest.mark.parametrize("function", [written_forward, written_backward, written_turned])
+@pytest.mark.parametrize("function", [written_backward, written_turned])
 @quiet()
 def test_writing_through_a_view_is_refused_or_right(function: Any) -> None:
     """A program in the training set of operators writes in place; one in the core set does not."""
@@ -348,6 +340,16 @@ def test_writing_through_a_view_is_refused_or_right(function: Any) -> None:
     model = converted(program.run_decompositions())
     (mine,) = model.run({model.graph.inputs[0]: X.numpy()}).values()
     np.testing.assert_allclose(mine, function(X).numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("function", [written_forward, written_by_index, written_by_a_bitwise_operator])
+@quiet()
+def test_writing_to_slices(function: Any) -> None:
+    program = torch.export.export(Function(function).eval(), (X,), strict=False)
+    for form in (program, program.run_decompositions()):
+        model = converted(form)
+        (mine,) = model.run({model.graph.inputs[0]: X.numpy()}).values()
+        np.testing.assert_array_equal(mine, function(X).numpy())
 
 
 ON_INTEGERS: Mapping[str, Callable[..., Any]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil, prod
 from typing import Any
 
@@ -25,9 +26,7 @@ def filled(lift: Builder, sizes: Any, value: float, dtype: str) -> TensorValue:
     if not isinstance(sizes, list | tuple):
         raise SourceError("creates a tensor whose sizes are not known", hint=shapes.hint(lift))
     shape = [size if isinstance(size, Size) else arguments.whole(lift, size) for size in sizes]
-    known = [size for size in shape if isinstance(size, int)]
-    if len(shape) > MAXIMUM_RANK or min(known, default=0) < 0 or prod(max(size, 1) for size in known) > ELEMENTS:
-        raise SourceError(f"creates a tensor of the sizes {known}", hint=f"at most {ELEMENTS} elements are created")
+    _require_few(shape)
     try:
         scalar = np.array(value, numpy_dtype(dtype))
     except (ValueError, OverflowError):
@@ -36,6 +35,12 @@ def filled(lift: Builder, sizes: Any, value: float, dtype: str) -> TensorValue:
     if not lift.is_constant(result):
         shapes.know(lift, result, [size.dimension if isinstance(size, Size) else size for size in shape])
     return result
+
+
+def _require_few(shape: Sequence[Any]) -> None:
+    known = [size for size in shape if isinstance(size, int)]
+    if len(shape) > MAXIMUM_RANK or min(known, default=0) < 0 or prod(max(size, 1) for size in known) > ELEMENTS:
+        raise SourceError(f"creates a tensor of the sizes {known}", hint=f"at most {ELEMENTS} elements are created")
 
 
 def is_zero(lift: Builder, value: TensorValue) -> bool:
@@ -125,6 +130,13 @@ def _numbers(lift: Builder, data: Any) -> Any:
         return arguments.number(lift, data)
     lift.budget.hold(len(data))
     return [_numbers(lift, each) for each in data]
+
+
+@lifts("aten::eye")
+def eye(lift: Builder, n: Any, m: Any = None, *place: Any, dtype: Any = None, **options: Any) -> Any:
+    shape = [arguments.whole(lift, size) for size in (n, n if m is None else m)]
+    _require_few(shape)
+    return lift.constant(np.eye(*shape, dtype=numpy_dtype(_dtype(dtype))))
 
 
 @lifts({"aten::zeros_like": 0, "aten::ones_like": 1, "aten::full_like": None})

@@ -193,6 +193,16 @@ def norm(lift: Builder, a: Any) -> Any:
     return lift.emit(operator, [x, arguments.axes(lift, a.dim)], {"keepdims": int(a.keepdim)})
 
 
+@lifts("aten::_weight_norm")
+def weight_norm(lift: Builder, v: Any, g: Any, dim: int = 0) -> Any:
+    """v · (g / ‖v‖), of each slice along a dimension; of all of it if that is -1: torch, WeightNorm.cpp."""
+    x = lift.tensor(v)
+    rank = shapes.rank(lift, x)
+    others = [axis for axis in range(rank) if axis != dim] if dim != -1 else None
+    length = lift.emit("ReduceL2", [x, arguments.axes(lift, others)], {"keepdims": int(others is not None)})
+    return lift.emit("Mul", [x, lift.emit("Div", [lift.tensor(g), length])])
+
+
 @lifts("aten::logsumexp")
 def log_sum_exp(lift: Builder, self: Any, dim: Any, keepdim: bool = False) -> Any:
     return lift.emit("ReduceLogSumExp", [real(lift, self), arguments.axes(lift, dim)], {"keepdims": int(keepdim)})

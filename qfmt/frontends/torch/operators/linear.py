@@ -93,10 +93,11 @@ def quantized_linear(lift: Builder, X: Any, W_prepack: Any, Y_scale_i: Any, Y_ze
 
 
 _CONV = "input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1"
+_CONV_MODE = "input, weight, bias, stride, padding, dilation, groups"
 _CONV_TRANSPOSE = "input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1"
 
 
-@lifts(*(f"aten::conv{rank}d({_CONV})" for rank in (1, 2, 3)))
+@lifts(*(f"aten::conv{rank}d({_CONV})" for rank in (1, 2, 3)), f"aten::_convolution_mode({_CONV_MODE})")
 def conv(lift: Builder, a: Any) -> Any:
     x, w, kernel = _operands(lift, a)
     rank, groups, padding = len(kernel), arguments.whole(lift, a.groups), a.padding

@@ -1,0 +1,98 @@
+"""Layers that a trace spells in another way than a script or an exported program does: each converts, and `verify` runs
+the trace in torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.ao.quantization import quantize_dynamic
+from torch.nn.utils import parametrizations
+
+import qfmt
+from networks.pytorch import quiet
+
+
+class Masked(nn.Module):
+    """Writes to slices, as the mask of shifted windows in a Swin transformer is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mask = x.new_zeros((4, 4))
+        mask[0:2, -2:] = 3
+        mask[3, 1:].fill_(-1)
+        y = self.last(x) + mask
+        y[..., 0:2] = (y[..., 0:2] * 2 - 0.5) + y[..., 2:]
+        y[:, -1:].zero_()
+        return y
+
+
+class Eye(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(x @ torch.eye(4)) + torch.eye(2, 3, dtype=torch.int32)
+
+
+def padded(rank: int, **options: Any) -> Callable[[], nn.Module]:
+    convolution: Any = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[rank - 1]
+    return lambda: nn.Sequential(convolution(3, 4, **options), nn.Flatten(2), nn.LazyLinear(3))
+
+
+def normalized(norm: Callable[..., nn.Module], **options: Any) -> Callable[[], nn.Module]:
+    return lambda: nn.Sequential(norm(nn.Conv1d(3, 4, 3), **options), nn.Linear(6, 3))
+
+
+LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "same 1d": (padded(1, kernel_size=4, padding="same"), (1, 3, 8)),
+    "same 2d": (padded(2, kernel_size=(3, 2), padding="same", dilation=2), (1, 3, 8, 5)),
+    "valid 3d": (padded(3, kernel_size=2, padding="valid", groups=1), (1, 3, 4, 4, 4)),
+    "weight_norm": (normalized(nn.utils.weight_norm, dim=1), (1, 3, 8)),
+    "parametrized": (normalized(parametrizations.weight_norm), (1, 3, 8)),
+    "weight_norm of all": (normalized(parametrizations.weight_norm, dim=None), (1, 3, 8)),
+    "spectral_norm": (normalized(nn.utils.spectral_norm), (1, 3, 8)),
+    "slices": (Masked, (4, 4)),
+    "eye": (Eye, (2, 4)),
+}
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("name", LAYERS)
+@quiet()
+def test_traced_layers(name: str, tmp_path: Path) -> None:
+    make, shape = LAYERS[name]
+    torch.manual_seed(3)
+    network, x = make().eval(), torch.randn(shape)
+    network(x)
+    network = quantize_dynamic(network, {nn.Linear}, inplace=True)
+    torch.jit.save(torch.jit.trace(network, x), str(path := tmp_path / "m.pt"))
+    expected = network(x).detach().numpy()
+    for stated in (None, {next(iter(qfmt.convert(path).graph.inputs)): shape}):
+        model = qfmt.convert(path, input_shapes=stated)
+        (result,) = model.run({model.graph.inputs[0]: x.numpy()}).values()
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+        assert qfmt.verify(path, model).ok
+
+
+@quiet()
+def test_a_trace_of_a_pt2e_network(tmp_path: Path) -> None:
+    """Its integers are plain tensors, and its calls state their scales."""
+    quantizer = pytest.importorskip("torchao.testing.pt2e._xnnpack_quantizer")
+    pt2e = pytest.importorskip("torchao.quantization.pt2e.quantize_pt2e")
+    network, x = nn.Sequential(nn.Linear(4, 3), nn.ReLU()).eval(), torch.randn(2, 4)
+    settings = quantizer.XNNPACKQuantizer().set_global(quantizer.get_symmetric_quantization_config())
+    prepared = pt2e.prepare_pt2e(torch.export.export(network, (x,)).module(), settings)
+    prepared(x)
+    torch.jit.save(torch.jit.trace(pt2e.convert_pt2e(prepared), x), str(path := tmp_path / "m.pt"))
+    report = qfmt.verify(path, qfmt.convert(path))
+    assert report.ok, report
