@@ -22,6 +22,7 @@ from typing import Any
 
 from .. import __version__
 from ..errors import MissingPackageError, RemoteError, first_line, masked
+from ..file.replacing import temporary_folder
 from ..progress import Steps, counted
 from .workers import AnyTask, Message, named
 
@@ -87,7 +88,9 @@ def results(
                     "silence_logs": CRITICAL,
                     "preload": f"{__package__}.uninterrupted",
                 }
-                stack.enter_context(_settings(NO_PAGES))  # which would need no certificate
+                folder = stack.enter_context(_private_folder())
+                settings = {"temporary-directory": folder, **NO_PAGES}  # pages would need no certificate
+                stack.enter_context(_settings(settings))
                 with _later_interrupted():
                     address = stack.enter_context(dask.LocalCluster(processes=True, **options))
             else:  # a client with a wrong one would hang at the end of the process
@@ -133,6 +136,16 @@ def _without_working_directory() -> Iterator[None]:
             del os.environ[SAFE_PATH]
         else:
             os.environ[SAFE_PATH] = before
+
+
+@contextmanager
+def _private_folder() -> Iterator[str]:
+    """A folder for Dask, which imports from it. It would take one that another user of the machine has made."""
+    with temporary_folder() as folder:
+        try:
+            yield str(folder)
+        finally:
+            sys.path[:] = [each for each in sys.path if not each.startswith(str(folder))]
 
 
 @contextmanager

@@ -564,7 +564,7 @@ def test_sizes_that_are_too_large_to_draw(digits: Model) -> None:
 
 def test_only_networks_are_a_source(tmp_path: Path, digits: Model) -> None:
     other = tmp_path / "numbers.pt"
-    torch.save([1, 2, 3], other)
+    torch.save(torch.ones(3), other)
     with pytest.raises(SourceError, match="of tensors or other plain data, not a network"):
         qfmt.verify(other, digits)
     with pytest.raises(

@@ -34,8 +34,8 @@ CHANGES = """{t}.add_({t}) | {t}.mul_(2.0) | {t}.sub_({t}, alpha=2) | {t}.copy_(
  | torch.sort({t}, out=({t}, {t}.long()))[0] | added({t}) | each({t}) | both({t}, {t})
  | gates({t}.split(1)) | gates({t}.unsafe_chunk(2)) | gates({t}.unbind(0)) | gates({t}.expand(2, 3).split(1))
  | gates({t}.split(1) + {t}.split(1)) | gates({t}.split(1)[1].split(2, 1)) | gates({t}.unfold(0, 1, 1).chunk(2))
- | put({t}) | put({t}[:, 1:]) | {t}[0].mul_({t}[0]) | {t}[-1:].fill_(3.0) | {t}[1:, 0].zero_() | {t}[:, -1].copy_({t}[:, 0])
- | {t}[:, :2].clamp_(0.0, 1.0) | {t}.expand(2, 3)[0].add_(1.0) | {t}.t()[0].neg_()"""
+ | put({t}) | put({t}[:, 1:]) | {t}[0].mul_({t}[0]) | {t}[-1:].fill_(3.0) | {t}[1:, 0].zero_()
+ | {t}[:, -1].copy_({t}[:, 0]) | {t}[:, :2].clamp_(0.0, 1.0) | {t}.expand(2, 3)[0].add_(1.0) | {t}.t()[0].neg_()"""
 HELPERS = """
 def added(a):
     with torch.no_grad():
