@@ -90,7 +90,8 @@ class Destination(NamedTuple):
         try:
             return f"{len(write_c(model, self.place, name=self.program, shapes=sizes, compact=compact))} files"
         except DestinationError as error:
-            name = str(self.place).rstrip("/")
+            name = str(self.place)
             if model.engine != "integer" and not self.program and Path(name).name.strip("."):  # not . and ..
-                error.hint = f"for a .qfb file use the name {name}.qfb; for a C program {error.hint}"
+                name += "NAME.qfb" if name.endswith("/") else ".qfb"  # of a folder by URL
+                error.hint = f"for a .qfb file use the name {name}; for a C program {error.hint}"
             raise

@@ -10,6 +10,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ..arrays import StoredArray
+from ..errors import printable
 from ..model import Graph, Model, Node, Proof, Tensor, static_shape
 from ..notation import json_value
 from ..rules import require_sound
@@ -55,7 +56,7 @@ class TensorDifference:
     def __str__(self) -> str:
         apart = f" by at most {self.largest:g}" if self.largest < float("inf") else ", some of them NaN or infinite"
         codes = f"{self.different:,} of {self.elements:,} values differ{apart}"
-        return "; ".join([*([codes] if self.different else []), *self.words])
+        return printable("; ".join([*([codes] if self.different else []), *self.words]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,21 +15,29 @@ static int is_direction(unsigned a, unsigned b, unsigned c)
     return code >> 1 == 0x1007 || (code >= 0x2028 && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
 }
 
-/* An untrusted name: characters that could drive a terminal, or begin or turn a line, are written out. */
+/* The character of an untrusted text at *i if it could drive a terminal, or begin or turn a line: *i is then its last
+ * byte. -1 for any other. */
+static int control(qfb_string s, uint32_t *i)
+{
+    unsigned char c = (unsigned char)s.text[*i], next = *i + 1 < s.size ? (unsigned char)s.text[*i + 1] : 0;
+    unsigned char last = *i + 2 < s.size ? (unsigned char)s.text[*i + 2] : 0;
+    if (is_direction(c, next, last))
+        return *i += 2, 0x2000 + (next & 1) * 64 + (last & 0x3f);
+    if (c == 0xc2 && next < 0xa0) /* U+0080 to U+009F, in UTF-8 */
+        return *i += 1, next;
+    return c < 0x20 || c == 0x7f ? c : -1;
+}
+
+/* A name, with such characters written out. */
 static void print_name(FILE *to, qfb_string name)
 {
     uint32_t i;
     for (i = 0; i < name.size; i++) {
-        unsigned char c = (unsigned char)name.text[i], next = i + 1 < name.size ? (unsigned char)name.text[i + 1] : 0;
-        unsigned char last = i + 2 < name.size ? (unsigned char)name.text[i + 2] : 0;
-        if (is_direction(c, next, last))
-            fprintf(to, "\\u20%02x", (next & 1) * 64 + (last & 0x3f)), i += 2;
-        else if (c == 0xc2 && next < 0xa0) /* U+0080 to U+009F, in UTF-8 */
-            fprintf(to, "\\x%02x", (unsigned char)name.text[++i]);
-        else if (c < 0x20 || c == 0x7f)
-            fprintf(to, "\\x%02x", c);
+        int code = control(name, &i);
+        if (code < 0)
+            fputc(name.text[i], to);
         else
-            fputc(c, to);
+            fprintf(to, code < 0x100 ? "\\x%02x" : "\\u%04x", (unsigned)code);
     }
 }
 

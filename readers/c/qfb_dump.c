@@ -18,11 +18,11 @@ static void string(qfb_string s)
     uint32_t i;
     open_("\"");
     for (i = 0; i < s.size; i++) {
-        unsigned char c = (unsigned char)s.text[i];
-        if (c < 0x20 || c == '"' || c == '\\')
-            printf("\\u%04x", c);
+        int c = control(s, &i);
+        if (c >= 0 || s.text[i] == '"' || s.text[i] == '\\')
+            printf("\\u%04x", (unsigned)(c >= 0 ? c : s.text[i]));
         else
-            putchar(c);
+            putchar(s.text[i]);
     }
     close_("\"");
 }

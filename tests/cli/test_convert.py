@@ -225,6 +225,7 @@ def test_a_destination_without_suffix_is_a_c_program_and_could_be_a_qfb(tmp_path
     message = trouble("convert", DIGITS, tmp_path / "model")
     assert f"for a .qfb file use the name {tmp_path / 'model.qfb'}; for a C program" in message
     assert "use the name" not in trouble("convert", DIGITS, tmp_path / "a" / "model.c")
+    assert "use the name s3://models/NAME.qfb; for a C" in trouble("convert", DIGITS, "s3://models/")
 
 
 def test_the_content_of_a_source_counts_not_its_name(tmp_path: Path) -> None:

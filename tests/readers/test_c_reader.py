@@ -104,6 +104,14 @@ def test_a_file_without_any_of_the_optional_things(tmp_path: Path) -> None:
     assert json.loads(done.stdout) == _described(path)
 
 
+def test_names_do_not_control_a_terminal(tmp_path: Path) -> None:
+    path, name = tmp_path / "m.qfb", 'a\x1b[31m\x7f\x9b31m\u202e\u2028"\\é'
+    Model(Graph((), (), (), {name: Tensor.constant(name, np.zeros(1, np.int8))})).save(path)
+    done = subprocess.run([build("qfb_dump.c", *SANITIZED), path], capture_output=True)
+    assert json.loads(done.stdout) == _described(path)
+    assert all(letter.isprintable() for letter in done.stdout.decode().rstrip("\n"))
+
+
 def test_a_quantization_of_no_channels(tmp_path: Path) -> None:
     path, q = tmp_path / "m.qfb", Quantization.of(np.zeros(0, np.float32), np.zeros(0, np.int64), -127, 127, axis=0)
     Model(Graph((), (), (), {"w": Tensor.constant("w", np.zeros((0, 2), np.int8), q)})).save(path)

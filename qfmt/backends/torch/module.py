@@ -48,7 +48,7 @@ class QuantizedModule(fx.GraphModule):
 
     Constants are plain buffers under the names that they have in the model: `conv1.weight` int8 (with
     `conv1.weight_scale`, `conv1.weight_zero_point` if it is quantized), `conv1.bias` float32. Inputs and outputs are
-    those of `Model.run`: a quantized one is plain integers. `load_state_dict` accepts new numbers; after any other
+    those of `Model.run`: a quantized one is plain integers. Its `load_state_dict` accepts new numbers; after any other
     change of a buffer, call `repack()`. Raises RunError for an input that does not fit.
     """
 

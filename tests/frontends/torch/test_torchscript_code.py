@@ -5,6 +5,7 @@ No `from __future__ import annotations` here: torch.jit.script reads the annotat
 # ruff: noqa: UP006, UP007, UP045 (torch.jit.script knows these spellings)
 
 import enum
+import math
 import tracemalloc
 import warnings
 import zipfile
@@ -115,6 +116,10 @@ class Containers(nn.Module):
         rest.pop()
         size = rest[-1] // 2 + rest[0] % 2
         number = max(rest[0], 2) + min(1, 2) + abs(-3) + round(2.5) + int(2.7) + 2**3 + 7 / 2
+        letters = ["a", "b", "a"]
+        letters.remove("a")
+        quotient, remainder = divmod(-7, 3)
+        number += letters.index("a") + 10 * letters.count("b") + quotient + 100 * remainder + math.gcd(12, 8)
         for a, b in zip([1, 2], [3, 4]):  # noqa: B905
             x = x + a * b
         for i, text in enumerate(["a", "b"]):

@@ -321,6 +321,8 @@ on_values: dict[str, Callable[..., Any]] = {
     "aten::split": lambda text, *rest: str.split(text, *rest),
     "aten::join": _join,
     "aten::sorted": _ordered(sorted),
+    "aten::divmod": lambda a, b: (_floor_division(a, b), _remainder(a, b)),
+    "aten::gcd": math.gcd,
     "aten::replace": lambda text, old, new: text.replace(old, new) if len(new) <= len(old) else NotImplemented,
 }
 
@@ -349,6 +351,17 @@ def _contains(container: Any, value: Any) -> bool:
     if type(container) is list:
         return any(each == value for each in container)  # `in` finds the same NaN
     return value in container
+
+
+def _places(items: list[Any], value: Any) -> list[int]:
+    """Where a list has a value."""
+    if not is_plain(value) or not all(map(is_plain, items)):
+        raise TypeError
+    return [place for place, each in enumerate(items) if each == value]
+
+
+def _remove(items: list[Any], value: Any) -> None:
+    del items[_places(items, value)[0]]
 
 
 def _different(a: Any, b: Any) -> bool:
@@ -410,6 +423,8 @@ on_containers: dict[str, Callable[..., Any]] = {
     "aten::all": _of(list, lambda value: all(_checked(each, bool | int | float) for each in value)),
     "aten::any": _of(list, lambda value: any(_checked(each, bool | int | float) for each in value)),
     "aten::sum": _of(list, lambda value: sum(_checked(each, bool | int | float) for each in value)),
+    "aten::index": _of(list, lambda items, value: _places(items, value)[0]),
+    "aten::count": _of(list, lambda items, value: len(_places(items, value))),
     "aten::format": _format,
     "aten::percentFormat": lambda template, *_values: Text(template),
     "prim::rangelist": lambda count: list(range(count)) if count <= SIZE_LIMIT else NotImplemented,
@@ -424,6 +439,7 @@ mutations: dict[str, Callable[..., Any]] = {
     "aten::pop": _at(list | dict, lambda container, *index: container.pop(*index)),
     "aten::clear": _of(list | dict, lambda container: container.clear()),
     "aten::reverse": _of(list, list.reverse),
+    "aten::remove": _of(list, _remove),
     "aten::Delete": _at(list | dict, _delete),
     "aten::setdefault": _at(dict, dict.setdefault),
     "aten::update": _of(dict, lambda container, more: container.update(_checked(more, dict))),
