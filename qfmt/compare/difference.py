@@ -135,8 +135,8 @@ class Pairing:
     def __init__(self, a: Graph, b: Graph, called: tuple[str, str] = ("first", "second")) -> None:
         self.a, self.b = a, b
         self.only = tuple(f"only in the {each}" for each in called)
-        self.nodes = list(_matched(a.nodes, b.nodes))
-        in_order = _in_order(a.nodes, b.nodes)
+        in_order = _in_order(a, b)
+        self.nodes = list(zip(a.nodes, b.nodes, strict=True) if in_order else _by_name(a.nodes, b.nodes))
         self.tensors: dict[str, str] = {} if in_order else dict(_same_names(a, b))
         named = {*self.tensors.values()}
         self._pair(zip(a.inputs, b.inputs, strict=False), named)
@@ -227,11 +227,8 @@ def _summary(proof: Proof | None) -> str | None:
     return f"sums {low:,}..{high:,}, {sum(proof.differs):,} differ from {proof.compared or NOWHERE}"
 
 
-def _matched(a: Sequence[Node], b: Sequence[Node]) -> Iterator[tuple[Node | None, Node | None]]:
+def _by_name(a: Sequence[Node], b: Sequence[Node]) -> Iterator[tuple[Node | None, Node | None]]:
     """In the order of b; nodes that only a has come last."""
-    if _in_order(a, b):
-        yield from zip(a, b, strict=True)
-        return
     named: dict[str, list[Node]] = {}
     for node in reversed(a):  # names need not be unique
         named.setdefault(node.label, []).append(node)
@@ -241,9 +238,24 @@ def _matched(a: Sequence[Node], b: Sequence[Node]) -> Iterator[tuple[Node | None
     yield from ((node, None) for node in a if id(node) in left)
 
 
-def _in_order(a: Sequence[Node], b: Sequence[Node]) -> bool:
-    """Whether nodes are matched by position; their names may then differ."""
-    return [node.operator for node in a] == [node.operator for node in b]
+def _in_order(a: Graph, b: Graph) -> bool:
+    """Whether nodes are matched by position; their names may then differ. They are not if some of them read others, and
+    names tell more."""
+    if [node.operator for node in a.nodes] != [node.operator for node in b.nodes]:
+        return False
+    mine, theirs = _places(a), _places(b)
+    read = (
+        (x, y) for node, other in zip(a.nodes, b.nodes, strict=True) for x, y in zip_longest(node.inputs, other.inputs)
+    )
+    return all(mine.get(x) == theirs.get(y) for x, y in read) or not any(
+        theirs.get(name, place) != place for name, place in mine.items()
+    )
+
+
+def _places(graph: Graph) -> dict[str | None, tuple[int, int]]:
+    """Where the tensors of a run come from: the position of a node, or -1, and that of the output, or input."""
+    sources = ((-1, graph.inputs), *((index, node.outputs) for index, node in enumerate(graph.nodes)))
+    return {name: (index, position) for index, names in sources for position, name in enumerate(names)}
 
 
 def _same_names(a: Graph, b: Graph) -> Iterator[tuple[str, str]]:

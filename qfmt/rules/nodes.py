@@ -95,7 +95,7 @@ def _attributes(node: Node, operator: Operator | None) -> str:
     "above 0, and float32 or float64.",
 )
 def _shapes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
-    from ..ops import Inference, UnknownRank
+    from ..ops import UNFIT, Inference, UnknownRank
 
     shapes = [tensors[name].shape if name else None for name in node.inputs]
     absent = [None] * (len(operator.inputs) - len(shapes))
@@ -108,7 +108,7 @@ def _shapes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> st
         raise
     except QfmtError as error:
         return str(error)
-    except Exception as error:  # the attributes have the right types, but any values and lengths
+    except (*UNFIT, RecursionError) as error:  # the attributes have the right types, but any values and lengths
         return f"the shape rule fails ({type(error).__name__}: {error})"
     for name, shape in zip(node.outputs, inferred, strict=False):
         if any(isinstance(size, int) and size < 0 for size in shape or ()):

@@ -469,6 +469,27 @@ def test_open_sizes_are_those_of_the_trace_of_the_file(tmp_path: Path) -> None:
     assert report.ok and report.inputs.endswith("[1,5,12,10]"), report.inputs
 
 
+class TwoHeads(nn.Module):
+    """Dequantizes one tensor twice, for two outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.quantize, self.conv, self.dequantize = tq.QuantStub(), nn.Conv2d(4, 4, 1), tq.DeQuantStub()
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = self.conv(self.quantize(x))
+        return self.dequantize(y).permute(0, 2, 3, 1), self.dequantize(y).softmax(1)
+
+
+@pytest.mark.parametrize("form", ["qdq", "qoperator"])
+def test_nodes_that_move_past_others_of_their_operator(form: str, tmp_path: Path) -> None:
+    """The reader of ONNX transposes integers: operators are then in the same order, but not what they read."""
+    path = saved_and_exported(TwoHeads().eval(), torch.randn(1, 4, 4, 4), form, tmp_path)
+    for source, file in ((path, tmp_path / "m.onnx"), (tmp_path / "m.onnx", path)):
+        report = qfmt.verify(source, qfmt.convert(file))
+        assert report.ok and not report.first_wrong, report
+
+
 LAYERS: dict[str, Callable[[], list[nn.Module]]] = {
     "clamp behind a pool": lambda: [nn.Conv2d(3, 16, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(16, 8, 3), nn.ReLU6()],
     "two clamps": lambda: [nn.ReLU(), nn.ReLU6()],
