@@ -116,7 +116,8 @@ class BySource:
         else:
             stated = equal_elements(mine, ruled)
             alike = partial(nearly, origin, read, output, mine, engine=self.engine, direct=direct)
-            follows |= ~stated & alike(rule)
+            is_own = stated if made.operator == origin.operator else np.False_  # other nodes round in between
+            follows |= ~is_own & alike(rule)
             stated |= alike(ruled)
         known = ~equal & found.known
         right = [each & known & follows for each in found]
@@ -161,8 +162,10 @@ class BySource:
         made, origin, output = self._origin(node, name, own, self.stated)
         if origin is None or output is None or (self.stated is self.source and not _round_one_bias(made, origin)):
             return rule
-        if made.operator == origin.operator and made.rule:
-            origin = replace(origin, rule=made.rule)
+        if made.operator == origin.operator:
+            origin = replace(origin, rule=made.rule or origin.rule)
+        elif own in self.producers[id(self.source)]:  # its nodes state the bits of the source, not those of the engine
+            origin = replace(origin, attributes=self.producers[id(self.source)][own].attributes)
         read = known_operands(origin, self.stated.tensors, self.ruled)
         if read is None:
             return rule

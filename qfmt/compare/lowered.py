@@ -7,7 +7,7 @@ name, or the file's own results if the source has no such tensor (sums).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
@@ -51,16 +51,19 @@ def is_lowered(file: Model) -> bool:
     return file.engine == ENGINE or KEY in file.source
 
 
-def likenesses(file: Model) -> Iterator[Model]:
+def likenesses(file: Model, shapes: Mapping[str, Sequence[int]]) -> Iterator[Model]:
     """The possible engines and inputs of the conversion before the lowering, most likely first: float inputs,
-    integers as in the file, unknown."""
+    integers as in the file, unknown. `shapes` are those that the user states, for inputs of the file or the source."""
     before = file.replace(engine=file.source.get(SOURCE_KEY, ""))
-    real = {
-        name: replace(tensor, dtype="float32", quantization=None)
-        for name in file.graph.inputs
-        if (tensor := file.tensors[name]).quantization is not None
-    }
-    yield before.replace(graph=replace(file.graph, tensors={**file.graph.tensors, **real}))
+    inputs = dict[str, Tensor]()
+    for name in file.graph.inputs:
+        if (tensor := file.tensors[name]).quantization is not None:
+            tensor = replace(tensor, name=real_name(name), dtype="float32", quantization=None)
+        inputs.setdefault(tensor.name, tensor)  # which multiple quantizers may read
+    for name, shape in shapes.items():
+        if name not in file.graph.inputs:
+            inputs[name] = Tensor(name, "float32", (*shape,))
+    yield before.replace(graph=replace(file.graph, inputs=(*inputs,), tensors={**file.graph.tensors, **inputs}))
     yield before
     yield before.replace(graph=replace(file.graph, inputs=()))
 

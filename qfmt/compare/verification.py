@@ -88,7 +88,11 @@ def _compared(
     try:
         own = FileWitness(named, engine) if sniff(path).key == "qfb" else None
         if is_lowered(file) and not (own and is_lowered(own.model)):
-            lowered = Lowered(as_named_in(own.model.graph, file), own) if own else _before_lowering(path, file, engine)
+            lowered = (
+                Lowered(as_named_in(own.model.graph, file), own)
+                if own
+                else _before_lowering(path, file, engine, shapes)
+            )
             exported = lowered.witness.model
             is_quantized = any(tensor.quantization for tensor in exported.tensors.values())
             if is_quantized and _form(file) != _form(exported) == (True, True):
@@ -188,13 +192,13 @@ def _tensors_of(file: Model, source: Model) -> Model:
     return file.replace(graph=Graph((), (), (), held), source={**file.source, **dynamic})
 
 
-def _before_lowering(path: Path, file: Model, engine: str | None) -> Lowered:
+def _before_lowering(path: Path, file: Model, engine: str | None, shapes: Mapping[str, Sequence[int]]) -> Lowered:
     """A lowered file and its source, with the first conversion options that yield the file's inputs; rather with those
     that yield the file: a `.qfb` in between may not have stated the sizes of inputs, which rules may depend on."""
     found: Lowered | None = None
     converted: Witness | None = None
     refused: SourceError | None = None
-    for likeness in likenesses(file):
+    for likeness in likenesses(file, shapes):
         try:
             witness = _witness(path, likeness, engine)
         except SourceError as error:

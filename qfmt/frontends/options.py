@@ -52,10 +52,13 @@ class Options(NamedTuple):
         """The options that a file states for the network that it was made from; `names` are the network's inputs, in
         order.
 
-        Without input options if the numbers of inputs differ.
+        If the numbers of inputs differ, only of those with the same name.
         """
-        tensors = [file.tensors[name] for name in file.graph.inputs]
-        like = dict(zip(names, tensors, strict=True)) if len(names) == len(tensors) else {}
+        tensors = {name: file.tensors[name] for name in file.graph.inputs}
+        if len(names) == len(tensors):
+            like = dict(zip(names, tensors.values(), strict=True))
+        else:
+            like = {name: tensors[name] for name in names if name in tensors}
         quantized = {
             name: (tensor.quantization.scale[0], int(tensor.quantization.zero_point[0]), tensor.dtype)
             for name, tensor in like.items()

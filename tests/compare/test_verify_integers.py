@@ -514,6 +514,65 @@ def test_moved_inputs_and_outputs(tmp_path: Path) -> None:
     assert report.ok and not report.skipped and all(output.equal == output.outputs > 0 for output in report.outputs)
 
 
+def traced(forward: Callable[..., Any], path: Path, *inputs: Any) -> Path:
+    import torch
+
+    with pytorch.quiet():
+        torch.jit.save(torch.jit.trace(forward, inputs), str(path))
+    return path
+
+
+def test_an_input_with_multiple_quantizers(tmp_path: Path) -> None:
+    """Each of them is an input of the file, with a number in its name."""
+    import torch
+
+    def forward(x: Any) -> Any:
+        first = torch.quantize_per_tensor(x[:, :2], 0.0625, 3, torch.quint8)
+        second = torch.quantize_per_tensor(x[:, 1:], 0.125, 3, torch.quint8)
+        return torch.ops.quantized.add(first, second, 0.25, 5).dequantize()
+
+    source = traced(forward, tmp_path / "m.pt", torch.zeros(1, 3, 4))
+    lowered = lower_integer(qfmt.convert(source), exact=True)
+    assert lowered.graph.inputs == ("x.quantized", "x.quantized_1")
+    report = told("two quantizers", qfmt.verify(source, lowered))
+    assert report.is_exact and report.lowered_anew
+
+
+def test_an_input_that_the_file_does_not_need(tmp_path: Path) -> None:
+    """The sizes of the other one are those that the file states."""
+    import torch
+
+    def forward(x: Any, unused: Any) -> Any:
+        q = torch.quantize_per_tensor(x.flatten(2).unsqueeze(3), 0.0625, 3, torch.quint8)
+        return torch.nn.functional.avg_pool2d(q, (4, 1)).dequantize()
+
+    source = traced(forward, tmp_path / "m.pt", torch.zeros(1, 4, 4, 4), torch.zeros(2))
+    lowered = lower_integer(qfmt.convert(source, input_shapes={"x": (1, 4, 4, 4)}), exact=True)
+    assert len(lowered.graph.inputs) == 1
+    report = told("an unused input", qfmt.verify(source, lowered))
+    assert report.is_exact and report.lowered_anew
+
+
+def test_sizes_of_the_source_that_the_user_states(tmp_path: Path) -> None:
+    """The inputs of the file are what quantizers of the source compute, and so state no sizes of its input."""
+    import torch
+
+    class Parts(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            stub = torch.ao.nn.quantized.Quantize
+            self.first, self.second = stub(0.0625, 3, torch.quint8), stub(0.125, 3, torch.quint8)
+
+        def forward(self, x: Any) -> Any:
+            return torch.ops.quantized.add(self.first(x).chunk(2, 1)[0], self.second(x)[:, :2], 0.25, 5).dequantize()
+
+    source, sizes = traced(Parts(), tmp_path / "m.pt", torch.zeros(1, 4, 4)), {"x": (1, 4, 4)}
+    lowered = lower_integer(qfmt.convert(source, input_shapes=sizes), exact=True)
+    assert lowered.graph.inputs == ("first", "second")
+    report = told("sizes of the user", qfmt.verify(source, lowered, input_shapes=sizes))
+    assert report.is_exact and report.lowered_anew
+
+
 def test_the_order_of_outputs_counts(digits: Model, tmp_path: Path) -> None:
     path = tmp_path / "m.qfb"
     digits.replace(graph=replace(digits.graph, outputs=("dequant", "pool"))).save(path)

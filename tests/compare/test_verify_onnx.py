@@ -490,6 +490,21 @@ def test_nodes_that_move_past_others_of_their_operator(form: str, tmp_path: Path
         assert report.ok and not report.first_wrong, report
 
 
+@pytest.mark.parametrize("rows", [400])
+def test_ties_of_a_dynamic_layer(rows: int, tmp_path: Path) -> None:
+    """ONNX divides by the scale, and torch multiplies: at a tie, all results of a row are those of another integer."""
+    torch.manual_seed(0)
+    with pytorch.quiet():
+        module = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(768, 16)).eval(), {nn.Linear})
+    x = torch.randn(rows, 768)
+    path = pytorch.save_as(module, (x,), "trace", tmp_path / "m.pt")
+    (tmp_path / "m.onnx").write_bytes(qfmt.convert(path).to_onnx().SerializeToString())
+    for source, file in ((path, tmp_path / "m.onnx"), (tmp_path / "m.onnx", path)):
+        model = qfmt.convert(file)
+        report = qfmt.verify(source, model, {model.graph.inputs[0]: x.numpy()})
+        assert report.ok and sum(node.stated for node in report.nodes) > 0, report
+
+
 LAYERS: dict[str, Callable[[], list[nn.Module]]] = {
     "clamp behind a pool": lambda: [nn.Conv2d(3, 16, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(16, 8, 3), nn.ReLU6()],
     "two clamps": lambda: [nn.ReLU(), nn.ReLU6()],
