@@ -528,7 +528,7 @@ def test_an_input_with_multiple_quantizers(tmp_path: Path) -> None:
 
     def forward(x: Any) -> Any:
         first = torch.quantize_per_tensor(x[:, :2], 0.0625, 3, torch.quint8)
-        second = torch.quantize_per_tensor(x[:, 1:], 0.125, 3, torch.quint8)
+        second = torch.quantize_per_tensor(x[:, 1:3], 0.125, 3, torch.quint8)
         return torch.ops.quantized.add(first, second, 0.25, 5).dequantize()
 
     source = traced(forward, tmp_path / "m.pt", torch.zeros(1, 3, 4))
