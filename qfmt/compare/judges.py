@@ -116,8 +116,7 @@ class BySource:
         else:
             stated = equal_elements(mine, ruled)
             alike = partial(nearly, origin, read, output, mine, engine=self.engine, direct=direct)
-            is_own = stated if made.operator == origin.operator else np.False_  # other nodes round in between
-            follows |= ~is_own & alike(rule)
+            follows |= alike(rule) if output.quantization is None else ~stated & alike(rule)
             stated |= alike(ruled)
         known = ~equal & found.known
         right = [each & known & follows for each in found]
@@ -164,8 +163,8 @@ class BySource:
             return rule
         if made.operator == origin.operator:
             origin = replace(origin, rule=made.rule or origin.rule)
-        elif own in self.producers[id(self.source)]:  # its nodes state the bits of the source, not those of the engine
-            origin = replace(origin, attributes=self.producers[id(self.source)][own].attributes)
+        elif (here := self._origin(node, name, own, self.source)[1]) is not None and here.operator == origin.operator:
+            origin = replace(origin, attributes=here.attributes)  # its bits, which nodes of the file state
         read = known_operands(origin, self.stated.tensors, self.ruled)
         if read is None:
             return rule

@@ -535,7 +535,7 @@ def test_an_input_with_multiple_quantizers(tmp_path: Path) -> None:
     lowered = lower_integer(qfmt.convert(source), exact=True)
     assert lowered.graph.inputs == ("x.quantized", "x.quantized_1")
     report = told("two quantizers", qfmt.verify(source, lowered))
-    assert report.is_exact and report.lowered_anew
+    assert report.ok and report.lowered_anew and total(report, "equal") > 0
 
 
 def test_an_input_that_the_file_does_not_need(tmp_path: Path) -> None:
