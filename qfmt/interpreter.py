@@ -196,7 +196,8 @@ def execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[Te
         raise RunError(error.what, where=f"node {node.title}", hint=error.hint) from None
     except UNFIT as error:
         given = ", ".join("absent" if operand is None else str(operand.array.shape) for operand in operands)
-        raise RunError(f"cannot be computed from shapes {given}: {error}", where=f"node {node.title}") from error
+        why = str(error) or type(error).__name__
+        raise RunError(f"cannot be computed from shapes {given}: {why}", where=f"node {node.title}") from error
 
 
 def operator_of(node: Node) -> Operator:

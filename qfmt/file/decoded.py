@@ -52,7 +52,10 @@ class Decoded(Sequence[Element], Generic[Element]):
     @overload
     def __getitem__(self, index: slice) -> tuple[Element, ...]: ...
     def __getitem__(self, index: int | slice) -> Element | tuple[Element, ...]:
-        positions = range(len(self))[index]
+        try:
+            positions = range(len(self))[index]
+        except IndexError:
+            raise IndexError(f"there are {len(self)} {self._what}s") from None
         if isinstance(positions, range):
             return tuple(self[position] for position in positions)
         if positions not in self._elements:

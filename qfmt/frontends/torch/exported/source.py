@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from ..witness import TorchWitness
 
 QUANTIZE = (
-    "quantize it first: prepare_pt2e, calibration, convert_pt2e of torchao, and export what that returns; what"
-    " quantize_ quantized is converted before it is exported: qfmt.convert(model, example_inputs=(x,))"
+    "quantize it first: prepare_pt2e, calibration, convert_pt2e of torchao (without use_reference_representation), and"
+    " export what that returns; what quantize_ quantized is converted before it is exported: qfmt.convert(model,"
+    " example_inputs=(x,))"
 )
 
 

@@ -131,8 +131,8 @@ def slice_scatter(
     elif first and last < END and (first < 0) != (last < 0):
         return NotImplemented  # which one comes first depends on the size
     parts = [sliced(lift, self, axis, 0, first)] if first else []
-    parts += [cast(lift, lift.tensor(src), self.dtype)] if first < last else []
-    parts += [sliced(lift, self, axis, max(first, last), END)] if last < END else []
+    parts += [cast(lift, lift.tensor(src), self.dtype)] if first < last or last < 0 == first else []
+    parts += [sliced(lift, self, axis, max(first, last) if first else last, END)] if last < END else []
     return cat(lift, parts, axis)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -161,6 +162,22 @@ def split(lift: Builder, self: TensorValue, split_size: Any, dim: int = 0) -> An
 def chunk(lift: Builder, self: TensorValue, chunks: int, dim: int = 0) -> Any:
     size = _known_size(lift, self, dim)
     return split(lift, self, -(-size // chunks), dim)
+
+
+@lifts("aten::tensor_split")
+def tensor_split(
+    lift: Builder, self: TensorValue, by: Any = None, dim: int = 0, *, sections: Any = None, indices: Any = None
+) -> Any:
+    """Into a number of parts, the first of which may have one element more, or at positions."""
+    by = next((each for each in (by, sections, indices) if each is not None), None)
+    if isinstance(by, list | tuple):
+        return [sliced(lift, self, dim, start, end) for start, end in pairwise([0, *by, END])]
+    count = arguments.whole(lift, by)
+    if count <= 0:
+        raise damaged(f"splits into {count} parts")
+    lift.budget.hold(count)
+    each, more = divmod(_known_size(lift, self, dim), count)
+    return split(lift, self, [each + 1] * more + [each] * (count - more), dim)
 
 
 @lifts("aten::unbind")
