@@ -128,6 +128,14 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Any], Sequence[Any]]] = {
     ),
     "matrices": (lambda a, m: (m.mv(a), a @ torch.eye(5, 4), torch.eye(5)[1] * a), [randn(5), randn(3, 5)]),
     "parts": (lambda x: (*x.tensor_split(3, 2), *x.tensor_split((1, -2), 2), x.tensor_split(1)[0]), [X]),
+    "tiles": (lambda x: (x.tile(2), x.tile(2, 1, 3, 1), torch.tile(x, (1, 2, 1))), [X]),
+    "bicubic": (
+        lambda x: (
+            F.interpolate(x, (7, 11), mode="bicubic"), F.interpolate(x, scale_factor=1.7, mode="bicubic"),
+            F.interpolate(x, (3, 9), mode="bicubic", align_corners=True),
+        ),
+        [randn(2, 3, 5, 6)],
+    ),
     "in_place": (lambda x: (x + 1).mul_(2).relu_().add_(x), [X]),
     "turned": (lambda x: (x.mT, x.adjoint(), x.movedim(0, 2), x.moveaxis((0, 1), (-1, 0)), x[0].T, x[0].H), [X]),
     "unchanged": (lambda x: (x.ravel(), x.positive() + 1, x.real * 2, x.conj().resolve_conj() - 1), [X]),

@@ -68,16 +68,18 @@ def _interpolate(call: Call, a: Any) -> Any:
     if not isinstance(dimensions, int):
         return dimensions  # of an operator that is not supported, which is reported
     rank = dimensions - 2
-    if a.antialias or rank not in RANKS or (a.recompute_scale_factor and a.scale_factor is not None):
+    if rank not in RANKS or (a.recompute_scale_factor and a.scale_factor is not None):
         raise SourceError(f"interpolates with the mode '{brief(a.mode)}', which is not supported")
     sizes = None if a.size is None else _each(a.size, rank)
     factors = None if a.scale_factor is None else [float(factor) for factor in _each(a.scale_factor, rank)]
-    if a.mode in ("nearest", "nearest-exact"):
+    if a.mode in ("nearest", "nearest-exact") and not a.antialias:
         name = "upsample_nearest" if a.mode == "nearest" else "_upsample_nearest_exact"
         return call(f"aten::{name}{rank}d", a.input, sizes, factors)
-    if a.mode != RANKS[rank][0]:
+    modes = dict([RANKS[rank]]) | ({"bicubic": "upsample_bicubic2d"} if rank == 2 else {})
+    if a.mode not in modes or (a.antialias and rank != 2):
         raise SourceError(f"interpolates with the mode '{brief(a.mode)}', which is not supported")
-    return call(f"aten::{RANKS[rank][1]}", a.input, sizes, bool(a.align_corners), factors)
+    name = f"_{modes[a.mode]}_aa" if a.antialias else modes[a.mode]
+    return call(f"aten::{name}", a.input, sizes, bool(a.align_corners), factors)
 
 
 def _each(value: Any, rank: int) -> list[Any]:

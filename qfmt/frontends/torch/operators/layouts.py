@@ -265,6 +265,11 @@ def meshgrid(lift: Builder, tensors: Sequence[Any], indexing: str = "ij") -> Any
     return grids
 
 
+@lifts("aten::tile")
+def tile(lift: Builder, self: TensorValue, dims: Any) -> Any:
+    return repeat(lift, self, [*[1] * (shapes.rank(lift, self) - len(dims)), *dims])
+
+
 @lifts("aten::repeat")
 def repeat(lift: Builder, self: TensorValue, repeats: Any) -> Any:
     for _ in range(len(repeats) - shapes.rank(lift, self)):

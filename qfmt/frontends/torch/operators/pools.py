@@ -122,17 +122,31 @@ def upsample_nearest(lift: Builder, rank: int, input: Any, output_size: Any, *sc
     return _resized(lift, rank, input, output_size, _factors(scales, named), attributes)
 
 
-@lifts({"aten::upsample_linear1d": 1, "aten::upsample_bilinear2d": 2, "aten::upsample_trilinear3d": 3})
-def upsample_linear(
-    lift: Builder, rank: int, input: Any, output_size: Any, align_corners: bool, *scales: Any, **named: Any
+LINEAR, CUBIC = {"mode": "linear"}, {"mode": "cubic"}
+ANTIALIASED = {"antialias": 1, "exclude_outside": 1, "cubic_coeff_a": -0.5}
+"""Attributes with which torch interpolates as PIL does: torch, UpSampleKernel.cpp."""
+
+
+@lifts(
+    {
+        "aten::upsample_linear1d": (1, LINEAR),
+        "aten::upsample_bilinear2d": (2, LINEAR),
+        "aten::upsample_trilinear3d": (3, LINEAR),
+        "aten::upsample_bicubic2d": (2, CUBIC),
+        "aten::_upsample_bilinear2d_aa": (2, LINEAR | ANTIALIASED),
+        "aten::_upsample_bicubic2d_aa": (2, CUBIC | ANTIALIASED),
+    }
+)
+def upsample(
+    lift: Builder, how: Any, input: Any, output_size: Any, align_corners: bool, *scales: Any, **named: Any
 ) -> Any:
+    rank, attributes = how
     if lift.tensor(input).is_whole:
         raise SourceError("interpolates integers, which torch rounds in its own way", hint="cast them to float32 first")
-    attributes = {
-        "mode": "linear",
-        "coordinate_transformation_mode": "align_corners" if align_corners else "half_pixel",
-    }
-    return _resized(lift, rank, input, output_size, _factors(scales, named), attributes)
+    if align_corners and "antialias" in attributes:
+        return NotImplemented
+    places = {"coordinate_transformation_mode": "align_corners" if align_corners else "half_pixel"}
+    return _resized(lift, rank, input, output_size, _factors(scales, named), {**attributes, **places})
 
 
 def _factors(scales: Sequence[Any], named: dict[str, Any]) -> list[Any]:
