@@ -38,7 +38,7 @@ def _bags(
 
 def _batch_norm(input: torch.Tensor, **others: Any) -> None:
     for name in ("weight", "bias", "running_mean", "running_var"):
-        if others[name] is not None:
+        if others.get(name) is not None:
             _equal("channels", input.size(1), others[name].numel())
 
 
@@ -90,7 +90,7 @@ def _is_tensor(value: Any) -> bool:
 
 _CHECKS: Mapping[str, Callable[..., None]] = {
     **dict.fromkeys(("aten::embedding_bag", "quantized::embedding_bag_byte", "quantized::embedding_bag_4bit"), _bags),
-    "aten::_native_batch_norm_legit_no_training": _batch_norm,
+    **dict.fromkeys(("aten::_native_batch_norm_legit", "aten::_native_batch_norm_legit_no_training"), _batch_norm),
     "aten::scaled_dot_product_attention": _attention,
     **{f"quantized::linear{name}": _linear for name in ("", "_relu", "_dynamic", "_relu_dynamic", "_dynamic_fp16")},
     **{f"quantized::quantized_{name}_cell_dynamic": _cell for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},

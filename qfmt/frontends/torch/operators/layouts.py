@@ -265,6 +265,18 @@ def meshgrid(lift: Builder, tensors: Sequence[Any], indexing: str = "ij") -> Any
     return grids
 
 
+@lifts("aten::unfold")
+def unfold(lift: Builder, self: TensorValue, dimension: int, size: int, step: int) -> Any:
+    """Windows along a dimension, whose elements are in a new last one."""
+    rank = shapes.rank(lift, self)
+    axis = axis_of(dimension, rank)
+    starts = range(0, _known_size(lift, self, axis) - size + 1, step)
+    lift.budget.hold(len(starts) * size)
+    at = np.add.outer(np.array(starts, np.int64), np.arange(size))
+    windows = lift.emit("Gather", [self, lift.constant(at)], {"axis": axis})
+    return permute(lift, windows, [*(each for each in range(rank + 1) if each != axis + 1), axis + 1])
+
+
 @lifts("aten::tile")
 def tile(lift: Builder, self: TensorValue, dims: Any) -> Any:
     return repeat(lift, self, [*[1] * (shapes.rank(lift, self) - len(dims)), *dims])

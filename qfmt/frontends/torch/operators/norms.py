@@ -13,6 +13,7 @@ from ..calls import EVALUATE, keeps_state
 from ..lifts import lifts
 from ..values import TensorValue, Unsupported
 from .creation import filled
+from .layouts import permute
 
 
 def _grid(lift: Builder, a: Any, x: TensorValue) -> Quantization | None:
@@ -56,7 +57,10 @@ _RUNNING = "input, weight, bias, running_mean, running_var"
     },
 )
 def batch_norm(lift: Builder, unread: int, a: Any) -> Any:
-    """Return `unread` results after the first one, which networks do not read."""
+    """Return `unread` results after the first one, which networks do not read. A layer without running statistics
+    normalizes with those of the batch also after `eval()`."""
+    if getattr(a, "training", False) and a.running_mean is None:
+        return _with_unread(_norm_of_batch(lift, a), unread)
     if getattr(a, "training", False) or a.running_mean is None:
         raise SourceError("normalizes with the statistics of the batch", hint=EVALUATE)
     return _with_unread(_batch_norm(lift, a), unread)
@@ -73,12 +77,21 @@ def _batch_norm(lift: Builder, a: Any) -> Any:
 
 
 @lifts("aten::_native_batch_norm_legit(input, weight, bias, training, momentum, eps)")
-def batch_norm_of_one(lift: Builder, a: Any) -> Any:
-    """Without running statistics and for a batch of one: the decomposition of an instance norm."""
+def batch_norm_without_statistics(lift: Builder, a: Any) -> Any:
+    return _with_unread(_norm_of_batch(lift, a), 2) if a.training else NotImplemented
+
+
+def _norm_of_batch(lift: Builder, a: Any) -> TensorValue:
+    """Over the batch as well: an instance norm of one long instance."""
     x = lift.tensor(a.input)
-    if not a.training or shapes.size(lift, x, 0) != 1:
-        return NotImplemented
-    return _with_unread(_instance_norm(lift, a), 2)
+    rank = shapes.rank(lift, x)
+    if rank > 2 and shapes.size(lift, x, 0) == 1:
+        return _instance_norm(lift, a)
+    turn = [1, 0, *range(2, rank)]
+    turned = permute(lift, x, turn)
+    sizes = shapes.sizes(lift, turned)
+    a.input = shapes.reshape(lift, turned, [1, sizes[0], -1])
+    return permute(lift, shapes.reshape(lift, _instance_norm(lift, a), sizes), turn)
 
 
 @lifts(
@@ -128,7 +141,7 @@ def instance_norm(lift: Builder, a: Any) -> Any:
     return _instance_norm(lift, a)
 
 
-def _instance_norm(lift: Builder, a: Any) -> Any:
+def _instance_norm(lift: Builder, a: Any) -> TensorValue:
     x = lift.tensor(a.input)
     inputs = [x, *_weights(lift, a, _channels(lift, x, a.weight, a.bias))]
     return lift.emit("InstanceNormalization", inputs, {"epsilon": float(a.eps)}, quantization=_grid(lift, a, x))
