@@ -176,6 +176,9 @@ def test_channels_that_a_kernel_does_not_check_do_not_reach_it(at: int) -> None:
     args[at] = torch.ones(1)
     with pytest.raises(ValueError, match="channels of 8 and 1 do not fit each other"):
         apply("aten::_native_batch_norm_legit_no_training", args, {})
+    if at < 3:
+        with pytest.raises(ValueError, match="channels of 8 and 1 do not fit each other"):
+            apply("aten::_native_batch_norm_legit", [*args[:3], True, *args[5:]], {})
 
 
 @QUIET

@@ -118,10 +118,10 @@ def _pickled(forward: Callable[..., Any], x: torch.Tensor, folder: Path) -> tupl
     [
         (_traced, range(90)),
         (_exported, range(110)),
-        (_pickled, range(160)),
+        (_pickled, range(200)),
         pytest.param(_traced, range(90, 3000), marks=pytest.mark.slow),
         pytest.param(_exported, range(110, 1000), marks=pytest.mark.slow),
-        pytest.param(_pickled, range(160, 3000), marks=pytest.mark.slow),
+        pytest.param(_pickled, range(200, 3000), marks=pytest.mark.slow),
     ],
 )
 def test_no_change_is_lost(written: Callable[..., Any], seeds: range, tmp_path: Path) -> None:

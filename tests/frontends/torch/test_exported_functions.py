@@ -130,8 +130,8 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Any], Sequence[Any]]] = {
     "parts": (lambda x: (*x.tensor_split(3, 2), *x.tensor_split((1, -2), 2), x.tensor_split(1)[0]), [X]),
     "windows": (lambda x: (x.unfold(2, 3, 2), x.unfold(-2, 3, 1), x.unfold(0, 1, 1).unfold(2, 4, 3)), [X]),
     "norms_of_batches": (
-        lambda x, w: (F.batch_norm(x, None, None, w, training=True), F.batch_norm(x[..., 0], None, None, training=True)),
-        [X, randn(3)],
+        lambda x, y, w: (F.batch_norm(x, None, None, w, training=True), F.batch_norm(y, None, None, training=True)),
+        [X, randn(5, 4), randn(3)],
     ),
     "norm_of_one": (lambda x: F.batch_norm(x[:1], None, None, training=True, eps=1e-3), [X]),
     "tiles": (lambda x: (x.tile(2), x.tile(2, 1, 3, 1), torch.tile(x, (1, 2, 1))), [X]),
