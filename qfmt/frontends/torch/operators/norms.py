@@ -91,7 +91,8 @@ def _norm_of_batch(lift: Builder, a: Any) -> TensorValue:
     turned = permute(lift, x, turn)
     sizes = shapes.sizes(lift, turned)
     a.input = shapes.reshape(lift, turned, [1, sizes[0], -1])
-    return permute(lift, shapes.reshape(lift, _instance_norm(lift, a), sizes), turn)
+    result: TensorValue = permute(lift, shapes.reshape(lift, _instance_norm(lift, a), sizes), turn)
+    return result
 
 
 @lifts(
