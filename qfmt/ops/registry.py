@@ -12,7 +12,7 @@ import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from math import prod
+from math import isqrt, prod
 from operator import or_
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -206,6 +206,9 @@ IN_PASSING = (
 """Families of operators that read each element a few times; the work of others is outputs times inputs."""
 
 
+PRODUCTS = ("qfmt.Linear", "MatMul", "Gemm", "MatMulInteger", "qfmt.DynamicLinear")
+"""Operators that sum products along one dimension of their first two inputs."""
+
 UNFIT = (ValueError, LookupError, TypeError, ArithmeticError, AttributeError, AssertionError, MemoryError)
 """Exceptions of a shape rule, or a reference, for inputs and attributes that do not fit together."""
 
@@ -337,6 +340,8 @@ class Operator:
             return prod(read)
         if self.family in IN_PASSING and self.name != "LRN":  # which reads each element once for each channel
             return sum(read) + sum(written)
+        if self.name in PRODUCTS and len(read) > 1:  # [m, k] · [k, n] = [m, n], also of a batch: k² = mk · kn / mn
+            return sum(read) + sum(written) * (isqrt(read[0] * read[1] // max(written[0], 1)) + 1)
         return sum(written) * max(read, default=1)
 
     def output_dtype(self, index: int, inputs: Sequence[str | None], attributes: Mapping[str, Any]) -> str | None:

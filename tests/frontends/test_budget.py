@@ -30,6 +30,7 @@ from qfmt.frontends.stored import Storage, StoredTensor
 from qfmt.frontends.torch.torchscript.folding import on_values
 from qfmt.frontends.zips import Zip
 from qfmt.model import unpack
+from qfmt.ops import OPERATORS
 from qfmt.passes.constants import unused
 from qfmt.passes.lowering import lower_integer
 from support.paths import HOSTILE
@@ -350,6 +351,15 @@ def test_arguments_with_many_shared_lists(tmp_path: Path) -> None:
 def test_products_of_constants(tmp_path: Path) -> None:
     body = ["y = torch.zeros([1500, 1500], dtype=6)", "return torch.add(x, torch.matmul(y, y))"]
     too_much(script(tmp_path / "m.pt", *body))
+
+
+@given(*(st.integers(1, 300) for _ in range(4)))
+def test_the_work_of_products(t: int, m: int, k: int, n: int) -> None:
+    """A large constant of small rows is no large product: ConViT has such ones."""
+    for read, written in (((m * k, k * n), m * n), ((t * m * k, k * n), t * m * n)):
+        for name in "MatMul", "qfmt.Linear", "Gemm":
+            assert 0 <= OPERATORS[name].work(read, [written]) - written * k <= sum(read) + written
+    assert OPERATORS["MatMul"].work([t * m * k, t * k * n], [t * m * n]) >= t * m * n * k
 
 
 def test_literals_of_lists(tmp_path: Path) -> None:
