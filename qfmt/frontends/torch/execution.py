@@ -62,7 +62,8 @@ class Engine:
             kwargs = {name: self._resolved(value, values) for name, value in call.kwargs.items()}
             if call.target in _CREATIONS or _has_tensor((*args, *kwargs.values())):
                 return apply(call.target, args, kwargs)
-            return fold(on_values, call.target, args, kwargs)
+            number = fold(on_values, call.target, args, kwargs)
+            return apply(call.target, args, kwargs) if number is NotImplemented else number
         except Exception as error:  # any exception of torch for incompatible arguments
             why = first_line(error).partition(". This could be because")[0]  # then it lists backends
             raise RunError(f"torch cannot run {call.target}: {why}", where=call.place) from None
@@ -92,13 +93,27 @@ def apply(target: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if namespace == "quantized_decomposed":
         import torch.ao.quantization.fx._decomposed  # registers them
     kwargs = {name: value for name, value in kwargs.items() if name not in ("layout", "device", "pin_memory")}
-    overload = torch._C._jit_resolve_packet(target, *args, **kwargs) or "default"
+    overload, args = _overload(target, args, kwargs)
     operator = getattr(getattr(getattr(torch.ops, namespace), name), overload)
     arguments = {each.name: each for each in operator._schema.arguments}
     args = [_checked(each, value) for each, value in zip(arguments.values(), args, strict=False)]
     guards.check(target, {**dict(zip(arguments, args, strict=False)), **kwargs})
     torch._C._set_mkldnn_enabled(target not in guards.WITHOUT_ONEDNN)
     return operator(*args, **{name: _checked(arguments[name], value) for name, value in kwargs.items()})
+
+
+def _overload(target: str, args: list[Any], kwargs: dict[str, Any]) -> tuple[str, list[Any]]:
+    """The overload of an operator that takes the arguments. In traces, numbers are tensors, which have no dimensions."""
+    import torch
+
+    try:
+        return torch._C._jit_resolve_packet(target, *args, **kwargs) or "default", args
+    except RuntimeError:
+        if not args or not isinstance(args[0], int | float):
+            raise
+    kind = torch.float64 if isinstance(args[0], float) else None
+    args = [torch.tensor(args[0], dtype=kind), *args[1:]]
+    return torch._C._jit_resolve_packet(target, *args, **kwargs) or "default", args
 
 
 def _checked(argument: Any, value: Any) -> Any:

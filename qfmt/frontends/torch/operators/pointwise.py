@@ -15,7 +15,7 @@ from ..arguments import operands
 from ..building import Builder
 from ..calls import EVALUATE, Value
 from ..lifts import lifts
-from ..values import Quotient, Refine, Size, TensorValue
+from ..values import Quotient, Refine, Size, TensorValue, Unknown
 from . import qparams
 from .logic import cast, in_type, is_tensor
 
@@ -217,7 +217,8 @@ def div_before_version_4(lift: Builder, self: Any, other: Any) -> Any:
 def floor_divide(lift: Builder, self: Any, other: Any) -> Any:
     if isinstance(self, Size) or isinstance(other, Size):
         return shapes.floor_divided(lift, self, other)
-    return _whole_quotient(lift, self, other, "floor") if isinstance(self, Value) else NotImplemented
+    is_open = isinstance(self, Value) or isinstance(other, Value)
+    return _whole_quotient(lift, self, other, "floor") if is_open else NotImplemented
 
 
 def _whole_quotient(lift: Builder, a: Any, b: Any, rounding: str) -> Any:
@@ -234,6 +235,22 @@ def _whole_quotient(lift: Builder, a: Any, b: Any, rounding: str) -> Any:
         return cast(lift, lift.emit("Div", [x, y]), kind)
     quotient = lift.emit("Div", [x, y])
     return _floor_quotient(lift, x, y, quotient) if rounding == "floor" else trunc(lift, quotient)
+
+
+@lifts("aten::remainder")
+def remainder(lift: Builder, self: Any, other: Any) -> Any:
+    """With the sign of the divisor, as in Python."""
+    if isinstance(self, Unknown) or isinstance(other, Unknown):
+        return Unknown()
+    if isinstance(self, Size) or isinstance(other, Size):
+        return shapes.arithmetic(lift, "Mod", self, other)
+    x, y = operands(lift, self, other)
+    if DTYPES[x.dtype].is_integer:
+        return lift.emit("Mod", [x, y])
+    rest = lift.emit("Mod", [x, y], {"fmod": 1})
+    signs = lift.emit("Mul", [lift.emit("Sign", [rest]), lift.emit("Sign", [y])])
+    differ = lift.emit("Less", [signs, arguments.scalar_like(lift, x, 0)])
+    return lift.emit("Where", [differ, lift.emit("Add", [rest, y]), rest])
 
 
 @lifts("aten::trunc", "aten::fix")

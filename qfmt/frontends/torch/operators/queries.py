@@ -101,7 +101,6 @@ def number(lift: Builder, whole: bool, self: Any, **kwargs: Any) -> Any:
 
 _DECISIONS = (
     "eq", "ne", "lt", "le", "gt", "ge", "Bool", "__and__", "__or__", "__not__", "__is__", "__isnot__", "__contains__",
-    "remainder",
 )  # fmt: skip
 
 
@@ -110,8 +109,6 @@ def compare(lift: Builder, name: str, *args: Any, **kwargs: Any) -> Any:
     """Decisions on sizes or data are unknown here; `is None` is known to be false, since a value exists."""
     if name in ("__is__", "__isnot__") and len(args) == 2:
         return (args[0] is args[1]) == (name == "__is__")
-    if name == "remainder" and any(isinstance(arg, Size) for arg in args):
-        return shapes.arithmetic(lift, "Mod", *args)
     if any(map(is_tensor, args[:2])) and len(args) == 2:
         return compared(lift, name, *args)
     return Unknown() if is_open(args) or name == "Bool" else NotImplemented
