@@ -103,7 +103,7 @@ def apply(target: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _overload(target: str, args: list[Any], kwargs: dict[str, Any]) -> tuple[str, list[Any]]:
-    """The overload of an operator that takes the arguments. In traces, numbers are tensors, which have no dimensions."""
+    """The overload of an operator for the arguments. In traces, numbers are tensors, which have no dimensions."""
     import torch
 
     try:

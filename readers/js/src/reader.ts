@@ -31,7 +31,7 @@ export interface Segment extends Stored {
 /** Bytes in the metadata. */
 export function stored(inline: Uint8Array): Stored {
   let digest: Promise<Uint8Array> | undefined;
-  return { nbytes: BigInt(inline.length), inline, sha256: () => (digest ??= sha256(inline)), bytes: async () => inline };
+  return { nbytes: BigInt(inline.length), inline, sha256: () => (digest ??= sha256(inline)), bytes: async () => inline.slice() };
 }
 
 export class Reader {
@@ -195,7 +195,7 @@ async function read(source: Pick<Source, "read">, offset: number, length: number
   if (bytes.length !== length) {
     throw new QfbError(`ends at byte ${offset + bytes.length}, while it is read`, { hint: "check whether it changed" });
   }
-  return bytes;
+  return new Uint8Array(bytes.buffer, bytes.byteOffset, length); // slices of a Buffer of Node would be no copies
 }
 
 /** Whatever went wrong, as the one error of this package: a file that is not there, a connection that breaks. */

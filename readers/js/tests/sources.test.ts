@@ -36,6 +36,26 @@ test("every kind of source gives the same model", async () => {
   await handle.close(); // it is still open
 });
 
+test("a source may return Buffers, which stay as they are", async () => {
+  const file = Buffer.from(await golden());
+  const before = Buffer.from(file);
+  const own = { name: "own", size: file.length, read: async (at: number, count: number) => file.subarray(at, at + count) };
+  assert.equal(await idOf(own), await idOf(GOLDEN));
+  assert.ok(file.equals(before));
+  const model = await open(own);
+  file.fill(0, 128, 256);
+  assert.equal(model.nodes.length, (await open(GOLDEN)).nodes.length);
+});
+
+test("arrays of metadata are the caller's own", async () => {
+  const model = await open(GOLDEN);
+  const { scale } = model.tensors.get("conv.weight")!.quantization!;
+  const first = await scale.array();
+  const kept = Array.from(first as Float32Array);
+  (first as Float32Array).fill(7);
+  assert.deepEqual(Array.from((await scale.array()) as Float32Array), kept);
+});
+
 test("arrays in memory are views where they are aligned, copies where they cannot be", async () => {
   const file = await golden();
   for (const shift of [0, 1, 4, 8]) {
