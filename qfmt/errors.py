@@ -139,6 +139,10 @@ class QfmtError(Exception):
         self.where = where
         self.hint = hint
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Its classes have other arguments than Exception: a pool that pickles an error would wait for ever."""
+        return _restored, (type(self), self.args, self.__dict__)
+
     def __str__(self) -> str:
         """One line that is safe to print, whatever names a file put into it."""
         place = f"{shortened(self.where, LONGEST // 10)}: " if self.where else ""
@@ -150,6 +154,13 @@ class QfmtError(Exception):
         if not f"{self.where}: ".startswith(f"{where}: "):
             self.where = f"{where}: {self.where}" if self.where else where
         return self
+
+
+def _restored(kind: type[QfmtError], args: tuple[object, ...], state: dict[str, object]) -> QfmtError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 class FormatError(QfmtError):

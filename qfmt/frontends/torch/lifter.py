@@ -204,6 +204,7 @@ class Lifter:
     def _rewritten(self, part: TensorValue, new: TensorValue) -> Iterator[tuple[TensorValue, TensorValue]]:
         """The tensors of which a changed one is a slice, and what becomes of them, as far as that can be computed."""
         while part.slice_of is not None and not part.memory.overlaps:
+            self.builder.budget.node()
             whole, scatter, args, kwargs = part.slice_of
             if whole.memory is not part.memory or whole.quantization is not None:
                 return

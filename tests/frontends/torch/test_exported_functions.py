@@ -135,7 +135,7 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Any], Sequence[Any]]] = {
     ),
     "norm_of_one": (lambda x: F.batch_norm(x[:1], None, None, training=True, eps=1e-3), [X]),
     "remainders": (
-        lambda x, n, m: (x % 0.3, x % -0.7, torch.remainder(x, x.flip(0)), n % 3, (n - 4) % -3, (n - 4) % m, 2.5 % (x + 3)),
+        lambda x, n, m: (x % 0.3, x % -0.7, x % x.flip(0), n % 3, (n - 4) % -3, (n - 4) % m, 2.5 % (x + 3)),
         [randn(5, 6), whole(8, 5, 6), whole(5, 5, 6) + 1],
     ),
     "tiles": (lambda x: (x.tile(2), x.tile(2, 1, 3, 1), torch.tile(x, (1, 2, 1))), [X]),
