@@ -315,7 +315,10 @@ class StoredArray:
 
         if isinstance(values, np.ma.MaskedArray):
             raise QfmtError("is a masked array", where=where, hint="give all elements: array.filled(value)")
-        array = np.asarray(values)
+        try:
+            array = np.asarray(values)
+        except (ValueError, TypeError, OverflowError, RuntimeError) as error:  # also of a tensor with a gradient
+            raise QfmtError(f"is not an array: {error}", where=where) from None
         kind = dtype or type_name(array)
         if kind not in DTYPES:
             raise QfmtError(f"arrays of {kind} cannot be stored", where=where)

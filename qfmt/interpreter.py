@@ -114,7 +114,12 @@ def checked_inputs(model: Model, inputs: Mapping[str, ArrayLike]) -> dict[str, A
             raise RunError(f"input {name!r} is missing", hint=f"the inputs are {', '.join(expected)}")
         try:
             array = _in_order(inputs[name])
-        except (ValueError, TypeError, OverflowError) as error:  # lists of unequal lengths
+        except (
+            ValueError,
+            TypeError,
+            OverflowError,
+            RuntimeError,
+        ) as error:  # unequal lengths; a tensor with a gradient
             raise RunError(f"is not an array: {error}", where=f"input {name}") from None
         except RunError as error:
             raise error.at(f"input {name}") from None

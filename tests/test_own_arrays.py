@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import qfmt
 from qfmt import Graph, Model, Node, Tensor
 from qfmt.arrays import StoredArray
 from qfmt.compare import replay
+from qfmt.errors import QfmtError
 from support.archives import digits
 
 
@@ -55,6 +57,14 @@ def test_a_constant_is_what_it_was(view: Any) -> None:
     tensor = Tensor.constant("w", view(array))
     array[...] = 5
     assert not tensor.array.any()
+
+
+@pytest.mark.parametrize("value", [[[1.0], [2.0, 3.0]], torch.ones(2, requires_grad=True)], ids=["uneven", "gradient"])
+def test_what_is_no_array(value: Any, model: Model) -> None:
+    with pytest.raises(QfmtError, match="is not an array"):
+        Tensor.constant("w", value)
+    with pytest.raises(QfmtError, match="is not an array"):
+        model.run(dict.fromkeys(model.graph.inputs, value))
 
 
 def test_what_nobody_can_write_to_is_not_copied(tmp_path: Path) -> None:

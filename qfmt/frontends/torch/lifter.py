@@ -217,6 +217,7 @@ class Lifter:
             if result is NotImplemented:
                 return
             part, new = whole, self.builder.alias(result)
+            new.channels_last = whole.channels_last
             yield whole, new
 
     def _another(self, result: Any, args: Sequence[Any]) -> Any:
