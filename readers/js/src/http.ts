@@ -8,7 +8,7 @@ export interface HttpOptions {
   /** Takes the place of `fetch`. */
   readonly fetch?: typeof globalThis.fetch;
   /** Sent with every request. */
-  readonly headers?: Readonly<Record<string, string>>;
+  readonly headers?: ConstructorParameters<typeof Headers>[0];
   /** Ends requests that are under way, and forbids others. */
   readonly signal?: AbortSignal;
   /** The most bytes that are downloaded at once if the server does not send ranges. Default: 1 GiB. */
@@ -56,7 +56,9 @@ async function request(address: string, options: HttpOptions, start: number, len
 
 async function send(address: string, options: HttpOptions, headers: Record<string, string>): Promise<Response> {
   const { fetch = globalThis.fetch, signal } = options;
-  const response = await fetch(address, { headers: { ...options.headers, ...headers }, ...(signal && { signal }) });
+  const all = new Headers(options.headers);
+  Object.entries(headers).forEach(([name, value]) => all.set(name, value));
+  const response = await fetch(address, { headers: all, ...(signal && { signal }) });
   if (!response.ok && response.status !== 416) {
     await response.body?.cancel();
     throw new QfbError(`the server answers ${response.status} ${response.statusText}`.trimEnd());

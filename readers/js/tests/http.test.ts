@@ -46,6 +46,17 @@ test("header and metadata are fetched at first, arrays when they are asked for",
   }
 });
 
+test("headers are in any form that fetch accepts; the range is the reader's", async (context) => {
+  const server = await served(context);
+  const pairs: [string, string][] = [["x-token", "a"], ["range", "bytes=7-8"]];
+  for (const headers of [new Headers(pairs), pairs, Object.fromEntries(pairs)]) {
+    const seen: Headers[] = [];
+    const fetch: typeof globalThis.fetch = (address, init) => (seen.push(new Headers(init?.headers)), globalThis.fetch(address, init));
+    await open(server.address, { headers, fetch });
+    assert.deepEqual(seen.map((each) => [each.get("x-token"), each.get("range")]), [["a", "bytes=0-65535"]]);
+  }
+});
+
 test("what is small takes one request", async (context) => {
   const server = await served(context);
   const model = await open(server.address);
