@@ -51,14 +51,14 @@ class Lifter:
     """Translates calls into nodes; implements `calls.Recorder`.
 
     `builder` has the result; `names` maps keys of its tensors to names, once finished; `calls` are counted. `rewritten`
-    are the keys, before and after the last call, of tensors that it changed through a slice.
+    are the tensors that the last call changed through a slice, and their keys before.
     """
 
     def __init__(self, engine: str, assumed_rank: int = 4, budget: Budget | None = None) -> None:
         self.builder = Builder(engine, assumed_rank, budget or Budget(None))
         self.calls = 0
         self.names: dict[str, str] = {}
-        self.rewritten: list[tuple[str, str]] = []
+        self.rewritten: list[tuple[TensorValue, str]] = []
 
     def call(self, target: str, args: Sequence[Any], kwargs: Mapping[str, Any], place: Place) -> Any:
         """One torch call, e.g. ("quantized::conv2d", (x, packed, 0.1, 3), {}). See `calls.Recorder`."""
@@ -192,7 +192,7 @@ class Lifter:
             memory.change(target)
             for whole, rewritten in wholes:
                 rewritten.memory, new.memory.shared = new.memory, True
-                self.rewritten.append((whole.key, rewritten.key))
+                self.rewritten.append((whole, whole.key))
                 whole.become(rewritten)
         elif memory.shared:
             raise SourceError(f"{target} changes the shape of a tensor that has other views", hint=DECOMPOSE)

@@ -27,28 +27,47 @@ class Slot(NamedTuple):
 
 
 class Tape:
-    """A recorder before the lifter: it passes every call on, and keeps those that must be computed at run time."""
+    """A recorder before the lifter: it passes every call on, and keeps those that must be computed at run time.
+
+    A copy that torch makes has the key of the original in the lifter. It has a slot of its own: a call may change it.
+    """
 
     def __init__(self, lifter: Lifter) -> None:
         self.lifter = lifter
         self.calls: list[Call] = []
         """With the constants themselves in the arguments."""
         self._kept: list[Value] = []  # an id is unique only as long as its object lives
+        self._filled: set[str] = set()
+        self._copies: dict[int, str] = {}
+        """The keys of handles, by id, that had been filled before."""
 
     def call(self, target: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], place: Place) -> Any:
         """See `calls.Recorder`."""
         given, options = self._noted(args), self._noted(kwargs)  # before in-place operators change the handles
         result = self.lifter.call(target, args, kwargs, place)
+        self._find_copies(result, args)
         noted = self._noted(result)
         if _holds_slot(noted):
             self.calls.append(Call(target, given, options, noted, str(place)))
-        for before, after in self.lifter.rewritten:
-            self.calls.append(Call("aten::alias", [Slot(before)], {}, Slot(after), str(place)))
+        for whole, before in self.lifter.rewritten:
+            slot = self._slot(whole, before)
+            self.calls.append(Call("aten::alias", [slot], {}, self._noted(whole), str(place)))
         return result
+
+    def _find_copies(self, result: Any, args: Sequence[Any]) -> None:
+        for value in result if isinstance(result, list | tuple) else [result]:
+            if isinstance(value, TensorValue) and value.key in self._filled and all(value is not arg for arg in args):
+                self._kept.append(value)
+                self._copies[id(value)] = value.key
+
+    def _slot(self, value: TensorValue, key: str) -> Slot:
+        """The slot of a handle that has, or had, this key."""
+        self._filled.add(key)
+        return Slot(id(value) if self._copies.get(id(value)) == key else key)
 
     def _noted(self, value: Any) -> Any:
         if isinstance(value, TensorValue):
-            return Slot(value.key)
+            return self._slot(value, value.key)
         if isinstance(value, Value):
             self._kept.append(value)
             return Slot(id(value))

@@ -137,13 +137,15 @@ def test_no_change_is_lost(written: Callable[..., Any], seeds: range, tmp_path: 
             continue
         try:
             sizes = x.shape if written is _exported or seed % 2 else (None, None)
-            results = qfmt.convert(path, input_shapes={"x": sizes}).run({"x": x.numpy()})
+            model = qfmt.convert(path, input_shapes={"x": sizes})
+            results = model.run({"x": x.numpy()})
         except QfmtError:
             outcomes["refused"] += 1
             continue
         for mine, theirs in zip(results.values(), expected, strict=True):
             assert mine.dtype == theirs.numpy().dtype, body
             np.testing.assert_array_equal(mine, theirs.numpy(), err_msg=body)
+        assert qfmt.verify(path, model, {"x": x.numpy()}).ok, body
         outcomes["equal"] += 1
     print(outcomes)
     assert outcomes["equal"] > 10, outcomes

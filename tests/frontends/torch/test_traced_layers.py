@@ -53,6 +53,22 @@ def normalized(norm: Callable[..., nn.Module], **options: Any) -> Callable[[], n
     return lambda: nn.Sequential(norm(nn.Conv1d(3, 4, 3), **options), nn.Linear(6, 3))
 
 
+class Copied(nn.Module):
+    """Keeps a copy of what the next layer changes in place, and converts boxes in place as YOLO does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.last(x)
+        kept = x.clone()
+        boxes = torch.relu_(x).clone()
+        boxes[..., 0] = x[..., 0] - x[..., 2] / 2
+        boxes[..., 2] = x[..., 0] + x[..., 2] / 2
+        return boxes + kept
+
+
 LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "same 1d": (padded(1, kernel_size=4, padding="same"), (1, 3, 8)),
     "same 2d": (padded(2, kernel_size=(3, 2), padding="same", dilation=2), (1, 3, 8, 5)),
@@ -62,6 +78,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "weight_norm of all": (normalized(parametrizations.weight_norm, dim=None), (1, 3, 8)),
     "spectral_norm": (normalized(nn.utils.spectral_norm), (1, 3, 8)),
     "slices": (Masked, (4, 4)),
+    "copies": (Copied, (2, 4)),
     "eye": (Eye, (2, 4)),
 }
 
