@@ -15,6 +15,7 @@ import qfmt
 from qfmt import errors
 from qfmt.errors import QfmtError, Violation
 from support.archives import FINDINGS
+from support.paths import DIGITS
 
 MADE: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "ValidityError": (([Violation("V1", "tensor 'x'", "is odd")],), {"where": "m.qfb", "in_file": True}),
@@ -40,6 +41,12 @@ def test_an_error_is_the_same_elsewhere(kind: type[QfmtError], passed: Callable[
     assert {key: str(value) for key, value in vars(other).items() if key != "violations"} == {
         key: str(value) for key, value in vars(error).items() if key != "violations"
     }
+
+
+def test_a_report_is_the_same_elsewhere() -> None:
+    report = qfmt.convert(DIGITS).to_torch("native").report()
+    for other in (pickle.loads(pickle.dumps(report)), copy.deepcopy(report)):
+        assert (other, str(other), other.engine, other.notes) == (report, str(report), report.engine, report.notes)
 
 
 def test_a_pool_survives_what_cannot_be_converted() -> None:

@@ -195,6 +195,9 @@ class Report(tuple[Row, ...]):
         self.engine, self.nodes, self.notes = engine, nodes, tuple(notes)
         return self
 
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return self.engine, self.nodes, tuple(self), self.notes
+
     def __str__(self) -> str:
         head = f"engine {self.engine}: computes {self.nodes - len(self)} of {self.nodes} nodes itself"
         if not self and not self.notes:
