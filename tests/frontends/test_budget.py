@@ -353,6 +353,11 @@ def test_products_of_constants(tmp_path: Path) -> None:
     too_much(script(tmp_path / "m.pt", *body))
 
 
+def test_identities(tmp_path: Path) -> None:
+    body = ["for i in range(40):", "  x = torch.add(x, torch.eye(1000, 1000, dtype=7))", "return x"]
+    too_much(script(tmp_path / "m.pt", *body))
+
+
 @given(*(st.integers(1, 300) for _ in range(4)))
 def test_the_work_of_products(t: int, m: int, k: int, n: int) -> None:
     """A large constant of small rows is no large product: ConViT has such ones."""

@@ -136,7 +136,9 @@ def _numbers(lift: Builder, data: Any) -> Any:
 def eye(lift: Builder, n: Any, m: Any = None, *place: Any, dtype: Any = None, **options: Any) -> Any:
     shape = [arguments.whole(lift, size) for size in (n, n if m is None else m)]
     _require_few(shape)
-    return lift.constant(np.eye(*shape, dtype=numpy_dtype(_dtype(dtype))))
+    kind = numpy_dtype(_dtype(dtype))
+    lift.budget.compute(prod(shape), prod(shape) * kind.itemsize)
+    return lift.constant(np.eye(*shape, dtype=kind))
 
 
 @lifts({"aten::zeros_like": 0, "aten::ones_like": 1, "aten::full_like": None})
