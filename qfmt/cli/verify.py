@@ -170,8 +170,8 @@ def _verify_archive(folder: Place, sources: Place | None, jobs: int, options: Ma
     without = len(manifest.entries) - len(told)
     rest = f"; no file for {without} of {how_many(len(manifest.entries), 'source')}" if without else ""
     if unverified:
-        rest = f"; {unverified} could not be verified{rest}"
-    line(f"{folder}: {right} of {len(told)} are right{rest}")
+        rest = f"; {unverified:,} could not be verified{rest}"
+    line(f"{folder}: {right:,} of {len(told):,} are right{rest}")
     return status
 
 
