@@ -353,6 +353,17 @@ def test_products_of_constants(tmp_path: Path) -> None:
     too_much(script(tmp_path / "m.pt", *body))
 
 
+@pytest.mark.parametrize("size", [120_000_000, -60_000_000])
+def test_windows(size: int, tmp_path: Path) -> None:
+    path = script(tmp_path / "m.pt", f"return torch.unfold(x, 1, {size}, 1)")
+    with pytest.raises(SourceError, match=f"takes windows of {size} elements"):
+        qfmt.convert(path, input_shapes={"x": (1, 8)})
+
+
+def test_windows_of_many_elements(tmp_path: Path) -> None:
+    too_much(script(tmp_path / "m.pt", "y = torch.zeros([20000], dtype=6)", "return torch.unfold(y, 0, 10000, 1)"))
+
+
 def test_identities(tmp_path: Path) -> None:
     body = ["for i in range(40):", "  x = torch.add(x, torch.eye(1000, 1000, dtype=7))", "return x"]
     too_much(script(tmp_path / "m.pt", *body))

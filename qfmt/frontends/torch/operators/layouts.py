@@ -270,8 +270,11 @@ def unfold(lift: Builder, self: TensorValue, dimension: int, size: int, step: in
     """Windows along a dimension, whose elements are in a new last one."""
     rank = shapes.rank(lift, self)
     axis = axis_of(dimension, rank)
-    starts = range(0, _known_size(lift, self, axis) - size + 1, step)
-    lift.budget.hold(len(starts) * size)
+    length = _known_size(lift, self, axis)
+    if not 0 <= size <= length or step <= 0:
+        raise damaged(f"takes windows of {size} elements, {step} apart, of {length}")
+    starts = range(0, length - size + 1, step)
+    lift.budget.hold(len(starts) * size + size)
     at = np.add.outer(np.array(starts, np.int64), np.arange(size))
     windows = lift.emit("Gather", [self, lift.constant(at)], {"axis": axis})
     return permute(lift, windows, [*(each for each in range(rank + 1) if each != axis + 1), axis + 1])
