@@ -127,8 +127,13 @@ def _show(made: Page, file: Place, html: Place | None) -> None:
         return
     import webbrowser
 
+    from ..file.replacing import no_temporary
+
     stem = file.stem.encode("utf-8", "replace")[:200].decode(errors="ignore")  # a suffix of five bytes may not fit
-    path = Path(tempfile.mkdtemp(prefix="qfmt-view-")) / f"{stem}.html"
+    try:
+        path = Path(tempfile.mkdtemp(prefix="qfmt-view-")) / f"{stem}.html"
+    except OSError as error:
+        raise no_temporary(error) from None
     try:
         _write(path, page, size(len(page)))
     except BaseException:  # also an interruption
