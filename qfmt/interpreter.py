@@ -45,15 +45,19 @@ def run(
     Raises RunError for a node that would take more than `memory` bytes; the default is `memory.limit_for`.
     """
     values: dict[str, Array] = {}
+    taken: list[Array] = []
+    """What must not be changed through a result: the inputs, and the results before it."""
     for node in trace(model, inputs, values, memory):
+        taken = taken or [values[name] for name in model.graph.inputs]
         if watch is not None:
             watch(node, values)
-    given = [each for each in inputs.values() if isinstance(each, np.ndarray)]
-    results = {name: values[name] if name in values else model.tensors[name].array for name in model.graph.outputs}
-    return {
-        name: array.copy() if any(np.may_share_memory(array, each) for each in given) else array
-        for name, array in results.items()
-    }
+    taken = taken or [*values.values()]
+    results: dict[str, Array] = {}
+    for name in model.graph.outputs:
+        array = values[name] if name in values else model.tensors[name].array
+        results[name] = array.copy() if any(np.may_share_memory(array, each) for each in taken) else array
+        taken.append(results[name])
+    return results
 
 
 def trace(

@@ -146,7 +146,7 @@ KINDS = {
         Kind("torch_package", "a torch.package archive: a network as Python code",
              holds(".data/extern_modules"), hint=_SAVE_TORCHSCRIPT),
         Kind("torch_settings", "a torch.save file without tensors", is_saved("torch_settings"),
-             hint="it may hold settings of a training: convert the file that holds the network"),
+             hint="it may hold settings of a training, or arrays of NumPy: convert the file that holds the network"),
         Kind("state_dict", "a state_dict: named tensors without a graph", is_saved("state_dict"), SAVED,
              _SAVE_TORCHSCRIPT),
         Kind("torch_module", "a whole Python module pickled with torch.save", is_saved("torch_module"), SAVED,
