@@ -199,6 +199,7 @@ class NewFile:
         """Put everything on the disk, and take the place of the target."""
         self.stream.flush()
         os.fsync(self.stream.fileno())
+        os.close(os.dup(self.stream.fileno()))  # some mounts say only here what they could not write; the lock stays
         if self.replaced.exists():
             _set_mode(self.stream.fileno() if os.chmod in os.supports_fd else self.temporary, self.replaced)
         if not self.temporary.exists():

@@ -53,7 +53,7 @@ class Content:
 
     @cached_property
     def archive(self) -> Zip | None:
-        return Zip(self.path) if self.is_zip else None
+        return Zip(self.path, is_mapped=False) if self.is_zip else None
 
     @cached_property
     def members(self) -> frozenset[str]:

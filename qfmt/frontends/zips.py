@@ -17,7 +17,7 @@ from typing import NamedTuple
 from ..arrays import blocks
 from ..budget import Budget
 from ..errors import BudgetError, SourceError, damaged
-from ..regular import mapped
+from ..regular import mapped, refusal
 from .stored import Storage
 
 DIRECTORY = 8
@@ -57,17 +57,47 @@ class Entry(NamedTuple):
     """The place of its own header."""
 
 
+class _Read:
+    """The bytes of a file, each part read when it is needed. SourceError for a part that cannot be read."""
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        try:
+            self._file = open(path, "rb")  # noqa: PTH123, SIM115  (closed with the object)
+            self._size = self._file.seek(0, 2)
+        except (OSError, ValueError) as error:
+            raise refusal(error, SourceError) from None
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, part: slice) -> memoryview:
+        begin, end, _ = part.indices(self._size)
+        try:
+            self._file.seek(begin)
+            return memoryview(self._file.read(max(end - begin, 0)))
+        except OSError as error:
+            raise refusal(error, SourceError) from None
+
+    def __del__(self) -> None:
+        if hasattr(self, "_file"):
+            self._file.close()
+
+
 class Zip:
     """A zip archive, on disk or as bytes. `entries` maps names to directory entries.
 
-    `budget` limits the cost of the conversion; None: in proportion to its size.
+    `budget` limits the cost of the conversion; None: in proportion to its size. If it is not `is_mapped`, it is read: a
+    bad sector under a mapping would end the process.
     """
 
-    def __init__(self, source: str | PathLike[str] | bytes, budget: Budget | None = None) -> None:
+    def __init__(
+        self, source: str | PathLike[str] | bytes, budget: Budget | None = None, *, is_mapped: bool = True
+    ) -> None:
+        self._map: memoryview | _Read
         if isinstance(source, bytes):
             self._map = memoryview(source)
         else:
-            self._map = memoryview(mapped(source))
+            self._map = memoryview(mapped(source)) if is_mapped else _Read(source)
         self.budget = budget or Budget(len(self._map))
         try:
             listed = list(_directory(self._map, self.budget))
@@ -148,7 +178,7 @@ class Zip:
         return memoryview(data)
 
 
-def _directory(archive: memoryview, budget: Budget) -> Iterator[Entry]:
+def _directory(archive: memoryview | _Read, budget: Budget) -> Iterator[Entry]:
     """The entries of an archive. Raises struct.error, LookupError or ValueError if it is damaged."""
     begin, end, count = _place_of_directory(archive)
     budget.spend((end - begin) // 4)
@@ -169,15 +199,16 @@ def _directory(archive: memoryview, budget: Budget) -> Iterator[Entry]:
         raise ValueError
 
 
-def _place_of_directory(archive: memoryview) -> tuple[int, int, int]:
+def _place_of_directory(archive: memoryview | _Read) -> tuple[int, int, int]:
     """Where the directory begins and ends, and how many entries it has."""
     start = max(len(archive) - _TAIL, 0)
     end = start + bytes(archive[start:]).rindex(END)
-    _, disk, first_disk, here, count, size, begin, _ = _END_HEADER.unpack_from(archive, end)
+    _, disk, first_disk, here, count, size, begin, _ = _END_HEADER.unpack(archive[end : end + _END_HEADER.size])
     locator = end - _LOCATOR64_HEADER.size
     if archive[max(locator, 0) :][:4] == _LOCATOR64:
-        _, of_end, end, disks = _LOCATOR64_HEADER.unpack_from(archive, locator)
-        magic, _, _, _, disk, first_disk, here, count, size, begin = _END64_HEADER.unpack_from(archive, end)
+        _, of_end, end, disks = _LOCATOR64_HEADER.unpack(archive[locator : locator + _LOCATOR64_HEADER.size])
+        header = archive[end : end + _END64_HEADER.size]
+        magic, _, _, _, disk, first_disk, here, count, size, begin = _END64_HEADER.unpack(header)
         if magic != _END64 or end + _END64_HEADER.size != locator or of_end or disks > 1:
             raise ValueError
     if disk or first_disk or here != count or begin + size != end or archive[:4] not in (LOCAL, END):

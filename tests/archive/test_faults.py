@@ -6,10 +6,11 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from errno import EACCES, ENOSPC
+from errno import EACCES, EIO, ENOSPC
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,7 +23,9 @@ from qfmt.archive.filling import fill
 from qfmt.archive.manifest import MANIFEST, Entry, Manifest
 from qfmt.archive.sources import find
 from qfmt.archive.workers import Limits, accepted
+from qfmt.errors import DestinationError, SourceError
 from qfmt.file import writer
+from qfmt.frontends.sources import sniff
 from support.archives import described, digits, files, kept, lines, shards, task_for, with_external_data
 from support.command_line import invoke, start, trouble
 from support.making import NONSENSE
@@ -618,3 +621,44 @@ def test_names_that_are_cut_alike_are_numbered_in_linear_time(
 def test_sources_with_the_prefix_of_temporary_files(name: str, sources: Path, archive: Path) -> None:
     filled = fill(archive, {name: digits(sources / name)})
     assert filled.results == {name: "converted"} and len(files(archive)) == 1
+
+
+def test_a_bad_sector_is_the_failure_of_one_source(
+    sources: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To look into the files of a folder, they are read: a bad sector under a mapping would end the process."""
+    from qfmt.frontends import zips
+
+    for number, name in enumerate("ab"):
+        digits(sources / f"{name}.pt", number)
+    whole = zips._Read.__getitem__
+
+    def read(self: Any, part: slice) -> memoryview:
+        if self._file.name.endswith("a.pt"):
+            raise SourceError("cannot be read: Input/output error")
+        return whole(self, part)
+
+    monkeypatch.setattr(zips, "mapped", lambda path: pytest.fail("mapped"))
+    monkeypatch.setattr(zips._Read, "__getitem__", read)
+    assert set(find([str(sources)], archive).sources) == {"a.pt", "b.pt"}
+    assert sniff(sources / "b.pt").key == "torchscript"
+    with pytest.raises(SourceError, match="Input/output error"):
+        sniff(sources / "a.pt")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a descriptor for each file")
+def test_what_a_mount_says_at_close_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mounts of buckets write a file when it is closed."""
+    close, model = os.close, qfmt.convert(digits(tmp_path / "a.pt"))
+    (tmp_path / "m.qfb").write_bytes(b"old")
+
+    def fail(descriptor: int) -> None:
+        close(descriptor)
+        raise OSError(EIO, "Input/output error")
+
+    monkeypatch.setattr("qfmt.file.replacing.os.close", fail)
+    with pytest.raises(DestinationError, match="cannot be written: Input/output error"):
+        model.save(tmp_path / "m.qfb")
+    monkeypatch.undo()
+    assert (tmp_path / "m.qfb").read_bytes() == b"old"
+    assert {path.name for path in tmp_path.iterdir()} == {"a.pt", "m.qfb"}
