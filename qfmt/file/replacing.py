@@ -145,11 +145,45 @@ def _take_mode(path: Path, replaced: Path) -> None:
 
 def _set_mode(file: Path | int, replaced: Path) -> None:
     """The permissions of what is replaced. It has another owner, so a file loses its set-user-ID and set-group-ID bits;
-    those of a folder only set the group of new files. A mode that is right is not set: some mounts refuse that."""
-    mode = replaced.stat().st_mode
-    wanted = mode & (0o3777 if stat.S_ISDIR(mode) else 0o777)
+    those of a folder only set the group of new files. A mode that is right is not set: some mounts refuse that.
+
+    Where group or ACL cannot be kept, the new group may do no more than all others.
+    """
+    before = replaced.stat()
+    wanted = before.st_mode & (0o3777 if stat.S_ISDIR(before.st_mode) else 0o777)
+    acl = _acl(replaced)
+    if not _has_group(file, before.st_gid) or (acl and not _takes_acl(file, acl)):
+        wanted &= ~0o070 | (wanted & 0o007) << 3
     if stat.S_IMODE(os.stat(file).st_mode) != wanted:  # noqa: PTH116
         os.chmod(file, wanted)  # noqa: PTH101
+
+
+def _has_group(file: Path | int, group: int) -> bool:
+    if os.stat(file).st_gid != group:  # noqa: PTH116
+        try:
+            os.chown(file, -1, group)
+        except OSError:
+            return False
+    return True
+
+
+_ACL = "system.posix_acl_access"
+
+
+def _acl(path: Path) -> bytes:
+    """The access control list of a file, beside its mode; empty if it has none, or the system does not say."""
+    try:
+        return os.getxattr(path, _ACL) if sys.platform == "linux" else b""
+    except OSError:
+        return b""
+
+
+def _takes_acl(file: Path | int, acl: bytes) -> bool:
+    try:
+        os.setxattr(file, _ACL, acl)
+    except OSError:
+        return False
+    return True
 
 
 @contextmanager

@@ -7,10 +7,13 @@ import random
 import signal
 import socket
 import stat
+import struct
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from errno import EPERM
 from pathlib import Path
 from typing import Any
 
@@ -719,3 +722,51 @@ def test_a_temporary_file_is_not_named() -> None:
     told = "^a temporary file cannot be written: full; TMPDIR names"
     with pytest.raises(DestinationError, match=told), temporary_folder() as folder:
         raise DestinationError("cannot be written: full", where=str(folder / "m.qfb"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs groups")
+@pytest.mark.parametrize(("mode", "cut"), [(0o660, 0o600), (0o664, 0o644), (0o646, 0o646), (0o640, 0o600)])
+def test_a_result_is_for_the_group_of_what_it_replaces(
+    mode: int, cut: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the group cannot be kept, that of the writer may do no more than all others."""
+    path, model = tmp_path / "m.qfb", qfmt.convert(DIGITS)
+    path.write_bytes(b"old")
+    group = path.stat().st_gid + 1
+    with suppress(PermissionError):
+        os.chown(path, -1, group)
+    path.chmod(mode)
+    before = path.stat()
+    model.save(path)
+    assert (path.stat().st_mode, path.stat().st_gid) == (before.st_mode, before.st_gid)
+    if before.st_gid == group:
+
+        def refuse(*_: object) -> None:
+            raise PermissionError(EPERM, "Operation not permitted")
+
+        monkeypatch.setattr("qfmt.file.replacing.os.chown", refuse)
+        model.save(path)
+        assert stat.S_IMODE(path.stat().st_mode) == cut and path.stat().st_gid != group
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs access control lists of Linux")
+def test_a_result_keeps_the_access_control_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The group bits of a mode are then what the list allows at most, not what the group may do."""
+    path, model, name = tmp_path / "m.qfb", qfmt.convert(DIGITS), "system.posix_acl_access"
+    path.write_bytes(b"old")
+    nobody = 0xFFFFFFFF
+    entries = (1, 6, nobody), (2, 6, 12345), (4, 0, nobody), (16, 6, nobody), (32, 0, nobody)  # the owner, a user, …
+    acl = struct.pack("<I", 2) + b"".join(struct.pack("<2HI", *entry) for entry in entries)
+    try:
+        os.setxattr(path, name, acl)
+    except OSError:
+        pytest.skip("the file system has no access control lists")
+    model.save(path)
+    assert os.getxattr(path, name) == acl and stat.S_IMODE(path.stat().st_mode) == 0o660
+
+    def refuse(*_: object) -> None:
+        raise OSError(EPERM, "Operation not permitted")
+
+    monkeypatch.setattr("qfmt.file.replacing.os.setxattr", refuse)
+    model.save(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
