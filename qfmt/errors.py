@@ -248,6 +248,10 @@ class RunError(QfmtError):
     """A model cannot be run: an input is missing or misshapen, or a node has no reference."""
 
 
+class MemoryLimitError(RunError):
+    """A run would take more memory than it may."""
+
+
 class DestinationError(QfmtError):
     """The destination cannot be written. What was there before is untouched."""
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from .arithmetic import QUANTIZE, dequantize, quantize
 from .arrays import Array
-from .errors import QfmtError, RunError
+from .errors import MemoryLimitError, QfmtError, RunError
 from .memory import Memory, limit_for, require
 from .model import DTYPES, Dimension, Model, Node, Quantization, Shape, Tensor, numpy_dtype
 from .ops import OPERATORS, UNFIT, Inference, Operand, Operator, Quantized, Result, UnknownRank
@@ -203,6 +203,8 @@ def execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[Te
         raise error.at(f"node {node.title}") from None
     except QfmtError as error:
         raise RunError(error.what, where=f"node {node.title}", hint=error.hint) from None
+    except MemoryError:
+        raise MemoryLimitError("needs more memory than there is", where=f"node {node.title}") from None
     except UNFIT as error:
         given = ", ".join("absent" if operand is None else str(operand.array.shape) for operand in operands)
         why = str(error) or type(error).__name__

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .errors import RunError
+from .errors import MemoryLimitError
 from .notation import size
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ UNKNOWN = 1 << 40
 
 CONTAINER = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
 """What the container may take, and what it takes now (Linux, cgroup v2)."""
+
+STATISTICS = Path("/sys/fs/cgroup/memory.stat")
+"""What it takes, by kinds: with cached files, which the system gives back."""
 
 
 class Memory:
@@ -50,11 +53,11 @@ class Memory:
         return cls(available() // 2, "that is half of the available memory", budget)
 
     def require(self, nbytes: int) -> None:
-        """RunError if a node needs more than the run has left."""
+        """MemoryLimitError if a node needs more than the run has left."""
         if self.held + nbytes > self.limit:
             held = f" beside the {size(self.held)} that the run holds" if self.held else ""
             what = f"needs {size(nbytes)} of memory{held}, more than the limit of {size(self.limit)}"
-            raise RunError(what, hint=self.hint)
+            raise MemoryLimitError(what, hint=self.hint)
 
     def keep(self, nbytes: int) -> None:
         """Count bytes of constants and names that outlast the computation."""
@@ -75,7 +78,7 @@ _RUN: ContextVar[Memory | None] = ContextVar("memory of the run", default=None)
 
 
 def require(nbytes: int) -> None:
-    """RunError for more bytes than the run has left, or, outside a run, than half of the available memory."""
+    """MemoryLimitError for more bytes than the run has left, or, outside a run, than half of the available memory."""
     memory = _RUN.get()
     if memory is not None:
         memory.require(nbytes)
@@ -101,7 +104,16 @@ def available() -> int:
         limit, used = (int(path.read_text()) for path in CONTAINER)
     except (OSError, ValueError):  # there is none, or it has no limit: "max"
         return _of_machine()
-    return max(0, min(limit - used, _of_machine()))
+    return max(0, min(limit - max(used - _cached(), 0), _of_machine()))
+
+
+def _cached() -> int:
+    """Bytes of files that the container has in memory."""
+    try:
+        fields = dict(line.split(maxsplit=1) for line in STATISTICS.read_text().splitlines())
+        return int(fields["active_file"]) + int(fields["inactive_file"])
+    except (OSError, ValueError, KeyError):
+        return 0
 
 
 def _of_machine() -> int:

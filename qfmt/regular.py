@@ -83,9 +83,11 @@ def files_below(folder: Path, failed: Callable[[OSError], object], *, hidden: bo
             path = Path(entry.path)
             try:
                 is_folder = path.is_dir()  # where `entry` would raise OSError for a link to itself
-            except OSError as error:  # a folder may be listed, but not searched
-                failed(error)
-                continue
+            except OSError as error:
+                if error.errno == errno.EACCES or not entry.is_file(follow_symlinks=False):
+                    failed(error)  # a folder may be listed, but not searched
+                    continue
+                is_folder = False  # of a file on a bad disk, only its name can be read
             if not is_folder:
                 yield path
             elif not entry.is_symlink():

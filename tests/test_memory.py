@@ -81,7 +81,7 @@ def test_no_memory_is_taken_for_what_is_refused(tmp_path: Path) -> None:
     said, taken = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=120).stdout)
     for name, text in said.items():
         operator = name.partition("-")[0]
-        assert text.startswith(f"RunError: node node ({operator}): needs "), text
+        assert text.startswith(f"MemoryLimitError: node node ({operator}): needs "), text
         assert text.endswith(
             " of memory beside the 32 bytes that the run holds, more than the limit of 200.0 MB;"
             " allow more: --memory of `qfmt run` and `qfmt check`, or run(…, memory=…)"
@@ -205,6 +205,9 @@ def test_the_limit_of_a_container_counts(monkeypatch: pytest.MonkeyPatch, tmp_pa
     whole = memory.available()
     (tmp_path / "max").write_text("5000000\n")
     (tmp_path / "current").write_text("1000000\n")
+    monkeypatch.setattr(memory, "STATISTICS", tmp_path / "stat")
     assert memory.available() == 4_000_000 < whole
+    (tmp_path / "stat").write_text("anon 300000\nfile 700000\ninactive_file 400000\nactive_file 200000\n")
+    assert memory.available() == 4_600_000, "cached files are given back"
     (tmp_path / "max").write_text("max\n")
     assert memory.available() > 4_000_000

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..arrays import Array
-from ..errors import QfmtError
+from ..errors import MemoryLimitError, QfmtError
 from ..interpreter import execute, operands_of
 from ..memory import Memory, limit_for
 from ..model import Graph, Model, Node, Quantization
@@ -66,7 +66,8 @@ class SideBySide:
         given: dict[str, Array] = dict(inputs)
         own: dict[str, Array] = dict(inputs)
         own.update((name, self.model.tensors[name].array) for name in self.outputs if self._is_constant(name))
-        self._memory = Memory(limit_for(self._constant_bytes + sum(array.nbytes for array in inputs.values())))
+        taken = self._constant_bytes + sum(array.nbytes for array in inputs.values())
+        self._memory = Memory(limit_for(taken), "free memory, or use smaller inputs: --input-shape")
         agreed = set(inputs)
         """Tensors that are equal in both runs: nodes after them need not be computed twice."""
         for node in counted(self.model.nodes, "comparing", len(self.model.nodes), "nodes"):
@@ -130,6 +131,8 @@ class SideBySide:
         try:
             with self._memory.spent():
                 return execute(node, operands, [self.model.tensors[name] for name in node.outputs])
+        except MemoryLimitError:  # which says nothing of the file
+            raise
         except (QfmtError, ValueError, IndexError, TypeError) as error:  # a file may state shapes that do not fit
             found.fault = error.what if isinstance(error, QfmtError) else str(error)
             return None

@@ -227,7 +227,8 @@ class NewFile:
         _sweep(replaced.parent)
         self.replaced = self.target = replaced
         self.temporary = _temporary(replaced.parent)
-        self.stream = _nameless(replaced.parent) or _named(self.temporary)
+        mode = replaced.stat().st_mode & 0o666 if replaced.exists() else 0o666  # nobody else may read it meanwhile
+        self.stream = _nameless(replaced.parent) or _named(self.temporary, mode)
 
     def settle(self) -> None:
         """Put everything on the disk, and take the place of the target."""
@@ -288,6 +289,8 @@ def _target(where: str) -> Path:
 
     OSError if it must not be replaced; renaming alone would replace a read-only file, or a device.
     """
+    if _is_of_another_user(Path(where)):
+        raise PermissionError(0, "it is a link of another user in a shared folder")
     try:
         target = Path(where).resolve()
     except (ValueError, RuntimeError) as error:  # a zero byte; a link that leads to itself
@@ -299,6 +302,18 @@ def _target(where: str) -> Path:
     if target.exists() and not (stat.S_ISREG(target.stat().st_mode) and os.access(target, os.W_OK)):
         raise PermissionError(0, "it is read-only or not a regular file")
     return target
+
+
+def _is_of_another_user(link: Path) -> bool:
+    """Whether it is a link that someone may have put into a folder for all, to have a file of this user replaced. Linux
+    does not follow such a link to open a file (fs.protected_symlinks), but renaming is not opening."""
+    try:
+        found, folder = link.lstat(), link.parent.stat()
+    except (OSError, ValueError):
+        return False
+    is_shared = folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH
+    mine = sys.platform == "win32" or found.st_uid in (os.geteuid(), folder.st_uid)
+    return stat.S_ISLNK(found.st_mode) and bool(is_shared) and not mine
 
 
 # -- new files and folders -----------------------------------------------------------------------------
@@ -320,9 +335,10 @@ def _nameless(directory: Path) -> BinaryIO | None:
     return io.BufferedRandom(_EarlyToDisk(descriptor, "w+"))
 
 
-def _named(path: Path) -> BinaryIO:
+def _named(path: Path, mode: int) -> BinaryIO:
     while True:
-        stream = io.BufferedRandom(_EarlyToDisk(path, "x+"))
+        opened = _EarlyToDisk(path, "x+", opener=lambda name, flags: os.open(name, flags, mode))
+        stream = io.BufferedRandom(opened)
         _lock(stream.fileno())
         if path.exists():  # else it was removed before it was locked
             return stream

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from errno import EACCES, EIO, ENOSPC
+from errno import EACCES, EIO, ENOSPC, ESTALE
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -644,6 +644,30 @@ def test_a_bad_sector_is_the_failure_of_one_source(
     assert sniff(sources / "b.pt").key == "torchscript"
     with pytest.raises(SourceError, match="Input/output error"):
         sniff(sources / "a.pt")
+
+
+@pytest.mark.parametrize("number", [EIO, ESTALE])
+def test_a_file_that_cannot_be_looked_at_is_the_failure_of_one(
+    number: int, sources: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "ab":
+        digits(sources / f"{name}.pt", ord(name))
+    kept(sources, archive)
+    look = {"stat": os.stat, "lstat": os.lstat}
+
+    def failing(name: str) -> Callable[..., os.stat_result]:
+        def looked(path: Any, *args: Any, **options: Any) -> os.stat_result:
+            if str(path).endswith(("a.pt", "a.qfb")):
+                raise OSError(number, os.strerror(number), str(path))
+            return look[name](path, *args, **options)
+
+        return looked
+
+    for name in look:
+        monkeypatch.setattr(os, name, failing(name))
+    assert set(find([str(sources)], archive).sources) == {"a.pt", "b.pt"}
+    assert set(Manifest(archive).entries) == {"a.pt", "b.pt"}
+    assert "is not a line of a manifest" not in invoke("check", archive).output
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a descriptor for each file")

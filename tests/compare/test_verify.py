@@ -21,7 +21,7 @@ from qfmt.cli import main
 from qfmt.compare import Report
 from qfmt.compare.random_inputs import draw, with_random_vectors
 from qfmt.engines import TORCH_ENGINES
-from qfmt.errors import QfmtError, RunError, SourceError, ValidityError
+from qfmt.errors import MemoryLimitError, QfmtError, RunError, SourceError, ValidityError
 from qfmt.frontends.torch.execution import apply
 from qfmt.frontends.torch.torchscript.source import witness
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
@@ -560,6 +560,12 @@ def test_vectors_of_a_graph_that_breaks_rules(digits: Model) -> None:
 def test_sizes_that_are_too_large_to_draw(digits: Model) -> None:
     with pytest.raises(RunError, match=r"x: an input of shape \[99999999999, 1, 8, 8\] is too large; set smaller"):
         qfmt.verify(DIGITS, digits, input_shapes={"x": (99999999999, 1, 8, 8)})
+
+
+def test_too_little_memory_says_nothing_of_the_file(digits: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qfmt.compare.side_by_side.limit_for", lambda nbytes: nbytes + 100)
+    with pytest.raises(MemoryLimitError, match=r"^node .* needs .* more than the limit of .*; free memory, or use"):
+        qfmt.verify(DIGITS, digits)
 
 
 def test_only_networks_are_a_source(tmp_path: Path, digits: Model) -> None:

@@ -749,6 +749,51 @@ def test_a_result_is_for_the_group_of_what_it_replaces(
         assert stat.S_IMODE(path.stat().st_mode) == cut and path.stat().st_gid != group
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other permissions")
+def test_links_of_others_in_shared_folders_are_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (shared := tmp_path / "shared").mkdir()
+    shared.chmod(0o1777)
+    (tmp_path / "mine").write_text("precious")
+    (shared / "out.qfb").symlink_to(tmp_path / "mine")
+    model, me = qfmt.convert(DIGITS), os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: me + 1)
+    shared.chmod(0o1777)
+    look = Path.stat
+
+    def looked(path: Path, *args: Any, **options: Any) -> os.stat_result:
+        found = look(path, *args, **options)
+        if path != shared:
+            return found
+        return os.stat_result((*found[:4], me + 2, *found[5:10]))  # of a third user
+
+    monkeypatch.setattr(Path, "stat", looked)
+    with pytest.raises(DestinationError, match="it is a link of another user in a shared folder"):
+        model.save(shared / "out.qfb")
+    assert (tmp_path / "mine").read_text() == "precious"
+    monkeypatch.undo()
+    model.save(shared / "out.qfb")
+    assert qfmt.load(tmp_path / "mine").content_id() == model.content_id()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other permissions")
+def test_a_result_is_private_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it has a name meanwhile: if it replaces a private file."""
+    monkeypatch.setattr(replacing, "_nameless", lambda _directory: None)
+    path, modes = tmp_path / "m.qfb", []
+    for mode in None, 0o600, 0o640:
+        if mode is not None:
+            path.chmod(mode)
+        with replacing.replacing(str(path)) as file:
+            file.write(b"new")
+            modes += [stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir() if each != path]
+    assert modes == [0o666 & ~umask(), 0o600, 0o640 & ~umask()]
+
+
+def umask() -> int:
+    os.umask(before := os.umask(0))
+    return before
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="needs access control lists of Linux")
 def test_a_result_keeps_the_access_control_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The group bits of a mode are then what the list allows at most, not what the group may do."""

@@ -104,6 +104,7 @@ def _grow(found: Region, node: Node, context: Context) -> None:
 def _computing(node: Node, context: Context) -> Node:
     """The node whose elements a node moves, if it only moves elements."""
     while is_move(node) and node.inputs and (source := context.producer.get(node.inputs[0])) is not None:
+        context.budget.spend(NODE // 10)  # each node behind a long chain of moves follows it again
         node = source
     return node
 

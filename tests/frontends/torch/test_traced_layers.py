@@ -76,6 +76,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "weight_norm": (normalized(nn.utils.weight_norm, dim=1), (1, 3, 8)),
     "parametrized": (normalized(parametrizations.weight_norm), (1, 3, 8)),
     "weight_norm of all": (normalized(parametrizations.weight_norm, dim=None), (1, 3, 8)),
+    "weight_norm from the end": (normalized(nn.utils.weight_norm, dim=-2), (1, 3, 8)),
     "spectral_norm": (normalized(nn.utils.spectral_norm), (1, 3, 8)),
     "slices": (Masked, (4, 4)),
     "copies": (Copied, (2, 4)),

@@ -198,7 +198,7 @@ def weight_norm(lift: Builder, v: Any, g: Any, dim: int = 0) -> Any:
     """v · (g / ‖v‖), of each slice along a dimension; of all of it if that is -1: torch, WeightNorm.cpp."""
     x = lift.tensor(v)
     rank = shapes.rank(lift, x)
-    others = [axis for axis in range(rank) if axis != dim] if dim != -1 else None
+    others = [axis for axis in range(rank) if axis != axis_of(dim, rank)] if dim != -1 else None
     length = lift.emit("ReduceL2", [x, arguments.axes(lift, others)], {"keepdims": int(others is not None)})
     return lift.emit("Mul", [x, lift.emit("Div", [lift.tensor(g), length])])
 
