@@ -46,7 +46,7 @@ class Memory:
     def __init__(self, whole: Memory | None = None) -> None:
         self.changed_by = ""
         self.kept: bool = whole is not None and whole.kept
-        self.shared = whole is not None
+        self.shared = False
         self.overlaps = False
         self._whole = whole
         self._divisions: list[list[Memory]] = []

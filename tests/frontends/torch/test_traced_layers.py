@@ -35,6 +35,18 @@ class Masked(nn.Module):
         return y
 
 
+class Scaled(nn.Module):
+    """Computes a factor from a size, which is a tensor in a trace (DeBERTa)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scale = torch.sqrt(torch.tensor(x.size(-1), dtype=torch.float) * 3)
+        return self.last(x / scale.to(x.dtype))
+
+
 class Eye(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +96,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("name", LAYERS)
 @quiet()
 def test_traced_layers(name: str, tmp_path: Path) -> None:
@@ -100,6 +112,18 @@ def test_traced_layers(name: str, tmp_path: Path) -> None:
         (result,) = model.run({model.graph.inputs[0]: x.numpy()}).values()
         np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
         assert qfmt.verify(path, model).ok
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@quiet()
+def test_a_factor_of_a_size(tmp_path: Path) -> None:
+    """Where sizes are known, it is a number in the file, and a tensor in torch."""
+    network, x = Scaled().eval(), torch.randn(2, 4)
+    torch.jit.save(torch.jit.trace(network, x), str(path := tmp_path / "m.pt"))
+    model = qfmt.convert(path, input_shapes={"x": (2, 4)})
+    (result,) = model.run({"x": x.numpy()}).values()
+    np.testing.assert_allclose(result, network(x).detach().numpy(), rtol=1e-5, atol=1e-6)
+    assert qfmt.verify(path, model).ok
 
 
 @quiet()

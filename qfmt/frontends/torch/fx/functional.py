@@ -15,12 +15,12 @@ Call = Callable[..., Any]
 FUNCTIONS: dict[str, Meaning] = {}
 """Functions (call, *variant, arguments) whose calls differ from the operator of the same name."""
 
-RANKS = {
-    1: ("linear", "upsample_linear1d"),
-    2: ("bilinear", "upsample_bilinear2d"),
-    3: ("trilinear", "upsample_trilinear3d"),
+MODES = {
+    1: {"linear": "upsample_linear1d"},
+    2: {"bilinear": "upsample_bilinear2d", "bicubic": "upsample_bicubic2d"},
+    3: {"trilinear": "upsample_trilinear3d"},
 }
-"""Spatial dimensions → the name of linear interpolation, and the operator."""
+"""Spatial dimensions → the operators of interpolation by their modes, but for the nearest element."""
 
 
 _functions = registering(FUNCTIONS)
@@ -68,22 +68,27 @@ def _interpolate(call: Call, a: Any) -> Any:
     if not isinstance(dimensions, int):
         return dimensions  # of an operator that is not supported, which is reported
     rank = dimensions - 2
-    if rank not in RANKS or (a.recompute_scale_factor and a.scale_factor is not None):
+    if rank not in MODES or (a.recompute_scale_factor and a.scale_factor is not None):
         raise SourceError(f"interpolates with the mode '{brief(a.mode)}', which is not supported")
     sizes = None if a.size is None else _each(a.size, rank)
     factors = None if a.scale_factor is None else [float(factor) for factor in _each(a.scale_factor, rank)]
     if a.mode in ("nearest", "nearest-exact") and not a.antialias:
         name = "upsample_nearest" if a.mode == "nearest" else "_upsample_nearest_exact"
         return call(f"aten::{name}{rank}d", a.input, sizes, factors)
-    modes = dict([RANKS[rank]]) | ({"bicubic": "upsample_bicubic2d"} if rank == 2 else {})
-    if a.mode not in modes or (a.antialias and rank != 2):
+    if a.mode not in [*MODES[rank]] or (a.antialias and rank != 2):
         raise SourceError(f"interpolates with the mode '{brief(a.mode)}', which is not supported")
-    name = f"_{modes[a.mode]}_aa" if a.antialias else modes[a.mode]
+    name = f"_{MODES[rank][a.mode]}_aa" if a.antialias else MODES[rank][a.mode]
     return call(f"aten::{name}", a.input, sizes, bool(a.align_corners), factors)
 
 
 def _each(value: Any, rank: int) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value] * rank
+
+
+@_functions("unfold(input, kernel_size, dilation=1, padding=0, stride=1)")
+def _unfold(call: Call, a: Any) -> Any:
+    """Of images; `Tensor.unfold` is another operator."""
+    return call("aten::im2col", a.input, a.kernel_size, a.dilation, a.padding, a.stride)
 
 
 @_functions("pad(input, pad, mode='constant', value=None)")

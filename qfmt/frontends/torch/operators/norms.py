@@ -57,13 +57,12 @@ _RUNNING = "input, weight, bias, running_mean, running_var"
     },
 )
 def batch_norm(lift: Builder, unread: int, a: Any) -> Any:
-    """Return `unread` results after the first one, which networks do not read. A layer without running statistics
-    normalizes with those of the batch also after `eval()`."""
-    if getattr(a, "training", False) and a.running_mean is None:
-        return _with_unread(_norm_of_batch(lift, a), unread)
-    if getattr(a, "training", False) or a.running_mean is None:
+    """Return `unread` results after the first one, which networks do not read. A layer without running statistics uses
+    those of the batch, even after `eval()`."""
+    by_batch = bool(getattr(a, "training", False))
+    if by_batch != (a.running_mean is None):
         raise SourceError("normalizes with the statistics of the batch", hint=EVALUATE)
-    return _with_unread(_batch_norm(lift, a), unread)
+    return _with_unread((_norm_of_batch if by_batch else _batch_norm)(lift, a), unread)
 
 
 def _with_unread(result: Any, unread: int) -> Any:

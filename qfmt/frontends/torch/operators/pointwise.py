@@ -217,8 +217,9 @@ def div_before_version_4(lift: Builder, self: Any, other: Any) -> Any:
 def floor_divide(lift: Builder, self: Any, other: Any) -> Any:
     if isinstance(self, Size) or isinstance(other, Size):
         return shapes.floor_divided(lift, self, other)
-    is_open = isinstance(self, Value) or isinstance(other, Value)
-    return _whole_quotient(lift, self, other, "floor") if is_open else NotImplemented
+    if not (isinstance(self, Value) or isinstance(other, Value)):
+        return NotImplemented
+    return _whole_quotient(lift, self, other, "floor")
 
 
 def _whole_quotient(lift: Builder, a: Any, b: Any, rounding: str) -> Any:
